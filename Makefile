@@ -1,0 +1,70 @@
+# Every command here does its own set-up: a virtual environment in .venv, what it needs in there, and
+# the extension in release mode. A second run rebuilds nothing. Needs cargo, CPython 3.11 or later, a
+# C compiler and make. Variables: PYTHON, KEYFOLD_VENV, FEATURES, and cargo's and pip's own.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel \
+	coverage sanitize sanitize-address sanitize-thread loom soak clean
+
+help: ## this list
+	@printf 'keyfold: make COMMAND\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' Makefile
+
+demo: ## train a digit classifier on operators of its own, and look inside
+	@scripts/build.sh
+	@scripts/run.sh -m keyfold demo
+
+test: ## everything: formatting, lints, Rust tests, loom, types, pytest
+	@scripts/test.sh lint rust python
+
+build: ## only build the extension and install the package in place
+	@scripts/build.sh
+
+test-rust: ## cargo test and loom
+	@scripts/test.sh rust
+
+test-python: ## types and pytest
+	@scripts/test.sh python
+
+lint: ## formatting and lints, Rust and Python
+	@scripts/test.sh lint
+
+format: ## rewrite the sources in the project's format
+	@scripts/bootstrap.sh lint
+	@cargo fmt --all
+	@scripts/run.sh -m ruff check --fix .
+	@scripts/run.sh -m ruff format .
+
+bench: ## Python benchmarks: keyfold beside its peers, with ratios
+	@scripts/bench.sh
+
+bench-rust: ## Rust benchmarks: cargo bench
+	@cargo bench --workspace --exclude keyfold-python
+
+wheel: ## a wheel for this Python in target/wheels (FEATURES=abi3: for 3.11 and later)
+	@scripts/bootstrap.sh build
+	@scripts/run.sh -m maturin build --release $(if $(FEATURES),--features $(FEATURES))
+
+coverage: ## line coverage of crates/dispatch
+	@scripts/coverage.sh
+
+sanitize: sanitize-address sanitize-thread ## AddressSanitizer and ThreadSanitizer on the Rust tests
+
+sanitize-address: ## AddressSanitizer alone
+	@scripts/sanitize.sh address
+
+sanitize-thread: ## ThreadSanitizer alone
+	@scripts/sanitize.sh thread
+
+loom: ## the model checker on the registry (LOOM_MAX_PREEMPTIONS=3: deeper, slower)
+	@scripts/loom.sh
+
+soak: ## the swap tests at full length
+	@scripts/soak.sh
+
+clean: ## remove what the commands above made, the virtual environment too
+	@rm -rf .venv build .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	@rm -f python/keyfold/_core*.so
+	@cargo clean

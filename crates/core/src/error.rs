@@ -1,0 +1,201 @@
+//! The one error type of the workspace.
+//!
+//! An error is a kind (what a caller matches on, and what decides the Python
+//! exception class) and a message for a person. Messages name the operator, the
+//! argument, what was given and what would be right. The type is one pointer
+//! wide, so that `Result<i64, Error>` travels in two registers on the call path.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What went wrong, as data.
+///
+/// [`ErrorKind::ALL`] lists every kind; a test proves that each can be raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The text of a schema, or of a name, doesn't parse.
+    Schema,
+    /// Arguments don't bind: arity, keyword, type, a missing tensor. Python: `TypeError`.
+    Binding,
+    /// A kernel returned the wrong number or kind of values. Python: `TypeError`.
+    Return,
+    /// No operator (or overload) of that name. Python: `AttributeError`.
+    UnknownOperator,
+    /// No dispatch key of that name, or no slot left for a new one. Python: `ValueError`.
+    UnknownKey,
+    /// A call or redispatch with no key at all. Python: `ValueError`.
+    EmptyKeySet,
+    /// No kernel for the chosen key. Python: `NotImplementedError`.
+    MissingKernel,
+    /// A registration that contradicts another one or its schema. Python: `ValueError`.
+    Registration,
+    /// The operator, overload, handle or kernel was removed. Python: `OperatorRemoved`.
+    OperatorRemoved,
+    /// Endless redispatch, stopped before the stack ends. Python: `RecursionError`.
+    Recursion,
+    /// A native kernel panicked; the panic was contained. Python: `RuntimeError`.
+    KernelPanic,
+    /// A native kernel reported a failure of its own. Python: `RuntimeError`.
+    KernelFailed,
+    /// Local key guards closed out of order or on another thread. Python: `RuntimeError`.
+    Guard,
+    /// Arguments on different devices, or a device that isn't there. Python: `ValueError`.
+    Device,
+    /// A dtype that isn't supported there. Python: `TypeError`.
+    DType,
+    /// Shapes that don't fit, or whose element count overflows. Python: `ValueError`.
+    Shape,
+    /// Any other value out of its range. Python: `ValueError`.
+    Value,
+    /// An index or axis out of range. Python: `IndexError`.
+    Index,
+    /// A write to read-only memory. Python: `ValueError`.
+    ReadOnly,
+    /// A malformed or already consumed DLPack exchange. Python: `BufferError`.
+    Exchange,
+    /// Memory for a buffer can't be had. Python: `MemoryError`.
+    Memory,
+    /// A shared library or a symbol in it can't be loaded. Python: `OSError`.
+    Library,
+    /// A backend lacks the operation; the message carries a hint. Python: `NotImplementedError`.
+    NotSupported,
+    /// An exception from a kernel written in another language, carried as the source.
+    Foreign,
+}
+
+impl ErrorKind {
+    /// Every kind, in declaration order.
+    pub const ALL: [ErrorKind; 24] = [
+        ErrorKind::Schema,
+        ErrorKind::Binding,
+        ErrorKind::Return,
+        ErrorKind::UnknownOperator,
+        ErrorKind::UnknownKey,
+        ErrorKind::EmptyKeySet,
+        ErrorKind::MissingKernel,
+        ErrorKind::Registration,
+        ErrorKind::OperatorRemoved,
+        ErrorKind::Recursion,
+        ErrorKind::KernelPanic,
+        ErrorKind::KernelFailed,
+        ErrorKind::Guard,
+        ErrorKind::Device,
+        ErrorKind::DType,
+        ErrorKind::Shape,
+        ErrorKind::Value,
+        ErrorKind::Index,
+        ErrorKind::ReadOnly,
+        ErrorKind::Exchange,
+        ErrorKind::Memory,
+        ErrorKind::Library,
+        ErrorKind::NotSupported,
+        ErrorKind::Foreign,
+    ];
+
+    /// The variant's name, as the Python side and the docs use it.
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+}
+
+struct Repr {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// An error of keyfold: a [`ErrorKind`], a message, and the foreign error it wraps, if any.
+pub struct Error(Box<Repr>);
+
+/// `Result` with keyfold's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind` that says `message`.
+    #[cold]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Box::new(Repr { kind, message: message.into(), source: None }))
+    }
+
+    /// An exception of another language, kept whole so that it can be raised again as it was.
+    #[cold]
+    pub fn foreign(source: impl StdError + Send + Sync + 'static) -> Self {
+        let message = source.to_string();
+        Error(Box::new(Repr { kind: ErrorKind::Foreign, message, source: Some(Box::new(source)) }))
+    }
+
+    /// The same error with a cause attached.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Box::new(source));
+        self
+    }
+
+    /// The same error, its message prefixed with where it happened (`"demo::scale: ..."`).
+    /// A foreign error stays as it was: its text belongs to its author.
+    #[must_use]
+    pub fn at(mut self, place: &str) -> Self {
+        if self.0.kind != ErrorKind::Foreign && !self.0.message.starts_with(place) {
+            self.0.message = format!("{place}: {}", self.0.message);
+        }
+        self
+    }
+
+    /// What went wrong, to match on.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The message without the source's.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Takes the wrapped foreign error out, if there is one.
+    pub fn into_source(self) -> Option<Box<dyn StdError + Send + Sync>> {
+        self.0.source
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_ref().map(|s| &**s as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_is_one_pointer() {
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn at_prefixes_once() {
+        let e = Error::new(ErrorKind::Shape, "bad").at("demo::f").at("demo::f");
+        assert_eq!(e.to_string(), "demo::f: bad");
+    }
+
+    #[test]
+    fn foreign_keeps_its_text_and_source() {
+        let e = Error::foreign(std::fmt::Error).at("demo::f");
+        assert_eq!(e.to_string(), std::fmt::Error.to_string());
+        assert!(e.into_source().unwrap().downcast::<std::fmt::Error>().is_ok());
+    }
+}

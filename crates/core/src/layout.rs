@@ -1,0 +1,320 @@
+//! Arithmetic on shapes and strides: sizes, broadcasting, bounds, reshaping without a copy.
+//!
+//! Strides and offsets count elements. Nothing here overflows silently: a layout that a machine
+//! word can't describe is an error.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::shape::{Shape, Strides};
+
+/// The number of elements of a shape, checked to be addressable with elements of `element_size` bytes.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when the count or the bytes exceed `isize::MAX`. Dimensions of size 0 don't
+/// hide an overflow of the others, so that strides can always be computed.
+#[inline]
+pub fn numel(shape: &[usize], element_size: usize) -> Result<usize> {
+    let mut bytes = element_size.max(1);
+    let mut empty = false;
+    for &size in shape {
+        empty |= size == 0;
+        bytes = match bytes.checked_mul(size.max(1)) {
+            Some(bytes) if bytes <= isize::MAX as usize => bytes,
+            _ => return Err(too_large(shape, element_size)),
+        };
+    }
+    Ok(if empty { 0 } else { bytes / element_size.max(1) })
+}
+
+#[cold]
+fn too_large(shape: &[usize], element_size: usize) -> Error {
+    Error::new(
+        ErrorKind::Shape,
+        format!(
+            "shape {shape:?} with elements of {element_size} bytes is too large: its size in bytes \
+             must be below 2^{}",
+            isize::BITS - 1
+        ),
+    )
+}
+
+/// The strides of a row-major layout without gaps.
+///
+/// The shape must have passed [`numel`], else strides saturate.
+#[inline]
+pub fn contiguous_strides(shape: &[usize]) -> Strides {
+    // The shape has at most MAX_DIMS entries wherever one is made.
+    let mut strides = Strides::filled(1, shape.len()).unwrap_or_default();
+    let mut step = 1_isize;
+    for (stride, &size) in strides.iter_mut().zip(shape).rev() {
+        *stride = step;
+        step = step.saturating_mul(isize::try_from(size.max(1)).unwrap_or(isize::MAX));
+    }
+    strides
+}
+
+/// Whether the elements lie in row-major order without gaps.
+///
+/// The strides of dimensions of size 1 don't matter, and a layout without elements is contiguous.
+#[inline]
+pub fn is_contiguous(shape: &[usize], strides: &[isize]) -> bool {
+    let mut step = 1_isize;
+    let mut contiguous = true;
+    for (&size, &stride) in shape.iter().zip(strides).rev() {
+        if size == 0 {
+            return true;
+        }
+        contiguous &= size == 1 || stride == step;
+        step = step.wrapping_mul(size as isize);
+    }
+    contiguous
+}
+
+/// The shape that two shapes broadcast to, by NumPy's rule: aligned at the last dimension, sizes
+/// must agree or be 1.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] that names both shapes.
+pub fn broadcast_shapes(a: &[usize], b: &[usize]) -> Result<Shape> {
+    let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
+    let mut shape = Shape::new(long)?;
+    let start = long.len() - short.len();
+    for (i, (size, &other)) in shape[start..].iter_mut().zip(short).enumerate() {
+        if *size == 1 {
+            *size = other;
+        } else if other != 1 && other != *size {
+            let axis = -((short.len() - i) as isize);
+            let (at_a, at_b) = (a[a.len() + i - short.len()], b[b.len() + i - short.len()]);
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "shapes {a:?} and {b:?} don't broadcast: at axis {axis} the sizes are {at_a} \
+                     and {at_b}, which must be equal or one of them 1"
+                ),
+            ));
+        }
+    }
+    Ok(shape)
+}
+
+/// The strides that make a tensor of `shape` look like one of `target`: 0 where it is repeated.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when `shape` doesn't broadcast to exactly `target`.
+pub fn broadcast_strides(shape: &[usize], strides: &[isize], target: &[usize]) -> Result<Strides> {
+    let refuse = || {
+        Error::new(ErrorKind::Shape, format!("shape {shape:?} can't be broadcast to {target:?}"))
+    };
+    let start = target.len().checked_sub(shape.len()).ok_or_else(refuse)?;
+    let mut wide = Strides::filled(0, target.len())?;
+    for (i, (&size, &stride)) in shape.iter().zip(strides).enumerate() {
+        if size == target[start + i] {
+            wide[start + i] = stride;
+        } else if size != 1 {
+            return Err(refuse());
+        }
+    }
+    Ok(wide)
+}
+
+/// An axis counted from the front; negative ones count from the back.
+///
+/// # Errors
+/// [`ErrorKind::Index`] that says which axes there are.
+pub fn normalize_axis(axis: i64, ndim: usize) -> Result<usize> {
+    let n = ndim as i64;
+    if (-n..n).contains(&axis) {
+        return Ok((if axis < 0 { axis + n } else { axis }) as usize);
+    }
+    let right = match ndim {
+        0 => "it has no axes".to_owned(),
+        _ => format!("use {} to {}", -n, n - 1),
+    };
+    let plural = if ndim == 1 { "" } else { "s" };
+    Err(Error::new(
+        ErrorKind::Index,
+        format!("axis {axis} is out of range for a tensor of {ndim} dimension{plural}; {right}"),
+    ))
+}
+
+/// The shape that a reshape asks for, with the one `-1` replaced by what is left over.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when the sizes don't multiply to `numel`, when there are several `-1` or
+/// other negative sizes, or when `-1` could be anything (a size 0 beside it).
+pub fn infer_shape(sizes: &[i64], numel: usize) -> Result<Shape> {
+    let refuse = |why: String| {
+        let elements = if numel == 1 { "element" } else { "elements" };
+        Error::new(
+            ErrorKind::Shape,
+            format!("can't reshape a tensor of {numel} {elements} to {sizes:?}: {why}"),
+        )
+    };
+    let mut shape = Shape::filled(0, sizes.len())?;
+    let mut unknown = None;
+    let mut known = 1_usize;
+    let mut empty = false;
+    for (i, &size) in sizes.iter().enumerate() {
+        if size == -1 {
+            if unknown.replace(i).is_some() {
+                return Err(refuse("only one size can be -1".to_owned()));
+            }
+            continue;
+        }
+        let size = usize::try_from(size)
+            .map_err(|_| refuse(format!("size {size} is negative; only -1 has a meaning")))?;
+        shape[i] = size;
+        empty |= size == 0;
+        known = known
+            .checked_mul(size.max(1))
+            .ok_or_else(|| refuse("its element count overflows".to_owned()))?;
+    }
+    let product = if empty { 0 } else { known };
+    match unknown {
+        None if product == numel => {}
+        None => return Err(refuse(format!("it has {product}"))),
+        Some(_) if empty => {
+            return Err(refuse("-1 could be any size beside a size of 0".to_owned()));
+        }
+        Some(_) if !numel.is_multiple_of(known) => {
+            return Err(refuse(format!("{numel} isn't a multiple of {known}")));
+        }
+        Some(i) => shape[i] = numel / known,
+    }
+    Ok(shape)
+}
+
+/// How far a strided view reaches before and behind its first element, in elements: at most 0, and
+/// at least 0. `None` for a view without elements.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when an index overflows.
+#[inline]
+pub fn reach(shape: &[usize], strides: &[isize]) -> Result<Option<(isize, isize)>> {
+    let (mut low, mut high) = (0_isize, 0_isize);
+    for (&size, &stride) in shape.iter().zip(strides) {
+        if size == 0 {
+            return Ok(None);
+        }
+        let steps = isize::try_from(size - 1).ok();
+        let Some(far) = steps.and_then(|steps| steps.checked_mul(stride)) else {
+            return empty_or_overflow(shape, strides);
+        };
+        let end = if far < 0 { &mut low } else { &mut high };
+        match end.checked_add(far) {
+            Some(sum) => *end = sum,
+            None => return empty_or_overflow(shape, strides),
+        }
+    }
+    Ok(Some((low, high)))
+}
+
+/// A later dimension of size 0 makes an overflow harmless.
+#[cold]
+fn empty_or_overflow(shape: &[usize], strides: &[isize]) -> Result<Option<(isize, isize)>> {
+    if shape.contains(&0) {
+        return Ok(None);
+    }
+    Err(Error::new(
+        ErrorKind::Shape,
+        format!("a view of shape {shape:?} and strides {strides:?} overflows the address space"),
+    ))
+}
+
+/// The first and the last element, counted from the buffer's start, that a strided view touches;
+/// `None` for a view without elements.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when the view begins before the buffer or an index overflows.
+#[inline]
+pub fn bounds(shape: &[usize], strides: &[isize], offset: usize) -> Result<Option<(usize, usize)>> {
+    let Some((low, high)) = reach(shape, strides)? else { return Ok(None) };
+    let first = offset.checked_sub(low.unsigned_abs());
+    match (first, offset.checked_add(high as usize)) {
+        (Some(first), Some(last)) if last <= isize::MAX as usize => Ok(Some((first, last))),
+        (first, _) => {
+            let what = if first.is_none() {
+                "begins before its buffer"
+            } else {
+                "overflows the address space"
+            };
+            Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "a view of shape {shape:?}, strides {strides:?} and offset {offset} {what}"
+                ),
+            ))
+        }
+    }
+}
+
+/// The strides that give the same elements, in the same order, under another shape without a copy;
+/// `None` where only a copy can.
+///
+/// The algorithm is NumPy's: old and new dimensions are matched in groups of equal product, and
+/// each group of old dimensions must be evenly spaced. The element counts must be equal.
+pub fn reshape_strides(shape: &[usize], strides: &[isize], target: &[usize]) -> Option<Strides> {
+    let mut result = contiguous_strides(target);
+    if shape.contains(&0) {
+        return Some(result);
+    }
+    // Dimensions of size 1 can have any stride, so they are left out on the old side.
+    let mut old: Vec<(usize, isize)> = Vec::with_capacity(shape.len());
+    old.extend(shape.iter().copied().zip(strides.iter().copied()).filter(|(size, _)| *size != 1));
+    let (mut i, mut j) = (0, 0);
+    while i < old.len() && j < target.len() {
+        let (first_old, first_new) = (i, j);
+        let (mut old_count, mut new_count) = (old[i].0, target[j]);
+        while old_count != new_count {
+            if new_count < old_count {
+                j += 1;
+                new_count = new_count.checked_mul(*target.get(j)?)?;
+            } else {
+                i += 1;
+                old_count = old_count.checked_mul(old.get(i)?.0)?;
+            }
+        }
+        for pair in old[first_old..=i].windows(2) {
+            if Some(pair[0].1) != pair[1].1.checked_mul(pair[1].0 as isize) {
+                return None;
+            }
+        }
+        let mut step = old[i].1;
+        for k in (first_new..=j).rev() {
+            result[k] = step;
+            step = step.checked_mul(target[k] as isize)?;
+        }
+        i += 1;
+        j += 1;
+    }
+    // What is left on either side has size 1.
+    (i == old.len() && target[j..].iter().all(|&size| size == 1)).then_some(result)
+}
+
+/// Whether two indices of a view may be the same element, so that writing through it would depend
+/// on the order of writes.
+///
+/// Exact for strides of 0 and for layouts made by slicing, transposing and broadcasting; a made-up
+/// interleaved layout without an overlap may be reported as one, never the reverse.
+pub fn may_overlap(shape: &[usize], strides: &[isize]) -> bool {
+    if shape.contains(&0) {
+        return false;
+    }
+    let mut dims: Vec<(usize, usize)> = shape
+        .iter()
+        .zip(strides)
+        .filter(|(size, _)| **size > 1)
+        .map(|(&size, &stride)| (stride.unsigned_abs(), size))
+        .collect();
+    dims.sort_unstable();
+    // Each stride must step over everything that the smaller ones reach.
+    let mut reach = 0_usize;
+    dims.into_iter().any(|(stride, size)| {
+        let overlaps = stride <= reach;
+        reach = reach.saturating_add(stride.saturating_mul(size - 1));
+        overlaps
+    })
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

@@ -1,0 +1,22 @@
+//! keyfold's vocabulary: what every other crate speaks of and none may redefine.
+//!
+//! Errors, devices, dtypes, scalars, shapes and strides. No unsafe code, no
+//! tensors, no dispatch.
+#![forbid(unsafe_code)]
+
+mod device;
+mod dtype;
+mod error;
+pub mod layout;
+mod scalar;
+mod shape;
+
+pub use device::{Device, DeviceType, USER_DEVICE_TYPES};
+pub use dtype::{DType, DTypeKind, Element};
+pub use error::{Error, ErrorKind, Result};
+pub use scalar::Scalar;
+pub use shape::{Dims, MAX_DIMS, Shape, Strides};
+
+// The element types that Rust itself lacks, so that users need not match versions.
+pub use half::{bf16, f16};
+pub use num_complex::Complex;

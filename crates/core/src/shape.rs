@@ -1,0 +1,256 @@
+//! Sizes and strides of a tensor, kept without an allocation up to six dimensions.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most dimensions a tensor can have; NumPy's limit.
+pub const MAX_DIMS: usize = 64;
+
+/// Dimensions kept inline; more are on the heap.
+const INLINE: usize = 6;
+
+/// One number per dimension.
+///
+/// A slice in all respects (it derefs to one), at most [`MAX_DIMS`] long. Cloning one of up to six
+/// dimensions copies a few words, so that making a view of a tensor allocates nothing.
+#[derive(Clone)]
+pub struct Dims<T>(Repr<T>);
+
+#[derive(Clone)]
+enum Repr<T> {
+    Inline { len: u8, items: [T; INLINE] },
+    Heap(Vec<T>),
+}
+
+/// The size of each dimension.
+pub type Shape = Dims<usize>;
+
+/// The step from one element to the next along each dimension, in elements; it may be negative or 0.
+pub type Strides = Dims<isize>;
+
+#[cold]
+fn too_many(len: usize) -> Error {
+    Error::new(
+        ErrorKind::Shape,
+        format!("{len} dimensions are too many; a tensor has at most {MAX_DIMS}"),
+    )
+}
+
+impl<T: Copy + Default> Dims<T> {
+    /// No dimensions: the shape of a single number.
+    #[inline]
+    pub fn empty() -> Self {
+        Dims(Repr::Inline { len: 0, items: [T::default(); INLINE] })
+    }
+
+    /// The same numbers as the slice's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when there are more than [`MAX_DIMS`].
+    #[inline]
+    pub fn new(items: &[T]) -> Result<Self> {
+        let mut dims = Dims::filled(T::default(), items.len())?;
+        dims.copy_from_slice(items);
+        Ok(dims)
+    }
+
+    /// `len` times the same number.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when `len` is above [`MAX_DIMS`].
+    #[inline]
+    pub fn filled(value: T, len: usize) -> Result<Self> {
+        if len <= INLINE {
+            Ok(Dims(Repr::Inline { len: len as u8, items: [value; INLINE] }))
+        } else if len <= MAX_DIMS {
+            Ok(Dims(Repr::Heap(vec![value; len])))
+        } else {
+            Err(too_many(len))
+        }
+    }
+
+    /// Adds a dimension at `index`, which is at most the length.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when there are [`MAX_DIMS`] already.
+    pub fn insert(&mut self, index: usize, value: T) -> Result<()> {
+        let mut wider = Dims::filled(value, self.len() + 1)?;
+        wider[..index].copy_from_slice(&self[..index]);
+        wider[index + 1..].copy_from_slice(&self[index..]);
+        *self = wider;
+        Ok(())
+    }
+
+    /// Takes the dimension at `index` out, which is below the length.
+    pub fn remove(&mut self, index: usize) -> T {
+        let removed = self[index];
+        self.copy_within(index + 1.., index);
+        match &mut self.0 {
+            Repr::Inline { len, .. } => *len -= 1,
+            Repr::Heap(items) => {
+                items.pop();
+            }
+        }
+        removed
+    }
+}
+
+impl<T> Deref for Dims<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Repr::Inline { len, items } => &items[..usize::from(*len)],
+            Repr::Heap(items) => items,
+        }
+    }
+}
+
+impl<T> DerefMut for Dims<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.0 {
+            Repr::Inline { len, items } => &mut items[..usize::from(*len)],
+            Repr::Heap(items) => items,
+        }
+    }
+}
+
+impl<T: Copy + Default> Default for Dims<T> {
+    fn default() -> Self {
+        Dims::empty()
+    }
+}
+
+impl<T: Copy + Default, const N: usize> From<[T; N]> for Dims<T> {
+    fn from(items: [T; N]) -> Self {
+        const { assert!(N <= MAX_DIMS) };
+        let mut dims = Dims::empty();
+        match &mut dims.0 {
+            Repr::Inline { len, items: inline } if N <= INLINE => {
+                *len = N as u8;
+                inline[..N].copy_from_slice(&items);
+            }
+            heap => *heap = Repr::Heap(items.to_vec()),
+        }
+        dims
+    }
+}
+
+impl<T: Copy + Default> TryFrom<&[T]> for Dims<T> {
+    type Error = Error;
+
+    fn try_from(items: &[T]) -> Result<Self> {
+        Dims::new(items)
+    }
+}
+
+impl<T: Copy + Default> TryFrom<Vec<T>> for Dims<T> {
+    type Error = Error;
+
+    fn try_from(items: Vec<T>) -> Result<Self> {
+        Dims::new(&items)
+    }
+}
+
+impl<T: PartialEq> PartialEq for Dims<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Eq> Eq for Dims<T> {}
+
+impl<T: PartialEq> PartialEq<[T]> for Dims<T> {
+    fn eq(&self, other: &[T]) -> bool {
+        **self == *other
+    }
+}
+
+impl<T: PartialEq, const N: usize> PartialEq<[T; N]> for Dims<T> {
+    fn eq(&self, other: &[T; N]) -> bool {
+        **self == *other
+    }
+}
+
+impl<T: Hash> Hash for Dims<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Dims<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // On one line even where the rest is printed over several.
+        f.write_str("[")?;
+        for (i, item) in self.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{item:?}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Dims<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_up_to_the_limit_round_trips() {
+        for len in 0..=MAX_DIMS {
+            let items: Vec<usize> = (0..len).collect();
+            let dims = Shape::new(&items).unwrap();
+            assert_eq!(*dims, *items);
+            assert_eq!(dims.clone(), dims);
+            assert_eq!(matches!(dims.0, Repr::Inline { .. }), len <= 6);
+        }
+        let error = Shape::filled(1, MAX_DIMS + 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Shape);
+        assert!(error.message().contains("65") && error.message().contains("64"), "{error}");
+        assert!(Shape::new(&[1; 100]).is_err());
+    }
+
+    #[test]
+    fn insert_and_remove_cross_the_inline_limit() {
+        let mut dims = Shape::empty();
+        for i in 0..MAX_DIMS {
+            dims.insert(i / 2, i).unwrap();
+        }
+        assert_eq!(dims.insert(0, 1).unwrap_err().kind(), ErrorKind::Shape);
+        let mut model: Vec<usize> = Vec::new();
+        for i in 0..MAX_DIMS {
+            model.insert(i / 2, i);
+        }
+        assert_eq!(*dims, *model);
+        while !model.is_empty() {
+            let at = model.len() / 2;
+            assert_eq!(dims.remove(at), model.remove(at));
+            assert_eq!(*dims, *model);
+        }
+    }
+
+    #[test]
+    fn equality_hash_and_debug_ignore_where_it_is_kept() {
+        let mut shrunk = Shape::from([1, 2, 3, 4, 5, 6, 7]);
+        shrunk.remove(6);
+        assert_eq!(shrunk, Shape::from([1, 2, 3, 4, 5, 6]));
+        assert_eq!(shrunk, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(format!("{:#?}", Strides::from([2, -1, 0])), "[2, -1, 0]");
+        assert_eq!(format!("{:?}", Shape::empty()), "[]");
+        let set: std::collections::HashSet<_> = [shrunk, Shape::from([1, 2, 3, 4, 5, 6])].into();
+        assert_eq!(set.len(), 1);
+    }
+}

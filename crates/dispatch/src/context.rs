@@ -1,0 +1,131 @@
+//! What a kernel may know of the call it serves.
+
+use keyfold_core::Result;
+
+use crate::dispatcher::Dispatcher;
+use crate::errors;
+use crate::kernel::Kernel;
+use crate::key::DispatchKey;
+use crate::keyset::DispatchKeySet;
+use crate::operator::Operator;
+use crate::thread::{self, ThreadState};
+use crate::value::Value;
+
+/// The call that a kernel serves: its operator, key set and chosen key.
+///
+/// It borrows the thread's state and the table, so it can't leave the kernel.
+pub struct CallContext<'c, V: Value> {
+    operator: &'c Operator<V>,
+    kernel: &'c Kernel<V>,
+    keyset: DispatchKeySet,
+    key: DispatchKey,
+    thread: &'c ThreadState,
+}
+
+impl<'c, V: Value> CallContext<'c, V> {
+    #[inline(always)]
+    pub(crate) fn new(
+        operator: &'c Operator<V>,
+        kernel: &'c Kernel<V>,
+        keyset: DispatchKeySet,
+        key: DispatchKey,
+        thread: &'c ThreadState,
+    ) -> Self {
+        CallContext { operator, kernel, keyset, key, thread }
+    }
+
+    /// The operator that was called.
+    pub fn operator(&self) -> &'c Operator<V> {
+        self.operator
+    }
+
+    /// The kernel that runs.
+    pub fn kernel(&self) -> &'c Kernel<V> {
+        self.kernel
+    }
+
+    /// The set of the call: the chosen key still in it, nothing masked.
+    pub fn keyset(&self) -> DispatchKeySet {
+        self.keyset
+    }
+
+    /// The chosen key.
+    pub fn key(&self) -> DispatchKey {
+        self.key
+    }
+
+    /// Keys that calls on this thread lose now: those of the running layers, this one's too.
+    pub fn excluded(&self) -> DispatchKeySet {
+        self.thread.exclude()
+    }
+
+    /// The dispatcher that the call came through, isolated ones too.
+    ///
+    /// # Errors
+    /// [`OperatorRemoved`](keyfold_core::ErrorKind::OperatorRemoved) if it is gone.
+    pub fn dispatcher(&self) -> Result<Dispatcher<V>> {
+        self.operator.dispatcher().ok_or_else(|| errors::dispatcher_gone(self.operator.name()))
+    }
+
+    /// Calls the same operator with this set, taken as given.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub fn redispatch(&self, keyset: DispatchKeySet, args: &[V::Ref<'_>]) -> Result<V> {
+        self.operator.redispatch_bound(keyset, args)
+    }
+
+    /// Calls the same operator below this kernel's key: what most layers do.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub fn call_below(&self, args: &[V::Ref<'_>]) -> Result<V> {
+        self.redispatch(self.keyset.remove(self.key), args)
+    }
+
+    /// Calls the kernel that this one shadows.
+    ///
+    /// # Errors
+    /// [`MissingKernel`](keyfold_core::ErrorKind::MissingKernel) when it shadows none.
+    pub fn call_shadowed(&self, args: &[V::Ref<'_>]) -> Result<V> {
+        let Some(below) = self.operator.shadowed_by(self.kernel) else {
+            return Err(errors::nothing_shadowed(self.operator.name(), self.key, self.kernel));
+        };
+        self.operator.run_kernel(&below, self.keyset, self.key, args)
+    }
+
+    /// The calls in progress on this thread, outermost first: operator name and chosen key.
+    pub fn path(&self) -> Vec<(String, DispatchKey)> {
+        call_path()
+    }
+}
+
+/// The calls in progress on this thread, outermost first: operator name and chosen key.
+pub fn call_path() -> Vec<(String, DispatchKey)> {
+    let calls = thread::with(ThreadState::calls);
+    calls
+        .into_iter()
+        .map(|(table, key)| {
+            // SAFETY: the address comes from a slot of this thread, which keeps the table alive
+            // until its frame ends, and frames of this thread can't end while this runs.
+            let label = unsafe { crate::table::label_at(table) };
+            (label.to_string(), key)
+        })
+        .collect()
+}
+
+/// The path of the calls in progress as people read it: `demo::f: Autograd > CPU, demo::g: CPU`.
+pub fn describe_path() -> String {
+    let mut text = String::new();
+    let mut last: Option<String> = None;
+    for (operator, key) in call_path() {
+        if last.as_ref() == Some(&operator) {
+            text.push_str(&format!(" > {key}"));
+        } else {
+            let comma = if text.is_empty() { "" } else { ", " };
+            text.push_str(&format!("{comma}{operator}: {key}"));
+            last = Some(operator);
+        }
+    }
+    text
+}

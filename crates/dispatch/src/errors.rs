@@ -1,0 +1,153 @@
+//! The wording of the engine's own errors, in one place.
+
+use keyfold_core::{Error, ErrorKind};
+
+use crate::context::{CallContext, call_path};
+use crate::kernel::Kernel;
+use crate::key::DispatchKey;
+use crate::keyset::DispatchKeySet;
+use crate::nearest::nearest;
+use crate::operator::Operator;
+use crate::value::Value;
+
+fn list(keys: DispatchKeySet) -> String {
+    keys.iter().map(DispatchKey::name).collect::<Vec<_>>().join(", ")
+}
+
+/// No operator of that name; `known` are the names that exist.
+pub(crate) fn unknown_operator<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Error {
+    let close = nearest(name, known);
+    let hint = if close.is_empty() {
+        "define it first".to_owned()
+    } else {
+        format!("did you mean {}?", close.join(" or "))
+    };
+    Error::new(ErrorKind::UnknownOperator, format!("no operator named {name}; {hint}"))
+}
+
+pub(crate) fn removed(name: &str) -> Error {
+    Error::new(
+        ErrorKind::OperatorRemoved,
+        format!("{name} was removed; define it again and fetch it anew"),
+    )
+}
+
+pub(crate) fn kernel_removed<V: Value>(name: &str, kernel: &Kernel<V>) -> Error {
+    Error::new(
+        ErrorKind::OperatorRemoved,
+        format!("the kernel {} of {name} was removed", kernel.provenance()),
+    )
+}
+
+pub(crate) fn dispatcher_gone(name: &str) -> Error {
+    Error::new(ErrorKind::OperatorRemoved, format!("the dispatcher that {name} belongs to is gone"))
+}
+
+pub(crate) fn empty_keyset(name: &str, include: DispatchKeySet, exclude: DispatchKeySet) -> Error {
+    let locals = match (include.is_empty(), exclude.is_empty()) {
+        (true, true) => String::new(),
+        _ => format!(" (locally included: [{}], excluded: [{}])", list(include), list(exclude)),
+    };
+    Error::new(
+        ErrorKind::EmptyKeySet,
+        format!("{name}: empty keyset: there is no dispatch key to call it with{locals}"),
+    )
+}
+
+/// The chosen key has no kernel: the explanation in short.
+pub(crate) fn missing_kernel<V: Value>(
+    operator: &Operator<V>,
+    set: DispatchKeySet,
+    key: Option<DispatchKey>,
+) -> Error {
+    let name = operator.name();
+    let entries = operator.entries(true);
+    let mut text = match key {
+        Some(key) => format!("{name}: no kernel registered for {}", runtime_name(key, set)),
+        None => format!("{name}: no kernel registered for any of its keys"),
+    };
+    text.push_str(&format!(" (key set: [{}]", list(set)));
+    let skipped =
+        key.map_or(set, |key| set.iter().filter(|other| *other > key).collect::<DispatchKeySet>());
+    if !skipped.is_empty() && key.is_some() {
+        text.push_str(&format!(", skipped: [{}]", list(skipped)));
+    }
+    text.push(')');
+    if let Some(key) = key.filter(|key| !key.is_backend()) {
+        text.push_str(&format!(
+            "; {key} says what the data is, so skipping it would hand a kernel data that it \
+             misreads: register a kernel or a fallback for {key}"
+        ));
+    }
+    if entries.is_empty() {
+        text.push_str("; it has no kernels at all");
+    } else {
+        // The user's order of interest: backends first, then the layers over them.
+        let mut keys: Vec<_> = entries.iter().map(|entry| entry.runtime_key.as_str()).collect();
+        keys.sort_by_key(|name| (name.len(), *name));
+        let shown = keys.len().min(8);
+        let more = keys.len() - shown;
+        text.push_str(&format!("; it has kernels for {}", keys[..shown].join(", ")));
+        if more > 0 {
+            text.push_str(&format!(" and {more} more"));
+        }
+    }
+    Error::new(ErrorKind::MissingKernel, text)
+}
+
+/// The runtime key's name that a key in a set stands for.
+fn runtime_name(key: DispatchKey, set: DispatchKeySet) -> String {
+    match set.backend() {
+        Some(backend) if !key.is_backend() => format!("{key}{backend}"),
+        _ => key.name(),
+    }
+}
+
+pub(crate) fn no_direct_kernel<V: Value>(
+    operator: &Operator<V>,
+    key: DispatchKey,
+    set: DispatchKeySet,
+) -> Error {
+    let mut error = missing_kernel(operator, set.insert(key), Some(key));
+    if error.kind() == ErrorKind::MissingKernel {
+        error = Error::new(
+            ErrorKind::MissingKernel,
+            format!("{} (call_direct takes this key's kernel and no other)", error.message()),
+        );
+    }
+    error
+}
+
+pub(crate) fn fallthrough_called<V: Value>(context: &CallContext<'_, V>) -> Error {
+    Error::new(
+        ErrorKind::MissingKernel,
+        format!("{}: {} is a fallthrough", context.operator().name(), context.key()),
+    )
+}
+
+pub(crate) fn nothing_shadowed<V: Value>(
+    name: &str,
+    key: DispatchKey,
+    kernel: &Kernel<V>,
+) -> Error {
+    Error::new(
+        ErrorKind::MissingKernel,
+        format!(
+            "{name}: the kernel {} at {key} shadows none; register it with override=\"shadow\" \
+             over another",
+            kernel.provenance()
+        ),
+    )
+}
+
+/// Where a recursion came about: the innermost operators and keys.
+pub(crate) fn recursion(name: &str, error: Error) -> Error {
+    let path = call_path();
+    let mut last: Vec<String> =
+        path.iter().rev().take(4).map(|(operator, key)| format!("{operator} at {key}")).collect();
+    last.reverse();
+    Error::new(
+        error.kind(),
+        format!("{name}: {}; the last calls: {}", error.message(), last.join(", then ")),
+    )
+}

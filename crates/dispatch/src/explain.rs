@@ -1,0 +1,225 @@
+//! Saying what a call would do, without doing it.
+
+use std::fmt;
+
+use keyfold_core::Device;
+
+use crate::key::{DispatchKey, RegistrationKey};
+use crate::keyset::DispatchKeySet;
+use crate::local::LocalKeys;
+use crate::operator::Operator;
+use crate::provenance::Provenance;
+use crate::table::Rule;
+use crate::value::{Tag, Value};
+
+/// What one argument brings to a call.
+#[derive(Clone, Debug)]
+pub struct ArgumentKeys {
+    /// The argument's name, with the place inside a list.
+    pub name: String,
+    /// Its keys.
+    pub keys: DispatchKeySet,
+    /// Its device, if it lives on one.
+    pub device: Option<Device>,
+}
+
+/// A kernel that would run, and why.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The key chosen from the set.
+    pub key: DispatchKey,
+    /// The runtime key's name, with the backend: `AutogradCPU`.
+    pub runtime_key: String,
+    /// Where the kernel was registered.
+    pub registered_at: RegistrationKey,
+    /// By which rule it is in the table.
+    pub rule: Rule,
+    /// The kernel's origin.
+    pub kernel: Provenance,
+    /// What lost to it: where registered, by which rule, whose.
+    pub losers: Vec<(RegistrationKey, Rule, Provenance)>,
+    /// What it shadows at the same key, nearest first.
+    pub shadows: Vec<Provenance>,
+}
+
+/// What a call would do.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The operator's schema.
+    pub schema: String,
+    /// The keys of each argument that brings some.
+    pub arguments: Vec<ArgumentKeys>,
+    /// Whether no argument brought a backend, so that the default device's key was added.
+    pub default_backend: bool,
+    /// The local sets.
+    pub local: LocalKeys,
+    /// The set after includes and excludes.
+    pub keyset: DispatchKeySet,
+    /// The backend whose row of the table applies.
+    pub backend: DispatchKey,
+    /// Modes of the set that are skipped: no kernel, or fallthrough.
+    pub skipped: DispatchKeySet,
+    /// The kernel that would run; `None` where the call would fail.
+    pub choice: Option<Choice>,
+    /// Where the call would go on if each layer redispatched below itself.
+    pub next: Vec<Choice>,
+    /// The error that the call would end in, if any.
+    pub error: Option<String>,
+}
+
+impl<V: Value> Operator<V> {
+    /// What a call with these arguments would do on this thread now. Nothing runs.
+    pub fn explain(&self, args: &[V::Ref<'_>]) -> Explanation {
+        let mut arguments = Vec::new();
+        let mut merged = Tag::NONE;
+        for (position, arg) in args.iter().enumerate() {
+            let name = self.schema().arguments.get(position).map_or("?", |a| &a.name);
+            merged = merged.merge(V::tag(*arg));
+            V::visit_tags(*arg, &mut |place, tag| {
+                if !tag.keys().is_empty() {
+                    let name = format!("{name}{place}");
+                    arguments.push(ArgumentKeys { name, keys: tag.keys(), device: tag.device() });
+                }
+            });
+        }
+        let devices = if merged.is_mixed() { self.check_devices(args) } else { Ok(()) };
+        let keyset = self.keyset_of(merged.keys());
+        let backend = keyset.backend().unwrap_or(DispatchKey::CPU);
+        let mask = match self.with_fresh_table(|table| table.mask(keyset)) {
+            Ok(mask) => mask.unwrap_or_default(),
+            Err(_) => DispatchKeySet::EMPTY,
+        };
+        let mut path = self.path_from(keyset, backend, mask).into_iter();
+        let choice = path.next();
+        let error = match (devices, &choice) {
+            (Err(error), _) => Some(error.to_string()),
+            (Ok(()), Some(_)) => None,
+            (Ok(()), None) => Some(self.failure(keyset, mask)),
+        };
+        Explanation {
+            schema: self.schema().to_string(),
+            arguments,
+            default_backend: merged.keys().backend().is_none(),
+            local: LocalKeys::current(),
+            keyset,
+            backend,
+            skipped: match &choice {
+                Some(choice) => keyset.iter().filter(|key| *key > choice.key).collect(),
+                None => keyset - mask,
+            },
+            choice,
+            next: path.collect(),
+            error,
+        }
+    }
+
+    /// The choices from the highest key down, until a backend or a missing entry.
+    fn path_from(
+        &self,
+        keyset: DispatchKeySet,
+        backend: DispatchKey,
+        mask: DispatchKeySet,
+    ) -> Vec<Choice> {
+        let mut path = Vec::new();
+        for key in (keyset & mask).iter() {
+            let Some(entry) = self.entry_of(key, backend) else { break };
+            if entry.kernel.is_fallthrough() {
+                break;
+            }
+            let provenance = |kernel: &crate::kernel::Kernel<V>| kernel.provenance().clone();
+            let stack = match entry.rule {
+                Rule::Fallback => Vec::new(),
+                _ => self.shadow_stack(entry.registered_at),
+            };
+            path.push(Choice {
+                key,
+                runtime_key: entry.runtime_key,
+                registered_at: entry.registered_at,
+                rule: entry.rule,
+                kernel: provenance(&entry.kernel),
+                losers: entry
+                    .losers
+                    .iter()
+                    .map(|(at, rule, k)| (*at, *rule, provenance(k)))
+                    .collect(),
+                shadows: stack.iter().skip(1).map(|kernel| provenance(kernel)).collect(),
+            });
+            if key.is_backend() {
+                break;
+            }
+        }
+        path
+    }
+
+    fn failure(&self, keyset: DispatchKeySet, mask: DispatchKeySet) -> String {
+        let local = LocalKeys::current();
+        let error = if self.is_removed() {
+            crate::errors::removed(self.name())
+        } else if keyset.is_empty() {
+            crate::errors::empty_keyset(self.name(), local.included(), local.excluded())
+        } else {
+            crate::errors::missing_kernel(self, keyset, (keyset & mask).highest())
+        };
+        error.to_string()
+    }
+}
+
+fn names(keys: DispatchKeySet) -> String {
+    if keys.is_empty() {
+        return "nothing".to_owned();
+    }
+    keys.iter().map(DispatchKey::name).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.schema)?;
+        for argument in &self.arguments {
+            write!(f, "  argument {:<12} {}", argument.name, names(argument.keys))?;
+            match argument.device {
+                Some(device) => writeln!(f, "  (on {device})")?,
+                None => writeln!(f)?,
+            }
+        }
+        if self.default_backend {
+            writeln!(
+                f,
+                "  default device        {}  (no argument brings a backend)",
+                DispatchKey::CPU
+            )?;
+        }
+        if !self.local.included().is_empty() {
+            writeln!(f, "  locally included      {}", names(self.local.included()))?;
+        }
+        if !self.local.excluded().is_empty() {
+            writeln!(f, "  locally excluded      {}", names(self.local.excluded()))?;
+        }
+        writeln!(f, "  key set               {}", names(self.keyset))?;
+        if !self.skipped.is_empty() {
+            writeln!(f, "  skipped               {}  (no kernel there)", names(self.skipped))?;
+        }
+        if let Some(error) = &self.error {
+            return write!(f, "  error                 {error}");
+        }
+        let Some(choice) = &self.choice else { return Ok(()) };
+        writeln!(f, "  chosen key            {}", choice.key)?;
+        writeln!(f, "  kernel                {}", choice.kernel)?;
+        write!(
+            f,
+            "  because               {} at {}: {}",
+            choice.runtime_key,
+            choice.registered_at,
+            choice.rule.describe()
+        )?;
+        for (at, rule, kernel) in &choice.losers {
+            write!(f, "\n  lost to it            {kernel} at {at} ({})", rule.describe())?;
+        }
+        for kernel in &choice.shadows {
+            write!(f, "\n  shadowed by it        {kernel}")?;
+        }
+        for next in &self.next {
+            write!(f, "\n  a redispatch goes to  {}: {}", next.runtime_key, next.kernel)?;
+        }
+        Ok(())
+    }
+}

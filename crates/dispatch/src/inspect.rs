@@ -1,0 +1,125 @@
+//! Looking at an operator's registrations and table.
+
+use std::sync::Arc;
+
+use crate::kernel::Kernel;
+use crate::key::{DispatchKey, RegistrationKey};
+use crate::operator::Operator;
+use crate::registrations::Registrations;
+use crate::table::{Candidate, Rule, RuntimeKey, candidates};
+use crate::value::Value;
+
+/// One entry of an operator's computed table.
+pub struct TableEntry<V: Value> {
+    /// The runtime key's name: `CPU`, `AutogradCUDA`.
+    pub runtime_key: String,
+    /// The functionality, unless this is the plain backend's entry.
+    pub functionality: Option<DispatchKey>,
+    /// The backend.
+    pub backend: DispatchKey,
+    /// The kernel, which may be the fallthrough mark.
+    pub kernel: Arc<Kernel<V>>,
+    /// Where the kernel was registered.
+    pub registered_at: RegistrationKey,
+    /// Why it won.
+    pub rule: Rule,
+    /// What lost to it here: where registered, and by which rule it would have applied.
+    pub losers: Vec<(RegistrationKey, Rule, Arc<Kernel<V>>)>,
+}
+
+impl<V: Value> Operator<V> {
+    /// The computed table: entries from this operator's own kernels, and with `fallbacks` those
+    /// of the keys' fallbacks too. Runtime keys with nothing are absent. Backends come highest
+    /// first, each with its functionalities, highest first.
+    pub fn entries(&self, fallbacks: bool) -> Vec<TableEntry<V>> {
+        self.look(|own, shared| {
+            RuntimeKey::all()
+                .into_iter()
+                .filter_map(|runtime| entry(own, shared, runtime))
+                .filter(|entry| fallbacks || entry.rule != Rule::Fallback)
+                .collect()
+        })
+    }
+
+    /// The entry that a key leads to, fallbacks included: for a functionality key over `backend`.
+    pub(crate) fn entry_of(&self, key: DispatchKey, backend: DispatchKey) -> Option<TableEntry<V>> {
+        let functionality = (!key.is_backend()).then_some(key);
+        let backend = if key.is_backend() { key } else { backend };
+        self.look(|own, shared| entry(own, shared, RuntimeKey { functionality, backend }))
+    }
+
+    /// Whether the table has a kernel of the operator's own at this key: for a functionality
+    /// without a backend, on any backend; for an alias, whether something is registered at it.
+    pub fn has_kernel(&self, key: RegistrationKey) -> bool {
+        self.kernel_at(key).is_some()
+    }
+
+    /// The kernel that [`has_kernel`](Self::has_kernel) found.
+    pub fn kernel_at(&self, key: RegistrationKey) -> Option<Arc<Kernel<V>>> {
+        match key {
+            RegistrationKey::CompositeExplicitAutograd
+            | RegistrationKey::CompositeImplicitAutograd => self.registrations().top(key).cloned(),
+            RegistrationKey::Key(key) => self.own_entry(|entry| match entry.functionality {
+                Some(functionality) => functionality == key,
+                None => entry.backend == key,
+            }),
+            RegistrationKey::Narrow { functionality, backend } => self.own_entry(|entry| {
+                entry.functionality == Some(functionality) && entry.backend == backend
+            }),
+        }
+    }
+
+    fn own_entry(&self, is_it: impl Fn(&TableEntry<V>) -> bool) -> Option<Arc<Kernel<V>>> {
+        // From the lowest backend, so that a functionality's kernel is the CPU's where it differs.
+        let found = self.entries(false).into_iter().rev().find(is_it)?;
+        (!found.kernel.is_fallthrough()).then_some(found.kernel)
+    }
+
+    /// The active kernels by the key they were registered at.
+    pub fn kernels(&self) -> Vec<(RegistrationKey, Arc<Kernel<V>>)> {
+        let registrations = self.registrations();
+        registrations
+            .iter()
+            .filter_map(|(key, stack)| Some((key, Arc::clone(&stack.last()?.kernel))))
+            .collect()
+    }
+
+    /// Every kernel registered at a key, the active one first, then what it shadows.
+    pub fn shadow_stack(&self, key: RegistrationKey) -> Vec<Arc<Kernel<V>>> {
+        let registrations = self.registrations();
+        registrations.stack(key).iter().rev().map(|r| Arc::clone(&r.kernel)).collect()
+    }
+
+    /// How many kernels are active.
+    pub fn kernel_count(&self) -> usize {
+        self.registrations().len()
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&Registrations<V>, &Registrations<V>) -> R) -> R {
+        match self.dispatcher() {
+            Some(dispatcher) => {
+                let registry = dispatcher.read();
+                look(&self.registrations(), &registry.fallbacks)
+            }
+            None => look(&self.registrations(), &Registrations::default()),
+        }
+    }
+}
+
+fn entry<V: Value>(
+    own: &Registrations<V>,
+    shared: &Registrations<V>,
+    runtime: RuntimeKey,
+) -> Option<TableEntry<V>> {
+    let mut found = candidates(own, shared, runtime).into_iter();
+    let Candidate { kernel, registered_at, rule } = found.next()?;
+    Some(TableEntry {
+        runtime_key: runtime.name(),
+        functionality: runtime.functionality,
+        backend: runtime.backend,
+        kernel: Arc::clone(kernel),
+        registered_at,
+        rule,
+        losers: found.map(|c| (c.registered_at, c.rule, Arc::clone(c.kernel))).collect(),
+    })
+}

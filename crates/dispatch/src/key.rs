@@ -1,0 +1,311 @@
+//! Dispatch keys: names for the bits of a key set, ordered by priority.
+//!
+//! A key is a bit number, 0 to 63, and its number is its priority: the highest
+//! bit of a set wins. Backends take the low bits (CPU lowest, Meta highest, the
+//! user's twelve between CUDA and Meta), functionality keys the high ones, each
+//! with four reserved places above it for keys that the user registers:
+//!
+//! ```text
+//! bit   0    1     2..13    14    15..18  19      20..23  24         ...  59      60..63
+//! key   CPU  CUDA  (user)   Meta  (user)  Sparse  (user)  Quantized  ...  Tracer  (user)
+//! ```
+//!
+//! Names and numbers are process-wide and never reused, so a key set is a plain
+//! `u64` that means the same in every dispatcher and thread.
+
+use std::fmt;
+use std::str::FromStr;
+
+use keyfold_core::{DeviceType, Error, ErrorKind, Result};
+
+use crate::keyset::DispatchKeySet;
+use crate::names;
+
+/// Places for user keys above each functionality key (and above Meta).
+pub(crate) const PLACES: u8 = 4;
+/// The first bit that stands for a functionality and not for a backend.
+pub(crate) const FIRST_FUNCTIONALITY: u8 = 15;
+/// Bits that stand for a backend, the unused ones included.
+pub(crate) const BACKEND_BITS: u64 = (1 << FIRST_FUNCTIONALITY) - 1;
+
+/// One dispatch key: a backend, or a functionality layered over the backends.
+///
+/// Keys order by priority. [`DispatchKey::ALL`] lists the built-in ones; the
+/// user adds more with [`register_key`](crate::register_key) and
+/// [`register_backend`](crate::register_backend).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DispatchKey(u8);
+
+/// The built-in keys by name, lowest priority first.
+pub(crate) const BUILTIN: [(DispatchKey, &str); 12] = [
+    (DispatchKey::CPU, "CPU"),
+    (DispatchKey::CUDA, "CUDA"),
+    (DispatchKey::Meta, "Meta"),
+    (DispatchKey::Sparse, "Sparse"),
+    (DispatchKey::Quantized, "Quantized"),
+    (DispatchKey::Nested, "Nested"),
+    (DispatchKey::Autocast, "Autocast"),
+    (DispatchKey::Autograd, "Autograd"),
+    (DispatchKey::Vmap, "Vmap"),
+    (DispatchKey::Pipeline, "Pipeline"),
+    (DispatchKey::Profiler, "Profiler"),
+    (DispatchKey::Tracer, "Tracer"),
+];
+
+// Keys are written as the field writes them: `DispatchKey::Autograd`, `DispatchKey::CPU`.
+#[allow(non_upper_case_globals)]
+impl DispatchKey {
+    /// Kernels on host memory.
+    pub const CPU: DispatchKey = DispatchKey(DeviceType::CPU.index());
+    /// Kernels on an NVIDIA GPU.
+    pub const CUDA: DispatchKey = DispatchKey(DeviceType::CUDA.index());
+    /// Shape, stride and dtype rules without data (fake tensors).
+    pub const Meta: DispatchKey = DispatchKey(DeviceType::META.index());
+    /// Sparse storage; a representation.
+    pub const Sparse: DispatchKey = DispatchKey(19);
+    /// Quantised values; a representation.
+    pub const Quantized: DispatchKey = DispatchKey(24);
+    /// Nested (ragged) tensors; a representation.
+    pub const Nested: DispatchKey = DispatchKey(29);
+    /// Casts of the inputs by the operator's category; a mode.
+    pub const Autocast: DispatchKey = DispatchKey(34);
+    /// Recording for reverse-mode differentiation; a mode.
+    pub const Autograd: DispatchKey = DispatchKey(39);
+    /// Vectorisation over a batch axis; a representation.
+    pub const Vmap: DispatchKey = DispatchKey(44);
+    /// Deferred execution; a mode.
+    pub const Pipeline: DispatchKey = DispatchKey(49);
+    /// Timing of calls; a mode.
+    pub const Profiler: DispatchKey = DispatchKey(54);
+    /// Recording of calls into a graph; a mode.
+    pub const Tracer: DispatchKey = DispatchKey(59);
+
+    /// The built-in keys, lowest priority first, each once.
+    pub const ALL: [DispatchKey; 12] = {
+        let mut all = [DispatchKey::CPU; 12];
+        let mut i = 0;
+        while i < 12 {
+            all[i] = BUILTIN[i].0;
+            i += 1;
+        }
+        all
+    };
+}
+
+impl DispatchKey {
+    pub(crate) const fn from_bit(bit: u8) -> DispatchKey {
+        DispatchKey(bit)
+    }
+
+    pub(crate) const fn bit(self) -> u8 {
+        self.0
+    }
+
+    /// The key's rank: comparable with other keys' in this process, higher wins.
+    ///
+    /// Not a stable number: keys are open, and later versions may add built-in ones.
+    pub const fn priority(self) -> u8 {
+        self.0
+    }
+
+    /// Whether the key stands for a backend (and not for a functionality over backends).
+    pub const fn is_backend(self) -> bool {
+        self.0 < FIRST_FUNCTIONALITY
+    }
+
+    /// Whether calls skip this key where it has no kernel (a mode), rather than
+    /// fail because the data would be misread (a representation or a backend).
+    pub fn is_skippable(self) -> bool {
+        names::modes().contains(self)
+    }
+
+    /// The device type that a backend key stands for.
+    pub fn device_type(self) -> Option<DeviceType> {
+        if self.is_backend() { DeviceType::from_index(self.0) } else { None }
+    }
+
+    /// The backend key of a device type.
+    pub const fn from_device_type(kind: DeviceType) -> DispatchKey {
+        DispatchKey(kind.index())
+    }
+
+    /// Every key of this process, the user's included, lowest priority first.
+    pub fn registered() -> Vec<DispatchKey> {
+        let mut keys: Vec<_> = DispatchKeySet::all().iter().collect();
+        keys.reverse();
+        keys
+    }
+
+    /// The key's name: `CPU`, `Autograd`, or what the user registered.
+    pub fn name(self) -> String {
+        names::name_of(self)
+    }
+}
+
+impl fmt::Display for DispatchKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name())
+    }
+}
+
+impl fmt::Debug for DispatchKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for DispatchKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        names::find(text).ok_or_else(|| names::unknown(text))
+    }
+}
+
+/// What a kernel is registered at: a key, one functionality on one backend, or an
+/// alias that stands for many.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RegistrationKey {
+    /// A backend key, or a functionality key on all backends (for Autograd: the alias).
+    Key(DispatchKey),
+    /// One functionality on one backend: `AutogradCUDA`.
+    Narrow {
+        /// The functionality key.
+        functionality: DispatchKey,
+        /// The backend key.
+        backend: DispatchKey,
+    },
+    /// Every backend key.
+    CompositeExplicitAutograd,
+    /// Every backend key and its autograd key: an operator written in terms of others.
+    CompositeImplicitAutograd,
+}
+
+impl RegistrationKey {
+    /// The plain keys that stand for this one in a key set: `{Autograd, CUDA}` for `AutogradCUDA`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnknownKey`] for the composite aliases, which stand for no bits.
+    pub fn keyset(self) -> Result<DispatchKeySet> {
+        match self {
+            RegistrationKey::Key(key) => Ok(key.into()),
+            RegistrationKey::Narrow { functionality, backend } => {
+                Ok([functionality, backend].into())
+            }
+            alias => Err(Error::new(
+                ErrorKind::UnknownKey,
+                format!(
+                    "{alias} is an alias for registering kernels and can't stand in a key set; \
+                     use a backend or functionality key such as CPU or Autograd"
+                ),
+            )),
+        }
+    }
+}
+
+impl From<DispatchKey> for RegistrationKey {
+    fn from(key: DispatchKey) -> Self {
+        RegistrationKey::Key(key)
+    }
+}
+
+impl fmt::Display for RegistrationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistrationKey::Key(key) => write!(f, "{key}"),
+            RegistrationKey::Narrow { functionality, backend } => {
+                write!(f, "{functionality}{backend}")
+            }
+            RegistrationKey::CompositeExplicitAutograd => f.write_str("CompositeExplicitAutograd"),
+            RegistrationKey::CompositeImplicitAutograd => f.write_str("CompositeImplicitAutograd"),
+        }
+    }
+}
+
+impl fmt::Debug for RegistrationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for RegistrationKey {
+    type Err = Error;
+
+    /// Parses `CPU`, `Autograd`, `AutogradCUDA`, `CompositeImplicitAutograd`.
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "CompositeExplicitAutograd" => Ok(RegistrationKey::CompositeExplicitAutograd),
+            "CompositeImplicitAutograd" => Ok(RegistrationKey::CompositeImplicitAutograd),
+            _ => match names::find(text) {
+                Some(key) => Ok(key.into()),
+                None => names::find_narrow(text).ok_or_else(|| names::unknown(text)),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dispatch_key_priority_ordering() {
+        let order = [
+            DispatchKey::Tracer,
+            DispatchKey::Profiler,
+            DispatchKey::Pipeline,
+            DispatchKey::Vmap,
+            DispatchKey::Autograd,
+            DispatchKey::Autocast,
+            DispatchKey::Nested,
+            DispatchKey::Quantized,
+            DispatchKey::Sparse,
+            DispatchKey::Meta,
+            DispatchKey::CUDA,
+            DispatchKey::CPU,
+        ];
+        for pair in order.windows(2) {
+            assert!(pair[0] > pair[1], "{} must win over {}", pair[0], pair[1]);
+            assert!(pair[0].priority() > pair[1].priority());
+        }
+    }
+
+    #[test]
+    fn dispatch_key_all_contains_every_key() {
+        assert_eq!(DispatchKey::ALL.len(), 12);
+        assert!(DispatchKey::ALL.windows(2).all(|pair| pair[0] < pair[1]));
+        for (key, name) in BUILTIN {
+            assert!(DispatchKey::ALL.contains(&key));
+            assert_eq!(name.parse::<DispatchKey>().unwrap(), key);
+            assert_eq!(key.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn modes_are_skippable_and_representations_are_not() {
+        let skippable: Vec<_> = DispatchKey::ALL.into_iter().filter(|k| k.is_skippable()).collect();
+        let modes = ["Autocast", "Autograd", "Pipeline", "Profiler", "Tracer"];
+        assert_eq!(skippable.iter().map(ToString::to_string).collect::<Vec<_>>(), modes);
+    }
+
+    #[test]
+    fn registration_keys_round_trip() {
+        for text in ["CPU", "Autograd", "AutogradCUDA", "SparseCPU", "CompositeExplicitAutograd"] {
+            assert_eq!(text.parse::<RegistrationKey>().unwrap().to_string(), text);
+        }
+        let narrow: RegistrationKey = "AutogradCUDA".parse().unwrap();
+        let expected = DispatchKeySet::from([DispatchKey::Autograd, DispatchKey::CUDA]);
+        assert_eq!(narrow.keyset().unwrap(), expected);
+    }
+
+    #[test]
+    fn unknown_names_are_errors_that_offer_the_nearest() {
+        let error = "Autogard".parse::<RegistrationKey>().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownKey);
+        assert!(error.to_string().contains("Autograd"), "{error}");
+        assert!(RegistrationKey::CompositeImplicitAutograd.keyset().is_err());
+        for text in ["", "cpu", "CPUCPU", "CPUAutograd", "AutogradAutograd", "💥"] {
+            assert_eq!(text.parse::<RegistrationKey>().unwrap_err().kind(), ErrorKind::UnknownKey);
+        }
+    }
+}

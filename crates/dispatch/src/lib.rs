@@ -1,0 +1,60 @@
+//! Multi-dispatch over ordered key sets.
+//!
+//! Every value carries a set of [`DispatchKey`]s. A call of an [`Operator`]
+//! takes the union over its arguments, adds and removes the thread's local keys,
+//! and runs the kernel of the highest key left; that kernel may redispatch below
+//! itself. Kernels are registered per (operator, key) in a [`Dispatcher`], while
+//! other threads call.
+//!
+//! The engine is generic over a [`Value`] type and knows no tensor.
+//!
+//! # How it is laid out
+//! - keys: [`DispatchKey`], [`DispatchKeySet`], [`register_key`], [`register_backend`]
+//! - [`schema`]: the text `ns::name(Tensor x) -> Tensor`, parsed, printed and bound
+//! - registration: [`Dispatcher`], [`Kernel`], [`Handle`], [`Stage`], [`Override`]
+//! - the call: [`Operator`], [`TypedOperator`], [`CallContext`], [`LocalKeys`]
+//! - looking inside: [`Explanation`], [`TableEntry`], [`Rule`], [`Provenance`]
+
+mod barrier;
+mod context;
+mod dispatcher;
+mod errors;
+mod explain;
+mod handle;
+mod inspect;
+mod kernel;
+mod key;
+mod keyset;
+mod library;
+mod local;
+mod names;
+mod nearest;
+mod operator;
+mod provenance;
+mod reclaim;
+mod registrations;
+pub mod schema;
+mod sync;
+mod table;
+mod thread;
+mod typed;
+mod value;
+
+pub use context::{CallContext, call_path, describe_path};
+pub use dispatcher::{DefineOptions, Dispatcher};
+pub use explain::{ArgumentKeys, Choice, Explanation};
+pub use handle::Handle;
+pub use inspect::TableEntry;
+pub use kernel::{BoxedFn, HostLock, Kernel, SignatureCheck};
+pub use key::{DispatchKey, RegistrationKey};
+pub use keyset::{DispatchKeySet, Iter};
+pub use library::Stage;
+pub use local::{LocalGuard, LocalKeys, exclude_keys, include_keys, with_ambient, without_layers};
+pub use names::{register_backend, register_key};
+pub use nearest::{did_you_mean, nearest};
+pub use operator::Operator;
+pub use provenance::Provenance;
+pub use registrations::Override;
+pub use table::Rule;
+pub use typed::{Args, ContextKernel, Misfit, TypedKernel, TypedOperator};
+pub use value::{Arg, Ret, Tag, Value};

@@ -1,0 +1,296 @@
+//! The process-wide register of dispatch keys: names, places, modes.
+//!
+//! Built-in keys are constants; the user's take reserved places. A place is
+//! never given back, so that a bit in a key set means one key for ever.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use keyfold_core::{DeviceType, Error, ErrorKind, Result, USER_DEVICE_TYPES};
+
+use crate::key::{BUILTIN, DispatchKey, PLACES, RegistrationKey};
+use crate::keyset::DispatchKeySet;
+use crate::nearest::nearest;
+
+struct UserKey {
+    key: DispatchKey,
+    name: String,
+    /// The key it was placed above; `None` for a backend.
+    above: Option<DispatchKey>,
+    skippable: bool,
+}
+
+static USER_KEYS: RwLock<Vec<UserKey>> = RwLock::new(Vec::new());
+
+/// Bits of all keys, and of those that calls may skip. Written under the lock
+/// of `USER_KEYS`, after the name is there; read by every table computation.
+static REGISTERED: AtomicU64 = AtomicU64::new(builtin_bits(false));
+static MODES: AtomicU64 = AtomicU64::new(builtin_bits(true));
+
+const fn builtin_bits(modes_only: bool) -> u64 {
+    let mut bits = 0;
+    let mut i = 0;
+    while i < BUILTIN.len() {
+        let bit = BUILTIN[i].0.bit();
+        let mode = bit == DispatchKey::Tracer.bit()
+            || bit == DispatchKey::Profiler.bit()
+            || bit == DispatchKey::Pipeline.bit()
+            || bit == DispatchKey::Autograd.bit()
+            || bit == DispatchKey::Autocast.bit();
+        if mode || !modes_only {
+            bits |= 1 << bit;
+        }
+        i += 1;
+    }
+    bits
+}
+
+/// All keys of this process.
+pub(crate) fn registered() -> DispatchKeySet {
+    DispatchKeySet::from_bits(REGISTERED.load(Ordering::Acquire))
+}
+
+/// Keys that calls skip where they have no kernel.
+pub(crate) fn modes() -> DispatchKeySet {
+    DispatchKeySet::from_bits(MODES.load(Ordering::Acquire))
+}
+
+pub(crate) fn name_of(key: DispatchKey) -> String {
+    if let Some((_, name)) = BUILTIN.iter().find(|(k, _)| *k == key) {
+        return (*name).to_owned();
+    }
+    let users = USER_KEYS.read().unwrap_or_else(PoisonError::into_inner);
+    match users.iter().find(|u| u.key == key) {
+        Some(user) => user.name.clone(),
+        None => format!("key{}", key.bit()),
+    }
+}
+
+pub(crate) fn find(text: &str) -> Option<DispatchKey> {
+    if let Some((key, _)) = BUILTIN.iter().find(|(_, name)| *name == text) {
+        return Some(*key);
+    }
+    let users = USER_KEYS.read().unwrap_or_else(PoisonError::into_inner);
+    users.iter().find(|u| u.name == text).map(|u| u.key)
+}
+
+/// Reads `AutogradCUDA`: a functionality's name followed by a backend's.
+pub(crate) fn find_narrow(text: &str) -> Option<RegistrationKey> {
+    let functionalities = registered() - DispatchKeySet::BACKENDS;
+    functionalities.iter().find_map(|functionality| {
+        let backend = find(text.strip_prefix(functionality.name().as_str())?)?;
+        backend.is_backend().then_some(RegistrationKey::Narrow { functionality, backend })
+    })
+}
+
+pub(crate) fn unknown(text: &str) -> Error {
+    let mut known: Vec<String> = registered().iter().map(DispatchKey::name).collect();
+    known.extend(["CompositeExplicitAutograd", "CompositeImplicitAutograd"].map(String::from));
+    for backend in (registered() & DispatchKeySet::BACKENDS).iter() {
+        known.push(format!("Autograd{backend}"));
+    }
+    let close = nearest(text, known.iter().map(String::as_str));
+    let hint = if close.is_empty() {
+        format!("known keys are {}", known.join(", "))
+    } else {
+        format!("did you mean {}?", close.join(" or "))
+    };
+    Error::new(ErrorKind::UnknownKey, format!("unknown dispatch key {text:?}; {hint}"))
+}
+
+fn is_identifier(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn check_new_name(name: &str) -> Result<()> {
+    let reserved = ["CompositeExplicitAutograd", "CompositeImplicitAutograd"];
+    let problem = if !is_identifier(name) {
+        "isn't an identifier (letters, digits and underscores, not starting with a digit)"
+    } else if reserved.contains(&name) || find_narrow(name).is_some() {
+        "already names an alias or a functionality on a backend"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::UnknownKey, format!("the key name {name:?} {problem}")))
+}
+
+/// Registers a functionality key of the user's own, in the lowest free place above `above`
+/// and below the next built-in key. `above` may be a functionality key, built in or the
+/// user's, or a backend (then the key sits just above all backends).
+///
+/// A `skippable` key is a mode: calls pass it by where it has no kernel. Any other says
+/// what the data is, and a call without a kernel for it is an error.
+///
+/// Asking again with the same name, position and kind returns the same key.
+///
+/// # Errors
+/// [`ErrorKind::UnknownKey`] when the name is taken in another position or isn't an
+/// identifier, or when the four places there are full.
+pub fn register_key(name: &str, above: DispatchKey, skippable: bool) -> Result<DispatchKey> {
+    check_new_name(name)?;
+    // Any backend means the same: right above Meta, the highest of them.
+    let above = if above.is_backend() { DispatchKey::Meta } else { above };
+    let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
+    let builtin = BUILTIN.iter().find(|(_, n)| *n == name).map(|(k, _)| *k);
+    if let Some(user) = users.iter().find(|u| u.name == name) {
+        if user.above == Some(above) && user.skippable == skippable {
+            return Ok(user.key);
+        }
+        let place = match user.above {
+            Some(key) => format!("above {}", plain_name(&users, key)),
+            None => "as a backend".to_owned(),
+        };
+        let kind = if user.skippable { "skippable" } else { "not skippable" };
+        return Err(Error::new(
+            ErrorKind::UnknownKey,
+            format!("the key {name:?} is already registered {place}, {kind}; keys never move"),
+        ));
+    }
+    if builtin.is_some() {
+        return Err(Error::new(
+            ErrorKind::UnknownKey,
+            format!("{name:?} is a built-in dispatch key; choose another name"),
+        ));
+    }
+    // The gap ends at the next built-in key, or at the top.
+    let end = BUILTIN.iter().map(|(k, _)| k.bit()).filter(|b| *b > above.bit()).min().unwrap_or(64);
+    let taken = REGISTERED.load(Ordering::Acquire);
+    let Some(bit) = (above.bit() + 1..end).find(|bit| taken & (1 << bit) == 0) else {
+        let there: Vec<_> = users
+            .iter()
+            .filter(|u| (end - PLACES - 1..end).contains(&u.key.bit()))
+            .map(|u| u.name.as_str())
+            .collect();
+        return Err(Error::new(
+            ErrorKind::UnknownKey,
+            format!(
+                "no place left for the key {name:?} above {}: there are {PLACES} before the next \
+                 built-in key, taken by {}; places are never reused",
+                plain_name(&users, above),
+                there.join(", ")
+            ),
+        ));
+    };
+    let key = DispatchKey::from_bit(bit);
+    users.push(UserKey { key, name: name.to_owned(), above: Some(above), skippable });
+    if skippable {
+        MODES.fetch_or(1 << bit, Ordering::Release);
+    }
+    REGISTERED.fetch_or(1 << bit, Ordering::Release);
+    Ok(key)
+}
+
+fn plain_name(users: &[UserKey], key: DispatchKey) -> String {
+    match BUILTIN.iter().find(|(k, _)| *k == key) {
+        Some((_, name)) => (*name).to_owned(),
+        None => users.iter().find(|u| u.key == key).map_or_else(String::new, |u| u.name.clone()),
+    }
+}
+
+/// Registers a backend of the user's own: `register_backend("npu")` gives the key `NPU`, the
+/// narrowed `AutogradNPU` and its like, the device type `npu`, and a row in every operator.
+/// Its priority is above CUDA's and below Meta's. Asking again returns the same key.
+///
+/// # Errors
+/// [`ErrorKind::UnknownKey`] when the name is taken by a functionality key or isn't an
+/// identifier, or when all twelve places are taken.
+pub fn register_backend(name: &str) -> Result<DispatchKey> {
+    let device = name.to_ascii_lowercase();
+    let upper = name.to_ascii_uppercase();
+    if let Ok(kind) = device.parse::<DeviceType>() {
+        let key = DispatchKey::from_device_type(kind);
+        if registered().contains(key) {
+            return Ok(key);
+        }
+    }
+    check_new_name(&upper)?;
+    if find(&upper).is_some() {
+        return Err(Error::new(
+            ErrorKind::UnknownKey,
+            format!("the backend name {name:?} is already taken by the dispatch key {upper}"),
+        ));
+    }
+    // A functionality key such as "AutogradNPU" would now mean two things.
+    for functionality in (registered() - DispatchKeySet::BACKENDS).iter() {
+        let narrow = format!("{functionality}{upper}");
+        if find(&narrow).is_some() {
+            return Err(Error::new(
+                ErrorKind::UnknownKey,
+                format!("the backend name {name:?} would make {narrow} ambiguous: a key has it"),
+            ));
+        }
+    }
+    let kind = DeviceType::register(&device)?;
+    debug_assert!(USER_DEVICE_TYPES.contains(&kind.index()));
+    let key = DispatchKey::from_device_type(kind);
+    let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
+    if !users.iter().any(|u| u.key == key) {
+        users.push(UserKey { key, name: upper, above: None, skippable: false });
+        REGISTERED.fetch_or(1 << key.bit(), Ordering::Release);
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_key_sits_between_its_neighbours() {
+        let audit = register_key("NamesAudit", DispatchKey::Quantized, true).unwrap();
+        assert!(audit > DispatchKey::Quantized && audit < DispatchKey::Nested);
+        assert!(audit.is_skippable());
+        assert_eq!(audit.to_string(), "NamesAudit");
+        assert_eq!("NamesAudit".parse::<DispatchKey>().unwrap(), audit);
+        assert!(DispatchKey::registered().contains(&audit));
+        let over = register_key("NamesOver", audit, false).unwrap();
+        assert!(over > audit && over < DispatchKey::Nested);
+        assert!(!over.is_skippable());
+    }
+
+    #[test]
+    fn registering_again_is_idempotent_and_moving_is_an_error() {
+        let key = register_key("NamesTwice", DispatchKey::Sparse, true).unwrap();
+        assert_eq!(register_key("NamesTwice", DispatchKey::Sparse, true).unwrap(), key);
+        let moved = register_key("NamesTwice", DispatchKey::Autograd, true).unwrap_err();
+        assert!(moved.to_string().contains("above Sparse"), "{moved}");
+        assert!(register_key("NamesTwice", DispatchKey::Sparse, false).is_err());
+    }
+
+    #[test]
+    fn running_out_of_places_is_a_clear_error() {
+        for i in 0..PLACES {
+            register_key(&format!("NamesFull{i}"), DispatchKey::Tracer, true).unwrap();
+        }
+        let error = register_key("NamesFull9", DispatchKey::Tracer, true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownKey);
+        assert!(error.to_string().contains("NamesFull0"), "{error}");
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        let taken = ["CPU", "Autograd", "AutogradCPU", "CompositeExplicitAutograd"];
+        for name in taken.into_iter().chain(["", "a b", "1x", "é"]) {
+            let error = register_key(name, DispatchKey::Autograd, true).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnknownKey, "{name:?}: {error}");
+        }
+        assert!(register_backend("a-b").is_err());
+        assert!(register_backend("autograd").is_err());
+    }
+
+    #[test]
+    fn a_backend_brings_key_device_and_narrow_keys() {
+        let npu = register_backend("namesnpu").unwrap();
+        assert_eq!(register_backend("NamesNPU").unwrap(), npu);
+        assert!(npu > DispatchKey::CUDA && npu < DispatchKey::Meta);
+        assert_eq!(npu.device_type().unwrap().name(), "namesnpu");
+        let narrow: RegistrationKey = "AutogradNAMESNPU".parse().unwrap();
+        assert_eq!(
+            narrow,
+            RegistrationKey::Narrow { functionality: DispatchKey::Autograd, backend: npu }
+        );
+        assert_eq!(register_backend("cpu").unwrap(), DispatchKey::CPU);
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a kernel came from: who registered it, at which file and line.
+
+use std::fmt;
+use std::panic::Location;
+
+/// The origin of a kernel, for explanations and for telling a reload from a clash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provenance {
+    /// The language the kernel is written in: `Rust`, `Python`, `C`.
+    pub language: &'static str,
+    /// The kernel's name, as its author reads it.
+    pub name: String,
+    /// The module or library that it comes from.
+    pub module: Option<String>,
+    /// The source file of the registration.
+    pub file: String,
+    /// The line in that file; 0 where it isn't known.
+    pub line: u32,
+    /// Whether module and name identify the kernel across reloads of its source: not for a
+    /// lambda or a function inside a function, of which there are many with one name.
+    pub named: bool,
+}
+
+impl Provenance {
+    /// A Rust kernel registered at that place.
+    pub fn rust(name: impl Into<String>, place: &Location<'_>) -> Self {
+        Provenance {
+            language: "Rust",
+            name: name.into(),
+            module: None,
+            file: place.file().to_owned(),
+            line: place.line(),
+            named: false,
+        }
+    }
+
+    /// Whether this is the same source registered again: the same module and qualified name,
+    /// or the same file and line.
+    pub fn is_reload_of(&self, earlier: &Provenance) -> bool {
+        let same_name = self.named
+            && earlier.named
+            && self.module.is_some()
+            && self.module == earlier.module
+            && self.name == earlier.name;
+        let same_place = self.line != 0 && self.line == earlier.line && self.file == earlier.file;
+        self.language == earlier.language && (same_name || same_place)
+    }
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.module {
+            Some(module) => write!(f, "{module}.{}", self.name)?,
+            None => f.write_str(&self.name)?,
+        }
+        write!(f, " ({}", self.language)?;
+        if self.line == 0 {
+            write!(f, ", {})", self.file)
+        } else {
+            write!(f, ", {}:{})", self.file, self.line)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn python(name: &str, line: u32, named: bool) -> Provenance {
+        Provenance {
+            language: "Python",
+            name: name.into(),
+            module: Some("pkg.mod".into()),
+            file: "pkg/mod.py".into(),
+            line,
+            named,
+        }
+    }
+
+    #[test]
+    fn reloads_are_told_by_name_or_place() {
+        assert!(python("f", 10, true).is_reload_of(&python("f", 3, true)));
+        assert!(python("f", 10, false).is_reload_of(&python("g", 10, false)));
+        assert!(!python("<lambda>", 10, false).is_reload_of(&python("<lambda>", 11, false)));
+        assert!(!python("f", 10, true).is_reload_of(&python("g", 11, true)));
+        let rust = Provenance::rust("f", Location::caller());
+        assert!(!rust.is_reload_of(&python("f", rust.line, true)));
+    }
+
+    #[test]
+    fn prints_name_language_and_place() {
+        assert_eq!(python("f", 10, true).to_string(), "pkg.mod.f (Python, pkg/mod.py:10)");
+        assert_eq!(python("f", 0, true).to_string(), "pkg.mod.f (Python, pkg/mod.py)");
+    }
+}

@@ -1,0 +1,146 @@
+//! What is registered, key by key: a stack per key, of which the top is active.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use crate::kernel::Kernel;
+use crate::key::RegistrationKey;
+use crate::value::Value;
+
+/// What to do when a kernel is registered where there is one already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Override {
+    /// An error that names both places, unless the same source is registered again.
+    #[default]
+    Error,
+    /// The new kernel covers the old one, which comes back when the new one is removed.
+    Shadow,
+    /// The old kernel is removed for good.
+    Replace,
+}
+
+impl std::str::FromStr for Override {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "error" => Ok(Override::Error),
+            "shadow" => Ok(Override::Shadow),
+            "replace" => Ok(Override::Replace),
+            _ => Err(Error::new(
+                ErrorKind::Value,
+                format!("override={text:?} must be \"error\", \"shadow\" or \"replace\""),
+            )),
+        }
+    }
+}
+
+pub(crate) struct Registration<V: Value> {
+    pub(crate) id: u64,
+    pub(crate) kernel: Arc<Kernel<V>>,
+}
+
+/// The kernels of one operator, or the fallbacks of a dispatcher.
+pub(crate) struct Registrations<V: Value> {
+    stacks: BTreeMap<RegistrationKey, Vec<Registration<V>>>,
+}
+
+impl<V: Value> Default for Registrations<V> {
+    fn default() -> Self {
+        Registrations { stacks: BTreeMap::new() }
+    }
+}
+
+impl<V: Value> Registrations<V> {
+    /// The active kernel at a key.
+    pub(crate) fn top(&self, key: RegistrationKey) -> Option<&Arc<Kernel<V>>> {
+        self.stacks.get(&key)?.last().map(|registration| &registration.kernel)
+    }
+
+    /// The whole stack at a key, bottom first.
+    pub(crate) fn stack(&self, key: RegistrationKey) -> &[Registration<V>] {
+        self.stacks.get(&key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Keys with a kernel, and their stacks.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RegistrationKey, &[Registration<V>])> {
+        self.stacks.iter().map(|(key, stack)| (*key, stack.as_slice()))
+    }
+
+    /// How many kernels are active.
+    pub(crate) fn len(&self) -> usize {
+        self.stacks.len()
+    }
+
+    /// Adds a kernel. Returns the one it replaced, to be dropped outside of any lock.
+    ///
+    /// # Errors
+    /// When the place is taken and `mode` doesn't say what to do; the message names both.
+    pub(crate) fn add(
+        &mut self,
+        place: &str,
+        key: RegistrationKey,
+        new: Registration<V>,
+        mode: Override,
+    ) -> Result<Option<Arc<Kernel<V>>>> {
+        let stack = self.stacks.entry(key).or_default();
+        let Some(top) = stack.last_mut() else {
+            stack.push(new);
+            return Ok(None);
+        };
+        let reload = new.kernel.provenance().is_reload_of(top.kernel.provenance());
+        match mode {
+            Override::Shadow if !reload => {
+                stack.push(new);
+                Ok(None)
+            }
+            Override::Error if !reload => Err(Error::new(
+                ErrorKind::Registration,
+                format!(
+                    "{place} already has a kernel at {key}: {}; the new one is {}. Remove the \
+                     first, or register with override=\"shadow\" (the first comes back when the \
+                     second is removed) or override=\"replace\"",
+                    top.kernel.provenance(),
+                    new.kernel.provenance()
+                ),
+            )),
+            _ => {
+                let old = std::mem::replace(top, new);
+                old.kernel.mark_removed();
+                Ok(Some(old.kernel))
+            }
+        }
+    }
+
+    /// Takes a registration away, wherever it is in its stack.
+    pub(crate) fn remove(&mut self, key: RegistrationKey, id: u64) -> Option<Arc<Kernel<V>>> {
+        let stack = self.stacks.get_mut(&key)?;
+        let at = stack.iter().position(|registration| registration.id == id)?;
+        let removed = stack.remove(at).kernel;
+        if stack.is_empty() {
+            self.stacks.remove(&key);
+        }
+        removed.mark_removed();
+        Some(removed)
+    }
+
+    /// Takes everything away.
+    pub(crate) fn clear(&mut self) -> Vec<Arc<Kernel<V>>> {
+        let stacks = std::mem::take(&mut self.stacks);
+        let kernels: Vec<_> = stacks.into_values().flatten().map(|r| r.kernel).collect();
+        for kernel in &kernels {
+            kernel.mark_removed();
+        }
+        kernels
+    }
+
+    /// The kernel right below this one in its stack.
+    pub(crate) fn below(&self, kernel: &Kernel<V>) -> Option<Arc<Kernel<V>>> {
+        self.stacks.values().find_map(|stack| {
+            let at = stack.iter().position(|r| std::ptr::eq(Arc::as_ptr(&r.kernel), kernel))?;
+            stack.get(at.checked_sub(1)?).map(|r| Arc::clone(&r.kernel))
+        })
+    }
+}

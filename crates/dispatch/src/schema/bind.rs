@@ -1,0 +1,355 @@
+//! Which value of a call goes to which argument: Python's rules for a function, in its words.
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use super::types::{Argument, Schema};
+use crate::nearest::nearest;
+
+/// Where the value of one declared argument comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The call's positional argument of this index.
+    Positional(usize),
+    /// The call's keyword of this index.
+    Keyword(usize),
+    /// The declared default: the call left it out.
+    Default,
+}
+
+impl Schema {
+    /// How many arguments may be passed by position: those before the `*`.
+    pub fn positional_count(&self) -> usize {
+        self.arguments.partition_point(|argument| !argument.kwarg_only)
+    }
+
+    /// How many arguments before the `*` have no default.
+    pub fn required_positional(&self) -> usize {
+        self.positional().iter().filter(|argument| argument.default.is_none()).count()
+    }
+
+    /// Whether there are arguments that a call must name.
+    pub fn has_kwarg_only(&self) -> bool {
+        self.arguments.last().is_some_and(|argument| argument.kwarg_only)
+    }
+
+    /// The index of the argument of that name.
+    pub fn argument_index(&self, name: &str) -> Option<usize> {
+        self.arguments.iter().position(|argument| argument.name == name)
+    }
+
+    /// The source of each declared argument, in declaration order, for a call with `positional`
+    /// values by position and these keywords.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Binding`], with CPython's message for a function of that signature, where the
+    /// function's name is the operator's.
+    pub fn bind(&self, positional: usize, keywords: &[&str]) -> Result<Vec<Source>> {
+        let mut sources = vec![Source::Default; self.arguments.len()];
+        self.bind_into(positional, keywords, &mut sources)?;
+        Ok(sources)
+    }
+
+    /// [`Schema::bind`] into memory of the caller's: one slot for each declared argument.
+    ///
+    /// # Errors
+    /// As [`Schema::bind`]; the slots then hold nothing of use.
+    ///
+    /// # Panics
+    /// If there are fewer slots than arguments.
+    pub fn bind_into(
+        &self,
+        positional: usize,
+        keywords: &[&str],
+        sources: &mut [Source],
+    ) -> Result<()> {
+        let sources = &mut sources[..self.arguments.len()];
+        let taken = self.positional_count();
+        for (index, source) in sources.iter_mut().enumerate() {
+            let given = index < taken.min(positional);
+            *source = if given { Source::Positional(index) } else { Source::Default };
+        }
+        // CPython's order: a bad keyword is reported before a surplus of positional values, and
+        // that before what is missing.
+        for (index, keyword) in keywords.iter().enumerate() {
+            let Some(argument) = self.argument_index(keyword) else {
+                return Err(self.unexpected(keyword));
+            };
+            if sources[argument] != Source::Default {
+                return Err(self.unbound(&format!("got multiple values for argument '{keyword}'")));
+            }
+            sources[argument] = Source::Keyword(index);
+        }
+        if positional > taken {
+            return Err(self.surplus(positional, taken, sources));
+        }
+        let (by_position, by_keyword) = sources.split_at(taken);
+        self.complete(&self.arguments[..taken], by_position, "positional")?;
+        self.complete(&self.arguments[taken..], by_keyword, "keyword-only")
+    }
+
+    fn positional(&self) -> &[Argument] {
+        &self.arguments[..self.positional_count()]
+    }
+
+    /// An error if one of `arguments` has neither a value nor a default.
+    fn complete(&self, arguments: &[Argument], sources: &[Source], kind: &str) -> Result<()> {
+        let lacking = arguments
+            .iter()
+            .zip(sources)
+            .filter(|(argument, source)| **source == Source::Default && argument.default.is_none());
+        let names: Vec<String> = lacking.map(|(a, _)| format!("'{}'", a.name)).collect();
+        let listed = match names.as_slice() {
+            [one] => one.clone(),
+            [one, two] => format!("{one} and {two}"),
+            [most @ .., last] => format!("{}, and {last}", most.join(", ")),
+            [] => return Ok(()),
+        };
+        let (count, s) = (names.len(), plural(names.len()));
+        Err(self.unbound(&format!("missing {count} required {kind} argument{s}: {listed}")))
+    }
+
+    /// More positional values than arguments that take them.
+    #[cold]
+    fn surplus(&self, given: usize, taken: usize, sources: &[Source]) -> Error {
+        let required = self.required_positional();
+        let takes = if required == taken {
+            format!("{taken} positional argument{}", plural(taken))
+        } else {
+            format!("from {required} to {taken} positional arguments")
+        };
+        let named = sources[taken..].iter().filter(|source| **source != Source::Default).count();
+        let given = match (given, named) {
+            (1, 0) => "1 was".to_owned(),
+            (_, 0) => format!("{given} were"),
+            _ => format!(
+                "{given} positional argument{} (and {named} keyword-only argument{}) were",
+                plural(given),
+                plural(named)
+            ),
+        };
+        self.unbound(&format!("takes {takes} but {given} given"))
+    }
+
+    /// A keyword that names no argument. The hint is the one that CPython gives from 3.13 on.
+    #[cold]
+    fn unexpected(&self, keyword: &str) -> Error {
+        let mut message = format!("got an unexpected keyword argument '{keyword}'");
+        let names = self.arguments.iter().map(|argument| argument.name.as_str());
+        if let Some(near) = nearest(keyword, names).first() {
+            message += &format!(". Did you mean '{near}'?");
+        }
+        self.unbound(&message)
+    }
+
+    #[cold]
+    fn unbound(&self, message: &str) -> Error {
+        Error::new(ErrorKind::Binding, format!("{}() {message}", self.name))
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(arguments: &str) -> Schema {
+        Schema::parse(&format!("demo::f.o({arguments}) -> ()")).unwrap()
+    }
+
+    fn refusal(arguments: &str, positional: usize, keywords: &[&str]) -> String {
+        let error = schema(arguments).bind(positional, keywords).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Binding);
+        error.message().to_owned()
+    }
+
+    /// Arguments, values by position, keywords, and what CPython 3.11 says (its texts, unedited).
+    #[test]
+    fn binding_mistakes_have_the_messages_of_cpython() {
+        let table: &[(&str, usize, &[&str], &str)] = &[
+            ("int a, int b", 1, &[], "missing 1 required positional argument: 'b'"),
+            ("int a, int b", 0, &[], "missing 2 required positional arguments: 'a' and 'b'"),
+            (
+                "int a, int b, int c",
+                0,
+                &[],
+                "missing 3 required positional arguments: 'a', 'b', and 'c'",
+            ),
+            (
+                "int a, int b, int c, int d",
+                1,
+                &[],
+                "missing 3 required positional arguments: 'b', 'c', and 'd'",
+            ),
+            (
+                "int a, int b, int c, int d",
+                0,
+                &[],
+                "missing 4 required positional arguments: 'a', 'b', 'c', and 'd'",
+            ),
+            ("int a, int b=1", 0, &[], "missing 1 required positional argument: 'a'"),
+            ("int a, int b=1", 0, &["b"], "missing 1 required positional argument: 'a'"),
+            ("int a, *, int k", 0, &[], "missing 1 required positional argument: 'a'"),
+            ("int a, *, int k", 1, &[], "missing 1 required keyword-only argument: 'k'"),
+            (
+                "int a, *, int k, int j",
+                1,
+                &[],
+                "missing 2 required keyword-only arguments: 'k' and 'j'",
+            ),
+            ("int a, *, int k, int j", 1, &["j"], "missing 1 required keyword-only argument: 'k'"),
+            (
+                "int a, *, int k, int j, int i",
+                1,
+                &[],
+                "missing 3 required keyword-only arguments: 'k', 'j', and 'i'",
+            ),
+            ("int a, *, int k=1", 0, &["k"], "missing 1 required positional argument: 'a'"),
+            ("*, int k", 0, &[], "missing 1 required keyword-only argument: 'k'"),
+            ("int a, int b", 3, &[], "takes 2 positional arguments but 3 were given"),
+            ("int a", 2, &[], "takes 1 positional argument but 2 were given"),
+            ("", 1, &[], "takes 0 positional arguments but 1 was given"),
+            ("", 2, &[], "takes 0 positional arguments but 2 were given"),
+            ("int a, int b=1", 3, &[], "takes from 1 to 2 positional arguments but 3 were given"),
+            ("int a=1", 2, &[], "takes from 0 to 1 positional arguments but 2 were given"),
+            ("int a=1, int b=2", 3, &[], "takes from 0 to 2 positional arguments but 3 were given"),
+            ("int a, *, int k", 2, &[], "takes 1 positional argument but 2 were given"),
+            (
+                "int a, *, int k",
+                2,
+                &["k"],
+                "takes 1 positional argument but 2 positional arguments (and 1 keyword-only argument) were given",
+            ),
+            (
+                "int a, *, int k, int j",
+                2,
+                &["k", "j"],
+                "takes 1 positional argument but 2 positional arguments (and 2 keyword-only arguments) were given",
+            ),
+            (
+                "int a, *, int k, int j=1",
+                3,
+                &["k"],
+                "takes 1 positional argument but 3 positional arguments (and 1 keyword-only argument) were given",
+            ),
+            ("int a, *, int k=1", 2, &[], "takes 1 positional argument but 2 were given"),
+            (
+                "int a, int b=1, *, int k",
+                3,
+                &["k"],
+                "takes from 1 to 2 positional arguments but 3 positional arguments (and 1 keyword-only argument) were given",
+            ),
+            (
+                "int a, int b=1, *, int k",
+                4,
+                &["k"],
+                "takes from 1 to 2 positional arguments but 4 positional arguments (and 1 keyword-only argument) were given",
+            ),
+            (
+                "int a, int b=1, *, int k",
+                3,
+                &[],
+                "takes from 1 to 2 positional arguments but 3 were given",
+            ),
+            (
+                "*, int k",
+                1,
+                &["k"],
+                "takes 0 positional arguments but 1 positional argument (and 1 keyword-only argument) were given",
+            ),
+            ("*, int k", 1, &[], "takes 0 positional arguments but 1 was given"),
+            (
+                "*, int k, int j",
+                2,
+                &["k", "j"],
+                "takes 0 positional arguments but 2 positional arguments (and 2 keyword-only arguments) were given",
+            ),
+            ("*, int k=1", 1, &[], "takes 0 positional arguments but 1 was given"),
+            ("int a, int b", 1, &["a"], "got multiple values for argument 'a'"),
+            ("int a, int b", 3, &["a"], "got multiple values for argument 'a'"),
+            ("int a, int b", 3, &["b"], "got multiple values for argument 'b'"),
+            ("int a, *, int k=1", 2, &["a"], "got multiple values for argument 'a'"),
+            ("int a, int b", 1, &["zoo"], "got an unexpected keyword argument 'zoo'"),
+            ("int a, int b", 3, &["zoo"], "got an unexpected keyword argument 'zoo'"),
+            ("int a, int b", 0, &["zoo"], "got an unexpected keyword argument 'zoo'"),
+            ("int a, int b", 0, &["zoo", "moo"], "got an unexpected keyword argument 'zoo'"),
+            ("int a, int b", 1, &["zoo", "a"], "got an unexpected keyword argument 'zoo'"),
+            ("int a, int b", 1, &["a", "zoo"], "got multiple values for argument 'a'"),
+            ("", 0, &["zoo"], "got an unexpected keyword argument 'zoo'"),
+            (
+                "int a, int b, *, int k",
+                0,
+                &[],
+                "missing 2 required positional arguments: 'a' and 'b'",
+            ),
+            (
+                "int a, int b, *, int k",
+                0,
+                &["k"],
+                "missing 2 required positional arguments: 'a' and 'b'",
+            ),
+            ("int a, int b, *, int k", 3, &[], "takes 2 positional arguments but 3 were given"),
+            (
+                "int a=1, *, int k=1, int j=2",
+                3,
+                &["k"],
+                "takes from 0 to 1 positional arguments but 3 positional arguments (and 1 keyword-only argument) were given",
+            ),
+            ("int a, int b, *, int k=1", 0, &["b"], "missing 1 required positional argument: 'a'"),
+        ];
+        for (arguments, positional, keywords, expected) in table {
+            let message = refusal(arguments, *positional, keywords);
+            assert_eq!(message, format!("demo::f.o() {expected}"), "{arguments}");
+        }
+    }
+
+    #[test]
+    fn a_keyword_that_is_nearly_a_name_gets_the_name() {
+        let message = refusal("Tensor kernel, int dim=0", 1, &["dimm"]);
+        let expected = "demo::f.o() got an unexpected keyword argument 'dimm'. Did you mean 'dim'?";
+        assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn a_keyword_given_twice_is_refused() {
+        let message = refusal("int a", 0, &["a", "a"]);
+        assert_eq!(message, "demo::f.o() got multiple values for argument 'a'");
+    }
+
+    #[test]
+    fn each_argument_gets_its_source() {
+        use Source::{Default, Keyword, Positional};
+        let schema = schema("Tensor a, Tensor b, int c=1, *, int k, int j=2");
+        assert_eq!(
+            schema.bind(2, &["k"]).unwrap(),
+            [Positional(0), Positional(1), Default, Keyword(0), Default]
+        );
+        assert_eq!(
+            schema.bind(1, &["j", "k", "b"]).unwrap(),
+            [Positional(0), Keyword(2), Default, Keyword(1), Keyword(0)]
+        );
+        let mut slots = [Default; 6];
+        schema.bind_into(3, &["k"], &mut slots).unwrap();
+        assert_eq!(
+            slots,
+            [Positional(0), Positional(1), Positional(2), Keyword(0), Default, Default]
+        );
+    }
+
+    #[test]
+    fn a_schema_counts_its_arguments() {
+        let counts = |arguments| {
+            let schema = schema(arguments);
+            (schema.positional_count(), schema.required_positional(), schema.has_kwarg_only())
+        };
+        assert_eq!(counts(""), (0, 0, false));
+        assert_eq!(counts("int a, int b=1"), (2, 1, false));
+        assert_eq!(counts("int a, int b=1, *, int c"), (2, 1, true));
+        assert_eq!(counts("*, int c=1"), (0, 0, true));
+        let schema = schema("int a, *, int c");
+        assert_eq!(schema.argument_index("c"), Some(1));
+        assert_eq!(schema.argument_index("b"), None);
+    }
+}

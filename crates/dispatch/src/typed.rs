@@ -1,0 +1,349 @@
+//! Typed calls: a handle that checked the signature once and boxes nothing.
+//!
+//! `Dispatcher::typed::<(&Tensor, f64), Tensor>("demo::scale")` gives a handle
+//! whose `call` takes a `&Tensor` and an `f64`. It reaches a kernel registered
+//! from a closure of the same signature through one indirect call; any other
+//! kernel it reaches through the boxed form.
+
+use std::any::TypeId;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use crate::context::CallContext;
+use crate::dispatcher::Dispatcher;
+use crate::kernel::{Kernel, short_name};
+use crate::keyset::DispatchKeySet;
+use crate::operator::Operator;
+use crate::provenance::Provenance;
+use crate::schema::{Argument, Schema};
+use crate::value::{Arg, Ret, Tag, Value};
+
+/// A typed handle of an operator: `A` is a tuple of [`Arg`] types, `R` a [`Ret`] type.
+pub struct TypedOperator<V: Value, A, R> {
+    operator: Arc<Operator<V>>,
+    signature: PhantomData<fn(A) -> R>,
+}
+
+impl<V: Value, A, R> Clone for TypedOperator<V, A, R> {
+    fn clone(&self) -> Self {
+        TypedOperator { operator: Arc::clone(&self.operator), signature: PhantomData }
+    }
+}
+
+impl<V: Value, A, R> fmt::Debug for TypedOperator<V, A, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.operator, f)
+    }
+}
+
+impl<V: Value, A, R> TypedOperator<V, A, R> {
+    /// The operator.
+    pub fn operator(&self) -> &Arc<Operator<V>> {
+        &self.operator
+    }
+}
+
+/// A tuple of argument types, compared with a schema as a whole.
+pub trait Args<V: Value>: 'static {
+    /// Checks that each type may stand for the schema's argument at its place.
+    ///
+    /// # Errors
+    /// The index of the first argument that doesn't fit, and the name of the Rust type there.
+    fn check(arguments: &[Argument]) -> Result<(), Misfit>;
+}
+
+/// How a signature differs from a schema.
+#[derive(Debug, Clone, Copy)]
+pub enum Misfit {
+    /// Another number of arguments: the signature's.
+    Arity(usize),
+    /// At that place, that Rust type doesn't fit.
+    Type(usize, &'static str),
+}
+
+/// A function that can be a typed kernel: `Fn(A...) -> Result<R>`.
+pub trait TypedKernel<V: Value, A, R>: Send + Sync + 'static {
+    /// Makes the kernel, with its unboxed form, its boxed form and its check.
+    #[track_caller]
+    fn into_kernel(self) -> Kernel<V>;
+}
+
+/// A function that also asks for the call's context: `Fn(&CallContext, A...) -> Result<R>`.
+pub trait ContextKernel<V: Value, A, R>: Send + Sync + 'static {
+    /// Makes the kernel, with its unboxed form, its boxed form and its check.
+    #[track_caller]
+    fn into_context_kernel(self) -> Kernel<V>;
+}
+
+impl<V: Value> Kernel<V> {
+    /// A kernel from a function with a typed signature.
+    #[track_caller]
+    pub fn typed<A, R, F: TypedKernel<V, A, R>>(function: F) -> Self {
+        function.into_kernel()
+    }
+
+    /// A kernel from a function with a typed signature, its first parameter `&CallContext<V>`.
+    #[track_caller]
+    pub fn typed_with_context<A, R, F: ContextKernel<V, A, R>>(function: F) -> Self {
+        function.into_context_kernel()
+    }
+}
+
+impl<V: Value> Dispatcher<V> {
+    /// A typed handle, the signature checked against the schema.
+    ///
+    /// # Errors
+    /// An unknown name; [`ErrorKind::Binding`] if the types don't fit the schema.
+    pub fn typed<A: Args<V>, R: Ret<V>>(&self, name: &str) -> Result<TypedOperator<V, A, R>> {
+        let operator = self.operator(name)?;
+        check_signature::<V, A, R>(operator.schema(), "the typed handle", ErrorKind::Binding)?;
+        Ok(TypedOperator { operator, signature: PhantomData })
+    }
+}
+
+/// Compares a Rust signature with a schema.
+fn check_signature<V: Value, A: Args<V>, R: Ret<V>>(
+    schema: &Schema,
+    what: &str,
+    kind: ErrorKind,
+) -> Result<()> {
+    let problem = match A::check(&schema.arguments) {
+        Ok(()) if R::accepts(&schema.returns) => return Ok(()),
+        Ok(()) => {
+            format!("it returns {}, where the schema promises {}", R::NAME, schema.returns_text())
+        }
+        Err(Misfit::Arity(given)) => {
+            format!("it takes {given} arguments, the schema has {}", schema.arguments.len())
+        }
+        Err(Misfit::Type(at, given)) => format!(
+            "argument '{}' is {} in the schema and {given} in the signature",
+            schema.arguments[at].name, schema.arguments[at].ty
+        ),
+    };
+    Err(Error::new(
+        kind,
+        format!("{}: {what} contradicts the schema: {problem}\n  schema: {schema}", schema.name),
+    ))
+}
+
+/// What identifies an unboxed calling convention: argument and return types, in order.
+struct Signature<V, A, R>(PhantomData<(V, A, R)>);
+
+fn signature<V: 'static, A: 'static, R: 'static>() -> TypeId {
+    TypeId::of::<Signature<V, A, R>>()
+}
+
+fn make_kernel<V: Value, A: Args<V>, R: Ret<V>, F: Send + Sync + 'static>(
+    function: F,
+    entry: *const (),
+    boxed: impl for<'c, 'a> Fn(&F, &CallContext<'c, V>, &[V::Ref<'a>]) -> Result<V>
+    + Send
+    + Sync
+    + 'static,
+    place: &Location<'_>,
+) -> Kernel<V> {
+    let provenance = Provenance::rust(short_name::<F>(), place);
+    let function = Arc::new(function);
+    let data = Arc::as_ptr(&function).cast();
+    let kernel = Kernel::boxed(move |context: &CallContext<'_, V>, args: &[V::Ref<'_>]| {
+        boxed(&function, context, args)
+    })
+    .with_provenance(provenance)
+    .with_check(|schema| check_signature::<V, A, R>(schema, "the kernel", ErrorKind::Registration));
+    // SAFETY: `entry` is the function of this signature (each caller below passes its own), and
+    // `data` points into the `Arc` that the boxed form keeps.
+    unsafe { kernel.with_unboxed(signature::<V, A, R>(), entry, data) }
+}
+
+/// One arity of everything above. A macro, since Rust can't be generic over tuple lengths.
+macro_rules! arity {
+    ($count:literal; $($type:ident $arg:ident $at:tt),*) => {
+        impl<V: Value, $($type: Arg<V>),*> Args<V> for ($($type,)*) {
+            fn check(arguments: &[Argument]) -> Result<(), Misfit> {
+                if arguments.len() != $count {
+                    return Err(Misfit::Arity($count));
+                }
+                $(if !$type::accepts(&arguments[$at].ty) {
+                    return Err(Misfit::Type($at, $type::NAME));
+                })*
+                Ok(())
+            }
+        }
+
+        #[allow(clippy::too_many_arguments, reason = "as many as the operator has")]
+        impl<V: Value, $($type: Arg<V>,)* R: Ret<V>> TypedOperator<V, ($($type,)*), R> {
+            /// Calls the operator.
+            ///
+            /// # Errors
+            /// Device and missing-kernel errors, and what the kernel returns.
+            #[inline]
+            pub fn call<'x>(&self, $($arg: $type::Arg<'x>),*) -> Result<R> {
+                let tag = Tag::NONE$(.merge($type::tag(&$arg)))*;
+                if tag.is_mixed() {
+                    self.operator.check_devices(&[$($type::boxed(&$arg)),*])?;
+                }
+                self.operator.call_with(tag.keys(), |context, kernel| {
+                    Self::invoke(context, kernel, $($arg),*)
+                })
+            }
+
+            /// Calls the operator with this key set, taken as given.
+            ///
+            /// # Errors
+            /// As for `call`.
+            #[inline]
+            pub fn redispatch<'x>(
+                &self,
+                keyset: DispatchKeySet,
+                $($arg: $type::Arg<'x>),*
+            ) -> Result<R> {
+                self.operator.redispatch_with(keyset, |context, kernel| {
+                    Self::invoke(context, kernel, $($arg),*)
+                })
+            }
+
+            #[inline(always)]
+            fn invoke<'x>(
+                context: &CallContext<'_, V>,
+                kernel: &Kernel<V>,
+                $($arg: $type::Arg<'x>),*
+            ) -> Result<R> {
+                if let Some((entry, data)) = kernel.unboxed(signature::<V, ($($type,)*), R>()) {
+                    // SAFETY: the signatures are the same, and kernels of this signature are
+                    // made in `make_kernel`, with an entry of exactly this type.
+                    let entry = unsafe {
+                        std::mem::transmute::<
+                            *const (),
+                            for<'y> unsafe fn(
+                                *const (),
+                                &CallContext<'_, V>,
+                                $(<$type as Arg<V>>::Arg<'y>),*
+                            ) -> Result<R>,
+                        >(entry)
+                    };
+                    // SAFETY: `data` is the function that `entry` was made for.
+                    return unsafe { entry(data, context, $($arg),*) };
+                }
+                let value = kernel.call(context, &[$($type::boxed(&$arg)),*])?;
+                context.operator().check_return(kernel, &value)?;
+                R::from_value(value)
+            }
+        }
+
+        impl<V: Value, $($type: Arg<V>,)* R: Ret<V>, Func> TypedKernel<V, ($($type,)*), R> for Func
+        where
+            Func: Fn($($type),*) -> Result<R>
+                + for<'a> Fn($($type::Arg<'a>),*) -> Result<R>
+                + Send
+                + Sync
+                + 'static,
+        {
+            #[track_caller]
+            fn into_kernel(self) -> Kernel<V> {
+                // Says which of the two signatures of `Func` is meant.
+                #[allow(clippy::too_many_arguments)]
+                #[inline(always)]
+                fn apply<Out, $($type),*>(f: impl Fn($($type),*) -> Out, $($arg: $type),*) -> Out {
+                    f($($arg),*)
+                }
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn entry<'x, V: Value, Func, R, $($type: Arg<V>),*>(
+                    data: *const (),
+                    _context: &CallContext<'_, V>,
+                    $($arg: $type::Arg<'x>),*
+                ) -> Result<R>
+                where
+                    Func: for<'a> Fn($($type::Arg<'a>),*) -> Result<R>,
+                {
+                    // SAFETY: `data` is the function that this entry was registered with.
+                    let function = unsafe { &*data.cast::<Func>() };
+                    apply(function, $($arg),*)
+                }
+                let entry: for<'c, 'd, 'x> unsafe fn(
+                    *const (), &'c CallContext<'d, V>, $($type::Arg<'x>),*
+                ) -> Result<R> = entry::<V, Func, R, $($type),*>;
+                make_kernel::<V, ($($type,)*), R, Func>(
+                    self,
+                    entry as *const (),
+                    |function, _context, args| {
+                        let [$($arg),*] = take_args::<V, $count>(args)?;
+                        Ok(apply(function, $($type::unbox($arg)?),*)?.into_value())
+                    },
+                    Location::caller(),
+                )
+            }
+        }
+
+        impl<V: Value, $($type: Arg<V>,)* R: Ret<V>, Func> ContextKernel<V, ($($type,)*), R> for Func
+        where
+            Func: for<'c, 'd> Fn(&'c CallContext<'d, V>, $($type),*) -> Result<R>
+                + for<'c, 'd, 'a> Fn(&'c CallContext<'d, V>, $($type::Arg<'a>),*) -> Result<R>
+                + Send
+                + Sync
+                + 'static,
+        {
+            #[track_caller]
+            fn into_context_kernel(self) -> Kernel<V> {
+                #[allow(clippy::too_many_arguments)]
+                #[inline(always)]
+                fn apply<Context, Out, $($type),*>(
+                    f: impl Fn(Context, $($type),*) -> Out,
+                    context: Context,
+                    $($arg: $type),*
+                ) -> Out {
+                    f(context, $($arg),*)
+                }
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn entry<'x, V: Value, Func, R, $($type: Arg<V>),*>(
+                    data: *const (),
+                    context: &CallContext<'_, V>,
+                    $($arg: $type::Arg<'x>),*
+                ) -> Result<R>
+                where
+                    Func:
+                        for<'c, 'd, 'a> Fn(&'c CallContext<'d, V>, $($type::Arg<'a>),*) -> Result<R>,
+                {
+                    // SAFETY: `data` is the function that this entry was registered with.
+                    let function = unsafe { &*data.cast::<Func>() };
+                    apply(function, context, $($arg),*)
+                }
+                let entry: for<'c, 'd, 'x> unsafe fn(
+                    *const (), &'c CallContext<'d, V>, $($type::Arg<'x>),*
+                ) -> Result<R> = entry::<V, Func, R, $($type),*>;
+                make_kernel::<V, ($($type,)*), R, Func>(
+                    self,
+                    entry as *const (),
+                    |function, context, args| {
+                        let [$($arg),*] = take_args::<V, $count>(args)?;
+                        Ok(apply(function, context, $($type::unbox($arg)?),*)?.into_value())
+                    },
+                    Location::caller(),
+                )
+            }
+        }
+    };
+}
+
+/// A boxed call's arguments, as many as the signature has.
+fn take_args<'s, 'a, V: Value, const N: usize>(args: &'s [V::Ref<'a>]) -> Result<[V::Ref<'a>; N]> {
+    <[V::Ref<'a>; N]>::try_from(args).map_err(|_| {
+        Error::new(
+            ErrorKind::Binding,
+            format!("a kernel of {N} arguments was called with {}", args.len()),
+        )
+    })
+}
+
+arity!(0;);
+arity!(1; A a 0);
+arity!(2; A a 0, B b 1);
+arity!(3; A a 0, B b 1, C c 2);
+arity!(4; A a 0, B b 1, C c 2, D d 3);
+arity!(5; A a 0, B b 1, C c 2, D d 3, E e 4);
+arity!(6; A a 0, B b 1, C c 2, D d 3, E e 4, F f 5);
+arity!(7; A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6);
+arity!(8; A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7);

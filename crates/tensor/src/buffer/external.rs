@@ -1,0 +1,88 @@
+//! Memory that an object of another runtime owns.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+/// How to hold on to an object of another runtime.
+#[derive(Debug)]
+pub struct ExternalOps {
+    /// Adds a reference. Called with the object from any thread.
+    pub retain: unsafe fn(*mut c_void),
+    /// Gives a reference back. Called with the object from any thread; it must not unwind.
+    pub release: unsafe fn(*mut c_void),
+}
+
+/// A reference to an object that owns memory: a NumPy array, for example.
+///
+/// A *borrowed* one is made without touching the object's reference count, for the time of a
+/// call, and its drop does nothing. Its clone takes a reference and is an owned one.
+#[derive(Debug)]
+pub struct ExternalOwner {
+    object: NonNull<c_void>,
+    ops: &'static ExternalOps,
+    owned: bool,
+}
+
+// SAFETY: the constructors' contract is that retain and release may be called on any thread.
+unsafe impl Send for ExternalOwner {}
+// SAFETY: sharing an owner gives nothing but the address and the right to retain.
+unsafe impl Sync for ExternalOwner {}
+
+impl ExternalOwner {
+    /// An owner that doesn't own: the reference count stays as it is.
+    ///
+    /// # Safety
+    /// The result, and whatever it is moved into, must be dropped while somebody else still holds
+    /// a reference to the object. Clones may live on: they hold one of their own. `ops` must be
+    /// right for the object, and callable on any thread.
+    #[inline]
+    pub unsafe fn borrowed(object: NonNull<c_void>, ops: &'static ExternalOps) -> Self {
+        ExternalOwner { object, ops, owned: false }
+    }
+
+    /// An owner that takes over one reference, which its drop gives back.
+    ///
+    /// # Safety
+    /// The caller gives up one reference to the object. `ops` must be right for the object, and
+    /// callable on any thread.
+    #[inline]
+    pub unsafe fn owned(object: NonNull<c_void>, ops: &'static ExternalOps) -> Self {
+        ExternalOwner { object, ops, owned: true }
+    }
+
+    /// The object's address.
+    #[inline]
+    pub fn object(&self) -> NonNull<c_void> {
+        self.object
+    }
+
+    /// The functions that hold on to the object; they tell one runtime's objects from another's.
+    #[inline]
+    pub fn ops(&self) -> &'static ExternalOps {
+        self.ops
+    }
+
+    /// Whether it holds no reference of its own.
+    #[inline]
+    pub fn is_borrowed(&self) -> bool {
+        !self.owned
+    }
+}
+
+impl Clone for ExternalOwner {
+    fn clone(&self) -> Self {
+        // SAFETY: the object is alive while `self` is, by the constructors' contracts.
+        unsafe { (self.ops.retain)(self.object.as_ptr()) };
+        ExternalOwner { object: self.object, ops: self.ops, owned: true }
+    }
+}
+
+impl Drop for ExternalOwner {
+    #[inline]
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: an owned one holds exactly one reference, given back only here.
+            unsafe { (self.ops.release)(self.object.as_ptr()) };
+        }
+    }
+}

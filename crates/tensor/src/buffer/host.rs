@@ -1,0 +1,208 @@
+//! Host memory of our own, and the absence of memory.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use keyfold_core::{Device, Element, Error, ErrorKind, Result};
+
+use super::DeviceBuffer;
+
+/// Alignment of allocations: a cache line, and the widest vector register.
+const ALIGN: usize = 64;
+
+/// What the system allocator gives by itself. Asking it for more makes it clear memory by hand,
+/// whereas fresh pages come zeroed for free; so we ask for this and align within.
+const SYSTEM_ALIGN: usize = 16;
+
+/// Host memory, always initialised.
+pub struct HostBuffer {
+    ptr: NonNull<u8>,
+    len: usize,
+    /// What to free: the allocation's start and its size in units of `free`.
+    base: NonNull<u8>,
+    capacity: usize,
+    free: unsafe fn(NonNull<u8>, usize),
+}
+
+// SAFETY: the memory belongs to this value alone, and freeing it works on any thread.
+unsafe impl Send for HostBuffer {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for HostBuffer {}
+
+#[cold]
+fn out_of_memory(bytes: usize) -> Error {
+    Error::new(ErrorKind::Memory, format!("can't allocate {bytes} bytes of host memory"))
+}
+
+unsafe fn free_aligned(base: NonNull<u8>, capacity: usize) {
+    // SAFETY: `zeroed` allocated with this very layout, which it found valid.
+    unsafe {
+        let layout = Layout::from_size_align_unchecked(capacity, SYSTEM_ALIGN);
+        dealloc(base.as_ptr(), layout);
+    }
+}
+
+unsafe fn free_vec<T>(base: NonNull<u8>, capacity: usize) {
+    // SAFETY: `from_vec` took these from a Vec<T>; elements have no destructor, so length 0 does.
+    drop(unsafe { Vec::<T>::from_raw_parts(base.as_ptr().cast(), 0, capacity) });
+}
+
+impl HostBuffer {
+    /// Memory of that many bytes, all zero, aligned to 64.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] with the size asked for.
+    pub fn zeroed(bytes: usize) -> Result<Self> {
+        let capacity = bytes.checked_add(ALIGN - SYSTEM_ALIGN).ok_or_else(|| out_of_memory(bytes))?;
+        let layout = Layout::from_size_align(capacity, SYSTEM_ALIGN)
+            .map_err(|_| out_of_memory(bytes))?;
+        // SAFETY: the layout's size isn't zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| out_of_memory(bytes))?;
+        let padding = base.addr().get().next_multiple_of(ALIGN) - base.addr().get();
+        // SAFETY: an address aligned to 16 is at most ALIGN - SYSTEM_ALIGN below the next multiple
+        // of ALIGN, so the padding and `bytes` behind it lie in the allocation.
+        let ptr = unsafe { base.add(padding) };
+        Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned })
+    }
+
+    /// A copy of those bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] with the size asked for.
+    pub fn copy_of(bytes: &[u8]) -> Result<Self> {
+        let mut buffer = HostBuffer::zeroed(bytes.len())?;
+        buffer.as_bytes_mut().copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
+    /// A vector's memory, taken over without a copy.
+    pub fn from_vec<T: Element>(items: Vec<T>) -> Self {
+        let mut items = ManuallyDrop::new(items);
+        let len = size_of_val(items.as_slice());
+        // A vector's pointer is never null, even where nothing is allocated.
+        let ptr = NonNull::new(items.as_mut_ptr()).unwrap_or(NonNull::dangling()).cast::<u8>();
+        HostBuffer { ptr, len, base: ptr, capacity: items.capacity(), free: free_vec::<T> }
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the memory is ours and initialised, and elements have no padding.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to change.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` is the only way to it now.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        // SAFETY: the constructor that set `free` set the other two for it; this is the only call.
+        unsafe { (self.free)(self.base, self.capacity) };
+    }
+}
+
+impl fmt::Debug for HostBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostBuffer({} bytes)", self.len)
+    }
+}
+
+// SAFETY: pointer and length never change while the value lives, the bytes are initialised, and
+// nothing else points to them.
+unsafe impl DeviceBuffer for HostBuffer {
+    fn device(&self) -> Device {
+        Device::CPU
+    }
+
+    fn byte_len(&self) -> usize {
+        self.len
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        Some(self.ptr)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
+        Ok(Arc::new(HostBuffer::copy_of(self.as_bytes())?))
+    }
+}
+
+/// No memory, of a stated size: what a tensor on the device `meta` has.
+#[derive(Debug)]
+pub struct NullBuffer {
+    bytes: usize,
+}
+
+impl NullBuffer {
+    /// The absence of that many bytes.
+    pub fn new(bytes: usize) -> Self {
+        NullBuffer { bytes }
+    }
+}
+
+// SAFETY: there is no pointer to be wrong about.
+unsafe impl DeviceBuffer for NullBuffer {
+    fn device(&self) -> Device {
+        Device::META
+    }
+
+    fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
+        Ok(Arc::new(NullBuffer::new(self.bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_and_aligned_at_every_size() {
+        for bytes in [0, 1, 15, 16, 63, 64, 65, 1000, 1 << 20] {
+            let buffer = HostBuffer::zeroed(bytes).unwrap();
+            assert_eq!(buffer.ptr.addr().get() % ALIGN, 0);
+            assert_eq!(buffer.as_bytes().len(), bytes);
+            assert!(buffer.as_bytes().iter().all(|b| *b == 0));
+        }
+    }
+
+    #[test]
+    fn failure_to_allocate_names_the_size() {
+        for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
+            let error = HostBuffer::zeroed(bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Memory);
+            assert!(error.message().contains(&bytes.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_vector_is_taken_over_where_it_is() {
+        let mut items = Vec::with_capacity(10);
+        items.extend([1.5_f64, -2.0]);
+        let address = items.as_ptr().addr();
+        let mut buffer = HostBuffer::from_vec(items);
+        assert_eq!(buffer.ptr.addr().get(), address);
+        assert_eq!(buffer.as_bytes()[..8], 1.5_f64.to_ne_bytes());
+        buffer.as_bytes_mut()[8..].fill(0);
+        assert_eq!(buffer.as_bytes()[8..], [0; 8]);
+        assert_eq!(HostBuffer::from_vec(Vec::<u8>::new()).as_bytes(), [0_u8; 0]);
+        assert_eq!(format!("{buffer:?}"), "HostBuffer(16 bytes)");
+    }
+}

@@ -1,0 +1,22 @@
+//! keyfold's tensor: typed, strided views of memory that somebody owns.
+//!
+//! [`Tensor`] is a plain struct: a [`BufferHandle`], a shape, strides, an offset and the dispatch
+//! keys. Making a view of an array costs no allocation. [`Value`] and [`ValueRef`] are what travels
+//! through the dispatcher, and [`dlpack`] exchanges tensors with other libraries without a copy.
+//!
+//! # Who may write
+//! Tensors share memory. Everything here that reads is safe; whoever writes to shared memory uses
+//! an unsafe function or a raw pointer and thereby promises that nobody uses the memory at that
+//! time. Memory that other libraries own is subject to the same promise on their side: writing to a
+//! NumPy array while a kernel reads it is a data race, here as anywhere.
+
+mod buffer;
+pub mod dlpack;
+mod strided;
+mod tensor;
+mod value;
+
+pub use buffer::{BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer};
+pub use strided::{Walk, for_each_offset};
+pub use tensor::Tensor;
+pub use value::{ForeignObject, IntList, TensorList, Value, ValueRef};

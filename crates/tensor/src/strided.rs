@@ -1,0 +1,209 @@
+//! Walking several strided operands of one shape together.
+
+use keyfold_core::{Error, ErrorKind, Result, Shape, Strides};
+
+/// A walk over all indices of a shape, for `N` operands with strides of their own.
+///
+/// Dimensions that all operands step through evenly are merged, so that the innermost run is as
+/// long as the layouts allow, and no element costs a division. Offsets are in elements, relative to
+/// each operand's first element.
+#[derive(Clone, Debug)]
+pub struct Walk<const N: usize> {
+    shape: Shape,
+    strides: [Strides; N],
+    empty: bool,
+}
+
+impl<const N: usize> Walk<N> {
+    /// A walk in logical (row-major) order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
+    pub fn new(shape: &[usize], strides: [&[isize]; N]) -> Result<Self> {
+        let order: Vec<usize> = (0..shape.len()).collect();
+        Walk::in_order(shape, strides, &order)
+    }
+
+    /// A walk in the order that suits memory best: the dimension where the first operand's steps
+    /// are smallest is the innermost. For work where the order of elements doesn't matter.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
+    pub fn unordered(shape: &[usize], strides: [&[isize]; N]) -> Result<Self> {
+        let mut order: Vec<usize> = (0..shape.len()).collect();
+        if strides.iter().all(|s| s.len() == shape.len()) {
+            order.sort_by_key(|&d| std::cmp::Reverse(strides.map(|s| s[d].unsigned_abs())));
+        }
+        Walk::in_order(shape, strides, &order)
+    }
+
+    fn in_order(shape: &[usize], strides: [&[isize]; N], order: &[usize]) -> Result<Self> {
+        if let Some(wrong) = strides.iter().find(|s| s.len() != shape.len()) {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!("strides {wrong:?} don't fit shape {shape:?}: one per dimension is needed"),
+            ));
+        }
+        let mut dims = Shape::filled(1, shape.len())?;
+        let mut steps = [const { None::<Strides> }; N];
+        for slot in &mut steps {
+            *slot = Some(Strides::filled(0, shape.len())?);
+        }
+        let mut steps = steps.map(Option::unwrap_or_default);
+        let mut count = 0;
+        for &d in order {
+            let size = shape[d];
+            if size == 1 {
+                continue;
+            }
+            // The dimension before steps over exactly this one, for every operand.
+            let mergeable = count > 0
+                && (0..N).all(|n| {
+                    strides[n][d].checked_mul(size as isize) == Some(steps[n][count - 1])
+                });
+            if !mergeable {
+                count += 1;
+                dims[count - 1] = 1;
+            }
+            dims[count - 1] *= size;
+            for n in 0..N {
+                steps[n][count - 1] = strides[n][d];
+            }
+        }
+        let strides = steps.map(|s| Strides::new(&s[..count]).unwrap_or_default());
+        Ok(Walk { shape: Shape::new(&dims[..count])?, strides, empty: shape.contains(&0) })
+    }
+
+    /// The length of each run that [`Walk::runs`] gives.
+    pub fn run_len(&self) -> usize {
+        if self.empty { 0 } else { self.shape.last().copied().unwrap_or(1) }
+    }
+
+    /// The step of each operand along a run.
+    pub fn run_steps(&self) -> [isize; N] {
+        std::array::from_fn(|n| self.strides[n].last().copied().unwrap_or(1))
+    }
+
+    /// Calls `f` with the operands' offsets at the start of each run. A run has
+    /// [`Walk::run_len`] elements, [`Walk::run_steps`] apart.
+    pub fn runs(&self, mut f: impl FnMut([isize; N])) {
+        if self.empty {
+            return;
+        }
+        let outer = self.shape.len().saturating_sub(1);
+        let mut index = Shape::filled(0, outer).unwrap_or_default();
+        let mut offsets = [0_isize; N];
+        loop {
+            f(offsets);
+            // Like an odometer: step the last outer dimension, carry where it is full.
+            let mut d = outer;
+            loop {
+                if d == 0 {
+                    return;
+                }
+                d -= 1;
+                index[d] += 1;
+                if index[d] < self.shape[d] {
+                    for n in 0..N {
+                        offsets[n] += self.strides[n][d];
+                    }
+                    break;
+                }
+                index[d] = 0;
+                for n in 0..N {
+                    offsets[n] -= self.strides[n][d] * (self.shape[d] - 1) as isize;
+                }
+            }
+        }
+    }
+}
+
+/// Calls `f` with the operands' offsets of every index of the shape, in logical order.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
+#[inline]
+pub fn for_each_offset<const N: usize>(
+    shape: &[usize],
+    strides: [&[isize]; N],
+    mut f: impl FnMut([isize; N]),
+) -> Result<()> {
+    let walk = Walk::new(shape, strides)?;
+    let (len, steps) = (walk.run_len(), walk.run_steps());
+    walk.runs(|start| {
+        let mut offsets = start;
+        for _ in 0..len {
+            f(offsets);
+            for n in 0..N {
+                // The step behind the last element may leave the address space; it isn't used.
+                offsets[n] = offsets[n].wrapping_add(steps[n]);
+            }
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn collect<const N: usize>(shape: &[usize], strides: [&[isize]; N]) -> Vec<[isize; N]> {
+        let mut all = Vec::new();
+        for_each_offset(shape, strides, |o| all.push(o)).unwrap();
+        all
+    }
+
+    #[test]
+    fn dense_dimensions_become_one_run() {
+        let walk = Walk::new(&[2, 3, 4], [&[12, 4, 1], &[12, 4, 1]]).unwrap();
+        assert_eq!((walk.run_len(), walk.run_steps()), (24, [1, 1]));
+        let walk = Walk::new(&[2, 3, 4], [&[12, 4, 1], &[0, 4, 1]]).unwrap();
+        assert_eq!(walk.run_len(), 12);
+        let walk = Walk::unordered(&[3, 4], [&[1, 3], &[1, 3]]).unwrap();
+        assert_eq!((walk.run_len(), walk.run_steps()), (12, [1, 1]));
+    }
+
+    #[test]
+    fn empty_and_scalar_shapes() {
+        assert_eq!(collect(&[], [&[]]), [[0]]);
+        assert_eq!(collect(&[2, 0], [&[1, 1]]), [[0_isize; 1]; 0]);
+        assert_eq!(collect(&[1, 1], [&[7, 9]]), [[0]]);
+        assert_eq!(Walk::new(&[0, 5], [&[5, 1]]).unwrap().run_len(), 0);
+        let error = Walk::new(&[2], [&[1, 1]]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Shape);
+        assert!(Walk::unordered(&[2], [&[]]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn walks_visit_what_a_naive_loop_visits(
+            dims in proptest::collection::vec((0_usize..4, -5_isize..6, -5_isize..6), 0..5),
+        ) {
+            let shape: Vec<usize> = dims.iter().map(|d| d.0).collect();
+            let a: Vec<isize> = dims.iter().map(|d| d.1).collect();
+            let b: Vec<isize> = dims.iter().map(|d| d.2).collect();
+            let mut naive = vec![[0, 0]];
+            for (size, sa, sb) in dims {
+                let step = |o: [isize; 2], i: isize| [o[0] + i * sa, o[1] + i * sb];
+                naive = naive
+                    .iter()
+                    .flat_map(|&o| (0..size as isize).map(move |i| step(o, i)))
+                    .collect();
+            }
+            prop_assert_eq!(&collect(&shape, [&a, &b]), &naive);
+            let walk = Walk::unordered(&shape, [&a, &b]).unwrap();
+            let mut any_order = Vec::new();
+            walk.runs(|start| {
+                for i in 0..walk.run_len() as isize {
+                    let steps = walk.run_steps();
+                    any_order.push([start[0] + i * steps[0], start[1] + i * steps[1]]);
+                }
+            });
+            any_order.sort_unstable();
+            naive.sort_unstable();
+            prop_assert_eq!(any_order, naive);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Reading and writing elements.
+
+use keyfold_core::{
+    Complex, DType, DTypeKind, Element, Error, ErrorKind, Result, Scalar, bf16, f16, layout,
+};
+
+use super::Tensor;
+use crate::strided::Walk;
+
+/// Reads one element. A bool's byte may come from elsewhere and be neither 0 nor 1, which Rust's
+/// `bool` mustn't: it is read as a byte, and anything but 0 is true.
+///
+/// # Safety
+/// `ptr` is valid for reading an initialised, aligned element of `T`'s dtype.
+#[inline]
+unsafe fn read<T: Element>(ptr: *const T) -> T {
+    if matches!(T::DTYPE, DType::Bool) {
+        // SAFETY: a bool element is one initialised byte.
+        let byte = unsafe { ptr.cast::<u8>().read() };
+        return T::from_scalar(Scalar::Bool(byte != 0));
+    }
+    // SAFETY: the caller's promise; all other elements are valid whatever their bits.
+    unsafe { ptr.read() }
+}
+
+/// Reads one element of any dtype.
+///
+/// # Safety
+/// As [`read`], for `dtype`.
+unsafe fn read_scalar(ptr: *const u8, dtype: DType) -> Scalar {
+    // SAFETY: the caller's promise, for the type that stands for the dtype.
+    unsafe {
+        match dtype {
+            DType::Bool => read(ptr.cast::<bool>()).to_scalar(),
+            DType::U8 => read(ptr).to_scalar(),
+            DType::U16 => read(ptr.cast::<u16>()).to_scalar(),
+            DType::U32 => read(ptr.cast::<u32>()).to_scalar(),
+            DType::U64 => read(ptr.cast::<u64>()).to_scalar(),
+            DType::I8 => read(ptr.cast::<i8>()).to_scalar(),
+            DType::I16 => read(ptr.cast::<i16>()).to_scalar(),
+            DType::I32 => read(ptr.cast::<i32>()).to_scalar(),
+            DType::I64 => read(ptr.cast::<i64>()).to_scalar(),
+            DType::F16 => read(ptr.cast::<f16>()).to_scalar(),
+            DType::BF16 => read(ptr.cast::<bf16>()).to_scalar(),
+            DType::F32 => read(ptr.cast::<f32>()).to_scalar(),
+            DType::F64 => read(ptr.cast::<f64>()).to_scalar(),
+            DType::C64 => read(ptr.cast::<Complex<f32>>()).to_scalar(),
+            DType::C128 => read(ptr.cast::<Complex<f64>>()).to_scalar(),
+        }
+    }
+}
+
+impl Tensor {
+    #[cold]
+    fn no_memory(&self) -> Error {
+        let device = self.device();
+        let (kind, why) = match device {
+            keyfold_core::Device::META => (ErrorKind::NotSupported, "has no memory"),
+            _ => (ErrorKind::Device, "has memory that the host can't reach"),
+        };
+        Error::new(kind, format!("a tensor on {device} {why}; use one on cpu"))
+    }
+
+    #[cold]
+    fn wrong_type(&self, wanted: DType) -> Error {
+        Error::new(
+            ErrorKind::DType,
+            format!("the tensor's dtype is {}, and not {wanted}", self.dtype()),
+        )
+    }
+
+    /// The address of the first element, checked for type and reachability. The bytes of bools can
+    /// be had as `u8`, since Rust's `bool` is pickier about its bits than other libraries are.
+    ///
+    /// It is aligned and, where the tensor has elements, not null.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] when `T` isn't the dtype's type, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] when the host can't reach the memory.
+    #[inline]
+    pub fn data_ptr<T: Element>(&self) -> Result<*const T> {
+        let dtype = self.dtype();
+        if dtype != T::DTYPE && !(dtype == DType::Bool && T::DTYPE == DType::U8) {
+            return Err(self.wrong_type(T::DTYPE));
+        }
+        if self.base.is_null() {
+            return Err(self.no_memory());
+        }
+        Ok(self.base.cast::<T>().wrapping_add(self.offset))
+    }
+
+    /// As [`Tensor::data_ptr`], to write through.
+    ///
+    /// # Errors
+    /// As [`Tensor::data_ptr`], and [`ErrorKind::ReadOnly`] when the memory must not be written.
+    #[inline]
+    pub fn data_mut_ptr<T: Element>(&self) -> Result<*mut T> {
+        let ptr = self.data_ptr::<T>()?;
+        self.check_writable()?;
+        Ok(ptr.cast_mut())
+    }
+
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] when the memory must not be written.
+    #[inline]
+    pub fn check_writable(&self) -> Result<()> {
+        if self.is_writable() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the tensor's memory is read-only; write to a copy of it".to_owned(),
+        ))
+    }
+
+    /// The address of the first element in its device's own address space, of whatever dtype; null
+    /// where there is no memory. For passing on to foreign code.
+    #[inline]
+    pub fn raw_data_ptr(&self) -> *mut u8 {
+        let start = if self.base.is_null() { self.buffer.device_ptr() } else { self.base };
+        if start.is_null() {
+            return start;
+        }
+        start.wrapping_add(self.offset * self.dtype().size())
+    }
+
+    /// The elements in row-major order, where they lie that way.
+    ///
+    /// # Errors
+    /// As [`Tensor::data_ptr`], and [`ErrorKind::Value`] when the tensor isn't contiguous, or when
+    /// `T` is `bool` and a byte is neither 0 nor 1 (read them as `u8`).
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        let ptr = self.data_ptr::<T>()?;
+        if !self.is_contiguous() {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!(
+                    "a tensor of shape {:?} and strides {:?} isn't contiguous; copy it with \
+                     contiguous()",
+                    self.shape, self.strides
+                ),
+            ));
+        }
+        // SAFETY: a contiguous view's elements are the `numel` behind its first, all inside the
+        // buffer; the memory is initialised and only unsafe code writes to it.
+        unsafe { checked_slice(ptr, self.numel) }
+    }
+
+    /// All memory between the first and the last element that the view touches, with the place of
+    /// the first (index zero) in it: what safe code needs to read any strided view, with the help of
+    /// [`Walk`].
+    ///
+    /// # Errors
+    /// As [`Tensor::as_slice`], except that any layout will do.
+    pub fn as_strided_slice<T: Element>(&self) -> Result<(&[T], usize)> {
+        let ptr = self.data_ptr::<T>()?;
+        let Some((first, last)) = layout::bounds(&self.shape, &self.strides, self.offset)? else {
+            return Ok((&[], 0));
+        };
+        // SAFETY: `first..=last` lie inside the buffer, as the view's bounds were checked when it
+        // was made; the memory is initialised and only unsafe code writes to it.
+        let slice = unsafe {
+            checked_slice(ptr.wrapping_sub(self.offset - first), last - first + 1)
+        }?;
+        Ok((slice, self.offset - first))
+    }
+
+    /// The elements to change, where this tensor alone owns its memory: a result being built.
+    ///
+    /// # Errors
+    /// As [`Tensor::as_slice`], and [`ErrorKind::ReadOnly`] when the memory is shared or read-only.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        let (ptr, len) = {
+            let slice = self.as_slice::<T>()?;
+            (slice.as_ptr(), slice.len())
+        };
+        self.check_writable()?;
+        if !self.buffer.is_sole_owner() {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the tensor shares its memory with another owner; write to a copy of it".to_owned(),
+            ));
+        }
+        // Not derived from the slice above, which was for reading only.
+        let ptr = self.base.with_addr(ptr.addr()).cast::<T>();
+        // SAFETY: the slice was checked; the memory belongs to this tensor's handle alone, which
+        // `&mut self` locks for as long as the result lives.
+        Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
+    }
+
+    /// The place of an index, counted from the buffer's start.
+    fn place(&self, index: &[usize]) -> Result<usize> {
+        let inside = index.len() == self.ndim() && index.iter().zip(&*self.shape).all(|(i, n)| i < n);
+        if !inside {
+            return Err(Error::new(
+                ErrorKind::Index,
+                format!("index {index:?} is out of range for shape {:?}", self.shape),
+            ));
+        }
+        let steps = index.iter().zip(&*self.strides).map(|(i, stride)| *i as isize * stride);
+        Ok((self.offset as isize + steps.sum::<isize>()) as usize)
+    }
+
+    /// The element at an index.
+    ///
+    /// # Errors
+    /// As [`Tensor::data_ptr`], and [`ErrorKind::Index`] when the index is out of range.
+    pub fn get<T: Element>(&self, index: &[usize]) -> Result<T> {
+        self.data_ptr::<T>()?;
+        let place = self.place(index)?;
+        // SAFETY: an index inside the shape is inside the buffer, and the type was checked.
+        Ok(unsafe { read(self.base.cast::<T>().wrapping_add(place)) })
+    }
+
+    /// The element at an index, of whatever dtype.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] when the index is out of range, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] when the host can't reach the memory.
+    pub fn get_scalar(&self, index: &[usize]) -> Result<Scalar> {
+        if self.base.is_null() {
+            return Err(self.no_memory());
+        }
+        let place = self.place(index)?;
+        let ptr = self.base.wrapping_add(place * self.dtype().size());
+        // SAFETY: an index inside the shape is inside the buffer.
+        Ok(unsafe { read_scalar(ptr, self.dtype()) })
+    }
+
+    /// The one element of a tensor that has one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`] when there are more or none, and as [`Tensor::get_scalar`].
+    pub fn item(&self) -> Result<Scalar> {
+        if self.numel != 1 {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!(
+                    "only a tensor of one element is a number; this one has {} (shape {:?})",
+                    self.numel, self.shape
+                ),
+            ));
+        }
+        // Sizes are all 1, so the index is all zeros.
+        self.get_scalar(&self.shape.iter().map(|size| size - 1).collect::<Vec<_>>())
+    }
+
+    /// A copy of the elements in row-major order, whatever the layout.
+    ///
+    /// # Errors
+    /// As [`Tensor::data_ptr`], and [`ErrorKind::Memory`] when there is none left.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let ptr = self.data_ptr::<T>()?;
+        let mut items = Vec::new();
+        items.try_reserve_exact(self.numel).map_err(|_| {
+            let bytes = self.nbytes();
+            Error::new(ErrorKind::Memory, format!("can't allocate {bytes} bytes for a copy"))
+        })?;
+        let walk = Walk::new(&self.shape, [&self.strides])?;
+        let (len, [step]) = (walk.run_len(), walk.run_steps());
+        walk.runs(|[start]| {
+            // SAFETY: a walk over the view's own shape and strides stays inside its buffer, and the
+            // type was checked.
+            items.extend((0..len as isize).map(|i| unsafe {
+                read(ptr.wrapping_offset(start + i * step))
+            }));
+        });
+        Ok(items)
+    }
+}
+
+/// A slice of elements, whose bytes are checked if they are bools.
+///
+/// # Safety
+/// `ptr` is aligned and valid for reading `len` initialised elements of `T`'s dtype for as long as
+/// the result lives, and nobody writes to them in that time.
+unsafe fn checked_slice<'a, T: Element>(ptr: *const T, len: usize) -> Result<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if matches!(T::DTYPE.kind(), DTypeKind::Bool) {
+        // SAFETY: the caller's promise; a bool element is one byte.
+        let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), len) };
+        if let Some(wrong) = bytes.iter().find(|b| **b > 1) {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!("the tensor holds a bool whose byte is {wrong}; read its bytes as uint8"),
+            ));
+        }
+    }
+    // SAFETY: the caller's promise, and bools were just checked.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Runs the tests of the crates with unsafe code under a sanitizer.
+#
+#   scripts/sanitize.sh address|thread [cargo test arguments]
+#
+# RUSTC_BOOTSTRAP=1 lets a stable compiler take -Zsanitizer. The standard library stays as shipped,
+# not instrumented: for ThreadSanitizer that gives reports inside it, which tsan.supp names by frame.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+find_cargo
+find_cc
+cd "$ROOT"
+
+kind=${1:-}
+case $kind in
+address)
+    flags="-Zsanitizer=address"
+    export ASAN_OPTIONS="detect_leaks=1:${ASAN_OPTIONS:-}"
+    ;;
+thread)
+    flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+    # Suppressions go by function name, which needs a symbolizer.
+    command -v llvm-symbolizer >/dev/null 2>&1 ||
+        die "llvm-symbolizer is missing: install LLVM's tools (Debian, Ubuntu: apt install llvm)"
+    # The test harness talks to its threads through the standard library: one test at a time, on the
+    # main thread, keeps it out of the reports.
+    export RUST_TEST_THREADS=1
+    export TSAN_OPTIONS="suppressions=$ROOT/scripts/tsan.supp:halt_on_error=0:${TSAN_OPTIONS:-}"
+    ;;
+*) die "usage: scripts/sanitize.sh address|thread [cargo test arguments]" ;;
+esac
+shift
+
+# --target keeps the flags away from build scripts and procedural macros.
+host=$(rustc -vV | sed -n 's/^host: //p')
+if [ "$#" -eq 0 ]; then
+    set -- -p keyfold-dispatch -p keyfold-tensor --lib --tests
+fi
+RUSTC_BOOTSTRAP=1 RUSTFLAGS="${RUSTFLAGS:-} $flags" \
+    "$CARGO" test --target "$host" --target-dir "$TARGET/sanitize-$kind" "$@"

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Runs every check, cheapest first, and stops at the first that fails.
+#
+#   scripts/test.sh [rust|lint|python]...     all of them by default
+#
+# What can't be checked on this machine is named at the end; it never passes silently.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+cd "$ROOT"
+
+parts=${*:-lint rust python}
+left_out=''
+leave_out() { left_out="$left_out
+  $*"; }
+
+has_cargo_tool() { "$CARGO" "$1" --version >/dev/null 2>&1; }
+
+# Each part installs what it needs first, so that a step's time is its own.
+check_lint() {
+    "$ROOT/scripts/bootstrap.sh" build lint
+    if has_cargo_tool fmt; then
+        step "cargo fmt --check"
+        "$CARGO" fmt --all --check
+    else
+        leave_out "cargo fmt: not installed (rustup component add rustfmt)"
+    fi
+    step "ruff"
+    ruff check .
+    ruff format --check .
+    if has_cargo_tool clippy; then
+        step "cargo clippy"
+        "$CARGO" clippy --workspace --all-targets -- -D warnings
+    else
+        leave_out "cargo clippy: not installed (rustup component add clippy)"
+    fi
+}
+
+# The extension crate links no libpython, so it can't be a test binary: pytest is its test.
+check_rust() {
+    "$ROOT/scripts/bootstrap.sh" build
+    step "cargo test"
+    "$CARGO" test --workspace --exclude keyfold-python
+    step "loom: the interleavings of the registry's read side"
+    "$ROOT/scripts/loom.sh"
+}
+
+check_python() {
+    "$ROOT/scripts/build.sh"
+    "$ROOT/scripts/bootstrap.sh" test lint
+    step "mypy: the package, its stubs and the examples"
+    # Left to its configuration, mypy would complain about a folder that holds no Python file.
+    targets=python/keyfold
+    if find examples -name '*.py' | grep -q .; then
+        targets="$targets examples"
+    fi
+    # shellcheck disable=SC2086 # two words on purpose
+    mypy $targets
+    step "stubtest: the stubs against the module"
+    allow=tests/stubtest-allow.txt
+    if [ -f "$allow" ]; then
+        stubtest keyfold --allowlist "$allow"
+    else
+        stubtest keyfold
+    fi
+    step "pytest"
+    pytest
+}
+
+find_cargo
+find_cc
+use_venv
+for part in $parts; do
+    case $part in
+    lint | rust | python) "check_$part" ;;
+    *) die "no such part: $part (lint, rust, python)" ;;
+    esac
+done
+
+step "all passed: $parts"
+# pytest has named its own skips above (-ra).
+if [ -n "$left_out" ]; then
+    printf 'left out on this machine:%s\n' "$left_out"
+fi
