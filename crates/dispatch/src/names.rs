@@ -206,10 +206,12 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
         }
     }
     check_new_name(&upper)?;
-    if find(&upper).is_some() {
+    // Whatever its case: a backend AUTOGRAD beside Autograd would only mislead.
+    let taken = registered().iter().map(DispatchKey::name).find(|k| k.eq_ignore_ascii_case(&upper));
+    if let Some(taken) = taken {
         return Err(Error::new(
             ErrorKind::UnknownKey,
-            format!("the backend name {name:?} is already taken by the dispatch key {upper}"),
+            format!("the backend name {name:?} is already taken by the dispatch key {taken}"),
         ));
     }
     // A functionality key such as "AutogradNPU" would now mean two things.

@@ -147,7 +147,10 @@ impl Arg<Val> for &'static Word {
         Tag::new(arg.keys, arg.device, arg.zero_dim)
     }
 
-    fn unbox(value: &Val) -> Result<&Word> {
+    fn unbox<'a>(value: &'a Val) -> Result<&'a Word>
+    where
+        'a: 'a,
+    {
         match value {
             Val::Word(word) => Ok(word),
             other => wrong("a word", other),
@@ -168,7 +171,10 @@ impl Arg<Val> for i64 {
         *ty == Type::Int
     }
 
-    fn unbox(value: &Val) -> Result<i64> {
+    fn unbox<'a>(value: &'a Val) -> Result<i64>
+    where
+        'a: 'a,
+    {
         match value {
             Val::Int(i) => Ok(*i),
             other => wrong("an int", other),
