@@ -17,12 +17,13 @@ const INLINE: usize = 6;
 /// A slice in all respects (it derefs to one), at most [`MAX_DIMS`] long. Cloning one of up to six
 /// dimensions copies a few words, so that making a view of a tensor allocates nothing.
 #[derive(Clone)]
-pub struct Dims<T>(Repr<T>);
-
-#[derive(Clone)]
-enum Repr<T> {
-    Inline { len: u8, items: [T; INLINE] },
-    Heap(Vec<T>),
+pub struct Dims<T> {
+    // Plain words rather than an enum: values of this type are moved right after they were made, and
+    // a processor is slow to read words back that it wrote as bytes.
+    len: usize,
+    items: [T; INLINE],
+    /// All of them, where they are more than `items` has room for.
+    heap: Option<Box<[T; MAX_DIMS]>>,
 }
 
 /// The size of each dimension.
@@ -43,7 +44,7 @@ impl<T: Copy + Default> Dims<T> {
     /// No dimensions: the shape of a single number.
     #[inline]
     pub fn empty() -> Self {
-        Dims(Repr::Inline { len: 0, items: [T::default(); INLINE] })
+        Dims { len: 0, items: [T::default(); INLINE], heap: None }
     }
 
     /// The same numbers as the slice's.
@@ -63,13 +64,14 @@ impl<T: Copy + Default> Dims<T> {
     /// [`ErrorKind::Shape`] when `len` is above [`MAX_DIMS`].
     #[inline]
     pub fn filled(value: T, len: usize) -> Result<Self> {
-        if len <= INLINE {
-            Ok(Dims(Repr::Inline { len: len as u8, items: [value; INLINE] }))
-        } else if len <= MAX_DIMS {
-            Ok(Dims(Repr::Heap(vec![value; len])))
-        } else {
-            Err(too_many(len))
+        let mut dims = Dims { len, items: [value; INLINE], heap: None };
+        if len > INLINE {
+            if len > MAX_DIMS {
+                return Err(too_many(len));
+            }
+            dims.heap = Some(Box::new([value; MAX_DIMS]));
         }
+        Ok(dims)
     }
 
     /// Adds a dimension at `index`, which is at most the length.
@@ -88,11 +90,11 @@ impl<T: Copy + Default> Dims<T> {
     pub fn remove(&mut self, index: usize) -> T {
         let removed = self[index];
         self.copy_within(index + 1.., index);
-        match &mut self.0 {
-            Repr::Inline { len, .. } => *len -= 1,
-            Repr::Heap(items) => {
-                items.pop();
-            }
+        self.len -= 1;
+        if self.len <= INLINE
+            && let Some(heap) = self.heap.take()
+        {
+            self.items.copy_from_slice(&heap[..INLINE]);
         }
         removed
     }
@@ -103,9 +105,9 @@ impl<T> Deref for Dims<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        match &self.0 {
-            Repr::Inline { len, items } => &items[..usize::from(*len)],
-            Repr::Heap(items) => items,
+        match &self.heap {
+            None => &self.items[..self.len],
+            Some(heap) => &heap[..self.len],
         }
     }
 }
@@ -113,9 +115,9 @@ impl<T> Deref for Dims<T> {
 impl<T> DerefMut for Dims<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        match &mut self.0 {
-            Repr::Inline { len, items } => &mut items[..usize::from(*len)],
-            Repr::Heap(items) => items,
+        match &mut self.heap {
+            None => &mut self.items[..self.len],
+            Some(heap) => &mut heap[..self.len],
         }
     }
 }
@@ -130,13 +132,11 @@ impl<T: Copy + Default, const N: usize> From<[T; N]> for Dims<T> {
     fn from(items: [T; N]) -> Self {
         const { assert!(N <= MAX_DIMS) };
         let mut dims = Dims::empty();
-        match &mut dims.0 {
-            Repr::Inline { len, items: inline } if N <= INLINE => {
-                *len = N as u8;
-                inline[..N].copy_from_slice(&items);
-            }
-            heap => *heap = Repr::Heap(items.to_vec()),
+        dims.len = N;
+        if N > INLINE {
+            dims.heap = Some(Box::new([T::default(); MAX_DIMS]));
         }
+        dims.copy_from_slice(&items);
         dims
     }
 }
@@ -215,7 +215,7 @@ mod tests {
             let dims = Shape::new(&items).unwrap();
             assert_eq!(*dims, *items);
             assert_eq!(dims.clone(), dims);
-            assert_eq!(matches!(dims.0, Repr::Inline { .. }), len <= 6);
+            assert_eq!(dims.heap.is_none(), len <= 6);
         }
         let error = Shape::filled(1, MAX_DIMS + 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Shape);
@@ -239,6 +239,7 @@ mod tests {
             let at = model.len() / 2;
             assert_eq!(dims.remove(at), model.remove(at));
             assert_eq!(*dims, *model);
+            assert_eq!(dims.heap.is_none(), dims.len() <= 6);
         }
     }
 

@@ -13,13 +13,12 @@ use crate::value::Value;
 
 /// The call that a kernel serves: its operator, key set and chosen key.
 ///
-/// It borrows the thread's state and the table, so it can't leave the kernel.
+/// It borrows the table, so it can't leave the kernel.
 pub struct CallContext<'c, V: Value> {
     operator: &'c Operator<V>,
     kernel: &'c Kernel<V>,
     keyset: DispatchKeySet,
     key: DispatchKey,
-    thread: &'c ThreadState,
 }
 
 impl<'c, V: Value> CallContext<'c, V> {
@@ -29,9 +28,8 @@ impl<'c, V: Value> CallContext<'c, V> {
         kernel: &'c Kernel<V>,
         keyset: DispatchKeySet,
         key: DispatchKey,
-        thread: &'c ThreadState,
     ) -> Self {
-        CallContext { operator, kernel, keyset, key, thread }
+        CallContext { operator, kernel, keyset, key }
     }
 
     /// The operator that was called.
@@ -56,7 +54,7 @@ impl<'c, V: Value> CallContext<'c, V> {
 
     /// Keys that calls on this thread lose now: those of the running layers, this one's too.
     pub fn excluded(&self) -> DispatchKeySet {
-        self.thread.exclude()
+        thread::with(ThreadState::exclude)
     }
 
     /// The dispatcher that the call came through, isolated ones too.

@@ -41,6 +41,8 @@ pub(crate) struct Registry<V: Value> {
 pub(crate) struct Inner<V: Value> {
     registry: RwLock<Registry<V>>,
     next_id: AtomicU64,
+    /// Counts definitions and their removals, for caches of what names mean.
+    generation: AtomicU64,
     plain_names: bool,
 }
 
@@ -88,6 +90,7 @@ impl<V: Value> Dispatcher<V> {
                 fallbacks: Registrations::default(),
             }),
             next_id: AtomicU64::new(1),
+            generation: AtomicU64::new(0),
             plain_names,
         }))
     }
@@ -155,15 +158,16 @@ impl<V: Value> Dispatcher<V> {
             return Ok(Handle::new(self, full, subject));
         }
         let qualified = schema.name.qualified();
-        let operator = Arc::new(Operator::new(
+        let operator = Operator::new(
             schema,
             options.mixed_devices,
             self.downgrade(),
             &registry.fallbacks,
-        )?);
+        )?;
         let subject = Subject::Definition { operator: Arc::downgrade(&operator), id };
         registry.overloads.entry(qualified).or_default().push(full.clone());
         registry.entries.insert(full.clone(), Entry { operator, definitions: vec![id] });
+        self.0.generation.fetch_add(1, Ordering::Release);
         Ok(Handle::new(self, full, subject))
     }
 
@@ -189,6 +193,7 @@ impl<V: Value> Dispatcher<V> {
                 }
             }
             let entry = registry.entries.remove(full);
+            self.0.generation.fetch_add(1, Ordering::Release);
             drop(registry);
             drop(entry);
         } else {
@@ -431,6 +436,11 @@ impl<V: Value> Dispatcher<V> {
         let registry = self.read();
         let kernels = registry.entries.values().map(|entry| entry.operator.registrations().len());
         kernels.sum::<usize>() + registry.fallbacks.len()
+    }
+
+    /// Changes whenever an operator is defined or removed: what a cache of names compares.
+    pub fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Acquire)
     }
 
     /// Whether names without a namespace are taken.

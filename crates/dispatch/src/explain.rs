@@ -85,10 +85,7 @@ impl<V: Value> Operator<V> {
         let devices = if merged.is_mixed() { self.check_devices(args) } else { Ok(()) };
         let keyset = self.keyset_of(merged.keys());
         let backend = keyset.backend().unwrap_or(DispatchKey::CPU);
-        let mask = match self.with_fresh_table(|table| table.mask(keyset)) {
-            Ok(mask) => mask.unwrap_or_default(),
-            Err(_) => DispatchKeySet::EMPTY,
-        };
+        let mask = self.with_fresh_table(|table| table.mask(keyset)).unwrap_or_default();
         let mut path = self.path_from(keyset, backend, mask).into_iter();
         let choice = path.next();
         let error = match (devices, &choice) {

@@ -22,10 +22,20 @@ pub type BoxedFn<V> =
 ///
 /// `entry` is a function pointer whose type the signature stands for, `data` its first argument.
 #[derive(Clone, Copy)]
-pub(crate) struct Unboxed {
-    pub(crate) signature: TypeId,
-    pub(crate) entry: *const (),
-    pub(crate) data: *const (),
+struct Unboxed {
+    signature: TypeId,
+    entry: *const (),
+    data: *const (),
+}
+
+/// The signature of kernels without an unboxed form. No caller has it.
+struct NoSignature;
+
+impl Unboxed {
+    fn none() -> Self {
+        let nothing = std::ptr::null();
+        Unboxed { signature: TypeId::of::<NoSignature>(), entry: nothing, data: nothing }
+    }
 }
 
 /// Whether the host language's lock is given up while the kernel runs (Python's GIL).
@@ -41,9 +51,10 @@ pub enum HostLock {
 pub type SignatureCheck = dyn Fn(&Schema) -> Result<()> + Send + Sync;
 
 /// A kernel, ready to be registered. Shared and immutable once it is.
+#[repr(C)]
 pub struct Kernel<V: Value> {
     // The unboxed form first: the typed call reads it and nothing else.
-    unboxed: Option<Unboxed>,
+    unboxed: Unboxed,
     boxed: Option<Box<BoxedFn<V>>>,
     provenance: Provenance,
     check: Option<Box<SignatureCheck>>,
@@ -67,7 +78,7 @@ impl<V: Value> Kernel<V> {
         F: for<'c, 'a> Fn(&CallContext<'c, V>, &[V::Ref<'a>]) -> Result<V> + Send + Sync + 'static,
     {
         Kernel {
-            unboxed: None,
+            unboxed: Unboxed::none(),
             boxed: Some(Box::new(function)),
             provenance: Provenance::rust(short_name::<F>(), Location::caller()),
             check: None,
@@ -81,7 +92,7 @@ impl<V: Value> Kernel<V> {
     #[track_caller]
     pub fn fallthrough() -> Self {
         Kernel {
-            unboxed: None,
+            unboxed: Unboxed::none(),
             boxed: None,
             provenance: Provenance::rust("fallthrough", Location::caller()),
             check: None,
@@ -104,7 +115,7 @@ impl<V: Value> Kernel<V> {
         entry: *const (),
         data: *const (),
     ) -> Self {
-        self.unboxed = Some(Unboxed { signature, entry, data });
+        self.unboxed = Unboxed { signature, entry, data };
         self
     }
 
@@ -185,10 +196,18 @@ impl<V: Value> Kernel<V> {
     /// The unboxed form for a signature: the function pointer and its data.
     #[inline(always)]
     pub fn unboxed(&self, signature: TypeId) -> Option<(*const (), *const ())> {
-        match &self.unboxed {
-            Some(unboxed) if unboxed.signature == signature => Some((unboxed.entry, unboxed.data)),
-            _ => None,
-        }
+        let unboxed = &self.unboxed;
+        (unboxed.signature == signature).then_some((unboxed.entry, unboxed.data))
+    }
+
+    /// Runs the boxed form, for a binding's own call path. The result isn't checked against the
+    /// schema: see [`Operator::check_return`](crate::Operator::check_return).
+    ///
+    /// # Errors
+    /// What the kernel returns.
+    #[inline]
+    pub fn invoke(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
+        self.call(context, args)
     }
 
     /// The boxed form. Never called for the fallthrough mark, which no table entry holds.

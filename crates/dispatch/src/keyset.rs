@@ -29,7 +29,10 @@ impl DispatchKeySet {
         names::registered()
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
+    /// The set with those bits, which [`bits`](Self::bits) gave in this process. Bits that stand
+    /// for no key are kept: calls find no kernel for them. For bits of unknown origin there is
+    /// [`from_bits_truncate`](Self::from_bits_truncate).
+    pub const fn from_bits(bits: u64) -> Self {
         DispatchKeySet(bits)
     }
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicBool as StdAtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
@@ -16,14 +17,15 @@ use crate::registrations::Registrations;
 use crate::schema::{Schema, Type};
 use crate::sync::{AtomicPtr, Ordering};
 use crate::table::Table;
-use crate::thread::{self, DOMAIN, ThreadState};
+use crate::thread::{self, DOMAIN, Frame, ThreadState};
 use crate::value::{Tag, Value};
 
 /// An operator (one overload) of a dispatcher.
+#[repr(C)]
 pub struct Operator<V: Value> {
     // First, since the call path reads it and nothing else of the operator.
     table: AtomicPtr<Table<V>>,
-    name: std::sync::Arc<str>,
+    name: Arc<str>,
     schema: Schema,
     /// The schema's defaults as values, one place per argument.
     defaults: Vec<Option<V>>,
@@ -32,6 +34,10 @@ pub struct Operator<V: Value> {
     removed: StdAtomicBool,
     registrations: Mutex<Registrations<V>>,
     dispatcher: Weak<Inner<V>>,
+    /// Itself, to be shared by a kernel that knows it by reference.
+    this: Weak<Operator<V>>,
+    /// What a host language keeps with it: its own object for the operator, say.
+    host: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 impl<V: Value> Operator<V> {
@@ -42,8 +48,8 @@ impl<V: Value> Operator<V> {
         mixed_devices: bool,
         dispatcher: Weak<Inner<V>>,
         fallbacks: &Registrations<V>,
-    ) -> Result<Self> {
-        let name: std::sync::Arc<str> = schema.name.to_string().into();
+    ) -> Result<Arc<Self>> {
+        let name: Arc<str> = schema.name.to_string().into();
         let mut defaults = Vec::with_capacity(schema.arguments.len());
         for argument in &schema.arguments {
             let Some(literal) = argument.default_value() else {
@@ -63,7 +69,7 @@ impl<V: Value> Operator<V> {
         }
         let registrations = Registrations::default();
         let table = Table::compute(name.clone(), &registrations, fallbacks);
-        Ok(Operator {
+        Ok(Arc::new_cyclic(|this| Operator {
             table: AtomicPtr::new(Box::into_raw(Box::new(table))),
             name,
             schema,
@@ -72,7 +78,9 @@ impl<V: Value> Operator<V> {
             removed: StdAtomicBool::new(false),
             registrations: Mutex::new(registrations),
             dispatcher,
-        })
+            this: Weak::clone(this),
+            host: Mutex::new(None),
+        }))
     }
 
     /// The full name, `ns::name` or `ns::name.overload`.
@@ -93,6 +101,23 @@ impl<V: Value> Operator<V> {
     /// Whether the operator takes arguments on different devices.
     pub fn allows_mixed_devices(&self) -> bool {
         self.mixed_devices
+    }
+
+    /// The operator, shared: for a kernel that knows it by reference.
+    pub fn share(&self) -> Arc<Operator<V>> {
+        self.this.upgrade().unwrap_or_else(|| unreachable!("operators live in an Arc"))
+    }
+
+    /// Looks at what a host language keeps with the operator.
+    pub fn host<R>(&self, look: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R) -> R {
+        look(self.host.lock().unwrap_or_else(PoisonError::into_inner).as_deref())
+    }
+
+    /// Keeps something of a host language with the operator, in place of what was there.
+    pub fn set_host(&self, object: Box<dyn Any + Send + Sync>) {
+        let old = self.host.lock().unwrap_or_else(PoisonError::into_inner).replace(object);
+        // Outside the lock: it may be the last reference to an object with a destructor.
+        drop(old);
     }
 
     /// Whether it was removed: calls then give [`ErrorKind::OperatorRemoved`].
@@ -119,7 +144,7 @@ impl<V: Value> Operator<V> {
 
     /// Ends the operator: no kernels, and an error for whoever still holds it. Returns what was
     /// registered, to be dropped outside of any lock.
-    pub(crate) fn remove(&self) -> Vec<std::sync::Arc<Kernel<V>>> {
+    pub(crate) fn remove(&self) -> Vec<Arc<Kernel<V>>> {
         let mut registrations = self.registrations();
         self.removed.store(true, std::sync::atomic::Ordering::Release);
         self.swap_table(Table::empty(self.name.clone()));
@@ -136,10 +161,14 @@ impl<V: Value> Operator<V> {
     /// The set that a call with these argument keys starts from: steps 1 of the design.
     #[inline(always)]
     fn computed_set(state: &ThreadState, arguments: DispatchKeySet) -> DispatchKeySet {
+        #[cold]
+        fn default_device(keys: DispatchKeySet) -> DispatchKeySet {
+            keys.insert(DispatchKey::CPU)
+        }
         let mut keys = arguments;
         if (keys & DispatchKeySet::BACKENDS).is_empty() {
             // No argument brings a backend: the default device's.
-            keys = keys.insert(DispatchKey::CPU);
+            keys = default_device(keys);
         }
         (keys | state.include()) - state.exclude()
     }
@@ -150,6 +179,9 @@ impl<V: Value> Operator<V> {
     }
 
     /// Selects the kernel for the set and runs `call` with it.
+    ///
+    /// This is the path that every call takes. What is rare, and what runs a layer, is out of
+    /// line, and nothing comes back here from there: so nothing has to be saved for it.
     #[inline(always)]
     fn dispatch<R>(
         &self,
@@ -157,24 +189,47 @@ impl<V: Value> Operator<V> {
         set: DispatchKeySet,
         call: impl FnOnce(&CallContext<'_, V>, &Kernel<V>) -> Result<R>,
     ) -> Result<R> {
-        loop {
-            {
-                let frame = match state.enter() {
-                    Ok(frame) => frame,
-                    Err(error) => return Err(errors::recursion(&self.name, error)),
-                };
-                let table = frame.protect(&self.table);
-                if let Some((kernel, key)) = table.select(set) {
-                    frame.hold(table, key);
-                    let context = CallContext::new(self, kernel, set, key, state);
-                    if key.is_backend() {
-                        return call(&context, kernel);
-                    }
-                    let _excluded = state.run_layer(key);
+        if let Some(frame) = state.enter_fast() {
+            let table = frame.protect(&self.table);
+            if let Some((kernel, key)) = table.select(set) {
+                frame.hold(table, key);
+                let context = CallContext::new(self, kernel, set, key);
+                if key.is_backend() {
                     return call(&context, kernel);
                 }
+                return run_layer(state, &context, call);
             }
+        }
+        self.dispatch_slowly(state, set, call)
+    }
+
+    /// As `dispatch`, where the thread calls for the first time, a limit is near, or the table
+    /// has nothing.
+    #[cold]
+    #[inline(never)]
+    fn dispatch_slowly<R>(
+        &self,
+        state: &ThreadState,
+        set: DispatchKeySet,
+        call: impl FnOnce(&CallContext<'_, V>, &Kernel<V>) -> Result<R>,
+    ) -> Result<R> {
+        loop {
+            let frame = self.enter(state)?;
+            let table = frame.protect(&self.table);
+            if let Some((kernel, key)) = table.select(set) {
+                frame.hold(table, key);
+                let context = CallContext::new(self, kernel, set, key);
+                return run_layer(state, &context, call);
+            }
+            drop(frame);
             self.no_entry(state, set)?;
+        }
+    }
+
+    fn enter<'t>(&self, state: &'t ThreadState) -> Result<Frame<'t>> {
+        match state.enter_fast() {
+            Some(frame) => Ok(frame),
+            None => state.enter().map_err(|error| errors::recursion(&self.name, error)),
         }
     }
 
@@ -191,7 +246,7 @@ impl<V: Value> Operator<V> {
         if set.is_empty() {
             return Err(errors::empty_keyset(&self.name, state.include(), state.exclude()));
         }
-        let mask = self.with_table(|table| table.mask(set))?.unwrap_or_default();
+        let mask = self.with_table(|table| table.mask(set))?;
         Err(errors::missing_kernel(self, set, (set & mask).highest()))
     }
 
@@ -260,10 +315,7 @@ impl<V: Value> Operator<V> {
         let (chosen, row) = direct_entry(&self.name, key, keyset)?;
         self.recompute_if_stale()?;
         thread::with(|state| {
-            let frame = match state.enter() {
-                Ok(frame) => frame,
-                Err(error) => return Err(errors::recursion(&self.name, error)),
-            };
+            let frame = self.enter(state)?;
             let table = frame.protect(&self.table);
             let Some(kernel) = table.entry(chosen, row) else {
                 drop(frame);
@@ -274,9 +326,8 @@ impl<V: Value> Operator<V> {
                 });
             };
             frame.hold(table, chosen);
-            let context = CallContext::new(self, kernel, keyset, chosen, state);
-            let _excluded = (!chosen.is_backend()).then(|| state.run_layer(chosen));
-            call(&context, kernel)
+            let context = CallContext::new(self, kernel, keyset, chosen);
+            run_layer(state, &context, call)
         })
     }
 
@@ -310,21 +361,17 @@ impl<V: Value> Operator<V> {
             return Err(errors::kernel_removed(&self.name, kernel));
         }
         thread::with(|state| {
-            let frame = match state.enter() {
-                Ok(frame) => frame,
-                Err(error) => return Err(errors::recursion(&self.name, error)),
-            };
+            let frame = self.enter(state)?;
             // Held for its label alone: the caller keeps the kernel alive.
             let table = frame.protect(&self.table);
             frame.hold(table, key);
-            let context = CallContext::new(self, kernel, keyset, key, state);
-            let _excluded = (!key.is_backend()).then(|| state.run_layer(key));
-            call(&context, kernel)
+            let context = CallContext::new(self, kernel, keyset, key);
+            run_layer(state, &context, call)
         })
     }
 
     /// The kernel right below this one in its shadow stack.
-    pub fn shadowed_by(&self, kernel: &Kernel<V>) -> Option<std::sync::Arc<Kernel<V>>> {
+    pub fn shadowed_by(&self, kernel: &Kernel<V>) -> Option<Arc<Kernel<V>>> {
         self.registrations().below(kernel)
     }
 
@@ -396,12 +443,19 @@ impl<V: Value> Operator<V> {
     /// [`ErrorKind::Binding`], naming the argument, what was given and what is wanted.
     #[inline]
     pub fn check_types(&self, args: &[V::Ref<'_>]) -> Result<()> {
-        for (argument, value) in self.schema.arguments.iter().zip(args) {
+        for (position, (argument, value)) in self.schema.arguments.iter().zip(args).enumerate() {
             if !V::conforms(*value, &argument.ty) {
-                return Err(self.wrong_type(&argument.name, &argument.ty, &V::describe(*value)));
+                return Err(self.nonconforming(position, *value));
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn nonconforming(&self, position: usize, value: V::Ref<'_>) -> Error {
+        let argument = &self.schema.arguments[position];
+        self.wrong_type(&argument.name, &argument.ty, &V::describe(value))
     }
 
     /// The error for an argument of the wrong type.
@@ -427,9 +481,12 @@ impl<V: Value> Operator<V> {
                     && items.iter().zip(many).all(|(v, r)| V::conforms(v.as_ref(), &r.ty))
             }),
         };
-        if fits {
-            return Ok(());
-        }
+        if fits { Ok(()) } else { Err(self.nonconforming_return(kernel, value)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn nonconforming_return(&self, kernel: &Kernel<V>, value: &V) -> Error {
         let given = match value.as_tuple() {
             Some(items) => {
                 let items: Vec<_> = items.iter().map(|v| V::describe(v.as_ref())).collect();
@@ -437,7 +494,7 @@ impl<V: Value> Operator<V> {
             }
             None => V::describe(value.as_ref()),
         };
-        Err(self.wrong_return(kernel, &given))
+        self.wrong_return(kernel, &given)
     }
 
     /// The error for a return value of the wrong number or kind.
@@ -485,9 +542,12 @@ impl<V: Value> Operator<V> {
         kernel: &Kernel<V>,
         args: &[V::Ref<'_>],
     ) -> Result<V> {
-        let value = kernel.call(context, args)?;
-        self.check_return(kernel, &value)?;
-        Ok(value)
+        // Looked at where it is: moving a value of four words costs more than checking it.
+        let result = kernel.call(context, args);
+        if let Ok(value) = &result {
+            self.check_return(kernel, value)?;
+        }
+        result
     }
 
     /// Calls the operator with this key set, taken as given.
@@ -528,6 +588,18 @@ impl<V: Value> Operator<V> {
             self.checked(context, kernel, &bound)
         })
     }
+}
+
+/// Runs a kernel with its key excluded on this thread, if it is a layer's.
+#[inline(never)]
+fn run_layer<V: Value, R>(
+    state: &ThreadState,
+    context: &CallContext<'_, V>,
+    call: impl FnOnce(&CallContext<'_, V>, &Kernel<V>) -> Result<R>,
+) -> Result<R> {
+    let key = context.key();
+    let _excluded = (!key.is_backend()).then(|| state.run_layer(key));
+    call(context, context.kernel())
 }
 
 /// The entry that `call_direct(key)` means: the key, and the set whose backend gives the row.

@@ -28,12 +28,51 @@ const BLOCK_ALL: usize = 1 << 6;
 /// Tables are aligned to 64 bytes; the low six bits of a slot carry the chosen key.
 pub(crate) const KEY_BITS: usize = 63;
 
+/// What one thread announces at one nesting depth. Only that thread writes it.
+pub(crate) struct Slot(AtomicUsize);
+
+impl Slot {
+    /// Says that something is about to be read, in the order that `heavy` counts on.
+    #[inline(always)]
+    pub(crate) fn announce(&self, asymmetric: bool) {
+        self.0.store(BLOCK_ALL, Ordering::Relaxed);
+        barrier::light(asymmetric);
+    }
+
+    /// Announces and reads the pointer; what it points to lives until `release`.
+    #[inline(always)]
+    pub(crate) fn protect<T>(&self, source: &AtomicPtr<T>, asymmetric: bool) -> *mut T {
+        self.announce(asymmetric);
+        source.load(Ordering::Acquire)
+    }
+
+    /// Narrows the announcement to one pointer, which came from `protect`, with a number of six
+    /// bits beside it.
+    #[inline(always)]
+    pub(crate) fn hold<T>(&self, pointer: *const T, key: u8) {
+        self.0.store(pointer as usize | usize::from(key), Ordering::Release);
+    }
+
+    /// Ends the announcement.
+    #[inline(always)]
+    pub(crate) fn release(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// The pointer (as a number) and the key held here, for the owning thread to look at.
+    pub(crate) fn held(&self) -> Option<(usize, u8)> {
+        let content = self.0.load(Ordering::Relaxed);
+        let pointer = content & !KEY_BITS;
+        (pointer != 0 && pointer != BLOCK_ALL).then_some((pointer, (content & KEY_BITS) as u8))
+    }
+}
+
 /// What one thread announces: a slot per nesting depth.
 pub(crate) struct Slots {
     taken: AtomicBool,
     /// Slots at and above this depth were never used.
     used: AtomicUsize,
-    slots: Box<[AtomicUsize]>,
+    slots: Box<[Slot]>,
 }
 
 impl Slots {
@@ -41,60 +80,14 @@ impl Slots {
         Slots {
             taken: AtomicBool::new(true),
             used: AtomicUsize::new(0),
-            slots: (0..MAX_DEPTH).map(|_| AtomicUsize::new(0)).collect(),
+            slots: (0..MAX_DEPTH).map(|_| Slot(AtomicUsize::new(0))).collect(),
         }
     }
 
-    /// Makes the slots below `depth` usable. Comes before the first use of each.
-    pub(crate) fn reserve(&self, depth: usize) {
+    /// The slots below `depth`, now usable.
+    pub(crate) fn reserve(&self, depth: usize) -> &[Slot] {
         self.used.fetch_max(depth, Ordering::Release);
-    }
-
-    /// Announces at `depth` and reads the pointer; what it points to lives until `release`.
-    ///
-    /// # Safety
-    /// `depth` must have been reserved, and be used by its own thread alone.
-    #[inline(always)]
-    pub(crate) unsafe fn protect<T>(
-        &self,
-        depth: usize,
-        source: &AtomicPtr<T>,
-        asymmetric: bool,
-    ) -> *mut T {
-        debug_assert!(depth < self.slots.len());
-        // SAFETY: a reserved depth is below MAX_DEPTH, the length of the slice.
-        let slot = unsafe { self.slots.get_unchecked(depth) };
-        slot.store(BLOCK_ALL, Ordering::Relaxed);
-        barrier::light(asymmetric);
-        source.load(Ordering::Acquire)
-    }
-
-    /// Narrows the announcement at `depth` to one pointer, with a number of six bits beside it.
-    ///
-    /// # Safety
-    /// As for [`Slots::protect`]; `pointer` came from it.
-    #[inline(always)]
-    pub(crate) unsafe fn hold<T>(&self, depth: usize, pointer: *const T, key: u8) {
-        // SAFETY: as in `protect`.
-        let slot = unsafe { self.slots.get_unchecked(depth) };
-        slot.store(pointer as usize | usize::from(key), Ordering::Release);
-    }
-
-    /// Ends the announcement at `depth`.
-    ///
-    /// # Safety
-    /// As for [`Slots::protect`].
-    #[inline(always)]
-    pub(crate) unsafe fn release(&self, depth: usize) {
-        // SAFETY: as in `protect`.
-        unsafe { self.slots.get_unchecked(depth) }.store(0, Ordering::Release);
-    }
-
-    /// The pointer (as a number) and the key held at `depth`, for the owning thread to look at.
-    pub(crate) fn held(&self, depth: usize) -> Option<(usize, u8)> {
-        let content = self.slots.get(depth)?.load(Ordering::Relaxed);
-        let pointer = content & !KEY_BITS;
-        (pointer != 0 && pointer != BLOCK_ALL).then_some((pointer, (content & KEY_BITS) as u8))
+        &self.slots[..depth]
     }
 }
 
@@ -148,8 +141,12 @@ impl Domain {
             drop(unsafe { Box::from_raw(pointer as *mut T) });
         }
         let pointer = Box::into_raw(snapshot) as usize;
-        debug_assert_eq!(pointer & KEY_BITS, 0, "snapshots are aligned to 64 bytes");
-        lock(&self.retired).push(Retired { pointer, free: free::<T> });
+        self.push(Retired { pointer, free: free::<T> });
+    }
+
+    fn push(&self, retired: Retired) {
+        debug_assert_eq!(retired.pointer & KEY_BITS, 0, "snapshots are aligned to 64 bytes");
+        lock(&self.retired).push(retired);
     }
 
     /// Frees the retired snapshots that no reader holds. The rest waits for the next call.
@@ -188,7 +185,7 @@ impl Domain {
         for slots in lock(&self.threads).iter() {
             let used = slots.used.load(Ordering::Acquire);
             for slot in &slots.slots[..used] {
-                let pointer = settled(slot)? & !KEY_BITS;
+                let pointer = settled(&slot.0)? & !KEY_BITS;
                 if pointer != 0 {
                     held.push(pointer);
                 }
@@ -198,7 +195,7 @@ impl Domain {
     }
 
     /// How many snapshots wait for readers.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn waiting(&self) -> usize {
         lock(&self.retired).len()
     }
@@ -238,13 +235,11 @@ mod tests {
         let domain = Domain::new();
         let freed = AtomicUsize::new(0);
         let slots = domain.join();
-        slots.reserve(2);
+        let slot = &slots.reserve(2)[0];
         let current = AtomicPtr::new(Box::into_raw(Box::new(Snapshot(&freed))));
-        // SAFETY: depth 0 is reserved and only this thread uses the slots.
-        let held = unsafe { slots.protect(0, &current, barrier::is_asymmetric()) };
-        // SAFETY: as above, and `held` came from `protect`.
-        unsafe { slots.hold(0, held, 5) };
-        assert_eq!(slots.held(0), Some((held as usize, 5)));
+        let held = slot.protect(&current, barrier::is_asymmetric());
+        slot.hold(held, 5);
+        assert_eq!(slot.held(), Some((held as usize, 5)));
         for _ in 0..10 {
             let old = current.swap(Box::into_raw(Box::new(Snapshot(&freed))), Ordering::AcqRel);
             // SAFETY: `old` was made by `Box::into_raw` and is unlinked now.
@@ -253,8 +248,7 @@ mod tests {
         }
         assert_eq!(freed.load(Ordering::SeqCst), 9, "all but the held one");
         assert_eq!(domain.waiting(), 1);
-        // SAFETY: as above.
-        unsafe { slots.release(0) };
+        slot.release();
         domain.collect();
         assert_eq!(freed.load(Ordering::SeqCst), 10);
         // SAFETY: the last one is still linked and nobody reads it.
@@ -266,15 +260,13 @@ mod tests {
         let domain = Domain::new();
         let freed = AtomicUsize::new(0);
         let slots = domain.join();
-        slots.reserve(1);
+        let slot = &slots.reserve(1)[0];
         let current = AtomicPtr::new(Box::into_raw(Box::new(Snapshot(&freed))));
-        // SAFETY: depth 0 is reserved and only this thread uses the slots.
-        unsafe { slots.protect(0, &current, false) };
+        slot.protect(&current, false);
         domain.retire(Box::new(Snapshot(&freed)));
         domain.collect();
         assert_eq!((freed.load(Ordering::SeqCst), domain.waiting()), (0, 1));
-        // SAFETY: as above.
-        unsafe { slots.release(0) };
+        slot.release();
         domain.collect();
         assert_eq!((freed.load(Ordering::SeqCst), domain.waiting()), (1, 0));
         // SAFETY: still linked, and nobody reads it.
@@ -292,43 +284,93 @@ mod tests {
     }
 }
 
+/// The protocol, in every order in which its steps can meet (see `scripts/loom.sh`).
+///
+/// A snapshot here is a cell whose accesses loom follows, and freeing it is a write. So loom
+/// reports a read that isn't ordered before the free, and not only one that comes after it. The
+/// memory itself stays until the end of an execution, since a wrong protocol is to be caught, too.
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use loom::cell::UnsafeCell;
+
     use super::*;
 
-    #[repr(align(64))]
-    struct Snapshot(AtomicUsize);
+    const ALIVE: u32 = 7;
+    const FREED: u32 = 0;
 
-    /// One reader at a time reads the snapshot while a writer swaps and retires: loom reports a
-    /// use after free as an access to a dropped atomic, and a leak at the end of each execution.
-    fn readers_against_a_writer(readers: usize, swaps: usize) {
+    #[repr(align(64))]
+    struct Snapshot(UnsafeCell<u32>);
+
+    fn snapshot() -> *mut Snapshot {
+        Box::into_raw(Box::new(Snapshot(UnsafeCell::new(ALIVE))))
+    }
+
+    fn state_of(pointer: *const Snapshot) -> u32 {
+        // SAFETY: snapshots stay allocated until the execution ends, and loom sees to it that no
+        // write is concurrent.
+        unsafe { (*pointer).0.with(|state| *state) }
+    }
+
+    unsafe fn mark_freed(pointer: usize) {
+        // SAFETY: as in `state_of`.
+        unsafe { (*(pointer as *const Snapshot)).0.with_mut(|state| *state = FREED) };
+    }
+
+    /// How a reader gets at the pointer. All but the first are wrong, and loom must say so.
+    #[derive(Clone, Copy)]
+    enum Reader {
+        AsItIs,
+        /// Nothing is announced between the load and `hold`.
+        WithoutBlockAll,
+        /// The load may overtake the announcement.
+        WithoutFence,
+        /// The pointer isn't announced after `BLOCK_ALL`.
+        WithoutHold,
+    }
+
+    impl Reader {
+        fn read(self, slot: &Slot, source: &AtomicPtr<Snapshot>) {
+            let pointer = match self {
+                Reader::WithoutBlockAll => source.load(Ordering::Acquire),
+                Reader::WithoutFence => {
+                    slot.0.store(BLOCK_ALL, Ordering::Relaxed);
+                    source.load(Ordering::Acquire)
+                }
+                Reader::AsItIs | Reader::WithoutHold => slot.protect(source, false),
+            };
+            match self {
+                Reader::WithoutHold => slot.release(),
+                _ => slot.hold(pointer, 3),
+            }
+            assert_eq!(state_of(pointer), ALIVE);
+            slot.release();
+        }
+    }
+
+    /// Readers that join, read so many times and leave, while a writer swaps and collects.
+    fn readers_against_a_writer(reader: Reader, readers: usize, reads: usize, swaps: usize) {
         loom::model(move || {
             let domain = Arc::new(Domain::new());
-            let first = Box::into_raw(Box::new(Snapshot(AtomicUsize::new(7))));
-            let current = Arc::new(AtomicPtr::new(first));
+            let mut all = vec![snapshot()];
+            let current = Arc::new(AtomicPtr::new(all[0]));
             let threads: Vec<_> = (0..readers)
                 .map(|_| {
                     let (domain, current) = (Arc::clone(&domain), Arc::clone(&current));
-                    let slots = domain.join();
-                    slots.reserve(1);
                     loom::thread::spawn(move || {
-                        // SAFETY: depth 0 is reserved and this thread's own.
-                        let pointer = unsafe { slots.protect(0, &current, false) };
-                        // SAFETY: as above.
-                        unsafe { slots.hold(0, pointer, 3) };
-                        // SAFETY: `protect` keeps what it returned alive until `release`.
-                        assert_eq!(unsafe { &*pointer }.0.load(Ordering::Relaxed), 7);
-                        // SAFETY: as above.
-                        unsafe { slots.release(0) };
+                        let slots = domain.join();
+                        let slot = &slots.reserve(1)[0];
+                        for _ in 0..reads {
+                            reader.read(slot, &current);
+                        }
                         domain.leave(&slots);
                     })
                 })
                 .collect();
             for _ in 0..swaps {
-                let next = Box::into_raw(Box::new(Snapshot(AtomicUsize::new(7))));
+                let next = snapshot();
+                all.push(next);
                 let old = current.swap(next, Ordering::AcqRel);
-                // SAFETY: `old` came from `Box::into_raw` and is unlinked now.
-                domain.retire(unsafe { Box::from_raw(old) });
+                domain.push(Retired { pointer: old as usize, free: mark_freed });
                 domain.collect();
             }
             for thread in threads {
@@ -336,18 +378,78 @@ mod loom_tests {
             }
             domain.collect();
             assert!(lock(&domain.retired).is_empty(), "everything unlinked is freed in the end");
-            // SAFETY: the last snapshot is still linked and nobody reads it.
-            drop(unsafe { Box::from_raw(current.load(Ordering::Acquire)) });
+            let last = all.pop().unwrap();
+            assert_eq!(state_of(last), ALIVE);
+            assert!(all.iter().all(|unlinked| state_of(*unlinked) == FREED));
+            for pointer in all.into_iter().chain([last]) {
+                // SAFETY: made by `Box::into_raw`, once in the list, and the readers are gone.
+                drop(unsafe { Box::from_raw(pointer) });
+            }
         });
     }
 
     #[test]
-    fn one_reader_two_swaps() {
-        readers_against_a_writer(1, 2);
+    fn one_reader_and_two_swaps() {
+        readers_against_a_writer(Reader::AsItIs, 1, 1, 2);
     }
 
     #[test]
-    fn two_readers_one_swap() {
-        readers_against_a_writer(2, 1);
+    fn one_reader_that_reads_twice() {
+        readers_against_a_writer(Reader::AsItIs, 1, 2, 1);
+    }
+
+    #[test]
+    fn two_readers_and_one_swap() {
+        readers_against_a_writer(Reader::AsItIs, 2, 1, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn without_block_all_it_fails() {
+        readers_against_a_writer(Reader::WithoutBlockAll, 1, 1, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn without_a_fence_it_fails() {
+        readers_against_a_writer(Reader::WithoutFence, 1, 1, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "Causality violation")]
+    fn without_hold_it_fails() {
+        readers_against_a_writer(Reader::WithoutHold, 1, 1, 1);
+    }
+
+    /// Two writers that swap and collect beside each other free each snapshot once.
+    #[test]
+    fn two_writers_and_a_reader() {
+        loom::model(|| {
+            let domain = Arc::new(Domain::new());
+            let snapshots = [snapshot(), snapshot(), snapshot()];
+            let current = Arc::new(AtomicPtr::new(snapshots[0]));
+            let writer = |domain: &Domain, current: &AtomicPtr<Snapshot>, next| {
+                let old = current.swap(next, Ordering::AcqRel);
+                domain.push(Retired { pointer: old as usize, free: mark_freed });
+                domain.collect();
+            };
+            let there = {
+                let (domain, current) = (Arc::clone(&domain), Arc::clone(&current));
+                let next = snapshots[1] as usize;
+                loom::thread::spawn(move || writer(&domain, &current, next as *mut Snapshot))
+            };
+            let slots = domain.join();
+            Reader::AsItIs.read(&slots.reserve(1)[0], &current);
+            writer(&domain, &current, snapshots[2]);
+            there.join().unwrap();
+            domain.collect();
+            assert!(lock(&domain.retired).is_empty());
+            let states = snapshots.map(|pointer| state_of(pointer));
+            assert_eq!(states.iter().filter(|state| **state == ALIVE).count(), 1);
+            for pointer in snapshots {
+                // SAFETY: made by `Box::into_raw`, and nobody else has it any more.
+                drop(unsafe { Box::from_raw(pointer) });
+            }
+        });
     }
 }

@@ -148,14 +148,19 @@ pub(crate) fn candidates<'r, V: Value>(
 
 /// Backends that a row can be for.
 const ROWS: usize = FIRST_FUNCTIONALITY as usize;
-/// Entries of a row: the plain backend and each functionality bit.
-const ENTRIES: usize = 64 - FIRST_FUNCTIONALITY as usize + 1;
 
-/// The entries of one backend. Null means nothing, or fallthrough.
+/// The entries of one backend, by the key's bit. Null means nothing, or fallthrough.
 struct Row<V: Value> {
     /// Keys that stay in a set here: all but the modes whose entry is null.
     mask: DispatchKeySet,
-    entries: [*const Kernel<V>; ENTRIES],
+    entries: [*const Kernel<V>; 64],
+}
+
+impl<V: Value> Row<V> {
+    const EMPTY: Row<V> = Row {
+        mask: DispatchKeySet::from_bits(u64::MAX),
+        entries: [std::ptr::null(); 64],
+    };
 }
 
 /// The start of every table, whatever its value type: what a path is printed from.
@@ -168,27 +173,44 @@ struct Header {
 #[repr(C, align(64))]
 pub(crate) struct Table<V: Value> {
     header: Header,
-    rows: [Option<Box<Row<V>>>; ROWS],
+    /// By the backend's bit, into `_rows`: those of backends that aren't known to an empty row.
+    rows: [*const Row<V>; ROWS],
     /// Keys that existed when this was computed; more may have come since.
     known: DispatchKeySet,
+    /// Never moves: the rows point into it.
+    _rows: Box<[Row<V>]>,
     /// Keeps the kernels alive that the entries point to.
     _kernels: Vec<Arc<Kernel<V>>>,
 }
 
-// SAFETY: the entries' pointers are into `_kernels`, which are `Send + Sync` and immutable.
+// SAFETY: the pointers are into `_rows`, immutable once made, and into `_kernels`, which are
+// `Send + Sync` and immutable.
 unsafe impl<V: Value> Send for Table<V> {}
 // SAFETY: as above.
 unsafe impl<V: Value> Sync for Table<V> {}
 
 impl<V: Value> Table<V> {
-    /// A table without rows: of an operator that was removed.
+    /// A table without entries: of an operator that was removed.
     pub(crate) fn empty(label: Arc<str>) -> Self {
-        Table {
-            header: Header { label },
-            rows: [const { None }; ROWS],
-            known: names::registered(),
-            _kernels: Vec::new(),
+        Table::new(label, DispatchKeySet::EMPTY, names::registered(), Vec::new(), Vec::new())
+    }
+
+    /// A table with one row per backend, from the highest.
+    fn new(
+        label: Arc<str>,
+        backends: DispatchKeySet,
+        known: DispatchKeySet,
+        mut rows: Vec<Row<V>>,
+        kernels: Vec<Arc<Kernel<V>>>,
+    ) -> Self {
+        debug_assert_eq!(rows.len(), backends.len());
+        rows.push(Row::EMPTY);
+        let stored = rows.into_boxed_slice();
+        let mut rows = [&raw const stored[stored.len() - 1]; ROWS];
+        for (backend, row) in backends.iter().zip(&stored) {
+            rows[usize::from(backend.bit())] = row;
         }
+        Table { header: Header { label }, rows, known, _rows: stored, _kernels: kernels }
     }
 
     /// The table that follows from what is registered, in whatever order that came about.
@@ -197,11 +219,12 @@ impl<V: Value> Table<V> {
         operator: &Registrations<V>,
         fallbacks: &Registrations<V>,
     ) -> Self {
-        let mut table = Table::empty(label);
-        let functionalities = table.known - DispatchKeySet::BACKENDS;
+        let known = names::registered();
         let modes = names::modes();
+        let backends = known & DispatchKeySet::BACKENDS;
         let mut kernels = Vec::new();
-        let mut entry = |runtime: RuntimeKey| -> *const Kernel<V> {
+        let mut entry = |functionality: Option<DispatchKey>, backend| -> *const Kernel<V> {
+            let runtime = RuntimeKey { functionality, backend };
             match candidates(operator, fallbacks, runtime).first() {
                 Some(winner) if !winner.kernel.is_fallthrough() => {
                     kernels.push(Arc::clone(winner.kernel));
@@ -210,66 +233,58 @@ impl<V: Value> Table<V> {
                 _ => std::ptr::null(),
             }
         };
-        for backend in (table.known & DispatchKeySet::BACKENDS).iter() {
-            let mut row = Row {
-                mask: DispatchKeySet::from_bits(u64::MAX),
-                entries: [std::ptr::null(); ENTRIES],
-            };
-            row.entries[0] = entry(RuntimeKey { functionality: None, backend });
-            for functionality in functionalities.iter() {
-                let kernel = entry(RuntimeKey { functionality: Some(functionality), backend });
-                row.entries[entry_index(functionality)] = kernel;
+        let mut rows = Vec::with_capacity(backends.len() + 1);
+        for backend in backends.iter() {
+            let mut row = Row::EMPTY;
+            row.entries[usize::from(backend.bit())] = entry(None, backend);
+            for functionality in (known - backends).iter() {
+                let kernel = entry(Some(functionality), backend);
+                row.entries[usize::from(functionality.bit())] = kernel;
                 if kernel.is_null() && modes.contains(functionality) {
                     row.mask = row.mask.remove(functionality);
                 }
             }
-            table.rows[usize::from(backend.bit())] = Some(Box::new(row));
+            rows.push(row);
         }
-        table._kernels = kernels;
-        table
+        Table::new(label, backends, known, rows, kernels)
+    }
+
+    /// The row of a set's highest backend; CPU's for a set without one.
+    #[inline(always)]
+    fn row(&self, set: DispatchKeySet) -> &Row<V> {
+        // CPU is bit 0 and the lowest, so adding it changes nothing where there is a backend.
+        let backends = (set & DispatchKeySet::BACKENDS).bits() | 1;
+        // SAFETY: it points into `_rows`, which lives with the table.
+        unsafe { &*self.rows[63 - backends.leading_zeros() as usize] }
     }
 
     /// The kernel and key that a set leads to; `None` where there is none (see the errors).
     #[inline(always)]
     pub(crate) fn select(&self, set: DispatchKeySet) -> Option<(&Kernel<V>, DispatchKey)> {
-        let row = self.rows[row_index(set)].as_ref()?;
+        let row = self.row(set);
+        // A backend below the highest has no entry in that one's row.
         let key = (set & row.mask).highest()?;
         // SAFETY: a non-null entry points to a kernel in `_kernels`, which lives with the table.
-        let kernel = unsafe { row.entries[entry_index(key)].as_ref() }?;
+        let kernel = unsafe { row.entries[usize::from(key.bit())].as_ref() }?;
         Some((kernel, key))
     }
 
     /// The kernel at one key, for the backend of a set; the key need not be in the set.
     pub(crate) fn entry(&self, key: DispatchKey, set: DispatchKeySet) -> Option<&Kernel<V>> {
         let backend = if key.is_backend() { key.into() } else { set };
-        let row = self.rows[row_index(backend)].as_ref()?;
         // SAFETY: as in `select`.
-        unsafe { row.entries[entry_index(key)].as_ref() }
+        unsafe { self.row(backend).entries[usize::from(key.bit())].as_ref() }
     }
 
     /// The mask of the row that a set selects.
-    pub(crate) fn mask(&self, set: DispatchKeySet) -> Option<DispatchKeySet> {
-        self.rows[row_index(set)].as_ref().map(|row| row.mask)
+    pub(crate) fn mask(&self, set: DispatchKeySet) -> DispatchKeySet {
+        self.row(set).mask
     }
 
     /// Whether keys were registered after this was computed.
     pub(crate) fn is_stale(&self) -> bool {
         self.known != names::registered()
     }
-}
-
-/// The row of a set's highest backend; CPU's for a set without one.
-#[inline(always)]
-fn row_index(set: DispatchKeySet) -> usize {
-    // CPU is bit 0 and the lowest, so adding it changes nothing where there is a backend.
-    let backends = (set & DispatchKeySet::BACKENDS).bits() | 1;
-    63 - backends.leading_zeros() as usize
-}
-
-/// Entry 0 for every backend key, then one per functionality bit.
-#[inline(always)]
-fn entry_index(key: DispatchKey) -> usize {
-    usize::from(key.bit().max(FIRST_FUNCTIONALITY - 1) - (FIRST_FUNCTIONALITY - 1))
 }
 
 /// The operator's name out of a table whose value type isn't known.

@@ -11,7 +11,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use crate::barrier;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
-use crate::reclaim::{Domain, MAX_DEPTH, Slots};
+use crate::reclaim::{Domain, MAX_DEPTH, Slot, Slots};
 use crate::sync::Arc;
 
 /// The process's readers and retired tables, of all dispatchers.
@@ -22,8 +22,10 @@ loom::lazy_static! {
     pub(crate) static ref DOMAIN: Domain = Domain::new();
 }
 
-/// Stack that must be left for the kernel that is entered.
+/// Stack that must be left for the kernel that is entered, where the stack is large enough.
 const STACK_MARGIN: usize = 256 * 1024;
+/// Nesting levels that are reserved at a time.
+const RESERVED_AT_ONCE: usize = 16;
 
 /// One source of local includes and excludes.
 #[derive(Default)]
@@ -43,39 +45,52 @@ impl LocalSets {
 
 /// The thread's part of the call path.
 pub(crate) struct ThreadState {
-    slots: Cell<*const Slots>,
-    depth: Cell<usize>,
-    /// Depths below this one are reserved; 0 until the first call.
-    reserved: Cell<usize>,
-    asymmetric: Cell<bool>,
-    /// Stack addresses in the `STACK_MARGIN` bytes below this one are too deep.
-    stack_limit: Cell<usize>,
+    /// The slot that the next call takes: its distance from the first is the nesting depth.
+    next: Cell<*const Slot>,
+    /// The end of the reserved slots. Null, as `next` is, until the first call.
+    end: Cell<*const Slot>,
+    /// Calls that find the stack below this address take the slow way in.
+    slow_below: Cell<usize>,
     /// What applies to calls: the unions of the sources below.
     effective: LocalSets,
+    /// Keys of the layers that run now.
+    layers: Cell<DispatchKeySet>,
     /// From open guards (see `local`).
     pub(crate) guards: LocalSets,
     /// From the host language's context (Python's contextvars).
     pub(crate) ambient: LocalSets,
-    /// Keys of the layers that run now.
-    layers: Cell<DispatchKeySet>,
+    slots: Cell<*const Slots>,
+    first: Cell<*const Slot>,
+    /// Whether the thread's announcements need no fence (see `barrier`).
+    asymmetric: Cell<bool>,
+    /// Stack addresses in the `margin` bytes below `margin_top` are too deep.
+    margin_top: Cell<usize>,
+    margin: Cell<usize>,
 }
 
 thread_local! {
     static STATE: ThreadState = const {
         ThreadState {
-            slots: Cell::new(std::ptr::null()),
-            depth: Cell::new(0),
-            reserved: Cell::new(0),
-            asymmetric: Cell::new(false),
-            stack_limit: Cell::new(0),
+            next: Cell::new(std::ptr::null()),
+            end: Cell::new(std::ptr::null()),
+            slow_below: Cell::new(0),
             effective: LocalSets::new(),
+            layers: Cell::new(DispatchKeySet::EMPTY),
             guards: LocalSets::new(),
             ambient: LocalSets::new(),
-            layers: Cell::new(DispatchKeySet::EMPTY),
+            slots: Cell::new(std::ptr::null()),
+            first: Cell::new(std::ptr::null()),
+            asymmetric: Cell::new(false),
+            margin_top: Cell::new(0),
+            margin: Cell::new(0),
         }
     };
     static OWNER: SlotsOwner = SlotsOwner(DOMAIN.join());
 }
+
+// A destructor would make `STATE` unusable in the destructors of other thread-locals, and `with`
+// unsound.
+const _: () = assert!(!std::mem::needs_drop::<ThreadState>());
 
 /// Gives the slots back when the thread ends.
 struct SlotsOwner(Arc<Slots>);
@@ -85,7 +100,8 @@ impl Drop for SlotsOwner {
         // Later destructors of this thread may still call operators: they start anew.
         let _ = STATE.try_with(|state| {
             state.slots.set(std::ptr::null());
-            state.reserved.set(0);
+            state.next.set(std::ptr::null());
+            state.end.set(std::ptr::null());
         });
         DOMAIN.leave(&self.0);
     }
@@ -94,53 +110,43 @@ impl Drop for SlotsOwner {
 /// Runs `f` with the calling thread's state.
 #[inline(always)]
 pub(crate) fn with<R>(f: impl FnOnce(&ThreadState) -> R) -> R {
-    STATE.with(f)
+    let state = STATE.with(std::ptr::from_ref);
+    // SAFETY: without a destructor and initialised by a constant, it lives as long as its thread,
+    // which runs `f` here; nothing but shared references to it exists. (`STATE.with(f)` would do,
+    // if the optimiser saw that it can't fail.)
+    f(unsafe { &*state })
+}
+
+/// The address that the stack has reached.
+#[inline(always)]
+fn stack_address() -> usize {
+    let marker = 0u8;
+    std::ptr::from_ref(&marker) as usize
 }
 
 impl ThreadState {
-    /// Enters one nesting level; the frame ends it.
+    /// Enters one nesting level, which the frame ends; `None` where [`enter`](Self::enter) is
+    /// needed: on the first call of a thread, or where a limit is near.
+    #[inline(always)]
+    pub(crate) fn enter_fast(&self) -> Option<Frame<'_>> {
+        let slot = self.next.get();
+        if slot >= self.end.get() || stack_address() < self.slow_below.get() {
+            return None;
+        }
+        Some(self.take(slot))
+    }
+
+    /// Enters one nesting level, which the frame ends.
     ///
     /// # Errors
     /// [`ErrorKind::Recursion`] when calls nest too deep or the stack is nearly used up.
-    #[inline(always)]
-    pub(crate) fn enter(&self) -> Result<Frame<'_>> {
-        let depth = self.depth.get();
-        if depth >= self.reserved.get() || self.is_stack_low() {
-            self.make_room(depth)?;
-        }
-        self.depth.set(depth + 1);
-        // SAFETY: not null, since `reserved` is above `depth`, which only `make_room` brings
-        // about, having set the pointer; the slots live as long as the process's domain.
-        let slots = unsafe { &*self.slots.get() };
-        Ok(Frame { state: self, slots, depth })
-    }
-
-    #[inline(always)]
-    fn is_stack_low(&self) -> bool {
-        let marker = 0u8;
-        let here = std::ptr::from_ref(&marker) as usize;
-        // Not a plain comparison: on another stack than the thread's own (a coroutine's),
-        // addresses say nothing, and then they rarely fall into the margin.
-        self.stack_limit.get().wrapping_sub(here) < STACK_MARGIN / 2
-    }
-
     #[cold]
     #[inline(never)]
-    fn make_room(&self, depth: usize) -> Result<()> {
+    pub(crate) fn enter(&self) -> Result<Frame<'_>> {
         if self.slots.get().is_null() {
-            // After the thread's destructors ran there is no owner; such slots stay taken.
-            let slots =
-                OWNER.try_with(|owner| Arc::clone(&owner.0)).unwrap_or_else(|_| DOMAIN.join());
-            self.slots.set(Arc::as_ptr(&slots));
-            self.asymmetric.set(barrier::is_asymmetric());
-            let marker = 0u8;
-            let here = std::ptr::from_ref(&marker) as usize;
-            let left = stacker::remaining_stack().unwrap_or(usize::MAX);
-            // Where the size isn't known, or the stack is tiny, depth alone is the limit.
-            let limit =
-                if left > 2 * STACK_MARGIN && left < here { here - left + STACK_MARGIN } else { 0 };
-            self.stack_limit.set(limit);
+            self.start();
         }
+        let depth = self.depth();
         if depth >= MAX_DEPTH || self.is_stack_low() {
             return Err(Error::new(
                 ErrorKind::Recursion,
@@ -151,11 +157,58 @@ impl ThreadState {
                 ),
             ));
         }
-        let reserved = (depth + 16).min(MAX_DEPTH).max(self.reserved.get());
-        // SAFETY: set above or on an earlier call; the domain keeps slots for ever.
-        unsafe { &*self.slots.get() }.reserve(reserved);
-        self.reserved.set(reserved);
-        Ok(())
+        if self.next.get() >= self.end.get() {
+            // SAFETY: `start` set the pointer; the domain keeps slots for ever.
+            let slots = unsafe { &*self.slots.get() };
+            let reserved = slots.reserve((depth + RESERVED_AT_ONCE).min(MAX_DEPTH));
+            self.end.set(reserved.as_ptr_range().end);
+        }
+        let frame = self.take(self.next.get());
+        if !self.asymmetric.get() {
+            // The frame's own announcement, which follows, has no fence.
+            frame.slot.announce(false);
+        }
+        Ok(frame)
+    }
+
+    #[inline(always)]
+    fn take(&self, slot: *const Slot) -> Frame<'_> {
+        self.next.set(slot.wrapping_add(1));
+        // SAFETY: the callers saw that it is below `end`, so it is one of this thread's reserved
+        // slots, which live as long as the process's domain.
+        Frame { state: self, slot: unsafe { &*slot } }
+    }
+
+    /// The thread's first call: takes slots and looks where the stack ends.
+    fn start(&self) {
+        // After the thread's destructors ran there is no owner; such slots stay taken.
+        let slots = OWNER.try_with(|owner| Arc::clone(&owner.0)).unwrap_or_else(|_| DOMAIN.join());
+        let first = slots.reserve(0).as_ptr();
+        self.first.set(first);
+        self.next.set(first);
+        self.end.set(first);
+        self.slots.set(Arc::as_ptr(&slots));
+        self.asymmetric.set(barrier::is_asymmetric());
+        // Where the size isn't known, depth alone is the limit.
+        if let Some(left) = stacker::remaining_stack() {
+            let margin = STACK_MARGIN.min(left / 2);
+            self.margin.set(margin);
+            self.margin_top.set(stack_address().saturating_sub(left) + margin);
+        }
+        // The slow way in fences.
+        let always = !self.asymmetric.get();
+        self.slow_below.set(if always { usize::MAX } else { self.margin_top.get() });
+    }
+
+    fn depth(&self) -> usize {
+        let distance = self.next.get() as usize - self.first.get() as usize;
+        distance / size_of::<Slot>()
+    }
+
+    fn is_stack_low(&self) -> bool {
+        // Not a plain comparison: on another stack than the thread's own (a coroutine's),
+        // addresses say nothing, and then they rarely fall into the margin.
+        self.margin_top.get().wrapping_sub(stack_address()) < self.margin.get()
     }
 
     /// Keys that calls on this thread gain.
@@ -204,8 +257,10 @@ impl ThreadState {
         }
         // SAFETY: not null, and the domain keeps slots for ever.
         let slots = unsafe { &*self.slots.get() };
-        (0..self.depth.get())
-            .filter_map(|depth| slots.held(depth))
+        slots
+            .reserve(self.depth())
+            .iter()
+            .filter_map(Slot::held)
             .map(|(pointer, bit)| (pointer, DispatchKey::from_bit(bit)))
             .collect()
     }
@@ -213,35 +268,35 @@ impl ThreadState {
 
 /// One nesting level of one call.
 pub(crate) struct Frame<'t> {
-    pub(crate) state: &'t ThreadState,
-    slots: &'t Slots,
-    depth: usize,
+    state: &'t ThreadState,
+    slot: &'t Slot,
 }
 
 impl Frame<'_> {
     /// Reads a snapshot, which lives until the frame ends.
     #[inline(always)]
     pub(crate) fn protect<T>(&self, source: &crate::sync::AtomicPtr<T>) -> &T {
-        // SAFETY: `enter` reserved this depth, and the frame is the only one at it on this
-        // thread (it isn't `Send`: it borrows thread-local state). The pointer is never null,
-        // and stays valid until `release` in `drop`.
-        unsafe { &*self.slots.protect(self.depth, source, self.state.asymmetric.get()) }
+        // Without a fence: where one is needed, `enter` has announced, too, and fenced.
+        let snapshot = self.slot.protect(source, true);
+        // SAFETY: the sources here are never null, and what they held when they were read stays
+        // valid until `release` in `drop`. The slot is this frame's alone: it isn't `Send` (it
+        // borrows thread-local state), and `next` has moved on.
+        unsafe { &*snapshot }
     }
 
     /// Says which snapshot and key this frame uses, and lets others be freed.
     #[inline(always)]
     pub(crate) fn hold<T>(&self, snapshot: &T, key: DispatchKey) {
-        // SAFETY: as in `protect`, which the snapshot came from.
-        unsafe { self.slots.hold(self.depth, std::ptr::from_ref(snapshot), key.bit()) };
+        self.slot.hold(std::ptr::from_ref(snapshot), key.bit());
     }
 }
 
 impl Drop for Frame<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: as in `protect`; snapshots borrowed from the frame ended before it.
-        unsafe { self.slots.release(self.depth) };
-        self.state.depth.set(self.depth);
+        // Snapshots borrowed from the frame ended before it.
+        self.slot.release();
+        self.state.next.set(self.slot);
     }
 }
 

@@ -184,9 +184,23 @@ macro_rules! arity {
             pub fn call<'x>(&self, $($arg: $type::Arg<'x>),*) -> Result<R> {
                 let tag = Tag::NONE$(.merge($type::tag(&$arg)))*;
                 if tag.is_mixed() {
-                    self.operator.check_devices(&[$($type::boxed(&$arg)),*])?;
+                    return self.call_mixed(tag.keys(), $($arg),*);
                 }
                 self.operator.call_with(tag.keys(), |context, kernel| {
+                    Self::invoke(context, kernel, $($arg),*)
+                })
+            }
+
+            /// As `call`, with arguments on different devices.
+            #[cold]
+            #[inline(never)]
+            fn call_mixed<'x>(
+                &self,
+                keys: DispatchKeySet,
+                $($arg: $type::Arg<'x>),*
+            ) -> Result<R> {
+                self.operator.check_devices(&[$($type::boxed(&$arg)),*])?;
+                self.operator.call_with(keys, |context, kernel| {
                     Self::invoke(context, kernel, $($arg),*)
                 })
             }
@@ -228,6 +242,15 @@ macro_rules! arity {
                     // SAFETY: `data` is the function that `entry` was made for.
                     return unsafe { entry(data, context, $($arg),*) };
                 }
+                Self::invoke_boxed(context, kernel, $($arg),*)
+            }
+
+            #[inline(never)]
+            fn invoke_boxed<'x>(
+                context: &CallContext<'_, V>,
+                kernel: &Kernel<V>,
+                $($arg: $type::Arg<'x>),*
+            ) -> Result<R> {
                 let value = kernel.call(context, &[$($type::boxed(&$arg)),*])?;
                 context.operator().check_return(kernel, &value)?;
                 R::from_value(value)

@@ -12,49 +12,53 @@ use crate::schema::{Literal, Return, Type};
 
 /// The keys and the device that one argument brings to a call.
 ///
-/// Merging tags is the engine's inner loop, so a device is packed into 16 bits,
-/// with two values set aside: none, and "more than one".
+/// Merging tags is the engine's inner loop. A device is packed into 16 bits, and a tag keeps the
+/// bits that any of its devices has and those that all have: they differ where devices do, and
+/// arguments without a device leave both as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
     keys: DispatchKeySet,
-    device: u16,
+    any: u16,
+    all: u16,
     /// A 0-dim CPU tensor, which may stand beside tensors of another device.
     scalar: bool,
 }
 
-const NO_DEVICE: u16 = u16::MAX;
-const MIXED: u16 = u16::MAX - 1;
+/// The only device that is packed into zero bits.
+const CPU_BITS: u16 = pack(Device::CPU);
+
+#[inline(always)]
+const fn pack(device: Device) -> u16 {
+    (device.index() as u16) << 8 | device.kind().index() as u16
+}
 
 impl Tag {
     /// An argument that brings nothing: a number, `None`, an empty list.
-    pub const NONE: Tag = Tag { keys: DispatchKeySet::EMPTY, device: NO_DEVICE, scalar: false };
+    pub const NONE: Tag = Tag::keys_only(DispatchKeySet::EMPTY);
 
     /// An argument with keys on a device; `zero_dim` tells a tensor without dimensions.
     #[inline]
     pub const fn new(keys: DispatchKeySet, device: Device, zero_dim: bool) -> Tag {
-        let packed = ((device.kind().index() as u16) << 8) | device.index() as u16;
-        Tag { keys, device: packed, scalar: zero_dim && packed == 0 }
+        let packed = pack(device);
+        Tag { keys, any: packed, all: packed, scalar: zero_dim && packed == CPU_BITS }
     }
 
     /// An argument that brings keys without living on a device: a `Device?` argument.
     #[inline]
     pub const fn keys_only(keys: DispatchKeySet) -> Tag {
-        Tag { keys, device: NO_DEVICE, scalar: false }
+        Tag { keys, any: 0, all: u16::MAX, scalar: false }
     }
 
     /// The keys of both, and their common device or the mark that they differ.
     #[inline]
     #[must_use]
     pub const fn merge(self, other: Tag) -> Tag {
-        let keys = self.keys.union(other.keys);
-        let device = if other.device == self.device || other.device == NO_DEVICE {
-            self.device
-        } else if self.device == NO_DEVICE {
-            other.device
-        } else {
-            MIXED
-        };
-        Tag { keys, device, scalar: false }
+        Tag {
+            keys: self.keys.union(other.keys),
+            any: self.any | other.any,
+            all: self.all & other.all,
+            scalar: false,
+        }
     }
 
     /// The keys.
@@ -66,7 +70,7 @@ impl Tag {
     /// Whether two devices met here.
     #[inline]
     pub const fn is_mixed(self) -> bool {
-        self.device == MIXED
+        self.any & !self.all != 0
     }
 
     /// Whether this is a 0-dim tensor on the CPU.
@@ -76,11 +80,11 @@ impl Tag {
 
     /// The device, if there is exactly one.
     pub fn device(self) -> Option<Device> {
-        if self.device == NO_DEVICE || self.device == MIXED {
+        if self.any != self.all {
             return None;
         }
-        let kind = keyfold_core::DeviceType::from_index((self.device >> 8) as u8)?;
-        Some(Device::new(kind, self.device as u8))
+        let kind = keyfold_core::DeviceType::from_index(self.any as u8)?;
+        Some(Device::new(kind, (self.any >> 8) as u8))
     }
 }
 

@@ -5,29 +5,8 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use keyfold_core::ErrorKind;
-use keyfold_dispatch::{CallContext, DispatchKey as K, DispatchKeySet, Dispatcher, Kernel};
-use support::{Val, Word};
-
-type D = Dispatcher<Val>;
-
-/// A kernel in boxed form that answers with its label.
-fn says(label: &str) -> Kernel<Val> {
-    let label = label.to_owned();
-    Kernel::boxed(move |_: &CallContext<'_, Val>, _: &[&Val]| {
-        Ok(Val::Word(Word::new(&label, K::CPU)))
-    })
-}
-
-fn text(value: Val) -> String {
-    match value {
-        Val::Word(word) => word.text,
-        other => panic!("not a word: {other:?}"),
-    }
-}
-
-fn list(keys: impl Into<DispatchKeySet>) -> Val {
-    Val::List(vec![Val::Word(Word::new("x", keys))])
-}
+use keyfold_dispatch::{DispatchKey as K, DispatchKeySet, Kernel};
+use support::{Context, D, Ref, Word, list, said, says, word};
 
 #[test]
 fn dispatcher_register_and_has_kernel() {
@@ -44,7 +23,7 @@ fn dispatcher_register_and_has_kernel() {
 fn dispatcher_call_empty_keyset_errors() {
     let d = D::new();
     d.register("add", K::CPU, says("cpu")).unwrap();
-    let error = d.redispatch("add", DispatchKeySet::empty(), &[&list(K::CPU)]).unwrap_err();
+    let error = d.redispatch("add", DispatchKeySet::empty(), &[list(K::CPU).r()]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::EmptyKeySet);
     assert!(error.to_string().contains("empty keyset"), "{error}");
     assert!(error.to_string().starts_with("add:"), "{error}");
@@ -54,7 +33,7 @@ fn dispatcher_call_empty_keyset_errors() {
 fn dispatcher_call_no_kernel_errors() {
     let d = D::new();
     d.register("add", K::CUDA, says("cuda")).unwrap();
-    let error = d.call("add", &[&list(K::CPU)]).unwrap_err();
+    let error = d.call("add", &[list(K::CPU).r()]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingKernel);
     assert!(error.to_string().contains("no kernel registered for CPU"), "{error}");
     assert!(error.to_string().contains("CUDA"), "{error}");
@@ -65,8 +44,8 @@ fn dispatcher_call_picks_highest_priority_key() {
     let d = D::new();
     d.register("add", K::CPU, says("cpu")).unwrap();
     d.register("add", K::Autograd, says("autograd")).unwrap();
-    assert_eq!(text(d.call("add", &[&list([K::CPU, K::Autograd])]).unwrap()), "autograd");
-    assert_eq!(text(d.call("add", &[&list(K::CPU)]).unwrap()), "cpu");
+    assert_eq!(said(d.call("add", &[list([K::CPU, K::Autograd]).r()]).unwrap()), "autograd");
+    assert_eq!(said(d.call("add", &[list(K::CPU).r()]).unwrap()), "cpu");
 }
 
 #[test]
@@ -76,20 +55,20 @@ fn dispatcher_redispatch_chains_through_keys() {
     d.register(
         "add",
         K::Autograd,
-        Kernel::boxed(|context, args| {
-            let below = text(context.redispatch(context.keyset().remove(K::Autograd), args)?);
-            Ok(Val::Word(Word::new(&format!("autograd({below})"), K::CPU)))
+        Kernel::boxed(|context: &Context<'_>, args: &[Ref<'_>]| {
+            let below = said(context.redispatch(context.keyset().remove(K::Autograd), args)?);
+            Ok(word(&format!("autograd({below})"), K::CPU))
         }),
     )
     .unwrap();
-    assert_eq!(text(d.call("add", &[&list([K::CPU, K::Autograd])]).unwrap()), "autograd(cpu)");
+    assert_eq!(said(d.call("add", &[list([K::CPU, K::Autograd]).r()]).unwrap()), "autograd(cpu)");
 }
 
 #[test]
 fn dispatcher_skips_keys_without_kernel() {
     let d = D::new();
     d.register("add", K::CPU, says("cpu")).unwrap();
-    assert_eq!(text(d.call("add", &[&list([K::CPU, K::Autograd])]).unwrap()), "cpu");
+    assert_eq!(said(d.call("add", &[list([K::CPU, K::Autograd]).r()]).unwrap()), "cpu");
 }
 
 #[test]
@@ -98,16 +77,16 @@ fn dispatcher_call_direct_bypasses_priority() {
     d.register("add", K::CPU, says("cpu")).unwrap();
     d.register("add", K::CUDA, says("cuda")).unwrap();
     let both = DispatchKeySet::from([K::CPU, K::CUDA]);
-    assert_eq!(text(d.redispatch("add", both, &[&list(both)]).unwrap()), "cuda");
-    let direct = d.call_direct("add", K::CPU, &[&list(both)], Some(both)).unwrap();
-    assert_eq!(text(direct), "cpu");
+    assert_eq!(said(d.redispatch("add", both, &[list(both).r()]).unwrap()), "cuda");
+    let direct = d.call_direct("add", K::CPU, &[list(both).r()], Some(both)).unwrap();
+    assert_eq!(said(direct), "cpu");
 }
 
 #[test]
 fn dispatcher_call_direct_missing_kernel_errors() {
     let d = D::new();
     d.register("add", K::CPU, says("cpu")).unwrap();
-    let error = d.call_direct("add", K::CUDA, &[&list(K::CPU)], None).unwrap_err();
+    let error = d.call_direct("add", K::CUDA, &[list(K::CPU).r()], None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingKernel);
     assert!(error.to_string().contains("CUDA"), "{error}");
 }
@@ -118,19 +97,19 @@ fn dispatcher_full_three_layer_stack() {
     let log = Arc::new(Mutex::new(Vec::new()));
     for (key, name) in [(K::Tracer, "tracer"), (K::Autograd, "autograd")] {
         let log = Arc::clone(&log);
-        let layer = Kernel::boxed(move |context: &CallContext<'_, Val>, args: &[&Val]| {
+        let layer = Kernel::boxed(move |context: &Context<'_>, args: &[Ref<'_>]| {
             log.lock().unwrap().push(name);
             context.call_below(args)
         });
         d.register("add", key, layer.named(name)).unwrap();
     }
     let cpu_log = Arc::clone(&log);
-    let cpu = Kernel::boxed(move |_: &CallContext<'_, Val>, _: &[&Val]| {
+    let cpu = Kernel::boxed(move |_: &Context<'_>, _: &[Ref<'_>]| {
         cpu_log.lock().unwrap().push("cpu");
-        Ok(Val::Word(Word::new("done", K::CPU)))
+        Ok(word("done", K::CPU))
     });
     d.register("add", K::CPU, cpu).unwrap();
-    d.call("add", &[&list([K::CPU, K::Autograd, K::Tracer])]).unwrap();
+    d.call("add", &[list([K::CPU, K::Autograd, K::Tracer]).r()]).unwrap();
     assert_eq!(*log.lock().unwrap(), ["tracer", "autograd", "cpu"]);
 }
 
@@ -143,6 +122,6 @@ fn typed_calls_infer_the_signature_from_the_closure() {
     d.register("repeat", K::CPU, kernel).unwrap();
     let repeat = d.typed::<(&Word, i64), Word>("repeat").unwrap();
     assert_eq!(repeat.call(&Word::new("ab", K::CPU), 3).unwrap().text, "ababab");
-    let boxed = d.call("repeat", &[&Val::Word(Word::new("c", K::CPU)), &Val::Int(2)]).unwrap();
-    assert_eq!(text(boxed), "cc");
+    let boxed = d.call("repeat", &[word("c", K::CPU).r(), Ref::Int(2)]).unwrap();
+    assert_eq!(said(boxed), "cc");
 }

@@ -1,1 +1,122 @@
-//! keyfold-keyfold
+//! keyfold: a multi-dispatch engine for tensor kernels.
+//!
+//! Every tensor carries a set of dispatch keys. A call folds over that set from the highest key to
+//! the lowest: each layer does its part and hands on, until a backend runs the math. Anybody can
+//! define operators and register kernels per (operator, key).
+//!
+//! This crate gathers what Rust users need: the vocabulary (dtypes, shapes, errors), the dispatch
+//! engine, tensors, and the built-in operators in namespace `aten`. [`dispatcher`] is the one that
+//! the process shares; [`Dispatcher::new`] makes an isolated one.
+//!
+//! # An operator of one's own
+//! ```
+//! use keyfold::{DispatchKey, DispatchKeySet, Kernel, Tensor, Value, ValueRef};
+//!
+//! let keyfold = keyfold::dispatcher();
+//! keyfold.define("demo::scale(Tensor x, float factor=2.0) -> Tensor")?;
+//!
+//! // The kernel for CPU tensors: a closure with a typed signature, checked against the schema.
+//! let scale_cpu = Kernel::typed(|x: &Tensor, factor: f64| {
+//!     let scaled = x.to_vec::<f64>()?.into_iter().map(|x| x * factor).collect();
+//!     Tensor::from_vec(scaled, x.shape())
+//! });
+//! keyfold.register("demo::scale", DispatchKey::CPU, scale_cpu)?;
+//!
+//! // Called typed: the signature is checked once, here, and nothing is boxed on the way.
+//! let x = Tensor::from_slice(&[1.0, 2.0], &[2])?;
+//! let scale = keyfold.typed::<(&Tensor, f64), Tensor>("demo::scale")?;
+//! assert_eq!(scale.call(&x, 10.0)?.to_vec::<f64>()?, [10.0, 20.0]);
+//!
+//! // Called by name, boxed: defaults are filled in.
+//! let y = keyfold.call("demo::scale", &[ValueRef::Tensor(&x)])?;
+//! assert_eq!(y.into_tensor()?.to_vec::<f64>()?, [2.0, 4.0]);
+//!
+//! // A layer over it, for calls that go through the key Tracer. It sees every argument, does its
+//! // part, and redispatches to whatever is below.
+//! let tracer = Kernel::boxed(|context, args| {
+//!     let result = context.call_below(args)?.into_tensor()?;
+//!     Tensor::from_vec(result.to_vec::<f64>()?.iter().map(|x| -x).collect(), result.shape())
+//!         .map(Value::Tensor)
+//! });
+//! let handle = keyfold.register("demo::scale", DispatchKey::Tracer, tracer)?;
+//! let traced = keyfold::include_keys(DispatchKeySet::from([DispatchKey::Tracer]));
+//! assert_eq!(scale.call(&x, 10.0)?.to_vec::<f64>()?, [-10.0, -20.0]);
+//! drop(traced);
+//! handle.remove();
+//! # Ok::<(), keyfold::Error>(())
+//! ```
+//!
+//! # The built-in operators
+//! ```
+//! use keyfold::Tensor;
+//!
+//! let matmul = keyfold::dispatcher().typed::<(&Tensor, &Tensor), Tensor>("aten::matmul")?;
+//! let a = Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0], &[2, 2])?;
+//! assert_eq!(matmul.call(&a, &a)?.to_vec::<f64>()?, [7.0, 10.0, 15.0, 22.0]);
+//! # Ok::<(), keyfold::Error>(())
+//! ```
+
+use std::sync::OnceLock;
+
+pub use keyfold_core::*;
+pub use keyfold_dispatch::{
+    ArgumentKeys, Choice, DefineOptions, DispatchKey, DispatchKeySet, Explanation, HostLock,
+    LocalGuard, LocalKeys, Override, Provenance, RegistrationKey, Rule, Tag, call_path,
+    describe_path, exclude_keys, include_keys, register_backend, register_key, schema,
+    with_ambient, without_layers,
+};
+pub use keyfold_tensor::*;
+
+/// The dispatch engine itself, generic over the value type.
+pub mod dispatch {
+    pub use keyfold_dispatch::*;
+}
+
+/// The built-in operators: [`register`](ops::register) brings them into a dispatcher.
+pub mod ops {
+    pub use keyfold_ops::*;
+}
+
+/// A dispatcher of tensor operators.
+pub type Dispatcher = keyfold_dispatch::Dispatcher<Value>;
+/// A tensor operator.
+pub type Operator = keyfold_dispatch::Operator<Value>;
+/// A typed handle of a tensor operator.
+pub type TypedOperator<A, R> = keyfold_dispatch::TypedOperator<Value, A, R>;
+/// A kernel of a tensor operator.
+pub type Kernel = keyfold_dispatch::Kernel<Value>;
+/// A registration, to be taken back.
+pub type Handle = keyfold_dispatch::Handle<Value>;
+/// Registrations that take place together.
+pub type Stage = keyfold_dispatch::Stage<Value>;
+/// What a kernel can ask about its call.
+pub type CallContext<'c> = keyfold_dispatch::CallContext<'c, Value>;
+
+/// The process's dispatcher, with the built-in operators.
+///
+/// # Panics
+/// On the first call, if a built-in operator contradicts itself: never in a build that passed its
+/// tests.
+pub fn dispatcher() -> &'static Dispatcher {
+    static SHARED: OnceLock<Dispatcher> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let dispatcher = Dispatcher::shared();
+        ops::register(&dispatcher).expect("the built-in operators don't contradict themselves");
+        dispatcher
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shared_dispatcher_is_one_and_has_the_built_in_operators() {
+        assert!(dispatcher().is_same(dispatcher()));
+        assert!(dispatcher().has_kernel("aten::add", DispatchKey::CPU));
+        assert!(dispatcher().has_kernel("aten::add", DispatchKey::Meta));
+        assert!(!dispatcher().has_kernel("aten::add", DispatchKey::CUDA));
+        assert!(!dispatcher().takes_plain_names());
+        assert!(!Dispatcher::new().has_kernel("aten::add", DispatchKey::CPU));
+    }
+}

@@ -1,1 +1,63 @@
-//! keyfold-ops
+//! keyfold's built-in operators, in namespace `aten`: schemas, and kernels for CPU and Meta.
+//!
+//! They take the dtypes float32, float64, int64 and bool (views, copies and constants take every
+//! one). Operands broadcast as in NumPy; which dtype a mixture gives is told in `promote.rs`:
+//!
+//! - within a kind the wider dtype; bool < whole < float; `int64` with `float32` gives `float64`;
+//! - plain numbers are weak: the tensor's dtype stays where it can hold the number's kind;
+//! - `div`, `mean`, `exp`, `log`, `sqrt` and `softmax` of whole numbers and bools give `float64`,
+//!   sums of them `int64`, comparisons bool.
+//!
+//! Whole numbers wrap around, floats follow IEEE, a NaN goes through `maximum`, `max` and `argmax`
+//! as in NumPy. Results are fresh, contiguous, and don't require grad; views share memory.
+//!
+//! ```
+//! use keyfold_dispatch::Dispatcher;
+//! use keyfold_tensor::{Tensor, Value, ValueRef};
+//!
+//! let dispatcher = Dispatcher::<Value>::new();
+//! keyfold_ops::register(&dispatcher)?;
+//! let x = Tensor::from_slice(&[1.0, 2.0, 3.0], &[3])?;
+//! let y = dispatcher.call("aten::add", &[ValueRef::Tensor(&x), ValueRef::Tensor(&x)])?;
+//! assert_eq!(y.into_tensor()?.to_vec::<f64>()?, [2.0, 4.0, 6.0]);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+
+mod cast_any;
+mod compare;
+mod element;
+mod elementwise;
+mod factories;
+mod index;
+mod lanes;
+mod map;
+mod matmul;
+mod op;
+mod promote;
+mod reduce;
+mod shape_ops;
+mod softmax;
+mod sum;
+mod write;
+
+use keyfold_core::Result;
+use keyfold_dispatch::Dispatcher;
+use keyfold_tensor::Value;
+
+/// Defines the operators in a dispatcher and registers their kernels. Doing so again changes nothing.
+///
+/// # Errors
+/// [`keyfold_core::ErrorKind::Registration`] when one of the names, or one of the keys of an
+/// operator, is taken by something else; what was registered before that stays.
+pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
+    let ops = op::Registrar(dispatcher);
+    factories::register(&ops)?;
+    elementwise::register(&ops)?;
+    compare::register(&ops)?;
+    matmul::register(&ops)?;
+    reduce::register(&ops)?;
+    softmax::register(&ops)?;
+    shape_ops::register(&ops)?;
+    index::register(&ops)?;
+    write::register(&ops)
+}

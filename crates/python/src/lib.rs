@@ -1,1 +1,99 @@
-//! keyfold-python
+//! The extension module `keyfold._core`: extract, release the GIL, call, wrap.
+//!
+//! - keys and sets: `keys`, `guards`
+//! - what counts as a tensor: `arrays`, `numpy_array`, `dlpack`, `tensor`, `dtype`
+//! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
+//!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
+//! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
+
+mod arrays;
+mod call;
+mod convert;
+mod dispatcher;
+mod dlpack;
+mod dtype;
+mod errors;
+mod explain;
+mod foreign;
+mod guards;
+mod handle;
+mod keys;
+mod native;
+mod nativekernel;
+mod numpy_array;
+mod operator;
+mod packet;
+mod params;
+mod pykernel;
+mod results;
+mod tensor;
+#[cfg(not(feature = "abi3"))]
+mod vectorcall;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// `redispatch` as CPython's method table has it.
+struct Methods(std::cell::UnsafeCell<[ffi::PyMethodDef; 1]>);
+
+// SAFETY: CPython reads the table and never writes it; we neither.
+unsafe impl Sync for Methods {}
+
+static REDISPATCH: Methods = Methods(std::cell::UnsafeCell::new([ffi::PyMethodDef {
+    ml_name: c"redispatch".as_ptr(),
+    ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: dispatcher::redispatch_c },
+    ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+    ml_doc: c"redispatch(op, keyset, /, *args, **kwargs)\n--\n\n\
+        Call an operator with this key set, taken as given.\n\n\
+        Args:\n    op: the operator, or its name.\n    keyset: the key set.\n    \
+        args: the operator's arguments.\n    kwargs: the operator's keyword arguments."
+        .as_ptr(),
+}]));
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    arrays::init(py);
+    module.add_class::<tensor::PyTensor>()?;
+    module.add_class::<dtype::PyDType>()?;
+    module.add_class::<dtype::PyDevice>()?;
+    module.add_class::<keys::PyKey>()?;
+    module.add_class::<keys::PyKeySet>()?;
+    module.add_class::<guards::PyGuard>()?;
+    module.add_class::<operator::PyOperator>()?;
+    module.add_class::<operator::PyTableEntry>()?;
+    module.add_class::<operator::PyKernelHandle>()?;
+    module.add_class::<packet::PyPacket>()?;
+    module.add_class::<dispatcher::PyDispatcher>()?;
+    module.add_class::<handle::PyHandle>()?;
+    module.add_class::<nativekernel::PyNativeKernel>()?;
+    module.add("fallthrough", Bound::new(py, dispatcher::PyFallthrough)?)?;
+    module.add_function(wrap_pyfunction!(keys::_set_key_class, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::_key, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::register_key, module)?)?;
+    module.add_function(wrap_pyfunction!(keys::register_backend, module)?)?;
+    module.add_function(wrap_pyfunction!(guards::include_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(guards::exclude_keys, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::register_array_type, module)?)?;
+    module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
+    // SAFETY: a static method definition, and a module that outlives the function object.
+    let redispatch = unsafe {
+        let name = module.name()?;
+        let function = ffi::PyCFunction_NewEx(
+            REDISPATCH.0.get().cast(),
+            module.as_ptr(),
+            name.as_ptr(),
+        );
+        Bound::from_owned_ptr_or_err(py, function)?
+    };
+    module.add("redispatch", redispatch)?;
+    #[cfg(not(feature = "abi3"))]
+    {
+        let packet = Bound::new(py, packet::PyPacket::new(py, keyfold::dispatcher(), "aten::add")?)?;
+        let operator = keyfold::dispatcher().operator("aten::add");
+        let operator = operator.map_err(|error| errors::to_pyerr(py, error))?;
+        vectorcall::init(&operator::object_of(py, &operator)?, &packet);
+    }
+    Ok(())
+}

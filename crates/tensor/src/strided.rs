@@ -57,15 +57,14 @@ impl<const N: usize> Walk<N> {
                 continue;
             }
             // The dimension before steps over exactly this one, for every operand.
-            let mergeable = count > 0
-                && (0..N).all(|n| {
-                    strides[n][d].checked_mul(size as isize) == Some(steps[n][count - 1])
-                });
-            if !mergeable {
+            let evenly = count > 0
+                && (0..N)
+                    .all(|n| strides[n][d].checked_mul(size as isize) == Some(steps[n][count - 1]));
+            let merged = if evenly { dims[count - 1].checked_mul(size) } else { None };
+            if merged.is_none() {
                 count += 1;
-                dims[count - 1] = 1;
             }
-            dims[count - 1] *= size;
+            dims[count - 1] = merged.unwrap_or(size);
             for n in 0..N {
                 steps[n][count - 1] = strides[n][d];
             }
@@ -104,14 +103,14 @@ impl<const N: usize> Walk<N> {
                 d -= 1;
                 index[d] += 1;
                 if index[d] < self.shape[d] {
-                    for n in 0..N {
-                        offsets[n] += self.strides[n][d];
+                    for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
+                        *offset += strides[d];
                     }
                     break;
                 }
                 index[d] = 0;
-                for n in 0..N {
-                    offsets[n] -= self.strides[n][d] * (self.shape[d] - 1) as isize;
+                for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
+                    *offset -= strides[d] * (self.shape[d] - 1) as isize;
                 }
             }
         }
@@ -134,9 +133,9 @@ pub fn for_each_offset<const N: usize>(
         let mut offsets = start;
         for _ in 0..len {
             f(offsets);
-            for n in 0..N {
+            for (offset, step) in offsets.iter_mut().zip(steps) {
                 // The step behind the last element may leave the address space; it isn't used.
-                offsets[n] = offsets[n].wrapping_add(steps[n]);
+                *offset = offset.wrapping_add(step);
             }
         }
     });

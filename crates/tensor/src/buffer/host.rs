@@ -1,6 +1,6 @@
 //! Host memory of our own, and the absence of memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -16,6 +16,10 @@ const ALIGN: usize = 64;
 /// What the system allocator gives by itself. Asking it for more makes it clear memory by hand,
 /// whereas fresh pages come zeroed for free; so we ask for this and align within.
 const SYSTEM_ALIGN: usize = 16;
+
+/// Up to here clearing recycled memory by hand is faster than asking the system for cleared memory,
+/// which passes its caches of small blocks by; above, fresh pages come cleared.
+const SMALL: usize = 16 << 10;
 
 /// Host memory, always initialised.
 pub struct HostBuffer {
@@ -56,15 +60,22 @@ impl HostBuffer {
     /// # Errors
     /// [`ErrorKind::Memory`] with the size asked for.
     pub fn zeroed(bytes: usize) -> Result<Self> {
-        let capacity = bytes.checked_add(ALIGN - SYSTEM_ALIGN).ok_or_else(|| out_of_memory(bytes))?;
-        let layout = Layout::from_size_align(capacity, SYSTEM_ALIGN)
-            .map_err(|_| out_of_memory(bytes))?;
+        let capacity =
+            bytes.checked_add(ALIGN - SYSTEM_ALIGN).ok_or_else(|| out_of_memory(bytes))?;
+        let layout =
+            Layout::from_size_align(capacity, SYSTEM_ALIGN).map_err(|_| out_of_memory(bytes))?;
+        let small = bytes <= SMALL;
         // SAFETY: the layout's size isn't zero.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| out_of_memory(bytes))?;
+        let base = unsafe { if small { alloc(layout) } else { alloc_zeroed(layout) } };
+        let base = NonNull::new(base).ok_or_else(|| out_of_memory(bytes))?;
         let padding = base.addr().get().next_multiple_of(ALIGN) - base.addr().get();
         // SAFETY: an address aligned to 16 is at most ALIGN - SYSTEM_ALIGN below the next multiple
         // of ALIGN, so the padding and `bytes` behind it lie in the allocation.
         let ptr = unsafe { base.add(padding) };
+        if small {
+            // SAFETY: as above.
+            unsafe { ptr.write_bytes(0, bytes) };
+        }
         Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned })
     }
 

@@ -92,13 +92,19 @@ impl BufferHandle {
         if !address.is_multiple_of(dtype.align()) {
             return Err(misaligned(address, dtype));
         }
-        Ok(BufferHandle {
+        Ok(BufferHandle::aligned(buffer, dtype))
+    }
+
+    /// As [`BufferHandle::new`], of a buffer whose alignment was checked.
+    #[inline]
+    pub(crate) fn aligned(buffer: Arc<dyn DeviceBuffer>, dtype: DType) -> Self {
+        BufferHandle {
             dtype,
             device: buffer.device(),
             read_only: buffer.is_read_only(),
             len: buffer.byte_len() / dtype.size(),
             owner: Owner::Shared(buffer),
-        })
+        }
     }
 
     /// A handle to memory that an external object owns.
@@ -122,7 +128,24 @@ impl BufferHandle {
         if !ptr.addr().get().is_multiple_of(dtype.align()) {
             return Err(misaligned(ptr.addr().get(), dtype));
         }
-        Ok(BufferHandle { dtype, device, read_only, len, owner: Owner::External { owner, ptr } })
+        // SAFETY: the caller's promise, and the address is aligned.
+        Ok(unsafe { BufferHandle::external_aligned(owner, ptr, len, dtype, device, read_only) })
+    }
+
+    /// As [`BufferHandle::external`], of an address whose alignment was checked.
+    ///
+    /// # Safety
+    /// As [`BufferHandle::external`], and the address is aligned for the dtype.
+    #[inline]
+    pub(crate) unsafe fn external_aligned(
+        owner: ExternalOwner,
+        ptr: NonNull<u8>,
+        len: usize,
+        dtype: DType,
+        device: Device,
+        read_only: bool,
+    ) -> Self {
+        BufferHandle { dtype, device, read_only, len, owner: Owner::External { owner, ptr } }
     }
 
     /// The elements' type.

@@ -159,9 +159,8 @@ impl Tensor {
         };
         // SAFETY: `first..=last` lie inside the buffer, as the view's bounds were checked when it
         // was made; the memory is initialised and only unsafe code writes to it.
-        let slice = unsafe {
-            checked_slice(ptr.wrapping_sub(self.offset - first), last - first + 1)
-        }?;
+        let slice =
+            unsafe { checked_slice(ptr.wrapping_sub(self.offset - first), last - first + 1) }?;
         Ok((slice, self.offset - first))
     }
 
@@ -170,10 +169,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::as_slice`], and [`ErrorKind::ReadOnly`] when the memory is shared or read-only.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
-        let (ptr, len) = {
-            let slice = self.as_slice::<T>()?;
-            (slice.as_ptr(), slice.len())
-        };
+        let len = self.as_slice::<T>()?.len();
         self.check_writable()?;
         if !self.buffer.is_sole_owner() {
             return Err(Error::new(
@@ -181,8 +177,7 @@ impl Tensor {
                 "the tensor shares its memory with another owner; write to a copy of it".to_owned(),
             ));
         }
-        // Not derived from the slice above, which was for reading only.
-        let ptr = self.base.with_addr(ptr.addr()).cast::<T>();
+        let ptr = self.base.cast::<T>().wrapping_add(self.offset);
         // SAFETY: the slice was checked; the memory belongs to this tensor's handle alone, which
         // `&mut self` locks for as long as the result lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
@@ -190,7 +185,8 @@ impl Tensor {
 
     /// The place of an index, counted from the buffer's start.
     fn place(&self, index: &[usize]) -> Result<usize> {
-        let inside = index.len() == self.ndim() && index.iter().zip(&*self.shape).all(|(i, n)| i < n);
+        let inside =
+            index.len() == self.ndim() && index.iter().zip(&*self.shape).all(|(i, n)| i < n);
         if !inside {
             return Err(Error::new(
                 ErrorKind::Index,
@@ -261,9 +257,9 @@ impl Tensor {
         walk.runs(|[start]| {
             // SAFETY: a walk over the view's own shape and strides stays inside its buffer, and the
             // type was checked.
-            items.extend((0..len as isize).map(|i| unsafe {
-                read(ptr.wrapping_offset(start + i * step))
-            }));
+            items.extend(
+                (0..len as isize).map(|i| unsafe { read(ptr.wrapping_offset(start + i * step)) }),
+            );
         });
         Ok(items)
     }

@@ -1,14 +1,13 @@
-//! Making tensors: of fresh memory, of Rust data, of memory that somebody else owns.
+//! Making tensors: of fresh memory and of Rust data.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use keyfold_core::{
-    DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, Strides, bf16, f16, layout,
+    DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, bf16, f16, layout,
 };
 
 use super::Tensor;
-use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOwner, HostBuffer, NullBuffer};
+use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer};
 
 /// An element's bytes and how many of them there are.
 fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
@@ -40,61 +39,13 @@ fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
     (bytes, dtype.size())
 }
 
-/// Where a strided view that somebody else describes lies: its lowest element's address, the first
-/// element's distance from there, and the elements in between, ends included.
-pub(crate) struct Span {
-    pub(crate) low: NonNull<u8>,
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
-}
-
-impl Span {
-    /// Computes it from the address of the first element, without touching memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] when something overflows, [`ErrorKind::Value`] when there are elements
-    /// but `first` is null.
-    #[inline]
-    pub(crate) fn of(
-        first: *mut u8,
-        dtype: DType,
-        shape: &[usize],
-        strides: &[isize],
-    ) -> Result<Span> {
-        let size = dtype.size();
-        let Some((low, high)) = layout::reach(shape, strides)? else {
-            // Nothing will be read; any aligned address will do.
-            let none = NonNull::<u128>::dangling().cast::<u8>();
-            return Ok(Span { low: none, offset: 0, len: 0 });
-        };
-        let offset = low.unsigned_abs();
-        let len = offset.checked_add(high as usize).and_then(|n| n.checked_add(1));
-        let bytes = len.and_then(|n| n.checked_mul(size)).filter(|n| isize::try_from(*n).is_ok());
-        let start = offset.checked_mul(size).and_then(|n| first.addr().checked_sub(n));
-        let end = start.zip(bytes).and_then(|(start, bytes)| start.checked_add(bytes));
-        match (NonNull::new(first.wrapping_sub(offset.wrapping_mul(size))), len, end) {
-            (Some(low), Some(len), Some(_)) if !first.is_null() => Ok(Span { low, offset, len }),
-            _ if first.is_null() => Err(Error::new(
-                ErrorKind::Value,
-                format!("the data pointer is null, but shape {shape:?} has elements"),
-            )),
-            _ => Err(Error::new(
-                ErrorKind::Shape,
-                format!(
-                    "a view of shape {shape:?} and strides {strides:?} at address {:#x} leaves the \
-                     address space",
-                    first.addr()
-                ),
-            )),
-        }
-    }
-}
-
 impl Tensor {
-    /// A row-major tensor of a buffer's first elements.
-    fn whole(buffer: Arc<dyn DeviceBuffer>, shape: Shape, dtype: DType) -> Result<Self> {
+    /// A row-major tensor of a new buffer that was made for this shape, and is aligned.
+    fn whole(buffer: Arc<dyn DeviceBuffer>, shape: Shape, numel: usize, dtype: DType) -> Self {
         let strides = layout::contiguous_strides(&shape);
-        Tensor::from_parts(BufferHandle::new(buffer, dtype)?, shape, strides, 0)
+        let buffer = BufferHandle::aligned(buffer, dtype);
+        debug_assert!(numel <= buffer.len());
+        Tensor::assume_inside(buffer, shape, strides, 0, numel)
     }
 
     /// A tensor of zeros, on the CPU or (without memory) on meta.
@@ -104,10 +55,15 @@ impl Tensor {
     /// no memory, [`ErrorKind::Device`] for other devices, whose own backend makes their tensors.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
         let shape = Shape::new(shape)?;
-        let bytes = layout::numel(&shape, dtype.size())? * dtype.size();
+        let numel = layout::numel(&shape, dtype.size())?;
+        let bytes = numel * dtype.size();
         match device {
-            Device::CPU => Tensor::whole(Arc::new(HostBuffer::zeroed(bytes)?), shape, dtype),
-            Device::META => Tensor::whole(Arc::new(NullBuffer::new(bytes)), shape, dtype),
+            Device::CPU => {
+                Ok(Tensor::whole(Arc::new(HostBuffer::zeroed(bytes)?), shape, numel, dtype))
+            }
+            Device::META => {
+                Ok(Tensor::whole(Arc::new(NullBuffer::new(bytes)), shape, numel, dtype))
+            }
             other => Err(Error::new(
                 ErrorKind::Device,
                 format!(
@@ -146,13 +102,14 @@ impl Tensor {
         }
         let shape = Shape::new(shape)?;
         let (bytes, size) = element_bytes(value, dtype);
-        let mut buffer = HostBuffer::zeroed(layout::numel(&shape, size)? * size)?;
+        let numel = layout::numel(&shape, size)?;
+        let mut buffer = HostBuffer::zeroed(numel * size)?;
         if bytes != [0; 16] {
             for element in buffer.as_bytes_mut().chunks_exact_mut(size) {
                 element.copy_from_slice(&bytes[..size]);
             }
         }
-        Tensor::whole(Arc::new(buffer), shape, dtype)
+        Ok(Tensor::whole(Arc::new(buffer), shape, numel, dtype))
     }
 
     /// A tensor of a vector's elements in row-major order; the vector's memory is taken over.
@@ -168,7 +125,7 @@ impl Tensor {
                 format!("shape {shape:?} has {numel} elements, but {} were given", items.len()),
             ));
         }
-        Tensor::whole(Arc::new(HostBuffer::from_vec(items)), shape, T::DTYPE)
+        Ok(Tensor::whole(Arc::new(HostBuffer::from_vec(items)), shape, numel, T::DTYPE))
     }
 
     /// A tensor with a copy of those elements in row-major order.
@@ -185,42 +142,6 @@ impl Tensor {
     /// As [`Scalar::check`] where the dtype can't hold the value.
     pub fn from_scalar(value: Scalar, dtype: DType) -> Result<Self> {
         Tensor::full(&[], value, dtype, Device::CPU)
-    }
-
-    /// A view of memory that an external object owns: `first` is the address of the element at
-    /// index zero, and strides count elements.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Shape`] when shape and strides differ in length or overflow,
-    /// [`ErrorKind::Value`] when `first` is null although there are elements, or isn't aligned.
-    ///
-    /// # Safety
-    /// While the owner's object lives, every element that shape and strides reach from `first`, and
-    /// what lies between them, is readable and initialised (on the host if `device` is the CPU, else
-    /// on that device), and writable unless `read_only`. If the owner is borrowed, the tensor is
-    /// dropped before the object is.
-    #[inline]
-    pub unsafe fn from_external(
-        owner: ExternalOwner,
-        first: *mut u8,
-        shape: Shape,
-        strides: Strides,
-        dtype: DType,
-        device: Device,
-        read_only: bool,
-    ) -> Result<Self> {
-        if shape.len() != strides.len() {
-            return Err(Error::new(
-                ErrorKind::Shape,
-                format!("{} strides don't fit shape {shape:?}: one each is needed", strides.len()),
-            ));
-        }
-        let numel = layout::numel(&shape, dtype.size())?;
-        let Span { low, offset, len } = Span::of(first, dtype, &shape, &strides)?;
-        // SAFETY: the span is what the caller vouches for.
-        let buffer =
-            unsafe { BufferHandle::external(owner, low, len, dtype, device, read_only) }?;
-        Ok(Tensor::assume_inside(buffer, shape, strides, offset, numel))
     }
 }
 
@@ -269,21 +190,5 @@ mod tests {
         assert!(t.item().is_err());
         assert_eq!(t.keys().to_string(), "DispatchKeySet(Meta)");
         assert!(Tensor::meta(&[1 << 40, 1 << 40], DType::F32).is_err());
-    }
-
-    #[test]
-    fn spans_find_the_lowest_element_and_refuse_what_no_memory_has() {
-        let first = std::ptr::without_provenance_mut::<u8>(8000);
-        let span = Span::of(first, DType::F64, &[3, 2], &[-2, 5]).unwrap();
-        assert_eq!((span.low.addr().get(), span.offset, span.len), (8000 - 32, 4, 10));
-        let kind = |first, shape: &[usize], strides: &[isize]| {
-            Span::of(first, DType::F64, shape, strides).map(|_| ()).unwrap_err().kind()
-        };
-        assert_eq!(kind(first, &[2000], &[-1]), ErrorKind::Shape);
-        assert_eq!(kind(first, &[2], &[isize::MAX / 4]), ErrorKind::Shape);
-        assert_eq!(kind(std::ptr::null_mut(), &[1], &[1]), ErrorKind::Value);
-        let last = std::ptr::without_provenance_mut::<u8>(usize::MAX - 7);
-        assert_eq!(kind(last, &[2], &[1]), ErrorKind::Shape);
-        assert_eq!(Span::of(std::ptr::null_mut(), DType::F64, &[0], &[1]).unwrap().len, 0);
     }
 }

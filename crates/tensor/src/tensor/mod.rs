@@ -2,7 +2,10 @@
 
 mod access;
 mod construct;
+mod external;
 mod view;
+
+pub(crate) use external::Span;
 
 #[cfg(test)]
 mod model_tests;
@@ -103,7 +106,7 @@ impl Tensor {
 
     /// A view whose bounds were checked.
     #[inline]
-    fn assume_inside(
+    pub(crate) fn assume_inside(
         buffer: BufferHandle,
         shape: Shape,
         strides: Strides,

@@ -1,0 +1,305 @@
+//! What kernels ask of an element type.
+
+use keyfold_core::{DType, Element};
+
+/// An element type that kernels are written for.
+///
+/// Elements are stored as themselves, bools as bytes: memory from other libraries may hold bytes
+/// other than 0 and 1, which all count as true, and which Rust's `bool` mustn't see.
+pub(crate) trait Number: Element {
+    type Stored: Element;
+    const ZERO: Self;
+    /// What added to a number changes nothing: for floats -0.0, since 0.0 would change that.
+    const NEUTRAL: Self;
+
+    fn load(stored: Self::Stored) -> Self;
+    fn store(self) -> Self::Stored;
+
+    /// Whole numbers wrap around; for bools it is "or".
+    fn add(self, other: Self) -> Self;
+    /// Whole numbers wrap around; for bools it is "and".
+    fn mul(self, other: Self) -> Self;
+    fn is_nan(self) -> bool;
+    /// Less than, by IEEE where it is a float; false before true.
+    fn lt(self, other: Self) -> bool;
+    fn abs(self) -> Self;
+
+    /// The conversion that the target's [`Number::from_number`] picks from.
+    fn to_i64(self) -> i64;
+    fn to_f32(self) -> f32;
+    fn to_f64(self) -> f64;
+    fn is_nonzero(self) -> bool;
+    /// Converts as Rust's `as` does: floats to whole numbers truncate and saturate.
+    fn from_number<N: Number>(number: N) -> Self;
+
+    /// The greater; a NaN on either side is the result, as in NumPy.
+    #[inline]
+    fn maximum(self, other: Self) -> Self {
+        if self.is_nan() || !self.lt(other) && !other.is_nan() { self } else { other }
+    }
+
+    /// The smaller; a NaN on either side is the result.
+    #[inline]
+    fn minimum(self, other: Self) -> Self {
+        if self.is_nan() || !other.lt(self) && !other.is_nan() { self } else { other }
+    }
+}
+
+/// Numbers with a sign: all but bool.
+pub(crate) trait Signed: Number {
+    fn sub(self, other: Self) -> Self;
+    fn neg(self) -> Self;
+}
+
+/// Floats.
+pub(crate) trait Float: Signed {
+    fn div(self, other: Self) -> Self;
+    fn exp(self) -> Self;
+    fn ln(self) -> Self;
+    fn sqrt(self) -> Self;
+    const NEG_INFINITY: Self;
+}
+
+macro_rules! float {
+    // Both floats, since no trait of the standard library has these methods.
+    ($type:ident, $other:ident, $to_other:ident, $to_self:ident) => {
+        impl Number for $type {
+            type Stored = $type;
+            const ZERO: Self = 0.0;
+            const NEUTRAL: Self = -0.0;
+
+            #[inline]
+            fn load(stored: Self) -> Self {
+                stored
+            }
+            #[inline]
+            fn store(self) -> Self {
+                self
+            }
+            #[inline]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline]
+            fn mul(self, other: Self) -> Self {
+                self * other
+            }
+            #[inline]
+            fn is_nan(self) -> bool {
+                self != self
+            }
+            #[inline]
+            fn lt(self, other: Self) -> bool {
+                self < other
+            }
+            #[inline]
+            fn abs(self) -> Self {
+                $type::abs(self)
+            }
+            #[inline]
+            fn to_i64(self) -> i64 {
+                self as i64
+            }
+            #[inline]
+            fn $to_self(self) -> $type {
+                self
+            }
+            #[inline]
+            fn $to_other(self) -> $other {
+                self as $other
+            }
+            #[inline]
+            fn is_nonzero(self) -> bool {
+                self != 0.0
+            }
+            #[inline]
+            fn from_number<N: Number>(number: N) -> Self {
+                number.$to_self()
+            }
+        }
+
+        impl Signed for $type {
+            #[inline]
+            fn sub(self, other: Self) -> Self {
+                self - other
+            }
+            #[inline]
+            fn neg(self) -> Self {
+                -self
+            }
+        }
+
+        impl Float for $type {
+            const NEG_INFINITY: Self = $type::NEG_INFINITY;
+            #[inline]
+            fn div(self, other: Self) -> Self {
+                self / other
+            }
+            #[inline]
+            fn exp(self) -> Self {
+                $type::exp(self)
+            }
+            #[inline]
+            fn ln(self) -> Self {
+                $type::ln(self)
+            }
+            #[inline]
+            fn sqrt(self) -> Self {
+                $type::sqrt(self)
+            }
+        }
+    };
+}
+
+float!(f32, f64, to_f64, to_f32);
+float!(f64, f32, to_f32, to_f64);
+
+impl Number for i64 {
+    type Stored = i64;
+    const ZERO: Self = 0;
+    const NEUTRAL: Self = 0;
+
+    #[inline]
+    fn load(stored: i64) -> Self {
+        stored
+    }
+    #[inline]
+    fn store(self) -> i64 {
+        self
+    }
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        self.wrapping_add(other)
+    }
+    #[inline]
+    fn mul(self, other: Self) -> Self {
+        self.wrapping_mul(other)
+    }
+    #[inline]
+    fn is_nan(self) -> bool {
+        false
+    }
+    #[inline]
+    fn lt(self, other: Self) -> bool {
+        self < other
+    }
+    #[inline]
+    fn abs(self) -> Self {
+        self.wrapping_abs()
+    }
+    #[inline]
+    fn to_i64(self) -> i64 {
+        self
+    }
+    #[inline]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+    #[inline]
+    fn to_f64(self) -> f64 {
+        self as f64
+    }
+    #[inline]
+    fn is_nonzero(self) -> bool {
+        self != 0
+    }
+    #[inline]
+    fn from_number<N: Number>(number: N) -> Self {
+        number.to_i64()
+    }
+}
+
+impl Signed for i64 {
+    #[inline]
+    fn sub(self, other: Self) -> Self {
+        self.wrapping_sub(other)
+    }
+    #[inline]
+    fn neg(self) -> Self {
+        self.wrapping_neg()
+    }
+}
+
+impl Number for bool {
+    type Stored = u8;
+    const ZERO: Self = false;
+    const NEUTRAL: Self = false;
+
+    #[inline]
+    fn load(stored: u8) -> Self {
+        stored != 0
+    }
+    #[inline]
+    fn store(self) -> u8 {
+        u8::from(self)
+    }
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        self | other
+    }
+    #[inline]
+    fn mul(self, other: Self) -> Self {
+        self & other
+    }
+    #[inline]
+    fn is_nan(self) -> bool {
+        false
+    }
+    #[inline]
+    fn lt(self, other: Self) -> bool {
+        !self & other
+    }
+    #[inline]
+    fn abs(self) -> Self {
+        self
+    }
+    #[inline]
+    fn to_i64(self) -> i64 {
+        i64::from(self)
+    }
+    #[inline]
+    fn to_f32(self) -> f32 {
+        f32::from(u8::from(self))
+    }
+    #[inline]
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+    #[inline]
+    fn is_nonzero(self) -> bool {
+        self
+    }
+    #[inline]
+    fn from_number<N: Number>(number: N) -> Self {
+        number.is_nonzero()
+    }
+}
+
+/// The dtypes that kernels take.
+pub(crate) const SUPPORTED: [DType; 4] = [DType::F32, DType::F64, DType::I64, DType::Bool];
+
+/// Runs the body with `$t` standing for the dtype's element type: of all that kernels take, of the
+/// signed ones, or of the floats. A macro, since closures can't be generic. Ends the function with
+/// the operator's error for any other dtype.
+macro_rules! for_dtype {
+    (all: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64, I64 i64, Bool bool)
+    };
+    (signed: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64, I64 i64)
+    };
+    (float: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64)
+    };
+    (@ $op:expr, $dtype:expr, $t:ident => $body:expr; $($name:ident $type:ty),*) => {
+        match $dtype {
+            $(::keyfold_core::DType::$name => {
+                type $t = $type;
+                $body
+            })*
+            other => return Err($op.unsupported(other, &[$(::keyfold_core::DType::$name),*])),
+        }
+    };
+}
+
+pub(crate) use for_dtype;

@@ -1,0 +1,129 @@
+//! The dtype of a result that several operands share.
+//!
+//! - Tensors of one kind (bool < whole < float): the wider dtype, as the array API standard has it.
+//! - bool with anything else: the other.
+//! - Whole with float tensors: the standard leaves it open; we do as NumPy, `int64` with `float32`
+//!   gives `float64`.
+//! - Python numbers are weak: the tensor's dtype stays where it can hold the number's kind, else
+//!   the default dtype of the number's kind comes in (`int64`, `float64`). A whole number that the
+//!   dtype can't hold is an error, not a wrapped value.
+//! - 0-dim tensors are tensors: nothing about them is weak.
+//! - `div`, `mean`, `exp`, `log`, `sqrt` and `softmax` compute in floats: whole numbers and bools
+//!   become `float64`.
+//! - `sum` of whole numbers and bools is `int64`, which wraps around on overflow.
+//! - Comparisons give bool.
+//! - Arithmetic of bools is NumPy's: `add` is "or", `mul` is "and"; `sub` and `neg` are refused.
+
+use std::borrow::Cow;
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_tensor::Tensor;
+
+use crate::element::SUPPORTED;
+use crate::map::cast;
+use crate::op::Op;
+
+/// What stands for an array in an operator: one, or a plain number.
+#[derive(Clone, Copy)]
+pub(crate) enum Operand<'a> {
+    Tensor(&'a Tensor),
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Operand::Tensor(tensor)
+    }
+}
+
+impl From<Scalar> for Operand<'_> {
+    fn from(scalar: Scalar) -> Self {
+        Operand::Scalar(scalar)
+    }
+}
+
+impl<'a> Operand<'a> {
+    /// The shape that it brings to broadcasting.
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Operand::Tensor(tensor) => tensor.shape(),
+            Operand::Scalar(_) => &[],
+        }
+    }
+
+    /// The operand as a tensor of that dtype.
+    pub(crate) fn to_tensor(self, op: Op, dtype: DType) -> Result<Cow<'a, Tensor>> {
+        match self {
+            Operand::Tensor(tensor) if tensor.dtype() == dtype => Ok(Cow::Borrowed(tensor)),
+            Operand::Tensor(tensor) => cast(op, tensor, dtype).map(Cow::Owned),
+            Operand::Scalar(scalar) => op.at(Tensor::from_scalar(scalar, dtype)).map(Cow::Owned),
+        }
+    }
+}
+
+/// Refuses a dtype that no kernel here takes.
+pub(crate) fn check_supported(op: Op, dtype: DType) -> Result<()> {
+    if SUPPORTED.contains(&dtype) { Ok(()) } else { Err(op.unsupported(dtype, &SUPPORTED)) }
+}
+
+/// The dtype in which an operator of two operands computes.
+///
+/// # Errors
+/// [`ErrorKind::DType`] for a dtype that isn't supported, [`ErrorKind::Value`] for a whole number
+/// that the dtype can't hold.
+pub(crate) fn common(op: Op, a: Operand<'_>, b: Operand<'_>) -> Result<DType> {
+    for operand in [a, b] {
+        if let Operand::Tensor(tensor) = operand {
+            check_supported(op, tensor.dtype())?;
+        }
+    }
+    let dtype = match (a, b) {
+        (Operand::Tensor(a), Operand::Tensor(b)) => a.dtype().promote(b.dtype()),
+        (Operand::Tensor(t), Operand::Scalar(s)) | (Operand::Scalar(s), Operand::Tensor(t)) => {
+            t.dtype().promote_scalar(s)
+        }
+        (Operand::Scalar(a), Operand::Scalar(b)) => a.dtype().promote_scalar(b),
+    };
+    check_supported(op, dtype)?;
+    for operand in [a, b] {
+        if let Operand::Scalar(scalar) = operand {
+            op.at(scalar.check(dtype))?;
+        }
+    }
+    Ok(dtype)
+}
+
+/// The dtype in which a function of floats computes.
+pub(crate) fn floating(dtype: DType) -> DType {
+    match dtype.is_integral() || dtype == DType::Bool {
+        true => DType::DEFAULT_FLOAT,
+        false => dtype,
+    }
+}
+
+/// The dtype of a sum.
+pub(crate) fn summed(dtype: DType) -> DType {
+    if dtype == DType::Bool { DType::DEFAULT_INT } else { dtype }
+}
+
+/// Whether a tensor of `from` may be written into one of `to`: not if the kind gets lost.
+///
+/// # Errors
+/// [`ErrorKind::DType`].
+pub(crate) fn check_assignable(op: Op, from: DType, to: DType) -> Result<()> {
+    if from.promote(to).kind() == to.kind() {
+        return Ok(());
+    }
+    Err(lossy(op, from, to))
+}
+
+#[cold]
+fn lossy(op: Op, from: DType, to: DType) -> Error {
+    op.error(
+        ErrorKind::DType,
+        format!(
+            "can't write {from} elements into a {to} tensor without losing what they are; convert \
+             them with aten::to"
+        ),
+    )
+}

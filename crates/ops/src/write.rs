@@ -1,0 +1,40 @@
+//! Writing into tensors that exist: what `x[...] = y` comes to.
+
+use keyfold_core::{Result, Scalar};
+use keyfold_dispatch::Kernel;
+use keyfold_tensor::Tensor;
+
+use crate::op::{Op, Registrar};
+use crate::promote::{Operand, check_assignable};
+
+/// Writes `source`, converted and broadcast, into the memory of `target`.
+///
+/// # Errors
+/// [`keyfold_core::ErrorKind::DType`] where the kind of the elements would get lost, and as
+/// [`Tensor::copy_from`].
+pub(crate) fn assign(op: Op, target: &Tensor, source: &Tensor) -> Result<Tensor> {
+    check_assignable(op, source.dtype(), target.dtype())?;
+    if op.is_meta() {
+        op.at(source.broadcast_to(target.shape()))?;
+        return Ok(target.clone());
+    }
+    let source = Operand::from(source).to_tensor(op, target.dtype())?;
+    // SAFETY: the schema says that the operator writes to this argument, so the caller, in
+    // whichever language, gave its memory up for the time of the call; no slice of it is alive here.
+    op.at(unsafe { target.copy_from(&source) })?;
+    Ok(target.clone())
+}
+
+fn fill(op: Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
+    assign(op, target, &op.at(Tensor::from_scalar(value, target.dtype()))?)
+}
+
+/// Defines these operators in a dispatcher.
+pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
+    ops.op("aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)", |op| {
+        Kernel::typed(move |x: &Tensor, source: &Tensor| assign(op, x, source))
+    })?;
+    ops.op("aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", |op| {
+        Kernel::typed(move |x: &Tensor, value: Scalar| fill(op, x, value))
+    })
+}

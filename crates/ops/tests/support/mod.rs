@@ -1,0 +1,197 @@
+//! What the tests of the operators share: calls, random tensors, and a naive array to compare with.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::OnceLock;
+
+use keyfold_core::{DType, Device, ErrorKind, Result, Scalar};
+use keyfold_dispatch::Dispatcher;
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use proptest::prelude::*;
+
+pub const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::I64, DType::Bool];
+
+pub fn dispatcher() -> &'static Dispatcher<Value> {
+    static SHARED: OnceLock<Dispatcher<Value>> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let dispatcher = Dispatcher::new();
+        keyfold_ops::register(&dispatcher).unwrap();
+        dispatcher
+    })
+}
+
+/// Calls `aten::name`.
+pub fn call(name: &str, args: &[ValueRef<'_>]) -> Result<Tensor> {
+    dispatcher().call(&format!("aten::{name}"), args)?.into_tensor()
+}
+
+/// Calls an operator of tensors only.
+pub fn on(name: &str, tensors: &[&Tensor]) -> Result<Tensor> {
+    let args: Vec<ValueRef<'_>> = tensors.iter().map(|t| ValueRef::Tensor(t)).collect();
+    call(name, &args)
+}
+
+/// Asserts that it failed that way, and that the message has all these parts.
+#[track_caller]
+pub fn fails(result: Result<Tensor>, kind: ErrorKind, parts: &[&str]) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    for part in parts {
+        assert!(error.message().contains(part), "no {part:?} in: {error}");
+    }
+}
+
+pub fn floats(items: &[f64]) -> Tensor {
+    Tensor::from_slice(items, &[items.len()]).unwrap()
+}
+
+pub fn ints(items: &[i64]) -> Tensor {
+    Tensor::from_slice(items, &[items.len()]).unwrap()
+}
+
+pub fn bools(items: &[bool]) -> Tensor {
+    Tensor::from_slice(items, &[items.len()]).unwrap()
+}
+
+/// Every index of a shape, in row-major order.
+pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    for &size in shape {
+        all = all
+            .into_iter()
+            .flat_map(|index: Vec<usize>| (0..size).map(move |i| [index.as_slice(), &[i]].concat()))
+            .collect();
+    }
+    all
+}
+
+/// A tensor's elements as floats, in row-major order, read one index at a time.
+pub fn values(tensor: &Tensor) -> Vec<f64> {
+    indices(tensor.shape()).iter().map(|i| tensor.get_scalar(i).unwrap().as_f64()).collect()
+}
+
+/// The element of a tensor that a result's index broadcasts from.
+pub fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
+    let skipped = index.len() - tensor.ndim();
+    let own: Vec<usize> =
+        index[skipped..].iter().zip(&**tensor.shape()).map(|(i, n)| i % n).collect();
+    tensor.get_scalar(&own).unwrap().as_f64()
+}
+
+/// Asserts equality up to so many units in the last place of the dtype; NaN equals NaN.
+#[track_caller]
+pub fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
+    let epsilon = if tensor.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+    let got = values(tensor);
+    assert_eq!(got.len(), expected.len(), "{tensor:?}");
+    for (got, expected) in got.iter().zip(expected) {
+        let same = got == expected
+            || got.is_nan() && expected.is_nan()
+            || (got - expected).abs() <= ulps * epsilon * expected.abs().max(1.0);
+        assert!(same, "{got} is not {expected} in {tensor:?}");
+    }
+}
+
+/// The same tensor without data: shape, strides and dtype on meta.
+pub fn to_meta(tensor: &Tensor) -> Tensor {
+    use keyfold_core::layout::bounds;
+    let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
+    let low: isize = shape
+        .iter()
+        .zip(&strides)
+        .map(|(n, s)| if *n > 0 { (*n as isize - 1) * s.min(&0) } else { 0 })
+        .sum();
+    let offset = if tensor.numel() == 0 { 0 } else { low.unsigned_abs() };
+    let len = bounds(&shape, &strides, offset).unwrap().map_or(0, |(_, last)| last + 1);
+    let buffer = Tensor::meta(&[len], tensor.dtype()).unwrap().into_buffer();
+    Tensor::from_parts(buffer, shape, strides, offset).unwrap()
+}
+
+/// Asserts that a result is fresh memory as it should be: contiguous, without grad, on that device.
+#[track_caller]
+pub fn assert_fresh(tensor: &Tensor, device: Device) {
+    use keyfold_core::layout::contiguous_strides;
+    assert_eq!(*tensor.strides(), contiguous_strides(tensor.shape()));
+    assert_eq!((tensor.offset(), tensor.device()), (0, device));
+    assert!(!tensor.requires_grad());
+}
+
+/// A contiguous tensor of whole numbers from -8 to 8 that every dtype can hold (bool: not zero).
+pub fn small(shape: Vec<usize>, dtype: DType) -> impl Strategy<Value = Tensor> {
+    let count = shape.iter().product();
+    proptest::collection::vec(-8_i64..9, count..=count).prop_map(move |items| {
+        let whole = Tensor::from_vec(items, &shape).unwrap();
+        call("to", &[ValueRef::Tensor(&whole), ValueRef::DType(dtype)]).unwrap()
+    })
+}
+
+/// Another layout of the same shape: gaps, reversed or transposed in memory.
+pub fn scramble(tensor: &Tensor, seed: u64) -> Tensor {
+    let mut layout: Vec<i64> = (0..tensor.ndim() as i64).collect();
+    if seed & 1 == 1 {
+        layout.reverse();
+    }
+    let mut wide: Vec<usize> = layout.iter().map(|d| tensor.shape()[*d as usize]).collect();
+    let gap = seed & 2 == 2 && !wide.is_empty();
+    if gap {
+        let last = wide.len() - 1;
+        wide[last] = wide[last] * 2 + 1;
+    }
+    let mut view = Tensor::zeros(&wide, tensor.dtype(), tensor.device()).unwrap();
+    if gap {
+        view = view.slice(-1, Some(1), None, 2).unwrap();
+    }
+    view = view.permute(&layout).unwrap();
+    if seed & 4 == 4 {
+        view = view.flip(&layout).unwrap();
+    }
+    // SAFETY: nobody else has the fresh memory.
+    unsafe { view.copy_from(tensor).unwrap() };
+    view
+}
+
+pub fn dtype() -> impl Strategy<Value = DType> {
+    proptest::sample::select(&DTYPES[..])
+}
+
+/// Shapes of up to three dimensions, empty ones among them.
+pub fn shape() -> impl Strategy<Value = Vec<usize>> {
+    proptest::collection::vec(0_usize..5, 0..4)
+}
+
+/// A tensor of any of the four dtypes in any layout.
+pub fn any_tensor() -> impl Strategy<Value = Tensor> {
+    (shape(), dtype(), 0_u64..8).prop_flat_map(|(shape, dtype, seed)| {
+        small(shape, dtype).prop_map(move |t| scramble(&t, seed))
+    })
+}
+
+/// Two tensors, of any dtypes and layouts, that broadcast.
+pub fn any_pair() -> impl Strategy<Value = (Tensor, Tensor)> {
+    (shape(), any::<[u8; 2]>(), dtype(), dtype(), 0_u64..8, 0_u64..8).prop_flat_map(
+        |(shape, ones, a, b, seed_a, seed_b)| {
+            let variant = |bits: u8| {
+                // The low bits say where the size is 1, the high ones how many dimensions go.
+                let mut shape = shape.clone();
+                for (i, size) in shape.iter_mut().enumerate() {
+                    if bits >> i & 1 == 1 {
+                        *size = 1;
+                    }
+                }
+                shape.split_off(usize::from(bits >> 6).min(shape.len()))
+            };
+            (
+                small(variant(ones[0]), a).prop_map(move |t| scramble(&t, seed_a)),
+                small(variant(ones[1]), b).prop_map(move |t| scramble(&t, seed_b)),
+            )
+        },
+    )
+}
+
+pub fn scalar() -> impl Strategy<Value = Scalar> {
+    prop_oneof![
+        any::<bool>().prop_map(Scalar::Bool),
+        (-5_i64..6).prop_map(Scalar::Int),
+        (-5_i64..6).prop_map(|i| Scalar::Float(i as f64 / 2.0)),
+    ]
+}

@@ -1,0 +1,305 @@
+//! Which objects count as tensors, which keys they bring, and whose library they are of.
+//!
+//! keyfold's own tensors and NumPy's arrays are told by their exact type. Other
+//! classes come from `register_array_type`; the register holds its types, so a
+//! type's address stands for it without being used again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
+use keyfold_tensor::Tensor;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::errors::{IntoPyResult, from_pyerr};
+use crate::keys::keyset_from;
+use crate::numpy_array;
+use crate::tensor::PyTensor;
+
+/// The libraries of a call's arrays. Decides what its results are wrapped in.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Caller(u8);
+
+impl Caller {
+    pub(crate) const NONE: Caller = Caller(0);
+    pub(crate) const TENSOR: Caller = Caller(1);
+    pub(crate) const NUMPY: Caller = Caller(2);
+    pub(crate) const OTHER: Caller = Caller(4);
+
+    #[inline(always)]
+    pub(crate) fn with(self, other: Caller) -> Caller {
+        Caller(self.0 | other.0)
+    }
+
+    pub(crate) fn has(self, other: Caller) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether results go back as NumPy arrays: NumPy beside keyfold's own gives keyfold's own.
+    #[inline(always)]
+    pub(crate) fn wants_numpy(self) -> bool {
+        self == Caller::NUMPY
+    }
+}
+
+static TENSOR_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+static ARRAY_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the type objects that the call path compares with. Called once, at import.
+pub(crate) fn init(py: Python<'_>) {
+    TENSOR_TYPE.store(py.get_type::<PyTensor>().as_ptr().cast(), Ordering::Release);
+    ARRAY_TYPE.store(numpy_array::array_type(py), Ordering::Release);
+}
+
+/// Whether the object is exactly a `keyfold.Tensor`.
+///
+/// # Safety
+/// `object` is a live object.
+#[inline(always)]
+pub(crate) unsafe fn is_tensor(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: as for the caller.
+    let kind = unsafe { ffi::Py_TYPE(object) };
+    kind == TENSOR_TYPE.load(Ordering::Relaxed)
+}
+
+/// Whether the object is exactly a `numpy.ndarray`.
+///
+/// # Safety
+/// `object` is a live object.
+#[inline(always)]
+pub(crate) unsafe fn is_ndarray(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: as for the caller.
+    let kind = unsafe { ffi::Py_TYPE(object) };
+    kind == ARRAY_TYPE.load(Ordering::Relaxed)
+}
+
+/// The tensor inside a `keyfold.Tensor`.
+///
+/// # Safety
+/// `object` is exactly a `keyfold.Tensor`, alive for `'a`.
+#[inline(always)]
+pub(crate) unsafe fn tensor_of<'a>(object: *mut ffi::PyObject) -> &'a Tensor {
+    // SAFETY: the type was checked by the caller; the class is frozen, so a shared reference to
+    // its content needs no borrow flag, and it lives as long as the object.
+    unsafe {
+        let py = Python::assume_attached();
+        let object = Borrowed::from_ptr(py, object);
+        let tensor: &Tensor = &object.cast_unchecked::<PyTensor>().get().tensor;
+        &*std::ptr::from_ref(tensor)
+    }
+}
+
+/// The tag and library of one of the two kinds that the call path knows by type; `None` otherwise.
+///
+/// # Safety
+/// `object` is a live object, and the GIL is held.
+#[inline(always)]
+pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<(Tag, Caller)> {
+    // SAFETY: as for the caller; each reader follows its type check.
+    unsafe {
+        if is_tensor(object) {
+            return Some((tensor_of(object).tag(), Caller::TENSOR));
+        }
+        if is_ndarray(object) {
+            let zero_dim = numpy_array::look(object)?;
+            return Some((Tag::new(CPU, Device::CPU, zero_dim), Caller::NUMPY));
+        }
+    }
+    None
+}
+
+const CPU: DispatchKeySet = DispatchKeySet::EMPTY.insert(DispatchKey::CPU);
+
+/// Where a registered class's keys come from.
+enum Keys {
+    Fixed(DispatchKeySet),
+    Function(Py<PyAny>),
+}
+
+struct Registered {
+    class: Py<PyType>,
+    keys: Keys,
+    wrap: Option<Py<PyAny>>,
+}
+
+/// Registered classes by the address of their type object, which the entry keeps alive.
+static REGISTERED: RwLock<Option<HashMap<usize, Arc<Registered>>>> = RwLock::new(None);
+
+fn registered(object: &Bound<'_, PyAny>) -> Option<Arc<Registered>> {
+    let table = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let table = table.as_ref()?;
+    if let Some(found) = table.get(&(object.get_type_ptr() as usize)) {
+        return Some(Arc::clone(found));
+    }
+    // A subclass: the nearest registered class in its order of inheritance.
+    object.get_type().mro().iter().find_map(|base| table.get(&(base.as_ptr() as usize)).cloned())
+}
+
+/// Makes the instances of a class count as tensors.
+///
+/// Args:
+///     type: the class. Instances of its subclasses count as well.
+///     keys: their dispatch keys (a set, a key or a name), or a function from an instance to them.
+///     wrap: makes an instance out of a `keyfold.Tensor`, for the results of native kernels;
+///         without it such results stay keyfold's tensors.
+///
+/// Raises:
+///     TypeError: `type` is no class, or a class that has its keys built in.
+#[pyfunction]
+#[pyo3(signature = (r#type, keys, *, wrap=None))]
+pub(crate) fn register_array_type(
+    r#type: Bound<'_, PyType>,
+    keys: &Bound<'_, PyAny>,
+    wrap: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    let class = r#type;
+    let pointer: *mut ffi::PyTypeObject = class.as_ptr().cast();
+    if pointer == TENSOR_TYPE.load(Ordering::Relaxed)
+        || pointer == ARRAY_TYPE.load(Ordering::Relaxed)
+    {
+        return Err(PyTypeError::new_err(format!("the keys of {class} are built in")));
+    }
+    let keys = match keyset_from(keys) {
+        Ok(set) if set.is_empty() => {
+            return Err(PyValueError::new_err(format!("{class} needs at least one dispatch key")));
+        }
+        Ok(set) => Keys::Fixed(set),
+        Err(_) if keys.is_callable() => Keys::Function(keys.clone().unbind()),
+        Err(error) => return Err(error),
+    };
+    let entry = Arc::new(Registered { class: class.unbind(), keys, wrap });
+    let old = {
+        let mut table = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+        table.get_or_insert_default().insert(pointer as usize, entry)
+    };
+    // Outside the lock: the old function's destructor may run anything.
+    drop(old);
+    Ok(())
+}
+
+/// The tag and library of any object that counts as a tensor; `None` for any other.
+///
+/// # Errors
+/// An array that is refused, with the reason; what a class's key function raises.
+#[cold]
+pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
+    // SAFETY: a bound object is alive and the GIL held.
+    if let Some(found) = unsafe { look_fast(object.as_ptr()) } {
+        return Ok(Some(found));
+    }
+    if let Some(entry) = registered(object) {
+        let keys = match &entry.keys {
+            Keys::Fixed(keys) => *keys,
+            Keys::Function(function) => function
+                .bind(object.py())
+                .call1((object,))
+                .and_then(|keys| keyset_from(&keys))
+                .map_err(from_pyerr)?,
+        };
+        let device = keys.backend().and_then(DispatchKey::device_type);
+        return Ok(Some(match device {
+            Some(kind) => (Tag::new(keys, Device::new(kind, 0), false), Caller::OTHER),
+            None => (Tag::keys_only(keys), Caller::OTHER),
+        }));
+    }
+    if let Ok(tensor) = object.cast::<PyTensor>() {
+        return Ok(Some((tensor.get().tensor.tag(), Caller::TENSOR)));
+    }
+    if numpy_array::is_array(object) {
+        return subclass(object).map(Some);
+    }
+    if is_numpy_scalar(object) {
+        let array = numpy_array::as_array(object)?;
+        // SAFETY: `as_array` gives an ndarray, held here.
+        return match unsafe { numpy_array::look(array.as_ptr()) } {
+            Some(zero_dim) => Ok(Some((Tag::new(CPU, Device::CPU, zero_dim), Caller::NUMPY))),
+            None => Err(numpy_array::refusal(&array)),
+        };
+    }
+    Ok(None)
+}
+
+/// An ndarray that the fast look didn't take: of a subclass, or of a dtype that isn't ours.
+fn subclass(array: &Bound<'_, PyAny>) -> Result<(Tag, Caller)> {
+    for base in array.get_type().mro().iter() {
+        let name = base.cast::<PyType>().ok().and_then(|t| t.qualname().ok());
+        let name = name.map(|n| n.to_string()).unwrap_or_default();
+        let hint = match name.as_str() {
+            "MaskedArray" => "its mask would be lost; pass x.filled(...) or x.data",
+            "matrix" => "its operators differ from an array's; pass np.asarray(x)",
+            _ => continue,
+        };
+        return Err(Error::new(
+            ErrorKind::Binding,
+            format!("a numpy.{name} isn't taken as an array: {hint}"),
+        ));
+    }
+    // SAFETY: an ndarray (the caller checked), alive while bound.
+    match unsafe { numpy_array::look(array.as_ptr()) } {
+        Some(zero_dim) => Ok((Tag::new(CPU, Device::CPU, zero_dim), Caller::NUMPY)),
+        None => Err(numpy_array::refusal(array)),
+    }
+}
+
+/// Whether the object is a NumPy scalar such as `numpy.float64(1)`: 0-dim data.
+pub(crate) fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> bool {
+    let bases = object.get_type().mro();
+    bases.iter().any(|base| {
+        base.cast::<PyType>().is_ok_and(|base| {
+            base.qualname().is_ok_and(|n| n == "generic")
+                && base.module().is_ok_and(|m| m == "numpy")
+        })
+    })
+}
+
+/// The keys of an object that counts as a tensor.
+pub(crate) fn keys_of(object: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> {
+    match look(object).py(object.py())? {
+        Some((tag, _)) => Ok(tag.keys()),
+        None => Err(PyTypeError::new_err(format!(
+            "{} is no tensor and no array that keyfold knows",
+            object.get_type().name()?
+        ))),
+    }
+}
+
+/// A tensor view of any object that counts as a tensor, which keeps the object alive.
+pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+    if let Ok(tensor) = object.cast::<PyTensor>() {
+        return Ok(tensor.get().tensor.clone());
+    }
+    if numpy_array::is_array(object) {
+        return numpy_array::view(object);
+    }
+    if is_numpy_scalar(object) {
+        return numpy_array::view(&numpy_array::as_array(object)?);
+    }
+    crate::dlpack::import(object).map_err(from_pyerr)
+}
+
+/// A result of a native kernel in the class of an argument that isn't keyfold's or NumPy's.
+pub(crate) fn wrap_like<'py>(
+    like: &Bound<'py, PyAny>,
+    tensor: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = like.py();
+    match registered(like).as_ref().and_then(|entry| entry.wrap.as_ref()) {
+        Some(wrap) => wrap.bind(py).call1((tensor,)),
+        None => Ok(tensor),
+    }
+}
+
+/// The registered classes' names, for error messages.
+pub(crate) fn known_names(py: Python<'_>) -> Vec<String> {
+    let table = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let mut names = vec!["keyfold.Tensor".to_owned(), "numpy.ndarray".to_owned()];
+    for entry in table.iter().flat_map(HashMap::values) {
+        names.extend(entry.class.bind(py).fully_qualified_name().map(|n| n.to_string()));
+    }
+    names
+}

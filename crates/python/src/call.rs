@@ -1,0 +1,334 @@
+//! The call path from Python: bind, look at the arguments, select, call, finish.
+//!
+//! Everything here works on borrowed references, in the order of the caller's
+//! arguments, and allocates nothing for a call that gives every argument by
+//! position to a Python kernel.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::schema::Type;
+use keyfold_dispatch::{CallContext, DispatchKeySet, Kernel, Tag, with_ambient};
+use keyfold_tensor::Value;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::arrays::{self, Caller};
+use crate::errors::{from_pyerr, to_pyerr};
+use crate::guards;
+use crate::native;
+use crate::operator::PyOperator;
+use crate::pykernel;
+use crate::results;
+use crate::tensor;
+
+/// Parameters that are bound without an allocation.
+const INLINE: usize = 12;
+
+/// How to choose the kernel, once the arguments are known.
+pub(crate) trait Choose {
+    /// Runs `call` with the kernel for a call whose arguments bring `tag`.
+    fn choose<R>(
+        &self,
+        operator: &PyOperator,
+        tag: Tag,
+        call: impl FnOnce(&CallContext<'_, Value>, &Kernel<Value>) -> Result<R>,
+    ) -> Result<R>;
+
+    /// Whether the set comes from the arguments, so that their devices must agree.
+    const COMPUTED: bool;
+}
+
+/// An ordinary call.
+pub(crate) struct Computed;
+
+impl Choose for Computed {
+    const COMPUTED: bool = true;
+
+    #[inline(always)]
+    fn choose<R>(
+        &self,
+        operator: &PyOperator,
+        tag: Tag,
+        call: impl FnOnce(&CallContext<'_, Value>, &Kernel<Value>) -> Result<R>,
+    ) -> Result<R> {
+        operator.operator.call_with(tag.keys(), call)
+    }
+}
+
+/// A redispatch with a set taken as given.
+pub(crate) struct Given(pub(crate) DispatchKeySet);
+
+impl Choose for Given {
+    const COMPUTED: bool = false;
+
+    #[inline(always)]
+    fn choose<R>(
+        &self,
+        operator: &PyOperator,
+        _tag: Tag,
+        call: impl FnOnce(&CallContext<'_, Value>, &Kernel<Value>) -> Result<R>,
+    ) -> Result<R> {
+        operator.operator.redispatch_with(self.0, call)
+    }
+}
+
+/// Calls an operator with a C array of arguments: positional ones, then those that `keywords`
+/// names. Gives a new reference, or null with an exception set.
+///
+/// # Safety
+/// `args` has as many live objects as `nargs` plus the names; `keywords` is null or a tuple of
+/// strings; the GIL is held.
+#[inline(always)]
+pub(crate) unsafe fn call(
+    operator: &PyOperator,
+    args: *const *mut ffi::PyObject,
+    nargs: usize,
+    keywords: *mut ffi::PyObject,
+    choose: &impl Choose,
+) -> *mut ffi::PyObject {
+    // SAFETY: as for the caller.
+    let run = || unsafe { call_inner(operator, args, nargs, keywords, choose) };
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(object)) => object,
+        Ok(Err(error)) => raise(error),
+        Err(panic) => raise(Error::new(
+            ErrorKind::KernelPanic,
+            format!("{} panicked: {}", operator.operator.name(), native::panic_text(&*panic)),
+        )),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn raise(error: Error) -> *mut ffi::PyObject {
+    Python::attach(|py| to_pyerr(py, error).restore(py));
+    std::ptr::null_mut()
+}
+
+#[inline(always)]
+unsafe fn call_inner(
+    operator: &PyOperator,
+    args: *const *mut ffi::PyObject,
+    nargs: usize,
+    keywords: *mut ffi::PyObject,
+    choose: &impl Choose,
+) -> Result<*mut ffi::PyObject> {
+    let count = operator.params.all.len();
+    let given = match keywords.is_null() {
+        true => nargs,
+        // SAFETY: a tuple, by the contract.
+        false => nargs + unsafe { ffi::PyTuple_Size(keywords) as usize },
+    };
+    let args: &[*mut ffi::PyObject] = if given == 0 {
+        &[]
+    } else {
+        // SAFETY: as many objects as that, by the contract.
+        unsafe { std::slice::from_raw_parts(args, given) }
+    };
+    if keywords.is_null() && nargs == count && count == operator.params.positional {
+        // SAFETY: one live object per parameter.
+        return unsafe { with_bound(operator, args, choose) };
+    }
+    // SAFETY: as for the caller.
+    unsafe { bind_and_call(operator, args, keywords, count, choose) }
+}
+
+#[inline(never)]
+unsafe fn bind_and_call(
+    operator: &PyOperator,
+    args: &[*mut ffi::PyObject],
+    keywords: *mut ffi::PyObject,
+    count: usize,
+    choose: &impl Choose,
+) -> Result<*mut ffi::PyObject> {
+    let mut inline = [std::ptr::null_mut(); INLINE];
+    let mut heap = Vec::new();
+    let slots = if count <= INLINE {
+        &mut inline[..count]
+    } else {
+        heap.resize(count, std::ptr::null_mut());
+        &mut heap[..]
+    };
+    // SAFETY: as for the caller; defaults live as long as the operator object, which is held.
+    unsafe {
+        operator.params.bind(&operator.operator, args, keywords, slots)?;
+        with_bound(operator, slots, choose)
+    }
+}
+
+#[inline(always)]
+unsafe fn with_bound(
+    operator: &PyOperator,
+    objects: &[*mut ffi::PyObject],
+    choose: &impl Choose,
+) -> Result<*mut ffi::PyObject> {
+    // SAFETY: one live object per parameter, the GIL held, by the contract.
+    let (tag, caller) = unsafe { operator.params.inspect(&operator.operator, objects) }?;
+    if choose.is_checked() && tag.is_mixed() {
+        check_devices(operator, objects)?;
+    }
+    // SAFETY: the GIL is held, by the contract.
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: as above.
+    let run = || unsafe { select_and_run(operator, objects, tag, caller, choose) };
+    match guards::ambient(py) {
+        Ok(None) => run(),
+        Ok(Some((include, exclude))) => with_ambient(include, exclude, run),
+        Err(error) => Err(from_pyerr(error)),
+    }
+}
+
+/// Whether devices must agree, as a method, so that it reads at the place of use.
+trait Checked {
+    fn is_checked(&self) -> bool;
+}
+
+impl<C: Choose> Checked for C {
+    #[inline(always)]
+    fn is_checked(&self) -> bool {
+        C::COMPUTED
+    }
+}
+
+#[inline(always)]
+unsafe fn select_and_run(
+    operator: &PyOperator,
+    objects: &[*mut ffi::PyObject],
+    tag: Tag,
+    caller: Caller,
+    choose: &impl Choose,
+) -> Result<*mut ffi::PyObject> {
+    choose.choose(operator, tag, |context, kernel| {
+        // SAFETY: as for the caller.
+        unsafe {
+            match pykernel::find(kernel) {
+                Some(python) => {
+                    let result = python.call_objects(context, &operator.params, objects)?;
+                    finish(operator, context, kernel, result, objects, caller)
+                }
+                None => native::call(context, kernel, &operator.params, objects, caller),
+            }
+        }
+    })
+}
+
+/// Checks what a Python kernel returned, and puts it in the caller's library.
+///
+/// # Safety
+/// `result` is a new reference, which is taken over; `objects` are live; the GIL is held.
+#[inline(always)]
+unsafe fn finish(
+    operator: &PyOperator,
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    result: *mut ffi::PyObject,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
+    // SAFETY: as for the caller.
+    unsafe {
+        if operator.returns_tensor {
+            let is_tensor = arrays::is_tensor(result);
+            if is_tensor && !caller.wants_numpy() {
+                return Ok(result);
+            }
+            if !is_tensor
+                && !caller.has(Caller::TENSOR)
+                && caller.has(Caller::NUMPY)
+                && arrays::is_ndarray(result)
+            {
+                return Ok(result);
+            }
+        }
+        finish_slowly(context, kernel, result, objects, caller)
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn finish_slowly(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    result: *mut ffi::PyObject,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
+    Python::attach(|py| {
+        // SAFETY: a new reference, taken over.
+        let result = unsafe { Bound::from_owned_ptr(py, result) };
+        let returns = &context.operator().schema().returns;
+        let wrong = || {
+            context.operator().wrong_return(kernel, &crate::foreign::describe_object(&result))
+        };
+        let one = |item: &Bound<'_, PyAny>, ty: &Type| -> Result<Py<PyAny>> {
+            match native::item_fits(item, ty)? {
+                true => in_callers_library(item, ty, objects, caller).map(Bound::unbind),
+                false => Err(wrong()),
+            }
+        };
+        match &returns[..] {
+            [] if result.is_none() => Ok(result.into_ptr()),
+            [] => Err(wrong()),
+            [only] => Ok(one(&result, &only.ty)?.into_ptr()),
+            many => {
+                let items = native::sequence(&result, many.len()).ok_or_else(wrong)?;
+                let items: Result<Vec<_>> =
+                    items.iter().zip(many).map(|(item, r)| one(item, &r.ty)).collect();
+                let tuple = pyo3::types::PyTuple::new(py, items?).map_err(from_pyerr)?;
+                Ok(tuple.into_ptr())
+            }
+        }
+    })
+}
+
+/// A kernel's result in the library that the call's arrays are of: NumPy in, NumPy out.
+fn in_callers_library<'py>(
+    item: &Bound<'py, PyAny>,
+    ty: &Type,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<Bound<'py, PyAny>> {
+    let py = item.py();
+    if let (Type::List(inner, _), Ok(list)) = (ty, item.cast::<pyo3::types::PyList>()) {
+        if ty.carries_tensors() {
+            for at in 0..list.len() {
+                let element = list.get_item(at).map_err(from_pyerr)?;
+                let element = in_callers_library(&element, inner, objects, caller)?;
+                list.set_item(at, element).map_err(from_pyerr)?;
+            }
+        }
+        return Ok(item.clone());
+    }
+    if !ty.carries_tensors() || item.is_none() || caller == Caller::OTHER {
+        return Ok(item.clone());
+    }
+    // SAFETY: a bound object is alive.
+    let (is_tensor, is_array) =
+        unsafe { (arrays::is_tensor(item.as_ptr()), arrays::is_ndarray(item.as_ptr())) };
+    if caller.wants_numpy() && is_tensor {
+        // SAFETY: its type was just checked.
+        let view = unsafe { arrays::tensor_of(item.as_ptr()) }.clone();
+        return results::tensor_to_py(py, view, objects, caller).map_err(from_pyerr);
+    }
+    let foreign = !is_tensor && (is_array || arrays::is_numpy_scalar(item));
+    if caller.wants_numpy() && foreign && !is_array {
+        // A NumPy scalar where a Tensor is promised: 0-dim.
+        return crate::numpy_array::as_array(item);
+    }
+    if !caller.wants_numpy() && foreign {
+        let tensor = tensor::wrap(py, arrays::view(item)?).map_err(from_pyerr)?;
+        return Ok(tensor.into_any());
+    }
+    Ok(item.clone())
+}
+
+/// The devices of bound arguments against the operator's policy.
+#[cold]
+fn check_devices(operator: &PyOperator, objects: &[*mut ffi::PyObject]) -> Result<()> {
+    Python::attach(|py| {
+        native::with_values(py, &operator.params, objects, |args| {
+            operator.operator.check_devices(args)
+        })?
+    })
+}

@@ -1,0 +1,202 @@
+//! Python objects as values of a schema's types, and values as Python objects.
+
+use keyfold_core::{Complex, Error, ErrorKind, Result};
+use keyfold_dispatch::DispatchKey;
+use keyfold_dispatch::Tag;
+use keyfold_dispatch::schema::{Literal, Type};
+use keyfold_tensor::Value;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use crate::arrays;
+use crate::dtype::{PyDType, PyDevice, device_from, dtype_from};
+use crate::errors::from_pyerr;
+use crate::foreign::Object;
+
+/// Whether an object that is no tensor fits a type, without converting it.
+///
+/// # Safety
+/// `object` is a live object, and the GIL is held.
+#[inline]
+pub(crate) unsafe fn fits_fast(object: *mut ffi::PyObject, ty: &Type) -> bool {
+    // SAFETY: type checks of a live object.
+    unsafe {
+        match ty {
+            Type::Float => ffi::PyFloat_CheckExact(object) != 0 || ffi::PyLong_CheckExact(object) != 0,
+            Type::Int => ffi::PyLong_CheckExact(object) != 0,
+            Type::Scalar => {
+                ffi::PyFloat_CheckExact(object) != 0
+                    || ffi::PyLong_CheckExact(object) != 0
+                    || ffi::PyBool_Check(object) != 0
+            }
+            Type::Bool => ffi::PyBool_Check(object) != 0,
+            Type::Str => ffi::PyUnicode_CheckExact(object) != 0,
+            Type::Optional(inner) => object == ffi::Py_None() || fits_fast(object, inner),
+            _ => false,
+        }
+    }
+}
+
+/// An object that is no tensor as a value of a type. `Ok(None)` where it doesn't fit.
+///
+/// # Errors
+/// What a conversion raises: an unknown device name, a number out of range.
+pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<Value>> {
+    Ok(match ty {
+        Type::Optional(_) if object.is_none() => Some(Value::None),
+        Type::Optional(inner) => value_from(object, inner)?,
+        Type::List(item, size) => return list_from(object, item, *size),
+        Type::Tensor => match arrays::look(object)? {
+            // SAFETY: a bound object is alive.
+            Some((tag, _)) => Some(unsafe { Object::value(object.as_ptr(), tag) }),
+            None => None,
+        },
+        Type::Scalar => scalar_from(object)?,
+        Type::Bool => bool_from(object),
+        Type::Int => int_from(object)?,
+        Type::Float => float_from(object)?,
+        Type::Complex => complex_from(object)?,
+        Type::Str | Type::Layout | Type::MemoryFormat => {
+            object.cast::<PyString>().ok().map(|text| Value::from(&*text.to_string_lossy()))
+        }
+        Type::Device if object.is_instance_of::<PyDevice>() || object.is_instance_of::<PyString>() => {
+            Some(Value::Device(device_from(object).map_err(from_pyerr)?))
+        }
+        Type::Device => None,
+        Type::ScalarType => dtype_from(object).ok().map(Value::DType),
+        // SAFETY: a bound object is alive.
+        Type::Generator => Some(unsafe { Object::value(object.as_ptr(), Tag::NONE) }),
+    })
+}
+
+fn bool_from(object: &Bound<'_, PyAny>) -> Option<Value> {
+    if let Ok(flag) = object.cast::<PyBool>() {
+        return Some(Value::Bool(flag.is_true()));
+    }
+    numpy_scalar(object, "bool").and_then(|flag| flag.is_truthy().ok()).map(Value::Bool)
+}
+
+fn int_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
+    if object.is_instance_of::<PyBool>() || object.is_instance_of::<PyFloat>() {
+        return Ok(None);
+    }
+    if !object.is_instance_of::<PyInt>() && numpy_scalar(object, "integer").is_none() {
+        return Ok(None);
+    }
+    match object.extract::<i64>() {
+        Ok(number) => Ok(Some(Value::Int(number))),
+        Err(_) => match object.extract::<u64>() {
+            Ok(number) => Ok(Some(Value::UInt(number))),
+            Err(_) => Err(Error::new(
+                ErrorKind::Value,
+                format!("the integer {object} doesn't fit into 64 bits"),
+            )),
+        },
+    }
+}
+
+fn float_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
+    if let Ok(number) = object.cast::<PyFloat>() {
+        return Ok(Some(Value::Float(number.value())));
+    }
+    match int_from(object)? {
+        Some(Value::Int(number)) => Ok(Some(Value::Float(number as f64))),
+        Some(Value::UInt(number)) => Ok(Some(Value::Float(number as f64))),
+        _ => Ok(numpy_scalar(object, "floating")
+            .and_then(|number| number.extract::<f64>().ok())
+            .map(Value::Float)),
+    }
+}
+
+fn complex_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
+    if let Ok(number) = object.cast::<PyComplex>() {
+        return Ok(Some(Value::Complex(Complex::new(number.real(), number.imag()))));
+    }
+    Ok(match float_from(object)? {
+        Some(Value::Float(number)) => Some(Value::Complex(Complex::new(number, 0.0))),
+        _ => None,
+    })
+}
+
+fn scalar_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
+    if let Some(flag) = bool_from(object) {
+        return Ok(Some(flag));
+    }
+    if let Some(number) = int_from(object)? {
+        return Ok(Some(number));
+    }
+    if let Some(number) = float_from(object)? {
+        return Ok(Some(number));
+    }
+    complex_from(object)
+}
+
+/// The object, if it is a NumPy scalar of that branch of NumPy's scalar types.
+fn numpy_scalar<'a, 'py>(
+    object: &'a Bound<'py, PyAny>,
+    branch: &str,
+) -> Option<&'a Bound<'py, PyAny>> {
+    if !arrays::is_numpy_scalar(object) {
+        return None;
+    }
+    let class = object.py().import("numpy").and_then(|numpy| numpy.getattr(branch)).ok()?;
+    object.is_instance(&class).ok()?.then_some(object)
+}
+
+fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Result<Option<Value>> {
+    let is_sequence = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
+    if !is_sequence {
+        // One value stands for each element of a list of fixed size.
+        let Some(size) = size else { return Ok(None) };
+        return Ok(value_from(object, item)?.map(|each| Value::List(vec![each; size])));
+    }
+    let mut items = Vec::new();
+    for element in object.try_iter().map_err(from_pyerr)? {
+        match value_from(&element.map_err(from_pyerr)?, item)? {
+            Some(value) => items.push(value),
+            None => return Ok(None),
+        }
+    }
+    if size.is_some_and(|size| size != items.len() && !items.is_empty()) {
+        return Ok(None);
+    }
+    Ok(Some(Value::List(items)))
+}
+
+/// A schema's default as the object that a Python kernel gets.
+pub(crate) fn literal_to_py(py: Python<'_>, literal: &Literal, ty: &Type) -> PyResult<Py<PyAny>> {
+    let as_dtype = matches!(ty.without_optional(), Type::ScalarType);
+    Ok(match literal {
+        Literal::None => py.None(),
+        Literal::Bool(flag) => flag.into_pyobject(py)?.to_owned().into_any().unbind(),
+        Literal::Int(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Literal::Float(number) => number.into_pyobject(py)?.into_any().unbind(),
+        Literal::Str(text) => text.into_pyobject(py)?.into_any().unbind(),
+        Literal::Ident(name) if as_dtype => {
+            let name = name.into_pyobject(py)?;
+            Bound::new(py, PyDType(dtype_from(&name)?))?.into_any().unbind()
+        }
+        Literal::Ident(name) => match literal.as_int() {
+            Some(number) if matches!(ty.without_optional(), Type::Int) => {
+                number.into_pyobject(py)?.into_any().unbind()
+            }
+            _ => name.into_pyobject(py)?.into_any().unbind(),
+        },
+        Literal::List(items) => {
+            let item = match ty.without_optional() {
+                Type::List(item, _) => item,
+                other => other,
+            };
+            let items: PyResult<Vec<_>> =
+                items.iter().map(|literal| literal_to_py(py, literal, item)).collect();
+            PyList::new(py, items?)?.into_any().unbind()
+        }
+    })
+}
+
+/// The backend key that a `Device?` argument brings.
+pub(crate) fn device_tag(object: &Bound<'_, PyAny>) -> Result<Tag> {
+    let device = device_from(object).map_err(from_pyerr)?;
+    Ok(Tag::keys_only(DispatchKey::from_device_type(device.kind()).into()))
+}

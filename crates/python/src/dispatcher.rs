@@ -1,0 +1,360 @@
+//! `keyfold.Dispatcher`: operators, kernels and calls by name.
+
+use keyfold_dispatch::schema::Schema;
+use keyfold_dispatch::{DefineOptions, Dispatcher, Kernel, Override, RegistrationKey, Stage};
+use keyfold_tensor::Value;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::errors::IntoPyResult;
+use crate::handle::PyHandle;
+use crate::keys::{keyset_from, registration_key_from};
+use crate::nativekernel::PyNativeKernel;
+use crate::operator::{self, PyKernelHandle, PyOperator};
+use crate::packet::{self, PyPacket};
+use crate::pykernel::{self, Style};
+
+/// Operators, their kernels, and the keys' fallbacks.
+///
+/// `keyfold.Dispatcher()` is an isolated one: nothing registered there is seen elsewhere, and its
+/// operators need no namespace. The functions of the `keyfold` module use the process's own.
+#[pyclass(name = "Dispatcher", module = "keyfold", frozen, weakref)]
+pub(crate) struct PyDispatcher {
+    pub(crate) dispatcher: Dispatcher<Value>,
+    /// The namespaces, made when first asked for. They hold a dispatcher object of their own
+    /// without namespaces, so that the two don't keep each other alive.
+    ops: PyOnceLock<Py<PyAny>>,
+}
+
+impl PyDispatcher {
+    fn over(dispatcher: Dispatcher<Value>) -> Self {
+        PyDispatcher { dispatcher, ops: PyOnceLock::new() }
+    }
+
+    fn handle(&self, py: Python<'_>, handle: keyfold_dispatch::Handle<Value>) -> PyHandle {
+        PyHandle::new(handle, self.ops.get(py).map(|ops| ops.clone_ref(py)))
+    }
+
+    /// A name of a packet or an overload as the operator object it means.
+    fn find<'py>(&self, given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyOperator>> {
+        packet::operator_from(&self.dispatcher, given)
+    }
+}
+
+/// The process's own dispatcher.
+#[pyfunction]
+pub(crate) fn _default_dispatcher() -> PyDispatcher {
+    PyDispatcher::over(keyfold::dispatcher().clone())
+}
+
+/// The mark of a mode that has nothing to do for an operator: calls pass the key by.
+///
+/// Registered like a kernel, `impl(op, key, fallthrough)`, or by calling it: `fallthrough(op, key)`.
+#[pyclass(name = "Fallthrough", module = "keyfold", frozen)]
+pub(crate) struct PyFallthrough;
+
+#[pymethods]
+impl PyFallthrough {
+    /// Registers the mark at an operator's key and returns the handle.
+    fn __call__(
+        slf: Bound<'_, Self>,
+        op: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<PyHandle> {
+        let default = slf.py().import("keyfold._default")?.getattr("dispatcher")?;
+        let default = default.cast::<PyDispatcher>()?;
+        default.get().implement(slf.py(), op, key, slf.as_any(), false, "error")
+    }
+
+    fn __repr__(&self) -> &'static str {
+        "keyfold.fallthrough"
+    }
+
+    fn __reduce__(&self) -> &'static str {
+        "fallthrough"
+    }
+}
+
+/// A kernel from whatever a user registers.
+fn kernel_from(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel<Value>> {
+    if function.is_instance_of::<PyFallthrough>() {
+        return Ok(Kernel::fallthrough());
+    }
+    if let Ok(native) = function.cast::<PyNativeKernel>() {
+        return PyNativeKernel::kernel(native);
+    }
+    pykernel::make(function, style)
+}
+
+fn style(with_keyset: bool) -> Style {
+    if with_keyset { Style::WithKeySet } else { Style::Plain }
+}
+
+#[pymethods]
+impl PyDispatcher {
+    #[new]
+    fn new() -> Self {
+        PyDispatcher::over(Dispatcher::new())
+    }
+
+    /// The operators by namespace: `dispatcher.ops.ns.name.overload`.
+    #[getter]
+    fn ops<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let ops = self.ops.get_or_try_init(py, || {
+            let inner = Bound::new(py, PyDispatcher::over(self.dispatcher.clone()))?;
+            let class = py.import("keyfold._ops")?.getattr("Ops")?;
+            Ok::<_, PyErr>(class.call1((inner,))?.unbind())
+        })?;
+        Ok(ops.bind(py).clone())
+    }
+
+    /// Defines an operator.
+    ///
+    /// Args:
+    ///     schema: `ns::name.overload(Tensor x, float k=2.0) -> Tensor`.
+    ///     mixed_devices: whether its arguments may live on different devices.
+    ///
+    /// Returns:
+    ///     A handle. The same schema again gives another one; the operator goes with the last.
+    ///
+    /// Raises:
+    ///     keyfold.SchemaError: the text doesn't parse; a caret shows where.
+    ///     keyfold.RegistrationError: the name is defined differently.
+    #[pyo3(signature = (schema, *, mixed_devices=false))]
+    fn define(&self, py: Python<'_>, schema: &str, mixed_devices: bool) -> PyResult<PyHandle> {
+        let schema = Schema::parse(schema).py(py)?;
+        let options = DefineOptions { mixed_devices };
+        let handle = py.detach(|| self.dispatcher.define_with(schema, options)).py(py)?;
+        Ok(self.handle(py, handle))
+    }
+
+    /// Registers a kernel at an operator's key.
+    #[pyo3(name = "_implement", signature = (op, key, function, with_keyset, r#override))]
+    fn implement(
+        &self,
+        py: Python<'_>,
+        op: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+        function: &Bound<'_, PyAny>,
+        with_keyset: bool,
+        r#override: &str,
+    ) -> PyResult<PyHandle> {
+        let key = registration_key_from(key)?;
+        let mode = r#override.parse::<Override>().py(py)?;
+        let kernel = kernel_from(function, style(with_keyset))?;
+        let done = if let Ok(name) = op.extract::<String>() {
+            py.detach(|| self.dispatcher.implement(&name, key, kernel, mode))
+        } else {
+            let operator = self.find(op)?;
+            let operator = operator.get().operator.clone();
+            py.detach(|| self.dispatcher.register_with(&operator, key, kernel, mode))
+        };
+        Ok(self.handle(py, done.py(py)?))
+    }
+
+    /// Registers a kernel, and defines `name(Tensor[] inputs) -> Tensor` if there is no such operator.
+    #[pyo3(signature = (name, key, kernel))]
+    fn register(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        key: &Bound<'_, PyAny>,
+        kernel: &Bound<'_, PyAny>,
+    ) -> PyResult<PyHandle> {
+        let key = registration_key_from(key)?;
+        let kernel = kernel_from(kernel, Style::Plain)?;
+        let handle = py.detach(|| self.dispatcher.register(name, key, kernel)).py(py)?;
+        Ok(self.handle(py, handle))
+    }
+
+    /// Registers `fn(op, keyset, args, kwargs)` as the kernel of every operator at a key.
+    #[pyo3(signature = (key, r#fn, *, r#override="error"))]
+    fn fallback(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        r#fn: &Bound<'_, PyAny>,
+        r#override: &str,
+    ) -> PyResult<PyHandle> {
+        let key = registration_key_from(key)?;
+        let mode = r#override.parse::<Override>().py(py)?;
+        let kernel = kernel_from(r#fn, Style::Fallback)?;
+        let handle = py.detach(|| self.dispatcher.fallback(key, kernel, mode)).py(py)?;
+        Ok(self.handle(py, handle))
+    }
+
+    /// Registers staged definitions and kernels: all of them or none.
+    #[pyo3(name = "_commit")]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        definitions: Vec<(String, bool)>,
+        kernels: Vec<(String, Bound<'_, PyAny>, Bound<'_, PyAny>, bool, String)>,
+    ) -> PyResult<Vec<PyHandle>> {
+        let mut stage = Stage::new(&self.dispatcher);
+        for (schema, mixed_devices) in definitions {
+            stage.define(Schema::parse(&schema).py(py)?, DefineOptions { mixed_devices });
+        }
+        for (name, function, key, with_keyset, mode) in kernels {
+            let key: RegistrationKey = registration_key_from(&key)?;
+            let kernel = kernel_from(&function, style(with_keyset))?;
+            stage.implement(name, key, kernel, mode.parse::<Override>().py(py)?);
+        }
+        let handles = py.detach(|| stage.commit()).py(py)?;
+        Ok(handles.into_iter().map(|handle| self.handle(py, handle)).collect())
+    }
+
+    /// Calls an operator by name.
+    #[pyo3(signature = (op, /, *args, **kwargs))]
+    fn call<'py>(
+        &self,
+        op: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if op.is_instance_of::<PyOperator>() || op.is_instance_of::<PyPacket>() {
+            return op.call(args, kwargs);
+        }
+        packet::overload_for(&self.dispatcher, op, args, kwargs)?.call(args, kwargs)
+    }
+
+    /// Calls an operator with this key set, taken as given.
+    #[pyo3(signature = (op, keyset, /, *args, **kwargs))]
+    fn redispatch<'py>(
+        &self,
+        op: &Bound<'py, PyAny>,
+        keyset: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
+        operator.get().redispatch(keyset, args, kwargs)
+    }
+
+    /// Runs the kernel at one key, whatever the arguments' keys are.
+    #[pyo3(signature = (op, key, /, *args, keyset=None, **kwargs))]
+    fn call_direct<'py>(
+        &self,
+        op: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        keyset: Option<&Bound<'py, PyAny>>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
+        operator.get().call_direct(key, args, keyset, kwargs)
+    }
+
+    /// Says what a call would do, without running anything.
+    #[pyo3(signature = (op, /, *args, **kwargs))]
+    fn explain<'py>(
+        &self,
+        op: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
+        crate::explain::explain(&operator, args, kwargs)
+    }
+
+    /// The operator object of a full name.
+    ///
+    /// Raises:
+    ///     keyfold.UnknownOperator: there is none; the nearest names are offered.
+    fn get_op<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyOperator>> {
+        self.find(name)
+    }
+
+    /// The kernel in an operator's table at a key, callable with the operator's arguments.
+    ///
+    /// Raises:
+    ///     keyfold.MissingKernel: the table has none there.
+    fn get_kernel(
+        &self,
+        op: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<PyKernelHandle> {
+        let operator = self.find(op)?;
+        let key = registration_key_from(key)?;
+        operator::get_kernel(op.py(), &operator.get().operator, key)
+    }
+
+    /// Whether an operator's table has a kernel for a key; False for an unknown operator.
+    fn has_kernel(&self, op: &Bound<'_, PyAny>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let key = registration_key_from(key)?;
+        match op.extract::<String>() {
+            Ok(name) => Ok(self.dispatcher.has_kernel(&name, key)),
+            Err(_) => Ok(self.find(op)?.get().operator.has_kernel(key)),
+        }
+    }
+
+    /// How many kernels are registered, fallbacks included, shadowed ones not.
+    fn kernel_count(&self) -> usize {
+        self.dispatcher.kernel_count()
+    }
+
+    /// The full names of all operators, sorted.
+    fn operator_names(&self) -> Vec<String> {
+        self.dispatcher.operators().iter().map(|o| o.name().to_owned()).collect()
+    }
+
+    /// The packet of a qualified name; None where nothing is defined.
+    #[pyo3(name = "_packet")]
+    fn packet(&self, py: Python<'_>, qualified: &str) -> PyResult<Option<PyPacket>> {
+        if self.dispatcher.overloads(qualified).is_empty() {
+            return Ok(None);
+        }
+        PyPacket::new(py, &self.dispatcher, qualified).map(Some)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<{:?}>", self.dispatcher)
+    }
+}
+
+/// `keyfold.redispatch(op, keyset, ...)`, as a C function, since layers call it for every call
+/// that they pass on.
+///
+/// # Safety
+/// CPython's contract for `METH_FASTCALL | METH_KEYWORDS`.
+pub(crate) unsafe extern "C" fn redispatch_c(
+    _module: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    nargs: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: called by CPython with the GIL held.
+    let py = unsafe { Python::assume_attached() };
+    let run = || -> PyResult<*mut ffi::PyObject> {
+        if nargs < 2 {
+            return Err(pyo3::exceptions::PyTypeError::new_err(format!(
+                "redispatch() takes an operator, a key set and the operator's arguments, but \
+                 {nargs} were given by position"
+            )));
+        }
+        // SAFETY: at least two live objects.
+        let (op, keyset) = unsafe {
+            (Borrowed::from_ptr(py, *args).to_owned(), Borrowed::from_ptr(py, *args.add(1)))
+        };
+        let set = keyset_from(&keyset)?;
+        // SAFETY: what is left of the arguments.
+        let (rest, count) = unsafe { (args.add(2), nargs as usize - 2) };
+        // SAFETY: as for this function.
+        unsafe { packet::redispatch_c(py, &op, set, rest, count, keywords) }
+    };
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(Ok(object)) => object,
+        Ok(Err(error)) => {
+            error.restore(py);
+            std::ptr::null_mut()
+        }
+        Err(panic) => {
+            let text = crate::native::panic_text(&*panic);
+            let message = format!("redispatch() panicked: {text}");
+            pyo3::exceptions::PyRuntimeError::new_err(message).restore(py);
+            std::ptr::null_mut()
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Dtypes and devices as Python objects.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use keyfold_core::{DType, Device};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
+
+use crate::errors::IntoPyResult;
+
+/// An element type. Compares equal to its name and to NumPy's dtype of the same elements.
+#[pyclass(name = "DType", module = "keyfold", frozen)]
+pub(crate) struct PyDType(pub(crate) DType);
+
+/// A dtype from a `DType`, a name, NumPy's dtypes and scalar types, or Python's number types.
+pub(crate) fn dtype_from(given: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let py = given.py();
+    if let Ok(dtype) = given.cast::<PyDType>() {
+        return Ok(dtype.get().0);
+    }
+    if let Ok(name) = given.cast::<PyString>() {
+        return name.to_string_lossy().parse::<DType>().py(py);
+    }
+    if let Ok(class) = given.cast::<PyType>() {
+        let builtin = [
+            (py.get_type::<PyBool>(), DType::Bool),
+            (py.get_type::<PyInt>(), DType::I64),
+            (py.get_type::<PyFloat>(), DType::F64),
+            (py.get_type::<PyComplex>(), DType::C128),
+        ];
+        if let Some((_, dtype)) = builtin.iter().find(|(known, _)| known.is(class)) {
+            return Ok(*dtype);
+        }
+        // numpy.float32 and its like.
+        if let Ok(name) = class.getattr("__name__") {
+            let name = name.extract::<String>()?;
+            return name.trim_end_matches('_').parse::<DType>().py(py);
+        }
+    }
+    // numpy.dtype("float32") and its like.
+    if let Ok(name) = given.getattr("name").and_then(|name| name.extract::<String>()) {
+        return name.parse::<DType>().py(py);
+    }
+    Err(PyTypeError::new_err(format!(
+        "a dtype is given as keyfold's, NumPy's, or a name such as \"float32\", not {}",
+        crate::foreign::describe_object(given)
+    )))
+}
+
+#[pymethods]
+impl PyDType {
+    #[new]
+    fn new(dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        dtype_from(dtype).map(PyDType)
+    }
+
+    /// The name, which is NumPy's where NumPy has it: `float32`, `bfloat16`.
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Bytes per element.
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.0.size()
+    }
+
+    fn __str__(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("keyfold.{}", self.0.name())
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        dtype_from(other).is_ok_and(|other| other == self.0)
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.name().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (&'static str,)) {
+        (py.get_type::<PyDType>(), (self.0.name(),))
+    }
+}
+
+/// A device: its type and index. Compares equal to its name.
+#[pyclass(name = "Device", module = "keyfold", frozen)]
+pub(crate) struct PyDevice(pub(crate) Device);
+
+/// A device from a `Device` or a name such as `"cpu"` or `"cuda:1"`.
+pub(crate) fn device_from(given: &Bound<'_, PyAny>) -> PyResult<Device> {
+    if let Ok(device) = given.cast::<PyDevice>() {
+        return Ok(device.get().0);
+    }
+    match given.cast::<PyString>() {
+        Ok(name) => name.to_string_lossy().parse::<Device>().py(given.py()),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "a device is given as a keyfold.Device or a name such as \"cpu\" or \"cuda:1\", not {}",
+            crate::foreign::describe_object(given)
+        ))),
+    }
+}
+
+#[pymethods]
+impl PyDevice {
+    #[new]
+    fn new(device: &Bound<'_, PyAny>) -> PyResult<Self> {
+        device_from(device).map(PyDevice)
+    }
+
+    /// The kind of device: `"cpu"`, `"cuda"`, `"meta"`, or what was registered.
+    #[getter]
+    fn r#type(&self) -> String {
+        self.0.kind().name()
+    }
+
+    /// The ordinal among devices of its type.
+    #[getter]
+    fn index(&self) -> u8 {
+        self.0.index()
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Device('{}')", self.0)
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        device_from(other).is_ok_and(|other| other == self.0)
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (String,)) {
+        (py.get_type::<PyDevice>(), (self.0.to_string(),))
+    }
+}

@@ -1,0 +1,82 @@
+//! keyfold's errors as Python exceptions, and the note that a kernel's exception gains.
+
+use keyfold_core::{Error, ErrorKind};
+use keyfold_dispatch::describe_path;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyString, PyType};
+
+/// The exception classes by the name of their error kind, from `keyfold._errors`.
+static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+/// How a note of ours begins; an exception that has one gets no second.
+const NOTE: &str = "keyfold: ";
+
+fn class<'py>(py: Python<'py>, kind: ErrorKind) -> PyResult<Bound<'py, PyType>> {
+    let classes = CLASSES.get_or_try_init(py, || {
+        let module = py.import("keyfold._errors")?;
+        Ok::<_, PyErr>(module.getattr("BY_KIND")?.cast_into::<PyDict>()?.unbind())
+    })?;
+    match classes.bind(py).get_item(kind.name())? {
+        Some(class) => Ok(class.cast_into::<PyType>()?),
+        None => Err(PyRuntimeError::new_err(format!("no exception class for {kind:?}"))),
+    }
+}
+
+/// The exception for an error. One that came from Python is raised again as it was.
+pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
+    let kind = error.kind();
+    let message = error.message().to_owned();
+    if kind == ErrorKind::Foreign
+        && let Some(source) = error.into_source()
+    {
+        return match source.downcast::<PyErr>() {
+            Ok(raised) => *raised,
+            Err(other) => PyRuntimeError::new_err(other.to_string()),
+        };
+    }
+    match class(py, kind) {
+        Ok(class) => PyErr::from_type(class, message),
+        Err(problem) => problem,
+    }
+}
+
+/// An exception as an error, to travel through native layers.
+pub(crate) fn from_pyerr(error: PyErr) -> Error {
+    Error::foreign(error)
+}
+
+/// `Result` of the engine as a `PyResult`.
+pub(crate) trait IntoPyResult<T> {
+    fn py(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> IntoPyResult<T> for keyfold_core::Result<T> {
+    #[inline]
+    fn py(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| to_pyerr(py, error))
+    }
+}
+
+/// Adds the note with operator and key path to an exception that a kernel raised, once.
+///
+/// Called inside the kernel's frame, so the path ends with it.
+pub(crate) fn add_note(py: Python<'_>, error: &PyErr) {
+    let value = error.value(py);
+    let noted = value
+        .getattr("__notes__")
+        .ok()
+        .and_then(|notes| notes.cast_into::<PyList>().ok())
+        .is_some_and(|notes| {
+            notes.iter().any(|note| {
+                note.cast::<PyString>()
+                    .is_ok_and(|text| text.to_string_lossy().starts_with(NOTE))
+            })
+        });
+    if !noted {
+        let note = format!("{NOTE}raised in {}", describe_path());
+        // An exception class without add_note (none in the standard library) stays without.
+        let _ = value.call_method1("add_note", (note,));
+    }
+}

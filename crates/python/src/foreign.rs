@@ -1,0 +1,172 @@
+//! A Python object as an argument or a result of native code: its keys, a lazy view, and itself.
+
+use std::cell::OnceCell;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use keyfold_core::Result;
+use keyfold_dispatch::Tag;
+use keyfold_tensor::{ForeignObject, Tensor, Value};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::{arrays, numpy_array};
+
+/// What the token of a tensor says that is the view of a caller's object.
+pub(crate) const OF_AN_OBJECT: usize = 1;
+
+/// A caller's argument, for the time of one call.
+pub(crate) struct Argument {
+    object: *mut ffi::PyObject,
+    tag: Tag,
+    view: OnceCell<Tensor>,
+}
+
+// SAFETY: an argument stays on the stack of its call. The native kernel may run without the GIL,
+// but on this thread; what it hands to other threads is the view's memory, not this.
+unsafe impl Send for Argument {}
+// SAFETY: as above: `ForeignObject` asks for it, and no second thread sees a borrowed argument.
+unsafe impl Sync for Argument {}
+
+impl Argument {
+    /// # Safety
+    /// `object` is alive as long as the argument.
+    pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag) -> Self {
+        Argument { object, tag, view: OnceCell::new() }
+    }
+
+    fn make_view(&self) -> Result<Tensor> {
+        // SAFETY: alive by the contract of `new`; an exact ndarray's fields change only under
+        // the GIL by its owner, who is in this call.
+        unsafe {
+            if arrays::is_ndarray(self.object) {
+                return Ok(numpy_array::borrow_view(self.object)?.with_token(OF_AN_OBJECT));
+            }
+        }
+        Python::attach(|py| {
+            // SAFETY: as above, and attached.
+            let object = unsafe { Bound::from_borrowed_ptr(py, self.object) };
+            Ok(arrays::view(&object)?.with_token(OF_AN_OBJECT))
+        })
+    }
+}
+
+impl ForeignObject for Argument {
+    fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    fn is_tensor(&self) -> bool {
+        true
+    }
+
+    fn tensor(&self) -> Result<&Tensor> {
+        if let Some(view) = self.view.get() {
+            return Ok(view);
+        }
+        let view = self.make_view()?;
+        Ok(self.view.get_or_init(|| view))
+    }
+
+    fn describe(&self) -> String {
+        describe(self.object)
+    }
+
+    fn to_owned_value(&self) -> Result<Value> {
+        // SAFETY: alive by the contract of `new`.
+        Ok(unsafe { Object::value(self.object, self.tag) })
+    }
+
+    fn original(&self) -> *mut c_void {
+        self.object.cast()
+    }
+}
+
+/// A Python object that native code keeps: a result on its way to the caller, a saved argument.
+pub(crate) struct Object {
+    object: Py<PyAny>,
+    tag: Tag,
+    view: OnceLock<Tensor>,
+}
+
+impl Object {
+    /// The object as a value.
+    ///
+    /// # Safety
+    /// `object` is alive.
+    pub(crate) unsafe fn value(object: *mut ffi::PyObject, tag: Tag) -> Value {
+        let object = Python::attach(|py| {
+            // SAFETY: as for the caller.
+            unsafe { Bound::from_borrowed_ptr(py, object) }.unbind()
+        });
+        Value::Foreign(std::sync::Arc::new(Object { object, tag, view: OnceLock::new() }))
+    }
+}
+
+impl ForeignObject for Object {
+    fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    fn is_tensor(&self) -> bool {
+        true
+    }
+
+    fn tensor(&self) -> Result<&Tensor> {
+        if let Some(view) = self.view.get() {
+            return Ok(view);
+        }
+        let view = Python::attach(|py| arrays::view(self.object.bind(py)))?;
+        Ok(self.view.get_or_init(|| view.with_token(OF_AN_OBJECT)))
+    }
+
+    fn describe(&self) -> String {
+        describe(self.object.as_ptr())
+    }
+
+    fn to_owned_value(&self) -> Result<Value> {
+        // SAFETY: `self` holds a reference.
+        Ok(unsafe { Object::value(self.object.as_ptr(), self.tag) })
+    }
+
+    fn original(&self) -> *mut c_void {
+        self.object.as_ptr().cast()
+    }
+}
+
+/// An object for an error message: `numpy.ndarray float64[2, 3]`, `str 'abc'`.
+fn describe(object: *mut ffi::PyObject) -> String {
+    Python::attach(|py| {
+        // SAFETY: callers hold the object.
+        let object = unsafe { Bound::from_borrowed_ptr(py, object) };
+        describe_object(&object)
+    })
+}
+
+/// An object for an error message: `numpy.ndarray float64[2, 3]`, `str 'abc'`.
+pub(crate) fn describe_object(object: &Bound<'_, PyAny>) -> String {
+    if object.is_none() {
+        return "None".to_owned();
+    }
+    let kind = object.get_type();
+    let name = match kind.fully_qualified_name() {
+        Ok(name) => name.to_string(),
+        Err(_) => "?".to_owned(),
+    };
+    let array = || -> PyResult<String> {
+        let shape: Vec<usize> = object.getattr("shape")?.extract()?;
+        Ok(format!("{name} {}{shape:?}", object.getattr("dtype")?.str()?))
+    };
+    if let Ok(text) = array() {
+        return text;
+    }
+    match object.repr() {
+        Ok(repr) => {
+            let repr = repr.to_string();
+            let short: String = repr.chars().take(60).collect();
+            let more = if short.len() < repr.len() { "..." } else { "" };
+            format!("{name} {short}{more}")
+        }
+        Err(_) => name,
+    }
+}

@@ -1,0 +1,200 @@
+//! `include_keys` and `exclude_keys`: local key sets that follow Python's own context.
+//!
+//! The open guards live in one context variable, as an immutable list, so that
+//! an asyncio task or a copied context sees what was open where it began and
+//! nobody else's. Calls look at it once any guard was ever opened; before that
+//! they pay one load.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use keyfold_core::{Error, ErrorKind};
+use keyfold_dispatch::DispatchKeySet;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::errors::to_pyerr;
+use crate::keys::keyset_from_all;
+
+/// Whether any guard was ever opened in this process.
+static USED: AtomicBool = AtomicBool::new(false);
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+#[derive(Clone, Copy)]
+struct Open {
+    id: u64,
+    include: DispatchKeySet,
+    exclude: DispatchKeySet,
+}
+
+/// The guards open in a context, and what they amount to.
+#[pyclass(name = "_LocalKeys", module = "keyfold._core", frozen)]
+struct PyLocalKeys {
+    open: Vec<Open>,
+    include: DispatchKeySet,
+    exclude: DispatchKeySet,
+}
+
+fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    let variable = VARIABLE.get_or_try_init(py, || {
+        let empty = PyLocalKeys {
+            open: Vec::new(),
+            include: DispatchKeySet::EMPTY,
+            exclude: DispatchKeySet::EMPTY,
+        };
+        let options = PyDict::new(py);
+        options.set_item("default", Bound::new(py, empty)?)?;
+        let class = py.import("contextvars")?.getattr("ContextVar")?;
+        Ok::<_, PyErr>(class.call(("keyfold_local_keys",), Some(&options))?.unbind())
+    })?;
+    Ok(variable.bind(py))
+}
+
+#[cfg(not(feature = "abi3"))]
+fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
+    let variable = variable(py)?;
+    let mut value = std::ptr::null_mut();
+    // SAFETY: `variable` is a ContextVar and `value` receives a new reference, or null where
+    // there is neither a value nor a default.
+    let status = unsafe {
+        pyo3::ffi::PyContextVar_Get(variable.as_ptr(), std::ptr::null_mut(), &raw mut value)
+    };
+    if status < 0 {
+        return Err(PyErr::fetch(py));
+    }
+    // SAFETY: a new reference from the call above.
+    let value = unsafe { Bound::from_owned_ptr_or_err(py, value) }?;
+    Ok(value.cast_into::<PyLocalKeys>()?)
+}
+
+#[cfg(feature = "abi3")]
+fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
+    Ok(variable(py)?.call_method0("get")?.cast_into::<PyLocalKeys>()?)
+}
+
+fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
+    let include = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.include);
+    let exclude = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.exclude);
+    let value = Bound::new(py, PyLocalKeys { open, include, exclude })?;
+    variable(py)?.call_method1("set", (value,))?;
+    Ok(())
+}
+
+/// What the running context includes and excludes; `None` while no guard was ever opened.
+#[inline(always)]
+pub(crate) fn ambient(py: Python<'_>) -> PyResult<Option<(DispatchKeySet, DispatchKeySet)>> {
+    if !USED.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let current = current(py)?;
+    Ok(Some((current.get().include, current.get().exclude)))
+}
+
+/// A context manager that includes or excludes keys for the calls inside its block.
+///
+/// Made by `include_keys` and `exclude_keys`. It may be entered again, also while it is open.
+#[pyclass(name = "KeyGuard", module = "keyfold", frozen)]
+pub(crate) struct PyGuard {
+    include: DispatchKeySet,
+    exclude: DispatchKeySet,
+    entered: Mutex<Vec<u64>>,
+}
+
+#[pymethods]
+impl PyGuard {
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let py = slf.py();
+        let guard = slf.get();
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        USED.store(true, Ordering::Relaxed);
+        let mut open = current(py)?.get().open.clone();
+        open.push(Open { id, include: guard.include, exclude: guard.exclude });
+        set(py, open)?;
+        guard.entered.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(id);
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        let mut entered = self.entered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut open = current(py)?.get().open.clone();
+        let Some(id) = entered.last().copied() else {
+            return Err(guard_error(py, format!("{self:?} was closed without being entered")));
+        };
+        let Some(at) = open.iter().position(|guard| guard.id == id) else {
+            return Err(guard_error(
+                py,
+                format!(
+                    "{self:?} was closed on another thread or in another context than it was \
+                     entered in; close it where it was entered"
+                ),
+            ));
+        };
+        entered.pop();
+        open.remove(at);
+        let later = open.len() - at;
+        set(py, open)?;
+        if later > 0 {
+            return Err(guard_error(
+                py,
+                format!(
+                    "{self:?} was closed out of order: {later} entered after it still open; \
+                     close guards in the reverse order of entering"
+                ),
+            ));
+        }
+        Ok(false)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl std::fmt::Debug for PyGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, set) = if self.exclude.is_empty() {
+            ("include_keys", self.include)
+        } else {
+            ("exclude_keys", self.exclude)
+        };
+        let keys: Vec<_> = set.iter().map(|key| format!("{:?}", key.name())).collect();
+        write!(f, "{name}({})", keys.join(", "))
+    }
+}
+
+fn guard_error(py: Python<'_>, message: String) -> PyErr {
+    to_pyerr(py, Error::new(ErrorKind::Guard, message))
+}
+
+/// Adds keys to every call made inside the `with` block, on this thread and in this context.
+///
+/// Args:
+///     keys: keys, names and sets.
+///
+/// Raises:
+///     keyfold.UnknownKey: a name that is no key.
+///     keyfold.GuardError: closed out of order or elsewhere than entered.
+#[pyfunction]
+#[pyo3(signature = (*keys))]
+pub(crate) fn include_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
+    let include = keyset_from_all(keys)?;
+    Ok(PyGuard { include, exclude: DispatchKeySet::EMPTY, entered: Mutex::default() })
+}
+
+/// Takes keys from every call made inside the `with` block. Exclusion beats inclusion.
+///
+/// Args:
+///     keys: keys, names and sets.
+///
+/// Raises:
+///     keyfold.UnknownKey: a name that is no key.
+///     keyfold.GuardError: closed out of order or elsewhere than entered.
+#[pyfunction]
+#[pyo3(signature = (*keys))]
+pub(crate) fn exclude_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
+    let exclude = keyset_from_all(keys)?;
+    Ok(PyGuard { include: DispatchKeySet::EMPTY, exclude, entered: Mutex::default() })
+}

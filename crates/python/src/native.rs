@@ -1,0 +1,268 @@
+//! From Python into native kernels, and results of Python kernels back into native code.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::schema::Type;
+use keyfold_dispatch::{CallContext, HostLock, Kernel, Tag};
+use keyfold_tensor::{Value, ValueRef};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
+
+use crate::arrays::{self, Caller};
+use crate::convert;
+use crate::errors::from_pyerr;
+use crate::foreign::{Argument, Object, describe_object};
+use crate::numpy_array;
+use crate::params::{Kind, Params};
+use crate::results;
+
+/// Where the value of an argument is kept while native code borrows it.
+enum Place<'a> {
+    Ready(ValueRef<'a>),
+    Foreign(usize),
+    Owned(usize),
+}
+
+impl<'a> Place<'a> {
+    #[inline(always)]
+    fn value(&self, foreign: &'a [Argument], owned: &'a [Value]) -> ValueRef<'a> {
+        match self {
+            Place::Ready(value) => *value,
+            Place::Foreign(at) => ValueRef::Foreign(&foreign[*at]),
+            Place::Owned(at) => keyfold_dispatch::Value::as_ref(&owned[*at]),
+        }
+    }
+}
+
+/// Calls a native kernel with bound objects and gives its result as a new reference.
+///
+/// # Safety
+/// `objects` are live, one per parameter, and fit their types; the GIL is held.
+pub(crate) unsafe fn call(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    params: &Params,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
+    let mut foreign: SmallVec<[Argument; 4]> = SmallVec::new();
+    let mut owned: Vec<Value> = Vec::new();
+    let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
+    for (param, object) in params.all.iter().zip(objects) {
+        // SAFETY: as for the caller.
+        places.push(unsafe { place(param.kind, &param.ty, *object, &mut foreign, &mut owned) }?);
+    }
+    let args: SmallVec<[ValueRef<'_>; 8]> =
+        places.iter().map(|place| place.value(&foreign, &owned)).collect();
+    // SAFETY: the GIL is held, by the contract.
+    let py = unsafe { Python::assume_attached() };
+    let value = results::in_frame(objects, caller, || {
+        let run = || contained(context, kernel, &args);
+        match kernel.host_lock() {
+            HostLock::ReleaseFrom(least) if work(&args) >= least => {
+                let run = WithoutGil(run);
+                // The views are made while the GIL is held: they read Python's objects.
+                for argument in &foreign {
+                    keyfold_tensor::ForeignObject::tensor(argument)?;
+                }
+                py.detach(move || run.call())
+            }
+            _ => run(),
+        }
+    })?;
+    context.operator().check_return(kernel, &value)?;
+    // Nothing below may run with `args` in use: the result may be the last owner of one.
+    drop(args);
+    match value {
+        Value::Tensor(tensor) => results::tensor_to_py(py, tensor, objects, caller),
+        other => results::value_to_py(py, other, objects, caller),
+    }
+    .map(Bound::into_ptr)
+    .map_err(from_pyerr)
+}
+
+/// Shows bound objects to `f` as borrowed values: for explanations and error messages.
+///
+/// # Errors
+/// A conversion that fails.
+pub(crate) fn with_values<R>(
+    _py: Python<'_>,
+    params: &Params,
+    objects: &[*mut ffi::PyObject],
+    f: impl FnOnce(&[ValueRef<'_>]) -> R,
+) -> Result<R> {
+    let (mut foreign, mut owned) = (SmallVec::new(), Vec::new());
+    let mut places = Vec::new();
+    for (param, object) in params.all.iter().zip(objects) {
+        // SAFETY: the callers hold the objects, and `_py` proves that the GIL is held.
+        places.push(unsafe { place(param.kind, &param.ty, *object, &mut foreign, &mut owned) }?);
+    }
+    let args: Vec<_> = places.iter().map(|place| place.value(&foreign, &owned)).collect();
+    Ok(f(&args))
+}
+
+/// A closure that runs on this very thread, only without the GIL.
+struct WithoutGil<F>(F);
+
+// SAFETY: `Python::detach` asks for Send to keep Python's objects out; it runs the closure on the
+// calling thread. The arguments in it are borrowed views, and kernels that need an object attach.
+unsafe impl<F> Send for WithoutGil<F> {}
+
+impl<R, F: FnOnce() -> R> WithoutGil<F> {
+    fn call(self) -> R {
+        (self.0)()
+    }
+}
+
+/// Runs a kernel and turns a panic into an error that names operator, key and message.
+pub(crate) fn contained(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    args: &[ValueRef<'_>],
+) -> Result<Value> {
+    match catch_unwind(AssertUnwindSafe(|| kernel.invoke(context, args))) {
+        Ok(result) => result,
+        Err(panic) => Err(Error::new(
+            ErrorKind::KernelPanic,
+            format!(
+                "{}: the kernel {} at {} panicked: {}",
+                context.operator().name(),
+                kernel.provenance(),
+                context.key(),
+                panic_text(&*panic)
+            ),
+        )),
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        return text;
+    }
+    panic.downcast_ref::<String>().map_or("no message", String::as_str)
+}
+
+/// Elements in a call's tensors, the measure of its work.
+fn work(args: &[ValueRef<'_>]) -> usize {
+    args.iter()
+        .map(|arg| match arg {
+            ValueRef::Tensor(tensor) => tensor.numel(),
+            ValueRef::Foreign(object) => {
+                let object = object.original().cast::<ffi::PyObject>();
+                // SAFETY: a foreign argument here is a live Python object, looked at under the GIL.
+                unsafe { if arrays::is_ndarray(object) { numpy_array::numel(object) } else { 0 } }
+            }
+            list => list.items().map(|item| work(&[item])).sum(),
+        })
+        .sum()
+}
+
+/// Borrows an object as a value, or notes where its converted value is kept.
+///
+/// # Safety
+/// `object` is live for as long as the place is used; the GIL is held.
+#[inline(always)]
+unsafe fn place<'a>(
+    kind: Kind,
+    ty: &Type,
+    object: *mut ffi::PyObject,
+    foreign: &mut SmallVec<[Argument; 4]>,
+    owned: &mut Vec<Value>,
+) -> Result<Place<'a>> {
+    // SAFETY: as for the caller; each reader follows its type check.
+    unsafe {
+        match kind {
+            Kind::Tensor | Kind::OptionalTensor => {
+                if arrays::is_tensor(object) {
+                    return Ok(Place::Ready(ValueRef::Tensor(arrays::tensor_of(object))));
+                }
+                if object == ffi::Py_None() {
+                    return Ok(Place::Ready(ValueRef::None));
+                }
+                let (tag, _) = match arrays::look_fast(object) {
+                    Some(found) => found,
+                    None => {
+                        let bound = Bound::from_borrowed_ptr(Python::assume_attached(), object);
+                        arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE))
+                    }
+                };
+                foreign.push(Argument::new(object, tag));
+                Ok(Place::Foreign(foreign.len() - 1))
+            }
+            Kind::Plain if object == ffi::Py_None() => Ok(Place::Ready(ValueRef::None)),
+            Kind::Plain if ffi::PyFloat_CheckExact(object) != 0 => {
+                Ok(Place::Ready(ValueRef::Float(ffi::PyFloat_AsDouble(object))))
+            }
+            _ => {
+                let value = Python::attach(|py| {
+                    let bound = Bound::from_borrowed_ptr(py, object);
+                    convert::value_from(&bound, ty)
+                })?;
+                owned.push(value.unwrap_or(Value::None));
+                Ok(Place::Owned(owned.len() - 1))
+            }
+        }
+    }
+}
+
+/// What a Python kernel returned, as a value, checked against the schema.
+pub(crate) fn value_of_result(
+    context: &CallContext<'_, Value>,
+    result: &Bound<'_, PyAny>,
+) -> Result<Value> {
+    let returns = &context.operator().schema().returns;
+    let wrong = || context.operator().wrong_return(context.kernel(), &describe_object(result));
+    match &returns[..] {
+        [] if result.is_none() => Ok(Value::None),
+        [] => Err(wrong()),
+        [one] => item_value(result, &one.ty)?.ok_or_else(wrong),
+        many => {
+            let items = sequence(result, many.len()).ok_or_else(wrong)?;
+            let mut values = Vec::with_capacity(many.len());
+            for (item, promised) in items.iter().zip(many) {
+                values.push(item_value(item, &promised.ty)?.ok_or_else(wrong)?);
+            }
+            Ok(Value::Tuple(values))
+        }
+    }
+}
+
+/// Whether a returned object fits a promised type.
+///
+/// # Errors
+/// An array that is refused, with the reason.
+pub(crate) fn item_fits(item: &Bound<'_, PyAny>, ty: &Type) -> Result<bool> {
+    match ty {
+        Type::Tensor => Ok(arrays::look(item)?.is_some()),
+        Type::Optional(inner) => Ok(item.is_none() || item_fits(item, inner)?),
+        _ => Ok(convert::value_from(item, ty)?.is_some()),
+    }
+}
+
+fn item_value(item: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<Value>> {
+    if *ty == Type::Tensor {
+        return Ok(arrays::look(item)?.map(|(tag, _)| {
+            // SAFETY: a bound object is alive.
+            unsafe { Object::value(item.as_ptr(), tag) }
+        }));
+    }
+    convert::value_from(item, ty)
+}
+
+/// The items of a tuple or list of that length.
+pub(crate) fn sequence<'py>(
+    object: &Bound<'py, PyAny>,
+    length: usize,
+) -> Option<Vec<Bound<'py, PyAny>>> {
+    if !object.is_instance_of::<PyTuple>() && !object.is_instance_of::<PyList>() {
+        return None;
+    }
+    let items: Vec<_> = object.try_iter().ok()?.collect::<PyResult<_>>().ok()?;
+    (items.len() == length).then_some(items)
+}
+

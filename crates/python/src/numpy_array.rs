@@ -1,0 +1,297 @@
+//! NumPy arrays: read through NumPy's own C API, viewed as tensors without a copy or an allocation.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_tensor::{ExternalOps, ExternalOwner, Tensor};
+use numpy::npyffi::{self, NPY_TYPES, PY_ARRAY_API, PyArrayObject};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::errors::{from_pyerr, to_pyerr};
+
+/// Object references held by tensors and given back on any thread.
+static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release };
+
+unsafe fn retain(object: *mut c_void) {
+    // SAFETY: asking whether this thread is attached is allowed at any time.
+    if unsafe { ffi::PyGILState_Check() } == 1 {
+        // SAFETY: attached, and the object is alive: the caller holds a reference.
+        unsafe { ffi::Py_INCREF(object.cast()) };
+    } else {
+        Python::attach(|_py| {
+            // SAFETY: as above.
+            unsafe { ffi::Py_INCREF(object.cast()) };
+        });
+    }
+}
+
+unsafe fn release(object: *mut c_void) {
+    // SAFETY: asking whether this thread is attached is allowed at any time.
+    if unsafe { ffi::PyGILState_Check() } == 1 {
+        // SAFETY: attached, and the owner gives its reference up.
+        unsafe { ffi::Py_DECREF(object.cast()) };
+        return;
+    }
+    let attached = Python::try_attach(|_py| {
+        // SAFETY: as above.
+        unsafe { ffi::Py_DECREF(object.cast()) };
+    });
+    // Without an interpreter (it is shutting down) the object is beyond anybody's reach.
+    let _ = attached;
+}
+
+/// An owner that borrows a Python object for the time of a call.
+///
+/// # Safety
+/// The object outlives the owner (not its clones).
+unsafe fn borrowed_owner(object: *mut ffi::PyObject) -> ExternalOwner {
+    // SAFETY: Python never passes a null object; the caller vouches for its life.
+    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &PYTHON_OBJECT) }
+}
+
+/// The object behind a tensor's memory, if it is a Python object.
+pub(crate) fn owner_object(tensor: &Tensor) -> Option<*mut ffi::PyObject> {
+    let owner = tensor.buffer().external_owner()?;
+    std::ptr::eq(owner.ops(), &raw const PYTHON_OBJECT).then(|| owner.object().as_ptr().cast())
+}
+
+/// NumPy's number of a dtype's kind as our dtype.
+const fn dtype_of_number(number: c_int) -> Option<DType> {
+    use NPY_TYPES as N;
+    let long_is_64 = size_of::<c_long>() == 8;
+    Some(match number {
+        n if n == N::NPY_BOOL as c_int => DType::Bool,
+        n if n == N::NPY_BYTE as c_int => DType::I8,
+        n if n == N::NPY_UBYTE as c_int => DType::U8,
+        n if n == N::NPY_SHORT as c_int => DType::I16,
+        n if n == N::NPY_USHORT as c_int => DType::U16,
+        n if n == N::NPY_INT as c_int => DType::I32,
+        n if n == N::NPY_UINT as c_int => DType::U32,
+        n if n == N::NPY_LONG as c_int => {
+            if long_is_64 { DType::I64 } else { DType::I32 }
+        }
+        n if n == N::NPY_ULONG as c_int => {
+            if long_is_64 { DType::U64 } else { DType::U32 }
+        }
+        n if n == N::NPY_LONGLONG as c_int => DType::I64,
+        n if n == N::NPY_ULONGLONG as c_int => DType::U64,
+        n if n == N::NPY_FLOAT as c_int => DType::F32,
+        n if n == N::NPY_DOUBLE as c_int => DType::F64,
+        n if n == N::NPY_CFLOAT as c_int => DType::C64,
+        n if n == N::NPY_CDOUBLE as c_int => DType::C128,
+        n if n == N::NPY_HALF as c_int => DType::F16,
+        _ => return None,
+    })
+}
+
+/// The same as a table, for the call path.
+static DTYPES: [Option<DType>; 24] = {
+    let mut table = [None; 24];
+    let mut number = 0;
+    while number < 24 {
+        table[number as usize] = dtype_of_number(number);
+        number += 1;
+    }
+    table
+};
+
+/// NumPy's number for a dtype.
+fn number_of(dtype: DType) -> Option<c_int> {
+    (0..DTYPES.len()).find(|n| DTYPES[*n] == Some(dtype)).map(|n| n as c_int)
+}
+
+/// The fields of an array.
+///
+/// # Safety
+/// `array` is a live `numpy.ndarray` (or of a subclass), and the GIL is held while they are used.
+#[inline(always)]
+unsafe fn fields<'a>(array: *mut ffi::PyObject) -> &'a npyffi::objects::PyArrayObject_fields {
+    // SAFETY: every ndarray starts with this struct; NumPy promises its layout to extensions.
+    unsafe { &(*array.cast::<PyArrayObject>()).fields }
+}
+
+/// The array's dtype, if it is one of ours in native byte order.
+///
+/// # Safety
+/// As for [`fields`].
+#[inline(always)]
+unsafe fn dtype_of(array: *mut ffi::PyObject) -> Option<DType> {
+    // SAFETY: as for the caller; the descriptor is never null.
+    let descriptor = unsafe { &(*fields(array).descr).fields };
+    let swapped = if cfg!(target_endian = "little") { b'>' } else { b'<' };
+    if descriptor.byteorder as u8 == swapped {
+        return None;
+    }
+    *DTYPES.get(descriptor.type_num as usize)?
+}
+
+/// Whether an array is one that operators take: its dtype, and whether it is 0-dim.
+///
+/// # Safety
+/// As for [`fields`].
+#[inline(always)]
+pub(crate) unsafe fn look(array: *mut ffi::PyObject) -> Option<bool> {
+    // SAFETY: as for the caller.
+    unsafe { dtype_of(array).map(|_| fields(array).nd == 0) }
+}
+
+/// Elements of an array.
+///
+/// # Safety
+/// As for [`fields`].
+pub(crate) unsafe fn numel(array: *mut ffi::PyObject) -> usize {
+    // SAFETY: as for the caller.
+    let fields = unsafe { fields(array) };
+    let shape = slice(fields.dimensions, fields.nd);
+    shape.iter().map(|n| *n as usize).product()
+}
+
+fn slice<'a, T>(first: *const T, len: c_int) -> &'a [T] {
+    if len <= 0 || first.is_null() {
+        return &[];
+    }
+    // SAFETY: NumPy keeps `nd` numbers there for as long as the array isn't reshaped in place,
+    // which needs the GIL that the callers hold.
+    unsafe { std::slice::from_raw_parts(first, len as usize) }
+}
+
+/// Why an array can't be taken, in words: its dtype isn't ours, or its byte order is foreign.
+pub(crate) fn refusal(array: &Bound<'_, PyAny>) -> Error {
+    let describe = || -> PyResult<(String, bool)> {
+        let dtype = array.getattr("dtype")?;
+        Ok((dtype.str()?.to_string(), dtype.getattr("isnative")?.extract()?))
+    };
+    let (dtype, native) = describe().unwrap_or_else(|_| ("?".to_owned(), true));
+    let hint = if native {
+        "convert it to one of bool, int8 to int64, uint8 to uint64, float16 to float64, complex64, \
+         complex128"
+    } else {
+        "its byte order isn't this machine's: convert it with x.astype(x.dtype.newbyteorder('='))"
+    };
+    Error::new(ErrorKind::DType, format!("a NumPy array of dtype {dtype} isn't supported; {hint}"))
+}
+
+/// A view of an array, for as long as somebody else holds the array; clones of it may live on.
+///
+/// # Errors
+/// An unsupported dtype, a foreign byte order, strides that aren't whole elements, misalignment.
+///
+/// # Safety
+/// As for [`fields`]; and the view is dropped before the array's last reference.
+#[inline]
+pub(crate) unsafe fn borrow_view(array: *mut ffi::PyObject) -> Result<Tensor> {
+    // SAFETY: as for the caller.
+    let (fields, dtype) = unsafe { (fields(array), dtype_of(array)) };
+    let Some(dtype) = dtype else { return Err(refuse(array)) };
+    let read_only = fields.flags & npyffi::flags::NPY_ARRAY_WRITEABLE == 0;
+    let mut slot = MaybeUninit::uninit();
+    // SAFETY: the array owns or keeps the memory that its shape and strides reach, initialised
+    // as NumPy has it, for as long as it lives; the caller keeps it alive while the view lives,
+    // and clones retain it. On success the slot is filled.
+    unsafe {
+        Tensor::write_external_bytes(
+            &mut slot,
+            borrowed_owner(array),
+            fields.data.cast(),
+            slice(fields.dimensions, fields.nd),
+            slice(fields.strides, fields.nd),
+            dtype,
+            Device::CPU,
+            read_only,
+        )?;
+        Ok(slot.assume_init())
+    }
+}
+
+#[cold]
+fn refuse(array: *mut ffi::PyObject) -> Error {
+    Python::attach(|py| {
+        // SAFETY: the caller of `borrow_view` holds the array.
+        refusal(&unsafe { Bound::from_borrowed_ptr(py, array) })
+    })
+}
+
+/// A view that owns a reference to the array.
+pub(crate) fn view(array: &Bound<'_, PyAny>) -> Result<Tensor> {
+    // SAFETY: `array` holds a reference until after the clone, which takes its own.
+    let borrowed = unsafe { borrow_view(array.as_ptr()) }?;
+    Ok(borrowed.clone())
+}
+
+/// A NumPy array over a tensor's memory. The array keeps `owner` alive, which must keep the memory.
+///
+/// # Errors
+/// A tensor of another device (nothing is copied silently), and dtypes that NumPy lacks.
+pub(crate) fn from_tensor<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    owner: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if tensor.device().kind() != DeviceType::CPU {
+        let message = format!(
+            "a tensor on {} can't become a NumPy array: move it to the CPU first",
+            tensor.device()
+        );
+        return Err(to_pyerr(py, Error::new(ErrorKind::Device, message)));
+    }
+    let dtype = tensor.dtype();
+    let Some(number) = number_of(dtype) else {
+        let message =
+            format!("NumPy has no dtype for {dtype}; convert the tensor first, to float32 say");
+        return Err(to_pyerr(py, Error::new(ErrorKind::DType, message)));
+    };
+    let itemsize = dtype.size() as isize;
+    let mut sizes = [0 as npyffi::npy_intp; keyfold_core::MAX_DIMS];
+    let mut strides = [0 as npyffi::npy_intp; keyfold_core::MAX_DIMS];
+    for (axis, (n, stride)) in tensor.shape().iter().zip(tensor.strides().iter()).enumerate() {
+        sizes[axis] = *n as npyffi::npy_intp;
+        strides[axis] = stride * itemsize;
+    }
+    let flags = if tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
+    // SAFETY: NumPy's C API as documented: the new array borrows `data`, which `owner`, set as
+    // its base below, keeps alive; shape and strides stay inside it by `Tensor`'s invariant. The
+    // descriptor's reference is stolen by NewFromDescr, the owner's by SetBaseObject.
+    unsafe {
+        let api = &PY_ARRAY_API;
+        let descriptor = api.PyArray_DescrFromType(py, number);
+        let array = api.PyArray_NewFromDescr(
+            py,
+            array_type(py),
+            descriptor,
+            tensor.ndim() as c_int,
+            sizes.as_mut_ptr(),
+            strides.as_mut_ptr(),
+            tensor.raw_data_ptr().cast(),
+            flags,
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        if api.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.into_ptr()) < 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
+}
+
+/// Whether the object is a `numpy.ndarray`, of a subclass included.
+pub(crate) fn is_array(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a type check of a live object under the GIL.
+    unsafe { npyffi::PyArray_Check(object.py(), object.as_ptr()) != 0 }
+}
+
+/// The type object of `numpy.ndarray`.
+pub(crate) fn array_type(py: Python<'_>) -> *mut ffi::PyTypeObject {
+    // SAFETY: the API table is NumPy's own, loaded on first use.
+    unsafe { npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type) }
+}
+
+/// A NumPy scalar, or anything else that `numpy.asarray` takes, as an array.
+pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
+    let py = object.py();
+    py.import("numpy")
+        .and_then(|numpy| numpy.call_method1("asarray", (object,)))
+        .map_err(from_pyerr)
+}

@@ -1,0 +1,497 @@
+//! `keyfold.ops.ns.name` and its overloads.
+
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind};
+use keyfold_dispatch::{DispatchKeySet, Kernel, Operator, RegistrationKey};
+use keyfold_tensor::Value;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
+
+use crate::call::{self, Choose, Computed, Given};
+use crate::errors::{IntoPyResult, to_pyerr};
+use crate::keys::{keyset_from, registration_key_from};
+use crate::native;
+use crate::params::Params;
+use crate::pykernel::PyKernel;
+
+/// One overload of an operator: callable, and open to inspection.
+#[pyclass(name = "Operator", module = "keyfold", frozen, weakref)]
+pub(crate) struct PyOperator {
+    /// Where CPython looks for the function that calls the object (`tp_vectorcall_offset`).
+    #[cfg(not(feature = "abi3"))]
+    pub(crate) vectorcall: ffi::vectorcallfunc,
+    pub(crate) operator: Arc<Operator<Value>>,
+    pub(crate) params: Params,
+    /// Whether the schema returns exactly one Tensor: the common case of the call path.
+    pub(crate) returns_tensor: bool,
+}
+
+/// The Python object of an operator: always the same one while somebody holds it.
+pub(crate) fn object_of<'py>(
+    py: Python<'py>,
+    operator: &Operator<Value>,
+) -> PyResult<Bound<'py, PyOperator>> {
+    let known = operator.host(|slot| {
+        let reference = slot?.downcast_ref::<Py<PyWeakrefReference>>()?;
+        reference.bind(py).upgrade()?.cast_into::<PyOperator>().ok()
+    });
+    if let Some(object) = known {
+        return Ok(object);
+    }
+    let object = Bound::new(py, PyOperator::new(py, operator.share())?)?;
+    let reference = PyWeakrefReference::new(&object)?.unbind();
+    operator.set_host(Box::new(reference));
+    Ok(object)
+}
+
+impl PyOperator {
+    fn new(py: Python<'_>, operator: Arc<Operator<Value>>) -> PyResult<Self> {
+        let params = Params::new(py, operator.schema())?;
+        let returns_tensor = matches!(
+            &operator.schema().returns[..],
+            [only] if only.ty == keyfold_dispatch::schema::Type::Tensor
+        );
+        Ok(PyOperator {
+            #[cfg(not(feature = "abi3"))]
+            vectorcall: crate::vectorcall::operator_call,
+            operator,
+            params,
+            returns_tensor,
+        })
+    }
+
+    /// Calls the operator with Python's own arguments.
+    pub(crate) fn call_with<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        choose: &impl Choose,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = args.py();
+        with_c_arguments(args, kwargs, |all, nargs, names| {
+            // SAFETY: live objects held by the tuple and dict; attached.
+            let result = unsafe { call::call(self, all.as_ptr(), nargs, names, choose) };
+            // SAFETY: a new reference, or null with an exception set.
+            unsafe { Bound::from_owned_ptr_or_err(py, result) }
+        })
+    }
+
+    /// Whether the arguments bind and have the right types.
+    ///
+    /// # Errors
+    /// Why they don't.
+    ///
+    /// # Safety
+    /// As for [`call::call`].
+    pub(crate) unsafe fn accepts(
+        &self,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> keyfold_core::Result<()> {
+        let mut slots = smallvec::SmallVec::<[*mut ffi::PyObject; 12]>::new();
+        slots.resize(self.params.all.len(), std::ptr::null_mut());
+        // SAFETY: as for the caller.
+        unsafe {
+            let names = if keywords.is_null() { 0 } else { ffi::PyTuple_Size(keywords) as usize };
+            let all = if nargs + names == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(args, nargs + names)
+            };
+            self.params.bind(&self.operator, all, keywords, &mut slots)?;
+            self.params.inspect(&self.operator, &slots)?;
+        }
+        Ok(())
+    }
+
+    /// Shows the arguments, bound and checked, as values.
+    pub(crate) fn with_arguments<R>(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+        look: impl FnOnce(&[keyfold_tensor::ValueRef<'_>]) -> R,
+    ) -> PyResult<R> {
+        let py = args.py();
+        with_c_arguments(args, kwargs, |all, _, names| {
+            let mut slots = vec![std::ptr::null_mut(); self.params.all.len()];
+            // SAFETY: live objects held by the tuple and dict; attached; one slot each.
+            unsafe {
+                self.params.bind(&self.operator, all, names, &mut slots).py(py)?;
+                self.params.inspect(&self.operator, &slots).py(py)?;
+            }
+            native::with_values(py, &self.params, &slots, look).py(py)
+        })
+    }
+}
+
+/// Shows a tuple and a dict of arguments as C passes them: one array, and the keywords' names.
+pub(crate) fn with_c_arguments<R>(
+    args: &Bound<'_, PyTuple>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+    f: impl FnOnce(&[*mut ffi::PyObject], usize, *mut ffi::PyObject) -> PyResult<R>,
+) -> PyResult<R> {
+    let mut held: Vec<Bound<'_, PyAny>> = args.iter().collect();
+    let nargs = held.len();
+    let mut names = Vec::new();
+    for (name, value) in kwargs.into_iter().flatten() {
+        names.push(name);
+        held.push(value);
+    }
+    let names = if names.is_empty() { None } else { Some(PyTuple::new(args.py(), names)?) };
+    let all: Vec<_> = held.iter().map(Bound::as_ptr).collect();
+    f(&all, nargs, names.as_ref().map_or(std::ptr::null_mut(), Bound::as_ptr))
+}
+
+/// The object that a person sees for a kernel: the registered function itself, or a description.
+pub(crate) fn kernel_object(
+    py: Python<'_>,
+    operator: &Arc<Operator<Value>>,
+    key: RegistrationKey,
+    kernel: &Arc<Kernel<Value>>,
+) -> PyResult<Py<PyAny>> {
+    if let Some(payload) = kernel.payload() {
+        if let Some(python) = payload.downcast_ref::<PyKernel>() {
+            return Ok(python.function.clone_ref(py));
+        }
+        if let Some(object) = payload.downcast_ref::<Py<PyAny>>() {
+            return Ok(object.clone_ref(py));
+        }
+    }
+    if kernel.is_fallthrough() {
+        return Ok(py.import("keyfold._core")?.getattr("fallthrough")?.unbind());
+    }
+    let handle = PyKernelHandle::new(Arc::clone(operator), key, Arc::clone(kernel));
+    Ok(Bound::new(py, handle)?.into_any().unbind())
+}
+
+#[pymethods]
+impl PyOperator {
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.call_with(args, kwargs, &Computed)
+    }
+
+    /// The full name: `ns::name`, or `ns::name.overload`.
+    #[getter]
+    fn name(&self) -> &str {
+        self.operator.name()
+    }
+
+    /// The overload's name; `"default"` where it has none.
+    #[getter]
+    fn overload(&self) -> &str {
+        match self.operator.schema().name.overload.as_str() {
+            "" => "default",
+            name => name,
+        }
+    }
+
+    /// The schema's text.
+    #[getter]
+    fn schema(&self) -> String {
+        self.operator.schema().to_string()
+    }
+
+    /// The active kernels: from the name of the key that each was registered at to the function.
+    #[getter]
+    fn kernels<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for (key, kernel) in self.operator.kernels() {
+            let object = kernel_object(py, &self.operator, key, &kernel)?;
+            all.set_item(key.to_string(), object)?;
+        }
+        Ok(all)
+    }
+
+    /// Where the kernels come from, key by key: the active one first, then what it shadows.
+    #[getter]
+    fn shadow_stacks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for (key, _) in self.operator.kernels() {
+            let stack = self.operator.shadow_stack(key);
+            let texts: Vec<_> = stack.iter().map(|k| k.provenance().to_string()).collect();
+            all.set_item(key.to_string(), texts)?;
+        }
+        Ok(all)
+    }
+
+    /// The names of the keys where a fallthrough is registered.
+    #[getter]
+    fn fallthrough(&self) -> Vec<String> {
+        let kernels = self.operator.kernels().into_iter();
+        kernels.filter(|(_, k)| k.is_fallthrough()).map(|(key, _)| key.to_string()).collect()
+    }
+
+    /// Calls the operator with this key set, taken as given.
+    #[pyo3(signature = (keyset, /, *args, **kwargs))]
+    pub(crate) fn redispatch<'py>(
+        &self,
+        keyset: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.call_with(args, kwargs, &Given(keyset_from(keyset)?))
+    }
+
+    /// Runs the kernel at one key, whatever the arguments' keys are.
+    ///
+    /// Args:
+    ///     key: the key, such as `"CPU"` or `"AutogradCUDA"`; it need not be among the arguments'.
+    ///     args: the operator's arguments.
+    ///     keyset: what a kernel that asks for the key set gets; the computed set by default.
+    ///     kwargs: the operator's keyword arguments.
+    #[pyo3(signature = (key, /, *args, keyset=None, **kwargs))]
+    pub(crate) fn call_direct<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        keyset: Option<&Bound<'py, PyAny>>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let key = registration_key_from(key)?;
+        let keyset = keyset.map(keyset_from).transpose()?;
+        self.call_with(args, kwargs, &Direct { key, keyset })
+    }
+
+    /// Whether the operator's table has a kernel for a key: the computed entry.
+    fn has_kernel(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.operator.has_kernel(registration_key_from(key)?))
+    }
+
+    /// The computed table: from a runtime key's name to its entry. Keys with nothing are absent.
+    ///
+    /// Args:
+    ///     fallbacks: whether entries from the keys' fallbacks are shown, too.
+    #[pyo3(signature = (*, fallbacks=false))]
+    fn table<'py>(&self, py: Python<'py>, fallbacks: bool) -> PyResult<Bound<'py, PyAny>> {
+        let rows = PyDict::new(py);
+        for entry in self.operator.entries(fallbacks) {
+            let kernel = kernel_object(py, &self.operator, entry.registered_at, &entry.kernel)?;
+            let row = PyTableEntry {
+                key: entry.runtime_key.clone(),
+                kernel,
+                registered_at: entry.registered_at.to_string(),
+                rule: entry.rule.to_string(),
+                origin: entry.kernel.provenance().to_string(),
+                shadows: entry
+                    .losers
+                    .iter()
+                    .map(|(at, rule, kernel)| {
+                        format!("{} at {at} ({rule})", kernel.provenance())
+                    })
+                    .collect(),
+            };
+            rows.set_item(entry.runtime_key, Bound::new(py, row)?)?;
+        }
+        let class = py.import("keyfold._inspect")?.getattr("DispatchTable")?;
+        class.call1((self.operator.name(), rows))
+    }
+
+    /// Whether the operator was removed.
+    #[getter]
+    fn removed(&self) -> bool {
+        self.operator.is_removed()
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.operator.is_removed() { ", removed" } else { "" };
+        let count = self.operator.kernel_count();
+        format!("<Operator {} ({count} kernels{state})>", self.operator.schema())
+    }
+}
+
+/// `call_direct`: one key's kernel.
+struct Direct {
+    key: RegistrationKey,
+    keyset: Option<DispatchKeySet>,
+}
+
+impl Choose for Direct {
+    const COMPUTED: bool = false;
+
+    fn choose<R>(
+        &self,
+        operator: &PyOperator,
+        tag: keyfold_dispatch::Tag,
+        call: impl FnOnce(
+            &keyfold_dispatch::CallContext<'_, Value>,
+            &Kernel<Value>,
+        ) -> keyfold_core::Result<R>,
+    ) -> keyfold_core::Result<R> {
+        let keyset = self.keyset.unwrap_or_else(|| operator.operator.keyset_of(tag.keys()));
+        operator.operator.call_direct_with(self.key, keyset, call)
+    }
+}
+
+/// One row of an operator's table.
+#[pyclass(name = "TableEntry", module = "keyfold", frozen, get_all)]
+pub(crate) struct PyTableEntry {
+    /// The runtime key's name.
+    key: String,
+    /// The kernel: the function that was registered.
+    kernel: Py<PyAny>,
+    /// The name of the key that it was registered at.
+    registered_at: String,
+    /// By which rule it is there.
+    rule: String,
+    /// The kernel's name, language, file and line.
+    origin: String,
+    /// What lost to it here.
+    shadows: Vec<String>,
+}
+
+/// A kernel of an operator, callable with the operator's arguments.
+///
+/// It stands for that very kernel: once the kernel or its operator is removed, calling it is an
+/// `OperatorRemoved`.
+#[pyclass(name = "KernelHandle", module = "keyfold", frozen)]
+pub(crate) struct PyKernelHandle {
+    operator: Arc<Operator<Value>>,
+    key: RegistrationKey,
+    kernel: Arc<Kernel<Value>>,
+}
+
+impl PyKernelHandle {
+    pub(crate) fn new(
+        operator: Arc<Operator<Value>>,
+        key: RegistrationKey,
+        kernel: Arc<Kernel<Value>>,
+    ) -> Self {
+        PyKernelHandle { operator, key, kernel }
+    }
+}
+
+/// The kernel of a handle, run at its key.
+struct Held<'k>(&'k PyKernelHandle);
+
+impl Choose for Held<'_> {
+    const COMPUTED: bool = false;
+
+    fn choose<R>(
+        &self,
+        operator: &PyOperator,
+        tag: keyfold_dispatch::Tag,
+        call: impl FnOnce(
+            &keyfold_dispatch::CallContext<'_, Value>,
+            &Kernel<Value>,
+        ) -> keyfold_core::Result<R>,
+    ) -> keyfold_core::Result<R> {
+        let keyset = operator.operator.keyset_of(tag.keys());
+        let key = match self.0.key {
+            RegistrationKey::Key(key) => Some(key),
+            RegistrationKey::Narrow { functionality, .. } => Some(functionality),
+            _ => keyset.backend(),
+        };
+        let key = key.unwrap_or(keyfold_dispatch::DispatchKey::CPU);
+        operator.operator.run_kernel_with(&self.0.kernel, keyset, key, call)
+    }
+}
+
+#[pymethods]
+impl PyKernelHandle {
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let operator = object_of(args.py(), &self.operator)?;
+        operator.get().call_with(args, kwargs, &Held(self))
+    }
+
+    /// The operator's full name.
+    #[getter]
+    fn operator(&self) -> &str {
+        self.operator.name()
+    }
+
+    /// The name of the key.
+    #[getter]
+    fn key(&self) -> String {
+        self.key.to_string()
+    }
+
+    /// The kernel's name, language, file and line.
+    #[getter]
+    fn origin(&self) -> String {
+        self.kernel.provenance().to_string()
+    }
+
+    /// The registered function; the handle itself for a native kernel.
+    #[getter]
+    fn function(slf: Bound<'_, Self>) -> Py<PyAny> {
+        let payload = slf.get().kernel.payload();
+        match payload.and_then(|payload| payload.downcast_ref::<PyKernel>()) {
+            Some(python) => python.function.clone_ref(slf.py()),
+            None => slf.into_any().unbind(),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.kernel.is_removed() { ", removed" } else { "" };
+        let origin = self.kernel.provenance();
+        format!("<Kernel of {} at {}: {origin}{state}>", self.operator.name(), self.key)
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<PyKernelHandle>().is_ok_and(|o| Arc::ptr_eq(&o.get().kernel, &self.kernel))
+    }
+
+    fn __hash__(&self) -> usize {
+        Arc::as_ptr(&self.kernel) as usize
+    }
+}
+
+/// No overload takes the arguments.
+pub(crate) fn no_overload(py: Python<'_>, name: &str, tried: &[(String, PyErr)]) -> PyErr {
+    let lines: String =
+        tried.iter().map(|(schema, why)| format!("\n  {schema}\n    {}", why.value(py))).collect();
+    to_pyerr(
+        py,
+        Error::new(
+            ErrorKind::Binding,
+            format!("{name}() has no overload for these arguments:{lines}"),
+        ),
+    )
+}
+
+/// The kernel in an operator's table at a key.
+pub(crate) fn get_kernel(
+    py: Python<'_>,
+    operator: &Arc<Operator<Value>>,
+    key: RegistrationKey,
+) -> PyResult<PyKernelHandle> {
+    if operator.is_removed() {
+        let message = format!("{} was removed; define it again and fetch it anew", operator.name());
+        return Err(to_pyerr(py, Error::new(ErrorKind::OperatorRemoved, message)));
+    }
+    match operator.kernel_at(key) {
+        Some(kernel) => Ok(PyKernelHandle::new(Arc::clone(operator), key, kernel)),
+        None => {
+            let known: Vec<_> = operator.kernels().iter().map(|(k, _)| k.to_string()).collect();
+            let message = format!(
+                "{}: no kernel registered for {key}; kernels are registered at: {}",
+                operator.name(),
+                if known.is_empty() { "nothing".to_owned() } else { known.join(", ") }
+            );
+            Err(to_pyerr(py, Error::new(ErrorKind::MissingKernel, message)))
+        }
+    }
+}
+
+/// Calls the kernel of a handle.
+pub(crate) fn call_kernel<'py>(
+    py: Python<'py>,
+    handle: &PyKernelHandle,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    object_of(py, &handle.operator)?.get().call_with(args, kwargs, &Held(handle))
+}

@@ -1,0 +1,411 @@
+//! `keyfold.ops.ns.name`: all overloads of a name.
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use keyfold_dispatch::{DispatchKeySet, Dispatcher};
+use keyfold_tensor::Value;
+use pyo3::exceptions::PyAttributeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::call::{self, Computed, Given};
+use crate::errors::{IntoPyResult, to_pyerr};
+use crate::operator::{self, PyOperator};
+
+/// All overloads of an operator: calling it tries them in the order of their definition.
+#[pyclass(name = "OperatorPacket", module = "keyfold", frozen, weakref)]
+pub(crate) struct PyPacket {
+    #[cfg(not(feature = "abi3"))]
+    pub(crate) vectorcall: ffi::vectorcallfunc,
+    dispatcher: Dispatcher<Value>,
+    name: String,
+    /// The overload where there is one alone, and the generation that this was true in. The
+    /// object is one of `overloads`; both change under the GIL only.
+    sole: AtomicPtr<ffi::PyObject>,
+    sole_at: AtomicU64,
+    overloads: Mutex<Overloads>,
+}
+
+/// The overloads as of a generation of the dispatcher's operators.
+struct Overloads {
+    generation: u64,
+    operators: Vec<Py<PyOperator>>,
+}
+
+impl PyPacket {
+    pub(crate) fn new(py: Python<'_>, dispatcher: &Dispatcher<Value>, name: &str) -> PyResult<Self> {
+        let packet = PyPacket {
+            #[cfg(not(feature = "abi3"))]
+            vectorcall: crate::vectorcall::packet_call,
+            dispatcher: dispatcher.clone(),
+            name: name.to_owned(),
+            sole: AtomicPtr::new(std::ptr::null_mut()),
+            sole_at: AtomicU64::new(u64::MAX),
+            overloads: Mutex::new(Overloads { generation: u64::MAX, operators: Vec::new() }),
+        };
+        packet.current(py)?;
+        Ok(packet)
+    }
+
+    /// The overloads that exist now.
+    fn current(&self, py: Python<'_>) -> PyResult<Vec<Py<PyOperator>>> {
+        let generation = self.dispatcher.generation();
+        {
+            let known = self.overloads.lock().unwrap_or_else(PoisonError::into_inner);
+            if known.generation == generation {
+                return Ok(known.operators.iter().map(|o| o.clone_ref(py)).collect());
+            }
+        }
+        let mut operators = Vec::new();
+        for operator in self.dispatcher.overloads(&self.name) {
+            operators.push(operator::object_of(py, &operator)?.unbind());
+        }
+        let copy = operators.iter().map(|o| o.clone_ref(py)).collect();
+        let sole = match &operators[..] {
+            [only] => only.as_ptr(),
+            _ => std::ptr::null_mut(),
+        };
+        self.sole.store(sole, Ordering::Relaxed);
+        self.sole_at.store(generation, Ordering::Release);
+        let old = {
+            let mut known = self.overloads.lock().unwrap_or_else(PoisonError::into_inner);
+            known.generation = generation;
+            std::mem::replace(&mut known.operators, operators)
+        };
+        drop(old);
+        Ok(copy)
+    }
+
+    fn removed(&self, py: Python<'_>) -> PyErr {
+        let message =
+            format!("{} was removed; define it again and fetch it anew", self.name);
+        to_pyerr(py, keyfold_core::Error::new(keyfold_core::ErrorKind::OperatorRemoved, message))
+    }
+
+    /// The only overload, or the default one.
+    fn sole(&self, py: Python<'_>) -> PyResult<Py<PyOperator>> {
+        let all = self.current(py)?;
+        let default = all.iter().find(|o| o.get().operator.schema().name.overload.is_empty());
+        match (default, &all[..]) {
+            (Some(default), _) => Ok(default.clone_ref(py)),
+            (None, [only]) => Ok(only.clone_ref(py)),
+            (None, []) => Err(self.removed(py)),
+            (None, many) => {
+                let names: Vec<_> = many.iter().map(|o| o.get().operator.name()).collect();
+                Err(PyAttributeError::new_err(format!(
+                    "{} has several overloads and no default one; say which: {}",
+                    self.name,
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Calls the first overload that takes the arguments.
+    ///
+    /// # Safety
+    /// As for [`call::call`].
+    pub(crate) unsafe fn call_c(
+        &self,
+        py: Python<'_>,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        if let Some(only) = self.single() {
+            // SAFETY: as for the caller. The packet's reference may be dropped by a change of the
+            // operators meanwhile, so this call holds its own.
+            unsafe {
+                ffi::Py_INCREF(only);
+                let object = Borrowed::from_ptr(py, only);
+                let operator = object.cast_unchecked::<PyOperator>().get();
+                let result = call::call(operator, args, nargs, keywords, &Computed);
+                ffi::Py_DECREF(only);
+                return result;
+            }
+        }
+        // SAFETY: as for the caller.
+        match unsafe { self.try_all(py, args, nargs, keywords) } {
+            Ok(result) => result,
+            Err(error) => {
+                error.restore(py);
+                std::ptr::null_mut()
+            }
+        }
+    }
+
+    /// The overload, if there is one alone and nothing changed since it was looked up.
+    #[inline(always)]
+    fn single(&self) -> Option<*mut ffi::PyObject> {
+        if self.sole_at.load(Ordering::Acquire) != self.dispatcher.generation() {
+            return None;
+        }
+        let sole = self.sole.load(Ordering::Relaxed);
+        (!sole.is_null()).then_some(sole)
+    }
+
+    unsafe fn try_all(
+        &self,
+        py: Python<'_>,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> PyResult<*mut ffi::PyObject> {
+        let all = self.current(py)?;
+        if all.is_empty() {
+            return Err(self.removed(py));
+        }
+        let mut tried = Vec::new();
+        for operator in &all {
+            let object = operator.get();
+            // SAFETY: as for the caller.
+            match unsafe { object.accepts(args, nargs, keywords) } {
+                Ok(()) => {
+                    // SAFETY: as for the caller.
+                    let result = unsafe { call::call(object, args, nargs, keywords, &Computed) };
+                    if result.is_null() {
+                        return Err(PyErr::fetch(py));
+                    }
+                    return Ok(result);
+                }
+                Err(error) => {
+                    tried.push((object.operator.schema().to_string(), to_pyerr(py, error)));
+                }
+            }
+        }
+        if tried.len() == 1 {
+            return Err(tried.remove(0).1);
+        }
+        Err(operator::no_overload(py, &self.name, &tried))
+    }
+}
+
+#[pymethods]
+impl PyPacket {
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = args.py();
+        operator::with_c_arguments(args, kwargs, |all, nargs, names| {
+            // SAFETY: live objects held by the tuple and dict; attached.
+            let result = unsafe { self.call_c(py, all.as_ptr(), nargs, names) };
+            // SAFETY: a new reference, or null with an exception set.
+            unsafe { Bound::from_owned_ptr_or_err(py, result) }
+        })
+    }
+
+    /// The name without an overload: `ns::name`.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The overloads' names, in the order of their definition.
+    fn overloads(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let all = self.current(py)?;
+        let name = |o: &Py<PyOperator>| match &*o.get().operator.schema().name.overload {
+            "" => "default".to_owned(),
+            name => name.to_owned(),
+        };
+        Ok(all.iter().map(name).collect())
+    }
+
+    /// The overload of that name, or an attribute of the only (or default) overload.
+    fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let all = self.current(py)?;
+        let wanted = if name == "default" { "" } else { name };
+        let found = all.iter().find(|o| o.get().operator.schema().name.overload == wanted);
+        if let Some(found) = found {
+            return Ok(found.bind(py).clone().into_any());
+        }
+        let attributes = [
+            "call_direct", "fallthrough", "has_kernel", "kernels", "redispatch", "removed",
+            "schema", "shadow_stacks", "table",
+        ];
+        if attributes.contains(&name) {
+            return self.sole(py)?.bind(py).getattr(name);
+        }
+        if all.is_empty() {
+            return Err(self.removed(py));
+        }
+        // The dispatcher words the error, with the nearest names.
+        let full = format!("{}.{name}", self.name);
+        Err(match self.dispatcher.operator(&full) {
+            Err(error) if !name.starts_with("__") => to_pyerr(py, error),
+            _ => PyAttributeError::new_err(format!("{} has no overload {name:?}", self.name)),
+        })
+    }
+
+    fn __dir__(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let mut names = self.overloads(py)?;
+        names.extend(["name", "overloads", "schema", "kernels", "table"].map(String::from));
+        Ok(names)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<OperatorPacket {} ({})>", self.name, self.overloads(py)?.join(", ")))
+    }
+}
+
+/// The overload that a person means by an operator: an object, or a name in the dispatcher.
+pub(crate) fn operator_from<'py>(
+    dispatcher: &Dispatcher<Value>,
+    given: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyOperator>> {
+    let py = given.py();
+    if let Ok(operator) = given.cast::<PyOperator>() {
+        return Ok(operator.clone());
+    }
+    if let Ok(packet) = given.cast::<PyPacket>() {
+        return Ok(packet.get().sole(py)?.into_bound(py));
+    }
+    match given.extract::<String>() {
+        Ok(name) => operator::object_of(py, &*dispatcher.operator(&name).py(py)?),
+        Err(_) => Err(pyo3::exceptions::PyTypeError::new_err(format!(
+            "an operator is given as its object or its name \"ns::name\", not {}",
+            crate::foreign::describe_object(given)
+        ))),
+    }
+}
+
+/// The overload for these arguments: the one named, or the first of the packet that takes them.
+pub(crate) fn overload_for<'py>(
+    dispatcher: &Dispatcher<Value>,
+    given: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyOperator>> {
+    let py = given.py();
+    let candidates = match (given.cast::<PyPacket>(), given.extract::<String>()) {
+        (Ok(packet), _) => packet.get().current(py)?,
+        (_, Ok(name)) if dispatcher.operator(&name).is_err() || !dispatcher.overloads(&name).is_empty() => {
+            let mut all = Vec::new();
+            for operator in dispatcher.overloads(&name) {
+                all.push(operator::object_of(py, &operator)?.unbind());
+            }
+            all
+        }
+        _ => Vec::new(),
+    };
+    for operator in &candidates {
+        let fits = operator::with_c_arguments(args, kwargs, |all, nargs, names| {
+            // SAFETY: live objects held by the tuple and dict; attached.
+            Ok(unsafe { operator.get().accepts(all.as_ptr(), nargs, names) }.is_ok())
+        })?;
+        if fits {
+            return Ok(operator.bind(py).clone());
+        }
+    }
+    operator_from(dispatcher, given)
+}
+
+/// Operators that were redispatched to by name, by the address of the name's object. Each entry
+/// holds its objects, so an address stands for one name as long as it is there.
+struct NameCache(Vec<Option<CachedName>>);
+
+struct CachedName {
+    name: Py<PyString>,
+    generation: u64,
+    operator: Py<PyOperator>,
+}
+
+const CACHED_NAMES: usize = 64;
+
+static NAMES: Mutex<NameCache> = Mutex::new(NameCache(Vec::new()));
+
+/// The operator of a name in the process's dispatcher, by the identity of the string where it
+/// was seen before: a literal in a layer's source is one object.
+fn by_name<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyOperator>>> {
+    let dispatcher = keyfold::dispatcher();
+    let generation = dispatcher.generation();
+    let at = (name.as_ptr() as usize >> 4) % CACHED_NAMES;
+    {
+        let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(cached)) = names.0.get(at)
+            && cached.name.as_ptr() == name.as_ptr()
+            && cached.generation == generation
+        {
+            return Ok(Some(cached.operator.bind(py).clone()));
+        }
+    }
+    let text = name.to_string_lossy();
+    // With several overloads the arguments decide.
+    if dispatcher.overloads(&text).len() > 1 {
+        return Ok(None);
+    }
+    let operator = operator::object_of(py, &*dispatcher.operator(&text).py(py)?)?;
+    let entry = CachedName {
+        name: name.clone().unbind(),
+        generation,
+        operator: operator.clone().unbind(),
+    };
+    let old = {
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.0.is_empty() {
+            names.0.resize_with(CACHED_NAMES, || None);
+        }
+        names.0[at].replace(entry)
+    };
+    drop(old);
+    Ok(Some(operator))
+}
+
+/// Redispatches with a C array of arguments. The operator is an object or a name.
+///
+/// # Safety
+/// As for [`call::call`].
+pub(crate) unsafe fn redispatch_c(
+    py: Python<'_>,
+    op: &Bound<'_, PyAny>,
+    keyset: DispatchKeySet,
+    args: *const *mut ffi::PyObject,
+    nargs: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<*mut ffi::PyObject> {
+    let given = Given(keyset);
+    let known = match (op.cast::<PyOperator>(), op.cast::<PyString>()) {
+        (Ok(operator), _) => Some(operator.clone()),
+        (_, Ok(name)) => by_name(py, name)?,
+        _ => match op.cast::<PyPacket>() {
+            Ok(packet) => match packet.get().single() {
+                // SAFETY: the packet's own operator object.
+                Some(only) => Some(unsafe {
+                    Bound::from_borrowed_ptr(py, only).cast_into_unchecked::<PyOperator>()
+                }),
+                None => None,
+            },
+            Err(_) => Some(operator_from(keyfold::dispatcher(), op)?),
+        },
+    };
+    if let Some(operator) = known {
+        // SAFETY: as for the caller.
+        return Ok(unsafe { call::call(operator.get(), args, nargs, keywords, &given) });
+    }
+    let candidates = match op.cast::<PyPacket>() {
+        Ok(packet) => packet.get().current(py)?,
+        Err(_) => {
+            let name = op.extract::<String>()?;
+            let mut all = Vec::new();
+            for operator in keyfold::dispatcher().overloads(&name) {
+                all.push(operator::object_of(py, &operator)?.unbind());
+            }
+            all
+        }
+    };
+    for operator in &candidates {
+        // SAFETY: as for the caller.
+        unsafe {
+            if operator.get().accepts(args, nargs, keywords).is_ok() {
+                return Ok(call::call(operator.get(), args, nargs, keywords, &given));
+            }
+        }
+    }
+    let operator = operator_from(keyfold::dispatcher(), op)?;
+    // SAFETY: as for the caller. The call words the error.
+    Ok(unsafe { call::call(operator.get(), args, nargs, keywords, &given) })
+}

@@ -1,0 +1,263 @@
+//! An operator's parameters as the call path needs them: kinds, interned names, defaults.
+
+use keyfold_core::{Error, Result};
+use keyfold_dispatch::schema::{Schema, Type};
+use keyfold_dispatch::{Operator, Tag};
+use keyfold_tensor::Value;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString, PyTuple};
+
+use crate::arrays::{self, Caller};
+use crate::convert;
+use crate::foreign::describe_object;
+
+/// What the call path does with an argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Tensor,
+    OptionalTensor,
+    /// A list of tensors, of optional ones, or an optional list.
+    Tensors,
+    /// A device, which brings its backend's key.
+    Device,
+    /// Anything without keys.
+    Plain,
+}
+
+pub(crate) struct Param {
+    pub(crate) name: Py<PyString>,
+    pub(crate) ty: Type,
+    pub(crate) kind: Kind,
+    pub(crate) default: Option<Py<PyAny>>,
+}
+
+pub(crate) struct Params {
+    pub(crate) all: Vec<Param>,
+    /// How many may be given by position.
+    pub(crate) positional: usize,
+    /// The names after those, for calls of Python kernels; none where all are positional.
+    pub(crate) keyword_names: Option<Py<PyTuple>>,
+}
+
+fn kind_of(ty: &Type) -> Kind {
+    match ty {
+        Type::Tensor => Kind::Tensor,
+        Type::Optional(inner) if **inner == Type::Tensor => Kind::OptionalTensor,
+        _ if ty.carries_tensors() => Kind::Tensors,
+        _ if *ty.base() == Type::Device => Kind::Device,
+        _ => Kind::Plain,
+    }
+}
+
+impl Params {
+    pub(crate) fn new(py: Python<'_>, schema: &Schema) -> PyResult<Self> {
+        let mut all = Vec::new();
+        for argument in &schema.arguments {
+            let default = argument
+                .default_value()
+                .map(|literal| convert::literal_to_py(py, &literal, &argument.ty))
+                .transpose()?;
+            all.push(Param {
+                name: PyString::intern(py, &argument.name).unbind(),
+                ty: argument.ty.clone(),
+                kind: kind_of(&argument.ty),
+                default,
+            });
+        }
+        let positional = schema.positional_count();
+        let names: Vec<_> = all[positional..].iter().map(|p| p.name.clone_ref(py)).collect();
+        let keyword_names =
+            if names.is_empty() { None } else { Some(PyTuple::new(py, names)?.unbind()) };
+        Ok(Params { all, positional, keyword_names })
+    }
+
+    /// Puts positional and keyword arguments and defaults into declaration order.
+    ///
+    /// # Errors
+    /// What Python says of a function called so, with the operator's name.
+    ///
+    /// # Safety
+    /// `args` are live objects, as many as positional arguments plus `keywords`, a tuple of
+    /// strings or null; `slots` is as long as there are parameters; the GIL is held.
+    pub(crate) unsafe fn bind(
+        &self,
+        operator: &Operator<Value>,
+        args: &[*mut ffi::PyObject],
+        keywords: *mut ffi::PyObject,
+        slots: &mut [*mut ffi::PyObject],
+    ) -> Result<()> {
+        let keyword_count =
+            if keywords.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(keywords) as usize } };
+        let given = args.len() - keyword_count;
+        let mut good = given <= self.positional;
+        slots.fill(std::ptr::null_mut());
+        let by_position = given.min(self.positional);
+        slots[..by_position].copy_from_slice(&args[..by_position]);
+        for (i, value) in args[given..].iter().enumerate() {
+            // SAFETY: the caller's tuple has as many names as there are keyword arguments.
+            let name = unsafe { ffi::PyTuple_GetItem(keywords, i as ffi::Py_ssize_t) };
+            match self.find(name) {
+                Some(at) if slots[at].is_null() => slots[at] = *value,
+                _ => good = false,
+            }
+        }
+        for (slot, param) in slots.iter_mut().zip(&self.all) {
+            if slot.is_null() {
+                match &param.default {
+                    Some(default) => *slot = default.as_ptr(),
+                    None => good = false,
+                }
+            }
+        }
+        if good { Ok(()) } else { Err(unbindable(operator, given, keywords)) }
+    }
+
+    /// The parameter of that name: by identity, as most names are interned, then by content.
+    fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
+        let by_identity = self.all.iter().position(|param| param.name.as_ptr() == name);
+        by_identity.or_else(|| {
+            self.all.iter().position(|param| {
+                // SAFETY: both are live strings.
+                unsafe { ffi::PyUnicode_Compare(param.name.as_ptr(), name) == 0 }
+            })
+        })
+    }
+
+    /// Checks bound arguments against their types and adds up their keys.
+    ///
+    /// # Errors
+    /// The first argument that doesn't fit, by name.
+    ///
+    /// # Safety
+    /// `objects` are live objects, one per parameter; the GIL is held.
+    #[inline(always)]
+    pub(crate) unsafe fn inspect(
+        &self,
+        operator: &Operator<Value>,
+        objects: &[*mut ffi::PyObject],
+    ) -> Result<(Tag, Caller)> {
+        let mut tag = Tag::NONE;
+        let mut caller = Caller::NONE;
+        for (param, object) in self.all.iter().zip(objects) {
+            // SAFETY: as for the caller.
+            let found = unsafe {
+                match param.kind {
+                    Kind::Plain if convert::fits_fast(*object, &param.ty) => continue,
+                    Kind::Tensor | Kind::OptionalTensor => match arrays::look_fast(*object) {
+                        Some(found) => found,
+                        None => inspect_slowly(operator, param, *object)?,
+                    },
+                    _ => inspect_slowly(operator, param, *object)?,
+                }
+            };
+            tag = tag.merge(found.0);
+            caller = caller.with(found.1);
+        }
+        Ok((tag, caller))
+    }
+}
+
+/// Everything that the fast look doesn't know.
+#[cold]
+#[inline(never)]
+unsafe fn inspect_slowly(
+    operator: &Operator<Value>,
+    param: &Param,
+    object: *mut ffi::PyObject,
+) -> Result<(Tag, Caller)> {
+    Python::attach(|py| {
+        // SAFETY: a live object, by the contract of `inspect`.
+        let object = unsafe { Bound::from_borrowed_ptr(py, object) };
+        let place = |error: Error| {
+            let name = param.name.bind(py).to_string_lossy().into_owned();
+            error.at(&format!("{}() argument '{name}'", operator.name()))
+        };
+        let wrong = || {
+            let name = param.name.bind(py).to_string_lossy().into_owned();
+            let mut given = describe_object(&object);
+            if matches!(param.kind, Kind::Tensor | Kind::OptionalTensor) {
+                let known = arrays::known_names(py).join(", ");
+                given.push_str(&format!(
+                    " (tensors are {known}; add a class with keyfold.register_array_type)"
+                ));
+            }
+            operator.wrong_type(&name, &param.ty, &given)
+        };
+        match param.kind {
+            Kind::OptionalTensor if object.is_none() => Ok((Tag::NONE, Caller::NONE)),
+            Kind::Tensor | Kind::OptionalTensor => {
+                arrays::look(&object).map_err(place)?.ok_or_else(wrong)
+            }
+            Kind::Tensors => {
+                if object.is_none() && param.ty.is_optional() {
+                    return Ok((Tag::NONE, Caller::NONE));
+                }
+                if !object.is_instance_of::<PyList>() && !object.is_instance_of::<PyTuple>() {
+                    return Err(wrong());
+                }
+                let Type::List(item, size) = param.ty.without_optional() else {
+                    return Err(wrong());
+                };
+                let mut sum = (Tag::NONE, Caller::NONE);
+                let mut count = 0;
+                for element in object.try_iter().map_err(crate::errors::from_pyerr)? {
+                    let element = element.map_err(crate::errors::from_pyerr)?;
+                    count += 1;
+                    if element.is_none() && item.is_optional() {
+                        continue;
+                    }
+                    let (tag, caller) =
+                        arrays::look(&element).map_err(place)?.ok_or_else(|| {
+                            let name = param.name.bind(py).to_string_lossy().into_owned();
+                            let at = format!("{name}[{}]", count - 1);
+                            operator.wrong_type(&at, item, &describe_object(&element))
+                        })?;
+                    sum = (sum.0.merge(tag), sum.1.with(caller));
+                }
+                if size.is_some_and(|size| size != count) {
+                    return Err(wrong());
+                }
+                Ok(sum)
+            }
+            Kind::Device => {
+                if object.is_none() && param.ty.is_optional() {
+                    return Ok((Tag::NONE, Caller::NONE));
+                }
+                let tag = convert::value_from(&object, &param.ty).map_err(place)?;
+                if tag.is_none() {
+                    return Err(wrong());
+                }
+                Ok((convert::device_tag(&object).map_err(place)?, Caller::NONE))
+            }
+            Kind::Plain => match convert::value_from(&object, &param.ty).map_err(place)? {
+                Some(_) => Ok((Tag::NONE, Caller::NONE)),
+                None => Err(wrong()),
+            },
+        }
+    })
+}
+
+/// The error for arguments that don't bind, in Python's own words.
+#[cold]
+fn unbindable(
+    operator: &Operator<Value>,
+    given: usize,
+    keywords: *mut ffi::PyObject,
+) -> Error {
+    Python::attach(|py| {
+        // SAFETY: null or a live tuple, by the contract of `bind`.
+        let keywords = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
+        let names: Vec<String> = keywords
+            .and_then(|tuple| tuple.extract::<Vec<String>>().ok())
+            .unwrap_or_default();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        match operator.schema().bind(given, &names) {
+            Err(error) => error,
+            Ok(_) => Error::new(
+                keyfold_core::ErrorKind::Binding,
+                format!("{}() can't be called with these arguments", operator.name()),
+            ),
+        }
+    })
+}

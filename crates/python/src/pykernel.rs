@@ -1,0 +1,374 @@
+//! Kernels written in Python.
+//!
+//! Their unboxed convention is "the caller's own objects": from a Python call to
+//! a Python kernel nothing is converted. The boxed form serves native layers
+//! above them: it finds the caller's objects again.
+
+use std::any::TypeId;
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::schema::Schema;
+use keyfold_dispatch::{CallContext, Kernel, Provenance};
+use keyfold_tensor::{Value, ValueRef};
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::errors::{add_note, from_pyerr};
+use crate::keys::keyset_object;
+use crate::params::Params;
+use crate::{native, operator, results};
+
+/// The signature of the unboxed convention; no value of it exists.
+enum ObjectsConvention {}
+
+#[inline(always)]
+fn convention() -> TypeId {
+    TypeId::of::<ObjectsConvention>()
+}
+
+/// How the function is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// `fn(*args)`
+    Plain,
+    /// `fn(keyset, *args)`
+    WithKeySet,
+    /// `fn(op, keyset, args, kwargs)`
+    Fallback,
+}
+
+/// A Python function as a kernel.
+pub(crate) struct PyKernel {
+    pub(crate) function: Py<PyAny>,
+    style: Style,
+}
+
+/// Makes a kernel of a Python function. `place` overrides where it is said to come from.
+pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel<Value>> {
+    if !function.is_callable() {
+        return Err(PyTypeError::new_err(format!(
+            "a kernel must be callable, not {}",
+            crate::foreign::describe_object(function)
+        )));
+    }
+    let signature = signature_of(function, style);
+    let shared = Arc::new(PyKernel { function: function.clone().unbind(), style });
+    let data = Arc::as_ptr(&shared).cast();
+    let boxed = Arc::clone(&shared);
+    let kernel = Kernel::boxed(move |context, args| boxed.call_boxed(context, args))
+        .with_provenance(provenance_of(function))
+        .with_payload(shared);
+    let kernel = match signature {
+        Some(signature) => kernel.with_check(move |schema| signature.check(schema)),
+        None => kernel,
+    };
+    // SAFETY: nobody transmutes the entry (it isn't a function): `find` reads the data alone,
+    // which is the `PyKernel` that the payload keeps alive.
+    Ok(unsafe { kernel.with_unboxed(convention(), std::ptr::null(), data) })
+}
+
+/// The Python kernel behind a kernel, if it is one.
+#[inline(always)]
+pub(crate) fn find(kernel: &Kernel<Value>) -> Option<&PyKernel> {
+    let (_, data) = kernel.unboxed(convention())?;
+    // SAFETY: kernels with this convention are made in `make`, with such data.
+    Some(unsafe { &*data.cast::<PyKernel>() })
+}
+
+impl PyKernel {
+    /// Calls the function with bound objects and gives what it returns, unchecked: a new reference.
+    ///
+    /// # Safety
+    /// `objects` are live, one per parameter; the GIL is held.
+    #[inline(always)]
+    pub(crate) unsafe fn call_objects(
+        &self,
+        context: &CallContext<'_, Value>,
+        params: &Params,
+        objects: &[*mut ffi::PyObject],
+    ) -> Result<*mut ffi::PyObject> {
+        let names = params.keyword_names.as_ref().map_or(std::ptr::null_mut(), |n| n.as_ptr());
+        // SAFETY: as for the caller.
+        let result = unsafe {
+            match self.style {
+                Style::Plain => {
+                    invoke(self.function.as_ptr(), objects, params.positional, names)
+                }
+                _ => self.call_layer(context, params, objects, names)?,
+            }
+        };
+        if result.is_null() { Err(raised()) } else { Ok(result) }
+    }
+
+    /// # Safety
+    /// As for `call_objects`.
+    #[inline]
+    unsafe fn call_layer(
+        &self,
+        context: &CallContext<'_, Value>,
+        params: &Params,
+        objects: &[*mut ffi::PyObject],
+        names: *mut ffi::PyObject,
+    ) -> Result<*mut ffi::PyObject> {
+        // SAFETY: the GIL is held, by the contract.
+        let py = unsafe { Python::assume_attached() };
+        let keyset = keyset_object(py, context.keyset()).map_err(from_pyerr)?;
+        if self.style == Style::Fallback {
+            // SAFETY: as for the caller.
+            return unsafe { self.call_fallback(context, params, objects, keyset.as_any()) };
+        }
+        // SAFETY: live objects; the key set is held until after the call.
+        Ok(unsafe {
+            with_first(keyset.as_ptr(), objects, |all| {
+                invoke(self.function.as_ptr(), all, params.positional + 1, names)
+            })
+        })
+    }
+
+    /// # Safety
+    /// As for `call_objects`.
+    unsafe fn call_fallback(
+        &self,
+        context: &CallContext<'_, Value>,
+        params: &Params,
+        objects: &[*mut ffi::PyObject],
+        keyset: &Bound<'_, PyAny>,
+    ) -> Result<*mut ffi::PyObject> {
+        let call = |py: Python<'_>| -> PyResult<*mut ffi::PyObject> {
+            let operator = operator::object_of(py, context.operator())?;
+            // SAFETY: live objects, by the contract.
+            let bound = |o: &*mut ffi::PyObject| unsafe { Bound::from_borrowed_ptr(py, *o) };
+            let args = PyTuple::new(py, objects[..params.positional].iter().map(bound))?;
+            let kwargs = PyDict::new(py);
+            for (param, object) in params.all.iter().zip(objects).skip(params.positional) {
+                kwargs.set_item(&param.name, bound(object))?;
+            }
+            let function = self.function.bind(py);
+            Ok(function.call1((operator, keyset, args, kwargs))?.into_ptr())
+        };
+        Python::attach(|py| {
+            call(py).map_err(|error| {
+                add_note(py, &error);
+                from_pyerr(error)
+            })
+        })
+    }
+
+    /// The boxed form: called from native code, with or without the GIL.
+    fn call_boxed(
+        &self,
+        context: &CallContext<'_, Value>,
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        Python::attach(|py| {
+            let operator = operator::object_of(py, context.operator()).map_err(from_pyerr)?;
+            let params = &operator.get().params;
+            let held = args
+                .iter()
+                .map(|arg| results::ref_to_py(py, *arg))
+                .collect::<PyResult<Vec<_>>>()
+                .map_err(from_pyerr)?;
+            let objects: Vec<_> = held.iter().map(Bound::as_ptr).collect();
+            // SAFETY: `held` keeps the objects alive; attached.
+            let result = unsafe { self.call_objects(context, params, &objects) }?;
+            // SAFETY: a new reference.
+            let result = unsafe { Bound::from_owned_ptr(py, result) };
+            native::value_of_result(context, &result)
+        })
+    }
+}
+
+/// The exception that a kernel raised, noted, as an error.
+#[cold]
+fn raised() -> Error {
+    Python::attach(|py| {
+        let error = PyErr::fetch(py);
+        add_note(py, &error);
+        from_pyerr(error)
+    })
+}
+
+/// Calls `f` with `first` put before the others.
+unsafe fn with_first<R>(
+    first: *mut ffi::PyObject,
+    rest: &[*mut ffi::PyObject],
+    f: impl FnOnce(&[*mut ffi::PyObject]) -> R,
+) -> R {
+    const INLINE: usize = 9;
+    if rest.len() < INLINE {
+        let mut all = [std::ptr::null_mut(); INLINE];
+        all[0] = first;
+        all[1..=rest.len()].copy_from_slice(rest);
+        return f(&all[..=rest.len()]);
+    }
+    let all: Vec<_> = std::iter::once(first).chain(rest.iter().copied()).collect();
+    f(&all)
+}
+
+/// Calls a Python function: `positional` arguments by position, the rest by these names.
+///
+/// # Safety
+/// Live objects; `names` a tuple of as many strings as there are further objects, or null if
+/// there are none; the GIL is held.
+#[cfg(not(feature = "abi3"))]
+#[inline(always)]
+unsafe fn invoke(
+    function: *mut ffi::PyObject,
+    objects: &[*mut ffi::PyObject],
+    positional: usize,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as for the caller.
+    unsafe { ffi::PyObject_Vectorcall(function, objects.as_ptr(), positional, names) }
+}
+
+/// As above, through a tuple and a dict: the stable ABI of 3.11 has no vectorcall.
+///
+/// # Safety
+/// As above.
+#[cfg(feature = "abi3")]
+unsafe fn invoke(
+    function: *mut ffi::PyObject,
+    objects: &[*mut ffi::PyObject],
+    positional: usize,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    let call = |py: Python<'_>| -> PyResult<*mut ffi::PyObject> {
+        // SAFETY: as for the caller.
+        let bound = |o: &*mut ffi::PyObject| unsafe { Bound::from_borrowed_ptr(py, *o) };
+        let args = PyTuple::new(py, objects[..positional].iter().map(bound))?;
+        let kwargs = PyDict::new(py);
+        for (i, object) in objects[positional..].iter().enumerate() {
+            // SAFETY: as for the caller: `names` has one string per further object.
+            let name = unsafe {
+                Bound::from_borrowed_ptr(py, ffi::PyTuple_GetItem(names, i as ffi::Py_ssize_t))
+            };
+            kwargs.set_item(name, bound(object))?;
+        }
+        // SAFETY: a live callable.
+        let function = unsafe { Bound::from_borrowed_ptr(py, function) };
+        Ok(function.call(args, Some(&kwargs))?.into_ptr())
+    };
+    Python::attach(|py| match call(py) {
+        Ok(result) => result,
+        Err(error) => {
+            error.restore(py);
+            std::ptr::null_mut()
+        }
+    })
+}
+
+/// Where a function comes from: its module, qualified name, file and line.
+fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
+    let text = |name: &str| function.getattr(name).and_then(|v| v.extract::<String>()).ok();
+    let place = || -> PyResult<(String, u32)> {
+        let inspect = function.py().import("inspect")?;
+        let inner = inspect.call_method1("unwrap", (function,))?;
+        let code = inner.getattr("__code__")?;
+        Ok((
+            code.getattr("co_filename")?.extract()?,
+            code.getattr("co_firstlineno")?.extract()?,
+        ))
+    };
+    let (file, line) = place().unwrap_or_else(|_| ("no source".to_owned(), 0));
+    let name = text("__qualname__").unwrap_or_else(|| {
+        function.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
+    });
+    let named = text("__qualname__").is_some() && !name.contains('<');
+    Provenance { language: "Python", name, module: text("__module__"), file, line, named }
+}
+
+/// What a function's signature says, read once at registration.
+struct Signature {
+    function: String,
+    /// Positional parameters that must be given, and at most; `None`: any number.
+    required: usize,
+    most: Option<usize>,
+    /// Keyword-only parameters that must be given.
+    required_keywords: Vec<String>,
+    /// Names that can be given by keyword; `None`: any.
+    keywords: Option<Vec<String>>,
+    text: String,
+}
+
+/// The signature of a plain kernel; `None` where it can't be read, or isn't the schema's.
+fn signature_of(function: &Bound<'_, PyAny>, style: Style) -> Option<Signature> {
+    if style == Style::Fallback {
+        return None;
+    }
+    let read = || -> PyResult<Signature> {
+        let inspect = function.py().import("inspect")?;
+        let signature = inspect.call_method1("signature", (function,))?;
+        let parameter = inspect.getattr("Parameter")?;
+        let empty = parameter.getattr("empty")?;
+        let mut found = Signature {
+            function: provenance_of(function).name,
+            required: 0,
+            most: Some(0),
+            required_keywords: Vec::new(),
+            keywords: Some(Vec::new()),
+            text: signature.str()?.to_string(),
+        };
+        for item in signature.getattr("parameters")?.call_method0("values")?.try_iter()? {
+            let item = item?;
+            let kind = item.getattr("kind")?.getattr("name")?.extract::<String>()?;
+            let name = item.getattr("name")?.extract::<String>()?;
+            let has_default = !item.getattr("default")?.is(&empty);
+            match kind.as_str() {
+                "VAR_POSITIONAL" => found.most = None,
+                "VAR_KEYWORD" => found.keywords = None,
+                "KEYWORD_ONLY" => {
+                    if !has_default {
+                        found.required_keywords.push(name.clone());
+                    }
+                    found.keywords.as_mut().map(|known| known.push(name)).unwrap_or(());
+                }
+                _ => {
+                    found.required += usize::from(!has_default);
+                    found.most = found.most.map(|most| most + 1);
+                    if kind == "POSITIONAL_OR_KEYWORD" {
+                        found.keywords.as_mut().map(|known| known.push(name)).unwrap_or(());
+                    }
+                }
+            }
+        }
+        if style == Style::WithKeySet {
+            found.required = found.required.saturating_sub(1);
+            found.most = found.most.map(|most| most.saturating_sub(1));
+        }
+        Ok(found)
+    };
+    // Builtins and C functions without a text signature can't be read; they are taken as they are.
+    read().ok()
+}
+
+impl Signature {
+    fn check(&self, schema: &Schema) -> Result<()> {
+        let positional = schema.positional_count();
+        let by_keyword = &schema.arguments[positional..];
+        let given = |name: &String| by_keyword.iter().any(|argument| argument.name == *name);
+        let problem = if self.required > positional {
+            format!("it requires {} positional arguments, the schema passes {positional}", self.required)
+        } else if let Some(most) = self.most.filter(|most| *most < positional) {
+            format!("it takes at most {most} positional arguments, the schema passes {positional}")
+        } else if let Some(name) = self.required_keywords.iter().find(|name| !given(name)) {
+            format!("it requires the keyword argument '{name}', which the schema doesn't have")
+        } else if let Some(missing) = self.keywords.as_ref().and_then(|known| {
+            by_keyword.iter().find(|argument| !known.contains(&argument.name))
+        }) {
+            format!("it doesn't take the schema's keyword argument '{}'", missing.name)
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::Registration,
+            format!(
+                "{}: the kernel {}{} contradicts the schema: {problem}\n  schema: {schema}",
+                schema.name, self.function, self.text
+            ),
+        ))
+    }
+}

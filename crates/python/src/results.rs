@@ -1,0 +1,188 @@
+//! Values on their way to Python: back to the very object they came from, or wrapped in the
+//! caller's library.
+
+use std::cell::Cell;
+
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyComplex, PyList, PyTuple};
+
+use crate::arrays::{self, Caller};
+use crate::dtype::{PyDType, PyDevice};
+use crate::foreign::OF_AN_OBJECT;
+use crate::numpy_array;
+use crate::tensor;
+
+/// The objects that the running call into native code was given, and the call around it.
+pub(crate) struct Frame {
+    objects: *const [*mut ffi::PyObject],
+    caller: Caller,
+    outer: *const Frame,
+}
+
+thread_local! {
+    static FRAME: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Runs `f` while the objects and library of this call are known to what it calls.
+#[inline]
+pub(crate) fn in_frame<R>(
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+    f: impl FnOnce() -> R,
+) -> R {
+    struct Restore(*const Frame);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            FRAME.set(self.0);
+        }
+    }
+    let frame = Frame { objects: std::ptr::from_ref(objects), caller, outer: FRAME.get() };
+    let _restore = Restore(frame.outer);
+    FRAME.set(&raw const frame);
+    f()
+}
+
+/// The objects and library of the running calls, innermost first.
+fn frames() -> impl Iterator<Item = (&'static [*mut ffi::PyObject], Caller)> {
+    let mut next = FRAME.get();
+    std::iter::from_fn(move || {
+        // SAFETY: frames are on this thread's stack, and each is unlinked before it ends; the
+        // iterator doesn't outlive the function that uses it, which runs inside them all.
+        let frame = unsafe { next.as_ref() }?;
+        next = frame.outer;
+        // SAFETY: the objects outlive their frame.
+        Some((unsafe { &*frame.objects }, frame.caller))
+    })
+}
+
+/// The caller's object that a tensor is a view of, if it is an unchanged view of one.
+fn original<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    objects: &[*mut ffi::PyObject],
+) -> Option<Bound<'py, PyAny>> {
+    if tensor.token() != OF_AN_OBJECT {
+        return None;
+    }
+    let memory = numpy_array::owner_object(tensor);
+    let found = objects.iter().copied().find(|object| {
+        // SAFETY: the objects of running calls are alive.
+        unsafe {
+            if arrays::is_tensor(*object) {
+                same_view(arrays::tensor_of(*object), tensor)
+            } else {
+                // A view with this token of an array that is an argument is the whole argument.
+                memory == Some(*object)
+            }
+        }
+    })?;
+    // SAFETY: as above.
+    Some(unsafe { Bound::from_borrowed_ptr(py, found) })
+}
+
+fn same_view(a: &Tensor, b: &Tensor) -> bool {
+    std::ptr::eq(a, b)
+        || (a.raw_data_ptr() == b.raw_data_ptr()
+            && a.dtype() == b.dtype()
+            && a.device() == b.device()
+            && a.shape() == b.shape()
+            && a.strides() == b.strides()
+            && a.keys() == b.keys())
+}
+
+/// A tensor in the caller's library: the original object, a NumPy array, or keyfold's own.
+#[inline]
+pub(crate) fn tensor_to_py<'py>(
+    py: Python<'py>,
+    tensor: Tensor,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(object) = original(py, &tensor, objects) {
+        return Ok(object);
+    }
+    wrap_for(py, tensor, objects, caller)
+}
+
+/// A new object for a tensor, in the caller's library.
+fn wrap_for<'py>(
+    py: Python<'py>,
+    tensor: Tensor,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> PyResult<Bound<'py, PyAny>> {
+    if caller.wants_numpy() && tensor.device().kind() == keyfold_core::DeviceType::CPU {
+        return tensor::into_numpy(py, tensor);
+    }
+    let wrapped = tensor::wrap(py, tensor)?.into_any();
+    if caller == Caller::OTHER {
+        for object in objects {
+            // SAFETY: the objects of running calls are alive.
+            let object = unsafe { Bound::from_borrowed_ptr(py, *object) };
+            if let Ok(Some((_, Caller::OTHER))) = arrays::look(&object) {
+                return arrays::wrap_like(&object, wrapped);
+            }
+        }
+    }
+    Ok(wrapped)
+}
+
+/// A borrowed value as the object that a Python kernel below a native layer gets.
+pub(crate) fn ref_to_py<'py>(py: Python<'py>, value: ValueRef<'_>) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        ValueRef::Tensor(tensor) => {
+            for (objects, _) in frames() {
+                if let Some(object) = original(py, tensor, objects) {
+                    return Ok(object);
+                }
+            }
+            // A tensor that a layer made: in the library of the call around it.
+            let around = frames().next();
+            let (objects, caller) = around.unwrap_or((&[], Caller::NONE));
+            wrap_for(py, tensor.clone(), objects, caller)?
+        }
+        ValueRef::Foreign(object) => {
+            // SAFETY: a foreign object here is a Python object that its holder keeps alive.
+            unsafe { Bound::from_borrowed_ptr(py, object.original().cast()) }
+        }
+        ValueRef::None => py.None().into_bound(py),
+        ValueRef::Bool(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
+        ValueRef::Int(number) => number.into_pyobject(py)?.into_any(),
+        ValueRef::UInt(number) => number.into_pyobject(py)?.into_any(),
+        ValueRef::Float(number) => number.into_pyobject(py)?.into_any(),
+        ValueRef::Complex(c) => PyComplex::from_doubles(py, c.re, c.im).into_any(),
+        ValueRef::Str(text) => text.into_pyobject(py)?.into_any(),
+        ValueRef::DType(dtype) => Bound::new(py, PyDType(dtype))?.into_any(),
+        ValueRef::Device(device) => Bound::new(py, PyDevice(device))?.into_any(),
+        list => {
+            let items: PyResult<Vec<_>> = list.items().map(|item| ref_to_py(py, item)).collect();
+            PyList::new(py, items?)?.into_any()
+        }
+    })
+}
+
+/// What a native kernel returned, for the caller.
+pub(crate) fn value_to_py<'py>(
+    py: Python<'py>,
+    value: Value,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> PyResult<Bound<'py, PyAny>> {
+    use keyfold_dispatch::Value as _;
+    Ok(match value {
+        Value::Tensor(tensor) => tensor_to_py(py, tensor, objects, caller)?,
+        Value::List(items) => {
+            let items: PyResult<Vec<_>> =
+                items.into_iter().map(|item| value_to_py(py, item, objects, caller)).collect();
+            PyList::new(py, items?)?.into_any()
+        }
+        Value::Tuple(items) => {
+            let items: PyResult<Vec<_>> =
+                items.into_iter().map(|item| value_to_py(py, item, objects, caller)).collect();
+            PyTuple::new(py, items?)?.into_any()
+        }
+        plain => ref_to_py(py, plain.as_ref())?,
+    })
+}

@@ -1,0 +1,219 @@
+//! Giving tensors away.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+
+use keyfold_core::{DType, Device, DeviceType, Dims, Error, ErrorKind, Result};
+
+use super::abi::{
+    DL_BFLOAT, DL_BOOL, DL_COMPLEX, DL_CPU, DL_CUDA, DL_FLOAT, DL_INT, DL_UINT, DLDataType,
+    DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPACK_FLAG_IS_COPIED,
+    DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION, DLPackVersion, DLTensor,
+};
+use crate::tensor::Tensor;
+
+/// The standard's code for a dtype; every dtype has one.
+pub fn dtype_to_dl(dtype: DType) -> DLDataType {
+    use keyfold_core::DTypeKind::{Bool, Complex, Float, Int, UInt};
+    let code = match (dtype, dtype.kind()) {
+        (DType::BF16, _) => DL_BFLOAT,
+        (_, Bool) => DL_BOOL,
+        (_, UInt) => DL_UINT,
+        (_, Int) => DL_INT,
+        (_, Float) => DL_FLOAT,
+        (_, Complex) => DL_COMPLEX,
+    };
+    DLDataType { code, bits: (8 * dtype.size()) as u8, lanes: 1 }
+}
+
+/// The standard's code for a device.
+///
+/// # Errors
+/// [`ErrorKind::Exchange`] for meta, which has no memory to share, [`ErrorKind::Device`] for a
+/// device type that the standard doesn't know.
+pub fn device_to_dl(device: Device) -> Result<DLDevice> {
+    let device_type = match device.kind() {
+        DeviceType::CPU => DL_CPU,
+        DeviceType::CUDA => DL_CUDA,
+        DeviceType::META => {
+            return Err(Error::new(
+                ErrorKind::Exchange,
+                "a meta tensor has no memory that DLPack could share".to_owned(),
+            ));
+        }
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Device,
+                format!("DLPack has no code for the device {device}; copy the tensor to cpu"),
+            ));
+        }
+    };
+    Ok(DLDevice { device_type, device_id: device.index().into() })
+}
+
+/// A tensor in DLPack's terms, for passing it to foreign code for the time of a call. Without an
+/// allocation up to six dimensions.
+#[derive(Debug)]
+pub struct Described<'a> {
+    data: *mut c_void,
+    device: DLDevice,
+    dtype: DLDataType,
+    shape: Dims<i64>,
+    strides: Dims<i64>,
+    tensor: PhantomData<&'a Tensor>,
+}
+
+impl<'a> Described<'a> {
+    /// Describes a tensor.
+    ///
+    /// # Errors
+    /// As [`device_to_dl`].
+    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+        let mut shape = Dims::filled(0_i64, tensor.ndim())?;
+        let mut strides = shape.clone();
+        for (i, (&size, &stride)) in tensor.shape().iter().zip(tensor.strides()).enumerate() {
+            (shape[i], strides[i]) = (size as i64, stride as i64);
+        }
+        // The standard wants null where there are no elements.
+        let data = if tensor.numel() == 0 { null_mut() } else { tensor.raw_data_ptr().cast() };
+        Ok(Described {
+            data,
+            device: device_to_dl(tensor.device())?,
+            dtype: dtype_to_dl(tensor.dtype()),
+            shape,
+            strides,
+            tensor: PhantomData,
+        })
+    }
+
+    /// The struct to pass on. It points into `self`, and is good while that stays where it is.
+    pub fn dl_tensor(&mut self) -> DLTensor {
+        DLTensor {
+            data: self.data,
+            device: self.device,
+            ndim: self.shape.len() as i32,
+            dtype: self.dtype,
+            shape: self.shape.as_mut_ptr(),
+            strides: self.strides.as_mut_ptr(),
+            byte_offset: 0,
+        }
+    }
+}
+
+/// What stands behind an exported struct: the struct first, then what it points to.
+struct Exported<M> {
+    managed: M,
+    described: Described<'static>,
+    /// Keeps the memory.
+    _tensor: Tensor,
+}
+
+/// Either managed struct, as far as exporting goes.
+trait Managed: Sized {
+    fn blank(flags: u64) -> Self;
+    fn complete(&mut self, tensor: DLTensor, context: *mut c_void);
+}
+
+impl Managed for DLManagedTensor {
+    fn blank(_: u64) -> Self {
+        DLManagedTensor { dl_tensor: NO_TENSOR, manager_ctx: null_mut(), deleter: Some(delete_old) }
+    }
+
+    fn complete(&mut self, tensor: DLTensor, context: *mut c_void) {
+        (self.dl_tensor, self.manager_ctx) = (tensor, context);
+    }
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn blank(flags: u64) -> Self {
+        DLManagedTensorVersioned {
+            version: DLPackVersion { major: DLPACK_MAJOR_VERSION, minor: DLPACK_MINOR_VERSION },
+            manager_ctx: null_mut(),
+            deleter: Some(delete_versioned),
+            flags,
+            dl_tensor: NO_TENSOR,
+        }
+    }
+
+    fn complete(&mut self, tensor: DLTensor, context: *mut c_void) {
+        (self.dl_tensor, self.manager_ctx) = (tensor, context);
+    }
+}
+
+const NO_TENSOR: DLTensor = DLTensor {
+    data: null_mut(),
+    device: DLDevice { device_type: DL_CPU, device_id: 0 },
+    ndim: 0,
+    dtype: DLDataType { code: DL_UINT, bits: 8, lanes: 1 },
+    shape: null_mut(),
+    strides: null_mut(),
+    byte_offset: 0,
+};
+
+unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
+    // SAFETY: `export` made the struct and its context; the standard says it is deleted once.
+    drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Exported<DLManagedTensor>>()) });
+}
+
+unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: as above.
+    drop(unsafe {
+        Box::from_raw((*managed).manager_ctx.cast::<Exported<DLManagedTensorVersioned>>())
+    });
+}
+
+fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
+    if tensor.requires_grad() {
+        return Err(Error::new(
+            ErrorKind::Exchange,
+            "a tensor that requires grad can't be exported, since gradients wouldn't follow it; \
+             export tensor.detach()"
+                .to_owned(),
+        ));
+    }
+    let tensor = tensor.clone();
+    let Described { data, device, dtype, shape, strides, .. } = Described::new(&tensor)?;
+    let described = Described { data, device, dtype, shape, strides, tensor: PhantomData };
+    let boxed = Box::new(Exported { managed: M::blank(flags), described, _tensor: tensor });
+    let raw = Box::into_raw(boxed);
+    // SAFETY: the box is ours until the deleter runs, so its fields can be borrowed one by one; from
+    // here on it stays where it is, and the pointers into it stay good.
+    unsafe {
+        let dl_tensor = (*raw).described.dl_tensor();
+        (*raw).managed.complete(dl_tensor, raw.cast());
+        Ok(NonNull::new_unchecked(&raw mut (*raw).managed))
+    }
+}
+
+/// The tensor as a versioned managed struct, which shares its memory until its deleter is called.
+/// `copied` says that the tensor is a copy made for the consumer.
+///
+/// # Errors
+/// [`ErrorKind::Exchange`] when the tensor requires grad or is on meta, [`ErrorKind::Device`] for a
+/// device without a code.
+pub fn to_dlpack_versioned(
+    tensor: &Tensor,
+    copied: bool,
+) -> Result<NonNull<DLManagedTensorVersioned>> {
+    let read_only = if tensor.is_writable() { 0 } else { DLPACK_FLAG_READ_ONLY };
+    let copied = if copied { DLPACK_FLAG_IS_COPIED } else { 0 };
+    export(tensor, read_only | copied)
+}
+
+/// The tensor as a managed struct of the time before versions.
+///
+/// # Errors
+/// As [`to_dlpack_versioned`], and [`ErrorKind::Exchange`] for read-only memory, which this form
+/// can't express.
+pub fn to_dlpack(tensor: &Tensor) -> Result<NonNull<DLManagedTensor>> {
+    if !tensor.is_writable() {
+        return Err(Error::new(
+            ErrorKind::Exchange,
+            "read-only memory can only be exported by DLPack 1.0 or later; ask for it with \
+             max_version=(1, 0), or export a copy"
+                .to_owned(),
+        ));
+    }
+    export(tensor, 0)
+}

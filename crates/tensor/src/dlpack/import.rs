@@ -1,0 +1,301 @@
+//! Taking tensors from others. Nothing that a producer says is believed before it is checked, as
+//! far as that is possible without touching memory.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use keyfold_core::{DType, Device, Error, ErrorKind, MAX_DIMS, Result, Shape, Strides, layout};
+
+use super::abi::{
+    DL_BFLOAT, DL_BOOL, DL_COMPLEX, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_FLOAT,
+    DL_INT, DL_ROCM_HOST, DL_UINT, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
+    DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION, DLTensor,
+};
+use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOwner, HostBuffer};
+use crate::tensor::{Span, Tensor};
+
+#[cold]
+fn malformed(what: &str) -> Error {
+    Error::new(ErrorKind::Exchange, format!("malformed DLPack tensor: {what}"))
+}
+
+/// The dtype of a code.
+///
+/// # Errors
+/// [`ErrorKind::DType`] for vectors and for types that keyfold lacks.
+pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
+    let DLDataType { code, bits, lanes } = dtype;
+    if lanes != 1 {
+        return Err(Error::new(
+            ErrorKind::DType,
+            format!("DLPack elements of {lanes} lanes aren't supported; use plain elements"),
+        ));
+    }
+    Ok(match (code, bits) {
+        (DL_BOOL, 8) => DType::Bool,
+        (DL_UINT, 8) => DType::U8,
+        (DL_UINT, 16) => DType::U16,
+        (DL_UINT, 32) => DType::U32,
+        (DL_UINT, 64) => DType::U64,
+        (DL_INT, 8) => DType::I8,
+        (DL_INT, 16) => DType::I16,
+        (DL_INT, 32) => DType::I32,
+        (DL_INT, 64) => DType::I64,
+        (DL_FLOAT, 16) => DType::F16,
+        (DL_BFLOAT, 16) => DType::BF16,
+        (DL_FLOAT, 32) => DType::F32,
+        (DL_FLOAT, 64) => DType::F64,
+        (DL_COMPLEX, 64) => DType::C64,
+        (DL_COMPLEX, 128) => DType::C128,
+        _ => {
+            let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
+            return Err(Error::new(
+                ErrorKind::DType,
+                format!(
+                    "the DLPack dtype with code {code} and {bits} bits isn't supported; supported \
+                     are {}",
+                    names.join(", ")
+                ),
+            ));
+        }
+    })
+}
+
+/// The device of a code; pinned host memory is the host's.
+///
+/// # Errors
+/// [`ErrorKind::Device`] for a type that keyfold lacks or an ordinal out of range.
+pub fn device_from_dl(device: DLDevice) -> Result<Device> {
+    match device.device_type {
+        DL_CPU | DL_CUDA_HOST | DL_ROCM_HOST => Ok(Device::CPU),
+        DL_CUDA | DL_CUDA_MANAGED => match u8::try_from(device.device_id) {
+            Ok(index) => Ok(Device::cuda(index)),
+            Err(_) => Err(Error::new(
+                ErrorKind::Device,
+                format!("CUDA device {} of a DLPack tensor isn't 0 to 255", device.device_id),
+            )),
+        },
+        other => Err(Error::new(
+            ErrorKind::Device,
+            format!("DLPack device type {other} isn't supported; copy the tensor to cpu or cuda"),
+        )),
+    }
+}
+
+/// What a [`DLTensor`] says, checked.
+struct Checked {
+    dtype: DType,
+    device: Device,
+    shape: Shape,
+    strides: Strides,
+    first: *mut u8,
+    span: Span,
+}
+
+/// Checks a struct without touching the memory that it describes.
+///
+/// # Safety
+/// `shape` and `strides` are null or point to `ndim` numbers, if `ndim` is positive.
+unsafe fn check(tensor: &DLTensor) -> Result<Checked> {
+    let ndim = usize::try_from(tensor.ndim)
+        .ok()
+        .filter(|n| *n <= MAX_DIMS)
+        .ok_or_else(|| malformed(&format!("ndim is {}, not 0 to {MAX_DIMS}", tensor.ndim)))?;
+    let dtype = dtype_from_dl(tensor.dtype)?;
+    let device = device_from_dl(tensor.device)?;
+    if ndim > 0 && tensor.shape.is_null() {
+        return Err(malformed("shape is null"));
+    }
+    let mut shape = Shape::filled(0, ndim)?;
+    for (i, size) in shape.iter_mut().enumerate() {
+        // SAFETY: `i` is below `ndim`, and the shape isn't null.
+        let given = unsafe { tensor.shape.add(i).read() };
+        *size = usize::try_from(given)
+            .map_err(|_| malformed(&format!("the size of dimension {i} is {given}")))?;
+    }
+    layout::numel(&shape, dtype.size()).map_err(|e| malformed(e.message()))?;
+    let mut strides = layout::contiguous_strides(&shape);
+    if !tensor.strides.is_null() {
+        for (i, stride) in strides.iter_mut().enumerate() {
+            // SAFETY: `i` is below `ndim`, and the strides aren't null.
+            let given = unsafe { tensor.strides.add(i).read() };
+            *stride = isize::try_from(given)
+                .map_err(|_| malformed(&format!("the stride of dimension {i} is {given}")))?;
+        }
+    }
+    let empty = shape.contains(&0);
+    if tensor.data.is_null() && !empty {
+        return Err(malformed(&format!("data is null, but shape {shape:?} has elements")));
+    }
+    let data = tensor.data.cast::<u8>();
+    let first = usize::try_from(tensor.byte_offset)
+        .ok()
+        .filter(|offset| data.addr().checked_add(*offset).is_some())
+        .map(|offset| data.wrapping_add(offset))
+        .ok_or_else(|| malformed(&format!("byte_offset {} overflows", tensor.byte_offset)))?;
+    if !empty && !first.addr().is_multiple_of(dtype.align()) {
+        return Err(malformed(&format!(
+            "its elements begin at address {:#x}, which isn't a multiple of {} as {dtype} needs",
+            first.addr(),
+            dtype.align()
+        )));
+    }
+    let span =
+        Span::of(first, dtype, &shape, &strides).map_err(|error| malformed(error.message()))?;
+    Ok(Checked { dtype, device, shape, strides, first, span })
+}
+
+/// The struct that a buffer gives back when it is dropped.
+#[derive(Debug)]
+enum Owner {
+    Old(NonNull<DLManagedTensor>),
+    Versioned(NonNull<DLManagedTensorVersioned>),
+}
+
+/// Memory of another library, given through DLPack.
+#[derive(Debug)]
+struct DlpackBuffer {
+    owner: Owner,
+    device: Device,
+    low: NonNull<u8>,
+    bytes: usize,
+    read_only: bool,
+}
+
+// SAFETY: a consumer may call the deleter on any thread, and the memory is the exchange's.
+unsafe impl Send for DlpackBuffer {}
+// SAFETY: shared access only tells addresses.
+unsafe impl Sync for DlpackBuffer {}
+
+impl Drop for DlpackBuffer {
+    fn drop(&mut self) {
+        // SAFETY: the importer took over the struct with the right and duty to delete it once.
+        unsafe {
+            match self.owner {
+                Owner::Old(managed) => {
+                    if let Some(delete) = managed.as_ref().deleter {
+                        delete(managed.as_ptr());
+                    }
+                }
+                Owner::Versioned(managed) => {
+                    if let Some(delete) = managed.as_ref().deleter {
+                        delete(managed.as_ptr());
+                    }
+                }
+            }
+        }
+    }
+}
+
+// SAFETY: the fields never change; the producer vouches for the memory until its deleter is called,
+// which is on drop. It isn't exclusive, since the producer may share it.
+unsafe impl DeviceBuffer for DlpackBuffer {
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        (self.device == Device::CPU).then_some(self.low)
+    }
+
+    fn device_ptr(&self) -> *mut u8 {
+        self.low.as_ptr()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
+        let Some(ptr) = self.host_ptr() else {
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                format!(
+                    "memory on {} that another library owns can't be copied from here; copy it \
+                     with that library",
+                    self.device
+                ),
+            ));
+        };
+        // SAFETY: the producer vouches for these bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(ptr.as_ptr(), self.bytes) };
+        Ok(Arc::new(HostBuffer::copy_of(bytes)?))
+    }
+}
+
+fn take(checked: Checked, owner: Owner, read_only: bool) -> Tensor {
+    let Checked { dtype, device, shape, strides, span, .. } = checked;
+    let bytes = span.len * dtype.size();
+    let buffer = DlpackBuffer { owner, device, low: span.low, bytes, read_only };
+    // From here on nothing fails, so the buffer's drop can't run before the tensor's.
+    let handle = BufferHandle::aligned(Arc::new(buffer), dtype);
+    let numel = shape.iter().product();
+    Tensor::assume_inside(handle, shape, strides, span.offset, numel)
+}
+
+/// Takes over a versioned managed struct without a copy. Its deleter is called once, when the last
+/// tensor on that memory is dropped, on whatever thread that is.
+///
+/// # Errors
+/// [`ErrorKind::Exchange`] for another major version and for anything malformed (null pointers,
+/// sizes below 0, overflow, misalignment), [`ErrorKind::DType`], [`ErrorKind::Device`]. Then the
+/// struct still belongs to the caller, who calls its deleter, which is right for any version.
+///
+/// # Safety
+/// `managed` is null or points to a struct that a producer of DLPack made and nobody consumed.
+pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> Result<Tensor> {
+    let managed = NonNull::new(managed).ok_or_else(|| malformed("the pointer is null"))?;
+    // SAFETY: the caller's promise; every version has this field here.
+    let version = unsafe { (&raw const (*managed.as_ptr()).version).read() };
+    if version.major != DLPACK_MAJOR_VERSION {
+        return Err(Error::new(
+            ErrorKind::Exchange,
+            format!(
+                "DLPack version {}.{} isn't supported; ask the producer for version \
+                 {DLPACK_MAJOR_VERSION}",
+                version.major, version.minor
+            ),
+        ));
+    }
+    // SAFETY: the caller's promise, and the layout is the one known here.
+    let (checked, flags) = unsafe { (check(&managed.as_ref().dl_tensor)?, managed.as_ref().flags) };
+    Ok(take(checked, Owner::Versioned(managed), flags & DLPACK_FLAG_READ_ONLY != 0))
+}
+
+/// Takes over a managed struct of the time before versions; otherwise as
+/// [`from_dlpack_versioned`].
+///
+/// # Errors
+/// As [`from_dlpack_versioned`].
+///
+/// # Safety
+/// As [`from_dlpack_versioned`].
+pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Tensor> {
+    let managed = NonNull::new(managed).ok_or_else(|| malformed("the pointer is null"))?;
+    // SAFETY: the caller's promise.
+    let checked = unsafe { check(&managed.as_ref().dl_tensor)? };
+    Ok(take(checked, Owner::Old(managed), false))
+}
+
+/// A view of an array that an object owns, described by a plain [`DLTensor`].
+///
+/// # Errors
+/// As [`from_dlpack_versioned`]; the owner is dropped.
+///
+/// # Safety
+/// The struct is a DLPack producer's description of memory that the owner's object keeps, and that
+/// may be written unless `read_only`; a borrowed owner's object outlives the tensor.
+pub unsafe fn view_dl_tensor(
+    tensor: &DLTensor,
+    owner: ExternalOwner,
+    read_only: bool,
+) -> Result<Tensor> {
+    // SAFETY: the caller's promise.
+    let Checked { dtype, device, shape, strides, first, .. } = unsafe { check(tensor)? };
+    // SAFETY: the caller's promise.
+    unsafe { Tensor::from_external(owner, first, shape, strides, dtype, device, read_only) }
+}

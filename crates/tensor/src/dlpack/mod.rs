@@ -1,0 +1,23 @@
+//! Exchange of tensors with other libraries, without a copy, by DLPack.
+//!
+//! Exporting gives a struct that shares the tensor's memory until its deleter is called. Importing
+//! takes a struct over, after checking everything in it; a refused one stays the caller's. The
+//! capsules that Python wraps around these structs are the binding's business.
+
+mod abi;
+mod export;
+mod import;
+
+pub use abi::{
+    DL_BFLOAT, DL_BOOL, DL_COMPLEX, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_FLOAT,
+    DL_INT, DL_ROCM_HOST, DL_UINT, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
+    DLPACK_FLAG_IS_COPIED, DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION,
+    DLPackVersion, DLTensor,
+};
+pub use export::{Described, device_to_dl, dtype_to_dl, to_dlpack, to_dlpack_versioned};
+pub use import::{
+    device_from_dl, dtype_from_dl, from_dlpack, from_dlpack_versioned, view_dl_tensor,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+//! Views (other shapes and strides on the same memory) and copies.
+//!
+//! A view starts over with the backend key alone: it doesn't require grad and is nobody's object.
+
+use std::sync::Arc;
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
+
+use super::Tensor;
+use crate::buffer::{BufferHandle, HostBuffer};
+use crate::strided::Walk;
+
+impl Tensor {
+    /// A view with elements of this one only, so that it is inside the buffer if this one is.
+    fn subview(&self, shape: Shape, strides: Strides, offset: usize) -> Tensor {
+        let numel = shape.iter().product();
+        // A view without elements reads nothing; its offset stays where it is surely inside.
+        let offset = if numel == 0 { self.offset } else { offset };
+        debug_assert!(
+            layout::bounds(&shape, &strides, offset)
+                .is_ok_and(|b| b.is_none_or(|(_, last)| last < self.buffer.len()))
+        );
+        Tensor::assume_inside(self.buffer.clone(), shape, strides, offset, numel)
+    }
+
+    /// The offset after so many steps along a dimension. Exact for every element that there is;
+    /// without elements strides are arbitrary, and the sum may wrap around.
+    fn moved(&self, axis: usize, steps: isize) -> usize {
+        self.offset.wrapping_add_signed(self.strides[axis].wrapping_mul(steps))
+    }
+
+    /// The same elements, without Autograd and other functionality keys.
+    #[must_use]
+    pub fn detach(&self) -> Tensor {
+        self.subview(self.shape.clone(), self.strides.clone(), self.offset)
+    }
+
+    /// The same elements in the same order under another shape, if that needs no copy.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when the element counts differ.
+    pub fn reshape_view(&self, shape: &[usize]) -> Result<Option<Tensor>> {
+        let shape = Shape::new(shape)?;
+        let numel = layout::numel(&shape, self.dtype().size())?;
+        if numel != self.numel {
+            return Err(Error::new(
+                ErrorKind::Shape,
+                format!(
+                    "can't reshape a tensor of shape {:?} ({} elements) to {shape:?} ({numel})",
+                    self.shape, self.numel
+                ),
+            ));
+        }
+        let strides = layout::reshape_strides(&self.shape, &self.strides, &shape);
+        Ok(strides.map(|strides| self.subview(shape, strides, self.offset)))
+    }
+
+    /// The same elements in the same order under another shape; one size can be -1. A view where
+    /// that is possible, else a copy.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] as [`layout::infer_shape`] says, and as [`Tensor::copy`].
+    pub fn reshape(&self, sizes: &[i64]) -> Result<Tensor> {
+        let shape = layout::infer_shape(sizes, self.numel)?;
+        if let Some(view) = self.reshape_view(&shape)? {
+            return Ok(view);
+        }
+        let copy = self.copy()?;
+        let strides = layout::contiguous_strides(&shape);
+        Ok(copy.subview(shape, strides, 0))
+    }
+
+    /// The dimensions in another order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] when the axes aren't
+    /// each named once.
+    pub fn permute(&self, axes: &[i64]) -> Result<Tensor> {
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        let mut seen = 0_u64;
+        for (i, &axis) in axes.iter().enumerate() {
+            let axis = layout::normalize_axis(axis, self.ndim())?;
+            seen |= 1 << axis;
+            if i < self.ndim() {
+                (shape[i], strides[i]) = (self.shape[axis], self.strides[axis]);
+            }
+        }
+        if axes.len() != self.ndim() || seen.count_ones() as usize != self.ndim() {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!(
+                    "axes {axes:?} must name each of the tensor's {} dimensions once",
+                    self.ndim()
+                ),
+            ));
+        }
+        Ok(self.subview(shape, strides, self.offset))
+    }
+
+    /// Two dimensions exchanged.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for an axis that isn't there.
+    pub fn transpose(&self, a: i64, b: i64) -> Result<Tensor> {
+        let a = layout::normalize_axis(a, self.ndim())?;
+        let b = layout::normalize_axis(b, self.ndim())?;
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        shape.swap(a, b);
+        strides.swap(a, b);
+        Ok(self.subview(shape, strides, self.offset))
+    }
+
+    /// A part of a dimension, as Python's `start:stop:step` chooses it: negative positions count
+    /// from the end, positions beyond an end mean the end, and the step may be negative.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] for a step of 0.
+    pub fn slice(
+        &self,
+        axis: i64,
+        start: Option<i64>,
+        stop: Option<i64>,
+        step: i64,
+    ) -> Result<Tensor> {
+        let axis = layout::normalize_axis(axis, self.ndim())?;
+        if step == 0 {
+            return Err(Error::new(ErrorKind::Value, "slice step must not be 0".to_owned()));
+        }
+        let size = self.shape[axis] as i64;
+        // Where a position may lie: 0 to size forwards, -1 to size - 1 backwards.
+        let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
+        let place = |position: i64| {
+            let position = if position < 0 { position.saturating_add(size) } else { position };
+            position.clamp(low, high)
+        };
+        let start = start.map_or(if step > 0 { low } else { high }, place);
+        let stop = stop.map_or(if step > 0 { high } else { low }, place);
+        let span = if step > 0 { stop - start } else { start - stop };
+        let count = match span {
+            ..=0 => 0,
+            _ => (span as u64).div_ceil(step.unsigned_abs()) as usize,
+        };
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        shape[axis] = count;
+        if count > 1 {
+            strides[axis] = strides[axis].wrapping_mul(step as isize);
+        }
+        Ok(self.subview(shape, strides, self.moved(axis, start as isize)))
+    }
+
+    /// One position of a dimension, which goes away; a negative position counts from the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for an axis or a position that isn't there.
+    pub fn select(&self, axis: i64, index: i64) -> Result<Tensor> {
+        let axis = layout::normalize_axis(axis, self.ndim())?;
+        let size = self.shape[axis] as i64;
+        if !(-size..size).contains(&index) {
+            let right = match size {
+                0 => "it is empty".to_owned(),
+                _ => format!("use {} to {}", -size, size - 1),
+            };
+            return Err(Error::new(
+                ErrorKind::Index,
+                format!("index {index} is out of range for axis {axis} of size {size}; {right}"),
+            ));
+        }
+        let index = if index < 0 { index + size } else { index };
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        shape.remove(axis);
+        strides.remove(axis);
+        Ok(self.subview(shape, strides, self.moved(axis, index as isize)))
+    }
+
+    /// The tensor repeated, without a copy, to a larger shape: strides of 0 where it repeats.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when the shape doesn't broadcast to that one.
+    pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
+        layout::numel(shape, self.dtype().size())?;
+        let strides = layout::broadcast_strides(&self.shape, &self.strides, shape)?;
+        Ok(self.subview(Shape::new(shape)?, strides, self.offset))
+    }
+
+    /// A dimension of size 1 put in before `axis` (counted in the result).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] when the result has no such axis, [`ErrorKind::Shape`] when it would
+    /// have too many dimensions.
+    pub fn unsqueeze(&self, axis: i64) -> Result<Tensor> {
+        let axis = layout::normalize_axis(axis, self.ndim() + 1)?;
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        let stride = match (shape.get(axis), strides.get(axis)) {
+            (Some(&size), Some(&stride)) => stride.saturating_mul(size.max(1) as isize),
+            _ => 1,
+        };
+        shape.insert(axis, 1)?;
+        strides.insert(axis, stride)?;
+        Ok(self.subview(shape, strides, self.offset))
+    }
+
+    /// Without that dimension, whose size must be 1.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] when its size isn't 1.
+    pub fn squeeze(&self, axis: i64) -> Result<Tensor> {
+        let axis = layout::normalize_axis(axis, self.ndim())?;
+        if self.shape[axis] != 1 {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!("axis {axis} has size {} and can't be squeezed out", self.shape[axis]),
+            ));
+        }
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        shape.remove(axis);
+        strides.remove(axis);
+        Ok(self.subview(shape, strides, self.offset))
+    }
+
+    /// The order along those dimensions reversed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] for one named twice.
+    pub fn flip(&self, axes: &[i64]) -> Result<Tensor> {
+        let mut strides = self.strides.clone();
+        let mut offset = self.offset;
+        let mut seen = 0_u64;
+        for &axis in axes {
+            let axis = layout::normalize_axis(axis, self.ndim())?;
+            if seen & (1 << axis) != 0 {
+                return Err(Error::new(ErrorKind::Value, format!("axis {axis} is named twice")));
+            }
+            seen |= 1 << axis;
+            if self.shape[axis] > 1 {
+                let far = strides[axis].wrapping_mul((self.shape[axis] - 1) as isize);
+                offset = offset.wrapping_add_signed(far);
+                strides[axis] = strides[axis].wrapping_neg();
+            }
+        }
+        Ok(self.subview(self.shape.clone(), strides, offset))
+    }
+
+    /// The tensor itself if it is contiguous, else a copy that is.
+    ///
+    /// # Errors
+    /// As [`Tensor::copy`].
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// The same values in memory of their own, row-major without gaps. A meta tensor's copy is meta.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] when there is none left, [`ErrorKind::NotSupported`] for a tensor that
+    /// isn't contiguous on a device that the host can't reach.
+    pub fn copy(&self) -> Result<Tensor> {
+        let shape = self.shape.clone();
+        let strides = layout::contiguous_strides(&shape);
+        if self.device() == keyfold_core::Device::META {
+            return Tensor::meta(&shape, self.dtype());
+        }
+        if self.base.is_null() {
+            let whole = self.is_contiguous() && self.numel == self.buffer.len();
+            if !whole {
+                return Err(Error::new(
+                    ErrorKind::NotSupported,
+                    format!(
+                        "a strided tensor on {} can't be copied from the host; use an operator of \
+                         its backend",
+                        self.device()
+                    ),
+                ));
+            }
+            return Tensor::from_parts(self.buffer.clone_buffer()?, shape, strides, 0);
+        }
+        let mut memory = HostBuffer::zeroed(self.nbytes())?;
+        let target = memory.as_bytes_mut().as_mut_ptr();
+        // SAFETY: the target is fresh, with room for every element, and row-major.
+        unsafe { copy_elements(self, target, &strides)? };
+        let buffer = BufferHandle::new(Arc::new(memory), self.dtype())?;
+        Tensor::from_parts(buffer, shape, strides, 0)
+    }
+
+    /// Writes the elements of `source`, broadcast to this shape, into this tensor's memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] when the dtypes differ, [`ErrorKind::Shape`] when the shape doesn't
+    /// broadcast, [`ErrorKind::ReadOnly`], [`ErrorKind::Value`] when indices of this tensor overlap,
+    /// and as [`Tensor::data_ptr`] on either side.
+    ///
+    /// # Safety
+    /// Until it returns, nobody else uses this tensor's memory, and no slice of it is alive.
+    pub unsafe fn copy_from(&self, source: &Tensor) -> Result<()> {
+        if source.dtype() != self.dtype() {
+            return Err(Error::new(
+                ErrorKind::DType,
+                format!("can't copy {} elements into a {} tensor", source.dtype(), self.dtype()),
+            ));
+        }
+        self.check_writable()?;
+        if self.may_overlap_itself() {
+            return Err(Error::new(
+                ErrorKind::Value,
+                format!(
+                    "can't write into a tensor of shape {:?} and strides {:?}, whose elements \
+                     share memory; write to a copy of it",
+                    self.shape, self.strides
+                ),
+            ));
+        }
+        let source = source.broadcast_to(&self.shape)?;
+        if self.base.is_null() || source.base.is_null() {
+            let other = if self.base.is_null() { self } else { &source };
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                format!("host code can't copy from or to memory on {}", other.device()),
+            ));
+        }
+        // Read everything first if a write could change what is still to be read.
+        let source = if source.touches(self) { source.copy()? } else { source };
+        // SAFETY: the view is inside its buffer, nobody else uses it, and the source is elsewhere.
+        unsafe { copy_elements(&source, self.raw_data_ptr(), &self.strides) }
+    }
+
+    /// Whether the memory that the two views span has bytes in common.
+    pub fn touches(&self, other: &Tensor) -> bool {
+        let span = |t: &Tensor| {
+            let (first, last) = layout::bounds(&t.shape, &t.strides, t.offset).ok()??;
+            let base = t.raw_data_ptr().addr().wrapping_sub(t.offset * t.dtype().size());
+            Some((base + first * t.dtype().size(), base + (last + 1) * t.dtype().size()))
+        };
+        match (span(self), span(other)) {
+            (Some(a), Some(b)) => self.device() == other.device() && a.0 < b.1 && b.0 < a.1,
+            _ => false,
+        }
+    }
+}
+
+/// Copies a host tensor's elements to `target`, which has the same shape and those strides.
+///
+/// # Safety
+/// Every element that shape and strides reach from `target` is valid for writes, and none of them
+/// is an element of `source`.
+unsafe fn copy_elements(source: &Tensor, target: *mut u8, strides: &[isize]) -> Result<()> {
+    let size = source.dtype().size();
+    let from = source.raw_data_ptr().cast_const();
+    let walk = Walk::new(&source.shape, [&source.strides, strides])?;
+    let (len, [from_step, to_step]) = (walk.run_len(), walk.run_steps());
+    if source.numel == 0 {
+        return Ok(());
+    }
+    walk.runs(|[a, b]| {
+        let from = from.wrapping_offset(a * size as isize);
+        let to = target.wrapping_offset(b * size as isize);
+        // SAFETY: the walk stays inside both layouts, which don't share elements.
+        unsafe {
+            if from_step == 1 && to_step == 1 {
+                std::ptr::copy_nonoverlapping(from, to, len * size);
+                return;
+            }
+            match source.dtype() {
+                DType::Bool | DType::U8 | DType::I8 => {
+                    copy_run::<1>(from, to, len, from_step, to_step);
+                }
+                DType::U16 | DType::I16 | DType::F16 | DType::BF16 => {
+                    copy_run::<2>(from, to, len, from_step, to_step);
+                }
+                DType::U32 | DType::I32 | DType::F32 => {
+                    copy_run::<4>(from, to, len, from_step, to_step);
+                }
+                DType::U64 | DType::I64 | DType::F64 | DType::C64 => {
+                    copy_run::<8>(from, to, len, from_step, to_step);
+                }
+                DType::C128 => copy_run::<16>(from, to, len, from_step, to_step),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Copies one run of elements of `N` bytes; steps count elements.
+///
+/// # Safety
+/// All `len` elements on both sides are valid, and the sides share none.
+unsafe fn copy_run<const N: usize>(
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+    from_step: isize,
+    to_step: isize,
+) {
+    let (from, to) = (from.cast::<[u8; N]>(), to.cast::<[u8; N]>());
+    for i in 0..len as isize {
+        // SAFETY: the caller's promise; byte arrays need no alignment.
+        unsafe { *to.wrapping_offset(i * to_step) = *from.wrapping_offset(i * from_step) };
+    }
+}

@@ -1,0 +1,54 @@
+//! Objects of another language inside the dispatcher.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt;
+
+use keyfold_core::Result;
+use keyfold_dispatch::Tag;
+
+use super::Value;
+use crate::tensor::Tensor;
+
+/// An object of another language that travels through the dispatcher as it is.
+///
+/// A layer that doesn't look at it passes it on, so that a kernel in the object's own language gets
+/// the very object that the caller gave. Only a native kernel asks for the tensor view.
+pub trait ForeignObject: Any + Send + Sync {
+    /// The keys and the device that it brings to a call; [`Tag::NONE`] if it isn't a tensor.
+    fn tag(&self) -> Tag;
+
+    /// Whether it can stand where a schema says Tensor.
+    fn is_tensor(&self) -> bool;
+
+    /// A view of its elements, made when first asked for.
+    ///
+    /// # Errors
+    /// When it isn't a tensor, or one that can't be viewed (an unsupported dtype, say).
+    fn tensor(&self) -> Result<&Tensor>;
+
+    /// What it is, for error messages: `numpy.ndarray float64[2, 3]`.
+    fn describe(&self) -> String;
+
+    /// A value that keeps the object alive, for a layer that keeps an argument beyond the call.
+    ///
+    /// # Errors
+    /// When the object can't be kept.
+    fn to_owned_value(&self) -> Result<Value>;
+
+    /// The object's address.
+    fn original(&self) -> *mut c_void;
+}
+
+impl dyn ForeignObject {
+    /// The implementation's own type, if it is a `T`.
+    pub fn downcast_ref<T: ForeignObject>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+impl fmt::Debug for dyn ForeignObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Foreign({})", self.describe())
+    }
+}

@@ -1,0 +1,163 @@
+"""The exceptions that keyfold raises.
+
+Each is a `keyfold.Error` and also the builtin exception that a person would catch. `BY_KIND` maps
+the engine's error kinds to these classes; a test raises each of them.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BY_KIND",
+    "BindingError",
+    "DTypeError",
+    "DeviceError",
+    "DispatchError",
+    "EmptyKeySetError",
+    "Error",
+    "ExchangeError",
+    "GuardError",
+    "IndexOutOfRange",
+    "InvalidValue",
+    "KernelFailed",
+    "KernelPanic",
+    "KernelReturnError",
+    "LibraryLoadError",
+    "MissingKernel",
+    "NotSupported",
+    "OperatorRemoved",
+    "OutOfMemory",
+    "ReadOnlyError",
+    "RedispatchRecursion",
+    "RegistrationError",
+    "SchemaError",
+    "ShapeError",
+    "UnknownKey",
+    "UnknownOperator",
+]
+
+
+class Error(Exception):
+    """The root of every error that keyfold itself raises."""
+
+
+class DispatchError(Error):
+    """A call, a registration or a key set that can't work."""
+
+
+class SchemaError(DispatchError, ValueError):
+    """Schema text or a name that doesn't parse."""
+
+
+class BindingError(DispatchError, TypeError):
+    """Arguments that don't bind: arity, keyword, type, None for a tensor."""
+
+
+class KernelReturnError(DispatchError, TypeError):
+    """A kernel returned the wrong number or kind of values."""
+
+
+class UnknownOperator(DispatchError, AttributeError):
+    """No operator or overload of that name."""
+
+
+class UnknownKey(DispatchError, ValueError):
+    """No dispatch key of that name, or no place left for a new one."""
+
+
+class EmptyKeySetError(DispatchError, ValueError):
+    """A call or redispatch without any dispatch key."""
+
+
+class MissingKernel(DispatchError, NotImplementedError):
+    """No kernel for the key that was chosen."""
+
+
+class RegistrationError(DispatchError, ValueError):
+    """A registration that contradicts another one or its schema."""
+
+
+class OperatorRemoved(DispatchError, LookupError):
+    """The operator, overload, handle or kernel was removed."""
+
+
+class RedispatchRecursion(DispatchError, RecursionError):
+    """Endless redispatch, stopped before the stack ends."""
+
+
+class GuardError(DispatchError, RuntimeError):
+    """Local key guards closed out of order or on another thread."""
+
+
+class KernelPanic(Error, RuntimeError):
+    """A native kernel panicked; the panic was contained."""
+
+
+class KernelFailed(Error, RuntimeError):
+    """A native kernel reported a failure."""
+
+
+class DeviceError(Error, ValueError):
+    """Arguments on different devices, or a device that isn't there."""
+
+
+class DTypeError(Error, TypeError):
+    """A dtype that isn't supported there."""
+
+
+class ShapeError(Error, ValueError):
+    """Shapes that don't fit each other, or whose element count overflows."""
+
+
+class InvalidValue(Error, ValueError):
+    """A value out of its range."""
+
+
+class IndexOutOfRange(Error, IndexError):
+    """An index or axis out of range."""
+
+
+class ReadOnlyError(Error, ValueError):
+    """A write to read-only memory."""
+
+
+class ExchangeError(Error, BufferError):
+    """A malformed or already consumed DLPack exchange."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """Memory for a buffer can't be had."""
+
+
+class LibraryLoadError(Error, OSError):
+    """A shared library, or a symbol in it, can't be loaded."""
+
+
+class NotSupported(Error, NotImplementedError):
+    """A backend lacks the operation."""
+
+
+BY_KIND: dict[str, type[Exception]] = {
+    "Schema": SchemaError,
+    "Binding": BindingError,
+    "Return": KernelReturnError,
+    "UnknownOperator": UnknownOperator,
+    "UnknownKey": UnknownKey,
+    "EmptyKeySet": EmptyKeySetError,
+    "MissingKernel": MissingKernel,
+    "Registration": RegistrationError,
+    "OperatorRemoved": OperatorRemoved,
+    "Recursion": RedispatchRecursion,
+    "KernelPanic": KernelPanic,
+    "KernelFailed": KernelFailed,
+    "Guard": GuardError,
+    "Device": DeviceError,
+    "DType": DTypeError,
+    "Shape": ShapeError,
+    "Value": InvalidValue,
+    "Index": IndexOutOfRange,
+    "ReadOnly": ReadOnlyError,
+    "Exchange": ExchangeError,
+    "Memory": OutOfMemory,
+    "Library": LibraryLoadError,
+    "NotSupported": NotSupported,
+}

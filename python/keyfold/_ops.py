@@ -1,0 +1,82 @@
+"""`dispatcher.ops.ns.name`: namespaces that look operators up when they are first used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyfold import _core
+from keyfold._errors import UnknownOperator
+
+__all__ = ["Namespace", "Ops"]
+
+
+class Namespace:
+    """The operators of one namespace, as attributes.
+
+    A name that was looked up is kept in the instance, so that `ops.ns.name` costs what any
+    attribute costs. Removing the operator takes it out again.
+    """
+
+    def __init__(self, dispatcher: _core.Dispatcher, prefix: str) -> None:
+        self._dispatcher = dispatcher
+        self._prefix = prefix
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        qualified = f"{self._prefix}{name}"
+        packet = self._dispatcher._packet(qualified)
+        if packet is None:
+            # Words the error, with the nearest names.
+            packet = self._dispatcher.get_op(qualified)
+        setattr(self, name, packet)
+        return packet
+
+    def __dir__(self) -> list[str]:
+        names = self._dispatcher.operator_names()
+        found = {n[len(self._prefix) :].split(".")[0] for n in names if n.startswith(self._prefix)}
+        return sorted(n for n in found if "::" not in n)
+
+    def __iter__(self) -> Any:
+        return iter(dir(self))
+
+    def __repr__(self) -> str:
+        return f"<operators of {self._prefix.rstrip(':') or 'no namespace'}: {', '.join(self)}>"
+
+
+class Ops(Namespace):
+    """All namespaces of a dispatcher, and the operators that have none."""
+
+    def __init__(self, dispatcher: _core.Dispatcher) -> None:
+        super().__init__(dispatcher, "")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # An isolated dispatcher has operators without a namespace.
+        packet = self._dispatcher._packet(name)
+        found = Namespace(self._dispatcher, f"{name}::") if packet is None else packet
+        if packet is None and not dir(found):
+            known = ", ".join(sorted({n.split("::")[0] for n in self._dispatcher.operator_names()}))
+            raise UnknownOperator(f"no operators in the namespace {name!r}; there are: {known}")
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        names = self._dispatcher.operator_names()
+        return sorted({n.split("::")[0].split(".")[0] for n in names})
+
+    def __repr__(self) -> str:
+        return f"<operators: {', '.join(self)}>"
+
+    def _forget(self, qualified: str) -> None:
+        """Drop what is cached of a name that no longer means what it meant."""
+        namespace, _, name = qualified.rpartition("::")
+        if not namespace:
+            self.__dict__.pop(name, None)
+            return
+        cached = self.__dict__.get(namespace)
+        if cached is not None:
+            cached.__dict__.pop(name, None)
+            if not dir(cached):
+                self.__dict__.pop(namespace, None)

@@ -1,0 +1,238 @@
+"""Defining operators and registering kernels in the process's own dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from keyfold import _core
+from keyfold._default import dispatcher as _default
+
+__all__ = [
+    "Library",
+    "call_direct",
+    "define",
+    "explain",
+    "fallback",
+    "get_kernel",
+    "get_op",
+    "impl",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def define(schema: str, *, mixed_devices: bool = False) -> _core.Handle:
+    """Define an operator.
+
+    Args:
+        schema: its schema, such as `ns::scale(Tensor x, float k=2.0) -> Tensor`.
+        mixed_devices: whether its arguments may live on different devices.
+
+    Returns:
+        A handle. The same schema again gives another one; the operator goes with the last.
+
+    Raises:
+        SchemaError: the text doesn't parse; a caret shows where.
+        RegistrationError: the name is defined already, with another schema.
+    """
+    return _default.define(schema, mixed_devices=mixed_devices)
+
+
+@overload
+def impl(
+    op: Any, key: Any, fn: None = None, *, with_keyset: bool = False, override: str = "error"
+) -> Callable[[_F], _F]: ...
+@overload
+def impl(
+    op: Any, key: Any, fn: Any, *, with_keyset: bool = False, override: str = "error"
+) -> _core.Handle: ...
+def impl(
+    op: Any, key: Any, fn: Any = None, *, with_keyset: bool = False, override: str = "error"
+) -> Any:
+    """Register a kernel for an operator at a dispatch key.
+
+    Args:
+        op: the operator or its name, `ns::name` or `ns::name.overload`.
+        key: the key: `"CPU"`, `"Autograd"`, `"AutogradCUDA"`, `"CompositeImplicitAutograd"`, ...
+        fn: the kernel: a callable, a `NativeKernel`, or `fallthrough`. Without it, this is a
+            decorator, which gives the function back.
+        with_keyset: whether the kernel gets the call's key set as its first argument.
+        override: what to do where a kernel is registered already: `"error"` (unless the same
+            source is registered again), `"shadow"` it, or `"replace"` it.
+
+    Returns:
+        A handle, whose `remove()` takes the kernel back.
+
+    Raises:
+        UnknownOperator: the operator isn't defined: define it first.
+        UnknownKey: no such key.
+        RegistrationError: the place is taken, or the kernel's signature contradicts the schema.
+    """
+    return _implement(_default, op, key, fn, with_keyset, override)
+
+
+def _implement(
+    dispatcher: _core.Dispatcher, op: Any, key: Any, fn: Any, with_keyset: bool, override: str
+) -> Any:
+    if fn is not None:
+        return dispatcher._implement(op, key, fn, with_keyset, override)
+
+    def register(fn: _F) -> _F:
+        dispatcher._implement(op, key, fn, with_keyset, override)
+        return fn
+
+    return register
+
+
+def fallback(key: Any, fn: Any, *, override: str = "error") -> _core.Handle:
+    """Register `fn(op, keyset, args, kwargs)` as the kernel of every operator at a key.
+
+    Args:
+        key: the key, usually one of your own.
+        fn: the function, or `fallthrough`. It gets the operator, the call's key set, and the
+            arguments, and passes a call on with `redispatch(op, keyset.remove(key), *args, **kwargs)`.
+        override: as for `impl`.
+
+    Returns:
+        A handle, whose `remove()` takes it back.
+    """
+    return _default.fallback(key, fn, override=override)
+
+
+def get_op(name: Any) -> _core.Operator:
+    """Return the operator of a full name.
+
+    Raises:
+        UnknownOperator: there is none; the nearest names are offered.
+    """
+    return _default.get_op(name)
+
+
+def get_kernel(op: Any, key: Any) -> _core.KernelHandle:
+    """Return the kernel in an operator's table at a key, callable with the operator's arguments.
+
+    Raises:
+        MissingKernel: the table has none there.
+    """
+    return _default.get_kernel(op, key)
+
+
+def call_direct(op: Any, key: Any, /, *args: Any, keyset: Any = None, **kwargs: Any) -> Any:
+    """Run the kernel that an operator has at one key, whatever the arguments' keys are.
+
+    Args:
+        op: the operator or its name.
+        key: the key, which need not be among the arguments'.
+        args: the operator's arguments.
+        keyset: the set for a kernel that asks for it; the computed one by default.
+        kwargs: the operator's keyword arguments.
+    """
+    return _default.call_direct(op, key, *args, keyset=keyset, **kwargs)
+
+
+def explain(op: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Say what a call would do, without running anything.
+
+    Args:
+        op: the operator or its name.
+        args: the operator's arguments.
+        kwargs: the operator's keyword arguments.
+
+    Returns:
+        An `Explanation`: data, with `str()` for people and rich HTML in notebooks.
+    """
+    return _default.explain(op, *args, **kwargs)
+
+
+class Library:
+    """Definitions and kernels of one namespace, registered and taken back together.
+
+    Each call acts at once. Inside a `with` block calls are collected instead, and registered when
+    it ends: all of them, or, if something fails, none. They stay registered after the block, until
+    `close()`.
+    """
+
+    def __init__(self, ns: str, *, dispatcher: _core.Dispatcher | None = None) -> None:
+        """Open a library for a namespace.
+
+        Args:
+            ns: the namespace.
+            dispatcher: where to register; the process's own dispatcher by default.
+        """
+        if not ns.isidentifier():
+            raise ValueError(f"a namespace is an identifier, not {ns!r}")
+        self.ns = ns
+        self._dispatcher = _default if dispatcher is None else dispatcher
+        self._handles: list[_core.Handle] = []
+        self._definitions: list[tuple[str, bool]] | None = None
+        self._kernels: list[tuple[str, Any, Any, bool, str]] = []
+
+    def define(self, schema: str, *, mixed_devices: bool = False) -> _core.Handle | None:
+        """Define an operator; its name may leave out the namespace.
+
+        Returns:
+            The handle; None inside a `with` block, where nothing is registered yet.
+        """
+        full = self._qualify(schema)
+        if self._definitions is not None:
+            self._definitions.append((full, mixed_devices))
+            return None
+        return self._keep(self._dispatcher.define(full, mixed_devices=mixed_devices))
+
+    def impl(
+        self,
+        name: Any,
+        fn: Any,
+        key: Any,
+        *,
+        with_keyset: bool = False,
+        override: str = "error",
+    ) -> _core.Handle | None:
+        """Register a kernel (the arguments in the order of `torch.library`).
+
+        Returns:
+            The handle; None inside a `with` block, where nothing is registered yet.
+        """
+        full = self._qualify(name) if isinstance(name, str) else name.name
+        if self._definitions is not None:
+            self._kernels.append((full, fn, key, with_keyset, override))
+            return None
+        return self._keep(self._dispatcher._implement(full, key, fn, with_keyset, override))
+
+    def close(self) -> None:
+        """Take back everything that this library registered, the last first."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    @property
+    def handles(self) -> tuple[_core.Handle, ...]:
+        """The handles of what is registered, in order."""
+        return tuple(self._handles)
+
+    def __enter__(self) -> Library:
+        if self._definitions is not None:
+            raise RuntimeError(f"the library {self.ns!r} is already collecting in a with block")
+        self._definitions = []
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        definitions, kernels = self._definitions or [], self._kernels
+        self._definitions, self._kernels = None, []
+        if kind is None:
+            self._handles += self._dispatcher._commit(definitions, kernels)
+
+    def _keep(self, handle: _core.Handle) -> _core.Handle:
+        self._handles.append(handle)
+        return handle
+
+    def _qualify(self, text: str) -> str:
+        head = text.split("(", 1)[0]
+        if "::" not in head:
+            return f"{self.ns}::{text}"
+        if head.split("::", 1)[0].strip() != self.ns:
+            raise ValueError(f"the library {self.ns!r} can't register {head.strip()!r}")
+        return text
+
+    def __repr__(self) -> str:
+        return f"<Library {self.ns!r} ({len(self._handles)} registrations)>"
