@@ -115,7 +115,12 @@ impl Plan {
         let result = op.at(Shape::try_from(result))?;
         let mut picked = Vec::new();
         if !op.is_meta() {
-            picked = vec![0; op.at(layout::numel(&group, size_of::<isize>()))?];
+            let count = op.at(layout::numel(&group, size_of::<isize>()))?;
+            // A view may have more elements than there is memory for, which mustn't end the process.
+            picked.try_reserve_exact(count).map_err(|_| {
+                op.error(ErrorKind::Memory, format!("can't hold the places of {count} elements"))
+            })?;
+            picked.resize(count, 0);
             for &d in &indexed {
                 if let Some(index) = &indices[d] {
                     add_offsets(op, index, &group, d, shape[d], strides[d], &mut picked)?;

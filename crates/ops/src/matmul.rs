@@ -8,8 +8,10 @@ use crate::element::{Number, for_dtype};
 use crate::op::{Op, Registrar};
 use crate::promote::{Operand, common};
 
-/// Rows of the right matrix that stay in cache while all rows of the left one pass.
-const BLOCK: usize = 64;
+/// The part of the right matrix that stays in cache while all rows of the left one pass, where
+/// products are made by loops: 128 KiB of whole numbers.
+const ROWS: usize = 64;
+const COLUMNS: usize = 256;
 
 /// A matrix within a strided slice; every element that its size and strides reach is inside.
 struct Matrix<'a, T: Number> {
@@ -83,20 +85,25 @@ impl Product for bool {
     }
 }
 
-/// The product by loops, some rows of `b` at a time; these are copied out where they aren't dense.
+/// The product by loops, block by block of `b`, each copied to where its rows are dense.
 fn plain_product<T: Number>(
     Sizes { m, k, n }: Sizes,
     a: &Matrix<'_, T>,
     b: &Matrix<'_, T>,
     out: &mut [T::Stored],
 ) {
-    let mut rows = Vec::with_capacity(BLOCK * n);
-    for from in (0..k).step_by(BLOCK) {
-        let block = from..k.min(from + BLOCK);
-        rows.clear();
-        rows.extend(block.clone().flat_map(|i| (0..n).map(move |j| b.get(i, j))));
+    let mut block = Vec::with_capacity(ROWS * COLUMNS.min(n));
+    for (left, top) in
+        (0..n).step_by(COLUMNS).flat_map(|l| (0..k).step_by(ROWS).map(move |t| (l, t)))
+    {
+        let (columns, rows) = (left..n.min(left + COLUMNS), top..k.min(top + ROWS));
+        block.clear();
+        for l in rows.clone() {
+            block.extend(columns.clone().map(|j| b.get(l, j)));
+        }
         for (i, out) in out.chunks_exact_mut(n).take(m).enumerate() {
-            for (l, row) in block.clone().zip(rows.chunks_exact(n)) {
+            let out = &mut out[columns.clone()];
+            for (l, row) in rows.clone().zip(block.chunks_exact(columns.len())) {
                 let factor = a.get(i, l);
                 for (out, x) in out.iter_mut().zip(row) {
                     *out = T::load(*out).add(factor.mul(*x)).store();

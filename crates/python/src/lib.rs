@@ -27,6 +27,7 @@ mod params;
 mod pykernel;
 mod results;
 mod tensor;
+mod testing;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 
@@ -77,6 +78,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(guards::exclude_keys, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::register_array_type, module)?)?;
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
+    module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
+    module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
     // SAFETY: a static method definition, and a module that outlives the function object.
     let redispatch = unsafe {
         let name = module.name()?;

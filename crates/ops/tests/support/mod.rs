@@ -9,9 +9,9 @@ use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use proptest::prelude::*;
 
-pub const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::I64, DType::Bool];
+pub(crate) const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::I64, DType::Bool];
 
-pub fn dispatcher() -> &'static Dispatcher<Value> {
+pub(crate) fn dispatcher() -> &'static Dispatcher<Value> {
     static SHARED: OnceLock<Dispatcher<Value>> = OnceLock::new();
     SHARED.get_or_init(|| {
         let dispatcher = Dispatcher::new();
@@ -21,19 +21,19 @@ pub fn dispatcher() -> &'static Dispatcher<Value> {
 }
 
 /// Calls `aten::name`.
-pub fn call(name: &str, args: &[ValueRef<'_>]) -> Result<Tensor> {
+pub(crate) fn call(name: &str, args: &[ValueRef<'_>]) -> Result<Tensor> {
     dispatcher().call(&format!("aten::{name}"), args)?.into_tensor()
 }
 
 /// Calls an operator of tensors only.
-pub fn on(name: &str, tensors: &[&Tensor]) -> Result<Tensor> {
+pub(crate) fn on(name: &str, tensors: &[&Tensor]) -> Result<Tensor> {
     let args: Vec<ValueRef<'_>> = tensors.iter().map(|t| ValueRef::Tensor(t)).collect();
     call(name, &args)
 }
 
 /// Asserts that it failed that way, and that the message has all these parts.
 #[track_caller]
-pub fn fails(result: Result<Tensor>, kind: ErrorKind, parts: &[&str]) {
+pub(crate) fn fails(result: Result<Tensor>, kind: ErrorKind, parts: &[&str]) {
     let error = result.unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
     for part in parts {
@@ -41,20 +41,20 @@ pub fn fails(result: Result<Tensor>, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-pub fn floats(items: &[f64]) -> Tensor {
+pub(crate) fn floats(items: &[f64]) -> Tensor {
     Tensor::from_slice(items, &[items.len()]).unwrap()
 }
 
-pub fn ints(items: &[i64]) -> Tensor {
+pub(crate) fn ints(items: &[i64]) -> Tensor {
     Tensor::from_slice(items, &[items.len()]).unwrap()
 }
 
-pub fn bools(items: &[bool]) -> Tensor {
+pub(crate) fn bools(items: &[bool]) -> Tensor {
     Tensor::from_slice(items, &[items.len()]).unwrap()
 }
 
 /// Every index of a shape, in row-major order.
-pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+pub(crate) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for &size in shape {
         all = all
@@ -66,12 +66,12 @@ pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// A tensor's elements as floats, in row-major order, read one index at a time.
-pub fn values(tensor: &Tensor) -> Vec<f64> {
+pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
     indices(tensor.shape()).iter().map(|i| tensor.get_scalar(i).unwrap().as_f64()).collect()
 }
 
 /// The element of a tensor that a result's index broadcasts from.
-pub fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
+pub(crate) fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
     let skipped = index.len() - tensor.ndim();
     let own: Vec<usize> =
         index[skipped..].iter().zip(&**tensor.shape()).map(|(i, n)| i % n).collect();
@@ -80,7 +80,7 @@ pub fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
 
 /// Asserts equality up to so many units in the last place of the dtype; NaN equals NaN.
 #[track_caller]
-pub fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
+pub(crate) fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
     let epsilon = if tensor.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
     let got = values(tensor);
     assert_eq!(got.len(), expected.len(), "{tensor:?}");
@@ -93,7 +93,7 @@ pub fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
 }
 
 /// The same tensor without data: shape, strides and dtype on meta.
-pub fn to_meta(tensor: &Tensor) -> Tensor {
+pub(crate) fn to_meta(tensor: &Tensor) -> Tensor {
     use keyfold_core::layout::bounds;
     let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
     let low: isize = shape
@@ -109,7 +109,7 @@ pub fn to_meta(tensor: &Tensor) -> Tensor {
 
 /// Asserts that a result is fresh memory as it should be: contiguous, without grad, on that device.
 #[track_caller]
-pub fn assert_fresh(tensor: &Tensor, device: Device) {
+pub(crate) fn assert_fresh(tensor: &Tensor, device: Device) {
     use keyfold_core::layout::contiguous_strides;
     assert_eq!(*tensor.strides(), contiguous_strides(tensor.shape()));
     assert_eq!((tensor.offset(), tensor.device()), (0, device));
@@ -117,7 +117,7 @@ pub fn assert_fresh(tensor: &Tensor, device: Device) {
 }
 
 /// A contiguous tensor of whole numbers from -8 to 8 that every dtype can hold (bool: not zero).
-pub fn small(shape: Vec<usize>, dtype: DType) -> impl Strategy<Value = Tensor> {
+pub(crate) fn small(shape: Vec<usize>, dtype: DType) -> impl Strategy<Value = Tensor> {
     let count = shape.iter().product();
     proptest::collection::vec(-8_i64..9, count..=count).prop_map(move |items| {
         let whole = Tensor::from_vec(items, &shape).unwrap();
@@ -126,7 +126,7 @@ pub fn small(shape: Vec<usize>, dtype: DType) -> impl Strategy<Value = Tensor> {
 }
 
 /// Another layout of the same shape: gaps, reversed or transposed in memory.
-pub fn scramble(tensor: &Tensor, seed: u64) -> Tensor {
+pub(crate) fn scramble(tensor: &Tensor, seed: u64) -> Tensor {
     let mut layout: Vec<i64> = (0..tensor.ndim() as i64).collect();
     if seed & 1 == 1 {
         layout.reverse();
@@ -150,24 +150,24 @@ pub fn scramble(tensor: &Tensor, seed: u64) -> Tensor {
     view
 }
 
-pub fn dtype() -> impl Strategy<Value = DType> {
+pub(crate) fn dtype() -> impl Strategy<Value = DType> {
     proptest::sample::select(&DTYPES[..])
 }
 
 /// Shapes of up to three dimensions, empty ones among them.
-pub fn shape() -> impl Strategy<Value = Vec<usize>> {
+pub(crate) fn shape() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0_usize..5, 0..4)
 }
 
 /// A tensor of any of the four dtypes in any layout.
-pub fn any_tensor() -> impl Strategy<Value = Tensor> {
+pub(crate) fn any_tensor() -> impl Strategy<Value = Tensor> {
     (shape(), dtype(), 0_u64..8).prop_flat_map(|(shape, dtype, seed)| {
         small(shape, dtype).prop_map(move |t| scramble(&t, seed))
     })
 }
 
 /// Two tensors, of any dtypes and layouts, that broadcast.
-pub fn any_pair() -> impl Strategy<Value = (Tensor, Tensor)> {
+pub(crate) fn any_pair() -> impl Strategy<Value = (Tensor, Tensor)> {
     (shape(), any::<[u8; 2]>(), dtype(), dtype(), 0_u64..8, 0_u64..8).prop_flat_map(
         |(shape, ones, a, b, seed_a, seed_b)| {
             let variant = |bits: u8| {
@@ -188,7 +188,7 @@ pub fn any_pair() -> impl Strategy<Value = (Tensor, Tensor)> {
     )
 }
 
-pub fn scalar() -> impl Strategy<Value = Scalar> {
+pub(crate) fn scalar() -> impl Strategy<Value = Scalar> {
     prop_oneof![
         any::<bool>().prop_map(Scalar::Bool),
         (-5_i64..6).prop_map(Scalar::Int),
