@@ -168,6 +168,13 @@ proptest! {
 }
 
 #[test]
+fn conversion_of_many_elements_keeps_their_order() {
+    let x = Tensor::from_vec((0..1000_i64).collect(), &[1000]).unwrap();
+    let narrow = call("to", &[ValueRef::Tensor(&x), ValueRef::DType(DType::I16)]).unwrap();
+    assert_eq!(narrow.to_vec::<i16>().unwrap(), (0..1000).collect::<Vec<i16>>());
+}
+
+#[test]
 fn whole_numbers_wrap_around() {
     let (max, one) = (ints(&[i64::MAX, i64::MIN]), ints(&[1, -1]));
     assert_eq!(on("add", &[&max, &one]).unwrap().to_vec::<i64>().unwrap(), [i64::MIN, i64::MAX]);

@@ -97,6 +97,10 @@ fn lists_of_positions_pick_as_in_numpy() {
     let front = index(&x, &[t(&rows), none, t(&columns)]).unwrap();
     assert_eq!(**front.shape(), [3, 3]);
     assert_eq!(values(&front), [12.0, 16.0, 20.0, 2.0, 6.0, 10.0, 13.0, 17.0, 21.0]);
+    // Also from behind a dimension that stays.
+    let four = x.unsqueeze(0).unwrap();
+    let behind = index(&four, &[none, t(&rows), none, t(&columns)]).unwrap();
+    assert_eq!((&**behind.shape(), values(&behind)), (&[3, 1, 3][..], values(&front)));
     // Positions broadcast: a column of rows with a row of columns.
     let column = rows.unsqueeze(1).unwrap();
     assert_eq!(**index(&x, &[t(&column), t(&columns)]).unwrap().shape(), [3, 3, 4]);

@@ -6,7 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::{Error, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, DispatchKeySet, Kernel, Tag, with_ambient};
 use keyfold_tensor::Value;
@@ -92,10 +92,7 @@ pub(crate) unsafe fn call(
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(object)) => object,
         Ok(Err(error)) => raise(error),
-        Err(panic) => raise(Error::new(
-            ErrorKind::KernelPanic,
-            format!("{} panicked: {}", operator.operator.name(), native::panic_text(&*panic)),
-        )),
+        Err(panic) => raise(native::panic_error(operator.operator.name(), &*panic)),
     }
 }
 

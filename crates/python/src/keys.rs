@@ -6,7 +6,7 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, RegistrationKey};
 use pyo3::basic::CompareOp;
@@ -194,8 +194,11 @@ pub(crate) fn keyset_object<'py>(
 /// A set from a set, a key, or a name.
 #[inline]
 pub(crate) fn keyset_from(given: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> {
-    if let Ok(set) = given.cast::<PyKeySet>() {
+    if let Ok(set) = given.cast_exact::<PyKeySet>() {
         return Ok(set.get().0);
+    }
+    if let Ok(name) = given.cast_exact::<PyString>() {
+        return named_set(name);
     }
     if let Ok(key) = given.cast::<PyKey>() {
         return Ok(key.get().0.into());
@@ -204,6 +207,27 @@ pub(crate) fn keyset_from(given: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> 
         Ok(name) => DispatchKeySet::parse(&name.to_string_lossy()).py(given.py()),
         Err(_) => Err(not_a_key(given)),
     }
+}
+
+/// Sets that names stand for, by the address of the name's object: a literal in a layer's source
+/// is one object. Each slot owns its object, so an address stands for one name while it is there.
+/// Only used under the GIL.
+static NAMED: [(AtomicPtr<ffi::PyObject>, AtomicU64); 64] =
+    [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicU64::new(0)) }; 64];
+
+/// The set of a name. What a name stands for never changes, so it can be remembered.
+#[inline]
+fn named_set(name: &Bound<'_, PyString>) -> PyResult<DispatchKeySet> {
+    let (object, bits) = &NAMED[(name.as_ptr() as usize >> 4) % NAMED.len()];
+    if object.load(Ordering::Acquire) == name.as_ptr() {
+        return Ok(DispatchKeySet::from_bits(bits.load(Ordering::Relaxed)));
+    }
+    let set = DispatchKeySet::parse(&name.to_string_lossy()).py(name.py())?;
+    bits.store(set.bits(), Ordering::Relaxed);
+    let old = object.swap(name.clone().into_ptr(), Ordering::AcqRel);
+    // SAFETY: the slot owned this reference and gave it up with the swap; the GIL is held.
+    drop(unsafe { Bound::from_owned_ptr_or_opt(name.py(), old) });
+    Ok(set)
 }
 
 /// The union of sets, keys and names.
@@ -256,15 +280,23 @@ impl PyKeySet {
     }
 
     /// The set with these keys in it.
-    #[pyo3(signature = (*keys))]
-    fn add<'py>(&self, keys: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyKeySet>> {
-        keyset_object(keys.py(), self.0 | keyset_from_all(keys)?)
+    #[pyo3(signature = (key, /, *keys))]
+    fn add<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        keys: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyKeySet>> {
+        keyset_object(keys.py(), self.0 | (keyset_from(key)? | keyset_from_all(keys)?))
     }
 
     /// The set without these keys.
-    #[pyo3(signature = (*keys))]
-    fn remove<'py>(&self, keys: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyKeySet>> {
-        keyset_object(keys.py(), self.0 - keyset_from_all(keys)?)
+    #[pyo3(signature = (key, /, *keys))]
+    fn remove<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        keys: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyKeySet>> {
+        keyset_object(keys.py(), self.0 - (keyset_from(key)? | keyset_from_all(keys)?))
     }
 
     /// The key of highest priority; None for the empty set.

@@ -1,7 +1,7 @@
 //! From Python into native kernels, and results of Python kernels back into native code.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem::MaybeUninit;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
@@ -38,11 +38,80 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Arguments that a call keeps on the stack; more of them, or others than tensors and plain
+/// numbers, take the general way.
+const INLINE: usize = 6;
+
+/// The caller's arrays of one call, on the stack, at addresses that don't change.
+struct Arena {
+    arguments: [MaybeUninit<Argument>; INLINE],
+    used: usize,
+}
+
+impl Drop for Arena {
+    #[inline]
+    fn drop(&mut self) {
+        for argument in &mut self.arguments[..self.used] {
+            // SAFETY: the first `used` places are filled.
+            unsafe { argument.assume_init_drop() };
+        }
+    }
+}
+
 /// Calls a native kernel with bound objects and gives its result as a new reference.
 ///
 /// # Safety
 /// `objects` are live, one per parameter, and fit their types; the GIL is held.
+#[inline]
 pub(crate) unsafe fn call(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    params: &Params,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
+    let mut arena = Arena { arguments: [const { MaybeUninit::uninit() }; INLINE], used: 0 };
+    let mut args = [ValueRef::None; INLINE];
+    if objects.len() > INLINE {
+        // SAFETY: as for the caller.
+        return unsafe { call_generally(context, kernel, params, objects, caller) };
+    }
+    let arguments = &raw mut arena.arguments;
+    for (at, (param, object)) in params.all.iter().zip(objects).enumerate() {
+        // SAFETY: as for the caller; each reader follows its type check. Filled places of the
+        // arena are read only until the arena is dropped, after the call.
+        args[at] = unsafe {
+            let object = *object;
+            let tensor = matches!(param.kind, Kind::Tensor | Kind::OptionalTensor);
+            if tensor && arrays::is_tensor(object) {
+                ValueRef::Tensor(arrays::tensor_of(object))
+            } else if tensor && arrays::is_ndarray(object) {
+                let Some((tag, _)) = arrays::look_fast(object) else {
+                    return call_generally(context, kernel, params, objects, caller);
+                };
+                let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
+                place.write(Argument::new(object, tag));
+                arena.used += 1;
+                ValueRef::Foreign(&*place)
+            } else if object == ffi::Py_None() {
+                ValueRef::None
+            } else if param.kind == Kind::Plain && ffi::PyFloat_CheckExact(object) != 0 {
+                ValueRef::Float(ffi::PyFloat_AsDouble(object))
+            } else {
+                return call_generally(context, kernel, params, objects, caller);
+            }
+        };
+    }
+    // SAFETY: as for the caller.
+    unsafe { run(context, kernel, &args[..objects.len()], objects, caller) }
+}
+
+/// The way for any arguments: what isn't at hand is converted and kept aside.
+///
+/// # Safety
+/// As for [`call`].
+#[inline(never)]
+unsafe fn call_generally(
     context: &CallContext<'_, Value>,
     kernel: &Kernel<Value>,
     params: &Params,
@@ -58,31 +127,127 @@ pub(crate) unsafe fn call(
     }
     let args: SmallVec<[ValueRef<'_>; 8]> =
         places.iter().map(|place| place.value(&foreign, &owned)).collect();
+    // SAFETY: as for the caller.
+    unsafe { run(context, kernel, &args, objects, caller) }
+}
+
+/// Runs the kernel, without the GIL if it wants so, and hands its result on.
+///
+/// # Safety
+/// As for [`call`].
+#[inline(always)]
+unsafe fn run(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    args: &[ValueRef<'_>],
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
     // SAFETY: the GIL is held, by the contract.
     let py = unsafe { Python::assume_attached() };
-    let value = results::in_frame(objects, caller, || {
-        let run = || contained(context, kernel, &args);
-        match kernel.host_lock() {
-            HostLock::ReleaseFrom(least) if work(&args) >= least => {
-                let run = WithoutGil(run);
-                // The views are made while the GIL is held: they read Python's objects.
-                for argument in &foreign {
-                    keyfold_tensor::ForeignObject::tensor(argument)?;
-                }
-                py.detach(move || run.call())
-            }
-            _ => run(),
-        }
-    })?;
-    context.operator().check_return(kernel, &value)?;
-    // Nothing below may run with `args` in use: the result may be the last owner of one.
-    drop(args);
-    match value {
-        Value::Tensor(tensor) => results::tensor_to_py(py, tensor, objects, caller),
-        other => results::value_to_py(py, other, objects, caller),
+    let releases = match kernel.host_lock() {
+        HostLock::Keep => false,
+        HostLock::ReleaseFrom(least) => least == 0 || work(args) >= least,
+    };
+    // Looked at in place: a value is large, and moving it about costs more than the rest.
+    let result = {
+        let frame = results::Frame::new(objects, caller);
+        let _known = frame.enter();
+        let _watch = PanicWatch { context, kernel };
+        if releases { without_gil(py, context, kernel, args) } else { kernel.invoke(context, args) }
+    };
+    let value = match &result {
+        Ok(value) => value,
+        Err(_) => return Err(error_of(result)),
+    };
+    context.operator().check_return(kernel, value)?;
+    if let Value::Tensor(tensor) = value
+        && let Some(object) = results::original(tensor, objects)
+    {
+        // SAFETY: the caller's object, alive, and the GIL is held again.
+        unsafe { ffi::Py_INCREF(object) };
+        return Ok(object);
     }
-    .map(Bound::into_ptr)
-    .map_err(from_pyerr)
+    hand_over(py, result, objects, caller)
+}
+
+#[cold]
+fn error_of(result: Result<Value>) -> Error {
+    match result {
+        Err(error) => error,
+        Ok(value) => unreachable!("{value:?} is no error"),
+    }
+}
+
+#[inline(never)]
+fn hand_over(
+    py: Python<'_>,
+    result: Result<Value>,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
+    let object = match result? {
+        Value::Tensor(tensor) => results::wrap_for(py, tensor, objects, caller),
+        other => results::value_to_py(py, other, objects, caller),
+    };
+    object.map(Bound::into_ptr).map_err(from_pyerr)
+}
+
+#[inline(never)]
+fn without_gil(
+    py: Python<'_>,
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    args: &[ValueRef<'_>],
+) -> Result<Value> {
+    // The views are made while the GIL is held: they read Python's objects.
+    for arg in args {
+        if let ValueRef::Foreign(object) = arg {
+            object.tensor()?;
+        }
+    }
+    let run = WithoutGil(|| kernel.invoke(context, args));
+    py.detach(move || run.call())
+}
+
+/// Notes which kernel panicked, for the error that the call path makes of a panic.
+struct PanicWatch<'c, 'k> {
+    context: &'c CallContext<'k, Value>,
+    kernel: &'c Kernel<Value>,
+}
+
+impl Drop for PanicWatch<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            note_panic(self.context, self.kernel);
+        }
+    }
+}
+
+thread_local! {
+    static PANICKED: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
+}
+
+#[cold]
+fn note_panic(context: &CallContext<'_, Value>, kernel: &Kernel<Value>) {
+    let place = format!(
+        "{}: the kernel {} at {}",
+        context.operator().name(),
+        kernel.provenance(),
+        context.key()
+    );
+    PANICKED.with_borrow_mut(|noted| {
+        // The innermost kernel notes first.
+        noted.get_or_insert(place);
+    });
+}
+
+/// The error for a panic that the call path caught.
+#[cold]
+pub(crate) fn panic_error(operator: &str, panic: &(dyn Any + Send)) -> Error {
+    let place = PANICKED.take().unwrap_or_else(|| operator.to_owned());
+    Error::new(ErrorKind::KernelPanic, format!("{place} panicked: {}", panic_text(panic)))
 }
 
 /// Shows bound objects to `f` as borrowed values: for explanations and error messages.
@@ -115,27 +280,6 @@ unsafe impl<F> Send for WithoutGil<F> {}
 impl<R, F: FnOnce() -> R> WithoutGil<F> {
     fn call(self) -> R {
         (self.0)()
-    }
-}
-
-/// Runs a kernel and turns a panic into an error that names operator, key and message.
-pub(crate) fn contained(
-    context: &CallContext<'_, Value>,
-    kernel: &Kernel<Value>,
-    args: &[ValueRef<'_>],
-) -> Result<Value> {
-    match catch_unwind(AssertUnwindSafe(|| kernel.invoke(context, args))) {
-        Ok(result) => result,
-        Err(panic) => Err(Error::new(
-            ErrorKind::KernelPanic,
-            format!(
-                "{}: the kernel {} at {} panicked: {}",
-                context.operator().name(),
-                kernel.provenance(),
-                context.key(),
-                panic_text(&*panic)
-            ),
-        )),
     }
 }
 

@@ -18,30 +18,35 @@ use crate::tensor;
 pub(crate) struct Frame {
     objects: *const [*mut ffi::PyObject],
     caller: Caller,
-    outer: *const Frame,
+    outer: Cell<*const Frame>,
 }
 
 thread_local! {
     static FRAME: Cell<*const Frame> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Runs `f` while the objects and library of this call are known to what it calls.
-#[inline]
-pub(crate) fn in_frame<R>(
-    objects: &[*mut ffi::PyObject],
-    caller: Caller,
-    f: impl FnOnce() -> R,
-) -> R {
-    struct Restore(*const Frame);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            FRAME.set(self.0);
-        }
+impl Frame {
+    #[inline(always)]
+    pub(crate) fn new(objects: &[*mut ffi::PyObject], caller: Caller) -> Self {
+        Frame { objects: std::ptr::from_ref(objects), caller, outer: Cell::new(std::ptr::null()) }
     }
-    let frame = Frame { objects: std::ptr::from_ref(objects), caller, outer: FRAME.get() };
-    let _restore = Restore(frame.outer);
-    FRAME.set(&raw const frame);
-    f()
+
+    /// Makes the objects and library known to what is called until the guard is dropped.
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> FrameGuard<'_> {
+        self.outer.set(FRAME.replace(std::ptr::from_ref(self)));
+        FrameGuard(self)
+    }
+}
+
+/// A frame is known while this lives.
+pub(crate) struct FrameGuard<'f>(&'f Frame);
+
+impl Drop for FrameGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        FRAME.set(self.0.outer.get());
+    }
 }
 
 /// The objects and library of the running calls, innermost first.
@@ -51,23 +56,24 @@ fn frames() -> impl Iterator<Item = (&'static [*mut ffi::PyObject], Caller)> {
         // SAFETY: frames are on this thread's stack, and each is unlinked before it ends; the
         // iterator doesn't outlive the function that uses it, which runs inside them all.
         let frame = unsafe { next.as_ref() }?;
-        next = frame.outer;
+        next = frame.outer.get();
         // SAFETY: the objects outlive their frame.
         Some((unsafe { &*frame.objects }, frame.caller))
     })
 }
 
-/// The caller's object that a tensor is a view of, if it is an unchanged view of one.
-fn original<'py>(
-    py: Python<'py>,
+/// The caller's object that a tensor is a view of, if it is an unchanged view of one: a borrowed
+/// reference.
+#[inline]
+pub(crate) fn original(
     tensor: &Tensor,
     objects: &[*mut ffi::PyObject],
-) -> Option<Bound<'py, PyAny>> {
+) -> Option<*mut ffi::PyObject> {
     if tensor.token() != OF_AN_OBJECT {
         return None;
     }
     let memory = numpy_array::owner_object(tensor);
-    let found = objects.iter().copied().find(|object| {
+    objects.iter().copied().find(|object| {
         // SAFETY: the objects of running calls are alive.
         unsafe {
             if arrays::is_tensor(*object) {
@@ -77,9 +83,7 @@ fn original<'py>(
                 memory == Some(*object)
             }
         }
-    })?;
-    // SAFETY: as above.
-    Some(unsafe { Bound::from_borrowed_ptr(py, found) })
+    })
 }
 
 fn same_view(a: &Tensor, b: &Tensor) -> bool {
@@ -93,21 +97,21 @@ fn same_view(a: &Tensor, b: &Tensor) -> bool {
 }
 
 /// A tensor in the caller's library: the original object, a NumPy array, or keyfold's own.
-#[inline]
 pub(crate) fn tensor_to_py<'py>(
     py: Python<'py>,
     tensor: Tensor,
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(object) = original(py, &tensor, objects) {
-        return Ok(object);
+    if let Some(object) = original(&tensor, objects) {
+        // SAFETY: an object of a running call, alive.
+        return Ok(unsafe { Bound::from_borrowed_ptr(py, object) });
     }
     wrap_for(py, tensor, objects, caller)
 }
 
 /// A new object for a tensor, in the caller's library.
-fn wrap_for<'py>(
+pub(crate) fn wrap_for<'py>(
     py: Python<'py>,
     tensor: Tensor,
     objects: &[*mut ffi::PyObject],
@@ -134,8 +138,9 @@ pub(crate) fn ref_to_py<'py>(py: Python<'py>, value: ValueRef<'_>) -> PyResult<B
     Ok(match value {
         ValueRef::Tensor(tensor) => {
             for (objects, _) in frames() {
-                if let Some(object) = original(py, tensor, objects) {
-                    return Ok(object);
+                if let Some(object) = original(tensor, objects) {
+                    // SAFETY: an object of a running call, alive.
+                    return Ok(unsafe { Bound::from_borrowed_ptr(py, object) });
                 }
             }
             // A tensor that a layer made: in the library of the call around it.

@@ -60,22 +60,29 @@ impl HostBuffer {
     /// # Errors
     /// [`ErrorKind::Memory`] with the size asked for.
     pub fn zeroed(bytes: usize) -> Result<Self> {
+        let small = bytes <= SMALL;
+        let buffer = HostBuffer::allocate(bytes, !small)?;
+        if small {
+            // SAFETY: the memory is ours, `bytes` long.
+            unsafe { buffer.ptr.write_bytes(0, bytes) };
+        }
+        Ok(buffer)
+    }
+
+    /// Memory of that many bytes, aligned to 64; uninitialised unless `cleared`, and then to be
+    /// filled before anybody sees it.
+    fn allocate(bytes: usize, cleared: bool) -> Result<Self> {
         let capacity =
             bytes.checked_add(ALIGN - SYSTEM_ALIGN).ok_or_else(|| out_of_memory(bytes))?;
         let layout =
             Layout::from_size_align(capacity, SYSTEM_ALIGN).map_err(|_| out_of_memory(bytes))?;
-        let small = bytes <= SMALL;
         // SAFETY: the layout's size isn't zero.
-        let base = unsafe { if small { alloc(layout) } else { alloc_zeroed(layout) } };
+        let base = unsafe { if cleared { alloc_zeroed(layout) } else { alloc(layout) } };
         let base = NonNull::new(base).ok_or_else(|| out_of_memory(bytes))?;
         let padding = base.addr().get().next_multiple_of(ALIGN) - base.addr().get();
         // SAFETY: an address aligned to 16 is at most ALIGN - SYSTEM_ALIGN below the next multiple
         // of ALIGN, so the padding and `bytes` behind it lie in the allocation.
         let ptr = unsafe { base.add(padding) };
-        if small {
-            // SAFETY: as above.
-            unsafe { ptr.write_bytes(0, bytes) };
-        }
         Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned })
     }
 
@@ -84,8 +91,9 @@ impl HostBuffer {
     /// # Errors
     /// [`ErrorKind::Memory`] with the size asked for.
     pub fn copy_of(bytes: &[u8]) -> Result<Self> {
-        let mut buffer = HostBuffer::zeroed(bytes.len())?;
-        buffer.as_bytes_mut().copy_from_slice(bytes);
+        let buffer = HostBuffer::allocate(bytes.len(), false)?;
+        // SAFETY: fresh memory of that length, which shares nothing with the source.
+        unsafe { buffer.ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(buffer)
     }
 

@@ -180,7 +180,7 @@ impl Tensor {
     /// The dispatch keys.
     #[inline]
     pub fn keys(&self) -> DispatchKeySet {
-        DispatchKeySet::from_bits_truncate(self.keys.load(Ordering::Relaxed))
+        DispatchKeySet::from_bits(self.keys.load(Ordering::Relaxed))
     }
 
     /// What the tensor brings to a call: its keys, its device, and whether it has no dimensions.

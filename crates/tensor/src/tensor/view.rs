@@ -254,11 +254,17 @@ impl Tensor {
     /// [`ErrorKind::Memory`] when there is none left, [`ErrorKind::NotSupported`] for a tensor that
     /// isn't contiguous on a device that the host can't reach.
     pub fn copy(&self) -> Result<Tensor> {
+        if self.device() == keyfold_core::Device::META {
+            return Tensor::meta(&self.shape, self.dtype());
+        }
+        if !self.base.is_null() && self.is_contiguous() {
+            // SAFETY: contiguous elements on the host, which the buffer keeps readable.
+            let bytes = unsafe { std::slice::from_raw_parts(self.raw_data_ptr(), self.nbytes()) };
+            let memory = std::sync::Arc::new(HostBuffer::copy_of(bytes)?);
+            return Ok(Tensor::whole(memory, self.shape.clone(), self.numel, self.dtype()));
+        }
         let shape = self.shape.clone();
         let strides = layout::contiguous_strides(&shape);
-        if self.device() == keyfold_core::Device::META {
-            return Tensor::meta(&shape, self.dtype());
-        }
         if self.base.is_null() {
             let whole = self.is_contiguous() && self.numel == self.buffer.len();
             if !whole {

@@ -1,0 +1,51 @@
+"""Compiles fastcall.c against the headers of the Python that runs, and imports it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import ModuleType
+
+SOURCE = Path(__file__).with_name("fastcall.c")
+NAME = "keyfold_fastcall"
+
+
+class CannotBuild(Exception):
+    """The C peer can't be built here; the message says why."""
+
+
+def load() -> ModuleType:
+    """The compiled module.
+
+    Raises:
+        CannotBuild: no compiler, no headers, or the compiler refuses.
+    """
+    paths = sysconfig.get_paths()
+    includes = dict.fromkeys((paths["include"], paths["platinclude"]))
+    if not any((Path(include) / "Python.h").is_file() for include in includes):
+        raise CannotBuild(f"Python.h is not in {paths['include']}")
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        compiler = ["cc"]
+    if shutil.which(compiler[0]) is None:
+        raise CannotBuild("no C compiler (set CC)")
+    with tempfile.TemporaryDirectory(prefix="keyfold-bench-") as folder:
+        library = Path(folder) / f"{NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+        flags = ["-O2", "-fPIC", "-shared", *(f"-I{include}" for include in includes)]
+        command = [*compiler, *flags, "-o", str(library), str(SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            raise CannotBuild(f"{compiler[0]} failed: {lines[0]}")
+        spec = importlib.util.spec_from_file_location(NAME, library)
+        if spec is None or spec.loader is None:
+            raise CannotBuild(f"{library.name} is no extension module for this Python")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module

@@ -1,0 +1,107 @@
+"""Tables, verdicts and the JSON file of a benchmark."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from timing import Timing
+
+PACKAGES = ("keyfold", "numpy", "plum-dispatch", "torch")
+
+
+def machine(processor: int | None) -> dict[str, Any]:
+    """What the figures depend on: processor, system, versions."""
+    model = platform.processor()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": model,
+        "processors": os.cpu_count(),
+        "pinned_to": processor,
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        "packages": versions,
+    }
+
+
+def verdict(ratio: float, bar: float) -> str:
+    """`PASS`, or how far over the bar."""
+    return "PASS" if ratio <= bar else f"over by {ratio / bar:.2f}x"
+
+
+def as_records(
+    timings: list[Timing], references: dict[str, str], unit: str
+) -> list[dict[str, Any]]:
+    """A group's rows as plain data, with their ratios to the reference rows.
+
+    Args:
+        references: from a column's title to the name of the row that it divides by.
+        unit: what the figures are: `ns` or `instructions`.
+    """
+    least = {timing.row.name: timing.least for timing in timings}
+    records = []
+    for timing in timings:
+        row = timing.row
+        record: dict[str, Any] = {
+            "name": row.name,
+            unit: round(timing.least, 2),
+            f"{unit}_median": round(timing.median, 2),
+            "calls": timing.calls,
+            "ratios": {
+                title: round(timing.least / least[name], 3)
+                for title, name in references.items()
+                if name in least
+            },
+        }
+        if row.bar is not None and row.over in least:
+            ratio = timing.least / least[row.over]
+            record |= {"bar": row.bar, "over": row.over, "verdict": verdict(ratio, row.bar)}
+        records.append(record)
+    return records
+
+
+def table(title: str, records: list[dict[str, Any]], unit: str, columns: list[str]) -> str:
+    """A group as text."""
+    width = max(len(record["name"]) for record in records)
+    head = f"{title:<{width}}  {unit:>8.8} {'median':>8}"
+    head += "".join(f"  {'/ ' + column:>16}" for column in columns) + "  bar"
+    lines = [head, "-" * len(head)]
+    for record in records:
+        line = f"{record['name']:<{width}}  {record[unit]:8.1f} {record[f'{unit}_median']:8.1f}"
+        for column in columns:
+            ratio = record["ratios"].get(column)
+            line += f"  {ratio:16.2f}" if ratio is not None else f"  {'':16}"
+        if "bar" in record:
+            line += f"  {record['bar']:g} x {record['over']}: {record['verdict']}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def summary(tables: list[dict[str, Any]]) -> str:
+    """How many bars are met."""
+    verdicts = [row["verdict"] for table in tables for row in table["rows"] if "verdict" in row]
+    return f"{verdicts.count('PASS')} of {len(verdicts)} bars met"
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes the JSON file, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,122 @@
+"""Times many calls side by side: rounds interleaved over all rows, the loop's own cost taken off."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+LOOP = """
+def run(times, clock, {names}):
+    start = clock()
+    for _ in times:
+        {call}
+    return clock() - start
+"""
+
+
+@dataclass
+class Row:
+    """One call to time.
+
+    Args:
+        name: what the table shows.
+        call: the expression, over the names in `values`.
+        values: its names; they are the loop's local variables.
+        modules: names that it reads as globals, as a module's code does.
+        bar: at most this many times the row `over`.
+        inside: makes a context that the loop runs in, entered outside of the time.
+    """
+
+    name: str
+    call: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, Any] = field(default_factory=dict)
+    bar: float | None = None
+    over: str | None = None
+    inside: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def __post_init__(self) -> None:
+        # A code object of its own: CPython specialises a call where it stands.
+        source = LOOP.format(names=", ".join(self.values) or "_unused=None", call=self.call)
+        scope = dict(self.modules)
+        exec(compile(source, f"<{self.name}>", "exec"), scope)
+        self._run = scope["run"]
+
+    def time(self, calls: int) -> float:
+        """Seconds that so many calls take, the loop included."""
+        with self.inside():
+            return self._run(repeat(None, calls), time.perf_counter, **self.values)
+
+
+@dataclass
+class Timing:
+    """A row's nanoseconds per call, net of the empty loop."""
+
+    row: Row
+    least: float
+    median: float
+    calls: int
+
+
+def pin() -> int | None:
+    """Keeps this process on one processor, and says which; `None` where that can't be done."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    processor = max(os.sched_getaffinity(0))
+    try:
+        os.sched_setaffinity(0, {processor})
+    except OSError:
+        return None
+    return processor
+
+
+def calls_for(row: Row, seconds: float, most: int) -> int:
+    """How many calls of a row fill the time, up to `most`. Warms the row up on the way."""
+    calls = 64
+    while True:
+        taken = row.time(calls)
+        if calls >= most:
+            return most
+        if taken >= seconds / 4:
+            return min(most, max(64, int(calls * seconds / taken)))
+        calls *= 4
+
+
+def measure(rows: list[Row], empty: Row, rounds: int, calls: int, seconds: float) -> list[Timing]:
+    """Times the rows in turn, so many rounds.
+
+    Each round times every row once, so that a machine that slows down slows all of them down.
+    The least over the rounds is what the call costs undisturbed; the median shows how disturbed
+    they were.
+    """
+    counts = [calls_for(row, seconds, calls) for row in rows]
+    loops: list[float] = []
+    taken: list[list[float]] = [[] for _ in rows]
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            loops.append(empty.time(calls) / calls)
+            for times, row, count in zip(taken, rows, counts, strict=True):
+                times.append(row.time(count) / count)
+    finally:
+        if was_enabled:
+            gc.enable()
+    loop_least, loop_median = min(loops), statistics.median(loops)
+    return [
+        Timing(
+            row,
+            (min(times) - loop_least) * 1e9,
+            (statistics.median(times) - loop_median) * 1e9,
+            count,
+        )
+        for row, times, count in zip(rows, taken, counts, strict=True)
+    ]

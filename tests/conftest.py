@@ -1,0 +1,147 @@
+"""What the tests share: isolated dispatchers, process-wide keys, an array class of their own."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keyfold as kf
+
+ROOT = Path(__file__).resolve().parent.parent
+_counter = itertools.count()
+
+
+class Word:
+    """An array class that has nothing to do with arrays: a text with dispatch keys."""
+
+    def __init__(self, text, *keys):
+        self.text = text
+        self.keys = kf.DispatchKeySet(*(keys or ("CPU",)))
+
+    def __repr__(self):
+        return f"Word({self.text!r}, {self.keys})"
+
+
+# Process-wide and never undone, as the register is: once, for all tests.
+kf.register_array_type(Word, lambda word: word.keys)
+
+
+@pytest.fixture(scope="session")
+def word():
+    """The class `Word`: `word(text, *keys)` counts as a tensor with exactly these keys."""
+    return Word
+
+
+@pytest.fixture
+def d():
+    """A dispatcher of the test's own."""
+    return kf.Dispatcher()
+
+
+@pytest.fixture
+def ns():
+    """A namespace of the process's dispatcher that no other test uses."""
+    return f"t{next(_counter)}"
+
+
+@pytest.fixture
+def lib(ns):
+    """A library in such a namespace, closed after the test."""
+    library = kf.Library(ns)
+    yield library
+    library.close()
+
+
+@pytest.fixture(scope="session")
+def npu():
+    """The test backend."""
+    return kf.register_backend("npu")
+
+
+@pytest.fixture(scope="session")
+def audit():
+    """A mode of the user's own, above Autograd."""
+    return kf.register_key("TestAudit", above="Autograd", skippable=True)
+
+
+@pytest.fixture(scope="session")
+def ragged():
+    """A representation of the user's own, above Sparse."""
+    return kf.register_key("TestRagged", above="Sparse")
+
+
+@pytest.fixture(scope="session")
+def testing():
+    """Native kernels for tests: `keyfold_testing::{identity, fresh, identity_nogil, panics}`."""
+    kf._core._register_testing_kernels()
+    return kf.ops.keyfold_testing
+
+
+@pytest.fixture
+def native_layer():
+    """Registers a native layer at a key: `native_layer(key, replace=False)`."""
+    handles = []
+
+    def register(key, *, replace=False):
+        handles.append(kf._core._register_testing_layer(key, replace))
+        return handles[-1]
+
+    yield register
+    for handle in reversed(handles):
+        handle.remove()
+
+
+def compile_c(source, target, *flags):
+    """Compiles a C file into a shared library with the compiler that Python was built with."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()
+    command = [*compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", *flags]
+    subprocess.run([*command, "-o", str(target), str(source)], check=True, capture_output=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def c_library(tmp_path_factory):
+    """The path of examples/native/scale.c as a shared library."""
+    source = ROOT / "examples" / "native" / "scale.c"
+    return compile_c(source, tmp_path_factory.mktemp("native") / "libscale.so")
+
+
+@pytest.fixture
+def raises_saying():
+    """`with raises_saying(kf.Error, "part", ...)`: an exception whose text has all these parts."""
+    return RaisesSaying
+
+
+class RaisesSaying:
+    """As `pytest.raises`, and checks that the message has every one of `parts`."""
+
+    def __init__(self, kind, *parts):
+        self.kind = kind
+        self.parts = parts
+        self.value = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        assert kind is not None, f"{self.kind.__name__} wasn't raised"
+        if not issubclass(kind, self.kind):
+            return False
+        self.value = error
+        for part in self.parts:
+            assert part in str(error), f"{part!r} is missing in: {error}"
+        return True
+
+
+@pytest.fixture
+def works_on():
+    """Checks at the end that the process's dispatcher still does its job."""
+    yield
+    a = np.arange(6.0).reshape(2, 3)
+    assert np.array_equal(kf.ops.aten.add(a, a), a + a)
+    assert not kf.explain("aten::add", a, a).included
