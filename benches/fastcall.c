@@ -6,6 +6,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
 
 #if defined(__has_include)
 #if __has_include(<valgrind/callgrind.h>)

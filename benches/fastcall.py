@@ -42,7 +42,8 @@ def load() -> ModuleType:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or ["no message"]
-            raise CannotBuild(f"{compiler[0]} failed: {lines[0]}")
+            errors = [line for line in lines if "error" in line]
+            raise CannotBuild(f"{compiler[0]} failed: {(errors or lines)[0]}")
         spec = importlib.util.spec_from_file_location(NAME, library)
         if spec is None or spec.loader is None:
             raise CannotBuild(f"{library.name} is no extension module for this Python")

@@ -94,10 +94,8 @@ def test_many_arguments(d, word):
 def test_defaults_of_every_type_are_filled_in(d, word):
     seen = {}
     d.define(
-        "f(Tensor x, int i=-1, float f=2.5, bool b=True, str s='a b', int[] l=[1, 2], "
-        "Tensor? t=None, Device? device='cpu', ScalarType? dtype=float32, Scalar k=1) -> Tensor".replace(
-            "'", '"'
-        ).replace('"cpu"', "None")
+        'f(Tensor x, int i=-1, float f=2.5, bool b=True, str s="a b", int[] l=[1, 2], '
+        "Tensor? t=None, Device? device=None, ScalarType? dtype=float32, Scalar k=1) -> Tensor"
     )
 
     @d.impl("f", "CPU")
@@ -478,12 +476,7 @@ def test_calls_through_every_door_agree(lib, ns, word):
     lib.define("f(Tensor x, int n=1) -> Tensor")
     lib.impl("f", lambda x, n: word(f"{x.text}{n}"), "CPU")
     x = word("x")
-    namespace = getattr(kf.ops, ns)
-    doors = [
-        namespace.f,
-        namespace.f.default,
-        kf.get_op(f"{ns}::f"),
-        kf.get_kernel(f"{ns}::f", "CPU"),
-    ]
+    packet = getattr(kf.ops, ns).f
+    doors = [packet, packet.default, kf.get_op(f"{ns}::f"), kf.get_kernel(f"{ns}::f", "CPU")]
     assert [door(x, 2).text for door in doors] == ["x2"] * 4
     assert [door(x=x).text for door in doors] == ["x1"] * 4

@@ -5,6 +5,8 @@
 //! from a closure of the same signature through one indirect call; any other
 //! kernel it reaches through the boxed form.
 
+#![allow(clippy::extra_unused_lifetimes, reason = "the arguments' lifetime, at arity 0")]
+
 use std::any::TypeId;
 use std::fmt;
 use std::marker::PhantomData;

@@ -184,7 +184,8 @@ fn a_typed_kernel_that_contradicts_its_schema() {
         (returns, "it returns i64, where the schema promises Tensor"),
     ] {
         let error = d.register("op", K::CPU, kernel).unwrap_err();
-        let parts = ["op: the kernel contradicts the schema", part, "op(Tensor x, int n) -> Tensor"];
+        let parts =
+            ["op: the kernel contradicts the schema", part, "op(Tensor x, int n) -> Tensor"];
         says_all(&error, ErrorKind::Registration, &parts);
     }
     assert_eq!(d.kernel_count(), 0);
@@ -230,7 +231,11 @@ fn a_wrong_type_and_none_for_a_tensor() {
     let x = Word::new("x", K::CPU);
     let up = Ref::Text("up");
     let error = d.call("demo::scale", &[Ref::Word(&x), Ref::Float(2.5), up]).unwrap_err();
-    says_all(&error, ErrorKind::Binding, &["demo::scale() argument 'n' must be int, not float 2.5"]);
+    says_all(
+        &error,
+        ErrorKind::Binding,
+        &["demo::scale() argument 'n' must be int, not float 2.5"],
+    );
     let error = d.call("demo::scale", &[Ref::Nil]).unwrap_err();
     says_all(&error, ErrorKind::Binding, &["demo::scale() argument 'x' must be Tensor, not None"]);
     works_on(&d);
@@ -240,7 +245,8 @@ fn a_wrong_type_and_none_for_a_tensor() {
 fn a_typed_kernel_called_with_the_wrong_boxed_values() {
     let d = D::new();
     d.define("op(Tensor x, int n) -> Tensor").unwrap();
-    let kernel = Kernel::typed(|x: &Word, n: i64| Ok(Word::new(&x.text.repeat(n as usize), x.keys)));
+    let kernel =
+        Kernel::typed(|x: &Word, n: i64| Ok(Word::new(&x.text.repeat(n as usize), x.keys)));
     d.register("op", K::CPU, kernel).unwrap();
     let operator = d.operator("op").unwrap();
     let kernel = operator.kernel_at(K::CPU.into()).unwrap();
@@ -356,7 +362,8 @@ fn call_direct_takes_no_other_key() {
     d.register("demo::scale", K::Autograd, wraps("grad")).unwrap();
     let x = Word::new("x", [K::Autograd, K::CPU]);
     let x = [Ref::Word(&x)];
-    let direct = |key: &str| d.call_direct("demo::scale", key.parse::<RegistrationKey>().unwrap(), &x, None);
+    let direct =
+        |key: &str| d.call_direct("demo::scale", key.parse::<RegistrationKey>().unwrap(), &x, None);
     assert_eq!(said(direct("CPU").unwrap()), "x 2 up");
     assert_eq!(said(direct("Autograd").unwrap()), "grad(x 2 up)");
     assert_eq!(said(direct("AutogradCUDA").unwrap()), "grad(x 2 up)");
@@ -371,8 +378,7 @@ fn pair() -> D {
     d.define("demo::add(Tensor a, Tensor b) -> Tensor").unwrap();
     for key in [K::CPU, K::CUDA] {
         let label = key.name();
-        let kernel =
-            Kernel::typed(move |_: &Word, _: &Word| Ok(Word::new(&label, K::CPU)));
+        let kernel = Kernel::typed(move |_: &Word, _: &Word| Ok(Word::new(&label, K::CPU)));
         let operator = d.operator("demo::add").unwrap();
         d.register_with(&operator, key, kernel, Override::Error).unwrap();
     }

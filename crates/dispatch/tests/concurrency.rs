@@ -290,8 +290,7 @@ fn a_panic_in_a_kernel_leaves_the_thread_as_it_was() {
         std::panic::resume_unwind(Box::new(x.text.clone()))
     });
     let cpu = d.register("op", K::CPU, panics).unwrap();
-    let layer =
-        Kernel::boxed(|context: &Context<'_>, args: &[Ref<'_>]| context.call_below(args));
+    let layer = Kernel::boxed(|context: &Context<'_>, args: &[Ref<'_>]| context.call_below(args));
     d.register("op", K::Autograd, layer).unwrap();
     let x = Word::new("on purpose", [K::Autograd, K::CPU]);
     let typed = d.typed::<(&Word,), i64>("op").unwrap();

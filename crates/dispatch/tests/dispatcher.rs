@@ -5,8 +5,10 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use keyfold_core::ErrorKind;
-use keyfold_dispatch::{DispatchKey as K, DispatchKeySet, Kernel};
-use support::{Context, D, Ref, Word, list, said, says, word};
+use keyfold_dispatch::{
+    DispatchKey as K, DispatchKeySet, HostLock, Kernel, RegistrationKey, register_backend,
+};
+use support::{Context, D, Ref, Val, Word, list, said, says, word};
 
 #[test]
 fn dispatcher_register_and_has_kernel() {
@@ -124,4 +126,81 @@ fn typed_calls_infer_the_signature_from_the_closure() {
     assert_eq!(repeat.call(&Word::new("ab", K::CPU), 3).unwrap().text, "ababab");
     let boxed = d.call("repeat", &[word("c", K::CPU).r(), Ref::Int(2)]).unwrap();
     assert_eq!(said(boxed), "cc");
+}
+
+#[test]
+fn an_operator_serves_keys_that_are_registered_after_it() {
+    let d = D::new();
+    d.register("op", RegistrationKey::CompositeImplicitAutograd, says("composite")).unwrap();
+    d.register("op", K::CPU, says("cpu")).unwrap();
+    let operator = d.operator("op").unwrap();
+    let npu = register_backend("latenpu").unwrap();
+    let arg = list([K::Autograd, npu]);
+    assert_eq!(said(operator.call(&[arg.r()]).unwrap()), "composite");
+    assert!(operator.has_kernel("AutogradLATENPU".parse().unwrap()));
+    let handle = d.register("op", npu, says("npu")).unwrap();
+    assert_eq!(said(operator.call(&[arg.r()]).unwrap()), "npu");
+    assert_eq!(said(operator.call_direct(npu, &[arg.r()], None).unwrap()), "npu");
+    let both = DispatchKeySet::from([npu, K::CPU]);
+    assert_eq!(said(operator.redispatch(both, &[arg.r()]).unwrap()), "npu");
+    assert!(handle.remove());
+    // Once the dispatcher is gone nobody can compute a table for a newer key.
+    drop(d);
+    let later = register_backend("laternpu").unwrap();
+    let error = operator.call(&[list(later).r()]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OperatorRemoved);
+    assert!(error.to_string().contains("the dispatcher that op belongs to is gone"), "{error}");
+    assert_eq!(said(operator.call(&[list(K::CPU).r()]).unwrap()), "cpu");
+}
+
+#[test]
+fn a_kernel_carries_what_its_author_says() {
+    let payload: Arc<dyn std::any::Any + Send + Sync> = Arc::new(42_i32);
+    let kernel = says("k")
+        .with_host_lock(HostLock::ReleaseFrom(1000))
+        .with_payload(Arc::clone(&payload))
+        .with_check(|schema| {
+            let message = format!("not for {}", schema.name);
+            Err(keyfold_core::Error::new(ErrorKind::Registration, message))
+        });
+    assert_eq!(kernel.host_lock(), HostLock::ReleaseFrom(1000));
+    assert!(Arc::ptr_eq(kernel.payload().unwrap(), &payload));
+    assert!(!kernel.is_removed() && !kernel.is_fallthrough());
+    let d = D::default();
+    let error = d.register("op", K::CPU, kernel).unwrap_err();
+    assert_eq!(error.to_string(), "not for op");
+    assert!(says("plain").payload().is_none());
+    let error = Kernel::boxed(|_: &Context<'_>, _: &[Ref<'_>]| Ok(word("x", K::CPU)));
+    assert!(format!("{error:?}").contains("a_kernel_carries_what_its_author_says"), "{error:?}");
+}
+
+#[test]
+fn a_fallthrough_can_be_fetched_but_not_run() {
+    let d = D::new();
+    let handle = d.register("op", K::Tracer, Kernel::fallthrough()).unwrap();
+    let operator = d.operator("op").unwrap();
+    let kernel = handle.kernel().unwrap();
+    assert!(operator.kernel_at(K::Tracer.into()).is_none());
+    let error = operator
+        .run_kernel_with(&kernel, K::CPU.into(), K::Tracer, |context, _| {
+            assert_eq!(context.excluded(), K::Tracer.into());
+            context.call_below(&[list(K::CPU).r()])
+        })
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingKernel);
+}
+
+#[test]
+fn operators_and_defaults_are_listed() {
+    let d = D::new();
+    d.define("b(int n=3) -> int").unwrap();
+    d.define("a(str s) -> int").unwrap();
+    let names: Vec<_> = d.operators().iter().map(|o| o.name().to_owned()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let b = d.operator("b").unwrap();
+    assert_eq!(b.default_value(0), Some(&Val::Int(3)));
+    assert_eq!(b.default_value(1), None);
+    assert_eq!(b.schema().arguments.len(), 1);
+    assert!(d.overloads("none").is_empty());
+    assert_eq!(b.keyset_of(DispatchKeySet::EMPTY), K::CPU.into());
 }

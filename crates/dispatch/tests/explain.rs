@@ -126,7 +126,10 @@ fn explaining_runs_nothing_and_the_call_agrees() {
     d.register("op", K::CPU, panics).unwrap();
     let arg = support::list(K::CPU);
     let explanation = d.operator("op").unwrap().explain(&[arg.r()]);
-    assert_eq!(explanation.choice.unwrap().kernel.name, "closure in explaining_runs_nothing_and_the_call_agrees");
+    assert_eq!(
+        explanation.choice.unwrap().kernel.name,
+        "closure in explaining_runs_nothing_and_the_call_agrees"
+    );
     assert_eq!(explanation.arguments[0].name, "inputs[0]");
 }
 
@@ -162,7 +165,10 @@ fn looking_at_tables_kernels_and_debug_text() {
     assert!(d.has_kernel("demo::add", "AutogradCUDA".parse::<RegistrationKey>().unwrap()));
     assert!(!d.has_kernel("demo::add", K::Tracer));
     let stack = operator.shadow_stack(K::CPU.into());
-    assert_eq!(stack.iter().map(|k| &k.provenance().name[..]).collect::<Vec<_>>(), ["add_cpu", "below"]);
+    assert_eq!(
+        stack.iter().map(|k| &k.provenance().name[..]).collect::<Vec<_>>(),
+        ["add_cpu", "below"]
+    );
     let text = format!("{operator:?}");
     assert_eq!(text, "Operator(demo::add(Tensor a, Tensor? b=None) -> Tensor, 3 kernels)");
     assert!(format!("{:?}", stack[0]).starts_with("Kernel(add_cpu (Rust, "));

@@ -6,9 +6,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use keyfold_core::ErrorKind;
-use keyfold_dispatch::{
-    DispatchKeySet, Handle, Kernel, Operator, Override, RegistrationKey, Rule,
-};
+use keyfold_dispatch::{DispatchKeySet, Handle, Kernel, Operator, Override, RegistrationKey, Rule};
 use support::{D, Random, Val, list, said, says};
 
 const REGISTRATION_KEYS: [&str; 8] = [

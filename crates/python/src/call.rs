@@ -255,9 +255,8 @@ unsafe fn finish_slowly(
         // SAFETY: a new reference, taken over.
         let result = unsafe { Bound::from_owned_ptr(py, result) };
         let returns = &context.operator().schema().returns;
-        let wrong = || {
-            context.operator().wrong_return(kernel, &crate::foreign::describe_object(&result))
-        };
+        let wrong =
+            || context.operator().wrong_return(kernel, &crate::foreign::describe_object(&result));
         let one = |item: &Bound<'_, PyAny>, ty: &Type| -> Result<Py<PyAny>> {
             match native::item_fits(item, ty)? {
                 true => in_callers_library(item, ty, objects, caller).map(Bound::unbind),

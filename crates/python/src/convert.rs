@@ -23,7 +23,9 @@ pub(crate) unsafe fn fits_fast(object: *mut ffi::PyObject, ty: &Type) -> bool {
     // SAFETY: type checks of a live object.
     unsafe {
         match ty {
-            Type::Float => ffi::PyFloat_CheckExact(object) != 0 || ffi::PyLong_CheckExact(object) != 0,
+            Type::Float => {
+                ffi::PyFloat_CheckExact(object) != 0 || ffi::PyLong_CheckExact(object) != 0
+            }
             Type::Int => ffi::PyLong_CheckExact(object) != 0,
             Type::Scalar => {
                 ffi::PyFloat_CheckExact(object) != 0
@@ -60,7 +62,9 @@ pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<
         Type::Str | Type::Layout | Type::MemoryFormat => {
             object.cast::<PyString>().ok().map(|text| Value::from(&*text.to_string_lossy()))
         }
-        Type::Device if object.is_instance_of::<PyDevice>() || object.is_instance_of::<PyString>() => {
+        Type::Device
+            if object.is_instance_of::<PyDevice>() || object.is_instance_of::<PyString>() =>
+        {
             Some(Value::Device(device_from(object).map_err(from_pyerr)?))
         }
         Type::Device => None,

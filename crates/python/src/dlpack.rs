@@ -57,8 +57,7 @@ fn consume(capsule: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let given = crate::foreign::describe_object(capsule);
         return Err(refuse(format!("__dlpack__ must return a capsule, not {given}")));
     }
-    for (name, used, versioned) in
-        [(VERSIONED, USED_VERSIONED, true), (LEGACY, USED_LEGACY, false)]
+    for (name, used, versioned) in [(VERSIONED, USED_VERSIONED, true), (LEGACY, USED_LEGACY, false)]
     {
         // SAFETY: a live capsule and a C string; the pointer is what the exporter put there.
         let pointer = unsafe {

@@ -70,8 +70,7 @@ pub(crate) fn add_note(py: Python<'_>, error: &PyErr) {
         .and_then(|notes| notes.cast_into::<PyList>().ok())
         .is_some_and(|notes| {
             notes.iter().any(|note| {
-                note.cast::<PyString>()
-                    .is_ok_and(|text| text.to_string_lossy().starts_with(NOTE))
+                note.cast::<PyString>().is_ok_and(|text| text.to_string_lossy().starts_with(NOTE))
             })
         });
     if !noted {

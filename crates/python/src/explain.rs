@@ -17,7 +17,9 @@ pub(crate) fn explain<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = operator.py();
     let look = || {
-        operator.get().with_arguments(args, kwargs, |values| operator.get().operator.explain(values))
+        operator
+            .get()
+            .with_arguments(args, kwargs, |values| operator.get().operator.explain(values))
     };
     let explanation = match guards::ambient(py)? {
         Some((include, exclude)) => keyfold_dispatch::with_ambient(include, exclude, look)?,
@@ -79,12 +81,12 @@ fn choice_data<'py>(
             .transpose()?,
     };
     data.set_item("kernel", kernel)?;
-    let losers = choice.losers.iter().map(|(at, rule, kernel)| {
-        (at.to_string(), rule.to_string(), kernel.to_string())
-    });
+    let losers = choice
+        .losers
+        .iter()
+        .map(|(at, rule, kernel)| (at.to_string(), rule.to_string(), kernel.to_string()));
     data.set_item("losers", losers.collect::<Vec<_>>())?;
     let shadows = choice.shadows.iter().map(ToString::to_string);
     data.set_item("shadows", shadows.collect::<Vec<_>>())?;
     Ok(data)
 }
-

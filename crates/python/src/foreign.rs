@@ -1,7 +1,8 @@
 //! A Python object as an argument or a result of native code: its keys, a lazy view, and itself.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use keyfold_core::Result;
@@ -19,7 +20,9 @@ pub(crate) const OF_AN_OBJECT: usize = 1;
 pub(crate) struct Argument {
     object: *mut ffi::PyObject,
     tag: Tag,
-    view: OnceCell<Tensor>,
+    /// Whether `view` is filled; it is at most once, and never changes after.
+    viewed: Cell<bool>,
+    view: UnsafeCell<MaybeUninit<Tensor>>,
 }
 
 // SAFETY: an argument stays on the stack of its call. The native kernel may run without the GIL,
@@ -31,23 +34,43 @@ unsafe impl Sync for Argument {}
 impl Argument {
     /// # Safety
     /// `object` is alive as long as the argument.
+    #[inline(always)]
     pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag) -> Self {
-        Argument { object, tag, view: OnceCell::new() }
+        let view = UnsafeCell::new(MaybeUninit::uninit());
+        Argument { object, tag, viewed: Cell::new(false), view }
     }
 
-    fn make_view(&self) -> Result<Tensor> {
+    fn make_view(&self) -> Result<()> {
+        // SAFETY: not filled yet, so nobody has a reference to what is inside; this runs on one
+        // thread, and nothing below comes back here.
+        let slot = unsafe { &mut *self.view.get() };
         // SAFETY: alive by the contract of `new`; an exact ndarray's fields change only under
         // the GIL by its owner, who is in this call.
-        unsafe {
-            if arrays::is_ndarray(self.object) {
-                return Ok(numpy_array::borrow_view(self.object)?.with_token(OF_AN_OBJECT));
+        if unsafe { arrays::is_ndarray(self.object) } {
+            // SAFETY: as above; the slot is filled on success.
+            unsafe {
+                numpy_array::write_view(slot, self.object)?;
+                slot.assume_init_mut().set_token(OF_AN_OBJECT);
             }
+        } else {
+            let view = Python::attach(|py| {
+                // SAFETY: as above, and attached.
+                arrays::view(&unsafe { Bound::from_borrowed_ptr(py, self.object) })
+            })?;
+            slot.write(view.with_token(OF_AN_OBJECT));
         }
-        Python::attach(|py| {
-            // SAFETY: as above, and attached.
-            let object = unsafe { Bound::from_borrowed_ptr(py, self.object) };
-            Ok(arrays::view(&object)?.with_token(OF_AN_OBJECT))
-        })
+        self.viewed.set(true);
+        Ok(())
+    }
+}
+
+impl Drop for Argument {
+    #[inline]
+    fn drop(&mut self) {
+        if self.viewed.get() {
+            // SAFETY: filled.
+            unsafe { self.view.get_mut().assume_init_drop() };
+        }
     }
 }
 
@@ -61,11 +84,11 @@ impl ForeignObject for Argument {
     }
 
     fn tensor(&self) -> Result<&Tensor> {
-        if let Some(view) = self.view.get() {
-            return Ok(view);
+        if !self.viewed.get() {
+            self.make_view()?;
         }
-        let view = self.make_view()?;
-        Ok(self.view.get_or_init(|| view))
+        // SAFETY: filled, and never written again while `self` lives.
+        Ok(unsafe { (*self.view.get()).assume_init_ref() })
     }
 
     fn describe(&self) -> String {

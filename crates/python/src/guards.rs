@@ -5,8 +5,8 @@
 //! nobody else's. Calls look at it once any guard was ever opened; before that
 //! they pay one load.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::DispatchKeySet;

@@ -165,7 +165,8 @@ pub(crate) struct PyKeySet(DispatchKeySet);
 
 /// Sets made recently, so that layers get the set of a call without an allocation.
 /// Each slot owns a reference. Only used under the GIL.
-static RECENT: [AtomicPtr<ffi::PyObject>; 64] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
+static RECENT: [AtomicPtr<ffi::PyObject>; 64] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
 
 /// The object for a set.
 #[inline]

@@ -83,17 +83,15 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: a static method definition, and a module that outlives the function object.
     let redispatch = unsafe {
         let name = module.name()?;
-        let function = ffi::PyCFunction_NewEx(
-            REDISPATCH.0.get().cast(),
-            module.as_ptr(),
-            name.as_ptr(),
-        );
+        let function =
+            ffi::PyCFunction_NewEx(REDISPATCH.0.get().cast(), module.as_ptr(), name.as_ptr());
         Bound::from_owned_ptr_or_err(py, function)?
     };
     module.add("redispatch", redispatch)?;
     #[cfg(not(feature = "abi3"))]
     {
-        let packet = Bound::new(py, packet::PyPacket::new(py, keyfold::dispatcher(), "aten::add")?)?;
+        let packet =
+            Bound::new(py, packet::PyPacket::new(py, keyfold::dispatcher(), "aten::add")?)?;
         let operator = keyfold::dispatcher().operator("aten::add");
         let operator = operator.map_err(|error| errors::to_pyerr(py, error))?;
         vectorcall::init(&operator::object_of(py, &operator)?, &packet);

@@ -409,4 +409,3 @@ pub(crate) fn sequence<'py>(
     let items: Vec<_> = object.try_iter().ok()?.collect::<PyResult<_>>().ok()?;
     (items.len() == length).then_some(items)
 }
-

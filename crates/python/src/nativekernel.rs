@@ -84,7 +84,13 @@ impl PyNativeKernel {
         let function = unsafe { library.get::<Function>(name.as_bytes_with_nul()) }
             .map(|function| *function)
             .map_err(|error| refuse(format!("{shown} has no symbol {symbol:?}: {error}")))?;
-        Ok(PyNativeKernel { function, library: Arc::new(library), path: shown, symbol, release_gil })
+        Ok(PyNativeKernel {
+            function,
+            library: Arc::new(library),
+            path: shown,
+            symbol,
+            release_gil,
+        })
     }
 
     /// The library's file.
@@ -241,7 +247,11 @@ fn written_argument(schema: &Schema, at: usize) -> Option<usize> {
     })
 }
 
-fn run(function: Function, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
+fn run(
+    function: Function,
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+) -> Result<Value> {
     let schema = context.operator().schema();
     let fills = schema.returns.iter().all(|r| r.ty == Type::Tensor) && !schema.returns.is_empty();
     let outputs = if fills { outputs(context, args)? } else { Vec::new() };
@@ -267,7 +277,11 @@ fn run(function: Function, context: &CallContext<'_, Value>, args: &[ValueRef<'_
     if code != 0 {
         return Err(Error::new(
             ErrorKind::KernelFailed,
-            format!("{}: the kernel {} failed with code {code}", operator.name(), kernel.provenance()),
+            format!(
+                "{}: the kernel {} failed with code {code}",
+                operator.name(),
+                kernel.provenance()
+            ),
         ));
     }
     if fills {

@@ -71,10 +71,18 @@ const fn dtype_of_number(number: c_int) -> Option<DType> {
         n if n == N::NPY_INT as c_int => DType::I32,
         n if n == N::NPY_UINT as c_int => DType::U32,
         n if n == N::NPY_LONG as c_int => {
-            if long_is_64 { DType::I64 } else { DType::I32 }
+            if long_is_64 {
+                DType::I64
+            } else {
+                DType::I32
+            }
         }
         n if n == N::NPY_ULONG as c_int => {
-            if long_is_64 { DType::U64 } else { DType::U32 }
+            if long_is_64 {
+                DType::U64
+            } else {
+                DType::U32
+            }
         }
         n if n == N::NPY_LONGLONG as c_int => DType::I64,
         n if n == N::NPY_ULONGLONG as c_int => DType::U64,
@@ -174,26 +182,30 @@ pub(crate) fn refusal(array: &Bound<'_, PyAny>) -> Error {
     Error::new(ErrorKind::DType, format!("a NumPy array of dtype {dtype} isn't supported; {hint}"))
 }
 
-/// A view of an array, for as long as somebody else holds the array; clones of it may live on.
+/// Writes a view of an array into `slot`, for as long as somebody else holds the array; clones of
+/// it may live on. In place, since a tensor is large and moving it costs more than making it.
 ///
 /// # Errors
-/// An unsupported dtype, a foreign byte order, strides that aren't whole elements, misalignment.
+/// An unsupported dtype, a foreign byte order, strides that aren't whole elements, misalignment;
+/// then the slot stays unfilled.
 ///
 /// # Safety
 /// As for [`fields`]; and the view is dropped before the array's last reference.
 #[inline]
-pub(crate) unsafe fn borrow_view(array: *mut ffi::PyObject) -> Result<Tensor> {
+pub(crate) unsafe fn write_view(
+    slot: &mut MaybeUninit<Tensor>,
+    array: *mut ffi::PyObject,
+) -> Result<()> {
     // SAFETY: as for the caller.
     let (fields, dtype) = unsafe { (fields(array), dtype_of(array)) };
     let Some(dtype) = dtype else { return Err(refuse(array)) };
     let read_only = fields.flags & npyffi::flags::NPY_ARRAY_WRITEABLE == 0;
-    let mut slot = MaybeUninit::uninit();
     // SAFETY: the array owns or keeps the memory that its shape and strides reach, initialised
     // as NumPy has it, for as long as it lives; the caller keeps it alive while the view lives,
-    // and clones retain it. On success the slot is filled.
+    // and clones retain it.
     unsafe {
         Tensor::write_external_bytes(
-            &mut slot,
+            slot,
             borrowed_owner(array),
             fields.data.cast(),
             slice(fields.dimensions, fields.nd),
@@ -201,8 +213,7 @@ pub(crate) unsafe fn borrow_view(array: *mut ffi::PyObject) -> Result<Tensor> {
             dtype,
             Device::CPU,
             read_only,
-        )?;
-        Ok(slot.assume_init())
+        )
     }
 }
 
@@ -216,8 +227,13 @@ fn refuse(array: *mut ffi::PyObject) -> Error {
 
 /// A view that owns a reference to the array.
 pub(crate) fn view(array: &Bound<'_, PyAny>) -> Result<Tensor> {
-    // SAFETY: `array` holds a reference until after the clone, which takes its own.
-    let borrowed = unsafe { borrow_view(array.as_ptr()) }?;
+    let mut slot = MaybeUninit::uninit();
+    // SAFETY: `array` holds a reference until after the clone, which takes its own; on success
+    // the slot is filled.
+    let borrowed = unsafe {
+        write_view(&mut slot, array.as_ptr())?;
+        slot.assume_init()
+    };
     Ok(borrowed.clone())
 }
 

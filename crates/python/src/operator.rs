@@ -283,9 +283,7 @@ impl PyOperator {
                 shadows: entry
                     .losers
                     .iter()
-                    .map(|(at, rule, kernel)| {
-                        format!("{} at {at} ({rule})", kernel.provenance())
-                    })
+                    .map(|(at, rule, kernel)| format!("{} at {at} ({rule})", kernel.provenance()))
                     .collect(),
             };
             rows.set_item(entry.runtime_key, Bound::new(py, row)?)?;

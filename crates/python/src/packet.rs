@@ -35,7 +35,11 @@ struct Overloads {
 }
 
 impl PyPacket {
-    pub(crate) fn new(py: Python<'_>, dispatcher: &Dispatcher<Value>, name: &str) -> PyResult<Self> {
+    pub(crate) fn new(
+        py: Python<'_>,
+        dispatcher: &Dispatcher<Value>,
+        name: &str,
+    ) -> PyResult<Self> {
         let packet = PyPacket {
             #[cfg(not(feature = "abi3"))]
             vectorcall: crate::vectorcall::packet_call,
@@ -79,8 +83,7 @@ impl PyPacket {
     }
 
     fn removed(&self, py: Python<'_>) -> PyErr {
-        let message =
-            format!("{} was removed; define it again and fetch it anew", self.name);
+        let message = format!("{} was removed; define it again and fetch it anew", self.name);
         to_pyerr(py, keyfold_core::Error::new(keyfold_core::ErrorKind::OperatorRemoved, message))
     }
 
@@ -224,8 +227,15 @@ impl PyPacket {
             return Ok(found.bind(py).clone().into_any());
         }
         let attributes = [
-            "call_direct", "fallthrough", "has_kernel", "kernels", "redispatch", "removed",
-            "schema", "shadow_stacks", "table",
+            "call_direct",
+            "fallthrough",
+            "has_kernel",
+            "kernels",
+            "redispatch",
+            "removed",
+            "schema",
+            "shadow_stacks",
+            "table",
         ];
         if attributes.contains(&name) {
             return self.sole(py)?.bind(py).getattr(name);
@@ -283,7 +293,9 @@ pub(crate) fn overload_for<'py>(
     let py = given.py();
     let candidates = match (given.cast::<PyPacket>(), given.extract::<String>()) {
         (Ok(packet), _) => packet.get().current(py)?,
-        (_, Ok(name)) if dispatcher.operator(&name).is_err() || !dispatcher.overloads(&name).is_empty() => {
+        (_, Ok(name))
+            if dispatcher.operator(&name).is_err() || !dispatcher.overloads(&name).is_empty() =>
+        {
             let mut all = Vec::new();
             for operator in dispatcher.overloads(&name) {
                 all.push(operator::object_of(py, &operator)?.unbind());
@@ -320,7 +332,10 @@ static NAMES: Mutex<NameCache> = Mutex::new(NameCache(Vec::new()));
 
 /// The operator of a name in the process's dispatcher, by the identity of the string where it
 /// was seen before: a literal in a layer's source is one object.
-fn by_name<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyOperator>>> {
+fn by_name<'py>(
+    py: Python<'py>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<Option<Bound<'py, PyOperator>>> {
     let dispatcher = keyfold::dispatcher();
     let generation = dispatcher.generation();
     let at = (name.as_ptr() as usize >> 4) % CACHED_NAMES;
@@ -339,11 +354,8 @@ fn by_name<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Option
         return Ok(None);
     }
     let operator = operator::object_of(py, &*dispatcher.operator(&text).py(py)?)?;
-    let entry = CachedName {
-        name: name.clone().unbind(),
-        generation,
-        operator: operator.clone().unbind(),
-    };
+    let entry =
+        CachedName { name: name.clone().unbind(), generation, operator: operator.clone().unbind() };
     let old = {
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
         if names.0.is_empty() {

@@ -240,17 +240,12 @@ unsafe fn inspect_slowly(
 
 /// The error for arguments that don't bind, in Python's own words.
 #[cold]
-fn unbindable(
-    operator: &Operator<Value>,
-    given: usize,
-    keywords: *mut ffi::PyObject,
-) -> Error {
+fn unbindable(operator: &Operator<Value>, given: usize, keywords: *mut ffi::PyObject) -> Error {
     Python::attach(|py| {
         // SAFETY: null or a live tuple, by the contract of `bind`.
         let keywords = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
-        let names: Vec<String> = keywords
-            .and_then(|tuple| tuple.extract::<Vec<String>>().ok())
-            .unwrap_or_default();
+        let names: Vec<String> =
+            keywords.and_then(|tuple| tuple.extract::<Vec<String>>().ok()).unwrap_or_default();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         match operator.schema().bind(given, &names) {
             Err(error) => error,

@@ -94,9 +94,7 @@ impl PyKernel {
         // SAFETY: as for the caller.
         let result = unsafe {
             match self.style {
-                Style::Plain => {
-                    invoke(self.function.as_ptr(), objects, params.positional, names)
-                }
+                Style::Plain => invoke(self.function.as_ptr(), objects, params.positional, names),
                 _ => self.call_layer(context, params, objects, names)?,
             }
         };
@@ -158,11 +156,7 @@ impl PyKernel {
     }
 
     /// The boxed form: called from native code, with or without the GIL.
-    fn call_boxed(
-        &self,
-        context: &CallContext<'_, Value>,
-        args: &[ValueRef<'_>],
-    ) -> Result<Value> {
+    fn call_boxed(&self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
         Python::attach(|py| {
             let operator = operator::object_of(py, context.operator()).map_err(from_pyerr)?;
             let params = &operator.get().params;
@@ -268,10 +262,7 @@ fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
         let inspect = function.py().import("inspect")?;
         let inner = inspect.call_method1("unwrap", (function,))?;
         let code = inner.getattr("__code__")?;
-        Ok((
-            code.getattr("co_filename")?.extract()?,
-            code.getattr("co_firstlineno")?.extract()?,
-        ))
+        Ok((code.getattr("co_filename")?.extract()?, code.getattr("co_firstlineno")?.extract()?))
     };
     let (file, line) = place().unwrap_or_else(|_| ("no source".to_owned(), 0));
     let name = text("__qualname__").unwrap_or_else(|| {
@@ -284,9 +275,12 @@ fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
 /// What a function's signature says, read once at registration.
 struct Signature {
     function: String,
-    /// Positional parameters that must be given, and at most; `None`: any number.
-    required: usize,
-    most: Option<usize>,
+    /// Parameters that can be given by position, in order: their names, and whether each must be.
+    positional: Vec<(String, bool)>,
+    /// Whether there may be any number of them.
+    any_number: bool,
+    /// Whether the key set comes first, ahead of the schema's arguments.
+    takes_keyset: bool,
     /// Keyword-only parameters that must be given.
     required_keywords: Vec<String>,
     /// Names that can be given by keyword; `None`: any.
@@ -306,8 +300,9 @@ fn signature_of(function: &Bound<'_, PyAny>, style: Style) -> Option<Signature> 
         let empty = parameter.getattr("empty")?;
         let mut found = Signature {
             function: provenance_of(function).name,
-            required: 0,
-            most: Some(0),
+            positional: Vec::new(),
+            any_number: false,
+            takes_keyset: style == Style::WithKeySet,
             required_keywords: Vec::new(),
             keywords: Some(Vec::new()),
             text: signature.str()?.to_string(),
@@ -318,26 +313,25 @@ fn signature_of(function: &Bound<'_, PyAny>, style: Style) -> Option<Signature> 
             let name = item.getattr("name")?.extract::<String>()?;
             let has_default = !item.getattr("default")?.is(&empty);
             match kind.as_str() {
-                "VAR_POSITIONAL" => found.most = None,
+                "VAR_POSITIONAL" => found.any_number = true,
                 "VAR_KEYWORD" => found.keywords = None,
                 "KEYWORD_ONLY" => {
                     if !has_default {
                         found.required_keywords.push(name.clone());
                     }
-                    found.keywords.as_mut().map(|known| known.push(name)).unwrap_or(());
+                    if let Some(known) = &mut found.keywords {
+                        known.push(name);
+                    }
                 }
                 _ => {
-                    found.required += usize::from(!has_default);
-                    found.most = found.most.map(|most| most + 1);
+                    found.positional.push((name.clone(), !has_default));
                     if kind == "POSITIONAL_OR_KEYWORD" {
-                        found.keywords.as_mut().map(|known| known.push(name)).unwrap_or(());
+                        if let Some(known) = &mut found.keywords {
+                            known.push(name);
+                        }
                     }
                 }
             }
-        }
-        if style == Style::WithKeySet {
-            found.required = found.required.saturating_sub(1);
-            found.most = found.most.map(|most| most.saturating_sub(1));
         }
         Ok(found)
     };
@@ -347,28 +341,50 @@ fn signature_of(function: &Bound<'_, PyAny>, style: Style) -> Option<Signature> 
 
 impl Signature {
     fn check(&self, schema: &Schema) -> Result<()> {
-        let positional = schema.positional_count();
-        let by_keyword = &schema.arguments[positional..];
-        let given = |name: &String| by_keyword.iter().any(|argument| argument.name == *name);
-        let problem = if self.required > positional {
-            format!("it requires {} positional arguments, the schema passes {positional}", self.required)
-        } else if let Some(most) = self.most.filter(|most| *most < positional) {
-            format!("it takes at most {most} positional arguments, the schema passes {positional}")
-        } else if let Some(name) = self.required_keywords.iter().find(|name| !given(name)) {
-            format!("it requires the keyword argument '{name}', which the schema doesn't have")
-        } else if let Some(missing) = self.keywords.as_ref().and_then(|known| {
-            by_keyword.iter().find(|argument| !known.contains(&argument.name))
-        }) {
-            format!("it doesn't take the schema's keyword argument '{}'", missing.name)
-        } else {
-            return Ok(());
-        };
-        Err(Error::new(
-            ErrorKind::Registration,
-            format!(
-                "{}: the kernel {}{} contradicts the schema: {problem}\n  schema: {schema}",
-                schema.name, self.function, self.text
-            ),
-        ))
+        match self.problem(schema) {
+            None => Ok(()),
+            Some(problem) => Err(Error::new(
+                ErrorKind::Registration,
+                format!(
+                    "{}: the kernel {}{} contradicts the schema: {problem}\n  schema: {schema}",
+                    schema.name, self.function, self.text
+                ),
+            )),
+        }
+    }
+
+    /// Why a call as the schema makes it could never work: positional arguments by position, the
+    /// keyword-only ones by name.
+    fn problem(&self, schema: &Schema) -> Option<String> {
+        let passed = schema.positional_count();
+        let by_keyword = &schema.arguments[passed..];
+        let is_keyword = |name: &str| by_keyword.iter().any(|argument| argument.name == name);
+        let places = passed + usize::from(self.takes_keyset);
+        let what = if self.takes_keyset { "the key set and " } else { "" };
+        if !self.any_number && self.positional.len() < places {
+            return Some(format!(
+                "it takes at most {} positional arguments, but gets {what}{passed}",
+                self.positional.len()
+            ));
+        }
+        let (filled, rest) = self.positional.split_at(places.min(self.positional.len()));
+        if let Some((name, _)) = filled.iter().find(|(name, _)| is_keyword(name)) {
+            return Some(format!("its parameter '{name}' would be given by position and by name"));
+        }
+        if let Some((name, _)) = rest.iter().find(|(name, must)| *must && !is_keyword(name)) {
+            let required = self.positional.iter().filter(|(_, must)| *must).count();
+            return Some(format!(
+                "it requires {required} positional arguments ('{name}' among them), but gets \
+                 {what}{passed}"
+            ));
+        }
+        if let Some(name) = self.required_keywords.iter().find(|name| !is_keyword(name)) {
+            return Some(format!(
+                "it requires the keyword argument '{name}', which the schema doesn't have"
+            ));
+        }
+        let known = self.keywords.as_ref()?;
+        let missing = by_keyword.iter().find(|argument| !known.contains(&argument.name))?;
+        Some(format!("it doesn't take the schema's keyword argument '{}'", missing.name))
     }
 }

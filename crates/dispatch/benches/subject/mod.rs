@@ -117,9 +117,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let [ga, gb] = grad;
     cases.push(Case::new("typed, one redispatch", move || call(&layered, ga, gb)));
     cases.push(Case::new("typed call of a boxed kernel", move || call(&typed_of_boxed, a, b)));
-    for (name, operator) in
-        [("boxed", boxed), ("boxed call of a typed kernel", boxed_of_typed)]
-    {
+    for (name, operator) in [("boxed", boxed), ("boxed call of a typed kernel", boxed_of_typed)] {
         // The operator keeps only a weak reference to its dispatcher.
         let keep = dispatcher.clone();
         cases.push(Case::new(name, move || {

@@ -241,6 +241,12 @@ impl Tensor {
         self.token
     }
 
+    /// Sets the token in place.
+    #[inline]
+    pub fn set_token(&mut self, token: usize) {
+        self.token = token;
+    }
+
     /// The same tensor, marked as a view of the caller's object with that address.
     #[inline]
     #[must_use]

@@ -1,0 +1,177 @@
+"""The command line, `python -m keyfold COMMAND`: the parser, and what a failure looks like.
+
+Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal); 2
+for a wrong command line, an unknown operator or argument; 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import keyfold as kf
+from keyfold._cli import _operators
+from keyfold._cli._terminal import paint
+
+__all__ = ["main"]
+
+_ARGUMENT_HELP = """\
+arguments, each one word of the shell (quote what has spaces or brackets):
+  3x4:float32            an array of shape (3, 4) on the CPU
+  3x4:float32:meta       the same on the device meta: a shape without data
+  5:int64  ():float64    one dimension; none
+  '[2:int64, None]'      a list, of arrays or of anything else
+  2  0.5  True  None     Python literals; '(1, 2)' and '[1, 2]' too
+  sum  'a b'             any other plain word is a text, as is a quoted literal
+  dim=1                  a keyword argument
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the words after `python -m keyfold`; this process's own by default.
+
+    Returns:
+        The exit code.
+    """
+    options = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        for module in getattr(options, "modules", None) or ():
+            _import(module)
+        code = run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing to complain about, nothing more to write.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("keyfold: interrupted", file=sys.stderr)
+        return 130
+    except (kf.Error, _operators.WrongArgument) as error:
+        print(f"{paint('keyfold:', 'bold', 'red', stream=sys.stderr)} {error}", file=sys.stderr)
+        return 2
+
+
+def _import(name: str) -> None:
+    """Import a module that registers operators."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # A module missing inside the user's own module is that module's error, shown in full.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise _operators.WrongArgument(f"--import {name}: no module named {error.name!r}") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m keyfold",
+        description="keyfold: a multi-dispatch engine for tensor kernels.",
+    )
+    version = f"keyfold {importlib.metadata.version('keyfold')}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    demo = commands.add_parser(
+        "demo",
+        help="train a digit classifier on operators of its own, and look inside",
+        description="Train a digit classifier on operators of its own, and look inside. Exits "
+        "with 1 where the test accuracy is below 0.94.",
+    )
+    demo.add_argument("--epochs", type=_positive, default=40, metavar="N", help="default: 40")
+    demo.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
+    demo.add_argument("--quiet", action="store_true", help="print the accuracy alone")
+    demo.set_defaults(run=_demo)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="versions, CPU, threads; GPU, CUDA and cuDNN: found or not, and why",
+        description="Say what keyfold runs on: versions, CPU, threads; GPU, CUDA and cuDNN: found "
+        "or not, and why.",
+    )
+    doctor.set_defaults(run=_doctor)
+
+    # Operators of one's own are there once the module that defines them is imported.
+    importing = argparse.ArgumentParser(add_help=False)
+    importing.add_argument(
+        "-i",
+        "--import",
+        dest="modules",
+        action="append",
+        metavar="MODULE",
+        help="import this module first, for the operators that it defines (repeatable)",
+    )
+
+    ops = commands.add_parser(
+        "ops",
+        parents=[importing],
+        help="list the operators: schema, and the keys that have kernels",
+        description="List the operators: schema, and the keys that have kernels.",
+    )
+    ops.add_argument("namespace", nargs="?", metavar="NAMESPACE", help="such as aten; default: all")
+    ops.set_defaults(run=_operators.ops)
+
+    table = commands.add_parser(
+        "table",
+        parents=[importing],
+        help="show an operator's dispatch table",
+        description="Show an operator's dispatch table: which kernel serves which key.",
+    )
+    table.add_argument("op", metavar="OP", help="such as aten::add or aten::add.Scalar")
+    table.add_argument("--fallbacks", action="store_true", help="with the keys' fallbacks")
+    table.set_defaults(run=_operators.table)
+
+    explain = commands.add_parser(
+        "explain",
+        parents=[importing],
+        help="say what a call would do, without running it",
+        description="Say which kernel a call would run, and why. Nothing is run.",
+        epilog=_ARGUMENT_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    explain.add_argument("op", metavar="OP", help="such as aten::add or aten::add.Scalar")
+    explain.add_argument("args", nargs="*", metavar="ARG", help="the call's arguments, see below")
+    for option, what in (("include", "gain"), ("exclude", "lose")):
+        explain.add_argument(
+            f"--{option}",
+            action="append",
+            default=[],
+            metavar="KEY",
+            help=f"a key that the call is to {what}, such as Profiler (repeatable)",
+        )
+    explain.set_defaults(run=_operators.explain)
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    # Defines operators when it is imported, so not before it is asked for.
+    from keyfold._demo import run
+
+    return run(epochs=options.epochs, seed=options.seed, quiet=options.quiet)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from keyfold._cli import _doctor
+
+    return _doctor.doctor()
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number from 0 is wanted, not {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _natural(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("a whole number from 1 is wanted, not '0'")
+    return number

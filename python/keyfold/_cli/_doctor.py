@@ -1,0 +1,184 @@
+"""`doctor`: what keyfold runs on, and what it found of a GPU's software.
+
+It looks at files, at the loader's search path and at installed packages. It imports nothing of
+CUDA's and starts no GPU. What isn't found is said, with the places that were searched.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import keyfold as kf
+from keyfold import _core
+from keyfold._cli._terminal import columns, heading, paint
+
+__all__ = ["doctor"]
+
+# What the built-in kernels and the libraries beneath them choose their code by.
+_CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_tile")
+_ARM_FEATURES = ("asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def doctor() -> int:
+    """Print the report. It is a report, not a test: the exit code is 0."""
+    print(paint("keyfold doctor", "bold"))
+    for title, rows in (
+        ("Versions", list(_versions())),
+        ("Processor", list(_processor())),
+        ("Operators", list(_operators())),
+        ("GPU", list(_gpu())),
+    ):
+        print(heading(title))
+        print(*columns(rows), sep="\n")
+    return 0
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    name = Path(_core.__file__ or "").name
+    yield "keyfold", importlib.metadata.version("keyfold")
+    kind = "abi3: one for CPython 3.11 and later" if ".abi3." in name else "for this CPython alone"
+    yield "build", f"{kind} ({name})"
+    yield "Python", f"{platform.python_version()} ({platform.python_implementation()})"
+    yield "", sys.executable
+    yield "NumPy", np.__version__
+    yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
+
+
+def _processor() -> Iterator[tuple[str, str]]:
+    model, flags = _cpuinfo()
+    yield "model", model or platform.processor() or "unknown"
+    arm = platform.machine().lower() in ("arm64", "aarch64")
+    if flags:
+        known = _ARM_FEATURES if arm else _CPU_FEATURES
+        found = [flag for flag in known if flag in flags]
+        lacking = [flag for flag in known if flag not in flags]
+        yield "features", " ".join(found) or "none of those looked for"
+        if lacking:
+            yield "without", " ".join(lacking)
+    else:
+        yield "features", "unknown: /proc/cpuinfo can't be read here"
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    count = os.cpu_count()
+    limit = "" if usable in (None, count) else f", {usable} usable by this process"
+    yield "threads", f"{count}{limit}"
+    for variable in _THREAD_VARIABLES:
+        if variable in os.environ:
+            yield variable, os.environ[variable]
+
+
+def _cpuinfo() -> tuple[str, set[str]]:
+    """Return the first processor's model and its feature flags, empty where the system hides them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return "", set()
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    return model[1] if model else "", set(flags[1].split()) if flags else set()
+
+
+def _operators() -> Iterator[tuple[str, str]]:
+    for space in dir(kf.ops):
+        namespace = getattr(kf.ops, space)
+        packets = [getattr(namespace, name) for name in dir(namespace)]
+        operators = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+        backends = [key for key in kf.DispatchKey if key.is_backend]
+        counts = ", ".join(
+            f"{sum(operator.has_kernel(key) for operator in operators)} on {key}"
+            for key in reversed(backends)
+        )
+        yield space, f"{len(operators)} operators, with kernels for {counts}"
+
+
+def _gpu() -> Iterator[tuple[str, str]]:
+    """Yield what there is of a GPU's software, and where it was looked for if there is none."""
+    driver = _first_line("/proc/driver/nvidia/version")
+    version = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", driver)
+    if driver:
+        yield "driver", version[1] if version else driver
+    else:
+        yield "driver", "not found: no /proc/driver/nvidia/version (the kernel module isn't loaded)"
+    devices = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    models = [_model(path) for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*"))]
+    if devices:
+        yield "GPUs", ", ".join(models) or ", ".join(devices)
+    else:
+        yield "GPUs", "none: no /dev/nvidia0"
+    yield "libcuda", _library("cuda", "comes with NVIDIA's driver")
+    yield "CUDA", _toolkit()
+    yield "cuDNN", _found("nvidia-cudnn-cu", "cudnn")
+    on_cuda = any(
+        getattr(getattr(space, name), overload).has_kernel("CUDA")
+        for space in (getattr(kf.ops, space) for space in dir(kf.ops))
+        for name in dir(space)
+        for overload in getattr(space, name).overloads()
+    )
+    if not on_cuda:
+        yield "keyfold", "no operator has a kernel for CUDA in this version: calls run on the CPU"
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace").partition("\n")[0].strip()
+    except OSError:
+        return ""
+
+
+def _model(path: Path) -> str:
+    """Return a GPU's model from the driver's own file about it."""
+    try:
+        text = (path / "information").read_text(errors="replace")
+    except OSError:
+        return path.name
+    model = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
+    return model[1].strip() if model else path.name
+
+
+def _library(name: str, hint: str) -> str:
+    found = ctypes.util.find_library(name)
+    return found or f"not found: no lib{name} on the loader's path ({hint})"
+
+
+def _wheels(prefix: str) -> list[str]:
+    """Return the installed packages whose name begins so, as `name version`."""
+    found = {
+        f"{name.lower()} {distribution.version}"
+        for distribution in importlib.metadata.distributions()
+        # A broken installation may lack its name.
+        if (name := distribution.metadata["Name"] or "").lower().startswith(prefix)
+    }
+    return sorted(found)
+
+
+def _found(prefix: str, library: str) -> str:
+    wheels = _wheels(prefix)
+    system = ctypes.util.find_library(library)
+    places = [f"{wheel} (package)" for wheel in wheels] + ([f"{system} (system)"] if system else [])
+    return ", ".join(places) or (
+        f"not found: no package {prefix}12 or {prefix}13, no lib{library} on the loader's path"
+    )
+
+
+def _toolkit() -> str:
+    """Return the CUDA toolkits or runtimes that are there: packages, the system's, a toolkit."""
+    places = [f"{wheel} (package)" for wheel in _wheels("nvidia-cuda-runtime")]
+    system = ctypes.util.find_library("cudart")
+    if system:
+        places.append(f"{system} (system)")
+    home = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
+    if (home / "bin" / "nvcc").exists():
+        places.append(f"the toolkit in {home.resolve()}")
+    return ", ".join(places) or (
+        f"not found: no package nvidia-cuda-runtime, no libcudart on the loader's path, "
+        f"no toolkit in {home}"
+    )

@@ -1,0 +1,62 @@
+"""`ops`, `table` and `explain`: looking inside from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import Any
+
+import keyfold as kf
+from keyfold._cli._arguments import WrongArgument, parse_arguments
+from keyfold._cli._terminal import heading, paint, short, table_lines, width
+
+__all__ = ["WrongArgument", "explain", "ops", "table"]
+
+
+def ops(options: argparse.Namespace) -> int:
+    """List operators with their schemas and the keys that have kernels."""
+    wanted = options.namespace
+    # An unknown namespace is the engine's error, which names those that there are.
+    spaces = dir(kf.ops) if wanted is None else [wanted]
+    for space in spaces:
+        operators = _overloads(getattr(kf.ops, space))
+        print(heading(f"{space}: {len(operators)} operators"))
+        for operator in operators:
+            keys = ", ".join(operator.kernels) or "no kernels"
+            schema = textwrap.wrap(
+                operator.schema, width() - 2, initial_indent="  ", subsequent_indent="      "
+            )
+            print(*schema, paint(f"      {keys}", "dim"), sep="\n")
+    return 0
+
+
+def _overloads(namespace: Any) -> list[kf.Operator]:
+    """Return all overloads of a namespace's operators, by name, in the order of definition."""
+    packets = [getattr(namespace, name) for name in dir(namespace)]
+    return [getattr(packet, name) for packet in packets for name in packet.overloads()]
+
+
+def table(options: argparse.Namespace) -> int:
+    """Show an operator's table."""
+    operator = _find(options.op)
+    rows = operator.table(fallbacks=options.fallbacks)
+    print(operator.schema)
+    print(*table_lines(rows) or ["  no kernels"], sep="\n")
+    return 0
+
+
+def _find(name: str) -> kf.Operator:
+    operator = kf.get_op(name)
+    # A name without an overload may mean several operators; their table is the default one's.
+    return operator
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Say what a call would do."""
+    args, kwargs = parse_arguments(options.args)
+    with kf.include_keys(*options.include), kf.exclude_keys(*options.exclude):
+        explanation = kf.explain(options.op, *args, **kwargs)
+    first, *rest = short(str(explanation)).splitlines()
+    print(paint(first, "bold"), *rest, sep="\n")
+    # A call that would fail was explained as well as any other: that is no failure of the command.
+    return 0

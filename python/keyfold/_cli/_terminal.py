@@ -1,0 +1,168 @@
+"""What the commands print with: headings, aligned columns, a progress bar.
+
+Colour and the in-place bar appear on a terminal only; a pipe or a file gets plain lines. `NO_COLOR`
+(https://no-color.org) and `TERM=dumb` turn colour off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+__all__ = ["Progress", "columns", "heading", "paint", "short", "table_lines", "width"]
+
+_MAX_WIDTH = 100
+_STYLES = {"bold": "1", "dim": "2", "green": "32", "cyan": "36", "red": "31"}
+
+
+def width(stream: TextIO | None = None) -> int:
+    """Return how many characters a line may have: the terminal's width, at most 100."""
+    stream = sys.stdout if stream is None else stream
+    return min(shutil.get_terminal_size().columns, _MAX_WIDTH) if stream.isatty() else _MAX_WIDTH
+
+
+def paint(text: str, *styles: str, stream: TextIO | None = None) -> str:
+    """Return the text in colour where the stream shows colour, else as it is."""
+    stream = sys.stdout if stream is None else stream
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if plain or not stream.isatty():
+        return text
+    return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
+
+
+def heading(text: str) -> str:
+    """Return a section's title, with an empty line before it and a rule under it."""
+    return f"\n{paint(text, 'bold', 'cyan')}\n{paint('-' * len(text), 'dim')}"
+
+
+def columns(
+    rows: Iterable[Sequence[str]], head: Sequence[str] | None = None, right: Iterable[int] = ()
+) -> list[str]:
+    """Return rows of cells as aligned lines, indented by two.
+
+    Args:
+        rows: the cells, all rows of one length.
+        head: the columns' titles.
+        right: the columns that are aligned to the right, for numbers.
+    """
+    body = [list(row) for row in rows]
+    whole = body if head is None else [list(head), *body]
+    if not whole:
+        return []
+    widths = [max(len(row[i]) for row in whole) for i in range(len(whole[0]))]
+    flush = set(right)
+
+    def line(row: Sequence[str]) -> str:
+        cells = (
+            cell.rjust(size) if i in flush else cell.ljust(size)
+            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
+        )
+        return f"  {'  '.join(cells)}".rstrip()
+
+    lines = [line(row) for row in body]
+    return lines if head is None else [paint(line(head), "dim"), *lines]
+
+
+def short(text: str) -> str:
+    """Return a text with the long beginnings of file names taken off.
+
+    A file below the working directory is named from there, one of an installed package from its
+    site-packages directory, and one in a temporary directory by its name.
+    """
+    text = text.replace(f"{Path(__file__).parents[2]}{os.sep}", "")
+    text = text.replace(f"{Path.cwd()}{os.sep}", "")
+    return re.sub(r"(?<![\w.])/[^\s:()]*/(?:site-packages/|tmp[\w]*/)", "", text)
+
+
+def table_lines(table: Mapping[str, Any]) -> list[str]:
+    """Return an operator's dispatch table as lines: key, kernel, its place, registered at."""
+    rows = []
+    for key, entry in table.items():
+        name, _, place = short(entry.origin).rpartition(" (")
+        # Which alias or fallback a kernel came by says more than "the key itself".
+        how = "" if entry.rule in ("Direct", entry.registered_at) else f" ({entry.rule.lower()})"
+        rows.append((key, name.rsplit(".", 1)[-1], place[:-1], entry.registered_at + how))
+    return columns(rows, ("key", "kernel", "where", "registered at"))
+
+
+class Progress:
+    """A progress bar on standard error, as a context manager.
+
+    On a terminal it is redrawn in place, at most 20 times a second, and wiped at the end. Elsewhere
+    it prints four plain lines in all, so that a log stays readable.
+    """
+
+    _INTERVAL = 0.05
+    _PLAIN_LINES = 4
+
+    def __init__(self, total: int, label: str, *, quiet: bool = False) -> None:
+        """Begin at 0.
+
+        Args:
+            total: how many steps there are.
+            label: what is going on, in a word or two.
+            quiet: whether to print nothing at all.
+        """
+        self._total = total
+        self._label = label
+        self._quiet = quiet
+        self._stream = sys.stderr
+        self._live = not quiet and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._drawn = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def update(self, done: int, note: str = "") -> None:
+        """Show that `done` steps of the total are behind us.
+
+        Args:
+            done: the number of finished steps.
+            note: a few words on how it goes, shown behind the bar.
+        """
+        if self._quiet:
+            return
+        if not self._live:
+            every = max(1, self._total // self._PLAIN_LINES)
+            if done % every == 0 and done // every <= self._PLAIN_LINES:
+                percent = 100 * done // self._total
+                print(f"  {self._label} {percent:3d} %  {note}", file=self._stream, flush=True)
+            return
+        now = time.monotonic()
+        if now - self._drawn < self._INTERVAL and done < self._total:
+            return
+        self._drawn = now
+        tail = f"{100 * done // self._total:3d} %  {note}"
+        room = width(self._stream) - len(self._label) - len(tail) - 6
+        cells = max(5, min(40, room))
+        full = cells * done // self._total
+        bar = paint("━" * full, "green", stream=self._stream) + paint(
+            "─" * (cells - full), "dim", stream=self._stream
+        )
+        self._write(f"\r  {self._label} {bar} {tail}\x1b[K")
+
+    def _write(self, text: str) -> None:
+        encoding = self._stream.encoding or "ascii"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            text = text.replace("━", "#").replace("─", "-")
+        self._stream.write(text)
+        self._stream.flush()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            # Wiped when it went well, kept where it stood when it did not.
+            self._write("\n" if kind is not None else "\r\x1b[K")
