@@ -12,7 +12,7 @@ STARTED=${KEYFOLD_STARTED:-$(date +%s)}
 export KEYFOLD_STARTED="$STARTED"
 
 # The oldest versions that work. Cargo: edition 2024 and let chains. Python: the oldest supported one.
-MIN_CARGO_MINOR=88
+MIN_CARGO_MINOR=89
 MIN_PYTHON_MINOR=11
 # The newest CPython that the PyO3 in Cargo.lock knows.
 MAX_PYTHON_MINOR=15

@@ -1,8 +1,8 @@
 //! One operator: its schema, its registrations, its table, and the call itself.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::AtomicBool as StdAtomicBool;
-use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use keyfold_core::{Error, ErrorKind, Result};

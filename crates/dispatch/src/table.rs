@@ -157,10 +157,8 @@ struct Row<V: Value> {
 }
 
 impl<V: Value> Row<V> {
-    const EMPTY: Row<V> = Row {
-        mask: DispatchKeySet::from_bits(u64::MAX),
-        entries: [std::ptr::null(); 64],
-    };
+    const EMPTY: Row<V> =
+        Row { mask: DispatchKeySet::from_bits(u64::MAX), entries: [std::ptr::null(); 64] };
 }
 
 /// The start of every table, whatever its value type: what a path is printed from.

@@ -60,6 +60,7 @@ fn numbered(number: i64, live: &'static AtomicI64) -> Kernel<Val> {
 
 /// Three callers, by typed handle, by operator and by name, and a swapper that replaces one
 /// registration which two entries of the table come from, and one that comes and goes.
+#[allow(clippy::print_stdout, reason = "the soak's figures, for whoever asks with --nocapture")]
 #[test]
 fn soak_callers_and_a_swapper() {
     static LIVE: AtomicI64 = AtomicI64::new(0);

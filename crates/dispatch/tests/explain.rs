@@ -179,8 +179,9 @@ fn looking_at_tables_kernels_and_debug_text() {
     let definition = d.define("third() -> int").unwrap();
     assert_eq!(format!("{definition:?}"), "Handle(definition of third)");
     let typed = d.typed::<(), i64>("third").unwrap();
-    assert_eq!(format!("{:?}", typed.clone()), "Operator(third() -> int, 0 kernels)");
-    assert_eq!(typed.operator().name(), "third");
+    assert_eq!(format!("{typed:?}"), "Operator(third() -> int, 0 kernels)");
+    let same = typed.clone();
+    assert!(std::sync::Arc::ptr_eq(typed.operator(), same.operator()));
     for rule in Rule::ALL {
         assert!(!rule.describe().is_empty() && !rule.to_string().is_empty());
     }

@@ -9,6 +9,7 @@ use keyfold_tensor::{ExternalOps, ExternalOwner, Tensor};
 use numpy::npyffi::{self, NPY_TYPES, PY_ARRAY_API, PyArrayObject};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use crate::errors::{from_pyerr, to_pyerr};
 
@@ -260,12 +261,9 @@ pub(crate) fn from_tensor<'py>(
         return Err(to_pyerr(py, Error::new(ErrorKind::DType, message)));
     };
     let itemsize = dtype.size() as isize;
-    let mut sizes = [0 as npyffi::npy_intp; keyfold_core::MAX_DIMS];
-    let mut strides = [0 as npyffi::npy_intp; keyfold_core::MAX_DIMS];
-    for (axis, (n, stride)) in tensor.shape().iter().zip(tensor.strides().iter()).enumerate() {
-        sizes[axis] = *n as npyffi::npy_intp;
-        strides[axis] = stride * itemsize;
-    }
+    type Numbers = SmallVec<[npyffi::npy_intp; 8]>;
+    let mut sizes: Numbers = tensor.shape().iter().map(|n| *n as npyffi::npy_intp).collect();
+    let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
     let flags = if tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: NumPy's C API as documented: the new array borrows `data`, which `owner`, set as
     // its base below, keeps alive; shape and strides stay inside it by `Tensor`'s invariant. The

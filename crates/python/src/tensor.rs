@@ -14,13 +14,13 @@ pub(crate) struct PyTensor {
 
 /// A tensor as a Python object.
 #[inline]
-pub(crate) fn wrap(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyTensor>> {
-    Bound::new(py, PyTensor { tensor: tensor.with_token(OF_AN_OBJECT) })
+pub(crate) fn wrap(py: Python<'_>, mut tensor: Tensor) -> PyResult<Bound<'_, PyTensor>> {
+    tensor.set_token(OF_AN_OBJECT);
+    Bound::new(py, PyTensor { tensor })
 }
 
 /// A tensor as a NumPy array over the same memory, which the array keeps alive.
 pub(crate) fn into_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
-    let view = tensor.clone();
-    let owner = wrap(py, tensor)?.into_any();
-    numpy_array::from_tensor(py, &view, owner)
+    let owner = wrap(py, tensor)?;
+    numpy_array::from_tensor(py, &owner.get().tensor, owner.clone().into_any())
 }

@@ -136,6 +136,7 @@ pub enum Type {
     /// `Device`.
     Device,
     /// `ScalarType`: a dtype.
+    #[allow(clippy::enum_variant_names, reason = "what the schemas call it")]
     ScalarType,
     /// `Layout`.
     Layout,
