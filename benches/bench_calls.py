@@ -25,9 +25,9 @@ REFERENCES = {"C fastcall": C_FUNCTION, "Python function": PYTHON_FUNCTION}
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="where the figures are written")
-    parser.add_argument("--rounds", type=int, default=40, help="how often each row is timed")
+    parser.add_argument("--rounds", type=int, default=120, help="how often each row is timed")
     parser.add_argument("--calls", type=int, default=20_000, help="calls at a time, at most")
-    parser.add_argument("--seconds", type=float, default=0.004, help="seconds at a time, at most")
+    parser.add_argument("--seconds", type=float, default=0.0015, help="seconds at a time, at most")
     parser.add_argument("--only", default="", help="no rows but those that contain this text")
     parser.add_argument("--instructions", action="store_true", help="count instructions instead")
     parser.add_argument("--under-valgrind", action="store_true", help=argparse.SUPPRESS)

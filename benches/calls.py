@@ -99,7 +99,7 @@ def define_operators() -> None:
 
 def native_rows(label: str, values: dict[str, Any]) -> list[Row]:
     """Native kernels, through the overload's object."""
-    bench = kf.ops.keyfold_bench
+    bench = kf.ops.keyfold_testing
     kinds = [
         ("returns its argument", bench.identity, NATIVE),
         ("a new result", bench.fresh, NATIVE_NEW),
@@ -173,9 +173,9 @@ def make_groups(left_out: list[str], only: str = "") -> Groups:
         only: no rows but those that contain this text, beside the references.
     """
     define_operators()
-    register: Callable[[], None] | None = getattr(_core, "_register_bench_kernels", None)
+    register: Callable[[], None] | None = getattr(_core, "_register_testing_kernels", None)
     if register is None:
-        left_out.append("native kernels (this build has no keyfold._core._register_bench_kernels)")
+        left_out.append("native kernels (this build has no keyfold._core._register_testing_kernels)")
     else:
         register()
     tensors = {"x": tensor(), "y": tensor()}

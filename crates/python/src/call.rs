@@ -80,20 +80,40 @@ impl Choose for Given {
 /// `args` has as many live objects as `nargs` plus the names; `keywords` is null or a tuple of
 /// strings; the GIL is held.
 #[inline(always)]
-pub(crate) unsafe fn call(
+pub(crate) unsafe fn call<C: Choose>(
     operator: &PyOperator,
     args: *const *mut ffi::PyObject,
     nargs: usize,
     keywords: *mut ffi::PyObject,
-    choose: &impl Choose,
+    choose: &C,
 ) -> *mut ffi::PyObject {
+    let request = Request { operator, args, nargs, keywords, choose };
     // SAFETY: as for the caller.
-    let run = || unsafe { call_inner(operator, args, nargs, keywords, choose) };
+    let run = || unsafe { call_inner(&request) };
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(object)) => object,
         Ok(Err(error)) => raise(error),
         Err(panic) => raise(native::panic_error(operator.operator.name(), &*panic)),
     }
+}
+
+/// A call as CPython hands it over. Closures on the call path capture one reference to it (and to
+/// [`Bound`]): several captured values would be copied, by loads that wait for fresh stores.
+struct Request<'a, C> {
+    operator: &'a PyOperator,
+    args: *const *mut ffi::PyObject,
+    nargs: usize,
+    keywords: *mut ffi::PyObject,
+    choose: &'a C,
+}
+
+/// A call whose arguments are in declaration order, defaults filled in, and were looked at.
+struct BoundCall<'a, C> {
+    operator: &'a PyOperator,
+    objects: &'a [*mut ffi::PyObject],
+    tag: Tag,
+    caller: Caller,
+    choose: &'a C,
 }
 
 #[cold]
@@ -104,13 +124,20 @@ fn raise(error: Error) -> *mut ffi::PyObject {
 }
 
 #[inline(always)]
-unsafe fn call_inner(
-    operator: &PyOperator,
-    args: *const *mut ffi::PyObject,
-    nargs: usize,
-    keywords: *mut ffi::PyObject,
-    choose: &impl Choose,
-) -> Result<*mut ffi::PyObject> {
+unsafe fn call_inner<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi::PyObject> {
+    let Request { operator, args, nargs, keywords, choose } = *request;
+    let count = operator.params.all.len();
+    if keywords.is_null() && nargs == count && count == operator.params.positional && count > 0 {
+        // SAFETY: as many objects as that, one live object per parameter.
+        return unsafe { with_bound(operator, std::slice::from_raw_parts(args, nargs), choose) };
+    }
+    // SAFETY: as for the caller.
+    unsafe { bind_and_call(request) }
+}
+
+#[inline(never)]
+unsafe fn bind_and_call<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi::PyObject> {
+    let Request { operator, args, nargs, keywords, choose } = *request;
     let count = operator.params.all.len();
     let given = match keywords.is_null() {
         true => nargs,
@@ -123,22 +150,6 @@ unsafe fn call_inner(
         // SAFETY: as many objects as that, by the contract.
         unsafe { std::slice::from_raw_parts(args, given) }
     };
-    if keywords.is_null() && nargs == count && count == operator.params.positional {
-        // SAFETY: one live object per parameter.
-        return unsafe { with_bound(operator, args, choose) };
-    }
-    // SAFETY: as for the caller.
-    unsafe { bind_and_call(operator, args, keywords, count, choose) }
-}
-
-#[inline(never)]
-unsafe fn bind_and_call(
-    operator: &PyOperator,
-    args: &[*mut ffi::PyObject],
-    keywords: *mut ffi::PyObject,
-    count: usize,
-    choose: &impl Choose,
-) -> Result<*mut ffi::PyObject> {
     let mut inline = [std::ptr::null_mut(); INLINE];
     let mut heap = Vec::new();
     let slots = if count <= INLINE {
@@ -155,59 +166,62 @@ unsafe fn bind_and_call(
 }
 
 #[inline(always)]
-unsafe fn with_bound(
+unsafe fn with_bound<C: Choose>(
     operator: &PyOperator,
     objects: &[*mut ffi::PyObject],
-    choose: &impl Choose,
+    choose: &C,
 ) -> Result<*mut ffi::PyObject> {
     // SAFETY: one live object per parameter, the GIL held, by the contract.
     let (tag, caller) = unsafe { operator.params.inspect(&operator.operator, objects) }?;
-    if choose.is_checked() && tag.is_mixed() {
+    if C::COMPUTED && tag.is_mixed() {
         check_devices(operator, objects)?;
     }
+    let bound = BoundCall { operator, objects, tag, caller, choose };
+    // SAFETY: as above.
+    unsafe {
+        if guards::in_use() { in_context(&bound) } else { select_and_run(&bound) }
+    }
+}
+
+/// The call with the local keys of Python's context.
+#[inline(never)]
+unsafe fn in_context<C: Choose>(bound: &BoundCall<'_, C>) -> Result<*mut ffi::PyObject> {
     // SAFETY: the GIL is held, by the contract.
     let py = unsafe { Python::assume_attached() };
-    // SAFETY: as above.
-    let run = || unsafe { select_and_run(operator, objects, tag, caller, choose) };
+    // SAFETY: as for the caller.
+    let run = || unsafe { select_and_run(bound) };
     match guards::ambient(py) {
-        Ok(None) => run(),
         Ok(Some((include, exclude))) => with_ambient(include, exclude, run),
+        Ok(None) => run(),
         Err(error) => Err(from_pyerr(error)),
     }
 }
 
-/// Whether devices must agree, as a method, so that it reads at the place of use.
-trait Checked {
-    fn is_checked(&self) -> bool;
-}
-
-impl<C: Choose> Checked for C {
-    #[inline(always)]
-    fn is_checked(&self) -> bool {
-        C::COMPUTED
-    }
+#[inline(always)]
+unsafe fn select_and_run<C: Choose>(bound: &BoundCall<'_, C>) -> Result<*mut ffi::PyObject> {
+    bound.choose.choose(bound.operator, bound.tag, |context, kernel| {
+        // SAFETY: as for the caller.
+        unsafe { run(bound, context, kernel) }
+    })
 }
 
 #[inline(always)]
-unsafe fn select_and_run(
-    operator: &PyOperator,
-    objects: &[*mut ffi::PyObject],
-    tag: Tag,
-    caller: Caller,
-    choose: &impl Choose,
+unsafe fn run<C: Choose>(
+    bound: &BoundCall<'_, C>,
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
 ) -> Result<*mut ffi::PyObject> {
-    choose.choose(operator, tag, |context, kernel| {
-        // SAFETY: as for the caller.
-        unsafe {
-            match pykernel::find(kernel) {
-                Some(python) => {
-                    let result = python.call_objects(context, &operator.params, objects)?;
-                    finish(operator, context, kernel, result, objects, caller)
-                }
-                None => native::call(context, kernel, &operator.params, objects, caller),
+    let BoundCall { operator, objects, caller, .. } = *bound;
+    // SAFETY: as for the caller.
+    unsafe {
+        match pykernel::find(kernel) {
+            Some(python) => {
+                let result = python.call_objects(context, &operator.params, objects)?;
+                finish(operator, context, kernel, result, objects, caller)
             }
+            None => native::call(context, kernel, &operator.params, objects, caller),
         }
-    })
+    }
 }
 
 /// Checks what a Python kernel returned, and puts it in the caller's library.

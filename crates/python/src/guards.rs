@@ -82,10 +82,15 @@ fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
     Ok(())
 }
 
-/// What the running context includes and excludes; `None` while no guard was ever opened.
+/// Whether any guard was ever opened in this process: before that, nobody need look.
 #[inline(always)]
+pub(crate) fn in_use() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// What the running context includes and excludes; `None` while no guard was ever opened.
 pub(crate) fn ambient(py: Python<'_>) -> PyResult<Option<(DispatchKeySet, DispatchKeySet)>> {
-    if !USED.load(Ordering::Relaxed) {
+    if !in_use() {
         return Ok(None);
     }
     let current = current(py)?;

@@ -86,10 +86,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Train a digit classifier on operators of its own, and look inside. Exits "
         "with 1 where the test accuracy is below 0.94.",
     )
-    demo.add_argument("--epochs", type=_positive, default=40, metavar="N", help="default: 40")
+    demo.add_argument("--epochs", type=_positive, default=200, metavar="N", help="default: 200")
     demo.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
     demo.add_argument("--quiet", action="store_true", help="print the accuracy alone")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=_run_demo)
 
     doctor = commands.add_parser(
         "doctor",
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Say what keyfold runs on: versions, CPU, threads; GPU, CUDA and cuDNN: found "
         "or not, and why.",
     )
-    doctor.set_defaults(run=_doctor)
+    doctor.set_defaults(run=_run_doctor)
 
     # Operators of one's own are there once the module that defines them is imported.
     importing = argparse.ArgumentParser(add_help=False)
@@ -151,17 +151,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _demo(options: argparse.Namespace) -> int:
+def _run_demo(options: argparse.Namespace) -> int:
     # Defines operators when it is imported, so not before it is asked for.
     from keyfold._demo import run
 
     return run(epochs=options.epochs, seed=options.seed, quiet=options.quiet)
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    from keyfold._cli import _doctor
+def _run_doctor(options: argparse.Namespace) -> int:
+    from keyfold._cli._doctor import doctor
 
-    return _doctor.doctor()
+    return doctor()
 
 
 def _natural(text: str) -> int:

@@ -16,7 +16,9 @@ import keyfold as kf
 
 __all__ = ["WrongArgument", "parse_argument", "parse_arguments"]
 
-_ARRAY = re.compile(r"(?P<shape>\(\)|\d+(?:x\d+)*):(?P<dtype>[a-z]\w*)(?::(?P<device>\w+(?::\d+)?))?")
+_ARRAY = re.compile(
+    r"(?P<shape>\(\)|\d+(?:x\d+)*):(?P<dtype>[a-z]\w*)(?::(?P<device>\w+(?::\d+)?))?"
+)
 _KEYWORD = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 # A word that needs no quotes to be a text: `mean`, `cuda:0`, `float32`.
 _WORD = re.compile(r"[A-Za-z_][\w.]*(?::\d+)?")

@@ -19,7 +19,7 @@ import numpy as np
 
 import keyfold as kf
 from keyfold import _core
-from keyfold._cli._terminal import columns, heading, paint
+from keyfold._cli._terminal import columns, fold, heading, paint
 
 __all__ = ["doctor"]
 
@@ -39,7 +39,7 @@ def doctor() -> int:
         ("GPU", list(_gpu())),
     ):
         print(heading(title))
-        print(*columns(rows), sep="\n")
+        print(*fold("\n".join(columns(rows))), sep="\n")
     return 0
 
 

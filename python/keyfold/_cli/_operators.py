@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from typing import Any
 
 import keyfold as kf
 from keyfold._cli._arguments import WrongArgument, parse_arguments
-from keyfold._cli._terminal import heading, paint, short, table_lines, width
+from keyfold._cli._terminal import columns, fold, heading, paint, short, table_lines
 
 __all__ = ["WrongArgument", "explain", "ops", "table"]
 
@@ -21,12 +20,8 @@ def ops(options: argparse.Namespace) -> int:
     for space in spaces:
         operators = _overloads(getattr(kf.ops, space))
         print(heading(f"{space}: {len(operators)} operators"))
-        for operator in operators:
-            keys = ", ".join(operator.kernels) or "no kernels"
-            schema = textwrap.wrap(
-                operator.schema, width() - 2, initial_indent="  ", subsequent_indent="      "
-            )
-            print(*schema, paint(f"      {keys}", "dim"), sep="\n")
+        rows = [(", ".join(op.kernels) or "no kernels", op.schema) for op in operators]
+        print(*fold("\n".join(columns(rows))), sep="\n")
     return 0
 
 
@@ -38,17 +33,11 @@ def _overloads(namespace: Any) -> list[kf.Operator]:
 
 def table(options: argparse.Namespace) -> int:
     """Show an operator's table."""
-    operator = _find(options.op)
+    operator = kf.get_op(options.op)
     rows = operator.table(fallbacks=options.fallbacks)
     print(operator.schema)
     print(*table_lines(rows) or ["  no kernels"], sep="\n")
     return 0
-
-
-def _find(name: str) -> kf.Operator:
-    operator = kf.get_op(name)
-    # A name without an overload may mean several operators; their table is the default one's.
-    return operator
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -56,7 +45,7 @@ def explain(options: argparse.Namespace) -> int:
     args, kwargs = parse_arguments(options.args)
     with kf.include_keys(*options.include), kf.exclude_keys(*options.exclude):
         explanation = kf.explain(options.op, *args, **kwargs)
-    first, *rest = short(str(explanation)).splitlines()
+    first, *rest = fold(short(str(explanation)))
     print(paint(first, "bold"), *rest, sep="\n")
     # A call that would fail was explained as well as any other: that is no failure of the command.
     return 0

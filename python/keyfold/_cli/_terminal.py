@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-__all__ = ["Progress", "columns", "heading", "paint", "short", "table_lines", "width"]
+__all__ = ["Progress", "columns", "fold", "heading", "paint", "short", "table_lines", "width"]
 
 _MAX_WIDTH = 100
 _STYLES = {"bold": "1", "dim": "2", "green": "32", "cyan": "36", "red": "31"}
@@ -71,24 +72,40 @@ def columns(
 
 
 def short(text: str) -> str:
-    """Return a text with the long beginnings of file names taken off.
+    """Return a text with the long beginnings of kernels' and files' names taken off.
 
-    A file below the working directory is named from there, one of an installed package from its
-    site-packages directory, and one in a temporary directory by its name.
+    A Python kernel loses its module, since its file stands beside it. A file below the working
+    directory is named from there, one of an installed package from its site-packages directory, and
+    one in a temporary directory by its name.
     """
+    text = re.sub(r"[\w.]+\.(\w+) \(Python, ", r"\1 (Python, ", text)
     text = text.replace(f"{Path(__file__).parents[2]}{os.sep}", "")
     text = text.replace(f"{Path.cwd()}{os.sep}", "")
     return re.sub(r"(?<![\w.])/[^\s:()]*/(?:site-packages/|tmp[\w]*/)", "", text)
+
+
+def fold(text: str) -> list[str]:
+    """Return a text's lines, those that are too long folded under their second column."""
+    lines = []
+    for line in text.splitlines():
+        # The second column begins after the first run of spaces behind a word.
+        column = re.match(r"\s*\S+(?: \S+)*\s{2,}", line)
+        indent = " " * (column.end() if column else 6)
+        options = {"break_long_words": False, "break_on_hyphens": False}
+        lines += textwrap.wrap(line, width(), subsequent_indent=indent, **options) or [""]
+    return lines
 
 
 def table_lines(table: Mapping[str, Any]) -> list[str]:
     """Return an operator's dispatch table as lines: key, kernel, its place, registered at."""
     rows = []
     for key, entry in table.items():
-        name, _, place = short(entry.origin).rpartition(" (")
+        # "name (language, place)": the place's ending tells the language.
+        name, _, origin = short(entry.origin).rpartition(" (")
+        place = origin.rstrip(")").partition(", ")[2]
         # Which alias or fallback a kernel came by says more than "the key itself".
         how = "" if entry.rule in ("Direct", entry.registered_at) else f" ({entry.rule.lower()})"
-        rows.append((key, name.rsplit(".", 1)[-1], place[:-1], entry.registered_at + how))
+        rows.append((key, name, place, entry.registered_at + how))
     return columns(rows, ("key", "kernel", "where", "registered at"))
 
 
@@ -118,6 +135,8 @@ class Progress:
         self._drawn = 0.0
 
     def __enter__(self) -> Progress:
+        # What was printed before stands before the bar, where both go to one file.
+        sys.stdout.flush()
         return self
 
     def update(self, done: int, note: str = "") -> None:

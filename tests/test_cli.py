@@ -1,0 +1,216 @@
+"""The command line, `python -m keyfold ...`."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keyfold._cli import main
+from keyfold._cli._arguments import WrongArgument, parse_argument, parse_arguments
+from keyfold._cli._terminal import columns, fold, short
+
+
+def keyfold(capsys, *words):
+    """Run a command in this process: its exit code, output and error output."""
+    try:
+        code = main(words)
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_module_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "keyfold", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"keyfold {importlib.metadata.version('keyfold')}\n"
+
+
+def test_a_closed_pipe_ends_the_output_without_a_traceback():
+    command = f"{sys.executable} -m keyfold ops | head -n 2"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+def test_every_command_has_help(capsys):
+    code, out, _ = keyfold(capsys, "--help")
+    assert code == 0
+    for command in ("demo", "doctor", "ops", "table", "explain"):
+        assert re.search(rf"^    {command}  ", out, re.MULTILINE)
+        code, help_text, _ = keyfold(capsys, command, "--help")
+        assert code == 0
+        assert f"python -m keyfold {command}" in help_text
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("bench",), ("demo", "--epochs", "0"), ("demo", "--seed=-1")]
+)
+def test_wrong_command_lines_exit_with_2(capsys, words):
+    code, out, err = keyfold(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "error:" in err
+
+
+def test_doctor_reports_versions_and_gpu(capsys):
+    code, out, err = keyfold(capsys, "doctor")
+    assert (code, err) == (0, "")
+    for name, value in (
+        ("keyfold", importlib.metadata.version("keyfold")),
+        ("NumPy", np.__version__),
+        ("Python", ".".join(map(str, sys.version_info[:3]))),
+    ):
+        assert re.search(rf"^  {name} +{re.escape(value)}", out, re.MULTILINE)
+    for name in ("build", "features", "threads", "driver", "libcuda", "CUDA", "cuDNN"):
+        assert re.search(rf"^  {name} +\S", out, re.MULTILINE), name
+
+
+def test_doctor_imports_nothing_heavy():
+    code = (
+        "import sys; from keyfold._cli import main; main(['doctor']); "
+        "sys.exit(bool({'torch', 'cupy', 'jax', 'cuda'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+def test_ops_lists_schemas_and_keys(capsys):
+    code, out, _ = keyfold(capsys, "ops", "aten")
+    assert code == 0
+    assert re.search(r"^  CPU, Meta +aten::add\(Tensor self, Tensor other\) -> Tensor$", out, re.M)
+    assert re.search(r"^  CPU, Meta +aten::add\.Scalar\(", out, re.MULTILINE)
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_ops_of_an_unknown_namespace_names_those_there_are(capsys):
+    code, out, err = keyfold(capsys, "ops", "atan")
+    assert (code, out) == (2, "")
+    assert "'atan'" in err
+    assert "aten" in err
+
+
+def test_table_shows_key_kernel_and_place(capsys):
+    code, out, _ = keyfold(capsys, "table", "aten::add")
+    assert code == 0
+    assert out.startswith("aten::add(Tensor self, Tensor other) -> Tensor\n")
+    assert re.search(r"^  CPU +add_cpu +\S+\.rs:\d+ +CPU$", out, re.MULTILINE)
+
+
+def test_table_of_an_imported_module_shows_fallbacks_when_asked(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_operators.py").write_text(
+        "import keyfold as kf\n"
+        "kf.define('cli_test::same(Tensor x) -> Tensor')\n"
+        "kf.impl('cli_test::same', 'CPU', lambda x: x)\n"
+        "kf.register_key('CliTest', above='Profiler', skippable=True)\n"
+        "kf.fallback('CliTest', kf.fallthrough)\n"
+        "kf.fallback('Tracer', lambda op, keyset, args, kwargs: None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, _ = keyfold(capsys, "table", "-i", "my_operators", "cli_test::same")
+    assert code == 0
+    assert "TracerCPU" not in out
+    code, out, _ = keyfold(capsys, "table", "cli_test::same", "--fallbacks")
+    assert re.search(r"^  TracerCPU .* Tracer \(fallback\)$", out, re.MULTILINE)
+
+
+def test_a_module_that_is_not_there_is_one_line(capsys):
+    code, out, err = keyfold(capsys, "ops", "--import", "no_such_module")
+    assert (code, out) == (2, "")
+    assert err == "keyfold: --import no_such_module: no module named 'no_such_module'\n"
+
+
+@pytest.mark.parametrize("command", ["table", "explain"])
+def test_an_unknown_operator_is_one_line_with_the_nearest_names(capsys, command):
+    code, out, err = keyfold(capsys, command, "aten::ad")
+    assert (code, out) == (2, "")
+    assert err.startswith("keyfold: no operator named aten::ad; did you mean")
+    assert "aten::add" in err
+    assert err.count("\n") == 1
+
+
+def test_explain_chooses_the_overload_and_the_meta_kernel(capsys):
+    words = ("explain", "aten::sum", "3x4:float32:meta", "[0]", "keepdim=True")
+    code, out, _ = keyfold(capsys, *words)
+    assert code == 0
+    assert out.startswith("aten::sum.dim(")
+    assert re.search(r"^  chosen key +Meta$", out, re.MULTILINE)
+
+
+def test_explain_takes_local_keys(capsys):
+    words = ("explain", "aten::neg", "3:float64", "--include", "Autocast")
+    code, out, _ = keyfold(capsys, *words)
+    assert code == 0
+    assert re.search(r"^  locally included +Autocast$", out, re.MULTILINE)
+    code, out, _ = keyfold(capsys, *words, "--exclude", "Autocast")
+    assert re.search(r"^  locally excluded +Autocast$", out, re.MULTILINE)
+
+
+def test_explain_of_a_call_that_would_fail_explains_that(capsys):
+    code, out, _ = keyfold(capsys, "explain", "aten::add", "3:float32", "3:float32:meta")
+    assert code == 0
+    assert "different devices" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("aten::add", "3:float32"), "missing 1 required positional argument: 'other'"),
+        (("aten::add", "3x4", "2"), "'3x4' is no argument"),
+        (("aten::add", "3x4:float99", "2"), "float99"),
+        (("aten::add", "3x4:float32:tpu", "2"), "tpu"),
+        (("aten::sum", "dim=0", "3:float32"), "'3:float32' must come before dim="),
+        (("aten::sum", "3:float32", "dim=0", "dim=1"), "'dim' is given twice"),
+        (("aten::add", "3:float32", "1", "--include", "Profler"), "Profiler"),
+    ],
+)
+def test_wrong_arguments_of_explain_are_named_without_a_traceback(capsys, words, message):
+    code, out, err = keyfold(capsys, "explain", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("keyfold: ")
+
+
+def test_argument_forms():
+    assert parse_argument("2") == 2
+    assert parse_argument("-0.5") == -0.5
+    assert parse_argument("None") is None
+    assert parse_argument("[1, 2]") == [1, 2]
+    assert parse_argument("sum") == "sum"
+    assert parse_argument("'a b'") == "a b"
+    assert parse_argument("cuda:0") == "cuda:0"
+    array = parse_argument("3x4:float32:meta")
+    assert tuple(array.shape) == (3, 4)
+    assert array.device == "meta"
+    assert tuple(parse_argument("():int64").shape) == ()
+    first, nothing = parse_argument("[2:int64, None]")
+    assert tuple(first.shape) == (2,)
+    assert nothing is None
+    args, kwargs = parse_arguments(["1", "x=3", "y='z'"])
+    assert (args, kwargs) == ([1], {"x": 3, "y": "z"})
+
+
+@pytest.mark.parametrize("word", ["", "3x4", "3x:float32", "1 +", "[1", "a b"])
+def test_words_that_are_no_argument_are_refused(word):
+    with pytest.raises(WrongArgument, match="is no argument"):
+        parse_argument(word)
+
+
+def test_columns_align_and_long_lines_fold_under_their_second_column():
+    assert columns([("a", "1"), ("bb", "22")], right=[1]) == ["  a    1", "  bb  22"]
+    lines = fold("  name   " + "word " * 30)
+    assert len(lines) == 2
+    assert lines[1].startswith("         word")
+    assert max(map(len, lines)) <= 100
+
+
+def test_file_names_are_shortened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert short(f"a.b.f (Python, {tmp_path}/x.py:1)") == "f (Python, x.py:1)"
+    assert short("f (Python, /usr/lib/site-packages/x/y.py:1)") == "f (Python, x/y.py:1)"
+    assert short("f (C, /tmp/tmpab_12/libf.so)") == "f (C, libf.so)"

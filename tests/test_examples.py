@@ -1,0 +1,66 @@
+"""Each script in examples/ runs as a user runs it, and prints what it is there to show."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+SHOWS = {
+    "array_type.py": [
+        "way + way:  [200.0, 84.0] m",
+        "way / time: [10.0, 6.0] m/s",
+        "way + time: can't add s to m",
+        "exp(way):   aten::exp: no kernel registered for UnitsCPU",
+    ],
+    "backend.py": [
+        "made on the NPU:    NpuArray",
+        "multiplied there:   [[18.0, 18.0], [18.0, 18.0]]",
+        "the kernel:         matmul",
+        "no kernel:          aten::exp: no kernel registered for NPU",
+        "two devices:        aten::matmul: arguments on different devices: 'self' is on npu:0",
+    ],
+    "layer.py": [
+        "without the layer: nan",
+        "a good input:      1.0397",
+        "with the layer:    aten::mul made 1 NaN",
+    ],
+    "library.py": [
+        'nothing registered: unknown dispatch key "NoSuchKey"',
+        "namespaces:         []",
+        "registered:         [0 2 4]",
+        "closed:             shop::double was removed",
+    ],
+    "shadow.py": [
+        "built in:      [ 1. inf]",
+        "taken:         aten::exp",
+        "shadowed:      [1.00000000e+000 1.01423205e+304]",
+        "explained:     True",
+        "built in again: [ 1. inf]",
+    ],
+}
+
+
+def test_every_example_is_tested_here():
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SHOWS)
+
+
+@pytest.mark.parametrize("name", sorted(SHOWS))
+def test_example_prints_what_it_shows(name, tmp_path):
+    # In a process of its own: what an example registers is process-wide.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(SHOWS[name]), done.stdout
+    for line, start in zip(lines, SHOWS[name], strict=True):
+        assert line.startswith(start), f"{line!r} should start with {start!r}"
