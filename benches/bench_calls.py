@@ -1,8 +1,8 @@
 """What a call from Python costs: keyfold beside a C function, a Python function and its peers.
 
     make bench
-    python benches/bench_calls.py [--json FILE] [--rounds N] [--calls N] [--only TEXT]
-    python benches/bench_calls.py --instructions
+    scripts/run.sh benches/bench_calls.py [--json FILE] [--rounds N] [--calls N] [--only TEXT]
+    scripts/run.sh benches/bench_calls.py --instructions
 
 All figures are nanoseconds per call, net of the empty loop, from one run. With --instructions they
 are instructions instead, counted by valgrind, which other load on the machine doesn't disturb.
@@ -50,7 +50,7 @@ def main() -> None:
     unit = "instructions" if chosen.instructions else "ns"
     try:
         counted = instructions.count(Path(__file__), chosen.only) if chosen.instructions else None
-    except instructions.CannotCount as reason:
+    except instructions.CannotCountError as reason:
         print(f"left out: instruction counts ({reason})")
         return
     tables = []
@@ -62,7 +62,8 @@ def main() -> None:
         records = report.as_records(timings, REFERENCES, unit)
         tables.append({"title": title, "rows": records})
         print(report.table(title, records, unit, list(REFERENCES)), end="\n\n", flush=True)
-    print(report.summary(tables))
+    if counted is None:
+        print(report.summary(tables))
     for line in left_out:
         print(f"left out: {line}")
     suffix = "_instructions" if chosen.instructions else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
@@ -15,7 +17,9 @@ import keyfold as kf
 from keyfold import _core
 
 C_FUNCTION = "C fastcall function"
-C_OBJECT = "the same as an object with vectorcall"
+C_OBJECT = "C, as an object with vectorcall"
+C_NO_GIL = "C fastcall function, GIL released"
+C_NEW_ARRAY = "C fastcall function, a new NumPy array"
 PYTHON_FUNCTION = "plain Python function"
 EMPTY = Row("empty loop", "pass")
 
@@ -46,8 +50,11 @@ def references(left_out: list[str]) -> list[Row]:
     try:
         built = fastcall.load()
         rows.append(Row(C_FUNCTION, "f(x, y)", {"f": built.first, **values}))
+        # The floors: no call of an object, no release of the GIL, no new array can cost less.
         rows.append(Row(C_OBJECT, "f(x, y)", {"f": built.first_object, **values}))
-    except fastcall.CannotBuild as reason:
+        rows.append(Row(C_NO_GIL, "f(x, y)", {"f": built.first_without_gil, **values}))
+        rows.append(Row(C_NEW_ARRAY, "f(x, y)", {"f": built.new_array, **values}))
+    except fastcall.CannotBuildError as reason:
         left_out.append(f"{C_FUNCTION} ({reason})")
     rows.append(Row(PYTHON_FUNCTION, "f(x, y)", {"f": plain, **values}))
     return rows
@@ -157,6 +164,14 @@ def profiling() -> Any:
     return kf.include_keys("Profiler")
 
 
+@contextmanager
+def after_a_guard() -> Iterator[None]:
+    """None is open, but one was: from then on, calls look for them."""
+    with profiling():
+        pass
+    yield
+
+
 def tensor() -> Any:
     """A small tensor of keyfold's own."""
     return kf.ops.aten.ones([3])
@@ -173,21 +188,18 @@ def make_groups(left_out: list[str], only: str = "") -> Groups:
         only: no rows but those that contain this text, beside the references.
     """
     define_operators()
-    register: Callable[[], None] | None = getattr(_core, "_register_testing_kernels", None)
-    if register is None:
-        left_out.append("native kernels (this build has no keyfold._core._register_testing_kernels)")
-    else:
-        register()
+    _core._register_testing_kernels()
     tensors = {"x": tensor(), "y": tensor()}
     arrays = {"x": np.ones(3), "y": np.ones(3)}
     kinds = [("tensors", tensors, PYTHON_ON_TENSORS), ("arrays", arrays, PYTHON_ON_ARRAYS)]
 
     calls, guarded = [], []
     for label, values, bar in kinds:
-        native = native_rows(label, values) if register is not None else []
+        native = native_rows(label, values)
         python = python_rows(label, values, bar)
         calls += native + python
-        guarded += native[:1] + python[:1] + layer_rows(label, values)
+        guarded += [replace(row, inside=after_a_guard) for row in (native[0], python[0])]
+        guarded += layer_rows(label, values)
     others = context() + peers.plum_rows(left_out) + peers.torch_rows(left_out)
     compared = references(left_out)
     return [

@@ -12,11 +12,13 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+
 SOURCE = Path(__file__).with_name("fastcall.c")
 NAME = "keyfold_fastcall"
 
 
-class CannotBuild(Exception):
+class CannotBuildError(Exception):
     """The C peer can't be built here; the message says why."""
 
 
@@ -24,17 +26,17 @@ def load() -> ModuleType:
     """The compiled module.
 
     Raises:
-        CannotBuild: no compiler, no headers, or the compiler refuses.
+        CannotBuildError: no compiler, no headers, or the compiler refuses.
     """
     paths = sysconfig.get_paths()
-    includes = dict.fromkeys((paths["include"], paths["platinclude"]))
-    if not any((Path(include) / "Python.h").is_file() for include in includes):
-        raise CannotBuild(f"Python.h is not in {paths['include']}")
+    if not (Path(paths["include"]) / "Python.h").is_file():
+        raise CannotBuildError(f"Python.h is not in {paths['include']}")
+    includes = dict.fromkeys((paths["include"], paths["platinclude"], np.get_include()))
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if shutil.which(compiler[0]) is None:
         compiler = ["cc"]
     if shutil.which(compiler[0]) is None:
-        raise CannotBuild("no C compiler (set CC)")
+        raise CannotBuildError("no C compiler (set CC)")
     with tempfile.TemporaryDirectory(prefix="keyfold-bench-") as folder:
         library = Path(folder) / f"{NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
         flags = ["-O2", "-fPIC", "-shared", *(f"-I{include}" for include in includes)]
@@ -43,10 +45,10 @@ def load() -> ModuleType:
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or ["no message"]
             errors = [line for line in lines if "error" in line]
-            raise CannotBuild(f"{compiler[0]} failed: {(errors or lines)[0]}")
+            raise CannotBuildError(f"{compiler[0]} failed: {(errors or lines)[0]}")
         spec = importlib.util.spec_from_file_location(NAME, library)
         if spec is None or spec.loader is None:
-            raise CannotBuild(f"{library.name} is no extension module for this Python")
+            raise CannotBuildError(f"{library.name} is no extension module for this Python")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

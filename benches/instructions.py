@@ -23,7 +23,7 @@ EMPTY = "empty loop"
 Groups = list[tuple[str, list[Row]]]
 
 
-class CannotCount(Exception):
+class CannotCountError(Exception):
     """Instructions can't be counted here; the message says why."""
 
 
@@ -51,15 +51,15 @@ def count(script: Path, only: str, keep: Path | None = None) -> dict[str, float]
         keep: a folder for callgrind's files, to be looked at with callgrind_annotate.
 
     Raises:
-        CannotCount: valgrind or its header is missing, or the run fails.
+        CannotCountError: valgrind or its header is missing, or the run fails.
     """
     if shutil.which("valgrind") is None:
-        raise CannotCount("valgrind is not installed")
+        raise CannotCountError("valgrind is not installed")
     try:
         if not fastcall.load().HAVE_MARKS:
-            raise CannotCount("valgrind/callgrind.h is missing")
-    except fastcall.CannotBuild as reason:
-        raise CannotCount(str(reason)) from reason
+            raise CannotCountError("valgrind/callgrind.h is missing")
+    except fastcall.CannotBuildError as reason:
+        raise CannotCountError(str(reason)) from reason
     with tempfile.TemporaryDirectory(prefix="keyfold-callgrind-") as folder:
         files = Path(keep or folder)
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
@@ -70,7 +70,7 @@ def count(script: Path, only: str, keep: Path | None = None) -> dict[str, float]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines() or ["no message"]
-            raise CannotCount(f"valgrind gave up: {lines[-1]}")
+            raise CannotCountError(f"valgrind gave up: {lines[-1]}")
         totals: dict[str, dict[int, int]] = {}
         for file in files.glob("out.*"):
             head = file.read_text(errors="replace")

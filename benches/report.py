@@ -63,7 +63,6 @@ def as_records(
         record: dict[str, Any] = {
             "name": row.name,
             unit: round(timing.least, 2),
-            f"{unit}_median": round(timing.median, 2),
             "calls": timing.calls,
             "ratios": {
                 title: round(timing.least / least[name], 3)
@@ -71,7 +70,10 @@ def as_records(
                 if name in least
             },
         }
-        if row.bar is not None and row.over in least:
+        if unit == "ns":
+            record["ns_median"] = round(timing.median, 2)
+        # The bars are bars of time.
+        if unit == "ns" and row.bar is not None and row.over in least:
             ratio = timing.least / least[row.over]
             record |= {"bar": row.bar, "over": row.over, "verdict": verdict(ratio, row.bar)}
         records.append(record)
@@ -81,14 +83,17 @@ def as_records(
 def table(title: str, records: list[dict[str, Any]], unit: str, columns: list[str]) -> str:
     """A group as text."""
     width = max(len(record["name"]) for record in records)
-    head = f"{title:<{width}}  {unit:>8.8} {'median':>8}"
-    head += "".join(f"  {'/ ' + column:>16}" for column in columns) + "  bar"
+    medians = f"{unit}_median" in records[0]
+    head = f"{title:<{width}}  {unit:>12}" + (f" {'median':>8}" if medians else "")
+    head += "".join(f"  {'/ ' + column:>17}" for column in columns)
+    head += "  bar" if medians else ""
     lines = [head, "-" * len(head)]
     for record in records:
-        line = f"{record['name']:<{width}}  {record[unit]:8.1f} {record[f'{unit}_median']:8.1f}"
+        line = f"{record['name']:<{width}}  {record[unit]:12.1f}"
+        line += f" {record['ns_median']:8.1f}" if medians else ""
         for column in columns:
             ratio = record["ratios"].get(column)
-            line += f"  {ratio:16.2f}" if ratio is not None else f"  {'':16}"
+            line += f"  {ratio:17.2f}" if ratio is not None else " " * 19
         if "bar" in record:
             line += f"  {record['bar']:g} x {record['over']}: {record['verdict']}"
         lines.append(line.rstrip())

@@ -1,4 +1,4 @@
-"""Times many calls side by side: rounds interleaved over all rows, the loop's own cost taken off."""
+"""Times many calls side by side: rounds interleaved over all rows, net of the loop itself."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def main() -> None:
     try:
         kf.impl("aten::exp", "CPU", careful_exp)
     except kf.RegistrationError as error:
-        print("taken:        ", error)
+        print("taken:        ", str(error).partition(";")[0])
 
     handle = kf.impl("aten::exp", "CPU", careful_exp, override="shadow")
     print("shadowed:     ", exp(x))

@@ -205,7 +205,7 @@ def test_a_memmap_is_accepted(tmp_path, d):
     ("array", "name", "hint"),
     [
         (np.ma.masked_array([1.0, 2.0], mask=[True, False]), "MaskedArray", "filled"),
-        (np.matrix([[1.0, 2.0]]) if hasattr(np, "matrix") else None, "matrix", "np.asarray"),
+        (np.ones((1, 2)).view(np.matrix), "matrix", "np.asarray"),
     ],
 )
 def test_masked_arrays_and_matrices_are_refused(d, array, name, hint, raises_saying):

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from keyfold._cli import main
-from keyfold._cli._arguments import WrongArgument, parse_argument, parse_arguments
+from keyfold._cli import _doctor, main
+from keyfold._cli._arguments import ArgumentFormError, parse_argument, parse_arguments
 from keyfold._cli._terminal import columns, fold, short
 
 
@@ -72,6 +72,28 @@ def test_doctor_reports_versions_and_gpu(capsys):
         assert re.search(rf"^  {name} +\S", out, re.MULTILINE), name
 
 
+def test_doctor_names_driver_and_model_of_a_gpu_that_is_there(tmp_path):
+    proc = tmp_path / "proc/driver/nvidia"
+    (proc / "gpus/0000:01:00.0").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").touch()
+    (tmp_path / "dev/nvidiactl").touch()
+    (proc / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
+        "GCC version:  gcc version 12.2.0\n"
+    )
+    (proc / "gpus/0000:01:00.0/information").write_text("Model: \t NVIDIA H100\nIRQ: 1\n")
+    rows = dict(_doctor._gpu(tmp_path))
+    assert rows["driver"] == "580.65.06"
+    assert rows["GPUs"] == "NVIDIA H100"
+
+
+def test_doctor_says_where_it_looked_for_a_gpu_in_vain(tmp_path):
+    rows = dict(_doctor._gpu(tmp_path))
+    assert rows["driver"].startswith(f"not found: no {tmp_path}/proc/driver/nvidia/version")
+    assert rows["GPUs"] == f"none: no {tmp_path}/dev/nvidia0"
+
+
 def test_doctor_imports_nothing_heavy():
     code = (
         "import sys; from keyfold._cli import main; main(['doctor']); "
@@ -102,21 +124,36 @@ def test_table_shows_key_kernel_and_place(capsys):
     assert re.search(r"^  CPU +add_cpu +\S+\.rs:\d+ +CPU$", out, re.MULTILINE)
 
 
-def test_table_of_an_imported_module_shows_fallbacks_when_asked(tmp_path, monkeypatch, capsys):
+def test_table_of_an_imported_module_shows_fallbacks_when_asked(tmp_path):
     (tmp_path / "my_operators.py").write_text(
         "import keyfold as kf\n"
-        "kf.define('cli_test::same(Tensor x) -> Tensor')\n"
-        "kf.impl('cli_test::same', 'CPU', lambda x: x)\n"
-        "kf.register_key('CliTest', above='Profiler', skippable=True)\n"
-        "kf.fallback('CliTest', kf.fallthrough)\n"
-        "kf.fallback('Tracer', lambda op, keyset, args, kwargs: None)\n"
+        "kf.define('mine::same(Tensor x) -> Tensor')\n"
+        "@kf.impl('mine::same', 'CPU')\n"
+        "def same(x): return x\n"
+        "def trace(op, keyset, args, kwargs): return args[0]\n"
+        "kf.fallback('Tracer', trace)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    code, out, _ = keyfold(capsys, "table", "-i", "my_operators", "cli_test::same")
-    assert code == 0
-    assert "TracerCPU" not in out
-    code, out, _ = keyfold(capsys, "table", "cli_test::same", "--fallbacks")
-    assert re.search(r"^  TracerCPU .* Tracer \(fallback\)$", out, re.MULTILINE)
+    command = [sys.executable, "-m", "keyfold", "table", "-i", "my_operators", "mine::same"]
+
+    def lines(*options):
+        done = subprocess.run(
+            [*command, *options],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            cwd=tmp_path,
+        )
+        return done.stdout.splitlines()
+
+    assert [line.split() for line in lines()] == [
+        ["mine::same(Tensor", "x)", "->", "Tensor"],
+        ["key", "kernel", "where", "registered", "at"],
+        ["CPU", "same", "my_operators.py:3", "CPU"],
+    ]
+    assert ["TracerCPU", "trace", "my_operators.py:5", "Tracer", "(fallback)"] in [
+        line.split() for line in lines("--fallbacks")
+    ]
 
 
 def test_a_module_that_is_not_there_is_one_line(capsys):
@@ -197,7 +234,7 @@ def test_argument_forms():
 
 @pytest.mark.parametrize("word", ["", "3x4", "3x:float32", "1 +", "[1", "a b"])
 def test_words_that_are_no_argument_are_refused(word):
-    with pytest.raises(WrongArgument, match="is no argument"):
+    with pytest.raises(ArgumentFormError, match="is no argument"):
         parse_argument(word)
 
 

@@ -23,8 +23,9 @@ def test_sets_behave_as_pythons_own(a, b):
     assert as_set(x | y) == a | b
     assert as_set(x & y) == a & b
     assert as_set(x - y) == a - b
-    assert as_set(x.add(*b)) == a | b
-    assert as_set(x.remove(*b)) == a - b
+    if b:
+        assert as_set(x.add(*b)) == a | b
+        assert as_set(x.remove(*b)) == a - b
     assert len(x) == len(a)
     assert bool(x) == bool(a)
     assert (x == y) == (a == b)

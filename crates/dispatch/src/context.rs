@@ -98,6 +98,21 @@ impl<'c, V: Value> CallContext<'c, V> {
     }
 }
 
+/// The argument that a kernel returned by its number.
+#[cold]
+pub(crate) fn argument<V: Value>(
+    context: &CallContext<'_, V>,
+    args: &[V::Ref<'_>],
+    number: usize,
+) -> Result<V> {
+    match args.get(number) {
+        Some(argument) => V::from_ref(*argument),
+        None => Err(context
+            .operator()
+            .wrong_return(context.kernel(), &format!("argument {number} of {}", args.len()))),
+    }
+}
+
 /// The calls in progress on this thread, outermost first: operator name and chosen key.
 pub fn call_path() -> Vec<(String, DispatchKey)> {
     let calls = thread::with(ThreadState::calls);

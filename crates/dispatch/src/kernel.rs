@@ -200,22 +200,38 @@ impl<V: Value> Kernel<V> {
         (unboxed.signature == signature).then_some((unboxed.entry, unboxed.data))
     }
 
-    /// Runs the boxed form, for a binding's own call path. The result isn't checked against the
-    /// schema: see [`Operator::check_return`](crate::Operator::check_return).
+    /// The data of the unboxed form whose entry is this address: for a convention that has one
+    /// entry for all its kernels, which a comparison of addresses finds.
+    #[inline(always)]
+    pub fn unboxed_at(&self, entry: *const ()) -> Option<*const ()> {
+        let unboxed = &self.unboxed;
+        std::ptr::eq(unboxed.entry, entry).then_some(unboxed.data)
+    }
+
+    /// Runs the boxed form, for a binding's own call path. The result is as the kernel gave it: not
+    /// checked against the schema (see [`Operator::check_return`](crate::Operator::check_return)),
+    /// and perhaps the number of an argument (see [`Value::as_argument`]).
     ///
     /// # Errors
     /// What the kernel returns.
-    #[inline]
-    pub fn invoke(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
-        self.call(context, args)
-    }
-
-    /// The boxed form. Never called for the fallthrough mark, which no table entry holds.
     #[inline(always)]
-    pub(crate) fn call(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
+    pub fn invoke(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
         match &self.boxed {
             Some(function) => function(context, args),
             None => Err(crate::errors::fallthrough_called(context)),
+        }
+    }
+
+    /// Runs the boxed form; an argument that it returns by number is put in its place.
+    #[inline(always)]
+    pub(crate) fn call(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
+        let result = self.invoke(context, args);
+        match &result {
+            Ok(value) => match value.as_argument() {
+                None => result,
+                Some(number) => crate::context::argument(context, args, number),
+            },
+            Err(_) => result,
         }
     }
 }

@@ -130,6 +130,13 @@ pub trait Value: Sized + Send + Sync + 'static {
     /// A default value of a schema. `None` where the literal has no meaning for the type.
     fn from_literal(literal: &Literal, ty: &Type) -> Option<Self>;
 
+    /// The number of the argument that this result stands for, if it does: what a kernel says that
+    /// returns an argument as it is, without taking a share in it. The engine puts the argument
+    /// itself in its place.
+    fn as_argument(&self) -> Option<usize> {
+        None
+    }
+
     /// Several results of one call as one value.
     fn tuple(items: Vec<Self>) -> Self;
 

@@ -179,7 +179,8 @@ unsafe fn with_bound<C: Choose>(
     let bound = BoundCall { operator, objects, tag, caller, choose };
     // SAFETY: as above.
     unsafe {
-        if guards::in_use() { in_context(&bound) } else { select_and_run(&bound) }
+        // A given set needs no context to be selected by; a native kernel may need it (below).
+        if C::COMPUTED && guards::in_use() { in_context(&bound) } else { select_and_run(&bound) }
     }
 }
 
@@ -219,8 +220,29 @@ unsafe fn run<C: Choose>(
                 let result = python.call_objects(context, &operator.params, objects)?;
                 finish(operator, context, kernel, result, objects, caller)
             }
+            None if !C::COMPUTED && guards::in_use() => native_in_context(context, kernel, bound),
             None => native::call(context, kernel, &operator.params, objects, caller),
         }
+    }
+}
+
+/// A native kernel of a redispatch, with the local keys of Python's context for the calls that it
+/// makes: a Python kernel's own calls look at the context themselves.
+#[inline(never)]
+unsafe fn native_in_context<C: Choose>(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    bound: &BoundCall<'_, C>,
+) -> Result<*mut ffi::PyObject> {
+    let BoundCall { operator, objects, caller, .. } = *bound;
+    // SAFETY: the GIL is held, by the contract.
+    let py = unsafe { Python::assume_attached() };
+    // SAFETY: as for the caller.
+    let run = || unsafe { native::call(context, kernel, &operator.params, objects, caller) };
+    match guards::ambient(py) {
+        Ok(Some((include, exclude))) => with_ambient(include, exclude, run),
+        Ok(None) => run(),
+        Err(error) => Err(from_pyerr(error)),
     }
 }
 

@@ -3,11 +3,11 @@
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{DefineOptions, Dispatcher, Kernel, Override, RegistrationKey, Stage};
 use keyfold_tensor::Value;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::call::Given;
 use crate::errors::IntoPyResult;
 use crate::handle::PyHandle;
 use crate::keys::{keyset_from, registration_key_from};
@@ -230,7 +230,7 @@ impl PyDispatcher {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
-        operator.get().redispatch(keyset, args, kwargs)
+        operator.get().call_with(args, kwargs, &Given(keyset_from(keyset)?))
     }
 
     /// Runs the kernel at one key, whatever the arguments' keys are.
@@ -311,50 +311,5 @@ impl PyDispatcher {
 
     fn __repr__(&self) -> String {
         format!("<{:?}>", self.dispatcher)
-    }
-}
-
-/// `keyfold.redispatch(op, keyset, ...)`, as a C function, since layers call it for every call
-/// that they pass on.
-///
-/// # Safety
-/// CPython's contract for `METH_FASTCALL | METH_KEYWORDS`.
-pub(crate) unsafe extern "C" fn redispatch_c(
-    _module: *mut ffi::PyObject,
-    args: *const *mut ffi::PyObject,
-    nargs: ffi::Py_ssize_t,
-    keywords: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: called by CPython with the GIL held.
-    let py = unsafe { Python::assume_attached() };
-    let run = || -> PyResult<*mut ffi::PyObject> {
-        if nargs < 2 {
-            return Err(pyo3::exceptions::PyTypeError::new_err(format!(
-                "redispatch() takes an operator, a key set and the operator's arguments, but \
-                 {nargs} were given by position"
-            )));
-        }
-        // SAFETY: at least two live objects.
-        let (op, keyset) = unsafe {
-            (Borrowed::from_ptr(py, *args).to_owned(), Borrowed::from_ptr(py, *args.add(1)))
-        };
-        let set = keyset_from(&keyset)?;
-        // SAFETY: what is left of the arguments.
-        let (rest, count) = unsafe { (args.add(2), nargs as usize - 2) };
-        // SAFETY: as for this function.
-        unsafe { packet::redispatch_c(py, &op, set, rest, count, keywords) }
-    };
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-        Ok(Ok(object)) => object,
-        Ok(Err(error)) => {
-            error.restore(py);
-            std::ptr::null_mut()
-        }
-        Err(panic) => {
-            let text = crate::native::panic_text(&*panic);
-            let message = format!("redispatch() panicked: {text}");
-            pyo3::exceptions::PyRuntimeError::new_err(message).restore(py);
-            std::ptr::null_mut()
-        }
     }
 }

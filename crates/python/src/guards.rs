@@ -66,7 +66,8 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
     }
     // SAFETY: a new reference from the call above.
     let value = unsafe { Bound::from_owned_ptr_or_err(py, value) }?;
-    Ok(value.cast_into::<PyLocalKeys>()?)
+    // SAFETY: the variable is ours alone, and only such values are put into it, below.
+    Ok(unsafe { value.cast_into_unchecked::<PyLocalKeys>() })
 }
 
 #[cfg(feature = "abi3")]

@@ -280,30 +280,12 @@ impl PyKeySet {
         keyset_object(py, set)
     }
 
-    /// The set with these keys in it.
-    #[pyo3(signature = (key, /, *keys))]
-    fn add<'py>(
-        &self,
-        key: &Bound<'py, PyAny>,
-        keys: &Bound<'py, PyTuple>,
-    ) -> PyResult<Bound<'py, PyKeySet>> {
-        keyset_object(keys.py(), self.0 | (keyset_from(key)? | keyset_from_all(keys)?))
-    }
-
-    /// The set without these keys.
-    #[pyo3(signature = (key, /, *keys))]
-    fn remove<'py>(
-        &self,
-        key: &Bound<'py, PyAny>,
-        keys: &Bound<'py, PyTuple>,
-    ) -> PyResult<Bound<'py, PyKeySet>> {
-        keyset_object(keys.py(), self.0 - (keyset_from(key)? | keyset_from_all(keys)?))
-    }
-
     /// The key of highest priority; None for the empty set.
     fn highest(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.0.highest().map(|key| key_object(py, key)).transpose()
     }
+
+    // `add` and `remove` are in `fastcalls`.
 
     fn __or__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyKeySet>> {
         keyset_object(other.py(), self.0 | keyset_from(other)?)
@@ -406,4 +388,27 @@ pub(crate) fn register_key(
 #[pyfunction]
 pub(crate) fn register_backend(py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
     key_object(py, keyfold_dispatch::register_backend(name).py(py)?)
+}
+
+/// The set in an object that is exactly a `DispatchKeySet`.
+///
+/// # Safety
+/// `object` is a live object, and the GIL is held.
+#[inline(always)]
+pub(crate) unsafe fn exact_set(object: *mut ffi::PyObject) -> Option<DispatchKeySet> {
+    // SAFETY: as for the caller; the content is read after the type check.
+    unsafe {
+        if ffi::Py_TYPE(object) != KEYSET_TYPE.load(Ordering::Relaxed) {
+            return None;
+        }
+        let object = Borrowed::from_ptr(Python::assume_attached(), object);
+        Some(object.cast_unchecked::<PyKeySet>().get().0)
+    }
+}
+
+static KEYSET_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the type object that the call path compares with. Called once, at import.
+pub(crate) fn init(py: Python<'_>) {
+    KEYSET_TYPE.store(py.get_type::<PyKeySet>().as_ptr().cast(), Ordering::Release);
 }

@@ -4,6 +4,7 @@
 //! - what counts as a tensor: `arrays`, `numpy_array`, `dlpack`, `tensor`, `dtype`
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
+//! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
@@ -14,6 +15,7 @@ mod dlpack;
 mod dtype;
 mod errors;
 mod explain;
+mod fastcalls;
 mod foreign;
 mod guards;
 mod handle;
@@ -31,30 +33,14 @@ mod testing;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 
-use pyo3::ffi;
 use pyo3::prelude::*;
-
-/// `redispatch` as CPython's method table has it.
-struct Methods(std::cell::UnsafeCell<[ffi::PyMethodDef; 1]>);
-
-// SAFETY: CPython reads the table and never writes it; we neither.
-unsafe impl Sync for Methods {}
-
-static REDISPATCH: Methods = Methods(std::cell::UnsafeCell::new([ffi::PyMethodDef {
-    ml_name: c"redispatch".as_ptr(),
-    ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: dispatcher::redispatch_c },
-    ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-    ml_doc: c"redispatch(op, keyset, /, *args, **kwargs)\n--\n\n\
-        Call an operator with this key set, taken as given.\n\n\
-        Args:\n    op: the operator, or its name.\n    keyset: the key set.\n    \
-        args: the operator's arguments.\n    kwargs: the operator's keyword arguments."
-        .as_ptr(),
-}]));
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     arrays::init(py);
+    keys::init(py);
+    operator::init(py);
     module.add_class::<tensor::PyTensor>()?;
     module.add_class::<dtype::PyDType>()?;
     module.add_class::<dtype::PyDevice>()?;
@@ -80,14 +66,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
-    // SAFETY: a static method definition, and a module that outlives the function object.
-    let redispatch = unsafe {
-        let name = module.name()?;
-        let function =
-            ffi::PyCFunction_NewEx(REDISPATCH.0.get().cast(), module.as_ptr(), name.as_ptr());
-        Bound::from_owned_ptr_or_err(py, function)?
-    };
-    module.add("redispatch", redispatch)?;
+    fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {
         let packet =

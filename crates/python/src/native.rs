@@ -160,6 +160,13 @@ unsafe fn run(
         Ok(value) => value,
         Err(_) => return Err(error_of(result)),
     };
+    if let Value::Argument(number) = value
+        && let Some(object) = objects.get(*number)
+    {
+        // SAFETY: the caller's object, alive, and the GIL is held again.
+        unsafe { ffi::Py_INCREF(*object) };
+        return Ok(*object);
+    }
     context.operator().check_return(kernel, value)?;
     if let Value::Tensor(tensor) = value
         && let Some(object) = results::original(tensor, objects)

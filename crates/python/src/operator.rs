@@ -1,6 +1,7 @@
 //! `keyfold.ops.ns.name` and its overloads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::{DispatchKeySet, Kernel, Operator, RegistrationKey};
@@ -9,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
-use crate::call::{self, Choose, Computed, Given};
+use crate::call::{self, Choose, Computed};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::keys::{keyset_from, registration_key_from};
 use crate::native;
@@ -229,16 +230,7 @@ impl PyOperator {
         kernels.filter(|(_, k)| k.is_fallthrough()).map(|(key, _)| key.to_string()).collect()
     }
 
-    /// Calls the operator with this key set, taken as given.
-    #[pyo3(signature = (keyset, /, *args, **kwargs))]
-    pub(crate) fn redispatch<'py>(
-        &self,
-        keyset: &Bound<'py, PyAny>,
-        args: &Bound<'py, PyTuple>,
-        kwargs: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.call_with(args, kwargs, &Given(keyset_from(keyset)?))
-    }
+    // `redispatch` is in `fastcalls`.
 
     /// Runs the kernel at one key, whatever the arguments' keys are.
     ///
@@ -492,4 +484,22 @@ pub(crate) fn call_kernel<'py>(
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     object_of(py, &handle.operator)?.get().call_with(args, kwargs, &Held(handle))
+}
+
+static OPERATOR_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the type object that the call path compares with. Called once, at import.
+pub(crate) fn init(py: Python<'_>) {
+    OPERATOR_TYPE.store(py.get_type::<PyOperator>().as_ptr().cast(), Ordering::Release);
+}
+
+/// Whether the object is an operator.
+///
+/// # Safety
+/// `object` is a live object.
+#[inline(always)]
+pub(crate) unsafe fn is_operator(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: as for the caller.
+    let kind = unsafe { ffi::Py_TYPE(object) };
+    kind == OPERATOR_TYPE.load(Ordering::Relaxed)
 }

@@ -15,6 +15,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use smallvec::SmallVec;
 
 use crate::errors::{add_note, from_pyerr};
 use crate::keys::keyset_object;
@@ -24,9 +25,16 @@ use crate::{native, operator, results};
 /// The signature of the unboxed convention; no value of it exists.
 enum ObjectsConvention {}
 
-#[inline(always)]
 fn convention() -> TypeId {
     TypeId::of::<ObjectsConvention>()
+}
+
+/// An address that marks kernels of this convention; nothing is ever called there.
+static ENTRY: u8 = 0;
+
+#[inline(always)]
+fn entry() -> *const () {
+    (&raw const ENTRY).cast()
 }
 
 /// How the function is called.
@@ -44,6 +52,9 @@ pub(crate) enum Style {
 pub(crate) struct PyKernel {
     pub(crate) function: Py<PyAny>,
     style: Style,
+    /// Whether it is exactly a function in the Python language, which can be called without the
+    /// checks that `PyObject_Vectorcall` makes for objects of any kind.
+    is_function: bool,
 }
 
 /// Makes a kernel of a Python function. `place` overrides where it is said to come from.
@@ -55,7 +66,9 @@ pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel
         )));
     }
     let signature = signature_of(function, style);
-    let shared = Arc::new(PyKernel { function: function.clone().unbind(), style });
+    // SAFETY: a type check of a live object.
+    let is_function = unsafe { ffi::PyFunction_Check(function.as_ptr()) != 0 };
+    let shared = Arc::new(PyKernel { function: function.clone().unbind(), style, is_function });
     let data = Arc::as_ptr(&shared).cast();
     let boxed = Arc::clone(&shared);
     let kernel = Kernel::boxed(move |context, args| boxed.call_boxed(context, args))
@@ -67,13 +80,13 @@ pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel
     };
     // SAFETY: nobody transmutes the entry (it isn't a function): `find` reads the data alone,
     // which is the `PyKernel` that the payload keeps alive.
-    Ok(unsafe { kernel.with_unboxed(convention(), std::ptr::null(), data) })
+    Ok(unsafe { kernel.with_unboxed(convention(), entry(), data) })
 }
 
 /// The Python kernel behind a kernel, if it is one.
 #[inline(always)]
 pub(crate) fn find(kernel: &Kernel<Value>) -> Option<&PyKernel> {
-    let (_, data) = kernel.unboxed(convention())?;
+    let data = kernel.unboxed_at(entry())?;
     // SAFETY: kernels with this convention are made in `make`, with such data.
     Some(unsafe { &*data.cast::<PyKernel>() })
 }
@@ -94,7 +107,7 @@ impl PyKernel {
         // SAFETY: as for the caller.
         let result = unsafe {
             match self.style {
-                Style::Plain => invoke(self.function.as_ptr(), objects, params.positional, names),
+                Style::Plain => self.invoke(objects, params.positional, names),
                 _ => self.call_layer(context, params, objects, names)?,
             }
         };
@@ -121,7 +134,7 @@ impl PyKernel {
         // SAFETY: live objects; the key set is held until after the call.
         Ok(unsafe {
             with_first(keyset.as_ptr(), objects, |all| {
-                invoke(self.function.as_ptr(), all, params.positional + 1, names)
+                self.invoke(all, params.positional + 1, names)
             })
         })
     }
@@ -191,40 +204,65 @@ unsafe fn with_first<R>(
     rest: &[*mut ffi::PyObject],
     f: impl FnOnce(&[*mut ffi::PyObject]) -> R,
 ) -> R {
-    const INLINE: usize = 9;
-    if rest.len() < INLINE {
-        let mut all = [std::ptr::null_mut(); INLINE];
-        all[0] = first;
-        all[1..=rest.len()].copy_from_slice(rest);
-        return f(&all[..=rest.len()]);
+    if let [a, b] = *rest {
+        // The usual operator; a copy of unknown length would be a call of memcpy.
+        return f(&[first, a, b]);
     }
-    let all: Vec<_> = std::iter::once(first).chain(rest.iter().copied()).collect();
+    let all: SmallVec<[*mut ffi::PyObject; 9]> =
+        std::iter::once(first).chain(rest.iter().copied()).collect();
     f(&all)
 }
 
-/// Calls a Python function: `positional` arguments by position, the rest by these names.
-///
-/// # Safety
-/// Live objects; `names` a tuple of as many strings as there are further objects, or null if
-/// there are none; the GIL is held.
-#[cfg(not(feature = "abi3"))]
-#[inline(always)]
-unsafe fn invoke(
-    function: *mut ffi::PyObject,
-    objects: &[*mut ffi::PyObject],
-    positional: usize,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: as for the caller.
-    unsafe { ffi::PyObject_Vectorcall(function, objects.as_ptr(), positional, names) }
+impl PyKernel {
+    /// Calls the function: `positional` arguments by position, the rest by these names.
+    ///
+    /// # Safety
+    /// Live objects; `names` a tuple of as many strings as there are further objects, or null if
+    /// there are none; the GIL is held.
+    #[cfg(not(feature = "abi3"))]
+    #[inline(always)]
+    unsafe fn invoke(
+        &self,
+        objects: &[*mut ffi::PyObject],
+        positional: usize,
+        names: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        let function = self.function.as_ptr();
+        // SAFETY: as for the caller. A Python function's result and exception always agree, so
+        // its vectorcall needs no check after it.
+        unsafe {
+            if self.is_function {
+                let function_object = function.cast::<ffi::PyFunctionObject>();
+                if let Some(call) = (*function_object).vectorcall {
+                    return call(function, objects.as_ptr(), positional, names);
+                }
+            }
+            ffi::PyObject_Vectorcall(function, objects.as_ptr(), positional, names)
+        }
+    }
+
+    /// As above, for the stable ABI.
+    ///
+    /// # Safety
+    /// As above.
+    #[cfg(feature = "abi3")]
+    unsafe fn invoke(
+        &self,
+        objects: &[*mut ffi::PyObject],
+        positional: usize,
+        names: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        // SAFETY: as for the caller.
+        unsafe { invoke_stable(self.function.as_ptr(), objects, positional, names) }
+    }
 }
 
-/// As above, through a tuple and a dict: the stable ABI of 3.11 has no vectorcall.
+/// Calls a function through a tuple and a dict: the stable ABI of 3.11 has no vectorcall.
 ///
 /// # Safety
 /// As above.
 #[cfg(feature = "abi3")]
-unsafe fn invoke(
+unsafe fn invoke_stable(
     function: *mut ffi::PyObject,
     objects: &[*mut ffi::PyObject],
     positional: usize,

@@ -3,13 +3,17 @@
 
 use keyfold_core::Result;
 use keyfold_dispatch::{HostLock, Kernel, RegistrationKey, Value as _};
-use keyfold_tensor::{Tensor, Value, ValueRef};
+use keyfold_tensor::{SameAs, Tensor, Value, ValueRef};
 use pyo3::prelude::*;
 
 use crate::errors::IntoPyResult;
 use crate::keys::registration_key_from;
 
-fn identity(x: &Tensor, _y: &Tensor) -> Result<Tensor> {
+fn identity(_x: ValueRef<'_>, _y: ValueRef<'_>) -> Result<SameAs> {
+    Ok(SameAs(0))
+}
+
+fn clone(x: &Tensor, _y: &Tensor) -> Result<Tensor> {
     Ok(x.clone())
 }
 
@@ -21,12 +25,15 @@ fn panics(_x: &Tensor, _y: &Tensor) -> Result<Tensor> {
     panic!("this kernel always panics")
 }
 
-/// Defines `keyfold_testing::{identity, fresh, identity_nogil, panics}(Tensor x, Tensor y) -> Tensor`
+/// `identity` returns its argument as it is, `clone` a share of it made from views, `fresh` a copy.
+///
+/// Defines `keyfold_testing::{identity, clone, fresh, identity_nogil, panics}(Tensor x, Tensor y) -> Tensor`
 /// in the process's dispatcher, with native CPU kernels.
 #[pyfunction]
 pub(crate) fn _register_testing_kernels(py: Python<'_>) -> PyResult<()> {
-    let kernels: [(&str, Kernel<Value>); 4] = [
+    let kernels: [(&str, Kernel<Value>); 5] = [
         ("identity", Kernel::typed(identity)),
+        ("clone", Kernel::typed(clone)),
         ("fresh", Kernel::typed(fresh)),
         ("identity_nogil", Kernel::typed(identity).with_host_lock(HostLock::ReleaseFrom(0))),
         ("panics", Kernel::typed(panics)),

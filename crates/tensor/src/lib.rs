@@ -19,4 +19,4 @@ mod value;
 pub use buffer::{BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer};
 pub use strided::{Walk, for_each_offset};
 pub use tensor::Tensor;
-pub use value::{ForeignObject, IntList, TensorList, Value, ValueRef};
+pub use value::{ForeignObject, IntList, SameAs, TensorList, Value, ValueRef};

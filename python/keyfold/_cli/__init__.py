@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("keyfold: interrupted", file=sys.stderr)
         return 130
-    except (kf.Error, _operators.WrongArgument) as error:
+    except (kf.Error, _operators.ArgumentFormError) as error:
         print(f"{paint('keyfold:', 'bold', 'red', stream=sys.stderr)} {error}", file=sys.stderr)
         return 2
 
@@ -68,7 +68,9 @@ def _import(name: str) -> None:
         # A module missing inside the user's own module is that module's error, shown in full.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise _operators.WrongArgument(f"--import {name}: no module named {error.name!r}") from None
+        raise _operators.ArgumentFormError(
+            f"--import {name}: no module named {error.name!r}"
+        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:

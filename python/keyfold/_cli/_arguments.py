@@ -14,7 +14,7 @@ from typing import Any
 
 import keyfold as kf
 
-__all__ = ["WrongArgument", "parse_argument", "parse_arguments"]
+__all__ = ["ArgumentFormError", "parse_argument", "parse_arguments"]
 
 _ARRAY = re.compile(
     r"(?P<shape>\(\)|\d+(?:x\d+)*):(?P<dtype>[a-z]\w*)(?::(?P<device>\w+(?::\d+)?))?"
@@ -24,7 +24,7 @@ _KEYWORD = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_][\w.]*(?::\d+)?")
 
 
-class WrongArgument(ValueError):
+class ArgumentFormError(ValueError):
     """A word that is no argument."""
 
 
@@ -32,8 +32,8 @@ def parse_arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and the keyword arguments that the words stand for.
 
     Raises:
-        WrongArgument: a word has none of the forms, or a keyword comes twice or too early.
-        keyfold.Error: the array can't be made: an unknown dtype or device, a shape too large.
+        ArgumentFormError: a word has none of the forms, a keyword comes twice or too early, or an
+            array can't be made: an unknown dtype or device, a shape too large.
     """
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -41,10 +41,12 @@ def parse_arguments(words: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
         keyword = _KEYWORD.fullmatch(word)
         if keyword is None:
             if kwargs:
-                raise WrongArgument(f"the argument {word!r} must come before {next(iter(kwargs))}=")
+                raise ArgumentFormError(
+                    f"the argument {word!r} must come before {next(iter(kwargs))}="
+                )
             args.append(parse_argument(word))
         elif keyword["name"] in kwargs:
-            raise WrongArgument(f"the argument {keyword['name']!r} is given twice")
+            raise ArgumentFormError(f"the argument {keyword['name']!r} is given twice")
         else:
             kwargs[keyword["name"]] = parse_argument(keyword["value"])
     return args, kwargs
@@ -66,7 +68,7 @@ def parse_argument(word: str) -> Any:
         return [parse_argument(item) for item in items]
     if _WORD.fullmatch(text):
         return text
-    raise WrongArgument(
+    raise ArgumentFormError(
         f"{word!r} is no argument: give an array as 3x4:float32 or 3x4:float32:meta, "
         "a Python literal such as 2, 0.5, True, None or '[1, 2]', or a plain word"
     )
@@ -76,7 +78,5 @@ def _array(text: str, parts: re.Match[str]) -> kf.Tensor:
     shape = [] if parts["shape"] == "()" else [int(size) for size in parts["shape"].split("x")]
     try:
         return kf.empty(shape, dtype=parts["dtype"], device=parts["device"] or "cpu")
-    except kf.Error:
-        raise
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
-        raise WrongArgument(f"the array {text!r} can't be made: {error}") from error
+    except (kf.Error, ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ArgumentFormError(f"the array {text!r} can't be made: {error}") from error

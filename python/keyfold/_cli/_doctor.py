@@ -19,6 +19,7 @@ import numpy as np
 
 import keyfold as kf
 from keyfold import _core
+from keyfold._cli._operators import overloads
 from keyfold._cli._terminal import columns, fold, heading, paint
 
 __all__ = ["doctor"]
@@ -35,7 +36,7 @@ def doctor() -> int:
     for title, rows in (
         ("Versions", list(_versions())),
         ("Processor", list(_processor())),
-        ("Operators", list(_operators())),
+        ("Operators", list(_kernels())),
         ("GPU", list(_gpu())),
     ):
         print(heading(title))
@@ -77,70 +78,58 @@ def _processor() -> Iterator[tuple[str, str]]:
 
 
 def _cpuinfo() -> tuple[str, set[str]]:
-    """Return the first processor's model and its feature flags, empty where the system hides them."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return "", set()
+    """Return the first processor's model and feature flags, both empty where they are unknown."""
+    text = _text(Path("/proc/cpuinfo"))
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     return model[1] if model else "", set(flags[1].split()) if flags else set()
 
 
-def _operators() -> Iterator[tuple[str, str]]:
+def _kernels() -> Iterator[tuple[str, str]]:
+    backends = [key for key in reversed(list(kf.DispatchKey)) if key.is_backend]
     for space in dir(kf.ops):
-        namespace = getattr(kf.ops, space)
-        packets = [getattr(namespace, name) for name in dir(namespace)]
-        operators = [getattr(packet, name) for packet in packets for name in packet.overloads()]
-        backends = [key for key in kf.DispatchKey if key.is_backend]
-        counts = ", ".join(
-            f"{sum(operator.has_kernel(key) for operator in operators)} on {key}"
-            for key in reversed(backends)
-        )
-        yield space, f"{len(operators)} operators, with kernels for {counts}"
+        operators = overloads(getattr(kf.ops, space))
+        counts = [f"{sum(op.has_kernel(key) for op in operators)} on {key}" for key in backends]
+        yield space, f"{len(operators)} operators, with kernels for {', '.join(counts)}"
 
 
-def _gpu() -> Iterator[tuple[str, str]]:
-    """Yield what there is of a GPU's software, and where it was looked for if there is none."""
-    driver = _first_line("/proc/driver/nvidia/version")
-    version = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", driver)
+def _gpu(root: Path = Path("/")) -> Iterator[tuple[str, str]]:
+    """Yield what there is of a GPU's software, and where it was looked for if there is none.
+
+    Args:
+        root: where the system's files begin.
+    """
+    proc = root / "proc/driver/nvidia"
+    driver = _text(proc / "version").partition("\n")[0].strip()
+    version = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", driver)
     if driver:
-        yield "driver", version[1] if version else driver
+        yield "driver", version[0] if version else driver
     else:
-        yield "driver", "not found: no /proc/driver/nvidia/version (the kernel module isn't loaded)"
-    devices = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
-    models = [_model(path) for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*"))]
+        yield "driver", f"not found: no {proc / 'version'} (the kernel module isn't loaded)"
+    models = [_model(path) for path in sorted(proc.glob("gpus/*"))]
+    devices = sorted(str(path) for path in (root / "dev").glob("nvidia[0-9]*"))
     if devices:
-        yield "GPUs", ", ".join(models) or ", ".join(devices)
+        yield "GPUs", ", ".join(models or devices)
     else:
-        yield "GPUs", "none: no /dev/nvidia0"
+        yield "GPUs", f"none: no {root / 'dev/nvidia0'}"
     yield "libcuda", _library("cuda", "comes with NVIDIA's driver")
     yield "CUDA", _toolkit()
     yield "cuDNN", _found("nvidia-cudnn-cu", "cudnn")
-    on_cuda = any(
-        getattr(getattr(space, name), overload).has_kernel("CUDA")
-        for space in (getattr(kf.ops, space) for space in dir(kf.ops))
-        for name in dir(space)
-        for overload in getattr(space, name).overloads()
-    )
-    if not on_cuda:
+    spaces = (overloads(getattr(kf.ops, space)) for space in dir(kf.ops))
+    if not any(op.has_kernel("CUDA") for space in spaces for op in space):
         yield "keyfold", "no operator has a kernel for CUDA in this version: calls run on the CPU"
 
 
-def _first_line(path: str) -> str:
+def _text(path: Path) -> str:
     try:
-        return Path(path).read_text(errors="replace").partition("\n")[0].strip()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 
 
 def _model(path: Path) -> str:
     """Return a GPU's model from the driver's own file about it."""
-    try:
-        text = (path / "information").read_text(errors="replace")
-    except OSError:
-        return path.name
-    model = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
+    model = re.search(r"^Model:\s*(.+)$", _text(path / "information"), re.MULTILINE)
     return model[1].strip() if model else path.name
 
 

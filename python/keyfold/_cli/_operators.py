@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 import keyfold as kf
-from keyfold._cli._arguments import WrongArgument, parse_arguments
+from keyfold._cli._arguments import ArgumentFormError, parse_arguments
 from keyfold._cli._terminal import columns, fold, heading, paint, short, table_lines
 
-__all__ = ["WrongArgument", "explain", "ops", "table"]
+__all__ = ["ArgumentFormError", "explain", "ops", "overloads", "table"]
 
 
 def ops(options: argparse.Namespace) -> int:
@@ -18,14 +18,14 @@ def ops(options: argparse.Namespace) -> int:
     # An unknown namespace is the engine's error, which names those that there are.
     spaces = dir(kf.ops) if wanted is None else [wanted]
     for space in spaces:
-        operators = _overloads(getattr(kf.ops, space))
+        operators = overloads(getattr(kf.ops, space))
         print(heading(f"{space}: {len(operators)} operators"))
         rows = [(", ".join(op.kernels) or "no kernels", op.schema) for op in operators]
         print(*fold("\n".join(columns(rows))), sep="\n")
     return 0
 
 
-def _overloads(namespace: Any) -> list[kf.Operator]:
+def overloads(namespace: Any) -> list[kf.Operator]:
     """Return all overloads of a namespace's operators, by name, in the order of definition."""
     packets = [getattr(namespace, name) for name in dir(namespace)]
     return [getattr(packet, name) for packet in packets for name in packet.overloads()]

@@ -91,8 +91,13 @@ def fold(text: str) -> list[str]:
         # The second column begins after the first run of spaces behind a word.
         column = re.match(r"\s*\S+(?: \S+)*\s{2,}", line)
         indent = " " * (column.end() if column else 6)
-        options = {"break_long_words": False, "break_on_hyphens": False}
-        lines += textwrap.wrap(line, width(), subsequent_indent=indent, **options) or [""]
+        lines += textwrap.wrap(
+            line,
+            width(),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
     return lines
 
 
@@ -133,6 +138,7 @@ class Progress:
         self._stream = sys.stderr
         self._live = not quiet and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._drawn = 0.0
+        self._cells = 40
 
     def __enter__(self) -> Progress:
         # What was printed before stands before the bar, where both go to one file.
@@ -160,7 +166,8 @@ class Progress:
         self._drawn = now
         tail = f"{100 * done // self._total:3d} %  {note}"
         room = width(self._stream) - len(self._label) - len(tail) - 6
-        cells = max(5, min(40, room))
+        # Never wider than it was: a bar that grows and shrinks is restless.
+        self._cells = cells = max(5, min(self._cells, room))
         full = cells * done // self._total
         bar = paint("━" * full, "green", stream=self._stream) + paint(
             "─" * (cells - full), "dim", stream=self._stream

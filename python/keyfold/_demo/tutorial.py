@@ -43,7 +43,7 @@ demo = kf.ops.demo
 
 
 @kf.impl("demo::linear", "CompositeImplicitAutograd")
-def linear(x: Array, weight: Array, bias: Array) -> Array:
+def linear(x: Array, weight: Array, bias: Array) -> Any:
     """Return `x @ weight + bias`, for x of shape (n, in) and weight of shape (in, out)."""
     return aten.add(aten.matmul(x, weight), bias)
 
@@ -53,7 +53,7 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
 
 
 @kf.impl("demo::cross_entropy", "CPU")
-def cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:
+def cross_entropy(logits: Array, labels: Array) -> tuple[Any, Any]:
     """Return the mean loss of (n, classes) logits, and its gradient with respect to them."""
     rows = np.arange(len(labels))
     grad = aten.softmax(logits, 1)
@@ -88,7 +88,7 @@ def register_c_kernel() -> str:
     compiler = find_compiler()
     if compiler is None:
         return "no C compiler found ($CC, cc, gcc, clang): the Python kernel stays"
-    source = resources.files("keyfold._demo") / "descend.c"
+    source = resources.files("keyfold") / "_demo" / "descend.c"
     # The directory can go as soon as the library is loaded.
     with tempfile.TemporaryDirectory() as folder, resources.as_file(source) as path:
         library = Path(folder) / "libdescend.so"
@@ -198,9 +198,14 @@ def run(epochs: int = 200, seed: int = 0, quiet: bool = False) -> int:
     Returns:
         The exit code: 0 where the test accuracy is 0.94 or more, else 1.
     """
-    say = (lambda *lines: None) if quiet else (lambda *lines: print(*lines, sep="\n"))
+
+    def say(*lines: str) -> None:
+        if not quiet:
+            print(*lines, sep="\n")
+
     started = time.perf_counter()
-    seconds.clear(), calls.clear(), bytes_in.clear()
+    for counts in (seconds, calls, bytes_in):
+        counts.clear()
 
     rng = np.random.default_rng(seed)
     images, labels = load_digits()

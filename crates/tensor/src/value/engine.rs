@@ -36,6 +36,8 @@ impl Engine for Value {
             Value::Device(device) => ValueRef::Device(*device),
             Value::List(items) | Value::Tuple(items) => ValueRef::List(items),
             Value::Foreign(object) => ValueRef::Foreign(&**object),
+            // Never seen: the engine replaces it.
+            Value::Argument(_) => ValueRef::None,
         }
     }
 
@@ -115,7 +117,14 @@ impl Engine for Value {
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn as_argument(&self) -> Option<usize> {
+        match self {
+            Value::Argument(number) => Some(*number),
+            _ => None,
+        }
+    }
+
     fn is_none(value: ValueRef<'_>) -> bool {
         matches!(value, ValueRef::None)
     }

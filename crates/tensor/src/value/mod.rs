@@ -44,7 +44,15 @@ pub enum Value {
     Tuple(Vec<Value>),
     /// An object of another language.
     Foreign(Arc<dyn ForeignObject>),
+    /// The result of a kernel that returns its argument of this number as it is ([`SameAs`]). The
+    /// engine puts the argument in its place before anybody else sees the value.
+    Argument(usize),
 }
+
+/// The result of a typed kernel that returns its argument of this number as it is: what an
+/// operator that works in place does. No share in the argument is taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SameAs(pub usize);
 
 /// A borrowed [`Value`], three words long.
 ///

@@ -4,7 +4,7 @@ use keyfold_core::{Complex, DType, Result, Scalar};
 use keyfold_dispatch::schema::{Return, Type};
 use keyfold_dispatch::{Arg, Ret, Value as Engine};
 
-use super::{Value, expected};
+use super::{SameAs, Value, expected};
 use crate::tensor::Tensor;
 
 /// The type of an operator's only result.
@@ -88,6 +88,27 @@ impl Ret<Value> for () {
         match value {
             Value::None => Ok(()),
             other => Err(expected("None", other.as_ref())),
+        }
+    }
+}
+
+/// One result, of whatever type the argument has.
+impl Ret<Value> for SameAs {
+    const NAME: &'static str = "SameAs";
+
+    fn accepts(returns: &[Return]) -> bool {
+        returns.len() == 1
+    }
+
+    #[inline]
+    fn into_value(self) -> Value {
+        Value::Argument(self.0)
+    }
+
+    fn from_value(value: Value) -> Result<Self> {
+        match value {
+            Value::Argument(number) => Ok(SameAs(number)),
+            other => Err(expected("an argument's number", other.as_ref())),
         }
     }
 }

@@ -1,0 +1,215 @@
+//! What a layer does for every call that it passes on, as plain C functions: `redispatch`, and
+//! taking keys from a set. PyO3's own methods pack a tuple and a dict when there is `*args`.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use keyfold_dispatch::DispatchKeySet;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::call::{self, Given};
+use crate::keys::{self, PyKeySet, keyset_from, keyset_object};
+use crate::native::panic_text;
+use crate::operator::{self, PyOperator};
+use crate::packet;
+
+/// Method definitions in the form that CPython keeps a pointer to.
+struct Methods(UnsafeCell<[ffi::PyMethodDef; 4]>);
+
+// SAFETY: CPython reads the table and never writes it; we neither.
+unsafe impl Sync for Methods {}
+
+static METHODS: Methods = Methods(UnsafeCell::new([
+    ffi::PyMethodDef {
+        ml_name: c"redispatch".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: redispatch },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: c"redispatch(op, keyset, /, *args, **kwargs)\n--\n\n\
+            Call an operator with this key set, taken as given.\n\n\
+            Args:\n    op: the operator, or its name.\n    keyset: the key set.\n    \
+            args: the operator's arguments.\n    kwargs: the operator's keyword arguments."
+            .as_ptr(),
+    },
+    ffi::PyMethodDef {
+        ml_name: c"redispatch".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: operator_redispatch },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: c"redispatch($self, keyset, /, *args, **kwargs)\n--\n\n\
+            Call the operator with this key set, taken as given."
+            .as_ptr(),
+    },
+    ffi::PyMethodDef {
+        ml_name: c"add".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFast: set_add },
+        ml_flags: ffi::METH_FASTCALL,
+        ml_doc: c"add($self, /, *keys)\n--\n\nThe set with these keys in it.".as_ptr(),
+    },
+    ffi::PyMethodDef {
+        ml_name: c"remove".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFast: set_remove },
+        ml_flags: ffi::METH_FASTCALL,
+        ml_doc: c"remove($self, /, *keys)\n--\n\nThe set without these keys.".as_ptr(),
+    },
+]));
+
+/// Runs the body of a C function: errors and panics become exceptions.
+#[inline(always)]
+fn guarded(
+    name: &str,
+    body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>,
+) -> *mut ffi::PyObject {
+    // SAFETY: CPython calls these functions with the GIL held.
+    let py = unsafe { Python::assume_attached() };
+    match catch_unwind(AssertUnwindSafe(|| body(py))) {
+        Ok(Ok(object)) => object,
+        Ok(Err(error)) => {
+            error.restore(py);
+            std::ptr::null_mut()
+        }
+        Err(panic) => {
+            let message = format!("{name}() panicked: {}", panic_text(&*panic));
+            PyRuntimeError::new_err(message).restore(py);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// A set out of an argument: one load for a `DispatchKeySet`.
+///
+/// # Safety
+/// `object` is a live object, and the GIL is held.
+#[inline(always)]
+unsafe fn set_from(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<DispatchKeySet> {
+    // SAFETY: as for the caller.
+    unsafe {
+        match keys::exact_set(object) {
+            Some(set) => Ok(set),
+            None => keyset_from(&Borrowed::from_ptr(py, object)),
+        }
+    }
+}
+
+/// # Safety
+/// CPython's contract for `METH_FASTCALL | METH_KEYWORDS`.
+unsafe extern "C" fn redispatch(
+    _module: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    nargs: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guarded("redispatch", |py| {
+        if nargs < 2 {
+            return Err(PyTypeError::new_err(format!(
+                "redispatch() takes an operator, a key set and the operator's arguments, but \
+                 {nargs} were given by position"
+            )));
+        }
+        // SAFETY: at least two live objects, then the operator's arguments.
+        unsafe {
+            let (op, set) = (*args, set_from(py, *args.add(1))?);
+            let (rest, count) = (args.add(2), nargs as usize - 2);
+            if operator::is_operator(op) {
+                let operator = Borrowed::from_ptr(py, op).cast_unchecked::<PyOperator>();
+                return Ok(call::call(operator.get(), rest, count, keywords, &Given(set)));
+            }
+            let op = Borrowed::from_ptr(py, op).to_owned();
+            packet::redispatch_c(py, &op, set, rest, count, keywords)
+        }
+    })
+}
+
+/// # Safety
+/// CPython's contract for `METH_FASTCALL | METH_KEYWORDS`, as a method of [`PyOperator`].
+unsafe extern "C" fn operator_redispatch(
+    this: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    nargs: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guarded("redispatch", |py| {
+        if nargs < 1 {
+            return Err(PyTypeError::new_err(
+                "redispatch() missing 1 required positional argument: 'keyset'",
+            ));
+        }
+        // SAFETY: the descriptor checked the type of `this`; at least one live object.
+        unsafe {
+            let operator = Borrowed::from_ptr(py, this).cast_unchecked::<PyOperator>();
+            let set = set_from(py, *args)?;
+            let (rest, count) = (args.add(1), nargs as usize - 1);
+            Ok(call::call(operator.get(), rest, count, keywords, &Given(set)))
+        }
+    })
+}
+
+/// The union of arguments as a set.
+///
+/// # Safety
+/// `nargs` live objects; the GIL is held.
+#[inline(always)]
+unsafe fn union(
+    py: Python<'_>,
+    args: *const *mut ffi::PyObject,
+    nargs: ffi::Py_ssize_t,
+) -> PyResult<DispatchKeySet> {
+    let mut set = DispatchKeySet::EMPTY;
+    for at in 0..nargs {
+        // SAFETY: as for the caller.
+        set |= unsafe { set_from(py, *args.offset(at))? };
+    }
+    Ok(set)
+}
+
+/// # Safety
+/// CPython's contract for `METH_FASTCALL`, as a method of [`PyKeySet`].
+unsafe extern "C" fn set_add(
+    this: *mut ffi::PyObject,
+    args: *mut *mut ffi::PyObject,
+    nargs: ffi::Py_ssize_t,
+) -> *mut ffi::PyObject {
+    guarded("add", |py| {
+        // SAFETY: the descriptor checked the type of `this`; the arguments are live.
+        let set = unsafe { set_from(py, this)? | union(py, args, nargs)? };
+        Ok(keyset_object(py, set)?.into_ptr())
+    })
+}
+
+/// # Safety
+/// CPython's contract for `METH_FASTCALL`, as a method of [`PyKeySet`].
+unsafe extern "C" fn set_remove(
+    this: *mut ffi::PyObject,
+    args: *mut *mut ffi::PyObject,
+    nargs: ffi::Py_ssize_t,
+) -> *mut ffi::PyObject {
+    guarded("remove", |py| {
+        // SAFETY: the descriptor checked the type of `this`; the arguments are live.
+        let set = unsafe { set_from(py, this)? - union(py, args, nargs)? };
+        Ok(keyset_object(py, set)?.into_ptr())
+    })
+}
+
+/// Puts the functions into the module and the methods on their classes.
+pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let methods: *mut ffi::PyMethodDef = METHODS.0.get().cast();
+    // SAFETY: static definitions; CPython keeps pointers to them and to the classes.
+    let method = |at: usize, class: &Bound<'_, PyAny>| unsafe {
+        let descriptor = ffi::PyDescr_NewMethod(class.as_ptr().cast(), methods.add(at));
+        Bound::from_owned_ptr_or_err(py, descriptor)
+    };
+    let name = module.name()?;
+    // SAFETY: as above; the module outlives the function object.
+    let function = unsafe {
+        let function = ffi::PyCFunction_NewEx(methods, module.as_ptr(), name.as_ptr());
+        Bound::from_owned_ptr_or_err(py, function)?
+    };
+    module.add("redispatch", function)?;
+    let class = py.get_type::<PyOperator>().into_any();
+    class.setattr("redispatch", method(1, &class)?)?;
+    let class = py.get_type::<PyKeySet>().into_any();
+    class.setattr("add", method(2, &class)?)?;
+    class.setattr("remove", method(3, &class)?)?;
+    Ok(())
+}
