@@ -54,21 +54,24 @@ def empty(
     Raises:
         ShapeError: a size is negative, or the elements don't fit into memory.
     """
-    return _aten.empty(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.empty(_sizes(shape), dtype=dtype, device=device)
+    return made
 
 
 def zeros(
     shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
 ) -> _core.Tensor:
     """Return a tensor of zeros. The arguments are those of `empty`."""
-    return _aten.zeros(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.zeros(_sizes(shape), dtype=dtype, device=device)
+    return made
 
 
 def ones(
     shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
 ) -> _core.Tensor:
     """Return a tensor of ones. The arguments are those of `empty`."""
-    return _aten.ones(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.ones(_sizes(shape), dtype=dtype, device=device)
+    return made
 
 
 def full(
@@ -89,7 +92,8 @@ def full(
     Raises:
         InvalidValue: the dtype can't hold the number.
     """
-    return _aten.full(_sizes(shape), fill_value, dtype=dtype, device=device)
+    made: _core.Tensor = _aten.full(_sizes(shape), fill_value, dtype=dtype, device=device)
+    return made
 
 
 def arange(
@@ -110,7 +114,8 @@ def arange(
         dtype: the dtype; by default int64 for whole numbers, else float64.
         device: the device; the CPU by default.
     """
-    return _aten.arange(start, stop, step, dtype=dtype, device=device)
+    made: _core.Tensor = _aten.arange(start, stop, step, dtype=dtype, device=device)
+    return made
 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:

@@ -381,7 +381,7 @@ impl PyTensor {
     }
 
     /// The softmax along an axis: positive numbers that add up to 1.
-    #[pyo3(signature = (axis=-1))]
+    #[pyo3(signature = (axis=-1), text_signature = "($self, axis=-1)")]
     fn softmax<'py>(slf: &Bound<'py, Self>, axis: i64) -> PyResult<Any<'py>> {
         aten::SOFTMAX.call(slf.py(), (slf, axis))
     }
