@@ -25,7 +25,7 @@ class Namespace:
         if name.startswith("__"):
             raise AttributeError(name)
         qualified = f"{self._prefix}{name}"
-        packet = self._dispatcher._packet(qualified)
+        packet: Any = self._dispatcher._packet(qualified)
         if packet is None:
             # Words the error, with the nearest names.
             packet = self._dispatcher.get_op(qualified)

@@ -25,10 +25,11 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         object.clone()
     } else {
         let Ok(export) = object.getattr("__dlpack__") else {
-            return Err(pyo3::exceptions::PyTypeError::new_err(format!(
+            let message = format!(
                 "from_dlpack() takes an object with __dlpack__, or a capsule, not {}",
                 crate::foreign::describe_object(object)
-            )));
+            );
+            return Err(to_pyerr(object.py(), Error::new(ErrorKind::Binding, message)));
         };
         let options = PyDict::new(object.py());
         options.set_item("max_version", MAX_VERSION)?;

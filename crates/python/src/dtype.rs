@@ -1,18 +1,26 @@
 //! Dtypes and devices as Python objects.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
-
-use keyfold_core::{DType, Device};
-use pyo3::exceptions::PyTypeError;
+use keyfold_core::{DType, Device, Error, ErrorKind};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 
-use crate::errors::IntoPyResult;
+use crate::errors::{IntoPyResult, to_pyerr};
 
 /// An element type. Compares equal to its name and to NumPy's dtype of the same elements.
 #[pyclass(name = "DType", module = "keyfold", frozen)]
 pub(crate) struct PyDType(pub(crate) DType);
+
+/// The one object of each dtype that keyfold hands out.
+static OBJECTS: [PyOnceLock<Py<PyDType>>; DType::ALL.len()] =
+    [const { PyOnceLock::new() }; DType::ALL.len()];
+
+/// A dtype as its object, always the same one.
+pub(crate) fn object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyDType>> {
+    let place = DType::ALL.iter().position(|known| *known == dtype).unwrap_or(0);
+    let object = OBJECTS[place].get_or_try_init(py, || Py::new(py, PyDType(dtype)))?;
+    Ok(object.bind(py).clone())
+}
 
 /// A dtype from a `DType`, a name, NumPy's dtypes and scalar types, or Python's number types.
 pub(crate) fn dtype_from(given: &Bound<'_, PyAny>) -> PyResult<DType> {
@@ -43,10 +51,11 @@ pub(crate) fn dtype_from(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(name) = given.getattr("name").and_then(|name| name.extract::<String>()) {
         return name.parse::<DType>().py(py);
     }
-    Err(PyTypeError::new_err(format!(
+    let message = format!(
         "a dtype is given as keyfold's, NumPy's, or a name such as \"float32\", not {}",
         crate::foreign::describe_object(given)
-    )))
+    );
+    Err(to_pyerr(py, Error::new(ErrorKind::Binding, message)))
 }
 
 #[pymethods]
@@ -80,10 +89,9 @@ impl PyDType {
         dtype_from(other).is_ok_and(|other| other == self.0)
     }
 
-    fn __hash__(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.name().hash(&mut hasher);
-        hasher.finish()
+    /// The hash of the name, which the dtype is equal to.
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        PyString::new(py, self.0.name()).hash()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (&'static str,)) {
@@ -102,10 +110,13 @@ pub(crate) fn device_from(given: &Bound<'_, PyAny>) -> PyResult<Device> {
     }
     match given.cast::<PyString>() {
         Ok(name) => name.to_string_lossy().parse::<Device>().py(given.py()),
-        Err(_) => Err(PyTypeError::new_err(format!(
-            "a device is given as a keyfold.Device or a name such as \"cpu\" or \"cuda:1\", not {}",
-            crate::foreign::describe_object(given)
-        ))),
+        Err(_) => {
+            let message = format!(
+                "a device is given as a keyfold.Device or a name such as \"cpu\" or \"cuda:1\", not {}",
+                crate::foreign::describe_object(given)
+            );
+            Err(to_pyerr(given.py(), Error::new(ErrorKind::Binding, message)))
+        }
     }
 }
 
@@ -140,10 +151,9 @@ impl PyDevice {
         device_from(other).is_ok_and(|other| other == self.0)
     }
 
-    fn __hash__(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
-        hasher.finish()
+    /// The hash of the name, which the device is equal to.
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        PyString::new(py, &self.0.to_string()).hash()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (String,)) {

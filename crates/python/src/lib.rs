@@ -1,24 +1,29 @@
 //! The extension module `keyfold._core`: extract, release the GIL, call, wrap.
 //!
 //! - keys and sets: `keys`, `guards`
-//! - what counts as a tensor: `arrays`, `numpy_array`, `dlpack`, `tensor`, `dtype`
+//! - what counts as a tensor: `arrays`, `numpy_array`, `dlpack`, `dtype`
+//! - `keyfold.Tensor`: `tensor`, `tensor_ops`, `tensor_methods`, `indexing`, `exchange`, `text`,
+//!   and `aten`, the operators that they call
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
+mod aten;
 mod call;
 mod convert;
 mod dispatcher;
 mod dlpack;
 mod dtype;
 mod errors;
+mod exchange;
 mod explain;
 mod fastcalls;
 mod foreign;
 mod guards;
 mod handle;
+mod indexing;
 mod keys;
 mod native;
 mod nativekernel;
@@ -29,7 +34,10 @@ mod params;
 mod pykernel;
 mod results;
 mod tensor;
+mod tensor_methods;
+mod tensor_ops;
 mod testing;
+mod text;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 
@@ -42,6 +50,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::init(py);
     operator::init(py);
     module.add_class::<tensor::PyTensor>()?;
+    module.add_class::<indexing::PyTensorIterator>()?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    tensor_methods::add_dtypes(module)?;
+    module.add_function(wrap_pyfunction!(exchange::from_numpy, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::from_dlpack, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::_rebuild_tensor, module)?)?;
     module.add_class::<dtype::PyDType>()?;
     module.add_class::<dtype::PyDevice>()?;
     module.add_class::<keys::PyKey>()?;

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_tensor::{ExternalOps, ExternalOwner, Tensor};
 use numpy::npyffi::{self, NPY_TYPES, PY_ARRAY_API, PyArrayObject};
 use pyo3::ffi;
@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use smallvec::SmallVec;
 
 use crate::errors::{from_pyerr, to_pyerr};
+use crate::tensor::PyTensor;
 
 /// Object references held by tensors and given back on any thread.
 static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release };
@@ -264,10 +265,27 @@ pub(crate) fn from_tensor<'py>(
     type Numbers = SmallVec<[npyffi::npy_intp; 8]>;
     let mut sizes: Numbers = tensor.shape().iter().map(|n| *n as npyffi::npy_intp).collect();
     let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
+    // SAFETY: shape and strides stay inside the tensor's memory by its invariant, and the owner
+    // keeps that.
+    unsafe { new_array(tensor, number, &mut sizes, &mut strides, owner) }
+}
+
+/// An array over the memory of a tensor on the CPU, of sizes and strides in bytes.
+///
+/// # Safety
+/// What sizes and strides reach is inside the tensor's memory, and `owner` keeps it.
+unsafe fn new_array<'py>(
+    tensor: &Tensor,
+    number: c_int,
+    sizes: &mut [npyffi::npy_intp],
+    strides: &mut [npyffi::npy_intp],
+    owner: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = owner.py();
     let flags = if tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: NumPy's C API as documented: the new array borrows `data`, which `owner`, set as
-    // its base below, keeps alive; shape and strides stay inside it by `Tensor`'s invariant. The
-    // descriptor's reference is stolen by NewFromDescr, the owner's by SetBaseObject.
+    // its base below, keeps alive; the caller vouches for its extent. The descriptor's reference
+    // is stolen by NewFromDescr, the owner's by SetBaseObject.
     unsafe {
         let api = &PY_ARRAY_API;
         let descriptor = api.PyArray_DescrFromType(py, number);
@@ -275,7 +293,7 @@ pub(crate) fn from_tensor<'py>(
             py,
             array_type(py),
             descriptor,
-            tensor.ndim() as c_int,
+            sizes.len() as c_int,
             sizes.as_mut_ptr(),
             strides.as_mut_ptr(),
             tensor.raw_data_ptr().cast(),
@@ -287,6 +305,41 @@ pub(crate) fn from_tensor<'py>(
             return Err(PyErr::fetch(py));
         }
         Ok(array)
+    }
+}
+
+/// The memory of a contiguous tensor on the CPU as an array of bytes, which keeps the tensor.
+pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = &object.get().tensor;
+    let (mut sizes, mut strides) = ([tensor.nbytes() as npyffi::npy_intp], [1]);
+    let number = NPY_TYPES::NPY_UBYTE as c_int;
+    // SAFETY: a contiguous tensor has that many bytes from its first element on.
+    unsafe { new_array(tensor, number, &mut sizes, &mut strides, object.clone().into_any()) }
+}
+
+/// The bytes of an array as a tensor of another dtype, which keeps the array.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when there aren't as many bytes as the shape needs, [`ErrorKind::Value`]
+/// when they aren't aligned.
+pub(crate) fn reinterpret(bytes: &Bound<'_, PyAny>, dtype: DType, shape: Shape) -> Result<Tensor> {
+    let flat = view(bytes)?;
+    let needed = layout::numel(&shape, dtype.size())? * dtype.size();
+    if flat.dtype() != DType::U8 || !flat.is_contiguous() || flat.numel() != needed {
+        let message =
+            format!("{} bytes don't make {dtype}{shape:?}: {needed} would", flat.nbytes());
+        return Err(Error::new(ErrorKind::Shape, message));
+    }
+    let strides: Strides = layout::contiguous_strides(&shape);
+    let (first, read_only) = (flat.raw_data_ptr(), !flat.is_writable());
+    // SAFETY: the array keeps that many bytes, initialised, as was just checked; every pattern of
+    // bits is a value of every dtype (bools are read as bytes). The tensor is cloned, with a
+    // reference of its own to the array, while `bytes` still holds one.
+    unsafe {
+        let owner = borrowed_owner(bytes.as_ptr());
+        let borrowed =
+            Tensor::from_external(owner, first, shape, strides, dtype, Device::CPU, read_only)?;
+        Ok(borrowed.clone())
     }
 }
 

@@ -1,13 +1,25 @@
-//! `keyfold.Tensor`.
+//! `keyfold.Tensor`: what it is, and its data as Python's and NumPy's.
+//!
+//! Its arithmetic is in `tensor_ops`, its other methods in `tensor_methods`, `x[...]` in
+//! `indexing`, exchange and pickling in `exchange`, and its text in `text`.
 
+use keyfold_core::{DType, Error, ErrorKind, Scalar};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyTuple};
 
+use crate::dtype::{self, PyDType, PyDevice};
+use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
+use crate::keys::{PyKeySet, keyset_object};
 use crate::numpy_array;
 
 /// keyfold's own tensor: typed, strided memory with a device and dispatch keys.
-#[pyclass(name = "Tensor", module = "keyfold", frozen, weakref)]
+///
+/// Made by `keyfold.asarray`, `from_numpy`, `from_dlpack`, `zeros` and their like. It compares
+/// element by element and hashes by identity. Everything that computes goes through the operators
+/// in `keyfold.ops.aten`, so layers and keys of your own see it.
+#[pyclass(name = "Tensor", module = "keyfold", frozen, weakref, subclass)]
 pub(crate) struct PyTensor {
     pub(crate) tensor: Tensor,
 }
@@ -23,4 +35,278 @@ pub(crate) fn wrap(py: Python<'_>, mut tensor: Tensor) -> PyResult<Bound<'_, PyT
 pub(crate) fn into_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     let owner = wrap(py, tensor)?;
     numpy_array::from_tensor(py, &owner.get().tensor, owner.clone().into_any())
+}
+
+/// An exception of one of keyfold's kinds.
+pub(crate) fn error(py: Python<'_>, kind: ErrorKind, message: impl Into<String>) -> PyErr {
+    to_pyerr(py, Error::new(kind, message))
+}
+
+/// A number as Python's.
+pub(crate) fn scalar_to_py(py: Python<'_>, scalar: Scalar) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match scalar {
+        Scalar::Bool(flag) => PyBool::new(py, flag).to_owned().into_any(),
+        Scalar::Int(number) => number.into_pyobject(py)?.into_any(),
+        Scalar::UInt(number) => number.into_pyobject(py)?.into_any(),
+        Scalar::Float(number) => PyFloat::new(py, number).into_any(),
+        Scalar::Complex(c) => PyComplex::from_doubles(py, c.re, c.im).into_any(),
+    })
+}
+
+impl PyTensor {
+    /// The only element, for a conversion to the Python type that `wanted` names.
+    fn only(&self, py: Python<'_>, wanted: &str) -> PyResult<Scalar> {
+        let count = self.tensor.numel();
+        if count != 1 {
+            let shape = self.tensor.shape();
+            let message = format!(
+                "only a tensor with one element can become {wanted}; this one has {count}, in shape \
+                 {shape:?}"
+            );
+            return Err(error(py, ErrorKind::Value, message));
+        }
+        self.tensor.item().py(py)
+    }
+
+    /// A tensor whose memory may be handed out: one that requires grad may not, since gradients
+    /// would not follow.
+    pub(crate) fn check_shareable(&self, py: Python<'_>, how: &str) -> PyResult<()> {
+        if self.tensor.requires_grad() {
+            let message = format!(
+                "a tensor that requires grad can't be shared by {how}, since gradients wouldn't \
+                 follow; take tensor.detach() first"
+            );
+            return Err(error(py, ErrorKind::Exchange, message));
+        }
+        Ok(())
+    }
+}
+
+/// A NumPy array over the memory of a tensor object, which it keeps alive.
+pub(crate) fn numpy_view<'py>(slf: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
+    numpy_array::from_tensor(slf.py(), &slf.get().tensor, slf.clone().into_any())
+}
+
+#[pymethods]
+impl PyTensor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let message = "keyfold.Tensor isn't called; make a tensor with keyfold.asarray(data), \
+                       keyfold.zeros(shape), keyfold.from_numpy(array) or keyfold.from_dlpack(x)";
+        Err(error(_args.py(), ErrorKind::Binding, message))
+    }
+
+    /// Refuses subclasses: kernels see the exact class, and results would lose a subclass.
+    #[classmethod]
+    #[pyo3(signature = (**_kwargs))]
+    fn __init_subclass__(
+        cls: &Bound<'_, pyo3::types::PyType>,
+        _kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let name = cls.name()?;
+        let message = format!(
+            "{name} can't inherit from keyfold.Tensor; hold a tensor in a class of its own and \
+             announce that with keyfold.register_array_type({name}, keys)"
+        );
+        Err(error(cls.py(), ErrorKind::Binding, message))
+    }
+
+    /// The number of elements along each dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.tensor.shape().iter())
+    }
+
+    /// How far apart neighbours along each dimension are in memory, counted in elements.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.tensor.strides().iter())
+    }
+
+    /// The number of dimensions.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.tensor.ndim()
+    }
+
+    /// The number of elements.
+    #[getter]
+    fn size(&self) -> usize {
+        self.tensor.numel()
+    }
+
+    /// The number of elements, as `size`.
+    fn numel(&self) -> usize {
+        self.tensor.numel()
+    }
+
+    /// The type of the elements.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDType>> {
+        dtype::object(py, self.tensor.dtype())
+    }
+
+    /// Where the memory is.
+    #[getter]
+    fn device(&self) -> PyDevice {
+        PyDevice(self.tensor.device())
+    }
+
+    /// Where the first element is in the underlying memory, counted in elements.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.tensor.offset()
+    }
+
+    /// The bytes that the elements take: `size * itemsize`.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.tensor.nbytes()
+    }
+
+    /// Bytes per element.
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.tensor.dtype().size()
+    }
+
+    /// The address of the first element in its device's own address space; 0 without memory.
+    fn data_ptr(&self) -> usize {
+        self.tensor.raw_data_ptr().addr()
+    }
+
+    /// The keys that the tensor brings to a call.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyKeySet>> {
+        keyset_object(py, self.tensor.keys())
+    }
+
+    /// Whether the memory must not be written.
+    #[getter]
+    fn readonly(&self) -> bool {
+        !self.tensor.is_writable()
+    }
+
+    /// Whether calls with the tensor take the Autograd key in.
+    #[getter]
+    fn requires_grad(&self) -> bool {
+        self.tensor.requires_grad()
+    }
+
+    /// Sets `requires_grad`, for this tensor and not for its views, and gives the tensor back.
+    ///
+    /// Raises:
+    ///     DTypeError: the dtype is neither floating nor complex.
+    #[pyo3(signature = (requires_grad=true))]
+    fn requires_grad_<'py>(
+        slf: &Bound<'py, Self>,
+        requires_grad: bool,
+    ) -> PyResult<Bound<'py, Self>> {
+        slf.get().tensor.set_requires_grad(requires_grad).py(slf.py())?;
+        Ok(slf.clone())
+    }
+
+    /// The same memory as a tensor that doesn't require grad.
+    fn detach<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTensor>> {
+        wrap(py, self.tensor.detach())
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    fn is_contiguous(&self) -> bool {
+        self.tensor.is_contiguous()
+    }
+
+    /// A NumPy array over the same memory: nothing is copied, and read-only stays read-only.
+    ///
+    /// Raises:
+    ///     DeviceError: the tensor isn't on the CPU.
+    ///     DTypeError: NumPy has no such dtype (bfloat16).
+    ///     ExchangeError: the tensor requires grad.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().check_shareable(slf.py(), "numpy()")?;
+        numpy_view(slf)
+    }
+
+    /// The only element as a Python number.
+    ///
+    /// Raises:
+    ///     InvalidValue: there isn't exactly one element.
+    fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        scalar_to_py(py, self.only(py, "a Python number")?)
+    }
+
+    /// The elements as nested lists of Python numbers; a number for a tensor without dimensions.
+    fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        crate::text::host_values(py, &self.tensor)?.call_method0("tolist")
+    }
+
+    fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
+        match self.only(py, "a Python float")? {
+            Scalar::Complex(c) => {
+                let message =
+                    format!("the complex number {} can't become a float", Scalar::from(c));
+                Err(error(py, ErrorKind::DType, message))
+            }
+            number => Ok(number.as_f64()),
+        }
+    }
+
+    fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let number = self.only(py, "a Python int")?;
+        if let Scalar::Complex(_) = number {
+            let message = format!("the complex number {number} can't become an int");
+            return Err(error(py, ErrorKind::DType, message));
+        }
+        // Python truncates floats, of any size, and words the errors for infinities and NaN.
+        py.get_type::<pyo3::types::PyInt>().call1((scalar_to_py(py, number)?,))
+    }
+
+    fn __complex__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyComplex>> {
+        let number = self.only(py, "a Python complex")?.as_complex();
+        Ok(PyComplex::from_doubles(py, number.re, number.im))
+    }
+
+    fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = self.tensor.dtype();
+        if !dtype.is_integral() || dtype == DType::Bool || self.tensor.ndim() != 0 {
+            let message = format!(
+                "only a 0-dim tensor of whole numbers can be used as an index, not {dtype}{:?}",
+                self.tensor.shape()
+            );
+            return Err(error(py, ErrorKind::DType, message));
+        }
+        scalar_to_py(py, self.only(py, "an index")?)
+    }
+
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        let count = self.tensor.numel();
+        if count != 1 {
+            let message = format!(
+                "a tensor with {count} elements (shape {:?}) is neither true nor false; use \
+                 x.any() or x.all()",
+                self.tensor.shape()
+            );
+            return Err(error(py, ErrorKind::Value, message));
+        }
+        Ok(self.tensor.item().py(py)?.is_nonzero())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        match self.tensor.shape().first() {
+            Some(length) => Ok(*length),
+            None => Err(Python::attach(|py| {
+                error(py, ErrorKind::Binding, "a tensor without dimensions has no len()")
+            })),
+        }
+    }
+
+    fn __hash__(slf: &Bound<'_, Self>) -> usize {
+        // The low bits of an address are always zero.
+        slf.as_ptr().addr().rotate_right(4)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        crate::text::repr(py, &self.tensor)
+    }
 }

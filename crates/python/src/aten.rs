@@ -1,0 +1,114 @@
+//! The built-in operators, for what `keyfold.Tensor` does itself: its arithmetic, indexing and
+//! methods are calls of these like any other, so layers and user keys see them.
+
+use pyo3::call::PyCallArgs;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::errors::IntoPyResult;
+use crate::operator::{self, PyOperator};
+
+/// One overload of a built-in operator, looked up when it is first used.
+pub(crate) struct Aten {
+    name: &'static str,
+    object: PyOnceLock<Py<PyOperator>>,
+}
+
+impl Aten {
+    const fn new(name: &'static str) -> Self {
+        Aten { name, object: PyOnceLock::new() }
+    }
+
+    /// The operator's object. It is kept: an operator that was removed says so when called.
+    fn object<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyOperator>> {
+        let object = self.object.get_or_try_init(py, || {
+            let operator = keyfold::dispatcher().operator(self.name).py(py)?;
+            operator::object_of(py, &operator).map(Bound::unbind)
+        })?;
+        Ok(object.bind(py))
+    }
+
+    /// Calls the operator through the dispatcher.
+    pub(crate) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        args: impl PyCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.object(py)?.call1(args)
+    }
+
+    /// As [`Aten::call`], with keyword arguments.
+    pub(crate) fn call_with<'py>(
+        &self,
+        py: Python<'py>,
+        args: impl PyCallArgs<'py>,
+        kwargs: &Bound<'py, pyo3::types::PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.object(py)?.call(args, Some(kwargs))
+    }
+}
+
+/// An operator of two tensors, and its overload for a tensor and a number.
+pub(crate) struct Pair {
+    pub(crate) tensors: Aten,
+    pub(crate) number: Aten,
+}
+
+impl Pair {
+    const fn new(tensors: &'static str, number: &'static str) -> Self {
+        Pair { tensors: Aten::new(tensors), number: Aten::new(number) }
+    }
+}
+
+pub(crate) static ADD: Pair = Pair::new("aten::add", "aten::add.Scalar");
+pub(crate) static SUB: Pair = Pair::new("aten::sub", "aten::sub.Scalar");
+pub(crate) static MUL: Pair = Pair::new("aten::mul", "aten::mul.Scalar");
+pub(crate) static DIV: Pair = Pair::new("aten::div", "aten::div.Scalar");
+pub(crate) static RSUB: Aten = Aten::new("aten::rsub.Scalar");
+pub(crate) static RDIV: Aten = Aten::new("aten::rdiv.Scalar");
+pub(crate) static EQ: Pair = Pair::new("aten::eq", "aten::eq.Scalar");
+pub(crate) static NE: Pair = Pair::new("aten::ne", "aten::ne.Scalar");
+pub(crate) static LT: Pair = Pair::new("aten::lt", "aten::lt.Scalar");
+pub(crate) static LE: Pair = Pair::new("aten::le", "aten::le.Scalar");
+pub(crate) static GT: Pair = Pair::new("aten::gt", "aten::gt.Scalar");
+pub(crate) static GE: Pair = Pair::new("aten::ge", "aten::ge.Scalar");
+pub(crate) static MATMUL: Aten = Aten::new("aten::matmul");
+pub(crate) static NEG: Aten = Aten::new("aten::neg");
+pub(crate) static ABS: Aten = Aten::new("aten::abs");
+pub(crate) static LOGICAL_NOT: Aten = Aten::new("aten::logical_not");
+pub(crate) static EXP: Aten = Aten::new("aten::exp");
+pub(crate) static LOG: Aten = Aten::new("aten::log");
+pub(crate) static SQRT: Aten = Aten::new("aten::sqrt");
+pub(crate) static RELU: Aten = Aten::new("aten::relu");
+pub(crate) static SOFTMAX: Aten = Aten::new("aten::softmax");
+
+pub(crate) static SUM: Aten = Aten::new("aten::sum.dim");
+pub(crate) static SUM_ALL: Aten = Aten::new("aten::sum");
+pub(crate) static MEAN: Aten = Aten::new("aten::mean.dim");
+pub(crate) static MEAN_ALL: Aten = Aten::new("aten::mean");
+pub(crate) static AMAX: Aten = Aten::new("aten::amax");
+pub(crate) static AMIN: Aten = Aten::new("aten::amin");
+pub(crate) static ARGMAX: Aten = Aten::new("aten::argmax");
+pub(crate) static ARGMIN: Aten = Aten::new("aten::argmin");
+pub(crate) static ALL: Aten = Aten::new("aten::all");
+pub(crate) static ANY: Aten = Aten::new("aten::any");
+
+pub(crate) static RESHAPE: Aten = Aten::new("aten::reshape");
+pub(crate) static TRANSPOSE: Aten = Aten::new("aten::transpose");
+pub(crate) static PERMUTE: Aten = Aten::new("aten::permute");
+pub(crate) static UNSQUEEZE: Aten = Aten::new("aten::unsqueeze");
+pub(crate) static SQUEEZE: Aten = Aten::new("aten::squeeze.dim");
+pub(crate) static SQUEEZE_ALL: Aten = Aten::new("aten::squeeze");
+pub(crate) static EXPAND: Aten = Aten::new("aten::expand");
+pub(crate) static FLIP: Aten = Aten::new("aten::flip");
+pub(crate) static CONTIGUOUS: Aten = Aten::new("aten::contiguous");
+pub(crate) static CLONE: Aten = Aten::new("aten::clone");
+pub(crate) static TO: Aten = Aten::new("aten::to");
+pub(crate) static EMPTY: Aten = Aten::new("aten::empty");
+
+pub(crate) static SELECT: Aten = Aten::new("aten::select.int");
+pub(crate) static SLICE: Aten = Aten::new("aten::slice.Tensor");
+pub(crate) static INDEX: Aten = Aten::new("aten::index.Tensor");
+pub(crate) static INDEX_PUT: Aten = Aten::new("aten::index_put_");
+pub(crate) static COPY: Aten = Aten::new("aten::copy_");
+pub(crate) static FILL: Aten = Aten::new("aten::fill_.Scalar");

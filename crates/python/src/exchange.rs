@@ -1,0 +1,258 @@
+//! Tensors from and to other libraries, files and processes: NumPy, DLPack, pickle, copy.
+
+use keyfold_core::{Device, DeviceType, ErrorKind, Shape};
+use keyfold_tensor::{Tensor, dlpack as dl};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyTuple};
+
+use crate::arrays;
+use crate::aten;
+use crate::dlpack;
+use crate::dtype::{device_from, dtype_from};
+use crate::errors::IntoPyResult;
+use crate::foreign::describe_object;
+use crate::numpy_array;
+use crate::tensor::{PyTensor, error, numpy_view, wrap};
+
+type Any<'py> = Bound<'py, PyAny>;
+
+/// A tensor over a NumPy array's memory.
+///
+/// Nothing is copied: writes through one are seen by the other, the array lives as long as the
+/// tensor does, and a read-only array gives a read-only tensor.
+///
+/// Args:
+///     array: a `numpy.ndarray` of any shape and strides, negative ones and zeros included.
+///
+/// Raises:
+///     DTypeError: the dtype isn't supported, or its byte order isn't this machine's.
+///     InvalidValue: the elements aren't aligned, or a stride isn't a multiple of their size.
+///     BindingError: it is no NumPy array, or a masked one or a matrix.
+#[pyfunction]
+#[pyo3(signature = (array, /))]
+pub(crate) fn from_numpy<'py>(array: &Any<'py>) -> PyResult<Bound<'py, PyTensor>> {
+    let py = array.py();
+    if !numpy_array::is_array(array) {
+        let message = format!(
+            "from_numpy() takes a numpy.ndarray, not {}; keyfold.asarray takes lists and numbers",
+            describe_object(array)
+        );
+        return Err(error(py, ErrorKind::Binding, message));
+    }
+    let view = arrays::look(array).and_then(|_| numpy_array::view(array));
+    wrap(py, view.map_err(|error| error.at("from_numpy()")).py(py)?)
+}
+
+/// A tensor over the memory of any object with `__dlpack__`, or of a DLPack capsule.
+///
+/// Nothing is copied unless asked for; the exporter's memory lives as long as the tensor.
+///
+/// Args:
+///     x: the object. A capsule can be taken once.
+///     device: where the tensor shall be; where the memory is, by default.
+///     copy: whether the tensor gets memory of its own.
+///
+/// Raises:
+///     ExchangeError: a capsule that was used already, or a malformed one.
+///     DTypeError: the dtype isn't supported.
+///     BindingError: the object has no `__dlpack__`.
+#[pyfunction]
+#[pyo3(signature = (x, /, *, device=None, copy=None))]
+pub(crate) fn from_dlpack<'py>(
+    x: &Any<'py>,
+    device: Option<&Any<'py>>,
+    copy: Option<bool>,
+) -> PyResult<Any<'py>> {
+    let py = x.py();
+    let tensor = wrap(py, dlpack::import(x)?)?;
+    if let Some(device) = device {
+        let wanted = device_from(device)?;
+        let own = tensor.get().tensor.device();
+        if wanted != own {
+            let message = format!(
+                "from_dlpack() shares memory where it is, on {own}; take the tensor there with \
+                 to(\"{wanted}\") afterwards"
+            );
+            return Err(error(py, ErrorKind::Device, message));
+        }
+    }
+    match copy {
+        Some(true) => aten::CLONE.call(py, (tensor,)),
+        _ => Ok(tensor.into_any()),
+    }
+}
+
+/// A tensor out of what pickle kept. Not for calling.
+#[pyfunction]
+#[pyo3(signature = (data, dtype, shape, requires_grad, /))]
+pub(crate) fn _rebuild_tensor<'py>(
+    data: &Any<'py>,
+    dtype: &Any<'py>,
+    shape: Vec<usize>,
+    requires_grad: bool,
+) -> PyResult<Bound<'py, PyTensor>> {
+    let py = data.py();
+    let dtype = dtype_from(dtype)?;
+    let tensor = if data.is_none() {
+        Tensor::meta(&shape, dtype).py(py)?
+    } else if shape.contains(&0) {
+        Tensor::empty(&shape, dtype, Device::CPU).py(py)?
+    } else {
+        let numpy = py.import("numpy")?;
+        let bytes = numpy.call_method1("frombuffer", (data, "uint8"))?;
+        let shape = Shape::new(&shape).py(py)?;
+        match numpy_array::reinterpret(&bytes, dtype, shape.clone()) {
+            // A buffer that came from elsewhere may lie anywhere: a copy is aligned.
+            Err(failed) if failed.kind() == ErrorKind::Value => {
+                let bytes = bytes.call_method0("copy")?;
+                numpy_array::reinterpret(&bytes, dtype, shape).py(py)?
+            }
+            result => result.py(py)?,
+        }
+    };
+    tensor.set_requires_grad(requires_grad).py(py)?;
+    wrap(py, tensor)
+}
+
+#[pymethods]
+impl PyTensor {
+    /// A NumPy array of the elements: over the same memory unless dtype or copy ask for more.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Any<'py>>,
+        copy: Option<bool>,
+    ) -> PyResult<Any<'py>> {
+        let py = slf.py();
+        slf.get().check_shareable(py, "__array__()")?;
+        let view = numpy_view(slf)?;
+        if let Some(dtype) = dtype
+            && !view.getattr("dtype")?.eq(dtype)?
+        {
+            if copy == Some(false) {
+                let own = slf.get().tensor.dtype();
+                let message = format!("{own} elements can't be had as {dtype} without a copy");
+                return Err(error(py, ErrorKind::Value, message));
+            }
+            return view.call_method1("astype", (dtype,));
+        }
+        match copy {
+            Some(true) => view.call_method0("copy"),
+            _ => Ok(view),
+        }
+    }
+
+    /// A DLPack capsule over the tensor's memory (array API standard).
+    ///
+    /// Args:
+    ///     stream: None; the CPU has no streams.
+    ///     max_version: the newest version that the consumer reads; before 1.0 without it.
+    ///     dl_device: the device that the consumer wants, as the standard's pair of numbers.
+    ///     copy: True for a copy; False or None share the memory.
+    ///
+    /// Raises:
+    ///     ExchangeError: the tensor is on meta, requires grad, or is on another device; it is
+    ///         read-only and the consumer is older than 1.0.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Any<'py>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Any<'py>> {
+        let py = slf.py();
+        let refuse = |message: String| Err(error(py, ErrorKind::Exchange, message));
+        let device = slf.get().tensor.device();
+        if let Some(stream) = stream.filter(|_| device.kind() == DeviceType::CPU) {
+            return refuse(format!("the CPU has no streams: stream must be None, not {stream}"));
+        }
+        let own = Self::__dlpack_device__(slf)?;
+        if let Some(wanted) = dl_device.filter(|wanted| *wanted != own) {
+            return refuse(format!(
+                "the tensor is on DLPack device {own:?} and can't be exported to {wanted:?}; move \
+                 it first"
+            ));
+        }
+        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        if copy == Some(true) {
+            let copied = aten::CLONE.call(py, (slf,))?;
+            let copied = copied.cast_into::<PyTensor>()?;
+            return dlpack::export(py, &copied.get().tensor, versioned, true);
+        }
+        dlpack::export(py, &slf.get().tensor, versioned, false)
+    }
+
+    /// The DLPack device type and index.
+    fn __dlpack_device__(slf: &Bound<'_, Self>) -> PyResult<(i32, i32)> {
+        let device = dl::device_to_dl(slf.get().tensor.device()).py(slf.py())?;
+        Ok((device.device_type, device.device_id))
+    }
+
+    /// The module with the functions of the array API standard: `keyfold`.
+    #[pyo3(signature = (*, api_version=None))]
+    fn __array_namespace__<'py>(
+        slf: &Bound<'py, Self>,
+        api_version: Option<&str>,
+    ) -> PyResult<Bound<'py, PyModule>> {
+        const KNOWN: [&str; 4] = ["2021.12", "2022.12", "2023.12", "2024.12"];
+        if let Some(version) = api_version.filter(|version| !KNOWN.contains(version)) {
+            let message = format!(
+                "version {version:?} of the array API isn't known; known are {}",
+                KNOWN.join(", ")
+            );
+            return Err(error(slf.py(), ErrorKind::Value, message));
+        }
+        slf.py().import("keyfold")
+    }
+
+    /// A copy with memory of its own, as NumPy's arrays do.
+    fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        let copy = aten::CLONE.call(slf.py(), (slf,))?;
+        if let Ok(copy) = copy.cast::<PyTensor>() {
+            let requires_grad = slf.get().tensor.requires_grad();
+            copy.get().tensor.set_requires_grad(requires_grad).py(slf.py())?;
+        }
+        Ok(copy)
+    }
+
+    fn __deepcopy__<'py>(slf: &Bound<'py, Self>, _memo: &Any<'py>) -> PyResult<Any<'py>> {
+        Self::__copy__(slf)
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        Self::__reduce_ex__(slf, 4)
+    }
+
+    /// What pickle keeps. From protocol 5 on the elements can go out of band, without a copy.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyTuple>> {
+        let py = slf.py();
+        let tensor = &slf.get().tensor;
+        let data = match tensor.device().kind() {
+            DeviceType::META => py.None().into_bound(py),
+            DeviceType::CPU => {
+                // Not through the operators: pickling is no computation for a layer to see.
+                let plain = wrap(py, tensor.contiguous().py(py)?)?;
+                let bytes = numpy_array::bytes_of(&plain)?;
+                let read_only = !tensor.is_writable();
+                if protocol >= 5 {
+                    py.import("pickle")?.getattr("PickleBuffer")?.call1((bytes,))?
+                } else if read_only {
+                    py.get_type::<PyBytes>().call1((bytes,))?
+                } else {
+                    py.get_type::<PyByteArray>().call1((bytes,))?
+                }
+            }
+            _ => {
+                let device = tensor.device();
+                let message =
+                    format!("a tensor on {device} can't be pickled; move it to cpu first");
+                return Err(error(py, ErrorKind::NotSupported, message));
+            }
+        };
+        let rebuild = py.import("keyfold._core")?.getattr("_rebuild_tensor")?;
+        let shape = PyTuple::new(py, tensor.shape().iter())?;
+        let args = (data, tensor.dtype().name(), shape, tensor.requires_grad());
+        (rebuild, args).into_pyobject(py)
+    }
+}

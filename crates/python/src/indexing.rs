@@ -1,0 +1,316 @@
+//! `x[...]`: whole numbers, slices, `...`, `None`, masks and arrays of positions, as in NumPy.
+//!
+//! Whole numbers and slices give views, one operator call each; masks and arrays of positions give
+//! copies, by `aten::index`. Assignment writes through the same views.
+
+use keyfold_core::{DType, ErrorKind};
+use keyfold_dispatch::Value as _;
+use keyfold_dispatch::schema::Type;
+use keyfold_tensor::Tensor;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
+
+use crate::arrays;
+use crate::aten;
+use crate::convert;
+use crate::dtype;
+use crate::errors::IntoPyResult;
+use crate::numpy_array;
+use crate::tensor::{PyTensor, error, wrap};
+use crate::tensor_ops::{Operand, operand};
+
+type Any<'py> = Bound<'py, PyAny>;
+
+/// One entry of an index.
+enum Part<'py> {
+    /// A position, counted from the end where it is negative.
+    Place(i64),
+    Slice(Bound<'py, PySlice>),
+    NewAxis,
+    Ellipsis,
+    /// `True` takes everything in a new dimension, `False` nothing.
+    Flag(bool),
+    /// A mask or positions, and how many dimensions it indexes.
+    Array(Any<'py>, usize),
+}
+
+impl Part<'_> {
+    /// The dimensions of the tensor that it indexes.
+    fn takes(&self) -> usize {
+        match self {
+            Part::Place(_) | Part::Slice(_) => 1,
+            Part::Array(_, dims) => *dims,
+            Part::NewAxis | Part::Ellipsis | Part::Flag(_) => 0,
+        }
+    }
+}
+
+fn parse<'py>(given: &Any<'py>) -> PyResult<Part<'py>> {
+    let py = given.py();
+    if given.is_none() {
+        return Ok(Part::NewAxis);
+    }
+    if given.is_instance_of::<PyEllipsis>() {
+        return Ok(Part::Ellipsis);
+    }
+    if let Ok(slice) = given.cast::<PySlice>() {
+        return Ok(Part::Slice(slice.clone()));
+    }
+    if let Ok(flag) = given.cast::<PyBool>() {
+        return Ok(Part::Flag(flag.is_true()));
+    }
+    if given.is_instance_of::<PyInt>() {
+        return place(given).map(Part::Place);
+    }
+    if given.is_instance_of::<PyList>() {
+        let array = numpy_array::as_array(given).py(py)?;
+        // NumPy makes floats out of nothing.
+        let empty: usize = array.getattr("size")?.extract()?;
+        return parse_array(&if empty == 0 {
+            array.call_method1("astype", ("int64",))?
+        } else {
+            array
+        });
+    }
+    if arrays::look(given).py(py)?.is_some() {
+        return parse_array(given);
+    }
+    if given.hasattr("__index__")? {
+        return place(given).map(Part::Place);
+    }
+    let message = format!(
+        "a tensor is indexed by whole numbers, slices, ..., None, masks and arrays of whole numbers, \
+         not by {}",
+        crate::foreign::describe_object(given)
+    );
+    Err(error(py, ErrorKind::Binding, message))
+}
+
+fn place(given: &Any<'_>) -> PyResult<i64> {
+    given.extract::<i64>().map_err(|raised| {
+        if raised.is_instance_of::<pyo3::exceptions::PyOverflowError>(given.py()) {
+            return error(given.py(), ErrorKind::Index, format!("index {given} is out of range"));
+        }
+        raised
+    })
+}
+
+fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
+    let py = array.py();
+    let view = arrays::view(array).py(py)?;
+    let dtype = view.dtype();
+    if dtype != DType::Bool && !dtype.is_integral() {
+        let message = format!(
+            "an array that indexes must be of whole numbers or bools, not {dtype}; convert it, or \
+             compare for a mask"
+        );
+        return Err(error(py, ErrorKind::DType, message));
+    }
+    match (view.ndim(), dtype) {
+        (0, DType::Bool) => Ok(Part::Flag(view.item().py(py)?.is_nonzero())),
+        (0, _) => match view.item().py(py)?.as_i64() {
+            Some(number) => Ok(Part::Place(number)),
+            None => Err(error(py, ErrorKind::Index, format!("index {array} is out of range"))),
+        },
+        (ndim, DType::Bool) => Ok(Part::Array(array.clone(), ndim)),
+        (_, DType::I64) => Ok(Part::Array(array.clone(), 1)),
+        _ => {
+            let positions = aten::TO.call(py, (array, dtype::object(py, DType::I64)?))?;
+            Ok(Part::Array(positions, 1))
+        }
+    }
+}
+
+/// A bound of a slice; one beyond 64 bits is as good as the end.
+fn bound(given: Any<'_>) -> PyResult<Option<i64>> {
+    if given.is_none() {
+        return Ok(None);
+    }
+    match given.extract::<i64>() {
+        Ok(number) => Ok(Some(number)),
+        Err(raised) if raised.is_instance_of::<pyo3::exceptions::PyOverflowError>(given.py()) => {
+            Ok(Some(if given.lt(0)? { i64::MIN + 1 } else { i64::MAX }))
+        }
+        Err(_) => {
+            let message = format!(
+                "a slice is bounded by whole numbers or None, not {}",
+                crate::foreign::describe_object(&given)
+            );
+            Err(error(given.py(), ErrorKind::Binding, message))
+        }
+    }
+}
+
+/// What an index comes to: a view, and what is picked out of it.
+struct Found<'py> {
+    view: Any<'py>,
+    /// An entry for each dimension, `None` for all of it; `None` where there are no arrays.
+    picks: Option<Bound<'py, PyList>>,
+}
+
+fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'py>> {
+    let py = tensor.py();
+    let parts = match key.cast::<PyTuple>() {
+        Ok(keys) => keys.iter().map(|key| parse(&key)).collect::<PyResult<Vec<_>>>()?,
+        Err(_) => vec![parse(key)?],
+    };
+    let ndim = tensor.get().tensor.ndim();
+    let taken: usize = parts.iter().map(Part::takes).sum();
+    let refuse = |message: String| Err(error(py, ErrorKind::Index, message));
+    let Some(rest) = ndim.checked_sub(taken) else {
+        let shape = tensor.get().tensor.shape();
+        return refuse(format!(
+            "{taken} indices are too many for shape {shape:?}, which has {ndim} dimensions"
+        ));
+    };
+    if parts.iter().filter(|part| matches!(part, Part::Ellipsis)).count() > 1 {
+        return refuse("an index can have one ... only".to_owned());
+    }
+    let has_arrays = parts.iter().any(|part| matches!(part, Part::Array(..)));
+    if has_arrays && parts.iter().any(|part| matches!(part, Part::Flag(_))) {
+        return refuse("True and False can't stand beside arrays in an index".to_owned());
+    }
+    let mut view = tensor.clone().into_any();
+    let picks = PyList::empty(py);
+    let mut dim = 0;
+    for part in parts {
+        match part {
+            // Beside arrays a whole number counts as one, as in NumPy.
+            Part::Place(place) if has_arrays => {
+                let place = Tensor::from_vec(vec![place], &[]).py(py)?;
+                picks.append(wrap(py, place)?)?;
+                dim += 1;
+            }
+            Part::Place(place) => view = aten::SELECT.call(py, (view, dim, place))?,
+            Part::Slice(slice) => {
+                let [start, stop, step] =
+                    ["start", "stop", "step"].map(|name| slice.getattr(name).and_then(bound));
+                let (start, stop, step) = (start?, stop?, step?.unwrap_or(1));
+                if step == 0 {
+                    return Err(error(py, ErrorKind::Value, "the step of a slice can't be zero"));
+                }
+                if start.is_some() || stop.is_some() || step != 1 {
+                    view = aten::SLICE.call(py, (view, dim, start, stop, step))?;
+                }
+                picks.append(py.None())?;
+                dim += 1;
+            }
+            Part::NewAxis => {
+                view = aten::UNSQUEEZE.call(py, (view, dim))?;
+                picks.append(py.None())?;
+                dim += 1;
+            }
+            Part::Flag(flag) => {
+                view = aten::UNSQUEEZE.call(py, (view, dim))?;
+                if !flag {
+                    view = aten::SLICE.call(py, (view, dim, 0, 0))?;
+                }
+                dim += 1;
+            }
+            Part::Ellipsis => {
+                for _ in 0..rest {
+                    picks.append(py.None())?;
+                }
+                dim += rest;
+            }
+            Part::Array(array, takes) => {
+                picks.append(array)?;
+                dim += takes;
+            }
+        }
+    }
+    Ok(Found { view, picks: has_arrays.then_some(picks) })
+}
+
+/// What is assigned, as something that counts as a tensor.
+fn assigned<'py>(view: &Any<'py>, value: &Any<'py>) -> PyResult<Any<'py>> {
+    let py = value.py();
+    match operand(value) {
+        Operand::Array => Ok(value.clone()),
+        Operand::Other => numpy_array::as_array(value).py(py),
+        Operand::Number => {
+            let dtype = arrays::view(view).py(py)?.dtype();
+            let number = convert::value_from(value, &Type::Scalar).py(py)?;
+            let number = number.as_ref().and_then(|number| number.as_ref().scalar());
+            let Some(number) = number else {
+                let message = format!("{value} can't be written into a tensor of {dtype}");
+                return Err(error(py, ErrorKind::DType, message));
+            };
+            Ok(wrap(py, Tensor::from_scalar(number, dtype).py(py)?)?.into_any())
+        }
+    }
+}
+
+/// Goes through a tensor along its first dimension.
+#[pyclass(name = "TensorIterator", module = "keyfold")]
+pub(crate) struct PyTensorIterator {
+    tensor: Py<PyTensor>,
+    next: usize,
+}
+
+#[pymethods]
+impl PyTensorIterator {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Any<'py>>> {
+        let tensor = self.tensor.bind(py);
+        if self.next >= tensor.get().tensor.shape().first().copied().unwrap_or(0) {
+            return Ok(None);
+        }
+        let item = aten::SELECT.call(py, (tensor, 0, self.next))?;
+        self.next += 1;
+        Ok(Some(item))
+    }
+
+    fn __length_hint__(&self, py: Python<'_>) -> usize {
+        let length = self.tensor.bind(py).get().tensor.shape().first().copied();
+        length.unwrap_or(0).saturating_sub(self.next)
+    }
+}
+
+#[pymethods]
+impl PyTensor {
+    /// Elements picked by whole numbers and slices (a view), or by masks and arrays (a copy).
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Any<'py>) -> PyResult<Any<'py>> {
+        let Found { view, picks } = find(slf, key)?;
+        match picks {
+            Some(picks) => aten::INDEX.call(slf.py(), (view, picks)),
+            // `x[...]` is another tensor on the same memory, as each other index.
+            None if view.is(slf) => Ok(wrap(slf.py(), slf.get().tensor.clone())?.into_any()),
+            None => Ok(view),
+        }
+    }
+
+    /// Writes into the elements that the index picks; of a place picked twice the last one stays.
+    fn __setitem__<'py>(slf: &Bound<'py, Self>, key: &Any<'py>, value: &Any<'py>) -> PyResult<()> {
+        let py = slf.py();
+        slf.get().tensor.check_writable().py(py)?;
+        let Found { view, picks } = find(slf, key)?;
+        let result = match picks {
+            Some(picks) => aten::INDEX_PUT.call(py, (&view, picks, assigned(&view, value)?)),
+            None if operand(value) == Operand::Number => aten::FILL.call(py, (view, value)),
+            None => aten::COPY.call(py, (&view, assigned(&view, value)?)),
+        };
+        result.map(drop)
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTensorIterator>> {
+        if slf.get().tensor.ndim() == 0 {
+            let message = "a tensor without dimensions can't be iterated over";
+            return Err(error(slf.py(), ErrorKind::Binding, message));
+        }
+        Bound::new(slf.py(), PyTensorIterator { tensor: slf.clone().unbind(), next: 0 })
+    }
+
+    fn __contains__<'py>(slf: &Bound<'py, Self>, value: &Any<'py>) -> PyResult<bool> {
+        let py = slf.py();
+        let equal = match operand(value) {
+            Operand::Array => aten::EQ.tensors.call(py, (slf, value))?,
+            Operand::Number => aten::EQ.number.call(py, (slf, value))?,
+            Operand::Other => return Ok(false),
+        };
+        aten::ANY.call(py, (equal,))?.is_truthy()
+    }
+}

@@ -1,0 +1,422 @@
+//! The methods of `keyfold.Tensor` that compute or change the shape: calls of built-in operators.
+
+use keyfold_core::{Device, DeviceType, ErrorKind};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
+
+use crate::aten::{self, Aten};
+use crate::dtype::{self, PyDType, PyDevice, device_from, dtype_from};
+use crate::tensor::{PyTensor, error};
+
+type Any<'py> = Bound<'py, PyAny>;
+
+/// `f(2, 3)` and `f((2, 3))` alike.
+fn unpacked<'py>(args: &Bound<'py, PyTuple>) -> PyResult<Any<'py>> {
+    if args.len() == 1 {
+        let only = args.get_item(0)?;
+        if only.is_instance_of::<PyTuple>() || only.is_instance_of::<PyList>() {
+            return Ok(only);
+        }
+    }
+    Ok(args.clone().into_any())
+}
+
+/// One axis as a list of axes.
+fn axes<'py>(axis: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
+    let Some(axis) = axis else { return Ok(None) };
+    if axis.is_instance_of::<PyTuple>() || axis.is_instance_of::<PyList>() {
+        return Ok(Some(axis.clone()));
+    }
+    Ok(Some(PyTuple::new(axis.py(), [axis])?.into_any()))
+}
+
+/// A reduction along axes, or of all elements.
+fn reduced<'py>(
+    slf: &Bound<'py, PyTensor>,
+    op: &Aten,
+    axis: Option<&Any<'py>>,
+    keepdims: bool,
+) -> PyResult<Any<'py>> {
+    op.call(slf.py(), (slf, axes(axis)?, keepdims))
+}
+
+/// A reduction with a dtype of its own; `all` is the overload that reduces all elements.
+fn reduced_as<'py>(
+    slf: &Bound<'py, PyTensor>,
+    (all, along): (&Aten, &Aten),
+    axis: Option<&Any<'py>>,
+    keepdims: bool,
+    dtype: Option<&Any<'py>>,
+) -> PyResult<Any<'py>> {
+    let py = slf.py();
+    let options = PyDict::new(py);
+    if let Some(dtype) = dtype {
+        options.set_item("dtype", dtype)?;
+    }
+    if axis.is_none() && !keepdims {
+        return all.call_with(py, (slf,), &options);
+    }
+    along.call_with(py, (slf, axes(axis)?, keepdims), &options)
+}
+
+/// What `to` is asked for: a dtype or a device.
+enum Target {
+    DType(keyfold_core::DType),
+    Device(Device),
+}
+
+impl Target {
+    fn from(given: &Any<'_>) -> PyResult<Target> {
+        if given.is_instance_of::<PyDevice>() {
+            return device_from(given).map(Target::Device);
+        }
+        if given.is_instance_of::<PyString>() {
+            if let Ok(device) = device_from(given) {
+                return Ok(Target::Device(device));
+            }
+            return match dtype_from(given) {
+                Ok(dtype) => Ok(Target::DType(dtype)),
+                Err(_) => {
+                    let message = format!(
+                        "{} is no dtype, such as \"float32\", and no device; devices are {}",
+                        given.repr()?,
+                        DeviceType::all_names().join(", ")
+                    );
+                    Err(error(given.py(), ErrorKind::Value, message))
+                }
+            };
+        }
+        dtype_from(given).map(Target::DType)
+    }
+}
+
+/// The tensor on another device. Only meta, which needs no data, can be reached from anywhere.
+fn moved<'py>(tensor: &Bound<'py, PyTensor>, device: Device) -> PyResult<Any<'py>> {
+    let py = tensor.py();
+    let own = tensor.get().tensor.device();
+    if device == own {
+        return Ok(tensor.clone().into_any());
+    }
+    if device.kind() == DeviceType::META {
+        let options = PyDict::new(py);
+        options.set_item("dtype", dtype::object(py, tensor.get().tensor.dtype())?)?;
+        options.set_item("device", Bound::new(py, PyDevice(device))?)?;
+        return aten::EMPTY.call_with(py, (tensor.getattr("shape")?,), &options);
+    }
+    let (kind, message) = match own.kind() {
+        DeviceType::META => (
+            ErrorKind::Device,
+            format!("a tensor on meta has no data to bring to {device}; make one with zeros()"),
+        ),
+        _ => (ErrorKind::NotSupported, format!("there is no copy from {own} to {device}")),
+    };
+    Err(error(py, kind, message))
+}
+
+#[pymethods]
+impl PyTensor {
+    /// The tensor with its two dimensions swapped: a view.
+    ///
+    /// Raises:
+    ///     ShapeError: it hasn't two dimensions. `mT` swaps the last two of more.
+    #[getter(T)]
+    fn transposed<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        let ndim = slf.get().tensor.ndim();
+        if ndim != 2 {
+            let message = format!(
+                ".T is for 2 dimensions, and the tensor has {ndim}; use .mT for the last two, or \
+                 permute(...)"
+            );
+            return Err(error(slf.py(), ErrorKind::Shape, message));
+        }
+        aten::TRANSPOSE.call(slf.py(), (slf, 0, 1))
+    }
+
+    /// The tensor with its last two dimensions swapped: a view.
+    ///
+    /// Raises:
+    ///     ShapeError: it has fewer than two dimensions.
+    #[getter(mT)]
+    fn matrix_transposed<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        let ndim = slf.get().tensor.ndim();
+        if ndim < 2 {
+            let message = format!(".mT is for 2 dimensions and more, and the tensor has {ndim}");
+            return Err(error(slf.py(), ErrorKind::Shape, message));
+        }
+        aten::TRANSPOSE.call(slf.py(), (slf, -2, -1))
+    }
+
+    /// The elements in another shape: a view where the strides allow it, else a copy.
+    ///
+    /// Args:
+    ///     shape: the sizes, as one tuple or one by one; one of them may be -1, for what is left.
+    #[pyo3(signature = (*shape))]
+    fn reshape<'py>(slf: &Bound<'py, Self>, shape: &Bound<'py, PyTuple>) -> PyResult<Any<'py>> {
+        aten::RESHAPE.call(slf.py(), (slf, unpacked(shape)?))
+    }
+
+    /// The tensor with two dimensions swapped: a view.
+    fn transpose<'py>(
+        slf: &Bound<'py, Self>,
+        dim0: &Any<'py>,
+        dim1: &Any<'py>,
+    ) -> PyResult<Any<'py>> {
+        aten::TRANSPOSE.call(slf.py(), (slf, dim0, dim1))
+    }
+
+    /// The tensor with its dimensions in another order: a view.
+    ///
+    /// Args:
+    ///     dims: which dimension comes at each place, as one tuple or one by one.
+    #[pyo3(signature = (*dims))]
+    fn permute<'py>(slf: &Bound<'py, Self>, dims: &Bound<'py, PyTuple>) -> PyResult<Any<'py>> {
+        aten::PERMUTE.call(slf.py(), (slf, unpacked(dims)?))
+    }
+
+    /// The tensor with a dimension of size 1 more, at `axis`: a view.
+    fn unsqueeze<'py>(slf: &Bound<'py, Self>, axis: &Any<'py>) -> PyResult<Any<'py>> {
+        aten::UNSQUEEZE.call(slf.py(), (slf, axis))
+    }
+
+    /// The tensor without a dimension of size 1, or without all of them: a view.
+    #[pyo3(signature = (axis=None))]
+    fn squeeze<'py>(slf: &Bound<'py, Self>, axis: Option<&Any<'py>>) -> PyResult<Any<'py>> {
+        match axis {
+            Some(axis) => aten::SQUEEZE.call(slf.py(), (slf, axis)),
+            None => aten::SQUEEZE_ALL.call(slf.py(), (slf,)),
+        }
+    }
+
+    /// The tensor repeated along dimensions of size 1 and new leading ones: a view with stride 0.
+    ///
+    /// Args:
+    ///     sizes: the sizes, as one tuple or one by one; -1 keeps a dimension as it is.
+    #[pyo3(signature = (*sizes))]
+    fn expand<'py>(slf: &Bound<'py, Self>, sizes: &Bound<'py, PyTuple>) -> PyResult<Any<'py>> {
+        aten::EXPAND.call(slf.py(), (slf, unpacked(sizes)?))
+    }
+
+    /// As `expand`.
+    #[pyo3(signature = (*shape))]
+    fn broadcast_to<'py>(
+        slf: &Bound<'py, Self>,
+        shape: &Bound<'py, PyTuple>,
+    ) -> PyResult<Any<'py>> {
+        aten::EXPAND.call(slf.py(), (slf, unpacked(shape)?))
+    }
+
+    /// The tensor in reverse order along some axes, or along all: a view.
+    #[pyo3(signature = (axis=None))]
+    fn flip<'py>(slf: &Bound<'py, Self>, axis: Option<&Any<'py>>) -> PyResult<Any<'py>> {
+        let axes = match axes(axis)? {
+            Some(axes) => axes,
+            None => PyTuple::new(slf.py(), 0..slf.get().tensor.ndim())?.into_any(),
+        };
+        aten::FLIP.call(slf.py(), (slf, axes))
+    }
+
+    /// The elements in row-major order without gaps: the same memory if they lie so, else a copy.
+    fn contiguous<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::CONTIGUOUS.call(slf.py(), (slf,))
+    }
+
+    /// A copy, in memory of its own.
+    fn clone<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::CLONE.call(slf.py(), (slf,))
+    }
+
+    /// The tensor as another dtype, or on another device; itself if it is so already.
+    ///
+    /// Args:
+    ///     target: a dtype or a device, as an object or by name.
+    ///     dtype: the dtype, where both are given.
+    ///     device: the device, where both are given.
+    ///     copy: whether the result is always a copy.
+    ///
+    /// Raises:
+    ///     NotSupported: there is no way from the tensor's device to that one.
+    ///     DeviceError: the tensor is on meta and has no data.
+    #[pyo3(signature = (target=None, *, dtype=None, device=None, copy=false))]
+    fn to<'py>(
+        slf: &Bound<'py, Self>,
+        target: Option<&Any<'py>>,
+        dtype: Option<&Any<'py>>,
+        device: Option<&Any<'py>>,
+        copy: bool,
+    ) -> PyResult<Any<'py>> {
+        let py = slf.py();
+        let mut wanted = (dtype.map(dtype_from).transpose()?, device.map(device_from).transpose()?);
+        match target.map(Target::from).transpose()? {
+            Some(Target::DType(given)) if wanted.0.is_none() => wanted.0 = Some(given),
+            Some(Target::Device(given)) if wanted.1.is_none() => wanted.1 = Some(given),
+            Some(_) => {
+                let message = "to() was given the dtype or the device twice";
+                return Err(error(py, ErrorKind::Binding, message));
+            }
+            None => {}
+        }
+        let mut result = slf.clone().into_any();
+        if let Some(dtype) = wanted.0.filter(|dtype| *dtype != slf.get().tensor.dtype()) {
+            result = aten::TO.call(py, (slf, dtype::object(py, dtype)?))?;
+        }
+        if let (Some(device), Ok(tensor)) = (wanted.1, result.cast::<PyTensor>()) {
+            result = moved(tensor, device)?;
+        }
+        if copy && result.is(slf) {
+            return aten::CLONE.call(py, (slf,));
+        }
+        Ok(result)
+    }
+
+    /// As `to`, the array API standard's name for devices.
+    #[pyo3(signature = (device, /, *, stream=None))]
+    fn to_device<'py>(
+        slf: &Bound<'py, Self>,
+        device: &Any<'py>,
+        stream: Option<&Any<'py>>,
+    ) -> PyResult<Any<'py>> {
+        let device = device_from(device)?;
+        if let Some(stream) = stream {
+            let message = format!("{device} has no streams; leave stream={} out", stream.repr()?);
+            return Err(error(slf.py(), ErrorKind::NotSupported, message));
+        }
+        moved(slf, device)
+    }
+
+    /// Writes a tensor's elements, converted and broadcast, into this one's memory.
+    ///
+    /// Raises:
+    ///     ReadOnlyError: the memory must not be written.
+    ///     DTypeError: the kind of the elements would get lost.
+    ///     ShapeError: the shape doesn't broadcast to this one's.
+    fn copy_<'py>(slf: &Bound<'py, Self>, src: &Any<'py>) -> PyResult<Any<'py>> {
+        aten::COPY.call(slf.py(), (slf, src))
+    }
+
+    /// Writes one number everywhere.
+    fn fill_<'py>(slf: &Bound<'py, Self>, value: &Any<'py>) -> PyResult<Any<'py>> {
+        aten::FILL.call(slf.py(), (slf, value))
+    }
+
+    /// The sum of all elements, or along axes. Whole numbers and bools add up to int64.
+    #[pyo3(signature = (axis=None, *, keepdims=false, dtype=None))]
+    fn sum<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+        dtype: Option<&Any<'py>>,
+    ) -> PyResult<Any<'py>> {
+        reduced_as(slf, (&aten::SUM_ALL, &aten::SUM), axis, keepdims, dtype)
+    }
+
+    /// The mean of all elements, or along axes. Whole numbers and bools give float64.
+    #[pyo3(signature = (axis=None, *, keepdims=false, dtype=None))]
+    fn mean<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+        dtype: Option<&Any<'py>>,
+    ) -> PyResult<Any<'py>> {
+        reduced_as(slf, (&aten::MEAN_ALL, &aten::MEAN), axis, keepdims, dtype)
+    }
+
+    /// The greatest element, or the greatest along axes. NaN goes through.
+    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    fn max<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+    ) -> PyResult<Any<'py>> {
+        reduced(slf, &aten::AMAX, axis, keepdims)
+    }
+
+    /// The least element, or the least along axes. NaN goes through.
+    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    fn min<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+    ) -> PyResult<Any<'py>> {
+        reduced(slf, &aten::AMIN, axis, keepdims)
+    }
+
+    /// Where the greatest element is along an axis, or in the flattened tensor: the first of several.
+    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    fn argmax<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Bound<'py, PyInt>>,
+        keepdims: bool,
+    ) -> PyResult<Any<'py>> {
+        aten::ARGMAX.call(slf.py(), (slf, axis, keepdims))
+    }
+
+    /// Where the least element is along an axis, or in the flattened tensor: the first of several.
+    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    fn argmin<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Bound<'py, PyInt>>,
+        keepdims: bool,
+    ) -> PyResult<Any<'py>> {
+        aten::ARGMIN.call(slf.py(), (slf, axis, keepdims))
+    }
+
+    /// Whether all elements, or all along axes, are true or nonzero.
+    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    fn all<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+    ) -> PyResult<Any<'py>> {
+        reduced(slf, &aten::ALL, axis, keepdims)
+    }
+
+    /// Whether any element, or any along axes, is true or nonzero.
+    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    fn any<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+    ) -> PyResult<Any<'py>> {
+        reduced(slf, &aten::ANY, axis, keepdims)
+    }
+
+    /// The softmax along an axis: positive numbers that add up to 1.
+    #[pyo3(signature = (axis=-1), text_signature = "($self, axis=-1)")]
+    fn softmax<'py>(slf: &Bound<'py, Self>, axis: i64) -> PyResult<Any<'py>> {
+        aten::SOFTMAX.call(slf.py(), (slf, axis))
+    }
+
+    /// The exponential of each element.
+    fn exp<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::EXP.call(slf.py(), (slf,))
+    }
+
+    /// The natural logarithm of each element.
+    fn log<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::LOG.call(slf.py(), (slf,))
+    }
+
+    /// The square root of each element.
+    fn sqrt<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::SQRT.call(slf.py(), (slf,))
+    }
+
+    /// The absolute value of each element.
+    fn abs<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::ABS.call(slf.py(), (slf,))
+    }
+
+    /// Each element, or 0 where it is negative.
+    fn relu<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::RELU.call(slf.py(), (slf,))
+    }
+}
+
+/// A `keyfold.DType` for each dtype there is, as attributes of the module.
+pub(crate) fn add_dtypes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    for dtype in keyfold_core::DType::ALL {
+        let object: Bound<'_, PyDType> = dtype::object(module.py(), dtype)?;
+        module.add(dtype.name(), object)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! The operators of Python on `keyfold.Tensor`: each is a call of a built-in operator.
+//!
+//! Python's numbers are weak (the tensor's dtype stays where it can hold them), NumPy's scalars and
+//! arrays count as tensors. Whatever else stands beside a tensor gets to try its own method.
+
+use keyfold_core::{DType, ErrorKind};
+use pyo3::basic::CompareOp;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
+
+use crate::arrays;
+use crate::aten::{self, Aten, Pair};
+use crate::tensor::{PyTensor, error};
+
+/// What stands beside a tensor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operand {
+    /// Something that counts as a tensor, or an array that is refused: the operator says why.
+    Array,
+    /// A number of Python's.
+    Number,
+    Other,
+}
+
+/// Which of these an object is.
+pub(crate) fn operand(object: &Bound<'_, PyAny>) -> Operand {
+    if object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyBool>()
+        || object.is_exact_instance_of::<PyComplex>()
+    {
+        return Operand::Number;
+    }
+    match arrays::look(object) {
+        Ok(Some(_)) | Err(_) => Operand::Array,
+        Ok(None) if is_number(object) => Operand::Number,
+        Ok(None) => Operand::Other,
+    }
+}
+
+/// A number of a subclass, an enum's member say.
+fn is_number(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyInt>()
+        || object.is_instance_of::<PyFloat>()
+        || object.is_instance_of::<PyComplex>()
+}
+
+fn not_implemented(py: Python<'_>) -> Bound<'_, PyAny> {
+    py.NotImplemented().into_bound(py)
+}
+
+/// `tensor (op) other`.
+fn binary<'py>(
+    slf: &Bound<'py, PyTensor>,
+    other: &Bound<'py, PyAny>,
+    op: &Pair,
+) -> PyResult<Bound<'py, PyAny>> {
+    match operand(other) {
+        Operand::Array => op.tensors.call(slf.py(), (slf, other)),
+        Operand::Number => op.number.call(slf.py(), (slf, other)),
+        Operand::Other => Ok(not_implemented(slf.py())),
+    }
+}
+
+/// `other (op) tensor`; `number` is the overload with the number on the left.
+fn reflected<'py>(
+    slf: &Bound<'py, PyTensor>,
+    other: &Bound<'py, PyAny>,
+    op: &Pair,
+    number: &Aten,
+) -> PyResult<Bound<'py, PyAny>> {
+    match operand(other) {
+        Operand::Array => op.tensors.call(slf.py(), (other, slf)),
+        Operand::Number => number.call(slf.py(), (slf, other)),
+        Operand::Other => Ok(not_implemented(slf.py())),
+    }
+}
+
+/// `tensor (op)= other`: the result is computed and written into the tensor's memory, which must
+/// have room for its shape, its kind of numbers, and be writable.
+fn in_place(
+    slf: &Bound<'_, PyTensor>,
+    other: &Bound<'_, PyAny>,
+    op: &Pair,
+    sign: &str,
+) -> PyResult<()> {
+    let py = slf.py();
+    let result = binary(slf, other, op)?;
+    if result.is(py.NotImplemented()) {
+        let name = other.get_type().fully_qualified_name()?;
+        let message =
+            format!("{sign} takes a tensor, an array or a number on the right, not {name}");
+        return Err(error(py, ErrorKind::Binding, message));
+    }
+    aten::COPY.call(py, (slf, result)).map(drop)
+}
+
+/// `&`, `|`, `^` of masks; `op` is what comes to the same on bools.
+fn logical<'py>(
+    slf: &Bound<'py, PyTensor>,
+    other: &Bound<'py, PyAny>,
+    op: &Pair,
+    sign: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    let dtype_of = |object: &Bound<'py, PyAny>| -> Option<String> {
+        Some(object.getattr("dtype").ok()?.str().ok()?.to_string())
+    };
+    let (given, is_bool) = match operand(other) {
+        Operand::Other => return Ok(not_implemented(py)),
+        Operand::Number => {
+            (other.get_type().name()?.to_string(), other.is_exact_instance_of::<PyBool>())
+        }
+        Operand::Array => {
+            let dtype = dtype_of(other).unwrap_or_default();
+            let is_bool = dtype == "bool";
+            (dtype, is_bool)
+        }
+    };
+    let own = slf.get().tensor.dtype();
+    if own != DType::Bool || !is_bool {
+        let message = format!("{sign} combines bool tensors, not {own} and {given}; compare first");
+        return Err(error(py, ErrorKind::DType, message));
+    }
+    binary(slf, other, op)
+}
+
+#[pymethods]
+impl PyTensor {
+    /// Puts keyfold's methods before those of NumPy's arrays.
+    #[classattr]
+    fn __array_priority__() -> f64 {
+        1000.0
+    }
+
+    fn __add__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        binary(slf, other, &aten::ADD)
+    }
+
+    fn __radd__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        reflected(slf, other, &aten::ADD, &aten::ADD.number)
+    }
+
+    fn __iadd__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, &aten::ADD, "+=")
+    }
+
+    fn __sub__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        binary(slf, other, &aten::SUB)
+    }
+
+    fn __rsub__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        reflected(slf, other, &aten::SUB, &aten::RSUB)
+    }
+
+    fn __isub__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, &aten::SUB, "-=")
+    }
+
+    fn __mul__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        binary(slf, other, &aten::MUL)
+    }
+
+    fn __rmul__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        reflected(slf, other, &aten::MUL, &aten::MUL.number)
+    }
+
+    fn __imul__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, &aten::MUL, "*=")
+    }
+
+    fn __truediv__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        binary(slf, other, &aten::DIV)
+    }
+
+    fn __rtruediv__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        reflected(slf, other, &aten::DIV, &aten::RDIV)
+    }
+
+    fn __itruediv__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, &aten::DIV, "/=")
+    }
+
+    fn __matmul__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match operand(other) {
+            Operand::Array => aten::MATMUL.call(slf.py(), (slf, other)),
+            _ => Ok(not_implemented(slf.py())),
+        }
+    }
+
+    fn __rmatmul__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match operand(other) {
+            Operand::Array => aten::MATMUL.call(slf.py(), (other, slf)),
+            _ => Ok(not_implemented(slf.py())),
+        }
+    }
+
+    fn __and__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logical(slf, other, &aten::MUL, "&")
+    }
+
+    fn __rand__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logical(slf, other, &aten::MUL, "&")
+    }
+
+    fn __or__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logical(slf, other, &aten::ADD, "|")
+    }
+
+    fn __ror__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logical(slf, other, &aten::ADD, "|")
+    }
+
+    fn __xor__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logical(slf, other, &aten::NE, "^")
+    }
+
+    fn __rxor__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logical(slf, other, &aten::NE, "^")
+    }
+
+    fn __invert__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let own = slf.get().tensor.dtype();
+        if own != DType::Bool {
+            let message = format!("~ inverts a bool tensor, not {own}; compare first");
+            return Err(error(slf.py(), ErrorKind::DType, message));
+        }
+        aten::LOGICAL_NOT.call(slf.py(), (slf,))
+    }
+
+    fn __neg__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        aten::NEG.call(slf.py(), (slf,))
+    }
+
+    fn __pos__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        aten::CLONE.call(slf.py(), (slf,))
+    }
+
+    fn __abs__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        aten::ABS.call(slf.py(), (slf,))
+    }
+
+    fn __richcmp__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+        op: CompareOp,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let op = match op {
+            CompareOp::Eq => &aten::EQ,
+            CompareOp::Ne => &aten::NE,
+            CompareOp::Lt => &aten::LT,
+            CompareOp::Le => &aten::LE,
+            CompareOp::Gt => &aten::GT,
+            CompareOp::Ge => &aten::GE,
+        };
+        binary(slf, other, op)
+    }
+}

@@ -1,0 +1,59 @@
+//! A tensor's text, as NumPy prints values.
+
+use keyfold_core::{DType, DeviceType, bf16};
+use keyfold_tensor::Tensor;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::IntoPyResult;
+use crate::tensor::into_numpy;
+
+/// The values as a NumPy array: over the same memory where NumPy has the dtype, else converted
+/// (bfloat16 to float32, which holds each of its values).
+pub(crate) fn host_values<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let plain = tensor.detach();
+    if plain.dtype() == DType::BF16 && plain.device().kind() == DeviceType::CPU {
+        let values = plain.to_vec::<bf16>().py(py)?.into_iter().map(f32::from).collect();
+        return into_numpy(py, Tensor::from_vec(values, tensor.shape()).py(py)?);
+    }
+    into_numpy(py, plain)
+}
+
+/// Dtypes that a reader takes for granted: what NumPy makes of Python's own numbers.
+fn is_default(dtype: DType) -> bool {
+    matches!(dtype, DType::F64 | DType::I64 | DType::Bool | DType::C128)
+}
+
+/// `Tensor([1., 2.], dtype=float32)`; without values where there are none to read.
+pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
+    let (dtype, device) = (tensor.dtype(), tensor.device());
+    let on_cpu = device.kind() == DeviceType::CPU;
+    // An empty tensor's values say neither shape nor dtype.
+    let empty = on_cpu && tensor.numel() == 0;
+    let mut text = if on_cpu {
+        let options = PyDict::new(py);
+        options.set_item("separator", ", ")?;
+        options.set_item("prefix", "Tensor(")?;
+        let values = host_values(py, tensor)?;
+        let numpy = py.import("numpy")?;
+        let printed = numpy.call_method("array2string", (values,), Some(&options))?;
+        format!("Tensor({printed}")
+    } else {
+        "Tensor(...".to_owned()
+    };
+    if !on_cpu || (empty && tensor.ndim() != 1) {
+        let sizes: Vec<_> = tensor.shape().iter().map(ToString::to_string).collect();
+        let comma = if sizes.len() == 1 { "," } else { "" };
+        text += &format!(", shape=({}{comma})", sizes.join(", "));
+    }
+    if !on_cpu || empty || !is_default(dtype) {
+        text += &format!(", dtype={dtype}");
+    }
+    if !on_cpu {
+        text += &format!(", device='{device}'");
+    }
+    if tensor.requires_grad() {
+        text += ", requires_grad=True";
+    }
+    Ok(text + ")")
+}

@@ -1,0 +1,217 @@
+"""Making tensors: constants, counts, and whatever Python and other libraries have.
+
+The names and arguments are those of the array API standard. Each constant goes through its
+operator in `keyfold.ops.aten`, where kernels for other devices join in.
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from keyfold import _core
+from keyfold._default import dispatcher as _default
+from keyfold._errors import DTypeError, InvalidValue
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "zeros",
+    "zeros_like",
+]
+
+_aten = _default.ops.aten
+
+# What has its elements in a flat buffer, and is no sequence of Python objects to NumPy.
+_BUFFERS = (bytes, bytearray, memoryview, array.array, mmap.mmap)
+
+
+def _sizes(shape: Any) -> Any:
+    """`3` stands for `(3,)`; what else it is, the operator judges."""
+    return shape if isinstance(shape, (tuple, list)) else (shape,)
+
+
+def empty(
+    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+) -> _core.Tensor:
+    """Return a tensor whose elements nobody has set yet.
+
+    Args:
+        shape: the sizes, or one size.
+        dtype: the dtype; float64 by default.
+        device: the device; the CPU by default.
+
+    Raises:
+        ShapeError: a size is negative, or the elements don't fit into memory.
+    """
+    made: _core.Tensor = _aten.empty(_sizes(shape), dtype=dtype, device=device)
+    return made
+
+
+def zeros(
+    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+) -> _core.Tensor:
+    """Return a tensor of zeros. The arguments are those of `empty`."""
+    made: _core.Tensor = _aten.zeros(_sizes(shape), dtype=dtype, device=device)
+    return made
+
+
+def ones(
+    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+) -> _core.Tensor:
+    """Return a tensor of ones. The arguments are those of `empty`."""
+    made: _core.Tensor = _aten.ones(_sizes(shape), dtype=dtype, device=device)
+    return made
+
+
+def full(
+    shape: SupportsIndex | Sequence[int],
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> _core.Tensor:
+    """Return a tensor of one number.
+
+    Args:
+        shape: the sizes, or one size.
+        fill_value: the number.
+        dtype: the dtype; by default that of the number: bool, int64, float64 or complex128.
+        device: the device; the CPU by default.
+
+    Raises:
+        InvalidValue: the dtype can't hold the number.
+    """
+    made: _core.Tensor = _aten.full(_sizes(shape), fill_value, dtype=dtype, device=device)
+    return made
+
+
+def arange(
+    start: Any,
+    /,
+    stop: Any = None,
+    step: Any = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> _core.Tensor:
+    """Return evenly spaced numbers: from 0 to `start`, or from `start` to `stop`, end left out.
+
+    Args:
+        start: where to begin, or the end if it is the only number.
+        stop: where to end.
+        step: how far apart neighbours are; may be negative, not zero.
+        dtype: the dtype; by default int64 for whole numbers, else float64.
+        device: the device; the CPU by default.
+    """
+    made: _core.Tensor = _aten.arange(start, stop, step, dtype=dtype, device=device)
+    return made
+
+
+def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
+    """Return a tensor of the shape, dtype and device of `x` whose elements nobody has set yet."""
+    x = asarray(x)
+    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
+    """Return zeros of the shape, dtype and device of `x`."""
+    x = asarray(x)
+    return zeros(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
+    """Return ones of the shape, dtype and device of `x`."""
+    x = asarray(x)
+    return ones(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
+    """Return one number in the shape, dtype and device of `x`."""
+    x = asarray(x)
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+) -> _core.Tensor:
+    """Return a tensor of what `obj` holds, on the same memory where that is possible.
+
+    Args:
+        obj: a tensor, a NumPy array, an object with `__dlpack__` or with a buffer, a number, or
+            nested lists of numbers.
+        dtype: the dtype. By default the one that `obj` has; bool, int64, float64 or complex128 for
+            Python's numbers.
+        device: the device. By default the one that `obj` is on; for Python's objects the CPU.
+        copy: True for a copy in any case; False for none, and an error where one is needed; None
+            for one where it is needed: another dtype, byte order or device, unaligned memory,
+            lists.
+
+    Raises:
+        InvalidValue: a copy is needed and `copy` is False; lists of different lengths.
+        DTypeError: the dtype isn't supported.
+    """
+    tensor, fresh = _shared(obj)
+    if fresh and copy is False:
+        raise InvalidValue(f"asarray(): a {_kind(obj)} can't become a tensor without a copy")
+    if copy is False:
+        if dtype is not None and tensor.dtype != dtype:
+            raise InvalidValue(
+                f"asarray(): {tensor.dtype} elements can't be had as {dtype} without a copy"
+            )
+        if device is not None and tensor.device != device:
+            raise InvalidValue(
+                f"asarray(): a tensor on {tensor.device} can't be had on {device} without a copy"
+            )
+    # What was made here for the purpose needn't be copied again.
+    return tensor.to(dtype=dtype, device=device, copy=bool(copy) and not fresh)
+
+
+def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
+    """A tensor of the object's data, and whether it is a copy."""
+    if isinstance(obj, _core.Tensor):
+        return obj, False
+    if isinstance(obj, np.ndarray):
+        return _from_array(obj)
+    if isinstance(obj, _BUFFERS):
+        return _from_array(np.asarray(memoryview(obj)))
+    if hasattr(obj, "__dlpack__") and not isinstance(obj, np.generic):
+        return _core.from_dlpack(obj), False
+    try:
+        made = np.asarray(obj)
+    except ValueError as error:
+        raise InvalidValue(f"asarray(): {error}") from error
+    if made.dtype.kind not in "biufc":
+        raise DTypeError(
+            f"asarray(): a {_kind(obj)} of {made.dtype} elements isn't supported; give numbers, "
+            "nested lists of numbers, or an array"
+        )
+    shares = not isinstance(obj, (list, tuple, np.generic)) and made.base is not None
+    return _from_array(made)[0], not shares
+
+
+def _from_array(given: np.ndarray[Any, Any]) -> tuple[_core.Tensor, bool]:
+    """A tensor over an array, or over a copy where it lies in memory as tensors can't."""
+    fits = given.dtype.isnative and given.flags.aligned
+    if fits and given.size:
+        fits = all(
+            size == 1 or stride % given.itemsize == 0
+            for size, stride in zip(given.shape, given.strides, strict=True)
+        )
+    if fits or given.dtype.kind not in "biufc":
+        return _core.from_numpy(given), False
+    return _core.from_numpy(np.array(given, dtype=given.dtype.newbyteorder("="))), True
+
+
+def _kind(obj: Any) -> str:
+    return type(obj).__name__
