@@ -25,9 +25,9 @@ REFERENCES = {"C fastcall": C_FUNCTION, "Python function": PYTHON_FUNCTION}
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="where the figures are written")
-    parser.add_argument("--rounds", type=int, default=120, help="how often each row is timed")
+    parser.add_argument("--rounds", type=int, default=200, help="how often each row is timed")
     parser.add_argument("--calls", type=int, default=20_000, help="calls at a time, at most")
-    parser.add_argument("--seconds", type=float, default=0.0015, help="seconds at a time, at most")
+    parser.add_argument("--seconds", type=float, default=0.001, help="seconds at a time, at most")
     parser.add_argument("--only", default="", help="no rows but those that contain this text")
     parser.add_argument("--instructions", action="store_true", help="count instructions instead")
     parser.add_argument("--under-valgrind", action="store_true", help=argparse.SUPPRESS)
@@ -64,6 +64,9 @@ def main() -> None:
         print(report.table(title, records, unit, list(REFERENCES)), end="\n\n", flush=True)
     if counted is None:
         print(report.summary(tables))
+        warning = report.disturbance(tables, PYTHON_FUNCTION)
+        if warning is not None:
+            print(warning)
     for line in left_out:
         print(f"left out: {line}")
     suffix = "_instructions" if chosen.instructions else ""

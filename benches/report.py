@@ -35,7 +35,7 @@ def machine(processor: int | None) -> dict[str, Any]:
         "processor": model,
         "processors": os.cpu_count(),
         "pinned_to": processor,
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
         "python": sys.version.split()[0],
         "packages": versions,
@@ -104,6 +104,16 @@ def summary(tables: list[dict[str, Any]]) -> str:
     """How many bars are met."""
     verdicts = [row["verdict"] for table in tables for row in table["rows"] if "verdict" in row]
     return f"{verdicts.count('PASS')} of {len(verdicts)} bars met"
+
+
+def disturbance(tables: list[dict[str, Any]], reference: str) -> str | None:
+    """A warning where the same row took different times in different groups."""
+    times = [row["ns"] for table in tables for row in table["rows"] if row["name"] == reference]
+    if len(times) < 2 or max(times) < 1.1 * min(times):
+        return None
+    return (
+        f"the machine was busy: {reference} took {min(times):.1f} to {max(times):.1f} ns; run again"
+    )
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
+from keyfold._errors import BY_KIND
 from conftest import ROOT
 
 
@@ -125,7 +126,7 @@ GROUPS = {"Error", "DispatchError", "PipelineError", "CudnnError"}
 
 
 def test_the_table_is_complete():
-    assert set(RAISED_BY) == set(BUILTIN) == set(kf.BY_KIND)
+    assert set(RAISED_BY) == set(BUILTIN) == set(BY_KIND)
 
 
 def test_the_kinds_are_the_engines():
@@ -133,7 +134,7 @@ def test_the_kinds_are_the_engines():
     source = (ROOT / "crates" / "core" / "src" / "error.rs").read_text()
     listed = source.split("pub const ALL", 1)[1].split("];", 1)[0]
     kinds = set(re.findall(r"ErrorKind::(\w+)", listed))
-    assert kinds == set(kf.BY_KIND) | {"Foreign"}
+    assert kinds == set(BY_KIND) | {"Foreign"}
 
 
 @pytest.mark.parametrize("kind", RAISED_BY)
@@ -141,14 +142,14 @@ def test_each_kind_is_raised(kind, c_library, testing):
     use = RAISED_BY[kind]
     with pytest.raises(kf.Error) as raised:
         use(c_library) if inspect.signature(use).parameters else use()
-    assert type(raised.value) is kf.BY_KIND[kind]
+    assert type(raised.value) is BY_KIND[kind]
     assert isinstance(raised.value, BUILTIN[kind])
     assert len(str(raised.value)) > 10, "a message for a person"
 
 
 @pytest.mark.parametrize("kind", RAISED_BY)
 def test_each_class_is_documented(kind):
-    assert kf.BY_KIND[kind].__doc__.endswith(".")
+    assert BY_KIND[kind].__doc__.endswith(".")
 
 
 def test_every_class_of_the_tree_is_raised_or_groups():
@@ -157,7 +158,7 @@ def test_every_class_of_the_tree_is_raised_or_groups():
         for value in vars(kf).values()
         if isinstance(value, type) and issubclass(value, kf.Error)
     }
-    raised = set(kf.BY_KIND.values())
+    raised = set(BY_KIND.values())
     assert {cls.__name__ for cls in tree - raised} <= GROUPS
     assert raised <= tree, "all are reachable as keyfold.NAME"
 
@@ -171,12 +172,12 @@ def test_the_documented_names_exist():
 
 def test_dispatch_errors_are_dispatch_errors():
     for kind in ["Schema", "Binding", "UnknownKey", "EmptyKeySet", "MissingKernel", "Recursion"]:
-        assert issubclass(kf.BY_KIND[kind], kf.DispatchError)
+        assert issubclass(BY_KIND[kind], kf.DispatchError)
 
 
 def test_no_class_has_two_builtin_parents_by_accident():
     """`except ValueError` must not catch what is no value error."""
-    for kind, cls in kf.BY_KIND.items():
+    for kind, cls in BY_KIND.items():
         parents = [c for c in cls.__mro__ if c.__module__ == "builtins"]
         ours = set(BUILTIN[kind].__mro__) | {Exception}
         assert set(parents) <= ours, kind

@@ -158,8 +158,13 @@ impl<V: Value> Dispatcher<V> {
             return Ok(Handle::new(self, full, subject));
         }
         let qualified = schema.name.qualified();
-        let operator =
-            Operator::new(schema, options.mixed_devices, self.downgrade(), &registry.fallbacks)?;
+        let operator = Operator::new(
+            schema,
+            options.mixed_devices,
+            self.0.plain_names,
+            self.downgrade(),
+            &registry.fallbacks,
+        )?;
         let subject = Subject::Definition { operator: Arc::downgrade(&operator), id };
         registry.overloads.entry(qualified).or_default().push(full.clone());
         registry.entries.insert(full.clone(), Entry { operator, definitions: vec![id] });

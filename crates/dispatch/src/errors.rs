@@ -16,13 +16,33 @@ fn list(keys: DispatchKeySet) -> String {
 
 /// No operator of that name; `known` are the names that exist.
 pub(crate) fn unknown_operator<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Error {
-    let close = nearest(name, known);
+    // Sorted, so that equally near names come in the same order every time.
+    let mut known: Vec<&str> = known.collect();
+    known.sort_unstable();
+    let close = nearest_operators(name, &known);
     let hint = if close.is_empty() {
         "define it first".to_owned()
     } else {
         format!("did you mean {}?", close.join(" or "))
     };
     Error::new(ErrorKind::UnknownOperator, format!("no operator named {name}; {hint}"))
+}
+
+/// The nearest names: inside the namespace by what follows it, so that a long namespace doesn't make
+/// short names look alike; or, where that is unknown, by the whole.
+fn nearest_operators(name: &str, known: &[&str]) -> Vec<String> {
+    if let Some((namespace, bare)) = name.split_once("::") {
+        let prefix = format!("{namespace}::");
+        let inside = known.iter().filter_map(|full| full.strip_prefix(prefix.as_str()));
+        let close = nearest(bare, inside);
+        if !close.is_empty() {
+            return close.iter().map(|name| format!("{prefix}{name}")).collect();
+        }
+        if known.iter().any(|full| full.starts_with(&prefix)) {
+            return Vec::new();
+        }
+    }
+    nearest(name, known.iter().copied()).iter().map(|name| (*name).to_owned()).collect()
 }
 
 pub(crate) fn removed(name: &str) -> Error {

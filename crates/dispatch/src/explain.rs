@@ -201,13 +201,7 @@ impl fmt::Display for Explanation {
         let Some(choice) = &self.choice else { return Ok(()) };
         writeln!(f, "  chosen key            {}", choice.key)?;
         writeln!(f, "  kernel                {}", choice.kernel)?;
-        write!(
-            f,
-            "  because               {} at {}: {}",
-            choice.runtime_key,
-            choice.registered_at,
-            choice.rule.describe()
-        )?;
+        write!(f, "  because               {}: {}", choice.registered_at, choice.rule.describe())?;
         for (at, rule, kernel) in &choice.losers {
             write!(f, "\n  lost to it            {kernel} at {at} ({})", rule.describe())?;
         }

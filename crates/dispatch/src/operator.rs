@@ -31,6 +31,7 @@ pub struct Operator<V: Value> {
     defaults: Vec<Option<V>>,
     /// Whether arguments may live on different devices.
     mixed_devices: bool,
+    isolated: bool,
     removed: StdAtomicBool,
     registrations: Mutex<Registrations<V>>,
     dispatcher: Weak<Inner<V>>,
@@ -46,6 +47,7 @@ impl<V: Value> Operator<V> {
     pub(crate) fn new(
         schema: Schema,
         mixed_devices: bool,
+        isolated: bool,
         dispatcher: Weak<Inner<V>>,
         fallbacks: &Registrations<V>,
     ) -> Result<Arc<Self>> {
@@ -75,6 +77,7 @@ impl<V: Value> Operator<V> {
             schema,
             defaults,
             mixed_devices,
+            isolated,
             removed: StdAtomicBool::new(false),
             registrations: Mutex::new(registrations),
             dispatcher,
@@ -118,6 +121,12 @@ impl<V: Value> Operator<V> {
         let old = self.host.lock().unwrap_or_else(PoisonError::into_inner).replace(object);
         // Outside the lock: it may be the last reference to an object with a destructor.
         drop(old);
+    }
+
+    /// Whether it belongs to an isolated dispatcher, made with [`Dispatcher::new`].
+    #[inline]
+    pub fn is_isolated(&self) -> bool {
+        self.isolated
     }
 
     /// Whether it was removed: calls then give [`ErrorKind::OperatorRemoved`].

@@ -37,9 +37,10 @@ impl Provenance {
     /// Whether this is the same source registered again: the same module and qualified name,
     /// or the same file and line.
     pub fn is_reload_of(&self, earlier: &Provenance) -> bool {
+        // Without a module (a symbol of a shared library) the file tells names apart.
         let same_name = self.named
             && earlier.named
-            && self.module.is_some()
+            && (self.module.is_some() || self.file == earlier.file)
             && self.module == earlier.module
             && self.name == earlier.name;
         let same_place = self.line != 0 && self.line == earlier.line && self.file == earlier.file;

@@ -297,7 +297,7 @@ macro_rules! for_dtype {
                 type $t = $type;
                 $body
             })*
-            other => return Err($op.unsupported(other, &[$(::keyfold_core::DType::$name),*])),
+            other => return Err($op.unsupported("self", other, &[$(::keyfold_core::DType::$name),*])),
         }
     };
 }

@@ -61,7 +61,7 @@ fn arange(
     let natural = if whole { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
     let dtype = dtype.unwrap_or(natural);
     if dtype == DType::Bool {
-        return Err(op.unsupported(dtype, &[DType::F32, DType::F64, DType::I64]));
+        return Err(op.unsupported("dtype", dtype, &[DType::F32, DType::F64, DType::I64]));
     }
     if dtype == DType::I64 && !whole {
         let message = format!(

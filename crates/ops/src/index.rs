@@ -45,7 +45,7 @@ fn per_dimension<'a>(
                 }
                 all.extend(positions(op, index)?.into_iter().map(|p| Some(Cow::Owned(p))));
             }
-            other => return Err(op.unsupported(other, &[DType::I64, DType::Bool])),
+            other => return Err(op.unsupported("indices", other, &[DType::I64, DType::Bool])),
         }
     }
     if all.len() > x.ndim() {

@@ -32,7 +32,11 @@ impl Op {
 
     /// The result, its error prefixed with the operator's name.
     pub(crate) fn at<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| error.at(self.name))
+        result.map_err(|error| match error.kind() {
+            // What is written to is `self`, in every operator that writes.
+            ErrorKind::ReadOnly => error.at("argument 'self'").at(self.name),
+            _ => error.at(self.name),
+        })
     }
 
     /// An error of this operator.
@@ -43,12 +47,13 @@ impl Op {
 
     /// The error for a dtype that the operator doesn't take.
     #[cold]
-    pub(crate) fn unsupported(&self, dtype: DType, supported: &[DType]) -> Error {
+    pub(crate) fn unsupported(&self, argument: &str, dtype: DType, supported: &[DType]) -> Error {
         let names: Vec<_> = supported.iter().map(|d| d.name()).collect();
         self.error(
             ErrorKind::DType,
             format!(
-                "dtype {dtype} isn't supported here; convert to one of {} with aten::to",
+                "argument '{argument}': dtype {dtype} isn't supported here; convert to one of {} \
+                 with aten::to",
                 names.join(", ")
             ),
         )

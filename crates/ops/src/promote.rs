@@ -61,9 +61,18 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Refuses a dtype that no kernel here takes.
+/// Refuses a dtype of argument `self` that no kernel here takes.
 pub(crate) fn check_supported(op: Op, dtype: DType) -> Result<()> {
-    if SUPPORTED.contains(&dtype) { Ok(()) } else { Err(op.unsupported(dtype, &SUPPORTED)) }
+    check_argument(op, "self", dtype)
+}
+
+/// Refuses a dtype that no kernel here takes.
+fn check_argument(op: Op, argument: &str, dtype: DType) -> Result<()> {
+    if SUPPORTED.contains(&dtype) {
+        Ok(())
+    } else {
+        Err(op.unsupported(argument, dtype, &SUPPORTED))
+    }
 }
 
 /// The dtype in which an operator of two operands computes.
@@ -72,9 +81,9 @@ pub(crate) fn check_supported(op: Op, dtype: DType) -> Result<()> {
 /// [`ErrorKind::DType`] for a dtype that isn't supported, [`ErrorKind::Value`] for a whole number
 /// that the dtype can't hold.
 pub(crate) fn common(op: Op, a: Operand<'_>, b: Operand<'_>) -> Result<DType> {
-    for operand in [a, b] {
+    for (name, operand) in [("self", a), ("other", b)] {
         if let Operand::Tensor(tensor) = operand {
-            check_supported(op, tensor.dtype())?;
+            check_argument(op, name, tensor.dtype())?;
         }
     }
     let dtype = match (a, b) {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::arrays;
-use crate::dtype::{PyDType, PyDevice, device_from, dtype_from};
+use crate::dtype::{PyDType, dtype_from, find_device};
 use crate::errors::from_pyerr;
 use crate::foreign::Object;
 
@@ -62,13 +62,12 @@ pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<
         Type::Str | Type::Layout | Type::MemoryFormat => {
             object.cast::<PyString>().ok().map(|text| Value::from(&*text.to_string_lossy()))
         }
-        Type::Device
-            if object.is_instance_of::<PyDevice>() || object.is_instance_of::<PyString>() =>
-        {
-            Some(Value::Device(device_from(object).map_err(from_pyerr)?))
-        }
-        Type::Device => None,
-        Type::ScalarType => dtype_from(object).ok().map(Value::DType),
+        Type::Device => find_device(object)?.map(Value::Device),
+        // A name that is no dtype says so; another kind of object just doesn't fit.
+        Type::ScalarType => match object.cast::<PyString>() {
+            Ok(name) => Some(Value::DType(name.to_string_lossy().parse()?)),
+            Err(_) => dtype_from(object).ok().map(Value::DType),
+        },
         // SAFETY: a bound object is alive.
         Type::Generator => Some(unsafe { Object::value(object.as_ptr(), Tag::NONE) }),
     })
@@ -201,6 +200,8 @@ pub(crate) fn literal_to_py(py: Python<'_>, literal: &Literal, ty: &Type) -> PyR
 
 /// The backend key that a `Device?` argument brings.
 pub(crate) fn device_tag(object: &Bound<'_, PyAny>) -> Result<Tag> {
-    let device = device_from(object).map_err(from_pyerr)?;
-    Ok(Tag::keys_only(DispatchKey::from_device_type(device.kind()).into()))
+    Ok(match find_device(object)? {
+        Some(device) => Tag::keys_only(DispatchKey::from_device_type(device.kind()).into()),
+        None => Tag::NONE,
+    })
 }

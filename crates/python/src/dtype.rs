@@ -103,6 +103,20 @@ impl PyDType {
 #[pyclass(name = "Device", module = "keyfold", frozen)]
 pub(crate) struct PyDevice(pub(crate) Device);
 
+/// The device of a name or a `Device`; `None` for any other object.
+///
+/// # Errors
+/// A name that is no device.
+pub(crate) fn find_device(given: &Bound<'_, PyAny>) -> keyfold_core::Result<Option<Device>> {
+    if let Ok(device) = given.cast::<PyDevice>() {
+        return Ok(Some(device.get().0));
+    }
+    match given.cast::<PyString>() {
+        Ok(name) => name.to_string_lossy().parse().map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
 /// A device from a `Device` or a name such as `"cpu"` or `"cuda:1"`.
 pub(crate) fn device_from(given: &Bound<'_, PyAny>) -> PyResult<Device> {
     if let Ok(device) = given.cast::<PyDevice>() {

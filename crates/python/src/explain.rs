@@ -72,14 +72,11 @@ fn choice_data<'py>(
     data.set_item("because", choice.rule.describe())?;
     data.set_item("origin", choice.kernel.to_string())?;
     let inner = &operator.get().operator;
-    let kernel = match choice.rule {
-        keyfold_dispatch::Rule::Fallback => None,
-        _ => inner
-            .shadow_stack(choice.registered_at)
-            .first()
-            .map(|k| crate::operator::kernel_object(py, inner, choice.registered_at, k))
-            .transpose()?,
-    };
+    let entries = inner.entries(true);
+    let entry = entries.iter().find(|entry| entry.runtime_key == choice.runtime_key);
+    let kernel = entry
+        .map(|e| crate::operator::kernel_object(py, inner, choice.registered_at, &e.kernel))
+        .transpose()?;
     data.set_item("kernel", kernel)?;
     let losers = choice
         .losers

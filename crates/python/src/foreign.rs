@@ -20,6 +20,8 @@ pub(crate) const OF_AN_OBJECT: usize = 1;
 pub(crate) struct Argument {
     object: *mut ffi::PyObject,
     tag: Tag,
+    /// How errors name it.
+    place: *const str,
     /// Whether `view` is filled; it is at most once, and never changes after.
     viewed: Cell<bool>,
     view: UnsafeCell<MaybeUninit<Tensor>>,
@@ -33,11 +35,11 @@ unsafe impl Sync for Argument {}
 
 impl Argument {
     /// # Safety
-    /// `object` is alive as long as the argument.
+    /// `object` and `place` are alive as long as the argument.
     #[inline(always)]
-    pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag) -> Self {
+    pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag, place: &str) -> Self {
         let view = UnsafeCell::new(MaybeUninit::uninit());
-        Argument { object, tag, viewed: Cell::new(false), view }
+        Argument { object, tag, place, viewed: Cell::new(false), view }
     }
 
     fn make_view(&self) -> Result<()> {
@@ -85,7 +87,8 @@ impl ForeignObject for Argument {
 
     fn tensor(&self) -> Result<&Tensor> {
         if !self.viewed.get() {
-            self.make_view()?;
+            // SAFETY: alive by the contract of `new`.
+            self.make_view().map_err(|error| error.at(unsafe { &*self.place }))?;
         }
         // SAFETY: filled, and never written again while `self` lives.
         Ok(unsafe { (*self.view.get()).assume_init_ref() })

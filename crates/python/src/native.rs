@@ -17,7 +17,7 @@ use crate::convert;
 use crate::errors::from_pyerr;
 use crate::foreign::{Argument, Object, describe_object};
 use crate::numpy_array;
-use crate::params::{Kind, Params};
+use crate::params::{Kind, Param, Params};
 use crate::results;
 
 /// Where the value of an argument is kept while native code borrows it.
@@ -90,7 +90,7 @@ pub(crate) unsafe fn call(
                     return call_generally(context, kernel, params, objects, caller);
                 };
                 let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
-                place.write(Argument::new(object, tag));
+                place.write(Argument::new(object, tag, &param.place));
                 arena.used += 1;
                 ValueRef::Foreign(&*place)
             } else if object == ffi::Py_None() {
@@ -123,7 +123,7 @@ unsafe fn call_generally(
     let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
     for (param, object) in params.all.iter().zip(objects) {
         // SAFETY: as for the caller.
-        places.push(unsafe { place(param.kind, &param.ty, *object, &mut foreign, &mut owned) }?);
+        places.push(unsafe { place(param, *object, &mut foreign, &mut owned) }?);
     }
     let args: SmallVec<[ValueRef<'_>; 8]> =
         places.iter().map(|place| place.value(&foreign, &owned)).collect();
@@ -271,7 +271,7 @@ pub(crate) fn with_values<R>(
     let mut places = Vec::new();
     for (param, object) in params.all.iter().zip(objects) {
         // SAFETY: the callers hold the objects, and `_py` proves that the GIL is held.
-        places.push(unsafe { place(param.kind, &param.ty, *object, &mut foreign, &mut owned) }?);
+        places.push(unsafe { place(param, *object, &mut foreign, &mut owned) }?);
     }
     let args: Vec<_> = places.iter().map(|place| place.value(&foreign, &owned)).collect();
     Ok(f(&args))
@@ -319,15 +319,14 @@ fn work(args: &[ValueRef<'_>]) -> usize {
 /// `object` is live for as long as the place is used; the GIL is held.
 #[inline(always)]
 unsafe fn place<'a>(
-    kind: Kind,
-    ty: &Type,
+    param: &Param,
     object: *mut ffi::PyObject,
     foreign: &mut SmallVec<[Argument; 4]>,
     owned: &mut Vec<Value>,
 ) -> Result<Place<'a>> {
     // SAFETY: as for the caller; each reader follows its type check.
     unsafe {
-        match kind {
+        match param.kind {
             Kind::Tensor | Kind::OptionalTensor => {
                 if arrays::is_tensor(object) {
                     return Ok(Place::Ready(ValueRef::Tensor(arrays::tensor_of(object))));
@@ -342,7 +341,7 @@ unsafe fn place<'a>(
                         arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE))
                     }
                 };
-                foreign.push(Argument::new(object, tag));
+                foreign.push(Argument::new(object, tag, &param.place));
                 Ok(Place::Foreign(foreign.len() - 1))
             }
             Kind::Plain if object == ffi::Py_None() => Ok(Place::Ready(ValueRef::None)),
@@ -352,8 +351,9 @@ unsafe fn place<'a>(
             _ => {
                 let value = Python::attach(|py| {
                     let bound = Bound::from_borrowed_ptr(py, object);
-                    convert::value_from(&bound, ty)
-                })?;
+                    convert::value_from(&bound, &param.ty)
+                });
+                let value = value.map_err(|error| error.at(&param.place))?;
                 owned.push(value.unwrap_or(Value::None));
                 Ok(Place::Owned(owned.len() - 1))
             }

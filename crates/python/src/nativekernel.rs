@@ -79,11 +79,13 @@ impl PyNativeKernel {
             .map_err(|_| refuse(format!("the symbol {symbol:?} contains a zero byte")))?;
         // SAFETY: loading a library runs its initialisers; that is what the user asks for.
         let library = unsafe { Library::new(&path) }
-            .map_err(|error| refuse(format!("can't load the library {shown}: {error}")))?;
+            .map_err(|error| refuse(format!("can't load the library {shown}: {}", why(&error))))?;
         // SAFETY: the user says that the symbol is a function of the documented convention.
         let function = unsafe { library.get::<Function>(name.as_bytes_with_nul()) }
             .map(|function| *function)
-            .map_err(|error| refuse(format!("{shown} has no symbol {symbol:?}: {error}")))?;
+            .map_err(|error| {
+                refuse(format!("{shown} has no symbol {symbol:?}: {}", why(&error)))
+            })?;
         Ok(PyNativeKernel {
             function,
             library: Arc::new(library),
@@ -110,6 +112,14 @@ impl PyNativeKernel {
     }
 }
 
+/// What the loader says, which libloading keeps as the cause of its own error.
+fn why(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => cause.to_string(),
+        None => error.to_string(),
+    }
+}
+
 impl PyNativeKernel {
     /// The kernel that runs the function.
     pub(crate) fn kernel(slf: &Bound<'_, Self>) -> PyResult<Kernel<Value>> {
@@ -121,7 +131,7 @@ impl PyNativeKernel {
             module: None,
             file: this.path.clone(),
             line: 0,
-            named: false,
+            named: true,
         };
         let symbol = this.symbol.clone();
         let lock = if this.release_gil { HostLock::ReleaseFrom(0) } else { HostLock::Keep };
@@ -211,10 +221,8 @@ impl<'a> Passed<'a> {
             }
             ValueRef::Str(text) => {
                 let text = CString::new(text).map_err(|_| {
-                    Error::new(
-                        ErrorKind::Value,
-                        format!("argument '{}': text with a zero byte", argument.name),
-                    )
+                    let message = "text with a zero byte in it can't be passed to C";
+                    Error::new(ErrorKind::Value, message)
                 })?;
                 let address = text.as_ptr() as u64;
                 self.texts.push(text);
@@ -223,14 +231,14 @@ impl<'a> Passed<'a> {
             ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
                 let tensor = value.tensor()?;
                 if argument.alias.as_ref().is_some_and(|alias| alias.write) {
-                    tensor.check_writable().map_err(|e| e.at(&argument.name))?;
+                    tensor.check_writable()?;
                 }
                 return self.tensor(tensor);
             }
             other => {
                 return Err(Error::new(
                     ErrorKind::Binding,
-                    format!("argument '{}': {other:?} can't be passed to C", argument.name),
+                    format!("{other:?} can't be passed to C"),
                 ));
             }
         };
@@ -260,7 +268,10 @@ fn run(
         let made = outputs.iter().find(|output| output.argument == Some(at));
         match made {
             Some(output) if matches!(value, ValueRef::None) => passed.tensor(&output.tensor)?,
-            _ => passed.push(argument, *value)?,
+            _ => passed.push(argument, *value).map_err(|error| {
+                let operator = context.operator().name();
+                error.at(&format!("{operator}() argument '{}'", argument.name))
+            })?,
         }
     }
     for output in outputs.iter().filter(|output| output.argument.is_none()) {

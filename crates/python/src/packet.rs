@@ -1,9 +1,10 @@
 //! `keyfold.ops.ns.name`: all overloads of a name.
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use keyfold_dispatch::{DispatchKeySet, Dispatcher};
+use keyfold_dispatch::{DispatchKeySet, Dispatcher, Operator};
 use keyfold_tensor::Value;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
@@ -316,6 +317,43 @@ pub(crate) fn overload_for<'py>(
     operator_from(dispatcher, given)
 }
 
+/// Whether a kernel of an isolated dispatcher ever ran: before that, names mean the process's own.
+static ISOLATED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The dispatcher of the innermost running Python kernel, if it is an isolated one.
+    static CURRENT: RefCell<Option<Dispatcher<Value>>> = const { RefCell::new(None) };
+}
+
+/// Names mean another dispatcher's operators until this is dropped.
+pub(crate) struct DispatcherGuard(Option<Dispatcher<Value>>);
+
+impl Drop for DispatcherGuard {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// Makes names mean the operators of this operator's dispatcher, so that a redispatch by name
+/// inside a kernel stays in it.
+#[inline(always)]
+pub(crate) fn enter_dispatcher(operator: &Operator<Value>) -> Option<DispatcherGuard> {
+    let isolated = operator.is_isolated();
+    (isolated || ISOLATED.load(Ordering::Relaxed)).then(|| enter_slowly(operator, isolated))
+}
+
+#[cold]
+fn enter_slowly(operator: &Operator<Value>, isolated: bool) -> DispatcherGuard {
+    ISOLATED.store(true, Ordering::Relaxed);
+    let now = if isolated { operator.dispatcher() } else { None };
+    DispatcherGuard(CURRENT.replace(now))
+}
+
+/// The dispatcher in which a name is looked up.
+fn dispatcher_of_names() -> Dispatcher<Value> {
+    CURRENT.with_borrow(Option::clone).unwrap_or_else(|| keyfold::dispatcher().clone())
+}
+
 /// Operators that were redispatched to by name, by the address of the name's object. Each entry
 /// holds its objects, so an address stands for one name as long as it is there.
 struct NameCache(Vec<Option<CachedName>>);
@@ -336,6 +374,15 @@ fn by_name<'py>(
     py: Python<'py>,
     name: &Bound<'py, PyString>,
 ) -> PyResult<Option<Bound<'py, PyOperator>>> {
+    if ISOLATED.load(Ordering::Relaxed)
+        && let Some(isolated) = CURRENT.with_borrow(Option::clone)
+    {
+        let text = name.to_string_lossy();
+        if isolated.overloads(&text).len() > 1 {
+            return Ok(None);
+        }
+        return operator::object_of(py, &*isolated.operator(&text).py(py)?).map(Some);
+    }
     let dispatcher = keyfold::dispatcher();
     let generation = dispatcher.generation();
     let at = (name.as_ptr() as usize >> 4) % CACHED_NAMES;
@@ -391,7 +438,7 @@ pub(crate) unsafe fn redispatch_c(
                 }),
                 None => None,
             },
-            Err(_) => Some(operator_from(keyfold::dispatcher(), op)?),
+            Err(_) => Some(operator_from(&dispatcher_of_names(), op)?),
         },
     };
     if let Some(operator) = known {
@@ -403,7 +450,7 @@ pub(crate) unsafe fn redispatch_c(
         Err(_) => {
             let name = op.extract::<String>()?;
             let mut all = Vec::new();
-            for operator in keyfold::dispatcher().overloads(&name) {
+            for operator in dispatcher_of_names().overloads(&name) {
                 all.push(operator::object_of(py, &operator)?.unbind());
             }
             all
@@ -417,7 +464,7 @@ pub(crate) unsafe fn redispatch_c(
             }
         }
     }
-    let operator = operator_from(keyfold::dispatcher(), op)?;
+    let operator = operator_from(&dispatcher_of_names(), op)?;
     // SAFETY: as for the caller. The call words the error.
     Ok(unsafe { call::call(operator.get(), args, nargs, keywords, &given) })
 }

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
 
 pub(crate) struct Param {
     pub(crate) name: Py<PyString>,
+    /// How errors name it: `demo::scale() argument 'x'`.
+    pub(crate) place: String,
     pub(crate) ty: Type,
     pub(crate) kind: Kind,
     pub(crate) default: Option<Py<PyAny>>,
@@ -60,6 +62,7 @@ impl Params {
                 .transpose()?;
             all.push(Param {
                 name: PyString::intern(py, &argument.name).unbind(),
+                place: format!("{}() argument '{}'", schema.name, argument.name),
                 ty: argument.ty.clone(),
                 kind: kind_of(&argument.ty),
                 default,
@@ -169,10 +172,7 @@ unsafe fn inspect_slowly(
     Python::attach(|py| {
         // SAFETY: a live object, by the contract of `inspect`.
         let object = unsafe { Bound::from_borrowed_ptr(py, object) };
-        let place = |error: Error| {
-            let name = param.name.bind(py).to_string_lossy().into_owned();
-            error.at(&format!("{}() argument '{name}'", operator.name()))
-        };
+        let place = |error: Error| error.at(&param.place);
         let wrong = || {
             let name = param.name.bind(py).to_string_lossy().into_owned();
             let mut given = describe_object(&object);

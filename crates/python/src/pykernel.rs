@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use crate::errors::{add_note, from_pyerr};
 use crate::keys::keyset_object;
 use crate::params::Params;
-use crate::{native, operator, results};
+use crate::{native, operator, packet, results};
 
 /// The signature of the unboxed convention; no value of it exists.
 enum ObjectsConvention {}
@@ -104,6 +104,7 @@ impl PyKernel {
         objects: &[*mut ffi::PyObject],
     ) -> Result<*mut ffi::PyObject> {
         let names = params.keyword_names.as_ref().map_or(std::ptr::null_mut(), |n| n.as_ptr());
+        let _inside = packet::enter_dispatcher(context.operator());
         // SAFETY: as for the caller.
         let result = unsafe {
             match self.style {

@@ -222,7 +222,7 @@ def run(epochs: int = 200, seed: int = 0, quiet: bool = False) -> int:
     )
 
     outcome = register_c_kernel()
-    shapes = demo.linear(
+    shape = demo.linear(
         kf.empty((BATCH, 64), device="meta"),
         kf.empty((64, 10), device="meta"),
         kf.empty(10, device="meta"),
@@ -232,7 +232,7 @@ def run(epochs: int = 200, seed: int = 0, quiet: bool = False) -> int:
         *(f"  {getattr(demo, name).schema}" for name in dir(demo)),
         "",
         f"  descend_ in C: {outcome}",
-        f"  linear knows shapes without data, on the device meta: {tuple(shapes)}",
+        f"  linear knows shapes without data, on the device meta: {tuple(shape)}",
     )
 
     say(heading("Training, below the layers Audit and Profiler"))

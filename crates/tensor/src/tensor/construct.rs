@@ -41,7 +41,12 @@ fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
 
 impl Tensor {
     /// A row-major tensor of a new buffer that was made for this shape, and is aligned.
-    pub(super) fn whole(buffer: Arc<dyn DeviceBuffer>, shape: Shape, numel: usize, dtype: DType) -> Self {
+    pub(super) fn whole(
+        buffer: Arc<dyn DeviceBuffer>,
+        shape: Shape,
+        numel: usize,
+        dtype: DType,
+    ) -> Self {
         let strides = layout::contiguous_strides(&shape);
         let buffer = BufferHandle::aligned(buffer, dtype);
         debug_assert!(numel <= buffer.len());
