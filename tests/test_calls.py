@@ -154,7 +154,7 @@ WRONG_TYPES = [
     ("int[]", "12", "str '12'"),
     ("int[2]", [1, 2, 3], "list"),
     ("Device?", 1, "int 1"),
-    ("ScalarType?", "nonsense", "nonsense"),
+    ("ScalarType?", 3, "int 3"),
 ]
 
 
@@ -168,6 +168,16 @@ def test_a_wrong_type_names_argument_type_and_value(d, word, raises_saying, kind
     assert isinstance(raised.value, kf.BindingError)
     with raises_saying(TypeError, *parts):
         d.ops.ns.f(word("x"), arg=given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "error"),
+    [("ScalarType?", "float99", kf.DTypeError), ("Device?", "gpu", kf.DeviceError)],
+)
+def test_an_unknown_name_is_refused(d, word, raises_saying, kind, given, error):
+    d.define(f"ns::f(Tensor x, {kind} arg) -> Tensor")
+    with raises_saying(error, "ns::f() argument 'arg'", given, "known are"):
+        d.ops.ns.f(word("x"), given)
 
 
 FITTING = [

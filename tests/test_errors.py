@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import keyfold as kf
-from keyfold._errors import BY_KIND
 from conftest import ROOT
+from keyfold._errors import BY_KIND
 
 
 def registered(kernel, schema="ns::f(Tensor x) -> Tensor", key="CPU"):

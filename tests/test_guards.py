@@ -292,6 +292,50 @@ def test_a_guard_opened_by_a_kernel_ends_with_it(d, word):
     assert local() == NOTHING
 
 
+def test_one_guard_object_serves_several_threads():
+    """As `no_tracing = kf.exclude_keys(...)` in a module, used by all its threads."""
+    guard = kf.exclude_keys("Tracer")
+    opened, closed = threading.Barrier(2), threading.Barrier(2)
+    seen = []
+
+    def other():
+        with guard:
+            opened.wait()
+            closed.wait()
+            seen.append(local())
+        seen.append(local())
+
+    def here():
+        with guard:
+            thread.start()
+            opened.wait()
+        return local()
+
+    thread = threading.Thread(target=other)
+    try:
+        assert contextvars.copy_context().run(here) == NOTHING
+    finally:
+        closed.wait()
+        thread.join()
+    assert seen == [(set(), {"Tracer"}), NOTHING]
+
+
+def test_one_guard_object_serves_several_tasks():
+    guard = kf.exclude_keys("Tracer")
+
+    async def task(rounds):
+        with guard:
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+                assert local() == (set(), {"Tracer"})
+        return local()
+
+    async def main():
+        return await asyncio.gather(task(1), task(3), task(2))
+
+    assert asyncio.run(main()) == [NOTHING] * 3
+
+
 def test_many_nested_guards():
     keys = ["Tracer", "Profiler", "Pipeline", "Autograd", "Autocast"] * 40
     guards = [kf.include_keys(key) for key in keys]

@@ -35,15 +35,19 @@ pub(crate) trait Choose {
         call: impl FnOnce(&CallContext<'_, Value>, &Kernel<Value>) -> Result<R>,
     ) -> Result<R>;
 
-    /// Whether the set comes from the arguments, so that their devices must agree.
-    const COMPUTED: bool;
+    /// Whether the arguments' devices must agree: where the set comes from them.
+    const CHECKS_DEVICES: bool;
+
+    /// Whether the local keys of Python's context have a part in the set.
+    const IN_CONTEXT: bool;
 }
 
 /// An ordinary call.
 pub(crate) struct Computed;
 
 impl Choose for Computed {
-    const COMPUTED: bool = true;
+    const CHECKS_DEVICES: bool = true;
+    const IN_CONTEXT: bool = true;
 
     #[inline(always)]
     fn choose<R>(
@@ -60,7 +64,8 @@ impl Choose for Computed {
 pub(crate) struct Given(pub(crate) DispatchKeySet);
 
 impl Choose for Given {
-    const COMPUTED: bool = false;
+    const CHECKS_DEVICES: bool = false;
+    const IN_CONTEXT: bool = false;
 
     #[inline(always)]
     fn choose<R>(
@@ -173,14 +178,14 @@ unsafe fn with_bound<C: Choose>(
 ) -> Result<*mut ffi::PyObject> {
     // SAFETY: one live object per parameter, the GIL held, by the contract.
     let (tag, caller) = unsafe { operator.params.inspect(&operator.operator, objects) }?;
-    if C::COMPUTED && tag.is_mixed() {
+    if C::CHECKS_DEVICES && tag.is_mixed() {
         check_devices(operator, objects)?;
     }
     let bound = BoundCall { operator, objects, tag, caller, choose };
     // SAFETY: as above.
     unsafe {
         // A given set needs no context to be selected by; a native kernel may need it (below).
-        if C::COMPUTED && guards::in_use() { in_context(&bound) } else { select_and_run(&bound) }
+        if C::IN_CONTEXT && guards::in_use() { in_context(&bound) } else { select_and_run(&bound) }
     }
 }
 
@@ -220,7 +225,7 @@ unsafe fn run<C: Choose>(
                 let result = python.call_objects(context, &operator.params, objects)?;
                 finish(operator, context, kernel, result, objects, caller)
             }
-            None if !C::COMPUTED && guards::in_use() => native_in_context(context, kernel, bound),
+            None if !C::IN_CONTEXT && guards::in_use() => native_in_context(context, kernel, bound),
             None => native::call(context, kernel, &operator.params, objects, caller),
         }
     }

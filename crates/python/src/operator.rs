@@ -304,7 +304,8 @@ struct Direct {
 }
 
 impl Choose for Direct {
-    const COMPUTED: bool = false;
+    const CHECKS_DEVICES: bool = false;
+    const IN_CONTEXT: bool = true;
 
     fn choose<R>(
         &self,
@@ -362,7 +363,8 @@ impl PyKernelHandle {
 struct Held<'k>(&'k PyKernelHandle);
 
 impl Choose for Held<'_> {
-    const COMPUTED: bool = false;
+    const CHECKS_DEVICES: bool = false;
+    const IN_CONTEXT: bool = true;
 
     fn choose<R>(
         &self,

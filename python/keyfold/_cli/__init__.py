@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -78,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m keyfold",
         description="keyfold: a multi-dispatch engine for tensor kernels.",
     )
-    version = f"keyfold {importlib.metadata.version('keyfold')}"
+    version = f"keyfold {kf.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

@@ -46,7 +46,7 @@ def doctor() -> int:
 
 def _versions() -> Iterator[tuple[str, str]]:
     name = Path(_core.__file__ or "").name
-    yield "keyfold", importlib.metadata.version("keyfold")
+    yield "keyfold", kf.__version__
     kind = "abi3: one for CPython 3.11 and later" if ".abi3." in name else "for this CPython alone"
     yield "build", f"{kind} ({name})"
     yield "Python", f"{platform.python_version()} ({platform.python_implementation()})"
