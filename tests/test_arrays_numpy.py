@@ -152,7 +152,7 @@ def test_overlapping_arrays_are_read_and_copied():
 
 def test_writing_to_elements_that_share_memory_is_refused():
     t = kf.from_numpy(np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,)))
-    with pytest.raises(kf.Error, match="aten::copy_.*overlap|aten::copy_.*share"):
+    with pytest.raises(kf.Error, match=r"aten::copy_.*(overlap|share)"):
         t.copy_(kf.arange(3))
 
 
@@ -200,10 +200,8 @@ def test_an_array_that_cant_be_shared_is_refused_with_the_reason(array, kind, me
 
 @pytest.mark.parametrize(("array", "kind", "message"), REFUSED)
 def test_an_operator_refuses_it_with_its_own_name_and_the_arguments(array, kind, message, works_on):
-    with pytest.raises(kind, match="aten::neg") as caught:
+    with pytest.raises(kind, match=rf"aten::neg.*self.*({message})"):
         kf.ops.aten.neg(array)
-    if kind is kf.DTypeError:
-        assert "self" in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [[1, 2], 1.0, None, "x", kf.zeros(1)])
@@ -224,7 +222,7 @@ def test_numpy_takes_a_tensor_as_an_array():
     assert np.array(t, copy=False).ctypes.data == t.data_ptr()
     assert np.array([t, t]).shape == (2, 3)
     assert np.add(t, 1).tolist() == [1, 2, 3]
-    with pytest.raises(ValueError, match="int64.*float32.*copy"):
+    with pytest.raises(ValueError, match=r"int64.*float32.*copy"):
         np.array(t, dtype=np.float32, copy=False)
 
 

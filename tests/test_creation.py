@@ -99,7 +99,7 @@ def test_asarray_copies_what_lies_wrong_in_memory(given):
 def test_asarray_says_when_a_copy_is_needed_and_forbidden(options):
     with pytest.raises(kf.InvalidValue, match="without a copy"):
         kf.asarray(np.ones(2), copy=False, **options)
-    with pytest.raises(kf.InvalidValue, match="list.*without a copy"):
+    with pytest.raises(kf.InvalidValue, match=r"list.*without a copy"):
         kf.asarray([1, 2], copy=False)
 
 

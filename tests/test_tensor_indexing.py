@@ -30,10 +30,12 @@ def arrays_of_places(draw):
         hnp.integer_array_indices(shape, result_shape=hnp.array_shapes(min_dims=1, max_dims=2))
     )
     # Some positions counted from the end.
-    index = tuple(np.where(i % 2 == 1, i - n, i) for i, n in zip(index, shape, strict=False))
+    index = tuple(
+        np.where((i >= 0) & (i % 2 == 1), i - n, i) for i, n in zip(index, shape, strict=True)
+    )
     # A full slice, a number or a new axis among them.
     mixed = []
-    for at, entry in enumerate(index):
+    for entry in index:
         kind = draw(st.sampled_from(["array", "array", "slice", "number", "newaxis", "tensor"]))
         if kind == "slice":
             mixed.append(slice(None, None, draw(st.sampled_from([1, 2, -1]))))
@@ -43,7 +45,6 @@ def arrays_of_places(draw):
             mixed += [None, entry]
         else:
             mixed.append(kf.from_numpy(entry) if kind == "tensor" else entry)
-        assert shape[at] > 0
     return shape, tuple(mixed)
 
 
@@ -111,7 +112,6 @@ def test_masks_pick_and_write_as_in_numpy(data):
     t = kf.from_numpy(b)
     assert np.array_equal(t[mask].numpy(), a[mask])
     assert np.array_equal(t[kf.from_numpy(mask)].numpy(), a[mask])
-    assert np.array_equal(t[..., mask.ravel()[:0]].numpy(), a[..., :0]) or shape[-1] != 0
     a[mask] = -1
     t[mask] = -1
     assert np.array_equal(a, b)
@@ -219,9 +219,9 @@ def test_a_wrong_value_says_what_is_wrong():
         t[:] = kf.zeros(3)
     with pytest.raises(kf.ShapeError, match="aten::copy_"):
         t[:2] = [1, 2, 3]
-    with pytest.raises(kf.Error, match=r"1\.5.*int64"):
+    with pytest.raises(kf.Error, match=r"int64.*1\.5"):
         t[0] = 1.5
-    with pytest.raises(kf.Error, match=r"1\.5.*int64"):
+    with pytest.raises(kf.Error, match=r"int64.*1\.5"):
         t[[0]] = 1.5
     assert t.tolist() == [0, 0, 0]
 
