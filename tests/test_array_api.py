@@ -156,3 +156,9 @@ def test_every_public_name_is_documented():
     assert sorted(set(kf.__all__)) == sorted(kf.__all__)
     assert kf.__version__
     assert kf.__doc__
+
+
+def test_every_error_is_public():
+    from keyfold import _errors
+
+    assert set(_errors.__all__) <= set(kf.__all__)

@@ -71,6 +71,17 @@ def test_asarray_takes_any_object_with_dlpack():
     assert kf.asarray(exporter).data_ptr() == exporter.array.ctypes.data
 
 
+def test_asarray_copies_out_of_an_object_that_gives_its_own_array():
+    class Holder:
+        held = np.arange(3.0)
+
+        def __array__(self, dtype=None, copy=None):
+            return self.held
+
+    assert kf.asarray(Holder()).data_ptr() == Holder.held.ctypes.data
+    assert kf.asarray(Holder(), copy=True).data_ptr() != Holder.held.ctypes.data
+
+
 def test_asarray_converts_and_moves():
     assert kf.asarray([1, 2], dtype="float32").dtype == "float32"
     assert kf.asarray(np.ones(2), dtype=kf.int64).tolist() == [1, 1]

@@ -12,7 +12,6 @@ arrays you already have:
 """
 
 from keyfold import _dispatcher as _dispatcher
-from keyfold import _errors
 from keyfold._core import (
     Device,
     Dispatcher,
@@ -65,7 +64,36 @@ from keyfold._creation import (
     zeros_like,
 )
 from keyfold._default import dispatcher as _default_dispatcher
-from keyfold._errors import *  # noqa: F403
+from keyfold._errors import (
+    BY_KIND,
+    BindingError,
+    CudnnError,
+    DeviceError,
+    DispatchError,
+    DTypeError,
+    EmptyKeySetError,
+    Error,
+    ExchangeError,
+    GuardError,
+    IndexOutOfRange,
+    InvalidValue,
+    KernelFailed,
+    KernelPanic,
+    KernelReturnError,
+    LibraryLoadError,
+    MissingKernel,
+    NotSupported,
+    OperatorRemoved,
+    OutOfMemory,
+    PipelineError,
+    ReadOnlyError,
+    RedispatchRecursion,
+    RegistrationError,
+    SchemaError,
+    ShapeError,
+    UnknownKey,
+    UnknownOperator,
+)
 from keyfold._functions import (
     abs,
     add,
@@ -135,23 +163,51 @@ from keyfold._registration import (
 )
 
 __all__ = [
+    "BY_KIND",
+    "BindingError",
     "Choice",
+    "CudnnError",
     "DType",
+    "DTypeError",
     "Device",
+    "DeviceError",
+    "DispatchError",
     "DispatchKey",
     "DispatchKeySet",
     "DispatchTable",
     "Dispatcher",
+    "EmptyKeySetError",
+    "Error",
+    "ExchangeError",
     "Explanation",
+    "GuardError",
     "Handle",
+    "IndexOutOfRange",
+    "InvalidValue",
+    "KernelFailed",
     "KernelHandle",
+    "KernelPanic",
+    "KernelReturnError",
     "KeyGuard",
     "Library",
+    "LibraryLoadError",
+    "MissingKernel",
     "NativeKernel",
+    "NotSupported",
     "Operator",
     "OperatorPacket",
+    "OperatorRemoved",
+    "OutOfMemory",
+    "PipelineError",
+    "ReadOnlyError",
+    "RedispatchRecursion",
+    "RegistrationError",
+    "SchemaError",
+    "ShapeError",
     "TableEntry",
     "Tensor",
+    "UnknownKey",
+    "UnknownOperator",
     "__version__",
     "abs",
     "add",
@@ -243,7 +299,5 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
-# The tree of errors is listed where it is defined.
-__all__ += _errors.__all__
 
 ops = _default_dispatcher.ops

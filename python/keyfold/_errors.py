@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "BY_KIND",
     "BindingError",
+    "CudnnError",
     "DTypeError",
     "DeviceError",
     "DispatchError",
@@ -26,6 +27,7 @@ __all__ = [
     "NotSupported",
     "OperatorRemoved",
     "OutOfMemory",
+    "PipelineError",
     "ReadOnlyError",
     "RedispatchRecursion",
     "RegistrationError",
@@ -134,6 +136,14 @@ class LibraryLoadError(Error, OSError):
 
 class NotSupported(Error, NotImplementedError):
     """A backend lacks the operation."""
+
+
+class PipelineError(Error, RuntimeError):
+    """A deferred operation failed, or can't be deferred. For the Pipeline key's layer to raise."""
+
+
+class CudnnError(Error, RuntimeError):
+    """cuDNN refused a graph or a plan. For the cuDNN backend to raise."""
 
 
 BY_KIND: dict[str, type[Exception]] = {
