@@ -65,7 +65,9 @@ from keyfold._creation import (
 )
 from keyfold._default import dispatcher as _default_dispatcher
 from keyfold._errors import (
+    BY_KIND,
     BindingError,
+    CudnnError,
     DeviceError,
     DispatchError,
     DTypeError,
@@ -83,6 +85,7 @@ from keyfold._errors import (
     NotSupported,
     OperatorRemoved,
     OutOfMemory,
+    PipelineError,
     ReadOnlyError,
     RedispatchRecursion,
     RegistrationError,
@@ -160,8 +163,10 @@ from keyfold._registration import (
 )
 
 __all__ = [
+    "BY_KIND",
     "BindingError",
     "Choice",
+    "CudnnError",
     "DType",
     "DTypeError",
     "Device",
@@ -193,6 +198,7 @@ __all__ = [
     "OperatorPacket",
     "OperatorRemoved",
     "OutOfMemory",
+    "PipelineError",
     "ReadOnlyError",
     "RedispatchRecursion",
     "RegistrationError",

@@ -35,6 +35,9 @@ _aten = _default.ops.aten
 # What has its elements in a flat buffer, and is no sequence of Python objects to NumPy.
 _BUFFERS = (bytes, bytearray, memoryview, array.array, mmap.mmap)
 
+# By these NumPy finds the array that an object stands for.
+_ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+
 
 def _sizes(shape: Any) -> Any:
     """`3` stands for `(3,)`; what else it is, the operator judges."""
@@ -196,8 +199,9 @@ def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
             f"asarray(): a {_kind(obj)} of {made.dtype} elements isn't supported; give numbers, "
             "nested lists of numbers, or an array"
         )
-    shares = not isinstance(obj, (list, tuple, np.generic)) and made.base is not None
-    return _from_array(made)[0], not shares
+    # An object that says what array it is may have given its own memory away.
+    shares = any(hasattr(type(obj), name) for name in _ARRAY_PROTOCOLS)
+    return _from_array(made)[0], not shares or isinstance(obj, np.generic)
 
 
 def _from_array(given: np.ndarray[Any, Any]) -> tuple[_core.Tensor, bool]:

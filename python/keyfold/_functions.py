@@ -335,7 +335,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Any:
 def flip(x: Any, /, *, axis: _Axis = None) -> Any:
     """Return the array in reverse order along some axes, or along all: a view."""
     axes = _axes(axis)
-    return _aten.flip(x, range(x.ndim) if axes is None else axes)
+    return _aten.flip(x, tuple(range(x.ndim)) if axes is None else axes)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

@@ -110,7 +110,7 @@ class Explanation:
         default_backend: bool,
         error: str | None,
         choice: dict[str, Any] | None,
-        next: list[dict[str, Any]],  # noqa: A002
+        next: list[dict[str, Any]],
     ) -> None:
         self.operator = operator
         self.arguments = arguments
@@ -165,7 +165,9 @@ class Explanation:
             rows.append(("chosen key", str(self.choice.key)))
             rows.append(("kernel", self.choice.origin))
             rows.append(("because", f"{self.choice.registered_at}: {self.choice.because}"))
-            rows += [("lost to it", f"{who} at {at} ({rule})") for at, rule, who in self.choice.losers]
+            rows += [
+                ("lost to it", f"{who} at {at} ({rule})") for at, rule, who in self.choice.losers
+            ]
             rows += [("shadowed by it", who) for who in self.choice.shadows]
         rows += [("a redispatch goes to", f"{c.runtime_key}: {c.origin}") for c in self.next]
         body = "".join(

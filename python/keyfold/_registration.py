@@ -91,7 +91,8 @@ def fallback(key: Any, fn: Any, *, override: str = "error") -> _core.Handle:
     Args:
         key: the key, usually one of your own.
         fn: the function, or `fallthrough`. It gets the operator, the call's key set, and the
-            arguments, and passes a call on with `redispatch(op, keyset.remove(key), *args, **kwargs)`.
+            arguments, and passes a call on with
+            `redispatch(op, keyset.remove(key), *args, **kwargs)`.
         override: as for `impl`.
 
     Returns:

@@ -22,6 +22,14 @@ pub(crate) fn object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyDType
     Ok(object.bind(py).clone())
 }
 
+/// A `keyfold.DType` for each dtype there is, as attributes of the module.
+pub(crate) fn add_dtypes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    for dtype in DType::ALL {
+        module.add(dtype.name(), object(module.py(), dtype)?)?;
+    }
+    Ok(())
+}
+
 /// A dtype from a `DType`, a name, NumPy's dtypes and scalar types, or Python's number types.
 pub(crate) fn dtype_from(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = given.py();

@@ -2,8 +2,8 @@
 //!
 //! - keys and sets: `keys`, `guards`
 //! - what counts as a tensor: `arrays`, `numpy_array`, `dlpack`, `dtype`
-//! - `keyfold.Tensor`: `tensor`, `tensor_ops`, `tensor_methods`, `indexing`, `exchange`, `text`,
-//!   and `aten`, the operators that they call
+//! - `keyfold.Tensor`: `tensor`, `tensor_ops`, `tensor_methods`, `tensor_to`, `indexing`,
+//!   `exchange`, `text`, and `aten`, the operators that they call
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
@@ -36,6 +36,7 @@ mod results;
 mod tensor;
 mod tensor_methods;
 mod tensor_ops;
+mod tensor_to;
 mod testing;
 mod text;
 #[cfg(not(feature = "abi3"))]
@@ -52,7 +53,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::PyTensor>()?;
     module.add_class::<indexing::PyTensorIterator>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    tensor_methods::add_dtypes(module)?;
+    dtype::add_dtypes(module)?;
     module.add_function(wrap_pyfunction!(exchange::from_numpy, module)?)?;
     module.add_function(wrap_pyfunction!(exchange::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(exchange::_rebuild_tensor, module)?)?;

@@ -17,9 +17,19 @@ use crate::tensor::PyTensor;
 /// Object references held by tensors and given back on any thread.
 static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release };
 
+/// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
+#[inline(always)]
+fn is_attached() -> bool {
+    // The stable ABI lacks the question; attaching again is right, too, and slower.
+    #[cfg(feature = "abi3")]
+    return false;
+    // SAFETY: asking is allowed on any thread at any time.
+    #[cfg(not(feature = "abi3"))]
+    return unsafe { ffi::PyGILState_Check() } == 1;
+}
+
 unsafe fn retain(object: *mut c_void) {
-    // SAFETY: asking whether this thread is attached is allowed at any time.
-    if unsafe { ffi::PyGILState_Check() } == 1 {
+    if is_attached() {
         // SAFETY: attached, and the object is alive: the caller holds a reference.
         unsafe { ffi::Py_INCREF(object.cast()) };
     } else {
@@ -31,8 +41,7 @@ unsafe fn retain(object: *mut c_void) {
 }
 
 unsafe fn release(object: *mut c_void) {
-    // SAFETY: asking whether this thread is attached is allowed at any time.
-    if unsafe { ffi::PyGILState_Check() } == 1 {
+    if is_attached() {
         // SAFETY: attached, and the owner gives its reference up.
         unsafe { ffi::Py_DECREF(object.cast()) };
         return;
@@ -228,6 +237,7 @@ fn refuse(array: *mut ffi::PyObject) -> Error {
 }
 
 /// A view that owns a reference to the array.
+#[expect(clippy::redundant_clone, reason = "the clone takes the reference that the view lacks")]
 pub(crate) fn view(array: &Bound<'_, PyAny>) -> Result<Tensor> {
     let mut slot = MaybeUninit::uninit();
     // SAFETY: `array` holds a reference until after the clone, which takes its own; on success
@@ -322,6 +332,7 @@ pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py
 /// # Errors
 /// [`ErrorKind::Shape`] when there aren't as many bytes as the shape needs, [`ErrorKind::Value`]
 /// when they aren't aligned.
+#[expect(clippy::redundant_clone, reason = "the clone takes the reference that the view lacks")]
 pub(crate) fn reinterpret(bytes: &Bound<'_, PyAny>, dtype: DType, shape: Shape) -> Result<Tensor> {
     let flat = view(bytes)?;
     let needed = layout::numel(&shape, dtype.size())? * dtype.size();

@@ -1,0 +1,236 @@
+"""`x[...]` and `x[...] = y`, against NumPy."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import keyfold as kf
+
+shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+
+
+def counted(shape, dtype="float64"):
+    return np.arange(np.prod(shape, dtype=int), dtype=dtype).reshape(shape)
+
+
+@st.composite
+def basic(draw):
+    shape = draw(shapes)
+    return shape, draw(hnp.basic_indices(shape, allow_newaxis=True, max_dims=6))
+
+
+@st.composite
+def arrays_of_places(draw):
+    shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, max_side=4))
+    index = draw(
+        hnp.integer_array_indices(shape, result_shape=hnp.array_shapes(min_dims=1, max_dims=2))
+    )
+    # Some positions counted from the end.
+    index = tuple(
+        np.where((i >= 0) & (i % 2 == 1), i - n, i) for i, n in zip(index, shape, strict=True)
+    )
+    # A full slice, a number or a new axis among them.
+    mixed = []
+    for entry in index:
+        kind = draw(st.sampled_from(["array", "array", "slice", "number", "newaxis", "tensor"]))
+        if kind == "slice":
+            mixed.append(slice(None, None, draw(st.sampled_from([1, 2, -1]))))
+        elif kind == "number":
+            mixed.append(int(entry.flat[0]))
+        elif kind == "newaxis":
+            mixed += [None, entry]
+        else:
+            mixed.append(kf.from_numpy(entry) if kind == "tensor" else entry)
+    return shape, tuple(mixed)
+
+
+def numpys(index):
+    entries = index if isinstance(index, tuple) else (index,)
+    return tuple(i.numpy() if isinstance(i, kf.Tensor) else i for i in entries)
+
+
+@given(case=basic())
+@settings(max_examples=300)
+def test_numbers_and_slices_give_numpys_view(case):
+    shape, index = case
+    a = counted(shape)
+    expected = np.asarray(a[index])
+    view = kf.from_numpy(a)[index]
+    assert isinstance(view, kf.Tensor)
+    assert np.array_equal(view.numpy(), expected)
+    assert view.shape == expected.shape
+    if expected.size and isinstance(a[index], np.ndarray):
+        assert view.data_ptr() == expected.ctypes.data
+
+
+@given(case=basic())
+@settings(max_examples=200)
+def test_writing_through_numbers_and_slices(case):
+    shape, index = case
+    a, b = counted(shape), counted(shape)
+    values = -1.0 - counted(np.shape(a[index]))
+    a[index] = values
+    kf.from_numpy(b)[index] = kf.from_numpy(np.asarray(values))
+    assert np.array_equal(a, b)
+    a[index] = 5
+    kf.from_numpy(b)[index] = 5
+    assert np.array_equal(a, b)
+
+
+@given(case=arrays_of_places())
+@settings(max_examples=300)
+def test_arrays_of_positions_pick_as_in_numpy(case):
+    shape, index = case
+    a = counted(shape)
+    expected = np.asarray(a[numpys(index)])
+    picked = kf.from_numpy(a)[index]
+    assert picked.shape == expected.shape
+    assert np.array_equal(picked.numpy(), expected)
+
+
+@given(case=arrays_of_places())
+@settings(max_examples=200)
+def test_writing_to_arrays_of_positions(case):
+    shape, index = case
+    a, b = counted(shape), counted(shape)
+    a[numpys(index)] = -7
+    kf.from_numpy(b)[index] = -7
+    assert np.array_equal(a, b)
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_masks_pick_and_write_as_in_numpy(data):
+    shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
+    dims = data.draw(st.integers(1, len(shape)))
+    mask = data.draw(hnp.arrays(bool, shape[:dims]))
+    a, b = counted(shape), counted(shape)
+    t = kf.from_numpy(b)
+    assert np.array_equal(t[mask].numpy(), a[mask])
+    assert np.array_equal(t[kf.from_numpy(mask)].numpy(), a[mask])
+    a[mask] = -1
+    t[mask] = -1
+    assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [0, 2],
+        [],
+        ([0, 1], [1, 1]),
+        (0, [0, 2]),
+        (0, slice(None), [0, 2]),
+        ([0, 1], slice(None), [0, 2]),
+        ([0, 1], None, [0, 2]),
+        (None, [0, 1]),
+        (Ellipsis, [0, 2]),
+        ([[0], [1]], [[0, 1]]),
+        (slice(1, None), [True, False, True]),
+        True,
+        False,
+        (True, 0),
+        (0, False),
+        np.int32(1),
+        np.array([0, 1], dtype=np.uint8),
+        np.array(1),
+        slice(-(2**80), 2**80),
+        slice(2**80, None, -1),
+    ],
+)
+def test_special_indices_are_numpys(index):
+    a = counted((3, 3, 3))
+    expected = np.asarray(a[index])
+    picked = kf.from_numpy(a)[index]
+    assert picked.shape == expected.shape
+    assert np.array_equal(picked.numpy(), expected)
+
+
+def test_an_index_of_nothing_is_another_tensor_on_the_same_memory():
+    t = kf.zeros(3)
+    assert t[...] is not t
+    assert t[...].data_ptr() == t.data_ptr()
+    assert t[()].data_ptr() == t.data_ptr()
+
+
+def test_values_may_be_lists_arrays_and_numbers_of_any_kind_that_fits():
+    t = kf.zeros((2, 3), dtype="float32")
+    t[0] = [1, 2, 3]
+    t[1, :2] = np.array([4, 5])
+    t[1, 2] = np.float64(6)
+    t[:, [0, 1]] = kf.asarray([[1.5], [2.5]])
+    t[t > 5] = True
+    assert t.tolist() == [[1.5, 1.5, 3], [2.5, 2.5, 1]]
+
+
+def test_of_a_place_written_twice_the_last_value_stays():
+    t = kf.zeros(3)
+    t[[1, 1]] = [5, 6]
+    assert t.tolist() == [0, 6, 0]
+
+
+def test_overlapping_source_and_target():
+    t = kf.arange(5)
+    t[1:] = t[:-1]
+    assert t.tolist() == [0, 0, 1, 2, 3]
+
+
+def test_meta_tensors_are_indexed_by_shape():
+    t = kf.empty((4, 5), device="meta")
+    assert t[1:, None, ::2].shape == (3, 1, 3)
+    assert t[0].device == "meta"
+    t[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("index", "kind", "parts"),
+    [
+        (3, IndexError, ["aten::select", "index 3", "size 3"]),
+        (-4, IndexError, ["aten::select", "index -4", "size 3"]),
+        (2**70, IndexError, ["out of range"]),
+        ((0, 0, 0), IndexError, ["3 indices", "[3, 4]"]),
+        ((Ellipsis, Ellipsis), IndexError, ["..."]),
+        ([0, 5], IndexError, ["aten::index", "index 5", "size 3"]),
+        (np.zeros(4, bool), IndexError, ["mask", "[4]", "[3, 4]"]),
+        ((True, [0]), IndexError, ["True", "arrays"]),
+        ("a", TypeError, ["whole numbers", "'a'"]),
+        (1.0, TypeError, ["whole numbers", "1.0"]),
+        ([0.5], TypeError, ["whole numbers or bools", "float64"]),
+        (np.array(["x"]), TypeError, ["<U1"]),
+        (slice("a", None), TypeError, ["slice", "'a'"]),
+        (slice(None, None, 0), ValueError, ["step", "zero"]),
+    ],
+)
+def test_a_wrong_index_says_what_is_wrong(index, kind, parts):
+    t = kf.zeros((3, 4))
+    for use in [lambda: t[index], lambda: t.__setitem__(index, 1.0)]:
+        with pytest.raises(kf.Error, match=".*".join(map(re.escape, parts))) as caught:
+            use()
+        assert isinstance(caught.value, kind)
+
+
+def test_a_wrong_value_says_what_is_wrong():
+    t = kf.zeros(3, dtype="int64")
+    with pytest.raises(kf.DTypeError, match=r"aten::copy_.*float64.*int64"):
+        t[:] = kf.zeros(3)
+    with pytest.raises(kf.ShapeError, match="aten::copy_"):
+        t[:2] = [1, 2, 3]
+    with pytest.raises(kf.Error, match=r"int64.*1\.5"):
+        t[0] = 1.5
+    with pytest.raises(kf.Error, match=r"int64.*1\.5"):
+        t[[0]] = 1.5
+    assert t.tolist() == [0, 0, 0]
+
+
+def test_read_only_memory_isnt_written():
+    a = np.zeros(3)
+    a.flags.writeable = False
+    t = kf.from_numpy(a)
+    for index in [0, slice(None), [0, 1], a == 0]:
+        with pytest.raises(kf.ReadOnlyError, match="read-only"):
+            t[index] = 1
+    assert not a.any()
