@@ -26,7 +26,7 @@ use crate::tensor;
 const INLINE: usize = 12;
 
 /// How to choose the kernel, once the arguments are known.
-pub(crate) trait Choose {
+pub(crate) trait Choose: Copy {
     /// Runs `call` with the kernel for a call whose arguments bring `tag`.
     fn choose<R>(
         &self,
@@ -43,6 +43,7 @@ pub(crate) trait Choose {
 }
 
 /// An ordinary call.
+#[derive(Clone, Copy)]
 pub(crate) struct Computed;
 
 impl Choose for Computed {
@@ -61,6 +62,7 @@ impl Choose for Computed {
 }
 
 /// A redispatch with a set taken as given.
+#[derive(Clone, Copy)]
 pub(crate) struct Given(pub(crate) DispatchKeySet);
 
 impl Choose for Given {
@@ -92,7 +94,7 @@ pub(crate) unsafe fn call<C: Choose>(
     keywords: *mut ffi::PyObject,
     choose: &C,
 ) -> *mut ffi::PyObject {
-    let request = Request { operator, args, nargs, keywords, choose };
+    let request = Request { args, operator, nargs, keywords, choose: *choose };
     // SAFETY: as for the caller.
     let run = || unsafe { call_inner(&request) };
     match catch_unwind(AssertUnwindSafe(run)) {
@@ -104,21 +106,24 @@ pub(crate) unsafe fn call<C: Choose>(
 
 /// A call as CPython hands it over. Closures on the call path capture one reference to it (and to
 /// [`Bound`]): several captured values would be copied, by loads that wait for fresh stores.
+#[repr(C)]
 struct Request<'a, C> {
-    operator: &'a PyOperator,
+    // What is read together isn't written together: a wide load of two fresh stores waits.
     args: *const *mut ffi::PyObject,
+    operator: &'a PyOperator,
     nargs: usize,
     keywords: *mut ffi::PyObject,
-    choose: &'a C,
+    choose: C,
 }
 
 /// A call whose arguments are in declaration order, defaults filled in, and were looked at.
+#[repr(C)]
 struct BoundCall<'a, C> {
-    operator: &'a PyOperator,
     objects: &'a [*mut ffi::PyObject],
     tag: Tag,
+    operator: &'a PyOperator,
     caller: Caller,
-    choose: &'a C,
+    choose: C,
 }
 
 #[cold]
@@ -174,7 +179,7 @@ unsafe fn bind_and_call<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi:
 unsafe fn with_bound<C: Choose>(
     operator: &PyOperator,
     objects: &[*mut ffi::PyObject],
-    choose: &C,
+    choose: C,
 ) -> Result<*mut ffi::PyObject> {
     // SAFETY: one live object per parameter, the GIL held, by the contract.
     let (tag, caller) = unsafe { operator.params.inspect(&operator.operator, objects) }?;

@@ -49,11 +49,10 @@ pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<
         Type::Optional(_) if object.is_none() => Some(Value::None),
         Type::Optional(inner) => value_from(object, inner)?,
         Type::List(item, size) => return list_from(object, item, *size),
-        Type::Tensor => match arrays::look(object)? {
+        Type::Tensor => arrays::look(object)?.map(|(tag, _)| {
             // SAFETY: a bound object is alive.
-            Some((tag, _)) => Some(unsafe { Object::value(object.as_ptr(), tag) }),
-            None => None,
-        },
+            unsafe { Object::value(object.as_ptr(), tag) }
+        }),
         Type::Scalar => scalar_from(object)?,
         Type::Bool => bool_from(object),
         Type::Int => int_from(object)?,

@@ -77,6 +77,9 @@ impl PyFallthrough {
     }
 }
 
+/// A kernel that a library collected: name, function, key, whether it takes the key set, override.
+type StagedKernel<'py> = (String, Bound<'py, PyAny>, Bound<'py, PyAny>, bool, String);
+
 /// A kernel from whatever a user registers.
 fn kernel_from(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel<Value>> {
     if function.is_instance_of::<PyFallthrough>() {
@@ -191,7 +194,7 @@ impl PyDispatcher {
         &self,
         py: Python<'_>,
         definitions: Vec<(String, bool)>,
-        kernels: Vec<(String, Bound<'_, PyAny>, Bound<'_, PyAny>, bool, String)>,
+        kernels: Vec<StagedKernel<'_>>,
     ) -> PyResult<Vec<PyHandle>> {
         let mut stage = Stage::new(&self.dispatcher);
         for (schema, mixed_devices) in definitions {

@@ -5,8 +5,8 @@
 //! nobody else's. Calls look at it once any guard was ever opened; before that
 //! they pay one load.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::DispatchKeySet;
@@ -108,6 +108,12 @@ pub(crate) struct PyGuard {
     entered: Mutex<Vec<u64>>,
 }
 
+impl PyGuard {
+    fn entered(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[pymethods]
 impl PyGuard {
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
@@ -118,18 +124,21 @@ impl PyGuard {
         let mut open = current(py)?.get().open.clone();
         open.push(Open { id, include: guard.include, exclude: guard.exclude });
         set(py, open)?;
-        guard.entered.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(id);
+        guard.entered().push(id);
         Ok(slf)
     }
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        let mut entered = self.entered.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A copy: Python code may run below, and another thread may then want the lock.
+        let entered = self.entered().clone();
         let mut open = current(py)?.get().open.clone();
-        let Some(id) = entered.last().copied() else {
+        if entered.is_empty() {
             return Err(guard_error(py, format!("{self:?} was closed without being entered")));
-        };
-        let Some(at) = open.iter().position(|guard| guard.id == id) else {
+        }
+        // One object may be open in several threads and tasks: the last that is open here.
+        let here = |id: u64| open.iter().position(|guard| guard.id == id);
+        let Some((id, at)) = entered.iter().rev().find_map(|id| Some((*id, here(*id)?))) else {
             return Err(guard_error(
                 py,
                 format!(
@@ -138,7 +147,7 @@ impl PyGuard {
                 ),
             ));
         };
-        entered.pop();
+        self.entered().retain(|other| *other != id);
         open.remove(at);
         let later = open.len() - at;
         set(py, open)?;

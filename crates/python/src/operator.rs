@@ -298,6 +298,7 @@ impl PyOperator {
 }
 
 /// `call_direct`: one key's kernel.
+#[derive(Clone, Copy)]
 struct Direct {
     key: RegistrationKey,
     keyset: Option<DispatchKeySet>,
@@ -360,6 +361,7 @@ impl PyKernelHandle {
 }
 
 /// The kernel of a handle, run at its key.
+#[derive(Clone, Copy)]
 struct Held<'k>(&'k PyKernelHandle);
 
 impl Choose for Held<'_> {

@@ -431,13 +431,10 @@ pub(crate) unsafe fn redispatch_c(
         (Ok(operator), _) => Some(operator.clone()),
         (_, Ok(name)) => by_name(py, name)?,
         _ => match op.cast::<PyPacket>() {
-            Ok(packet) => match packet.get().single() {
-                // SAFETY: the packet's own operator object.
-                Some(only) => Some(unsafe {
-                    Bound::from_borrowed_ptr(py, only).cast_into_unchecked::<PyOperator>()
-                }),
-                None => None,
-            },
+            Ok(packet) => packet.get().single().map(|only| {
+                // SAFETY: the packet's own operator object, alive while the packet is.
+                unsafe { Bound::from_borrowed_ptr(py, only).cast_into_unchecked::<PyOperator>() }
+            }),
             Err(_) => Some(operator_from(&dispatcher_of_names(), op)?),
         },
     };

@@ -90,8 +90,11 @@ impl Params {
         keywords: *mut ffi::PyObject,
         slots: &mut [*mut ffi::PyObject],
     ) -> Result<()> {
-        let keyword_count =
-            if keywords.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(keywords) as usize } };
+        let keyword_count = match keywords.is_null() {
+            true => 0,
+            // SAFETY: a tuple, by the contract.
+            false => unsafe { ffi::PyTuple_Size(keywords) as usize },
+        };
         let given = args.len() - keyword_count;
         let mut good = given <= self.positional;
         slots.fill(std::ptr::null_mut());

@@ -54,6 +54,7 @@ pub(crate) struct PyKernel {
     style: Style,
     /// Whether it is exactly a function in the Python language, which can be called without the
     /// checks that `PyObject_Vectorcall` makes for objects of any kind.
+    #[cfg(not(feature = "abi3"))]
     is_function: bool,
 }
 
@@ -66,9 +67,13 @@ pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel
         )));
     }
     let signature = signature_of(function, style);
-    // SAFETY: a type check of a live object.
-    let is_function = unsafe { ffi::PyFunction_Check(function.as_ptr()) != 0 };
-    let shared = Arc::new(PyKernel { function: function.clone().unbind(), style, is_function });
+    let shared = Arc::new(PyKernel {
+        function: function.clone().unbind(),
+        style,
+        // SAFETY: a type check of a live object.
+        #[cfg(not(feature = "abi3"))]
+        is_function: unsafe { ffi::PyFunction_Check(function.as_ptr()) != 0 },
+    });
     let data = Arc::as_ptr(&shared).cast();
     let boxed = Arc::clone(&shared);
     let kernel = Kernel::boxed(move |context, args| boxed.call_boxed(context, args))
@@ -364,10 +369,10 @@ fn signature_of(function: &Bound<'_, PyAny>, style: Style) -> Option<Signature> 
                 }
                 _ => {
                     found.positional.push((name.clone(), !has_default));
-                    if kind == "POSITIONAL_OR_KEYWORD" {
-                        if let Some(known) = &mut found.keywords {
-                            known.push(name);
-                        }
+                    if let Some(known) = &mut found.keywords
+                        && kind == "POSITIONAL_OR_KEYWORD"
+                    {
+                        known.push(name);
                     }
                 }
             }
