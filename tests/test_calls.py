@@ -490,3 +490,13 @@ def test_calls_through_every_door_agree(lib, ns, word):
     doors = [packet, packet.default, kf.get_op(f"{ns}::f"), kf.get_kernel(f"{ns}::f", "CPU")]
     assert [door(x, 2).text for door in doors] == ["x2"] * 4
     assert [door(x=x).text for door in doors] == ["x1"] * 4
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_returned_list_is_put_in_the_callers_library_as_a_new_list(d, kind):
+    kept = kind([kf.ones(2), kf.zeros(2)])
+    d.define("pair(Tensor x) -> Tensor[]")
+    d.impl("pair", "CPU", lambda x: kept)
+    result = d.call("pair", np.ones(2))
+    assert [type(item) for item in result] == [np.ndarray, np.ndarray]
+    assert [type(item) for item in kept] == [kf.Tensor, kf.Tensor], "the kernel's own is untouched"

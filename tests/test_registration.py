@@ -468,6 +468,21 @@ def test_a_library_rolls_back_on_an_exception(d):
     assert d.operator_names() == ["lib::f"]
 
 
+def test_a_failed_library_leaves_what_it_would_have_replaced(d):
+    d.define("lib::f(Tensor x) -> Tensor")
+    first = d.impl("lib::f", "CPU", lambda x: x)
+
+    def fail():
+        with kf.Library("lib", dispatcher=d) as library:
+            library.impl("f", lambda x: x * 2, "CPU", override="replace")
+            library.impl("f", lambda: 1, "Meta")
+
+    with pytest.raises(kf.RegistrationError, match="contradicts"):
+        fail()
+    assert first.active
+    assert list(d.ops.lib.f.kernels) == ["CPU"]
+
+
 @pytest.mark.parametrize(
     "mistake",
     [

@@ -14,34 +14,37 @@ class Namespace:
     """The operators of one namespace, as attributes.
 
     A name that was looked up is kept in the instance, so that `ops.ns.name` costs what any
-    attribute costs. Removing the operator takes it out again.
+    attribute costs. Removing the operator takes it out again. What isn't an operator here has a
+    mangled name, since an operator's name may begin with an underscore.
     """
 
     def __init__(self, dispatcher: _core.Dispatcher, prefix: str) -> None:
-        self._dispatcher = dispatcher
-        self._prefix = prefix
+        self.__dispatcher = dispatcher
+        self.__prefix = prefix
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        qualified = f"{self._prefix}{name}"
-        packet: Any = self._dispatcher._packet(qualified)
+        qualified = f"{self.__prefix}{name}"
+        packet: Any = self.__dispatcher._packet(qualified)
         if packet is None:
             # Words the error, with the nearest names.
-            packet = self._dispatcher.get_op(qualified)
+            packet = self.__dispatcher.get_op(qualified)
         setattr(self, name, packet)
         return packet
 
     def __dir__(self) -> list[str]:
-        names = self._dispatcher.operator_names()
-        found = {n[len(self._prefix) :].split(".")[0] for n in names if n.startswith(self._prefix)}
+        names = self.__dispatcher.operator_names()
+        found = {
+            n[len(self.__prefix) :].split(".")[0] for n in names if n.startswith(self.__prefix)
+        }
         return sorted(n for n in found if "::" not in n)
 
     def __iter__(self) -> Any:
         return iter(dir(self))
 
     def __repr__(self) -> str:
-        return f"<operators of {self._prefix.rstrip(':') or 'no namespace'}: {', '.join(self)}>"
+        return f"<operators of {self.__prefix.rstrip(':') or 'no namespace'}: {', '.join(self)}>"
 
 
 class Ops(Namespace):
@@ -49,21 +52,24 @@ class Ops(Namespace):
 
     def __init__(self, dispatcher: _core.Dispatcher) -> None:
         super().__init__(dispatcher, "")
+        self.__dispatcher = dispatcher
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         # An isolated dispatcher has operators without a namespace.
-        packet = self._dispatcher._packet(name)
-        found = Namespace(self._dispatcher, f"{name}::") if packet is None else packet
+        packet = self.__dispatcher._packet(name)
+        found = Namespace(self.__dispatcher, f"{name}::") if packet is None else packet
         if packet is None and not dir(found):
-            known = ", ".join(sorted({n.split("::")[0] for n in self._dispatcher.operator_names()}))
+            known = ", ".join(
+                sorted({n.split("::")[0] for n in self.__dispatcher.operator_names()})
+            )
             raise UnknownOperator(f"no operators in the namespace {name!r}; there are: {known}")
         setattr(self, name, found)
         return found
 
     def __dir__(self) -> list[str]:
-        names = self._dispatcher.operator_names()
+        names = self.__dispatcher.operator_names()
         return sorted({n.split("::")[0].split(".")[0] for n in names})
 
     def __repr__(self) -> str:

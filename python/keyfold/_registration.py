@@ -161,6 +161,8 @@ class Library:
             ns: the namespace.
             dispatcher: where to register; the process's own dispatcher by default.
         """
+        if not isinstance(ns, str):
+            raise TypeError(f"a namespace is a str, not {ns!r}")
         if not ns.isidentifier():
             raise ValueError(f"a namespace is an identifier, not {ns!r}")
         self.ns = ns
@@ -195,7 +197,7 @@ class Library:
         Returns:
             The handle; None inside a `with` block, where nothing is registered yet.
         """
-        full = self._qualify(name) if isinstance(name, str) else name.name
+        full = self._qualify(name if isinstance(name, str) else name.name)
         if self._definitions is not None:
             self._kernels.append((full, fn, key, with_keyset, override))
             return None
@@ -203,6 +205,8 @@ class Library:
 
     def close(self) -> None:
         """Take back everything that this library registered, the last first."""
+        if self._definitions is not None:
+            raise RuntimeError(f"the library {self.ns!r} is still collecting in a with block")
         while self._handles:
             self._handles.pop().remove()
 

@@ -128,17 +128,23 @@ pub fn call_path() -> Vec<(String, DispatchKey)> {
 }
 
 /// The path of the calls in progress as people read it: `demo::f: Autograd > CPU, demo::g: CPU`.
+/// The same call many times over is told once, with the number.
 pub fn describe_path() -> String {
     let mut text = String::new();
-    let mut last: Option<String> = None;
-    for (operator, key) in call_path() {
-        if last.as_ref() == Some(&operator) {
-            text.push_str(&format!(" > {key}"));
+    let mut last: Option<&str> = None;
+    let path = call_path();
+    let mut rest = &path[..];
+    while let Some((operator, key)) = rest.first() {
+        let run = rest.iter().take_while(|call| call.0 == *operator && call.1 == *key).count();
+        let times = if run > 1 { format!(" x {run}") } else { String::new() };
+        if last == Some(operator) {
+            text.push_str(&format!(" > {key}{times}"));
         } else {
             let comma = if text.is_empty() { "" } else { ", " };
-            text.push_str(&format!("{comma}{operator}: {key}"));
-            last = Some(operator);
+            text.push_str(&format!("{comma}{operator}: {key}{times}"));
         }
+        last = Some(operator);
+        rest = &rest[run..];
     }
     text
 }

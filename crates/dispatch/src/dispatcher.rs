@@ -19,7 +19,7 @@ use crate::key::{DispatchKey, RegistrationKey};
 use crate::keyset::DispatchKeySet;
 use crate::names;
 use crate::operator::Operator;
-use crate::registrations::{Override, Registration, Registrations};
+use crate::registrations::{Override, Registration, Registrations, Replaced};
 use crate::schema::{OperatorName, Schema};
 use crate::thread::DOMAIN;
 use crate::value::Value;
@@ -172,6 +172,13 @@ impl<V: Value> Dispatcher<V> {
         Ok(Handle::new(self, full, subject))
     }
 
+    /// Whether that definition still keeps the operator.
+    pub(crate) fn is_defined(&self, operator: &Operator<V>, id: u64) -> bool {
+        self.read().entries.get(operator.name()).is_some_and(|entry| {
+            std::ptr::eq(Arc::as_ptr(&entry.operator), operator) && entry.definitions.contains(&id)
+        })
+    }
+
     pub(crate) fn remove_definition(&self, operator: &Operator<V>, id: u64) -> bool {
         let mut trash = Vec::new();
         let mut registry = self.write();
@@ -235,13 +242,18 @@ impl<V: Value> Dispatcher<V> {
         kernel: Kernel<V>,
         mode: Override,
     ) -> Result<Handle<V>> {
-        let operator = self.operator(name).map_err(|error| {
+        let operator = self.defined(name)?;
+        self.register_with(&operator, key, kernel, mode)
+    }
+
+    /// The operator that a kernel is for.
+    pub(crate) fn defined(&self, name: &str) -> Result<Arc<Operator<V>>> {
+        self.operator(name).map_err(|error| {
             Error::new(
                 error.kind(),
                 format!("define {name} before impl {name}: {}", error.message()),
             )
-        })?;
-        self.register_with(&operator, key, kernel, mode)
+        })
     }
 
     /// Registers a kernel at an operator.
@@ -256,25 +268,41 @@ impl<V: Value> Dispatcher<V> {
         kernel: Kernel<V>,
         mode: Override,
     ) -> Result<Handle<V>> {
-        let key = key.into();
+        let (handle, replaced) = self.add_kernel(operator, key.into(), kernel, mode, false)?;
+        // Here, outside the locks: a kernel's destructor may run anything.
+        if let Replaced::Taken(kernel) = replaced {
+            drop(kernel);
+        }
+        DOMAIN.collect();
+        Ok(handle)
+    }
+
+    /// As [`register_with`](Self::register_with); see [`Registrations::add`] for `keep`.
+    pub(crate) fn add_kernel(
+        &self,
+        operator: &Arc<Operator<V>>,
+        key: RegistrationKey,
+        kernel: Kernel<V>,
+        mode: Override,
+        keep: bool,
+    ) -> Result<(Handle<V>, Replaced<V>)> {
         check_fallthrough(operator.name(), key, &kernel)?;
         kernel.check_against(operator.schema())?;
         let id = self.next_id();
+        // Declared before the locks, so that a refused kernel is dropped after them.
         let kernel = Arc::new(kernel);
         let registry = self.read();
         let mut registrations = operator.registrations();
         if operator.is_removed() {
             return Err(errors::removed(operator.name()));
         }
-        let new = Registration { id, kernel };
-        let replaced = registrations.add(operator.name(), key, new, mode)?;
+        let new = Registration { id, kernel: Arc::clone(&kernel) };
+        let replaced = registrations.add(operator.name(), key, new, mode, keep)?;
         operator.publish(&registrations, &registry.fallbacks);
         drop(registrations);
         drop(registry);
-        drop(replaced);
-        DOMAIN.collect();
         let subject = Subject::Kernel { operator: Arc::downgrade(operator), key, id };
-        Ok(Handle::new(self, operator.name().to_owned(), subject))
+        Ok((Handle::new(self, operator.name().to_owned(), subject), replaced))
     }
 
     pub(crate) fn remove_kernel(
@@ -316,9 +344,11 @@ impl<V: Value> Dispatcher<V> {
         }
         check_fallthrough("a fallback", key, &kernel)?;
         let id = self.next_id();
-        let new = Registration { id, kernel: Arc::new(kernel) };
+        // Declared before the lock, so that a refused kernel is dropped after it.
+        let kernel = Arc::new(kernel);
+        let new = Registration { id, kernel: Arc::clone(&kernel) };
         let mut registry = self.write();
-        let replaced = registry.fallbacks.add("the fallbacks", key, new, mode)?;
+        let replaced = registry.fallbacks.add("the fallbacks", key, new, mode, false)?;
         Self::recompute_all(&registry);
         drop(registry);
         drop(replaced);

@@ -25,7 +25,10 @@ pub(crate) fn unknown_operator<'k>(name: &str, known: impl Iterator<Item = &'k s
     } else {
         format!("did you mean {}?", close.join(" or "))
     };
-    Error::new(ErrorKind::UnknownOperator, format!("no operator named {name}; {hint}"))
+    Error::new(
+        ErrorKind::UnknownOperator,
+        format!("no operator named {}; {hint}", if name.is_empty() { "\"\"" } else { name }),
+    )
 }
 
 /// The nearest names: inside the namespace by what follows it, so that a long namespace doesn't make
@@ -81,7 +84,8 @@ pub(crate) fn missing_kernel<V: Value>(
     key: Option<DispatchKey>,
 ) -> Error {
     let name = operator.name();
-    let entries = operator.entries(true);
+    let mut entries = operator.entries(true);
+    entries.retain(|entry| !entry.kernel.is_fallthrough());
     let mut text = match key {
         Some(key) => format!("{name}: no kernel registered for {}", runtime_name(key, set)),
         None => format!("{name}: no kernel registered for any of its keys"),

@@ -105,7 +105,9 @@ impl<V: Value> Handle<V> {
     /// Whether the registration is still there (shadowed ones are).
     pub fn is_active(&self) -> bool {
         match &self.subject {
-            Subject::Definition { .. } => self.operator().is_some(),
+            Subject::Definition { id, .. } => Dispatcher::upgrade(&self.dispatcher)
+                .zip(self.operator())
+                .is_some_and(|(dispatcher, operator)| dispatcher.is_defined(&operator, *id)),
             _ => self.kernel().is_some(),
         }
     }
@@ -114,9 +116,12 @@ impl<V: Value> Handle<V> {
 impl<V: Value> fmt::Debug for Handle<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.is_active() { "" } else { ", removed" };
-        match self.key() {
-            Some(key) => write!(f, "Handle({} at {key}{state})", self.name),
-            None => write!(f, "Handle(definition of {}{state})", self.name),
+        match &self.subject {
+            Subject::Kernel { key, .. } => write!(f, "Handle({} at {key}{state})", self.name),
+            Subject::Fallback { .. } => write!(f, "Handle({}{state})", self.name),
+            Subject::Definition { .. } => {
+                write!(f, "Handle(definition of {}{state})", self.name)
+            }
         }
     }
 }

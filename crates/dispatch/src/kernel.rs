@@ -41,7 +41,8 @@ impl Unboxed {
 /// Whether the host language's lock is given up while the kernel runs (Python's GIL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostLock {
-    /// Kept: the kernel is short, or needs it.
+    /// Kept: the kernel is short, or needs it. It must not wait for other threads that touch the
+    /// host's objects (drop a share in a NumPy array, say): they would wait for this lock.
     Keep,
     /// Released when the call's tensors have at least this many elements together.
     ReleaseFrom(usize),

@@ -1,6 +1,7 @@
 //! Registering several things together: all of them, or none.
 
 use std::fmt;
+use std::sync::Arc;
 
 use keyfold_core::Result;
 
@@ -8,7 +9,8 @@ use crate::dispatcher::{DefineOptions, Dispatcher};
 use crate::handle::Handle;
 use crate::kernel::Kernel;
 use crate::key::RegistrationKey;
-use crate::registrations::Override;
+use crate::operator::Operator;
+use crate::registrations::{Override, Replaced};
 use crate::schema::Schema;
 use crate::value::Value;
 
@@ -62,13 +64,21 @@ impl<V: Value> Stage<V> {
     /// staged.
     ///
     /// # Errors
-    /// The first failure; what was registered before it is taken back.
+    /// The first failure; what was registered before it is taken back, and what that replaced is
+    /// there again.
     pub fn commit(self) -> Result<Vec<Handle<V>>> {
-        let mut done = Vec::new();
+        let dispatcher = self.dispatcher.clone();
+        let mut done = Done { handles: Vec::new(), replaced: Vec::new() };
         match self.apply(&mut done) {
-            Ok(()) => Ok(done),
+            Ok(()) => {
+                // Replaced kernels were only covered so far.
+                for (operator, key, id) in done.replaced {
+                    dispatcher.remove_kernel(&operator, key, id);
+                }
+                Ok(done.handles)
+            }
             Err(error) => {
-                for handle in done.iter().rev() {
+                for handle in done.handles.iter().rev() {
                     handle.remove();
                 }
                 Err(error)
@@ -76,15 +86,28 @@ impl<V: Value> Stage<V> {
         }
     }
 
-    fn apply(self, done: &mut Vec<Handle<V>>) -> Result<()> {
+    fn apply(self, done: &mut Done<V>) -> Result<()> {
         for (schema, options) in self.definitions {
-            done.push(self.dispatcher.define_with(schema, options)?);
+            done.handles.push(self.dispatcher.define_with(schema, options)?);
         }
         for Implementation { name, key, kernel, mode } in self.implementations {
-            done.push(self.dispatcher.implement(&name, key, kernel, mode)?);
+            let operator = self.dispatcher.defined(&name)?;
+            let (handle, replaced) =
+                self.dispatcher.add_kernel(&operator, key, kernel, mode, true)?;
+            done.handles.push(handle);
+            if let Replaced::Kept(id) = replaced {
+                done.replaced.push((operator, key, id));
+            }
         }
         Ok(())
     }
+}
+
+/// What a commit did so far.
+struct Done<V: Value> {
+    handles: Vec<Handle<V>>,
+    /// Kernels that are to go once all is well.
+    replaced: Vec<(Arc<Operator<V>>, RegistrationKey, u64)>,
 }
 
 impl<V: Value> fmt::Debug for Stage<V> {

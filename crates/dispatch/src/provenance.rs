@@ -19,6 +19,8 @@ pub struct Provenance {
     /// Whether module and name identify the kernel across reloads of its source: not for a
     /// lambda or a function inside a function, of which there are many with one name.
     pub named: bool,
+    /// For a method of an object: which object. Methods of two objects are two kernels.
+    pub instance: Option<usize>,
 }
 
 impl Provenance {
@@ -31,6 +33,7 @@ impl Provenance {
             file: place.file().to_owned(),
             line: place.line(),
             named: false,
+            instance: None,
         }
     }
 
@@ -44,7 +47,9 @@ impl Provenance {
             && self.module == earlier.module
             && self.name == earlier.name;
         let same_place = self.line != 0 && self.line == earlier.line && self.file == earlier.file;
-        self.language == earlier.language && (same_name || same_place)
+        self.language == earlier.language
+            && self.instance == earlier.instance
+            && (same_name || same_place)
     }
 }
 
@@ -75,6 +80,7 @@ mod tests {
             file: "pkg/mod.py".into(),
             line,
             named,
+            instance: None,
         }
     }
 
@@ -84,6 +90,8 @@ mod tests {
         assert!(python("f", 10, false).is_reload_of(&python("g", 10, false)));
         assert!(!python("<lambda>", 10, false).is_reload_of(&python("<lambda>", 11, false)));
         assert!(!python("f", 10, true).is_reload_of(&python("g", 11, true)));
+        let of = |instance| Provenance { instance: Some(instance), ..python("C.f", 10, true) };
+        assert!(of(1).is_reload_of(&of(1)) && !of(1).is_reload_of(&of(2)));
         let rust = Provenance::rust("f", Location::caller());
         assert!(!rust.is_reload_of(&python("f", rust.line, true)));
     }

@@ -42,6 +42,16 @@ pub(crate) struct Registration<V: Value> {
     pub(crate) kernel: Arc<Kernel<V>>,
 }
 
+/// What became of the kernel that a new one replaces.
+pub(crate) enum Replaced<V: Value> {
+    /// There was none, or it is shadowed.
+    Nothing,
+    /// It was taken away.
+    Taken(Arc<Kernel<V>>),
+    /// It is below the new one for now; its number.
+    Kept(u64),
+}
+
 /// The kernels of one operator, or the fallbacks of a dispatcher.
 pub(crate) struct Registrations<V: Value> {
     stacks: BTreeMap<RegistrationKey, Vec<Registration<V>>>,
@@ -74,7 +84,9 @@ impl<V: Value> Registrations<V> {
         self.stacks.len()
     }
 
-    /// Adds a kernel. Returns the one it replaced, to be dropped outside of any lock.
+    /// Adds a kernel. Returns what became of the one that it replaces, if any; a kernel is to be
+    /// dropped outside of any lock. With `keep` the replaced one stays below, for the caller to
+    /// remove once it is sure.
     ///
     /// # Errors
     /// When the place is taken and `mode` doesn't say what to do; the message names both.
@@ -84,17 +96,18 @@ impl<V: Value> Registrations<V> {
         key: RegistrationKey,
         new: Registration<V>,
         mode: Override,
-    ) -> Result<Option<Arc<Kernel<V>>>> {
+        keep: bool,
+    ) -> Result<Replaced<V>> {
         let stack = self.stacks.entry(key).or_default();
         let Some(top) = stack.last_mut() else {
             stack.push(new);
-            return Ok(None);
+            return Ok(Replaced::Nothing);
         };
         let reload = new.kernel.provenance().is_reload_of(top.kernel.provenance());
         match mode {
             Override::Shadow if !reload => {
                 stack.push(new);
-                Ok(None)
+                Ok(Replaced::Nothing)
             }
             Override::Error if !reload => Err(Error::new(
                 ErrorKind::Registration,
@@ -106,10 +119,15 @@ impl<V: Value> Registrations<V> {
                     new.kernel.provenance()
                 ),
             )),
+            _ if keep => {
+                let below = top.id;
+                stack.push(new);
+                Ok(Replaced::Kept(below))
+            }
             _ => {
                 let old = std::mem::replace(top, new);
                 old.kernel.mark_removed();
-                Ok(Some(old.kernel))
+                Ok(Replaced::Taken(old.kernel))
             }
         }
     }

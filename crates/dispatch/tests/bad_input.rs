@@ -74,6 +74,7 @@ fn the_same_source_again_replaces_without_complaint() {
         file: "pkg.py".into(),
         line,
         named: true,
+        instance: None,
     };
     d.register("other", K::CPU, says("a").with_provenance(named(3))).unwrap();
     d.register("other", K::CPU, says("b").with_provenance(named(30))).unwrap();
@@ -169,6 +170,26 @@ fn a_stage_sorts_and_rolls_back() {
     assert_eq!(handles.iter().map(|h| h.key()).collect::<Vec<_>>(), [None, Some(K::CPU.into())]);
     let x = Word::new("x", K::CPU);
     assert_eq!(said(d.call("lib::a", &[Ref::Word(&x)]).unwrap()), "a");
+}
+
+#[test]
+fn a_failed_stage_leaves_what_it_would_have_replaced() {
+    let d = D::new();
+    d.define("op(Tensor x) -> Tensor").unwrap();
+    let first = d.register("op", K::CPU, says("first")).unwrap();
+    let x = Word::new("x", K::CPU);
+    let call = || said(d.call("op", &[Ref::Word(&x)]).unwrap());
+    let mut stage = Stage::new(&d);
+    stage.implement("op", K::CPU, says("second"), Override::Replace);
+    stage.implement("missing", K::CPU, says("third"), Override::Error);
+    stage.commit().unwrap_err();
+    assert_eq!((call(), first.is_active(), d.kernel_count()), ("first".to_owned(), true, 1));
+    let mut stage = Stage::new(&d);
+    stage.implement("op", K::CPU, says("second"), Override::Replace);
+    let handles = stage.commit().unwrap();
+    assert_eq!((call(), first.is_active(), d.kernel_count()), ("second".to_owned(), false, 1));
+    assert!(handles[0].remove());
+    assert_eq!(d.kernel_count(), 0, "the replaced one is gone for good");
 }
 
 #[test]

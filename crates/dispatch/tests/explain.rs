@@ -51,7 +51,7 @@ fn the_choice_its_reasons_and_where_a_redispatch_goes() {
         "argument a            Autograd, CPU  (on cpu)",
         "chosen key            Autograd",
         "kernel                add_grad (Rust, ",
-        "because               AutogradCPU at Autograd: the Autograd alias",
+        "because               Autograd: the Autograd alias",
         "a redispatch goes to  CPU: add_cpu (Rust, ",
     ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
@@ -92,7 +92,7 @@ fn local_keys_and_the_default_device() {
         "default device        CPU  (no argument brings a backend)",
         "locally included      Tracer, Profiler",
         "locally excluded      Tracer",
-        "ProfilerCPU at Profiler: the key's fallback",
+        "Profiler: the key's fallback",
     ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }

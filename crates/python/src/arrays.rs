@@ -201,6 +201,12 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
                 .and_then(|keys| keyset_from(&keys))
                 .map_err(from_pyerr)?,
         };
+        if keys.is_empty() {
+            return Err(Error::new(
+                ErrorKind::EmptyKeySet,
+                format!("the key function of {} gave an empty set", class_name(object)),
+            ));
+        }
         let device = keys.backend().and_then(DispatchKey::device_type);
         return Ok(Some(match device {
             Some(kind) => (Tag::new(keys, Device::new(kind, 0), false), Caller::OTHER),
@@ -279,7 +285,20 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
     if is_numpy_scalar(object) {
         return numpy_array::view(&numpy_array::as_array(object)?);
     }
+    if !object.hasattr("__dlpack__").unwrap_or(false) {
+        return Err(Error::new(
+            ErrorKind::Binding,
+            format!(
+                "a {} can't be viewed as a tensor, as a native kernel needs it: it has no __dlpack__",
+                class_name(object)
+            ),
+        ));
+    }
     crate::dlpack::import(object).map_err(from_pyerr)
+}
+
+fn class_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().qualname().map_or_else(|_| "?".to_owned(), |name| name.to_string())
 }
 
 /// A result of a native kernel in the class of an argument that isn't keyfold's or NumPy's.

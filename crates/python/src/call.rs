@@ -6,17 +6,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use keyfold_core::{Error, Result};
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, DispatchKeySet, Kernel, Tag, with_ambient};
 use keyfold_tensor::Value;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use crate::arrays::{self, Caller};
 use crate::errors::{from_pyerr, to_pyerr};
 use crate::guards;
 use crate::native;
+use crate::numpy_array;
 use crate::operator::PyOperator;
 use crate::pykernel;
 use crate::results;
@@ -37,9 +39,6 @@ pub(crate) trait Choose: Copy {
 
     /// Whether the arguments' devices must agree: where the set comes from them.
     const CHECKS_DEVICES: bool;
-
-    /// Whether the local keys of Python's context have a part in the set.
-    const IN_CONTEXT: bool;
 }
 
 /// An ordinary call.
@@ -48,7 +47,6 @@ pub(crate) struct Computed;
 
 impl Choose for Computed {
     const CHECKS_DEVICES: bool = true;
-    const IN_CONTEXT: bool = true;
 
     #[inline(always)]
     fn choose<R>(
@@ -57,7 +55,42 @@ impl Choose for Computed {
         tag: Tag,
         call: impl FnOnce(&CallContext<'_, Value>, &Kernel<Value>) -> Result<R>,
     ) -> Result<R> {
+        if guards::in_use() {
+            return choose_in_context(operator, tag, call);
+        }
         operator.operator.call_with(tag.keys(), call)
+    }
+}
+
+/// The choice with the local keys of Python's context among the thread's.
+#[inline(never)]
+fn choose_in_context<R>(
+    operator: &PyOperator,
+    tag: Tag,
+    call: impl FnOnce(&CallContext<'_, Value>, &Kernel<Value>) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: calls hold the GIL.
+    let py = unsafe { Python::assume_attached() };
+    match guards::ambient(py) {
+        Ok(Some((include, exclude))) => {
+            let engine = &operator.operator;
+            let result = engine.call_within(tag.keys(), include, exclude, call);
+            match &result {
+                Err(error) if error.kind() == ErrorKind::EmptyKeySet => {
+                    // Worded anew where the context's keys are known, if it is this call's.
+                    let again = || engine.call_with(tag.keys(), |_, _| Ok(()));
+                    match with_ambient(include, exclude, || {
+                        if engine.keyset_of(tag.keys()).is_empty() { again() } else { Ok(()) }
+                    }) {
+                        Err(worded) => Err(worded),
+                        Ok(()) => result,
+                    }
+                }
+                _ => result,
+            }
+        }
+        Ok(None) => operator.operator.call_with(tag.keys(), call),
+        Err(error) => Err(from_pyerr(error)),
     }
 }
 
@@ -67,7 +100,6 @@ pub(crate) struct Given(pub(crate) DispatchKeySet);
 
 impl Choose for Given {
     const CHECKS_DEVICES: bool = false;
-    const IN_CONTEXT: bool = false;
 
     #[inline(always)]
     fn choose<R>(
@@ -188,24 +220,7 @@ unsafe fn with_bound<C: Choose>(
     }
     let bound = BoundCall { operator, objects, tag, caller, choose };
     // SAFETY: as above.
-    unsafe {
-        // A given set needs no context to be selected by; a native kernel may need it (below).
-        if C::IN_CONTEXT && guards::in_use() { in_context(&bound) } else { select_and_run(&bound) }
-    }
-}
-
-/// The call with the local keys of Python's context.
-#[inline(never)]
-unsafe fn in_context<C: Choose>(bound: &BoundCall<'_, C>) -> Result<*mut ffi::PyObject> {
-    // SAFETY: the GIL is held, by the contract.
-    let py = unsafe { Python::assume_attached() };
-    // SAFETY: as for the caller.
-    let run = || unsafe { select_and_run(bound) };
-    match guards::ambient(py) {
-        Ok(Some((include, exclude))) => with_ambient(include, exclude, run),
-        Ok(None) => run(),
-        Err(error) => Err(from_pyerr(error)),
-    }
+    unsafe { select_and_run(&bound) }
 }
 
 #[inline(always)]
@@ -230,14 +245,14 @@ unsafe fn run<C: Choose>(
                 let result = python.call_objects(context, &operator.params, objects)?;
                 finish(operator, context, kernel, result, objects, caller)
             }
-            None if !C::IN_CONTEXT && guards::in_use() => native_in_context(context, kernel, bound),
+            None if guards::in_use() => native_in_context(context, kernel, bound),
             None => native::call(context, kernel, &operator.params, objects, caller),
         }
     }
 }
 
-/// A native kernel of a redispatch, with the local keys of Python's context for the calls that it
-/// makes: a Python kernel's own calls look at the context themselves.
+/// A native kernel, with the local keys of Python's context for the calls that it makes: a Python
+/// kernel's own calls look at the context themselves.
 #[inline(never)]
 unsafe fn native_in_context<C: Choose>(
     context: &CallContext<'_, Value>,
@@ -280,6 +295,7 @@ unsafe fn finish(
                 && !caller.has(Caller::TENSOR)
                 && caller.has(Caller::NUMPY)
                 && arrays::is_ndarray(result)
+                && numpy_array::look(result).is_some()
             {
                 return Ok(result);
             }
@@ -303,8 +319,15 @@ unsafe fn finish_slowly(
         let returns = &context.operator().schema().returns;
         let wrong =
             || context.operator().wrong_return(kernel, &crate::foreign::describe_object(&result));
+        // What a kernel returns is its author's to mend, so the error names the kernel.
+        let refused = |error: Error| match error.kind() {
+            ErrorKind::Foreign => error,
+            _ => context
+                .operator()
+                .wrong_return(kernel, &format!("what can't be taken ({})", error.message())),
+        };
         let one = |item: &Bound<'_, PyAny>, ty: &Type| -> Result<Py<PyAny>> {
-            match native::item_fits(item, ty)? {
+            match native::item_fits(item, ty).map_err(refused)? {
                 true => in_callers_library(item, ty, objects, caller).map(Bound::unbind),
                 false => Err(wrong()),
             }
@@ -332,15 +355,19 @@ fn in_callers_library<'py>(
     caller: Caller,
 ) -> Result<Bound<'py, PyAny>> {
     let py = item.py();
-    if let (Type::List(inner, _), Ok(list)) = (ty, item.cast::<pyo3::types::PyList>()) {
-        if ty.carries_tensors() {
-            for at in 0..list.len() {
-                let element = list.get_item(at).map_err(from_pyerr)?;
-                let element = in_callers_library(&element, inner, objects, caller)?;
-                list.set_item(at, element).map_err(from_pyerr)?;
-            }
-        }
-        return Ok(item.clone());
+    if let Type::List(inner, _) = ty.without_optional()
+        && ty.carries_tensors()
+        && !item.is_none()
+    {
+        // A new list: the kernel may keep its own.
+        let elements: Result<Vec<_>> = item
+            .try_iter()
+            .map_err(from_pyerr)?
+            .map(|element| {
+                in_callers_library(&element.map_err(from_pyerr)?, inner, objects, caller)
+            })
+            .collect();
+        return Ok(PyList::new(py, elements?).map_err(from_pyerr)?.into_any());
     }
     if !ty.carries_tensors() || item.is_none() || caller == Caller::OTHER {
         return Ok(item.clone());

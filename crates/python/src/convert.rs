@@ -26,7 +26,13 @@ pub(crate) unsafe fn fits_fast(object: *mut ffi::PyObject, ty: &Type) -> bool {
             Type::Float => {
                 ffi::PyFloat_CheckExact(object) != 0 || ffi::PyLong_CheckExact(object) != 0
             }
-            Type::Int => ffi::PyLong_CheckExact(object) != 0,
+            Type::Int => {
+                ffi::PyLong_CheckExact(object) != 0 && {
+                    let mut overflow = 0;
+                    ffi::PyLong_AsLongLongAndOverflow(object, &raw mut overflow);
+                    overflow == 0
+                }
+            }
             Type::Scalar => {
                 ffi::PyFloat_CheckExact(object) != 0
                     || ffi::PyLong_CheckExact(object) != 0

@@ -129,7 +129,7 @@ impl PyDispatcher {
     fn define(&self, py: Python<'_>, schema: &str, mixed_devices: bool) -> PyResult<PyHandle> {
         let schema = Schema::parse(schema).py(py)?;
         let options = DefineOptions { mixed_devices };
-        let handle = py.detach(|| self.dispatcher.define_with(schema, options)).py(py)?;
+        let handle = self.dispatcher.define_with(schema, options).py(py)?;
         Ok(self.handle(py, handle))
     }
 
@@ -148,11 +148,11 @@ impl PyDispatcher {
         let mode = r#override.parse::<Override>().py(py)?;
         let kernel = kernel_from(function, style(with_keyset))?;
         let done = if let Ok(name) = op.extract::<String>() {
-            py.detach(|| self.dispatcher.implement(&name, key, kernel, mode))
+            self.dispatcher.implement(&name, key, kernel, mode)
         } else {
             let operator = self.find(op)?;
             let operator = operator.get().operator.clone();
-            py.detach(|| self.dispatcher.register_with(&operator, key, kernel, mode))
+            self.dispatcher.register_with(&operator, key, kernel, mode)
         };
         Ok(self.handle(py, done.py(py)?))
     }
@@ -168,7 +168,7 @@ impl PyDispatcher {
     ) -> PyResult<PyHandle> {
         let key = registration_key_from(key)?;
         let kernel = kernel_from(kernel, Style::Plain)?;
-        let handle = py.detach(|| self.dispatcher.register(name, key, kernel)).py(py)?;
+        let handle = self.dispatcher.register(name, key, kernel).py(py)?;
         Ok(self.handle(py, handle))
     }
 
@@ -184,7 +184,7 @@ impl PyDispatcher {
         let key = registration_key_from(key)?;
         let mode = r#override.parse::<Override>().py(py)?;
         let kernel = kernel_from(r#fn, Style::Fallback)?;
-        let handle = py.detach(|| self.dispatcher.fallback(key, kernel, mode)).py(py)?;
+        let handle = self.dispatcher.fallback(key, kernel, mode).py(py)?;
         Ok(self.handle(py, handle))
     }
 
@@ -205,7 +205,7 @@ impl PyDispatcher {
             let kernel = kernel_from(&function, style(with_keyset))?;
             stage.implement(name, key, kernel, mode.parse::<Override>().py(py)?);
         }
-        let handles = py.detach(|| stage.commit()).py(py)?;
+        let handles = stage.commit().py(py)?;
         Ok(handles.into_iter().map(|handle| self.handle(py, handle)).collect())
     }
 

@@ -3,6 +3,8 @@
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(not(feature = "abi3"))]
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use keyfold_dispatch::DispatchKeySet;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -56,7 +58,7 @@ static METHODS: Methods = Methods(UnsafeCell::new([
 
 /// Runs the body of a C function: errors and panics become exceptions.
 #[inline(always)]
-fn guarded(
+pub(crate) fn guarded(
     name: &str,
     body: impl FnOnce(Python<'_>) -> PyResult<*mut ffi::PyObject>,
 ) -> *mut ffi::PyObject {
@@ -190,6 +192,94 @@ unsafe extern "C" fn set_remove(
     })
 }
 
+/// `|`, `&` and `-` as PyO3 made them, for operands that aren't two sets.
+#[cfg(not(feature = "abi3"))]
+struct Slots {
+    or: AtomicPtr<()>,
+    and: AtomicPtr<()>,
+    subtract: AtomicPtr<()>,
+}
+
+#[cfg(not(feature = "abi3"))]
+static GENERAL: Slots = Slots {
+    or: AtomicPtr::new(std::ptr::null_mut()),
+    and: AtomicPtr::new(std::ptr::null_mut()),
+    subtract: AtomicPtr::new(std::ptr::null_mut()),
+};
+
+/// An operation of two exact sets, or whatever the general slot makes of the operands.
+///
+/// # Safety
+/// CPython's contract for a binary slot; `general` holds the class's former slot.
+#[cfg(not(feature = "abi3"))]
+#[inline(always)]
+unsafe fn combine(
+    a: *mut ffi::PyObject,
+    b: *mut ffi::PyObject,
+    general: &AtomicPtr<()>,
+    operation: fn(DispatchKeySet, DispatchKeySet) -> DispatchKeySet,
+) -> *mut ffi::PyObject {
+    // SAFETY: live objects under the GIL, by the contract.
+    unsafe {
+        if let (Some(a), Some(b)) = (keys::exact_set(a), keys::exact_set(b)) {
+            return guarded("DispatchKeySet", |py| {
+                Ok(keyset_object(py, operation(a, b))?.into_ptr())
+            });
+        }
+        let general = general.load(Ordering::Relaxed);
+        std::mem::transmute::<*mut (), ffi::binaryfunc>(general)(a, b)
+    }
+}
+
+/// # Safety
+/// CPython's contract for a binary slot.
+#[cfg(not(feature = "abi3"))]
+unsafe extern "C" fn set_or(a: *mut ffi::PyObject, b: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as for the caller.
+    unsafe { combine(a, b, &GENERAL.or, DispatchKeySet::union) }
+}
+
+/// # Safety
+/// CPython's contract for a binary slot.
+#[cfg(not(feature = "abi3"))]
+unsafe extern "C" fn set_and(a: *mut ffi::PyObject, b: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: as for the caller.
+    unsafe { combine(a, b, &GENERAL.and, DispatchKeySet::intersection) }
+}
+
+/// # Safety
+/// CPython's contract for a binary slot.
+#[cfg(not(feature = "abi3"))]
+unsafe extern "C" fn set_subtract(
+    a: *mut ffi::PyObject,
+    b: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as for the caller.
+    unsafe { combine(a, b, &GENERAL.subtract, DispatchKeySet::difference) }
+}
+
+/// Puts the fast operations in front of the class's own.
+#[cfg(not(feature = "abi3"))]
+fn init_slots(class: &Bound<'_, PyAny>) {
+    let class: *mut ffi::PyTypeObject = class.as_ptr().cast();
+    // SAFETY: a heap type of ours, which no other thread has yet; PyO3 filled these slots.
+    unsafe {
+        let Some(number) = (*class).tp_as_number.as_mut() else { return };
+        let fast: [(&mut Option<ffi::binaryfunc>, &AtomicPtr<()>, ffi::binaryfunc); 3] = [
+            (&mut number.nb_or, &GENERAL.or, set_or),
+            (&mut number.nb_and, &GENERAL.and, set_and),
+            (&mut number.nb_subtract, &GENERAL.subtract, set_subtract),
+        ];
+        for (slot, general, function) in fast {
+            if let Some(former) = *slot {
+                general.store(former as *mut (), Ordering::Relaxed);
+                *slot = Some(function);
+            }
+        }
+        ffi::PyType_Modified(class);
+    }
+}
+
 /// Puts the functions into the module and the methods on their classes.
 pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -211,5 +301,7 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let class = py.get_type::<PyKeySet>().into_any();
     class.setattr("add", method(2, &class)?)?;
     class.setattr("remove", method(3, &class)?)?;
+    #[cfg(not(feature = "abi3"))]
+    init_slots(&class);
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! A Python object as an argument or a result of native code: its keys, a lazy view, and itself.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use keyfold_core::Result;
 use keyfold_dispatch::Tag;
@@ -22,15 +23,15 @@ pub(crate) struct Argument {
     tag: Tag,
     /// How errors name it.
     place: *const str,
-    /// Whether `view` is filled; it is at most once, and never changes after.
-    viewed: Cell<bool>,
+    /// Whether `view` is filled; it is at most once, under `filling`, and never changes after.
+    viewed: AtomicBool,
+    filling: Mutex<()>,
     view: UnsafeCell<MaybeUninit<Tensor>>,
 }
 
-// SAFETY: an argument stays on the stack of its call. The native kernel may run without the GIL,
-// but on this thread; what it hands to other threads is the view's memory, not this.
+// SAFETY: the object is only read, under the GIL or through the view, and `place` is text.
 unsafe impl Send for Argument {}
-// SAFETY: as above: `ForeignObject` asks for it, and no second thread sees a borrowed argument.
+// SAFETY: as above; the view is filled by one thread, under the lock, and read after `viewed`.
 unsafe impl Sync for Argument {}
 
 impl Argument {
@@ -39,12 +40,17 @@ impl Argument {
     #[inline(always)]
     pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag, place: &str) -> Self {
         let view = UnsafeCell::new(MaybeUninit::uninit());
-        Argument { object, tag, place, viewed: Cell::new(false), view }
+        let (viewed, filling) = (AtomicBool::new(false), Mutex::new(()));
+        Argument { object, tag, place, viewed, filling, view }
     }
 
     fn make_view(&self) -> Result<()> {
-        // SAFETY: not filled yet, so nobody has a reference to what is inside; this runs on one
-        // thread, and nothing below comes back here.
+        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.viewed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // SAFETY: not filled yet, so nobody has a reference to what is inside, and the lock keeps
+        // other threads out; nothing below comes back here.
         let slot = unsafe { &mut *self.view.get() };
         // SAFETY: alive by the contract of `new`; an exact ndarray's fields change only under
         // the GIL by its owner, who is in this call.
@@ -61,7 +67,7 @@ impl Argument {
             })?;
             slot.write(view.with_token(OF_AN_OBJECT));
         }
-        self.viewed.set(true);
+        self.viewed.store(true, Ordering::Release);
         Ok(())
     }
 }
@@ -69,7 +75,7 @@ impl Argument {
 impl Drop for Argument {
     #[inline]
     fn drop(&mut self) {
-        if self.viewed.get() {
+        if *self.viewed.get_mut() {
             // SAFETY: filled.
             unsafe { self.view.get_mut().assume_init_drop() };
         }
@@ -86,7 +92,7 @@ impl ForeignObject for Argument {
     }
 
     fn tensor(&self) -> Result<&Tensor> {
-        if !self.viewed.get() {
+        if !self.viewed.load(Ordering::Acquire) {
             // SAFETY: alive by the contract of `new`.
             self.make_view().map_err(|error| error.at(unsafe { &*self.place }))?;
         }

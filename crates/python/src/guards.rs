@@ -66,8 +66,8 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
     }
     // SAFETY: a new reference from the call above.
     let value = unsafe { Bound::from_owned_ptr_or_err(py, value) }?;
-    // SAFETY: the variable is ours alone, and only such values are put into it, below.
-    Ok(unsafe { value.cast_into_unchecked::<PyLocalKeys>() })
+    // Anybody can find the variable in a copied context and set it.
+    Ok(value.cast_into::<PyLocalKeys>()?)
 }
 
 #[cfg(feature = "abi3")]

@@ -32,8 +32,9 @@ impl PyHandle {
     ///     Whether there was something to take back: not if it was removed or replaced before.
     fn remove(&self, py: Python<'_>) -> PyResult<bool> {
         let operator = self.handle.operator();
-        // The engine's lock may be held by a thread that waits for the GIL to free an object.
-        let done = py.detach(|| self.handle.remove());
+        // With the GIL held: nothing needs it under the engine's locks, and a fork can't come
+        // between, which would leave the child with locks that nobody opens.
+        let done = self.handle.remove();
         if let (Some(ops), Some(operator), None) = (&self.ops, operator, self.handle.key())
             && operator.is_removed()
         {

@@ -44,7 +44,8 @@ mod vectorcall;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+// Caches here are guarded by the GIL; a free-threaded interpreter turns it on for us.
+#[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     arrays::init(py);

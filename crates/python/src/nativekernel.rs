@@ -132,6 +132,7 @@ impl PyNativeKernel {
             file: this.path.clone(),
             line: 0,
             named: true,
+            instance: None,
         };
         let symbol = this.symbol.clone();
         let lock = if this.release_gil { HostLock::ReleaseFrom(0) } else { HostLock::Keep };

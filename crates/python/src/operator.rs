@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::call::{self, Choose, Computed};
-use crate::errors::{IntoPyResult, to_pyerr};
+use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
+use crate::guards;
 use crate::keys::{keyset_from, registration_key_from};
 use crate::native;
 use crate::params::Params;
@@ -297,6 +298,20 @@ impl PyOperator {
     }
 }
 
+/// The set that a call with such arguments would start from, in Python's context.
+fn computed_set(
+    operator: &PyOperator,
+    tag: keyfold_dispatch::Tag,
+) -> keyfold_core::Result<DispatchKeySet> {
+    // SAFETY: calls hold the GIL.
+    let py = unsafe { Python::assume_attached() };
+    let keyset = || operator.operator.keyset_of(tag.keys());
+    Ok(match guards::ambient(py).map_err(from_pyerr)? {
+        Some((include, exclude)) => keyfold_dispatch::with_ambient(include, exclude, keyset),
+        None => keyset(),
+    })
+}
+
 /// `call_direct`: one key's kernel.
 #[derive(Clone, Copy)]
 struct Direct {
@@ -306,7 +321,6 @@ struct Direct {
 
 impl Choose for Direct {
     const CHECKS_DEVICES: bool = false;
-    const IN_CONTEXT: bool = true;
 
     fn choose<R>(
         &self,
@@ -317,7 +331,10 @@ impl Choose for Direct {
             &Kernel<Value>,
         ) -> keyfold_core::Result<R>,
     ) -> keyfold_core::Result<R> {
-        let keyset = self.keyset.unwrap_or_else(|| operator.operator.keyset_of(tag.keys()));
+        let keyset = match self.keyset {
+            Some(keyset) => keyset,
+            None => computed_set(operator, tag)?,
+        };
         operator.operator.call_direct_with(self.key, keyset, call)
     }
 }
@@ -337,6 +354,14 @@ pub(crate) struct PyTableEntry {
     origin: String,
     /// What lost to it here.
     shadows: Vec<String>,
+}
+
+#[pymethods]
+impl PyTableEntry {
+    fn __repr__(&self) -> String {
+        let (key, at) = (&self.key, &self.registered_at);
+        format!("<TableEntry {key}: {}, registered at {at} ({})>", self.origin, self.rule)
+    }
 }
 
 /// A kernel of an operator, callable with the operator's arguments.
@@ -366,7 +391,6 @@ struct Held<'k>(&'k PyKernelHandle);
 
 impl Choose for Held<'_> {
     const CHECKS_DEVICES: bool = false;
-    const IN_CONTEXT: bool = true;
 
     fn choose<R>(
         &self,
@@ -377,7 +401,7 @@ impl Choose for Held<'_> {
             &Kernel<Value>,
         ) -> keyfold_core::Result<R>,
     ) -> keyfold_core::Result<R> {
-        let keyset = operator.operator.keyset_of(tag.keys());
+        let keyset = computed_set(operator, tag)?;
         let key = match self.0.key {
             RegistrationKey::Key(key) => Some(key),
             RegistrationKey::Narrow { functionality, .. } => Some(functionality),

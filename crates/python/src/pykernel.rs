@@ -14,10 +14,10 @@ use keyfold_tensor::{Value, ValueRef};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyModule, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::errors::{add_note, from_pyerr};
+use crate::errors::{add_note, from_pyerr, to_pyerr};
 use crate::keys::keyset_object;
 use crate::params::Params;
 use crate::{native, operator, packet, results};
@@ -67,6 +67,9 @@ pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel
         )));
     }
     let signature = signature_of(function, style);
+    if let Some(problem) = signature.as_ref().and_then(|s| s.fallback_problem(style)) {
+        return Err(to_pyerr(function.py(), Error::new(ErrorKind::Registration, problem)));
+    }
     let shared = Arc::new(PyKernel {
         function: function.clone().unbind(),
         style,
@@ -80,8 +83,10 @@ pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel
         .with_provenance(provenance_of(function))
         .with_payload(shared);
     let kernel = match signature {
-        Some(signature) => kernel.with_check(move |schema| signature.check(schema)),
-        None => kernel,
+        Some(signature) if style != Style::Fallback => {
+            kernel.with_check(move |schema| signature.check(schema))
+        }
+        _ => kernel,
     };
     // SAFETY: nobody transmutes the entry (it isn't a function): `find` reads the data alone,
     // which is the `PyKernel` that the payload keeps alive.
@@ -313,7 +318,13 @@ fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
         function.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
     });
     let named = text("__qualname__").is_some() && !name.contains('<');
-    Provenance { language: "Python", name, module: text("__module__"), file, line, named }
+    // A method bound to an object, and not to a class or module: the object makes it another.
+    let owner = function
+        .getattr("__self__")
+        .ok()
+        .filter(|owner| !owner.is_instance_of::<PyType>() && !owner.is_instance_of::<PyModule>());
+    let instance = owner.map(|owner| owner.as_ptr() as usize);
+    Provenance { language: "Python", name, module: text("__module__"), file, line, named, instance }
 }
 
 /// What a function's signature says, read once at registration.
@@ -334,9 +345,6 @@ struct Signature {
 
 /// The signature of a plain kernel; `None` where it can't be read, or isn't the schema's.
 fn signature_of(function: &Bound<'_, PyAny>, style: Style) -> Option<Signature> {
-    if style == Style::Fallback {
-        return None;
-    }
     let read = || -> PyResult<Signature> {
         let inspect = function.py().import("inspect")?;
         let signature = inspect.call_method1("signature", (function,))?;
@@ -395,6 +403,20 @@ impl Signature {
                 ),
             )),
         }
+    }
+
+    /// Why a fallback could never be called: it gets four arguments by position.
+    fn fallback_problem(&self, style: Style) -> Option<String> {
+        let required = self.positional.iter().filter(|(_, must)| *must).count();
+        let fits = self.required_keywords.is_empty()
+            && required <= 4
+            && (self.any_number || self.positional.len() >= 4);
+        (style == Style::Fallback && !fits).then(|| {
+            format!(
+                "the fallback {}{} is called with (op, keyset, args, kwargs), which it doesn't take",
+                self.function, self.text
+            )
+        })
     }
 
     /// Why a call as the schema makes it could never work: positional arguments by position, the

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::call::{self, Computed};
+use crate::fastcalls::guarded;
 use crate::operator::PyOperator;
 use crate::packet::PyPacket;
 
@@ -47,7 +48,7 @@ pub(crate) unsafe extern "C" fn packet_call(
         let object = Borrowed::from_ptr(py, callable);
         let packet = object.cast_unchecked::<PyPacket>().get();
         let nargs = ffi::PyVectorcall_NARGS(nargsf) as usize;
-        packet.call_c(py, args, nargs, keywords)
+        guarded("OperatorPacket", |py| Ok(packet.call_c(py, args, nargs, keywords)))
     }
 }
 

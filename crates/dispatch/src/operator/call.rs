@@ -1,172 +1,20 @@
-//! One operator: its schema, its registrations, its table, and the call itself.
+//! The call: from a key set to a kernel, in all the ways there are.
 
-use std::any::Any;
-use std::fmt;
-use std::sync::atomic::AtomicBool as StdAtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
+use super::Operator;
 use crate::context::CallContext;
-use crate::dispatcher::{Dispatcher, Inner};
 use crate::errors;
 use crate::kernel::Kernel;
 use crate::key::{DispatchKey, RegistrationKey};
 use crate::keyset::DispatchKeySet;
-use crate::registrations::Registrations;
-use crate::schema::{Schema, Type};
-use crate::sync::{AtomicPtr, Ordering};
 use crate::table::Table;
-use crate::thread::{self, DOMAIN, Frame, ThreadState};
+use crate::thread::{self, Frame, ThreadState};
 use crate::value::{Tag, Value};
 
-/// An operator (one overload) of a dispatcher.
-#[repr(C)]
-pub struct Operator<V: Value> {
-    // First, since the call path reads it and nothing else of the operator.
-    table: AtomicPtr<Table<V>>,
-    name: Arc<str>,
-    schema: Schema,
-    /// The schema's defaults as values, one place per argument.
-    defaults: Vec<Option<V>>,
-    /// Whether arguments may live on different devices.
-    mixed_devices: bool,
-    isolated: bool,
-    removed: StdAtomicBool,
-    registrations: Mutex<Registrations<V>>,
-    dispatcher: Weak<Inner<V>>,
-    /// Itself, to be shared by a kernel that knows it by reference.
-    this: Weak<Operator<V>>,
-    /// What a host language keeps with it: its own object for the operator, say.
-    host: Mutex<Option<Box<dyn Any + Send + Sync>>>,
-}
-
 impl<V: Value> Operator<V> {
-    /// # Errors
-    /// When a default of the schema has no meaning as a value of `V`.
-    pub(crate) fn new(
-        schema: Schema,
-        mixed_devices: bool,
-        isolated: bool,
-        dispatcher: Weak<Inner<V>>,
-        fallbacks: &Registrations<V>,
-    ) -> Result<Arc<Self>> {
-        let name: Arc<str> = schema.name.to_string().into();
-        let mut defaults = Vec::with_capacity(schema.arguments.len());
-        for argument in &schema.arguments {
-            let Some(literal) = argument.default_value() else {
-                defaults.push(None);
-                continue;
-            };
-            let value = V::from_literal(&literal, &argument.ty).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Schema,
-                    format!(
-                        "{name}: the default of argument '{}', {literal}, is no value of type {}",
-                        argument.name, argument.ty
-                    ),
-                )
-            })?;
-            defaults.push(Some(value));
-        }
-        let registrations = Registrations::default();
-        let table = Table::compute(name.clone(), &registrations, fallbacks);
-        Ok(Arc::new_cyclic(|this| Operator {
-            table: AtomicPtr::new(Box::into_raw(Box::new(table))),
-            name,
-            schema,
-            defaults,
-            mixed_devices,
-            isolated,
-            removed: StdAtomicBool::new(false),
-            registrations: Mutex::new(registrations),
-            dispatcher,
-            this: Weak::clone(this),
-            host: Mutex::new(None),
-        }))
-    }
-
-    /// The full name, `ns::name` or `ns::name.overload`.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The schema.
-    pub fn schema(&self) -> &Schema {
-        &self.schema
-    }
-
-    /// The value that an argument has when a call leaves it out.
-    pub fn default_value(&self, argument: usize) -> Option<&V> {
-        self.defaults.get(argument)?.as_ref()
-    }
-
-    /// Whether the operator takes arguments on different devices.
-    pub fn allows_mixed_devices(&self) -> bool {
-        self.mixed_devices
-    }
-
-    /// The operator, shared: for a kernel that knows it by reference.
-    pub fn share(&self) -> Arc<Operator<V>> {
-        self.this.upgrade().unwrap_or_else(|| unreachable!("operators live in an Arc"))
-    }
-
-    /// Looks at what a host language keeps with the operator.
-    pub fn host<R>(&self, look: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R) -> R {
-        look(self.host.lock().unwrap_or_else(PoisonError::into_inner).as_deref())
-    }
-
-    /// Keeps something of a host language with the operator, in place of what was there.
-    pub fn set_host(&self, object: Box<dyn Any + Send + Sync>) {
-        let old = self.host.lock().unwrap_or_else(PoisonError::into_inner).replace(object);
-        // Outside the lock: it may be the last reference to an object with a destructor.
-        drop(old);
-    }
-
-    /// Whether it belongs to an isolated dispatcher, made with [`Dispatcher::new`].
-    #[inline]
-    pub fn is_isolated(&self) -> bool {
-        self.isolated
-    }
-
-    /// Whether it was removed: calls then give [`ErrorKind::OperatorRemoved`].
-    pub fn is_removed(&self) -> bool {
-        self.removed.load(std::sync::atomic::Ordering::Acquire)
-    }
-
-    /// The dispatcher it belongs to, unless that is gone.
-    pub fn dispatcher(&self) -> Option<Dispatcher<V>> {
-        Dispatcher::upgrade(&self.dispatcher)
-    }
-
-    pub(crate) fn registrations(&self) -> MutexGuard<'_, Registrations<V>> {
-        // Each change under the lock is one push, take or replace: whole at any panic.
-        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Publishes the table that follows from the registrations. The caller holds their lock,
-    /// and collects afterwards.
-    pub(crate) fn publish(&self, registrations: &Registrations<V>, fallbacks: &Registrations<V>) {
-        let table = Table::compute(self.name.clone(), registrations, fallbacks);
-        self.swap_table(table);
-    }
-
-    /// Ends the operator: no kernels, and an error for whoever still holds it. Returns what was
-    /// registered, to be dropped outside of any lock.
-    pub(crate) fn remove(&self) -> Vec<Arc<Kernel<V>>> {
-        let mut registrations = self.registrations();
-        self.removed.store(true, std::sync::atomic::Ordering::Release);
-        self.swap_table(Table::empty(self.name.clone()));
-        registrations.clear()
-    }
-
-    fn swap_table(&self, table: Table<V>) {
-        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
-        // SAFETY: the pointer was made by `Box::into_raw`, here or in `new`, and the swap
-        // unlinked it: nobody else can retire it.
-        DOMAIN.retire(unsafe { Box::from_raw(old) });
-    }
-
     /// The set that a call with these argument keys starts from: steps 1 of the design.
     #[inline(always)]
     fn computed_set(state: &ThreadState, arguments: DispatchKeySet) -> DispatchKeySet {
@@ -297,6 +145,26 @@ impl<V: Value> Operator<V> {
         thread::with(|state| self.dispatch(state, Self::computed_set(state, keys), call))
     }
 
+    /// As [`call_with`](Self::call_with), with further local keys of a host language's own
+    /// context. They count for the choice of this kernel; a kernel whose own calls should see
+    /// them is run inside [`with_ambient`](crate::with_ambient).
+    ///
+    /// # Errors
+    /// Those of the selection, and what `call` returns.
+    #[inline(always)]
+    pub fn call_within<R>(
+        &self,
+        keys: DispatchKeySet,
+        include: DispatchKeySet,
+        exclude: DispatchKeySet,
+        call: impl FnOnce(&CallContext<'_, V>, &Kernel<V>) -> Result<R>,
+    ) -> Result<R> {
+        thread::with(|state| {
+            let set = (Self::computed_set(state, keys) | (include - state.exclude())) - exclude;
+            self.dispatch(state, set, call)
+        })
+    }
+
     /// As [`call_with`](Self::call_with), with the set taken as given.
     ///
     /// # Errors
@@ -382,142 +250,6 @@ impl<V: Value> Operator<V> {
     /// The kernel right below this one in its shadow stack.
     pub fn shadowed_by(&self, kernel: &Kernel<V>) -> Option<Arc<Kernel<V>>> {
         self.registrations().below(kernel)
-    }
-
-    /// Checks that the arguments live on one device, or as the operator's policy allows.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Device`], naming both arguments and their devices.
-    #[cold]
-    #[inline(never)]
-    pub fn check_devices(&self, args: &[V::Ref<'_>]) -> Result<()> {
-        if self.mixed_devices {
-            return Ok(());
-        }
-        let mut first: Option<(String, Tag)> = None;
-        let mut clash = None;
-        for (position, arg) in args.iter().enumerate() {
-            V::visit_tags(*arg, &mut |place, tag| {
-                let Some(device) = tag.device().filter(|_| !tag.is_cpu_scalar()) else { return };
-                let name = self.schema.arguments.get(position).map_or("?", |a| &a.name);
-                let here = format!("'{name}{place}'");
-                match &first {
-                    None => first = Some((here, tag)),
-                    Some((there, other)) if other.device() != Some(device) && clash.is_none() => {
-                        let other = other.device().unwrap_or_default();
-                        clash = Some((there.clone(), other, here, device));
-                    }
-                    Some(_) => {}
-                }
-            });
-        }
-        let Some((there, other, here, device)) = clash else { return Ok(()) };
-        Err(Error::new(
-            ErrorKind::Device,
-            format!(
-                "{}: arguments on different devices: {there} is on {other}, {here} is on {device}; \
-                 move one of them (only a 0-dim CPU tensor may stand beside another device's)",
-                self.name
-            ),
-        ))
-    }
-
-    /// Fills in defaults after `args` and checks each against its type.
-    fn bind<'s, 'a: 's>(&'s self, args: &[V::Ref<'a>]) -> Result<Vec<V::Ref<'s>>> {
-        let mut bound = Vec::with_capacity(self.schema.arguments.len());
-        if args.len() > self.schema.arguments.len() {
-            self.schema.bind(args.len(), &[])?;
-        }
-        for (position, argument) in self.schema.arguments.iter().enumerate() {
-            match (args.get(position), self.default_value(position)) {
-                (Some(given), _) => bound.push(V::shorten(*given)),
-                (None, Some(default)) => bound.push(default.as_ref()),
-                (None, None) => {
-                    // The Rust side passes keyword-only arguments by position too.
-                    self.schema.bind(args.len(), &[])?;
-                    return Err(Error::new(
-                        ErrorKind::Binding,
-                        format!("{}() missing argument '{}'", self.name, argument.name),
-                    ));
-                }
-            }
-        }
-        self.check_types(&bound)?;
-        Ok(bound)
-    }
-
-    /// Checks bound arguments against the schema's types.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Binding`], naming the argument, what was given and what is wanted.
-    #[inline]
-    pub fn check_types(&self, args: &[V::Ref<'_>]) -> Result<()> {
-        for (position, (argument, value)) in self.schema.arguments.iter().zip(args).enumerate() {
-            if !V::conforms(*value, &argument.ty) {
-                return Err(self.nonconforming(position, *value));
-            }
-        }
-        Ok(())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn nonconforming(&self, position: usize, value: V::Ref<'_>) -> Error {
-        let argument = &self.schema.arguments[position];
-        self.wrong_type(&argument.name, &argument.ty, &V::describe(value))
-    }
-
-    /// The error for an argument of the wrong type.
-    #[cold]
-    pub fn wrong_type(&self, argument: &str, wanted: &Type, given: &str) -> Error {
-        Error::new(
-            ErrorKind::Binding,
-            format!("{}() argument '{argument}' must be {wanted}, not {given}", self.name),
-        )
-    }
-
-    /// Checks what a kernel returned against the schema.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Return`], naming the kernel, what it returned and what the schema promises.
-    #[inline]
-    pub fn check_return(&self, kernel: &Kernel<V>, value: &V) -> Result<()> {
-        let fits = match &self.schema.returns[..] {
-            [] => V::is_none(value.as_ref()),
-            [one] => V::conforms(value.as_ref(), &one.ty),
-            many => value.as_tuple().is_some_and(|items| {
-                items.len() == many.len()
-                    && items.iter().zip(many).all(|(v, r)| V::conforms(v.as_ref(), &r.ty))
-            }),
-        };
-        if fits { Ok(()) } else { Err(self.nonconforming_return(kernel, value)) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn nonconforming_return(&self, kernel: &Kernel<V>, value: &V) -> Error {
-        let given = match value.as_tuple() {
-            Some(items) => {
-                let items: Vec<_> = items.iter().map(|v| V::describe(v.as_ref())).collect();
-                format!("{} values ({})", items.len(), items.join(", "))
-            }
-            None => V::describe(value.as_ref()),
-        };
-        self.wrong_return(kernel, &given)
-    }
-
-    /// The error for a return value of the wrong number or kind.
-    #[cold]
-    pub fn wrong_return(&self, kernel: &Kernel<V>, given: &str) -> Error {
-        Error::new(
-            ErrorKind::Return,
-            format!(
-                "{}: the kernel {} returned {given}, where the schema promises {}",
-                self.name,
-                kernel.provenance(),
-                self.schema.returns_text()
-            ),
-        )
     }
 
     /// Calls the operator with borrowed values in declaration order; trailing ones may be left
@@ -627,20 +359,5 @@ pub(crate) fn direct_entry(
                 "{name}: {alias} is an alias and has no entry of its own; name a key such as CPU"
             ),
         )),
-    }
-}
-
-impl<V: Value> Drop for Operator<V> {
-    fn drop(&mut self) {
-        // SAFETY: the pointer was made by `Box::into_raw`. A reader reaches the table through a
-        // reference to the operator, and there is none left.
-        drop(unsafe { Box::from_raw(self.table.load(Ordering::Acquire)) });
-    }
-}
-
-impl<V: Value> fmt::Debug for Operator<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = if self.is_removed() { ", removed" } else { "" };
-        write!(f, "Operator({}, {} kernels{state})", self.schema, self.registrations().len())
     }
 }

@@ -1,0 +1,146 @@
+//! What is checked around a call: devices, arguments' types, results.
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use super::Operator;
+use crate::kernel::Kernel;
+use crate::schema::Type;
+use crate::value::{Tag, Value};
+
+impl<V: Value> Operator<V> {
+    /// Checks that the arguments live on one device, or as the operator's policy allows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Device`], naming both arguments and their devices.
+    #[cold]
+    #[inline(never)]
+    pub fn check_devices(&self, args: &[V::Ref<'_>]) -> Result<()> {
+        if self.mixed_devices {
+            return Ok(());
+        }
+        let mut first: Option<(String, Tag)> = None;
+        let mut clash = None;
+        for (position, arg) in args.iter().enumerate() {
+            V::visit_tags(*arg, &mut |place, tag| {
+                let Some(device) = tag.device().filter(|_| !tag.is_cpu_scalar()) else { return };
+                let name = self.schema.arguments.get(position).map_or("?", |a| &a.name);
+                let here = format!("'{name}{place}'");
+                match &first {
+                    None => first = Some((here, tag)),
+                    Some((there, other)) if other.device() != Some(device) && clash.is_none() => {
+                        let other = other.device().unwrap_or_default();
+                        clash = Some((there.clone(), other, here, device));
+                    }
+                    Some(_) => {}
+                }
+            });
+        }
+        let Some((there, other, here, device)) = clash else { return Ok(()) };
+        Err(Error::new(
+            ErrorKind::Device,
+            format!(
+                "{}: arguments on different devices: {there} is on {other}, {here} is on {device}; \
+                 move one of them (only a 0-dim CPU tensor may stand beside another device's)",
+                self.name
+            ),
+        ))
+    }
+
+    /// Fills in defaults after `args` and checks each against its type.
+    pub(super) fn bind<'s, 'a: 's>(&'s self, args: &[V::Ref<'a>]) -> Result<Vec<V::Ref<'s>>> {
+        let mut bound = Vec::with_capacity(self.schema.arguments.len());
+        if args.len() > self.schema.arguments.len() {
+            self.schema.bind(args.len(), &[])?;
+        }
+        for (position, argument) in self.schema.arguments.iter().enumerate() {
+            match (args.get(position), self.default_value(position)) {
+                (Some(given), _) => bound.push(V::shorten(*given)),
+                (None, Some(default)) => bound.push(default.as_ref()),
+                (None, None) => {
+                    // The Rust side passes keyword-only arguments by position too.
+                    self.schema.bind(args.len(), &[])?;
+                    return Err(Error::new(
+                        ErrorKind::Binding,
+                        format!("{}() missing argument '{}'", self.name, argument.name),
+                    ));
+                }
+            }
+        }
+        self.check_types(&bound)?;
+        Ok(bound)
+    }
+
+    /// Checks bound arguments against the schema's types.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Binding`], naming the argument, what was given and what is wanted.
+    #[inline]
+    pub fn check_types(&self, args: &[V::Ref<'_>]) -> Result<()> {
+        for (position, (argument, value)) in self.schema.arguments.iter().zip(args).enumerate() {
+            if !V::conforms(*value, &argument.ty) {
+                return Err(self.nonconforming(position, *value));
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn nonconforming(&self, position: usize, value: V::Ref<'_>) -> Error {
+        let argument = &self.schema.arguments[position];
+        self.wrong_type(&argument.name, &argument.ty, &V::describe(value))
+    }
+
+    /// The error for an argument of the wrong type.
+    #[cold]
+    pub fn wrong_type(&self, argument: &str, wanted: &Type, given: &str) -> Error {
+        Error::new(
+            ErrorKind::Binding,
+            format!("{}() argument '{argument}' must be {wanted}, not {given}", self.name),
+        )
+    }
+
+    /// Checks what a kernel returned against the schema.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Return`], naming the kernel, what it returned and what the schema promises.
+    #[inline]
+    pub fn check_return(&self, kernel: &Kernel<V>, value: &V) -> Result<()> {
+        let fits = match &self.schema.returns[..] {
+            [] => V::is_none(value.as_ref()),
+            [one] => V::conforms(value.as_ref(), &one.ty),
+            many => value.as_tuple().is_some_and(|items| {
+                items.len() == many.len()
+                    && items.iter().zip(many).all(|(v, r)| V::conforms(v.as_ref(), &r.ty))
+            }),
+        };
+        if fits { Ok(()) } else { Err(self.nonconforming_return(kernel, value)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn nonconforming_return(&self, kernel: &Kernel<V>, value: &V) -> Error {
+        let given = match value.as_tuple() {
+            Some(items) => {
+                let items: Vec<_> = items.iter().map(|v| V::describe(v.as_ref())).collect();
+                format!("{} values ({})", items.len(), items.join(", "))
+            }
+            None => V::describe(value.as_ref()),
+        };
+        self.wrong_return(kernel, &given)
+    }
+
+    /// The error for a return value of the wrong number or kind.
+    #[cold]
+    pub fn wrong_return(&self, kernel: &Kernel<V>, given: &str) -> Error {
+        Error::new(
+            ErrorKind::Return,
+            format!(
+                "{}: the kernel {} returned {given}, where the schema promises {}",
+                self.name,
+                kernel.provenance(),
+                self.schema.returns_text()
+            ),
+        )
+    }
+}

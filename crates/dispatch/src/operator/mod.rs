@@ -1,0 +1,185 @@
+//! One operator: its schema, its registrations and its table.
+//!
+//! How it is called is in `call`, what is checked of arguments and results in `check`.
+
+mod call;
+mod check;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::AtomicBool as StdAtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use crate::dispatcher::{Dispatcher, Inner};
+use crate::kernel::Kernel;
+use crate::registrations::Registrations;
+use crate::schema::Schema;
+use crate::sync::{AtomicPtr, Ordering};
+use crate::table::Table;
+use crate::thread::DOMAIN;
+use crate::value::Value;
+
+/// An operator (one overload) of a dispatcher.
+#[repr(C)]
+pub struct Operator<V: Value> {
+    // First, since the call path reads it and nothing else of the operator.
+    table: AtomicPtr<Table<V>>,
+    name: Arc<str>,
+    schema: Schema,
+    /// The schema's defaults as values, one place per argument.
+    defaults: Vec<Option<V>>,
+    /// Whether arguments may live on different devices.
+    mixed_devices: bool,
+    isolated: bool,
+    removed: StdAtomicBool,
+    registrations: Mutex<Registrations<V>>,
+    dispatcher: Weak<Inner<V>>,
+    /// Itself, to be shared by a kernel that knows it by reference.
+    this: Weak<Operator<V>>,
+    /// What a host language keeps with it: its own object for the operator, say.
+    host: Mutex<Option<Box<dyn Any + Send + Sync>>>,
+}
+
+impl<V: Value> Operator<V> {
+    /// # Errors
+    /// When a default of the schema has no meaning as a value of `V`.
+    pub(crate) fn new(
+        schema: Schema,
+        mixed_devices: bool,
+        isolated: bool,
+        dispatcher: Weak<Inner<V>>,
+        fallbacks: &Registrations<V>,
+    ) -> Result<Arc<Self>> {
+        let name: Arc<str> = schema.name.to_string().into();
+        let mut defaults = Vec::with_capacity(schema.arguments.len());
+        for argument in &schema.arguments {
+            let Some(literal) = argument.default_value() else {
+                defaults.push(None);
+                continue;
+            };
+            let value = V::from_literal(&literal, &argument.ty).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Schema,
+                    format!(
+                        "{name}: the default of argument '{}', {literal}, is no value of type {}",
+                        argument.name, argument.ty
+                    ),
+                )
+            })?;
+            defaults.push(Some(value));
+        }
+        let registrations = Registrations::default();
+        let table = Table::compute(name.clone(), &registrations, fallbacks);
+        Ok(Arc::new_cyclic(|this| Operator {
+            table: AtomicPtr::new(Box::into_raw(Box::new(table))),
+            name,
+            schema,
+            defaults,
+            mixed_devices,
+            isolated,
+            removed: StdAtomicBool::new(false),
+            registrations: Mutex::new(registrations),
+            dispatcher,
+            this: Weak::clone(this),
+            host: Mutex::new(None),
+        }))
+    }
+
+    /// The full name, `ns::name` or `ns::name.overload`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The schema.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// The value that an argument has when a call leaves it out.
+    pub fn default_value(&self, argument: usize) -> Option<&V> {
+        self.defaults.get(argument)?.as_ref()
+    }
+
+    /// Whether the operator takes arguments on different devices.
+    pub fn allows_mixed_devices(&self) -> bool {
+        self.mixed_devices
+    }
+
+    /// The operator, shared: for a kernel that knows it by reference.
+    pub fn share(&self) -> Arc<Operator<V>> {
+        self.this.upgrade().unwrap_or_else(|| unreachable!("operators live in an Arc"))
+    }
+
+    /// Looks at what a host language keeps with the operator.
+    pub fn host<R>(&self, look: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R) -> R {
+        look(self.host.lock().unwrap_or_else(PoisonError::into_inner).as_deref())
+    }
+
+    /// Keeps something of a host language with the operator, in place of what was there.
+    pub fn set_host(&self, object: Box<dyn Any + Send + Sync>) {
+        let old = self.host.lock().unwrap_or_else(PoisonError::into_inner).replace(object);
+        // Outside the lock: it may be the last reference to an object with a destructor.
+        drop(old);
+    }
+
+    /// Whether it belongs to an isolated dispatcher, made with [`Dispatcher::new`].
+    #[inline]
+    pub fn is_isolated(&self) -> bool {
+        self.isolated
+    }
+
+    /// Whether it was removed: calls then give [`ErrorKind::OperatorRemoved`].
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// The dispatcher it belongs to, unless that is gone.
+    pub fn dispatcher(&self) -> Option<Dispatcher<V>> {
+        Dispatcher::upgrade(&self.dispatcher)
+    }
+
+    pub(crate) fn registrations(&self) -> MutexGuard<'_, Registrations<V>> {
+        // Each change under the lock is one push, take or replace: whole at any panic.
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes the table that follows from the registrations. The caller holds their lock,
+    /// and collects afterwards.
+    pub(crate) fn publish(&self, registrations: &Registrations<V>, fallbacks: &Registrations<V>) {
+        let table = Table::compute(self.name.clone(), registrations, fallbacks);
+        self.swap_table(table);
+    }
+
+    /// Ends the operator: no kernels, and an error for whoever still holds it. Returns what was
+    /// registered, to be dropped outside of any lock.
+    pub(crate) fn remove(&self) -> Vec<Arc<Kernel<V>>> {
+        let mut registrations = self.registrations();
+        self.removed.store(true, std::sync::atomic::Ordering::Release);
+        self.swap_table(Table::empty(self.name.clone()));
+        registrations.clear()
+    }
+
+    fn swap_table(&self, table: Table<V>) {
+        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
+        // SAFETY: the pointer was made by `Box::into_raw`, here or in `new`, and the swap
+        // unlinked it: nobody else can retire it.
+        DOMAIN.retire(unsafe { Box::from_raw(old) });
+    }
+}
+
+impl<V: Value> Drop for Operator<V> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer was made by `Box::into_raw`. A reader reaches the table through a
+        // reference to the operator, and there is none left.
+        drop(unsafe { Box::from_raw(self.table.load(Ordering::Acquire)) });
+    }
+}
+
+impl<V: Value> fmt::Debug for Operator<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.is_removed() { ", removed" } else { "" };
+        write!(f, "Operator({}, {} kernels{state})", self.schema, self.registrations().len())
+    }
+}
