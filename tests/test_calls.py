@@ -500,3 +500,11 @@ def test_a_returned_list_is_put_in_the_callers_library_as_a_new_list(d, kind):
     result = d.call("pair", np.ones(2))
     assert [type(item) for item in result] == [np.ndarray, np.ndarray]
     assert [type(item) for item in kept] == [kf.Tensor, kf.Tensor], "the kernel's own is untouched"
+
+
+@pytest.mark.parametrize("result", [np.array([None]), np.ones(2).astype(">f8")])
+def test_a_result_of_a_dtype_that_isnt_taken_names_the_kernel(d, result):
+    d.define("odd(Tensor x) -> Tensor")
+    d.impl("odd", "CPU", lambda x: result)
+    with pytest.raises(kf.KernelReturnError, match=r"odd: the kernel .*lambda.*dtype"):
+        d.call("odd", np.ones(2))

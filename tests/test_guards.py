@@ -344,3 +344,20 @@ def test_many_nested_guards():
     assert local() == (set(keys), set())
     for guard in reversed(guards):
         guard.__exit__(None, None, None)
+
+
+def test_a_foreign_value_in_the_context_variable_is_an_error_and_no_more(d):
+    import contextvars
+
+    with kf.exclude_keys("Tracer"):
+        pass
+
+    def spoil():
+        name = "keyfold_local_keys"
+        (variable,) = [v for v in contextvars.copy_context() if v.name == name]
+        variable.set(3.5)
+        return kf.ops.aten.neg(np.ones(1))
+
+    with pytest.raises(TypeError, match="float"):
+        contextvars.copy_context().run(spoil)
+    assert kf.ops.aten.neg(np.ones(1))[0] == -1

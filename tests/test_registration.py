@@ -573,3 +573,40 @@ def test_kernel_count_and_repr(f):
     assert f.kernel_count() == 2
     assert repr(f) == "<Dispatcher(1 operators, 2 kernels)>"
     assert "1 kernels" in repr(f.get_op("f"))
+
+
+def test_a_fallback_that_cannot_be_called_is_refused(d):
+    with pytest.raises(kf.RegistrationError, match=r"op, keyset, args, kwargs"):
+        d.fallback("Tracer", lambda x: x)
+    d.fallback("Tracer", lambda op, keyset, *rest: None).remove()
+
+
+def test_methods_of_two_objects_are_two_kernels(d):
+    class Plugin:
+        def kernel(self, x):
+            return x
+
+    first, second = Plugin(), Plugin()
+    d.define("f(Tensor x) -> Tensor")
+    d.impl("f", "CPU", first.kernel)
+    with pytest.raises(kf.RegistrationError, match="already has a kernel"):
+        d.impl("f", "CPU", second.kernel)
+    d.impl("f", "CPU", first.kernel)
+    assert d.kernel_count() == 1
+
+
+def test_each_handle_of_a_definition_knows_whether_it_is_active(d):
+    first, second = (d.define("f(Tensor x) -> Tensor") for _ in range(2))
+    assert first.remove()
+    assert (first.active, second.active) == (False, True)
+    assert "removed" in repr(first)
+    assert "removed" not in repr(second)
+
+
+def test_a_library_takes_only_operators_of_its_namespace(d):
+    d.define("other::f(Tensor x) -> Tensor")
+    library = kf.Library("lib", dispatcher=d)
+    with pytest.raises(ValueError, match="can't register 'other::f'"):
+        library.impl(d.ops.other.f.default, lambda x: x, "CPU")
+    with library, pytest.raises(RuntimeError, match="still collecting"):
+        library.close()
