@@ -180,3 +180,13 @@ def test_a_python_kernel_below_a_native_layer_is_checked(recorder, native_layer,
     lib.impl(recorder.op, lambda *args, **kwargs: "no tensor", "CPU", override="shadow")
     with kf.include_keys("Tracer"), pytest.raises(kf.KernelReturnError, match="no tensor"):
         recorder.op(np.ones(1))
+
+
+def test_an_argument_handed_back_follows_the_results_library():
+    kf._core._register_testing_kernels()
+    x, t = np.ones(3), kf.ones(3)
+    for operator in (kf.ops.keyfold_testing.identity, kf.ops.keyfold_testing.clone):
+        assert operator(x, x) is x
+        assert operator(t, t) is t
+        assert type(operator(x, t)) is kf.Tensor, "NumPy together with keyfold.Tensor gives Tensor"
+        assert type(operator(np.float64(3), x)) is np.ndarray

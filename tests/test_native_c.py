@@ -363,3 +363,17 @@ def test_below_a_python_layer(d, kernel):
 
     with kf.include_keys("Profiler"):
         assert d.call("demo::total", np.ones(2)) == 3.0
+
+
+def test_a_given_output_that_isnt_what_meta_promises_is_refused(d, kernel):
+    d.define("into(Tensor x, float k, *, Tensor(a!) out) -> Tensor(a!)")
+    d.impl("into", "CPU", kernel("keyfold_example_scale"))
+    d.impl("into", "Meta", lambda x, k, *, out: kf.empty(x.shape, dtype=x.dtype, device="meta"))
+    x = np.arange(4.0)
+    with pytest.raises(kf.ShapeError, match=r"into\(\) argument 'out': its shape is \[2\]"):
+        d.call("into", x, 2.0, out=np.zeros(2))
+    with pytest.raises(kf.DTypeError, match=r"into\(\) argument 'out': its dtype is float32"):
+        d.call("into", x, 2.0, out=np.zeros(4, "f4"))
+    out = np.zeros(4)
+    assert d.call("into", x, 2.0, out=out) is out
+    assert out.tolist() == [0.0, 2.0, 4.0, 6.0]

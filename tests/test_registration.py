@@ -610,3 +610,36 @@ def test_a_library_takes_only_operators_of_its_namespace(d):
         library.impl(d.ops.other.f.default, lambda x: x, "CPU")
     with library, pytest.raises(RuntimeError, match="still collecting"):
         library.close()
+
+
+def test_shadowing_shadows_also_on_one_line(d):
+    d.define("f(Tensor x) -> Tensor")
+    one, two = (d.impl("f", "CPU", lambda x, n=n: n, override="shadow") for n in range(2))
+    assert two.remove()
+    assert one.active
+    assert len(d.ops.f.kernels) == 1
+
+
+def test_statements_typed_at_a_prompt_are_no_reloads_of_each_other(d):
+    d.define("f(Tensor x) -> Tensor")
+    for source in ["d.impl('f', 'CPU', lambda x: 1)", "d.impl('f', 'CPU', lambda x: 2)"]:
+        typed = compile(source, "<stdin>", "exec")
+        if "1" in source:
+            exec(typed, {"d": d})
+        else:
+            with pytest.raises(kf.RegistrationError, match="already has a kernel"):
+                exec(typed, {"d": d})
+
+
+def test_a_closed_dispatcher_lets_its_kernels_go(d):
+    d.define("ns::f(Tensor x) -> Tensor")
+    held = d.ops.ns.f.default
+    d.impl("ns::f", "CPU", lambda x: d.call("ns::f", x))
+    d.close()
+    assert (d.operator_names(), d.kernel_count()) == ([], 0)
+    with pytest.raises(kf.OperatorRemoved, match="ns::f"):
+        held(kf.ones(1))
+    with pytest.raises(AttributeError):
+        _ = d.ops.ns
+    with pytest.raises(ValueError, match="can't be closed"):
+        kf._default_dispatcher.close()

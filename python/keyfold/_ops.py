@@ -86,3 +86,9 @@ class Ops(Namespace):
             cached.__dict__.pop(name, None)
             if not dir(cached):
                 self.__dict__.pop(namespace, None)
+
+    def _forget_all(self) -> None:
+        """Drop everything that is cached: the dispatcher was closed."""
+        dispatcher = self.__dispatcher
+        self.__dict__.clear()
+        self.__init__(dispatcher)  # type: ignore[misc]

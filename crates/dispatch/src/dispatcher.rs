@@ -376,6 +376,23 @@ impl<V: Value> Dispatcher<V> {
         }
     }
 
+    /// Removes every operator, kernel and fallback: whoever holds one gets
+    /// [`ErrorKind::OperatorRemoved`]. A kernel that holds its own dispatcher keeps it alive; this
+    /// is how such a circle ends.
+    pub fn clear(&self) {
+        let mut trash = Vec::new();
+        let mut registry = self.write();
+        for (_, entry) in registry.entries.drain() {
+            trash.extend(entry.operator.remove());
+        }
+        registry.overloads.clear();
+        trash.extend(registry.fallbacks.clear());
+        self.0.generation.fetch_add(1, Ordering::Release);
+        drop(registry);
+        drop(trash);
+        DOMAIN.collect();
+    }
+
     /// Computes one operator's table anew, for keys that came after it.
     pub(crate) fn recompute(&self, operator: &Operator<V>) {
         let registry = self.read();

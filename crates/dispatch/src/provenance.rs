@@ -46,7 +46,9 @@ impl Provenance {
             && (self.module.is_some() || self.file == earlier.file)
             && self.module == earlier.module
             && self.name == earlier.name;
-        let same_place = self.line != 0 && self.line == earlier.line && self.file == earlier.file;
+        // `<stdin>` and its like are no places: every statement typed there is at line 1.
+        let is_place = self.line != 0 && !self.file.starts_with('<');
+        let same_place = is_place && self.line == earlier.line && self.file == earlier.file;
         self.language == earlier.language
             && self.instance == earlier.instance
             && (same_name || same_place)

@@ -105,7 +105,8 @@ impl<V: Value> Registrations<V> {
         };
         let reload = new.kernel.provenance().is_reload_of(top.kernel.provenance());
         match mode {
-            Override::Shadow if !reload => {
+            // Asked for in so many words: not even a reload is a replacement.
+            Override::Shadow => {
                 stack.push(new);
                 Ok(Replaced::Nothing)
             }

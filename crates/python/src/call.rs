@@ -306,7 +306,7 @@ unsafe fn finish(
 
 #[cold]
 #[inline(never)]
-unsafe fn finish_slowly(
+pub(crate) unsafe fn finish_slowly(
     context: &CallContext<'_, Value>,
     kernel: &Kernel<Value>,
     result: *mut ffi::PyObject,

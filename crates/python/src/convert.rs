@@ -108,6 +108,12 @@ fn float_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
     if let Ok(number) = object.cast::<PyFloat>() {
         return Ok(Some(Value::Float(number.value())));
     }
+    if object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>() {
+        // Of any size: a float holds more than 64 bits' worth, if not exactly.
+        return object.extract::<f64>().map(|number| Some(Value::Float(number))).map_err(|_| {
+            Error::new(ErrorKind::Value, format!("the integer {object} is too large for a float"))
+        });
+    }
     match int_from(object)? {
         Some(Value::Int(number)) => Ok(Some(Value::Float(number as f64))),
         Some(Value::UInt(number)) => Ok(Some(Value::Float(number as f64))),

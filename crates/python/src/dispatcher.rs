@@ -284,6 +284,32 @@ impl PyDispatcher {
         operator::get_kernel(op.py(), &operator.get().operator, key)
     }
 
+    /// Remove every operator, kernel and fallback of an isolated dispatcher.
+    ///
+    /// A kernel that uses its own dispatcher keeps it alive, which Python's garbage collector can't
+    /// see: close a dispatcher that is no longer needed, or use it in a `with` block.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.dispatcher.takes_plain_names() {
+            return Err(pyo3::exceptions::PyValueError::new_err(
+                "the process's own dispatcher can't be closed",
+            ));
+        }
+        self.dispatcher.clear();
+        if let Some(ops) = self.ops.get(py) {
+            ops.bind(py).call_method0("_forget_all")?;
+        }
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
     /// Whether an operator's table has a kernel for a key; False for an unknown operator.
     fn has_kernel(&self, op: &Bound<'_, PyAny>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let key = registration_key_from(key)?;

@@ -160,22 +160,51 @@ unsafe fn run(
         Ok(value) => value,
         Err(_) => return Err(error_of(result)),
     };
-    if let Value::Argument(number) = value
-        && let Some(object) = objects.get(*number)
-    {
+    if let Value::Argument(number) = value {
+        let Some(object) = objects.get(*number).copied() else {
+            let given = format!("argument {number} of {}", objects.len());
+            return Err(context.operator().wrong_return(kernel, &given));
+        };
         // SAFETY: the caller's object, alive, and the GIL is held again.
-        unsafe { ffi::Py_INCREF(*object) };
-        return Ok(*object);
+        return unsafe { hand_back(context, kernel, object, objects, caller) };
     }
     context.operator().check_return(kernel, value)?;
     if let Value::Tensor(tensor) = value
         && let Some(object) = results::original(tensor, objects)
     {
         // SAFETY: the caller's object, alive, and the GIL is held again.
-        unsafe { ffi::Py_INCREF(object) };
-        return Ok(object);
+        return unsafe { hand_back(context, kernel, object, objects, caller) };
     }
     hand_over(py, result, objects, caller)
+}
+
+/// An argument as the result: itself, where it is an array of the one library that the call is
+/// in; else checked and put there like a Python kernel's result.
+///
+/// # Safety
+/// `object` is one of the call's live objects; the GIL is held.
+#[inline(always)]
+unsafe fn hand_back(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    object: *mut ffi::PyObject,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> Result<*mut ffi::PyObject> {
+    // SAFETY: as for the caller.
+    unsafe {
+        ffi::Py_INCREF(object);
+        let one_tensor = matches!(
+            &context.operator().schema().returns[..],
+            [only] if only.ty == Type::Tensor
+        );
+        let at_home = (caller == Caller::TENSOR && arrays::is_tensor(object))
+            || (caller == Caller::NUMPY && arrays::is_ndarray(object));
+        if one_tensor && at_home {
+            return Ok(object);
+        }
+        crate::call::finish_slowly(context, kernel, object, objects, caller)
+    }
 }
 
 #[cold]

@@ -224,6 +224,53 @@ unsafe fn with_first<R>(
     f(&all)
 }
 
+#[cfg(not(feature = "abi3"))]
+type Vectorcall = unsafe extern "C-unwind" fn(
+    *mut ffi::PyObject,
+    *const *mut ffi::PyObject,
+    usize,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+
+#[cfg(not(feature = "abi3"))]
+unsafe extern "C-unwind" {
+    /// CPython's own; declared here as one that may unwind.
+    fn PyObject_Vectorcall(
+        callable: *mut ffi::PyObject,
+        args: *const *mut ffi::PyObject,
+        nargsf: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+}
+
+/// Up to 3.13, CPython ends a daemon thread that wants the GIL after the interpreter is gone with
+/// `pthread_exit`, which unwinds its stack. Rust must not catch that, and the C library aborts the
+/// process if somebody does: so the thread stops here for ever, as CPython itself does from 3.14 on.
+#[cfg(not(feature = "abi3"))]
+struct ThreadEnd {
+    inside: bool,
+}
+
+#[cfg(not(feature = "abi3"))]
+impl ThreadEnd {
+    #[inline(always)]
+    fn passed(mut self) {
+        self.inside = false;
+    }
+}
+
+#[cfg(not(feature = "abi3"))]
+impl Drop for ThreadEnd {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.inside {
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
 impl PyKernel {
     /// Calls the function: `positional` arguments by position, the rest by these names.
     ///
@@ -239,17 +286,22 @@ impl PyKernel {
         names: *mut ffi::PyObject,
     ) -> *mut ffi::PyObject {
         let function = self.function.as_ptr();
+        let ending = ThreadEnd { inside: true };
         // SAFETY: as for the caller. A Python function's result and exception always agree, so
-        // its vectorcall needs no check after it.
-        unsafe {
-            if self.is_function {
-                let function_object = function.cast::<ffi::PyFunctionObject>();
-                if let Some(call) = (*function_object).vectorcall {
-                    return call(function, objects.as_ptr(), positional, names);
+        // its vectorcall needs no check after it. The pointer is called by the same convention,
+        // but for saying that it may unwind (see `ThreadEnd`).
+        let result = unsafe {
+            let function_object = function.cast::<ffi::PyFunctionObject>();
+            match self.is_function.then(|| (*function_object).vectorcall).flatten() {
+                Some(call) => {
+                    let call = std::mem::transmute::<ffi::vectorcallfunc, Vectorcall>(call);
+                    call(function, objects.as_ptr(), positional, names)
                 }
+                None => PyObject_Vectorcall(function, objects.as_ptr(), positional, names),
             }
-            ffi::PyObject_Vectorcall(function, objects.as_ptr(), positional, names)
-        }
+        };
+        ending.passed();
+        result
     }
 
     /// As above, for the stable ABI.
