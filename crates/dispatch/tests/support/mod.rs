@@ -63,3 +63,20 @@ impl Random {
         }
     }
 }
+
+/// Waits until what is checked is so. Snapshots that nobody holds are freed at the next change,
+/// unless just then some thread of the process, another test's say, is between announcing itself
+/// and saying what it read: so this makes changes until it is.
+#[track_caller]
+pub(crate) fn settles(what: &str, check: impl Fn() -> bool) {
+    let other = D::new();
+    for _ in 0..20_000 {
+        if check() {
+            return;
+        }
+        let handle = other.register("change", K::CPU, says("change")).unwrap();
+        assert!(handle.remove());
+        std::thread::yield_now();
+    }
+    panic!("it never came about: {what}");
+}
