@@ -97,6 +97,13 @@ pub(crate) fn missing_kernel<V: Value>(
         text.push_str(&format!(", skipped: [{}]", list(skipped)));
     }
     text.push(')');
+    if key == Some(DispatchKey::Meta) {
+        text.push_str(&format!(
+            "; a Meta kernel says which shapes and dtypes the results have, without data: add one \
+             (in Python: @keyfold.register_fake(\"{name}\"), in Rust: a kernel at \
+             DispatchKey::Meta)"
+        ));
+    }
     if let Some(key) = key.filter(|key| !key.is_backend()) {
         text.push_str(&format!(
             "; {key} says what the data is, so skipping it would hand a kernel data that it \

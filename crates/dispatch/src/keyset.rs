@@ -17,7 +17,7 @@ impl DispatchKeySet {
     /// The set without keys.
     pub const EMPTY: DispatchKeySet = DispatchKeySet(0);
     /// The bits that stand for backends.
-    pub(crate) const BACKENDS: DispatchKeySet = DispatchKeySet(BACKEND_BITS);
+    pub const BACKENDS: DispatchKeySet = DispatchKeySet(BACKEND_BITS);
 
     /// The set without keys.
     pub const fn empty() -> Self {

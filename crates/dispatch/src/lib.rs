@@ -49,7 +49,10 @@ pub use kernel::{BoxedFn, HostLock, Kernel, SignatureCheck};
 pub use key::{DispatchKey, RegistrationKey};
 pub use keyset::{DispatchKeySet, Iter};
 pub use library::Stage;
-pub use local::{LocalGuard, LocalKeys, exclude_keys, include_keys, with_ambient, without_layers};
+pub use local::{
+    LocalContext, LocalData, LocalGuard, LocalKeys, exclude_keys, include_keys, include_keys_with,
+    inside_layers, local_data, outside_layers, with_ambient, without_layers,
+};
 pub use names::{register_backend, register_key};
 pub use nearest::{did_you_mean, nearest};
 pub use operator::Operator;

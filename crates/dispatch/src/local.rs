@@ -8,23 +8,31 @@
 //! assert!(LocalKeys::current().excluded().is_empty());
 //! ```
 //!
+//! A guard may carry an object beside its keys: what the layer that it switches on needs to know
+//! (which dtype, where to record). [`local_data`] finds the innermost.
+//!
 //! Guards form a list per thread; what applies is the union over the open ones,
 //! so one closed out of order takes its own keys away and no others. Work handed
 //! to another thread takes a [`LocalKeys`] along and enters it there.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::keyset::DispatchKeySet;
 use crate::thread::{self, LocalSets};
 
-#[derive(Clone, Copy)]
+/// What a guard carries for the layer that it switches on.
+pub type LocalData = Arc<dyn Any + Send + Sync>;
+
 struct OpenGuard {
     id: u64,
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    data: Option<LocalData>,
 }
 
 thread_local! {
@@ -53,14 +61,18 @@ pub struct LocalGuard {
 }
 
 impl LocalGuard {
-    fn open(include: DispatchKeySet, exclude: DispatchKeySet) -> LocalGuard {
+    fn open(
+        include: DispatchKeySet,
+        exclude: DispatchKeySet,
+        data: Option<LocalData>,
+    ) -> LocalGuard {
         let id = NEXT.with(|next| {
             let id = next.get();
             next.set(id + 1);
             id
         });
         OPEN.with_borrow_mut(|open| {
-            open.push(OpenGuard { id, include, exclude });
+            open.push(OpenGuard { id, include, exclude, data });
             update(open);
         });
         LocalGuard { id, _not_send: PhantomData }
@@ -93,20 +105,29 @@ impl Drop for LocalGuard {
         // At thread end the list may be gone already, and with it everything local.
         let _ = OPEN.try_with(|open| {
             let mut open = open.borrow_mut();
-            open.retain(|guard| guard.id != self.id);
+            let at = open.iter().position(|guard| guard.id == self.id);
+            let guard = at.map(|at| open.remove(at));
             update(&open);
+            // What it carried may open and close guards when it is dropped.
+            std::mem::drop(open);
+            std::mem::drop(guard);
         });
     }
 }
 
 /// Adds keys to every call on this thread while the guard lives.
 pub fn include_keys(keys: DispatchKeySet) -> LocalGuard {
-    LocalGuard::open(keys, DispatchKeySet::EMPTY)
+    LocalGuard::open(keys, DispatchKeySet::EMPTY, None)
+}
+
+/// As [`include_keys`], with an object for the layer at these keys, which [`local_data`] finds.
+pub fn include_keys_with(keys: DispatchKeySet, data: LocalData) -> LocalGuard {
+    LocalGuard::open(keys, DispatchKeySet::EMPTY, Some(data))
 }
 
 /// Takes keys from every call on this thread while the guard lives. Exclusion beats inclusion.
 pub fn exclude_keys(keys: DispatchKeySet) -> LocalGuard {
-    LocalGuard::open(DispatchKeySet::EMPTY, keys)
+    LocalGuard::open(DispatchKeySet::EMPTY, keys, None)
 }
 
 /// The local key sets of a thread at one moment, to be taken to another thread.
@@ -134,26 +155,88 @@ impl LocalKeys {
 
     /// Makes these sets apply on the calling thread while the guard lives.
     pub fn enter(self) -> LocalGuard {
-        LocalGuard::open(self.include, self.exclude)
+        LocalGuard::open(self.include, self.exclude, None)
     }
 }
 
-/// Runs `f` with sets from the host language's own context (Python's contextvars, which follow
-/// an asyncio task wherever it goes) in place of those of an outer host frame.
+/// What applies on a thread at one moment, the objects that guards carry included: for work that
+/// is done later, or elsewhere, as if it were done here.
+#[derive(Clone, Default)]
+pub struct LocalContext {
+    keys: LocalKeys,
+    data: Vec<LocalData>,
+}
+
+impl LocalContext {
+    /// What applies to calls on this thread now.
+    pub fn current() -> LocalContext {
+        let mut data = thread::ambient_data(<[LocalData]>::to_vec);
+        OPEN.with_borrow(|open| data.extend(open.iter().filter_map(|guard| guard.data.clone())));
+        LocalContext { keys: LocalKeys::current(), data }
+    }
+
+    /// The key sets.
+    pub fn keys(&self) -> LocalKeys {
+        self.keys
+    }
+
+    /// Runs `f` with this context in place of the calling thread's own, whatever guards and layers
+    /// there are.
+    pub fn replace<R>(&self, f: impl FnOnce() -> R) -> R {
+        struct Restore(Vec<OpenGuard>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                let own = std::mem::take(&mut self.0);
+                let others = OPEN.with_borrow_mut(|open| {
+                    update(&own);
+                    std::mem::replace(open, own)
+                });
+                drop(others);
+            }
+        }
+        let own = OPEN.with_borrow_mut(|open| {
+            let own = std::mem::take(open);
+            update(open);
+            own
+        });
+        let _restore = Restore(own);
+        let (include, exclude) = (self.keys.include, self.keys.exclude);
+        without_layers(|| with_ambient(include, exclude, &self.data, f))
+    }
+}
+
+/// The innermost object of this type that an open guard carries: of this thread's guards, then of
+/// the host language's context.
+pub fn local_data<T: Any + Send + Sync>() -> Option<Arc<T>> {
+    fn find<'a, T: Any + Send + Sync>(
+        items: impl Iterator<Item = &'a LocalData>,
+    ) -> Option<Arc<T>> {
+        let mut found = items.filter(|item| (***item).is::<T>());
+        Arc::clone(found.next()?).downcast().ok()
+    }
+    OPEN.with_borrow(|open| find(open.iter().rev().filter_map(|guard| guard.data.as_ref())))
+        .or_else(|| thread::ambient_data(|data| find(data.iter().rev())))
+}
+
+/// Runs `f` with sets and objects from the host language's own context (Python's contextvars, which
+/// follow an asyncio task wherever it goes) in place of those of an outer host frame.
 pub fn with_ambient<R>(
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    data: &[LocalData],
     f: impl FnOnce() -> R,
 ) -> R {
-    struct Restore(DispatchKeySet, DispatchKeySet);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            set_ambient(self.0, self.1);
+    thread::with_ambient_data(data, || {
+        struct Restore(DispatchKeySet, DispatchKeySet);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                set_ambient(self.0, self.1);
+            }
         }
-    }
-    let (old_include, old_exclude) = set_ambient(include, exclude);
-    let _restore = Restore(old_include, old_exclude);
-    f()
+        let (old_include, old_exclude) = set_ambient(include, exclude);
+        let _restore = Restore(old_include, old_exclude);
+        f()
+    })
 }
 
 fn set_ambient(
@@ -173,6 +256,24 @@ fn set_ambient(
 /// Runs `f` as if no layer ran on this thread: what a scheduler does when it uses a thread that
 /// waits inside a layer for work of somebody else.
 pub fn without_layers<R>(f: impl FnOnce() -> R) -> R {
+    change_layers(|_| DispatchKeySet::EMPTY, f)
+}
+
+/// Runs `f` as if the layers at these keys didn't run on this thread: calls inside reach them
+/// again. For a layer that takes one of several levels off its arguments, and ends by itself.
+pub fn outside_layers<R>(keys: DispatchKeySet, f: impl FnOnce() -> R) -> R {
+    change_layers(|layers| layers - keys, f)
+}
+
+/// Runs `f` as if layers at these keys ran on this thread: calls inside don't reach them.
+pub fn inside_layers<R>(keys: DispatchKeySet, f: impl FnOnce() -> R) -> R {
+    change_layers(|layers| layers | keys, f)
+}
+
+fn change_layers<R>(
+    change: impl FnOnce(DispatchKeySet) -> DispatchKeySet,
+    f: impl FnOnce() -> R,
+) -> R {
     struct Restore(DispatchKeySet);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -181,7 +282,7 @@ pub fn without_layers<R>(f: impl FnOnce() -> R) -> R {
     }
     let _restore = Restore(thread::with(|state| {
         let layers = state.layers();
-        state.set_layers(DispatchKeySet::EMPTY);
+        state.set_layers(change(layers));
         layers
     }));
     f()
@@ -233,11 +334,56 @@ mod tests {
     #[test]
     fn ambient_sets_are_restored() {
         let _guard = exclude_keys(K::Autograd.into());
-        with_ambient(K::Tracer.into(), K::Profiler.into(), || {
+        let number: LocalData = Arc::new(7_i32);
+        with_ambient(K::Tracer.into(), K::Profiler.into(), &[number], || {
             assert_eq!(LocalKeys::current().included(), K::Tracer.into());
             assert_eq!(LocalKeys::current().excluded(), [K::Profiler, K::Autograd].into());
+            assert_eq!(local_data::<i32>().as_deref(), Some(&7));
         });
+        assert!(local_data::<i32>().is_none());
         assert_eq!(LocalKeys::current().included(), DispatchKeySet::EMPTY);
         assert_eq!(LocalKeys::current().excluded(), K::Autograd.into());
+    }
+
+    #[test]
+    fn the_innermost_guard_with_data_of_a_type_counts() {
+        let keys = DispatchKeySet::from([K::Profiler]);
+        let outer = include_keys_with(keys, Arc::new(1_i32));
+        let text = include_keys_with(keys, Arc::new("text"));
+        assert_eq!(local_data::<i32>().as_deref(), Some(&1));
+        let inner = include_keys_with(keys, Arc::new(2_i32));
+        assert_eq!(local_data::<i32>().as_deref(), Some(&2));
+        drop(inner);
+        drop(text);
+        assert_eq!(local_data::<i32>().as_deref(), Some(&1));
+        drop(outer);
+        assert!(local_data::<i32>().is_none());
+    }
+
+    #[test]
+    fn a_context_applies_later_as_it_was() {
+        let guard = include_keys_with(K::Autocast.into(), Arc::new(5_i32));
+        let context = LocalContext::current();
+        drop(guard);
+        let _other = exclude_keys(K::Autograd.into());
+        inside_layers(K::Profiler.into(), || {
+            context.replace(|| {
+                assert_eq!(LocalKeys::current(), context.keys());
+                assert_eq!(local_data::<i32>().as_deref(), Some(&5));
+            });
+            assert_eq!(LocalKeys::current().excluded(), [K::Profiler, K::Autograd].into());
+        });
+        assert!(local_data::<i32>().is_none());
+    }
+
+    #[test]
+    fn layers_can_be_left_and_entered() {
+        inside_layers([K::Vmap, K::Profiler].into(), || {
+            outside_layers(K::Vmap.into(), || {
+                assert_eq!(LocalKeys::current().excluded(), K::Profiler.into());
+            });
+            assert_eq!(LocalKeys::current().excluded(), [K::Vmap, K::Profiler].into());
+        });
+        assert!(LocalKeys::current().excluded().is_empty());
     }
 }

@@ -11,6 +11,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use crate::barrier;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
+use crate::local::LocalData;
 use crate::reclaim::{Domain, MAX_DEPTH, Slot, Slots};
 use crate::sync::Arc;
 
@@ -115,6 +116,36 @@ pub(crate) fn with<R>(f: impl FnOnce(&ThreadState) -> R) -> R {
     // which runs `f` here; nothing but shared references to it exists. (`STATE.with(f)` would do,
     // if the optimiser saw that it can't fail.)
     f(unsafe { &*state })
+}
+
+thread_local! {
+    /// The objects of the host language's context; a slice of them, as long as somebody is inside
+    /// `with_ambient_data`.
+    static AMBIENT_DATA: Cell<*const [LocalData]> =
+        const { Cell::new(std::ptr::slice_from_raw_parts(std::ptr::null(), 0)) };
+}
+
+/// Runs `f` with these as the host context's objects.
+pub(crate) fn with_ambient_data<R>(data: &[LocalData], f: impl FnOnce() -> R) -> R {
+    struct Restore(*const [LocalData]);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            AMBIENT_DATA.set(self.0);
+        }
+    }
+    let _restore = Restore(AMBIENT_DATA.replace(std::ptr::from_ref(data)));
+    f()
+}
+
+/// Shows the host context's objects to `f`, outermost first.
+pub(crate) fn ambient_data<R>(f: impl FnOnce(&[LocalData]) -> R) -> R {
+    let data = AMBIENT_DATA.get();
+    if data.is_null() {
+        return f(&[]);
+    }
+    // SAFETY: not null, so this runs inside a `with_ambient_data` of this thread, which borrows
+    // the slice until it has put the one before back.
+    f(unsafe { &*data })
 }
 
 /// The address that the stack has reached.

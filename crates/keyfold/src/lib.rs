@@ -56,14 +56,13 @@
 //! # Ok::<(), keyfold::Error>(())
 //! ```
 
-use std::sync::OnceLock;
-
 pub use keyfold_core::*;
 pub use keyfold_dispatch::{
     ArgumentKeys, Choice, DefineOptions, DispatchKey, DispatchKeySet, Explanation, HostLock,
-    LocalGuard, LocalKeys, Override, Provenance, RegistrationKey, Rule, Tag, call_path,
-    describe_path, exclude_keys, include_keys, register_backend, register_key, schema,
-    with_ambient, without_layers,
+    LocalContext, LocalData, LocalGuard, LocalKeys, Override, Provenance, RegistrationKey, Rule,
+    Tag, call_path, describe_path, exclude_keys, include_keys, include_keys_with, inside_layers,
+    local_data, outside_layers, register_backend, register_key, schema, with_ambient,
+    without_layers,
 };
 pub use keyfold_tensor::*;
 
@@ -92,19 +91,12 @@ pub type Stage = keyfold_dispatch::Stage<Value>;
 /// What a kernel can ask about its call.
 pub type CallContext<'c> = keyfold_dispatch::CallContext<'c, Value>;
 
-/// The process's dispatcher, with the built-in operators.
-///
-/// # Panics
-/// On the first call, if a built-in operator contradicts itself: never in a build that passed its
-/// tests.
-pub fn dispatcher() -> &'static Dispatcher {
-    static SHARED: OnceLock<Dispatcher> = OnceLock::new();
-    SHARED.get_or_init(|| {
-        let dispatcher = Dispatcher::shared();
-        ops::register(&dispatcher).expect("the built-in operators don't contradict themselves");
-        dispatcher
-    })
+/// The layers above the backends, one module per dispatch key.
+pub mod layers {
+    pub use keyfold_layers::*;
 }
+
+pub use keyfold_layers::dispatcher;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
-use keyfold_dispatch::{CallContext, DispatchKeySet, Kernel, Tag, with_ambient};
+use keyfold_dispatch::{CallContext, DispatchKeySet, Kernel, Tag};
 use keyfold_tensor::Value;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -72,14 +72,14 @@ fn choose_in_context<R>(
     // SAFETY: calls hold the GIL.
     let py = unsafe { Python::assume_attached() };
     match guards::ambient(py) {
-        Ok(Some((include, exclude))) => {
+        Ok(Some(context)) => {
             let engine = &operator.operator;
-            let result = engine.call_within(tag.keys(), include, exclude, call);
+            let result = engine.call_within(tag.keys(), context.include(), context.exclude(), call);
             match &result {
                 Err(error) if error.kind() == ErrorKind::EmptyKeySet => {
                     // Worded anew where the context's keys are known, if it is this call's.
                     let again = || engine.call_with(tag.keys(), |_, _| Ok(()));
-                    match with_ambient(include, exclude, || {
+                    match context.apply(|| {
                         if engine.keyset_of(tag.keys()).is_empty() { again() } else { Ok(()) }
                     }) {
                         Err(worded) => Err(worded),
@@ -265,7 +265,7 @@ unsafe fn native_in_context<C: Choose>(
     // SAFETY: as for the caller.
     let run = || unsafe { native::call(context, kernel, &operator.params, objects, caller) };
     match guards::ambient(py) {
-        Ok(Some((include, exclude))) => with_ambient(include, exclude, run),
+        Ok(Some(context)) => context.apply(run),
         Ok(None) => run(),
         Err(error) => Err(from_pyerr(error)),
     }

@@ -22,7 +22,7 @@ pub(crate) fn explain<'py>(
             .with_arguments(args, kwargs, |values| operator.get().operator.explain(values))
     };
     let explanation = match guards::ambient(py)? {
-        Some((include, exclude)) => keyfold_dispatch::with_ambient(include, exclude, look)?,
+        Some(context) => context.apply(look)?,
         None => look()?,
     };
     let data = data(py, operator, &explanation)?;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind};
-use keyfold_dispatch::DispatchKeySet;
+use keyfold_dispatch::{DispatchKeySet, LocalData};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -22,11 +22,12 @@ static USED: AtomicBool = AtomicBool::new(false);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Open {
     id: u64,
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    data: Option<LocalData>,
 }
 
 /// The guards open in a context, and what they amount to.
@@ -35,6 +36,8 @@ struct PyLocalKeys {
     open: Vec<Open>,
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    /// What the open guards carry, outermost first.
+    data: Vec<LocalData>,
 }
 
 fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
@@ -43,6 +46,7 @@ fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
             open: Vec::new(),
             include: DispatchKeySet::EMPTY,
             exclude: DispatchKeySet::EMPTY,
+            data: Vec::new(),
         };
         let options = PyDict::new(py);
         options.set_item("default", Bound::new(py, empty)?)?;
@@ -78,7 +82,8 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
 fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
     let include = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.include);
     let exclude = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.exclude);
-    let value = Bound::new(py, PyLocalKeys { open, include, exclude })?;
+    let data = open.iter().filter_map(|guard| guard.data.clone()).collect();
+    let value = Bound::new(py, PyLocalKeys { open, include, exclude, data })?;
     variable(py)?.call_method1("set", (value,))?;
     Ok(())
 }
@@ -89,13 +94,41 @@ pub(crate) fn in_use() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// What the running context includes and excludes; `None` while no guard was ever opened.
-pub(crate) fn ambient(py: Python<'_>) -> PyResult<Option<(DispatchKeySet, DispatchKeySet)>> {
+/// What applies in the running context: key sets, and what the layers that they switch on know.
+pub(crate) struct Ambient<'py>(Bound<'py, PyLocalKeys>);
+
+impl Ambient<'_> {
+    /// Keys that calls gain.
+    pub(crate) fn include(&self) -> DispatchKeySet {
+        self.0.get().include
+    }
+
+    /// Keys that calls lose.
+    pub(crate) fn exclude(&self) -> DispatchKeySet {
+        self.0.get().exclude
+    }
+
+    /// Runs `f` with the context applied to the thread, for native code that makes calls.
+    pub(crate) fn apply<R>(&self, f: impl FnOnce() -> R) -> R {
+        let keys = self.0.get();
+        keyfold_dispatch::with_ambient(keys.include, keys.exclude, &keys.data, f)
+    }
+}
+
+/// The running context; `None` while no guard was ever opened.
+pub(crate) fn ambient(py: Python<'_>) -> PyResult<Option<Ambient<'_>>> {
     if !in_use() {
         return Ok(None);
     }
-    let current = current(py)?;
-    Ok(Some((current.get().include, current.get().exclude)))
+    Ok(Some(Ambient(current(py)?)))
+}
+
+/// Runs native code that makes calls with the running context applied to the thread.
+pub(crate) fn in_context<R>(py: Python<'_>, f: impl FnOnce() -> R) -> PyResult<R> {
+    Ok(match ambient(py)? {
+        Some(context) => context.apply(f),
+        None => f(),
+    })
 }
 
 /// A context manager that includes or excludes keys for the calls inside its block.
@@ -105,10 +138,24 @@ pub(crate) fn ambient(py: Python<'_>) -> PyResult<Option<(DispatchKeySet, Dispat
 pub(crate) struct PyGuard {
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    /// What the layer at these keys has to know, if this switches one on.
+    data: Option<LocalData>,
     entered: Mutex<Vec<u64>>,
 }
 
 impl PyGuard {
+    /// A guard that switches a layer on and tells it what it has to know.
+    pub(crate) fn layer(include: DispatchKeySet, data: LocalData) -> Self {
+        let (exclude, data) = (DispatchKeySet::EMPTY, Some(data));
+        PyGuard { include, exclude, data, entered: Mutex::default() }
+    }
+
+    /// A guard that takes keys away.
+    pub(crate) fn excluding(exclude: DispatchKeySet) -> Self {
+        let include = DispatchKeySet::EMPTY;
+        PyGuard { include, exclude, data: None, entered: Mutex::default() }
+    }
+
     fn entered(&self) -> MutexGuard<'_, Vec<u64>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +169,12 @@ impl PyGuard {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         USED.store(true, Ordering::Relaxed);
         let mut open = current(py)?.get().open.clone();
-        open.push(Open { id, include: guard.include, exclude: guard.exclude });
+        open.push(Open {
+            id,
+            include: guard.include,
+            exclude: guard.exclude,
+            data: guard.data.clone(),
+        });
         set(py, open)?;
         guard.entered().push(id);
         Ok(slf)
@@ -196,7 +248,8 @@ fn guard_error(py: Python<'_>, message: String) -> PyErr {
 #[pyo3(signature = (*keys))]
 pub(crate) fn include_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
     let include = keyset_from_all(keys)?;
-    Ok(PyGuard { include, exclude: DispatchKeySet::EMPTY, entered: Mutex::default() })
+    let exclude = DispatchKeySet::EMPTY;
+    Ok(PyGuard { include, exclude, data: None, entered: Mutex::default() })
 }
 
 /// Takes keys from every call made inside the `with` block. Exclusion beats inclusion.
@@ -210,6 +263,5 @@ pub(crate) fn include_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
 #[pyfunction]
 #[pyo3(signature = (*keys))]
 pub(crate) fn exclude_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
-    let exclude = keyset_from_all(keys)?;
-    Ok(PyGuard { include: DispatchKeySet::EMPTY, exclude, entered: Mutex::default() })
+    Ok(PyGuard::excluding(keyset_from_all(keys)?))
 }

@@ -233,6 +233,7 @@ impl<'a> Passed<'a> {
                 let tensor = value.tensor()?;
                 if argument.alias.as_ref().is_some_and(|alias| alias.write) {
                     tensor.check_writable()?;
+                    tensor.note_write();
                 }
                 return self.tensor(tensor);
             }

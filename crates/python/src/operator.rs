@@ -307,7 +307,7 @@ fn computed_set(
     let py = unsafe { Python::assume_attached() };
     let keyset = || operator.operator.keyset_of(tag.keys());
     Ok(match guards::ambient(py).map_err(from_pyerr)? {
-        Some((include, exclude)) => keyfold_dispatch::with_ambient(include, exclude, keyset),
+        Some(context) => context.apply(keyset),
         None => keyset(),
     })
 }

@@ -16,7 +16,9 @@ mod strided;
 mod tensor;
 mod value;
 
-pub use buffer::{BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer};
+pub use buffer::{
+    BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, memory,
+};
 pub use strided::{Walk, for_each_offset};
-pub use tensor::Tensor;
+pub use tensor::{Attached, Tensor};
 pub use value::{ForeignObject, IntList, SameAs, TensorList, Value, ValueRef};

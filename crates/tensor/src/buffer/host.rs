@@ -5,6 +5,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use keyfold_core::{Device, Element, Error, ErrorKind, Result};
 
@@ -29,6 +30,8 @@ pub struct HostBuffer {
     base: NonNull<u8>,
     capacity: usize,
     free: unsafe fn(NonNull<u8>, usize),
+    /// How often it was written in place.
+    version: AtomicU32,
 }
 
 // SAFETY: the memory belongs to this value alone, and freeing it works on any thread.
@@ -83,7 +86,9 @@ impl HostBuffer {
         // SAFETY: an address aligned to 16 is at most ALIGN - SYSTEM_ALIGN below the next multiple
         // of ALIGN, so the padding and `bytes` behind it lie in the allocation.
         let ptr = unsafe { base.add(padding) };
-        Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned })
+        memory::allocated(bytes);
+        let version = AtomicU32::new(0);
+        Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned, version })
     }
 
     /// A copy of those bytes.
@@ -103,7 +108,9 @@ impl HostBuffer {
         let len = size_of_val(items.as_slice());
         // A vector's pointer is never null, even where nothing is allocated.
         let ptr = NonNull::new(items.as_mut_ptr()).unwrap_or(NonNull::dangling()).cast::<u8>();
-        HostBuffer { ptr, len, base: ptr, capacity: items.capacity(), free: free_vec::<T> }
+        memory::allocated(len);
+        let (capacity, version) = (items.capacity(), AtomicU32::new(0));
+        HostBuffer { ptr, len, base: ptr, capacity, free: free_vec::<T>, version }
     }
 
     /// The bytes.
@@ -121,6 +128,7 @@ impl HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
+        memory::freed(self.len);
         // SAFETY: the constructor that set `free` set the other two for it; this is the only call.
         unsafe { (self.free)(self.base, self.capacity) };
     }
@@ -151,28 +159,39 @@ unsafe impl DeviceBuffer for HostBuffer {
         true
     }
 
+    fn version(&self) -> Option<&AtomicU32> {
+        Some(&self.version)
+    }
+
     fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
         Ok(Arc::new(HostBuffer::copy_of(self.as_bytes())?))
     }
 }
 
-/// No memory, of a stated size: what a tensor on the device `meta` has.
+/// No memory, of a stated size: what a tensor on the device `meta` has, and one that only stands
+/// for others (an example of a batch).
 #[derive(Debug)]
 pub struct NullBuffer {
     bytes: usize,
+    device: Device,
 }
 
 impl NullBuffer {
-    /// The absence of that many bytes.
+    /// The absence of that many bytes on the device `meta`.
     pub fn new(bytes: usize) -> Self {
-        NullBuffer { bytes }
+        NullBuffer::on(Device::META, bytes)
+    }
+
+    /// The absence of that many bytes on a device.
+    pub fn on(device: Device, bytes: usize) -> Self {
+        NullBuffer { bytes, device }
     }
 }
 
 // SAFETY: there is no pointer to be wrong about.
 unsafe impl DeviceBuffer for NullBuffer {
     fn device(&self) -> Device {
-        Device::META
+        self.device
     }
 
     fn byte_len(&self) -> usize {
@@ -184,7 +203,69 @@ unsafe impl DeviceBuffer for NullBuffer {
     }
 
     fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        Ok(Arc::new(NullBuffer::new(self.bytes)))
+        Ok(Arc::new(NullBuffer::on(self.device, self.bytes)))
+    }
+}
+
+/// Counting of host memory, for profilers: off until somebody asks, and then one addition for each
+/// buffer that is made or freed.
+pub mod memory {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+    static COUNTERS: AtomicUsize = AtomicUsize::new(0);
+    static LIVE: AtomicI64 = AtomicI64::new(0);
+
+    thread_local! {
+        static ALLOCATED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Memory is counted while one of these lives.
+    #[derive(Debug)]
+    pub struct Counting(());
+
+    impl Drop for Counting {
+        fn drop(&mut self) {
+            COUNTERS.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins to count.
+    #[must_use = "memory is counted while the result lives"]
+    pub fn count() -> Counting {
+        COUNTERS.fetch_add(1, Ordering::Relaxed);
+        Counting(())
+    }
+
+    #[inline(always)]
+    fn is_on() -> bool {
+        COUNTERS.load(Ordering::Relaxed) != 0
+    }
+
+    /// Bytes that this thread allocated while somebody counted.
+    pub fn allocated_here() -> u64 {
+        ALLOCATED.get()
+    }
+
+    /// Bytes that are in use now, less those when counting first began: what differences mean.
+    pub fn live() -> i64 {
+        LIVE.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn allocated(bytes: usize) {
+        if is_on() {
+            // The thread's own cell may be gone while it ends.
+            let _ = ALLOCATED.try_with(|sum| sum.set(sum.get().wrapping_add(bytes as u64)));
+            LIVE.fetch_add(bytes as i64, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn freed(bytes: usize) {
+        if is_on() {
+            LIVE.fetch_sub(bytes as i64, Ordering::Relaxed);
+        }
     }
 }
 

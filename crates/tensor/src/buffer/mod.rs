@@ -7,16 +7,19 @@
 
 mod external;
 mod host;
+mod tracked;
 
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 
 pub use external::{ExternalOps, ExternalOwner};
-pub use host::{HostBuffer, NullBuffer};
+pub use host::{HostBuffer, NullBuffer, memory};
+use tracked::TrackedBuffer;
 
 /// A piece of memory on a device, owned by the value that implements this.
 ///
@@ -49,6 +52,16 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
     /// write to it through safe references.
     fn is_exclusive(&self) -> bool {
         false
+    }
+
+    /// How often the memory was written in place, where the value counts that.
+    fn version(&self) -> Option<&AtomicU32> {
+        None
+    }
+
+    /// The object of another runtime that owns the memory, if one does.
+    fn external_owner(&self) -> Option<&ExternalOwner> {
+        None
     }
 
     /// Other memory on the same device with the same content.
@@ -194,8 +207,45 @@ impl BufferHandle {
     pub fn external_owner(&self) -> Option<&ExternalOwner> {
         match &self.owner {
             Owner::External { owner, .. } => Some(owner),
-            Owner::Shared(_) => None,
+            Owner::Shared(buffer) => buffer.external_owner(),
         }
+    }
+
+    /// How often the memory was written in place since it was made, as far as keyfold knows: every
+    /// handle that shares the buffer sees the same count. What other libraries write isn't counted,
+    /// and neither is anything for a handle that only borrows an external object for a call.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        match &self.owner {
+            Owner::Shared(buffer) => buffer.version().map_or(0, |v| v.load(Ordering::Relaxed)),
+            Owner::External { .. } => 0,
+        }
+    }
+
+    /// Counts a write in place.
+    #[inline]
+    pub(crate) fn bump_version(&self) {
+        if let Owner::Shared(buffer) = &self.owner
+            && let Some(version) = buffer.version()
+        {
+            // Not one atomic step: two writers at a time break the contract of writing anyway, and
+            // the count differs from what it was before in any case.
+            version.store(version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// The same memory with a count of the writes to it, which an external object's lacks.
+    #[must_use]
+    pub fn into_tracked(self) -> Self {
+        let BufferHandle { dtype, device, read_only, len, owner } = self;
+        let owner = match owner {
+            Owner::External { owner, ptr } => {
+                let bytes = len * dtype.size();
+                Owner::Shared(Arc::new(TrackedBuffer::new(owner, ptr, bytes, device, read_only)))
+            }
+            shared => shared,
+        };
+        BufferHandle { dtype, device, read_only, len, owner }
     }
 
     /// Where the host can reach the memory; null where it can't.

@@ -97,6 +97,7 @@ impl Tensor {
     pub fn data_mut_ptr<T: Element>(&self) -> Result<*mut T> {
         let ptr = self.data_ptr::<T>()?;
         self.check_writable()?;
+        self.note_write();
         Ok(ptr.cast_mut())
     }
 

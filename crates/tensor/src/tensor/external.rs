@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape, Strides, layout};
 
-use super::{Tensor, backend_keys};
+use super::{Slot, Tensor, backend_keys};
 use crate::buffer::{BufferHandle, ExternalOwner};
 
 /// Where a strided view that somebody else describes lies: its lowest element's address, the first
@@ -206,6 +206,8 @@ impl Tensor {
             (&raw mut (*place).numel).write(bytes as usize >> shift);
             (&raw mut (*place).keys).write(AtomicU64::new(backend_keys(device)));
             (&raw mut (*place).token).write(0);
+            (&raw mut (*place).alias).write(false);
+            (&raw mut (*place).attached).write(Slot::EMPTY);
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! [`Tensor`]: a typed, strided view of a buffer, with its dispatch keys.
 
 mod access;
+mod attached;
 mod construct;
 mod external;
 mod view;
 
+pub use attached::Attached;
+use attached::Slot;
 pub(crate) use external::Span;
 
 #[cfg(test)]
@@ -40,6 +43,10 @@ pub struct Tensor {
     keys: AtomicU64,
     /// The caller's object that this is a view of; 0 for none.
     token: usize,
+    /// Whether it was made as a view of another tensor.
+    alias: bool,
+    /// What a layer attached. Filled only while a functionality key is among `keys`, or was.
+    attached: Slot,
 }
 
 // SAFETY: `base` points into the memory that `buffer` keeps, which any thread may use.
@@ -48,7 +55,7 @@ unsafe impl Send for Tensor {}
 unsafe impl Sync for Tensor {}
 
 impl Clone for Tensor {
-    /// Another handle to the same view: same memory, keys and token.
+    /// Another handle to the same view: same memory, keys, token and attachment.
     fn clone(&self) -> Self {
         Tensor {
             buffer: self.buffer.clone(),
@@ -59,6 +66,8 @@ impl Clone for Tensor {
             numel: self.numel,
             keys: AtomicU64::new(self.keys.load(Ordering::Relaxed)),
             token: self.token,
+            alias: self.alias,
+            attached: self.attached.share(self.keys()),
         }
     }
 }
@@ -115,7 +124,19 @@ impl Tensor {
     ) -> Self {
         let keys = AtomicU64::new(backend_keys(buffer.device()));
         let base = buffer.host_ptr();
-        Tensor { buffer, base, shape, strides, offset, numel, keys, token: 0 }
+        let attached = Slot::EMPTY;
+        Tensor {
+            buffer,
+            base,
+            shape,
+            strides,
+            offset,
+            numel,
+            keys,
+            token: 0,
+            alias: false,
+            attached,
+        }
     }
 
     /// The memory.
@@ -252,6 +273,33 @@ impl Tensor {
     #[must_use]
     pub fn with_token(mut self, token: usize) -> Self {
         self.token = token;
+        self
+    }
+
+    /// Whether it was made as a view of another tensor, with which it may share elements.
+    #[inline]
+    pub fn is_view(&self) -> bool {
+        self.alias
+    }
+
+    /// How often the memory was written in place, as far as keyfold knows (see
+    /// [`BufferHandle::version`]).
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.buffer.version()
+    }
+
+    /// Says that the memory was written in place, by means that don't say so themselves: through
+    /// [`Tensor::raw_data_ptr`], by another library.
+    pub fn note_write(&self) {
+        self.buffer.bump_version();
+    }
+
+    /// The same tensor with a count of the writes to its memory, which memory of other libraries
+    /// lacks by itself: for a tensor that outlives the call.
+    #[must_use]
+    pub fn into_tracked(mut self) -> Self {
+        self.buffer = self.buffer.into_tracked();
         self
     }
 

@@ -20,7 +20,8 @@ impl Tensor {
             layout::bounds(&shape, &strides, offset)
                 .is_ok_and(|b| b.is_none_or(|(_, last)| last < self.buffer.len()))
         );
-        Tensor::assume_inside(self.buffer.clone(), shape, strides, offset, numel)
+        let view = Tensor::assume_inside(self.buffer.clone(), shape, strides, offset, numel);
+        Tensor { alias: true, ..view }
     }
 
     /// The offset after so many steps along a dimension. Exact for every element that there is;
@@ -67,7 +68,7 @@ impl Tensor {
         }
         let copy = self.copy()?;
         let strides = layout::contiguous_strides(&shape);
-        Ok(copy.subview(shape, strides, 0))
+        Ok(Tensor { alias: false, ..copy.subview(shape, strides, 0) })
     }
 
     /// The dimensions in another order.
@@ -324,6 +325,7 @@ impl Tensor {
         }
         // Read everything first if a write could change what is still to be read.
         let source = if source.touches(self) { source.copy()? } else { source };
+        self.note_write();
         // SAFETY: the view is inside its buffer, nobody else uses it, and the source is elsewhere.
         unsafe { copy_elements(&source, self.raw_data_ptr(), &self.strides) }
     }

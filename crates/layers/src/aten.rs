@@ -1,0 +1,271 @@
+//! The built-in operators that layers compute with, called through the process's dispatcher: so
+//! that what a layer does is seen by the layers below it (a derivative of a derivative), and by
+//! those of users.
+
+use std::sync::{Arc, OnceLock};
+
+use keyfold_core::{DType, Device, Result, Scalar};
+use keyfold_dispatch::Operator;
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+/// A built-in operator, looked up when it is first called.
+pub struct Aten {
+    name: &'static str,
+    operator: OnceLock<Arc<Operator<Value>>>,
+}
+
+impl Aten {
+    /// The operator of that name, overload included.
+    pub const fn new(name: &'static str) -> Self {
+        Aten { name, operator: OnceLock::new() }
+    }
+
+    /// The operator itself.
+    ///
+    /// # Errors
+    /// When the process's dispatcher has lost it.
+    pub fn operator(&self) -> Result<&Arc<Operator<Value>>> {
+        if let Some(operator) = self.operator.get() {
+            return Ok(operator);
+        }
+        let operator = crate::dispatcher().operator(self.name)?;
+        Ok(self.operator.get_or_init(|| operator))
+    }
+
+    /// Calls it; trailing arguments may be left out where they have defaults.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn call(&self, args: &[ValueRef<'_>]) -> Result<Tensor> {
+        self.operator()?.call(args)?.into_tensor()
+    }
+}
+
+macro_rules! unary {
+    // One function per operator of one tensor: the name says it all.
+    ($($name:ident, $aten:literal;)*) => {$(
+        #[doc = concat!("`", $aten, "`")]
+        ///
+        /// # Errors
+        /// Those of the call.
+        pub fn $name(x: &Tensor) -> Result<Tensor> {
+            static OP: Aten = Aten::new($aten);
+            OP.call(&[x.into()])
+        }
+    )*};
+}
+
+unary! {
+    neg, "aten::neg";
+    exp, "aten::exp";
+    log, "aten::log";
+    sqrt, "aten::sqrt";
+    abs, "aten::abs";
+    sign, "aten::sign";
+    sin, "aten::sin";
+    cos, "aten::cos";
+    tanh, "aten::tanh";
+    sigmoid, "aten::sigmoid";
+    logical_not, "aten::logical_not";
+    clone, "aten::clone";
+    contiguous, "aten::contiguous";
+    detach, "aten::detach";
+    alias, "aten::alias";
+}
+
+macro_rules! binary {
+    // As above, of two tensors.
+    ($($name:ident, $aten:literal;)*) => {$(
+        #[doc = concat!("`", $aten, "`")]
+        ///
+        /// # Errors
+        /// Those of the call.
+        pub fn $name(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+            static OP: Aten = Aten::new($aten);
+            OP.call(&[a.into(), b.into()])
+        }
+    )*};
+}
+
+binary! {
+    add, "aten::add";
+    sub, "aten::sub";
+    mul, "aten::mul";
+    div, "aten::div";
+    pow, "aten::pow";
+    maximum, "aten::maximum";
+    minimum, "aten::minimum";
+    matmul, "aten::matmul";
+    eq, "aten::eq";
+    ne, "aten::ne";
+    lt, "aten::lt";
+    le, "aten::le";
+    gt, "aten::gt";
+    ge, "aten::ge";
+    copy_, "aten::copy_";
+}
+
+macro_rules! scalar {
+    // As above, of a tensor and a number.
+    ($($name:ident, $aten:literal;)*) => {$(
+        #[doc = concat!("`", $aten, "`")]
+        ///
+        /// # Errors
+        /// Those of the call.
+        pub fn $name(a: &Tensor, b: impl Into<Scalar>) -> Result<Tensor> {
+            static OP: Aten = Aten::new($aten);
+            OP.call(&[a.into(), b.into().into()])
+        }
+    )*};
+}
+
+scalar! {
+    add_scalar, "aten::add.Scalar";
+    sub_scalar, "aten::sub.Scalar";
+    mul_scalar, "aten::mul.Scalar";
+    div_scalar, "aten::div.Scalar";
+    rsub_scalar, "aten::rsub.Scalar";
+    rdiv_scalar, "aten::rdiv.Scalar";
+    pow_scalar, "aten::pow.Scalar";
+    eq_scalar, "aten::eq.Scalar";
+    ne_scalar, "aten::ne.Scalar";
+    gt_scalar, "aten::gt.Scalar";
+    lt_scalar, "aten::lt.Scalar";
+    fill_, "aten::fill_.Scalar";
+}
+
+macro_rules! sized {
+    // As above, of a tensor and a list of whole numbers.
+    ($($name:ident, $aten:literal;)*) => {$(
+        #[doc = concat!("`", $aten, "`")]
+        ///
+        /// # Errors
+        /// Those of the call.
+        pub fn $name(x: &Tensor, numbers: &[i64]) -> Result<Tensor> {
+            static OP: Aten = Aten::new($aten);
+            OP.call(&[x.into(), numbers.into()])
+        }
+    )*};
+}
+
+sized! {
+    reshape, "aten::reshape";
+    permute, "aten::permute";
+    expand, "aten::expand";
+    flip, "aten::flip";
+}
+
+/// `aten::sum`, of all elements.
+///
+/// # Errors
+/// Those of the call.
+pub fn sum_all(x: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::sum");
+    OP.call(&[x.into()])
+}
+
+/// `aten::sum.dim`.
+///
+/// # Errors
+/// Those of the call.
+pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::sum.dim");
+    OP.call(&[x.into(), dims.into(), keepdim.into()])
+}
+
+/// `aten::to`: the same elements in another dtype.
+///
+/// # Errors
+/// Those of the call.
+pub fn to(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::to");
+    OP.call(&[x.into(), dtype.into()])
+}
+
+/// `aten::where`.
+///
+/// # Errors
+/// Those of the call.
+pub fn choose(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::where");
+    OP.call(&[condition.into(), a.into(), b.into()])
+}
+
+/// `aten::unsqueeze`.
+///
+/// # Errors
+/// Those of the call.
+pub fn unsqueeze(x: &Tensor, dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::unsqueeze");
+    OP.call(&[x.into(), dim.into()])
+}
+
+/// `aten::squeeze.dim`.
+///
+/// # Errors
+/// Those of the call.
+pub fn squeeze(x: &Tensor, dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::squeeze.dim");
+    OP.call(&[x.into(), dim.into()])
+}
+
+/// `aten::transpose`.
+///
+/// # Errors
+/// Those of the call.
+pub fn transpose(x: &Tensor, a: i64, b: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::transpose");
+    OP.call(&[x.into(), a.into(), b.into()])
+}
+
+/// `aten::select.int`.
+///
+/// # Errors
+/// Those of the call.
+pub fn select(x: &Tensor, dim: i64, index: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::select.int");
+    OP.call(&[x.into(), dim.into(), index.into()])
+}
+
+/// `aten::stack`.
+///
+/// # Errors
+/// Those of the call.
+pub fn stack(items: &[Tensor], dim: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::stack");
+    OP.call(&[items.into(), dim.into()])
+}
+
+/// `aten::full`.
+///
+/// # Errors
+/// Those of the call.
+pub fn full(shape: &[usize], value: f64, dtype: DType, device: Device) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::full");
+    let sizes: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
+    OP.call(&[(&sizes[..]).into(), value.into(), dtype.into(), device.into()])
+}
+
+/// Zeros like another tensor: its shape, dtype and device.
+///
+/// # Errors
+/// Those of the call.
+pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
+    full(x.shape(), 0.0, x.dtype(), x.device())
+}
+
+/// Sums over the dimensions that broadcasting added or stretched, so that the result has `shape`.
+///
+/// # Errors
+/// Those of the calls.
+pub fn sum_to(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    if **x.shape() == *shape {
+        return Ok(x.clone());
+    }
+    let added = x.ndim().saturating_sub(shape.len());
+    let stretched = (0..shape.len()).filter(|d| shape[*d] == 1 && x.shape()[added + d] != 1);
+    let dims: Vec<i64> = (0..added).chain(stretched.map(|d| added + d)).map(|d| d as i64).collect();
+    let summed = sum(x, &dims, true)?;
+    let sizes: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
+    if added == 0 { Ok(summed) } else { reshape(&summed, &sizes) }
+}

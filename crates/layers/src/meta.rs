@@ -1,0 +1,1 @@
+//! Meta: shapes and dtypes without data.
