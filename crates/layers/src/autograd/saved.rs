@@ -1,0 +1,155 @@
+//! What a node keeps of its call: tensors with the version of their memory, or only their form.
+
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::Value as _;
+use keyfold_dispatch::schema::Type;
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::checkpoint::{self, Segment};
+use super::node::{Edge, Meta, attach};
+
+/// One argument, or one result, of a recorded call.
+pub enum Saved {
+    /// A tensor that the derivative reads.
+    Tensor(SavedTensor),
+    /// A tensor whose elements it doesn't need.
+    Form(Meta),
+    /// A tensor that can be computed again (see [`checkpoint`](mod@super::checkpoint)).
+    Again(Arc<Segment>, usize, Meta),
+    /// An optional tensor that wasn't given.
+    NoTensor,
+    /// A list of tensors.
+    List(Vec<Saved>),
+    /// Anything else.
+    Value(Value),
+}
+
+/// A tensor, without its place in the graph: the node that keeps it knows that.
+pub struct SavedTensor {
+    tensor: Tensor,
+    version: u32,
+}
+
+impl SavedTensor {
+    /// Keeps a tensor as it is now.
+    pub(crate) fn new(tensor: &Tensor) -> Self {
+        // Not a clone: that would share what is attached, and so keep the graph alive in a circle
+        // where a node keeps its own result.
+        let tensor = tensor.detach();
+        SavedTensor { version: tensor.version(), tensor }
+    }
+
+    /// The tensor, attached to the graph where it was.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gradient`] when its memory was written since.
+    pub(crate) fn unpack(&self, operator: &str, what: &str, edge: Option<&Edge>) -> Result<Tensor> {
+        let now = self.tensor.version();
+        if now != self.version {
+            return Err(Error::new(
+                ErrorKind::Gradient,
+                format!(
+                    "{operator}: {what}, a tensor of shape {:?} that its gradient needs, was changed \
+                     in place since (its memory is at version {now}; {} was saved): change a copy, \
+                     or change it before it is used",
+                    self.tensor.shape(),
+                    self.version
+                ),
+            ));
+        }
+        let tensor = self.tensor.clone();
+        if let Some(edge) = edge {
+            attach(&tensor, edge)?;
+        }
+        Ok(tensor)
+    }
+}
+
+impl Saved {
+    /// Keeps a tensor: its elements if the derivative reads them, else its form.
+    pub(crate) fn tensor(tensor: &Tensor, read: bool) -> Saved {
+        if !read {
+            return Saved::Form(Meta::of(tensor));
+        }
+        match checkpoint::defer(tensor) {
+            Some((segment, index)) => Saved::Again(segment, index, Meta::of(tensor)),
+            None => Saved::Tensor(SavedTensor::new(tensor)),
+        }
+    }
+
+    /// Keeps an argument.
+    ///
+    /// # Errors
+    /// When a foreign object can't be viewed or kept.
+    pub(crate) fn argument(value: ValueRef<'_>, ty: &Type, read: bool) -> Result<Saved> {
+        Ok(match value {
+            ValueRef::Tensor(tensor) => Saved::tensor(tensor, read),
+            ValueRef::Foreign(object) if object.is_tensor() => {
+                // The caller's own memory: a view that keeps it alive.
+                Saved::tensor(&Value::from_ref(value)?.into_tensor()?, read)
+            }
+            ValueRef::None if is_tensor(ty) => Saved::NoTensor,
+            list if is_tensor_list(ty) => {
+                let items = list.items().map(|item| Saved::argument(item, element(ty), read));
+                Saved::List(items.collect::<Result<_>>()?)
+            }
+            other => Saved::Value(Value::from_ref(other)?),
+        })
+    }
+
+    /// How many places for gradients the argument has.
+    pub(crate) fn places(&self) -> usize {
+        match self {
+            Saved::Value(_) => 0,
+            Saved::List(items) => items.len(),
+            _ => 1,
+        }
+    }
+
+    /// The form of the tensor, where there is one.
+    pub(crate) fn form(&self) -> Option<Meta> {
+        match self {
+            Saved::Tensor(saved) => Some(Meta::of(&saved.tensor)),
+            Saved::Form(meta) | Saved::Again(_, _, meta) => Some(meta.clone()),
+            _ => None,
+        }
+    }
+
+    /// The tensor, attached to the graph where it was.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gradient`] when it was changed since, or wasn't kept.
+    pub(crate) fn unpack(&self, operator: &str, what: &str, edge: Option<&Edge>) -> Result<Tensor> {
+        match self {
+            Saved::Tensor(saved) => saved.unpack(operator, what, edge),
+            Saved::Again(segment, index, _) => {
+                let tensor = segment.tensor(*index).map_err(|error| error.at(operator))?;
+                if let Some(edge) = edge {
+                    attach(&tensor, edge)?;
+                }
+                Ok(tensor)
+            }
+            _ => Err(Error::new(
+                ErrorKind::Gradient,
+                format!("{operator}: the derivative reads {what}, which it doesn't say it keeps"),
+            )),
+        }
+    }
+}
+
+fn is_tensor(ty: &Type) -> bool {
+    *ty.without_optional() == Type::Tensor
+}
+
+fn is_tensor_list(ty: &Type) -> bool {
+    matches!(ty.without_optional(), Type::List(inner, _) if is_tensor(inner))
+}
+
+fn element(ty: &Type) -> &Type {
+    match ty.without_optional() {
+        Type::List(inner, _) => inner,
+        other => other,
+    }
+}
