@@ -28,7 +28,11 @@ mod compare;
 mod element;
 mod elementwise;
 mod factories;
+mod functions;
+mod gather;
+mod half;
 mod index;
+mod join;
 mod lanes;
 mod map;
 mod matmul;
@@ -53,11 +57,14 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let ops = op::Registrar(dispatcher);
     factories::register(&ops)?;
     elementwise::register(&ops)?;
+    functions::register(&ops)?;
     compare::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
     softmax::register(&ops)?;
     shape_ops::register(&ops)?;
+    join::register(&ops)?;
     index::register(&ops)?;
+    gather::register(&ops)?;
     write::register(&ops)
 }
