@@ -7,10 +7,13 @@
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
+//! - the layers: `autograd`, `derivative` (derivatives written in Python)
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
 mod aten;
+mod autograd;
+mod derivative;
 mod call;
 mod convert;
 mod dispatcher;
@@ -82,6 +85,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
+    module.add_class::<autograd::PyNode>()?;
+    module.add_class::<autograd::PyHookHandle>()?;
+    module.add_function(wrap_pyfunction!(autograd::_grad, module)?)?;
+    module.add_function(wrap_pyfunction!(derivative::_register_autograd, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalContext, outside_layers};
+use keyfold_ops::random;
 use keyfold_tensor::Tensor;
 
 use super::node::Meta;
@@ -150,10 +151,4 @@ impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Segment({} tensors)", self.kept.load(Ordering::Relaxed))
     }
-}
-
-mod random {
-    pub(super) type State = ();
-    pub(super) fn state() {}
-    pub(super) fn set_state(_: ()) {}
 }

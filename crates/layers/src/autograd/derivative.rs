@@ -71,7 +71,8 @@ pub trait Derivative: Send + Sync {
     fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients>;
 
     /// Called with the arguments and results when a call is recorded, for a derivative that keeps
-    /// things of its own. What it gives is at hand in [`Backward::extra`].
+    /// things of its own, or finds out only then what it reads. What it gives is at hand in
+    /// [`Backward::extra`].
     ///
     /// # Errors
     /// Whatever goes wrong.
@@ -80,8 +81,8 @@ pub trait Derivative: Send + Sync {
         _args: &[ValueRef<'_>],
         _results: &[Tensor],
         _needed: &[bool],
-    ) -> Result<Option<Extra>> {
-        Ok(None)
+    ) -> Result<(Option<Extra>, Keeps)> {
+        Ok((None, self.keeps()))
     }
 }
 
@@ -180,6 +181,11 @@ impl<'n> Backward<'n> {
     /// The first place for gradients of the argument at a position.
     pub fn place_of(&self, argument: usize) -> usize {
         self.saved[..argument].iter().map(Saved::places).sum()
+    }
+
+    /// How many gradients the argument at a position has.
+    pub fn place_count(&self, argument: usize) -> usize {
+        self.saved[argument].places()
     }
 
     /// What the derivative kept itself.

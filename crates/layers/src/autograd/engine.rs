@@ -163,7 +163,9 @@ impl Run<'_> {
         let mut grads = self.pending.remove(&node.sequence()).unwrap_or_default();
         for (place, slot) in grads.iter_mut().enumerate() {
             if let Some(grad) = slot.take() {
-                *slot = Some(node.hooked(place as u32, grad)?);
+                let grad = node.hooked(place as u32, grad)?;
+                node.show(place as u32, &grad);
+                *slot = Some(grad);
             }
         }
         if let Targets::Places(places) = &self.targets {

@@ -16,6 +16,7 @@ mod checkpoint;
 mod derivative;
 mod engine;
 mod node;
+pub mod per_example;
 mod record;
 mod rules;
 mod saved;
@@ -70,9 +71,42 @@ pub fn no_grad() -> LocalGuard {
     exclude_keys(DispatchKeySet::from([DispatchKey::Autograd]))
 }
 
-/// The gradient that a leaf has gathered; `None` for other tensors, and before the first backward.
+/// Makes a tensor a leaf that requires grad, or one that doesn't.
+///
+/// Unlike [`Tensor::set_requires_grad`] alone, it gives the tensor its place in the graph at once, so
+/// that clones made from now on are the same leaf.
+///
+/// # Errors
+/// [`ErrorKind::DType`] when the dtype is neither floating nor complex, [`ErrorKind::Gradient`] for
+/// switching it off where the tensor was computed from others.
+pub fn set_requires_grad(tensor: &Tensor, requires_grad: bool) -> Result<()> {
+    if !requires_grad && edge_of(tensor)?.is_some_and(|edge| !edge.node.is_leaf()) {
+        return Err(misuse(
+            "requires_grad can be switched off for leaves only, and this tensor was computed from \
+             others; take detach(), which gives the same elements without a history",
+        ));
+    }
+    tensor.set_requires_grad(requires_grad)?;
+    edge_of(tensor).map(drop)
+}
+
+/// The gradient that a leaf has gathered, or another tensor that [`retain_grad`] was called for;
+/// `None` before the first backward.
 pub fn grad_of(tensor: &Tensor) -> Option<Tensor> {
-    tensor.attached_as::<Node>().and_then(|(node, _)| node.grad())
+    let (node, place) = tensor.attached_as::<Node>()?;
+    if node.is_leaf() { node.grad() } else { node.retained(place) }
+}
+
+/// Has the gradient of a tensor that isn't a leaf kept, too.
+///
+/// # Errors
+/// [`ErrorKind::Gradient`] when it doesn't require grad.
+pub fn retain_grad(tensor: &Tensor) -> Result<()> {
+    let edge = edge_of(tensor)?.ok_or_else(|| {
+        misuse("retain_grad() needs a tensor that requires grad; this one doesn't")
+    })?;
+    edge.node.retain(edge.place);
+    Ok(())
 }
 
 fn misuse(message: impl Into<String>) -> Error {

@@ -66,6 +66,8 @@ pub struct Node {
     outputs: SmallVec<[Meta; 1]>,
     kind: Kind,
     hooks: Mutex<Vec<Hook>>,
+    /// Gradients of results that somebody wants to see, by place.
+    retained: Mutex<Vec<(u32, Option<Tensor>)>>,
 }
 
 enum Kind {
@@ -101,6 +103,7 @@ impl Node {
             outputs: SmallVec::from_buf([Meta::of(tensor)]),
             kind: Kind::Leaf { grad: Mutex::new(None) },
             hooks: Mutex::default(),
+            retained: Mutex::default(),
         })
     }
 
@@ -119,6 +122,7 @@ impl Node {
             outputs,
             kind: Kind::Call(Call { derivative, edges, saved, view, casts }),
             hooks: Mutex::default(),
+            retained: Mutex::default(),
         })
     }
 
@@ -173,6 +177,27 @@ impl Node {
         if let Kind::Leaf { grad } = &self.kind {
             let old = std::mem::replace(&mut *locked(grad), value);
             drop(old);
+        }
+    }
+
+    /// Keeps the gradient of a result when one is computed, for [`Node::retained`].
+    pub fn retain(&self, place: u32) {
+        let mut retained = locked(&self.retained);
+        if retained.iter().all(|(other, _)| *other != place) {
+            retained.push((place, None));
+        }
+    }
+
+    /// The last gradient of a result, if it is kept.
+    pub fn retained(&self, place: u32) -> Option<Tensor> {
+        let retained = locked(&self.retained);
+        retained.iter().find(|(other, _)| *other == place)?.1.clone()
+    }
+
+    /// Shows a gradient to whoever wants it kept.
+    pub(crate) fn show(&self, place: u32, grad: &Tensor) {
+        if let Some((_, slot)) = locked(&self.retained).iter_mut().find(|(p, _)| *p == place) {
+            *slot = Some(grad.clone());
         }
     }
 

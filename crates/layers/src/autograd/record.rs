@@ -28,13 +28,12 @@ pub(super) fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
             None => context.call_below(args)?,
             Some(at) => write(context, args, at)?,
         };
-        let keeps = derivative.keeps();
         let results = tensors_of(&result);
         if results.iter().all(|tensor| !is_differentiable(tensor)) {
             return Ok(result);
         }
         let needed: Vec<bool> = edges.iter().map(Option::is_some).collect();
-        let extra = derivative.record(args, &results, &needed)?;
+        let (extra, keeps) = derivative.record(args, &results, &needed)?;
         let schema = context.operator().schema();
         let mut values = Vec::with_capacity(args.len() + results.len());
         for (i, (arg, argument)) in args.iter().zip(&schema.arguments).enumerate() {
@@ -86,10 +85,7 @@ pub(super) fn fallback() -> Kernel<Value> {
 fn wants_grad(args: &[ValueRef<'_>]) -> bool {
     args.iter().any(|arg| match arg {
         ValueRef::Tensor(tensor) => tensor.requires_grad(),
-        list if list.list_len().is_some() => {
-            Value::tag(*list).keys().contains(DispatchKey::Autograd)
-        }
-        _ => false,
+        other => Value::tag(*other).keys().contains(DispatchKey::Autograd),
     })
 }
 
@@ -108,6 +104,9 @@ fn edges_of(context: &Context<'_>, args: &[ValueRef<'_>]) -> Result<Edges> {
 fn push_edges(arg: ValueRef<'_>, ty: &Type, edges: &mut Edges) -> Result<()> {
     match (arg, ty.without_optional()) {
         (ValueRef::Tensor(tensor), Type::Tensor) => edges.push(edge_of(tensor)?),
+        (ValueRef::Foreign(object), Type::Tensor) if wants_grad(&[arg]) => {
+            edges.push(edge_of(object.tensor()?)?);
+        }
         (_, Type::Tensor) => edges.push(None),
         (list, Type::List(inner, _)) if *inner.without_optional() == Type::Tensor => {
             for item in list.items() {

@@ -8,7 +8,7 @@ use keyfold_dispatch::schema::Type;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::checkpoint::{self, Segment};
-use super::node::{Edge, Meta, attach};
+use super::node::{Edge, Meta, attach, edge_of};
 
 /// One argument, or one result, of a recorded call.
 pub enum Saved {
@@ -30,6 +30,8 @@ pub enum Saved {
 pub struct SavedTensor {
     tensor: Tensor,
     version: u32,
+    /// Where it is in the graph, if the node doesn't know that by itself.
+    edge: Option<Edge>,
 }
 
 impl SavedTensor {
@@ -38,7 +40,23 @@ impl SavedTensor {
         // Not a clone: that would share what is attached, and so keep the graph alive in a circle
         // where a node keeps its own result.
         let tensor = tensor.detach();
-        SavedTensor { version: tensor.version(), tensor }
+        SavedTensor { version: tensor.version(), tensor, edge: None }
+    }
+
+    /// Keeps a tensor that is neither an argument nor a result.
+    ///
+    /// # Errors
+    /// As [`edge_of`].
+    pub fn keep(tensor: &Tensor) -> Result<Self> {
+        Ok(SavedTensor { edge: edge_of(tensor)?, ..SavedTensor::new(tensor) })
+    }
+
+    /// The tensor that [`keep`](Self::keep) was given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gradient`] when its memory was written since.
+    pub fn restore(&self, operator: &str) -> Result<Tensor> {
+        self.unpack(operator, "a saved tensor", self.edge.as_ref())
     }
 
     /// The tensor, attached to the graph where it was.
