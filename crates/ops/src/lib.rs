@@ -38,6 +38,7 @@ mod map;
 mod matmul;
 mod op;
 mod promote;
+pub mod random;
 mod reduce;
 mod shape_ops;
 mod softmax;
@@ -66,5 +67,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     join::register(&ops)?;
     index::register(&ops)?;
     gather::register(&ops)?;
-    write::register(&ops)
+    write::register(&ops)?;
+    random::register(&ops)
 }

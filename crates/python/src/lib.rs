@@ -8,6 +8,7 @@
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
 //! - the layers: `autograd`, `derivative` (derivatives written in Python)
+//! - the process's random numbers: `random`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
@@ -35,6 +36,7 @@ mod operator;
 mod packet;
 mod params;
 mod pykernel;
+mod random;
 mod results;
 mod tensor;
 mod tensor_methods;
@@ -61,6 +63,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(exchange::from_numpy, module)?)?;
     module.add_function(wrap_pyfunction!(exchange::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(exchange::_rebuild_tensor, module)?)?;
+    module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    module.add_function(wrap_pyfunction!(random::get_rng_state, module)?)?;
+    module.add_function(wrap_pyfunction!(random::set_rng_state, module)?)?;
     module.add_class::<dtype::PyDType>()?;
     module.add_class::<dtype::PyDevice>()?;
     module.add_class::<keys::PyKey>()?;

@@ -24,10 +24,7 @@ fn unwrapped(tensor: &Tensor) -> (Tensor, Vec<(usize, usize)>) {
 }
 
 fn wrapped(physical: Tensor, batches: &[(usize, usize)]) -> Result<Tensor> {
-    batches
-        .iter()
-        .rev()
-        .try_fold(physical, |tensor, (level, dim)| vmap::wrap(tensor, *dim, *level))
+    batches.iter().rev().try_fold(physical, |tensor, (level, dim)| vmap::wrap(tensor, *dim, *level))
 }
 
 /// A tensor to differentiate with respect to: the same elements with a place of their own in the
