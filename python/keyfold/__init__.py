@@ -8,17 +8,22 @@ arrays you already have:
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
+- derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `no_grad`, `checkpoint`,
+  `register_autograd`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
 
 from keyfold import _dispatcher as _dispatcher
+from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
 from keyfold._core import (
     Device,
     Dispatcher,
     DispatchKeySet,
     DType,
+    GradNode,
     Handle,
+    HookHandle,
     KernelHandle,
     KeyGuard,
     NativeKernel,
@@ -44,6 +49,7 @@ from keyfold._core import (
     int16,
     int32,
     int64,
+    is_grad_enabled,
     manual_seed,
     redispatch,
     register_array_type,
@@ -80,6 +86,7 @@ from keyfold._errors import (
     EmptyKeySetError,
     Error,
     ExchangeError,
+    GradientError,
     GuardError,
     IndexOutOfRange,
     InvalidValue,
@@ -198,8 +205,11 @@ __all__ = [
     "Error",
     "ExchangeError",
     "Explanation",
+    "GradNode",
+    "GradientError",
     "GuardError",
     "Handle",
+    "HookHandle",
     "IndexOutOfRange",
     "InvalidValue",
     "KernelFailed",
@@ -242,6 +252,7 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "call_direct",
+    "checkpoint",
     "clip",
     "complex64",
     "complex128",
@@ -271,6 +282,7 @@ __all__ = [
     "get_kernel",
     "get_op",
     "get_rng_state",
+    "grad",
     "greater",
     "greater_equal",
     "impl",
@@ -279,6 +291,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "is_grad_enabled",
     "less",
     "less_equal",
     "log",
@@ -298,6 +311,7 @@ __all__ = [
     "minimum",
     "multiply",
     "negative",
+    "no_grad",
     "not_equal",
     "ones",
     "ones_like",
@@ -309,6 +323,7 @@ __all__ = [
     "randn",
     "redispatch",
     "register_array_type",
+    "register_autograd",
     "register_backend",
     "register_key",
     "relu",
@@ -330,6 +345,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "value_and_grad",
     "where",
     "zeros",
     "zeros_like",

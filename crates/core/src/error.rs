@@ -61,6 +61,7 @@ pub enum ErrorKind {
     /// A backend lacks the operation; the message carries a hint. Python: `NotImplementedError`.
     NotSupported,
     /// A gradient that can't be computed: no derivative, no graph, a saved tensor changed since.
+    /// Python: `RuntimeError`.
     Gradient,
     /// An exception from a kernel written in another language, carried as the source.
     Foreign,

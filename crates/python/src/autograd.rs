@@ -190,9 +190,7 @@ impl PyTensor {
                            each example its own";
             return Err(error(py, ErrorKind::Gradient, message));
         }
-        run(py, move |interrupt| {
-            autograd::backward(&[output], &[gradient], options, interrupt)
-        })
+        run(py, move |interrupt| autograd::backward(&[output], &[gradient], options, interrupt))
     }
 
     /// Runs `hook(grad)` whenever the gradient of this tensor is computed; a tensor that it returns

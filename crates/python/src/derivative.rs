@@ -77,7 +77,9 @@ impl PyDerivative {
             .map(|tensor| Ok(wrap(py, tensor.detach().into_whole())?.into_any()))
             .collect::<PyResult<_>>()?;
         let output = match &results[..] {
-            [one] if self.schema.returns.len() == 1 && self.schema.returns[0].ty == Type::Tensor => {
+            [one]
+                if self.schema.returns.len() == 1 && self.schema.returns[0].ty == Type::Tensor =>
+            {
                 one.clone()
             }
             many => PyTuple::new(py, many)?.into_any(),
@@ -98,7 +100,7 @@ impl PyDerivative {
                 Kept::Result(at)
             } else {
                 match optional_tensor(&saved)? {
-                    Some(tensor) => others.push(autograd::SavedTensor::keep(&tensor)?),
+                    Some(tensor) => others.push(autograd::SavedTensor::keep(&tensor).py(py)?),
                     None => unreachable!("None was handled above"),
                 }
                 Kept::Other(others.len() - 1)

@@ -33,7 +33,11 @@ impl PyDispatcher {
         PyDispatcher { dispatcher, ops: PyOnceLock::new() }
     }
 
-    pub(crate) fn handle(&self, py: Python<'_>, handle: keyfold_dispatch::Handle<Value>) -> PyHandle {
+    pub(crate) fn handle(
+        &self,
+        py: Python<'_>,
+        handle: keyfold_dispatch::Handle<Value>,
+    ) -> PyHandle {
         PyHandle::new(handle, self.ops.get(py).map(|ops| ops.clone_ref(py)))
     }
 

@@ -14,9 +14,9 @@
 mod arrays;
 mod aten;
 mod autograd;
-mod derivative;
 mod call;
 mod convert;
+mod derivative;
 mod dispatcher;
 mod dlpack;
 mod dtype;
