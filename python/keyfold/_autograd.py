@@ -317,7 +317,8 @@ def register_autograd(
             form, a list of them for a `Tensor[]`, or None. Written with operators, it has
             derivatives itself. Without it, this is a decorator.
         setup_context: `setup_context(ctx, inputs, output)`, called with each recorded call; it
-            keeps tensors with `ctx.save_for_backward(...)` and anything else as attributes of `ctx`.
+            keeps tensors with `ctx.save_for_backward(...)` and anything else as attributes of
+            `ctx`.
         override: as for `impl`.
         dispatcher: where; the process's own by default.
 
