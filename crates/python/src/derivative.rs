@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
-use keyfold_layers::autograd::{self, Backward, Derivative, Extra, Gradients, Keeps};
+use keyfold_layers::autograd::{self, Backward, Derivative, Edge, Extra, Gradients, Keeps};
 use keyfold_tensor::{Tensor, ValueRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -61,12 +61,12 @@ impl PyDerivative {
         &self,
         py: Python<'_>,
         args: &[ValueRef<'_>],
-        outputs: &[Tensor],
-        needed: &[bool],
+        outputs: &[&Tensor],
+        edges: &[Option<Edge>],
     ) -> PyResult<(Memory, Keeps)> {
         let inputs: Vec<_> =
             args.iter().map(|arg| results::ref_to_py(py, *arg)).collect::<PyResult<_>>()?;
-        let context = self.context_class.bind(py).call1((self.per_argument(args, needed),))?;
+        let context = self.context_class.bind(py).call1((self.per_argument(args, edges),))?;
         let mut keeps = Keeps::NONE;
         let (mut kept, mut others) = (Vec::new(), Vec::new());
         let Some(setup) = &self.setup else {
@@ -111,10 +111,10 @@ impl PyDerivative {
     }
 
     /// For each argument of the schema whether its gradient is needed; a list's are one.
-    fn per_argument(&self, args: &[ValueRef<'_>], needed: &[bool]) -> Vec<bool> {
+    fn per_argument(&self, args: &[ValueRef<'_>], edges: &[Option<Edge>]) -> Vec<bool> {
         let mut place = 0;
         let mut take = |count: usize| {
-            let any = needed[place..place + count].contains(&true);
+            let any = edges[place..place + count].iter().any(Option::is_some);
             place += count;
             any
         };
@@ -286,11 +286,11 @@ impl Derivative for PyDerivative {
     fn record(
         &self,
         args: &[ValueRef<'_>],
-        results: &[Tensor],
-        needed: &[bool],
+        results: &[&Tensor],
+        edges: &[Option<Edge>],
     ) -> Result<(Option<Extra>, Keeps)> {
         Python::attach(|py| {
-            let (memory, keeps) = self.set_up(py, args, results, needed).map_err(from_pyerr)?;
+            let (memory, keeps) = self.set_up(py, args, results, edges).map_err(from_pyerr)?;
             let memory: Arc<dyn Any + Send + Sync> = Arc::new(memory);
             Ok((Some(memory), keeps))
         })

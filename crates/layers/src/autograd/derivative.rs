@@ -5,6 +5,7 @@ use std::sync::Arc;
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Value as _;
 use keyfold_tensor::{Tensor, ValueRef};
+use smallvec::SmallVec;
 
 use super::node::{Call, Edge, Meta, Node};
 use super::saved::Saved;
@@ -79,8 +80,8 @@ pub trait Derivative: Send + Sync {
     fn record(
         &self,
         _args: &[ValueRef<'_>],
-        _results: &[Tensor],
-        _needed: &[bool],
+        _results: &[&Tensor],
+        _edges: &[Option<Edge>],
     ) -> Result<(Option<Extra>, Keeps)> {
         Ok((None, self.keeps()))
     }
@@ -153,14 +154,15 @@ impl Derivative for NoDerivative {
 pub struct Backward<'n> {
     node: &'n Arc<Node>,
     call: &'n Call,
-    /// The arguments, then the kept results, then what the derivative kept itself.
     saved: &'n [Saved],
+    results: &'n [Saved],
     extra: Option<&'n Extra>,
 }
 
 impl<'n> Backward<'n> {
     pub(crate) fn new(node: &'n Arc<Node>, call: &'n Call, saved: &'n SavedCall) -> Self {
-        Backward { node, call, saved: &saved.values, extra: saved.extra.as_ref() }
+        let SavedCall { arguments, results, extra } = saved;
+        Backward { node, call, saved: arguments, results, extra: extra.as_ref() }
     }
 
     /// How many gradients are asked for: one per tensor argument.
@@ -238,8 +240,11 @@ impl<'n> Backward<'n> {
 
     /// The forms of the tensors of a list argument.
     pub fn forms(&self, argument: usize) -> Vec<Option<Meta>> {
+        let first = self.place_of(argument);
         match &self.saved[argument] {
-            Saved::List(items) => items.iter().map(Saved::form).collect(),
+            Saved::List(items) => {
+                items.iter().enumerate().map(|(i, s)| s.form(self.edge(first + i))).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -249,7 +254,7 @@ impl<'n> Backward<'n> {
     /// # Panics
     /// If the argument is no tensor: a derivative for another schema.
     pub fn form(&self, argument: usize) -> Meta {
-        let form = self.saved[argument].form();
+        let form = self.saved[argument].form(self.edge(self.place_of(argument)));
         form.unwrap_or_else(|| panic!("{}: argument {argument} is no tensor", self.node.name()))
     }
 
@@ -271,7 +276,8 @@ impl<'n> Backward<'n> {
     /// A plain argument.
     pub fn value(&self, argument: usize) -> ValueRef<'_> {
         match &self.saved[argument] {
-            Saved::Value(value) => value.as_ref(),
+            Saved::Value(value) => (**value).as_ref(),
+            Saved::Number(number) => (*number).into(),
             _ => ValueRef::None,
         }
     }
@@ -315,13 +321,9 @@ impl<'n> Backward<'n> {
     /// # Errors
     /// As [`tensor`](Self::tensor).
     pub fn result(&self, position: usize) -> Result<Tensor> {
-        let first = self.saved.len() - self.node.outputs().len();
         let edge = Edge { node: Arc::clone(self.node), place: position as u32 };
-        self.saved[first + position].unpack(
-            self.node.name(),
-            &format!("result {position}"),
-            Some(&edge),
-        )
+        let saved = self.results.get(position).unwrap_or(&Saved::NoTensor);
+        saved.unpack(self.node.name(), &format!("result {position}"), Some(&edge))
     }
 
     /// A gradient of zeros for the result at a position.
@@ -336,6 +338,8 @@ impl<'n> Backward<'n> {
 
 /// What a node keeps of a call.
 pub(crate) struct SavedCall {
-    pub(crate) values: Vec<Saved>,
+    pub(crate) arguments: SmallVec<[Saved; 2]>,
+    /// Empty where the derivative doesn't read them.
+    pub(crate) results: SmallVec<[Saved; 1]>,
     pub(crate) extra: Option<Extra>,
 }

@@ -22,30 +22,16 @@ pub(super) fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
         if !wants_grad(args) {
             return context.call_below(args);
         }
-        let mut edges = edges_of(context, args)?;
+        let edges = edges_of(context, args)?;
         let written = written_argument(context.operator().schema());
         let result = match written {
             None => context.call_below(args)?,
             Some(at) => write(context, args, at)?,
         };
-        let results = tensors_of(&result);
-        if results.iter().all(|tensor| !is_differentiable(tensor)) {
-            return Ok(result);
+        match node(context, args, &result, edges, &derivative, written)? {
+            Some(node) => finish(context, args, result, &node, written),
+            None => Ok(result),
         }
-        let needed: Vec<bool> = edges.iter().map(Option::is_some).collect();
-        let (extra, keeps) = derivative.record(args, &results, &needed)?;
-        let schema = context.operator().schema();
-        let mut values = Vec::with_capacity(args.len() + results.len());
-        for (i, (arg, argument)) in args.iter().zip(&schema.arguments).enumerate() {
-            // What was written isn't what the operator got any more.
-            let read = keeps.reads(i) && written != Some(i);
-            values.push(Saved::argument(*arg, &argument.ty, read)?);
-        }
-        values.extend(results.iter().map(|result| Saved::tensor(result, keeps.results)));
-        let saved = SavedCall { values, extra };
-        edges.shrink_to_fit();
-        let derivative = Arc::clone(&derivative);
-        finish(context, args, result, &results, derivative, edges, saved, written)
     });
     kernel.named(label).with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
@@ -70,13 +56,11 @@ pub(super) fn fallback() -> Kernel<Value> {
             ));
         }
         let result = context.call_below(args)?;
-        let results = tensors_of(&result);
-        if results.iter().all(|tensor| !is_differentiable(tensor)) {
-            return Ok(result);
+        let derivative: Arc<dyn Derivative> = Arc::new(NoDerivative(name.to_string()));
+        match node(context, args, &result, edges, &derivative, None)? {
+            Some(node) => finish(context, args, result, &node, None),
+            None => Ok(result),
         }
-        let derivative = Arc::new(NoDerivative(name.to_string()));
-        let saved = SavedCall { values: Vec::new(), extra: None };
-        finish(context, args, result, &results, derivative, edges, saved, None)
     });
     kernel.named("autograd_fallback").with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
@@ -159,54 +143,104 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
     Ok(result)
 }
 
-/// The tensors among the results; a foreign one as a view of it.
-fn tensors_of(result: &Value) -> SmallVec<[Tensor; 1]> {
-    fn push(value: &Value, into: &mut SmallVec<[Tensor; 1]>) {
+/// The tensors among the results; foreign ones as views of them.
+struct Results<'r> {
+    tensors: SmallVec<[&'r Tensor; 1]>,
+    differentiable: bool,
+}
+
+impl<'r> Results<'r> {
+    fn of(result: &'r Value) -> Self {
+        let mut results = Results { tensors: SmallVec::new(), differentiable: false };
+        results.push(result);
+        results
+    }
+
+    fn push(&mut self, value: &'r Value) {
         match value {
-            Value::Tensor(tensor) => into.push(tensor.clone()),
-            Value::Foreign(object) => {
+            Value::Tensor(tensor) => {
+                self.tensors.push(tensor);
+                self.differentiable |= is_differentiable(tensor);
+            }
+            Value::Foreign(object) if object.is_tensor() => {
+                // One that can't be viewed has no gradient either.
                 if let Ok(tensor) = object.tensor() {
-                    into.push(tensor.clone());
+                    self.tensors.push(tensor);
+                    self.differentiable |= is_differentiable(tensor);
                 }
             }
-            Value::List(items) | Value::Tuple(items) => items.iter().for_each(|v| push(v, into)),
+            Value::List(items) | Value::Tuple(items) => items.iter().for_each(|v| self.push(v)),
             _ => {}
         }
     }
-    let mut tensors = SmallVec::new();
-    push(result, &mut tensors);
-    tensors
+
+    fn metas(&self) -> SmallVec<[Meta; 1]> {
+        self.tensors.iter().map(|tensor| Meta::of(tensor)).collect()
+    }
+
+    /// The version of the memory that a result shares with an argument, if one does.
+    fn view(&self, schema: &Schema, written: Option<usize>) -> Option<u32> {
+        if written.is_some() || !shares_memory(schema) {
+            return None;
+        }
+        self.tensors.iter().find(|tensor| tensor.is_view()).map(|tensor| tensor.version())
+    }
+}
+
+fn shares_memory(schema: &Schema) -> bool {
+    schema.returns.iter().any(|result| result.alias.is_some())
 }
 
 fn is_differentiable(tensor: &Tensor) -> bool {
     tensor.dtype().is_floating() || tensor.dtype().is_complex()
 }
 
-/// Makes the node and gives the results their places in the graph.
-#[expect(clippy::too_many_arguments, reason = "the parts of a node, and what it belongs to")]
+/// The node of a call; `None` where no result can have a gradient.
+fn node(
+    context: &Context<'_>,
+    args: &[ValueRef<'_>],
+    result: &Value,
+    edges: Edges,
+    derivative: &Arc<dyn Derivative>,
+    written: Option<usize>,
+) -> Result<Option<Arc<Node>>> {
+    let results = Results::of(result);
+    if !results.differentiable {
+        return Ok(None);
+    }
+    let (extra, keeps) = derivative.record(args, &results.tensors, &edges)?;
+    let schema = context.operator().schema();
+    let mut arguments = SmallVec::with_capacity(args.len());
+    let mut places = &edges[..];
+    for (i, (arg, argument)) in args.iter().zip(&schema.arguments).enumerate() {
+        // What was written isn't what the operator got any more.
+        let read = keeps.reads(i) && written != Some(i);
+        arguments.push(Saved::argument(*arg, &argument.ty, read, &mut places)?);
+    }
+    let mut kept = SmallVec::new();
+    if keeps.results {
+        kept.extend(results.tensors.iter().map(|tensor| Saved::tensor(tensor, true, false)));
+    }
+    let saved = SavedCall { arguments, results: kept, extra };
+    let (outputs, view) = (results.metas(), results.view(schema, written));
+    let casts = context.keyset().contains(DispatchKey::Autocast);
+    Ok(Some(Node::call(Arc::clone(derivative), edges, saved, outputs, view, casts)))
+}
+
+/// Gives the results their places in the graph.
 fn finish(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
     result: Value,
-    results: &[Tensor],
-    derivative: Arc<dyn Derivative>,
-    edges: Edges,
-    saved: SavedCall,
+    node: &Arc<Node>,
     written: Option<usize>,
 ) -> Result<Value> {
-    let outputs = results.iter().map(Meta::of).collect();
-    let shares = context.operator().schema().returns.iter().any(|r| r.alias.is_some());
-    let view = results.iter().find(|result| shares && result.is_view() && written.is_none());
-    let casts = context.keyset().contains(DispatchKey::Autocast);
-    let view = view.map(Tensor::version);
-    let node = Node::call(derivative, edges, saved, outputs, view, casts);
     if let Some(at) = written {
         let target = args[at].tensor()?;
-        attach(target, &Edge { node, place: 0 })?;
+        attach(target, &Edge { node: Arc::clone(node), place: 0 })?;
         return Ok(Value::Argument(at));
     }
-    let mut place = 0;
-    attached(result, shares, &node, &mut place)
+    attached(result, shares_memory(context.operator().schema()), node, &mut 0)
 }
 
 /// The same results, each differentiable one with its place in the graph.

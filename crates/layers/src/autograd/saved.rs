@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Value as _;
 use keyfold_dispatch::schema::Type;
 use keyfold_tensor::{Tensor, Value, ValueRef};
@@ -10,20 +10,26 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use super::checkpoint::{self, Segment};
 use super::node::{Edge, Meta, attach, edge_of};
 
-/// One argument, or one result, of a recorded call.
+/// One argument, or one result, of a recorded call. Small: most are numbers, or tensors of which
+/// only the form counts.
 pub enum Saved {
     /// A tensor that the derivative reads.
-    Tensor(SavedTensor),
-    /// A tensor whose elements it doesn't need.
-    Form(Meta),
+    Tensor(Box<SavedTensor>),
+    /// A tensor whose elements it doesn't need, and whose form the node knows where its gradient
+    /// goes.
+    Linked,
+    /// A tensor whose elements it doesn't need, and that needs no gradient.
+    Form(Box<Meta>),
     /// A tensor that can be computed again (see [`checkpoint`](mod@super::checkpoint)).
-    Again(Arc<Segment>, usize, Meta),
+    Again(Box<(Arc<Segment>, usize, Meta)>),
     /// An optional tensor that wasn't given.
     NoTensor,
     /// A list of tensors.
     List(Vec<Saved>),
+    /// A number.
+    Number(Scalar),
     /// Anything else.
-    Value(Value),
+    Value(Box<Value>),
 }
 
 /// A tensor, without its place in the graph: the node that keeps it knows that.
@@ -87,50 +93,69 @@ impl SavedTensor {
 
 impl Saved {
     /// Keeps a tensor: its elements if the derivative reads them, else its form.
-    pub(crate) fn tensor(tensor: &Tensor, read: bool) -> Saved {
+    pub(crate) fn tensor(tensor: &Tensor, read: bool, linked: bool) -> Saved {
         if !read {
-            return Saved::Form(Meta::of(tensor));
+            return if linked { Saved::Linked } else { Saved::Form(Box::new(Meta::of(tensor))) };
         }
         match checkpoint::defer(tensor) {
-            Some((segment, index)) => Saved::Again(segment, index, Meta::of(tensor)),
-            None => Saved::Tensor(SavedTensor::new(tensor)),
+            Some((segment, index)) => Saved::Again(Box::new((segment, index, Meta::of(tensor)))),
+            None => Saved::Tensor(Box::new(SavedTensor::new(tensor))),
         }
     }
 
-    /// Keeps an argument.
+    /// Keeps an argument; `edges` begin with the places of its gradients, which are taken off.
     ///
     /// # Errors
     /// When a foreign object can't be viewed or kept.
-    pub(crate) fn argument(value: ValueRef<'_>, ty: &Type, read: bool) -> Result<Saved> {
+    pub(crate) fn argument(
+        value: ValueRef<'_>,
+        ty: &Type,
+        read: bool,
+        edges: &mut &[Option<Edge>],
+    ) -> Result<Saved> {
+        let mut linked = || {
+            let edge = edges.split_off_first();
+            edge.is_some_and(Option::is_some)
+        };
         Ok(match value {
-            ValueRef::Tensor(tensor) => Saved::tensor(tensor, read),
+            ValueRef::Tensor(tensor) => Saved::tensor(tensor, read, linked()),
             ValueRef::Foreign(object) if object.is_tensor() => {
                 // The caller's own memory: a view that keeps it alive.
-                Saved::tensor(&Value::from_ref(value)?.into_tensor()?, read)
+                let tensor = Value::from_ref(value)?.into_tensor()?;
+                Saved::tensor(&tensor, read, linked())
             }
-            ValueRef::None if is_tensor(ty) => Saved::NoTensor,
+            ValueRef::None if is_tensor(ty) => {
+                linked();
+                Saved::NoTensor
+            }
             list if is_tensor_list(ty) => {
-                let items = list.items().map(|item| Saved::argument(item, element(ty), read));
+                let items = list.items();
+                let items = items.map(|item| Saved::argument(item, element(ty), read, edges));
                 Saved::List(items.collect::<Result<_>>()?)
             }
-            other => Saved::Value(Value::from_ref(other)?),
+            other => match other.scalar() {
+                Some(number) => Saved::Number(number),
+                None => Saved::Value(Box::new(Value::from_ref(other)?)),
+            },
         })
     }
 
     /// How many places for gradients the argument has.
     pub(crate) fn places(&self) -> usize {
         match self {
-            Saved::Value(_) => 0,
+            Saved::Value(_) | Saved::Number(_) => 0,
             Saved::List(items) => items.len(),
             _ => 1,
         }
     }
 
     /// The form of the tensor, where there is one.
-    pub(crate) fn form(&self) -> Option<Meta> {
+    pub(crate) fn form(&self, edge: Option<&Edge>) -> Option<Meta> {
         match self {
             Saved::Tensor(saved) => Some(Meta::of(&saved.tensor)),
-            Saved::Form(meta) | Saved::Again(_, _, meta) => Some(meta.clone()),
+            Saved::Form(meta) => Some((**meta).clone()),
+            Saved::Again(again) => Some(again.2.clone()),
+            Saved::Linked => edge.map(|edge| edge.node.outputs()[edge.place as usize].clone()),
             _ => None,
         }
     }
@@ -142,7 +167,8 @@ impl Saved {
     pub(crate) fn unpack(&self, operator: &str, what: &str, edge: Option<&Edge>) -> Result<Tensor> {
         match self {
             Saved::Tensor(saved) => saved.unpack(operator, what, edge),
-            Saved::Again(segment, index, _) => {
+            Saved::Again(again) => {
+                let (segment, index, _) = &**again;
                 let tensor = segment.tensor(*index).map_err(|error| error.at(operator))?;
                 if let Some(edge) = edge {
                     attach(&tensor, edge)?;
