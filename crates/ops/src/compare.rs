@@ -8,7 +8,7 @@ use crate::element::{Number, for_dtype};
 use crate::elementwise::pair;
 use crate::map::{broadcast, map, zip};
 use crate::op::{Op, Registrar};
-use crate::promote::{Operand, check_supported, common};
+use crate::promote::{Operand, check_supported, common, computed};
 
 /// A question about two numbers of one type; with a NaN only `Ne` holds.
 trait Test: 'static {
@@ -73,7 +73,7 @@ fn compare<'a, F: Test>(
     let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, DType::Bool)?;
     if !op.is_meta() {
         let (a, b) = (a.to_tensor(op, dtype)?, b.to_tensor(op, dtype)?);
-        for_dtype!(all: op, dtype, T => op.at(zip(&mut out, &a, &b, F::holds::<T>))?);
+        for_dtype!(all: op, computed(dtype), T => op.at(zip(&mut out, &a, &b, F::holds::<T>))?);
     }
     Ok(out)
 }
@@ -82,7 +82,8 @@ fn logical_not(op: Op, x: &Tensor) -> Result<Tensor> {
     check_supported(op, x.dtype())?;
     let mut out = op.output(x.shape(), DType::Bool)?;
     if !op.is_meta() {
-        for_dtype!(all: op, x.dtype(), T => op.at(map(&mut out, x, |x: T| !x.is_nonzero()))?);
+        let wide = Operand::from(x).to_tensor(op, x.dtype())?;
+        for_dtype!(all: op, wide.dtype(), T => op.at(map(&mut out, &wide, |x: T| !x.is_nonzero()))?);
     }
     Ok(out)
 }

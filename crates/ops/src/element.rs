@@ -275,11 +275,12 @@ impl Number for bool {
     }
 }
 
-/// The dtypes that kernels take.
-pub(crate) const SUPPORTED: [DType; 4] = [DType::F32, DType::F64, DType::I64, DType::Bool];
+/// The dtypes that kernels take. The halves are computed in float32, see `promote::computed`.
+pub(crate) const SUPPORTED: [DType; 6] =
+    [DType::F16, DType::BF16, DType::F32, DType::F64, DType::I64, DType::Bool];
 
-/// Runs the body with `$t` standing for the dtype's element type: of all that kernels take, of the
-/// signed ones, or of the floats. A macro, since closures can't be generic. Ends the function with
+/// Runs the body with `$t` standing for the dtype's element type: of all that kernels compute in, of
+/// the signed ones, of the floats, or (as stored) of all whose elements are moved. A macro, since closures can't be generic. Ends the function with
 /// the operator's error for any other dtype.
 macro_rules! for_dtype {
     (all: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
@@ -290,6 +291,10 @@ macro_rules! for_dtype {
     };
     (float: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64)
+    };
+    (stored: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64, I64 i64, Bool u8,
+            F16 ::keyfold_core::f16, BF16 ::keyfold_core::bf16)
     };
     (@ $op:expr, $dtype:expr, $t:ident => $body:expr; $($name:ident $type:ty),*) => {
         match $dtype {

@@ -7,7 +7,7 @@ use keyfold_tensor::Tensor;
 use crate::element::{Float, Number, Signed, for_dtype};
 use crate::map::{broadcast, choose, map, zip};
 use crate::op::{Op, Registrar};
-use crate::promote::{Operand, check_supported, common, floating};
+use crate::promote::{Operand, check_supported, common, computed, floating, rounded};
 
 /// A function of two numbers of one type.
 trait Binary: 'static {
@@ -82,12 +82,12 @@ fn binary<'a, F: Binary>(
 ) -> Result<Tensor> {
     let (a, b) = (a.into(), b.into());
     let dtype = common(op, a, b)?;
-    let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, dtype)?;
+    let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, computed(dtype))?;
     if !op.is_meta() {
         let (a, b) = (a.to_tensor(op, dtype)?, b.to_tensor(op, dtype)?);
-        for_dtype!(all: op, dtype, T => op.at(zip(&mut out, &a, &b, F::apply::<T>))?);
+        for_dtype!(all: op, computed(dtype), T => op.at(zip(&mut out, &a, &b, F::apply::<T>))?);
     }
-    Ok(out)
+    rounded(op, out, dtype)
 }
 
 fn sub<'a>(op: Op, a: impl Into<Operand<'a>>, b: impl Into<Operand<'a>>) -> Result<Tensor> {
@@ -97,34 +97,34 @@ fn sub<'a>(op: Op, a: impl Into<Operand<'a>>, b: impl Into<Operand<'a>>) -> Resu
         let message = "bools can't be subtracted; use aten::ne for \"exclusive or\", or convert";
         return Err(op.error(ErrorKind::DType, message));
     }
-    let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, dtype)?;
+    let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, computed(dtype))?;
     if !op.is_meta() {
         let (a, b) = (a.to_tensor(op, dtype)?, b.to_tensor(op, dtype)?);
-        for_dtype!(signed: op, dtype, T => op.at(zip(&mut out, &a, &b, <T as Signed>::sub))?);
+        for_dtype!(signed: op, computed(dtype), T => op.at(zip(&mut out, &a, &b, <T as Signed>::sub))?);
     }
-    Ok(out)
+    rounded(op, out, dtype)
 }
 
 fn div<'a>(op: Op, a: impl Into<Operand<'a>>, b: impl Into<Operand<'a>>) -> Result<Tensor> {
     let (a, b) = (a.into(), b.into());
     let dtype = floating(common(op, a, b)?);
-    let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, dtype)?;
+    let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, computed(dtype))?;
     if !op.is_meta() {
         let (a, b) = (a.to_tensor(op, dtype)?, b.to_tensor(op, dtype)?);
-        for_dtype!(float: op, dtype, T => op.at(zip(&mut out, &a, &b, <T as Float>::div))?);
+        for_dtype!(float: op, computed(dtype), T => op.at(zip(&mut out, &a, &b, <T as Float>::div))?);
     }
-    Ok(out)
+    rounded(op, out, dtype)
 }
 
 fn float_unary<F: FloatUnary>(op: Op, x: &Tensor) -> Result<Tensor> {
     check_supported(op, x.dtype())?;
     let dtype = floating(x.dtype());
-    let mut out = op.output(x.shape(), dtype)?;
+    let mut out = op.output(x.shape(), computed(dtype))?;
     if !op.is_meta() {
-        let x = Operand::from(x).to_tensor(op, dtype)?;
-        for_dtype!(float: op, dtype, T => op.at(map(&mut out, &x, F::apply::<T>))?);
+        let wide = Operand::from(x).to_tensor(op, dtype)?;
+        for_dtype!(float: op, computed(dtype), T => op.at(map(&mut out, &wide, F::apply::<T>))?);
     }
-    Ok(out)
+    rounded(op, out, dtype)
 }
 
 fn neg(op: Op, x: &Tensor) -> Result<Tensor> {
@@ -133,32 +133,35 @@ fn neg(op: Op, x: &Tensor) -> Result<Tensor> {
         let message = "bools can't be negated; use aten::logical_not, or convert";
         return Err(op.error(ErrorKind::DType, message));
     }
-    let mut out = op.output(x.shape(), x.dtype())?;
+    let mut out = op.output(x.shape(), computed(x.dtype()))?;
     if !op.is_meta() {
-        for_dtype!(signed: op, x.dtype(), T => op.at(map(&mut out, x, <T as Signed>::neg))?);
+        let wide = Operand::from(x).to_tensor(op, x.dtype())?;
+        for_dtype!(signed: op, computed(x.dtype()), T => op.at(map(&mut out, &wide, <T as Signed>::neg))?);
     }
-    Ok(out)
+    rounded(op, out, x.dtype())
 }
 
 fn abs(op: Op, x: &Tensor) -> Result<Tensor> {
     check_supported(op, x.dtype())?;
-    let mut out = op.output(x.shape(), x.dtype())?;
+    let mut out = op.output(x.shape(), computed(x.dtype()))?;
     if !op.is_meta() {
-        for_dtype!(all: op, x.dtype(), T => op.at(map(&mut out, x, <T as Number>::abs))?);
+        let wide = Operand::from(x).to_tensor(op, x.dtype())?;
+        for_dtype!(all: op, computed(x.dtype()), T => op.at(map(&mut out, &wide, <T as Number>::abs))?);
     }
-    Ok(out)
+    rounded(op, out, x.dtype())
 }
 
 fn relu(op: Op, x: &Tensor) -> Result<Tensor> {
     check_supported(op, x.dtype())?;
-    let mut out = op.output(x.shape(), x.dtype())?;
+    let mut out = op.output(x.shape(), computed(x.dtype()))?;
     if !op.is_meta() {
-        for_dtype!(all: op, x.dtype(), T => {
+        let wide = Operand::from(x).to_tensor(op, x.dtype())?;
+        for_dtype!(all: op, computed(x.dtype()), T => {
             // NaN stays, -0.0 becomes 0.0.
-            op.at(map(&mut out, x, |x: T| if T::ZERO.lt(x) || x.is_nan() { x } else { T::ZERO }))?;
+            op.at(map(&mut out, &wide, |x: T| if T::ZERO.lt(x) || x.is_nan() { x } else { T::ZERO }))?;
         });
     }
-    Ok(out)
+    rounded(op, out, x.dtype())
 }
 
 fn choose_between<'a>(
@@ -175,12 +178,12 @@ fn choose_between<'a>(
     }
     let dtype = common(op, a, b)?;
     let shape = broadcast(op, &[condition.shape(), a.shape(), b.shape()])?;
-    let mut out = op.output(&shape, dtype)?;
+    let mut out = op.output(&shape, computed(dtype))?;
     if !op.is_meta() {
         let (a, b) = (a.to_tensor(op, dtype)?, b.to_tensor(op, dtype)?);
-        for_dtype!(all: op, dtype, T => op.at(choose::<T>(&mut out, condition, &a, &b))?);
+        for_dtype!(all: op, computed(dtype), T => op.at(choose::<T>(&mut out, condition, &a, &b))?);
     }
-    Ok(out)
+    rounded(op, out, dtype)
 }
 
 /// An operator of two tensors, and its overload for a tensor and a number.

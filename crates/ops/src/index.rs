@@ -7,9 +7,9 @@ use keyfold_dispatch::Kernel;
 use keyfold_tensor::{Tensor, TensorList, Walk, for_each_offset};
 
 use crate::element::{Number, for_dtype};
-use crate::map::broadcast;
+use crate::map::{broadcast, cast};
 use crate::op::{Op, Registrar};
-use crate::promote::check_supported;
+use crate::promote::{check_argument, check_assignable, check_supported, computed, rounded};
 use crate::write::assign;
 
 /// One index per dimension of the indexed tensor, bools turned into positions; `None` takes all.
@@ -185,10 +185,9 @@ fn index<'a>(
     if op.is_meta() {
         return Ok(out);
     }
-    for_dtype!(all: op, x.dtype(), T => {
-        type Stored = <T as Number>::Stored;
-        let (data, origin) = op.at(x.as_strided_slice::<Stored>())?;
-        let mut items = op.at(out.as_mut_slice::<Stored>())?.iter_mut();
+    for_dtype!(stored: op, x.dtype(), T => {
+        let (data, origin) = op.at(x.as_strided_slice::<T>())?;
+        let mut items = op.at(out.as_mut_slice::<T>())?.iter_mut();
         op.at(plan.for_each(|at| {
             if let Some(item) = items.next() {
                 *item = data[origin.wrapping_add_signed(at)];
@@ -198,41 +197,115 @@ fn index<'a>(
     Ok(out)
 }
 
-/// Writes `values`, broadcast, at the picked places; of a place picked twice the last one stays.
-fn index_put(op: Op, x: &Tensor, indices: TensorList<'_>, values: &Tensor) -> Result<Tensor> {
-    check_supported(op, x.dtype())?;
-    crate::promote::check_assignable(op, values.dtype(), x.dtype())?;
+/// A copy of `x` with `values`, broadcast, at the picked places. Of a place picked twice the last
+/// value stays; with `accumulate` they all add up with what was there.
+fn put(
+    op: Op,
+    x: &Tensor,
+    indices: TensorList<'_>,
+    values: &Tensor,
+    accumulate: bool,
+) -> Result<Tensor> {
     let given = (0..indices.len()).map(|i| indices.get_optional(i));
+    check_supported(op, x.dtype())?;
+    check_assignable(op, values.dtype(), x.dtype())?;
     let indices = per_dimension(op, x, given)?;
-    // A copy is changed and written back: the places may overlap in ways that safe code can't see.
-    let mut copy = op.at(x.copy())?;
-    let plan = Plan::new(op, copy.shape(), copy.strides(), &indices)?;
+    put_planned(op, x, &indices, values, accumulate)
+}
+
+/// As [`put`], of one index per dimension.
+fn put_planned(
+    op: Op,
+    x: &Tensor,
+    indices: &[Option<Cow<'_, Tensor>>],
+    values: &Tensor,
+    accumulate: bool,
+) -> Result<Tensor> {
+    // Sums of halves are rounded once, at the end.
+    let dtype = if accumulate { computed(x.dtype()) } else { x.dtype() };
+    let mut copy = cast(op, x, dtype)?;
+    let plan = Plan::new(op, copy.shape(), copy.strides(), indices)?;
     let values = op.at(values.broadcast_to(&plan.shape))?;
     if op.is_meta() {
-        return Ok(x.clone());
+        return rounded(op, copy, x.dtype());
     }
-    let values = crate::map::cast(op, &values, x.dtype())?;
-    for_dtype!(all: op, x.dtype(), T => {
-        type Stored = <T as Number>::Stored;
-        let mut values = op.at(values.as_slice::<Stored>())?.iter();
-        let data = op.at(copy.as_mut_slice::<Stored>())?;
+    let values = cast(op, &values, dtype)?;
+    if accumulate {
+        for_dtype!(all: op, dtype, T => {
+            type Stored = <T as Number>::Stored;
+            let mut values = op.at(values.as_slice::<Stored>())?.iter();
+            let data = op.at(copy.as_mut_slice::<Stored>())?;
+            op.at(plan.for_each(|at| {
+                if let Some(value) = values.next() {
+                    let item = &mut data[at as usize];
+                    *item = T::load(*item).add(T::load(*value)).store();
+                }
+            }))?;
+        });
+        return rounded(op, copy, x.dtype());
+    }
+    for_dtype!(stored: op, dtype, T => {
+        let mut values = op.at(values.as_slice::<T>())?.iter();
+        let data = op.at(copy.as_mut_slice::<T>())?;
         op.at(plan.for_each(|at| {
             if let Some(value) = values.next() {
                 data[at as usize] = *value;
             }
         }))?;
     });
-    assign(op, x, &copy)
+    Ok(copy)
+}
+
+/// As [`put`], into the memory of `x`. A copy is changed and written back: the places may overlap in
+/// ways that safe code can't see.
+fn put_in_place(
+    op: Op,
+    x: &Tensor,
+    indices: TensorList<'_>,
+    values: &Tensor,
+    accumulate: bool,
+) -> Result<Tensor> {
+    let copy = put(op, x, indices, values, accumulate)?;
+    if op.is_meta() { Ok(x.clone()) } else { assign(op, x, &copy) }
+}
+
+/// A copy of `x` with row `i` of `source` along a dimension added to row `index[i]`.
+fn index_add(op: Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) -> Result<Tensor> {
+    check_supported(op, x.dtype())?;
+    check_argument(op, "source", source.dtype())?;
+    check_assignable(op, source.dtype(), x.dtype())?;
+    let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
+    check_positions(op, index_)?;
+    let mut wanted = x.shape().clone();
+    wanted[axis] = index_.numel();
+    if *source.shape() != wanted {
+        let message = format!(
+            "argument 'source' has shape {:?}, but {} positions along dimension {axis} of shape \
+             {:?} need {wanted:?}",
+            source.shape(),
+            index_.numel(),
+            x.shape()
+        );
+        return Err(op.error(ErrorKind::Shape, message));
+    }
+    let mut indices = vec![None; x.ndim()];
+    indices[axis] = Some(Cow::Borrowed(index_));
+    put_planned(op, x, &indices, source, true)
+}
+
+/// Refuses what isn't a list of positions.
+fn check_positions(op: Op, index_: &Tensor) -> Result<()> {
+    if index_.dtype() == DType::I64 && index_.ndim() == 1 {
+        return Ok(());
+    }
+    let (shape, dtype) = (index_.shape(), index_.dtype());
+    let message = format!("argument 'index' must be int64 with 1 dimension, not {dtype} {shape:?}");
+    Err(op.error(ErrorKind::Index, message))
 }
 
 fn index_select(op: Op, x: &Tensor, dim: i64, index_: &Tensor) -> Result<Tensor> {
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
-    if index_.dtype() != DType::I64 || index_.ndim() != 1 {
-        let (shape, dtype) = (index_.shape(), index_.dtype());
-        let message =
-            format!("argument 'index' must be int64 with 1 dimension, not {dtype} {shape:?}");
-        return Err(op.error(ErrorKind::Index, message));
-    }
+    check_positions(op, index_)?;
     let all = std::iter::repeat_n(None, axis).chain([Some(index_)]);
     index(op, x, all.map(Ok))
 }
@@ -262,13 +335,28 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
         })
     })?;
     ops.op(
-        "aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values) -> Tensor(a!)",
+        "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) \
+         -> Tensor",
         |op| {
-            Kernel::typed(move |x: &Tensor, indices: TensorList<'_>, values: &Tensor| {
-                index_put(op, x, indices, values)
+            Kernel::typed(move |x: &Tensor, at: TensorList<'_>, values: &Tensor, add: bool| {
+                put(op, x, at, values, add)
             })
         },
     )?;
+    ops.op(
+        "aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, \
+         bool accumulate=False) -> Tensor(a!)",
+        |op| {
+            Kernel::typed(move |x: &Tensor, at: TensorList<'_>, values: &Tensor, add: bool| {
+                put_in_place(op, x, at, values, add)
+            })
+        },
+    )?;
+    ops.op("aten::index_add(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", |op| {
+        Kernel::typed(move |x: &Tensor, dim: i64, index: &Tensor, source: &Tensor| {
+            index_add(op, x, dim, index, source)
+        })
+    })?;
     ops.op("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", |op| {
         Kernel::typed(move |x: &Tensor, dim: i64, index: &Tensor| index_select(op, x, dim, index))
     })?;

@@ -28,12 +28,17 @@ mod compare;
 mod element;
 mod elementwise;
 mod factories;
+mod functions;
+mod gather;
+mod half;
 mod index;
+mod join;
 mod lanes;
 mod map;
 mod matmul;
 mod op;
 mod promote;
+pub mod random;
 mod reduce;
 mod shape_ops;
 mod softmax;
@@ -53,11 +58,15 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let ops = op::Registrar(dispatcher);
     factories::register(&ops)?;
     elementwise::register(&ops)?;
+    functions::register(&ops)?;
     compare::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
     softmax::register(&ops)?;
     shape_ops::register(&ops)?;
+    join::register(&ops)?;
     index::register(&ops)?;
-    write::register(&ops)
+    gather::register(&ops)?;
+    write::register(&ops)?;
+    random::register(&ops)
 }

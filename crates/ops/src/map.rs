@@ -1,10 +1,13 @@
 //! Elementwise passes over strided operands into a fresh, contiguous result.
 
+use std::borrow::Cow;
+
 use keyfold_core::{DType, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_tensor::{Tensor, Walk};
 
 use crate::cast_any::cast_any;
 use crate::element::{Number, SUPPORTED, for_dtype};
+use crate::half::{cast_half, is_half};
 use crate::op::Op;
 
 /// An operand's elements, broadcast to the shape of the result.
@@ -159,6 +162,9 @@ pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
+    if x.dtype() == dtype && x.device() == op.device {
+        return op.at(x.copy());
+    }
     let mut out = op.output(x.shape(), dtype)?;
     if op.is_meta() {
         return Ok(out);
@@ -167,10 +173,22 @@ pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
         op.at(cast_any(x, &mut out))?;
         return Ok(out);
     }
+    if is_half(x.dtype()) || is_half(dtype) {
+        cast_half(op, x, &mut out)?;
+        return Ok(out);
+    }
     for_dtype!(all: op, x.dtype(), A => for_dtype!(all: op, dtype, R => {
         op.at(map(&mut out, x, |x: A| R::from_number(x)))?;
     }));
     Ok(out)
+}
+
+/// The tensor with its elements converted, itself where there is nothing to convert.
+///
+/// # Errors
+/// As [`cast`].
+pub(crate) fn converted<'a>(op: Op, x: &'a Tensor, dtype: DType) -> Result<Cow<'a, Tensor>> {
+    if x.dtype() == dtype { Ok(Cow::Borrowed(x)) } else { cast(op, x, dtype).map(Cow::Owned) }
 }
 
 /// The shape of the result of operands that broadcast together.

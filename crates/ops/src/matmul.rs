@@ -6,7 +6,7 @@ use keyfold_tensor::{Tensor, for_each_offset};
 
 use crate::element::{Number, for_dtype};
 use crate::op::{Op, Registrar};
-use crate::promote::{Operand, common};
+use crate::promote::{Operand, common, computed, rounded};
 
 /// The part of the right matrix that stays in cache while all rows of the left one pass, where
 /// products are made by loops: 128 KiB of whole numbers.
@@ -157,14 +157,16 @@ fn matmul(op: Op, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if b.ndim() > 1 {
         op.at(shape.insert(shape.len(), sizes.n))?;
     }
-    let mut out = op.output(&shape, dtype)?;
+    let mut out = op.output(&shape, computed(dtype))?;
     if op.is_meta() || out.numel() == 0 || sizes.k == 0 {
-        return Ok(out);
+        return rounded(op, out, dtype);
     }
     let (rows, columns) = (Operand::from(&rows), Operand::from(&columns));
     let (rows, columns) = (rows.to_tensor(op, dtype)?, columns.to_tensor(op, dtype)?);
-    for_dtype!(all: op, dtype, T => op.at(multiply::<T>(sizes, &batch, &rows, &columns, &mut out))?);
-    Ok(out)
+    for_dtype!(all: op, out.dtype(), T => {
+        op.at(multiply::<T>(sizes, &batch, &rows, &columns, &mut out))?;
+    });
+    rounded(op, out, dtype)
 }
 
 /// One product for each index of the batch.

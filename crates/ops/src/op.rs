@@ -2,7 +2,7 @@
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape};
 use keyfold_dispatch::schema::Schema;
-use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
+use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override, RegistrationKey};
 use keyfold_tensor::{Tensor, Value};
 
 /// From how many elements on a kernel is worth giving up the host language's lock for.
@@ -105,6 +105,17 @@ impl Registrar<'_> {
     ) -> Result<()> {
         let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
         self.add(schema, &kernel, &[(DispatchKey::CPU, release)])
+    }
+
+    /// An operator written in terms of others, one kernel for all devices and for Autograd.
+    pub(crate) fn composite(&self, text: &'static str, kernel: Kernel<Value>) -> Result<()> {
+        let schema = Schema::parse(text)?;
+        let (full, label) = (schema.name.to_string(), schema.name.name.clone());
+        self.0.define_with(schema, Default::default())?;
+        let key = RegistrationKey::CompositeImplicitAutograd;
+        let kernel = kernel.named(label).with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM));
+        self.0.implement(&full, key, kernel, Override::Error)?;
+        Ok(())
     }
 
     fn add(

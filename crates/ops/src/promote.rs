@@ -1,6 +1,8 @@
 //! The dtype of a result that several operands share.
 //!
-//! - Tensors of one kind (bool < whole < float): the wider dtype, as the array API standard has it.
+//! - Tensors of one kind (bool < whole < float): the wider dtype, as the array API standard has it;
+//!   `float16` with `bfloat16` gives `float32`.
+//! - `float16` and `bfloat16` are computed in `float32` and rounded once, sums and products too.
 //! - bool with anything else: the other.
 //! - Whole with float tensors: the standard leaves it open; we do as NumPy, `int64` with `float32`
 //!   gives `float64`.
@@ -8,11 +10,12 @@
 //!   the default dtype of the number's kind comes in (`int64`, `float64`). A whole number that the
 //!   dtype can't hold is an error, not a wrapped value.
 //! - 0-dim tensors are tensors: nothing about them is weak.
-//! - `div`, `mean`, `exp`, `log`, `sqrt` and `softmax` compute in floats: whole numbers and bools
-//!   become `float64`.
+//! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) compute in floats:
+//!   whole numbers and bools become `float64`.
 //! - `sum` of whole numbers and bools is `int64`, which wraps around on overflow.
 //! - Comparisons give bool.
-//! - Arithmetic of bools is NumPy's: `add` is "or", `mul` is "and"; `sub` and `neg` are refused.
+//! - Arithmetic of bools is NumPy's: `add` is "or", `mul` is "and"; `sub`, `neg` and `pow` are
+//!   refused.
 
 use std::borrow::Cow;
 
@@ -20,7 +23,7 @@ use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::Tensor;
 
 use crate::element::SUPPORTED;
-use crate::map::cast;
+use crate::map::{cast, converted};
 use crate::op::Op;
 
 /// What stands for an array in an operator: one, or a plain number.
@@ -51,11 +54,16 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// The operand as a tensor of that dtype.
+    /// The operand as a tensor for computing a result of that dtype: in [`computed`]'s dtype. A
+    /// number is first rounded to the dtype itself, so that it equals an element that it made.
     pub(crate) fn to_tensor(self, op: Op, dtype: DType) -> Result<Cow<'a, Tensor>> {
+        let wide = computed(dtype);
         match self {
-            Operand::Tensor(tensor) if tensor.dtype() == dtype => Ok(Cow::Borrowed(tensor)),
-            Operand::Tensor(tensor) => cast(op, tensor, dtype).map(Cow::Owned),
+            Operand::Tensor(tensor) => converted(op, tensor, wide),
+            Operand::Scalar(scalar) if wide != dtype => {
+                let exact = op.at(Tensor::from_scalar(scalar, DType::F64))?;
+                cast(op, &cast(op, &exact, dtype)?, wide).map(Cow::Owned)
+            }
             Operand::Scalar(scalar) => op.at(Tensor::from_scalar(scalar, dtype)).map(Cow::Owned),
         }
     }
@@ -67,7 +75,7 @@ pub(crate) fn check_supported(op: Op, dtype: DType) -> Result<()> {
 }
 
 /// Refuses a dtype that no kernel here takes.
-fn check_argument(op: Op, argument: &str, dtype: DType) -> Result<()> {
+pub(crate) fn check_argument(op: Op, argument: &str, dtype: DType) -> Result<()> {
     if SUPPORTED.contains(&dtype) {
         Ok(())
     } else {
@@ -81,7 +89,12 @@ fn check_argument(op: Op, argument: &str, dtype: DType) -> Result<()> {
 /// [`ErrorKind::DType`] for a dtype that isn't supported, [`ErrorKind::Value`] for a whole number
 /// that the dtype can't hold.
 pub(crate) fn common(op: Op, a: Operand<'_>, b: Operand<'_>) -> Result<DType> {
-    for (name, operand) in [("self", a), ("other", b)] {
+    common_of(op, a, "other", b)
+}
+
+/// As [`common`], where the second argument has another name.
+pub(crate) fn common_of(op: Op, a: Operand<'_>, second: &str, b: Operand<'_>) -> Result<DType> {
+    for (name, operand) in [("self", a), (second, b)] {
         if let Operand::Tensor(tensor) = operand {
             check_argument(op, name, tensor.dtype())?;
         }
@@ -102,7 +115,18 @@ pub(crate) fn common(op: Op, a: Operand<'_>, b: Operand<'_>) -> Result<DType> {
     Ok(dtype)
 }
 
-/// The dtype in which a function of floats computes.
+/// The dtype that kernels compute a result of `dtype` in: float32 for the halves, which have no
+/// arithmetic of their own. The result is rounded once, by [`rounded`].
+pub(crate) fn computed(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
+/// A result in the dtype that it should have, after it was computed in [`computed`]'s.
+pub(crate) fn rounded(op: Op, out: Tensor, dtype: DType) -> Result<Tensor> {
+    if out.dtype() == dtype { Ok(out) } else { cast(op, &out, dtype) }
+}
+
+/// The dtype of a result that is floating whatever the argument's.
 pub(crate) fn floating(dtype: DType) -> DType {
     match dtype.is_integral() || dtype == DType::Bool {
         true => DType::DEFAULT_FLOAT,

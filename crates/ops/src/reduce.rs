@@ -9,7 +9,7 @@ use keyfold_tensor::{IntList, Tensor};
 use crate::element::{Float, Number, for_dtype};
 use crate::lanes::{Lane, Reduction};
 use crate::op::{Op, Registrar};
-use crate::promote::{Operand, check_supported, floating, summed};
+use crate::promote::{Operand, check_supported, computed, floating, rounded, summed};
 use crate::sum::pairwise;
 
 /// Writes `f` of each lane.
@@ -37,13 +37,13 @@ fn sum(
     check_supported(op, x.dtype())?;
     let dtype = dtype.unwrap_or(summed(x.dtype()));
     let reduction = Reduction::new(op, x.shape(), dims, keepdim)?;
-    for_dtype!(signed: op, dtype, T => {
-        let mut out = op.output(&reduction.shape, dtype)?;
+    for_dtype!(signed: op, computed(dtype), T => {
+        let mut out = op.output(&reduction.shape, computed(dtype))?;
         if !op.is_meta() {
             let x = Operand::from(x).to_tensor(op, dtype)?;
             op.at(fill(&mut out, &x, &reduction, pairwise::<T>))?;
         }
-        Ok(out)
+        rounded(op, out, dtype)
     })
 }
 
@@ -57,15 +57,15 @@ fn mean(
     check_supported(op, x.dtype())?;
     let dtype = dtype.unwrap_or(floating(x.dtype()));
     let reduction = Reduction::new(op, x.shape(), dims, keepdim)?;
-    for_dtype!(float: op, dtype, T => {
-        let mut out = op.output(&reduction.shape, dtype)?;
+    for_dtype!(float: op, computed(dtype), T => {
+        let mut out = op.output(&reduction.shape, computed(dtype))?;
         if !op.is_meta() {
             let x = Operand::from(x).to_tensor(op, dtype)?;
             // Without elements this is 0 / 0, NaN, as in NumPy.
             let count = T::from_number(reduction.len() as f64);
             op.at(fill(&mut out, &x, &reduction, |lane| pairwise::<T>(lane).div(count)))?;
         }
-        Ok(out)
+        rounded(op, out, dtype)
     })
 }
 
@@ -104,19 +104,21 @@ fn extreme<P: Pick>(op: Op, x: &Tensor, dims: Option<&[i64]>, keepdim: bool) -> 
     check_supported(op, x.dtype())?;
     let reduction = Reduction::new(op, x.shape(), dims, keepdim)?;
     reduction.check_nonempty(op, x.shape())?;
-    let mut out = op.output(&reduction.shape, x.dtype())?;
+    let dtype = x.dtype();
+    let mut out = op.output(&reduction.shape, computed(dtype))?;
     if op.is_meta() {
-        return Ok(out);
+        return rounded(op, out, dtype);
     }
+    let x = Operand::from(x).to_tensor(op, dtype)?;
     for_dtype!(all: op, x.dtype(), T => {
         let best = |lane: Lane<'_, T>| {
             let mut best = None;
             lane.for_each(|x| best = Some(best.map_or(x, |best| P::pick(best, x))));
             best.unwrap_or(T::ZERO)
         };
-        op.at(fill(&mut out, x, &reduction, best))?;
+        op.at(fill(&mut out, &x, &reduction, best))?;
     });
-    Ok(out)
+    rounded(op, out, dtype)
 }
 
 /// The place of the extreme element along one dimension, or in row-major order of all; the first
@@ -130,6 +132,7 @@ fn arg_extreme<P: Pick>(op: Op, x: &Tensor, dim: Option<i64>, keepdim: bool) -> 
     if op.is_meta() {
         return Ok(out);
     }
+    let x = Operand::from(x).to_tensor(op, x.dtype())?;
     for_dtype!(all: op, x.dtype(), T => {
         let place = |lane: Lane<'_, T>| {
             let (mut place, mut best, mut index) = (0_i64, None, 0_i64);
@@ -145,7 +148,7 @@ fn arg_extreme<P: Pick>(op: Op, x: &Tensor, dim: Option<i64>, keepdim: bool) -> 
             });
             place
         };
-        op.at(fill(&mut out, x, &reduction, place))?;
+        op.at(fill(&mut out, &x, &reduction, place))?;
     });
     Ok(out)
 }
@@ -164,13 +167,14 @@ fn quantify(
     if op.is_meta() {
         return Ok(out);
     }
+    let x = Operand::from(x).to_tensor(op, x.dtype())?;
     for_dtype!(all: op, x.dtype(), T => {
         let found = |lane: Lane<'_, T>| {
             let mut found = false;
             lane.for_each(|x| found |= x.is_nonzero() == wanted);
             found == wanted
         };
-        op.at(fill(&mut out, x, &reduction, found))?;
+        op.at(fill(&mut out, &x, &reduction, found))?;
     });
     Ok(out)
 }

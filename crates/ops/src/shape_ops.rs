@@ -56,6 +56,12 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     ops.op("aten::to(Tensor self, ScalarType dtype) -> Tensor", |op| {
         Kernel::typed(move |x: &Tensor, dtype: DType| cast(op, x, dtype))
     })?;
+    ops.view("aten::detach(Tensor(a) self) -> Tensor(a)", |op| {
+        Kernel::typed(move |x: &Tensor| op.at(Ok(x.detach())))
+    })?;
+    ops.view("aten::alias(Tensor(a) self) -> Tensor(a)", |op| {
+        Kernel::typed(move |x: &Tensor| op.at(Ok(x.detach())))
+    })?;
     ops.view("aten::transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)", |op| {
         Kernel::typed(move |x: &Tensor, a: i64, b: i64| op.at(x.transpose(a, b)))
     })?;

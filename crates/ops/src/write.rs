@@ -4,8 +4,9 @@ use keyfold_core::{Result, Scalar};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::Tensor;
 
+use crate::map::converted;
 use crate::op::{Op, Registrar};
-use crate::promote::{Operand, check_assignable};
+use crate::promote::check_assignable;
 
 /// Writes `source`, converted and broadcast, into the memory of `target`.
 ///
@@ -18,11 +19,23 @@ pub(crate) fn assign(op: Op, target: &Tensor, source: &Tensor) -> Result<Tensor>
         op.at(source.broadcast_to(target.shape()))?;
         return Ok(target.clone());
     }
-    let source = Operand::from(source).to_tensor(op, target.dtype())?;
+    let source = converted(op, source, target.dtype())?;
     // SAFETY: the schema says that the operator writes to this argument, so the caller, in
     // whichever language, gave its memory up for the time of the call; no slice of it is alive here.
     op.at(unsafe { target.copy_from(&source) })?;
     Ok(target.clone())
+}
+
+/// Writes `source`, converted and broadcast, into a view of a result that is being built: what joins
+/// and scatters do. Does nothing on meta.
+pub(crate) fn place(op: Op, part: &Tensor, source: &Tensor) -> Result<()> {
+    if op.is_meta() {
+        return Ok(());
+    }
+    let source = converted(op, source, part.dtype())?;
+    // SAFETY: the memory belongs to a result that the kernel made and nobody has seen yet; no slice
+    // of it is alive here.
+    op.at(unsafe { part.copy_from(&source) })
 }
 
 fn fill(op: Op, target: &Tensor, value: Scalar) -> Result<Tensor> {

@@ -9,7 +9,8 @@ use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use proptest::prelude::*;
 
-pub(crate) const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::I64, DType::Bool];
+pub(crate) const DTYPES: [DType; 6] =
+    [DType::F32, DType::F64, DType::I64, DType::Bool, DType::F16, DType::BF16];
 
 pub(crate) fn dispatcher() -> &'static Dispatcher<Value> {
     static SHARED: OnceLock<Dispatcher<Value>> = OnceLock::new();
@@ -81,7 +82,12 @@ pub(crate) fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
 /// Asserts equality up to so many units in the last place of the dtype; NaN equals NaN.
 #[track_caller]
 pub(crate) fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
-    let epsilon = if tensor.dtype() == DType::F32 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+    let epsilon = match tensor.dtype() {
+        DType::BF16 => 2.0_f64.powi(-7),
+        DType::F16 => 2.0_f64.powi(-10),
+        DType::F32 => f64::from(f32::EPSILON),
+        _ => f64::EPSILON,
+    };
     let got = values(tensor);
     assert_eq!(got.len(), expected.len(), "{tensor:?}");
     for (got, expected) in got.iter().zip(expected) {
@@ -159,7 +165,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0_usize..5, 0..4)
 }
 
-/// A tensor of any of the four dtypes in any layout.
+/// A tensor of any dtype that is computed with in any layout.
 pub(crate) fn any_tensor() -> impl Strategy<Value = Tensor> {
     (shape(), dtype(), 0_u64..8).prop_flat_map(|(shape, dtype, seed)| {
         small(shape, dtype).prop_map(move |t| scramble(&t, seed))

@@ -1,0 +1,62 @@
+//! Dropout, written in terms of other operators: every layer that knows those knows it, too.
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_dispatch::{CallContext, Kernel, Value as _};
+use keyfold_tensor::{Value, ValueRef};
+
+use crate::op::Registrar;
+
+const NAME: &str = "aten::dropout";
+
+fn error(kind: ErrorKind, message: &str) -> Error {
+    Error::new(kind, format!("{NAME}: {message}"))
+}
+
+/// Each element with probability `p` replaced by 0, the others scaled by `1 / (1 - p)`, so that the
+/// expectation stays (N. Srivastava and others, "Dropout: a simple way to prevent neural networks
+/// from overfitting", 2014, in the form that scales while training).
+fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
+    let [given, p, train] = args else {
+        return Err(error(ErrorKind::Binding, &format!("takes 3 arguments, not {}", args.len())));
+    };
+    let x = given.tensor()?;
+    let p = p.scalar().map_or(f64::NAN, Scalar::as_f64);
+    if !(0.0..=1.0).contains(&p) {
+        let message = format!("argument 'p' is a probability, from 0 to 1, and not {p}");
+        return Err(error(ErrorKind::Value, &message));
+    }
+    if matches!(train, ValueRef::Bool(false)) || p == 0.0 {
+        return Ok(Value::Argument(0));
+    }
+    if !x.dtype().is_floating() {
+        let message = format!(
+            "argument 'self': dtype {} isn't supported here; convert to a float with aten::to",
+            x.dtype()
+        );
+        return Err(error(ErrorKind::DType, &message));
+    }
+    let dispatcher = context.dispatcher()?;
+    let call = |name: &str, args: &[ValueRef<'_>]| dispatcher.call(name, args);
+    let device = ValueRef::Device(x.device());
+    if p == 1.0 {
+        // Not a product with 0, which is NaN for what isn't finite.
+        let none =
+            call("aten::zeros", &[ValueRef::Ints(&[]), ValueRef::DType(DType::Bool), device])?;
+        return call("aten::where.ScalarOther", &[none.as_ref(), *given, ValueRef::Float(0.0)]);
+    }
+    let size: Vec<i64> = x.shape().iter().map(|n| *n as i64).collect();
+    let draw = [ValueRef::Ints(&size), ValueRef::DType(DType::F32), device];
+    let drawn = call("aten::rand", &draw)?;
+    let kept = call("aten::ge.Scalar", &[drawn.as_ref(), ValueRef::Float(p)])?;
+    let mask = call("aten::to", &[kept.as_ref(), ValueRef::DType(x.dtype())])?;
+    let part = call("aten::mul", &[*given, mask.as_ref()])?;
+    call("aten::mul.Scalar", &[part.as_ref(), ValueRef::Float(1.0 / (1.0 - p))])
+}
+
+/// Defines the operator in a dispatcher.
+pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
+    ops.composite(
+        "aten::dropout(Tensor self, float p=0.5, bool train=True) -> Tensor",
+        Kernel::boxed(dropout),
+    )
+}
