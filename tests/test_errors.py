@@ -92,6 +92,7 @@ RAISED_BY = {
     "Memory": lambda: kf.ops.aten.empty([2**45]),
     "Library": lambda: kf.NativeKernel.from_library("no/such/library.so", "f"),
     "NotSupported": mask_on_meta,
+    "Gradient": lambda: kf.ones(2).backward(),
 }
 
 # The builtin that a person would catch.
@@ -119,6 +120,7 @@ BUILTIN = {
     "Memory": MemoryError,
     "Library": OSError,
     "NotSupported": NotImplementedError,
+    "Gradient": RuntimeError,
 }
 
 # Classes that group others; nothing raises them themselves. The two last are for later layers.

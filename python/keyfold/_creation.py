@@ -26,6 +26,8 @@ __all__ = [
     "full_like",
     "ones",
     "ones_like",
+    "rand",
+    "randn",
     "zeros",
     "zeros_like",
 ]
@@ -74,6 +76,33 @@ def ones(
 ) -> _core.Tensor:
     """Return a tensor of ones. The arguments are those of `empty`."""
     made: _core.Tensor = _aten.ones(_sizes(shape), dtype=dtype, device=device)
+    return made
+
+
+def rand(
+    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+) -> _core.Tensor:
+    """Return random numbers, evenly distributed from 0 to 1, 1 left out.
+
+    They are the process's own, see `manual_seed`: Philox4x32-10.
+
+    Args:
+        shape: the sizes, or one size.
+        dtype: the dtype, a float; float64 by default.
+        device: the device; the CPU by default.
+
+    Raises:
+        DTypeError: the dtype isn't a float.
+    """
+    made: _core.Tensor = _aten.rand(_sizes(shape), dtype=dtype, device=device)
+    return made
+
+
+def randn(
+    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+) -> _core.Tensor:
+    """Return random numbers of the normal distribution: mean 0, variance 1. As `rand` otherwise."""
+    made: _core.Tensor = _aten.randn(_sizes(shape), dtype=dtype, device=device)
     return made
 
 

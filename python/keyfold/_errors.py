@@ -16,6 +16,7 @@ __all__ = [
     "EmptyKeySetError",
     "Error",
     "ExchangeError",
+    "GradientError",
     "GuardError",
     "IndexOutOfRange",
     "InvalidValue",
@@ -138,6 +139,10 @@ class NotSupported(Error, NotImplementedError):
     """A backend lacks the operation."""
 
 
+class GradientError(Error, RuntimeError):
+    """A gradient can't be computed: no derivative, no graph, a saved tensor changed since."""
+
+
 class PipelineError(Error, RuntimeError):
     """A deferred operation failed, or can't be deferred. For the Pipeline key's layer to raise."""
 
@@ -170,4 +175,5 @@ BY_KIND: dict[str, type[Exception]] = {
     "Memory": OutOfMemory,
     "Library": LibraryLoadError,
     "NotSupported": NotSupported,
+    "Gradient": GradientError,
 }

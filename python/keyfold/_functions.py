@@ -26,16 +26,22 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "clip",
+    "concat",
+    "cos",
     "divide",
+    "dropout",
     "equal",
     "exp",
     "expand_dims",
+    "expm1",
     "flip",
     "greater",
     "greater_equal",
     "less",
     "less_equal",
     "log",
+    "log1p",
+    "log_softmax",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -52,15 +58,21 @@ __all__ = [
     "not_equal",
     "permute_dims",
     "positive",
+    "pow",
     "relu",
     "reshape",
+    "sigmoid",
+    "sign",
+    "sin",
     "softmax",
     "sqrt",
     "square",
     "squeeze",
+    "stack",
     "subtract",
     "sum",
     "take",
+    "tanh",
     "where",
 ]
 
@@ -203,6 +215,46 @@ def sqrt(x: Any, /) -> Any:
     return _aten.sqrt(x)
 
 
+def pow(x1: Any, x2: Any, /) -> Any:
+    """Return `x1` to the power of `x2`, element by element. Whole numbers wrap around.
+
+    Raises:
+        InvalidValue: a negative power of whole numbers, which gives fractions.
+        DTypeError: both are bools.
+    """
+    return _pair(_aten.pow, _aten.rpow, x1, x2)
+
+
+def log1p(x: Any, /) -> Any:
+    """Return `log(1 + x)`, exact for small elements: float64 for whole numbers."""
+    return _aten.log1p(x)
+
+
+def expm1(x: Any, /) -> Any:
+    """Return `exp(x) - 1`, exact for small elements: float64 for whole numbers."""
+    return _aten.expm1(x)
+
+
+def sin(x: Any, /) -> Any:
+    """Return the sines of angles in radians: float64 for whole numbers."""
+    return _aten.sin(x)
+
+
+def cos(x: Any, /) -> Any:
+    """Return the cosines of angles in radians: float64 for whole numbers."""
+    return _aten.cos(x)
+
+
+def tanh(x: Any, /) -> Any:
+    """Return the hyperbolic tangents: float64 for whole numbers."""
+    return _aten.tanh(x)
+
+
+def sign(x: Any, /) -> Any:
+    """Return 1, 0 or -1 for each element. NaN stays; a bool is its own sign."""
+    return _aten.sign(x)
+
+
 def square(x: Any, /) -> Any:
     """Return the elements times themselves."""
     return _aten.mul(x, x)
@@ -216,6 +268,33 @@ def relu(x: Any, /) -> Any:
 def softmax(x: Any, /, *, axis: int = -1) -> Any:
     """Return positive numbers that add up to 1 along an axis. Not in the standard."""
     return _aten.softmax(x, axis)
+
+
+def log_softmax(x: Any, /, *, axis: int = -1) -> Any:
+    """Return the logarithms of the softmax along an axis. Not in the standard."""
+    return _aten.log_softmax(x, axis)
+
+
+def sigmoid(x: Any, /) -> Any:
+    """Return `1 / (1 + exp(-x))`: float64 for whole numbers. Not in the standard."""
+    return _aten.sigmoid(x)
+
+
+def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
+    """Return the array with random elements replaced by 0. Not in the standard.
+
+    What stays is scaled by `1 / (1 - p)`, so that the expectation doesn't change. The random
+    numbers are the process's own, see `manual_seed`.
+
+    Args:
+        x: an array of floats.
+        p: the probability of each element to be replaced, from 0 to 1.
+        train: False to return the array as it is.
+
+    Raises:
+        InvalidValue: the probability is out of range.
+    """
+    return _aten.dropout(x, p, train)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -336,6 +415,26 @@ def flip(x: Any, /, *, axis: _Axis = None) -> Any:
     """Return the array in reverse order along some axes, or along all: a view."""
     axes = _axes(axis)
     return _aten.flip(x, tuple(range(x.ndim)) if axes is None else axes)
+
+
+def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+    """Return the arrays one behind the other along an axis; flattened first if it is None.
+
+    Raises:
+        ShapeError: there are none, or their shapes differ elsewhere than along the axis.
+    """
+    if axis is None:
+        return _aten.cat([_aten.reshape(x, (-1,)) for x in arrays], 0)
+    return _aten.cat(arrays, axis)
+
+
+def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+    """Return the arrays side by side along a new axis.
+
+    Raises:
+        ShapeError: there are none, or their shapes differ.
+    """
+    return _aten.stack(arrays, axis)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

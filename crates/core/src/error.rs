@@ -60,13 +60,16 @@ pub enum ErrorKind {
     Library,
     /// A backend lacks the operation; the message carries a hint. Python: `NotImplementedError`.
     NotSupported,
+    /// A gradient that can't be computed: no derivative, no graph, a saved tensor changed since.
+    /// Python: `RuntimeError`.
+    Gradient,
     /// An exception from a kernel written in another language, carried as the source.
     Foreign,
 }
 
 impl ErrorKind {
     /// Every kind, in declaration order.
-    pub const ALL: [ErrorKind; 24] = [
+    pub const ALL: [ErrorKind; 25] = [
         ErrorKind::Schema,
         ErrorKind::Binding,
         ErrorKind::Return,
@@ -90,6 +93,7 @@ impl ErrorKind {
         ErrorKind::Memory,
         ErrorKind::Library,
         ErrorKind::NotSupported,
+        ErrorKind::Gradient,
         ErrorKind::Foreign,
     ];
 

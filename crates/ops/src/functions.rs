@@ -1,6 +1,6 @@
 //! Functions of floats that the standard library has, the sign, and powers.
 
-use keyfold_core::{DType, ErrorKind, Result, Scalar};
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::Tensor;
 
@@ -87,17 +87,23 @@ fn whole_power(mut base: i64, mut exponent: i64) -> i64 {
 }
 
 #[cold]
-fn negative_power(op: Op, exponent: i64) -> keyfold_core::Error {
+fn negative_power(op: Op, argument: &str, exponent: i64) -> Error {
     let message = format!(
-        "argument 'exponent': {exponent} is negative, which gives fractions that int64 can't hold; \
+        "argument '{argument}': {exponent} is negative, which gives fractions that int64 can't hold; \
          convert one of the operands to float64 with aten::to"
     );
     op.error(ErrorKind::Value, message)
 }
 
-fn pow<'a>(op: Op, base: &'a Tensor, exponent: impl Into<Operand<'a>>) -> Result<Tensor> {
-    let (a, b) = (Operand::from(base), exponent.into());
-    let dtype = common_of(op, a, "exponent", b)?;
+/// `a` to the power of `b`, which is the argument of that name.
+fn pow<'a>(
+    op: Op,
+    a: impl Into<Operand<'a>>,
+    name: &str,
+    b: impl Into<Operand<'a>>,
+) -> Result<Tensor> {
+    let (a, b) = (a.into(), b.into());
+    let dtype = common_of(op, a, name, b)?;
     if dtype == DType::Bool {
         let message = "bools have no powers; convert them with aten::to";
         return Err(op.error(ErrorKind::DType, message));
@@ -106,7 +112,7 @@ fn pow<'a>(op: Op, base: &'a Tensor, exponent: impl Into<Operand<'a>>) -> Result
     if let Operand::Scalar(exponent) = b {
         square = exponent.as_f64() == 2.0;
         if let (DType::I64, Some(exponent @ ..0)) = (dtype, exponent.as_i64()) {
-            return Err(negative_power(op, exponent));
+            return Err(negative_power(op, name, exponent));
         }
     }
     let mut out = op.output(&broadcast(op, &[a.shape(), b.shape()])?, computed(dtype))?;
@@ -126,7 +132,7 @@ fn pow<'a>(op: Op, base: &'a Tensor, exponent: impl Into<Operand<'a>>) -> Result
         _ => {
             let exponents = op.at(b.to_vec::<i64>())?;
             if let Some(&negative) = exponents.iter().find(|e| **e < 0) {
-                return Err(negative_power(op, negative));
+                return Err(negative_power(op, name, negative));
             }
             op.at(zip(&mut out, &a, &b, whole_power))?;
         }
@@ -149,9 +155,13 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     }
     ops.op("aten::sign(Tensor self) -> Tensor", |op| Kernel::typed(move |x: &Tensor| sign(op, x)))?;
     ops.op("aten::pow(Tensor self, Tensor exponent) -> Tensor", |op| {
-        Kernel::typed(move |a: &Tensor, b: &Tensor| pow(op, a, b))
+        Kernel::typed(move |a: &Tensor, b: &Tensor| pow(op, a, "exponent", b))
     })?;
     ops.op("aten::pow.Scalar(Tensor self, Scalar exponent) -> Tensor", |op| {
-        Kernel::typed(move |a: &Tensor, b: Scalar| pow(op, a, b))
+        Kernel::typed(move |a: &Tensor, b: Scalar| pow(op, a, "exponent", b))
+    })?;
+    // A number on the left: `2 ** x`.
+    ops.op("aten::rpow.Scalar(Tensor self, Scalar other) -> Tensor", |op| {
+        Kernel::typed(move |a: &Tensor, b: Scalar| pow(op, b, "self", a))
     })
 }

@@ -39,14 +39,37 @@ fn check(op: Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>) 
     Ok(axis)
 }
 
-/// A position as the step from the dimension's start, or the error that it is out of range.
-fn step(op: Op, given: i64, axis: usize, size: usize, stride: isize) -> Result<isize> {
-    let place = if given < 0 { given.saturating_add(size as i64) } else { given };
-    if (0..size as i64).contains(&place) {
-        return Ok(place as isize * stride);
+/// Where positions along one dimension lead.
+struct Along {
+    axis: usize,
+    size: usize,
+    stride: isize,
+    /// The first position that isn't there.
+    wrong: Option<i64>,
+}
+
+impl Along {
+    fn new(x: &Tensor, axis: usize) -> Self {
+        Along { axis, size: x.shape()[axis], stride: x.strides()[axis], wrong: None }
     }
-    let message = format!("index {given} is out of range for dimension {axis} of size {size}");
-    Err(op.error(ErrorKind::Index, message))
+
+    /// The step from the dimension's start to a position; `None`, kept in mind, if it isn't there.
+    #[inline]
+    fn step(&mut self, given: i64) -> Option<isize> {
+        let place = if given < 0 { given.saturating_add(self.size as i64) } else { given };
+        if (0..self.size as i64).contains(&place) {
+            return Some(place as isize * self.stride);
+        }
+        self.wrong = self.wrong.or(Some(given));
+        None
+    }
+
+    fn finish(self, op: Op) -> Result<()> {
+        let Some(wrong) = self.wrong else { return Ok(()) };
+        let Along { axis, size, .. } = self;
+        let message = format!("index {wrong} is out of range for dimension {axis} of size {size}");
+        Err(op.error(ErrorKind::Index, message))
+    }
 }
 
 /// The steps, but none along the dimension where positions say where to go.
@@ -63,20 +86,19 @@ fn gather(op: Op, x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
         return Ok(out);
     }
     let (positions, first) = op.at(index.as_strided_slice::<i64>())?;
-    let (size, stride) = (x.shape()[axis], x.strides()[axis]);
-    let (mut failed, strides) = (Ok(()), without(x.strides(), axis));
+    let (mut along, strides) = (Along::new(x, axis), without(x.strides(), axis));
     for_dtype!(stored: op, x.dtype(), T => {
         let (data, origin) = op.at(x.as_strided_slice::<T>())?;
         let mut items = op.at(out.as_mut_slice::<T>())?.iter_mut();
         op.at(for_each_offset(index.shape(), [index.strides(), &strides], |[at, rest]| {
             let Some(item) = items.next() else { return };
-            match step(op, positions[first.wrapping_add_signed(at)], axis, size, stride) {
-                Ok(along) => *item = data[origin.wrapping_add_signed(rest + along)],
-                Err(error) => failed = Err(error),
+            if let Some(step) = along.step(positions[first.wrapping_add_signed(at)]) {
+                *item = data[origin.wrapping_add_signed(rest + step)];
             }
         }))?;
     });
-    failed.map(|()| out)
+    along.finish(op)?;
+    Ok(out)
 }
 
 fn scatter_add(op: Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Result<Tensor> {
@@ -91,24 +113,20 @@ fn scatter_add(op: Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) ->
     }
     let source = cast(op, source, dtype)?;
     let (positions, first) = op.at(index.as_strided_slice::<i64>())?;
-    let (size, stride) = (copy.shape()[axis], copy.strides()[axis]);
-    let (mut failed, strides) = (Ok(()), without(copy.strides(), axis));
+    let (mut along, strides) = (Along::new(&copy, axis), without(copy.strides(), axis));
     for_dtype!(all: op, dtype, T => {
         type Stored = <T as Number>::Stored;
         let values = op.at(source.as_slice::<Stored>())?;
         let data = op.at(copy.as_mut_slice::<Stored>())?;
         let all: [&[isize]; 3] = [index.strides(), source.strides(), &strides];
         op.at(for_each_offset(index.shape(), all, |[at, from, rest]| {
-            match step(op, positions[first.wrapping_add_signed(at)], axis, size, stride) {
-                Ok(along) => {
-                    let item = &mut data[(rest + along) as usize];
-                    *item = T::load(*item).add(T::load(values[from as usize])).store();
-                }
-                Err(error) => failed = Err(error),
+            if let Some(step) = along.step(positions[first.wrapping_add_signed(at)]) {
+                let item = &mut data[(rest + step) as usize];
+                *item = T::load(*item).add(T::load(values[from as usize])).store();
             }
         }))?;
     });
-    failed?;
+    along.finish(op)?;
     rounded(op, copy, x.dtype())
 }
 

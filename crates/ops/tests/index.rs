@@ -35,6 +35,8 @@ fn views_share_memory_and_lose_grad() {
         call("select", &[t(&x), one, minus]).unwrap(),
         call("slice", &[t(&x), one, zero, ValueRef::None, ValueRef::Int(2)]).unwrap(),
         call("contiguous", &[t(&x)]).unwrap(),
+        call("detach", &[t(&x)]).unwrap(),
+        call("alias", &[t(&x)]).unwrap(),
     ];
     for view in &views {
         assert!(view.touches(&x) && !view.requires_grad(), "{view:?}");

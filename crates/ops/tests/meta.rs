@@ -3,7 +3,7 @@
 mod support;
 
 use keyfold_core::{DType, Device, ErrorKind};
-use keyfold_dispatch::DispatchKey;
+use keyfold_dispatch::{DispatchKey, RegistrationKey};
 use keyfold_tensor::{Tensor, ValueRef};
 use proptest::prelude::*;
 use support::*;
@@ -35,7 +35,7 @@ proptest! {
     fn operators_of_one_tensor(x in any_tensor(), dim in -3_i64..4, keepdim: bool, size in -1_i64..4) {
         let (none, dims) = (ValueRef::None, [dim, 0]);
         for name in ["neg", "abs", "relu", "exp", "log", "sqrt", "logical_not", "sum", "mean", "max",
-            "min", "clone", "contiguous", "squeeze", "argmax", "argmin", "amax", "all"] {
+            "tanh", "sigmoid", "sin", "cos", "sign", "log1p", "expm1", "detach", "alias", "min", "clone", "contiguous", "squeeze", "argmax", "argmin", "amax", "all"] {
             compare(name, &[&x], &[]);
         }
         let (int, keep) = (ValueRef::Int(dim), ValueRef::Bool(keepdim));
@@ -47,6 +47,7 @@ proptest! {
         compare("argmax", &[&x], &[int, keep]);
         compare("argmin", &[&x], &[none, keep]);
         compare("softmax", &[&x], &[int]);
+        compare("log_softmax", &[&x], &[int]);
         for name in ["unsqueeze", "squeeze.dim"] {
             compare(name, &[&x], &[int]);
         }
@@ -74,6 +75,11 @@ proptest! {
             compare(name, &[&a, &b], &[]);
             compare(&format!("{name}.Scalar"), &[&a], &[ValueRef::from(number)]);
         }
+        // Powers of elements that are negative depend on data, so none are here.
+        let exponent = on("abs", &[&b]).unwrap();
+        compare("pow", &[&a, &exponent], &[]);
+        compare("pow.Scalar", &[&a], &[ValueRef::from(number)]);
+        compare("rpow", &[&exponent], &[ValueRef::from(number)]);
         for name in ["rsub", "rdiv"] {
             compare(name, &[&a], &[ValueRef::from(number)]);
         }
@@ -100,15 +106,73 @@ proptest! {
     }
 }
 
+/// As [`compare`], of an operator that takes a list of tensors first.
+fn compare_lists(name: &str, tensors: &[&Tensor], rest: &[ValueRef<'_>]) {
+    let metas: Vec<Tensor> = tensors.iter().map(|t| to_meta(t)).collect();
+    let real: Vec<ValueRef<'_>> = tensors.iter().map(|t| ValueRef::Tensor(t)).collect();
+    let real = call(name, &[&[ValueRef::Refs(&real)], rest].concat());
+    match (real, call(name, &[&[ValueRef::Tensors(&metas)], rest].concat())) {
+        (Ok(real), Ok(meta)) => {
+            assert_fresh(&real, Device::CPU);
+            assert_fresh(&meta, Device::META);
+            assert_eq!((real.dtype(), real.shape()), (meta.dtype(), meta.shape()), "{name}");
+        }
+        (Err(real), Err(meta)) => assert_eq!(real.message(), meta.message(), "{name}"),
+        (real, meta) => panic!("{name} of {tensors:?}: {real:?}, but on meta {meta:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn joins_and_scatters(x in any_tensor(), y in any_tensor(), dim in -3_i64..4, place in -1_i64..3) {
+        let (dim, place) = (ValueRef::Int(dim), ValueRef::Int(place));
+        for list in [&[][..], &[&x], &[&x, &y], &[&x, &x, &x]] {
+            compare_lists("cat", list, &[dim]);
+            compare_lists("stack", list, &[dim]);
+        }
+        compare("select_scatter", &[&x, &y], &[dim, place]);
+        compare("slice_scatter", &[&x, &y], &[dim, place]);
+        compare("slice_scatter", &[&x, &x], &[dim]);
+        let index = call("zeros", &[ValueRef::Ints(&[1, 1]), ValueRef::DType(DType::I64)]).unwrap();
+        let (real, meta) = (ValueRef::Tensor(&index), to_meta(&index));
+        let meta = ValueRef::Tensor(&meta);
+        if x.numel() > 0 && y.numel() > 0 {
+            let (x_meta, y_meta) = (to_meta(&x), to_meta(&y));
+            let (rx, ry) = (ValueRef::Tensor(&x), ValueRef::Tensor(&y));
+            let (mx, my) = (ValueRef::Tensor(&x_meta), ValueRef::Tensor(&y_meta));
+            let pairs = [
+                (call("gather", &[rx, dim, real]), call("gather", &[mx, dim, meta])),
+                (
+                    call("scatter_add", &[rx, dim, real, ry]),
+                    call("scatter_add", &[mx, dim, meta, my]),
+                ),
+                (call("index_add", &[rx, dim, real, ry]), call("index_add", &[mx, dim, meta, my])),
+            ];
+            for (real, meta) in pairs {
+                match (real, meta) {
+                    (Ok(real), Ok(meta)) => {
+                        prop_assert_eq!((real.dtype(), real.shape()), (meta.dtype(), meta.shape()));
+                        assert_fresh(&meta, Device::META);
+                    }
+                    (Err(real), Err(meta)) => prop_assert_eq!(real.message(), meta.message()),
+                    (real, meta) => panic!("{real:?}, but on meta {meta:?}"),
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn factories_make_the_same_on_meta() {
     let (f32_, meta) = (ValueRef::DType(DType::F32), ValueRef::Device(Device::META));
     let (none, size) = (ValueRef::None, ValueRef::Ints(&[2, 3]));
     let seven = ValueRef::Int(7);
-    let cases: [(&str, Vec<ValueRef<'_>>); 5] = [
+    let cases: [(&str, Vec<ValueRef<'_>>); 7] = [
         ("empty", vec![size]),
         ("zeros", vec![size]),
         ("ones", vec![size]),
+        ("rand", vec![size]),
+        ("randn", vec![size]),
         ("full", vec![size, seven]),
         ("arange", vec![seven, none, ValueRef::Float(0.5)]),
     ];
@@ -146,6 +210,11 @@ fn what_depends_on_data_says_so() {
 #[test]
 fn every_operator_has_both_kernels() {
     for operator in dispatcher().operators() {
+        if operator.name() == "aten::dropout" {
+            // Written in terms of others.
+            assert!(operator.has_kernel(RegistrationKey::CompositeImplicitAutograd));
+            continue;
+        }
         assert!(operator.has_kernel(DispatchKey::CPU.into()), "{operator:?}");
         let data_dependent = operator.name() == "aten::masked_select";
         assert_eq!(operator.has_kernel(DispatchKey::Meta.into()), !data_dependent, "{operator:?}");

@@ -33,12 +33,16 @@ impl PyDispatcher {
         PyDispatcher { dispatcher, ops: PyOnceLock::new() }
     }
 
-    fn handle(&self, py: Python<'_>, handle: keyfold_dispatch::Handle<Value>) -> PyHandle {
+    pub(crate) fn handle(
+        &self,
+        py: Python<'_>,
+        handle: keyfold_dispatch::Handle<Value>,
+    ) -> PyHandle {
         PyHandle::new(handle, self.ops.get(py).map(|ops| ops.clone_ref(py)))
     }
 
     /// A name of a packet or an overload as the operator object it means.
-    fn find<'py>(&self, given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyOperator>> {
+    pub(crate) fn find<'py>(&self, given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyOperator>> {
         packet::operator_from(&self.dispatcher, given)
     }
 }

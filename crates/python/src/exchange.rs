@@ -1,6 +1,7 @@
 //! Tensors from and to other libraries, files and processes: NumPy, DLPack, pickle, copy.
 
 use keyfold_core::{Device, DeviceType, ErrorKind, Shape};
+use keyfold_layers::autograd::set_requires_grad;
 use keyfold_tensor::{Tensor, dlpack as dl};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyTuple};
@@ -110,7 +111,7 @@ pub(crate) fn _rebuild_tensor<'py>(
             result => result.py(py)?,
         }
     };
-    tensor.set_requires_grad(requires_grad).py(py)?;
+    set_requires_grad(&tensor, requires_grad).py(py)?;
     wrap(py, tensor)
 }
 
@@ -208,10 +209,12 @@ impl PyTensor {
 
     /// A copy with memory of its own, as NumPy's arrays do.
     fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
-        let copy = aten::CLONE.call(slf.py(), (slf,))?;
+        // A leaf of its own, not a result whose gradient goes back to this one.
+        let detached = wrap(slf.py(), slf.get().tensor.detach())?;
+        let copy = aten::CLONE.call(slf.py(), (detached,))?;
         if let Ok(copy) = copy.cast::<PyTensor>() {
             let requires_grad = slf.get().tensor.requires_grad();
-            copy.get().tensor.set_requires_grad(requires_grad).py(slf.py())?;
+            set_requires_grad(&copy.get().tensor, requires_grad).py(slf.py())?;
         }
         Ok(copy)
     }

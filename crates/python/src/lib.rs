@@ -7,12 +7,16 @@
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
+//! - the layers: `autograd`, `derivative` (derivatives written in Python)
+//! - the process's random numbers: `random`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
 mod aten;
+mod autograd;
 mod call;
 mod convert;
+mod derivative;
 mod dispatcher;
 mod dlpack;
 mod dtype;
@@ -32,6 +36,7 @@ mod operator;
 mod packet;
 mod params;
 mod pykernel;
+mod random;
 mod results;
 mod tensor;
 mod tensor_methods;
@@ -58,6 +63,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(exchange::from_numpy, module)?)?;
     module.add_function(wrap_pyfunction!(exchange::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(exchange::_rebuild_tensor, module)?)?;
+    module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
+    module.add_function(wrap_pyfunction!(random::get_rng_state, module)?)?;
+    module.add_function(wrap_pyfunction!(random::set_rng_state, module)?)?;
     module.add_class::<dtype::PyDType>()?;
     module.add_class::<dtype::PyDevice>()?;
     module.add_class::<keys::PyKey>()?;
@@ -82,6 +90,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
+    module.add_class::<autograd::PyNode>()?;
+    module.add_class::<autograd::PyHookHandle>()?;
+    module.add_function(wrap_pyfunction!(autograd::_grad, module)?)?;
+    module.add_function(wrap_pyfunction!(derivative::_register_autograd, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {

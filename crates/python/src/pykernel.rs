@@ -357,7 +357,7 @@ unsafe fn invoke_stable(
 }
 
 /// Where a function comes from: its module, qualified name, file and line.
-fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
+pub(crate) fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
     let text = |name: &str| function.getattr(name).and_then(|v| v.extract::<String>()).ok();
     let place = || -> PyResult<(String, u32)> {
         let inspect = function.py().import("inspect")?;

@@ -4,6 +4,7 @@
 //! `indexing`, exchange and pickling in `exchange`, and its text in `text`.
 
 use keyfold_core::{DType, Error, ErrorKind, Scalar};
+use keyfold_layers::autograd::edge_of;
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyTuple};
@@ -30,6 +31,10 @@ pub(crate) fn wrap(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyTenso
     // From here on it may be written in place and saved for a gradient.
     let mut tensor = tensor.into_tracked();
     tensor.set_token(OF_AN_OBJECT);
+    if tensor.requires_grad() {
+        // A leaf has its place in the graph from the start, which clones then share.
+        edge_of(&tensor).py(py)?;
+    }
     Bound::new(py, PyTensor { tensor })
 }
 
@@ -194,24 +199,6 @@ impl PyTensor {
     #[getter]
     fn requires_grad(&self) -> bool {
         self.tensor.requires_grad()
-    }
-
-    /// Sets `requires_grad`, for this tensor and not for its views, and gives the tensor back.
-    ///
-    /// Raises:
-    ///     DTypeError: the dtype is neither floating nor complex.
-    #[pyo3(signature = (requires_grad=true))]
-    fn requires_grad_<'py>(
-        slf: &Bound<'py, Self>,
-        requires_grad: bool,
-    ) -> PyResult<Bound<'py, Self>> {
-        slf.get().tensor.set_requires_grad(requires_grad).py(slf.py())?;
-        Ok(slf.clone())
-    }
-
-    /// The same memory as a tensor that doesn't require grad.
-    fn detach<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTensor>> {
-        wrap(py, self.tensor.detach())
     }
 
     /// Whether the elements lie in row-major order without gaps.

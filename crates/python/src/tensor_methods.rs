@@ -6,6 +6,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 
 use crate::aten::{self, Aten};
 use crate::tensor::{PyTensor, error};
+use crate::tensor_ops::{Operand, operand};
 
 type Any<'py> = Bound<'py, PyAny>;
 
@@ -286,6 +287,34 @@ impl PyTensor {
     /// The square root of each element.
     fn sqrt<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
         aten::SQRT.call(slf.py(), (slf,))
+    }
+
+    /// The hyperbolic tangent of each element.
+    fn tanh<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::TANH.call(slf.py(), (slf,))
+    }
+
+    /// The logistic function of each element, `1 / (1 + exp(-x))`.
+    fn sigmoid<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::SIGMOID.call(slf.py(), (slf,))
+    }
+
+    /// The sine of each element, an angle in radians.
+    fn sin<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::SIN.call(slf.py(), (slf,))
+    }
+
+    /// The cosine of each element, an angle in radians.
+    fn cos<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::COS.call(slf.py(), (slf,))
+    }
+
+    /// Each element to the power of `exponent`: of a number, or of its partner in a tensor.
+    fn pow<'py>(slf: &Bound<'py, Self>, exponent: &Any<'py>) -> PyResult<Any<'py>> {
+        match operand(exponent) {
+            Operand::Number => aten::POW.number.call(slf.py(), (slf, exponent)),
+            _ => aten::POW.tensors.call(slf.py(), (slf, exponent)),
+        }
     }
 
     /// The absolute value of each element.

@@ -125,6 +125,15 @@ fn logical<'py>(
     binary(slf, other, op)
 }
 
+/// Refuses the third argument of Python's `pow`.
+fn no_modulo(py: Python<'_>, modulo: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    if modulo.is_none() {
+        return Ok(());
+    }
+    let message = "pow() of a tensor takes no modulo".to_owned();
+    Err(error(py, ErrorKind::Binding, message))
+}
+
 #[pymethods]
 impl PyTensor {
     /// Puts keyfold's methods before those of NumPy's arrays.
@@ -203,6 +212,24 @@ impl PyTensor {
 
     fn __itruediv__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
         in_place(slf, other, &aten::DIV, "/=")
+    }
+
+    fn __pow__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+        modulo: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        no_modulo(slf.py(), modulo)?;
+        binary(slf, other, &aten::POW)
+    }
+
+    fn __rpow__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+        modulo: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        no_modulo(slf.py(), modulo)?;
+        reflected(slf, other, &aten::POW, &aten::RPOW)
     }
 
     fn __matmul__<'py>(

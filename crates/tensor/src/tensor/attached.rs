@@ -78,6 +78,17 @@ impl Tensor {
         Some((attached.downcast()?, attached.place))
     }
 
+    /// What a layer attached, or what `make` gives, attached now.
+    pub fn attached_or(&self, make: impl FnOnce() -> Attached) -> Attached {
+        let mut slot = self.attached.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.get_or_insert_with(make).clone()
+    }
+
+    /// Whether nobody else has a share in the memory.
+    pub fn owns_memory(&mut self) -> bool {
+        self.buffer.is_sole_owner()
+    }
+
     /// Attaches something, in place of what was. It counts, and is shared by clones, while the
     /// tensor carries a functionality key; views don't have it.
     pub fn attach(&self, attached: Option<Attached>) {

@@ -282,6 +282,13 @@ impl Tensor {
         self.alias
     }
 
+    /// The same tensor as one that isn't a view: for whoever knows that nobody else sees its memory.
+    #[must_use]
+    pub fn into_whole(mut self) -> Self {
+        self.alias = false;
+        self
+    }
+
     /// How often the memory was written in place, as far as keyfold knows (see
     /// [`BufferHandle::version`]).
     #[inline]

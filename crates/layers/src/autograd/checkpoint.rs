@@ -1,0 +1,154 @@
+//! Checkpointing: memory for time. What nodes would keep of a part of the program isn't kept; when
+//! a derivative asks for it, that part runs again.
+//!
+//! The second run records a graph of its own that nobody uses: only what its nodes would keep is
+//! gathered, in order, which is the order of the first run. Method: Chen et al., "Training deep nets
+//! with sublinear memory cost" (2016); per saved tensor as in PyTorch's non-reentrant checkpoint.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalContext, outside_layers};
+use keyfold_ops::random;
+use keyfold_tensor::Tensor;
+
+use super::node::Meta;
+use super::saved::SavedTensor;
+
+/// A part of the program that can run again.
+pub struct Segment {
+    /// Runs it; results are thrown away.
+    again: Box<dyn Fn() -> Result<()> + Send + Sync>,
+    /// Local keys and their data, and the random generator, as they were.
+    context: LocalContext,
+    random: random::State,
+    kept: AtomicUsize,
+    gathered: Mutex<Vec<Option<SavedTensor>>>,
+}
+
+/// What a thread does with tensors that nodes keep.
+enum Mode {
+    /// Puts them off: the first run.
+    Defer(Arc<Segment>),
+    /// Gathers them: the second run.
+    Gather(Vec<(SavedTensor, Meta)>),
+}
+
+thread_local! {
+    static MODES: RefCell<Vec<Mode>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Ends a mode, also when what ran in it failed.
+struct Leave;
+
+impl Leave {
+    fn enter(mode: Mode) -> Leave {
+        MODES.with_borrow_mut(|modes| modes.push(mode));
+        Leave
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let mode = MODES.with_borrow_mut(Vec::pop);
+        drop(mode);
+    }
+}
+
+/// Where a node finds a tensor later that it would keep now; `None`: it keeps it.
+pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
+    MODES.with_borrow_mut(|modes| match modes.last_mut()? {
+        Mode::Defer(segment) => {
+            Some((Arc::clone(segment), segment.kept.fetch_add(1, Ordering::Relaxed)))
+        }
+        Mode::Gather(items) => {
+            items.push((SavedTensor::new(tensor), Meta::of(tensor)));
+            None
+        }
+    })
+}
+
+/// Runs `first` and gives its result; the nodes that it records keep no tensors. `again` must make
+/// the same calls once more.
+///
+/// # Errors
+/// Those of `first`.
+pub fn checkpoint<R>(
+    first: impl FnOnce() -> Result<R>,
+    again: impl Fn() -> Result<()> + Send + Sync + 'static,
+) -> Result<R> {
+    let segment = Arc::new(Segment {
+        again: Box::new(again),
+        context: LocalContext::current(),
+        random: random::state(),
+        kept: AtomicUsize::new(0),
+        gathered: Mutex::default(),
+    });
+    let _mode = Leave::enter(Mode::Defer(segment));
+    first()
+}
+
+impl Segment {
+    /// A tensor that the part keeps, by its number.
+    ///
+    /// # Errors
+    /// Those of the second run, and [`ErrorKind::Gradient`] when it isn't the first run's equal.
+    pub(super) fn tensor(&self, index: usize) -> Result<Tensor> {
+        let take = || {
+            let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+            gathered.get_mut(index).and_then(Option::take)
+        };
+        if let Some(saved) = take() {
+            return saved.unpack("checkpoint", "a tensor of the part that was run again", None);
+        }
+        self.run_again()?;
+        match take() {
+            Some(saved) => {
+                saved.unpack("checkpoint", "a tensor of the part that was run again", None)
+            }
+            None => Err(self.differs(0)),
+        }
+    }
+
+    fn run_again(&self) -> Result<()> {
+        let now = random::state();
+        random::set_state(self.random);
+        // As the first run was: with its guards, and recording.
+        let autograd = DispatchKeySet::from([DispatchKey::Autograd]);
+        let _mode = Leave::enter(Mode::Gather(Vec::new()));
+        let result = self.context.replace(|| outside_layers(autograd, || (self.again)()));
+        let items = MODES.with_borrow_mut(|modes| match modes.last_mut() {
+            Some(Mode::Gather(items)) => std::mem::take(items),
+            _ => Vec::new(),
+        });
+        random::set_state(now);
+        result.map_err(|error| error.at("the second run of a checkpoint"))?;
+        if items.len() != self.kept.load(Ordering::Relaxed) {
+            return Err(self.differs(items.len()));
+        }
+        let items = items.into_iter().map(|(saved, _)| Some(saved)).collect();
+        *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = items;
+        Ok(())
+    }
+
+    #[cold]
+    fn differs(&self, count: usize) -> Error {
+        Error::new(
+            ErrorKind::Gradient,
+            format!(
+                "a checkpoint's second run kept {count} tensors and its first {}: the function must \
+                 make the same calls each time it is given the same arguments",
+                self.kept.load(Ordering::Relaxed)
+            ),
+        )
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} tensors)", self.kept.load(Ordering::Relaxed))
+    }
+}

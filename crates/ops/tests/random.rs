@@ -1,0 +1,162 @@
+//! Random numbers: the process's stream, and the operators that draw from it.
+
+mod support;
+
+use keyfold_core::{DType, Device, ErrorKind};
+use keyfold_ops::random::{State, seed, set_state, state};
+use keyfold_tensor::{Tensor, ValueRef};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use support::*;
+
+/// Tests that count on where the stream is take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn draw(name: &str, count: i64, dtype: DType) -> Tensor {
+    call(name, &[ValueRef::Ints(&[count]), ValueRef::DType(dtype)]).unwrap()
+}
+
+fn dropout(x: &Tensor, p: f64, train: bool) -> keyfold_core::Result<Tensor> {
+    call("dropout", &[ValueRef::Tensor(x), ValueRef::Float(p), ValueRef::Bool(train)])
+}
+
+const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
+
+#[test]
+fn the_same_seed_or_state_gives_the_same_numbers() {
+    let _turn = alone();
+    for dtype in FLOATS {
+        for name in ["rand", "randn"] {
+            seed(42);
+            let first = values(&draw(name, 7, dtype));
+            let kept = state();
+            let blocks = if dtype == DType::F64 { 4 } else { 2 };
+            assert_eq!(kept, State { seed: 42, offset: blocks }, "{name} {dtype}");
+            let second = values(&draw(name, 7, dtype));
+            assert_ne!(first, second);
+            set_state(kept);
+            assert_eq!(values(&draw(name, 7, dtype)), second);
+            seed(42);
+            assert_eq!(values(&draw(name, 7, dtype)), first);
+            seed(43);
+            assert_ne!(values(&draw(name, 7, dtype)), first);
+        }
+    }
+}
+
+#[test]
+fn the_first_numbers_are_those_of_philox() {
+    let _turn = alone();
+    seed(0);
+    // Random123's answer for key and counter 0.
+    let words = [0x6627_e8d5_u32, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8].map(f64::from);
+    let high = |word: f64, bits: i32| (word / 2.0_f64.powi(32 - bits)).floor() / 2.0_f64.powi(bits);
+    for (dtype, bits) in [(DType::F32, 24), (DType::F16, 11), (DType::BF16, 8)] {
+        seed(0);
+        assert_eq!(values(&draw("rand", 4, dtype)), words.map(|w| high(w, bits)), "{dtype}");
+    }
+    seed(0);
+    let wide = values(&draw("rand", 2, DType::F64));
+    assert!((wide[0] - words[1] / 2.0_f64.powi(32)).abs() < 2.0_f64.powi(-31));
+    assert!((wide[1] - words[3] / 2.0_f64.powi(32)).abs() < 2.0_f64.powi(-31));
+}
+
+#[test]
+fn moments_are_those_of_the_distributions() {
+    let _turn = alone();
+    let count = 100_000;
+    for dtype in FLOATS {
+        // Halves have few values: their means are off by up to half a step of the dtype.
+        let coarse = match dtype {
+            DType::BF16 => 1.0 / 256.0,
+            DType::F16 => 1.0 / 2048.0,
+            _ => 0.0,
+        };
+        seed(1);
+        let uniform = values(&draw("rand", count, dtype));
+        assert!(uniform.iter().all(|x| (0.0..1.0).contains(x)));
+        let moment = |items: &[f64], k: i32| {
+            items.iter().map(|x| x.powi(k)).sum::<f64>() / items.len() as f64
+        };
+        // Each within 5 standard deviations of its mean.
+        let near = |got: f64, wanted: f64, variance: f64, extra: f64| {
+            assert!(
+                (got - wanted).abs() < 5.0 * (variance / count as f64).sqrt() + extra,
+                "{got} is not {wanted} for {dtype}"
+            );
+        };
+        near(moment(&uniform, 1), 0.5, 1.0 / 12.0, coarse);
+        near(moment(&uniform, 2), 1.0 / 3.0, 4.0 / 45.0, coarse);
+        let normal = values(&draw("randn", count, dtype));
+        for (k, wanted, variance) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)]
+        {
+            near(moment(&normal, k), wanted, variance, coarse);
+        }
+        assert!(normal.iter().any(|x| *x > 3.5) && normal.iter().any(|x| *x < -3.5));
+        let neighbours = normal.windows(2).map(|w| w[0] * w[1]).sum::<f64>() / count as f64;
+        near(neighbours, 0.0, 1.0, coarse);
+    }
+}
+
+#[test]
+fn dropout_keeps_the_expectation() {
+    let _turn = alone();
+    seed(3);
+    for dtype in FLOATS {
+        let x = Tensor::full(&[100, 200], 3.0.into(), dtype, Device::CPU).unwrap();
+        let result = dropout(&x, 0.25, true).unwrap();
+        assert_eq!((result.dtype(), result.shape()), (dtype, x.shape()));
+        let kept = values(&result).into_iter().filter(|v| *v != 0.0).collect::<Vec<_>>();
+        assert!(kept.iter().all(|v| (v - 4.0).abs() < 0.02), "{dtype}");
+        assert!((kept.len() as f64 - 15_000.0).abs() < 5.0 * (20_000.0 * 0.1875_f64).sqrt());
+    }
+}
+
+#[test]
+fn dropout_at_its_ends() {
+    let _turn = alone();
+    let x = floats(&[1.0, f64::INFINITY, f64::NAN]);
+    let before = state();
+    for same in [dropout(&x, 0.5, false), dropout(&x, 0.0, true)] {
+        let same = same.unwrap();
+        assert!(same.touches(&x) && same.shape() == x.shape());
+    }
+    assert_eq!(values(&dropout(&x, 1.0, true).unwrap()), [0.0; 3]);
+    assert_eq!(state(), before, "nothing was drawn");
+    for p in [-0.1, 1.5, f64::NAN] {
+        fails(dropout(&x, p, true), ErrorKind::Value, &["aten::dropout", "'p'", &p.to_string()]);
+        assert!(dropout(&x, p, false).is_err());
+    }
+    fails(dropout(&ints(&[1]), 0.5, true), ErrorKind::DType, &["aten::dropout", "int64"]);
+    let meta = dropout(&to_meta(&x), 0.5, true).unwrap();
+    assert_eq!((meta.device(), meta.shape()), (Device::META, x.shape()));
+    assert_eq!(state(), before, "meta draws nothing");
+}
+
+#[test]
+fn only_floats_can_be_drawn() {
+    for dtype in DType::ALL.into_iter().filter(|d| !d.is_floating()) {
+        for name in ["rand", "randn"] {
+            let result = call(name, &[ValueRef::Ints(&[2]), ValueRef::DType(dtype)]);
+            let parts = [&format!("aten::{name}"), "'dtype'", dtype.name(), "float32"];
+            fails(result, ErrorKind::DType, &parts);
+        }
+    }
+}
+
+#[test]
+fn threads_get_numbers_of_their_own() {
+    let _turn = alone();
+    seed(9);
+    let draws: Vec<Vec<f64>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| values(&draw("rand", 1000, DType::F64)))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let mut all: Vec<u64> = draws.concat().into_iter().map(f64::to_bits).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!((all.len(), state().offset), (4000, 2000));
+}

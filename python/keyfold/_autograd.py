@@ -1,0 +1,344 @@
+"""Derivatives: `grad`, `no_grad`, `checkpoint`, `register_autograd`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from keyfold import _core
+from keyfold._default import dispatcher as _default
+
+__all__ = [
+    "checkpoint",
+    "grad",
+    "no_grad",
+    "register_autograd",
+    "value_and_grad",
+]
+
+# How many `grad(f)` are running, one inside the other: inner ones must be differentiable.
+_depth: ContextVar[int] = ContextVar("keyfold_grad_depth", default=0)
+
+
+class no_grad(ContextDecorator):  # noqa: N801 - the field's name for it
+    """Record nothing inside the `with` block, or inside the function that this decorates."""
+
+    def __init__(self) -> None:
+        self._guards: list[Any] = []
+
+    def __enter__(self) -> None:
+        guard = _core.exclude_keys("Autograd")
+        guard.__enter__()
+        self._guards.append(guard)
+
+    def __exit__(self, *exception: object) -> None:
+        self._guards.pop().__exit__(*exception)
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(func)
+        def without(*args: Any, **kwargs: Any) -> Any:
+            with type(self)():
+                return func(*args, **kwargs)
+
+        return without
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def grad(
+    outputs: Any,
+    inputs: Any = None,
+    grad_outputs: Any = None,
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    retain_graph: bool | None = None,
+    create_graph: bool | None = None,
+    allow_unused: bool = False,
+) -> Any:
+    """Give gradients: of tensors, or of a function.
+
+    With tensors, `grad(outputs, inputs)` gives the gradients of the sum of the outputs with respect
+    to the inputs, and leaves every tensor's own `grad` alone. With a function, `grad(f)` gives the
+    function that computes f's gradient with respect to its argument number `argnums`; f returns a
+    single number. Inside `vmap`, each example has its own gradient.
+
+    Args:
+        outputs: a tensor or several, or a function.
+        inputs: the tensors to differentiate with respect to.
+        grad_outputs: gradients of the outputs to begin with; 1 for single numbers by default.
+        argnums: of a function: the number of the argument, or several. Arguments may be tensors,
+            arrays, numbers, and tuples, lists and dicts of them.
+        has_aux: of a function: it returns a pair, of which the second is passed through.
+        retain_graph: keep what the graph saved, to go through it again; as `create_graph` by
+            default.
+        create_graph: record the derivatives, too. By default for a function inside another `grad`,
+            or whose argument requires grad.
+        allow_unused: give None for inputs that no output depends on, instead of an error.
+
+    Returns:
+        A gradient per input, in a tuple if several were given; or a function. Arrays have gradients
+        that are arrays.
+
+    Raises:
+        GradientError: an input or output that doesn't require grad; an output that isn't a single
+            number and has no `grad_outputs`; no derivative; see `Tensor.backward`.
+    """
+    if callable(outputs) and not isinstance(outputs, _core.Tensor):
+        if inputs is not None or grad_outputs is not None:
+            raise TypeError("grad(f) takes a function alone; its arguments go to what it returns")
+        both = value_and_grad(outputs, argnums=argnums, has_aux=has_aux, create_graph=create_graph)
+
+        @functools.wraps(outputs)
+        def gradient(*args: Any, **kwargs: Any) -> Any:
+            value, result = both(*args, **kwargs)
+            return (result, value[1]) if has_aux else result
+
+        return gradient
+    if inputs is None:
+        raise TypeError("grad(outputs, inputs) needs the tensors to differentiate with respect to")
+    create = bool(create_graph)
+    found = _core._grad(
+        _as_list(outputs),
+        _as_list(inputs),
+        [] if grad_outputs is None else _as_list(grad_outputs),
+        create if retain_graph is None else retain_graph,
+        create,
+        allow_unused,
+    )
+    return tuple(found) if isinstance(inputs, (tuple, list)) else found[0]
+
+
+def value_and_grad(
+    f: Callable[..., Any],
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    create_graph: bool | None = None,
+) -> Callable[..., Any]:
+    """Give the function that computes f's value and its gradient together.
+
+    Args:
+        f: a function that returns a single number (a tensor with one element).
+        argnums: the number of the argument to differentiate with respect to, or several.
+        has_aux: whether f returns a pair, of which the second is passed through.
+        create_graph: as for `grad`.
+
+    Returns:
+        A function that returns `(value, gradient)`, or `((value, aux), gradient)`.
+
+    Raises:
+        GradientError: f returns something else than a single number, or there is no gradient.
+    """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(f)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        variables: list[Any] = []
+        sources: list[Any] = []
+        for number in numbers:
+            if not -len(args) <= number < len(args):
+                raise TypeError(
+                    f"argnums={number}, but {_name(f)}() was called with {len(args)} positional "
+                    "arguments"
+                )
+            given[number] = _variables(given[number], variables, sources)
+        depth = _depth.get()
+        create = create_graph
+        if create is None:
+            create = depth > 0 or any(
+                isinstance(source, _core.Tensor) and source.requires_grad for source in sources
+            )
+        token = _depth.set(depth + 1)
+        try:
+            result = f(*given, **kwargs)
+        finally:
+            _depth.reset(token)
+        value, aux = result if has_aux else (result, None)
+        if not isinstance(value, _core.Tensor) or value.size != 1:
+            shown = f"a tensor of shape {value.shape}" if isinstance(value, _core.Tensor) else value
+            raise _core_error(
+                f"{_name(f)}() must return a single number (a tensor with one element) to have a "
+                f"gradient, not {shown!r}"
+            )
+        if value.requires_grad:
+            found = iter(_core._grad([value], variables, [], create, create, True))
+        else:
+            found = iter([None] * len(variables))
+        gradients = []
+        sources_left = iter(sources)
+        for number in numbers:
+            gradients.append(_collect(args[number], found, sources_left))
+        if not create:
+            value = value.detach()
+        arrays = all(not isinstance(source, _core.Tensor) for source in sources)
+        if arrays and not create:
+            value = _as_array(value)
+        whole = (value, aux) if has_aux else value
+        return whole, gradients[0] if isinstance(argnums, int) else tuple(gradients)
+
+    return both
+
+
+def _name(f: Callable[..., Any]) -> str:
+    return getattr(f, "__qualname__", repr(f))
+
+
+def _core_error(message: str) -> Exception:
+    from keyfold._errors import GradientError
+
+    return GradientError(message)
+
+
+def _as_array(value: _core.Tensor) -> Any:
+    """The array of a tensor, unless it stands for an example of a batch."""
+    if "Vmap" in value.keys:
+        return value
+    return value.numpy()
+
+
+def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
+    """Put a variable of its own in the place of every tensor, array and number."""
+    if isinstance(tree, (tuple, list)):
+        items = [_variables(item, variables, sources) for item in tree]
+        if hasattr(tree, "_fields"):
+            return type(tree)(*items)
+        return type(tree)(items)
+    if isinstance(tree, dict):
+        return {key: _variables(item, variables, sources) for key, item in tree.items()}
+    source = tree
+    if not isinstance(source, _core.Tensor):
+        source = _core.from_numpy(np.asarray(source)) if _is_array(tree) else _number(tree)
+    variable = _core._grad_variable(source)
+    variables.append(variable)
+    sources.append(tree)
+    return variable
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic))
+
+
+def _number(value: Any) -> _core.Tensor:
+    from keyfold._creation import asarray
+
+    return asarray(value)
+
+
+def _collect(tree: Any, found: Any, sources: Any) -> Any:
+    """Gradients in the form of what they are gradients of; zeros where nothing depends on it."""
+    if isinstance(tree, (tuple, list)):
+        items = [_collect(item, found, sources) for item in tree]
+        if hasattr(tree, "_fields"):
+            return type(tree)(*items)
+        return type(tree)(items)
+    if isinstance(tree, dict):
+        return {key: _collect(item, found, sources) for key, item in tree.items()}
+    gradient, source = next(found), next(sources)
+    if gradient is None:
+        from keyfold._functions import zeros_like
+
+        like = source if isinstance(source, _core.Tensor) else _number(source)
+        gradient = zeros_like(like)
+    if isinstance(source, _core.Tensor) or gradient.requires_grad:
+        return gradient
+    return _as_array(gradient)
+
+
+def checkpoint(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function without keeping what its derivatives need; backward calls it again.
+
+    Memory for time: for a part of a network, its inputs and outputs alone are kept. The second call
+    has the guards that are open now and the random numbers of the first (dropout drops the same).
+
+    Args:
+        function: it must make the same operator calls each time it gets the same arguments.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        GradientError: in backward, if the second call didn't do what the first did.
+
+    Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
+    """
+    return _core._checkpoint(function, args, kwargs)
+
+
+class Context:
+    """What a derivative's `setup_context` and `backward` share about one call.
+
+    Attributes:
+        saved_tensors: in backward: the tensors that `save_for_backward` was given.
+        needs_input_grad: for each argument of the operator, whether its gradient is needed.
+    """
+
+    saved_tensors: tuple[Any, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def __init__(self, needs_input_grad: Sequence[bool]) -> None:
+        self.needs_input_grad = tuple(needs_input_grad)
+        self.saved_tensors = ()
+        self._to_save: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keep tensors: arguments, results, others, None.
+
+        What is changed in place before backward is an error there, not a wrong gradient.
+        """
+        self._to_save = tensors
+
+
+def register_autograd(
+    op: Any,
+    backward: Callable[..., Any] | None = None,
+    /,
+    *,
+    setup_context: Callable[..., Any] | None = None,
+    override: str = "error",
+    dispatcher: _core.Dispatcher | None = None,
+) -> Any:
+    """Register the derivative of an operator.
+
+    Args:
+        op: the operator or its name.
+        backward: `backward(ctx, *grads)`: from the gradients of the results (zeros for a result
+            that nothing depends on) to one per argument of the operator: a tensor of the argument's
+            form, a list of them for a `Tensor[]`, or None. Written with operators, it has
+            derivatives itself. Without it, this is a decorator.
+        setup_context: `setup_context(ctx, inputs, output)`, called with each recorded call; it
+            keeps tensors with `ctx.save_for_backward(...)` and anything else as attributes of
+            `ctx`.
+        override: as for `impl`.
+        dispatcher: where; the process's own by default.
+
+    Returns:
+        A handle, whose `remove()` takes it back; the function, where this is a decorator.
+
+    Raises:
+        UnknownOperator: there is no such operator.
+        RegistrationError: it has a kernel at Autograd already.
+    """
+    target = _default if dispatcher is None else dispatcher
+
+    def register(function: Callable[..., Any]) -> Any:
+        return _core._register_autograd(target, op, function, setup_context, Context, override)
+
+    if backward is not None:
+        return register(backward)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        register(function)
+        return function
+
+    return decorate
