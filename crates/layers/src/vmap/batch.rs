@@ -1,0 +1,228 @@
+//! A call whose arguments are examples of a batch: which level is taken off, how large the batch is,
+//! and how the operator is called on what is below.
+
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{CallContext, DispatchKey, DispatchKeySet, LocalKeys, Operator, Value as _};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use smallvec::SmallVec;
+
+use super::batched::{Batched, batch_of, batch_of_value, wrap};
+use super::enter::{move_dim, repeat};
+use crate::aten;
+
+/// A call to serve, and the batch that it is over: the highest level among its arguments.
+pub(crate) struct Batch<'c, 'a> {
+    pub(crate) context: &'c CallContext<'c, Value>,
+    pub(crate) args: &'c [ValueRef<'a>],
+    pub(crate) level: usize,
+    pub(crate) size: usize,
+    /// Keys of the call that no argument brought: modes.
+    modes: DispatchKeySet,
+    /// Keys that an argument brought, and that were taken from the call on its way here.
+    taken: DispatchKeySet,
+}
+
+/// An argument as a rule sees it: a tensor, and the dimension of it that counts examples.
+#[derive(Clone)]
+pub(crate) struct Operand {
+    pub(crate) tensor: Tensor,
+    pub(crate) dim: Option<usize>,
+}
+
+impl Operand {
+    /// The operand that stands where the argument does.
+    fn of(tensor: &Tensor, level: usize) -> Operand {
+        match batch_of(tensor) {
+            Some(batched) if batched.level == level => {
+                Operand { tensor: batched.physical.clone(), dim: Some(batched.dim) }
+            }
+            _ => Operand { tensor: tensor.clone(), dim: None },
+        }
+    }
+
+    /// How many dimensions an example has.
+    pub(crate) fn rank(&self) -> usize {
+        self.tensor.ndim() - usize::from(self.dim.is_some())
+    }
+
+    /// The size of an example's dimension.
+    pub(crate) fn size_at(&self, dim: usize) -> usize {
+        let shift = self.dim.is_some_and(|batch| dim >= batch);
+        self.tensor.shape()[dim + usize::from(shift)]
+    }
+
+    /// The same with the batch in front, if it has one.
+    pub(crate) fn in_front(self) -> Result<Operand> {
+        match self.dim {
+            None | Some(0) => Ok(self),
+            Some(dim) => Ok(Operand { tensor: move_dim(&self.tensor, dim, 0)?, dim: Some(0) }),
+        }
+    }
+
+    /// The tensor with the batch in front: repeated if it has none.
+    pub(crate) fn batched(self, size: usize) -> Result<Tensor> {
+        match self.dim {
+            None => repeat(&self.tensor, size),
+            Some(_) => Ok(self.in_front()?.tensor),
+        }
+    }
+
+    /// The same with the batch in front and dimensions of size 1 put before an example's own, so
+    /// that it has `rank`. Without a batch broadcasting does that.
+    pub(crate) fn padded(self, rank: usize) -> Result<Operand> {
+        let operand = self.in_front()?;
+        let missing = rank.saturating_sub(operand.rank());
+        if operand.dim.is_none() || missing == 0 {
+            return Ok(operand);
+        }
+        let shape = operand.tensor.shape();
+        let mut sizes = vec![1; rank + 1];
+        sizes[0] = shape[0] as i64;
+        for (size, own) in sizes[1 + missing..].iter_mut().zip(&shape[1..]) {
+            *size = *own as i64;
+        }
+        Ok(Operand { tensor: aten::reshape(&operand.tensor, &sizes)?, dim: Some(0) })
+    }
+}
+
+/// Every tensor of the arguments, with the place of its argument; those in lists too.
+fn each_tensor<'a>(
+    args: &[ValueRef<'a>],
+    mut visit: impl FnMut(usize, Option<usize>, ValueRef<'a>),
+) {
+    for (place, arg) in args.iter().enumerate() {
+        match arg {
+            ValueRef::Tensor(_) | ValueRef::Foreign(_) => visit(place, None, *arg),
+            ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) => {
+                arg.items().enumerate().for_each(|(i, item)| visit(place, Some(i), item));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl<'c, 'a> Batch<'c, 'a> {
+    /// The batch of a call; `None` when no argument has one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when batches of one level differ in size, [`ErrorKind::Value`] when an
+    /// example outlived its `vmap`, and when examples would all write to one argument.
+    pub(crate) fn of(
+        context: &'c CallContext<'c, Value>,
+        args: &'c [ValueRef<'a>],
+    ) -> Result<Option<Self>> {
+        let mut found: SmallVec<[(usize, Option<usize>, Arc<Batched>); 4]> = SmallVec::new();
+        each_tensor(args, |place, item, value| {
+            found.extend(batch_of_value(value).map(|batched| (place, item, batched)));
+        });
+        let Some(level) = found.iter().map(|(_, _, batched)| batched.level).max() else {
+            return Ok(None);
+        };
+        found.retain(|(_, _, batched)| batched.level == level);
+        let name = |place: usize, item: Option<usize>| {
+            let name = &context.operator().schema().arguments[place].name;
+            item.map_or_else(|| format!("'{name}'"), |i| format!("'{name}[{i}]'"))
+        };
+        let size = found[0].2.size();
+        for (place, item, batched) in &found {
+            batched.check_open().map_err(|error| {
+                error.at(&format!("argument {}", name(*place, *item))).at(context.operator().name())
+            })?;
+            if batched.size() != size {
+                return Err(Error::new(
+                    ErrorKind::Shape,
+                    format!(
+                        "{}: argument {} is of a batch of {size} examples, argument {} of one of \
+                         {}; a vmap has one size",
+                        context.operator().name(),
+                        name(found[0].0, found[0].1),
+                        name(*place, *item),
+                        batched.size()
+                    ),
+                ));
+            }
+        }
+        for (place, argument) in context.operator().schema().arguments.iter().enumerate() {
+            let written = argument.alias.as_ref().is_some_and(|alias| alias.write);
+            let absent = matches!(args.get(place), None | Some(ValueRef::None));
+            if written && !absent && !found.iter().any(|(at, _, _)| *at == place) {
+                return Err(Error::new(
+                    ErrorKind::Value,
+                    format!(
+                        "{}: writes to argument '{}', which is one tensor for all {size} examples \
+                         of the batch, and argument {} differs from example to example: each would \
+                         write over the others'; map over '{}' too, or use an operator that \
+                         returns a new tensor",
+                        context.operator().name(),
+                        argument.name,
+                        name(found[0].0, found[0].1),
+                        argument.name
+                    ),
+                ));
+            }
+        }
+        let brought = tags(args);
+        let keyset = context.keyset();
+        let modes = keyset - brought - DispatchKey::Vmap.into();
+        Ok(Some(Batch { context, args, level, size, modes, taken: brought - keyset }))
+    }
+
+    /// The operator.
+    pub(crate) fn operator(&self) -> &Operator<Value> {
+        self.context.operator()
+    }
+
+    /// The set of a call with other arguments: the modes of this one, and what they bring, less
+    /// what layers above took from this one.
+    fn keys(&self, args: &[ValueRef<'_>]) -> DispatchKeySet {
+        (self.modes | (tags(args) - self.taken)) - LocalKeys::current().excluded()
+    }
+
+    /// Calls the operator with arguments of its next lower level.
+    pub(crate) fn call(&self, args: &[ValueRef<'_>]) -> Result<Value> {
+        self.context.redispatch(self.keys(args), args)
+    }
+
+    /// Calls another operator so, whose trailing arguments may be left out.
+    pub(crate) fn call_other(
+        &self,
+        operator: &Operator<Value>,
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        operator.redispatch(self.keys(args), args)
+    }
+
+    /// Whether the operator writes to an argument.
+    pub(crate) fn writes(&self) -> bool {
+        let arguments = &self.operator().schema().arguments;
+        arguments.iter().any(|argument| argument.alias.as_ref().is_some_and(|alias| alias.write))
+    }
+
+    /// A tensor argument.
+    pub(crate) fn operand(&self, place: usize) -> Result<Operand> {
+        Ok(Operand::of(self.args[place].tensor()?, self.level))
+    }
+
+    /// The tensors of a list; `None` for those that are absent.
+    pub(crate) fn operands(&self, place: usize) -> Result<Vec<Option<Operand>>> {
+        let items = self.args[place].items();
+        items
+            .map(|item| match item {
+                ValueRef::None => Ok(None),
+                item => Ok(Some(Operand::of(item.tensor()?, self.level))),
+            })
+            .collect()
+    }
+
+    /// One example in place of a result, which counts examples along that dimension.
+    pub(crate) fn wrap(&self, result: Value, dim: usize) -> Result<Value> {
+        wrap(result.into_tensor()?, dim, self.level).map(Value::Tensor)
+    }
+}
+
+/// The keys that arguments bring.
+fn tags(args: &[ValueRef<'_>]) -> DispatchKeySet {
+    args.iter().fold(DispatchKeySet::EMPTY, |keys, arg| keys | Value::tag(*arg).keys())
+}

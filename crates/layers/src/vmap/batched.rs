@@ -1,0 +1,109 @@
+//! The example that stands for each of a batch, and the batch that it stands for.
+
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet};
+use keyfold_tensor::{Attached, Tensor, ValueRef};
+
+use super::frame::{self, Frame};
+
+/// What a stand-in knows: the tensor that holds all examples, and along which dimension.
+#[derive(Debug)]
+pub struct Batched {
+    /// Which `vmap` it belongs to, from 1 for the outermost.
+    pub level: usize,
+    /// The dimension of `physical` that counts examples.
+    pub dim: usize,
+    /// All examples; perhaps itself an example of a batch of a lower level.
+    pub physical: Tensor,
+    frame: Option<Arc<Frame>>,
+}
+
+impl Batched {
+    /// How many examples there are.
+    pub fn size(&self) -> usize {
+        self.physical.shape()[self.dim]
+    }
+
+    /// An error if the `vmap` has returned.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match &self.frame {
+            Some(frame) if frame.has_ended() => Err(Error::new(
+                ErrorKind::Value,
+                format!(
+                    "the tensor is one example of a batch of {} whose vmap (level {}) has ended; \
+                     return it from the function that vmap maps, and use what vmap returns",
+                    self.size(),
+                    self.level
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+const OWN: DispatchKeySet =
+    DispatchKeySet::EMPTY.insert(DispatchKey::Vmap).insert(DispatchKey::Autograd);
+
+/// A stand-in for one example of `physical`, whose dimension `dim` counts examples. It has the
+/// example's shape, the key Vmap, and the functionality keys of `physical`.
+///
+/// # Errors
+/// [`ErrorKind::Index`] when `physical` has no such dimension.
+pub fn wrap(physical: Tensor, dim: usize, level: usize) -> Result<Tensor> {
+    let mut shape = physical.shape().clone();
+    if dim >= shape.len() {
+        return Err(Error::new(
+            ErrorKind::Index,
+            format!("there is no dimension {dim} to map over in a tensor of shape {shape:?}"),
+        ));
+    }
+    shape.remove(dim);
+    let (dtype, device, keys) = (physical.dtype(), physical.device(), physical.keys());
+    let requires_grad = physical.requires_grad();
+    // Kept beyond the call: it is no view of the caller's object any more.
+    let physical = physical.with_token(0);
+    let frame = frame::at(level);
+    let object = Arc::new(Batched { level, dim, physical, frame });
+    let attached = Attached { object, place: level as u32 };
+    let stand_in = Tensor::stand_in(shape, dtype, device, DispatchKey::Vmap, attached)?;
+    for key in keys - DispatchKeySet::BACKENDS - OWN {
+        stand_in.insert_key(key)?;
+    }
+    if requires_grad {
+        stand_in.set_requires_grad(true)?;
+    }
+    Ok(stand_in)
+}
+
+/// The batch that a tensor stands for, if it stands for one.
+#[inline]
+pub fn batch_of(tensor: &Tensor) -> Option<Arc<Batched>> {
+    if !tensor.keys().contains(DispatchKey::Vmap) {
+        return None;
+    }
+    Some(tensor.attached_as::<Batched>()?.0)
+}
+
+/// As [`batch_of`], for an argument.
+#[inline]
+pub(crate) fn batch_of_value(value: ValueRef<'_>) -> Option<Arc<Batched>> {
+    match value {
+        ValueRef::Tensor(tensor) => batch_of(tensor),
+        ValueRef::Foreign(object) if object.is_tensor() => {
+            if !object.tag().keys().contains(DispatchKey::Vmap) {
+                return None;
+            }
+            batch_of(object.tensor().ok()?)
+        }
+        _ => None,
+    }
+}
+
+/// What a stand-in stands for: the tensor with all examples, its level, and the dimension that
+/// counts examples.
+pub fn physical(tensor: &Tensor) -> Option<(Tensor, usize, usize)> {
+    let batched = batch_of(tensor)?;
+    Some((batched.physical.clone(), batched.level, batched.dim))
+}

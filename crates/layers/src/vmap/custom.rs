@@ -1,0 +1,238 @@
+//! Batching rules of users: a function of the physical arguments, and of where their batches are.
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{
+    DispatchKey, Dispatcher, Handle, HostLock, Kernel, Override, Value as _, outside_layers,
+};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::batch::{Batch, Operand};
+use super::batched::{batch_of_value, wrap};
+
+/// What a batching rule is told of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchInfo {
+    /// How many examples there are.
+    pub size: usize,
+    /// Which of the nested `vmap`s it belongs to, from 1 for the outermost.
+    pub level: usize,
+}
+
+/// Which dimension of an argument or a result counts examples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchDim {
+    /// None: the same for all examples, or no tensor.
+    None,
+    /// That one.
+    At(usize),
+    /// Of each item of a list, or of each of several results.
+    Each(Vec<BatchDim>),
+}
+
+impl From<Option<usize>> for BatchDim {
+    fn from(dim: Option<usize>) -> Self {
+        dim.map_or(BatchDim::None, BatchDim::At)
+    }
+}
+
+/// The arguments of a call below one level of `vmap`, and where their batches are.
+pub struct Unwrapped<'a> {
+    /// The batch.
+    pub info: BatchInfo,
+    /// Per argument: where its batch is.
+    pub dims: Vec<BatchDim>,
+    args: Vec<Physical<'a>>,
+}
+
+enum Physical<'a> {
+    Same(ValueRef<'a>),
+    Tensor(Tensor),
+    List(Vec<Value>),
+}
+
+impl<'a> Unwrapped<'a> {
+    fn of(batch: &Batch<'_, 'a>) -> Result<Self> {
+        let (mut dims, mut args) = (Vec::new(), Vec::new());
+        for arg in batch.args {
+            let (dim, physical) = unwrap(*arg, batch.level)?;
+            dims.push(dim);
+            args.push(physical);
+        }
+        let info = BatchInfo { size: batch.size, level: batch.level };
+        Ok(Unwrapped { info, dims, args })
+    }
+
+    /// The physical arguments. What has no batch is what the caller gave.
+    pub fn args(&self) -> Vec<ValueRef<'_>> {
+        self.args
+            .iter()
+            .map(|arg| match arg {
+                Physical::Same(value) => *value,
+                Physical::Tensor(tensor) => tensor.into(),
+                Physical::List(items) => ValueRef::List(items),
+            })
+            .collect()
+    }
+}
+
+fn unwrap(value: ValueRef<'_>, level: usize) -> Result<(BatchDim, Physical<'_>)> {
+    if let ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) = value {
+        let mut dims = Vec::new();
+        let mut items = Vec::new();
+        for item in value.items() {
+            let (dim, physical) = unwrap(item, level)?;
+            dims.push(dim);
+            items.push(match physical {
+                Physical::Same(value) => Value::from_ref(value)?,
+                Physical::Tensor(tensor) => Value::Tensor(tensor),
+                Physical::List(items) => Value::List(items),
+            });
+        }
+        if dims.iter().all(|dim| *dim == BatchDim::None) {
+            return Ok((BatchDim::None, Physical::Same(value)));
+        }
+        return Ok((BatchDim::Each(dims), Physical::List(items)));
+    }
+    Ok(match batch_of_value(value) {
+        Some(batched) if batched.level == level => {
+            let Operand { tensor, .. } =
+                Operand { tensor: batched.physical.clone(), dim: Some(batched.dim) };
+            (BatchDim::At(batched.dim), Physical::Tensor(tensor))
+        }
+        _ => (BatchDim::None, Physical::Same(value)),
+    })
+}
+
+/// The error for a rule's dimensions that don't fit its result.
+#[cold]
+fn wrong_dims(operator: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Return, format!("{operator}: the rule for vmap returned {what}"))
+}
+
+/// One example in place of each tensor of a rule's result.
+///
+/// # Errors
+/// [`ErrorKind::Return`] when the dimensions don't fit: another structure, no such dimension, or
+/// one whose size isn't the batch's.
+pub fn wrap_result(
+    operator: &str,
+    info: BatchInfo,
+    result: Value,
+    dims: &BatchDim,
+) -> Result<Value> {
+    let items = match result {
+        Value::Tuple(items) | Value::List(items) if matches!(dims, BatchDim::Each(dims) if dims.len() != items.len()) =>
+        {
+            let dims = if let BatchDim::Each(dims) = dims { dims.len() } else { 0 };
+            let what = format!("{} results and {dims} batch dimensions", items.len());
+            return Err(wrong_dims(operator, &what));
+        }
+        Value::Tuple(items) => Value::Tuple(each(operator, info, items, dims)?),
+        Value::List(items) => Value::List(each(operator, info, items, dims)?),
+        other => return wrap_one(operator, info, other, dims),
+    };
+    Ok(items)
+}
+
+fn each(operator: &str, info: BatchInfo, items: Vec<Value>, dims: &BatchDim) -> Result<Vec<Value>> {
+    let items = items.into_iter().enumerate();
+    items
+        .map(|(i, item)| {
+            let dim = if let BatchDim::Each(dims) = dims { &dims[i] } else { dims };
+            wrap_result(operator, info, item, dim)
+        })
+        .collect()
+}
+
+fn wrap_one(operator: &str, info: BatchInfo, result: Value, dims: &BatchDim) -> Result<Value> {
+    let dim = match dims {
+        BatchDim::None => return Ok(result),
+        BatchDim::At(dim) => *dim,
+        BatchDim::Each(dims) => {
+            return Err(wrong_dims(
+                operator,
+                &format!("one result and {} batch dimensions", dims.len()),
+            ));
+        }
+    };
+    let Ok(tensor) = result.as_ref().tensor() else {
+        let what = format!(
+            "batch dimension {dim} for a result that isn't a tensor: {}",
+            Value::describe(result.as_ref())
+        );
+        return Err(wrong_dims(operator, &what));
+    };
+    match tensor.shape().get(dim) {
+        Some(size) if *size == info.size => {}
+        Some(size) => {
+            let what = format!(
+                "a result of shape {:?} and batch dimension {dim}, whose size is {size} and not the \
+                 batch's, {}",
+                tensor.shape(),
+                info.size
+            );
+            return Err(wrong_dims(operator, &what));
+        }
+        None => {
+            let what = format!(
+                "a result of shape {:?} and batch dimension {dim}, which isn't there",
+                tensor.shape()
+            );
+            return Err(wrong_dims(operator, &what));
+        }
+    }
+    wrap(result.into_tensor()?, dim, info.level).map(Value::Tensor)
+}
+
+/// Takes the highest level off a call's arguments and runs `f` as if no vmap ran: what a rule in
+/// another language does. `None` when no argument has a batch.
+///
+/// # Errors
+/// Those of the arguments and of `f`.
+pub fn with_unwrapped<R>(
+    context: &keyfold_dispatch::CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+    f: impl FnOnce(&Unwrapped<'_>) -> Result<R>,
+) -> Result<Option<R>> {
+    let Some(batch) = Batch::of(context, args)? else { return Ok(None) };
+    let unwrapped = Unwrapped::of(&batch)?;
+    outside_layers(DispatchKey::Vmap.into(), || f(&unwrapped)).map(Some)
+}
+
+/// A kernel at Vmap out of a batching rule: a function of the batch, of the dimension in which each
+/// argument has it, and of the physical arguments, which returns the result and its dimensions.
+pub fn rule_kernel<F>(rule: F) -> Kernel<Value>
+where
+    F: Fn(BatchInfo, &[BatchDim], &[ValueRef<'_>]) -> Result<(Value, BatchDim)>
+        + Send
+        + Sync
+        + 'static,
+{
+    Kernel::boxed(move |context, args| {
+        let done = with_unwrapped(context, args, |call| {
+            let (result, dims) = rule(call.info, &call.dims, &call.args())?;
+            wrap_result(context.operator().name(), call.info, result, &dims)
+        })?;
+        done.map_or_else(|| context.call_below(args), Ok)
+    })
+    .with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
+}
+
+/// Registers a batching rule for an operator, in place of the loop or of a rule that it has.
+///
+/// # Errors
+/// As [`Dispatcher::implement`].
+pub fn register_rule<F>(
+    dispatcher: &Dispatcher<Value>,
+    operator: &str,
+    rule: F,
+) -> Result<Handle<Value>>
+where
+    F: Fn(BatchInfo, &[BatchDim], &[ValueRef<'_>]) -> Result<(Value, BatchDim)>
+        + Send
+        + Sync
+        + 'static,
+{
+    let kernel = rule_kernel(rule).named(format!("vmap rule of {operator}"));
+    dispatcher.implement(operator, DispatchKey::Vmap, kernel, Override::Shadow)
+}

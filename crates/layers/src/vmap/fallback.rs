@@ -1,0 +1,185 @@
+//! The general way: the operator once per example, and the results stacked.
+
+use std::cell::Cell;
+
+use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_dispatch::Value as _;
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::batch::{Batch, Operand};
+use super::batched::{batch_of_value, wrap};
+use super::collect::{collect, from_meta};
+use crate::aten;
+
+/// Where the tensors of one argument come from.
+enum Source<'a> {
+    /// Not from this batch: the argument itself, which may be the caller's own object.
+    Same(ValueRef<'a>),
+    Batch(Operand),
+    List(Vec<Source<'a>>),
+}
+
+impl<'a> Source<'a> {
+    fn of(value: ValueRef<'a>, level: usize) -> Source<'a> {
+        if let ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) = value {
+            let items: Vec<_> = value.items().map(|item| Source::of(item, level)).collect();
+            if items.iter().all(|item| matches!(item, Source::Same(_))) {
+                return Source::Same(value);
+            }
+            return Source::List(items);
+        }
+        match batch_of_value(value) {
+            Some(batched) if batched.level == level => {
+                Source::Batch(Operand { tensor: batched.physical.clone(), dim: Some(batched.dim) })
+            }
+            _ => Source::Same(value),
+        }
+    }
+
+    /// Adds what `slice` makes of each batch, in order.
+    fn slices(
+        &self,
+        slice: &dyn Fn(&Operand) -> Result<Tensor>,
+        into: &mut Vec<Tensor>,
+    ) -> Result<()> {
+        match self {
+            Source::Same(_) => {}
+            Source::Batch(operand) => into.push(slice(operand)?),
+            Source::List(items) => items.iter().try_for_each(|item| item.slices(slice, into))?,
+        }
+        Ok(())
+    }
+}
+
+/// Calls the operator with one example's tensors in the places of the batches.
+fn call_with(batch: &Batch<'_, '_>, sources: &[Source<'_>], slices: &[Tensor]) -> Result<Value> {
+    let mut rest = slices.iter();
+    let mut next = || rest.next().map_or(ValueRef::None, ValueRef::Tensor);
+    let mut lists: Vec<Vec<ValueRef<'_>>> = Vec::new();
+    let mut flat = Vec::with_capacity(sources.len());
+    for source in sources {
+        flat.push(match source {
+            Source::Same(value) => *value,
+            Source::Batch(_) => next(),
+            Source::List(items) => {
+                lists.push(
+                    items
+                        .iter()
+                        .map(|item| match item {
+                            Source::Same(value) => *value,
+                            // Schemas have no lists of lists.
+                            _ => next(),
+                        })
+                        .collect(),
+                );
+                ValueRef::None
+            }
+        });
+    }
+    let mut lists = lists.iter();
+    for (arg, source) in flat.iter_mut().zip(sources) {
+        if let Source::List(_) = source {
+            *arg = lists.next().map_or(ValueRef::None, |items| ValueRef::Refs(items));
+        }
+    }
+    batch.call(&flat)
+}
+
+/// The argument that a result is, where the schema says that the operator writes to it and returns
+/// it: `f_(Tensor(a!) self) -> Tensor(a!)`.
+fn written_argument(batch: &Batch<'_, '_>) -> Option<usize> {
+    let schema = batch.operator().schema();
+    let [only] = &schema.returns[..] else { return None };
+    let returned = only.alias.as_ref().filter(|alias| alias.write)?;
+    schema.arguments.iter().position(|argument| {
+        argument.alias.as_ref().is_some_and(|alias| alias.write && alias.sets == returned.sets)
+    })
+}
+
+/// The operator on each example of the batch. The results of all examples are stacked; one that is
+/// no tensor must be the same in all.
+///
+/// # Errors
+/// Those of the calls; [`ErrorKind::Return`] for results that can't be one, and
+/// [`ErrorKind::NotSupported`] for a batch of nothing where no Meta kernel tells the shapes.
+pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
+    let sources: Vec<_> = batch.args.iter().map(|arg| Source::of(*arg, batch.level)).collect();
+    if batch.size == 0 {
+        return empty(batch);
+    }
+    let returned = written_argument(batch);
+    let mut results = Vec::with_capacity(if returned.is_some() { 0 } else { batch.size });
+    let mut slices = Vec::new();
+    for example in 0..batch.size {
+        slices.clear();
+        for source in &sources {
+            let slice = |operand: &Operand| {
+                let dim = operand.dim.unwrap_or(0);
+                aten::select(&operand.tensor, dim as i64, example as i64)
+            };
+            source.slices(&slice, &mut slices)?;
+        }
+        let result = call_with(batch, &sources, &slices)?;
+        if returned.is_none() {
+            results.push(result);
+        }
+    }
+    if let Some(place) = returned {
+        return Value::from_ref(batch.args[place]);
+    }
+    collect(batch, results)
+}
+
+/// The results for a batch of no examples: their shapes come from the operator's Meta kernel.
+fn empty(batch: &Batch<'_, '_>) -> Result<Value> {
+    if let Some(place) = written_argument(batch) {
+        return Value::from_ref(batch.args[place]);
+    }
+    let unknown = |why: &str| {
+        Error::new(
+            ErrorKind::NotSupported,
+            format!(
+                "{}: the batch has 0 examples, so the operator can't be called to learn what its \
+                 results look like ({why}); register a Meta kernel or a rule for vmap, or leave \
+                 empty batches out",
+                batch.operator().name()
+            ),
+        )
+    };
+    if batch.writes() {
+        return Err(unknown("it writes to an argument"));
+    }
+    // Every tensor on meta, those that don't belong to the batch too.
+    let all: Vec<_> = batch.args.iter().map(|arg| every_tensor(*arg)).collect();
+    let device = Cell::new(Device::default());
+    let on_meta = |operand: &Operand| {
+        device.set(operand.tensor.device());
+        Tensor::meta(operand.tensor.shape(), operand.tensor.dtype())
+    };
+    let mut metas = Vec::new();
+    all.iter().try_for_each(|source| source.slices(&on_meta, &mut metas))?;
+    let result = call_with(batch, &all, &metas).map_err(|error| match error.kind() {
+        ErrorKind::MissingKernel => unknown("it has no Meta kernel"),
+        _ => error,
+    })?;
+    from_meta(&result, device.get(), batch.level)
+}
+
+/// The argument with a mark in the place of each tensor; one example has their shapes.
+fn every_tensor(arg: ValueRef<'_>) -> Source<'_> {
+    match arg {
+        ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) => {
+            Source::List(arg.items().map(every_tensor).collect())
+        }
+        ValueRef::Tensor(_) | ValueRef::Foreign(_) => match arg.tensor() {
+            Ok(tensor) => Source::Batch(Operand { tensor: tensor.clone(), dim: None }),
+            Err(_) => Source::Same(arg),
+        },
+        other => Source::Same(other),
+    }
+}
+
+/// One example in place of a stacked result.
+pub(super) fn wrap_front(tensor: Tensor, level: usize) -> Result<Value> {
+    wrap(tensor, 0, level).map(Value::Tensor)
+}
