@@ -90,7 +90,7 @@ fn floats(schema: &[Argument], args: &[ValueRef<'_>]) -> Vec<DType> {
         let dtype = tensor_of(arg).map(Tensor::dtype);
         dtypes.extend(dtype.filter(|dtype| dtype.is_floating()));
     };
-    for (arg, argument) in args.iter().zip(schema).filter(|(_, argument)| is_cast(argument)) {
+    for (arg, _) in args.iter().zip(schema).filter(|(_, argument)| is_cast(argument)) {
         match arg.list_len() {
             None => push(*arg),
             Some(_) => arg.items().for_each(&mut push),
