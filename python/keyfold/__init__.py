@@ -8,6 +8,8 @@ arrays you already have:
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
+- shorter numbers: `autocast`, `register_autocast`
+- shapes and dtypes without data: `register_fake`, `infer_meta`
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `no_grad`, `checkpoint`,
   `register_autograd`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
@@ -15,6 +17,7 @@ arrays you already have:
 """
 
 from keyfold import _dispatcher as _dispatcher
+from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
 from keyfold._core import (
     Device,
@@ -107,6 +110,7 @@ from keyfold._errors import (
     UnknownKey,
     UnknownOperator,
 )
+from keyfold._fake import infer_meta, register_fake
 from keyfold._functions import (
     abs,
     add,
@@ -349,6 +353,12 @@ __all__ = [
     "where",
     "zeros",
     "zeros_like",
+    "autocast",
+    "autocast_dtype",
+    "infer_meta",
+    "is_autocast_enabled",
+    "register_autocast",
+    "register_fake",
 ]
 
 ops = _default_dispatcher.ops

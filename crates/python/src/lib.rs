@@ -7,12 +7,13 @@
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
-//! - the layers: `autograd`, `derivative` (derivatives written in Python)
+//! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`
 //! - the process's random numbers: `random`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
 mod aten;
+mod autocast;
 mod autograd;
 mod call;
 mod convert;
@@ -29,6 +30,7 @@ mod guards;
 mod handle;
 mod indexing;
 mod keys;
+mod meta;
 mod native;
 mod nativekernel;
 mod numpy_array;
@@ -90,6 +92,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
+    module.add_function(wrap_pyfunction!(autocast::_autocast, module)?)?;
+    module.add_function(wrap_pyfunction!(autocast::_autocast_dtype, module)?)?;
+    module.add_function(wrap_pyfunction!(autocast::_register_autocast, module)?)?;
+    module.add_function(wrap_pyfunction!(meta::_infer_meta, module)?)?;
     module.add_class::<autograd::PyNode>()?;
     module.add_class::<autograd::PyHookHandle>()?;
     module.add_function(wrap_pyfunction!(autograd::_grad, module)?)?;

@@ -1,0 +1,26 @@
+//! `keyfold.infer_meta`: an operator's results without data.
+
+use keyfold::layers::meta;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::arrays::Caller;
+use crate::errors::IntoPyResult;
+use crate::{guards, packet, results};
+
+/// The results of an operator's Meta kernel for real arguments.
+#[pyfunction]
+#[pyo3(signature = (op, args, kwargs))]
+pub(crate) fn _infer_meta<'py>(
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = op.py();
+    let operator = packet::overload_for(keyfold::dispatcher(), op, args, Some(kwargs))?;
+    let operator = operator.get();
+    let result = operator.with_arguments(args, Some(kwargs), |values| {
+        guards::in_context(py, || meta::infer(&operator.operator, values))
+    })?;
+    results::value_to_py(py, result?.py(py)?, &[], Caller::TENSOR)
+}
