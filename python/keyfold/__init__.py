@@ -91,6 +91,7 @@ from keyfold._errors import (
     RegistrationError,
     SchemaError,
     ShapeError,
+    TraceError,
     UnknownKey,
     UnknownOperator,
 )
@@ -206,6 +207,7 @@ __all__ = [
     "ShapeError",
     "TableEntry",
     "Tensor",
+    "TraceError",
     "UnknownKey",
     "UnknownOperator",
     "__version__",

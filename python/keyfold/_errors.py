@@ -33,6 +33,7 @@ __all__ = [
     "RegistrationError",
     "SchemaError",
     "ShapeError",
+    "TraceError",
     "UnknownKey",
     "UnknownOperator",
 ]
@@ -138,6 +139,10 @@ class NotSupported(Error, NotImplementedError):
     """A backend lacks the operation."""
 
 
+class TraceError(Error, ValueError):
+    """A trace that can't be recorded, or a graph that can't be read or replayed."""
+
+
 class PipelineError(Error, RuntimeError):
     """A deferred operation failed, or can't be deferred. For the Pipeline key's layer to raise."""
 
@@ -170,4 +175,5 @@ BY_KIND: dict[str, type[Exception]] = {
     "Memory": OutOfMemory,
     "Library": LibraryLoadError,
     "NotSupported": NotSupported,
+    "Trace": TraceError,
 }

@@ -60,13 +60,16 @@ pub enum ErrorKind {
     Library,
     /// A backend lacks the operation; the message carries a hint. Python: `NotImplementedError`.
     NotSupported,
+    /// A trace that can't be recorded, or a graph that can't be read or replayed. Python:
+    /// `ValueError`.
+    Trace,
     /// An exception from a kernel written in another language, carried as the source.
     Foreign,
 }
 
 impl ErrorKind {
     /// Every kind, in declaration order.
-    pub const ALL: [ErrorKind; 24] = [
+    pub const ALL: [ErrorKind; 25] = [
         ErrorKind::Schema,
         ErrorKind::Binding,
         ErrorKind::Return,
@@ -90,6 +93,7 @@ impl ErrorKind {
         ErrorKind::Memory,
         ErrorKind::Library,
         ErrorKind::NotSupported,
+        ErrorKind::Trace,
         ErrorKind::Foreign,
     ];
 

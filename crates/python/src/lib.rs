@@ -32,6 +32,7 @@ mod operator;
 mod packet;
 mod params;
 mod pykernel;
+mod readable;
 mod results;
 mod tensor;
 mod tensor_methods;
@@ -39,6 +40,7 @@ mod tensor_ops;
 mod tensor_to;
 mod testing;
 mod text;
+mod tracer;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 
