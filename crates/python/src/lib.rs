@@ -84,6 +84,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
+    // The tracer's.
+    module.add_class::<tracer::PyTraceSession>()?;
+    module.add_class::<tracer::PyGraph>()?;
+    module.add_class::<tracer::PyGraphValue>()?;
+    module.add_class::<tracer::PyGraphNode>()?;
+    module.add_function(wrap_pyfunction!(tracer::_is_tracing, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {

@@ -207,6 +207,11 @@ impl Graph {
         &self.values[id.index()]
     }
 
+    /// What is known of every value, in their order.
+    pub fn infos(&self) -> &[Info] {
+        &self.values
+    }
+
     /// What a binding keeps with the graph and its JSON: how a host language's arguments become
     /// inputs, say. Null at first.
     pub fn extra(&self) -> &serde_json::Value {
@@ -216,6 +221,18 @@ impl Graph {
     /// Sets what [`Graph::extra`] gives.
     pub fn set_extra(&mut self, extra: serde_json::Value) {
         self.extra = extra;
+    }
+
+    /// As [`Graph::set_extra`], given as JSON text.
+    ///
+    /// # Errors
+    /// [`keyfold_core::ErrorKind::Trace`] for text that is no JSON.
+    pub fn set_extra_json(&mut self, text: &str) -> keyfold_core::Result<()> {
+        self.extra = serde_json::from_str(text).map_err(|error| {
+            let message = format!("what goes with a graph must be JSON: {error}");
+            keyfold_core::Error::new(keyfold_core::ErrorKind::Trace, message)
+        })?;
+        Ok(())
     }
 
     /// Names the inputs, in order, for people; surplus names are left out.

@@ -90,6 +90,12 @@ impl Seen {
         Seen { place, mark: Mark::of(tensor), memory, info: Info::of(tensor), keep }
     }
 
+    /// A tensor with a share in it that can be cloned and dropped without the lock of the host
+    /// language.
+    pub(super) fn own(tensor: &Tensor) -> Seen {
+        Seen::tensor(tensor, Value::Tensor(tensor.clone().into_tracked()))
+    }
+
     /// An object that can't be viewed is itself and nothing else.
     fn opaque(address: usize, keep: Value) -> Seen {
         let (dims, device) = (Vec::new(), Device::CPU);
@@ -105,7 +111,7 @@ impl Seen {
     pub(super) fn look(value: ValueRef<'_>) -> keyfold_core::Result<Option<Seen>> {
         use keyfold_dispatch::Value as _;
         Ok(match value {
-            ValueRef::Tensor(tensor) => Some(Seen::tensor(tensor, Value::Tensor(tensor.clone()))),
+            ValueRef::Tensor(tensor) => Some(Seen::own(tensor)),
             ValueRef::Foreign(object) if object.is_tensor() => {
                 let keep = Value::from_ref(value)?;
                 Some(match object.tensor() {

@@ -46,7 +46,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 pub use dot::Direction;
 pub use ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
-pub use session::{Session, check_readable, is_recording};
+pub use session::{Session, check_readable, is_recording, is_recording_here};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let layer = Kernel::boxed(|context, args| {
@@ -65,11 +65,9 @@ pub fn trace(
     inputs: &[&Tensor],
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
 ) -> Result<Graph> {
-    let inputs: Vec<Tensor> = inputs.iter().map(|tensor| (*tensor).clone()).collect();
     let session = Session::begin();
-    for tensor in &inputs {
-        session.input(tensor, "");
-    }
+    let inputs = inputs.iter().map(|tensor| session.input(tensor, ""));
+    let inputs = inputs.collect::<Result<Vec<Tensor>>>()?;
     let guard = session.enter();
     let outputs = f(&inputs);
     guard.close()?;

@@ -103,6 +103,25 @@ pub(super) fn literal(value: ValueRef<'_>) -> String {
 }
 
 impl Graph {
+    /// What a value is called in the graph's text: `%3`, `%c0`. For many at once.
+    pub fn value_names(&self) -> Vec<String> {
+        let names = Names::of(self);
+        (0..self.values.len()).map(|i| names.get(ValueId(i as u32)).to_owned()).collect()
+    }
+
+    /// One call as the graph's text shows it.
+    pub fn node_text(&self, node: &Node) -> String {
+        let names = Names::of(self);
+        let call = format!("{}({})", node.operator, names.args(&node.args));
+        match node.results.is_empty() {
+            true => call,
+            false => {
+                let (results, types) = (names.results(&node.results), self.types(&node.results));
+                format!("{results}: {types} = {call}")
+            }
+        }
+    }
+
     /// What a call gives, by types: `float64[2, 3]`, `(float64[], int64[2])`.
     pub(super) fn types(&self, results: &[Arg]) -> String {
         let one = |arg: &Arg| self.type_of(arg);

@@ -96,14 +96,26 @@ impl Session {
         include_keys_with(Session::keys(), session)
     }
 
-    /// Makes a tensor the next input.
-    pub fn input(&self, tensor: &Tensor, name: &str) {
-        let seen = Seen::tensor(tensor, Value::Tensor(tensor.clone()));
+    /// Makes a tensor the next input, and gives the tensor to call the function with: this one, or
+    /// a copy where the same data is an input already, since nothing would tell the two apart.
+    ///
+    /// # Errors
+    /// Where such a copy can't be made.
+    pub fn input(&self, tensor: &Tensor, name: &str) -> Result<Tensor> {
+        let mut tensor = tensor.clone();
+        let mut seen = Seen::own(&tensor);
+        let is_known = self.lock().known.find(&seen).is_some();
+        if is_known {
+            let copy = tensor.copy()?;
+            copy.set_requires_grad(tensor.requires_grad())?;
+            (tensor, seen) = (copy.clone(), Seen::own(&copy));
+        }
         let mut state = self.lock();
         let id = state.value(seen.info.clone(), true);
         state.known.vary(&seen);
         state.known.insert(seen, id);
         state.graph.inputs.push(Input { id, name: name.to_owned() });
+        Ok(tensor)
     }
 
     /// Ends the recording with what the function returned.
@@ -112,12 +124,13 @@ impl Session {
     /// [`ErrorKind::Trace`] for a view of a traced tensor that no operator made.
     pub fn finish(&self, outputs: &[ValueRef<'_>]) -> Result<Graph> {
         let looked = outputs.iter().map(|value| Looked::at(*value)).collect::<Result<Vec<_>>>()?;
+        let mut done = Vec::new();
         let (mut graph, kept, outputs) = {
             let mut state = self.lock();
             let mut args = Vec::with_capacity(looked.len());
             let mut failed = None;
             for value in looked {
-                match state.arg(value) {
+                match state.arg(value, &mut done) {
                     Ok(arg) => args.push(arg.0),
                     Err(error) => failed = Some(error.at("the function's result")),
                 }
@@ -156,6 +169,8 @@ impl Session {
     fn before(&self, operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Option<Pending>> {
         let looked = args.iter().map(|value| Looked::at(*value)).collect::<Result<Vec<_>>>()?;
         let schema = operator.schema();
+        // Declared before the lock, so that it is dropped without it.
+        let mut done = Vec::new();
         let mut state = self.lock();
         if !state.open {
             return Ok(None);
@@ -163,7 +178,7 @@ impl Session {
         let mut varies = false;
         let mut arguments = Vec::with_capacity(args.len());
         for (at, (value, declared)) in looked.into_iter().zip(&schema.arguments).enumerate() {
-            let given = state.arg(value).map_err(|error| {
+            let given = state.arg(value, &mut done).map_err(|error| {
                 error.at(&format!("{}: argument '{}'", operator.name(), declared.name))
             })?;
             varies |= given.1;
@@ -207,12 +222,12 @@ impl Session {
         if !state.open {
             return Ok(());
         }
-        for (seen, held) in written {
+        for (seen, held) in &written {
             let constants = &state.graph.constants;
             // What is written to a constant is there at the next replay.
             let lasting = held.iter().any(|id| constants.iter().any(|c| c.id == *id));
             if varies || lasting {
-                state.known.vary(&seen);
+                state.known.vary(seen);
             }
         }
         node.results = results.into_iter().map(|value| state.result(value, varies)).collect();
@@ -251,23 +266,27 @@ impl State {
     }
 
     /// What an argument is in the graph, and whether it follows from the inputs. A tensor that
-    /// wasn't seen before is a constant.
-    fn arg(&mut self, value: Looked) -> Result<(Arg, bool)> {
+    /// wasn't seen before is a constant. What isn't kept goes to `done`, for dropping it may need
+    /// the lock of the host language.
+    fn arg(&mut self, value: Looked, done: &mut Vec<Seen>) -> Result<(Arg, bool)> {
         Ok(match value {
             Looked::Literal(value) => (Arg::Literal(value), false),
             Looked::List(items) => {
                 let items: Vec<_> =
-                    items.into_iter().map(|item| self.arg(item)).collect::<Result<_>>()?;
+                    items.into_iter().map(|item| self.arg(item, done)).collect::<Result<_>>()?;
                 let varies = items.iter().any(|item| item.1);
                 (Arg::List(items.into_iter().map(|item| item.0).collect()), varies)
             }
             Looked::Tensor(seen) => {
                 if let Some(id) = self.known.find(&seen) {
                     let varies = self.varies[id.index()] || self.known.varies(&seen);
+                    done.push(*seen);
                     return Ok((Arg::Value(id), varies));
                 }
                 if self.known.varies(&seen) {
-                    return Err(hidden_view(&seen.info));
+                    let error = hidden_view(&seen.info);
+                    done.push(*seen);
+                    return Err(error);
                 }
                 let id = self.value(seen.info.clone(), false);
                 self.graph.constants.push(Constant { id, value: seen.keep.clone() });
@@ -354,9 +373,16 @@ pub(super) fn record(
 }
 
 /// Whether any session records anywhere: without one, nothing needs to be asked about reading.
+///
+/// As [`is_recording_here`], but of all threads, which takes one load.
 #[inline]
 pub fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed) != 0
+}
+
+/// Whether calls on this thread are recorded now.
+pub fn is_recording_here() -> bool {
+    active().is_some()
 }
 
 /// Refuses to let a host language read a tensor that follows from the inputs of a trace that is
