@@ -107,6 +107,7 @@ from keyfold._errors import (
     RegistrationError,
     SchemaError,
     ShapeError,
+    TraceError,
     UnknownKey,
     UnknownOperator,
 )
@@ -238,6 +239,7 @@ __all__ = [
     "ShapeError",
     "TableEntry",
     "Tensor",
+    "TraceError",
     "UnknownKey",
     "UnknownOperator",
     "__version__",

@@ -34,6 +34,7 @@ __all__ = [
     "RegistrationError",
     "SchemaError",
     "ShapeError",
+    "TraceError",
     "UnknownKey",
     "UnknownOperator",
 ]
@@ -143,6 +144,10 @@ class GradientError(Error, RuntimeError):
     """A gradient can't be computed: no derivative, no graph, a saved tensor changed since."""
 
 
+class TraceError(Error, ValueError):
+    """A trace that can't be recorded, or a graph that can't be read or replayed."""
+
+
 class PipelineError(Error, RuntimeError):
     """A deferred operation failed, or can't be deferred. For the Pipeline key's layer to raise."""
 
@@ -176,4 +181,5 @@ BY_KIND: dict[str, type[Exception]] = {
     "Library": LibraryLoadError,
     "NotSupported": NotSupported,
     "Gradient": GradientError,
+    "Trace": TraceError,
 }

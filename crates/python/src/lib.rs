@@ -39,6 +39,7 @@ mod packet;
 mod params;
 mod pykernel;
 mod random;
+mod readable;
 mod results;
 mod tensor;
 mod tensor_methods;
@@ -46,6 +47,7 @@ mod tensor_ops;
 mod tensor_to;
 mod testing;
 mod text;
+mod tracer;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 
@@ -103,6 +105,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
+    // The tracer's.
+    module.add_class::<tracer::PyTraceSession>()?;
+    module.add_class::<tracer::PyGraph>()?;
+    module.add_class::<tracer::PyGraphValue>()?;
+    module.add_class::<tracer::PyGraphNode>()?;
+    module.add_function(wrap_pyfunction!(tracer::_is_tracing, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {
