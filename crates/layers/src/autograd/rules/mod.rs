@@ -26,7 +26,7 @@ use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Override};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::derivative::{Backward, Derivative, Extra, Gradients, Keeps};
-use super::node::Meta;
+use super::node::{Edge, Meta};
 use crate::aten::{self, sum_to};
 
 /// A derivative as a plain function.
@@ -72,10 +72,10 @@ impl Derivative for Selective {
     fn record(
         &self,
         _args: &[ValueRef<'_>],
-        _results: &[Tensor],
-        needed: &[bool],
+        _results: &[&Tensor],
+        edges: &[Option<Edge>],
     ) -> Result<(Option<Extra>, Keeps)> {
-        Ok((None, self.keeps_for(|place| needed[place], needed.len())))
+        Ok((None, self.keeps_for(|place| edges[place].is_some(), edges.len())))
     }
 }
 
