@@ -93,6 +93,7 @@ RAISED_BY = {
     "Library": lambda: kf.NativeKernel.from_library("no/such/library.so", "f"),
     "NotSupported": mask_on_meta,
     "Gradient": lambda: kf.ones(2).backward(),
+    "Trace": lambda: kf.Graph.from_json("{}"),
 }
 
 # The builtin that a person would catch.
@@ -121,6 +122,7 @@ BUILTIN = {
     "Library": OSError,
     "NotSupported": NotImplementedError,
     "Gradient": RuntimeError,
+    "Trace": ValueError,
 }
 
 # Classes that group others; nothing raises them themselves. The two last are for later layers.
