@@ -1,7 +1,7 @@
 """Derivatives against finite differences: `gradcheck`, `gradgradcheck`.
 
-Method: central differences, `(f(x + eps) - f(x - eps)) / (2 eps)`, whose error falls with eps squared
-until rounding takes over; in float64 an eps of 1e-6 leaves about nine digits.
+Method: central differences, `(f(x + eps) - f(x - eps)) / (2 eps)`, whose error falls with eps
+squared until rounding takes over; in float64 an eps of 1e-6 leaves about nine digits.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _checked(inputs: Sequence[Any], what: str) -> list[int]:
         places.append(place)
     if not places:
         raise InvalidValue(
-            f"{what}: none of the {len(inputs)} inputs is to be checked; give a float64 tensor that "
-            "requires grad, or a float64 NumPy array"
+            f"{what}: none of the {len(inputs)} inputs is to be checked; give a float64 tensor "
+            "that requires grad, or a float64 NumPy array"
         )
     return places
 
@@ -269,6 +269,6 @@ def _check(
         f"the derivative of output {which[0]} with respect to input {which[1]} is wrong in "
         f"{int((~fine).sum())} of {fine.size} elements: of output element {at} by input element "
         f"{by} it is numerically {numeric[row, column]:.9g}, analytically "
-        f"{analytic[row, column]:.9g} (apart by {apart[row, column]:.3g}; allowed are atol={atol:g} "
-        f"+ rtol={rtol:g} of the numeric one){hint}"
+        f"{analytic[row, column]:.9g} (apart by {apart[row, column]:.3g}; allowed are "
+        f"atol={atol:g} + rtol={rtol:g} of the numeric one){hint}"
     )

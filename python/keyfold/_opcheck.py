@@ -122,11 +122,11 @@ def opcheck(
     return report
 
 
-class _Skip(Exception):
+class _Skip(Exception):  # noqa: N818 - no error
     """A test has nothing to check here."""
 
 
-class _Failure(Exception):
+class _Failed(Exception):  # noqa: N818 - what a test found
     """A test found something."""
 
 
@@ -135,7 +135,7 @@ def _run(test: Callable[[_Subject], None], subject: _Subject) -> str:
         test(subject)
     except _Skip as why:
         return f"skipped: {why}"
-    except _Failure as failure:
+    except _Failed as failure:
         return str(failure)
     return "passed"
 
@@ -189,7 +189,7 @@ class _Subject:
         try:
             return values, self.call(values)
         except Exception as error:
-            raise _Failure(f"the call raised {_why(error)}") from error
+            raise _Failed(f"the call raised {_why(error)}") from error
 
     def tensors(self, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """The arrays among the arguments, with the names of their arguments."""
@@ -205,7 +205,7 @@ class _Subject:
         """Fail unless two results are the same, as closely as numbers can be."""
         problem = _difference(found, wanted, self.rtol, self.atol)
         if problem:
-            raise _Failure(f"{what}: {problem}")
+            raise _Failed(f"{what}: {problem}")
 
 
 # Arguments and results
@@ -362,7 +362,7 @@ def _schema(subject: _Subject) -> None:
             continue
         problem = _difference(now, then, 0.0, 0.0)
         if problem:
-            raise _Failure(
+            raise _Failed(
                 f"argument '{name}' was changed, and the schema doesn't say so: mark it "
                 f"Tensor(a!), or write to a copy ({problem})"
             )
@@ -370,7 +370,7 @@ def _schema(subject: _Subject) -> None:
     again_values, again = subject.example()
     problem = _difference(again, result, 0.0, 0.0) or _difference(again_values, values, 0.0, 0.0)
     if problem:
-        raise _Failure(
+        raise _Failed(
             "two calls with the same arguments and the same random numbers gave different "
             f"results: {problem}; draw random numbers with keyfold's generator, and keep no state"
         )
@@ -385,16 +385,14 @@ def _results(subject: _Subject, result: Any) -> list[Any]:
 
 def _aliases(subject: _Subject, values: Sequence[Any], result: Any) -> None:
     results = _results(subject, result)
-    for place, (item, (_, _, sets, write)) in enumerate(
-        zip(results, subject.returns, strict=True)
-    ):
+    for place, (item, (_, _, sets, write)) in enumerate(zip(results, subject.returns, strict=True)):
         for array in _arrays(item):
             _alias_of_arguments(subject, values, array, (place, sets, write))
     for (i, a), (j, b) in itertools.combinations(enumerate(results), 2):
         together = _meet(subject.returns[i][2], subject.returns[j][2])
         if together or not any(_share(x, y) for x in _arrays(a) for y in _arrays(b)):
             continue
-        raise _Failure(
+        raise _Failed(
             f"results {i} and {j} share memory, and the schema doesn't say so: give both the same "
             "alias annotation, or return a copy"
         )
@@ -415,7 +413,7 @@ def _alias_of_arguments(
         if allowed:
             candidates.append((name, argument))
         elif _share(array, argument):
-            raise _Failure(
+            raise _Failed(
                 f"result {place} shares memory with argument '{name}', and the schema doesn't say "
                 f"so: annotate both as Tensor(a), or return a copy"
             )
@@ -429,7 +427,7 @@ def _alias_of_arguments(
         return
     mark = f"({'|'.join(sets)}{'!' if write else ''})"
     whose = " or ".join(f"'{name}'" for name, _ in named)
-    raise _Failure(
+    raise _Failed(
         f"result {place} is annotated {mark}, as memory of argument {whose}, but has memory of its "
         "own: return the argument or a view of it, or take the annotation away"
     )
@@ -464,14 +462,16 @@ def _layouts(subject: _Subject) -> None:
         "arguments without elements": lambda x: x[:0] if x.ndim else x,
         "arguments without dimensions": lambda x: x.reshape(-1)[:1].reshape(()),
     }.items():
-        values = _map(subject.values, lambda x, c=change: _copy(c(x)) if _is_real(x) and x.size else x)
+        values = _map(
+            subject.values, lambda x, c=change: _copy(c(x)) if _is_real(x) and x.size else x
+        )
         try:
             _attempt(subject, values, what)
         except _Refused:
             continue
 
 
-class _Refused(_Failure):
+class _Refused(_Failed):
     """The operator said that it doesn't take such arguments."""
 
 
@@ -494,7 +494,7 @@ def _attempt(subject: _Subject, values: Sequence[Any], what: str) -> Any:
         broken = isinstance(error, (KernelPanic, KernelReturnError))
         if typed and not broken:
             raise _Refused(text) from error
-        raise _Failure(text) from error
+        raise _Failed(text) from error
 
 
 def _meta(subject: _Subject) -> None:
@@ -508,20 +508,20 @@ def _meta(subject: _Subject) -> None:
         )
     except MissingKernel as error:
         if subject.operator.has_kernel("Meta"):
-            raise _Failure(f"the Meta kernel raised {_why(error)}") from error
+            raise _Failed(f"the Meta kernel raised {_why(error)}") from error
         raise _Skip(
             f'no Meta kernel; add one with @keyfold.register_fake("{subject.operator.name}")'
         ) from None
     except NotSupported as error:
         raise _Skip(f"the Meta kernel doesn't know: {error}") from None
     except Exception as error:
-        raise _Failure(f"the Meta kernel raised {_why(error)}") from error
+        raise _Failed(f"the Meta kernel raised {_why(error)}") from error
     real, meta = _results(subject, result), _results(subject, inferred)
     devices = {x.device.type for _, x in subject.tensors(values) if isinstance(x, _core.Tensor)}
     for place, (a, b) in enumerate(zip(real, meta, strict=True)):
         items, inferred_items = list(_arrays(a)), list(_arrays(b))
         if len(items) != len(inferred_items):
-            raise _Failure(
+            raise _Failed(
                 f"result {place} has {len(items)} tensors, the Meta kernel says "
                 f"{len(inferred_items)}"
             )
@@ -529,7 +529,7 @@ def _meta(subject: _Subject) -> None:
             _same_form(place, x, y)
             device = x.device.type if isinstance(x, _core.Tensor) else "cpu"
             if len(devices) == 1 and device not in devices:
-                raise _Failure(
+                raise _Failed(
                     f"result {place} is on {device}, the arguments are on {devices.pop()}: a Meta "
                     "kernel can't tell that"
                 )
@@ -540,15 +540,13 @@ def _same_form(place: int, real: Any, meta: Any) -> None:
         a, b = getattr(real, what), getattr(meta, what)
         a, b = (list(a), list(b)) if what == "shape" else (str(a), str(b))
         if a != b:
-            raise _Failure(f"result {place} has {what} {a}, the Meta kernel says {b}")
+            raise _Failed(f"result {place} has {what} {a}, the Meta kernel says {b}")
 
 
 def _has_derivative(operator: _core.Operator) -> bool:
     """Whether something differentiates it: a derivative, or operators that it is made of."""
     kernels = operator.kernels
-    return any(
-        key.startswith("Autograd") or key.startswith("CompositeImplicit") for key in kernels
-    )
+    return any(key.startswith(("Autograd", "CompositeImplicit")) for key in kernels)
 
 
 def _autograd(subject: _Subject) -> None:
@@ -582,8 +580,8 @@ def _autograd(subject: _Subject) -> None:
     work = sum(x.size for x in leaves) + sum(x.size for x in outputs)
     if work > _MOST_ELEMENTS:
         raise _Skip(
-            f"{work} elements of arguments and results are too many for finite differences (at most "
-            f"{_MOST_ELEMENTS}); give a smaller example"
+            f"{work} elements of arguments and results are too many for finite differences (at "
+            f"most {_MOST_ELEMENTS}); give a smaller example"
         )
 
     def f(*variables: Any) -> Any:
@@ -593,9 +591,9 @@ def _autograd(subject: _Subject) -> None:
     try:
         gradcheck(f, tuple(leaves))
     except GradientError as error:
-        raise _Failure(str(error)) from error
+        raise _Failed(str(error)) from error
     except Exception as error:
-        raise _Failure(f"going forward or back raised {_why(error)}") from error
+        raise _Failed(f"going forward or back raised {_why(error)}") from error
 
 
 class _Place:
@@ -652,7 +650,9 @@ def _vmap(subject: _Subject) -> None:
     try:
         each = [f(*[examples[n] for examples in batches]) for n in range(_BATCH)]
     except Exception as error:
-        raise _Skip(f"the example with its elements in another order raised {_why(error)}") from None
+        raise _Skip(
+            f"the example with its elements in another order raised {_why(error)}"
+        ) from None
     flat = [list(_arrays(one)) for one in each]
     if len({tuple((_dtype(x), tuple(x.shape)) for x in one) for one in flat}) > 1:
         raise _Skip("the shape of its results depends on the values of its arguments")
@@ -661,12 +661,12 @@ def _vmap(subject: _Subject) -> None:
     except NotSupported as error:
         raise _Skip(f"vmap doesn't take it: {error}") from None
     except Exception as error:
-        raise _Failure(f"vmap raised {_why(error)}") from error
+        raise _Failed(f"vmap raised {_why(error)}") from error
     for place, (whole, *singles) in enumerate(zip(list(_arrays(found)), *flat, strict=True)):
         loop = np.stack([_numbers(single) for single in singles])
         problem = _difference(_numbers(whole), loop, subject.rtol, subject.atol)
         if problem:
-            raise _Failure(f"vmap and a loop differ in result {place}: {problem}")
+            raise _Failed(f"vmap and a loop differ in result {place}: {problem}")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -691,10 +691,10 @@ def _autocast(subject: _Subject) -> None:
             with autocast(dtype):
                 found = subject.call(values)
         except Exception as error:
-            raise _Failure(f"under autocast({dtype}) the call raised {_why(error)}") from error
+            raise _Failed(f"under autocast({dtype}) the call raised {_why(error)}") from error
         shapes = [[list(x.shape) for x in _arrays(result)] for result in (found, plain)]
         if shapes[0] != shapes[1]:
-            raise _Failure(
+            raise _Failed(
                 f"under autocast({dtype}) the results have shapes {shapes[0]} instead of "
                 f"{shapes[1]}"
             )
@@ -726,12 +726,12 @@ def _trace(subject: _Subject) -> None:
     except NotSupported as error:
         raise _Skip(f"trace doesn't take it: {error}") from None
     except Exception as error:
-        raise _Failure(f"trace raised {_why(error)}") from error
+        raise _Failed(f"trace raised {_why(error)}") from error
     try:
         _core.set_rng_state(subject.random_state)
         found = graph(*[_copy(x) for x in leaves])
     except Exception as error:
-        raise _Failure(f"running the trace again raised {_why(error)}") from error
+        raise _Failed(f"running the trace again raised {_why(error)}") from error
     subject.compare(found, wanted, "running the trace again")
 
 
