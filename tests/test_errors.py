@@ -125,8 +125,9 @@ BUILTIN = {
     "Trace": ValueError,
 }
 
-# Classes that group others; nothing raises them themselves. The two last are for later layers.
-GROUPS = {"Error", "DispatchError", "PipelineError", "CudnnError"}
+# Classes that group others; nothing raises them themselves. PipelineError and CudnnError are for
+# later layers; OpCheckError is raised in Python alone (tests/test_opcheck.py).
+GROUPS = {"Error", "DispatchError", "OpCheckError", "PipelineError", "CudnnError"}
 
 
 def test_the_table_is_complete():

@@ -12,6 +12,7 @@ arrays you already have:
 - shapes and dtypes without data: `register_fake`, `infer_meta`
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `no_grad`, `checkpoint`,
   `register_autograd`
+- checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -99,6 +100,7 @@ from keyfold._errors import (
     LibraryLoadError,
     MissingKernel,
     NotSupported,
+    OpCheckError,
     OperatorRemoved,
     OutOfMemory,
     PipelineError,
@@ -173,6 +175,7 @@ from keyfold._functions import (
     tanh,
     where,
 )
+from keyfold._gradcheck import gradcheck, gradgradcheck
 from keyfold._inspect import (
     Choice,
     DispatchTable,
@@ -181,6 +184,7 @@ from keyfold._inspect import (
 from keyfold._keys import (
     DispatchKey,
 )
+from keyfold._opcheck import OpCheckReport, opcheck
 from keyfold._registration import (
     Library,
     call_direct,
@@ -227,6 +231,8 @@ __all__ = [
     "MissingKernel",
     "NativeKernel",
     "NotSupported",
+    "OpCheckError",
+    "OpCheckReport",
     "Operator",
     "OperatorPacket",
     "OperatorRemoved",
@@ -252,6 +258,8 @@ __all__ = [
     "argmin",
     "asarray",
     "astype",
+    "autocast",
+    "autocast_dtype",
     "bfloat16",
     "bool",
     "broadcast_arrays",
@@ -289,14 +297,18 @@ __all__ = [
     "get_op",
     "get_rng_state",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "greater",
     "greater_equal",
     "impl",
     "include_keys",
+    "infer_meta",
     "int8",
     "int16",
     "int32",
     "int64",
+    "is_autocast_enabled",
     "is_grad_enabled",
     "less",
     "less_equal",
@@ -321,6 +333,7 @@ __all__ = [
     "not_equal",
     "ones",
     "ones_like",
+    "opcheck",
     "ops",
     "permute_dims",
     "positive",
@@ -329,8 +342,10 @@ __all__ = [
     "randn",
     "redispatch",
     "register_array_type",
+    "register_autocast",
     "register_autograd",
     "register_backend",
+    "register_fake",
     "register_key",
     "relu",
     "reshape",
@@ -355,12 +370,6 @@ __all__ = [
     "where",
     "zeros",
     "zeros_like",
-    "autocast",
-    "autocast_dtype",
-    "infer_meta",
-    "is_autocast_enabled",
-    "register_autocast",
-    "register_fake",
 ]
 
 ops = _default_dispatcher.ops

@@ -126,7 +126,7 @@ def register_autocast(
         op = _default.get_op(op)
     if category is not None and not isinstance(category, str):
         raise TypeError(
-            f"a category is a name such as \"lower\", not {category!r}; a dtype is given as "
+            f'a category is a name such as "lower", not {category!r}; a dtype is given as '
             "cast_inputs=",
         )
     return _core._register_autocast(op, category, cast_inputs, override, file, line)

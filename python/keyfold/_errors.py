@@ -26,6 +26,7 @@ __all__ = [
     "LibraryLoadError",
     "MissingKernel",
     "NotSupported",
+    "OpCheckError",
     "OperatorRemoved",
     "OutOfMemory",
     "PipelineError",
@@ -146,6 +147,14 @@ class GradientError(Error, RuntimeError):
 
 class TraceError(Error, ValueError):
     """A trace that can't be recorded, or a graph that can't be read or replayed."""
+
+
+class OpCheckError(Error, AssertionError):
+    """`opcheck` found an operator that doesn't keep its promises; `report` says which."""
+
+    def __init__(self, message: str, report: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.report = {} if report is None else report
 
 
 class PipelineError(Error, RuntimeError):
