@@ -10,6 +10,7 @@ arrays you already have:
   Python array API standard
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `no_grad`, `checkpoint`,
   `register_autograd`
+- batches: `vmap`, `register_vmap`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -31,6 +32,7 @@ from keyfold._core import (
     OperatorPacket,
     TableEntry,
     Tensor,
+    VmapInfo,
     __version__,
     bfloat16,
     bool,
@@ -186,6 +188,7 @@ from keyfold._registration import (
     get_op,
     impl,
 )
+from keyfold._vmap import register_vmap, vmap
 
 __all__ = [
     "BY_KIND",
@@ -236,6 +239,7 @@ __all__ = [
     "Tensor",
     "UnknownKey",
     "UnknownOperator",
+    "VmapInfo",
     "__version__",
     "abs",
     "add",
@@ -326,6 +330,7 @@ __all__ = [
     "register_autograd",
     "register_backend",
     "register_key",
+    "register_vmap",
     "relu",
     "reshape",
     "set_rng_state",
@@ -346,6 +351,7 @@ __all__ = [
     "uint32",
     "uint64",
     "value_and_grad",
+    "vmap",
     "where",
     "zeros",
     "zeros_like",

@@ -7,7 +7,7 @@
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
-//! - the layers: `autograd`, `derivative` (derivatives written in Python)
+//! - the layers: `autograd`, `derivative` (derivatives written in Python), `vmap`
 //! - the process's random numbers: `random`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
@@ -46,6 +46,7 @@ mod testing;
 mod text;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
+mod vmap;
 
 use pyo3::prelude::*;
 
@@ -97,6 +98,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
+    module.add_class::<vmap::PyFrame>()?;
+    module.add_class::<vmap::PyVmapInfo>()?;
+    module.add_function(wrap_pyfunction!(vmap::_register_vmap, module)?)?;
+    module.add_function(wrap_pyfunction!(vmap::_vmap_depends, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {
