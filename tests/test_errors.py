@@ -93,6 +93,7 @@ RAISED_BY = {
     "Library": lambda: kf.NativeKernel.from_library("no/such/library.so", "f"),
     "NotSupported": mask_on_meta,
     "Gradient": lambda: kf.ones(2).backward(),
+    "Trace": lambda: kf.Graph.from_json("{}"),
 }
 
 # The builtin that a person would catch.
@@ -121,10 +122,12 @@ BUILTIN = {
     "Library": OSError,
     "NotSupported": NotImplementedError,
     "Gradient": RuntimeError,
+    "Trace": ValueError,
 }
 
-# Classes that group others; nothing raises them themselves. The two last are for later layers.
-GROUPS = {"Error", "DispatchError", "PipelineError", "CudnnError"}
+# Classes that group others; nothing raises them themselves. PipelineError and CudnnError are for
+# later layers; OpCheckError is raised in Python alone (tests/test_opcheck.py).
+GROUPS = {"Error", "DispatchError", "OpCheckError", "PipelineError", "CudnnError"}
 
 
 def test_the_table_is_complete():

@@ -420,13 +420,13 @@ def test_a_fallback_of_the_process_is_taken_back(lib, ns, word):
     lib.define("f(Tensor x) -> Tensor")
     lib.impl("f", lambda x: word("cpu"), "CPU")
     op = kf.get_op(f"{ns}::f")
-    handle = kf.fallback("Tracer", lambda op, keyset, args, kwargs: word(f"traced {op.name}"))
+    handle = kf.fallback("Pipeline", lambda op, keyset, args, kwargs: word(f"traced {op.name}"))
     try:
-        with kf.include_keys("Tracer"):
+        with kf.include_keys("Pipeline"):
             assert op(word("x")).text == f"traced {ns}::f"
     finally:
         handle.remove()
-    with kf.include_keys("Tracer"):
+    with kf.include_keys("Pipeline"):
         assert op(word("x")).text == "cpu"
 
 

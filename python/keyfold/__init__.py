@@ -8,14 +8,18 @@ arrays you already have:
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
+- shorter numbers: `autocast`, `register_autocast`
+- shapes and dtypes without data: `register_fake`, `infer_meta`
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `no_grad`, `checkpoint`,
   `register_autograd`
+- checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
 - batches: `vmap`, `register_vmap`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
 
 from keyfold import _dispatcher as _dispatcher
+from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
 from keyfold._core import (
     Device,
@@ -98,6 +102,7 @@ from keyfold._errors import (
     LibraryLoadError,
     MissingKernel,
     NotSupported,
+    OpCheckError,
     OperatorRemoved,
     OutOfMemory,
     PipelineError,
@@ -106,9 +111,11 @@ from keyfold._errors import (
     RegistrationError,
     SchemaError,
     ShapeError,
+    TraceError,
     UnknownKey,
     UnknownOperator,
 )
+from keyfold._fake import infer_meta, register_fake
 from keyfold._functions import (
     abs,
     add,
@@ -170,6 +177,7 @@ from keyfold._functions import (
     tanh,
     where,
 )
+from keyfold._gradcheck import gradcheck, gradgradcheck
 from keyfold._inspect import (
     Choice,
     DispatchTable,
@@ -178,6 +186,7 @@ from keyfold._inspect import (
 from keyfold._keys import (
     DispatchKey,
 )
+from keyfold._opcheck import OpCheckReport, opcheck
 from keyfold._registration import (
     Library,
     call_direct,
@@ -225,6 +234,8 @@ __all__ = [
     "MissingKernel",
     "NativeKernel",
     "NotSupported",
+    "OpCheckError",
+    "OpCheckReport",
     "Operator",
     "OperatorPacket",
     "OperatorRemoved",
@@ -237,6 +248,7 @@ __all__ = [
     "ShapeError",
     "TableEntry",
     "Tensor",
+    "TraceError",
     "UnknownKey",
     "UnknownOperator",
     "VmapInfo",
@@ -250,6 +262,8 @@ __all__ = [
     "argmin",
     "asarray",
     "astype",
+    "autocast",
+    "autocast_dtype",
     "bfloat16",
     "bool",
     "broadcast_arrays",
@@ -287,14 +301,18 @@ __all__ = [
     "get_op",
     "get_rng_state",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "greater",
     "greater_equal",
     "impl",
     "include_keys",
+    "infer_meta",
     "int8",
     "int16",
     "int32",
     "int64",
+    "is_autocast_enabled",
     "is_grad_enabled",
     "less",
     "less_equal",
@@ -319,6 +337,7 @@ __all__ = [
     "not_equal",
     "ones",
     "ones_like",
+    "opcheck",
     "ops",
     "permute_dims",
     "positive",
@@ -327,8 +346,10 @@ __all__ = [
     "randn",
     "redispatch",
     "register_array_type",
+    "register_autocast",
     "register_autograd",
     "register_backend",
+    "register_fake",
     "register_key",
     "register_vmap",
     "relu",

@@ -163,13 +163,15 @@ def value_and_grad(
         finally:
             _depth.reset(token)
         value, aux = result if has_aux else (result, None)
-        if not isinstance(value, _core.Tensor) or value.size != 1:
+        # A number that no tensor went into is a constant.
+        constant = isinstance(value, (int, float, np.ndarray, np.generic)) and np.size(value) == 1
+        if not constant and not (isinstance(value, _core.Tensor) and value.size == 1):
             shown = f"a tensor of shape {value.shape}" if isinstance(value, _core.Tensor) else value
             raise _core_error(
                 f"{_name(f)}() must return a single number (a tensor with one element) to have a "
                 f"gradient, not {shown!r}"
             )
-        if value.requires_grad:
+        if not constant and value.requires_grad:
             found = iter(_core._grad([value], variables, [], create, create, True))
         else:
             found = iter([None] * len(variables))
@@ -177,11 +179,10 @@ def value_and_grad(
         sources_left = iter(sources)
         for number in numbers:
             gradients.append(_collect(args[number], found, sources_left))
-        if not create:
+        if not constant and not create:
             value = value.detach()
-        arrays = all(not isinstance(source, _core.Tensor) for source in sources)
-        if arrays and not create:
-            value = _as_array(value)
+            if not any(isinstance(source, _core.Tensor) for source in sources):
+                value = _as_array(value)
         whole = (value, aux) if has_aux else value
         return whole, gradients[0] if isinstance(argnums, int) else tuple(gradients)
 

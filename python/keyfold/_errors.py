@@ -26,6 +26,7 @@ __all__ = [
     "LibraryLoadError",
     "MissingKernel",
     "NotSupported",
+    "OpCheckError",
     "OperatorRemoved",
     "OutOfMemory",
     "PipelineError",
@@ -34,6 +35,7 @@ __all__ = [
     "RegistrationError",
     "SchemaError",
     "ShapeError",
+    "TraceError",
     "UnknownKey",
     "UnknownOperator",
 ]
@@ -143,6 +145,18 @@ class GradientError(Error, RuntimeError):
     """A gradient can't be computed: no derivative, no graph, a saved tensor changed since."""
 
 
+class TraceError(Error, ValueError):
+    """A trace that can't be recorded, or a graph that can't be read or replayed."""
+
+
+class OpCheckError(Error, AssertionError):
+    """`opcheck` found an operator that doesn't keep its promises; `report` says which."""
+
+    def __init__(self, message: str, report: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.report = {} if report is None else report
+
+
 class PipelineError(Error, RuntimeError):
     """A deferred operation failed, or can't be deferred. For the Pipeline key's layer to raise."""
 
@@ -176,4 +190,5 @@ BY_KIND: dict[str, type[Exception]] = {
     "Library": LibraryLoadError,
     "NotSupported": NotSupported,
     "Gradient": GradientError,
+    "Trace": TraceError,
 }

@@ -63,13 +63,16 @@ pub enum ErrorKind {
     /// A gradient that can't be computed: no derivative, no graph, a saved tensor changed since.
     /// Python: `RuntimeError`.
     Gradient,
+    /// A trace that can't be recorded, or a graph that can't be read or replayed. Python:
+    /// `ValueError`.
+    Trace,
     /// An exception from a kernel written in another language, carried as the source.
     Foreign,
 }
 
 impl ErrorKind {
     /// Every kind, in declaration order.
-    pub const ALL: [ErrorKind; 25] = [
+    pub const ALL: [ErrorKind; 26] = [
         ErrorKind::Schema,
         ErrorKind::Binding,
         ErrorKind::Return,
@@ -94,6 +97,7 @@ impl ErrorKind {
         ErrorKind::Library,
         ErrorKind::NotSupported,
         ErrorKind::Gradient,
+        ErrorKind::Trace,
         ErrorKind::Foreign,
     ];
 

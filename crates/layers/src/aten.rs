@@ -127,10 +127,13 @@ scalar! {
     rsub_scalar, "aten::rsub.Scalar";
     rdiv_scalar, "aten::rdiv.Scalar";
     pow_scalar, "aten::pow.Scalar";
+    rpow_scalar, "aten::rpow.Scalar";
     eq_scalar, "aten::eq.Scalar";
     ne_scalar, "aten::ne.Scalar";
     gt_scalar, "aten::gt.Scalar";
+    ge_scalar, "aten::ge.Scalar";
     lt_scalar, "aten::lt.Scalar";
+    le_scalar, "aten::le.Scalar";
     fill_, "aten::fill_.Scalar";
 }
 
@@ -191,6 +194,24 @@ pub fn choose(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     OP.call(&[condition.into(), a.into(), b.into()])
 }
 
+/// `aten::where.ScalarOther`: a tensor where the condition holds, else a number.
+///
+/// # Errors
+/// Those of the call.
+pub fn choose_or(condition: &Tensor, a: &Tensor, b: impl Into<Scalar>) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::where.ScalarOther");
+    OP.call(&[condition.into(), a.into(), b.into().into()])
+}
+
+/// `aten::where.ScalarSelf`: a number where the condition holds, else a tensor.
+///
+/// # Errors
+/// Those of the call.
+pub fn choose_number(condition: &Tensor, a: impl Into<Scalar>, b: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::where.ScalarSelf");
+    OP.call(&[condition.into(), a.into().into(), b.into()])
+}
+
 /// `aten::unsqueeze`.
 ///
 /// # Errors
@@ -236,14 +257,133 @@ pub fn stack(items: &[Tensor], dim: i64) -> Result<Tensor> {
     OP.call(&[items.into(), dim.into()])
 }
 
+/// `aten::slice.Tensor`; `start` and `end` may be `None`.
+///
+/// # Errors
+/// Those of the call.
+pub fn slice(
+    x: &Tensor,
+    dim: i64,
+    start: ValueRef<'_>,
+    end: ValueRef<'_>,
+    step: i64,
+) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::slice.Tensor");
+    OP.call(&[x.into(), dim.into(), start, end, step.into()])
+}
+
+/// `aten::slice_scatter`: a copy of `x` with `source` in the part that [`slice`] gives.
+///
+/// # Errors
+/// Those of the call.
+pub fn slice_scatter(
+    x: &Tensor,
+    source: &Tensor,
+    dim: i64,
+    start: ValueRef<'_>,
+    end: ValueRef<'_>,
+    step: i64,
+) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::slice_scatter");
+    OP.call(&[x.into(), source.into(), dim.into(), start, end, step.into()])
+}
+
+/// `aten::select_scatter`: a copy of `x` with `source` in the part that [`select`] gives.
+///
+/// # Errors
+/// Those of the call.
+pub fn select_scatter(x: &Tensor, source: &Tensor, dim: i64, index: i64) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::select_scatter");
+    OP.call(&[x.into(), source.into(), dim.into(), index.into()])
+}
+
+/// A list of indices as an argument.
+fn optional_tensors(indices: &[Option<Tensor>]) -> Vec<ValueRef<'_>> {
+    indices.iter().map(|index| index.as_ref().map_or(ValueRef::None, ValueRef::Tensor)).collect()
+}
+
+/// `aten::index.Tensor`.
+///
+/// # Errors
+/// Those of the call.
+pub fn index(x: &Tensor, indices: &[Option<Tensor>]) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::index.Tensor");
+    OP.call(&[x.into(), optional_tensors(indices).as_slice().into()])
+}
+
+/// `aten::index_put`.
+///
+/// # Errors
+/// Those of the call.
+pub fn index_put(
+    x: &Tensor,
+    indices: &[Option<Tensor>],
+    values: &Tensor,
+    accumulate: bool,
+) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::index_put");
+    let indices = optional_tensors(indices);
+    OP.call(&[x.into(), indices.as_slice().into(), values.into(), accumulate.into()])
+}
+
+/// `aten::index_select`.
+///
+/// # Errors
+/// Those of the call.
+pub fn index_select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::index_select");
+    OP.call(&[x.into(), dim.into(), index.into()])
+}
+
+/// `aten::index_add`.
+///
+/// # Errors
+/// Those of the call.
+pub fn index_add(x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::index_add");
+    OP.call(&[x.into(), dim.into(), index.into(), source.into()])
+}
+
+/// `aten::gather`.
+///
+/// # Errors
+/// Those of the call.
+pub fn gather(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::gather");
+    OP.call(&[x.into(), dim.into(), index.into()])
+}
+
+/// `aten::scatter_add`.
+///
+/// # Errors
+/// Those of the call.
+pub fn scatter_add(x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::scatter_add");
+    OP.call(&[x.into(), dim.into(), index.into(), source.into()])
+}
+
+/// `aten::arange`: the whole numbers from 0 up to `end`, which is excluded.
+///
+/// # Errors
+/// Those of the call.
+pub fn arange(end: i64, device: Device) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::arange");
+    let (start, step) = (ValueRef::Int(0), ValueRef::Int(1));
+    OP.call(&[start, end.into(), step, DType::I64.into(), device.into()])
+}
+
+/// A shape as an argument.
+pub(crate) fn sizes(shape: &[usize]) -> Vec<i64> {
+    shape.iter().map(|n| *n as i64).collect()
+}
+
 /// `aten::full`.
 ///
 /// # Errors
 /// Those of the call.
 pub fn full(shape: &[usize], value: f64, dtype: DType, device: Device) -> Result<Tensor> {
     static OP: Aten = Aten::new("aten::full");
-    let sizes: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-    OP.call(&[(&sizes[..]).into(), value.into(), dtype.into(), device.into()])
+    OP.call(&[sizes(shape).as_slice().into(), value.into(), dtype.into(), device.into()])
 }
 
 /// Zeros like another tensor: its shape, dtype and device.
@@ -266,6 +406,5 @@ pub fn sum_to(x: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let stretched = (0..shape.len()).filter(|d| shape[*d] == 1 && x.shape()[added + d] != 1);
     let dims: Vec<i64> = (0..added).chain(stretched.map(|d| added + d)).map(|d| d as i64).collect();
     let summed = sum(x, &dims, true)?;
-    let sizes: Vec<i64> = shape.iter().map(|n| *n as i64).collect();
-    if added == 0 { Ok(summed) } else { reshape(&summed, &sizes) }
+    if added == 0 { Ok(summed) } else { reshape(&summed, &sizes(shape)) }
 }

@@ -1,12 +1,27 @@
 //! keyfold's built-in operators, in namespace `aten`: schemas, and kernels for CPU and Meta.
 //!
-//! They take the dtypes float32, float64, int64 and bool (views, copies and constants take every
-//! one). Operands broadcast as in NumPy; which dtype a mixture gives is told in `promote.rs`:
+//! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random, see [`random`]: `rand`, `randn`,
+//!   `dropout`
+//! - element by element: `add`, `sub`, `mul`, `div`, `maximum`, `minimum`, `pow` (each also with a
+//!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`), `neg`, `abs`, `sign`, `relu`, `exp`,
+//!   `expm1`, `log`, `log1p`, `sqrt`, `sin`, `cos`, `tanh`, `sigmoid`, `where`; `eq`, `ne`, `lt`,
+//!   `le`, `gt`, `ge`, `logical_not`
+//! - along dimensions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
+//!   `softmax`, `log_softmax`; `matmul`
+//! - shapes: `reshape`, `contiguous`, `clone`, `to`, `detach`, `alias`, `transpose`, `permute`,
+//!   `unsqueeze`, `squeeze`, `expand`, `flip`, `select`, `slice`, `cat`, `stack`
+//! - picking and putting: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
+//!   `scatter_add`, `select_scatter`, `slice_scatter`; in place `index_put_`, `copy_`, `fill_`
+//!
+//! They take the dtypes float16, bfloat16, float32, float64, int64 and bool (views, copies, joins and
+//! constants take every one). Operands broadcast as in NumPy; which dtype a mixture gives is told in
+//! `promote.rs`:
 //!
 //! - within a kind the wider dtype; bool < whole < float; `int64` with `float32` gives `float64`;
+//! - `float16` with `bfloat16` gives `float32`; either alone is computed in `float32` and rounded once;
 //! - plain numbers are weak: the tensor's dtype stays where it can hold the number's kind;
-//! - `div`, `mean`, `exp`, `log`, `sqrt` and `softmax` of whole numbers and bools give `float64`,
-//!   sums of them `int64`, comparisons bool.
+//! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) of whole numbers and
+//!   bools give `float64`, sums of them `int64`, comparisons bool.
 //!
 //! Whole numbers wrap around, floats follow IEEE, a NaN goes through `maximum`, `max` and `argmax`
 //! as in NumPy. Results are fresh, contiguous, and don't require grad; views share memory.

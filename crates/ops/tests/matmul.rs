@@ -58,8 +58,9 @@ proptest! {
         let (shape, expected) = naive(&a, &b, dtype == DType::Bool);
         assert_fresh(&result, Device::CPU);
         prop_assert_eq!((result.dtype(), &**result.shape()), (dtype, &shape[..]));
-        // Small whole numbers: exact in every dtype, in whatever order they are added.
-        assert_close(&result, &expected, 0.0);
+        // Small whole numbers: exact in whatever order they are added, then rounded once, which the
+        // halves do.
+        assert_close(&result, &expected, 0.5);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::dtype::{device_from, dtype_from};
 use crate::errors::IntoPyResult;
 use crate::foreign::describe_object;
 use crate::numpy_array;
+use crate::readable;
 use crate::tensor::{PyTensor, error, numpy_view, wrap};
 
 type Any<'py> = Bound<'py, PyAny>;
@@ -125,6 +126,7 @@ impl PyTensor {
         copy: Option<bool>,
     ) -> PyResult<Any<'py>> {
         let py = slf.py();
+        readable::check(py, &slf.get().tensor, "as a NumPy array")?;
         slf.get().check_shareable(py, "__array__()")?;
         let view = numpy_view(slf)?;
         if let Some(dtype) = dtype
@@ -163,6 +165,7 @@ impl PyTensor {
         copy: Option<bool>,
     ) -> PyResult<Any<'py>> {
         let py = slf.py();
+        readable::check(py, &slf.get().tensor, "__dlpack__()")?;
         let refuse = |message: String| Err(error(py, ErrorKind::Exchange, message));
         let device = slf.get().tensor.device();
         if let Some(stream) = stream.filter(|_| device.kind() == DeviceType::CPU) {
@@ -231,6 +234,7 @@ impl PyTensor {
     fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();
         let tensor = &slf.get().tensor;
+        readable::check(py, tensor, "pickling")?;
         let data = match tensor.device().kind() {
             DeviceType::META => py.None().into_bound(py),
             DeviceType::CPU => {

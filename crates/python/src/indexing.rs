@@ -16,6 +16,7 @@ use crate::convert;
 use crate::dtype;
 use crate::errors::IntoPyResult;
 use crate::numpy_array;
+use crate::readable;
 use crate::tensor::{PyTensor, error, wrap};
 use crate::tensor_ops::{Operand, operand};
 
@@ -105,6 +106,9 @@ fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
              compare for a mask"
         );
         return Err(error(py, ErrorKind::DType, message));
+    }
+    if view.ndim() == 0 {
+        readable::check(py, &view, "use as an index")?;
     }
     match (view.ndim(), dtype) {
         (0, DType::Bool) => Ok(Part::Flag(view.item().py(py)?.is_nonzero())),

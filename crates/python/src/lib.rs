@@ -7,12 +7,14 @@
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
-//! - the layers: `autograd`, `derivative` (derivatives written in Python), `vmap`
+//! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
+//!   `vmap`
 //! - the process's random numbers: `random`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
 mod arrays;
 mod aten;
+mod autocast;
 mod autograd;
 mod call;
 mod convert;
@@ -29,6 +31,7 @@ mod guards;
 mod handle;
 mod indexing;
 mod keys;
+mod meta;
 mod native;
 mod nativekernel;
 mod numpy_array;
@@ -37,6 +40,7 @@ mod packet;
 mod params;
 mod pykernel;
 mod random;
+mod readable;
 mod results;
 mod tensor;
 mod tensor_methods;
@@ -44,6 +48,7 @@ mod tensor_ops;
 mod tensor_to;
 mod testing;
 mod text;
+mod tracer;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 mod vmap;
@@ -91,6 +96,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
+    module.add_function(wrap_pyfunction!(autocast::_autocast, module)?)?;
+    module.add_function(wrap_pyfunction!(autocast::_autocast_dtype, module)?)?;
+    module.add_function(wrap_pyfunction!(autocast::_register_autocast, module)?)?;
+    module.add_function(wrap_pyfunction!(meta::_infer_meta, module)?)?;
+    module.add_function(wrap_pyfunction!(meta::_overload_for, module)?)?;
+    module.add_function(wrap_pyfunction!(meta::_schema_parts, module)?)?;
     module.add_class::<autograd::PyNode>()?;
     module.add_class::<autograd::PyHookHandle>()?;
     module.add_function(wrap_pyfunction!(autograd::_grad, module)?)?;
@@ -98,6 +109,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
+    // The tracer's.
+    module.add_class::<tracer::PyTraceSession>()?;
+    module.add_class::<tracer::PyGraph>()?;
+    module.add_class::<tracer::PyGraphValue>()?;
+    module.add_class::<tracer::PyGraphNode>()?;
+    module.add_function(wrap_pyfunction!(tracer::_is_tracing, module)?)?;
     module.add_class::<vmap::PyFrame>()?;
     module.add_class::<vmap::PyVmapInfo>()?;
     module.add_function(wrap_pyfunction!(vmap::_register_vmap, module)?)?;

@@ -15,6 +15,7 @@ use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
 use crate::keys::{PyKeySet, keyset_object};
 use crate::numpy_array;
+use crate::readable;
 
 /// keyfold's own tensor: typed, strided memory with a device and dispatch keys.
 ///
@@ -62,8 +63,9 @@ pub(crate) fn scalar_to_py(py: Python<'_>, scalar: Scalar) -> PyResult<Bound<'_,
 }
 
 impl PyTensor {
-    /// The only element, for a conversion to the Python type that `wanted` names.
-    fn only(&self, py: Python<'_>, wanted: &str) -> PyResult<Scalar> {
+    /// The only element, for a conversion (`how`) to the Python type that `wanted` names.
+    fn only(&self, py: Python<'_>, how: &str, wanted: &str) -> PyResult<Scalar> {
+        readable::check(py, &self.tensor, how)?;
         let count = self.tensor.numel();
         if count != 1 {
             let shape = self.tensor.shape();
@@ -214,6 +216,7 @@ impl PyTensor {
     ///     DTypeError: NumPy has no such dtype (bfloat16).
     ///     ExchangeError: the tensor requires grad.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        readable::check(slf.py(), &slf.get().tensor, "numpy()")?;
         slf.get().check_shareable(slf.py(), "numpy()")?;
         numpy_view(slf)
     }
@@ -223,16 +226,17 @@ impl PyTensor {
     /// Raises:
     ///     InvalidValue: there isn't exactly one element.
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        scalar_to_py(py, self.only(py, "a Python number")?)
+        scalar_to_py(py, self.only(py, "item()", "a Python number")?)
     }
 
     /// The elements as nested lists of Python numbers; a number for a tensor without dimensions.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        readable::check(py, &self.tensor, "tolist()")?;
         crate::text::host_values(py, &self.tensor)?.call_method0("tolist")
     }
 
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
-        match self.only(py, "a Python float")? {
+        match self.only(py, "float()", "a Python float")? {
             Scalar::Complex(c) => {
                 let message =
                     format!("the complex number {} can't become a float", Scalar::from(c));
@@ -243,7 +247,7 @@ impl PyTensor {
     }
 
     fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let number = self.only(py, "a Python int")?;
+        let number = self.only(py, "int()", "a Python int")?;
         if let Scalar::Complex(_) = number {
             let message = format!("the complex number {number} can't become an int");
             return Err(error(py, ErrorKind::DType, message));
@@ -253,7 +257,7 @@ impl PyTensor {
     }
 
     fn __complex__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyComplex>> {
-        let number = self.only(py, "a Python complex")?.as_complex();
+        let number = self.only(py, "complex()", "a Python complex")?.as_complex();
         Ok(PyComplex::from_doubles(py, number.re, number.im))
     }
 
@@ -266,10 +270,11 @@ impl PyTensor {
             );
             return Err(error(py, ErrorKind::DType, message));
         }
-        scalar_to_py(py, self.only(py, "an index")?)
+        scalar_to_py(py, self.only(py, "use as an index", "an index")?)
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        readable::check(py, &self.tensor, "bool()")?;
         let count = self.tensor.numel();
         if count != 1 {
             let message = format!(

@@ -74,7 +74,8 @@ pub(crate) fn _register_testing_layer(
     });
     let layer = layer.named(if replace { "replacing_layer" } else { "passing_layer" });
     let key_value = registration_key_from(key)?;
-    let mode = keyfold_dispatch::Override::Error;
+    // Over the layer that is there already, if the key is one of the built-in ones.
+    let mode = keyfold_dispatch::Override::Shadow;
     let handle = keyfold::dispatcher().fallback(key_value, layer, mode).py(key.py())?;
     Ok(crate::handle::PyHandle::new(handle, None))
 }

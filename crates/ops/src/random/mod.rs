@@ -1,7 +1,7 @@
 //! Random numbers: the process's own stream, and the operators that draw from it.
 //!
-//! The stream is that of [Philox4x32-10](philox), a function of a seed and of how much was drawn
-//! so far, its whole state. Each call of an operator takes its part of the stream at once, so that
+//! The stream is that of Philox4x32-10, a function of a seed and of how much was drawn so far, which
+//! is its whole state. Each call of an operator takes its part of the stream at once, so that
 //! calls from several threads never get the same numbers; which gets which, their order decides.
 
 mod dropout;

@@ -211,6 +211,18 @@ impl BufferHandle {
         }
     }
 
+    /// A number that tells this memory from other memory while both live: handles that share it have
+    /// the same one, also where it has no address.
+    pub fn identity(&self) -> usize {
+        match &self.owner {
+            Owner::External { owner, .. } => owner.object().addr().get(),
+            Owner::Shared(buffer) => match buffer.external_owner() {
+                Some(owner) => owner.object().addr().get(),
+                None => Arc::as_ptr(buffer).cast::<()>().addr(),
+            },
+        }
+    }
+
     /// How often the memory was written in place since it was made, as far as keyfold knows: every
     /// handle that shares the buffer sees the same count. What other libraries write isn't counted,
     /// and neither is anything for a handle that only borrows an external object for a call.

@@ -1,31 +1,18 @@
-//! Sums, products, quotients.
+//! Sums, products, quotients, signs.
 
 use keyfold_core::Result;
 use keyfold_tensor::Tensor;
 
 use super::super::derivative::{Backward, Gradients, Keeps};
-use super::Rules;
-use crate::aten::{self, sum_to};
-
-/// A gradient as the operand at a position needs it: its dtype, and summed over the dimensions
-/// that broadcasting stretched.
-pub(super) fn fit(call: &Backward<'_>, argument: usize, grad: &Tensor) -> Result<Option<Tensor>> {
-    let form = call.form(argument);
-    let grad = sum_to(grad, &form.shape)?;
-    Ok(Some(if grad.dtype() == form.dtype { grad } else { aten::to(&grad, form.dtype)? }))
-}
-
-/// As [`fit`], where the gradient of that operand is needed.
-pub(super) fn when_needed(
-    call: &Backward<'_>,
-    argument: usize,
-    grad: impl FnOnce() -> Result<Tensor>,
-) -> Result<Option<Tensor>> {
-    if call.needs(argument) { fit(call, argument, &grad()?) } else { Ok(None) }
-}
+use super::{FIRST, NOTHING, OTHER, Rules, first, when_needed, zeros};
+use crate::aten;
 
 fn add(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     Ok(vec![when_needed(call, 0, || Ok(grad.clone()))?, when_needed(call, 1, || Ok(grad.clone()))?])
+}
+
+fn sub(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    Ok(vec![when_needed(call, 0, || Ok(grad.clone()))?, when_needed(call, 1, || aten::neg(grad))?])
 }
 
 fn mul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
@@ -35,7 +22,59 @@ fn mul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     ])
 }
 
+/// `d(a / b) = (da - (a / b) db) / b`.
+fn div(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let share = aten::div(grad, &call.tensor(1)?)?;
+    Ok(vec![
+        when_needed(call, 0, || Ok(share.clone()))?,
+        when_needed(call, 1, || aten::neg(&aten::mul(&share, &call.result(0)?)?))?,
+    ])
+}
+
+fn same(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, grad)
+}
+
+fn neg(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::neg(grad)?)
+}
+
+fn mul_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::mul_scalar(grad, call.scalar(1))?)
+}
+
+fn div_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::div_scalar(grad, call.scalar(1))?)
+}
+
+/// `d(s / x) = -(s / x) / x dx`.
+fn rdiv_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let slope = aten::div(&call.result(0)?, &call.tensor(0)?)?;
+    first(call, &aten::neg(&aten::mul(grad, &slope)?)?)
+}
+
+fn abs(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::mul(grad, &aten::sign(&call.tensor(0)?)?)?)
+}
+
+fn sign(call: &Backward<'_>, _: &Tensor) -> Result<Gradients> {
+    Ok(vec![Some(zeros(&call.form(0))?)])
+}
+
 pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
-    rules.add("aten::add", Keeps::NONE, add)?;
-    rules.add("aten::mul", Keeps::ARGUMENTS, mul)
+    const SHARE: &[Keeps] = &[Keeps::these(&[1]), Keeps::these(&[1]).and_results()];
+    const BOTH: &[Keeps] = &[Keeps::these(&[0]).and_results()];
+    rules.add("aten::add", NOTHING, add)?;
+    rules.add("aten::sub", NOTHING, sub)?;
+    rules.add("aten::mul", OTHER, mul)?;
+    rules.add("aten::div", SHARE, div)?;
+    rules.add("aten::add.Scalar", NOTHING, same)?;
+    rules.add("aten::sub.Scalar", NOTHING, same)?;
+    rules.add("aten::rsub.Scalar", NOTHING, neg)?;
+    rules.add("aten::mul.Scalar", NOTHING, mul_scalar)?;
+    rules.add("aten::div.Scalar", NOTHING, div_scalar)?;
+    rules.add("aten::rdiv.Scalar", BOTH, rdiv_scalar)?;
+    rules.add("aten::neg", NOTHING, neg)?;
+    rules.add("aten::abs", FIRST, abs)?;
+    rules.add("aten::sign", NOTHING, sign)
 }

@@ -1,0 +1,127 @@
+//! Functions of one number, and powers: from the result where that has all it takes.
+
+use keyfold_core::{Result, Scalar};
+use keyfold_tensor::Tensor;
+
+use super::super::derivative::{Backward, Gradients, Keeps};
+use super::{FIRST, RESULT, Rules, first, when_needed, zeros};
+use crate::aten;
+
+fn exp(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::mul(grad, &call.result(0)?)?)
+}
+
+fn log(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::div(grad, &call.tensor(0)?)?)
+}
+
+fn log1p(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::div(grad, &aten::add_scalar(&call.tensor(0)?, 1)?)?)
+}
+
+fn expm1(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::mul(grad, &aten::add_scalar(&call.result(0)?, 1)?)?)
+}
+
+fn sqrt(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::div(grad, &aten::mul_scalar(&call.result(0)?, 2)?)?)
+}
+
+/// `1 - tanh^2`.
+fn tanh(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let square = aten::pow_scalar(&call.result(0)?, 2)?;
+    first(call, &aten::mul(grad, &aten::rsub_scalar(&square, 1)?)?)
+}
+
+/// `s (1 - s)`.
+fn sigmoid(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let s = call.result(0)?;
+    let slope = aten::mul(&s, &aten::rsub_scalar(&s, 1)?)?;
+    first(call, &aten::mul(grad, &slope)?)
+}
+
+fn sin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::mul(grad, &aten::cos(&call.tensor(0)?)?)?)
+}
+
+fn cos(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &aten::neg(&aten::mul(grad, &aten::sin(&call.tensor(0)?)?)?)?)
+}
+
+/// A NaN lets the gradient through, so that it is seen.
+fn relu(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let flat = aten::le_scalar(&call.result(0)?, 0)?;
+    first(call, &aten::choose_number(&flat, 0, grad)?)
+}
+
+/// `s x^(s - 1)`, which is 0 for `s = 0` also where `x` is 0.
+fn pow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let exponent = call.scalar(1);
+    if !exponent.is_nonzero() {
+        return Ok(vec![Some(zeros(&call.form(0))?)]);
+    }
+    let less = match exponent {
+        Scalar::Int(n) => Scalar::Int(n.wrapping_sub(1)),
+        other => Scalar::Float(other.as_f64() - 1.0),
+    };
+    let power = match less.as_f64() {
+        0.0 => return first(call, grad),
+        1.0 => call.tensor(0)?,
+        _ => aten::pow_scalar(&call.tensor(0)?, less)?,
+    };
+    first(call, &aten::mul(grad, &aten::mul_scalar(&power, exponent)?)?)
+}
+
+/// As for a number: `b a^(b - 1)`, and 0 for `0^0`; with respect to the exponent `a^b log(a)`, and 0
+/// where the base is 0 and the exponent isn't negative.
+fn pow(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let of_base = || {
+        let (a, b) = (call.tensor(0)?, call.tensor(1)?);
+        // Only the exponent of 0^0 is changed, to one whose power is finite: a choice behind the
+        // product would make NaNs in second derivatives.
+        let both = aten::mul(&aten::eq_scalar(&a, 0)?, &aten::eq_scalar(&b, 0)?)?;
+        let less = aten::sub_scalar(&aten::choose_number(&both, 1, &b)?, 1)?;
+        aten::mul(grad, &aten::mul(&aten::pow(&to_like(&a, grad)?, &less)?, &b)?)
+    };
+    let of_exponent = || {
+        let (a, b) = (call.tensor(0)?, call.tensor(1)?);
+        let flat = aten::mul(&aten::eq_scalar(&a, 0)?, &aten::ge_scalar(&b, 0)?)?;
+        let log = aten::log(&aten::choose_number(&flat, 1, &to_like(&a, grad)?)?)?;
+        aten::mul(grad, &aten::mul(&call.result(0)?, &log)?)
+    };
+    Ok(vec![when_needed(call, 0, of_base)?, when_needed(call, 1, of_exponent)?])
+}
+
+/// A base in the dtype that the power was computed in: a whole number has no negative powers.
+fn to_like(x: &Tensor, like: &Tensor) -> Result<Tensor> {
+    if x.dtype() == like.dtype() { Ok(x.clone()) } else { aten::to(x, like.dtype()) }
+}
+
+/// `s^x log(s)`, and 0 for `s = 0` where `x` isn't negative.
+fn rpow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let (base, result) = (call.scalar(1).as_f64(), call.result(0)?);
+    let slope = aten::mul_scalar(&result, base.ln())?;
+    if base != 0.0 {
+        return first(call, &aten::mul(grad, &slope)?);
+    }
+    // 0^x is 1 for 0, 0 for what is greater and infinite for what is less.
+    let flat = aten::le_scalar(&result, 1)?;
+    first(call, &aten::mul(grad, &aten::choose_number(&flat, 0, &slope)?)?)
+}
+
+pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
+    const POWER: &[Keeps] = &[Keeps::these(&[0, 1]), Keeps::ALL];
+    rules.add("aten::exp", RESULT, exp)?;
+    rules.add("aten::log", FIRST, log)?;
+    rules.add("aten::log1p", FIRST, log1p)?;
+    rules.add("aten::expm1", RESULT, expm1)?;
+    rules.add("aten::sqrt", RESULT, sqrt)?;
+    rules.add("aten::tanh", RESULT, tanh)?;
+    rules.add("aten::sigmoid", RESULT, sigmoid)?;
+    rules.add("aten::sin", FIRST, sin)?;
+    rules.add("aten::cos", FIRST, cos)?;
+    rules.add("aten::relu", RESULT, relu)?;
+    rules.add("aten::pow.Scalar", FIRST, pow_scalar)?;
+    rules.add("aten::rpow.Scalar", RESULT, rpow_scalar)?;
+    rules.add("aten::pow", POWER, pow)
+}

@@ -1,0 +1,85 @@
+//! Sums, means and extremes along dimensions.
+
+use keyfold_core::{Result, layout};
+use keyfold_tensor::Tensor;
+
+use super::super::derivative::{Backward, Gradients, Keeps};
+use super::{NOTHING, Rules, first};
+use crate::aten;
+
+/// The shape of the first operand with size 1 for each reduced dimension. `dims` is `None` for all.
+fn kept(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> {
+    let shape = call.shape(0);
+    let Some(dims) = dims else { return Ok(vec![1; shape.len()]) };
+    let mut kept = aten::sizes(&shape);
+    for dim in dims {
+        kept[layout::normalize_axis(*dim, shape.len())?] = 1;
+    }
+    Ok(kept)
+}
+
+/// What every element of the operand gets of a result's gradient.
+fn spread(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Tensor> {
+    let kept = aten::reshape(grad, &kept(call, dims)?)?;
+    aten::expand(&kept, &aten::sizes(&call.shape(0)))
+}
+
+/// How many elements each result is made of.
+fn count(call: &Backward<'_>, grad: &Tensor) -> usize {
+    let all: usize = call.shape(0).iter().product();
+    all / grad.numel().max(1)
+}
+
+fn sum(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &spread(call, grad, None)?)
+}
+
+fn sum_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &spread(call, grad, call.ints(1).as_deref())?)
+}
+
+fn mean(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let share = aten::div_scalar(grad, count(call, grad) as f64)?;
+    first(call, &spread(call, &share, None)?)
+}
+
+fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let share = aten::div_scalar(grad, count(call, grad) as f64)?;
+    first(call, &spread(call, &share, call.ints(1).as_deref())?)
+}
+
+/// Elements that equal the result share its gradient evenly. Where the result is NaN none does, and
+/// the gradient is NaN.
+fn extreme(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Gradients> {
+    let x = call.tensor(0)?;
+    let kept = kept(call, dims)?;
+    let best = aten::eq(&x, &aten::reshape(&call.result(0)?, &kept)?)?;
+    let best = aten::to(&best, grad.dtype())?;
+    let reduced: Vec<i64> = match dims {
+        None => (0..x.ndim() as i64).collect(),
+        Some(dims) => dims.to_vec(),
+    };
+    let count = aten::sum(&best, &reduced, true)?;
+    let share = aten::div(&aten::reshape(grad, &kept)?, &count)?;
+    first(call, &aten::mul(&best, &share)?)
+}
+
+fn extreme_all(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, None)
+}
+
+fn extreme_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, call.ints(1).as_deref())
+}
+
+pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
+    const BOTH: &[Keeps] = &[Keeps::these(&[0]).and_results()];
+    rules.add("aten::sum", NOTHING, sum)?;
+    rules.add("aten::sum.dim", NOTHING, sum_dim)?;
+    rules.add("aten::mean", NOTHING, mean)?;
+    rules.add("aten::mean.dim", NOTHING, mean_dim)?;
+    rules.add("aten::max", BOTH, extreme_all)?;
+    rules.add("aten::min", BOTH, extreme_all)?;
+    rules.add("aten::amax", BOTH, extreme_dim)?;
+    rules.add("aten::amin", BOTH, extreme_dim)
+}

@@ -1,0 +1,184 @@
+//! Which value of the graph a tensor is.
+//!
+//! Tensors have no identity of their own: a view is made anew for every call. What tells them apart
+//! is the data that they are views of, so a value is found by address, shape, strides and dtype, and
+//! among several by its keys and what a layer attached. The session keeps alive whatever it saw,
+//! so that no address is used again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use keyfold_core::{DType, Device};
+use keyfold_dispatch::DispatchKeySet;
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::ir::{Info, ValueId};
+
+/// The data that a tensor is a view of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    /// Of the first element; a number for the memory where it has no address or no elements.
+    address: usize,
+    offset: usize,
+    /// The size of each dimension with its stride; dimensions that nobody steps along have none.
+    dims: Vec<(usize, isize)>,
+    dtype: Option<DType>,
+    device: Device,
+}
+
+/// What tells views of the same data apart: the functionality keys, and the attachment's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    keys: DispatchKeySet,
+    attached: usize,
+    number: u32,
+}
+
+impl Mark {
+    const NONE: Mark = Mark { keys: DispatchKeySet::EMPTY, attached: 0, number: 0 };
+
+    fn of(tensor: &Tensor) -> Mark {
+        let keys = tensor.keys() - DispatchKeySet::BACKENDS;
+        if keys.is_empty() {
+            return Mark::NONE;
+        }
+        match tensor.attached() {
+            Some(attached) => {
+                let address = Arc::as_ptr(&attached.object).cast::<()>().addr();
+                Mark { keys, attached: address, number: attached.place }
+            }
+            None => Mark { keys, attached: 0, number: 0 },
+        }
+    }
+}
+
+/// An argument or result that was looked at: everything that finds its value, and a share in it.
+///
+/// It is made without the session's lock, since looking may need the lock of the host language.
+#[derive(Debug)]
+pub(super) struct Seen {
+    place: Place,
+    mark: Mark,
+    /// The addresses of its memory, end excluded.
+    memory: (usize, usize),
+    pub(super) info: Info,
+    pub(super) keep: Value,
+}
+
+impl Seen {
+    pub(super) fn tensor(tensor: &Tensor, keep: Value) -> Seen {
+        let buffer = tensor.buffer();
+        let start = match buffer.host_ptr().addr() {
+            0 => buffer.device_ptr().addr(),
+            address => address,
+        };
+        let nowhere = start == 0 || buffer.is_empty();
+        let memory = match nowhere {
+            true => (buffer.identity(), buffer.identity() + 1),
+            false => (start, start + buffer.len() * buffer.dtype().size()),
+        };
+        let (address, offset) = match nowhere {
+            true => (buffer.identity(), tensor.offset()),
+            false => (tensor.raw_data_ptr().addr(), 0),
+        };
+        let empty = tensor.numel() == 0;
+        let stepped = |size: usize| size > 1 && !empty;
+        let dims = tensor.shape().iter().zip(tensor.strides());
+        let dims = dims.map(|(n, stride)| (*n, if stepped(*n) { *stride } else { 0 })).collect();
+        let (dtype, device) = (Some(tensor.dtype()), tensor.device());
+        let place = Place { address, offset, dims, dtype, device };
+        Seen { place, mark: Mark::of(tensor), memory, info: Info::of(tensor), keep }
+    }
+
+    /// A tensor with a share in it that can be cloned and dropped without the lock of the host
+    /// language.
+    pub(super) fn own(tensor: &Tensor) -> Seen {
+        Seen::tensor(tensor, Value::Tensor(tensor.clone().into_tracked()))
+    }
+
+    /// An object that can't be viewed is itself and nothing else.
+    fn opaque(address: usize, keep: Value) -> Seen {
+        let (dims, device) = (Vec::new(), Device::CPU);
+        let place = Place { address, offset: 0, dims, dtype: None, device };
+        let memory = (address, address + 1);
+        Seen { place, mark: Mark::NONE, memory, info: Info::opaque(), keep }
+    }
+
+    /// Looks at a borrowed tensor; `None` for what isn't one.
+    ///
+    /// # Errors
+    /// When a foreign object can't be kept.
+    pub(super) fn look(value: ValueRef<'_>) -> keyfold_core::Result<Option<Seen>> {
+        use keyfold_dispatch::Value as _;
+        Ok(match value {
+            ValueRef::Tensor(tensor) => Some(Seen::own(tensor)),
+            ValueRef::Foreign(object) if object.is_tensor() => {
+                let keep = Value::from_ref(value)?;
+                Some(match object.tensor() {
+                    Ok(tensor) => Seen::tensor(tensor, keep),
+                    Err(_) => Seen::opaque(object.original().addr(), keep),
+                })
+            }
+            _ => None,
+        })
+    }
+}
+
+/// The values that tensors were found to be.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// In the order of recording: the last one counts.
+    places: HashMap<Place, Vec<(Mark, ValueId)>>,
+    /// Memory whose content follows from the inputs: start to end.
+    varying: BTreeMap<usize, usize>,
+    /// What must outlive the session, so that no address is used twice.
+    kept: Vec<Value>,
+}
+
+impl Known {
+    /// The value that it is: the last one with the same data, keys and attachment, or with the
+    /// same data.
+    pub(super) fn find(&self, seen: &Seen) -> Option<ValueId> {
+        let all = self.places.get(&seen.place)?;
+        let exact = all.iter().rev().find(|(mark, _)| *mark == seen.mark);
+        exact.or(all.last()).map(|(_, id)| *id)
+    }
+
+    /// From now on it is this value.
+    pub(super) fn insert(&mut self, seen: Seen, id: ValueId) {
+        let Seen { place, mark, keep, .. } = seen;
+        let all = self.places.entry(place).or_default();
+        all.retain(|(other, _)| *other != mark);
+        all.push((mark, id));
+        self.kept.push(keep);
+    }
+
+    /// The content of its memory follows from the inputs.
+    pub(super) fn vary(&mut self, seen: &Seen) {
+        // Ranges that overlap become one, so that the last before an address decides.
+        let (mut start, mut end) = seen.memory;
+        while let Some((other, other_end)) = self.overlapping((start, end)) {
+            if other <= start && other_end >= end {
+                return;
+            }
+            self.varying.remove(&other);
+            (start, end) = (start.min(other), end.max(other_end));
+        }
+        self.varying.insert(start, end);
+    }
+
+    fn overlapping(&self, (start, end): (usize, usize)) -> Option<(usize, usize)> {
+        let (other, other_end) = self.varying.range(..end).next_back()?;
+        (*other_end > start).then_some((*other, *other_end))
+    }
+
+    /// Whether its memory, or a part of it, follows from the inputs.
+    pub(super) fn varies(&self, seen: &Seen) -> bool {
+        self.overlapping(seen.memory).is_some()
+    }
+
+    /// Takes everything out, to be dropped without a lock.
+    pub(super) fn take(&mut self) -> Known {
+        std::mem::take(self)
+    }
+}

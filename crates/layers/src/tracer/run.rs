@@ -1,0 +1,195 @@
+//! Replaying a graph on other inputs.
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{Dispatcher, Value as _};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::ir::{Arg, Graph, Info, Node, ValueId};
+use super::print::Names;
+
+/// The values that are there while a graph runs.
+struct Running {
+    names: Names,
+    values: Vec<Option<Value>>,
+}
+
+impl Graph {
+    /// Runs the graph on inputs like those that it was recorded with: each call again, by its
+    /// operator's name, through the dispatcher, so that the layers that are on now have their part.
+    /// Random operators draw anew; an in-place operator writes to inputs and constants again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Trace`] for too many or too few inputs, and, naming the input, for another rank
+    /// or shape; [`ErrorKind::DType`] and [`ErrorKind::Device`] likewise; unknown operators; those of
+    /// the calls.
+    pub fn run(&self, dispatcher: &Dispatcher<Value>, inputs: &[&Tensor]) -> Result<Vec<Value>> {
+        self.check_inputs(inputs, false)?;
+        self.replay(dispatcher, inputs)
+    }
+
+    /// As [`Graph::run`], with inputs of other sizes, as many dimensions as before. Sizes that were
+    /// arguments of a call (of `aten::reshape`, say) are those of the recording all the same.
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    pub fn run_any_shape(
+        &self,
+        dispatcher: &Dispatcher<Value>,
+        inputs: &[&Tensor],
+    ) -> Result<Vec<Value>> {
+        self.check_inputs(inputs, true)?;
+        self.replay(dispatcher, inputs)
+    }
+
+    fn check_inputs(&self, inputs: &[&Tensor], any_shape: bool) -> Result<()> {
+        if inputs.len() != self.inputs.len() {
+            let (wanted, given) = (self.inputs.len(), inputs.len());
+            let s = if wanted == 1 { "" } else { "s" };
+            return Err(Error::new(
+                ErrorKind::Trace,
+                format!("the graph takes {wanted} input{s}, and {given} were given"),
+            ));
+        }
+        for (at, (input, given)) in self.inputs.iter().zip(inputs).enumerate() {
+            let wanted = self.info(input.id);
+            let Some(kind) = misfit(wanted, given, any_shape) else { continue };
+            let name = match input.name.as_str() {
+                "" => format!("input %{at}"),
+                name => format!("input %{at} ({name})"),
+            };
+            let given = Info::of(given);
+            let mut message =
+                format!("{name} was {wanted} when the graph was recorded, not {given}");
+            if kind == ErrorKind::Trace && wanted.shape.len() == given.shape.len() {
+                message += "; trace the function for this shape, or replay with any_shape if no \
+                            size is fixed in the graph";
+            }
+            return Err(Error::new(kind, message));
+        }
+        Ok(())
+    }
+
+    fn replay(&self, dispatcher: &Dispatcher<Value>, inputs: &[&Tensor]) -> Result<Vec<Value>> {
+        let values = vec![None; self.values.len()];
+        let mut running = Running { names: Names::of(self), values };
+        for (input, given) in self.inputs.iter().zip(inputs) {
+            running.values[input.id.index()] = Some(Value::Tensor((*given).clone()));
+        }
+        for constant in &self.constants {
+            running.values[constant.id.index()] = Some(constant.value.clone());
+        }
+        let last = self.last_uses();
+        for (at, node) in self.nodes.iter().enumerate() {
+            running.call(dispatcher, node)?;
+            // A value goes when nobody needs it any more, as it would in the function.
+            for id in node.reads().into_iter().chain(node.makes()) {
+                if last[id.index()] == Some(at) {
+                    running.values[id.index()] = None;
+                }
+            }
+        }
+        self.outputs.iter().map(|output| running.owned(output)).collect()
+    }
+
+    /// The last call that each value is part of; none for outputs.
+    fn last_uses(&self) -> Vec<Option<usize>> {
+        let mut last = vec![None; self.values.len()];
+        for (at, node) in self.nodes.iter().enumerate() {
+            for id in node.reads().into_iter().chain(node.makes()) {
+                last[id.index()] = Some(at);
+            }
+        }
+        for id in self.outputs.iter().flat_map(Arg::values) {
+            last[id.index()] = None;
+        }
+        last
+    }
+}
+
+/// What is wrong with an input, if something is.
+fn misfit(wanted: &Info, given: &Tensor, any_shape: bool) -> Option<ErrorKind> {
+    if wanted.dtype.is_some_and(|dtype| dtype != given.dtype()) {
+        return Some(ErrorKind::DType);
+    }
+    if wanted.device != given.device() {
+        return Some(ErrorKind::Device);
+    }
+    let fits = match any_shape {
+        true => wanted.shape.len() == given.ndim(),
+        false => wanted.shape == *given.shape(),
+    };
+    (!fits).then_some(ErrorKind::Trace)
+}
+
+impl Running {
+    fn call(&mut self, dispatcher: &Dispatcher<Value>, node: &Node) -> Result<()> {
+        let place = || format!("graph node {}", self.title(node));
+        let operator = dispatcher.operator(&node.operator).map_err(|error| error.at(&place()))?;
+        let args = node.args.iter().map(|argument| self.owned(&argument.arg));
+        let args = args.collect::<Result<Vec<Value>>>()?;
+        let args: Vec<ValueRef<'_>> = args.iter().map(Value::as_ref).collect();
+        let result = operator.call(&args).map_err(|error| error.at(&place()))?;
+        let fits = match (result, &node.results[..]) {
+            (Value::Tuple(items), many) => {
+                items.len() == many.len()
+                    && items.into_iter().zip(many).all(|(item, known)| self.keep(item, known))
+            }
+            (_, []) => true,
+            (one, [known]) => self.keep(one, known),
+            _ => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Trace,
+            format!(
+                "graph node {}: its results are not those of the recording: a list has another \
+                 length, or None stands where a tensor was",
+                self.title(node)
+            ),
+        ))
+    }
+
+    fn title(&self, node: &Node) -> String {
+        match node.results.is_empty() {
+            true => node.operator.clone(),
+            false => format!("{} = {}", self.names.results(&node.results), node.operator),
+        }
+    }
+
+    /// Keeps the tensors of a result under their names; says whether they are where they were.
+    fn keep(&mut self, value: Value, known: &Arg) -> bool {
+        match (known, value) {
+            (Arg::Value(id), value @ (Value::Tensor(_) | Value::Foreign(_))) => {
+                self.values[id.index()] = Some(value);
+                true
+            }
+            (Arg::List(known), Value::List(items)) => {
+                items.len() == known.len()
+                    && items.into_iter().zip(known).all(|(item, known)| self.keep(item, known))
+            }
+            (Arg::Literal(_), Value::Tensor(_) | Value::Foreign(_)) => false,
+            (Arg::Literal(_), _) => true,
+            _ => false,
+        }
+    }
+
+    /// An argument with its values in place.
+    fn owned(&self, arg: &Arg) -> Result<Value> {
+        Ok(match arg {
+            Arg::Value(id) => self.value(*id)?.clone(),
+            Arg::Literal(value) => value.clone(),
+            Arg::List(items) => {
+                Value::List(items.iter().map(|item| self.owned(item)).collect::<Result<_>>()?)
+            }
+        })
+    }
+
+    fn value(&self, id: ValueId) -> Result<&Value> {
+        self.values[id.index()].as_ref().ok_or_else(|| {
+            let name = self.names.get(id);
+            Error::new(ErrorKind::Trace, format!("the graph uses {name} before it makes it"))
+        })
+    }
+}
