@@ -13,6 +13,7 @@ arrays you already have:
 - derivatives: `grad`, `value_and_grad`, `Tensor.backward`, `no_grad`, `checkpoint`,
   `register_autograd`
 - checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
+- batches: `vmap`, `register_vmap`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -35,6 +36,7 @@ from keyfold._core import (
     OperatorPacket,
     TableEntry,
     Tensor,
+    VmapInfo,
     __version__,
     bfloat16,
     bool,
@@ -195,6 +197,7 @@ from keyfold._registration import (
     get_op,
     impl,
 )
+from keyfold._vmap import register_vmap, vmap
 
 __all__ = [
     "BY_KIND",
@@ -248,6 +251,7 @@ __all__ = [
     "TraceError",
     "UnknownKey",
     "UnknownOperator",
+    "VmapInfo",
     "__version__",
     "abs",
     "add",
@@ -347,6 +351,7 @@ __all__ = [
     "register_backend",
     "register_fake",
     "register_key",
+    "register_vmap",
     "relu",
     "reshape",
     "set_rng_state",
@@ -367,6 +372,7 @@ __all__ = [
     "uint32",
     "uint64",
     "value_and_grad",
+    "vmap",
     "where",
     "zeros",
     "zeros_like",

@@ -7,7 +7,8 @@
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
 //!   (the two kinds of kernels), `foreign` and `results` (objects there and back)
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
-//! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`
+//! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
+//!   `vmap`
 //! - the process's random numbers: `random`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
 
@@ -50,6 +51,7 @@ mod text;
 mod tracer;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
+mod vmap;
 
 use pyo3::prelude::*;
 
@@ -113,6 +115,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tracer::PyGraphValue>()?;
     module.add_class::<tracer::PyGraphNode>()?;
     module.add_function(wrap_pyfunction!(tracer::_is_tracing, module)?)?;
+    module.add_class::<vmap::PyFrame>()?;
+    module.add_class::<vmap::PyVmapInfo>()?;
+    module.add_function(wrap_pyfunction!(vmap::_register_vmap, module)?)?;
+    module.add_function(wrap_pyfunction!(vmap::_vmap_depends, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {

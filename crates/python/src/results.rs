@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 
+use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -93,7 +94,17 @@ fn same_view(a: &Tensor, b: &Tensor) -> bool {
             && a.device() == b.device()
             && a.shape() == b.shape()
             && a.strides() == b.strides()
-            && a.keys() == b.keys())
+            && a.keys() == b.keys()
+            && same_batch(a, b))
+}
+
+/// Whether neither tensor is an example of a batch (such have no address), or both of one.
+fn same_batch(a: &Tensor, b: &Tensor) -> bool {
+    match (vmap::batch_of(a), vmap::batch_of(b)) {
+        (None, None) => true,
+        (Some(a), Some(b)) => std::sync::Arc::ptr_eq(&a, &b),
+        _ => false,
+    }
 }
 
 /// A tensor in the caller's library: the original object, a NumPy array, or keyfold's own.

@@ -4,6 +4,7 @@
 //! `indexing`, exchange and pickling in `exchange`, and its text in `text`.
 
 use keyfold_core::{DType, Error, ErrorKind, Scalar};
+use keyfold_dispatch::DispatchKey;
 use keyfold_layers::autograd::edge_of;
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
@@ -32,7 +33,7 @@ pub(crate) fn wrap(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyTenso
     // From here on it may be written in place and saved for a gradient.
     let mut tensor = tensor.into_tracked();
     tensor.set_token(OF_AN_OBJECT);
-    if tensor.requires_grad() {
+    if tensor.requires_grad() && !tensor.keys().contains(DispatchKey::Vmap) {
         // A leaf has its place in the graph from the start, which clones then share.
         edge_of(&tensor).py(py)?;
     }

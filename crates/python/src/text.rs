@@ -1,6 +1,7 @@
 //! A tensor's text, as NumPy prints values.
 
 use keyfold_core::{DType, DeviceType, bf16};
+use keyfold_layers::vmap;
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -24,8 +25,36 @@ fn is_default(dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::I64 | DType::Bool | DType::C128)
 }
 
+/// The shape as Python writes a tuple.
+fn shape_text(tensor: &Tensor) -> String {
+    let sizes: Vec<_> = tensor.shape().iter().map(ToString::to_string).collect();
+    let comma = if sizes.len() == 1 { "," } else { "" };
+    format!("({}{comma})", sizes.join(", "))
+}
+
+/// `Tensor(example of a batch of 5, level 1, shape=(3,), dtype=float64)`: it has no values.
+fn example(tensor: &Tensor, batch: &vmap::Batched) -> String {
+    let mut text = format!(
+        "Tensor(example of a batch of {}, level {}, shape={}, dtype={}",
+        batch.size(),
+        batch.level,
+        shape_text(tensor),
+        tensor.dtype()
+    );
+    if tensor.device().kind() != DeviceType::CPU {
+        text += &format!(", device='{}'", tensor.device());
+    }
+    if tensor.requires_grad() {
+        text += ", requires_grad=True";
+    }
+    text + ")"
+}
+
 /// `Tensor([1., 2.], dtype=float32)`; without values where there are none to read.
 pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
+    if let Some(batch) = vmap::batch_of(tensor) {
+        return Ok(example(tensor, &batch));
+    }
     let (dtype, device) = (tensor.dtype(), tensor.device());
     let on_cpu = device.kind() == DeviceType::CPU;
     // An empty tensor's values say neither shape nor dtype.
@@ -42,9 +71,7 @@ pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
         "Tensor(...".to_owned()
     };
     if !on_cpu || (empty && tensor.ndim() != 1) {
-        let sizes: Vec<_> = tensor.shape().iter().map(ToString::to_string).collect();
-        let comma = if sizes.len() == 1 { "," } else { "" };
-        text += &format!(", shape=({}{comma})", sizes.join(", "));
+        text += &format!(", shape={}", shape_text(tensor));
     }
     if !on_cpu || empty || !is_default(dtype) {
         text += &format!(", dtype={dtype}");
