@@ -5,6 +5,7 @@ arrays you already have:
 
 - operators: `define`, `impl`, `fallback`, `Library`, `ops.<namespace>.<name>`, `redispatch`
 - keys: `DispatchKey`, `DispatchKeySet`, `register_key`, `include_keys`, `exclude_keys`
+- recording: `trace`, `Graph`
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
@@ -26,6 +27,8 @@ from keyfold._core import (
     DispatchKeySet,
     DType,
     GradNode,
+    GraphNode,
+    GraphValue,
     Handle,
     HookHandle,
     KernelHandle,
@@ -195,6 +198,7 @@ from keyfold._registration import (
     get_op,
     impl,
 )
+from keyfold._tracer import Graph, trace
 
 __all__ = [
     "BY_KIND",
@@ -216,6 +220,9 @@ __all__ = [
     "Explanation",
     "GradNode",
     "GradientError",
+    "Graph",
+    "GraphNode",
+    "GraphValue",
     "GuardError",
     "Handle",
     "HookHandle",
@@ -362,6 +369,7 @@ __all__ = [
     "sum",
     "take",
     "tanh",
+    "trace",
     "uint8",
     "uint16",
     "uint32",

@@ -89,11 +89,23 @@ impl Names {
     }
 }
 
+/// Text in single quotes; what would end it or can't be seen is escaped.
+fn quoted(text: &str) -> String {
+    let mut shown = String::from("'");
+    for c in text.chars() {
+        match c {
+            '"' => shown.push(c),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown + "'"
+}
+
 /// A number, text and the like as Python writes it.
 pub(super) fn literal(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Float(x) if x.is_infinite() => if x > 0.0 { "inf" } else { "-inf" }.to_owned(),
-        ValueRef::Str(text) => format!("'{}'", text.escape_debug()),
+        ValueRef::Str(text) => quoted(text),
         ValueRef::DType(dtype) => dtype.to_string(),
         ValueRef::Device(device) => device.to_string(),
         ValueRef::None => "None".to_owned(),
