@@ -207,10 +207,11 @@ class Graph:
     `graph(*args)` replays it.
 
     Constants (arrays that the function used and that weren't arguments) are held by reference: a
-    weight that changes later counts with its new value, and an operator that writes to a constant in
-    place does so at each replay. `to_json` writes their present values. An operator's result that
-    is a number counts as it was when the graph was recorded. What a function does beside calling
-    operators isn't in the graph: prints, assignments, the `.grad` of tensors.
+    weight that changes later counts with its new value, and an operator that writes to a constant
+    in place does so at each replay. `to_json` writes their present values. An operator's result
+    that is a number counts as it was when the graph was recorded. What a function does beside
+    calling operators isn't in the graph: prints, assignments, `requires_grad_`, the `.grad` that
+    `backward` leaves.
     """
 
     __slots__ = ("__weakref__", "_arguments", "_graph", "_result")

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use keyfold_tensor::Value;
 
-use super::ir::{Arg, Graph, Node, ValueId};
+use super::ir::{Graph, Node, ValueId};
 use super::print::Names;
 
 /// Which way a drawing goes.
@@ -63,7 +63,7 @@ pub(super) fn caption(graph: &Graph, names: &Names, node: &Node) -> [String; 3] 
     // Everybody knows where mul comes from.
     let name = node.operator.strip_prefix("aten::").unwrap_or(&node.operator).to_owned();
     let plain = node.args.iter().filter(|argument| {
-        !argument.is_default && !matches!(&argument.arg, Arg::Literal(Value::None))
+        !argument.is_default && !matches!(argument.arg.as_literal(), Some(Value::None))
     });
     let plain = plain.filter(|argument| argument.arg.values().is_empty());
     let plain: Vec<_> =

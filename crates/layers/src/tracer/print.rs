@@ -46,7 +46,7 @@ impl Names {
     pub(super) fn arg(&self, arg: &Arg) -> String {
         match arg {
             Arg::Value(id) => self.get(*id).to_owned(),
-            Arg::Literal(value) => literal(value.as_ref()),
+            Arg::Literal(value) => literal((**value).as_ref()),
             Arg::List(items) => {
                 let mut shown: Vec<_> = items.iter().take(SHOWN).map(|i| self.arg(i)).collect();
                 if items.len() > SHOWN {
@@ -67,7 +67,7 @@ impl Names {
                 named = true;
                 continue;
             }
-            let plain = matches!(argument.arg, Arg::Literal(Value::Bool(_) | Value::None));
+            let plain = matches!(argument.arg.as_literal(), Some(Value::Bool(_) | Value::None));
             let shown = self.arg(&argument.arg);
             text.push(match named || plain {
                 true => format!("{}={shown}", argument.name),
@@ -150,7 +150,7 @@ impl Graph {
                 let items: Vec<_> = items.iter().map(|item| self.type_of(item)).collect();
                 format!("[{}]", items.join(", "))
             }
-            Arg::Literal(value) => match value {
+            Arg::Literal(value) => match &**value {
                 Value::None => "None",
                 Value::Bool(_) => "bool",
                 Value::Int(_) | Value::UInt(_) => "int",

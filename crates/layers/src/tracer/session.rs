@@ -51,7 +51,7 @@ struct State {
 enum Looked {
     Tensor(Box<Seen>),
     List(Vec<Looked>),
-    Literal(Value),
+    Literal(Box<Value>),
 }
 
 impl Looked {
@@ -62,7 +62,7 @@ impl Looked {
         if value.list_len().is_some() {
             return Ok(Looked::List(value.items().map(Looked::at).collect::<Result<_>>()?));
         }
-        Ok(Looked::Literal(Value::from_ref(value)?))
+        Ok(Looked::Literal(Box::new(Value::from_ref(value)?)))
     }
 }
 
@@ -327,7 +327,7 @@ fn hidden_view(info: &Info) -> Error {
 fn same(arg: &Arg, default: ValueRef<'_>) -> bool {
     match arg {
         Arg::Value(_) => false,
-        Arg::Literal(value) => format!("{:?}", value.as_ref()) == format!("{default:?}"),
+        Arg::Literal(value) => format!("{:?}", (**value).as_ref()) == format!("{default:?}"),
         Arg::List(items) => {
             default.list_len() == Some(items.len())
                 && items.iter().zip(default.items()).all(|(item, default)| same(item, default))

@@ -372,7 +372,7 @@ fn numbers_survive_json_to_the_last_bit() {
         let graph =
             trace(&[&x], |x| Ok(vec![aten::add(&aten::mul_scalar(&x[0], number)?, &constant)?]));
         let back = Graph::from_json(&graph.unwrap().to_json().unwrap()).unwrap();
-        let Arg::Literal(Value::Float(read)) = &back.nodes()[0].args[1].arg else {
+        let Some(Value::Float(read)) = back.nodes()[0].args[1].arg.as_literal() else {
             panic!("{:?}", back.nodes()[0])
         };
         assert_eq!(read.to_bits(), number.to_bits(), "{number}");
