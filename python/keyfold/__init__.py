@@ -200,8 +200,8 @@ from keyfold._registration import (
     get_op,
     impl,
 )
-from keyfold._vmap import register_vmap, vmap
 from keyfold._tracer import Graph, trace
+from keyfold._vmap import register_vmap, vmap
 
 __all__ = [
     "BY_KIND",
