@@ -166,7 +166,7 @@ def test_every_order_of_switching_on_gives_the_same_numbers_and_order_of_calls(s
             (gradient,) = kf.grad(result.to("float32").sum(), [weights])
             h = (x * s).T @ (1 - np.tanh((x * s) @ w) ** 2)
             assert np.allclose(gradient.numpy(), h, atol=10 * tolerance(order)), order
-        for graph, args in graphs:
+        for graph, _args in graphs:
             assert any("stacks::scale" in str(node) for node in graph.nodes)
         for p in profiles:
             assert any(event["name"] == "stacks::scale" for event in p.events), order
