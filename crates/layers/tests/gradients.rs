@@ -5,9 +5,10 @@ mod support;
 mod table;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use keyfold_core::{DType, Device};
-use keyfold_dispatch::DispatchKey;
+use keyfold_core::{DType, Device, Result};
+use keyfold_dispatch::{DispatchKey, Kernel, Override};
 use keyfold_layers::autograd::{self, Options};
 use keyfold_layers::{aten, dispatcher};
 use keyfold_tensor::{Tensor, ValueRef as V};
@@ -148,7 +149,7 @@ fn slopes(inputs: &[&[f64]], f: impl Fn(&[Tensor]) -> Tensor) -> Vec<Vec<f64>> {
 
 #[test]
 fn kinks_have_slope_zero_and_ties_share() {
-    type Unary = fn(&Tensor) -> keyfold_core::Result<Tensor>;
+    type Unary = fn(&Tensor) -> Result<Tensor>;
     let relu: Unary = |x| call("aten::relu", &[V::Tensor(x)]);
     let functions: [(Unary, [f64; 3]); 3] =
         [(aten::abs, [-1.0, 0.0, 1.0]), (aten::sign, [0.0; 3]), (relu, [0.0, 0.0, 1.0])];
@@ -267,6 +268,61 @@ fn what_no_gradient_reads_is_not_kept() {
     assert!(freed(false) < size / 2, "the other's gradient reads it");
 }
 
+/// The identity, with a derivative that keeps its operand itself, with the place in the graph.
+struct Keeper;
+
+impl autograd::Derivative for Keeper {
+    fn name(&self) -> &str {
+        "test::kept"
+    }
+
+    fn keeps(&self) -> autograd::Keeps {
+        autograd::Keeps::NONE
+    }
+
+    fn apply(
+        &self,
+        call: &autograd::Backward<'_>,
+        grads: &[Option<Tensor>],
+    ) -> Result<autograd::Gradients> {
+        let extra = call.extra().and_then(|extra| extra.downcast_ref::<autograd::SavedTensor>());
+        extra.unwrap().restore(self.name())?;
+        Ok(grads.to_vec())
+    }
+
+    fn record(
+        &self,
+        args: &[V<'_>],
+        _: &[&Tensor],
+        _: &[Option<autograd::Edge>],
+    ) -> Result<(Option<autograd::Extra>, autograd::Keeps)> {
+        let kept = autograd::SavedTensor::keep(args[0].tensor()?)?;
+        Ok((Some(Arc::new(kept)), self.keeps()))
+    }
+}
+
+#[test]
+fn a_long_chain_of_kept_tensors_ends_without_recursion() {
+    let dispatcher = dispatcher();
+    dispatcher.define("test::kept(Tensor self) -> Tensor").unwrap();
+    let copy = Kernel::typed(|x: &Tensor| x.copy());
+    dispatcher.implement("test::kept", DispatchKey::CPU, copy, Override::Error).unwrap();
+    let keeper = Arc::new(Keeper);
+    autograd::register_derivative(dispatcher, "test::kept", keeper, Override::Error).unwrap();
+    let x = leaf(&data(&[1], 0, 1.0, 1.9));
+    for goes_back in [false, true] {
+        let mut y = aten::alias(&x).unwrap();
+        for _ in 0..200_000 {
+            y = call("test::kept", &[V::Tensor(&y)]).unwrap();
+        }
+        if goes_back {
+            let grads = gradients_of(&y, std::slice::from_ref(&x), false).unwrap();
+            assert_eq!(numbers(&grads[0]), [1.0]);
+        }
+        drop(y);
+    }
+}
+
 /// Numbers without a pattern (xorshift, G. Marsaglia, "Xorshift RNGs", 2003).
 struct Random(u64);
 
@@ -280,7 +336,7 @@ impl Random {
 }
 
 /// One step of a chain: shapes stay `[2, 3]`, numbers stay small.
-fn step(which: usize, x: &Tensor, other: &Tensor) -> keyfold_core::Result<Tensor> {
+fn step(which: usize, x: &Tensor, other: &Tensor) -> Result<Tensor> {
     let one = |x: &Tensor| aten::add_scalar(&aten::mul(x, x)?, 1);
     match which {
         0 => aten::tanh(x),

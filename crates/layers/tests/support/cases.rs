@@ -154,6 +154,13 @@ fn reductions(table: &mut Table) {
         table.plain(op, shapes, vec![]);
     }
     table.plain("aten::sum", &[&[0, 2]], vec![]);
+    let wide = V::DType(DType::F64);
+    for op in ["aten::sum", "aten::mean"] {
+        table.plain(op, shapes, vec![wide]);
+    }
+    for op in ["aten::sum.dim", "aten::mean.dim"] {
+        table.plain(op, &[&[2, 3]], vec![V::Ints(&[0]), V::Bool(false), wide]);
+    }
     let dims: [&'static [i64]; 4] = [&[-1], &[0, 2], &[], &[1, -1, 0]];
     for keepdim in [false, true] {
         for op in ["aten::sum.dim", "aten::mean.dim", "aten::amax", "aten::amin"] {
