@@ -278,7 +278,7 @@ def register_vmap(
         op: the operator or its name.
         func: `func(info, in_dims, *args)` returns `(output, out_dims)`. `info.batch_size` is the
             number of examples; `args` are the operator's arguments with all examples in them, and
-            `in_dims` says for each which dimension counts examples: an int, None where there is
+            `in_dims` says for each, keyword-only ones too, which dimension counts examples: an int, None where there is
             none, a list of them for a list of tensors. `out_dims` says the same of the output, an
             int from 0 or None, or a tuple with one each for several outputs. Without `func`, this
             is a decorator.

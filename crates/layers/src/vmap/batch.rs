@@ -87,6 +87,9 @@ impl Operand {
     }
 }
 
+/// An example among the arguments: of which argument, of which item of a list, and of what.
+type Found = (usize, Option<usize>, Arc<Batched>);
+
 /// Every tensor of the arguments, with the place of its argument; those in lists too.
 fn each_tensor<'a>(
     args: &[ValueRef<'a>],
@@ -113,7 +116,7 @@ impl<'c, 'a> Batch<'c, 'a> {
         context: &'c CallContext<'c, Value>,
         args: &'c [ValueRef<'a>],
     ) -> Result<Option<Self>> {
-        let mut found: SmallVec<[(usize, Option<usize>, Arc<Batched>); 4]> = SmallVec::new();
+        let mut found: SmallVec<[Found; 4]> = SmallVec::new();
         each_tensor(args, |place, item, value| {
             found.extend(batch_of_value(value).map(|batched| (place, item, batched)));
         });

@@ -6,7 +6,7 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::batch::{Batch, Operand};
+use super::batch::Batch;
 use super::batched::{batch_of_value, wrap};
 
 /// What a batching rule is told of the batch.
@@ -46,7 +46,7 @@ pub struct Unwrapped<'a> {
 
 enum Physical<'a> {
     Same(ValueRef<'a>),
-    Tensor(Tensor),
+    Tensor(Box<Tensor>),
     List(Vec<Value>),
 }
 
@@ -68,7 +68,7 @@ impl<'a> Unwrapped<'a> {
             .iter()
             .map(|arg| match arg {
                 Physical::Same(value) => *value,
-                Physical::Tensor(tensor) => tensor.into(),
+                Physical::Tensor(tensor) => ValueRef::Tensor(tensor),
                 Physical::List(items) => ValueRef::List(items),
             })
             .collect()
@@ -84,7 +84,7 @@ fn unwrap(value: ValueRef<'_>, level: usize) -> Result<(BatchDim, Physical<'_>)>
             dims.push(dim);
             items.push(match physical {
                 Physical::Same(value) => Value::from_ref(value)?,
-                Physical::Tensor(tensor) => Value::Tensor(tensor),
+                Physical::Tensor(tensor) => Value::Tensor(*tensor),
                 Physical::List(items) => Value::List(items),
             });
         }
@@ -95,9 +95,7 @@ fn unwrap(value: ValueRef<'_>, level: usize) -> Result<(BatchDim, Physical<'_>)>
     }
     Ok(match batch_of_value(value) {
         Some(batched) if batched.level == level => {
-            let Operand { tensor, .. } =
-                Operand { tensor: batched.physical.clone(), dim: Some(batched.dim) };
-            (BatchDim::At(batched.dim), Physical::Tensor(tensor))
+            (BatchDim::At(batched.dim), Physical::Tensor(Box::new(batched.physical.clone())))
         }
         _ => (BatchDim::None, Physical::Same(value)),
     })

@@ -15,7 +15,7 @@ use crate::aten;
 enum Source<'a> {
     /// Not from this batch: the argument itself, which may be the caller's own object.
     Same(ValueRef<'a>),
-    Batch(Operand),
+    Batch(Box<Operand>),
     List(Vec<Source<'a>>),
 }
 
@@ -29,9 +29,10 @@ impl<'a> Source<'a> {
             return Source::List(items);
         }
         match batch_of_value(value) {
-            Some(batched) if batched.level == level => {
-                Source::Batch(Operand { tensor: batched.physical.clone(), dim: Some(batched.dim) })
-            }
+            Some(batched) if batched.level == level => Source::Batch(Box::new(Operand {
+                tensor: batched.physical.clone(),
+                dim: Some(batched.dim),
+            })),
             _ => Source::Same(value),
         }
     }
@@ -172,7 +173,7 @@ fn every_tensor(arg: ValueRef<'_>) -> Source<'_> {
             Source::List(arg.items().map(every_tensor).collect())
         }
         ValueRef::Tensor(_) | ValueRef::Foreign(_) => match arg.tensor() {
-            Ok(tensor) => Source::Batch(Operand { tensor: tensor.clone(), dim: None }),
+            Ok(tensor) => Source::Batch(Box::new(Operand { tensor: tensor.clone(), dim: None })),
             Err(_) => Source::Same(arg),
         },
         other => Source::Same(other),
