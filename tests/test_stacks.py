@@ -233,7 +233,8 @@ def test_a_layer_that_forgets_to_mask_itself_is_an_error_with_advice():
     handle = kf.fallback(
         "Forgetful", lambda op, keyset, args, kwargs: op.redispatch(keyset, *args, **kwargs)
     )
-    with kf.include_keys("Forgetful"), pytest.raises(RecursionError, match="removing its key"):
+    advice = r"Forgetful x \d+|removing its key"
+    with kf.include_keys("Forgetful"), pytest.raises(RecursionError, match=advice):
         kf.ops.aten.exp(np.ones(2))
     handle.remove()
     assert kf.ops.aten.exp(np.zeros(1)).tolist() == [1.0]
