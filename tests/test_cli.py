@@ -105,7 +105,8 @@ def test_doctor_imports_nothing_heavy():
 def test_ops_lists_schemas_and_keys(capsys):
     code, out, _ = keyfold(capsys, "ops", "aten")
     assert code == 0
-    assert re.search(r"^  CPU, Meta,.* aten::add\(Tensor self, Tensor other\) -> Tensor$", out, re.M)
+    line = r"^  CPU, Meta,.* aten::add\(Tensor self, Tensor other\) -> Tensor$"
+    assert re.search(line, out, re.MULTILINE)
     assert re.search(r"^  CPU, Meta.* aten::add\.Scalar\(", out, re.MULTILINE)
     assert max(map(len, out.splitlines())) <= 100
 

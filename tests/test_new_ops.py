@@ -342,6 +342,16 @@ def test_dropout_scales_what_stays(raises_saying):
         kf.dropout(kf.ones(2, dtype="int64"))
 
 
+def test_the_gradient_of_dropout_is_its_mask():
+    kf.manual_seed(4)
+    x = kf.full((50,), 3.0).requires_grad_()
+    y = kf.dropout(x, 0.25)
+    (grad,) = kf.grad(y.sum(), [x])
+    assert np.allclose(grad.numpy() * 3.0, y.detach().numpy())
+    assert set(np.round(grad.numpy(), 3)) == {0.0, 1.333}
+    assert kf.grad(kf.dropout(x, 1.0).sum(), [x])[0].tolist() == [0.0] * 50
+
+
 def test_threads_draw_numbers_of_their_own():
     kf.manual_seed(3)
     draws = []

@@ -5,6 +5,7 @@ arrays you already have:
 
 - operators: `define`, `impl`, `fallback`, `Library`, `ops.<namespace>.<name>`, `redispatch`
 - keys: `DispatchKey`, `DispatchKeySet`, `register_key`, `include_keys`, `exclude_keys`
+- recording: `trace`, `Graph`
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
@@ -27,6 +28,8 @@ from keyfold._core import (
     DispatchKeySet,
     DType,
     GradNode,
+    GraphNode,
+    GraphValue,
     Handle,
     HookHandle,
     KernelHandle,
@@ -197,6 +200,7 @@ from keyfold._registration import (
     get_op,
     impl,
 )
+from keyfold._tracer import Graph, trace
 from keyfold._vmap import register_vmap, vmap
 
 __all__ = [
@@ -219,6 +223,9 @@ __all__ = [
     "Explanation",
     "GradNode",
     "GradientError",
+    "Graph",
+    "GraphNode",
+    "GraphValue",
     "GuardError",
     "Handle",
     "HookHandle",
@@ -367,6 +374,7 @@ __all__ = [
     "sum",
     "take",
     "tanh",
+    "trace",
     "uint8",
     "uint16",
     "uint32",

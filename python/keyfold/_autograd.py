@@ -245,7 +245,7 @@ def _collect(tree: Any, found: Any, sources: Any) -> Any:
         return {key: _collect(item, found, sources) for key, item in tree.items()}
     gradient, source = next(found), next(sources)
     if gradient is None:
-        from keyfold._functions import zeros_like
+        from keyfold._creation import zeros_like
 
         like = source if isinstance(source, _core.Tensor) else _number(source)
         gradient = zeros_like(like)

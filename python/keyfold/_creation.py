@@ -205,8 +205,10 @@ def asarray(
             raise InvalidValue(
                 f"asarray(): a tensor on {tensor.device} can't be had on {device} without a copy"
             )
-    # What was made here for the purpose needn't be copied again.
-    return tensor.to(dtype=dtype, device=device, copy=bool(copy) and not fresh)
+    # What was made here for the purpose needn't be copied again; but a graph that is recorded has
+    # to make it anew at each replay, for the function may write to it.
+    again = fresh and _core._is_tracing()
+    return tensor.to(dtype=dtype, device=device, copy=(bool(copy) and not fresh) or again)
 
 
 def _shared(obj: Any) -> tuple[_core.Tensor, bool]:

@@ -282,11 +282,14 @@ impl<V: Value> Dispatcher<V> {
         &self,
         operator: &Arc<Operator<V>>,
         key: RegistrationKey,
-        kernel: Kernel<V>,
+        mut kernel: Kernel<V>,
         mode: Override,
         keep: bool,
     ) -> Result<(Handle<V>, Replaced<V>)> {
         check_fallthrough(operator.name(), key, &kernel)?;
+        if key == RegistrationKey::CompositeImplicitAutograd {
+            kernel.set_composite();
+        }
         kernel.check_against(operator.schema())?;
         let id = self.next_id();
         // Declared before the locks, so that a refused kernel is dropped after them.

@@ -63,6 +63,8 @@ pub struct Kernel<V: Value> {
     /// The function that the user registered, where the host language has one.
     payload: Option<Arc<dyn Any + Send + Sync>>,
     removed: AtomicBool,
+    /// Whether it was registered as an implicit composite.
+    composite: bool,
 }
 
 // SAFETY: `unboxed` is the only field with raw pointers. Its data belongs to a `Send + Sync`
@@ -86,6 +88,7 @@ impl<V: Value> Kernel<V> {
             host_lock: HostLock::Keep,
             payload: None,
             removed: AtomicBool::new(false),
+            composite: false,
         }
     }
 
@@ -100,6 +103,7 @@ impl<V: Value> Kernel<V> {
             host_lock: HostLock::Keep,
             payload: None,
             removed: AtomicBool::new(false),
+            composite: false,
         }
     }
 
@@ -161,6 +165,17 @@ impl<V: Value> Kernel<V> {
     /// Whether this is the fallthrough mark.
     pub fn is_fallthrough(&self) -> bool {
         self.boxed.is_none()
+    }
+
+    /// Whether it is written in terms of other operators (`CompositeImplicitAutograd`). At an autograd
+    /// key such a kernel isn't the layer itself: the calls that it makes are what is recorded, so
+    /// the key stays in force meanwhile.
+    pub fn is_composite(&self) -> bool {
+        self.composite
+    }
+
+    pub(crate) fn set_composite(&mut self) {
+        self.composite = true;
     }
 
     /// Where the kernel came from.

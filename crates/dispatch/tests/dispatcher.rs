@@ -8,7 +8,7 @@ use keyfold_core::ErrorKind;
 use keyfold_dispatch::{
     DispatchKey as K, DispatchKeySet, HostLock, Kernel, RegistrationKey, register_backend,
 };
-use support::{Context, D, Ref, Val, Word, list, said, says, word};
+use support::{Context, D, Ref, Val, Word, list, said, says, word, wraps};
 
 #[test]
 fn dispatcher_register_and_has_kernel() {
@@ -151,6 +151,27 @@ fn an_operator_serves_keys_that_are_registered_after_it() {
     assert_eq!(error.kind(), ErrorKind::OperatorRemoved);
     assert!(error.to_string().contains("the dispatcher that op belongs to is gone"), "{error}");
     assert_eq!(said(operator.call(&[list(K::CPU).r()]).unwrap()), "cpu");
+}
+
+#[test]
+fn what_an_implicit_composite_calls_is_recorded() {
+    let d = D::new();
+    let part = Kernel::boxed(|context: &Context<'_>, args: &[Ref<'_>]| {
+        context.dispatcher()?.call("part", args)
+    });
+    d.register("whole", RegistrationKey::CompositeImplicitAutograd, part).unwrap();
+    d.register("part", K::CPU, says("cpu")).unwrap();
+    d.register("part", K::Autograd, wraps("autograd")).unwrap();
+    let arg = list([K::Autograd, K::CPU]);
+    assert_eq!(said(d.call("whole", &[arg.r()]).unwrap()), "autograd(cpu)");
+    assert_eq!(said(d.call("whole", &[list(K::CPU).r()]).unwrap()), "cpu");
+    // A layer's own kernel at the same key still loses the key meanwhile.
+    let layer = Kernel::boxed(|context: &Context<'_>, args: &[Ref<'_>]| {
+        context.dispatcher()?.call("part", args)
+    });
+    d.register("whole", K::Autograd, layer).unwrap();
+    d.register("whole", K::CPU, says("own")).unwrap();
+    assert_eq!(said(d.call("whole", &[arg.r()]).unwrap()), "cpu");
 }
 
 #[test]

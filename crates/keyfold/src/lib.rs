@@ -76,6 +76,11 @@ pub mod ops {
     pub use keyfold_ops::*;
 }
 
+/// The page on layers, whose Rust is tested here.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/layers.md")]
+pub struct LayersPage;
+
 /// A dispatcher of tensor operators.
 pub type Dispatcher = keyfold_dispatch::Dispatcher<Value>;
 /// A tensor operator.

@@ -381,9 +381,14 @@ pub(crate) fn sizes(shape: &[usize]) -> Vec<i64> {
 ///
 /// # Errors
 /// Those of the call.
-pub fn full(shape: &[usize], value: f64, dtype: DType, device: Device) -> Result<Tensor> {
+pub fn full(
+    shape: &[usize],
+    value: impl Into<Scalar>,
+    dtype: DType,
+    device: Device,
+) -> Result<Tensor> {
     static OP: Aten = Aten::new("aten::full");
-    OP.call(&[sizes(shape).as_slice().into(), value.into(), dtype.into(), device.into()])
+    OP.call(&[sizes(shape).as_slice().into(), value.into().into(), dtype.into(), device.into()])
 }
 
 /// Zeros like another tensor: its shape, dtype and device.
@@ -391,7 +396,7 @@ pub fn full(shape: &[usize], value: f64, dtype: DType, device: Device) -> Result
 /// # Errors
 /// Those of the call.
 pub fn zeros_like(x: &Tensor) -> Result<Tensor> {
-    full(x.shape(), 0.0, x.dtype(), x.device())
+    full(x.shape(), false, x.dtype(), x.device())
 }
 
 /// Sums over the dimensions that broadcasting added or stretched, so that the result has `shape`.

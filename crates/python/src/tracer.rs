@@ -270,7 +270,7 @@ fn arg_to_py<'py>(py: Python<'py>, arg: &Arg, values: &[Py<PyGraphValue>]) -> Py
             let items = items.iter().map(|item| arg_to_py(py, item, values));
             Ok(PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any())
         }
-        Arg::Literal(value) => results::value_to_py(py, value.clone(), &[], Caller::TENSOR),
+        Arg::Literal(value) => results::value_to_py(py, (**value).clone(), &[], Caller::TENSOR),
     }
 }
 

@@ -331,7 +331,8 @@ impl<V: Value> Operator<V> {
     }
 }
 
-/// Runs a kernel with its key excluded on this thread, if it is a layer's.
+/// Runs a kernel with its key excluded on this thread, if it is a layer's. A composite at an autograd
+/// key is none: what it calls is what gets recorded.
 #[inline(never)]
 fn run_layer<V: Value, R>(
     state: &ThreadState,
@@ -339,7 +340,8 @@ fn run_layer<V: Value, R>(
     call: impl FnOnce(&CallContext<'_, V>, &Kernel<V>) -> Result<R>,
 ) -> Result<R> {
     let key = context.key();
-    let _excluded = (!key.is_backend()).then(|| state.run_layer(key));
+    let is_layer = !key.is_backend() && !context.kernel().is_composite();
+    let _excluded = is_layer.then(|| state.run_layer(key));
     call(context, context.kernel())
 }
 

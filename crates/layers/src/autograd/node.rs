@@ -4,6 +4,7 @@
 //! has its node attached, with its place among the node's results. Nodes hold the nodes before
 //! them and nobody after them, so the graph goes with the last tensor that needs it.
 
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -278,18 +279,35 @@ impl Call {
     }
 }
 
+/// What a node holds that may hold nodes.
+type Parts = (Edges, Option<Arc<SavedCall>>);
+
+thread_local! {
+    /// Parts of nodes that wait for being dropped, and whether somebody is at it.
+    static DROPPING: (RefCell<Vec<Parts>>, Cell<bool>) = const { (RefCell::new(Vec::new()), Cell::new(false)) };
+}
+
 impl Drop for Node {
-    /// Takes the graph apart without recursion: a chain of a million nodes would end the stack.
+    /// Takes the graph apart without recursion: a chain of a million nodes would end the stack. Nodes
+    /// are also held by what derivatives keep themselves, whose drop leads back here from anywhere: so
+    /// parts wait in a list that the outermost drop works off.
     fn drop(&mut self) {
         let Kind::Call(call) = &mut self.kind else { return };
-        let mut rest: Vec<Edge> = std::mem::take(&mut call.edges).into_iter().flatten().collect();
-        while let Some(edge) = rest.pop() {
-            if let Some(mut node) = Arc::into_inner(edge.node)
-                && let Kind::Call(call) = &mut node.kind
-            {
-                rest.extend(std::mem::take(&mut call.edges).into_iter().flatten());
+        let saved = call.saved.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let parts = (std::mem::take(&mut call.edges), saved);
+        // At the end of the thread the list is gone, and parts are dropped as they are.
+        let _ = DROPPING.try_with(move |(waiting, busy)| {
+            waiting.borrow_mut().push(parts);
+            if busy.replace(true) {
+                return;
             }
-        }
+            loop {
+                let next = waiting.borrow_mut().pop();
+                let Some(parts) = next else { break };
+                drop(parts);
+            }
+            busy.set(false);
+        });
     }
 }
 

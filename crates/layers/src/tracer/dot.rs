@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use keyfold_tensor::Value;
 
-use super::ir::{Arg, Graph, Node, ValueId};
+use super::ir::{Graph, Node, ValueId};
 use super::print::Names;
 
 /// Which way a drawing goes.
@@ -63,7 +63,7 @@ pub(super) fn caption(graph: &Graph, names: &Names, node: &Node) -> [String; 3] 
     // Everybody knows where mul comes from.
     let name = node.operator.strip_prefix("aten::").unwrap_or(&node.operator).to_owned();
     let plain = node.args.iter().filter(|argument| {
-        !argument.is_default && !matches!(&argument.arg, Arg::Literal(Value::None))
+        !argument.is_default && !matches!(argument.arg.as_literal(), Some(Value::None))
     });
     let plain = plain.filter(|argument| argument.arg.values().is_empty());
     let plain: Vec<_> =
@@ -86,7 +86,7 @@ pub(super) fn constant_caption(graph: &Graph, names: &Names, at: usize) -> [Stri
     }
 }
 
-/// Where each value comes from: `input_0`, `constant_1`, `call_2`.
+/// Where each value comes from: `input_0`, `constant_1`, `node_2`.
 pub(super) fn sources(graph: &Graph) -> impl Fn(ValueId) -> String {
     let mut all = vec![String::new(); graph.value_count()];
     for (at, input) in graph.inputs.iter().enumerate() {
@@ -97,7 +97,7 @@ pub(super) fn sources(graph: &Graph) -> impl Fn(ValueId) -> String {
     }
     for (at, node) in graph.nodes.iter().enumerate() {
         for id in node.makes() {
-            all[id.index()] = format!("call_{at}");
+            all[id.index()] = format!("node_{at}");
         }
     }
     move |id| all[id.index()].clone()
@@ -154,7 +154,7 @@ impl Graph {
         group(&mut text, "constants", constants.collect());
         for (at, node) in self.nodes.iter().enumerate() {
             let [name, plain, gives] = caption(self, &names, node);
-            let shown = boxed(&format!("call_{at}"), &[&name, &plain, &gives], colours(node));
+            let shown = boxed(&format!("node_{at}"), &[&name, &plain, &gives], colours(node));
             // Writing to a String doesn't fail.
             let _ = writeln!(text, "  {shown}");
         }
@@ -177,7 +177,7 @@ impl Graph {
             let _ = writeln!(text, "  {from} -> {to}{label};");
         };
         for (at, node) in self.nodes.iter().enumerate() {
-            node.reads().into_iter().for_each(|id| arrow(id, &format!("call_{at}")));
+            node.reads().into_iter().for_each(|id| arrow(id, &format!("node_{at}")));
         }
         for (at, output) in self.outputs.iter().enumerate() {
             output.values().into_iter().for_each(|id| arrow(id, &format!("output_{at}")));

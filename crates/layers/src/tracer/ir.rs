@@ -50,10 +50,23 @@ pub enum Arg {
     /// A list of arguments.
     List(Vec<Arg>),
     /// Anything else, as it was: a number, text, a dtype, None.
-    Literal(Value),
+    Literal(Box<Value>),
 }
 
 impl Arg {
+    /// Something that is no value of the graph.
+    pub(super) fn literal(value: Value) -> Arg {
+        Arg::Literal(Box::new(value))
+    }
+
+    /// The literal, if it is one.
+    pub fn as_literal(&self) -> Option<&Value> {
+        match self {
+            Arg::Literal(value) => Some(value),
+            _ => None,
+        }
+    }
+
     /// Shows every value in it to `visit`, in order.
     pub fn visit(&self, visit: &mut impl FnMut(ValueId)) {
         match self {

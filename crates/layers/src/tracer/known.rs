@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use keyfold_core::{DType, Device};
+use keyfold_core::{DType, Device, layout};
 use keyfold_dispatch::DispatchKeySet;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -59,7 +59,7 @@ impl Mark {
 pub(super) struct Seen {
     place: Place,
     mark: Mark,
-    /// The addresses of its memory, end excluded.
+    /// The addresses from its first to its last element, end excluded.
     memory: (usize, usize),
     pub(super) info: Info,
     pub(super) keep: Value,
@@ -68,20 +68,25 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn tensor(tensor: &Tensor, keep: Value) -> Seen {
         let buffer = tensor.buffer();
-        let start = match buffer.host_ptr().addr() {
-            0 => buffer.device_ptr().addr(),
-            address => address,
-        };
-        let nowhere = start == 0 || buffer.is_empty();
-        let memory = match nowhere {
-            true => (buffer.identity(), buffer.identity() + 1),
-            false => (start, start + buffer.len() * buffer.dtype().size()),
-        };
+        let empty = tensor.numel() == 0;
+        let first = tensor.raw_data_ptr().addr();
+        let nowhere = first == 0 || empty;
         let (address, offset) = match nowhere {
             true => (buffer.identity(), tensor.offset()),
-            false => (tensor.raw_data_ptr().addr(), 0),
+            false => (first, 0),
         };
-        let empty = tensor.numel() == 0;
+        let memory = match layout::reach(tensor.shape(), tensor.strides()) {
+            _ if empty => (0, 0),
+            Ok(Some((low, high))) if !nowhere => {
+                let size = tensor.dtype().size() as isize;
+                (
+                    first.wrapping_add_signed(low * size),
+                    first.wrapping_add_signed((high + 1) * size),
+                )
+            }
+            // Whatever shares it, where there are no addresses.
+            _ => (buffer.identity(), buffer.identity() + 1),
+        };
         let stepped = |size: usize| size > 1 && !empty;
         let dims = tensor.shape().iter().zip(tensor.strides());
         let dims = dims.map(|(n, stride)| (*n, if stepped(*n) { *stride } else { 0 })).collect();
@@ -124,13 +129,41 @@ impl Seen {
     }
 }
 
+/// Memory: ranges of addresses, start to end, none of which overlap.
+#[derive(Debug, Default)]
+struct Ranges(BTreeMap<usize, usize>);
+
+impl Ranges {
+    fn overlapping(&self, (start, end): (usize, usize)) -> Option<(usize, usize)> {
+        let (other, other_end) = self.0.range(..end).next_back()?;
+        (*other_end > start).then_some((*other, *other_end))
+    }
+
+    fn insert(&mut self, (mut start, mut end): (usize, usize)) {
+        if start >= end {
+            return;
+        }
+        // Ranges that overlap become one, so that the last before an address decides.
+        while let Some((other, other_end)) = self.overlapping((start, end)) {
+            if other <= start && other_end >= end {
+                return;
+            }
+            self.0.remove(&other);
+            (start, end) = (start.min(other), end.max(other_end));
+        }
+        self.0.insert(start, end);
+    }
+}
+
 /// The values that tensors were found to be.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// In the order of recording: the last one counts.
     places: HashMap<Place, Vec<(Mark, ValueId)>>,
-    /// Memory whose content follows from the inputs: start to end.
-    varying: BTreeMap<usize, usize>,
+    /// Memory whose content follows from the inputs.
+    varying: Ranges,
+    /// Memory of constants, which is still there at the next replay.
+    lasting: Ranges,
     /// What must outlive the session, so that no address is used twice.
     kept: Vec<Value>,
 }
@@ -155,30 +188,46 @@ impl Known {
 
     /// The content of its memory follows from the inputs.
     pub(super) fn vary(&mut self, seen: &Seen) {
-        // Ranges that overlap become one, so that the last before an address decides.
-        let (mut start, mut end) = seen.memory;
-        while let Some((other, other_end)) = self.overlapping((start, end)) {
-            if other <= start && other_end >= end {
-                return;
-            }
-            self.varying.remove(&other);
-            (start, end) = (start.min(other), end.max(other_end));
-        }
-        self.varying.insert(start, end);
-    }
-
-    fn overlapping(&self, (start, end): (usize, usize)) -> Option<(usize, usize)> {
-        let (other, other_end) = self.varying.range(..end).next_back()?;
-        (*other_end > start).then_some((*other, *other_end))
+        self.varying.insert(seen.memory);
     }
 
     /// Whether its memory, or a part of it, follows from the inputs.
     pub(super) fn varies(&self, seen: &Seen) -> bool {
-        self.overlapping(seen.memory).is_some()
+        self.varying.overlapping(seen.memory).is_some()
+    }
+
+    /// Its memory is a constant's.
+    pub(super) fn last(&mut self, seen: &Seen) {
+        self.lasting.insert(seen.memory);
+    }
+
+    /// Whether its memory, or a part of it, is a constant's.
+    pub(super) fn lasts(&self, seen: &Seen) -> bool {
+        self.lasting.overlapping(seen.memory).is_some()
     }
 
     /// Takes everything out, to be dropped without a lock.
     pub(super) fn take(&mut self) -> Known {
         std::mem::take(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_overlap_become_one() {
+        let mut ranges = Ranges::default();
+        for range in [(100, 200), (300, 400), (150, 160), (200, 210), (500, 600)] {
+            ranges.insert(range);
+        }
+        assert_eq!(ranges.overlapping((199, 200)), Some((100, 200)));
+        assert_eq!(ranges.overlapping((210, 300)), None);
+        assert_eq!(ranges.overlapping((0, 100)), None);
+        ranges.insert((205, 350));
+        assert_eq!(ranges.overlapping((250, 251)), Some((200, 400)));
+        ranges.insert((0, 1000));
+        assert_eq!(ranges.0, BTreeMap::from([(0, 1000)]));
     }
 }

@@ -33,7 +33,7 @@ fn quoted(lines: &[&str]) -> String {
 
 fn class(colours: &Colours) -> &'static str {
     let all = [(&WRITE, "write"), (&VIEW, "view")];
-    all.iter().find(|(known, _)| known.fill == colours.fill).map_or("call", |(_, name)| name)
+    all.iter().find(|(known, _)| known.fill == colours.fill).map_or("plain", |(_, name)| name)
 }
 
 impl Graph {
@@ -60,7 +60,7 @@ impl Graph {
         for (at, node) in self.nodes.iter().enumerate() {
             let [name, plain, gives] = caption(self, &names, node);
             let label = quoted(&[&name, &plain, &gives]);
-            let _ = writeln!(text, "  call_{at}[{label}]:::{}", class(colours(node)));
+            let _ = writeln!(text, "  node_{at}[{label}]:::{}", class(colours(node)));
         }
         let outputs = self.outputs.iter().enumerate().map(|(at, output)| {
             let value = match output.values().is_empty() {
@@ -79,7 +79,7 @@ impl Graph {
             let _ = writeln!(text, "  {} -->{label} {to}", source(id));
         };
         for (at, node) in self.nodes.iter().enumerate() {
-            node.reads().into_iter().for_each(|id| arrow(id, &format!("call_{at}")));
+            node.reads().into_iter().for_each(|id| arrow(id, &format!("node_{at}")));
         }
         for (at, output) in self.outputs.iter().enumerate() {
             output.values().into_iter().for_each(|id| arrow(id, &format!("output_{at}")));
@@ -87,7 +87,7 @@ impl Graph {
         let classes = [
             ("input", INPUT),
             ("constant", CONSTANT),
-            ("call", CALL),
+            ("plain", CALL),
             ("view", VIEW),
             ("write", WRITE),
             ("output", OUTPUT),

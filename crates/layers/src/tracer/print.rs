@@ -46,7 +46,7 @@ impl Names {
     pub(super) fn arg(&self, arg: &Arg) -> String {
         match arg {
             Arg::Value(id) => self.get(*id).to_owned(),
-            Arg::Literal(value) => literal(value.as_ref()),
+            Arg::Literal(value) => literal((**value).as_ref()),
             Arg::List(items) => {
                 let mut shown: Vec<_> = items.iter().take(SHOWN).map(|i| self.arg(i)).collect();
                 if items.len() > SHOWN {
@@ -67,7 +67,7 @@ impl Names {
                 named = true;
                 continue;
             }
-            let plain = matches!(argument.arg, Arg::Literal(Value::Bool(_) | Value::None));
+            let plain = matches!(argument.arg.as_literal(), Some(Value::Bool(_) | Value::None));
             let shown = self.arg(&argument.arg);
             text.push(match named || plain {
                 true => format!("{}={shown}", argument.name),
@@ -89,11 +89,23 @@ impl Names {
     }
 }
 
+/// Text in single quotes; what would end it or can't be seen is escaped.
+fn quoted(text: &str) -> String {
+    let mut shown = String::from("'");
+    for c in text.chars() {
+        match c {
+            '"' => shown.push(c),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown + "'"
+}
+
 /// A number, text and the like as Python writes it.
 pub(super) fn literal(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Float(x) if x.is_infinite() => if x > 0.0 { "inf" } else { "-inf" }.to_owned(),
-        ValueRef::Str(text) => format!("'{}'", text.escape_debug()),
+        ValueRef::Str(text) => quoted(text),
         ValueRef::DType(dtype) => dtype.to_string(),
         ValueRef::Device(device) => device.to_string(),
         ValueRef::None => "None".to_owned(),
@@ -138,7 +150,7 @@ impl Graph {
                 let items: Vec<_> = items.iter().map(|item| self.type_of(item)).collect();
                 format!("[{}]", items.join(", "))
             }
-            Arg::Literal(value) => match value {
+            Arg::Literal(value) => match &**value {
                 Value::None => "None",
                 Value::Bool(_) => "bool",
                 Value::Int(_) | Value::UInt(_) => "int",

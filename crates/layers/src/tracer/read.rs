@@ -122,7 +122,7 @@ impl Made {
     }
 
     fn arg(&mut self, at: &At<'_>, makes: bool) -> Result<Arg> {
-        Ok(Arg::Literal(match at.json {
+        Ok(Arg::literal(match at.json {
             Json::Null => Value::None,
             Json::Bool(flag) => Value::Bool(*flag),
             Json::String(text) => Value::from(text.as_str()),

@@ -179,7 +179,7 @@ impl Running {
     fn owned(&self, arg: &Arg) -> Result<Value> {
         Ok(match arg {
             Arg::Value(id) => self.value(*id)?.clone(),
-            Arg::Literal(value) => value.clone(),
+            Arg::Literal(value) => (**value).clone(),
             Arg::List(items) => {
                 Value::List(items.iter().map(|item| self.owned(item)).collect::<Result<_>>()?)
             }

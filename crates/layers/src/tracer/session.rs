@@ -51,7 +51,7 @@ struct State {
 enum Looked {
     Tensor(Box<Seen>),
     List(Vec<Looked>),
-    Literal(Value),
+    Literal(Box<Value>),
 }
 
 impl Looked {
@@ -62,7 +62,7 @@ impl Looked {
         if value.list_len().is_some() {
             return Ok(Looked::List(value.items().map(Looked::at).collect::<Result<_>>()?));
         }
-        Ok(Looked::Literal(Value::from_ref(value)?))
+        Ok(Looked::Literal(Box::new(Value::from_ref(value)?)))
     }
 }
 
@@ -212,21 +212,16 @@ impl Session {
             one => vec![Looked::at(one.as_ref())?],
         };
         let mut written = Vec::new();
-        for (argument, value) in node.args.iter().zip(args).filter(|(a, _)| a.written) {
-            let held = argument.arg.values();
-            if let Some(seen) = Seen::look(*value)? {
-                written.push((seen, held));
-            }
+        for (_, value) in node.args.iter().zip(args).filter(|(argument, _)| argument.written) {
+            written.extend(Seen::look(*value)?);
         }
         let mut state = self.lock();
         if !state.open {
             return Ok(());
         }
-        for (seen, held) in &written {
-            let constants = &state.graph.constants;
+        for seen in &written {
             // What is written to a constant is there at the next replay.
-            let lasting = held.iter().any(|id| constants.iter().any(|c| c.id == *id));
-            if varies || lasting {
+            if varies || state.known.lasts(seen) {
                 state.known.vary(seen);
             }
         }
@@ -290,6 +285,7 @@ impl State {
                 }
                 let id = self.value(seen.info.clone(), false);
                 self.graph.constants.push(Constant { id, value: seen.keep.clone() });
+                self.known.last(&seen);
                 self.known.insert(*seen, id);
                 (Arg::Value(id), false)
             }
@@ -320,8 +316,9 @@ fn hidden_view(info: &Info) -> Error {
     Error::new(
         ErrorKind::Trace,
         format!(
-            "{info} is a view of a traced tensor that was made past the operators, so the graph \
-             doesn't know how to make it again; use operators or Tensor's own methods for views"
+            "{info} shares memory with a traced tensor without being made of it by an operator, so \
+             the graph doesn't know where it comes from; make views with operators or Tensor's own \
+             methods, and give the function an array that shares memory with another as a copy"
         ),
     )
 }
@@ -330,7 +327,7 @@ fn hidden_view(info: &Info) -> Error {
 fn same(arg: &Arg, default: ValueRef<'_>) -> bool {
     match arg {
         Arg::Value(_) => false,
-        Arg::Literal(value) => format!("{:?}", value.as_ref()) == format!("{default:?}"),
+        Arg::Literal(value) => format!("{:?}", (**value).as_ref()) == format!("{default:?}"),
         Arg::List(items) => {
             default.list_len() == Some(items.len())
                 && items.iter().zip(default.items()).all(|(item, default)| same(item, default))

@@ -115,7 +115,7 @@ fn arg_json(arg: &Arg) -> Result<Json> {
         Arg::List(items) => return items.iter().map(arg_json).collect(),
         Arg::Literal(value) => value,
     };
-    Ok(match value {
+    Ok(match &**value {
         Value::None => Json::Null,
         Value::Bool(flag) => json!(flag),
         Value::Int(number) => json!(number),
@@ -126,11 +126,11 @@ fn arg_json(arg: &Arg) -> Result<Json> {
         Value::DType(dtype) => json!({"dtype": dtype.name()}),
         Value::Device(device) => json!({"device": device.to_string()}),
         Value::List(items) | Value::Tuple(items) => {
-            let items = items.iter().map(|item| arg_json(&Arg::Literal(item.clone())));
+            let items = items.iter().map(|item| arg_json(&Arg::literal(item.clone())));
             items.collect::<Result<_>>()?
         }
         Value::Tensor(_) | Value::Foreign(_) | Value::Argument(_) => {
-            let what = Value::describe(value.as_ref());
+            let what = Value::describe((**value).as_ref());
             return Err(Error::new(
                 ErrorKind::Trace,
                 format!("{what} is an object of the language that made it and has no JSON"),

@@ -50,6 +50,17 @@ impl ExternalOwner {
         ExternalOwner { object, ops, owned: true }
     }
 
+    /// The same owner with a reference of its own.
+    #[must_use]
+    pub(super) fn into_owned(mut self) -> Self {
+        if !self.owned {
+            // SAFETY: the object is alive while `self` is, by the constructors' contracts.
+            unsafe { (self.ops.retain)(self.object.as_ptr()) };
+            self.owned = true;
+        }
+        self
+    }
+
     /// The object's address.
     #[inline]
     pub fn object(&self) -> NonNull<c_void> {

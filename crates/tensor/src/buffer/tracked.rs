@@ -34,8 +34,14 @@ impl TrackedBuffer {
         device: Device,
         read_only: bool,
     ) -> Self {
-        let owner = if owner.is_borrowed() { owner.clone() } else { owner };
-        TrackedBuffer { owner, ptr, bytes, device, read_only, version: AtomicU32::new(0) }
+        TrackedBuffer {
+            owner: owner.into_owned(),
+            ptr,
+            bytes,
+            device,
+            read_only,
+            version: AtomicU32::new(0),
+        }
     }
 }
 

@@ -45,14 +45,17 @@ impl fmt::Debug for Attached {
 pub(super) struct Slot(Mutex<Option<Attached>>);
 
 impl Slot {
-    pub(super) const EMPTY: Slot = Slot(Mutex::new(None));
+    #[inline]
+    pub(super) const fn empty() -> Slot {
+        Slot(Mutex::new(None))
+    }
 
     /// The slot of a clone. Only a tensor with a functionality key has something in it that counts,
     /// so that most clones don't look.
     #[inline]
     pub(super) fn share(&self, keys: DispatchKeySet) -> Slot {
         if (keys - DispatchKeySet::BACKENDS).is_empty() {
-            return Slot::EMPTY;
+            return Slot::empty();
         }
         Slot(Mutex::new(self.get()))
     }

@@ -207,7 +207,7 @@ impl Tensor {
             (&raw mut (*place).keys).write(AtomicU64::new(backend_keys(device)));
             (&raw mut (*place).token).write(0);
             (&raw mut (*place).alias).write(false);
-            (&raw mut (*place).attached).write(Slot::EMPTY);
+            (&raw mut (*place).attached).write(Slot::empty());
         }
         Ok(())
     }

@@ -124,7 +124,7 @@ impl Tensor {
     ) -> Self {
         let keys = AtomicU64::new(backend_keys(buffer.device()));
         let base = buffer.host_ptr();
-        let attached = Slot::EMPTY;
+        let attached = Slot::empty();
         Tensor {
             buffer,
             base,

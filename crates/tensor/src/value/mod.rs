@@ -17,6 +17,7 @@ pub use lists::{IntList, TensorList};
 
 /// An argument or a result.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "most values are tensors, and a box costs more")]
 pub enum Value {
     /// No value; also what an operator without results returns.
     None,

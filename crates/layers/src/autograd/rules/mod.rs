@@ -151,7 +151,7 @@ fn first(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 
 /// Zeros of that form, of one element in memory.
 fn zeros(form: &Meta) -> Result<Tensor> {
-    aten::expand(&aten::full(&[], 0.0, form.dtype, form.device)?, &aten::sizes(&form.shape))
+    aten::expand(&aten::full(&[], false, form.dtype, form.device)?, &aten::sizes(&form.shape))
 }
 
 /// Zeros of the shape of an operand, in the dtype of a gradient of it: to put gradients into.

@@ -53,7 +53,10 @@ fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 fn extreme(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Gradients> {
     let x = call.tensor(0)?;
     let kept = kept(call, dims)?;
-    let best = aten::eq(&x, &aten::reshape(&call.result(0)?, &kept)?)?;
+    let result = aten::reshape(&call.result(0)?, &kept)?;
+    // A layer below may have cast the operand: what was rounded equals only what was rounded alike.
+    let seen = if x.dtype() == result.dtype() { x.clone() } else { aten::to(&x, result.dtype())? };
+    let best = aten::eq(&seen, &result)?;
     let best = aten::to(&best, grad.dtype())?;
     let reduced: Vec<i64> = match dims {
         None => (0..x.ndim() as i64).collect(),
