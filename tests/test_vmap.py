@@ -255,6 +255,52 @@ class TestStructures:
         assert x[:, 0].tolist() == [1, 2, 3]
         assert result[:, 0].tolist() == [1, 2, 3]
 
+    def test_masks_and_positions_write_in_each_example(self):
+        x = np.arange(12.0).reshape(3, 4)
+        places = np.array([0, 3, 1])
+
+        def f(row, place):
+            row = row + 0
+            row[kf.asarray([0, 1])] = -1.0
+            row[row > 5] = 5.0
+            return row, row[place], kf.take(row, kf.expand_dims(place, axis=0), axis=0)
+
+        expected = x.copy()
+        expected[:, :2] = -1
+        expected[expected > 5] = 5
+        rows, picked, taken = kf.vmap(f)(x, places)
+        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(picked, expected[np.arange(3), places])
+        np.testing.assert_array_equal(taken[:, 0], picked)
+
+    def test_dropout_drops_other_elements_in_each_example(self):
+        kf.manual_seed(3)
+        result = kf.vmap(lambda x: kf.dropout(x, 0.5))(np.ones((8, 64)))
+        assert len({row.tobytes() for row in result}) == 8
+        drawn = kf.vmap(lambda x: x * kf.rand((4,)))(np.ones((3, 4)))
+        assert (drawn == drawn[0]).all()
+
+    def test_other_layers_apply_below(self):
+        x, w = random(3, 4).astype(np.float32), kf.asarray(random(4, 2).astype(np.float32))
+        with kf.autocast(kf.float16):
+            by_rule = kf.vmap(lambda row: kf.matmul(row, w))(kf.asarray(x))
+            alone = kf.matmul(kf.asarray(x[0]), w)
+        assert by_rule.dtype == alone.dtype == kf.float16
+        w.requires_grad_()
+        with kf.no_grad():
+            assert not kf.vmap(lambda row: kf.matmul(row, w))(kf.asarray(x)).requires_grad
+        assert kf.vmap(lambda row: kf.matmul(row, w))(kf.asarray(x)).requires_grad
+
+    def test_a_trace_has_the_batch_in_it_and_replays(self):
+        f = kf.vmap(lambda row: kf.sum(row * row))
+        x, y = kf.asarray(random(3, 4)), kf.asarray(random(5, 4))
+        graph = kf.trace(f, x)
+        text = str(graph)
+        assert "vmap_enter" in text
+        assert "vmap_exit" in text
+        np.testing.assert_allclose(graph(x).numpy(), np.sum(x.numpy() ** 2, 1))
+        np.testing.assert_allclose(f(y).numpy(), np.sum(y.numpy() ** 2, 1))
+
 
 class TestUsersOperators:
     def test_a_cpu_kernel_alone_is_called_once_per_example(self, op):

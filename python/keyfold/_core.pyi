@@ -482,6 +482,7 @@ def _schema_parts(
 ) -> tuple[
     list[tuple[str, _bool, list[str], _bool]], list[tuple[str, _bool, list[str], _bool]]
 ]: ...
+
 @final
 class VmapInfo:
     @property

@@ -29,7 +29,8 @@ def vmap(
     `f` is written for one example. It is called once, with tensors that stand for one example each;
     the operators that it calls compute all examples at once where they have a rule, else one
     after the other. So an operator that writes to an argument, or prints, does so per batch, and a
-    Python `if` on a value of an example is an error.
+    Python `if` on a value of an example is an error. Numbers drawn inside (`rand`) are the same for
+    all examples; `dropout` drops other elements in each.
 
     Args:
         f: the function; without it, this is a decorator. Arguments and results may be tensors,
@@ -278,10 +279,10 @@ def register_vmap(
         op: the operator or its name.
         func: `func(info, in_dims, *args)` returns `(output, out_dims)`. `info.batch_size` is the
             number of examples; `args` are the operator's arguments with all examples in them, and
-            `in_dims` says for each, keyword-only ones too, which dimension counts examples: an int, None where there is
-            none, a list of them for a list of tensors. `out_dims` says the same of the output, an
-            int from 0 or None, or a tuple with one each for several outputs. Without `func`, this
-            is a decorator.
+            `in_dims` says for each, keyword-only ones too, which dimension counts examples: an int,
+            None where there is none, a list of them for a list of tensors. `out_dims` says the same
+            of the output, an int from 0 or None, or a tuple with one each for several outputs.
+            Without `func`, this is a decorator.
         override: as for `impl`.
         dispatcher: where; the process's own by default.
 

@@ -29,8 +29,8 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let (vector, matrix) = (example(&[16]), example(&[4, 4]));
-    let (weights, row) = (numbers(&[16, 16]), numbers(&[16]));
+    let (vector, matrix) = (example(&[8]), example(&[4, 4]));
+    let (weights, row) = (numbers(&[8, 8]), numbers(&[8]));
     let none = ValueRef::None;
     let rows: [(&str, Vec<ValueRef<'_>>); 8] = [
         ("aten::exp", vec![(&vector).into()]),

@@ -239,6 +239,21 @@ fn axes_are_checked() {
 }
 
 #[test]
+fn batches_of_one_level_have_one_size() {
+    let one = |size: usize| vmap::wrap(numbers(&[size, 2]), 0, 1).unwrap();
+    for name in ["aten::add", &define("two", "(Tensor self, Tensor other) -> Tensor", two())] {
+        let error = call(name, &[(&one(3)).into(), (&one(4)).into()]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Shape);
+        let parts = [name, "'self'", "'other'", "3 examples", "4"];
+        assert!(parts.iter().all(|part| error.message().contains(part)), "{error}");
+    }
+}
+
+fn two() -> Kernel<Value> {
+    Kernel::typed(|x: &Tensor, _: &Tensor| Ok(x.clone()))
+}
+
+#[test]
 fn an_example_that_outlives_its_vmap_is_refused() {
     let kept = Mutex::new(None);
     let x = numbers(&[3, 2]);

@@ -12,6 +12,9 @@ use crate::promote::{Operand, common, computed, rounded};
 /// products are made by loops: 128 KiB of whole numbers.
 const ROWS: usize = 64;
 const COLUMNS: usize = 256;
+/// Up to so many multiplications a product is faster by loops than by what prepares a large one
+/// (about 200 ns): the many small ones of a batch.
+const SMALL: usize = 128;
 
 /// A matrix within a strided slice; every element that its size and strides reach is inside.
 struct Matrix<'a, T: Number> {
@@ -42,6 +45,23 @@ trait Product: Number {
     fn product(sizes: Sizes, a: &Matrix<'_, Self>, b: &Matrix<'_, Self>, out: &mut [Self::Stored]);
 }
 
+/// The product by loops in the order of memory, without preparations.
+fn small_product<T: Number>(
+    Sizes { m, k, n }: Sizes,
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, T>,
+    out: &mut [T::Stored],
+) {
+    for (i, out) in out.chunks_exact_mut(n).take(m).enumerate() {
+        for l in 0..k {
+            let factor = a.get(i, l);
+            for (j, out) in out.iter_mut().enumerate() {
+                *out = T::load(*out).add(factor.mul(b.get(l, j))).store();
+            }
+        }
+    }
+}
+
 macro_rules! gemm_product {
     // The same call for both floats; the crate picks the machine's widest vectors at run time.
     ($($type:ty),*) => {$(
@@ -53,6 +73,9 @@ macro_rules! gemm_product {
                 out: &mut [Self],
             ) {
                 assert_eq!(out.len(), m * n, "one element for each row and column");
+                if m * k * n <= SMALL {
+                    return small_product(Sizes { m, k, n }, a, b, out);
+                }
                 let one_thread = gemm::Parallelism::None;
                 // SAFETY: the matrices lie inside their slices (see `Matrix`), and the result is
                 // contiguous, of the asserted size, and borrowed exclusively.

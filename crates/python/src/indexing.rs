@@ -6,6 +6,7 @@
 use keyfold_core::{DType, ErrorKind};
 use keyfold_dispatch::Value as _;
 use keyfold_dispatch::schema::Type;
+use keyfold_layers::vmap;
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
@@ -107,12 +108,14 @@ fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
         );
         return Err(error(py, ErrorKind::DType, message));
     }
-    if view.ndim() == 0 {
+    // A position that differs from example to example stays a tensor; any other is read.
+    let stays = dtype.is_integral() && vmap::batch_of(&view).is_some();
+    if view.ndim() == 0 && !stays {
         readable::check(py, &view, "use as an index")?;
     }
     match (view.ndim(), dtype) {
         (0, DType::Bool) => Ok(Part::Flag(view.item().py(py)?.is_nonzero())),
-        (0, _) => match view.item().py(py)?.as_i64() {
+        (0, _) if !stays => match view.item().py(py)?.as_i64() {
             Some(number) => Ok(Part::Place(number)),
             None => Err(error(py, ErrorKind::Index, format!("index {array} is out of range"))),
         },

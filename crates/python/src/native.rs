@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, HostLock, Kernel, Tag};
+use keyfold_layers::vmap;
 use keyfold_tensor::{Value, ValueRef};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -331,7 +332,10 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
 fn work(args: &[ValueRef<'_>]) -> usize {
     args.iter()
         .map(|arg| match arg {
-            ValueRef::Tensor(tensor) => tensor.numel(),
+            // An example is as much work as its batch.
+            ValueRef::Tensor(tensor) => {
+                vmap::batch_of(tensor).map_or(tensor.numel(), |batch| batch.physical.numel())
+            }
             ValueRef::Foreign(object) => {
                 let object = object.original().cast::<ffi::PyObject>();
                 // SAFETY: a foreign argument here is a live Python object, looked at under the GIL.
