@@ -190,6 +190,7 @@ from keyfold._keys import (
     DispatchKey,
 )
 from keyfold._opcheck import OpCheckReport, opcheck
+from keyfold._profiler import ProfileTable, profile, profile_range
 from keyfold._registration import (
     Library,
     call_direct,
@@ -248,6 +249,7 @@ __all__ = [
     "OperatorRemoved",
     "OutOfMemory",
     "PipelineError",
+    "ProfileTable",
     "ReadOnlyError",
     "RedispatchRecursion",
     "RegistrationError",
@@ -349,6 +351,8 @@ __all__ = [
     "permute_dims",
     "positive",
     "pow",
+    "profile",
+    "profile_range",
     "rand",
     "randn",
     "redispatch",

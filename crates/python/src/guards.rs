@@ -215,6 +215,12 @@ impl PyGuard {
         Ok(false)
     }
 
+    /// Whether it is open, somewhere.
+    #[getter]
+    fn is_entered(&self) -> bool {
+        !self.entered().is_empty()
+    }
+
     fn __repr__(&self) -> String {
         format!("{self:?}")
     }

@@ -38,6 +38,7 @@ mod numpy_array;
 mod operator;
 mod packet;
 mod params;
+mod profiler;
 mod pykernel;
 mod random;
 mod readable;
@@ -119,6 +120,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<vmap::PyVmapInfo>()?;
     module.add_function(wrap_pyfunction!(vmap::_register_vmap, module)?)?;
     module.add_function(wrap_pyfunction!(vmap::_vmap_depends, module)?)?;
+    module.add_class::<profiler::PyProfileSession>()?;
+    module.add_class::<profiler::PyProfileRange>()?;
+    module.add_function(wrap_pyfunction!(profiler::_open_range, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {

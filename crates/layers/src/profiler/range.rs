@@ -43,8 +43,11 @@ impl OpenRange {
 
     fn begin(session: &Session, name: &str, scope: Option<&Scope>) -> OpenRange {
         let begun = Begun::now(session, scope);
-        let mark =
-            || RangeMark { event: begun.id(), depth: begun.depth(), closed: AtomicBool::new(false) };
+        let mark = || RangeMark {
+            event: begun.id(),
+            depth: begun.depth(),
+            closed: AtomicBool::new(false),
+        };
         let scope = scope.map(|_| Scope::new(session, Some(mark())));
         OpenRange { session: session.clone(), name: name.into(), begun: Some(begun), scope }
     }

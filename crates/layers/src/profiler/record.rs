@@ -44,7 +44,11 @@ pub(super) fn thread_number() -> u32 {
 /// What an event is of.
 #[derive(Clone, Copy)]
 pub(super) enum What<'a> {
-    Call { context: &'a CallContext<'a, Value>, args: &'a [ValueRef<'a>], result: Option<&'a Value> },
+    Call {
+        context: &'a CallContext<'a, Value>,
+        args: &'a [ValueRef<'a>],
+        result: Option<&'a Value>,
+    },
     Range(&'a Arc<str>),
 }
 

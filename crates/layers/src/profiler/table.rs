@@ -51,7 +51,8 @@ impl FromStr for SortBy {
         let found = SortBy::NAMES.iter().find(|(name, _)| *name == text);
         found.map(|(_, sort)| *sort).ok_or_else(|| {
             let names = SortBy::NAMES.map(|(name, _)| format!("{name:?}")).join(", ");
-            let message = format!("a profile's table can't be sorted by {text:?}; there are {names}");
+            let message =
+                format!("a profile's table can't be sorted by {text:?}; there are {names}");
             Error::new(ErrorKind::Value, message)
         })
     }
@@ -128,21 +129,22 @@ impl Table {
         let mut rows: Vec<Row> = Vec::new();
         let mut row_of = Vec::with_capacity(profile.events.len());
         for event in &profile.events {
-            let place = *places.entry((event.kind, &event.name, &event.keys)).or_insert_with(|| {
-                rows.push(Row {
-                    kind: event.kind,
-                    name: Arc::clone(&event.name),
-                    keys: Arc::clone(&event.keys),
-                    calls: 0,
-                    failed: 0,
-                    self_time: 0,
-                    total: 0,
-                    share: 0.0,
-                    bytes: 0,
-                    allocated: 0,
+            let place =
+                *places.entry((event.kind, &event.name, &event.keys)).or_insert_with(|| {
+                    rows.push(Row {
+                        kind: event.kind,
+                        name: Arc::clone(&event.name),
+                        keys: Arc::clone(&event.keys),
+                        calls: 0,
+                        failed: 0,
+                        self_time: 0,
+                        total: 0,
+                        share: 0.0,
+                        bytes: 0,
+                        allocated: 0,
+                    });
+                    rows.len() - 1
                 });
-                rows.len() - 1
-            });
             let row = &mut rows[place];
             row.calls += 1;
             row.failed += u64::from(event.failed);
@@ -179,7 +181,8 @@ impl Table {
 
     /// The heads of the columns and the cells of each row, as they are printed.
     pub fn cells(&self) -> (Vec<&'static str>, Vec<Vec<String>>) {
-        let mut heads = vec!["operator", "keys", "calls", "self", "total", "mean", "share", "bytes"];
+        let mut heads =
+            vec!["operator", "keys", "calls", "self", "total", "mean", "share", "bytes"];
         if self.memory {
             heads.push("allocated");
         }

@@ -45,7 +45,8 @@ mod tests {
     #[test]
     fn numbers_read_well() {
         let times = [0, 999, 1_000, 12_345, 999_999, 1_500_000, 2_000_000_000].map(super::time);
-        let expected = ["0 ns", "999 ns", "1.00 us", "12.35 us", "1000.00 us", "1.50 ms", "2.000 s"];
+        let expected =
+            ["0 ns", "999 ns", "1.00 us", "12.35 us", "1000.00 us", "1.50 ms", "2.000 s"];
         assert_eq!(times.each_ref().map(String::as_str), expected);
         let sizes = [0, 1023, 1024, 1536, (1 << 20) - 1, 5 << 30].map(super::bytes);
         let expected = ["0 B", "1023 B", "1.00 KiB", "1.50 KiB", "1.00 MiB", "5.00 GiB"];

@@ -19,9 +19,7 @@ pub(super) fn chrome(profile: &Profile) -> String {
         json!({"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "keyfold"}}),
     ];
     for (place, (tid, name)) in tracks.names(profile).into_iter().enumerate() {
-        let meta = |what: &str, args: Json| {
-            json!({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args})
-        };
+        let meta = |what: &str, args: Json| json!({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args});
         lines.push(meta("thread_name", json!({"name": name})));
         lines.push(meta("thread_sort_index", json!({"sort_index": place})));
     }
