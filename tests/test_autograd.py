@@ -493,3 +493,15 @@ def test_no_grad_is_this_threads_own():
         thread.start()
         thread.join()
     assert seen == [True]
+
+
+def test_an_isolated_dispatcher_has_layers_if_asked():
+    def call(d):
+        d.define("f(Tensor x) -> Tensor")
+        d.impl("f", "CPU", lambda x: kf.ops.aten.exp(x.detach()))
+        return d.call("f", leaf([0.0]))
+
+    with kf.Dispatcher() as bare, kf.Dispatcher(layers=True) as full:
+        assert not call(bare).requires_grad
+        with pytest.raises(kf.GradientError, match="f has no derivative"):
+            call(full).sum().backward()

@@ -853,3 +853,52 @@ def test_every_public_part_has_a_text():
     for name, member in inspect.getmembers(Graph):
         if not name.startswith("_"):
             assert member.__doc__, name
+
+
+# Other layers inside a trace.
+
+W = tensor(3, 2)
+
+
+def loss(x):
+    return kf.sum(kf.tanh(x @ W) * 2.0)
+
+
+def train(x):
+    w = kf.from_numpy(np.ones((3, 2)))
+    w.requires_grad_()
+    kf.sum((x @ w) ** 2).backward()
+    return w.grad
+
+
+LAYERED = {
+    "grad": lambda x: kf.grad(loss)(x),
+    "double": lambda x: kf.grad(lambda y: kf.sum(kf.grad(loss)(y)))(x),
+    "vmap": lambda x: kf.vmap(lambda row: kf.sum(kf.exp(row)) * 2.0)(x),
+    "grad in vmap": lambda x: kf.vmap(kf.grad(loss))(x),
+    "vmap in grad": lambda x: kf.grad(lambda y: kf.sum(kf.vmap(loss)(y)))(x),
+    "checkpoint": lambda x: kf.grad(lambda y: kf.sum(kf.checkpoint(loss, y)))(x),
+    "backward": train,
+}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_what_layers_compute_is_in_the_graph(name):
+    f = LAYERED[name]
+    graph = trace(f, tensor(4, 3))
+    other = tensor(4, 3, seed=9)
+    expected = f(other).detach().numpy()
+    for again in [graph, graph.simplified(), Graph.from_json(graph.to_json())]:
+        np.testing.assert_allclose(again(other).detach(), expected)
+
+
+def test_a_replay_has_a_gradient():
+    graph = trace(loss, tensor(4, 3))
+    x = tensor(4, 3, seed=9)
+    np.testing.assert_allclose(kf.grad(graph)(x), kf.grad(loss)(x))
+
+
+def test_a_graph_can_be_mapped():
+    graph = trace(loss, tensor(3))
+    x = tensor(4, 3)
+    np.testing.assert_allclose(kf.vmap(graph)(x), kf.vmap(loss)(x))

@@ -37,6 +37,8 @@ def trace(f: Callable[..., Any], /, *args: Any) -> Graph:
     Only operators are recorded. Python's own control flow runs once, now: loops are unrolled, and
     sizes that Python reads are fixed. Arrays that the function uses and that are no arguments
     (weights, say) become constants, held by reference. Random operators draw anew at each replay.
+    Gradients and `vmap` inside the function are in the graph as the operators that they call;
+    autocast and profiles aren't: they have their part at replay, if they are on then.
 
     Args:
         f: the function.

@@ -110,6 +110,25 @@ impl<V: Value> Operator<V> {
         }
     }
 
+    /// The keys whose kernels a call with this set runs, the first one first, if each layer
+    /// redispatches below itself: down to a backend, or to the last key that has a kernel.
+    pub fn key_path(&self, keyset: DispatchKeySet) -> Vec<DispatchKey> {
+        let mut path = Vec::new();
+        // Without a frame for the look (calls nest too deep) nothing is known.
+        let _ = self.with_table(|table| {
+            for key in (keyset & table.mask(keyset)).iter() {
+                if table.entry(key, keyset).is_none() {
+                    break;
+                }
+                path.push(key);
+                if key.is_backend() {
+                    break;
+                }
+            }
+        });
+        path
+    }
+
     /// The choices from the highest key down, until a backend or a missing entry.
     fn path_from(
         &self,

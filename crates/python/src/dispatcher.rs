@@ -19,7 +19,8 @@ use crate::pykernel::{self, Style};
 /// Operators, their kernels, and the keys' fallbacks.
 ///
 /// `keyfold.Dispatcher()` is an isolated one: nothing registered there is seen elsewhere, and its
-/// operators need no namespace. The functions of the `keyfold` module use the process's own.
+/// operators need no namespace; `Dispatcher(layers=True)` has the layers (Autograd, Vmap, ...), which
+/// are left out else. The functions of the `keyfold` module use the process's own.
 #[pyclass(name = "Dispatcher", module = "keyfold", frozen, weakref)]
 pub(crate) struct PyDispatcher {
     pub(crate) dispatcher: Dispatcher<Value>,
@@ -102,8 +103,13 @@ fn style(with_keyset: bool) -> Style {
 #[pymethods]
 impl PyDispatcher {
     #[new]
-    fn new() -> Self {
-        PyDispatcher::over(Dispatcher::new())
+    #[pyo3(signature = (*, layers=false))]
+    fn new(py: Python<'_>, layers: bool) -> PyResult<Self> {
+        let dispatcher = Dispatcher::new();
+        if layers {
+            keyfold_layers::register(&dispatcher).py(py)?;
+        }
+        Ok(PyDispatcher::over(dispatcher))
     }
 
     /// The operators by namespace: `dispatcher.ops.ns.name.overload`.

@@ -214,7 +214,8 @@ fn accumulate(leaf: &Node, grad: Tensor, keeps_graph: bool) -> Result<()> {
     let mut own = sum;
     own.attach(None);
     own.set_requires_grad(false)?;
-    let own = if own.is_contiguous() && own.owns_memory() { own } else { own.copy()? };
+    // By the operator, so that a trace sees it.
+    let own = if own.is_contiguous() && own.owns_memory() { own } else { aten::clone(&own)? };
     leaf.set_grad(Some(own.into_whole()));
     Ok(())
 }

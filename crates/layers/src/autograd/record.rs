@@ -22,16 +22,7 @@ pub(super) fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
         if !wants_grad(args) {
             return context.call_below(args);
         }
-        let edges = edges_of(context, args)?;
-        let written = written_argument(context.operator().schema());
-        let result = match written {
-            None => context.call_below(args)?,
-            Some(at) => write(context, args, at)?,
-        };
-        match node(context, args, &result, edges, &derivative, written)? {
-            Some(node) => finish(context, args, result, &node, written),
-            None => Ok(result),
-        }
+        record(context, args, &derivative)
     });
     kernel.named(label).with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
@@ -43,7 +34,6 @@ pub(super) fn fallback() -> Kernel<Value> {
         if !wants_grad(args) {
             return context.call_below(args);
         }
-        let edges = edges_of(context, args)?;
         let name = context.operator().name();
         if written_argument(context.operator().schema()).is_some() {
             return Err(Error::new(
@@ -55,14 +45,31 @@ pub(super) fn fallback() -> Kernel<Value> {
                 ),
             ));
         }
-        let result = context.call_below(args)?;
         let derivative: Arc<dyn Derivative> = Arc::new(NoDerivative(name.to_string()));
-        match node(context, args, &result, edges, &derivative, None)? {
-            Some(node) => finish(context, args, result, &node, None),
-            None => Ok(result),
-        }
+        record(context, args, &derivative)
     });
     kernel.named("autograd_fallback").with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
+}
+
+/// Calls the operator below, and gives its results their places in the graph.
+fn record(
+    context: &Context<'_>,
+    args: &[ValueRef<'_>],
+    derivative: &Arc<dyn Derivative>,
+) -> Result<Value> {
+    let edges = edges_of(context, args)?;
+    let written = written_argument(context.operator().schema());
+    // Changed where it is: a value is large, and moving it costs more than most of the rest.
+    let mut result = match written {
+        None => context.call_below(args),
+        Some(at) => write(context, args, at),
+    };
+    if let Ok(value) = &mut result
+        && let Some(node) = node(context, args, value, edges, derivative, written)?
+    {
+        finish(context, args, value, &node, written)?;
+    }
+    result
 }
 
 /// Whether a gradient is wanted with respect to any argument.
@@ -231,43 +238,46 @@ fn node(
 fn finish(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
-    result: Value,
+    result: &mut Value,
     node: &Arc<Node>,
     written: Option<usize>,
-) -> Result<Value> {
+) -> Result<()> {
     if let Some(at) = written {
-        let target = args[at].tensor()?;
-        attach(target, &Edge { node: Arc::clone(node), place: 0 })?;
-        return Ok(Value::Argument(at));
+        *result = Value::Argument(at);
+        return attach(args[at].tensor()?, &Edge { node: Arc::clone(node), place: 0 });
     }
-    attached(result, shares_memory(context.operator().schema()), node, &mut 0)
+    place_in_graph(result, shares_memory(context.operator().schema()), node, &mut 0)
 }
 
-/// The same results, each differentiable one with its place in the graph.
-fn attached(value: Value, shares: bool, node: &Arc<Node>, place: &mut u32) -> Result<Value> {
-    Ok(match value {
-        Value::Tensor(_) | Value::Foreign(_) => {
-            if let Value::Foreign(object) = &value
-                && !object.is_tensor()
-            {
-                return Ok(value);
-            }
+/// Gives each differentiable result its place in the graph. In place: values are large.
+fn place_in_graph(
+    value: &mut Value,
+    shares: bool,
+    node: &Arc<Node>,
+    place: &mut u32,
+) -> Result<()> {
+    match value {
+        Value::Foreign(object) if object.is_tensor() => {
+            let tensor = std::mem::replace(value, Value::None).into_tensor()?;
+            *value = Value::Tensor(tensor);
+            place_in_graph(value, shares, node, place)
+        }
+        Value::Tensor(tensor) => {
             // A tensor of its own, also where it is an argument as it was: the caller's object is
             // before the operator, and the result behind it.
-            let tensor = value.into_tensor()?.with_token(0);
-            let tensor = if shares { tensor } else { tensor.into_whole() };
-            let at = std::mem::replace(place, *place + 1);
-            if is_differentiable(&tensor) {
-                attach(&tensor, &Edge { node: Arc::clone(node), place: at })?;
+            tensor.set_token(0);
+            if !shares {
+                tensor.set_whole();
             }
-            Value::Tensor(tensor)
+            let at = std::mem::replace(place, *place + 1);
+            if is_differentiable(tensor) {
+                attach(tensor, &Edge { node: Arc::clone(node), place: at })?;
+            }
+            Ok(())
         }
-        Value::List(items) => Value::List(each(items, shares, node, place)?),
-        Value::Tuple(items) => Value::Tuple(each(items, shares, node, place)?),
-        other => other,
-    })
-}
-
-fn each(items: Vec<Value>, shares: bool, node: &Arc<Node>, place: &mut u32) -> Result<Vec<Value>> {
-    items.into_iter().map(|item| attached(item, shares, node, place)).collect()
+        Value::List(items) | Value::Tuple(items) => {
+            items.iter_mut().try_for_each(|item| place_in_graph(item, shares, node, place))
+        }
+        _ => Ok(()),
+    }
 }

@@ -13,6 +13,7 @@ use keyfold_dispatch::DispatchKeySet;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::ir::{Info, ValueId};
+use crate::vmap::batch_of;
 
 /// The data that a tensor is a view of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,8 @@ struct Place {
     dims: Vec<(usize, isize)>,
     dtype: Option<DType>,
     device: Device,
+    /// For an example of a batch, level and dimension of each; all else is the whole batch's.
+    batch: Vec<(usize, usize)>,
 }
 
 /// What tells views of the same data apart: the functionality keys, and the attachment's address.
@@ -67,6 +70,13 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn tensor(tensor: &Tensor, keep: Value) -> Seen {
+        if let Some(batched) = batch_of(tensor) {
+            // The example itself has no data: layers make it anew as they please.
+            let whole = Seen::tensor(&batched.physical, Value::None);
+            let mut place = whole.place;
+            place.batch.push((batched.level, batched.dim));
+            return Seen { place, info: Info::of(tensor), keep, ..whole };
+        }
         let buffer = tensor.buffer();
         let empty = tensor.numel() == 0;
         let first = tensor.raw_data_ptr().addr();
@@ -91,7 +101,7 @@ impl Seen {
         let dims = tensor.shape().iter().zip(tensor.strides());
         let dims = dims.map(|(n, stride)| (*n, if stepped(*n) { *stride } else { 0 })).collect();
         let (dtype, device) = (Some(tensor.dtype()), tensor.device());
-        let place = Place { address, offset, dims, dtype, device };
+        let place = Place { address, offset, dims, dtype, device, batch: Vec::new() };
         Seen { place, mark: Mark::of(tensor), memory, info: Info::of(tensor), keep }
     }
 
@@ -103,8 +113,8 @@ impl Seen {
 
     /// An object that can't be viewed is itself and nothing else.
     fn opaque(address: usize, keep: Value) -> Seen {
-        let (dims, device) = (Vec::new(), Device::CPU);
-        let place = Place { address, offset: 0, dims, dtype: None, device };
+        let (dims, device, batch) = (Vec::new(), Device::CPU, Vec::new());
+        let place = Place { address, offset: 0, dims, dtype: None, device, batch };
         let memory = (address, address + 1);
         Seen { place, mark: Mark::NONE, memory, info: Info::opaque(), keep }
     }

@@ -285,8 +285,14 @@ impl Tensor {
     /// The same tensor as one that isn't a view: for whoever knows that nobody else sees its memory.
     #[must_use]
     pub fn into_whole(mut self) -> Self {
-        self.alias = false;
+        self.set_whole();
         self
+    }
+
+    /// As [`into_whole`](Self::into_whole), in place.
+    #[inline]
+    pub fn set_whole(&mut self) {
+        self.alias = false;
     }
 
     /// How often the memory was written in place, as far as keyfold knows (see

@@ -1,0 +1,180 @@
+//! What was recorded, as data.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyfold_core::DType;
+
+use super::log::Raw;
+use super::session::Options;
+use super::table::{Table, TableOptions};
+use super::trace;
+
+/// What an event is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EventKind {
+    /// A call of an operator.
+    Call,
+    /// A range that the user named.
+    Range,
+}
+
+/// What events of one operator over one key path have in common.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    pub(super) kind: EventKind,
+    pub(super) name: Arc<str>,
+    pub(super) keys: Arc<str>,
+}
+
+/// An event out of the log, before it is put in order.
+pub(super) struct Recorded {
+    pub(super) raw: Raw,
+    pub(super) label: Arc<Label>,
+    pub(super) args: Box<[TensorInfo]>,
+}
+
+/// A tensor argument of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its dtype; `None` where it couldn't be viewed, and then the shape is empty.
+    pub dtype: Option<DType>,
+    /// Its shape.
+    pub shape: Box<[usize]>,
+}
+
+impl fmt::Display for TensorInfo {
+    /// `float32[2, 3]`, or `?`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dtype {
+            Some(dtype) => write!(f, "{dtype}{:?}", self.shape),
+            None => f.write_str("?"),
+        }
+    }
+}
+
+/// One call or range. Times are in nanoseconds, sizes in bytes.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// A call or a range.
+    pub kind: EventKind,
+    /// The operator's full name, or the range's.
+    pub name: Arc<str>,
+    /// The keys that the call went through below the profiler, if each layer handed it on:
+    /// `Autograd > CPU`. Empty for a range.
+    pub keys: Arc<str>,
+    /// The tensors among the arguments, those in lists included, in order.
+    pub args: Box<[TensorInfo]>,
+    /// Size of the tensor arguments.
+    pub bytes_in: u64,
+    /// Size of the tensors returned; 0 for a call that failed.
+    pub bytes_out: u64,
+    /// When it began, counted from when the session was made.
+    pub start: u64,
+    /// How long it took.
+    pub duration: u64,
+    /// How long it took without its children on the same thread.
+    pub self_time: u64,
+    /// The number of its thread in this process.
+    pub thread: u32,
+    /// How many events were open around it.
+    pub depth: u32,
+    /// The event around it, by its place in [`Profile::events`].
+    pub parent: Option<usize>,
+    /// Host memory that the thread allocated meanwhile.
+    pub allocated: u64,
+    /// The same without its children's.
+    pub self_allocated: u64,
+    /// Host memory in use at the end, less what was in use when the session opened.
+    pub live: i64,
+    /// Whether it ended in an error.
+    pub failed: bool,
+}
+
+impl Event {
+    /// When it ended.
+    pub fn end(&self) -> u64 {
+        self.start + self.duration
+    }
+}
+
+/// What a session recorded up to one moment.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The events that had ended, in the order in which they began.
+    pub events: Vec<Event>,
+    /// Threads by number, with their names.
+    pub threads: BTreeMap<u32, String>,
+    /// How long the session was open.
+    pub total: Duration,
+    /// Whether it still was.
+    pub is_open: bool,
+    /// What it recorded.
+    pub options: Options,
+}
+
+impl Profile {
+    pub(super) fn new(mut recorded: Vec<Recorded>, threads: BTreeMap<u32, String>) -> Profile {
+        recorded.sort_unstable_by_key(|event| event.raw.id);
+        let places: HashMap<u64, usize> =
+            recorded.iter().enumerate().map(|(at, event)| (event.raw.id, at)).collect();
+        let mut events: Vec<Event> = Vec::with_capacity(recorded.len());
+        for Recorded { raw, label, args } in recorded {
+            // A parent that is still open isn't there.
+            let parent = places.get(&raw.parent).copied();
+            let event = Event {
+                kind: label.kind,
+                name: Arc::clone(&label.name),
+                keys: Arc::clone(&label.keys),
+                args,
+                bytes_in: raw.bytes_in,
+                bytes_out: raw.bytes_out,
+                start: raw.start,
+                duration: raw.duration,
+                self_time: raw.duration,
+                thread: raw.thread,
+                depth: raw.depth,
+                parent,
+                allocated: raw.allocated,
+                self_allocated: raw.allocated,
+                live: raw.live,
+                failed: raw.failed,
+            };
+            // A parent began earlier, so it is in the list.
+            if let Some(parent) = parent.and_then(|at| events.get_mut(at))
+                && parent.thread == event.thread
+            {
+                let within = event.end().min(parent.end()).saturating_sub(event.start);
+                parent.self_time = parent.self_time.saturating_sub(within);
+                parent.self_allocated = parent.self_allocated.saturating_sub(event.allocated);
+            }
+            events.push(event);
+        }
+        let options = Options::default();
+        Profile { events, threads, total: Duration::ZERO, is_open: false, options }
+    }
+
+    /// The events summed up by operator and key path.
+    pub fn table(&self, options: &TableOptions) -> Table {
+        Table::new(self, options)
+    }
+
+    /// The events as a Chrome trace: JSON that Perfetto and `chrome://tracing` open.
+    pub fn chrome_trace(&self) -> String {
+        trace::chrome(self)
+    }
+
+    /// The names of the events around an event and its own, outermost first.
+    pub fn call_path(&self, event: usize) -> Vec<&str> {
+        let mut path = Vec::new();
+        let mut at = Some(event);
+        while let Some(event) = at.and_then(|at| self.events.get(at)) {
+            path.push(&*event.name);
+            at = event.parent;
+        }
+        path.reverse();
+        path
+    }
+}

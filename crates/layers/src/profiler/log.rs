@@ -1,0 +1,285 @@
+//! Where events are kept while they come in: one list for each of a few groups of threads.
+//!
+//! An event is a row of plain numbers; its operator and key path are a number of a table that grows
+//! with the first call of each, its arguments' shapes are in lists of their own, which the events
+//! read in order. So an event costs one lock that is hardly ever contended, and no allocation but the
+//! lists' own growth.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use keyfold_core::DType;
+use keyfold_dispatch::{CallContext, DispatchKey, Operator};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use smallvec::SmallVec;
+
+use super::event::{EventKind, Label, Profile, Recorded, TensorInfo};
+use super::record::What;
+
+/// Groups of threads; those of one group share a lock.
+const GROUPS: usize = 8;
+
+/// The tensors among a call's arguments; `None` for one that can't be viewed.
+type Tensors<'a> = SmallVec<[Option<&'a Tensor>; 8]>;
+
+/// One event.
+#[derive(Clone, Copy)]
+pub(super) struct Raw {
+    pub(super) id: u64,
+    /// 0 for none.
+    pub(super) parent: u64,
+    /// Nanoseconds since the session's origin.
+    pub(super) start: u64,
+    pub(super) duration: u64,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) allocated: u64,
+    pub(super) live: i64,
+    /// Place among the group's labels.
+    pub(super) label: u32,
+    /// How many of the group's tensors are this event's arguments.
+    pub(super) tensors: u32,
+    pub(super) thread: u32,
+    pub(super) depth: u32,
+    pub(super) failed: bool,
+}
+
+/// A tensor argument: its dtype, and how many of the group's sizes are its shape.
+#[derive(Clone, Copy)]
+struct Shaped {
+    /// `None` where it can't be viewed: a foreign array of a type that has no data, say.
+    dtype: Option<DType>,
+    rank: u8,
+}
+
+#[derive(Default)]
+pub(super) struct Log {
+    groups: [Mutex<Group>; GROUPS],
+    names: Mutex<BTreeMap<u32, String>>,
+}
+
+// Groups are written by different threads at once: on cache lines of their own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Group {
+    raw: Vec<Raw>,
+    tensors: Vec<Shaped>,
+    sizes: Vec<usize>,
+    labels: Vec<Arc<Label>>,
+    calls: HashMap<(usize, u64), u32, BuildHasherDefault<Mix>>,
+    ranges: HashMap<Arc<str>, u32>,
+    /// The operators whose addresses are in `calls`, so that no other can get one of them.
+    operators: Vec<Arc<Operator<Value>>>,
+    threads: Vec<(u32, Option<String>)>,
+}
+
+/// Mixes the two words of a key; they are an address and a key set, which nobody chooses to collide.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // The high half of a product depends on all bits below it.
+        let product = u128::from(self.0 ^ word) * 0x9E37_79B9_7F4A_7C15_u128;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    #[inline]
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing between a group's changes panics.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Log {
+    /// Appends an event that ends on this thread. Its label and arguments are filled in here.
+    #[inline]
+    pub(super) fn push(&self, here: u32, mut raw: Raw, what: What<'_>) {
+        // Views are made before the lock: that may run code of the arrays' own library.
+        let mut tensors = Tensors::new();
+        if let What::Call { args, result, .. } = what {
+            for arg in args {
+                each_tensor(*arg, &mut |tensor| tensors.push(tensor));
+            }
+            raw.bytes_in = tensors.iter().flatten().map(|tensor| tensor.nbytes() as u64).sum();
+            raw.bytes_out = result.map_or(0, value_bytes);
+            raw.tensors = tensors.len() as u32;
+        }
+        let mut group = lock(&self.groups[here as usize % GROUPS]);
+        let group = &mut *group;
+        if !group.threads.iter().any(|(thread, _)| *thread == here) {
+            let name = std::thread::current().name().map(str::to_owned);
+            group.threads.push((here, name));
+        }
+        raw.label = match what {
+            What::Call { context, .. } => group.call_label(context),
+            What::Range(name) => group.range_label(name),
+        };
+        for tensor in tensors {
+            group.note(tensor);
+        }
+        group.raw.push(raw);
+    }
+
+    /// Names a thread, in place of what its creator called it.
+    pub(super) fn name_thread(&self, thread: u32, name: &str) {
+        lock(&self.names).insert(thread, name.to_owned());
+    }
+
+    /// Lets the operators go: what is recorded from now on is looked up anew.
+    pub(super) fn forget_operators(&self) {
+        for group in &self.groups {
+            let operators = {
+                let mut group = lock(group);
+                group.calls.clear();
+                std::mem::take(&mut group.operators)
+            };
+            // The last share of an operator may hold objects of the host language.
+            drop(operators);
+        }
+    }
+
+    /// Everything recorded so far, in the order in which it began.
+    pub(super) fn collect(&self, live_before: i64) -> Profile {
+        let mut recorded = Vec::new();
+        let mut threads = BTreeMap::new();
+        for group in &self.groups {
+            let group = lock(group);
+            group.read(live_before, &mut recorded);
+            for (thread, name) in &group.threads {
+                let name = name.clone().unwrap_or_else(|| format!("thread {thread}"));
+                threads.insert(*thread, name);
+            }
+        }
+        for (thread, name) in lock(&self.names).iter() {
+            if let Some(known) = threads.get_mut(thread) {
+                known.clone_from(name);
+            }
+        }
+        Profile::new(recorded, threads)
+    }
+}
+
+impl Group {
+    #[inline]
+    fn call_label(&mut self, context: &CallContext<'_, Value>) -> u32 {
+        let operator = context.operator();
+        let key = (std::ptr::from_ref(operator).addr(), context.keyset().bits());
+        if let Some(label) = self.calls.get(&key) {
+            return *label;
+        }
+        self.new_call_label(context, key)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn new_call_label(&mut self, context: &CallContext<'_, Value>, key: (usize, u64)) -> u32 {
+        let operator = context.operator();
+        let below = context.keyset().remove(context.key());
+        let path: Vec<String> =
+            operator.key_path(below).into_iter().map(DispatchKey::name).collect();
+        let label = Label {
+            kind: EventKind::Call,
+            name: operator.name().into(),
+            keys: path.join(" > ").into(),
+        };
+        let number = self.add(label);
+        self.operators.push(operator.share());
+        self.calls.insert(key, number);
+        number
+    }
+
+    fn range_label(&mut self, name: &Arc<str>) -> u32 {
+        if let Some(label) = self.ranges.get(name) {
+            return *label;
+        }
+        let (kind, keys) = (EventKind::Range, "".into());
+        let number = self.add(Label { kind, name: Arc::clone(name), keys });
+        self.ranges.insert(Arc::clone(name), number);
+        number
+    }
+
+    /// The place of a label, an equal one's if there is one.
+    fn add(&mut self, label: Label) -> u32 {
+        let found = self.labels.iter().position(|known| **known == label);
+        let place = found.unwrap_or_else(|| {
+            self.labels.push(Arc::new(label));
+            self.labels.len() - 1
+        });
+        place as u32
+    }
+
+    /// Notes a tensor argument.
+    #[inline]
+    fn note(&mut self, tensor: Option<&Tensor>) {
+        let Some(tensor) = tensor else {
+            self.tensors.push(Shaped { dtype: None, rank: 0 });
+            return;
+        };
+        let shape: &[usize] = tensor.shape();
+        self.tensors.push(Shaped { dtype: Some(tensor.dtype()), rank: shape.len() as u8 });
+        self.sizes.extend_from_slice(shape);
+    }
+
+    fn read(&self, live_before: i64, into: &mut Vec<Recorded>) {
+        let (mut tensors, mut sizes) = (&self.tensors[..], &self.sizes[..]);
+        for raw in &self.raw {
+            let own;
+            (own, tensors) = tensors.split_at(raw.tensors as usize);
+            let args = own.iter().map(|tensor| {
+                let shape;
+                (shape, sizes) = sizes.split_at(usize::from(tensor.rank));
+                TensorInfo { dtype: tensor.dtype, shape: shape.into() }
+            });
+            let args = args.collect();
+            let label = Arc::clone(&self.labels[raw.label as usize]);
+            let raw = Raw { live: raw.live - live_before, ..*raw };
+            into.push(Recorded { raw, label, args });
+        }
+    }
+}
+
+/// Shows the tensors in a value, those in lists too; `None` for one that can't be viewed.
+#[inline]
+fn each_tensor<'a>(value: ValueRef<'a>, see: &mut dyn FnMut(Option<&'a Tensor>)) {
+    match value {
+        ValueRef::Tensor(tensor) => see(Some(tensor)),
+        ValueRef::Foreign(object) if object.is_tensor() => see(object.tensor().ok()),
+        ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) => {
+            for item in value.items() {
+                each_tensor(item, see);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The bytes of all elements of the tensors in a result.
+#[inline]
+fn value_bytes(value: &Value) -> u64 {
+    if let Value::Tensor(tensor) = value {
+        return tensor.nbytes() as u64;
+    }
+    let mut sum = 0;
+    each_tensor(keyfold_dispatch::Value::as_ref(value), &mut |tensor| {
+        sum += tensor.map_or(0, |tensor| tensor.nbytes() as u64);
+    });
+    sum
+}

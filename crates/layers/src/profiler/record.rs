@@ -1,0 +1,166 @@
+//! One call, or range, from its beginning to the event in the log.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use keyfold_core::Result;
+use keyfold_dispatch::{CallContext, DispatchKey, outside_layers};
+use keyfold_tensor::{Value, ValueRef, memory};
+
+use super::log::Raw;
+use super::session::{Scope, Session};
+
+/// The innermost call in progress that is recorded.
+#[derive(Clone, Copy)]
+struct Running {
+    session: u64,
+    event: u64,
+    depth: u32,
+}
+
+thread_local! {
+    static RUNNING: Cell<Running> = const { Cell::new(Running { session: 0, event: 0, depth: 0 }) };
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread's number in this process: from 1 on, by first use.
+#[inline]
+pub(super) fn thread_number() -> u32 {
+    #[cold]
+    fn first() -> u32 {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        THREAD.set(number);
+        number
+    }
+    match THREAD.get() {
+        0 => first(),
+        number => number,
+    }
+}
+
+/// What an event is of.
+#[derive(Clone, Copy)]
+pub(super) enum What<'a> {
+    Call { context: &'a CallContext<'a, Value>, args: &'a [ValueRef<'a>], result: Option<&'a Value> },
+    Range(&'a Arc<str>),
+}
+
+/// An event that has begun.
+pub(super) struct Begun {
+    id: u64,
+    /// 0 for none.
+    parent: u64,
+    depth: u32,
+    thread: u32,
+    allocated: u64,
+    start: Instant,
+}
+
+impl Begun {
+    /// Begins an event as the child of the innermost call or range here.
+    #[inline]
+    pub(super) fn now(session: &Session, scope: Option<&Scope>) -> Begun {
+        let running = RUNNING.get();
+        let (mut parent, mut depth) = (0, 0);
+        if running.session == session.number() {
+            (parent, depth) = (running.event, running.depth + 1);
+        }
+        // Of two that are open around this, the inner one began later and has the higher number.
+        if let Some(range) = scope.and_then(|scope| scope.range.as_ref())
+            && range.event > parent
+        {
+            (parent, depth) = (range.event, range.depth + 1);
+        }
+        let allocated = if session.options().memory { memory::allocated_here() } else { 0 };
+        let (id, thread) = (session.next_event(), thread_number());
+        Begun { id, parent, depth, thread, allocated, start: Instant::now() }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Ends it and writes it down.
+    #[inline]
+    pub(super) fn end(self, session: &Session, what: What<'_>, failed: bool) {
+        let duration = self.start.elapsed();
+        let start = self.start.saturating_duration_since(session.origin());
+        let memory = session.options().memory;
+        let here = thread_number();
+        // A range may end on another thread than it began on, whose count says nothing about it.
+        let counts = memory && here == self.thread;
+        let allocated =
+            if counts { memory::allocated_here().wrapping_sub(self.allocated) } else { 0 };
+        let raw = Raw {
+            id: self.id,
+            parent: self.parent,
+            start: start.as_nanos() as u64,
+            duration: duration.as_nanos() as u64,
+            bytes_in: 0,
+            bytes_out: 0,
+            allocated,
+            live: if memory { memory::live() } else { 0 },
+            label: 0,
+            tensors: 0,
+            thread: self.thread,
+            depth: self.depth,
+            failed,
+        };
+        session.log().push(here, raw, what);
+    }
+}
+
+/// Records a call while it runs; a panic on its way through is recorded as a failure.
+struct Call<'a> {
+    session: &'a Session,
+    context: &'a CallContext<'a, Value>,
+    args: &'a [ValueRef<'a>],
+    begun: Option<Begun>,
+    outer: Running,
+}
+
+impl Call<'_> {
+    #[inline]
+    fn end(&mut self, result: Option<&Value>) {
+        if let Some(begun) = self.begun.take() {
+            RUNNING.set(self.outer);
+            let what = What::Call { context: self.context, args: self.args, result };
+            begun.end(self.session, what, result.is_none());
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+/// Runs what is below the profiler and records it.
+pub(super) fn call(
+    scope: &Scope,
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+) -> Result<Value> {
+    let session = &scope.session;
+    let outer = RUNNING.get();
+    let begun = Begun::now(session, Some(scope));
+    let (event, depth) = (begun.id, begun.depth);
+    RUNNING.set(Running { session: session.number(), event, depth });
+    let mut call = Call { session, context, args, begun: Some(begun), outer };
+    let result = if session.options().nested {
+        outside_layers(DispatchKey::Profiler.into(), || context.call_below(args))
+    } else {
+        context.call_below(args)
+    };
+    call.end(result.as_ref().ok());
+    result
+}

@@ -1,0 +1,285 @@
+//! The table: events summed up by operator and key path.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keyfold_core::{Error, ErrorKind};
+
+use super::event::{EventKind, Profile};
+use super::text;
+
+/// What a table's rows are ordered by: the largest first, names by the alphabet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SortBy {
+    /// Time without children.
+    #[default]
+    SelfTime,
+    /// Time with children.
+    Total,
+    /// Time with children for each call.
+    Mean,
+    /// How many calls.
+    Calls,
+    /// Bytes in and out.
+    Bytes,
+    /// Memory allocated.
+    Allocated,
+    /// The operator's name.
+    Name,
+}
+
+impl SortBy {
+    const NAMES: [(&'static str, SortBy); 7] = [
+        ("self", SortBy::SelfTime),
+        ("total", SortBy::Total),
+        ("mean", SortBy::Mean),
+        ("calls", SortBy::Calls),
+        ("bytes", SortBy::Bytes),
+        ("allocated", SortBy::Allocated),
+        ("operator", SortBy::Name),
+    ];
+}
+
+impl FromStr for SortBy {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = SortBy::NAMES.iter().find(|(name, _)| *name == text);
+        found.map(|(_, sort)| *sort).ok_or_else(|| {
+            let names = SortBy::NAMES.map(|(name, _)| format!("{name:?}")).join(", ");
+            let message = format!("a profile's table can't be sorted by {text:?}; there are {names}");
+            Error::new(ErrorKind::Value, message)
+        })
+    }
+}
+
+/// Which rows a table has, and in which order.
+#[derive(Clone, Copy, Debug)]
+pub struct TableOptions {
+    /// The order.
+    pub sort: SortBy,
+    /// The most rows; `None` for all.
+    pub limit: Option<usize>,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        TableOptions { sort: SortBy::SelfTime, limit: Some(20) }
+    }
+}
+
+/// The calls of one operator over one key path, or the ranges of one name. Times are in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Calls or ranges.
+    pub kind: EventKind,
+    /// The operator, or the range.
+    pub name: Arc<str>,
+    /// The key path; empty for a range.
+    pub keys: Arc<str>,
+    /// How many.
+    pub calls: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// Time without children.
+    pub self_time: u64,
+    /// Time with children; that of a call inside another one of the same row counts once.
+    pub total: u64,
+    /// `self_time` as a part of all rows' sum, from 0 to 1.
+    pub share: f64,
+    /// Bytes in and out.
+    pub bytes: u64,
+    /// Memory allocated, without that of children.
+    pub allocated: u64,
+}
+
+impl Row {
+    /// Time with children for each call.
+    pub fn mean(&self) -> u64 {
+        self.total / self.calls.max(1)
+    }
+}
+
+/// A profile in rows. Prints as text with aligned columns.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// The rows, sorted, at most as many as asked for.
+    pub rows: Vec<Row>,
+    /// Rows beyond the limit.
+    pub left_out: usize,
+    /// How many events all rows have, those left out too.
+    pub events: usize,
+    /// The sum of all rows' self time, in nanoseconds.
+    pub self_total: u64,
+    /// How long the profile was open.
+    pub recorded: Duration,
+    /// Whether it still was.
+    pub is_open: bool,
+    memory: bool,
+}
+
+impl Table {
+    pub(super) fn new(profile: &Profile, options: &TableOptions) -> Table {
+        let mut places: HashMap<(EventKind, &str, &str), usize> = HashMap::new();
+        let mut rows: Vec<Row> = Vec::new();
+        let mut row_of = Vec::with_capacity(profile.events.len());
+        for event in &profile.events {
+            let place = *places.entry((event.kind, &event.name, &event.keys)).or_insert_with(|| {
+                rows.push(Row {
+                    kind: event.kind,
+                    name: Arc::clone(&event.name),
+                    keys: Arc::clone(&event.keys),
+                    calls: 0,
+                    failed: 0,
+                    self_time: 0,
+                    total: 0,
+                    share: 0.0,
+                    bytes: 0,
+                    allocated: 0,
+                });
+                rows.len() - 1
+            });
+            let row = &mut rows[place];
+            row.calls += 1;
+            row.failed += u64::from(event.failed);
+            row.self_time += event.self_time;
+            row.bytes += event.bytes_in + event.bytes_out;
+            row.allocated += event.self_allocated;
+            let mut around = event.parent;
+            while let Some(at) = around.filter(|at| row_of[*at] != place) {
+                around = profile.events[at].parent;
+            }
+            if around.is_none() {
+                row.total += event.duration;
+            }
+            row_of.push(place);
+        }
+        let self_total: u64 = rows.iter().map(|row| row.self_time).sum();
+        for row in &mut rows {
+            row.share = row.self_time as f64 / self_total.max(1) as f64;
+        }
+        sort(&mut rows, options.sort);
+        let shown = options.limit.unwrap_or(rows.len()).min(rows.len());
+        let left_out = rows.len() - shown;
+        rows.truncate(shown);
+        Table {
+            rows,
+            left_out,
+            events: profile.events.len(),
+            self_total,
+            recorded: profile.total,
+            is_open: profile.is_open,
+            memory: profile.options.memory,
+        }
+    }
+
+    /// The heads of the columns and the cells of each row, as they are printed.
+    pub fn cells(&self) -> (Vec<&'static str>, Vec<Vec<String>>) {
+        let mut heads = vec!["operator", "keys", "calls", "self", "total", "mean", "share", "bytes"];
+        if self.memory {
+            heads.push("allocated");
+        }
+        let rows = self.rows.iter().map(|row| {
+            let keys = match row.kind {
+                EventKind::Call => row.keys.to_string(),
+                EventKind::Range => "(range)".to_owned(),
+            };
+            let calls = match row.failed {
+                0 => text::count(row.calls),
+                failed => format!("{} ({} failed)", text::count(row.calls), text::count(failed)),
+            };
+            let mut cells = vec![
+                row.name.to_string(),
+                keys,
+                calls,
+                text::time(row.self_time),
+                text::time(row.total),
+                text::time(row.mean()),
+                format!("{:.1} %", 100.0 * row.share),
+                text::bytes(row.bytes),
+            ];
+            if self.memory {
+                cells.push(text::bytes(row.allocated));
+            }
+            cells
+        });
+        (heads, rows.collect())
+    }
+
+    /// The lines below the rows: what the table leaves out, and what it is of.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.left_out > 0 {
+            let rows = if self.left_out == 1 { "row" } else { "rows" };
+            notes.push(format!("... and {} more {rows}", text::count(self.left_out as u64)));
+        }
+        let events = if self.events == 1 { "event" } else { "events" };
+        let recorded = text::time(self.recorded.as_nanos() as u64);
+        notes.push(format!(
+            "{} {events}, {} in them, {recorded} recorded",
+            text::count(self.events as u64),
+            text::time(self.self_total),
+        ));
+        if self.is_open {
+            notes.push("still open: what has not ended is missing".to_owned());
+        }
+        notes
+    }
+}
+
+fn sort(rows: &mut [Row], by: SortBy) {
+    match by {
+        SortBy::SelfTime => rows.sort_by_key(|row| Reverse(row.self_time)),
+        SortBy::Total => rows.sort_by_key(|row| Reverse(row.total)),
+        SortBy::Mean => rows.sort_by_key(|row| Reverse(row.mean())),
+        SortBy::Calls => rows.sort_by_key(|row| Reverse(row.calls)),
+        SortBy::Bytes => rows.sort_by_key(|row| Reverse(row.bytes)),
+        SortBy::Allocated => rows.sort_by_key(|row| Reverse(row.allocated)),
+        SortBy::Name => {
+            rows.sort_by(|a, b| (&a.name, &a.keys, a.kind).cmp(&(&b.name, &b.keys, b.kind)));
+        }
+    }
+}
+
+/// Columns that are words, and so are aligned left.
+const WORDS: usize = 2;
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (heads, rows) = self.cells();
+        let widths: Vec<usize> = heads
+            .iter()
+            .enumerate()
+            .map(|(column, head)| {
+                let cells = rows.iter().map(|row| row[column].chars().count());
+                cells.chain([head.len()]).max().unwrap_or(0)
+            })
+            .collect();
+        let line = |cells: &[&str]| {
+            let mut line = String::new();
+            for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+                let cell = match column {
+                    0..WORDS => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                };
+                line.push_str(&cell);
+                line.push_str("  ");
+            }
+            line.truncate(line.trim_end().len());
+            line
+        };
+        if !rows.is_empty() {
+            writeln!(f, "{}", line(&heads))?;
+            let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+            writeln!(f, "{}", line(&rules.iter().map(String::as_str).collect::<Vec<_>>()))?;
+        }
+        for row in &rows {
+            writeln!(f, "{}", line(&row.iter().map(String::as_str).collect::<Vec<_>>()))?;
+        }
+        f.write_str(&self.notes().join("\n"))
+    }
+}
