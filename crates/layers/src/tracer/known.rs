@@ -29,6 +29,15 @@ struct Place {
     batch: Vec<(usize, usize)>,
 }
 
+impl Place {
+    /// Of an example: the batch's place, and its level and dimension there.
+    fn whole(&self) -> Option<(Place, usize, usize)> {
+        let mut place = self.clone();
+        let (level, dim) = place.batch.pop()?;
+        Some((place, level, dim))
+    }
+}
+
 /// What tells views of the same data apart: the functionality keys, and the attachment's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
@@ -170,6 +179,8 @@ impl Ranges {
 pub(super) struct Known {
     /// In the order of recording: the last one counts.
     places: HashMap<Place, Vec<(Mark, ValueId)>>,
+    /// The examples that stand for a batch, by the batch: level, dimension and value.
+    examples: HashMap<Place, (usize, usize, ValueId)>,
     /// Memory whose content follows from the inputs.
     varying: Ranges,
     /// Memory of constants, which is still there at the next replay.
@@ -190,10 +201,25 @@ impl Known {
     /// From now on it is this value.
     pub(super) fn insert(&mut self, seen: Seen, id: ValueId) {
         let Seen { place, mark, keep, .. } = seen;
+        if let Some((batch, level, dim)) = place.whole() {
+            self.examples.insert(batch, (level, dim, id));
+        }
         let all = self.places.entry(place).or_default();
         all.retain(|(other, _)| *other != mark);
         all.push((mark, id));
         self.kept.push(keep);
+    }
+
+    /// The value of the batch that it is an example of, with level and dimension.
+    pub(super) fn batch_of(&self, seen: &Seen) -> Option<(ValueId, usize, usize)> {
+        let (batch, level, dim) = seen.place.whole()?;
+        Some((self.places.get(&batch)?.last()?.1, level, dim))
+    }
+
+    /// The example that stands for it, if it is a batch, with level, dimension and size.
+    pub(super) fn example_of(&self, seen: &Seen) -> Option<(ValueId, usize, usize, usize)> {
+        let (level, dim, id) = *self.examples.get(&seen.place)?;
+        Some((id, level, dim, seen.place.dims.get(dim)?.0))
     }
 
     /// The content of its memory follows from the inputs.

@@ -278,6 +278,11 @@ impl State {
                     done.push(*seen);
                     return Ok((Arg::Value(id), varies));
                 }
+                if let Some(id) = self.across_a_batch(&seen) {
+                    let varies = self.varies[id.index()];
+                    self.known.insert(*seen, id);
+                    return Ok((Arg::Value(id), varies));
+                }
                 if self.known.varies(&seen) {
                     let error = hidden_view(&seen.info);
                     done.push(*seen);
@@ -290,6 +295,39 @@ impl State {
                 (Arg::Value(id), false)
             }
         })
+    }
+
+    /// Layers below Vmap compute with whole batches, which the graph knows by their examples, and
+    /// make examples of batches that it knows: a call that enters or leaves the batch says so.
+    fn across_a_batch(&mut self, seen: &Seen) -> Option<ValueId> {
+        let number = |name: &str, number: usize| Argument {
+            name: name.to_owned(),
+            arg: Arg::literal(Value::Int(number as i64)),
+            is_default: false,
+            written: false,
+        };
+        let tensor = |id: ValueId| Argument {
+            name: "x".to_owned(),
+            arg: Arg::Value(id),
+            is_default: false,
+            written: false,
+        };
+        let (operator, args, from, at) = if let Some((id, level, dim)) = self.known.batch_of(seen) {
+            let args = vec![tensor(id), number("dim", dim), number("level", level)];
+            ("keyfold::vmap_enter", args, id, self.graph.nodes.len())
+        } else {
+            let (id, level, dim, size) = self.known.example_of(seen)?;
+            let (level, dim) = (number("level", level), number("dim", dim));
+            // Right after it was made: the vmap may have ended since.
+            let maker = self.graph.nodes.iter().rposition(|node| node.makes().contains(&id));
+            let args = vec![tensor(id), level, dim, number("size", size)];
+            ("keyfold::vmap_exit", args, id, maker.map_or(0, |at| at + 1))
+        };
+        let id = self.value(seen.info.clone(), self.varies[from.index()]);
+        let results = vec![Arg::Value(id)];
+        let node = Node { operator: operator.to_owned(), args, results, effects: false };
+        self.graph.nodes.insert(at, node);
+        Some(id)
     }
 
     /// What a result is in the graph: its tensors are new values.
