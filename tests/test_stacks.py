@@ -15,22 +15,27 @@ SUBSETS = [
 ]
 BATCH, N, M = 3, 4, 2
 
+# A key of our own below each built-in layer. They are registered when tests are collected: places
+# for keys are few, and other tests use up what is left.
+BELOW = {
+    "BelowTracer": "Profiler",
+    "BelowProfiler": "Pipeline",
+    "BelowVmap": "Autograd",
+    "BelowAutograd": "Autocast",
+    "BelowAutocast": "Nested",
+}
+for name, above in BELOW.items():
+    kf.register_key(name, above=above, skippable=True)
+kf.register_key("Forgetful", above="Pipeline", skippable=True)
+
 seen: list[str] = []
 
 
 @pytest.fixture(scope="module")
 def stack():
     """An operator, and a layer of our own below each built-in one that notes what reaches it."""
-    names = {
-        "BelowTracer": "Profiler",
-        "BelowProfiler": "Pipeline",
-        "BelowVmap": "Autograd",
-        "BelowAutograd": "Autocast",
-        "BelowAutocast": "Nested",
-    }
     handles = []
-    for name, above in names.items():
-        kf.register_key(name, above=above, skippable=True)
+    for name in BELOW:
 
         def note(op, keyset, args, kwargs, name=name):
             if op.name.startswith("stacks::"):
@@ -53,7 +58,7 @@ def stack():
         return grad * w, grad * x
 
     handles.append(kf.register_autograd("stacks::scale", backward, setup_context=setup))
-    yield names
+    yield BELOW
     for handle in reversed(handles):
         handle.remove()
 
@@ -229,7 +234,6 @@ def test_backward_inside_vmap_is_refused():
 
 
 def test_a_layer_that_forgets_to_mask_itself_is_an_error_with_advice():
-    kf.register_key("Forgetful", above="Pipeline", skippable=True)
     handle = kf.fallback(
         "Forgetful", lambda op, keyset, args, kwargs: op.redispatch(keyset, *args, **kwargs)
     )

@@ -84,7 +84,8 @@ pub(crate) fn missing_kernel<V: Value>(
     key: Option<DispatchKey>,
 ) -> Error {
     let name = operator.name();
-    let mut entries = operator.entries(true);
+    // Its own: that the built-in layers have a fallback for everything helps nobody here.
+    let mut entries = operator.entries(false);
     entries.retain(|entry| !entry.kernel.is_fallthrough());
     let mut text = match key {
         Some(key) => format!("{name}: no kernel registered for {}", runtime_name(key, set)),
@@ -111,7 +112,7 @@ pub(crate) fn missing_kernel<V: Value>(
         ));
     }
     if entries.is_empty() {
-        text.push_str("; it has no kernels at all");
+        text.push_str("; it has no kernels of its own");
     } else {
         // The user's order of interest: backends first, then the layers over them.
         let mut keys: Vec<_> = entries.iter().map(|entry| entry.runtime_key.as_str()).collect();
