@@ -83,7 +83,7 @@ def test_arguments_and_results_keep_their_arrangement():
     assert [value.title for value in graph.inputs] == ["x", "params['w']", "more[0]", "more[1][0]"]
     result = graph(kf.from_numpy(X), {"w": args[1]["w"], "n": 3}, args[2], args[3])
     assert list(result) == ["y", "all", "pair"]
-    np.testing.assert_allclose(result["all"][0], X @ np.asarray(args[1]["w"]) + args[2].numpy())
+    np.testing.assert_allclose(result["all"][0], X @ args[1]["w"].numpy() + args[2].numpy())
     assert type(result["all"]) is list
     assert result["all"][1][1:] == (7, "text")
     assert type(result["pair"]) is Pair
