@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import ContextDecorator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,11 +20,13 @@ __all__ = [
     "value_and_grad",
 ]
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 # How many `grad(f)` are running, one inside the other: inner ones must be differentiable.
 _depth: ContextVar[int] = ContextVar("keyfold_grad_depth", default=0)
 
 
-class no_grad(ContextDecorator):  # noqa: N801 - the field's name for it
+class no_grad:  # noqa: N801 - the field's name for it
     """Record nothing inside the `with` block, or inside the function that this decorates."""
 
     def __init__(self) -> None:
@@ -39,13 +40,13 @@ class no_grad(ContextDecorator):  # noqa: N801 - the field's name for it
     def __exit__(self, *exception: object) -> None:
         self._guards.pop().__exit__(*exception)
 
-    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(func)
+    def __call__(self, function: _F) -> _F:
+        @functools.wraps(function)
         def without(*args: Any, **kwargs: Any) -> Any:
-            with type(self)():
-                return func(*args, **kwargs)
+            with no_grad():
+                return function(*args, **kwargs)
 
-        return without
+        return cast("_F", without)
 
 
 def _as_list(value: Any) -> list[Any]:
