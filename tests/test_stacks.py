@@ -22,7 +22,7 @@ BELOW = {
     "BelowProfiler": "Pipeline",
     "BelowVmap": "Autograd",
     "BelowAutograd": "Autocast",
-    "BelowAutocast": "Nested",
+    "BelowAutocast": "Quantized",
 }
 for name, above in BELOW.items():
     kf.register_key(name, above=above, skippable=True)

@@ -60,7 +60,9 @@ fn first_real(value: ValueRef<'_>) -> Option<String> {
     match value {
         ValueRef::Tensor(tensor) if tensor.device() == Device::META => None,
         ValueRef::Tensor(_) => Some(Value::describe(value)),
-        ValueRef::Foreign(object) if object.is_tensor() => Some(object.describe()),
+        ValueRef::Foreign(object) if object.is_tensor() => {
+            (object.tag().device() != Some(Device::META)).then(|| object.describe())
+        }
         list => list.items().find_map(first_real),
     }
 }
