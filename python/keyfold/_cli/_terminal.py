@@ -17,7 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-__all__ = ["Progress", "columns", "fold", "heading", "paint", "short", "table_lines", "width"]
+__all__ = [
+    "Progress",
+    "columns",
+    "fold",
+    "heading",
+    "narrowed",
+    "paint",
+    "short",
+    "table_lines",
+    "width",
+]
 
 _MAX_WIDTH = 100
 _STYLES = {"bold": "1", "dim": "2", "green": "32", "cyan": "36", "red": "31"}
@@ -101,8 +111,42 @@ def fold(text: str) -> list[str]:
     return lines
 
 
+def narrowed(text: str, less: Iterable[str]) -> list[str]:
+    """Return a printed table as lines that fit, indented by two.
+
+    Args:
+        text: heads, a line of dashes under each of them, rows; then lines of other text.
+        less: the heads of columns that may go where the lines are too long, the first one first.
+    """
+    lines = text.splitlines()
+    if len(lines) < 2 or set(lines[1]) - {"-", " "}:
+        return [f"  {line}" for line in lines]
+    spans = [match.span() for match in re.finditer("-+", lines[1])]
+    heads = [lines[0][start:end].strip() for start, end in spans]
+    for head in less:
+        if 2 * len(spans) + sum(end - start for start, end in spans) <= width():
+            break
+        if head in heads:
+            del spans[heads.index(head)]
+            heads.remove(head)
+    # The rows end where a line has something between two columns, which only other text has.
+    last = lines[1].rstrip()
+    gaps = [match.span() for match in re.finditer("(?<=-) +(?=-)", last)]
+    rows = 2
+    while rows < len(lines) and all(not lines[rows][start:end].strip() for start, end in gaps):
+        rows += 1
+    cells = [
+        "  ".join(line[start:end].ljust(end - start) for start, end in spans).rstrip()
+        for line in lines[:rows]
+    ]
+    return [f"  {line}" for line in [paint(cells[0], "dim"), *cells[2:], *lines[rows:]]]
+
+
 def table_lines(table: Mapping[str, Any]) -> list[str]:
-    """Return an operator's dispatch table as lines: key, kernel, its place, registered at."""
+    """Return an operator's dispatch table as lines: key, kernel, its place, registered at.
+
+    Where they are too long, the places lose their beginnings.
+    """
     rows = []
     for key, entry in table.items():
         # "name (language, place)": the place's ending tells the language.
@@ -111,7 +155,19 @@ def table_lines(table: Mapping[str, Any]) -> list[str]:
         # Which alias or fallback a kernel came by says more than "the key itself".
         how = "" if entry.rule in ("Direct", entry.registered_at) else f" ({entry.rule.lower()})"
         rows.append((key, name, place, entry.registered_at + how))
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+    room = max(16, width() - 8 - (widths[0] + widths[1] + max(widths[3], len("registered at"))))
+    rows = [(key, name, _end(place, room), where) for key, name, place, where in rows]
     return columns(rows, ("key", "kernel", "where", "registered at"))
+
+
+def _end(place: str, room: int) -> str:
+    """Return the end of a file's name that fits, from a directory on if that is possible."""
+    if len(place) <= room:
+        return place
+    tail = place[len(place) - room + 3 :]
+    whole = tail.partition("/")[1:]
+    return f"...{''.join(whole) or tail}"
 
 
 class Progress:
