@@ -1,8 +1,8 @@
 """A digit classifier on operators of its own: keyfold's tutorial, as a program.
 
 Read it from top to bottom, and run it with `python -m keyfold demo`. It uses what every user has:
-the names in `keyfold`. What prints headings and the progress bar is in `keyfold._cli._terminal`, what
-writes files in `keyfold._cli._files`.
+the names in `keyfold`. What prints headings and the progress bar is in `keyfold._cli._terminal`,
+what writes files in `keyfold._cli._files`.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def run(
         f"  descend_ in C: {outcome}",
         f"  linear knows shapes without data, on the device meta: {tuple(on_meta.shape)}",
         "  cross_entropy has a derivative of its own; do its kernel, rules and derivative agree?\n",
-        *(f"  {line}" for line in str(report).splitlines()),
+        *fold("\n".join(f"  {line}" for line in str(report).splitlines())),
     )
 
     say(heading("Training with Autograd, below our own layer Audit"))
@@ -361,11 +361,11 @@ def run(
 
     with kf.include_keys("Audit"):
         explanation = kf.explain(demo.cross_entropy, demo.linear(x, weight, bias), y)
-    on_cpu = {
-        key: entry
-        for key, entry in demo.descend_.table(fallbacks=True).items()
-        if key.endswith("CPU")
-    }
+    # The table has rows for every backend; these are the CPU's, its own kernel last.
+    rows = demo.descend_.table(fallbacks=True).items()
+    on_cpu = dict(
+        sorted((row for row in rows if row[0].endswith("CPU")), key=lambda row: row[0] == "CPU")
+    )
     say(
         heading("The dispatch table of demo::descend_, where it is about the CPU"),
         *table_lines(on_cpu),
