@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import keyfold as kf
-from keyfold._cli._terminal import narrowed
+from keyfold._cli._terminal import profile_lines
 
 
 def run_demo(*options, **environment):
@@ -173,16 +174,22 @@ def test_a_full_disk_is_one_line(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_tables_lose_columns_to_fit(monkeypatch):
-    text = (
-        "name  keys    n\n----  ------  -\nadd   CPU     1\nx     long    22\n1 event in them, 3 ms"
-    )
-    whole = ["  name  keys    n", "  add   CPU     1", "  1 event"]
-    assert [line[:17] for line in narrowed(text.replace("22", "2"), ["keys"])][:2] == whole[:2]
-    monkeypatch.setattr("keyfold._cli._terminal.width", lambda: 14)
-    lines = narrowed(text.replace("22", "2"), ["no such", "keys", "n"])
-    assert lines == ["  name  n", "  add   1", "  x     2", "  1 event in them, 3 ms"]
-    assert narrowed("0 events", []) == ["  0 events"]
+def test_the_table_of_a_profile_loses_columns_to_fit(monkeypatch):
+    with kf.profile() as p:
+        kf.ops.aten.exp(np.zeros(3))
+        kf.ops.aten.neg(np.zeros(3))
+    wide = profile_lines(p.table())
+    assert wide[0].split() == p.table().heads
+    assert wide[-1].startswith("  2 events, ")
+    assert profile_lines(p.table(limit=1))[2] == "  ... and 1 more row"
+    monkeypatch.setattr("keyfold._cli._terminal.width", lambda: 40)
+    narrow = profile_lines(p.table())
+    assert narrow[0].split() == ["operator", "calls", "self", "share"]
+    assert max(map(len, narrow[:-1])) <= 40
+    assert len(narrow) == len(wide) == 4
+    with kf.profile() as empty:
+        pass
+    assert profile_lines(empty.table())[0].startswith("  0 events")
 
 
 def test_demo_prints_the_table_of_descend_and_explains_cross_entropy(shown):

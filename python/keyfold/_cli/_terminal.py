@@ -22,8 +22,8 @@ __all__ = [
     "columns",
     "fold",
     "heading",
-    "narrowed",
     "paint",
+    "profile_lines",
     "short",
     "table_lines",
     "width",
@@ -111,35 +111,19 @@ def fold(text: str) -> list[str]:
     return lines
 
 
-def narrowed(text: str, less: Iterable[str]) -> list[str]:
-    """Return a printed table as lines that fit, indented by two.
-
-    Args:
-        text: heads, a line of dashes under each of them, rows; then lines of other text.
-        less: the heads of columns that may go where the lines are too long, the first one first.
-    """
-    lines = text.splitlines()
-    if len(lines) < 2 or set(lines[1]) - {"-", " "}:
-        return [f"  {line}" for line in lines]
-    spans = [match.span() for match in re.finditer("-+", lines[1])]
-    heads = [lines[0][start:end].strip() for start, end in spans]
-    for head in less:
-        if 2 * len(spans) + sum(end - start for start, end in spans) <= width():
+def profile_lines(table: Any) -> list[str]:
+    """Return a profile's table as lines, without the columns that there is no room for."""
+    whole = [table.heads, *table.rows]
+    for title in ("allocated", "bytes", "total", "mean", "keys"):
+        if sum(2 + max(map(len, column)) for column in zip(*whole, strict=True)) <= width():
             break
-        if head in heads:
-            del spans[heads.index(head)]
-            heads.remove(head)
-    # The rows end where a line has something between two columns, which only other text has.
-    last = lines[1].rstrip()
-    gaps = [match.span() for match in re.finditer("(?<=-) +(?=-)", last)]
-    rows = 2
-    while rows < len(lines) and all(not lines[rows][start:end].strip() for start, end in gaps):
-        rows += 1
-    cells = [
-        "  ".join(line[start:end].ljust(end - start) for start, end in spans).rstrip()
-        for line in lines[:rows]
-    ]
-    return [f"  {line}" for line in [paint(cells[0], "dim"), *cells[2:], *lines[rows:]]]
+        place = whole[0].index(title)
+        whole = [[*row[:place], *row[place + 1 :]] for row in whole]
+    head, *rows = whole
+    numbers = [i for i, title in enumerate(head) if title not in ("operator", "keys")]
+    # Its text is a head, a line below it and the rows, where there are any; then notes.
+    notes = str(table).splitlines()[2 + len(rows) if rows else 0 :]
+    return [*columns(rows, head, numbers), *(f"  {note}" for note in notes)]
 
 
 def table_lines(table: Mapping[str, Any]) -> list[str]:
