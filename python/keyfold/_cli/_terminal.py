@@ -123,7 +123,7 @@ def profile_lines(table: Any) -> list[str]:
     numbers = [i for i, title in enumerate(head) if title not in ("operator", "keys")]
     # Its text is a head, a line below it and the rows, where there are any; then notes.
     notes = str(table).splitlines()[2 + len(rows) if rows else 0 :]
-    return [*columns(rows, head, numbers), *(f"  {note}" for note in notes)]
+    return [*(columns(rows, head, numbers) if rows else []), *(f"  {note}" for note in notes)]
 
 
 def table_lines(table: Mapping[str, Any]) -> list[str]:
