@@ -1,12 +1,17 @@
 """`python -m keyfold demo`, run as a user runs it."""
 
+import json
 import os
 import pty
 import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+import keyfold as kf
+from keyfold._cli._terminal import profile_lines
 
 
 def run_demo(*options, **environment):
@@ -21,10 +26,21 @@ def run_demo(*options, **environment):
 
 
 @pytest.fixture(scope="module")
-def shown():
-    done = run_demo()
+def written(tmp_path_factory):
+    """The folder that the demo of `shown` wrote its files to."""
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def shown(written):
+    done = run_demo("--save-trace", str(written / "trace.json"), "--draw", str(written / "g.json"))
     assert done.returncode == 0, done.stderr
     return done
+
+
+def section(text, start):
+    """The lines below the heading that begins so."""
+    return re.search(rf"^{start}.*\n-+\n((?:.+\n|\n(?!.*\n--))*)", text, re.MULTILINE)[1]
 
 
 def accuracy_in(text):
@@ -39,20 +55,149 @@ def test_demo_gives_the_same_accuracy_every_time(shown):
     assert accuracy_in(run_demo("--quiet").stdout) == accuracy_in(shown.stdout)
 
 
-def test_demo_prints_the_time_per_operator_sorted_with_shares_that_add_up(shown):
-    rows = re.findall(r"^  (\w+::[\w.]+) +([\d,]+) +([\d.]+) +([\d.]+) %", shown.stdout, re.M)
-    assert {"demo::linear", "demo::cross_entropy", "demo::descend_"} <= {row[0] for row in rows}
-    shares = [float(row[3]) for row in rows]
+def test_demo_checks_its_own_derivative(shown):
+    report = section(shown.stdout, "Operators of our own")
+    for check in ("schema", "layouts", "meta", "autograd", "vmap", "autocast", "trace"):
+        assert re.search(rf"^ +{check} +passed$", report, re.MULTILINE), check
+
+
+def test_demo_profiles_its_last_epoch(shown):
+    table = section(shown.stdout, "The last epoch, profiled")
+    steps = 1437 // 64
+    for name, count in (("demo::linear", steps), ("demo::descend_", 2 * steps), ("step", steps)):
+        assert re.search(rf"^  {name} .* {count} ", table, re.MULTILINE), name
+    # Sorted by self time.
+    shares = [float(share) for share in re.findall(r" ([\d.]+) %", table)]
+    assert len(shares) == 12
     assert shares == sorted(shares, reverse=True)
-    assert sum(shares) == pytest.approx(100, abs=0.5)
-    assert {row[0]: row[1] for row in rows}["demo::descend_"] == "8,800"
 
 
-def test_demo_prints_the_table_and_the_explanation_of_descend(shown):
+def test_demo_counts_every_call_in_its_own_layer(shown):
+    table = section(shown.stdout, "What Audit counted")
+    rows = dict(re.findall(r"^  (\w+::[\w.]+) +([\d,]+) ", table, re.MULTILINE))
+    assert rows["demo::descend_"] == "8,800"
+    assert rows["demo::linear"] == rows["demo::cross_entropy"] == "4,400"
+    # Of backward alone.
+    assert rows["aten::softmax"] == "4,400"
+
+
+def test_demo_prints_the_graph_and_replays_it(shown):
+    text = section(shown.stdout, "The loss and its gradients as a graph")
+    assert re.search(r"%\d+: +float32\[64, 10\] = demo::linear\(", text)
+    assert re.search(r"%\d+: +float32\[\] +=.* demo::cross_entropy\(", text)
+    replayed, computed = re.search(
+        r"loss ([\d.]+); computed for them: ([\d.]+)$", text, re.M
+    ).groups()
+    assert replayed == computed
+
+
+def test_demo_draws_the_hardest_digits(shown):
+    lines = section(shown.stdout, "The hardest digits").splitlines()
+    assert len(re.findall(r"a \d, read as \d", lines[0])) == 4
+    assert len(lines) == 9
+
+
+def test_save_trace_writes_a_chrome_trace(shown, written):
+    trace = json.loads((written / "trace.json").read_text())
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert names.count("demo::linear") == 1437 // 64
+    assert f"The profile is in {written / 'trace.json'}: open it at " in shown.stdout
+
+
+def test_draw_writes_the_graph(shown, written):
+    graph = kf.Graph.load(written / "g.json")
+    assert [node.operator for node in graph.nodes[-20:]].count("demo::cross_entropy") == 1
+    assert f"The graph is in {written / 'g.json'}." in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "end"),
+    [
+        ("g.dot", "digraph", "}\n"),
+        ("g.gv", "digraph", "}\n"),
+        ("g.MMD", "flowchart TD\n", "\n"),
+        ("g.md", "```mermaid\nflowchart TD\n", "\n```\n"),
+    ],
+)
+def test_draw_takes_its_form_from_the_ending(tmp_path, name, start, end):
+    done = run_demo("--quiet", "--epochs", "20", "--draw", str(tmp_path / name))
+    assert re.fullmatch(r"  test accuracy 0\.\d{4}\n", done.stdout)
+    text = (tmp_path / name).read_text(encoding="utf-8")
+    assert text.startswith(start)
+    assert text.endswith(end)
+    assert "demo::cross_entropy" in text
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "message"),
+    [
+        ("--draw", "g.svg", "the ending '.svg' says nothing"),
+        ("--draw", "g", "it has no ending"),
+        ("--draw", "nowhere/g.dot", "can't be written: no such file or directory"),
+        ("--draw", "folder.dot", "can't be written: it is a directory"),
+        ("--save-trace", "nowhere/t.json", "can't be written: no such file or directory"),
+        ("--save-trace", ".", "can't be written: it is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_one_line_before_the_training(
+    tmp_path, option, name, message
+):
+    (tmp_path / "folder.dot").mkdir()
+    done = run_demo(option, str(tmp_path / name), NO_COLOR="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"keyfold: {option} ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_one_file_for_both_is_refused(tmp_path):
+    path = str(tmp_path / "both.json")
+    done = run_demo("--draw", path, "--save-trace", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--save-trace writes there, too" in done.stderr
+
+
+def test_a_file_is_left_as_it_is_when_the_other_option_is_wrong(tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("mine")
+    for path in (old, new):
+        run_demo("--save-trace", str(path), "--draw", "g.svg")
+    assert old.read_text() == "mine"
+    assert not new.exists()
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    (tmp_path / "g.dot").symlink_to("/dev/full")
+    done = run_demo("--quiet", "--epochs", "1", "--draw", str(tmp_path / "g.dot"))
+    assert done.returncode == 2
+    assert "g.dot: can't be written: no space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_table_of_a_profile_loses_columns_to_fit(monkeypatch):
+    with kf.profile() as p:
+        kf.ops.aten.exp(np.zeros(3))
+        kf.ops.aten.neg(np.zeros(3))
+    wide = profile_lines(p.table())
+    assert wide[0].split() == p.table().heads
+    assert wide[-1].startswith("  2 events, ")
+    assert profile_lines(p.table(limit=1))[2] == "  ... and 1 more row"
+    monkeypatch.setattr("keyfold._cli._terminal.width", lambda: 40)
+    narrow = profile_lines(p.table())
+    assert narrow[0].split() == ["operator", "calls", "self", "share"]
+    assert max(map(len, narrow[:-1])) <= 40
+    assert len(narrow) == len(wide) == 4
+    with kf.profile() as empty:
+        pass
+    assert profile_lines(empty.table())[0].startswith("  0 events")
+
+
+def test_demo_prints_the_table_of_descend_and_explains_cross_entropy(shown):
     assert re.search(r"^  CPU +descend +libdescend\.so +CPU$", shown.stdout, re.MULTILINE)
     assert re.search(r"^  AuditCPU +audit .*Audit \(fallback\)$", shown.stdout, re.MULTILINE)
     assert re.search(r"^  chosen key +Audit$", shown.stdout, re.MULTILINE)
-    assert "a redispatch goes to  CPU: descend (C, libdescend.so)" in shown.stdout
+    assert "a redispatch goes to  AutogradCPU: cross_entropy_backward (Python, " in shown.stdout
+    assert "a redispatch goes to  CPU: cross_entropy (Python, " in shown.stdout
 
 
 def test_demo_infers_shapes_on_the_meta_device(shown):
@@ -64,7 +209,9 @@ def test_piped_demo_is_plain_and_at_most_100_wide(shown):
     assert "\r" not in shown.stderr
     assert shown.stderr.count("\n") == 4
     assert "training 100 %  epoch 200/200" in shown.stderr
-    assert max(map(len, shown.stdout.splitlines())) <= 100
+    # The names of the files are as long as they were given.
+    lines = [line for line in shown.stdout.splitlines() if " is in /" not in line]
+    assert max(map(len, lines)) <= 100
 
 
 def test_quiet_demo_prints_the_accuracy_alone():

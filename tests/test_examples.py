@@ -22,6 +22,14 @@ SHOWS = {
         "no kernel:          aten::exp: no kernel registered for NPU",
         "two devices:        aten::matmul: arguments on different devices: 'self' is on npu:0",
     ],
+    "gradients.py": [
+        "forward:           [-0.5, 0.333333",
+        "no derivative:     example::softsign has no derivative",
+        "a wrong one:       the derivative of output 0 with respect to input 0 is wrong in 3 of 9",
+        "the right one:     True",
+        "and its derivative: True",
+        "slopes:            [0.25   0.4444 0.0625]",
+    ],
     "layer.py": [
         "without the layer: nan",
         "a good input:      1.0397",
@@ -39,6 +47,21 @@ SHOWS = {
         "shadowed:      [1.00000000e+000 1.01423205e+304]",
         "explained:     True",
         "built in again: [ 1. inf]",
+    ],
+    "tracing.py": [
+        "graph(%0 x: float64[2, 3]):",
+        "  %1: float64[2, 1] = aten::mean.dim(%0, [1], keepdim=True)",
+        "  %2: float64[2, 3] = aten::sub(%0, %1)",
+        "  %3: float64[2, 3] = aten::pow.Scalar(%2, 2)",
+        "  %4: float64[2, 1] = aten::mean.dim(%3, [1], keepdim=True)",
+        "  %5: float64[2, 1] = aten::sqrt(%4)",
+        "  %6: float64[2, 3] = aten::div(%2, %5)",
+        "  return %6",
+        "replayed:   True",
+        "from JSON:  True",
+        "drawn:      flowchart TD",
+        "refused:    bool(): the tensor (bool[]) follows from the inputs of the trace",
+        "with where: aten::where",
     ],
 }
 

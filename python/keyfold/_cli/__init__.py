@@ -1,7 +1,8 @@
 """The command line, `python -m keyfold COMMAND`: the parser, and what a failure looks like.
 
 Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal); 2
-for a wrong command line, an unknown operator or argument; 130 for Ctrl-C.
+for a wrong command line, an unknown operator or argument, a file that can't be written; 130 for
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import keyfold as kf
-from keyfold._cli import _operators
+from keyfold._cli import _files, _operators
 from keyfold._cli._terminal import paint
 
 __all__ = ["main"]
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("keyfold: interrupted", file=sys.stderr)
         return 130
-    except (kf.Error, _operators.ArgumentFormError) as error:
+    except (kf.Error, _operators.ArgumentFormError, _files.OutputFileError) as error:
         print(f"{paint('keyfold:', 'bold', 'red', stream=sys.stderr)} {error}", file=sys.stderr)
         return 2
 
@@ -90,6 +92,18 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=_positive, default=200, metavar="N", help="default: 200")
     demo.add_argument("--seed", type=_natural, default=0, metavar="N", help="default: 0")
     demo.add_argument("--quiet", action="store_true", help="print the accuracy alone")
+    demo.add_argument(
+        "--save-trace",
+        type=Path,
+        metavar="FILE",
+        help="write the profile as a Chrome trace, which https://ui.perfetto.dev opens",
+    )
+    demo.add_argument(
+        "--draw",
+        type=Path,
+        metavar="FILE",
+        help="write the traced graph: .dot or .gv for Graphviz, .mmd or .md for Mermaid, .json",
+    )
     demo.set_defaults(run=_run_demo)
 
     doctor = commands.add_parser(
@@ -153,10 +167,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_demo(options: argparse.Namespace) -> int:
+    # Before the work begins, not after it.
+    if options.save_trace is not None:
+        _files.check_output("--save-trace", options.save_trace)
+    if options.draw is not None:
+        _files.check_output("--draw", options.draw, _files.GRAPH_FORMATS)
+        if options.draw == options.save_trace:
+            raise _files.OutputFileError(f"--draw {options.draw}: --save-trace writes there, too")
+
     # Defines operators when it is imported, so not before it is asked for.
     from keyfold._demo import run
 
-    return run(epochs=options.epochs, seed=options.seed, quiet=options.quiet)
+    return run(
+        epochs=options.epochs,
+        seed=options.seed,
+        quiet=options.quiet,
+        save_trace=options.save_trace,
+        draw=options.draw,
+    )
 
 
 def _run_doctor(options: argparse.Namespace) -> int:

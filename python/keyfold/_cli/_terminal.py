@@ -17,7 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-__all__ = ["Progress", "columns", "fold", "heading", "paint", "short", "table_lines", "width"]
+__all__ = [
+    "Progress",
+    "columns",
+    "fold",
+    "heading",
+    "paint",
+    "profile_lines",
+    "short",
+    "table_lines",
+    "width",
+]
 
 _MAX_WIDTH = 100
 _STYLES = {"bold": "1", "dim": "2", "green": "32", "cyan": "36", "red": "31"}
@@ -101,8 +111,26 @@ def fold(text: str) -> list[str]:
     return lines
 
 
+def profile_lines(table: Any) -> list[str]:
+    """Return a profile's table as lines, without the columns that there is no room for."""
+    whole = [table.heads, *table.rows]
+    for title in ("allocated", "bytes", "total", "mean", "keys"):
+        if sum(2 + max(map(len, column)) for column in zip(*whole, strict=True)) <= width():
+            break
+        place = whole[0].index(title)
+        whole = [[*row[:place], *row[place + 1 :]] for row in whole]
+    head, *rows = whole
+    numbers = [i for i, title in enumerate(head) if title not in ("operator", "keys")]
+    # Its text is a head, a line below it and the rows, where there are any; then notes.
+    notes = str(table).splitlines()[2 + len(rows) if rows else 0 :]
+    return [*(columns(rows, head, numbers) if rows else []), *(f"  {note}" for note in notes)]
+
+
 def table_lines(table: Mapping[str, Any]) -> list[str]:
-    """Return an operator's dispatch table as lines: key, kernel, its place, registered at."""
+    """Return an operator's dispatch table as lines: key, kernel, its place, registered at.
+
+    Where they are too long, the places lose their beginnings.
+    """
     rows = []
     for key, entry in table.items():
         # "name (language, place)": the place's ending tells the language.
@@ -111,7 +139,19 @@ def table_lines(table: Mapping[str, Any]) -> list[str]:
         # Which alias or fallback a kernel came by says more than "the key itself".
         how = "" if entry.rule in ("Direct", entry.registered_at) else f" ({entry.rule.lower()})"
         rows.append((key, name, place, entry.registered_at + how))
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+    room = max(16, width() - 8 - (widths[0] + widths[1] + max(widths[3], len("registered at"))))
+    rows = [(key, name, _end(place, room), where) for key, name, place, where in rows]
     return columns(rows, ("key", "kernel", "where", "registered at"))
+
+
+def _end(place: str, room: int) -> str:
+    """Return the end of a file's name that fits, from a directory on if that is possible."""
+    if len(place) <= room:
+        return place
+    tail = place[len(place) - room + 3 :]
+    whole = tail.partition("/")[1:]
+    return f"...{''.join(whole) or tail}"
 
 
 class Progress:

@@ -1,7 +1,8 @@
 """A digit classifier on operators of its own: keyfold's tutorial, as a program.
 
 Read it from top to bottom, and run it with `python -m keyfold demo`. It uses what every user has:
-the names in `keyfold`. What prints headings and the progress bar is in `keyfold._cli._terminal`.
+the names in `keyfold`. What prints headings and the progress bar is in `keyfold._cli._terminal`,
+what writes files in `keyfold._cli._files`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 import keyfold as kf
-from keyfold._cli._terminal import Progress, columns, fold, heading, paint, short, table_lines
+from keyfold._cli._files import graph_text, save
+from keyfold._cli._terminal import (
+    Progress,
+    columns,
+    fold,
+    heading,
+    paint,
+    profile_lines,
+    short,
+    table_lines,
+)
 
 Array = NDArray[Any]
 
@@ -32,44 +44,72 @@ aten = kf.ops.aten
 # A schema says what goes in and what comes out. "Tensor(a!)" is an argument that is written to.
 
 kf.define("demo::linear(Tensor x, Tensor weight, Tensor bias) -> Tensor")
-kf.define("demo::cross_entropy(Tensor logits, Tensor labels) -> (Tensor, Tensor)")
+kf.define("demo::cross_entropy(Tensor logits, Tensor labels) -> Tensor")
 kf.define("demo::descend_(Tensor(a!) param, Tensor grad, float rate) -> ()")
 
 demo = kf.ops.demo
 
 # ---- 2. Kernels in Python ------------------------------------------------------------------------
 # A kernel is registered for an operator and a dispatch key. This first one is written in terms of
-# other operators, so it serves every backend that has those: "CompositeImplicitAutograd".
+# other operators, so it serves every backend that has those, and it has the derivative that follows
+# from theirs: "CompositeImplicitAutograd".
 
 
 @kf.impl("demo::linear", "CompositeImplicitAutograd")
-def linear(x: Array, weight: Array, bias: Array) -> Any:
+def linear(x: Any, weight: Any, bias: Any) -> Any:
     """Return `x @ weight + bias`, for x of shape (n, in) and weight of shape (in, out)."""
     return aten.add(aten.matmul(x, weight), bias)
 
 
-# A kernel for one backend. It gets the caller's own objects: call the operator with NumPy arrays,
-# and NumPy arrays are what is here.
+# Kernels for one backend. They get the caller's own objects: NumPy arrays from one who calls with
+# those, tensors from one who calls with tensors. What is written with operators takes both.
 
 
 @kf.impl("demo::cross_entropy", "CPU")
-def cross_entropy(logits: Array, labels: Array) -> tuple[Any, Any]:
-    """Return the mean loss of (n, classes) logits, and its gradient with respect to them."""
-    rows = np.arange(len(labels))
-    grad = aten.softmax(logits, 1)
-    loss = -np.log(grad[rows, labels]).mean()
-    grad[rows, labels] -= 1
-    grad /= len(labels)
-    return loss, grad
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    """Return the mean loss of (n, classes) logits."""
+    likely = aten.gather(aten.log_softmax(logits, 1), 1, aten.unsqueeze(labels, 1))
+    return aten.neg(aten.mean(likely))
 
 
 @kf.impl("demo::descend_", "CPU")
-def descend(param: Array, grad: Array, rate: float) -> None:
+def descend(param: Any, grad: Any, rate: float) -> None:
     """Take one step against the gradient, in place."""
     param -= rate * grad
 
 
-# ---- 3. A kernel in C ----------------------------------------------------------------------------
+# For the device "meta", where tensors have a shape and a dtype and no data, a rule of one line.
+
+
+def cross_entropy_meta(logits: Any, labels: Any) -> Any:
+    """Return a tensor like the loss of such logits."""
+    return kf.empty((), dtype=logits.dtype, device="meta")
+
+
+kf.register_fake("demo::cross_entropy", cross_entropy_meta)
+
+
+# ---- 3. A derivative -----------------------------------------------------------------------------
+# The kernel of cross_entropy is for the CPU alone, so Autograd, above it, doesn't look inside: the
+# operator has a derivative of its own, simpler than what would follow from the kernel.
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what the derivative needs of a call."""
+    ctx.save_for_backward(*inputs)
+
+
+def cross_entropy_backward(ctx: Any, grad: Any) -> tuple[Any, None]:
+    """Return the gradient with respect to the logits; the labels have none."""
+    logits, labels = ctx.saved_tensors
+    n, classes = logits.shape
+    right = aten.eq(aten.unsqueeze(labels, 1), aten.arange(classes))
+    return grad * (aten.softmax(logits, 1) - kf.astype(right, logits.dtype)) / n, None
+
+
+kf.register_autograd("demo::cross_entropy", cross_entropy_backward, setup_context=keep)
+
+# ---- 4. A kernel in C ----------------------------------------------------------------------------
 # One C function, in a file that needs no header of ours. It takes the place of the Python kernel
 # above ("shadow"); removing it would bring that one back.
 
@@ -102,27 +142,12 @@ def register_c_kernel() -> str:
     return f"compiled by {Path(compiler[0]).name}, shadows the Python kernel"
 
 
-# ---- 4. Layers -----------------------------------------------------------------------------------
+# ---- 5. A layer of our own -----------------------------------------------------------------------
 # A key above the backends is a layer. A fallback is its kernel for all operators at once: it does
-# its part and hands the call on to what lies below its key. Modes like Profiler cost nothing until
-# somebody includes their key. While a layer runs, its key is excluded on this thread: what a kernel
-# calls for itself, as linear calls matmul, counts as a part of it.
-
-seconds: dict[str, float] = defaultdict(float)
-
-
-def profiler(op: kf.Operator, keyset: kf.DispatchKeySet, args: Any, kwargs: Any) -> Any:
-    """Time a call of any operator."""
-    start = time.perf_counter()
-    try:
-        return op.redispatch(keyset.remove("Profiler"), *args, **kwargs)
-    finally:
-        seconds[op.name] += time.perf_counter() - start
-
-
-kf.fallback("Profiler", profiler)
-
-# Keys are open. This one is ours, right above Profiler: what it does is not in Profiler's times.
+# its part and hands the call on to what lies below its key. Autograd is one, Profiler and Tracer
+# are; keys are open, and this one is ours. "skippable" makes it a mode: it costs nothing until
+# somebody includes it. While a layer runs, its key is excluded on this thread: what a kernel calls
+# for itself, as linear calls matmul, counts as a part of it.
 
 kf.register_key("Audit", above="Profiler", skippable=True)
 
@@ -133,13 +158,13 @@ bytes_in: Counter[str] = Counter()
 def audit(op: kf.Operator, keyset: kf.DispatchKeySet, args: Any, kwargs: Any) -> Any:
     """Count an operator's calls and the bytes of the arrays that it is given."""
     calls[op.name] += 1
-    bytes_in[op.name] += sum(arg.nbytes for arg in args if isinstance(arg, np.ndarray))
+    bytes_in[op.name] += sum(getattr(arg, "nbytes", 0) for arg in args)
     return op.redispatch(keyset.remove("Audit"), *args, **kwargs)
 
 
 kf.fallback("Audit", audit)
 
-# ---- 5. Real data --------------------------------------------------------------------------------
+# ---- 6. Real data --------------------------------------------------------------------------------
 # 1,797 handwritten digits of 8 x 8 cells with ink from 0 to 16, UCI's test portion of "Optical
 # Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, CC BY 4.0).
 
@@ -152,48 +177,92 @@ def load_digits() -> tuple[Array, Array]:
         return images, data["labels"].astype(np.int64)
 
 
-# ---- 6. Training ---------------------------------------------------------------------------------
-# Softmax regression by gradient descent on small batches; the gradients are written out.
+# ---- 7. Training ---------------------------------------------------------------------------------
+# Softmax regression by gradient descent on small batches. The parameters are tensors that require
+# grad: Autograd records what is done with them, `backward` goes through it from the loss back and
+# leaves the gradients in `.grad`.
 
 RATE = 0.2
 BATCH = 64
 GOAL = 0.94
 
 
-def train(
-    x: Array, y: Array, epochs: int, rng: np.random.Generator, progress: Progress
-) -> tuple[Array, Array]:
-    """Return the weights, (64, 10), and the bias, (10,), of the trained classifier."""
-    weight = np.zeros((64, 10), np.float32)
-    bias = np.zeros(10, np.float32)
-    for epoch in range(1, epochs + 1):
-        losses = []
-        for batch in np.array_split(rng.permutation(len(x)), len(x) // BATCH):
-            logits = demo.linear(x[batch], weight, bias)
-            loss, grad = demo.cross_entropy(logits, y[batch])
-            demo.descend_(weight, aten.matmul(aten.transpose(x[batch], 0, 1), grad), RATE)
-            demo.descend_(bias, aten.sum(grad, [0]), RATE)
-            losses.append(float(loss))
-        progress.update(epoch, f"epoch {epoch}/{epochs}  loss {np.mean(losses):.3f}")
-    return weight, bias
+def loss(weight: Any, bias: Any, x: Any, y: Any) -> Any:
+    """Return the mean loss of the classifier on images x, (n, 64), with labels y, (n,)."""
+    return demo.cross_entropy(demo.linear(x, weight, bias), y)
 
 
-def accuracy(x: Array, y: Array, weight: Array, bias: Array) -> float:
-    """Return the share of the images whose most likely class is their label."""
-    guesses = aten.argmax(demo.linear(x, weight, bias), 1)
-    return float(np.mean(guesses == y))
+def step(weight: kf.Tensor, bias: kf.Tensor, x: Array, y: Array) -> float:
+    """Change the parameters a little to what fits this batch better. Return its loss before."""
+    value = loss(weight, bias, x, y)
+    value.backward()
+    # Writing to a parameter is refused where it would be recorded.
+    with kf.no_grad():
+        for param in (weight, bias):
+            demo.descend_(param, param.grad, RATE)
+            param.grad = None
+    return float(value.item())
 
 
-# ---- 7. All of it --------------------------------------------------------------------------------
+def train_epoch(
+    weight: kf.Tensor, bias: kf.Tensor, x: Array, y: Array, rng: np.random.Generator
+) -> float:
+    """Go over the images once, in batches. Return the mean loss."""
+    losses = []
+    for batch in np.array_split(rng.permutation(len(x)), len(x) // BATCH):
+        # In a profile, an event around the step's calls; nothing where nobody profiles.
+        with kf.profile_range("step"):
+            losses.append(step(weight, bias, x[batch], y[batch]))
+    return float(np.mean(losses))
 
 
-def run(epochs: int = 200, seed: int = 0, quiet: bool = False) -> int:
+def guesses(weight: Any, bias: Any, x: Array) -> Array:
+    """Return the most likely class of each image."""
+    with kf.no_grad():
+        most: Array = aten.argmax(demo.linear(x, weight, bias), 1).numpy()
+    return most
+
+
+# ---- 8. One example at a time --------------------------------------------------------------------
+# `grad` makes a function of a function: the gradient of this one. `vmap` makes another: the same
+# for each image of a batch, here with the parameters shared (None).
+
+
+def loss_of_one(weight: Any, bias: Any, image: Any, label: Any) -> Any:
+    """Return the loss on a single image, (64,)."""
+    return loss(weight, bias, aten.unsqueeze(image, 0), aten.unsqueeze(label, 0))
+
+
+gradients_of_each = kf.vmap(kf.grad(loss_of_one, argnums=(0, 1)), in_axes=(None, None, 0, 0))
+
+
+def hardest(weight: Any, bias: Any, x: Array, y: Array, count: int) -> Array:
+    """Return the numbers of the images that pull most at the parameters, the hardest one first."""
+    squares = sum(
+        (gradient.detach().numpy().reshape(len(x), -1) ** 2).sum(1)
+        for gradient in gradients_of_each(weight.detach(), bias.detach(), x, y)
+    )
+    return np.argsort(-np.asarray(squares), kind="stable")[:count]
+
+
+# ---- 9. All of it --------------------------------------------------------------------------------
+
+
+def run(
+    epochs: int = 200,
+    seed: int = 0,
+    quiet: bool = False,
+    save_trace: Path | None = None,
+    draw: Path | None = None,
+) -> int:
     """Run the tutorial and print what a newcomer wants to see.
 
     Args:
         epochs: how often the training goes over its images.
         seed: of the split and of the order of the batches.
         quiet: whether to print the accuracy alone.
+        save_trace: the file that the profile's Chrome trace is written to.
+        draw: the file that the graph is written to, in the form that its ending says.
 
     Returns:
         The exit code: 0 where the test accuracy is 0.94 or more, else 1.
@@ -204,79 +273,123 @@ def run(epochs: int = 200, seed: int = 0, quiet: bool = False) -> int:
             print(*lines, sep="\n")
 
     started = time.perf_counter()
-    for counts in (seconds, calls, bytes_in):
-        counts.clear()
+    calls.clear()
+    bytes_in.clear()
 
     rng = np.random.default_rng(seed)
     images, labels = load_digits()
     order = rng.permutation(len(images))
     cut = len(order) * 4 // 5
     learn, test = order[:cut], order[cut:]
+    x, y = images[learn], labels[learn]
     say(
         paint("keyfold demo: a digit classifier on operators of its own", "bold"),
         f"The program is {short(__file__)}: read it as the tutorial.",
         heading("The data"),
         f"  {len(images):,} handwritten digits of 8 x 8 cells (UCI, CC BY 4.0):",
         f"  {len(learn):,} to learn from, {len(test):,} to test\n",
-        *draw(images[learn[:4]]),
+        *pictures(x[:4]),
     )
 
     outcome = register_c_kernel()
-    shape = demo.linear(
+    on_meta = demo.linear(
         kf.empty((BATCH, 64), device="meta"),
         kf.empty((64, 10), device="meta"),
         kf.empty(10, device="meta"),
-    ).shape
+    )
+    report = kf.opcheck("demo::cross_entropy", (rng.normal(size=(3, 10)), y[:3]))
     say(
         heading("Operators of our own"),
         *(f"  {getattr(demo, name).schema}" for name in dir(demo)),
         "",
         f"  descend_ in C: {outcome}",
-        f"  linear knows shapes without data, on the device meta: {tuple(shape)}",
+        f"  linear knows shapes without data, on the device meta: {tuple(on_meta.shape)}",
+        "  Do the kernel, the shapes and the derivative of cross_entropy agree?\n",
+        *fold("\n".join(f"  {line}" for line in str(report).splitlines())),
     )
 
-    say(heading("Training, below the layers Audit and Profiler"))
+    say(heading("Training with Autograd, below our own layer Audit"))
     began = time.perf_counter()
-    with kf.include_keys("Audit", "Profiler"):
-        with Progress(epochs, "training", quiet=quiet) as progress:
-            weight, bias = train(images[learn], labels[learn], epochs, rng, progress)
-        score = accuracy(images[test], labels[test], weight, bias)
-        explanation = kf.explain(demo.descend_, bias, bias, RATE)
+    weight = kf.zeros((64, 10), dtype="float32").requires_grad_()
+    bias = kf.zeros(10, dtype="float32").requires_grad_()
+    profile = kf.profile()
+    with kf.include_keys("Audit"), Progress(epochs, "training", quiet=quiet) as progress:
+        for epoch in range(1, epochs + 1):
+            # The last epoch is profiled: its steps are like all others.
+            with profile if epoch == epochs else nullcontext():
+                mean = train_epoch(weight, bias, x, y, rng)
+            progress.update(epoch, f"epoch {epoch}/{epochs}  loss {mean:.3f}")
+    score = float(np.mean(guesses(weight, bias, images[test]) == labels[test]))
     spent = time.perf_counter() - began
     say(f"  {calls['demo::cross_entropy']:,} batches of about {BATCH} images in {spent:.1f} s")
     print(paint(f"  test accuracy {score:.4f}", "bold", "green" if score >= GOAL else "red"))
 
-    total = sum(seconds.values())
     say(
-        heading("Time spent per operator"),
+        heading("The last epoch, profiled"),
+        *profile_lines(profile.table(limit=12)),
+        "  step's own time is what no operator took: Python, the way back, Audit",
+        heading("What Audit counted: all epochs, backward too"),
         *columns(
             [
-                (
-                    name,
-                    f"{calls[name]:,}",
-                    f"{1e3 * time_in:.1f}",
-                    f"{100 * time_in / total:.1f} %",
-                    f"{1e6 * time_in / calls[name]:.1f}",
-                    f"{bytes_in[name] / 1e6:.1f}",
-                )
-                for name, time_in in sorted(seconds.items(), key=lambda item: -item[1])
+                (name, f"{count:,}", f"{bytes_in[name] / 1e6:,.1f}")
+                for name, count in calls.most_common(8)
             ],
-            ("operator", "calls", "ms", "share", "us/call", "MB in"),
-            right=(1, 2, 3, 4, 5),
+            ("operator", "calls", "MB in"),
+            right=(1, 2),
         ),
-        f"  {total:.2f} s in operators, of {spent:.2f} s for training and test",
-        heading("The dispatch table of demo::descend_"),
-        *table_lines(demo.descend_.table(fallbacks=True)),
-        heading(f"What the call demo::descend_(bias, grad, {RATE}) did, and why"),
-        *fold(short(str(explanation))),
-        f"\nDone in {time.perf_counter() - started:.1f} s.",
     )
+
+    # Traced with one batch: every operator that the loss and its gradients take, as a graph.
+    both = kf.value_and_grad(loss, argnums=(0, 1))
+    params = weight.detach(), bias.detach()
+    graph = kf.trace(both, *params, x[:BATCH], y[:BATCH])
+    other = x[BATCH : 2 * BATCH], y[BATCH : 2 * BATCH]
+    replayed, computed = (f(*params, *other)[0].item() for f in (graph, both))
+    say(
+        heading("The loss and its gradients as a graph"),
+        *(f"  {line}" for line in str(graph).splitlines()),
+        "",
+        f"  replayed on other images: loss {replayed:.4f}; computed for them: {computed:.4f}",
+    )
+
+    hard = hardest(weight, bias, x, y, 4)
+    taken = guesses(weight, bias, x[hard])
+    captions = [f"a {y[i]}, read as {guess}" for i, guess in zip(hard, taken, strict=True)]
+    say(
+        heading("The hardest digits to learn: those with the largest gradients (vmap of grad)"),
+        f"  {'  '.join(f'{caption:16}' for caption in captions)}".rstrip(),
+        *pictures(x[hard]),
+    )
+
+    with kf.include_keys("Audit"):
+        explanation = kf.explain(demo.cross_entropy, demo.linear(x, weight, bias), y)
+    # The table has rows for every backend; these are the CPU's, its own kernel last.
+    rows = demo.descend_.table(fallbacks=True).items()
+    on_cpu = dict(
+        sorted((row for row in rows if row[0].endswith("CPU")), key=lambda row: row[0] == "CPU")
+    )
+    say(
+        heading("The dispatch table of demo::descend_, where it is about the CPU"),
+        *table_lines(on_cpu),
+        heading("What the call demo::cross_entropy(logits, labels) did, and why"),
+        *fold(short(str(explanation))),
+        "",
+    )
+
+    if save_trace is not None:
+        save("--save-trace", save_trace, profile.save)
+        say(f"The profile is in {save_trace}: open it at https://ui.perfetto.dev.")
+    if draw is not None:
+        drawing = graph_text(graph, draw)
+        save("--draw", draw, lambda path: path.write_text(drawing, encoding="utf-8"))
+        say(f"The graph is in {draw}.")
+    say(f"Done in {time.perf_counter() - started:.1f} s.")
     if score < GOAL:
         say(paint(f"The accuracy is below {GOAL}: train for more epochs.", "red"))
     return 0 if score >= GOAL else 1
 
 
-def draw(images: Array) -> list[str]:
+def pictures(images: Array) -> list[str]:
     """Return digits side by side as lines of text, a cell two characters wide."""
     shades = " .:-=+*#%"
     grid = (images.reshape(-1, 8, 8) * (len(shades) - 1)).astype(int)
