@@ -136,6 +136,8 @@ def define_operators() -> None:
     def composite(x: Any, y: Any) -> Any:
         return add(inside(x, y), y)
 
+    kf.define("bench_layers::python(Tensor x, Tensor y) -> Tensor")
+    kf.impl("bench_layers::python", "CPU", lambda x, y: x)
     kf.define("bench_layers::no_rule(Tensor x, Tensor y) -> Tensor")
 
     @kf.impl("bench_layers::no_rule", "CPU")
@@ -154,6 +156,7 @@ def profiler_group() -> Group:
     calls = {
         "add, 1 element": (kf.ops.aten.add.default, 1),
         "add, 8 elements": (kf.ops.aten.add.default, 8),
+        "a Python kernel": (kf.ops.bench_layers.python.default, 8),
         "composite of mul and add": (kf.ops.bench_layers.composite.default, 8),
     }
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
