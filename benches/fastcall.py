@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +24,30 @@ class CannotBuildError(Exception):
     """The C peer can't be built here; the message says why."""
 
 
+@contextmanager
+def built(source: Path, name: str, includes: Iterable[str] = ()) -> Iterator[Path]:
+    """A shared library from one C file, gone when the block ends.
+
+    Raises:
+        CannotBuildError: no compiler, or it refuses.
+    """
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        compiler = ["cc"]
+    if shutil.which(compiler[0]) is None:
+        raise CannotBuildError("no C compiler (set CC)")
+    with tempfile.TemporaryDirectory(prefix="keyfold-bench-") as folder:
+        library = Path(folder) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+        flags = ["-O2", "-fPIC", "-shared", *(f"-I{include}" for include in includes)]
+        command = [*compiler, *flags, "-o", str(library), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            errors = [line for line in lines if "error" in line]
+            raise CannotBuildError(f"{compiler[0]} failed: {(errors or lines)[0]}")
+        yield library
+
+
 def load() -> ModuleType:
     """The compiled module.
 
@@ -32,20 +58,7 @@ def load() -> ModuleType:
     if not (Path(paths["include"]) / "Python.h").is_file():
         raise CannotBuildError(f"Python.h is not in {paths['include']}")
     includes = dict.fromkeys((paths["include"], paths["platinclude"], np.get_include()))
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    if shutil.which(compiler[0]) is None:
-        compiler = ["cc"]
-    if shutil.which(compiler[0]) is None:
-        raise CannotBuildError("no C compiler (set CC)")
-    with tempfile.TemporaryDirectory(prefix="keyfold-bench-") as folder:
-        library = Path(folder) / f"{NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
-        flags = ["-O2", "-fPIC", "-shared", *(f"-I{include}" for include in includes)]
-        command = [*compiler, *flags, "-o", str(library), str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            errors = [line for line in lines if "error" in line]
-            raise CannotBuildError(f"{compiler[0]} failed: {(errors or lines)[0]}")
+    with built(SOURCE, NAME, includes) as library:
         spec = importlib.util.spec_from_file_location(NAME, library)
         if spec is None or spec.loader is None:
             raise CannotBuildError(f"{library.name} is no extension module for this Python")

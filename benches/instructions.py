@@ -86,4 +86,6 @@ def count(script: Path, only: str, keep: Path | None = None) -> dict[str, float]
 def timings(title: str, rows: list[Row], counted: dict[str, float]) -> list[Timing]:
     """A group's counts in the shape of timings."""
     found = [(row, counted.get(f"{title} | {row.name}")) for row in rows]
-    return [Timing(row, each, each, LONG) for row, each in found if each is not None]
+    return [
+        Timing(row, each / row.per, each / row.per, LONG) for row, each in found if each is not None
+    ]

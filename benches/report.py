@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from timing import Timing
+from timing import Row, Timing
 
-PACKAGES = ("keyfold", "numpy", "plum-dispatch", "torch")
+PACKAGES = ("keyfold", "numpy", "plum-dispatch", "torch", "jax", "jaxlib")
 
 
 def machine(processor: int | None) -> dict[str, Any]:
@@ -47,6 +47,29 @@ def verdict(ratio: float, bar: float) -> str:
     return "PASS" if ratio <= bar else f"over by {ratio / bar:.2f}x"
 
 
+def judge(row: Row, figure: float, reference: float) -> str:
+    """A row's verdict, and the number that its bar is about where that is no ratio of the table."""
+    assert row.bar is not None
+    if row.form == "above":
+        more = figure - reference
+        return f"{verdict(max(more, 0.0), row.bar)} ({more:+.1f})"
+    if row.form == "faster":
+        times = reference / figure
+        return f"{verdict(row.bar, times) if times < row.bar else 'PASS'} ({times:.1f} x)"
+    if row.form == "equal":
+        return f"{verdict(abs(figure - reference), row.bar)} ({figure - reference:+.2f})"
+    return verdict(figure / reference, row.bar)
+
+
+# How the table says a bar, by its form.
+BARS = {
+    "times": "{bar:g} x {over}",
+    "above": "at most {bar:g} above {over}",
+    "faster": "{bar:g} x faster than {over}",
+    "equal": "as {over}",
+}
+
+
 def as_records(
     timings: list[Timing], references: dict[str, str], unit: str
 ) -> list[dict[str, Any]]:
@@ -72,10 +95,11 @@ def as_records(
         }
         if unit == "ns":
             record["ns_median"] = round(timing.median, 2)
-        # The bars are bars of time.
-        if unit == "ns" and row.bar is not None and row.over in least:
-            ratio = timing.least / least[row.over]
-            record |= {"bar": row.bar, "over": row.over, "verdict": verdict(ratio, row.bar)}
+        # The bars are bars of time, but for those that say that nothing is added.
+        judged = unit == "ns" or row.form == "equal"
+        if judged and row.bar is not None and row.over in least:
+            record |= {"bar": row.bar, "over": row.over, "form": row.form}
+            record["verdict"] = judge(row, timing.least, least[row.over])
         records.append(record)
     return records
 
@@ -95,7 +119,7 @@ def table(title: str, records: list[dict[str, Any]], unit: str, columns: list[st
             ratio = record["ratios"].get(column)
             line += f"  {ratio:17.2f}" if ratio is not None else " " * 19
         if "bar" in record:
-            line += f"  {record['bar']:g} x {record['over']}: {record['verdict']}"
+            line += f"  {BARS[record['form']].format(**record)}: {record['verdict']}"
         lines.append(line.rstrip())
     return "\n".join(lines)
 
@@ -103,7 +127,8 @@ def table(title: str, records: list[dict[str, Any]], unit: str, columns: list[st
 def summary(tables: list[dict[str, Any]]) -> str:
     """How many bars are met."""
     verdicts = [row["verdict"] for table in tables for row in table["rows"] if "verdict" in row]
-    return f"{verdicts.count('PASS')} of {len(verdicts)} bars met"
+    met = sum(verdict.startswith("PASS") for verdict in verdicts)
+    return f"{met} of {len(verdicts)} bars met"
 
 
 def disturbance(tables: list[dict[str, Any]], reference: str) -> str | None:

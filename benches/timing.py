@@ -30,7 +30,11 @@ class Row:
         call: the expression, over the names in `values`.
         values: its names; they are the loop's local variables.
         modules: names that it reads as globals, as a module's code does.
-        bar: at most this many times the row `over`.
+        bar: how the figure must stand to that of the row `over`.
+        form: what the bar says: "times": at most so many times it; "above": at most so much more,
+            in the unit of the figures; "faster": at least so many times faster; "equal": no
+            further from it than that.
+        per: how many operator calls there are in one call of the expression: figures are for each.
         inside: makes a context that the loop runs in, entered outside of the time.
     """
 
@@ -40,6 +44,8 @@ class Row:
     modules: Mapping[str, Any] = field(default_factory=dict)
     bar: float | None = None
     over: str | None = None
+    form: str = "times"
+    per: int = 1
     inside: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def __post_init__(self) -> None:
@@ -57,7 +63,7 @@ class Row:
 
 @dataclass
 class Timing:
-    """A row's nanoseconds per call, net of the empty loop."""
+    """A row's nanoseconds per operator call, net of the empty loop."""
 
     row: Row
     least: float
@@ -78,14 +84,18 @@ def pin() -> int | None:
 
 
 def calls_for(row: Row, seconds: float, most: int) -> int:
-    """How many calls of a row fill the time, up to `most`. Warms the row up on the way."""
-    calls = 64
+    """How many calls of a row fill the time, up to `most`. Warms the row up on the way.
+
+    A call of many operators is long enough to be timed alone; one of a single operator isn't.
+    """
+    calls = 1 if row.per > 1 else 64
+    fewest = calls
     while True:
         taken = row.time(calls)
         if calls >= most:
             return most
         if taken >= seconds / 4:
-            return min(most, max(64, int(calls * seconds / taken)))
+            return min(most, max(fewest, int(calls * seconds / taken)))
         calls *= 4
 
 
@@ -114,8 +124,8 @@ def measure(rows: list[Row], empty: Row, rounds: int, calls: int, seconds: float
     return [
         Timing(
             row,
-            (min(times) - loop_least) * 1e9,
-            (statistics.median(times) - loop_median) * 1e9,
+            (min(times) - loop_least) * 1e9 / row.per,
+            (statistics.median(times) - loop_median) * 1e9 / row.per,
             count,
         )
         for row, times, count in zip(rows, taken, counts, strict=True)
