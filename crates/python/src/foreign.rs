@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -116,7 +116,7 @@ impl ForeignObject for Argument {
 
 /// A Python object that native code keeps: a result on its way to the caller, a saved argument.
 pub(crate) struct Object {
-    object: Py<PyAny>,
+    object: ManuallyDrop<Py<PyAny>>,
     tag: Tag,
     view: OnceLock<Tensor>,
 }
@@ -131,7 +131,25 @@ impl Object {
             // SAFETY: as for the caller.
             unsafe { Bound::from_borrowed_ptr(py, object) }.unbind()
         });
-        Value::Foreign(std::sync::Arc::new(Object { object, tag, view: OnceLock::new() }))
+        Value::Foreign(std::sync::Arc::new(Object {
+            object: ManuallyDrop::new(object),
+            tag,
+            view: OnceLock::new(),
+        }))
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // SAFETY: the reference is this value's, and isn't used any more. Calls from Python hold the
+        // GIL without PyO3 knowing, which would put the reference aside for later: giving it back
+        // at once is several times cheaper.
+        unsafe {
+            let object = ManuallyDrop::take(&mut self.object);
+            if ffi::PyGILState_Check() == 1 {
+                ffi::Py_DECREF(object.into_ptr());
+            }
+        }
     }
 }
 
@@ -145,6 +163,12 @@ impl ForeignObject for Object {
     }
 
     fn tensor(&self) -> Result<&Tensor> {
+        let object = self.object.as_ptr();
+        // SAFETY: a live object, whose type is checked first; a tensor object never changes, and
+        // `self` keeps it.
+        if let Some(own) = unsafe { arrays::is_tensor(object).then(|| arrays::tensor_of(object)) } {
+            return Ok(own);
+        }
         if let Some(view) = self.view.get() {
             return Ok(view);
         }

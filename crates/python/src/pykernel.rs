@@ -187,9 +187,9 @@ impl PyKernel {
             let held = args
                 .iter()
                 .map(|arg| results::ref_to_py(py, *arg))
-                .collect::<PyResult<Vec<_>>>()
+                .collect::<PyResult<SmallVec<[_; 6]>>>()
                 .map_err(from_pyerr)?;
-            let objects: Vec<_> = held.iter().map(Bound::as_ptr).collect();
+            let objects: SmallVec<[_; 6]> = held.iter().map(Bound::as_ptr).collect();
             // SAFETY: `held` keeps the objects alive; attached.
             let result = unsafe { self.call_objects(context, params, &objects) }?;
             // SAFETY: a new reference.

@@ -29,8 +29,8 @@ fn sqrt(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 
 /// `1 - tanh^2`.
 fn tanh(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let square = aten::pow_scalar(&call.result(0)?, 2)?;
-    first(call, &aten::mul(grad, &aten::rsub_scalar(&square, 1)?)?)
+    let y = call.result(0)?;
+    first(call, &aten::mul(grad, &aten::rsub_scalar(&aten::mul(&y, &y)?, 1)?)?)
 }
 
 /// `s (1 - s)`.
