@@ -79,6 +79,9 @@ class Jax:
     def gather(self, x, axis, index):
         return self.np.take_along_axis(x, index, axis)
 
+    def concat(self, items, axis):
+        return self.np.concatenate(items, axis)
+
     def gradients(self, f, args, second):
         g = self.jax.grad(f, argnums=tuple(range(len(args))))
         if second:

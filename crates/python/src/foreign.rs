@@ -118,7 +118,8 @@ impl ForeignObject for Argument {
 pub(crate) struct Object {
     object: ManuallyDrop<Py<PyAny>>,
     tag: Tag,
-    view: OnceLock<Tensor>,
+    /// In a box: most objects on their way are never viewed, and all of them are moved.
+    view: OnceLock<Box<Tensor>>,
 }
 
 impl Object {
@@ -173,7 +174,7 @@ impl ForeignObject for Object {
             return Ok(view);
         }
         let view = Python::attach(|py| arrays::view(self.object.bind(py)))?;
-        Ok(self.view.get_or_init(|| view.with_token(OF_AN_OBJECT)))
+        Ok(self.view.get_or_init(|| Box::new(view.with_token(OF_AN_OBJECT))))
     }
 
     fn describe(&self) -> String {
