@@ -327,17 +327,8 @@ pub fn edge_of(tensor: &Tensor) -> Result<Option<Edge>> {
     if !tensor.requires_grad() {
         return Ok(None);
     }
-    let attached = match tensor.attached() {
-        Some(attached) => attached,
-        None => tensor.attached_or(|| Attached { object: Node::leaf(tensor), place: 0 }),
-    };
-    let Some(node) = attached.downcast::<Node>() else {
-        return Err(Error::new(
-            ErrorKind::Gradient,
-            "the tensor stands for an example of a batch and reached Autograd as it is; don't \
-             exclude the key Vmap inside kf.vmap"
-                .to_owned(),
-        ));
+    let Some((node, place)) = tensor.attached_as::<Node>() else {
+        return first_edge(tensor).map(Some);
     };
     if let Some(version) = node.view_version()
         && version != tensor.version()
@@ -351,7 +342,22 @@ pub fn edge_of(tensor: &Tensor) -> Result<Option<Edge>> {
             ),
         ));
     }
-    Ok(Some(Edge { node, place: attached.place }))
+    Ok(Some(Edge { node, place }))
+}
+
+/// The place of a tensor that requires grad and has none yet: a leaf's.
+#[cold]
+fn first_edge(tensor: &Tensor) -> Result<Edge> {
+    let attached = tensor.attached_or(|| Attached { object: Node::leaf(tensor), place: 0 });
+    let place = attached.place;
+    let node = attached.downcast::<Node>().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Gradient,
+            "the tensor stands for an example of a batch and reached Autograd as it is; don't \
+             exclude the key Vmap inside kf.vmap",
+        )
+    })?;
+    Ok(Edge { node, place })
 }
 
 /// Gives a tensor its place in the graph.
