@@ -590,7 +590,7 @@ def test_a_checkpoint_whose_inputs_changed_is_found_out():
     y = kf.checkpoint(lambda x: (x * w * x).sum(), x)
     with kf.no_grad():
         w.fill_(100.0)
-    with pytest.raises(kf.GradientError, match="checkpoint.*changed in place"):
+    with pytest.raises(kf.GradientError, match=r"checkpoint.*changed in place"):
         y.backward()
 
 
@@ -624,6 +624,12 @@ def test_a_result_of_whole_numbers_has_no_gradient():
     values.sum().backward()
     assert x.grad.tolist() == [2.0, 2.0]
     handle.remove()
+
+
+def test_the_mean_of_many_halves_has_a_gradient():
+    x = kf.ones(70_000, dtype="float16").requires_grad_()
+    x.mean().backward()
+    assert x.grad[0].item() == pytest.approx(1 / 70_000, rel=0.01)
 
 
 def test_numbers_are_formatted():

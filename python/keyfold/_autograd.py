@@ -34,13 +34,10 @@ class no_grad:  # noqa: N801 - the field's name for it
     def __new__(cls, function: Any = None) -> Any:
         """Make the block; `@no_grad` without parentheses decorates, too."""
         made = super().__new__(cls)
-        if function is None:
-            return made
-        made.__init__()  # type: ignore[misc] - not called for what isn't of the class
-        return made(function)
+        made._guards = []
+        return made if function is None else made(function)
 
-    def __init__(self) -> None:
-        self._guards: list[Any] = []
+    _guards: list[Any]
 
     def __enter__(self) -> None:
         guard = _core.exclude_keys("Autograd")
@@ -195,12 +192,16 @@ def value_and_grad(
         if not isinstance(value, _core.Tensor) or value.size != 1:
             shown = f"a tensor of shape {value.shape}" if isinstance(value, _core.Tensor) else value
             raise _core_error(
-                f"{_name(f)}() must return a single number, as a tensor with one element, to have a "
-                f"gradient, not {shown!r}"
+                f"{_name(f)}() must return a single number, as a tensor with one element, to have "
+                f"a gradient, not {shown!r}"
             )
         create = create_graph
         if create is None:
-            create = depth > 0 or _core._leads_outside(value, variables)
+            create = (
+                depth > 0
+                or any(isinstance(s, _core.Tensor) and s.requires_grad for s in sources)
+                or _core._leads_outside(value, variables)
+            )
         if value.requires_grad:
             found = iter(_core._grad([value], variables, [], create, create, True))
         else:

@@ -83,9 +83,8 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
 
 fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
     let include = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.include);
-    let exclude = open
-        .iter()
-        .fold(DispatchKeySet::EMPTY, |set, guard| (set - guard.restore) | guard.exclude);
+    let exclude =
+        open.iter().fold(DispatchKeySet::EMPTY, |set, guard| (set - guard.restore) | guard.exclude);
     let data = open.iter().filter_map(|guard| guard.data.clone()).collect();
     let value = Bound::new(py, PyLocalKeys { open, include, exclude, data })?;
     variable(py)?.call_method1("set", (value,))?;

@@ -115,8 +115,7 @@ fn push_edges(arg: ValueRef<'_>, ty: &Type, edges: &mut Edges) -> Result<()> {
 /// [`ErrorKind::Gradient`] where it isn't what the operator returns, and nothing else: then the
 /// graph would not know of the write.
 fn written_argument(schema: &Schema) -> Result<Option<usize>> {
-    let is_written =
-        |argument: &Argument| argument.alias.as_ref().is_some_and(|alias| alias.write);
+    let is_written = |argument: &Argument| argument.alias.as_ref().is_some_and(|alias| alias.write);
     let Some(at) = schema.arguments.iter().position(is_written) else { return Ok(None) };
     let others = schema.arguments[at + 1..].iter().any(is_written);
     let given_back = matches!(

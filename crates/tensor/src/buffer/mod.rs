@@ -12,8 +12,8 @@ mod tracked;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 
