@@ -10,7 +10,7 @@ use super::{Category, register_rule};
 const LOWER: [&str; 1] = ["aten::matmul"];
 
 /// What has a wide range of values, or adds many up.
-const FULL: [&str; 15] = [
+const FULL: [&str; 16] = [
     "aten::exp",
     "aten::expm1",
     "aten::log",
@@ -21,6 +21,7 @@ const FULL: [&str; 15] = [
     "aten::pow",
     "aten::pow.Scalar",
     "aten::rdiv.Scalar",
+    "aten::rpow.Scalar",
     "aten::softmax",
     "aten::sum",
     "aten::sum.dim",
