@@ -134,6 +134,27 @@ def test_a_range_of_a_closed_profile_is_an_error():
         kf.profile_range(3)
 
 
+def test_a_range_that_an_exception_leaves_has_failed():
+    with kf.profile() as p:
+        with pytest.raises(ZeroDivisionError), p.range("outer"), kf.profile_range("inner"):
+            kf.ops.aten.exp(X)
+            1 / 0  # noqa: B018 - raises
+        with p.range("after"):
+            pass
+    failed = {event["name"]: event["failed"] for event in p.events}
+    assert failed == {"outer": True, "inner": True, "aten::exp": False, "after": False}
+    marked = [e["name"] for e in p.chrome_trace()["traceEvents"] if e.get("args", {}).get("failed")]
+    assert sorted(marked) == ["inner", "outer"]
+
+
+def test_a_name_that_is_no_text_is_refused():
+    with kf.profile() as p:
+        for make in (p.range, kf.profile_range):
+            with pytest.raises(kf.InvalidValue, match=r"range's name.*'\\ud83d'.*surrogate"):
+                make("\ud83d")
+    assert p.events == []
+
+
 # Nested, overlapping and cross-thread blocks
 
 

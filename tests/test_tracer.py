@@ -148,6 +148,18 @@ def test_numpy_comes_back_where_only_numpy_was_given():
     assert type(graph()[2]) is kf.Tensor
 
 
+def test_what_requires_grad_is_a_tensor_also_where_only_numpy_was_given():
+    w = kf.asarray(X[0]).requires_grad_()
+    graph = trace(lambda x: (kf.sum(x * w), x + 1), X[1])
+    loss, plain = graph(X[1])
+    assert type(loss) is kf.Tensor
+    assert type(plain) is np.ndarray
+    loss.backward()
+    np.testing.assert_array_equal(w.grad.numpy(), X[1])
+    with kf.no_grad():
+        assert type(graph(X[1])[0]) is np.ndarray
+
+
 def test_a_function_without_tensors_gives_what_it_gave():
     graph = trace(lambda n: {"n": n + 1, "none": None}, 3)
     assert graph(3) == {"n": 4, "none": None}

@@ -557,6 +557,51 @@ class TestErrors:
 
         self.check(kf.InvalidValue, "write over", lambda: kf.vmap(f)(np.ones((3, 2))))
 
+    def test_writing_an_example_while_something_requires_grad(self):
+        x = np.array([[1.0, 2.0], [3.0, 4.0]])
+        w = kf.asarray([3.0, 4.0]).requires_grad_()
+
+        def tripled(x):
+            y = x * 2
+            y *= 3
+            return kf.sum(y)
+
+        def weighted(x):
+            y = x * 1
+            y += w
+            return y
+
+        def assigned(x):
+            y = x * w
+            y[0] = 0.0
+            return y
+
+        for f in (kf.vmap(kf.grad(tripled)), kf.vmap(weighted), kf.vmap(assigned)):
+            self.check(kf.GradientError, "requires grad.*new tensor", lambda f=f: f(x))
+        whole = kf.grad(lambda x: kf.sum(kf.vmap(tripled)(x)))
+        self.check(kf.GradientError, "argument 'self'.*batch of 2", lambda: whole(x))
+        # Where nothing is recorded, it is written.
+        np.testing.assert_array_equal(kf.vmap(tripled)(x), 6 * x.sum(axis=1))
+        with kf.no_grad():
+            np.testing.assert_array_equal(kf.vmap(weighted)(x), x + w.numpy())
+
+    def test_a_keyword_argument_that_is_no_tensor(self):
+        def scaled(x, k):
+            return x * k
+
+        text = "keyword arguments are mapped over axis 0.*'k'.*2.*functools.partial"
+        self.check(kf.BindingError, text, lambda: kf.vmap(scaled)(np.ones(3), k=2))
+        by_position = kf.vmap(scaled, in_axes=(0, None))(np.ones(3), 2)
+        np.testing.assert_array_equal(by_position, [2, 2, 2])
+
+    def test_a_checkpoint_inside(self):
+        x = kf.asarray(np.ones((3, 2))).requires_grad_()
+        f = kf.vmap(lambda x: kf.checkpoint(lambda x: kf.sum(x * x), x))
+        self.check(kf.GradientError, "checkpoint.*vmap.*inside", lambda: f(x))
+        # The other way round it works.
+        kf.sum(kf.checkpoint(kf.vmap(lambda x: kf.sum(x * x)), x)).backward()
+        np.testing.assert_array_equal(x.grad.numpy(), np.full((3, 2), 2.0))
+
     def test_an_error_ends_the_frame(self):
         with pytest.raises(ZeroDivisionError):
             kf.vmap(lambda x: 1 / 0)(np.ones(3))

@@ -449,7 +449,7 @@ class _ProfileSession:
 
 @final
 class _ProfileRange:
-    def close(self) -> None: ...
+    def close(self, failed: _bool) -> None: ...
 
 def _open_range(
     name: str, session: _ProfileSession | None

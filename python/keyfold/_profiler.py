@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keyfold import _core
+from keyfold._errors import InvalidValue
 
 __all__ = ["ProfileTable", "profile", "profile_range"]
 
@@ -172,13 +173,25 @@ class profile_range:  # noqa: N801 - used as a block
 
     It belongs to the innermost profile that is open there. Where none is, it does nothing.
 
+    An exception that goes through it makes it a failed event.
+
     Args:
         name: what the event is called.
+
+    Raises:
+        InvalidValue: a name that can't be written as UTF-8: a part of a surrogate pair in it.
     """
 
     def __init__(self, name: str, *, _session: Any = None) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a range's name is a str, not {name!r}")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidValue(
+                f"a range's name must be text that UTF-8 can hold, and {name!r} has half of a "
+                "surrogate pair in it"
+            ) from None
         self._name = name
         self._session = _session
         self._open: list[Any] = []
@@ -196,7 +209,7 @@ class profile_range:  # noqa: N801 - used as a block
             try:
                 opened[1].__exit__(*exception)
             finally:
-                opened[0].close()
+                opened[0].close(bool(exception) and exception[0] is not None)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

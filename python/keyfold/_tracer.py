@@ -242,7 +242,8 @@ class Graph:
 
         The calls go through the dispatcher, so the layers that are on now have their part. The
         result is arranged as the function's was. Its tensors are NumPy arrays where the function
-        returned such, and where only NumPy arrays are given.
+        returned such, and where only NumPy arrays are given; but what requires grad, by a constant
+        that does, is a `Tensor`.
 
         Args:
             *args: arranged as when the graph was recorded; each array with the same dtype, device

@@ -54,6 +54,8 @@ def vmap(
         IndexOutOfRange: an axis that isn't there.
         ShapeError: arguments whose axes differ in size.
         BindingError: something to map over, or a result, that is no tensor.
+        GradientError: writing to an example in place while a tensor of the call requires grad;
+            `checkpoint` inside `f`.
 
     Source: the names and meanings are those of JAX's `vmap`.
     """
@@ -91,10 +93,11 @@ def _run(
     leaves: list[tuple[str, Any, int | None]] = []
     for number, (arg, axis) in enumerate(zip(args, axes, strict=True)):
         _match(arg, axis, f"argument {number}", "in_axes", leaves)
+    positional = len(leaves)
     for key, arg in kwargs.items():
         _match(arg, 0, f"argument {key!r}", "in_axes", leaves)
 
-    size, tensors, numpy_only = _inputs(f, leaves)
+    size, tensors, numpy_only = _inputs(f, leaves, positional)
     with _core._VmapFrame(size) as frame:
         level = frame.level
         entered = iter(
@@ -111,19 +114,22 @@ def _run(
 
 
 def _inputs(
-    f: Callable[..., Any], leaves: list[tuple[str, Any, int | None]]
+    f: Callable[..., Any], leaves: list[tuple[str, Any, int | None]], positional: int
 ) -> tuple[int, list[Any], bool]:
-    """The size of the batch, a tensor for each leaf that is mapped, whether all are NumPy's."""
+    """The size of the batch, a tensor for each leaf that is mapped, whether all are NumPy's.
+
+    The first `positional` leaves are of positional arguments, the others of keyword arguments.
+    """
     first: tuple[str, int, int] | None = None
     tensors: list[Any] = []
     numpy_only = True
-    for where, value, axis in leaves:
+    for number, (where, value, axis) in enumerate(leaves):
         if isinstance(value, _core.Tensor):
             numpy_only = False
         if axis is None or value is None:
             tensors.append(None)
             continue
-        tensor = _tensor(value, where, axis)
+        tensor = _tensor(value, where, axis, number >= positional)
         numpy_only = numpy_only and isinstance(value, (np.ndarray, np.generic))
         shape = tensor.shape
         if not -len(shape) <= axis < len(shape):
@@ -182,7 +188,7 @@ def _leave(
     return whole
 
 
-def _tensor(value: Any, where: str, axis: int) -> _core.Tensor:
+def _tensor(value: Any, where: str, axis: int, named: bool) -> _core.Tensor:
     """The tensor that a leaf to map over is or views."""
     if isinstance(value, _core.Tensor):
         return value
@@ -190,6 +196,11 @@ def _tensor(value: Any, where: str, axis: int) -> _core.Tensor:
         return _from_array(value)
     if hasattr(value, "__dlpack__"):
         return _core.from_dlpack(value)
+    if named:
+        raise BindingError(
+            f"vmap: keyword arguments are mapped over axis 0, and {where} is no tensor: {value!r}; "
+            "give it by position with None in in_axes, or bind it with functools.partial"
+        )
     raise BindingError(
         f"vmap: in_axes maps over axis {axis} of {where}, which is no tensor: {value!r}; give it "
         "None in in_axes"

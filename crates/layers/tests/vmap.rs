@@ -166,6 +166,42 @@ fn writing_reaches_each_example_and_never_what_all_share() {
 }
 
 #[test]
+fn a_write_that_gradients_would_miss_is_refused_by_rules_and_by_the_loop() {
+    let weight = numbers(&[2]);
+    keyfold_layers::autograd::set_requires_grad(&weight, true).unwrap();
+    let refused = |f: &dyn Fn(&Tensor) -> Result<Tensor>, argument: &str, source: &str| {
+        let error = map(&numbers(&[3, 2]), f).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Gradient);
+        let wanted = [argument, source, "batch of 3", "new tensor", "no_grad()"];
+        assert!(wanted.iter().all(|text| error.message().contains(text)), "{error}");
+    };
+    // What is written to requires grad; what is written does; nested, the physical one does.
+    let product = |x: &Tensor| aten::mul(x, &weight);
+    refused(&|x| aten::fill_(&product(x)?, 0.0), "aten::fill_", "and it requires grad");
+    refused(&|x| aten::copy_(&aten::clone(x)?, &weight), "argument 'self'", "argument 'src'");
+    refused(
+        &|x| {
+            let inner = |x: &Tensor| aten::fill_(&aten::mul(x, &weight)?, 1.0);
+            map(&numbers(&[3, 2]), |y| inner(&aten::add(x, y)?))
+        },
+        "aten::fill_",
+        "it requires grad",
+    );
+    let twice = Kernel::typed(|x: &Tensor| aten::copy_(x, &aten::mul_scalar(x, 2.0)?));
+    let twice = define("twice_", "(Tensor(a!) self) -> Tensor(a!)", twice);
+    refused(&|x| call(&twice, &[(&product(x)?).into()])?.into_tensor(), &twice, "it requires");
+
+    // Where nothing is recorded, it is written.
+    let x = numbers(&[3, 2]);
+    let plain = map(&x, |x| aten::fill_(&aten::mul_scalar(x, 2.0)?, 7.0)).unwrap();
+    assert_eq!(values(&plain), [7.0; 6]);
+    let off = keyfold_dispatch::exclude_keys(DispatchKey::Autograd.into());
+    let unrecorded = map(&x, |x| aten::copy_(&aten::clone(x)?, &weight)).unwrap();
+    assert_eq!(values(&unrecorded), [0.5, 1.5, 0.5, 1.5, 0.5, 1.5]);
+    drop(off);
+}
+
+#[test]
 fn a_batch_of_nothing_needs_a_rule_or_a_meta_kernel() {
     let none = numbers(&[0, 3]);
     let sums = map(&none, aten::sum_all).unwrap();

@@ -117,10 +117,13 @@ pub(crate) struct PyProfileRange {
 
 #[pymethods]
 impl PyProfileRange {
-    /// Ends the range.
-    fn close(&self) {
+    /// Ends the range; `failed`: an exception went through it.
+    fn close(&self, failed: bool) {
         let range = self.range.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(range);
+        match range {
+            Some(range) if failed => range.fail(),
+            range => drop(range),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind};
-use keyfold_dispatch::Value as _;
+use keyfold_dispatch::{DispatchKey, Value as _};
 use keyfold_layers::tracer::{self, Arg, Direction, Graph, Info, Session};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use pyo3::ffi;
@@ -108,7 +108,7 @@ fn direction(py: Python<'_>, name: &str) -> PyResult<Direction> {
 #[pymethods]
 impl PyGraph {
     /// Replays the graph. `numpy` says for each output whether it was a NumPy array; all are where
-    /// only NumPy arrays are given.
+    /// only NumPy arrays are given. What requires grad is a tensor.
     #[pyo3(signature = (arrays, numpy, any_shape, dispatcher))]
     fn run<'py>(
         &self,
@@ -143,8 +143,12 @@ impl PyGraph {
         let objects: Vec<*mut ffi::PyObject> = arrays.iter().map(Bound::as_ptr).collect();
         let outputs = values.into_iter().enumerate().map(|(at, value)| {
             let was_numpy = numpy.get(at).copied().unwrap_or(false);
-            let library =
-                if was_numpy || caller.wants_numpy() { Caller::NUMPY } else { Caller::TENSOR };
+            // An array couldn't carry its place in the graph of derivatives.
+            let keys = Value::tag(value.as_ref()).keys();
+            let library = match was_numpy || caller.wants_numpy() {
+                true if !keys.contains(DispatchKey::Autograd) => Caller::NUMPY,
+                _ => Caller::TENSOR,
+            };
             output(py, value, &objects, library)
         });
         outputs.collect()

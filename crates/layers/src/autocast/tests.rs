@@ -64,6 +64,13 @@ fn built_in_operators_have_their_categories() {
     assert_eq!(aten::matmul(&x, &x).unwrap().dtype(), DType::F16);
     assert_eq!(aten::exp(&h).unwrap().dtype(), DType::F32);
     assert_eq!(aten::sum_all(&h).unwrap().dtype(), DType::F32);
+    // 3 to the power of 12 is beyond float16.
+    let twelve = aten::mul_scalar(&h, 3.0).unwrap();
+    let args = [(&twelve).into(), ValueRef::Float(3.0)];
+    let power = crate::dispatcher().call("aten::rpow.Scalar", &args).unwrap();
+    let power = power.into_tensor().unwrap();
+    assert_eq!(power.dtype(), DType::F32);
+    assert_eq!(power.to_vec::<f32>().unwrap()[3], 531_441.0);
     assert_eq!(aten::add(&x, &h).unwrap().dtype(), DType::F32);
     assert_eq!(aten::tanh(&h).unwrap().dtype(), DType::F16);
     let joined = aten::stack(&[x, h], 0).unwrap();

@@ -84,12 +84,15 @@ pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
 /// they are an error.
 ///
 /// # Errors
-/// Those of `first`.
+/// Those of `first`; [`ErrorKind::Gradient`] inside a `vmap`.
 pub fn checkpoint<R>(
     first: impl FnOnce() -> Result<R>,
     again: impl Fn() -> Result<()> + Send + Sync + 'static,
     arguments: &[Tensor],
 ) -> Result<R> {
+    if crate::vmap::current_level() > 0 {
+        return Err(inside_vmap());
+    }
     let segment = Arc::new(Segment {
         again: Box::new(again),
         context: LocalContext::current(),
@@ -108,6 +111,17 @@ pub fn checkpoint<R>(
     let kept = std::mem::take(&mut *segment.locked());
     drop(kept);
     result
+}
+
+/// The second run comes with backward, when the `vmap` has ended and its examples with it.
+#[cold]
+fn inside_vmap() -> Error {
+    Error::new(
+        ErrorKind::Gradient,
+        "checkpoint: the function would run again at backward, when the vmap that it is called in \
+         has ended; call checkpoint outside, with vmap inside it: checkpoint(vmap(f), x) in place \
+         of vmap of a function that calls checkpoint",
+    )
 }
 
 impl Segment {

@@ -22,6 +22,7 @@ pub struct OpenRange {
     begun: Option<Begun>,
     /// What its calls find, unless another profile records them.
     scope: Option<Arc<Scope>>,
+    failed: bool,
 }
 
 impl OpenRange {
@@ -49,7 +50,8 @@ impl OpenRange {
             closed: AtomicBool::new(false),
         };
         let scope = scope.map(|_| Scope::new(session, Some(mark())));
-        OpenRange { session: session.clone(), name: name.into(), begun: Some(begun), scope }
+        let (session, name) = (session.clone(), name.into());
+        OpenRange { session, name, begun: Some(begun), scope, failed: false }
     }
 
     /// What local keys must carry for calls to be recorded as the range's children.
@@ -58,10 +60,15 @@ impl OpenRange {
         Some(scope)
     }
 
+    /// Ends it as an event that failed: an error went through it.
+    pub fn fail(mut self) {
+        self.failed = true;
+    }
+
     /// Makes it apply to this thread's calls until the guard is dropped.
     pub fn enter(self) -> RangeGuard {
         let guard = self.data().map(|data| include_keys_with(DispatchKeySet::EMPTY, data));
-        RangeGuard { _guard: guard, _range: self }
+        RangeGuard { guard, range: self }
     }
 }
 
@@ -71,7 +78,8 @@ impl Drop for OpenRange {
             range.closed.store(true, Ordering::Relaxed);
         }
         if let Some(begun) = self.begun.take() {
-            begun.end(&self.session, What::Range(&self.name), std::thread::panicking());
+            let failed = self.failed || std::thread::panicking();
+            begun.end(&self.session, What::Range(&self.name), failed);
         }
     }
 }
@@ -80,6 +88,15 @@ impl Drop for OpenRange {
 #[must_use = "the range is open only while this lives"]
 pub struct RangeGuard {
     // Fields are dropped in this order: first the range stops to apply, then it ends.
-    _guard: Option<LocalGuard>,
-    _range: OpenRange,
+    guard: Option<LocalGuard>,
+    range: OpenRange,
+}
+
+impl RangeGuard {
+    /// Ends the range as an event that failed: an error went through it. Dropped in a panic, it
+    /// fails by itself.
+    pub fn fail(self) {
+        drop(self.guard);
+        self.range.fail();
+    }
 }

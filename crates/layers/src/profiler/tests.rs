@@ -11,7 +11,7 @@ use keyfold_dispatch::{
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use serde_json::Value as Json;
 
-use super::{EventKind, Options, Profile, Session, SortBy, TableOptions, range};
+use super::{EventKind, OpenRange, Options, Profile, Session, SortBy, TableOptions, range};
 
 fn tensor(shape: &[usize]) -> Tensor {
     Tensor::zeros(shape, keyfold_core::DType::F32, keyfold_core::Device::CPU).unwrap()
@@ -419,4 +419,18 @@ fn check_trace(profile: &Profile) -> Vec<Json> {
         stack.push(end);
     }
     events
+}
+
+#[test]
+fn a_range_that_an_error_leaves_has_failed() {
+    let session = Session::new(Options::default());
+    let recording = session.start().unwrap();
+    let outer = range("outer").unwrap();
+    range("inner").unwrap().fail();
+    OpenRange::of(&session, "alone").unwrap().fail();
+    drop(outer);
+    recording.stop().unwrap();
+    let events = session.profile().events;
+    let seen: Vec<_> = events.iter().map(|event| (&*event.name, event.failed)).collect();
+    assert_eq!(seen, [("outer", false), ("inner", true), ("alone", true)]);
 }

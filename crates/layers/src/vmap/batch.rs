@@ -111,7 +111,8 @@ impl<'c, 'a> Batch<'c, 'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] when batches of one level differ in size, [`ErrorKind::Value`] when an
-    /// example outlived its `vmap`, and when examples would all write to one argument.
+    /// example outlived its `vmap`, and when examples would all write to one argument,
+    /// [`ErrorKind::Gradient`] for a write while an argument requires grad.
     pub(crate) fn of(
         context: &'c CallContext<'c, Value>,
         args: &'c [ValueRef<'a>],
@@ -168,6 +169,10 @@ impl<'c, 'a> Batch<'c, 'a> {
         }
         let brought = tags(args);
         let keyset = context.keyset();
+        // Off under no_grad: then nothing is recorded, and nothing is lost.
+        if keyset.contains(DispatchKey::Autograd) && brought.contains(DispatchKey::Autograd) {
+            check_unwritten(context, args, size)?;
+        }
         let modes = keyset - brought - DispatchKey::Vmap.into();
         Ok(Some(Batch { context, args, level, size, modes, taken: brought - keyset }))
     }
@@ -223,6 +228,43 @@ impl<'c, 'a> Batch<'c, 'a> {
     pub(crate) fn wrap(&self, result: Value, dim: usize) -> Result<Value> {
         wrap(result.into_tensor()?, dim, self.level).map(Value::Tensor)
     }
+}
+
+/// An error if the operator writes to an argument, for calls that are recorded for gradients: a
+/// stand-in shares its physical tensor with others, and none would learn of the tensor's new place
+/// in the graph.
+///
+/// # Errors
+/// [`ErrorKind::Gradient`] when it writes.
+fn check_unwritten(
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+    size: usize,
+) -> Result<()> {
+    let arguments = &context.operator().schema().arguments;
+    let written = arguments.iter().zip(args).find(|(argument, arg)| {
+        argument.alias.as_ref().is_some_and(|alias| alias.write) && !matches!(arg, ValueRef::None)
+    });
+    let Some((written, _)) = written else { return Ok(()) };
+    let requires_grad =
+        |arg: &ValueRef<'_>| Value::tag(*arg).keys().contains(DispatchKey::Autograd);
+    let source = arguments.iter().zip(args).find(|(_, arg)| requires_grad(arg));
+    let source = match source {
+        Some((source, _)) if source.name == written.name => "it".to_owned(),
+        Some((source, _)) => format!("argument '{}'", source.name),
+        None => "an argument".to_owned(),
+    };
+    Err(Error::new(
+        ErrorKind::Gradient,
+        format!(
+            "{}: writes to argument '{}', which is one example of a vmap batch of {size}, and \
+             {source} requires grad; such a write isn't recorded, and gradients would be wrong. \
+             Compute a new tensor instead (y = y * 2 in place of y *= 2, keyfold.where in place of \
+             an assignment), or write under no_grad()",
+            context.operator().name(),
+            written.name
+        ),
+    ))
 }
 
 /// The keys that arguments bring.
