@@ -94,8 +94,7 @@ impl Begun {
     /// Ends it and writes it down.
     #[inline]
     pub(super) fn end(self, session: &Session, what: What<'_>, failed: bool) {
-        let duration = self.start.elapsed();
-        let start = self.start.saturating_duration_since(session.origin());
+        let end = Instant::now();
         let memory = session.options().memory;
         let here = thread_number();
         // A range may end on another thread than it began on, whose count says nothing about it.
@@ -107,8 +106,8 @@ impl Begun {
         session.log().push(here, what, |label, tensors, bytes_out| Raw {
             id: begun.id,
             parent: begun.parent,
-            start: start.as_nanos() as u64,
-            duration: duration.as_nanos() as u64,
+            start: begun.start,
+            end,
             bytes_out,
             allocated,
             live,

@@ -244,7 +244,7 @@ impl Session {
         let total = clock.before + open.map_or(Duration::ZERO, |since| since.elapsed());
         let (live_before, excluded) = (clock.live_before.unwrap_or(0), clock.excluded);
         drop(clock);
-        let mut profile = self.0.log.collect(live_before);
+        let mut profile = self.0.log.collect(self.0.origin, live_before);
         profile.total = total;
         profile.is_open = open.is_some();
         profile.excluded = excluded;
@@ -260,11 +260,6 @@ impl Session {
     #[inline]
     pub(super) fn next_event(&self) -> u64 {
         self.0.next_event.fetch_add(1, Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(super) fn origin(&self) -> Instant {
-        self.0.origin
     }
 
     #[inline]
