@@ -165,7 +165,8 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
-        return f"<profile ({state}, {self._session.event_count} events, {1e3 * self.total_time:.3f} ms)>"
+        count, time = self._session.event_count, 1e3 * self.total_time
+        return f"<profile ({state}, {count} events, {time:.3f} ms)>"
 
 
 class profile_range:  # noqa: N801 - used as a block

@@ -133,7 +133,8 @@ impl Profile {
         threads: BTreeMap<u32, String>,
     ) -> Profile {
         let since = |time: Instant| time.saturating_duration_since(origin).as_nanos() as u64;
-        recorded.sort_unstable_by_key(|event| event.raw.id);
+        // Of what began in the same nanosecond on one thread, the first has the lower number.
+        recorded.sort_unstable_by_key(|event| (event.raw.start, event.raw.id));
         let places: HashMap<u64, usize> =
             recorded.iter().enumerate().map(|(at, event)| (event.raw.id, at)).collect();
         let mut events: Vec<Event> = Vec::with_capacity(recorded.len());
@@ -159,7 +160,7 @@ impl Profile {
                 live: raw.live,
                 failed: raw.failed,
             };
-            // A parent began earlier, so it is in the list.
+            // A parent on the same thread began earlier, so it is in the list.
             if let Some(parent) = parent.and_then(|at| events.get_mut(at))
                 && parent.thread == event.thread
             {
