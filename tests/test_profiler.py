@@ -250,6 +250,124 @@ def test_tasks_follow_their_context():
     assert names(asyncio.run(main())) == ["aten::exp"]
 
 
+def test_ranges_of_tasks_that_take_turns_are_each_tasks_own():
+    step = kf.profile_range("step")
+
+    async def work(op, turns):
+        with step:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            op(X)
+
+    @kf.profile_range("main")
+    async def main():
+        await asyncio.gather(work(kf.ops.aten.exp, 1), work(kf.ops.aten.log, 3))
+
+    with kf.profile() as p:
+        asyncio.run(main())
+    assert names(p) == ["main", "step", "step", "aten::exp", "aten::log"]
+    assert [event["path"] for event in p.events[3:]] == [
+        ["main", "step", "aten::exp"],
+        ["main", "step", "aten::log"],
+    ]
+    assert p.events[3]["parent"] != p.events[4]["parent"]
+    # The two steps overlap, so they can't be on one track.
+    steps = [e for e in p.chrome_trace()["traceEvents"] if e["name"] == "step"]
+    assert len({event["tid"] for event in steps}) == 2
+
+
+def test_a_range_closed_where_it_was_not_opened_is_an_error():
+    step = kf.profile_range("step")
+    with pytest.raises(kf.GuardError, match="without being open"):
+        step.__exit__(None, None, None)
+    with kf.profile() as p:
+        step.__enter__()
+        other = threading.Thread(target=lambda: errors.append(close_it(step)))
+        errors = []
+        other.start()
+        other.join()
+        assert "another thread" in errors[0]
+        step.__exit__(None, None, None)
+        step.__enter__()
+        with kf.exclude_keys("Autograd"), pytest.raises(kf.GuardError, match="profile_range"):
+            step.__exit__(None, None, None)
+    assert names(p) == ["step", "step"]
+    with step:
+        pass
+    assert len(p.events) == 2
+
+
+def close_it(block):
+    try:
+        block.__exit__(None, None, None)
+    except kf.GuardError as error:
+        return str(error)
+    return "closed"
+
+
+def test_a_closed_profile_can_go_on():
+    p = kf.profile()
+    for op in (kf.ops.aten.exp, kf.ops.aten.log):
+        with p:
+            op(X)
+        op(X)
+    assert names(p) == ["aten::exp", "aten::log"]
+
+
+def test_an_exception_closes_the_profile_and_its_ranges():
+    p = kf.profile()
+
+    def fails():
+        with p, p.range("step"):
+            kf.ops.aten.exp(X)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert (p.is_open, names(p)) == (False, ["step", "aten::exp"])
+    kf.ops.aten.exp(X)
+    assert len(p.events) == 2
+
+
+def test_threads_have_their_names():
+    with kf.profile() as p:
+
+        def work():
+            with p.attach():
+                kf.ops.aten.exp(X)
+
+        thread = threading.Thread(target=work, name="loader")
+        kf.ops.aten.exp(X)
+        thread.start()
+        thread.join()
+    assert [e["thread_name"] for e in p.events] == [threading.current_thread().name, "loader"]
+    named = [e for e in p.chrome_trace()["traceEvents"] if e["name"] == "thread_name"]
+    assert {e["args"]["name"] for e in named} == {threading.current_thread().name, "loader"}
+
+
+def test_a_profile_that_no_call_can_reach_says_why_it_is_empty():
+    with kf.exclude_keys("Profiler"), kf.profile() as p:
+        kf.ops.aten.exp(X)
+    assert p.events == []
+    assert "is excluded" in str(p.table())
+
+
+def test_arrays_that_cannot_be_viewed_have_no_shape():
+    class Opaque:
+        pass
+
+    kf.register_array_type(Opaque, "CPU")
+    with kf.Dispatcher(layers=True) as d:
+        d.define("t::f(Tensor x, Tensor y) -> Tensor")
+        d.impl("t::f", "CPU", lambda x, y: x)
+        opaque = Opaque()
+        with kf.profile() as p:
+            assert d.ops.t.f(opaque, X) is opaque
+    (event,) = p.events
+    assert event["args"] == ["?", "float32[2, 3]"]
+    assert event["bytes_in"] == 24
+
+
 def test_an_open_profile_can_be_read():
     with kf.profile() as p:
         kf.ops.aten.exp(X)

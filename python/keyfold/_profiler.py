@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import html
+import inspect
 import json
+import threading
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from keyfold import _core
-from keyfold._errors import InvalidValue
+from keyfold._errors import GuardError, InvalidValue
 
 __all__ = ["ProfileTable", "profile", "profile_range"]
 
@@ -56,10 +58,11 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
     What kernels call for themselves counts as a part of the call that they serve, unless `nested`.
     Of several open profiles the innermost records a call. Other threads and tasks that were there
     before aren't recorded, unless they `attach()`. While no profile is open, calls cost what they
-    cost without one.
+    cost without one. A profile may be opened again when it is closed, and then goes on.
 
     Args:
-        nested: record the calls that kernels make, too, as children.
+        nested: record the calls that kernels make, too, as children. Without it, a profile that is
+            opened inside a kernel stays empty while another one records that kernel's call.
         memory: count the host memory that calls allocate.
 
     Raises:
@@ -82,36 +85,33 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
     def __enter__(self) -> profile:
         guard = self._session.open()
         guard.__enter__()
+        self._session.name_thread(threading.current_thread().name)
         self._guard = guard
         return self
 
     def __exit__(self, *exception: object) -> None:
         guard = self._guard
         if guard is None:
-            raise _core_guard_error("this profile was closed without being open")
-        # In another thread or context this fails, and the profile stays open where it is.
+            raise GuardError("this profile was closed without being open")
         try:
             guard.__exit__(*exception)
-        except Exception:
-            if self._closed_elsewhere(guard):
-                raise
-            self._guard = None
-            self._session.close()
-            raise
-        self._guard = None
-        self._session.close()
-
-    @staticmethod
-    def _closed_elsewhere(guard: Any) -> bool:
-        return bool(guard.is_entered)
+        finally:
+            # In another thread or context the guard stays entered, and so the profile open.
+            if not guard.is_entered:
+                self._guard = None
+                self._session.close()
 
     def attach(self) -> Any:
         """Return a block in which this thread's calls are recorded, too.
 
+        Call it in that thread, which gives its name to what is recorded there.
+
         Raises:
             GuardError: the profile isn't open.
         """
-        return self._session.attach()
+        guard = self._session.attach()
+        self._session.name_thread(threading.current_thread().name)
+        return guard
 
     def range(self, name: str) -> profile_range:
         """Return a block that is an event of that name around the calls made in it."""
@@ -165,13 +165,15 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
-        return f"<profile ({state}, {len(self.events)} events, {1e3 * self.total_time:.3f} ms)>"
+        count, time = self._session.event_count, 1e3 * self.total_time
+        return f"<profile ({state}, {count} events, {time:.3f} ms)>"
 
 
 class profile_range:  # noqa: N801 - used as a block
     """A named event around the calls made inside the `with` block, or by the function it decorates.
 
-    It belongs to the innermost profile that is open there. Where none is, it does nothing.
+    It belongs to the innermost profile that is open there. Where none is, it does nothing. Of an
+    `async` function it lasts until that returns; other tasks' calls meanwhile aren't its children.
 
     An exception that goes through it makes it a failed event.
 
@@ -204,23 +206,44 @@ class profile_range:  # noqa: N801 - used as a block
         return self
 
     def __exit__(self, *exception: object) -> None:
-        opened = self._open.pop()
-        if opened is not None:
+        if not self._open:
+            raise GuardError(f"the range {self._name!r} was closed without being open")
+        # One object may be open in several threads and tasks: the last that is open here.
+        for opened in reversed(list(self._open)):
+            if opened is None:
+                continue
+            span, guard = opened
             try:
-                opened[1].__exit__(*exception)
+                guard.__exit__(*exception)
+            except GuardError:
+                if guard.is_entered:
+                    continue
+                raise
             finally:
-                opened[0].close(bool(exception) and exception[0] is not None)
+                if not guard.is_entered:
+                    self._open.remove(opened)
+                    span.close(bool(exception) and exception[0] is not None)
+            return
+        if None not in self._open:
+            raise GuardError(
+                f"the range {self._name!r} was closed on another thread or in another context than "
+                "it was opened in"
+            )
+        self._open.remove(None)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with profile_range(self._name, _session=self._session):
+                    return await function(*args, **kwargs)
+
+            return awaited
+
         @functools.wraps(function)
         def ranged(*args: Any, **kwargs: Any) -> Any:
             with profile_range(self._name, _session=self._session):
                 return function(*args, **kwargs)
 
         return ranged
-
-
-def _core_guard_error(message: str) -> Exception:
-    from keyfold._errors import GuardError
-
-    return GuardError(message)

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use keyfold_core::DType;
-use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, TypedOperator};
+use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, TypedOperator, include_keys};
 use keyfold_layers::profiler::{self, Options, Session};
 use keyfold_tensor::{Tensor, Value};
 
@@ -105,6 +105,21 @@ fn cases() -> Vec<Case> {
         };
         cases.push(Case { name, run: Box::new(run) });
     }
+    // What of an event is the layer's kernel alone: chosen, called boxed, and the call handed on.
+    let operator = layered;
+    let run = move |times| {
+        let _key = include_keys(DispatchKey::Profiler.into());
+        time(times, &operator, tensors)
+    };
+    cases.push(Case { name: "the key alone, no session", run: Box::new(run) });
+    let run = |times| {
+        let start = Instant::now();
+        for _ in 0..times {
+            black_box((Instant::now(), Instant::now()));
+        }
+        start.elapsed()
+    };
+    cases.push(Case { name: "the clock read twice", run: Box::new(run) });
     cases
 }
 

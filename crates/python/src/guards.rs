@@ -144,6 +144,8 @@ pub(crate) struct PyGuard {
     restore: DispatchKeySet,
     /// What the layer at these keys has to know, if this switches one on.
     data: Option<LocalData>,
+    /// What errors call it, where it isn't one of the two functions'.
+    name: Option<&'static str>,
     entered: Mutex<Vec<u64>>,
 }
 
@@ -156,7 +158,13 @@ impl PyGuard {
     /// A guard that takes keys away.
     pub(crate) fn excluding(exclude: DispatchKeySet) -> Self {
         let none = DispatchKeySet::EMPTY;
-        PyGuard { include: none, exclude, restore: none, data: None, entered: Mutex::default() }
+        let entered = Mutex::default();
+        PyGuard { include: none, exclude, restore: none, data: None, name: None, entered }
+    }
+
+    /// The same guard with a name for errors.
+    pub(crate) fn named(self, name: &'static str) -> Self {
+        PyGuard { name: Some(name), ..self }
     }
 
     /// A guard that gives keys back which guards further out exclude.
@@ -237,6 +245,9 @@ impl PyGuard {
 
 impl std::fmt::Debug for PyGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(name) = self.name {
+            return f.write_str(name);
+        }
         let (name, set) = if self.exclude.is_empty() {
             ("include_keys", self.include)
         } else {

@@ -31,7 +31,7 @@ impl PyProfileSession {
     /// Opens the session and gives the guard that brings calls to it.
     fn open(&self, py: Python<'_>) -> PyResult<PyGuard> {
         let data = guards::in_context(py, || self.session.open())?.py(py)?;
-        Ok(PyGuard::layer(DispatchKey::Profiler.into(), data))
+        Ok(PyGuard::layer(DispatchKey::Profiler.into(), data).named("profile()"))
     }
 
     /// Ends the recording.
@@ -42,7 +42,7 @@ impl PyProfileSession {
     /// The guard that brings the calls of another thread to the open session.
     fn attach(&self, py: Python<'_>) -> PyResult<PyGuard> {
         let data = guards::in_context(py, || self.session.attached())?.py(py)?;
-        Ok(PyGuard::layer(DispatchKey::Profiler.into(), data))
+        Ok(PyGuard::layer(DispatchKey::Profiler.into(), data).named("profile.attach()"))
     }
 
     /// Whether it records now.
@@ -54,7 +54,18 @@ impl PyProfileSession {
     /// How long it was open, in seconds.
     #[getter]
     fn total_time(&self) -> f64 {
-        self.session.profile().total.as_secs_f64()
+        self.session.total().as_secs_f64()
+    }
+
+    /// How many events ended.
+    #[getter]
+    fn event_count(&self) -> usize {
+        self.session.event_count()
+    }
+
+    /// Gives the calling thread its name in what is recorded.
+    fn name_thread(&self, name: &str) {
+        self.session.name_thread(name);
     }
 
     /// The events that ended, as dicts.
@@ -145,5 +156,6 @@ pub(crate) fn _open_range(
         Some(data) => PyGuard::layer(DispatchKeySet::EMPTY, data),
         None => PyGuard::excluding(DispatchKeySet::EMPTY),
     };
+    let guard = guard.named("profile_range()");
     Ok(Some((PyProfileRange { range: Mutex::new(Some(range)) }, guard)))
 }

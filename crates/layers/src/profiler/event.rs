@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keyfold_core::DType;
 
@@ -127,14 +127,21 @@ pub struct Profile {
 }
 
 impl Profile {
-    pub(super) fn new(mut recorded: Vec<Recorded>, threads: BTreeMap<u32, String>) -> Profile {
-        recorded.sort_unstable_by_key(|event| event.raw.id);
+    pub(super) fn new(
+        origin: Instant,
+        mut recorded: Vec<Recorded>,
+        threads: BTreeMap<u32, String>,
+    ) -> Profile {
+        let since = |time: Instant| time.saturating_duration_since(origin).as_nanos() as u64;
+        // Of what began in the same nanosecond on one thread, the first has the lower number.
+        recorded.sort_unstable_by_key(|event| (event.raw.start, event.raw.id));
         let places: HashMap<u64, usize> =
             recorded.iter().enumerate().map(|(at, event)| (event.raw.id, at)).collect();
         let mut events: Vec<Event> = Vec::with_capacity(recorded.len());
         for Recorded { raw, label, args } in recorded {
             // A parent that is still open isn't there.
             let parent = places.get(&raw.parent).copied();
+            let (start, duration) = (since(raw.start), since(raw.end) - since(raw.start));
             let event = Event {
                 kind: label.kind,
                 name: Arc::clone(&label.name),
@@ -142,9 +149,9 @@ impl Profile {
                 bytes_in: args.iter().map(TensorInfo::nbytes).sum(),
                 bytes_out: raw.bytes_out,
                 args,
-                start: raw.start,
-                duration: raw.duration,
-                self_time: raw.duration,
+                start,
+                duration,
+                self_time: duration,
                 thread: raw.thread,
                 depth: raw.depth,
                 parent,
@@ -153,7 +160,7 @@ impl Profile {
                 live: raw.live,
                 failed: raw.failed,
             };
-            // A parent began earlier, so it is in the list.
+            // A parent on the same thread began earlier, so it is in the list.
             if let Some(parent) = parent.and_then(|at| events.get_mut(at))
                 && parent.thread == event.thread
             {

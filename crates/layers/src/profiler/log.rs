@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use keyfold_core::DType;
 use keyfold_dispatch::{CallContext, DispatchKey, Operator};
@@ -29,9 +30,8 @@ pub(super) struct Raw {
     pub(super) id: u64,
     /// 0 for none.
     pub(super) parent: u64,
-    /// Nanoseconds since the session's origin.
-    pub(super) start: u64,
-    pub(super) duration: u64,
+    pub(super) start: Instant,
+    pub(super) end: Instant,
     pub(super) bytes_out: u64,
     pub(super) allocated: u64,
     pub(super) live: i64,
@@ -113,14 +113,16 @@ impl Log {
     #[inline(always)]
     pub(super) fn push(&self, here: u32, what: What<'_>, event: impl FnOnce(u32, u32, u64) -> Raw) {
         // Views are made before the lock: that may run code of the arrays' own library.
-        let mut tensors = Tensors::new();
+        let mut viewed = Tensors::new();
+        let mut plain: &[ValueRef<'_>] = &[];
         let mut bytes_out = 0;
         if let What::Call { args, result, .. } = what {
-            for arg in args {
-                match arg {
-                    ValueRef::Tensor(tensor) => tensors.push(Some(*tensor)),
-                    other => each_tensor(*other, &mut |tensor| tensors.push(tensor)),
+            if args.iter().any(|arg| is_foreign_or_list(*arg)) {
+                for arg in args {
+                    each_tensor(*arg, &mut |tensor| viewed.push(tensor));
                 }
+            } else {
+                plain = args;
             }
             bytes_out = result.map_or(0, value_bytes);
         }
@@ -133,10 +135,17 @@ impl Log {
             What::Call { context, .. } => group.call_label(context),
             What::Range(name) => group.range_label(name),
         };
-        for tensor in &tensors {
+        let before = group.tensors.len();
+        for arg in plain {
+            if let ValueRef::Tensor(tensor) = arg {
+                group.note(Some(tensor));
+            }
+        }
+        for tensor in &viewed {
             group.note(*tensor);
         }
-        group.raw.push(event(label, tensors.len() as u32, bytes_out));
+        let tensors = (group.tensors.len() - before) as u32;
+        group.raw.push(event(label, tensors, bytes_out));
     }
 
     /// Names a thread, in place of what its creator called it.
@@ -163,7 +172,7 @@ impl Log {
     }
 
     /// Everything recorded so far, in the order in which it began.
-    pub(super) fn collect(&self, live_before: i64) -> Profile {
+    pub(super) fn collect(&self, origin: Instant, live_before: i64) -> Profile {
         let mut recorded = Vec::new();
         let mut threads = BTreeMap::new();
         for group in &self.groups {
@@ -179,7 +188,7 @@ impl Log {
                 known.clone_from(name);
             }
         }
-        Profile::new(recorded, threads)
+        Profile::new(origin, recorded, threads)
     }
 }
 
@@ -271,6 +280,15 @@ impl Group {
             into.push(Recorded { raw, label, args });
         }
     }
+}
+
+/// Whether a value is more than a tensor of our own or a plain value.
+#[inline]
+fn is_foreign_or_list(value: ValueRef<'_>) -> bool {
+    matches!(
+        value,
+        ValueRef::Foreign(_) | ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_)
+    )
 }
 
 /// Shows the tensors in a value, those in lists too; `None` for one that can't be viewed.

@@ -12,6 +12,15 @@ use keyfold_tensor::{Value, ValueRef, memory};
 use super::log::Raw;
 use super::session::{Scope, Session};
 
+/// Events are numbered by thread: its number above these bits, its own count below. So a number costs
+/// nothing that other threads could notice, and of two on one thread the later one's is higher.
+const COUNT_BITS: u32 = 40;
+
+/// Whether two events began on the same thread.
+fn same_thread(a: u64, b: u64) -> bool {
+    a >> COUNT_BITS == b >> COUNT_BITS
+}
+
 /// The innermost call in progress that is recorded.
 #[derive(Clone, Copy)]
 struct Running {
@@ -23,6 +32,7 @@ struct Running {
 thread_local! {
     static RUNNING: Cell<Running> = const { Cell::new(Running { session: 0, event: 0, depth: 0 }) };
     static THREAD: Cell<u32> = const { Cell::new(0) };
+    static EVENTS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// The calling thread's number in this process: from 1 on, by first use.
@@ -65,21 +75,24 @@ pub(super) struct Begun {
 
 impl Begun {
     /// Begins an event as the child of the innermost call or range here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn now(session: &Session, scope: Option<&Scope>) -> Begun {
         let running = RUNNING.get();
         let (mut parent, mut depth) = (0, 0);
         if running.session == session.number() {
             (parent, depth) = (running.event, running.depth + 1);
         }
-        // Of two that are open around this, the inner one began later and has the higher number.
+        // Of two that are open around this, the inner one began later. A range that another thread
+        // opened is around what runs here.
         if let Some(range) = scope.and_then(|scope| scope.range.as_ref())
-            && range.event > parent
+            && (parent == 0 || (same_thread(range.event, parent) && range.event > parent))
         {
             (parent, depth) = (range.event, range.depth + 1);
         }
         let allocated = if session.options().memory { memory::allocated_here() } else { 0 };
-        let (id, thread) = (session.next_event(), thread_number());
+        let (thread, count) = (thread_number(), EVENTS.get() + 1);
+        EVENTS.set(count);
+        let id = (u64::from(thread) << COUNT_BITS) | count;
         Begun { id, parent, depth, thread, allocated, start: Instant::now() }
     }
 
@@ -93,9 +106,8 @@ impl Begun {
 
     /// Ends it and writes it down.
     #[inline]
-    pub(super) fn end(self, session: &Session, what: What<'_>, failed: bool) {
-        let duration = self.start.elapsed();
-        let start = self.start.saturating_duration_since(session.origin());
+    pub(super) fn end(&self, session: &Session, what: What<'_>, failed: bool) {
+        let end = Instant::now();
         let memory = session.options().memory;
         let here = thread_number();
         // A range may end on another thread than it began on, whose count says nothing about it.
@@ -103,12 +115,12 @@ impl Begun {
         let allocated =
             if counts { memory::allocated_here().wrapping_sub(self.allocated) } else { 0 };
         let live = if memory { memory::live() } else { 0 };
-        let begun = &self;
+        let begun = self;
         session.log().push(here, what, |label, tensors, bytes_out| Raw {
             id: begun.id,
             parent: begun.parent,
-            start: start.as_nanos() as u64,
-            duration: duration.as_nanos() as u64,
+            start: begun.start,
+            end,
             bytes_out,
             allocated,
             live,
@@ -123,32 +135,36 @@ impl Begun {
 
 /// Records a call while it runs; a panic on its way through is recorded as a failure.
 struct Call<'a> {
+    // In place from the start: what is moved right after it was written, the processor waits for.
+    begun: Begun,
     session: &'a Session,
     context: &'a CallContext<'a, Value>,
     args: &'a [ValueRef<'a>],
-    begun: Option<Begun>,
     outer: Running,
+    ended: bool,
 }
 
 impl Call<'_> {
     #[inline]
     fn end(&mut self, result: Option<&Value>) {
-        if let Some(begun) = self.begun.take() {
-            RUNNING.set(self.outer);
-            let what = What::Call { context: self.context, args: self.args, result };
-            begun.end(self.session, what, result.is_none());
-        }
+        self.ended = true;
+        RUNNING.set(self.outer);
+        let what = What::Call { context: self.context, args: self.args, result };
+        self.begun.end(self.session, what, result.is_none());
     }
 }
 
 impl Drop for Call<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.end(None);
+        if !self.ended {
+            self.end(None);
+        }
     }
 }
 
 /// Runs what is below the profiler and records it.
+#[inline]
 pub(super) fn call(
     scope: &Scope,
     context: &CallContext<'_, Value>,
@@ -157,9 +173,9 @@ pub(super) fn call(
     let session = &scope.session;
     let outer = RUNNING.get();
     let begun = Begun::now(session, Some(scope));
-    let (event, depth) = (begun.id, begun.depth);
+    let mut call = Call { begun, session, context, args, outer, ended: false };
+    let (event, depth) = (call.begun.id, call.begun.depth);
     RUNNING.set(Running { session: session.number(), event, depth });
-    let mut call = Call { session, context, args, begun: Some(begun), outer };
     let result = if session.options().nested {
         outside_layers(DispatchKey::Profiler.into(), || context.call_below(args))
     } else {

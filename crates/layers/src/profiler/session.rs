@@ -44,8 +44,6 @@ struct Inner {
     /// Whether calls are recorded now. Read for every call, so beside the lock.
     open: AtomicBool,
     clock: Mutex<Clock>,
-    /// Events are numbered in the order in which they begin, from 1 on.
-    next_event: AtomicU64,
     log: Log,
 }
 
@@ -115,7 +113,6 @@ impl Session {
             origin: Instant::now(),
             open: AtomicBool::new(false),
             clock: Mutex::new(clock),
-            next_event: AtomicU64::new(1),
             log: Log::default(),
         }))
     }
@@ -244,7 +241,7 @@ impl Session {
         let total = clock.before + open.map_or(Duration::ZERO, |since| since.elapsed());
         let (live_before, excluded) = (clock.live_before.unwrap_or(0), clock.excluded);
         drop(clock);
-        let mut profile = self.0.log.collect(live_before);
+        let mut profile = self.0.log.collect(self.0.origin, live_before);
         profile.total = total;
         profile.is_open = open.is_some();
         profile.excluded = excluded;
@@ -255,16 +252,6 @@ impl Session {
     #[inline]
     pub(super) fn number(&self) -> u64 {
         self.0.number
-    }
-
-    #[inline]
-    pub(super) fn next_event(&self) -> u64 {
-        self.0.next_event.fetch_add(1, Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(super) fn origin(&self) -> Instant {
-        self.0.origin
     }
 
     #[inline]
