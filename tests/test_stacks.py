@@ -242,3 +242,20 @@ def test_a_layer_that_forgets_to_mask_itself_is_an_error_with_advice():
         kf.ops.aten.exp(np.ones(2))
     handle.remove()
     assert kf.ops.aten.exp(np.zeros(1)).tolist() == [1.0]
+
+
+def test_a_kernel_that_returns_numpy_gives_what_it_gives_without_layers():
+    handle = kf.define("stacks::triple(Tensor x) -> Tensor")
+    kf.impl("stacks::triple", "CPU", lambda x: np.asarray(x) * 3.0)
+    triple = kf.ops.stacks.triple
+    x = kf.asarray([1.0, 2.0])
+    with kf.profile():
+        inside = triple(x)
+    assert type(inside) is type(triple(x)) is kf.Tensor
+    assert type(triple(np.ones(2))) is np.ndarray
+    graph = kf.trace(lambda x: triple(x) + 1.0, np.ones(2))
+    assert graph(np.array([2.0, 3.0])).tolist() == [7.0, 10.0]
+    assert kf.vmap(triple)(np.ones((2, 2))).tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    with pytest.raises(kf.GradientError, match="stacks::triple has no derivative"):
+        kf.grad(lambda x: triple(x).sum())(x)
+    handle.remove()

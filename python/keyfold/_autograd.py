@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
@@ -29,8 +31,13 @@ _depth: ContextVar[int] = ContextVar("keyfold_grad_depth", default=0)
 class no_grad:  # noqa: N801 - the field's name for it
     """Record nothing inside the `with` block, or inside the function that this decorates."""
 
-    def __init__(self) -> None:
-        self._guards: list[Any] = []
+    def __new__(cls, function: Any = None) -> Any:
+        """Make the block; `@no_grad` without parentheses decorates, too."""
+        made = super().__new__(cls)
+        made._guards = []
+        return made if function is None else made(function)
+
+    _guards: list[Any]
 
     def __enter__(self) -> None:
         guard = _core.exclude_keys("Autograd")
@@ -41,6 +48,20 @@ class no_grad:  # noqa: N801 - the field's name for it
         self._guards.pop().__exit__(*exception)
 
     def __call__(self, function: _F) -> _F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"no_grad() can't decorate the generator {_name(function)}, whose body runs later; "
+                "use a with block inside it"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def later(*args: Any, **kwargs: Any) -> Any:
+                with no_grad():
+                    return await function(*args, **kwargs)
+
+            return cast("_F", later)
+
         @functools.wraps(function)
         def without(*args: Any, **kwargs: Any) -> Any:
             with no_grad():
@@ -81,7 +102,7 @@ def grad(
         retain_graph: keep what the graph saved, to go through it again; as `create_graph` by
             default.
         create_graph: record the derivatives, too. By default for a function inside another `grad`,
-            or whose argument requires grad.
+            and where its value also depends on other tensors that require grad.
         allow_unused: give None for inputs that no output depends on, instead of an error.
 
     Returns:
@@ -106,14 +127,15 @@ def grad(
     if inputs is None:
         raise TypeError("grad(outputs, inputs) needs the tensors to differentiate with respect to")
     create = bool(create_graph)
-    found = _core._grad(
-        _as_list(outputs),
-        _as_list(inputs),
-        [] if grad_outputs is None else _as_list(grad_outputs),
-        create if retain_graph is None else retain_graph,
-        create,
-        allow_unused,
-    )
+    with _core._enable_grad() if create else contextlib.nullcontext():
+        found = _core._grad(
+            _as_list(outputs),
+            _as_list(inputs),
+            [] if grad_outputs is None else _as_list(grad_outputs),
+            create if retain_graph is None else retain_graph,
+            create,
+            allow_unused,
+        )
     return tuple(found) if isinstance(inputs, (tuple, list)) else found[0]
 
 
@@ -139,9 +161,17 @@ def value_and_grad(
         GradientError: f returns something else than a single number, or there is no gradient.
     """
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"argnums={argnums} names an argument twice")
 
     @functools.wraps(f)
     def both(*args: Any, **kwargs: Any) -> Any:
+        # A gradient was asked for, whatever is switched off around it; only what f switches off
+        # itself counts.
+        with _core._enable_grad():
+            return recorded(args, kwargs)
+
+    def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
         variables: list[Any] = []
         sources: list[Any] = []
@@ -153,26 +183,26 @@ def value_and_grad(
                 )
             given[number] = _variables(given[number], variables, sources)
         depth = _depth.get()
-        create = create_graph
-        if create is None:
-            create = depth > 0 or any(
-                isinstance(source, _core.Tensor) and source.requires_grad for source in sources
-            )
         token = _depth.set(depth + 1)
         try:
-            result = f(*given, **kwargs)
+            result = _core._call_recorded(f, tuple(given), kwargs)
         finally:
             _depth.reset(token)
         value, aux = result if has_aux else (result, None)
-        # A number that no tensor went into is a constant.
-        constant = isinstance(value, (int, float, np.ndarray, np.generic)) and np.size(value) == 1
-        if not constant and not (isinstance(value, _core.Tensor) and value.size == 1):
+        if not isinstance(value, _core.Tensor) or value.size != 1:
             shown = f"a tensor of shape {value.shape}" if isinstance(value, _core.Tensor) else value
             raise _core_error(
-                f"{_name(f)}() must return a single number (a tensor with one element) to have a "
-                f"gradient, not {shown!r}"
+                f"{_name(f)}() must return a single number, as a tensor with one element, to have "
+                f"a gradient, not {shown!r}"
             )
-        if not constant and value.requires_grad:
+        create = create_graph
+        if create is None:
+            create = (
+                depth > 0
+                or any(isinstance(s, _core.Tensor) and s.requires_grad for s in sources)
+                or _core._leads_outside(value, variables)
+            )
+        if value.requires_grad:
             found = iter(_core._grad([value], variables, [], create, create, True))
         else:
             found = iter([None] * len(variables))
@@ -180,8 +210,9 @@ def value_and_grad(
         sources_left = iter(sources)
         for number in numbers:
             gradients.append(_collect(args[number], found, sources_left))
-        if not constant and not create:
+        if not create:
             value = value.detach()
+            aux = _detached(aux)
             if not any(isinstance(source, _core.Tensor) for source in sources):
                 value = _as_array(value)
         whole = (value, aux) if has_aux else value
@@ -233,6 +264,16 @@ def _number(value: Any) -> _core.Tensor:
     from keyfold._creation import asarray
 
     return asarray(value)
+
+
+def _detached(tree: Any) -> Any:
+    """The same with every tensor cut from its history."""
+    if isinstance(tree, (tuple, list)):
+        items = [_detached(item) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    if isinstance(tree, dict):
+        return {key: _detached(item) for key, item in tree.items()}
+    return tree.detach() if isinstance(tree, _core.Tensor) else tree
 
 
 def _collect(tree: Any, found: Any, sources: Any) -> Any:

@@ -108,6 +108,7 @@ pub(crate) static SQUEEZE_ALL: Aten = Aten::new("aten::squeeze");
 pub(crate) static EXPAND: Aten = Aten::new("aten::expand");
 pub(crate) static FLIP: Aten = Aten::new("aten::flip");
 pub(crate) static CONTIGUOUS: Aten = Aten::new("aten::contiguous");
+pub(crate) static ALIAS: Aten = Aten::new("aten::alias");
 pub(crate) static DETACH: Aten = Aten::new("aten::detach");
 pub(crate) static CLONE: Aten = Aten::new("aten::clone");
 pub(crate) static TO: Aten = Aten::new("aten::to");

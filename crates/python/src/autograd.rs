@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{DispatchKey, outside_layers};
 use keyfold_layers::autograd::{self, Edge, Node, Options};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
@@ -48,11 +49,21 @@ pub(crate) fn optional_tensor(object: &Bound<'_, PyAny>) -> PyResult<Option<Tens
     if object.is_none() {
         return Ok(None);
     }
-    arrays::view(object).map(Some).py(object.py())
+    view(object).map(Some)
+}
+
+fn view(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let known = arrays::look(object).py(object.py())?.is_some();
+    if !known {
+        let message =
+            format!("a tensor or an array is needed here, not {}", describe_object(object));
+        return Err(error(object.py(), ErrorKind::Binding, message));
+    }
+    arrays::view(object).py(object.py())
 }
 
 fn tensors(objects: &[Bound<'_, PyAny>]) -> PyResult<Vec<Tensor>> {
-    objects.iter().map(|object| arrays::view(object).py(object.py())).collect()
+    objects.iter().map(view).collect()
 }
 
 fn optional_tensors(objects: &[Bound<'_, PyAny>]) -> PyResult<Vec<Option<Tensor>>> {
@@ -126,6 +137,14 @@ impl PyHookHandle {
     }
 }
 
+impl PyTensor {
+    /// Whether it isn't computed from tensors that require grad.
+    pub(crate) fn is_a_leaf(&self) -> bool {
+        let node = self.tensor.attached_as::<Node>();
+        !self.tensor.requires_grad() || node.is_none_or(|(node, _)| node.is_leaf())
+    }
+}
+
 #[pymethods]
 impl PyTensor {
     /// The gradient that backward gathered here; None before, and for tensors that aren't leaves
@@ -143,7 +162,7 @@ impl PyTensor {
     /// Whether it isn't computed from tensors that require grad.
     #[getter]
     fn is_leaf(&self) -> bool {
-        self.tensor.attached_as::<Node>().is_none_or(|(node, _)| node.is_leaf())
+        self.is_a_leaf()
     }
 
     /// The node that computed it; None for a leaf.
@@ -283,8 +302,38 @@ pub(crate) fn _grad<'py>(
 pub(crate) fn _grad_variable<'py>(x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTensor>> {
     let py = x.py();
     let tensor = arrays::view(x).py(py)?;
-    let variable = guards::in_context(py, || autograd::per_example::variable(&tensor))?;
+    let variable = guards::in_context(py, || {
+        outside_layers(DispatchKey::Autograd.into(), || autograd::per_example::variable(&tensor))
+    })?;
     wrap(py, variable.py(py)?)
+}
+
+/// A block in which calls are recorded, whatever blocks around it exclude.
+#[pyfunction]
+pub(crate) fn _enable_grad() -> guards::PyGuard {
+    guards::PyGuard::restoring(DispatchKey::Autograd.into())
+}
+
+/// Calls a function as if no operator were being differentiated around it: inside a kernel, a
+/// derivative, or a hook, what it calls is recorded.
+#[pyfunction]
+#[pyo3(signature = (function, args, kwargs))]
+pub(crate) fn _call_recorded<'py>(
+    function: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    outside_layers(DispatchKey::Autograd.into(), || function.call(args, kwargs))
+}
+
+/// Whether the graph of a tensor leads to leaves other than through these variables.
+#[pyfunction]
+pub(crate) fn _leads_outside(
+    output: &Bound<'_, PyTensor>,
+    variables: Vec<Bound<'_, PyTensor>>,
+) -> PyResult<bool> {
+    let variables: Vec<Tensor> = variables.iter().map(|v| v.get().tensor.clone()).collect();
+    autograd::per_example::leads_outside(&output.get().tensor, &variables).py(output.py())
 }
 
 /// Whether calls are recorded here and now.
@@ -321,6 +370,10 @@ pub(crate) fn _checkpoint<'py>(
         }
     };
     let first = || function.call(args, kwargs).map_err(from_pyerr);
-    let result = guards::in_context(py, || autograd::checkpoint(first, again))?;
+    let watched: Vec<Tensor> = args
+        .iter()
+        .filter_map(|arg| arg.cast::<PyTensor>().ok().map(|t| t.get().tensor.clone()))
+        .collect();
+    let result = guards::in_context(py, || autograd::checkpoint(first, again, &watched))?;
     result.map_err(|error| to_pyerr(py, error))
 }

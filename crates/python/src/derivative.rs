@@ -171,6 +171,11 @@ impl PyDerivative {
         for (i, grad) in grads.iter().enumerate() {
             let grad = match grad {
                 Some(grad) => grad.clone(),
+                // A whole number has no gradient.
+                None if !call.is_differentiable(i) => {
+                    args.push(py.None().into_bound(py));
+                    continue;
+                }
                 // A result that nothing depends on.
                 None => call.zeros(i).py(py)?,
             };

@@ -210,9 +210,12 @@ impl PyTensor {
         slf.py().import("keyfold")
     }
 
-    /// A copy with memory of its own, as NumPy's arrays do.
+    /// A copy with memory of its own, as NumPy's arrays do: of a leaf another leaf, of a result one
+    /// whose gradient goes back to it.
     fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
-        // A leaf of its own, not a result whose gradient goes back to this one.
+        if !slf.get().is_a_leaf() {
+            return aten::CLONE.call(slf.py(), (slf,));
+        }
         let detached = wrap(slf.py(), slf.get().tensor.detach())?;
         let copy = aten::CLONE.call(slf.py(), (detached,))?;
         if let Ok(copy) = copy.cast::<PyTensor>() {
@@ -223,6 +226,11 @@ impl PyTensor {
     }
 
     fn __deepcopy__<'py>(slf: &Bound<'py, Self>, _memo: &Any<'py>) -> PyResult<Any<'py>> {
+        if !slf.get().is_a_leaf() {
+            let message = "a tensor that was computed from others can't be deep-copied: its history \
+                           is theirs; take detach(), or clone()";
+            return Err(error(slf.py(), ErrorKind::Gradient, message));
+        }
         Self::__copy__(slf)
     }
 

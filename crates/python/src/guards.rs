@@ -27,6 +27,8 @@ struct Open {
     id: u64,
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    /// Keys that guards further out exclude and this one doesn't.
+    restore: DispatchKeySet,
     data: Option<LocalData>,
 }
 
@@ -81,7 +83,8 @@ fn current(py: Python<'_>) -> PyResult<Bound<'_, PyLocalKeys>> {
 
 fn set(py: Python<'_>, open: Vec<Open>) -> PyResult<()> {
     let include = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.include);
-    let exclude = open.iter().fold(DispatchKeySet::EMPTY, |set, guard| set | guard.exclude);
+    let exclude =
+        open.iter().fold(DispatchKeySet::EMPTY, |set, guard| (set - guard.restore) | guard.exclude);
     let data = open.iter().filter_map(|guard| guard.data.clone()).collect();
     let value = Bound::new(py, PyLocalKeys { open, include, exclude, data })?;
     variable(py)?.call_method1("set", (value,))?;
@@ -138,6 +141,7 @@ pub(crate) fn in_context<R>(py: Python<'_>, f: impl FnOnce() -> R) -> PyResult<R
 pub(crate) struct PyGuard {
     include: DispatchKeySet,
     exclude: DispatchKeySet,
+    restore: DispatchKeySet,
     /// What the layer at these keys has to know, if this switches one on.
     data: Option<LocalData>,
     entered: Mutex<Vec<u64>>,
@@ -146,14 +150,18 @@ pub(crate) struct PyGuard {
 impl PyGuard {
     /// A guard that switches a layer on and tells it what it has to know.
     pub(crate) fn layer(include: DispatchKeySet, data: LocalData) -> Self {
-        let (exclude, data) = (DispatchKeySet::EMPTY, Some(data));
-        PyGuard { include, exclude, data, entered: Mutex::default() }
+        PyGuard { include, data: Some(data), ..PyGuard::excluding(DispatchKeySet::EMPTY) }
     }
 
     /// A guard that takes keys away.
     pub(crate) fn excluding(exclude: DispatchKeySet) -> Self {
-        let include = DispatchKeySet::EMPTY;
-        PyGuard { include, exclude, data: None, entered: Mutex::default() }
+        let none = DispatchKeySet::EMPTY;
+        PyGuard { include: none, exclude, restore: none, data: None, entered: Mutex::default() }
+    }
+
+    /// A guard that gives keys back which guards further out exclude.
+    pub(crate) fn restoring(restore: DispatchKeySet) -> Self {
+        PyGuard { restore, ..PyGuard::excluding(DispatchKeySet::EMPTY) }
     }
 
     fn entered(&self) -> MutexGuard<'_, Vec<u64>> {
@@ -173,6 +181,7 @@ impl PyGuard {
             id,
             include: guard.include,
             exclude: guard.exclude,
+            restore: guard.restore,
             data: guard.data.clone(),
         });
         set(py, open)?;
@@ -254,8 +263,7 @@ fn guard_error(py: Python<'_>, message: String) -> PyErr {
 #[pyo3(signature = (*keys))]
 pub(crate) fn include_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
     let include = keyset_from_all(keys)?;
-    let exclude = DispatchKeySet::EMPTY;
-    Ok(PyGuard { include, exclude, data: None, entered: Mutex::default() })
+    Ok(PyGuard { include, ..PyGuard::excluding(DispatchKeySet::EMPTY) })
 }
 
 /// Takes keys from every call made inside the `with` block. Exclusion beats inclusion.

@@ -285,7 +285,7 @@ impl PyTensor {
         match picks {
             Some(picks) => aten::INDEX.call(slf.py(), (view, picks)),
             // `x[...]` is another tensor on the same memory, as each other index.
-            None if view.is(slf) => Ok(wrap(slf.py(), slf.get().tensor.clone())?.into_any()),
+            None if view.is(slf) => aten::ALIAS.call(slf.py(), (slf,)),
             None => Ok(view),
         }
     }

@@ -109,6 +109,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derivative::_register_autograd, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_enable_grad, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_call_recorded, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_leads_outside, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
     // The tracer's.
     module.add_class::<tracer::PyTraceSession>()?;

@@ -176,7 +176,24 @@ unsafe fn run(
         // SAFETY: the caller's object, alive, and the GIL is held again.
         return unsafe { hand_back(context, kernel, object, objects, caller) };
     }
+    if has_foreign(value) {
+        let object = results::value_to_py(py, result?, objects, caller).map_err(from_pyerr)?;
+        // A Python kernel below a layer: its result is treated as without the layer.
+        // SAFETY: a new reference; the caller's objects are alive, and the GIL is held again.
+        return unsafe {
+            crate::call::finish_slowly(context, kernel, object.into_ptr(), objects, caller)
+        };
+    }
     hand_over(py, result, objects, caller)
+}
+
+/// Whether there are objects of Python's among the results.
+fn has_foreign(value: &Value) -> bool {
+    match value {
+        Value::Foreign(_) => true,
+        Value::List(items) | Value::Tuple(items) => items.iter().any(has_foreign),
+        _ => false,
+    }
 }
 
 /// An argument as the result: itself, where it is an array of the one library that the call is

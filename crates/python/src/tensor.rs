@@ -81,7 +81,8 @@ impl PyTensor {
     /// A tensor whose memory may be handed out: one that requires grad may not, since gradients
     /// would not follow.
     pub(crate) fn check_shareable(&self, py: Python<'_>, how: &str) -> PyResult<()> {
-        if self.tensor.requires_grad() {
+        // Where nothing is recorded (in a kernel, under no_grad) nothing is lost either.
+        if self.tensor.requires_grad() && crate::autograd::is_grad_enabled(py)? {
             let message = format!(
                 "a tensor that requires grad can't be shared by {how}, since gradients wouldn't \
                  follow; take tensor.detach() first"
@@ -299,6 +300,14 @@ impl PyTensor {
     fn __hash__(slf: &Bound<'_, Self>) -> usize {
         // The low bits of an address are always zero.
         slf.as_ptr().addr().rotate_right(4)
+    }
+
+    /// As a number's, for a tensor with one element.
+    fn __format__<'py>(slf: &Bound<'py, Self>, spec: &str) -> PyResult<Bound<'py, PyAny>> {
+        if spec.is_empty() {
+            return Ok(slf.str()?.into_any());
+        }
+        slf.call_method0("item")?.call_method1("__format__", (spec,))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

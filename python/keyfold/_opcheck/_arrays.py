@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
+from keyfold._creation import empty
 
 __all__ = [
     "Array",
@@ -85,21 +86,15 @@ def with_strides(x: Any, order: Sequence[int], step: int) -> Any:
     """A copy whose dimensions lie in memory in that order, each `step` elements apart."""
     if x.ndim == 0:
         return x.copy() if isinstance(x, np.ndarray) else x.clone()
-    if isinstance(x, np.ndarray):
-        sizes = [x.shape[d] for d in order]
-        sizes[-1] *= step
-        room = np.zeros(sizes, dtype=x.dtype)[..., ::step]
-        copy = room.transpose(np.argsort(order))
-        copy[...] = x
-        return copy
-    from keyfold._creation import empty
-
     sizes = [x.shape[d] for d in order]
     sizes[-1] *= step
-    room = empty(sizes, dtype=x.dtype, device=x.device)[..., ::step]
-    copy = room.permute([int(i) for i in np.argsort(order)])
-    copy.copy_(x)
-    return copy
+    back = [int(i) for i in np.argsort(order)]
+    if isinstance(x, np.ndarray):
+        array = np.zeros(sizes, dtype=x.dtype)[..., ::step].transpose(back)
+        array[...] = x
+        return array
+    tensor = empty(sizes, dtype=x.dtype, device=x.device)[..., ::step].permute(back)
+    return tensor.copy_(x)
 
 
 def memory_bounds(x: Any) -> tuple[int, int] | None:

@@ -107,31 +107,35 @@ def _is_view_of_contiguous(subject: Subject, place: int, names: list[str]) -> bo
     return any(share_memory(r, x) for r in arrays(result) for x in arguments)
 
 
+_LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "arguments with gaps between elements": lambda x: with_strides(x, range(x.ndim), 2),
+    "arguments in column-major order": lambda x: with_strides(x, range(x.ndim)[::-1], 1),
+    "arguments with negative strides": lambda x: _reversed(x),
+}
+_SHAPES: dict[str, Callable[[Any], Any]] = {
+    "arguments without elements": lambda x: copy_of(x[:0] if x.ndim else x),
+    "arguments without dimensions": lambda x: copy_of(x.reshape(-1)[:1].reshape(())),
+}
+
+
 def layouts(subject: Subject) -> None:
     subject.needs_tensors()
     wanted_values = map_arrays(subject.values, contiguous)
     wanted = _attempt(subject, wanted_values, "contiguous arguments")
-    variants: dict[str, Callable[[Any], Any]] = {
-        "arguments with gaps between elements": lambda x: with_strides(x, range(x.ndim), 2),
-        "arguments in column-major order": lambda x: with_strides(x, range(x.ndim)[::-1], 1),
-        "arguments with negative strides": _reversed,
-    }
-    for what, change in variants.items():
-        values = map_arrays(subject.values, lambda x, c=change: c(x) if has_data(x) else x)
+    for what, change in _LAYOUTS.items():
+        values = _changed(subject.values, change)
         found = _attempt(subject, values, what)
         subject.compare(found, wanted, f"with {what}")
         subject.compare(values, wanted_values, f"with {what}, what was written")
-    for what, change in {
-        "arguments without elements": lambda x: x[:0] if x.ndim else x,
-        "arguments without dimensions": lambda x: x.reshape(-1)[:1].reshape(()),
-    }.items():
-        values = map_arrays(
-            subject.values, lambda x, c=change: copy_of(c(x)) if has_data(x) and x.size else x
-        )
+    for what, change in _SHAPES.items():
         try:
-            _attempt(subject, values, what)
+            _attempt(subject, _changed(subject.values, change), what)
         except Refused:
             continue
+
+
+def _changed(values: Any, change: Callable[[Any], Any]) -> Any:
+    return map_arrays(values, lambda x: change(x) if has_data(x) and x.size else x)
 
 
 class Refused(Failed):

@@ -7,13 +7,13 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalContext, outside_layers};
 use keyfold_ops::random;
-use keyfold_tensor::Tensor;
+use keyfold_tensor::{Tensor, Watch};
 
 use super::node::Meta;
 use super::saved::SavedTensor;
@@ -26,7 +26,13 @@ pub struct Segment {
     context: LocalContext,
     random: random::State,
     kept: AtomicUsize,
+    /// Whether the first run is over.
+    over: AtomicBool,
+    /// While the first run goes on: all that it would keep, for gradients that it computes itself.
+    /// Later: what the last run gathered and nobody has taken.
     gathered: Mutex<Vec<Option<SavedTensor>>>,
+    /// Memory that the first run read, and that must be as it was for the second.
+    watched: Mutex<Vec<Watch>>,
 }
 
 /// What a thread does with tensors that nodes keep.
@@ -62,6 +68,8 @@ impl Drop for Leave {
 pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
     MODES.with_borrow_mut(|modes| match modes.last_mut()? {
         Mode::Defer(segment) => {
+            segment.locked().push(Some(SavedTensor::new(tensor)));
+            segment.watch(tensor);
             Some((Arc::clone(segment), segment.kept.fetch_add(1, Ordering::Relaxed)))
         }
         Mode::Gather(items) => {
@@ -72,13 +80,15 @@ pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
 }
 
 /// Runs `first` and gives its result; the nodes that it records keep no tensors. `again` must make
-/// the same calls once more.
+/// the same calls once more. `arguments` are tensors that both read: changed in place in between,
+/// they are an error.
 ///
 /// # Errors
 /// Those of `first`; [`ErrorKind::Gradient`] inside a `vmap`.
 pub fn checkpoint<R>(
     first: impl FnOnce() -> Result<R>,
     again: impl Fn() -> Result<()> + Send + Sync + 'static,
+    arguments: &[Tensor],
 ) -> Result<R> {
     if crate::vmap::current_level() > 0 {
         return Err(inside_vmap());
@@ -88,10 +98,19 @@ pub fn checkpoint<R>(
         context: LocalContext::current(),
         random: random::state(),
         kept: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
         gathered: Mutex::default(),
+        watched: Mutex::default(),
     });
-    let _mode = Leave::enter(Mode::Defer(segment));
-    first()
+    arguments.iter().for_each(|argument| segment.watch(argument));
+    let result = {
+        let _mode = Leave::enter(Mode::Defer(Arc::clone(&segment)));
+        first()
+    };
+    segment.over.store(true, Ordering::Relaxed);
+    let kept = std::mem::take(&mut *segment.locked());
+    drop(kept);
+    result
 }
 
 /// The second run comes with backward, when the `vmap` has ended and its examples with it.
@@ -106,28 +125,51 @@ fn inside_vmap() -> Error {
 }
 
 impl Segment {
+    fn locked(&self) -> MutexGuard<'_, Vec<Option<SavedTensor>>> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, tensor: &Tensor) {
+        if let Some(watch) = tensor.buffer().watch() {
+            self.watched.lock().unwrap_or_else(PoisonError::into_inner).push(watch);
+        }
+    }
+
     /// A tensor that the part keeps, by its number.
     ///
     /// # Errors
     /// Those of the second run, and [`ErrorKind::Gradient`] when it isn't the first run's equal.
     pub(super) fn tensor(&self, index: usize) -> Result<Tensor> {
-        let take = || {
-            let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-            gathered.get_mut(index).and_then(Option::take)
-        };
-        if let Some(saved) = take() {
-            return saved.unpack("checkpoint", "a tensor of the part that was run again", None);
-        }
-        self.run_again()?;
-        match take() {
-            Some(saved) => {
-                saved.unpack("checkpoint", "a tensor of the part that was run again", None)
+        const WHAT: &str = "a tensor of a checkpoint";
+        if !self.over.load(Ordering::Relaxed) {
+            // A gradient inside the first run itself.
+            if let Some(Some(saved)) = self.locked().get(index) {
+                return saved.unpack(WHAT, "saved by its first run", None);
             }
+        }
+        let take = || self.locked().get_mut(index).and_then(Option::take);
+        let saved = match take() {
+            Some(saved) => Some(saved),
+            None => {
+                self.run_again()?;
+                take()
+            }
+        };
+        match saved {
+            Some(saved) => saved.unpack(WHAT, "gathered by its second run", None),
             None => Err(self.differs(0)),
         }
     }
 
     fn run_again(&self) -> Result<()> {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if watched.iter().any(Watch::is_changed) {
+            return Err(Error::new(
+                ErrorKind::Gradient,
+                "a tensor that a checkpoint read was changed in place since, so its second run would \
+                 compute something else; change a copy, or change it before the checkpoint",
+            ));
+        }
         let now = random::state();
         random::set_state(self.random);
         // As the first run was: with its guards, and recording.
@@ -144,7 +186,7 @@ impl Segment {
             return Err(self.differs(items.len()));
         }
         let items = items.into_iter().map(|(saved, _)| Some(saved)).collect();
-        *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = items;
+        *self.locked() = items;
         Ok(())
     }
 

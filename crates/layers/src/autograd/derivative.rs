@@ -326,6 +326,12 @@ impl<'n> Backward<'n> {
         saved.unpack(self.node.name(), &format!("result {position}"), Some(&edge))
     }
 
+    /// Whether the result at a position can have a gradient: not if it is of whole numbers.
+    pub fn is_differentiable(&self, position: usize) -> bool {
+        let dtype = self.node.outputs()[position].dtype;
+        dtype.is_floating() || dtype.is_complex()
+    }
+
     /// A gradient of zeros for the result at a position.
     ///
     /// # Errors

@@ -201,23 +201,22 @@ impl Run<'_> {
 
 /// Adds a gradient to a leaf's.
 fn accumulate(leaf: &Node, grad: Tensor, keeps_graph: bool) -> Result<()> {
-    let sum = match leaf.grad() {
-        Some(before) => aten::add(&before, &grad)?,
-        None => grad,
-    };
-    if keeps_graph {
-        leaf.set_grad(Some(sum));
-        return Ok(());
-    }
-    // Memory of its own: the same gradient may have gone elsewhere, too, and people change the
-    // gradients that they find in place.
-    let mut own = sum;
-    own.attach(None);
-    own.set_requires_grad(false)?;
-    // By the operator, so that a trace sees it.
-    let own = if own.is_contiguous() && own.owns_memory() { own } else { aten::clone(&own)? };
-    leaf.set_grad(Some(own.into_whole()));
-    Ok(())
+    leaf.update_grad(|before| {
+        let mut sum = match before {
+            Some(before) => aten::add(&before, &grad)?,
+            None => grad,
+        };
+        if keeps_graph {
+            return Ok(sum);
+        }
+        // Memory of its own: the same gradient may have gone elsewhere, too, and people change the
+        // gradients that they find in place.
+        sum.attach(None);
+        sum.set_requires_grad(false)?;
+        // By the operator, so that a trace sees it.
+        let own = if sum.is_contiguous() && sum.owns_memory() { sum } else { aten::clone(&sum)? };
+        Ok(own.into_whole())
+    })
 }
 
 /// The gradients of a derivative, if they are what they must be.

@@ -72,7 +72,11 @@ pub struct Node {
 }
 
 enum Kind {
-    Leaf { grad: Mutex<Option<Tensor>> },
+    Leaf {
+        grad: Mutex<Option<Tensor>>,
+        /// Held while a gradient is added: several threads may go back to one leaf.
+        adding: Mutex<()>,
+    },
     Call(Call),
 }
 
@@ -102,7 +106,7 @@ impl Node {
         Arc::new(Node {
             sequence: next_number(),
             outputs: SmallVec::from_buf([Meta::of(tensor)]),
-            kind: Kind::Leaf { grad: Mutex::new(None) },
+            kind: Kind::Leaf { grad: Mutex::new(None), adding: Mutex::new(()) },
             hooks: Mutex::default(),
             retained: Mutex::default(),
         })
@@ -168,14 +172,29 @@ impl Node {
     /// The gradient that a leaf has gathered.
     pub fn grad(&self) -> Option<Tensor> {
         match &self.kind {
-            Kind::Leaf { grad } => locked(grad).clone(),
+            Kind::Leaf { grad, .. } => locked(grad).clone(),
             Kind::Call(_) => None,
         }
     }
 
+    /// Replaces a leaf's gradient by one made from it, with nobody else in between.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn update_grad(
+        &self,
+        make: impl FnOnce(Option<Tensor>) -> Result<Tensor>,
+    ) -> Result<()> {
+        let Kind::Leaf { adding, .. } = &self.kind else { return Ok(()) };
+        let _alone = locked(adding);
+        let sum = make(self.grad())?;
+        self.set_grad(Some(sum));
+        Ok(())
+    }
+
     /// Sets a leaf's gradient.
     pub fn set_grad(&self, value: Option<Tensor>) {
-        if let Kind::Leaf { grad } = &self.kind {
+        if let Kind::Leaf { grad, .. } = &self.kind {
             let old = std::mem::replace(&mut *locked(grad), value);
             drop(old);
         }

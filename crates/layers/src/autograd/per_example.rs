@@ -6,11 +6,14 @@
 //! that a variable is given a batch dimension at every level that is open, even if its values are
 //! the same in all examples: without one, gradients of different examples would add up.
 
+use std::sync::Arc;
+
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_tensor::Tensor;
+use rustc_hash::FxHashSet;
 
 use super::engine::{Interrupt, Options};
-use super::set_requires_grad;
+use super::{edge_of, set_requires_grad};
 use crate::{aten, vmap};
 
 /// A tensor without the batches that it is an example of, and those, innermost first.
@@ -122,4 +125,30 @@ pub fn grad(
         .zip(&unwrapped_inputs)
         .map(|(grad, (_, batches))| grad.map(|grad| wrapped(grad, batches)).transpose())
         .collect()
+}
+
+/// Whether the graph of a tensor leads to leaves other than through these variables: then what is
+/// computed from it is part of somebody else's graph, too.
+///
+/// # Errors
+/// As [`edge_of`].
+pub fn leads_outside(output: &Tensor, variables: &[Tensor]) -> Result<bool> {
+    let mut seen = FxHashSet::default();
+    for variable in variables {
+        if let Some(edge) = edge_of(&unwrapped(variable).0)? {
+            seen.insert(edge.node.sequence());
+        }
+    }
+    let Some(edge) = edge_of(&unwrapped(output).0)? else { return Ok(false) };
+    let mut rest = vec![edge.node];
+    while let Some(node) = rest.pop() {
+        if !seen.insert(node.sequence()) {
+            continue;
+        }
+        if node.is_leaf() {
+            return Ok(true);
+        }
+        rest.extend(node.edges().iter().flatten().map(|edge| Arc::clone(&edge.node)));
+    }
+    Ok(false)
 }

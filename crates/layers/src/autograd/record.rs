@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::schema::{Schema, Type};
+use keyfold_dispatch::schema::{Argument, Schema, Type};
 use keyfold_dispatch::{CallContext, DispatchKey, HostLock, Kernel, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
@@ -35,7 +35,7 @@ pub(super) fn fallback() -> Kernel<Value> {
             return context.call_below(args);
         }
         let name = context.operator().name();
-        if written_argument(context.operator().schema()).is_some() {
+        if writes(context.operator().schema()) {
             return Err(Error::new(
                 ErrorKind::Gradient,
                 format!(
@@ -58,7 +58,7 @@ fn record(
     derivative: &Arc<dyn Derivative>,
 ) -> Result<Value> {
     let edges = edges_of(context, args)?;
-    let written = written_argument(context.operator().schema());
+    let written = written_argument(context.operator().schema())?;
     // Changed where it is: a value is large, and moving it costs more than most of the rest.
     let mut result = match written {
         None => context.call_below(args),
@@ -110,11 +110,34 @@ fn push_edges(arg: ValueRef<'_>, ty: &Type, edges: &mut Edges) -> Result<()> {
 }
 
 /// The argument that an operator writes to, if it does.
-fn written_argument(schema: &Schema) -> Option<usize> {
-    let is_written = |argument: &keyfold_dispatch::schema::Argument| {
-        argument.alias.as_ref().is_some_and(|a| a.write)
-    };
-    schema.arguments.iter().position(is_written)
+///
+/// # Errors
+/// [`ErrorKind::Gradient`] where it isn't what the operator returns, and nothing else: then the
+/// graph would not know of the write.
+fn written_argument(schema: &Schema) -> Result<Option<usize>> {
+    let is_written = |argument: &Argument| argument.alias.as_ref().is_some_and(|alias| alias.write);
+    let Some(at) = schema.arguments.iter().position(is_written) else { return Ok(None) };
+    let others = schema.arguments[at + 1..].iter().any(is_written);
+    let given_back = matches!(
+        &schema.returns[..],
+        [only] if only.alias.as_ref().is_some_and(|alias| alias.write)
+    );
+    if others || !given_back {
+        return Err(Error::new(
+            ErrorKind::Gradient,
+            format!(
+                "{}: an operator that writes to an argument can be recorded if that is the only one \
+                 it writes to, and its only result: Tensor(a!) x, ... -> Tensor(a!); call it under \
+                 no_grad(), or on detached tensors",
+                schema.name
+            ),
+        ));
+    }
+    Ok(Some(at))
+}
+
+fn writes(schema: &Schema) -> bool {
+    schema.arguments.iter().any(|argument| argument.alias.as_ref().is_some_and(|a| a.write))
 }
 
 /// Runs an operator that writes in place, where that leaves the graph right.
@@ -140,6 +163,13 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
         return Err(refuse(
             "is a leaf that requires grad, and writing to it would lose what its gradient is with \
              respect to; write under no_grad(), or to a copy (clone())",
+        ));
+    }
+    if !target.requires_grad() && target.buffer().shares() > 1 {
+        return Err(refuse(
+            "doesn't require grad and shares its memory with other tensors, which would not know of \
+             the gradient that is written into it; write before the views are taken, or to a copy \
+             (clone())",
         ));
     }
     let before = target.version();

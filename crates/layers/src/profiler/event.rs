@@ -45,6 +45,14 @@ pub struct TensorInfo {
     pub shape: Box<[usize]>,
 }
 
+impl TensorInfo {
+    /// The size of all its elements in bytes; 0 where it couldn't be viewed.
+    pub fn nbytes(&self) -> u64 {
+        let size = self.dtype.map_or(0, DType::size);
+        self.shape.iter().product::<usize>() as u64 * size as u64
+    }
+}
+
 impl fmt::Display for TensorInfo {
     /// `float32[2, 3]`, or `?`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,6 +119,9 @@ pub struct Profile {
     pub total: Duration,
     /// Whether it still was.
     pub is_open: bool,
+    /// Whether the profiler's key was excluded where it was opened last, so that no call made there
+    /// was recorded.
+    pub excluded: bool,
     /// What it recorded.
     pub options: Options,
 }
@@ -128,9 +139,9 @@ impl Profile {
                 kind: label.kind,
                 name: Arc::clone(&label.name),
                 keys: Arc::clone(&label.keys),
-                args,
-                bytes_in: raw.bytes_in,
+                bytes_in: args.iter().map(TensorInfo::nbytes).sum(),
                 bytes_out: raw.bytes_out,
+                args,
                 start: raw.start,
                 duration: raw.duration,
                 self_time: raw.duration,
@@ -153,7 +164,8 @@ impl Profile {
             events.push(event);
         }
         let options = Options::default();
-        Profile { events, threads, total: Duration::ZERO, is_open: false, options }
+        let (total, is_open, excluded) = (Duration::ZERO, false, false);
+        Profile { events, threads, total, is_open, excluded, options }
     }
 
     /// The events summed up by operator and key path.

@@ -32,7 +32,6 @@ pub(super) struct Raw {
     /// Nanoseconds since the session's origin.
     pub(super) start: u64,
     pub(super) duration: u64,
-    pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
     pub(super) allocated: u64,
     pub(super) live: i64,
@@ -109,33 +108,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Log {
-    /// Appends an event that ends on this thread. Its label and arguments are filled in here.
-    #[inline]
-    pub(super) fn push(&self, here: u32, mut raw: Raw, what: What<'_>) {
+    /// Appends an event that ends on this thread; `event` gets its label, how many tensors are
+    /// among its arguments, and the bytes of its results.
+    #[inline(always)]
+    pub(super) fn push(&self, here: u32, what: What<'_>, event: impl FnOnce(u32, u32, u64) -> Raw) {
         // Views are made before the lock: that may run code of the arrays' own library.
         let mut tensors = Tensors::new();
+        let mut bytes_out = 0;
         if let What::Call { args, result, .. } = what {
             for arg in args {
-                each_tensor(*arg, &mut |tensor| tensors.push(tensor));
+                match arg {
+                    ValueRef::Tensor(tensor) => tensors.push(Some(*tensor)),
+                    other => each_tensor(*other, &mut |tensor| tensors.push(tensor)),
+                }
             }
-            raw.bytes_in = tensors.iter().flatten().map(|tensor| tensor.nbytes() as u64).sum();
-            raw.bytes_out = result.map_or(0, value_bytes);
-            raw.tensors = tensors.len() as u32;
+            bytes_out = result.map_or(0, value_bytes);
         }
         let mut group = lock(&self.groups[here as usize % GROUPS]);
         let group = &mut *group;
         if !group.threads.iter().any(|(thread, _)| *thread == here) {
-            let name = std::thread::current().name().map(str::to_owned);
-            group.threads.push((here, name));
+            group.new_thread(here);
         }
-        raw.label = match what {
+        let label = match what {
             What::Call { context, .. } => group.call_label(context),
             What::Range(name) => group.range_label(name),
         };
-        for tensor in tensors {
-            group.note(tensor);
+        for tensor in &tensors {
+            group.note(*tensor);
         }
-        group.raw.push(raw);
+        group.raw.push(event(label, tensors.len() as u32, bytes_out));
     }
 
     /// Names a thread, in place of what its creator called it.
@@ -154,6 +155,11 @@ impl Log {
             // The last share of an operator may hold objects of the host language.
             drop(operators);
         }
+    }
+
+    /// How many events there are.
+    pub(super) fn len(&self) -> usize {
+        self.groups.iter().map(|group| lock(group).raw.len()).sum()
     }
 
     /// Everything recorded so far, in the order in which it began.
@@ -178,6 +184,13 @@ impl Log {
 }
 
 impl Group {
+    #[cold]
+    #[inline(never)]
+    fn new_thread(&mut self, thread: u32) {
+        let name = std::thread::current().name().map(str::to_owned);
+        self.threads.push((thread, name));
+    }
+
     #[inline]
     fn call_label(&mut self, context: &CallContext<'_, Value>) -> u32 {
         let operator = context.operator();
@@ -235,7 +248,11 @@ impl Group {
         };
         let shape: &[usize] = tensor.shape();
         self.tensors.push(Shaped { dtype: Some(tensor.dtype()), rank: shape.len() as u8 });
-        self.sizes.extend_from_slice(shape);
+        // One by one: a few words are written faster than a copy of any length is set up.
+        self.sizes.reserve(shape.len());
+        for size in shape {
+            self.sizes.push(*size);
+        }
     }
 
     fn read(&self, live_before: i64, into: &mut Vec<Recorded>) {

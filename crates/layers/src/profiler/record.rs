@@ -102,22 +102,22 @@ impl Begun {
         let counts = memory && here == self.thread;
         let allocated =
             if counts { memory::allocated_here().wrapping_sub(self.allocated) } else { 0 };
-        let raw = Raw {
-            id: self.id,
-            parent: self.parent,
+        let live = if memory { memory::live() } else { 0 };
+        let begun = &self;
+        session.log().push(here, what, |label, tensors, bytes_out| Raw {
+            id: begun.id,
+            parent: begun.parent,
             start: start.as_nanos() as u64,
             duration: duration.as_nanos() as u64,
-            bytes_in: 0,
-            bytes_out: 0,
+            bytes_out,
             allocated,
-            live: if memory { memory::live() } else { 0 },
-            label: 0,
-            tensors: 0,
-            thread: self.thread,
-            depth: self.depth,
+            live,
+            label,
+            tensors,
+            thread: begun.thread,
+            depth: begun.depth,
             failed,
-        };
-        session.log().push(here, raw, what);
+        });
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::{DispatchKey, LocalData, LocalGuard, include_keys_with, local_data};
+use keyfold_dispatch::{
+    DispatchKey, LocalData, LocalGuard, LocalKeys, include_keys_with, local_data,
+};
 use keyfold_tensor::memory;
 
 use super::event::Profile;
@@ -54,6 +56,8 @@ struct Clock {
     counting: Option<memory::Counting>,
     /// Bytes in use when it first opened.
     live_before: Option<i64>,
+    /// Whether the profiler's key was excluded where it was opened last.
+    excluded: bool,
 }
 
 /// What local keys carry for the profiler: who records here, and the innermost range that is open.
@@ -98,8 +102,13 @@ impl Session {
     /// A session that is not open yet.
     pub fn new(options: Options) -> Session {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let clock =
-            Clock { since: None, before: Duration::ZERO, counting: None, live_before: None };
+        let clock = Clock {
+            since: None,
+            before: Duration::ZERO,
+            counting: None,
+            live_before: None,
+            excluded: false,
+        };
         Session(Arc::new(Inner {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             options,
@@ -145,6 +154,7 @@ impl Session {
             clock.counting = Some(memory::count());
             clock.live_before.get_or_insert_with(memory::live);
         }
+        clock.excluded = LocalKeys::current().excluded().contains(DispatchKey::Profiler);
         clock.since = Some(Instant::now());
         self.0.open.store(true, Ordering::Relaxed);
         drop(clock);
@@ -216,16 +226,28 @@ impl Session {
         self.0.log.name_thread(record::thread_number(), name);
     }
 
+    /// How long it was open so far.
+    pub fn total(&self) -> Duration {
+        let clock = self.clock();
+        clock.before + clock.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// How many calls and ranges ended so far.
+    pub fn event_count(&self) -> usize {
+        self.0.log.len()
+    }
+
     /// What was recorded so far: calls and ranges that ended.
     pub fn profile(&self) -> Profile {
         let clock = self.clock();
         let open = clock.since;
         let total = clock.before + open.map_or(Duration::ZERO, |since| since.elapsed());
-        let live_before = clock.live_before.unwrap_or(0);
+        let (live_before, excluded) = (clock.live_before.unwrap_or(0), clock.excluded);
         drop(clock);
         let mut profile = self.0.log.collect(live_before);
         profile.total = total;
         profile.is_open = open.is_some();
+        profile.excluded = excluded;
         profile.options = self.0.options;
         profile
     }

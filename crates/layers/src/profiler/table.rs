@@ -121,6 +121,7 @@ pub struct Table {
     /// Whether it still was.
     pub is_open: bool,
     memory: bool,
+    excluded: bool,
 }
 
 impl Table {
@@ -176,6 +177,7 @@ impl Table {
             recorded: profile.total,
             is_open: profile.is_open,
             memory: profile.options.memory,
+            excluded: profile.excluded && profile.events.is_empty(),
         }
     }
 
@@ -229,6 +231,13 @@ impl Table {
         ));
         if self.is_open {
             notes.push("still open: what has not ended is missing".to_owned());
+        }
+        if self.excluded {
+            notes.push(
+                "empty, since the key Profiler is excluded where it was opened: by exclude_keys, or \
+                 inside a call that another profile records (nested=True lets inner profiles in)"
+                    .to_owned(),
+            );
         }
         notes
     }

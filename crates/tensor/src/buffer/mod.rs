@@ -12,8 +12,8 @@ mod tracked;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 
@@ -234,6 +234,24 @@ impl BufferHandle {
         }
     }
 
+    /// How many handles share the buffer; 1 for memory that only borrows an external object.
+    pub fn shares(&self) -> usize {
+        match &self.owner {
+            Owner::Shared(buffer) => Arc::strong_count(buffer),
+            Owner::External { .. } => 1,
+        }
+    }
+
+    /// Watches the memory for writes, without keeping it.
+    pub fn watch(&self) -> Option<Watch> {
+        match &self.owner {
+            Owner::Shared(buffer) => {
+                Some(Watch { buffer: Arc::downgrade(buffer), version: self.version() })
+            }
+            Owner::External { .. } => None,
+        }
+    }
+
     /// Counts a write in place.
     #[inline]
     pub(crate) fn bump_version(&self) {
@@ -361,6 +379,22 @@ impl BufferHandle {
             Owner::Shared(buffer) => self.len.min(buffer.byte_len() / self.dtype.size()),
             Owner::External { .. } => self.len,
         }
+    }
+}
+
+/// Tells whether memory was written since, for as long as somebody else keeps it.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    buffer: Weak<dyn DeviceBuffer>,
+    version: u32,
+}
+
+impl Watch {
+    /// Whether the memory is still there and was written.
+    pub fn is_changed(&self) -> bool {
+        let buffer = self.buffer.upgrade();
+        let version = buffer.as_ref().and_then(|buffer| buffer.version());
+        version.is_some_and(|version| version.load(Ordering::Relaxed) != self.version)
     }
 }
 

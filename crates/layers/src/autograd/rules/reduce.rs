@@ -1,6 +1,6 @@
 //! Sums, means and extremes along dimensions.
 
-use keyfold_core::{Result, layout};
+use keyfold_core::{DType, Result, layout};
 use keyfold_tensor::Tensor;
 
 use super::super::derivative::{Backward, Gradients, Keeps};
@@ -38,13 +38,25 @@ fn sum_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first(call, &spread(call, grad, call.ints(1).as_deref())?)
 }
 
+/// A gradient shared among the elements of a mean. Of short floats in float32: the count itself
+/// may be beyond their range.
+fn shared(call: &Backward<'_>, grad: &Tensor) -> Result<Tensor> {
+    let count = count(call, grad) as f64;
+    match grad.dtype() {
+        DType::F16 | DType::BF16 => {
+            aten::to(&aten::div_scalar(&aten::to(grad, DType::F32)?, count)?, grad.dtype())
+        }
+        _ => aten::div_scalar(grad, count),
+    }
+}
+
 fn mean(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let share = aten::div_scalar(grad, count(call, grad) as f64)?;
+    let share = shared(call, grad)?;
     first(call, &spread(call, &share, None)?)
 }
 
 fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let share = aten::div_scalar(grad, count(call, grad) as f64)?;
+    let share = shared(call, grad)?;
     first(call, &spread(call, &share, call.ints(1).as_deref())?)
 }
 
