@@ -402,14 +402,19 @@ fn a_checkpoint_of_examples_is_refused_and_one_around_a_vmap_is_not() {
     let squares = |x: &Tensor| aten::sum_all(&aten::mul(x, x)?);
     let inside = |x: &Tensor| {
         let again = x.clone();
-        checkpoint(|| squares(x), move || squares(&again).map(drop))
+        checkpoint(|| squares(x), move || squares(&again).map(drop), std::slice::from_ref(x))
     };
     let error = map(&x, inside).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gradient);
     assert!(error.message().contains("checkpoint(vmap(f), x)"), "{error}");
 
     let again = x.clone();
-    let mapped = checkpoint(|| map(&x, squares), move || map(&again, squares).map(drop)).unwrap();
+    let mapped = checkpoint(
+        || map(&x, squares),
+        move || map(&again, squares).map(drop),
+        std::slice::from_ref(&x),
+    )
+    .unwrap();
     let total = aten::sum_all(&mapped).unwrap();
     let options = Options { retain_graph: false, create_graph: false };
     let grads = grad(&[total], std::slice::from_ref(&x), &[None], options, &|| Ok(())).unwrap();
