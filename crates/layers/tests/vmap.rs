@@ -394,6 +394,35 @@ fn gradients_flow_through_the_physical_tensors() {
 }
 
 #[test]
+fn a_checkpoint_of_examples_is_refused_and_one_around_a_vmap_is_not() {
+    use keyfold_layers::autograd::{Options, checkpoint, grad, set_requires_grad};
+
+    let x = numbers(&[3, 2]);
+    set_requires_grad(&x, true).unwrap();
+    let squares = |x: &Tensor| aten::sum_all(&aten::mul(x, x)?);
+    let inside = |x: &Tensor| {
+        let again = x.clone();
+        checkpoint(|| squares(x), move || squares(&again).map(drop), std::slice::from_ref(x))
+    };
+    let error = map(&x, inside).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gradient);
+    assert!(error.message().contains("checkpoint(vmap(f), x)"), "{error}");
+
+    let again = x.clone();
+    let mapped = checkpoint(
+        || map(&x, squares),
+        move || map(&again, squares).map(drop),
+        std::slice::from_ref(&x),
+    )
+    .unwrap();
+    let total = aten::sum_all(&mapped).unwrap();
+    let options = Options { retain_graph: false, create_graph: false };
+    let grads = grad(&[total], std::slice::from_ref(&x), &[None], options, &|| Ok(())).unwrap();
+    let twice = aten::mul_scalar(&x.detach(), 2.0).unwrap();
+    assert_eq!(values(grads[0].as_ref().unwrap()), values(&twice));
+}
+
+#[test]
 fn other_keys_of_a_tensor_stay_with_its_examples() {
     let key = keyfold_dispatch::register_key("VmapTestKey", DispatchKey::Sparse, false);
     let key = key.unwrap();
