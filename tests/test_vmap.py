@@ -597,8 +597,12 @@ class TestErrors:
     def test_a_checkpoint_inside(self):
         x = kf.asarray(np.ones((3, 2))).requires_grad_()
         f = kf.vmap(lambda x: kf.checkpoint(lambda x: kf.sum(x * x), x))
-        self.check(kf.GradientError, "checkpoint.*vmap.*inside", lambda: f(x))
-        # The other way round it works.
+        self.check(kf.GradientError, "checkpoint.*vmap.*inside", lambda: kf.sum(f(x)).backward())
+        # Backward inside works, and the other way round.
+        each = kf.vmap(kf.grad(lambda x: kf.checkpoint(lambda x: kf.sum(x * x), x)))(
+            np.ones((3, 2))
+        )
+        np.testing.assert_array_equal(each, np.full((3, 2), 2.0))
         kf.sum(kf.checkpoint(kf.vmap(lambda x: kf.sum(x * x)), x)).backward()
         np.testing.assert_array_equal(x.grad.numpy(), np.full((3, 2), 2.0))
 

@@ -394,7 +394,7 @@ fn gradients_flow_through_the_physical_tensors() {
 }
 
 #[test]
-fn a_checkpoint_of_examples_is_refused_and_one_around_a_vmap_is_not() {
+fn backward_of_a_checkpoint_whose_vmap_has_ended_is_refused_and_one_around_a_vmap_is_not() {
     use keyfold_layers::autograd::{Options, checkpoint, grad, set_requires_grad};
 
     let x = numbers(&[3, 2]);
@@ -404,7 +404,9 @@ fn a_checkpoint_of_examples_is_refused_and_one_around_a_vmap_is_not() {
         let again = x.clone();
         checkpoint(|| squares(x), move || squares(&again).map(drop), std::slice::from_ref(x))
     };
-    let error = map(&x, inside).unwrap_err();
+    let total = aten::sum_all(&map(&x, inside).unwrap()).unwrap();
+    let options = Options { retain_graph: false, create_graph: false };
+    let error = grad(&[total], std::slice::from_ref(&x), &[None], options, &|| Ok(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gradient);
     assert!(error.message().contains("checkpoint(vmap(f), x)"), "{error}");
 

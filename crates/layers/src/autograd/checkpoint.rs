@@ -84,15 +84,18 @@ pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
 /// they are an error.
 ///
 /// # Errors
-/// Those of `first`; [`ErrorKind::Gradient`] inside a `vmap`.
+/// Those of `first`. At backward [`ErrorKind::Gradient`], when it was inside a `vmap` that has ended.
 pub fn checkpoint<R>(
     first: impl FnOnce() -> Result<R>,
     again: impl Fn() -> Result<()> + Send + Sync + 'static,
     arguments: &[Tensor],
 ) -> Result<R> {
-    if crate::vmap::current_level() > 0 {
-        return Err(inside_vmap());
-    }
+    // Inside a vmap it can run again as long as the vmap does: vmap(grad(f)).
+    let frame = crate::vmap::innermost();
+    let again = move || match &frame {
+        Some(frame) if frame.has_ended() => Err(inside_vmap()),
+        _ => again(),
+    };
     let segment = Arc::new(Segment {
         again: Box::new(again),
         context: LocalContext::current(),
@@ -118,7 +121,7 @@ pub fn checkpoint<R>(
 fn inside_vmap() -> Error {
     Error::new(
         ErrorKind::Gradient,
-        "checkpoint: the function would run again at backward, when the vmap that it is called in \
+        "checkpoint: the function can't run again at backward, since the vmap that it was called in \
          has ended; call checkpoint outside, with vmap inside it: checkpoint(vmap(f), x) in place \
          of vmap of a function that calls checkpoint",
     )
