@@ -55,7 +55,7 @@ def vmap(
         ShapeError: arguments whose axes differ in size.
         BindingError: something to map over, or a result, that is no tensor.
         GradientError: writing to an example in place while a tensor of the call requires grad;
-            `checkpoint` inside `f`.
+            `checkpoint` inside `f` whose backward runs outside.
 
     Source: the names and meanings are those of JAX's `vmap`.
     """
