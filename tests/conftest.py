@@ -145,3 +145,16 @@ def works_on():
     a = np.arange(6.0).reshape(2, 3)
     assert np.array_equal(kf.ops.aten.add(a, a), a + a)
     assert not kf.explain("aten::add", a, a).included
+
+
+@pytest.fixture
+def op(lib, ns):
+    """Defines an operator with a Python kernel: `op(schema, kernel)`."""
+
+    def define(schema, kernel):
+        name = f"{ns}::{schema}"
+        lib.define(schema)
+        lib.impl(schema.split("(")[0], kernel, "CPU")
+        return getattr(getattr(kf.ops, ns), schema.split("(")[0]), name.split("(")[0]
+
+    return define
