@@ -22,12 +22,16 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def define(schema: str, *, mixed_devices: bool = False) -> _core.Handle:
+def define(
+    schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False
+) -> _core.Handle:
     """Define an operator.
 
     Args:
         schema: its schema, such as `ns::scale(Tensor x, float k=2.0) -> Tensor`.
         mixed_devices: whether its arguments may live on different devices.
+        mixed_arrays: whether its arguments may be arrays of different libraries, a NumPy array and
+            a torch tensor say. Its results are then of the library of the first one.
 
     Returns:
         A handle. The same schema again gives another one; the operator goes with the last.
@@ -36,7 +40,7 @@ def define(schema: str, *, mixed_devices: bool = False) -> _core.Handle:
         SchemaError: the text doesn't parse; a caret shows where.
         RegistrationError: the name is defined already, with another schema.
     """
-    return _default.define(schema, mixed_devices=mixed_devices)
+    return _default.define(schema, mixed_devices=mixed_devices, mixed_arrays=mixed_arrays)
 
 
 @overload
@@ -168,20 +172,23 @@ class Library:
         self.ns = ns
         self._dispatcher = _default if dispatcher is None else dispatcher
         self._handles: list[_core.Handle] = []
-        self._definitions: list[tuple[str, bool]] | None = None
+        self._definitions: list[tuple[str, bool, bool]] | None = None
         self._kernels: list[tuple[str, Any, Any, bool, str]] = []
 
-    def define(self, schema: str, *, mixed_devices: bool = False) -> _core.Handle | None:
-        """Define an operator; its name may leave out the namespace.
+    def define(
+        self, schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False
+    ) -> _core.Handle | None:
+        """Define an operator as `keyfold.define` does; its name may leave out the namespace.
 
         Returns:
             The handle; None inside a `with` block, where nothing is registered yet.
         """
         full = self._qualify(schema)
         if self._definitions is not None:
-            self._definitions.append((full, mixed_devices))
+            self._definitions.append((full, mixed_devices, mixed_arrays))
             return None
-        return self._keep(self._dispatcher.define(full, mixed_devices=mixed_devices))
+        options = {"mixed_devices": mixed_devices, "mixed_arrays": mixed_arrays}
+        return self._keep(self._dispatcher.define(full, **options))
 
     def impl(
         self,

@@ -69,6 +69,8 @@ impl<V: Value> Default for Dispatcher<V> {
 pub struct DefineOptions {
     /// Whether arguments may live on different devices.
     pub mixed_devices: bool,
+    /// Whether arguments may be arrays of different libraries, where a host language has several.
+    pub mixed_arrays: bool,
 }
 
 impl<V: Value> Dispatcher<V> {
@@ -144,7 +146,7 @@ impl<V: Value> Dispatcher<V> {
         let registry = &mut *registry;
         if let Some(entry) = registry.entries.get_mut(&full) {
             let known = entry.operator.schema();
-            if *known != schema || entry.operator.allows_mixed_devices() != options.mixed_devices {
+            if *known != schema || entry.operator.options() != options {
                 return Err(Error::new(
                     ErrorKind::Registration,
                     format!(
@@ -160,7 +162,7 @@ impl<V: Value> Dispatcher<V> {
         let qualified = schema.name.qualified();
         let operator = Operator::new(
             schema,
-            options.mixed_devices,
+            options,
             self.0.plain_names,
             self.downgrade(),
             &registry.fallbacks,

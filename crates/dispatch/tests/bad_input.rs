@@ -128,7 +128,7 @@ fn defining_twice_differently() {
     let parts = ["demo::scale is already defined differently", "int n=2", "(Tensor x) -> Tensor"];
     says_all(&error, ErrorKind::Registration, &parts);
     let schema = Schema::parse("demo::scale(Tensor x, int n=2, *, str mode=\"up\") -> Tensor");
-    let options = DefineOptions { mixed_devices: true };
+    let options = DefineOptions { mixed_devices: true, ..DefineOptions::default() };
     assert!(d.define_with(schema.unwrap(), options).is_err(), "other options");
     works_on(&d);
 }
@@ -454,7 +454,7 @@ fn a_zero_dim_cpu_tensor_may_stand_beside_a_cuda_one() {
 fn an_operator_may_allow_different_devices() {
     let d = D::new();
     let schema = Schema::parse("demo::copy(Tensor to, Tensor from) -> Tensor").unwrap();
-    d.define_with(schema, DefineOptions { mixed_devices: true }).unwrap();
+    d.define_with(schema, DefineOptions { mixed_devices: true, ..DefineOptions::default() }).unwrap();
     d.register("demo::copy", K::CUDA, says("cuda")).unwrap();
     let (cpu, cuda) = (Word::new("a", K::CPU), Word::new("b", K::CUDA));
     assert_eq!(said(d.call("demo::copy", &[Ref::Word(&cpu), Ref::Word(&cuda)]).unwrap()), "cuda");

@@ -128,6 +128,7 @@ impl PyDispatcher {
     /// Args:
     ///     schema: `ns::name.overload(Tensor x, float k=2.0) -> Tensor`.
     ///     mixed_devices: whether its arguments may live on different devices.
+    ///     mixed_arrays: whether its arguments may be arrays of different libraries.
     ///
     /// Returns:
     ///     A handle. The same schema again gives another one; the operator goes with the last.
@@ -135,10 +136,16 @@ impl PyDispatcher {
     /// Raises:
     ///     keyfold.SchemaError: the text doesn't parse; a caret shows where.
     ///     keyfold.RegistrationError: the name is defined differently.
-    #[pyo3(signature = (schema, *, mixed_devices=false))]
-    fn define(&self, py: Python<'_>, schema: &str, mixed_devices: bool) -> PyResult<PyHandle> {
+    #[pyo3(signature = (schema, *, mixed_devices=false, mixed_arrays=false))]
+    fn define(
+        &self,
+        py: Python<'_>,
+        schema: &str,
+        mixed_devices: bool,
+        mixed_arrays: bool,
+    ) -> PyResult<PyHandle> {
         let schema = Schema::parse(schema).py(py)?;
-        let options = DefineOptions { mixed_devices };
+        let options = DefineOptions { mixed_devices, mixed_arrays };
         let handle = self.dispatcher.define_with(schema, options).py(py)?;
         Ok(self.handle(py, handle))
     }
@@ -203,12 +210,13 @@ impl PyDispatcher {
     fn commit(
         &self,
         py: Python<'_>,
-        definitions: Vec<(String, bool)>,
+        definitions: Vec<(String, bool, bool)>,
         kernels: Vec<StagedKernel<'_>>,
     ) -> PyResult<Vec<PyHandle>> {
         let mut stage = Stage::new(&self.dispatcher);
-        for (schema, mixed_devices) in definitions {
-            stage.define(Schema::parse(&schema).py(py)?, DefineOptions { mixed_devices });
+        for (schema, mixed_devices, mixed_arrays) in definitions {
+            let options = DefineOptions { mixed_devices, mixed_arrays };
+            stage.define(Schema::parse(&schema).py(py)?, options);
         }
         for (name, function, key, with_keyset, mode) in kernels {
             let key: RegistrationKey = registration_key_from(&key)?;

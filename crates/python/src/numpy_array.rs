@@ -15,7 +15,7 @@ use crate::errors::{from_pyerr, to_pyerr};
 use crate::tensor::PyTensor;
 
 /// Object references held by tensors and given back on any thread.
-static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release };
+static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None };
 
 /// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
 #[inline(always)]

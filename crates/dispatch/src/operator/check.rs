@@ -15,7 +15,7 @@ impl<V: Value> Operator<V> {
     #[cold]
     #[inline(never)]
     pub fn check_devices(&self, args: &[V::Ref<'_>]) -> Result<()> {
-        if self.mixed_devices {
+        if self.options.mixed_devices {
             return Ok(());
         }
         let mut first: Option<(String, Tag)> = None;

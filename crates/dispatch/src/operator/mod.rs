@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-use crate::dispatcher::{Dispatcher, Inner};
+use crate::dispatcher::{DefineOptions, Dispatcher, Inner};
 use crate::kernel::Kernel;
 use crate::registrations::Registrations;
 use crate::schema::Schema;
@@ -30,8 +30,7 @@ pub struct Operator<V: Value> {
     schema: Schema,
     /// The schema's defaults as values, one place per argument.
     defaults: Vec<Option<V>>,
-    /// Whether arguments may live on different devices.
-    mixed_devices: bool,
+    options: DefineOptions,
     isolated: bool,
     removed: StdAtomicBool,
     registrations: Mutex<Registrations<V>>,
@@ -47,7 +46,7 @@ impl<V: Value> Operator<V> {
     /// When a default of the schema has no meaning as a value of `V`.
     pub(crate) fn new(
         schema: Schema,
-        mixed_devices: bool,
+        options: DefineOptions,
         isolated: bool,
         dispatcher: Weak<Inner<V>>,
         fallbacks: &Registrations<V>,
@@ -77,7 +76,7 @@ impl<V: Value> Operator<V> {
             name,
             schema,
             defaults,
-            mixed_devices,
+            options,
             isolated,
             removed: StdAtomicBool::new(false),
             registrations: Mutex::new(registrations),
@@ -104,7 +103,12 @@ impl<V: Value> Operator<V> {
 
     /// Whether the operator takes arguments on different devices.
     pub fn allows_mixed_devices(&self) -> bool {
-        self.mixed_devices
+        self.options.mixed_devices
+    }
+
+    /// How the operator was defined, beyond its schema.
+    pub fn options(&self) -> DefineOptions {
+        self.options
     }
 
     /// The operator, shared: for a kernel that knows it by reference.

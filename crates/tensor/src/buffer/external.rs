@@ -10,7 +10,15 @@ pub struct ExternalOps {
     pub retain: unsafe fn(*mut c_void),
     /// Gives a reference back. Called with the object from any thread; it must not unwind.
     pub release: unsafe fn(*mut c_void),
+    /// What holds the memory in the object's stead, where a reference to the object isn't enough:
+    /// one whose memory can be taken away while it lives. Gives an object with a reference that
+    /// the caller owns, and the functions for it; `None` where the object itself is held after
+    /// all. Called with a borrowed object when it is to outlive the call.
+    pub adopt: Option<Adopt>,
 }
+
+/// See [`ExternalOps::adopt`].
+pub type Adopt = unsafe fn(*mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)>;
 
 /// A reference to an object that owns memory: a NumPy array, for example.
 ///
@@ -52,13 +60,8 @@ impl ExternalOwner {
 
     /// The same owner with a reference of its own.
     #[must_use]
-    pub(super) fn into_owned(mut self) -> Self {
-        if !self.owned {
-            // SAFETY: the object is alive while `self` is, by the constructors' contracts.
-            unsafe { (self.ops.retain)(self.object.as_ptr()) };
-            self.owned = true;
-        }
-        self
+    pub(super) fn into_owned(self) -> Self {
+        if self.owned { self } else { self.clone() }
     }
 
     /// The object's address.
@@ -82,7 +85,14 @@ impl ExternalOwner {
 
 impl Clone for ExternalOwner {
     fn clone(&self) -> Self {
-        // SAFETY: the object is alive while `self` is, by the constructors' contracts.
+        if !self.owned
+            && let Some(adopt) = self.ops.adopt
+            // SAFETY: the object is alive while `self` is, by the constructors' contracts.
+            && let Some((object, ops)) = unsafe { adopt(self.object.as_ptr()) }
+        {
+            return ExternalOwner { object, ops, owned: true };
+        }
+        // SAFETY: as above.
         unsafe { (self.ops.retain)(self.object.as_ptr()) };
         ExternalOwner { object: self.object, ops: self.ops, owned: true }
     }

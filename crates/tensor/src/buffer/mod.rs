@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 
-pub use external::{ExternalOps, ExternalOwner};
+pub use external::{Adopt, ExternalOps, ExternalOwner};
 pub use host::{HostBuffer, NullBuffer, memory};
 use tracked::TrackedBuffer;
 
@@ -196,6 +196,12 @@ impl BufferHandle {
     pub fn into_read_only(mut self) -> Self {
         self.read_only = true;
         self
+    }
+
+    /// Whether the handle itself holds, or borrows, an external object.
+    #[inline]
+    pub(crate) fn is_external(&self) -> bool {
+        matches!(self.owner, Owner::External { .. })
     }
 
     /// Whether this handle merely borrows an external object for the time of a call.
@@ -464,7 +470,7 @@ mod tests {
     #[test]
     fn misaligned_memory_is_refused() {
         unsafe fn nothing(_: *mut c_void) {}
-        static OPS: ExternalOps = ExternalOps { retain: nothing, release: nothing };
+        static OPS: ExternalOps = ExternalOps { retain: nothing, release: nothing, adopt: None };
         let mut words = [0_u64; 2];
         let ptr = NonNull::new(words.as_mut_ptr()).unwrap().cast::<u8>();
         let handle = |ptr, dtype| {
@@ -494,7 +500,7 @@ mod tests {
             // SAFETY: as above.
             unsafe { &*count.cast::<AtomicIsize>() }.fetch_sub(1, Ordering::Relaxed);
         }
-        static OPS: ExternalOps = ExternalOps { retain, release };
+        static OPS: ExternalOps = ExternalOps { retain, release, adopt: None };
         let count = AtomicIsize::new(0);
         let object = NonNull::from(&count).cast::<c_void>();
         let mut data = [5_u8, 6];

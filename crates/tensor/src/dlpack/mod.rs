@@ -5,6 +5,7 @@
 //! capsules that Python wraps around these structs are the binding's business.
 
 mod abi;
+mod exchange;
 mod export;
 mod import;
 
@@ -14,6 +15,7 @@ pub use abi::{
     DLPACK_FLAG_IS_COPIED, DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION,
     DLPackVersion, DLTensor,
 };
+pub use exchange::{EXCHANGE_API_NAME, ExchangeApi, ExchangeHeader, SetError};
 pub use export::{Described, device_to_dl, dtype_to_dl, to_dlpack, to_dlpack_versioned};
 pub use import::{
     device_from_dl, dtype_from_dl, from_dlpack, from_dlpack_versioned, view_dl_tensor,

@@ -245,7 +245,7 @@ fn exports_refuse_what_they_cannot_express() {
 #[test]
 fn a_described_tensor_can_be_viewed_with_another_owner() {
     unsafe fn nothing(_: *mut c_void) {}
-    static OPS: ExternalOps = ExternalOps { retain: nothing, release: nothing };
+    static OPS: ExternalOps = ExternalOps { retain: nothing, release: nothing, adopt: None };
     let tensor = Tensor::from_vec((0..6_i32).collect(), &[2, 3]).unwrap();
     let flipped = tensor.flip(&[0, 1]).unwrap();
     let mut described = Described::new(&flipped).unwrap();

@@ -311,9 +311,18 @@ impl Tensor {
     /// The same tensor with a count of the writes to its memory, which memory of other libraries
     /// lacks by itself: for a tensor that outlives the call.
     #[must_use]
+    #[inline]
     pub fn into_tracked(mut self) -> Self {
-        self.buffer = self.buffer.into_tracked();
+        // keyfold's own memory counts already; a tensor is large, and moving it costs.
+        if self.buffer.is_external() {
+            self.track();
+        }
         self
+    }
+
+    #[inline(never)]
+    fn track(&mut self) {
+        self.buffer = self.buffer.clone().into_tracked();
     }
 
     /// Whether the elements lie in row-major order without gaps.
