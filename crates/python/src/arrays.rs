@@ -1,8 +1,8 @@
 //! Which objects count as tensors, which keys they bring, and whose library they are of.
 //!
-//! keyfold's own tensors and NumPy's arrays are told by their exact type. Other
-//! classes come from `register_array_type`; the register holds its types, so a
-//! type's address stands for it without being used again.
+//! keyfold's own tensors and NumPy's arrays are told by their exact type. Next come the classes of
+//! `register_array_type`, whose register holds its types, so that a type's address stands for it
+//! without being used again; then torch's, JAX's, CuPy's, and any class with `__dlpack__` (`types`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -18,34 +18,11 @@ use pyo3::types::PyType;
 
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::keys::keyset_from;
+pub(crate) use crate::library::Caller;
 use crate::numpy_array;
 use crate::tensor::PyTensor;
-
-/// The libraries of a call's arrays. Decides what its results are wrapped in.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Caller(u8);
-
-impl Caller {
-    pub(crate) const NONE: Caller = Caller(0);
-    pub(crate) const TENSOR: Caller = Caller(1);
-    pub(crate) const NUMPY: Caller = Caller(2);
-    pub(crate) const OTHER: Caller = Caller(4);
-
-    #[inline(always)]
-    pub(crate) fn with(self, other: Caller) -> Caller {
-        Caller(self.0 | other.0)
-    }
-
-    pub(crate) fn has(self, other: Caller) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// Whether results go back as NumPy arrays: NumPy beside keyfold's own gives keyfold's own.
-    #[inline(always)]
-    pub(crate) fn wants_numpy(self) -> bool {
-        self == Caller::NUMPY
-    }
-}
+use crate::types::{self, Way};
+use crate::{jax, protocol, torch};
 
 static TENSOR_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static ARRAY_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
@@ -94,7 +71,7 @@ pub(crate) unsafe fn tensor_of<'a>(object: *mut ffi::PyObject) -> &'a Tensor {
     }
 }
 
-/// The tag and library of one of the two kinds that the call path knows by type; `None` otherwise.
+/// The tag and library of what the call path knows by its type; `None` otherwise.
 ///
 /// # Safety
 /// `object` is a live object, and the GIL is held.
@@ -109,8 +86,8 @@ pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<(Tag, Calle
             let zero_dim = numpy_array::look(object)?;
             return Some((Tag::new(CPU, Device::CPU, zero_dim), Caller::NUMPY));
         }
+        types::look_fast(object)
     }
-    None
 }
 
 const CPU: DispatchKeySet = DispatchKeySet::EMPTY.insert(DispatchKey::CPU);
@@ -179,6 +156,7 @@ pub(crate) fn register_array_type(
     };
     // Outside the lock: the old function's destructor may run anything.
     drop(old);
+    types::forget_all();
     Ok(())
 }
 
@@ -227,7 +205,7 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
             None => Err(numpy_array::refusal(&array)),
         };
     }
-    Ok(None)
+    types::look(object)
 }
 
 /// An ndarray that the fast look didn't take: of a subclass, or of a dtype that isn't ours.
@@ -274,8 +252,9 @@ pub(crate) fn keys_of(object: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> {
     }
 }
 
-/// A tensor view of any object that counts as a tensor, which keeps the object alive.
-pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+/// A tensor view of any object that counts as a tensor, which keeps the object's memory. `written`
+/// says that a kernel will write it.
+pub(crate) fn view_for(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> {
     if let Ok(tensor) = object.cast::<PyTensor>() {
         return Ok(tensor.get().tensor.clone());
     }
@@ -285,16 +264,41 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
     if is_numpy_scalar(object) {
         return numpy_array::view(&numpy_array::as_array(object)?);
     }
-    if !object.hasattr("__dlpack__").unwrap_or(false) {
-        return Err(Error::new(
+    match types::known(object)?.map(|known| known.way) {
+        Some(Way::Torch(_)) => torch::view(object, written),
+        Some(Way::Jax) => jax::view(object),
+        Some(Way::Exchange(api)) => protocol::view_exchange(object, api),
+        Some(Way::Protocol) => protocol::view(object),
+        None => Err(Error::new(
             ErrorKind::Binding,
             format!(
                 "a {} can't be viewed as a tensor, as a native kernel needs it: it has no __dlpack__",
                 class_name(object)
             ),
-        ));
+        )),
     }
-    crate::dlpack::import(object).map_err(from_pyerr)
+}
+
+/// As [`view_for`], to be read.
+pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+    view_for(object, false)
+}
+
+/// Elements of an array, where that is quickly known; 0 otherwise.
+///
+/// # Safety
+/// `object` is a live object, and the GIL is held.
+pub(crate) unsafe fn numel(object: *mut ffi::PyObject) -> usize {
+    // SAFETY: as for the caller; each reader follows its type check.
+    unsafe {
+        if is_ndarray(object) {
+            return numpy_array::numel(object);
+        }
+        match types::find(object).map(|known| known.way) {
+            Some(Way::Torch(_)) => torch::numel(object),
+            _ => 0,
+        }
+    }
 }
 
 fn class_name(object: &Bound<'_, PyAny>) -> String {

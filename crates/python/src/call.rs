@@ -17,12 +17,13 @@ use pyo3::types::PyList;
 use crate::arrays::{self, Caller};
 use crate::errors::{from_pyerr, to_pyerr};
 use crate::guards;
+use crate::library::{self, home};
 use crate::native;
 use crate::numpy_array;
 use crate::operator::PyOperator;
 use crate::pykernel;
 use crate::results;
-use crate::tensor;
+use crate::types;
 
 /// Parameters that are bound without an allocation.
 const INLINE: usize = 12;
@@ -215,6 +216,9 @@ unsafe fn with_bound<C: Choose>(
 ) -> Result<*mut ffi::PyObject> {
     // SAFETY: one live object per parameter, the GIL held, by the contract.
     let (tag, caller) = unsafe { operator.params.inspect(&operator.operator, objects) }?;
+    if C::CHECKS_DEVICES && caller.may_clash() {
+        library::check(operator, objects, caller)?;
+    }
     if C::CHECKS_DEVICES && tag.is_mixed() {
         check_devices(operator, objects)?;
     }
@@ -288,14 +292,17 @@ unsafe fn finish(
     unsafe {
         if operator.returns_tensor {
             let is_tensor = arrays::is_tensor(result);
-            if is_tensor && !caller.wants_numpy() {
+            if is_tensor && (caller.keeps_tensors() || caller == Caller::OTHER) {
                 return Ok(result);
             }
-            if !is_tensor
-                && !caller.has(Caller::TENSOR)
-                && caller.has(Caller::NUMPY)
+            if caller.wants_numpy()
                 && arrays::is_ndarray(result)
                 && numpy_array::look(result).is_some()
+            {
+                return Ok(result);
+            }
+            if caller == Caller::TORCH
+                && types::look_fast(result).is_some_and(|(_, library)| library == caller)
             {
                 return Ok(result);
             }
@@ -372,24 +379,28 @@ fn in_callers_library<'py>(
     if !ty.carries_tensors() || item.is_none() || caller == Caller::OTHER {
         return Ok(item.clone());
     }
+    let home = if caller.keeps_tensors() { Caller::TENSOR } else { home(py, objects, caller) };
     // SAFETY: a bound object is alive.
     let (is_tensor, is_array) =
         unsafe { (arrays::is_tensor(item.as_ptr()), arrays::is_ndarray(item.as_ptr())) };
-    if caller.wants_numpy() && is_tensor {
-        // SAFETY: its type was just checked.
-        let view = unsafe { arrays::tensor_of(item.as_ptr()) }.clone();
-        return results::tensor_to_py(py, view, objects, caller).map_err(from_pyerr);
-    }
-    let foreign = !is_tensor && (is_array || arrays::is_numpy_scalar(item));
-    if caller.wants_numpy() && foreign && !is_array {
+    if home == Caller::NUMPY && !is_tensor && arrays::is_numpy_scalar(item) {
         // A NumPy scalar where a Tensor is promised: 0-dim.
         return crate::numpy_array::as_array(item);
     }
-    if !caller.wants_numpy() && foreign {
-        let tensor = tensor::wrap(py, arrays::view(item)?).map_err(from_pyerr)?;
-        return Ok(tensor.into_any());
+    let own = match (is_tensor, is_array) {
+        (true, _) => Some(Caller::TENSOR),
+        (_, true) => Some(Caller::NUMPY),
+        _ => arrays::look(item)?.map(|(_, library)| library),
+    };
+    match own {
+        // A class that its user registered is what its kernels say it is.
+        Some(own) if own == home || own == Caller::OTHER => Ok(item.clone()),
+        Some(_) => {
+            let view = arrays::view(item)?;
+            results::tensor_to_py(py, view, objects, home).map_err(from_pyerr)
+        }
+        None => Ok(item.clone()),
     }
-    Ok(item.clone())
 }
 
 /// The devices of bound arguments against the operator's policy.

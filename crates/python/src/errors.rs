@@ -47,6 +47,19 @@ pub(crate) fn from_pyerr(error: PyErr) -> Error {
     Error::foreign(error)
 }
 
+/// An error with the place where it happened, an argument say. An exception of somebody else's stays
+/// what it is, and gets a note.
+pub(crate) fn at(py: Python<'_>, error: Error, place: &str) -> Error {
+    if error.kind() != ErrorKind::Foreign {
+        return error.at(place);
+    }
+    let source = std::error::Error::source(&error);
+    if let Some(raised) = source.and_then(|source| source.downcast_ref::<PyErr>()) {
+        let _ = raised.value(py).call_method1("add_note", (format!("{NOTE}raised by {place}"),));
+    }
+    error
+}
+
 /// `Result` of the engine as a `PyResult`.
 pub(crate) trait IntoPyResult<T> {
     fn py(self, py: Python<'_>) -> PyResult<T>;

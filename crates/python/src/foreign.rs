@@ -6,13 +6,15 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use keyfold_core::Result;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::Tag;
 use keyfold_tensor::{ForeignObject, Tensor, Value};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::{arrays, numpy_array};
+use crate::params::Param;
+use crate::types::{self, Way};
+use crate::{arrays, numpy_array, torch};
 
 /// What the token of a tensor says that is the view of a caller's object.
 pub(crate) const OF_AN_OBJECT: usize = 1;
@@ -21,27 +23,32 @@ pub(crate) const OF_AN_OBJECT: usize = 1;
 pub(crate) struct Argument {
     object: *mut ffi::PyObject,
     tag: Tag,
-    /// How errors name it.
-    place: *const str,
+    param: *const Param,
     /// Whether `view` is filled; it is at most once, under `filling`, and never changes after.
     viewed: AtomicBool,
     filling: Mutex<()>,
     view: UnsafeCell<MaybeUninit<Tensor>>,
 }
 
-// SAFETY: the object is only read, under the GIL or through the view, and `place` is text.
+// SAFETY: the object is only read, under the GIL or through the view, and of the parameter only what
+// never changes.
 unsafe impl Send for Argument {}
 // SAFETY: as above; the view is filled by one thread, under the lock, and read after `viewed`.
 unsafe impl Sync for Argument {}
 
 impl Argument {
     /// # Safety
-    /// `object` and `place` are alive as long as the argument.
+    /// `object` and `param` are alive as long as the argument.
     #[inline(always)]
-    pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag, place: &str) -> Self {
+    pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag, param: &Param) -> Self {
         let view = UnsafeCell::new(MaybeUninit::uninit());
         let (viewed, filling) = (AtomicBool::new(false), Mutex::new(()));
-        Argument { object, tag, place, viewed, filling, view }
+        Argument { object, tag, param, viewed, filling, view }
+    }
+
+    fn param(&self) -> &Param {
+        // SAFETY: alive by the contract of `new`.
+        unsafe { &*self.param }
     }
 
     fn make_view(&self) -> Result<()> {
@@ -61,13 +68,44 @@ impl Argument {
                 slot.assume_init_mut().set_token(OF_AN_OBJECT);
             }
         } else {
-            let view = Python::attach(|py| {
-                // SAFETY: as above, and attached.
-                arrays::view(&unsafe { Bound::from_borrowed_ptr(py, self.object) })
+            Python::attach(|py| {
+                // SAFETY: as above, and attached; the slot is filled on success.
+                unsafe { self.view_other(py, slot) }
+                    .map_err(|error| crate::errors::at(py, error, &self.param().place))
             })?;
-            slot.write(view.with_token(OF_AN_OBJECT));
         }
         self.viewed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Argument {
+    /// Writes the view of an array that isn't NumPy's into the slot.
+    ///
+    /// # Safety
+    /// The object is alive, and stays so longer than the view.
+    unsafe fn view_other(&self, py: Python<'_>, slot: &mut MaybeUninit<Tensor>) -> Result<()> {
+        let written = self.param().written;
+        // SAFETY: as for the caller; the class says that it is torch's; a filled slot is read.
+        unsafe {
+            if let Some(Way::Torch(_)) = types::find(self.object).map(|known| known.way) {
+                torch::write_view(slot, self.object, written)?;
+            } else {
+                let object = Bound::from_borrowed_ptr(py, self.object);
+                slot.write(arrays::view_for(&object, written)?);
+            }
+            let view = slot.assume_init_mut();
+            view.set_token(OF_AN_OBJECT);
+            let (said, is) = (self.tag.device(), view.device());
+            if said.is_some_and(|said| said != is && self.tag.keys().backend().is_some()) {
+                slot.assume_init_drop();
+                let said = said.unwrap_or_default();
+                return Err(Error::new(
+                    ErrorKind::Exchange,
+                    format!("it says that it is on {said}, but its memory is on {is}"),
+                ));
+            }
+        }
         Ok(())
     }
 }
@@ -93,8 +131,7 @@ impl ForeignObject for Argument {
 
     fn tensor(&self) -> Result<&Tensor> {
         if !self.viewed.load(Ordering::Acquire) {
-            // SAFETY: alive by the contract of `new`.
-            self.make_view().map_err(|error| error.at(unsafe { &*self.place }))?;
+            self.make_view().map_err(|error| error.at(&self.param().place))?;
         }
         // SAFETY: filled, and never written again while `self` lives.
         Ok(unsafe { (*self.view.get()).assume_init_ref() })

@@ -17,9 +17,9 @@ use crate::arrays::{self, Caller};
 use crate::convert;
 use crate::errors::from_pyerr;
 use crate::foreign::{Argument, Object, describe_object};
-use crate::numpy_array;
 use crate::params::{Kind, Param, Params};
 use crate::results;
+use crate::types;
 
 /// Where the value of an argument is kept while native code borrows it.
 enum Place<'a> {
@@ -86,16 +86,13 @@ pub(crate) unsafe fn call(
             let tensor = matches!(param.kind, Kind::Tensor | Kind::OptionalTensor);
             if tensor && arrays::is_tensor(object) {
                 ValueRef::Tensor(arrays::tensor_of(object))
-            } else if tensor && arrays::is_ndarray(object) {
-                let Some((tag, _)) = arrays::look_fast(object) else {
-                    return call_generally(context, kernel, params, objects, caller);
-                };
-                let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
-                place.write(Argument::new(object, tag, &param.place));
-                arena.used += 1;
-                ValueRef::Foreign(&*place)
             } else if object == ffi::Py_None() {
                 ValueRef::None
+            } else if tensor && let Some((tag, _)) = arrays::look_fast(object) {
+                let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
+                place.write(Argument::new(object, tag, param));
+                arena.used += 1;
+                ValueRef::Foreign(&*place)
             } else if param.kind == Kind::Plain && ffi::PyFloat_CheckExact(object) != 0 {
                 ValueRef::Float(ffi::PyFloat_AsDouble(object))
             } else {
@@ -217,7 +214,8 @@ unsafe fn hand_back(
             [only] if only.ty == Type::Tensor
         );
         let at_home = (caller == Caller::TENSOR && arrays::is_tensor(object))
-            || (caller == Caller::NUMPY && arrays::is_ndarray(object));
+            || (caller == Caller::NUMPY && arrays::is_ndarray(object))
+            || (caller == Caller::TORCH && types::find(object).is_some());
         if one_tensor && at_home {
             return Ok(object);
         }
@@ -356,7 +354,7 @@ fn work(args: &[ValueRef<'_>]) -> usize {
             ValueRef::Foreign(object) => {
                 let object = object.original().cast::<ffi::PyObject>();
                 // SAFETY: a foreign argument here is a live Python object, looked at under the GIL.
-                unsafe { if arrays::is_ndarray(object) { numpy_array::numel(object) } else { 0 } }
+                unsafe { arrays::numel(object) }
             }
             list => list.items().map(|item| work(&[item])).sum(),
         })
@@ -391,7 +389,7 @@ unsafe fn place<'a>(
                         arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE))
                     }
                 };
-                foreign.push(Argument::new(object, tag, &param.place));
+                foreign.push(Argument::new(object, tag, param));
                 Ok(Place::Foreign(foreign.len() - 1))
             }
             Kind::Plain if object == ffi::Py_None() => Ok(Place::Ready(ValueRef::None)),

@@ -1,73 +1,18 @@
 //! NumPy arrays: read through NumPy's own C API, viewed as tensors without a copy or an allocation.
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_long};
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape, Strides, layout};
-use keyfold_tensor::{ExternalOps, ExternalOwner, Tensor};
+use keyfold_tensor::Tensor;
 use numpy::npyffi::{self, NPY_TYPES, PY_ARRAY_API, PyArrayObject};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
 use crate::errors::{from_pyerr, to_pyerr};
+use crate::owners;
 use crate::tensor::PyTensor;
-
-/// Object references held by tensors and given back on any thread.
-static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None };
-
-/// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
-#[inline(always)]
-fn is_attached() -> bool {
-    // The stable ABI lacks the question; attaching again is right, too, and slower.
-    #[cfg(feature = "abi3")]
-    return false;
-    // SAFETY: asking is allowed on any thread at any time.
-    #[cfg(not(feature = "abi3"))]
-    return unsafe { ffi::PyGILState_Check() } == 1;
-}
-
-unsafe fn retain(object: *mut c_void) {
-    if is_attached() {
-        // SAFETY: attached, and the object is alive: the caller holds a reference.
-        unsafe { ffi::Py_INCREF(object.cast()) };
-    } else {
-        Python::attach(|_py| {
-            // SAFETY: as above.
-            unsafe { ffi::Py_INCREF(object.cast()) };
-        });
-    }
-}
-
-unsafe fn release(object: *mut c_void) {
-    if is_attached() {
-        // SAFETY: attached, and the owner gives its reference up.
-        unsafe { ffi::Py_DECREF(object.cast()) };
-        return;
-    }
-    let attached = Python::try_attach(|_py| {
-        // SAFETY: as above.
-        unsafe { ffi::Py_DECREF(object.cast()) };
-    });
-    // Without an interpreter (it is shutting down) the object is beyond anybody's reach.
-    let _ = attached;
-}
-
-/// An owner that borrows a Python object for the time of a call.
-///
-/// # Safety
-/// The object outlives the owner (not its clones).
-unsafe fn borrowed_owner(object: *mut ffi::PyObject) -> ExternalOwner {
-    // SAFETY: Python never passes a null object; the caller vouches for its life.
-    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &PYTHON_OBJECT) }
-}
-
-/// The object behind a tensor's memory, if it is a Python object.
-pub(crate) fn owner_object(tensor: &Tensor) -> Option<*mut ffi::PyObject> {
-    let owner = tensor.buffer().external_owner()?;
-    std::ptr::eq(owner.ops(), &raw const PYTHON_OBJECT).then(|| owner.object().as_ptr().cast())
-}
 
 /// NumPy's number of a dtype's kind as our dtype.
 const fn dtype_of_number(number: c_int) -> Option<DType> {
@@ -217,7 +162,7 @@ pub(crate) unsafe fn write_view(
     unsafe {
         Tensor::write_external_bytes(
             slot,
-            borrowed_owner(array),
+            owners::borrowed(array),
             fields.data.cast(),
             slice(fields.dimensions, fields.nd),
             slice(fields.strides, fields.nd),
@@ -347,7 +292,7 @@ pub(crate) fn reinterpret(bytes: &Bound<'_, PyAny>, dtype: DType, shape: Shape) 
     // bits is a value of every dtype (bools are read as bytes). The tensor is cloned, with a
     // reference of its own to the array, while `bytes` still holds one.
     unsafe {
-        let owner = borrowed_owner(bytes.as_ptr());
+        let owner = owners::borrowed(bytes.as_ptr());
         let borrowed =
             Tensor::from_external(owner, first, shape, strides, dtype, Device::CPU, read_only)?;
         Ok(borrowed.clone())

@@ -31,6 +31,8 @@ pub(crate) struct Param {
     pub(crate) place: String,
     pub(crate) ty: Type,
     pub(crate) kind: Kind,
+    /// Whether kernels write it.
+    pub(crate) written: bool,
     pub(crate) default: Option<Py<PyAny>>,
 }
 
@@ -65,6 +67,7 @@ impl Params {
                 place: format!("{}() argument '{}'", schema.name, argument.name),
                 ty: argument.ty.clone(),
                 kind: kind_of(&argument.ty),
+                written: argument.alias.as_ref().is_some_and(|alias| alias.write),
                 default,
             });
         }
@@ -175,14 +178,15 @@ unsafe fn inspect_slowly(
     Python::attach(|py| {
         // SAFETY: a live object, by the contract of `inspect`.
         let object = unsafe { Bound::from_borrowed_ptr(py, object) };
-        let place = |error: Error| error.at(&param.place);
+        let place = |error: Error| crate::errors::at(py, error, &param.place);
         let wrong = || {
             let name = param.name.bind(py).to_string_lossy().into_owned();
             let mut given = describe_object(&object);
             if matches!(param.kind, Kind::Tensor | Kind::OptionalTensor) {
                 let known = arrays::known_names(py).join(", ");
                 given.push_str(&format!(
-                    " (tensors are {known}; add a class with keyfold.register_array_type)"
+                    " (tensors are {known}, and whatever has __dlpack__; add a class with \
+                     keyfold.register_array_type)"
                 ));
             }
             operator.wrong_type(&name, &param.ty, &given)

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 
+use keyfold_core::DeviceType;
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use pyo3::ffi;
@@ -12,8 +13,9 @@ use pyo3::types::{PyComplex, PyList, PyTuple};
 use crate::arrays::{self, Caller};
 use crate::dtype::{PyDType, PyDevice};
 use crate::foreign::OF_AN_OBJECT;
-use crate::numpy_array;
-use crate::tensor;
+use crate::library::{first_of, home};
+use crate::owners;
+use crate::{jax, protocol, tensor, torch};
 
 /// The objects that the running call into native code was given, and the call around it.
 pub(crate) struct Frame {
@@ -73,7 +75,7 @@ pub(crate) fn original(
     if tensor.token() != OF_AN_OBJECT {
         return None;
     }
-    let memory = numpy_array::owner_object(tensor);
+    let memory = owners::object(tensor);
     objects.iter().copied().find(|object| {
         // SAFETY: the objects of running calls are alive.
         unsafe {
@@ -128,20 +130,28 @@ pub(crate) fn wrap_for<'py>(
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if caller.wants_numpy() && tensor.device().kind() == keyfold_core::DeviceType::CPU {
-        return tensor::into_numpy(py, tensor);
-    }
-    let wrapped = tensor::wrap(py, tensor)?.into_any();
-    if caller == Caller::OTHER {
-        for object in objects {
-            // SAFETY: the objects of running calls are alive.
-            let object = unsafe { Bound::from_borrowed_ptr(py, *object) };
-            if let Ok(Some((_, Caller::OTHER))) = arrays::look(&object) {
-                return arrays::wrap_like(&object, wrapped);
+    let home = if caller.keeps_tensors() { Caller::TENSOR } else { home(py, objects, caller) };
+    match home {
+        Caller::NUMPY if tensor.device().kind() == DeviceType::CPU => {
+            tensor::into_numpy(py, tensor)
+        }
+        Caller::TORCH => torch::give(py, tensor),
+        Caller::JAX if tensor.device().kind() != DeviceType::META => jax::give(py, tensor),
+        Caller::CUPY | Caller::DLPACK if tensor.device().kind() != DeviceType::META => {
+            match first_of(py, objects, |library| library == home) {
+                Some(like) => protocol::give_like(&like, tensor),
+                None => Ok(tensor::wrap(py, tensor)?.into_any()),
             }
         }
+        Caller::OTHER => {
+            let wrapped = tensor::wrap(py, tensor)?.into_any();
+            match first_of(py, objects, |library| library == Caller::OTHER) {
+                Some(like) => arrays::wrap_like(&like, wrapped),
+                None => Ok(wrapped),
+            }
+        }
+        _ => Ok(tensor::wrap(py, tensor)?.into_any()),
     }
-    Ok(wrapped)
 }
 
 /// A borrowed value as the object that a Python kernel below a native layer gets.

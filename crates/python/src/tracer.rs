@@ -17,7 +17,7 @@ use crate::dtype::{self, PyDevice};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
 use crate::guards::{self, PyGuard};
-use crate::numpy_array;
+use crate::{library, numpy_array};
 use crate::results;
 use crate::tensor::{self, PyTensor};
 
@@ -147,6 +147,7 @@ impl PyGraph {
             let keys = Value::tag(value.as_ref()).keys();
             let library = match was_numpy || caller.wants_numpy() {
                 true if !keys.contains(DispatchKey::Autograd) => Caller::NUMPY,
+                false if !caller.keeps_tensors() => library::home(py, &objects, caller),
                 _ => Caller::TENSOR,
             };
             output(py, value, &objects, library)

@@ -17,7 +17,7 @@ mod tensor;
 mod value;
 
 pub use buffer::{
-    BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, Watch, memory,
+    Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, Watch, memory,
 };
 pub use strided::{Walk, for_each_offset};
 pub use tensor::{Attached, Tensor};

@@ -1,0 +1,203 @@
+//! Whose arrays a call got: NumPy's, torch's, JAX's, keyfold's own. Decides what its results are
+//! wrapped in, and which libraries may stand beside each other.
+
+use keyfold_core::{Error, ErrorKind, Result};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::arrays;
+use crate::operator::PyOperator;
+
+/// A set of array libraries.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Caller(u8);
+
+impl Caller {
+    pub(crate) const NONE: Caller = Caller(0);
+    /// keyfold's own tensors.
+    pub(crate) const TENSOR: Caller = Caller(1);
+    pub(crate) const NUMPY: Caller = Caller(2);
+    pub(crate) const TORCH: Caller = Caller(4);
+    pub(crate) const JAX: Caller = Caller(8);
+    pub(crate) const CUPY: Caller = Caller(16);
+    /// Any other class with `__dlpack__`.
+    pub(crate) const DLPACK: Caller = Caller(32);
+    /// Classes that users registered with `register_array_type`.
+    pub(crate) const OTHER: Caller = Caller(64);
+
+    #[inline(always)]
+    pub(crate) fn with(self, other: Caller) -> Caller {
+        Caller(self.0 | other.0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(self, other: Caller) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether results go back as NumPy arrays: NumPy beside keyfold's own gives keyfold's own.
+    #[inline(always)]
+    pub(crate) fn wants_numpy(self) -> bool {
+        self == Caller::NUMPY
+    }
+
+    /// Whether a `keyfold.Tensor` is what the caller gets for one.
+    #[inline(always)]
+    pub(crate) fn keeps_tensors(self) -> bool {
+        self.0 & !(Caller::NUMPY.0 | Caller::TENSOR.0) == 0 && !self.wants_numpy()
+    }
+
+    /// Whether it has to be looked at closer: several libraries, or one whose classes may differ.
+    #[inline(always)]
+    pub(crate) fn may_clash(self) -> bool {
+        self.0 > 3 && (!self.0.is_power_of_two() || self == Caller::DLPACK)
+    }
+
+    /// Whether these are a single library's, or a combination that has a meaning of its own.
+    fn is_uniform(self) -> bool {
+        // What a registered class does beside others is its author's business.
+        let known = self.0 & !Caller::OTHER.0;
+        known <= 3 || known.is_power_of_two()
+    }
+}
+
+/// The first array of a library among arguments, inside lists too.
+pub(crate) fn first_of<'py>(
+    py: Python<'py>,
+    objects: &[*mut pyo3::ffi::PyObject],
+    wanted: impl Fn(Caller) -> bool + Copy,
+) -> Option<Bound<'py, PyAny>> {
+    objects.iter().find_map(|object| {
+        // SAFETY: the objects of running calls are alive.
+        first_in(&unsafe { Bound::from_borrowed_ptr(py, *object) }, wanted)
+    })
+}
+
+fn first_in<'py>(
+    object: &Bound<'py, PyAny>,
+    wanted: impl Fn(Caller) -> bool + Copy,
+) -> Option<Bound<'py, PyAny>> {
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        return object.try_iter().ok()?.flatten().find_map(|item| first_in(&item, wanted));
+    }
+    match arrays::look(object) {
+        Ok(Some((_, library))) if wanted(library) => Some(object.clone()),
+        _ => None,
+    }
+}
+
+/// The one library that a call's results go to.
+pub(crate) fn home(
+    py: Python<'_>,
+    objects: &[*mut pyo3::ffi::PyObject],
+    caller: Caller,
+) -> Caller {
+    let plain = Caller::TENSOR.with(Caller::NUMPY);
+    if caller.0.is_power_of_two() {
+        return caller;
+    }
+    if caller.has(Caller::OTHER) || caller.0 & !plain.0 == 0 {
+        return Caller::TENSOR;
+    }
+    // An operator that takes mixed arrays: the first one decides.
+    let first = first_of(py, objects, |library| library != Caller::NONE);
+    let library = first.and_then(|first| arrays::look(&first).ok().flatten());
+    library.map_or(Caller::TENSOR, |(_, library)| library)
+}
+
+/// Refuses arrays of several libraries, unless the operator takes them.
+///
+/// # Errors
+/// [`ErrorKind::Binding`], naming both arguments and both classes.
+#[cold]
+#[inline(never)]
+pub(crate) fn check(
+    operator: &PyOperator,
+    objects: &[*mut pyo3::ffi::PyObject],
+    caller: Caller,
+) -> Result<()> {
+    if operator.operator.options().mixed_arrays || (caller.is_uniform() && caller != Caller::DLPACK)
+    {
+        return Ok(());
+    }
+    Python::attach(|py| {
+        let mut seen: Option<(String, Bound<'_, PyAny>)> = None;
+        for (param, object) in operator.params.all.iter().zip(objects) {
+            let name = param.name.bind(py).to_string_lossy();
+            // SAFETY: the objects of a call are alive.
+            let object = unsafe { Bound::from_borrowed_ptr(py, *object) };
+            let mut clash = None;
+            visit(&object, format!("'{name}'"), &mut |place, item| match &seen {
+                None => seen = Some((place, item.clone())),
+                Some((there, first)) if clash.is_none() && differ(first, item) => {
+                    clash = Some((there.clone(), first.clone(), place, item.clone()));
+                }
+                Some(_) => {}
+            });
+            if let Some((there, first, here, second)) = clash {
+                return Err(refusal(operator.operator.name(), (there, first), (here, second)));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Calls `f` with every array in an argument that counts here, and its place.
+fn visit<'py>(
+    object: &Bound<'py, PyAny>,
+    place: String,
+    f: &mut impl FnMut(String, &Bound<'py, PyAny>),
+) {
+    if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        let Ok(items) = object.try_iter() else { return };
+        for (at, item) in items.flatten().enumerate() {
+            visit(&item, format!("{}[{at}]'", place.trim_end_matches('\'')), f);
+        }
+        return;
+    }
+    match arrays::look(object) {
+        Ok(Some((_, library))) if !library.has(Caller::OTHER) => f(place, object),
+        _ => {}
+    }
+}
+
+/// Whether two arrays are of different libraries; NumPy beside keyfold's own is agreed on.
+fn differ(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> bool {
+    let library = |x: &Bound<'_, PyAny>| arrays::look(x).ok().flatten().map(|(_, library)| library);
+    match (library(a), library(b)) {
+        (Some(Caller::DLPACK), Some(Caller::DLPACK)) => library_name(a) != library_name(b),
+        (Some(a), Some(b)) => !a.with(b).is_uniform(),
+        _ => false,
+    }
+}
+
+/// The name that people know an array's library by: its class's outermost module.
+pub(crate) fn library_name(object: &Bound<'_, PyAny>) -> String {
+    let module = object.get_type().module().map(|module| module.to_string()).unwrap_or_default();
+    match module.split('.').next() {
+        Some("jaxlib") => "jax".to_owned(),
+        Some(root) if !root.is_empty() => root.to_owned(),
+        _ => "an unknown library".to_owned(),
+    }
+}
+
+fn refusal(
+    operator: &str,
+    (there, first): (String, Bound<'_, PyAny>),
+    (here, second): (String, Bound<'_, PyAny>),
+) -> Error {
+    let name = |x: &Bound<'_, PyAny>| match x.get_type().fully_qualified_name() {
+        Ok(name) => name.to_string(),
+        Err(_) => "?".to_owned(),
+    };
+    Error::new(
+        ErrorKind::Binding,
+        format!(
+            "{operator}() got arrays of different libraries: {there} is a {} and {here} a {}; convert \
+             one of them (keyfold.asarray takes either, without a copy), or define the operator with \
+             mixed_arrays=True",
+            name(&first),
+            name(&second)
+        ),
+    )
+}

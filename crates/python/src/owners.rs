@@ -1,0 +1,148 @@
+//! How tensors hold on to memory that belongs to Python's objects.
+
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use keyfold_tensor::dlpack::DLManagedTensorVersioned;
+use keyfold_tensor::{Adopt, ExternalOps, ExternalOwner, Tensor};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Object references held by tensors and given back on any thread.
+static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None };
+
+/// The same for torch's tensors, whose memory can be taken away from them (`set_`, `resize_`): what
+/// outlives the call holds the memory itself.
+static TORCH_OBJECT: ExternalOps =
+    ExternalOps { retain, release, adopt: Some(crate::torch::adopt as Adopt) };
+
+/// Memory that is held by [`Held`].
+static HELD: ExternalOps = ExternalOps { retain: retain_held, release: release_held, adopt: None };
+
+/// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
+#[inline(always)]
+fn is_attached() -> bool {
+    // The stable ABI lacks the question; attaching again is right, too, and slower.
+    #[cfg(feature = "abi3")]
+    return false;
+    // SAFETY: asking is allowed on any thread at any time.
+    #[cfg(not(feature = "abi3"))]
+    return unsafe { ffi::PyGILState_Check() } == 1;
+}
+
+/// Runs `f` attached; not at all when the interpreter is shutting down, where what it would give
+/// back is beyond anybody's reach.
+#[inline]
+fn attached(f: impl FnOnce()) {
+    if is_attached() {
+        f();
+    } else {
+        let _ = Python::try_attach(|_py| f());
+    }
+}
+
+unsafe fn retain(object: *mut c_void) {
+    // SAFETY: attached, and the object is alive: the caller holds a reference.
+    attached(|| unsafe { ffi::Py_INCREF(object.cast()) });
+}
+
+unsafe fn release(object: *mut c_void) {
+    // SAFETY: attached, and the owner gives its reference up.
+    attached(|| unsafe { ffi::Py_DECREF(object.cast()) });
+}
+
+/// What gives memory back that an object lent.
+pub(crate) enum Loan {
+    /// DLPack's struct, whose deleter is called.
+    Managed(NonNull<DLManagedTensorVersioned>),
+    /// A buffer of Python's buffer protocol.
+    Buffer(Box<ffi::Py_buffer>),
+}
+
+/// An object and the loan of its memory.
+struct Held {
+    source: ManuallyDrop<Py<PyAny>>,
+    loan: Loan,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        attached(|| {
+            // SAFETY: both are given back here and nowhere else, attached.
+            unsafe {
+                match &mut self.loan {
+                    Loan::Managed(managed) => {
+                        if let Some(delete) = managed.as_ref().deleter {
+                            delete(managed.as_ptr());
+                        }
+                    }
+                    Loan::Buffer(buffer) => ffi::PyBuffer_Release(&raw mut **buffer),
+                }
+                ffi::Py_DECREF(ManuallyDrop::take(&mut self.source).into_ptr());
+            }
+        });
+    }
+}
+
+unsafe fn retain_held(held: *mut c_void) {
+    // SAFETY: what `HELD` owners point to comes out of an Arc.
+    unsafe { Arc::increment_strong_count(held.cast::<Held>().cast_const()) };
+}
+
+unsafe fn release_held(held: *mut c_void) {
+    // SAFETY: as above, and the owner gives its share up.
+    unsafe { Arc::decrement_strong_count(held.cast::<Held>().cast_const()) };
+}
+
+/// An owner of memory that `source` lent.
+pub(crate) fn held(source: Py<PyAny>, loan: Loan) -> ExternalOwner {
+    let (object, ops) = held_parts(source, loan);
+    // SAFETY: one share is given up to the owner.
+    unsafe { ExternalOwner::owned(object, ops) }
+}
+
+/// What an owner of such memory is made of.
+#[expect(clippy::arc_with_non_send_sync, reason = "its drop attaches, and nothing else uses it")]
+pub(crate) fn held_parts(
+    source: Py<PyAny>,
+    loan: Loan,
+) -> (NonNull<c_void>, &'static ExternalOps) {
+    let held = Arc::new(Held { source: ManuallyDrop::new(source), loan });
+    let object = NonNull::from(&*held).cast();
+    let _ = Arc::into_raw(held);
+    (object, &HELD)
+}
+
+/// An owner that borrows a Python object for the time of a call.
+///
+/// # Safety
+/// The object outlives the owner (not its clones).
+pub(crate) unsafe fn borrowed(object: *mut ffi::PyObject) -> ExternalOwner {
+    // SAFETY: Python never passes a null object; the caller vouches for its life.
+    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &PYTHON_OBJECT) }
+}
+
+/// The same of a torch tensor.
+///
+/// # Safety
+/// As [`borrowed`].
+pub(crate) unsafe fn borrowed_torch(object: *mut ffi::PyObject) -> ExternalOwner {
+    // SAFETY: as above.
+    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &TORCH_OBJECT) }
+}
+
+/// The object behind a tensor's memory, if it is a Python object.
+pub(crate) fn object(tensor: &Tensor) -> Option<*mut ffi::PyObject> {
+    let owner = tensor.buffer().external_owner()?;
+    let ops = owner.ops();
+    if std::ptr::eq(ops, &raw const PYTHON_OBJECT) || std::ptr::eq(ops, &raw const TORCH_OBJECT) {
+        return Some(owner.object().as_ptr().cast());
+    }
+    if std::ptr::eq(ops, &raw const HELD) {
+        // SAFETY: owners with these functions point to a `Held`, which the tensor keeps.
+        return Some(unsafe { owner.object().cast::<Held>().as_ref() }.source.as_ptr());
+    }
+    None
+}

@@ -1,0 +1,301 @@
+//! torch's tensors as arguments and results.
+//!
+//! DLPack loses what a tensor says about itself: its conjugate and negative bits (the memory then
+//! holds other numbers than the tensor), and that it requires grad (gradients would not follow). So
+//! that is looked at first, and resolved or refused.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
+use keyfold_tensor::dlpack::ExchangeApi;
+use keyfold_tensor::{ExternalOps, Tensor};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::dtype::dtype_from;
+use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
+use crate::owners::{self, Loan};
+use crate::tensor;
+use crate::torch_layout::{self, layout};
+use crate::types::{self, Way};
+use crate::{dlpack, protocol};
+
+/// The table of `torch.Tensor` itself: what results are made with.
+static API: OnceLock<Option<&'static ExchangeApi>> = OnceLock::new();
+
+const CPU: DispatchKeySet = DispatchKeySet::EMPTY.insert(DispatchKey::CPU);
+
+/// The tag of a plain tensor on the CPU, by looking at its fields.
+///
+/// # Safety
+/// `object` is a live torch tensor, and the GIL is held.
+#[inline(always)]
+pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<Tag> {
+    // SAFETY: as for the caller.
+    let (_, ndim) = unsafe { layout()?.plain(object)? };
+    Some(Tag::new(CPU, Device::CPU, ndim == 0))
+}
+
+/// How many elements a tensor has, if that is quickly known; 0 otherwise.
+///
+/// # Safety
+/// As [`look_fast`].
+pub(crate) unsafe fn numel(object: *mut ffi::PyObject) -> usize {
+    // SAFETY: as for the caller.
+    unsafe { layout().and_then(|layout| layout.numel(object)).unwrap_or(0) }
+}
+
+/// The tag of any torch tensor: its device's key, and Sparse, Nested or Quantized where it is that.
+///
+/// # Errors
+/// [`ErrorKind::Device`] and [`ErrorKind::DType`] for what keyfold lacks.
+pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
+    let py = object.py();
+    torch_layout::calibrate(py);
+    let device = device_of(object)?;
+    let mut keys = DispatchKeySet::from(DispatchKey::from_device_type(device.kind()));
+    let text = |name: &str| -> Result<String> {
+        let value = object.getattr(name).and_then(|value| value.str()).map_err(from_pyerr)?;
+        Ok(value.to_string())
+    };
+    let flag = |name: &str| -> Result<bool> {
+        object.getattr(name).and_then(|value| value.extract()).map_err(from_pyerr)
+    };
+    let layout = text("layout")?;
+    if flag("is_nested")? {
+        keys = keys.insert(DispatchKey::Nested);
+    } else if layout.contains("sparse") {
+        keys = keys.insert(DispatchKey::Sparse);
+    } else if layout != "torch.strided" {
+        let message = format!(
+            "a torch tensor of layout {layout} isn't supported; convert it with x.to_dense()"
+        );
+        return Err(Error::new(ErrorKind::NotSupported, message));
+    }
+    if flag("is_quantized")? {
+        keys = keys.insert(DispatchKey::Quantized);
+    } else {
+        dtype_of(object)?;
+    }
+    let zero_dim = keys.len() == 1 && object.call_method0("dim").is_ok_and(|n| n.eq(0).unwrap_or(false));
+    Ok(Tag::new(keys, device, zero_dim))
+}
+
+fn dtype_of(object: &Bound<'_, PyAny>) -> Result<DType> {
+    let name = object.getattr("dtype").and_then(|dtype| dtype.str()).map_err(from_pyerr)?;
+    let name = name.to_string();
+    let plain = PyString::new(object.py(), name.trim_start_matches("torch."));
+    dtype_from(plain.as_any()).map_err(|_| {
+        let message = format!(
+            "a torch tensor of dtype {name} isn't supported; convert it to one of bool, int8 to int64, \
+             uint8 to uint64, float16 to float64, bfloat16, complex64, complex128"
+        );
+        Error::new(ErrorKind::DType, message)
+    })
+}
+
+fn device_of(object: &Bound<'_, PyAny>) -> Result<Device> {
+    let given = object.getattr("device").map_err(from_pyerr)?;
+    let kind: String = given.getattr("type").and_then(|t| t.extract()).map_err(from_pyerr)?;
+    let index: Option<u8> = given.getattr("index").and_then(|i| i.extract()).map_err(from_pyerr)?;
+    match kind.as_str() {
+        "cpu" => Ok(Device::CPU),
+        "meta" => Ok(Device::new(DeviceType::META, 0)),
+        "cuda" => Ok(Device::cuda(index.unwrap_or(0))),
+        _ => Err(Error::new(
+            ErrorKind::Device,
+            format!("a torch tensor on {kind} isn't supported; move it to cpu or cuda"),
+        )),
+    }
+}
+
+/// Writes a view of a tensor into `slot`, for as long as somebody else holds the tensor.
+///
+/// # Errors
+/// What [`view`] refuses; then the slot stays unfilled.
+///
+/// # Safety
+/// `object` is a live torch tensor, the GIL is held, and the view is dropped before the object is.
+#[inline]
+pub(crate) unsafe fn write_view(
+    slot: &mut MaybeUninit<Tensor>,
+    object: *mut ffi::PyObject,
+    written: bool,
+) -> Result<()> {
+    // SAFETY: as for the caller; the memory is the tensor's, initialised as torch has it.
+    unsafe {
+        if let Some(dense) = layout().and_then(|layout| layout.dense(object))
+            && (!dense.has_autograd || !requires_grad(object)?)
+        {
+            let size = dense.dtype.size() as i64;
+            let count = dense.sizes.len();
+            let mut sizes: SmallVec<[isize; 8]> = SmallVec::with_capacity(count);
+            let mut steps: SmallVec<[isize; 8]> = SmallVec::with_capacity(count);
+            for (n, stride) in dense.sizes.iter().zip(dense.strides) {
+                sizes.push(*n as isize);
+                // A stride that overflows is one of an empty or single dimension: never stepped.
+                steps.push(stride.wrapping_mul(size) as isize);
+            }
+            let owner = owners::borrowed_torch(object);
+            return Tensor::write_external_bytes(
+                slot,
+                owner,
+                dense.data,
+                &sizes,
+                &steps,
+                dense.dtype,
+                Device::CPU,
+                false,
+            );
+        }
+        let object = Bound::from_borrowed_ptr(Python::assume_attached(), object);
+        slot.write(view(&object, written)?);
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `object` is a live torch tensor, and the GIL is held.
+unsafe fn requires_grad(object: *mut ffi::PyObject) -> Result<bool> {
+    // SAFETY: as for the caller.
+    unsafe {
+        let py = Python::assume_attached();
+        let object = Borrowed::from_ptr(py, object);
+        let flag = object.getattr(intern!(py, "requires_grad")).map_err(from_pyerr)?;
+        Ok(flag.is(py.None()) || flag.is_truthy().unwrap_or(true))
+    }
+}
+
+/// A view of a tensor, which holds its memory. A conjugated or negated one is resolved, by a copy.
+///
+/// # Errors
+/// [`ErrorKind::Gradient`] where it requires grad and torch records, [`ErrorKind::NotSupported`] for
+/// one that would be written and must be copied, and what has no strided memory; what torch raises.
+pub(crate) fn view(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> {
+    let py = object.py();
+    // SAFETY: a bound object, alive.
+    if unsafe { requires_grad(object.as_ptr()) }? && records(py)? {
+        let message = "a torch tensor that requires grad can't be viewed by a native kernel, since \
+                       gradients wouldn't follow: pass x.detach(), call under torch.no_grad(), or \
+                       call the operator that keyfold.torch.export makes, which records";
+        return Err(Error::new(ErrorKind::Gradient, message));
+    }
+    let device = device_of(object)?;
+    if device.kind() == DeviceType::META {
+        return meta_view(object);
+    }
+    let is = |name: &str| -> Result<bool> {
+        object.call_method0(name).and_then(|flag| flag.extract()).map_err(from_pyerr)
+    };
+    let (conj, neg) = (is("is_conj")?, is("is_neg")?);
+    if !conj && !neg {
+        return shared(object).map_err(|error| plainly(object, error));
+    }
+    let bit = if conj { "conjugate" } else { "negative" };
+    if written {
+        let message = format!(
+            "a torch tensor whose {bit} bit is set can't be written: its memory holds other numbers; \
+             pass x.resolve_conj().resolve_neg()"
+        );
+        return Err(Error::new(ErrorKind::NotSupported, message));
+    }
+    let resolved = object
+        .call_method0("resolve_conj")
+        .and_then(|object| object.call_method0("resolve_neg"))
+        .map_err(from_pyerr)?;
+    shared(&resolved)
+}
+
+/// torch's error for memory that isn't there, in words for the caller.
+fn plainly(object: &Bound<'_, PyAny>, error: Error) -> Error {
+    let source = std::error::Error::source(&error).and_then(|s| s.downcast_ref::<PyErr>());
+    let Some(source) = source else { return error };
+    let said = source.value(object.py()).str().map(|text| text.to_string()).unwrap_or_default();
+    let said = said.lines().next().unwrap_or_default();
+    Error::new(
+        ErrorKind::Exchange,
+        format!(
+            "this {} has no strided memory that a native kernel could view ({said}); sparse, nested, \
+             quantized and fake tensors and those inside torch.func transforms need a Python kernel",
+            crate::foreign::describe_object(object)
+        ),
+    )
+}
+
+fn shared(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+    match table(object)? {
+        Some(api) => protocol::view_exchange(object, api),
+        None => dlpack::import(object).map_err(from_pyerr),
+    }
+}
+
+fn table(object: &Bound<'_, PyAny>) -> Result<Option<&'static ExchangeApi>> {
+    Ok(match types::known(object)?.map(|known| known.way) {
+        Some(Way::Torch(api)) => api,
+        _ => None,
+    })
+}
+
+fn meta_view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+    let shape: Vec<usize> = object.getattr("shape").and_then(|s| s.extract()).map_err(from_pyerr)?;
+    Tensor::meta(&shape, dtype_of(object)?)
+}
+
+fn records(py: Python<'_>) -> Result<bool> {
+    let enabled = || py.import("torch")?.call_method0("is_grad_enabled")?.extract();
+    enabled().map_err(from_pyerr)
+}
+
+/// What holds a tensor's memory beyond the call: torch's own export, which a later `set_` or
+/// `resize_` of the tensor leaves alone.
+///
+/// # Safety
+/// `object` is a live torch tensor.
+pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)> {
+    Python::attach(|py| {
+        // SAFETY: as for the caller.
+        let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
+        let api = table(&object).ok()??;
+        let managed = protocol::export(&object, api).ok()?;
+        Some(owners::held_parts(object.unbind(), Loan::Managed(managed)))
+    })
+}
+
+/// A torch tensor over a tensor's memory.
+///
+/// # Errors
+/// A tensor that requires grad; what torch raises.
+pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let torch = py.import("torch")?;
+    if tensor.device().kind() == DeviceType::META {
+        let dtype = torch.getattr(tensor.dtype().name())?;
+        let shape = PyTuple::new(py, tensor.shape())?;
+        let strides = PyTuple::new(py, tensor.strides())?;
+        let options = pyo3::types::PyDict::new(py);
+        options.set_item("dtype", dtype)?;
+        options.set_item("device", "meta")?;
+        return torch.call_method("empty_strided", (shape, strides), Some(&options));
+    }
+    // torch has no negative strides.
+    let backwards = tensor.strides().iter().any(|stride| *stride < 0);
+    let tensor = if backwards { tensor.contiguous().py(py)? } else { tensor };
+    let api = API.get_or_init(|| {
+        let class = torch.getattr("Tensor").ok()?;
+        types::exchange_api(class.cast::<pyo3::types::PyType>().ok()?)
+    });
+    if let Some(api) = api {
+        return protocol::import_into(py, &tensor, api);
+    }
+    if !tensor.is_writable() {
+        let message = "read-only memory can't become a torch tensor; return a copy";
+        return Err(to_pyerr(py, Error::new(ErrorKind::Exchange, message)));
+    }
+    torch.getattr("utils")?.getattr("dlpack")?.call_method1("from_dlpack", (tensor::wrap(py, tensor)?,))
+}
