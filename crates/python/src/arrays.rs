@@ -170,6 +170,11 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
     if let Some(found) = unsafe { look_fast(object.as_ptr()) } {
         return Ok(Some(found));
     }
+    // A class that is known here is no registered one, nor one of NumPy's.
+    // SAFETY: as above.
+    if unsafe { types::find(object.as_ptr()) }.is_some() {
+        return types::look(object);
+    }
     if let Some(entry) = registered(object) {
         let keys = match &entry.keys {
             Keys::Fixed(keys) => *keys,

@@ -182,8 +182,9 @@ fn dtype_of_format(format: &[u8], size: isize) -> Result<DType> {
 /// # Errors
 /// What JAX raises.
 pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
-    // JAX has row-major arrays only.
-    let tensor = if tensor.is_contiguous() { tensor } else { tensor.contiguous().py(py)? };
+    // JAX has row-major arrays only, and asks for memory in the form that can't say "read only".
+    let shared = tensor.is_contiguous() && tensor.is_writable();
+    let tensor = if shared { tensor } else { tensor.copy().py(py)? };
     let wrapped = tensor::wrap(py, tensor)?;
     py.import("jax.dlpack")?.call_method1("from_dlpack", (wrapped,))
 }

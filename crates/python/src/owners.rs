@@ -33,14 +33,25 @@ fn is_attached() -> bool {
 }
 
 /// Runs `f` attached; not at all when the interpreter is shutting down, where what it would give
-/// back is beyond anybody's reach.
+/// back is beyond anybody's reach. `f` uses the C API alone.
 #[inline]
 fn attached(f: impl FnOnce()) {
     if is_attached() {
-        f();
-    } else {
-        let _ = Python::try_attach(|_py| f());
+        return f();
     }
+    // A thread of Python's that let go of the GIL, in a library's destructor say: PyO3 may count it
+    // as attached, from a frame further out, so it isn't asked.
+    // SAFETY: allowed on any thread at any time.
+    if !unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+        // SAFETY: the thread has a state; what is taken is given back. Nothing unwinds in between.
+        unsafe {
+            let state = ffi::PyGILState_Ensure();
+            f();
+            ffi::PyGILState_Release(state);
+        }
+        return;
+    }
+    let _ = Python::try_attach(|_py| f());
 }
 
 unsafe fn retain(object: *mut c_void) {

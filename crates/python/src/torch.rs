@@ -16,11 +16,11 @@ use keyfold_tensor::{ExternalOps, Tensor};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
 use crate::dtype::dtype_from;
-use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
+use crate::errors::{IntoPyResult, from_pyerr};
 use crate::owners::{self, Loan};
 use crate::tensor;
 use crate::torch_layout::{self, layout};
@@ -273,29 +273,29 @@ pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'st
 /// # Errors
 /// A tensor that requires grad; what torch raises.
 pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let torch = py.import("torch")?;
     if tensor.device().kind() == DeviceType::META {
-        let dtype = torch.getattr(tensor.dtype().name())?;
-        let shape = PyTuple::new(py, tensor.shape())?;
-        let strides = PyTuple::new(py, tensor.strides())?;
-        let options = pyo3::types::PyDict::new(py);
-        options.set_item("dtype", dtype)?;
-        options.set_item("device", "meta")?;
-        return torch.call_method("empty_strided", (shape, strides), Some(&options));
+        return give_meta(py, &tensor);
     }
     // torch has no negative strides.
     let backwards = tensor.strides().iter().any(|stride| *stride < 0);
     let tensor = if backwards { tensor.contiguous().py(py)? } else { tensor };
     let api = API.get_or_init(|| {
-        let class = torch.getattr("Tensor").ok()?;
-        types::exchange_api(class.cast::<pyo3::types::PyType>().ok()?)
+        let class = py.import("torch").ok()?.getattr("Tensor").ok()?;
+        types::exchange_api(class.cast::<PyType>().ok()?)
     });
     if let Some(api) = api {
         return protocol::import_into(py, &tensor, api);
     }
-    if !tensor.is_writable() {
-        let message = "read-only memory can't become a torch tensor; return a copy";
-        return Err(to_pyerr(py, Error::new(ErrorKind::Exchange, message)));
-    }
-    torch.getattr("utils")?.getattr("dlpack")?.call_method1("from_dlpack", (tensor::wrap(py, tensor)?,))
+    let from_dlpack = py.import("torch.utils.dlpack")?.getattr("from_dlpack")?;
+    from_dlpack.call1((tensor::wrap(py, tensor)?,))
+}
+
+fn give_meta<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let torch = py.import("torch")?;
+    let options = PyDict::new(py);
+    options.set_item("dtype", torch.getattr(tensor.dtype().name())?)?;
+    options.set_item("device", "meta")?;
+    let (shape, strides) =
+        (PyTuple::new(py, tensor.shape())?, PyTuple::new(py, tensor.strides())?);
+    torch.call_method("empty_strided", (shape, strides), Some(&options))
 }
