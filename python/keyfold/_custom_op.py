@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from keyfold import _core
 from keyfold._autograd import register_autograd
 from keyfold._default import dispatcher as _default
-from keyfold._errors import KernelReturnError, MissingKernel, RegistrationError, SchemaError
+from keyfold._errors import (
+    KernelReturnError,
+    MissingKernel,
+    NotSupported,
+    RegistrationError,
+    SchemaError,
+)
 from keyfold._fake import _problem, register_fake
 from keyfold._infer_schema import infer_schema
 from keyfold._keys import DispatchKey
@@ -74,7 +80,7 @@ def custom_op(
     later; a kernel for one backend (`register_kernel`) comes before it. Its derivative isn't that
     of the operators that it calls: give one with `register_autograd`. Tensors on meta go through
     the function, too, if it consists of operators that can compute shapes; else give
-    `register_fake`.
+    `register_fake`. What returns nothing has nothing to do there.
 
     Args:
         name: the operator's full name, `ns::name`.
@@ -99,6 +105,8 @@ def custom_op(
 
     Source: the form is that of PyTorch's `torch.library.custom_op`.
     """
+    if not isinstance(name, str):
+        raise TypeError(f'custom_op() takes a name, "ns::name", not {name!r}')
 
     def make(function: Callable[..., Any]) -> CustomOp:
         if device_types is not None and keys is not None:
@@ -142,8 +150,6 @@ def _schema_text(
     mutates_args: str | Iterable[str],
     schema: str | None,
 ) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f'custom_op() takes a name, "ns::name", not {name!r}')
     if schema is None:
         return infer_schema(function, mutates_args=mutates_args, op_name=name)
     if not schema.lstrip().startswith("("):
@@ -242,7 +248,7 @@ class CustomOp:
             for place in places:
                 made._keep(_default.impl(name, place, kernel))
             if "CompositeExplicitAutograd" in map(str, places) and "Meta" not in map(str, places):
-                made._fake = _default.impl(name, "Meta", _without_data(name, kernel))
+                made._fake = _default.impl(name, "Meta", made._without_data(kernel))
                 made._handles.append(made._fake)
         except BaseException:
             for handle in reversed(made._handles):
@@ -261,6 +267,31 @@ class CustomOp:
 
     def _wrapped(self, kernel: Any) -> Any:
         return _returning_no_argument(self.name, kernel) if self._wraps else kernel
+
+    def _without_data(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function for tensors on meta, as long as there is no fake kernel.
+
+        One that consists of operators can compute shapes; for another, the error says what to do.
+        """
+        name = self.name
+        if not _core._schema_parts(self.operator)[1]:
+            # It only writes, and here is nothing to write to.
+            return functools.wraps(function)(lambda *args, **kwargs: None)
+
+        @functools.wraps(function)
+        def fake(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                why = f"its function raised {type(error).__name__}: {error}"
+                raise NotSupported(_no_fake(name, why)) from error
+            for item in result if isinstance(result, (tuple, list)) else (result,):
+                problem = _problem(item)
+                if problem:
+                    raise NotSupported(_no_fake(name, f"its function returned {problem}"))
+            return result
+
+        return fake
 
     @property
     def name(self) -> str:
@@ -483,28 +514,6 @@ def _returning_no_argument(op: str, function: Callable[..., Any]) -> Callable[..
         return result
 
     return kernel
-
-
-def _without_data(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for tensors on meta, as long as there is no fake kernel.
-
-    One that consists of operators can compute shapes; for another, the error says what to do.
-    """
-
-    @functools.wraps(function)
-    def fake(*args: Any, **kwargs: Any) -> Any:
-        try:
-            result = function(*args, **kwargs)
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise MissingKernel(_no_fake(op, f"its function raised {why}")) from error
-        for item in result if isinstance(result, (tuple, list)) else (result,):
-            problem = _problem(item)
-            if problem:
-                raise MissingKernel(_no_fake(op, f"its function returned {problem}"))
-        return result
-
-    return fake
 
 
 def _no_fake(op: str, problem: str) -> str:
