@@ -126,8 +126,10 @@ BUILTIN = {
 }
 
 # Classes that group others; nothing raises them themselves. PipelineError and CudnnError are for
-# later layers; OpCheckError is raised in Python alone (tests/test_opcheck.py).
+# later layers; OpCheckError and KernelLoadError are raised in Python alone (tests/test_opcheck.py,
+# tests/test_entry_points.py).
 GROUPS = {"Error", "DispatchError", "OpCheckError", "PipelineError", "CudnnError"}
+GROUPS |= {"KernelLoadError"}
 
 
 def test_the_table_is_complete():

@@ -4,6 +4,8 @@ Define operators, register a Python or native kernel for each dispatch key, and 
 arrays you already have:
 
 - operators: `define`, `impl`, `fallback`, `Library`, `ops.<namespace>.<name>`, `redispatch`
+- an operator of a function in one step: `custom_op`, `infer_schema`
+- kernels of installed packages: the entry points `keyfold.kernels`, `load_kernels`
 - keys: `DispatchKey`, `DispatchKeySet`, `register_key`, `include_keys`, `exclude_keys`
 - recording: `trace`, `Graph`
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
@@ -84,7 +86,9 @@ from keyfold._creation import (
     zeros,
     zeros_like,
 )
+from keyfold._custom_op import CustomOp, custom_op
 from keyfold._default import dispatcher as _default_dispatcher
+from keyfold._entry_points import KernelPackage, load_kernels
 from keyfold._errors import (
     BY_KIND,
     BindingError,
@@ -100,6 +104,7 @@ from keyfold._errors import (
     IndexOutOfRange,
     InvalidValue,
     KernelFailed,
+    KernelLoadError,
     KernelPanic,
     KernelReturnError,
     LibraryLoadError,
@@ -181,6 +186,7 @@ from keyfold._functions import (
     where,
 )
 from keyfold._gradcheck import gradcheck, gradgradcheck
+from keyfold._infer_schema import infer_schema
 from keyfold._inspect import (
     Choice,
     DispatchTable,
@@ -209,6 +215,7 @@ __all__ = [
     "BindingError",
     "Choice",
     "CudnnError",
+    "CustomOp",
     "DType",
     "DTypeError",
     "Device",
@@ -234,6 +241,8 @@ __all__ = [
     "InvalidValue",
     "KernelFailed",
     "KernelHandle",
+    "KernelLoadError",
+    "KernelPackage",
     "KernelPanic",
     "KernelReturnError",
     "KeyGuard",
@@ -285,6 +294,7 @@ __all__ = [
     "complex128",
     "concat",
     "cos",
+    "custom_op",
     "define",
     "divide",
     "dropout",
@@ -317,6 +327,7 @@ __all__ = [
     "impl",
     "include_keys",
     "infer_meta",
+    "infer_schema",
     "int8",
     "int16",
     "int32",
@@ -325,6 +336,7 @@ __all__ = [
     "is_grad_enabled",
     "less",
     "less_equal",
+    "load_kernels",
     "log",
     "log1p",
     "log_softmax",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._entry_points import find
 
 __all__ = ["autocast", "autocast_dtype", "is_autocast_enabled", "register_autocast"]
 
@@ -123,7 +124,7 @@ def register_autocast(
     frame = sys._getframe(1)
     file, line = frame.f_code.co_filename, frame.f_lineno
     if isinstance(op, str):
-        op = _default.get_op(op)
+        op = find(_default, op, _default.get_op, op)
     if category is not None and not isinstance(category, str):
         raise TypeError(
             f'a category is a name such as "lower", not {category!r}; a dtype is given as '

@@ -13,6 +13,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._entry_points import find
 
 __all__ = [
     "checkpoint",
@@ -375,7 +376,12 @@ def register_autograd(
     target = _default if dispatcher is None else dispatcher
 
     def register(function: Callable[..., Any]) -> Any:
-        return _core._register_autograd(target, op, function, setup_context, Context, override)
+        return find(
+            target,
+            op,
+            _core._register_autograd,
+            *(target, op, function, setup_context, Context, override),
+        )
 
     if backward is not None:
         return register(backward)

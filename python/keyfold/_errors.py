@@ -21,6 +21,7 @@ __all__ = [
     "IndexOutOfRange",
     "InvalidValue",
     "KernelFailed",
+    "KernelLoadError",
     "KernelPanic",
     "KernelReturnError",
     "LibraryLoadError",
@@ -135,6 +136,10 @@ class OutOfMemory(Error, MemoryError):
 
 class LibraryLoadError(Error, OSError):
     """A shared library, or a symbol in it, can't be loaded."""
+
+
+class KernelLoadError(Error, ImportError):
+    """An installed package that offers kernels for a namespace can't be loaded."""
 
 
 class NotSupported(Error, NotImplementedError):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._entry_points import find
 from keyfold._errors import KernelReturnError
 
 __all__ = ["infer_meta", "register_fake"]
@@ -50,7 +51,7 @@ def register_fake(
     target = _default if dispatcher is None else dispatcher
 
     def register(function: Callable[..., Any]) -> _core.Handle:
-        name = target.get_op(op).name
+        name = find(target, op, target.get_op, op).name
         return target.impl(op, "Meta", _checked(name, function), override=override)
 
     if func is not None:
@@ -116,4 +117,4 @@ def infer_meta(op: Any, /, *args: Any, **kwargs: Any) -> Any:
     Raises:
         MissingKernel: the operator has no Meta kernel; see `register_fake`.
     """
-    return _core._infer_meta(op, args, kwargs)
+    return find(_default, op, _core._infer_meta, op, args, kwargs)

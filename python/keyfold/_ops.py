@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from keyfold import _core
@@ -18,15 +19,23 @@ class Namespace:
     mangled name, since an operator's name may begin with an underscore.
     """
 
-    def __init__(self, dispatcher: _core.Dispatcher, prefix: str) -> None:
+    def __init__(
+        self,
+        dispatcher: _core.Dispatcher,
+        prefix: str,
+        provide: Callable[[str], bool] | None = None,
+    ) -> None:
         self.__dispatcher = dispatcher
         self.__prefix = prefix
+        self.__provide = provide
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         qualified = f"{self.__prefix}{name}"
         packet: Any = self.__dispatcher._packet(qualified)
+        if packet is None and self.__provide is not None and self.__provide(qualified):
+            packet = self.__dispatcher._packet(qualified)
         if packet is None:
             # Words the error, with the nearest names.
             packet = self.__dispatcher.get_op(qualified)
@@ -53,13 +62,18 @@ class Ops(Namespace):
     def __init__(self, dispatcher: _core.Dispatcher) -> None:
         super().__init__(dispatcher, "")
         self.__dispatcher = dispatcher
+        self.__provide: Callable[[str], bool] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         # An isolated dispatcher has operators without a namespace.
         packet = self.__dispatcher._packet(name)
-        found = Namespace(self.__dispatcher, f"{name}::") if packet is None else packet
+        found: Any = packet
+        if packet is None:
+            found = Namespace(self.__dispatcher, f"{name}::", self.__provide)
+            if not dir(found) and self.__provide is not None:
+                self.__provide(name)
         if packet is None and not dir(found):
             known = ", ".join(
                 sorted({n.split("::")[0] for n in self.__dispatcher.operator_names()})
@@ -74,6 +88,10 @@ class Ops(Namespace):
 
     def __repr__(self) -> str:
         return f"<operators: {', '.join(self)}>"
+
+    def _look_further(self, provide: Callable[[str], bool]) -> None:
+        """Ask for what isn't there: `provide` gets a name, and says whether to look again."""
+        self.__provide = provide
 
     def _forget(self, qualified: str) -> None:
         """Drop what is cached of a name that no longer means what it meant."""

@@ -7,6 +7,8 @@ from typing import Any, TypeVar, overload
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._entry_points import find, missing
+from keyfold._errors import UnknownOperator
 
 __all__ = [
     "Library",
@@ -79,11 +81,14 @@ def impl(
 def _implement(
     dispatcher: _core.Dispatcher, op: Any, key: Any, fn: Any, with_keyset: bool, override: str
 ) -> Any:
+    def act(fn: Any) -> _core.Handle:
+        return find(dispatcher, op, dispatcher._implement, op, key, fn, with_keyset, override)
+
     if fn is not None:
-        return dispatcher._implement(op, key, fn, with_keyset, override)
+        return act(fn)
 
     def register(fn: _F) -> _F:
-        dispatcher._implement(op, key, fn, with_keyset, override)
+        act(fn)
         return fn
 
     return register
@@ -111,7 +116,7 @@ def get_op(name: Any) -> _core.Operator:
     Raises:
         UnknownOperator: there is none; the nearest names are offered.
     """
-    return _default.get_op(name)
+    return find(_default, name, _default.get_op, name)
 
 
 def get_kernel(op: Any, key: Any) -> _core.KernelHandle:
@@ -120,7 +125,7 @@ def get_kernel(op: Any, key: Any) -> _core.KernelHandle:
     Raises:
         MissingKernel: the table has none there.
     """
-    return _default.get_kernel(op, key)
+    return find(_default, op, _default.get_kernel, op, key)
 
 
 def call_direct(op: Any, key: Any, /, *args: Any, keyset: Any = None, **kwargs: Any) -> Any:
@@ -133,6 +138,11 @@ def call_direct(op: Any, key: Any, /, *args: Any, keyset: Any = None, **kwargs: 
         keyset: the set for a kernel that asks for it; the computed one by default.
         kwargs: the operator's keyword arguments.
     """
+    try:
+        return _default.call_direct(op, key, *args, keyset=keyset, **kwargs)
+    except UnknownOperator as error:
+        if not missing(_default, op, error):
+            raise
     return _default.call_direct(op, key, *args, keyset=keyset, **kwargs)
 
 
@@ -147,7 +157,7 @@ def explain(op: Any, /, *args: Any, **kwargs: Any) -> Any:
     Returns:
         An `Explanation`: data, with `str()` for people and rich HTML in notebooks.
     """
-    return _default.explain(op, *args, **kwargs)
+    return find(_default, op, _default.explain, op, *args, **kwargs)
 
 
 class Library:
@@ -208,7 +218,7 @@ class Library:
         if self._definitions is not None:
             self._kernels.append((full, fn, key, with_keyset, override))
             return None
-        return self._keep(self._dispatcher._implement(full, key, fn, with_keyset, override))
+        return self._keep(_implement(self._dispatcher, full, key, fn, with_keyset, override))
 
     def close(self) -> None:
         """Take back everything that this library registered, the last first."""
@@ -232,7 +242,9 @@ class Library:
         definitions, kernels = self._definitions or [], self._kernels
         self._definitions, self._kernels = None, []
         if kind is None:
-            self._handles += self._dispatcher._commit(definitions, kernels)
+            self._handles += find(
+                self._dispatcher, f"{self.ns}::", self._dispatcher._commit, definitions, kernels
+            )
 
     def _keep(self, handle: _core.Handle) -> _core.Handle:
         self._handles.append(handle)

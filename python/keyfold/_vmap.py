@@ -10,6 +10,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._entry_points import find
 from keyfold._errors import BindingError, IndexOutOfRange, InvalidValue, ShapeError
 
 __all__ = [
@@ -309,10 +310,10 @@ def register_vmap(
     """
     target = _default if dispatcher is None else dispatcher
     if func is not None:
-        return _core._register_vmap(target, op, func, override)
+        return find(target, op, _core._register_vmap, target, op, func, override)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        _core._register_vmap(target, op, function, override)
+        find(target, op, _core._register_vmap, target, op, function, override)
         return function
 
     return decorate

@@ -109,8 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor",
         help="versions, CPU, threads; GPU, CUDA and cuDNN: found or not, and why",
-        description="Say what keyfold runs on: versions, CPU, threads; GPU, CUDA and cuDNN: found "
-        "or not, and why.",
+        description="Say what keyfold runs on: versions, CPU, threads; packages that offer "
+        "kernels; GPU, CUDA and cuDNN: found or not, and why.",
+    )
+    doctor.add_argument(
+        "--load", action="store_true", help="load the kernels that installed packages offer"
     )
     doctor.set_defaults(run=_run_doctor)
 
@@ -190,7 +193,7 @@ def _run_demo(options: argparse.Namespace) -> int:
 def _run_doctor(options: argparse.Namespace) -> int:
     from keyfold._cli._doctor import doctor
 
-    return doctor()
+    return doctor(load=options.load)
 
 
 def _natural(text: str) -> int:

@@ -6,6 +6,7 @@ CUDA's and starts no GPU. What isn't found is said, with the places that were se
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib.metadata
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import keyfold as kf
-from keyfold import _core
+from keyfold import _core, _entry_points
 from keyfold._cli._operators import overloads
 from keyfold._cli._terminal import columns, fold, heading, paint
 
@@ -30,13 +31,20 @@ _ARM_FEATURES = ("asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def doctor() -> int:
-    """Print the report. It is a report, not a test: the exit code is 0."""
+def doctor(*, load: bool = False) -> int:
+    """Print the report. It is a report, not a test: the exit code is 0.
+
+    Args:
+        load: whether to load the kernels that installed packages offer.
+    """
+    # Before the operators are counted.
+    packages = list(_packages(load))
     print(paint("keyfold doctor", "bold"))
     for title, rows in (
         ("Versions", list(_versions())),
         ("Processor", list(_processor())),
         ("Operators", list(_kernels())),
+        ("Kernel packages", packages),
         ("GPU", list(_gpu())),
     ):
         print(heading(title))
@@ -91,6 +99,28 @@ def _kernels() -> Iterator[tuple[str, str]]:
         operators = overloads(getattr(kf.ops, space))
         counts = [f"{sum(op.has_kernel(key) for op in operators)} on {key}" for key in backends]
         yield space, f"{len(operators)} operators, with kernels for {', '.join(counts)}"
+
+
+def _packages(load: bool) -> Iterator[tuple[str, str]]:
+    """Yield the entry points of installed packages, and whether they load."""
+    if load:
+        # What fails is said below, of each.
+        with contextlib.suppress(kf.KernelLoadError):
+            kf.load_kernels()
+    offered = _entry_points.packages_offered()
+    for package in offered:
+        if package.error is not None:
+            state = f"can't be loaded: {type(package.error).__name__}: {package.error}"
+        elif package.loaded:
+            state = "loaded"
+        else:
+            state = "not loaded: its first use does that, or doctor --load"
+        where = f"{package.value} ({package.distribution} {package.version})"
+        yield package.namespace, f"{where}: {state}"
+    if not offered:
+        yield "none", f"no installed package has an entry point of the group {_entry_points.GROUP}"
+    for problem in _entry_points.unreadable():
+        yield "unreadable", problem
 
 
 def _gpu(root: Path = Path("/")) -> Iterator[tuple[str, str]]:

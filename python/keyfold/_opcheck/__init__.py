@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keyfold import _core
+from keyfold._default import dispatcher as _default
+from keyfold._entry_points import find
 from keyfold._errors import OpCheckError
 from keyfold._opcheck import _honesty, _layers
 from keyfold._opcheck._subject import Failed, Skip, Subject
@@ -100,7 +102,7 @@ def opcheck(
         UnknownOperator, BindingError: no such operator, or arguments that don't fit.
     """
     given = dict(kwargs or {})
-    operator = _core._overload_for(op, tuple(args), given)
+    operator = find(_default, op, _core._overload_for, op, tuple(args), given)
     names = list(_TESTS) if tests is None else [tests] if isinstance(tests, str) else list(tests)
     unknown = [name for name in names if name not in _TESTS]
     if unknown:

@@ -1,0 +1,523 @@
+"""`custom_op`: a Python function as an operator, defined and registered in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from keyfold import _core
+from keyfold._autograd import register_autograd
+from keyfold._default import dispatcher as _default
+from keyfold._errors import (
+    KernelReturnError,
+    MissingKernel,
+    NotSupported,
+    RegistrationError,
+    SchemaError,
+)
+from keyfold._fake import _problem, register_fake
+from keyfold._infer_schema import infer_schema
+from keyfold._keys import DispatchKey
+from keyfold._vmap import register_vmap
+
+__all__ = ["CustomOp", "custom_op"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# The operators made here, by name: a module that is loaded again takes its own ones over.
+_made: dict[str, CustomOp] = {}
+_lock = threading.RLock()
+
+
+@overload
+def custom_op(
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    keys: Any = None,
+    schema: str | None = None,
+    mixed_devices: bool = False,
+) -> Callable[[Callable[..., Any]], CustomOp]: ...
+@overload
+def custom_op(
+    name: str,
+    fn: Callable[..., Any],
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    keys: Any = None,
+    schema: str | None = None,
+    mixed_devices: bool = False,
+) -> CustomOp: ...
+def custom_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    keys: Any = None,
+    schema: str | None = None,
+    mixed_devices: bool = False,
+) -> Any:
+    """Make an operator of a Python function: its schema from the annotations, it as the kernel.
+
+    The function gets the very arrays that a call was given. What it returns must have memory of its
+    own: `opcheck` finds results that share memory with arguments, and an operator that writes to
+    arguments refuses at once to return one of them.
+
+    Without device types and keys, it is the kernel for every backend
+    (`CompositeExplicitAutograd`): NumPy's arrays, CUDA's and those of backends that are registered
+    later; a kernel for one backend (`register_kernel`) comes before it. Its derivative isn't that
+    of the operators that it calls: give one with `register_autograd`. Tensors on meta go through
+    the function, too, if it consists of operators that can compute shapes; else give
+    `register_fake`. What returns nothing has nothing to do there.
+
+    Args:
+        name: the operator's full name, `ns::name`.
+        fn: the function; without it, this is a decorator.
+        mutates_args: the names of the arguments that it writes to: `()` for none, `"unknown"` for
+            all tensors.
+        device_types: the devices that it is the kernel for: `"cpu"`, or several.
+        keys: dispatch keys instead, as `impl` takes them: `"CompositeImplicitAutograd"` for a
+            function whose derivative is that of the operators that it calls.
+        schema: the schema instead of the annotations', with or without the name:
+            `(Tensor x) -> Tensor`. It says by `(a!)` what `mutates_args` names.
+        mixed_devices: whether the arguments may live on different devices.
+
+    Returns:
+        A `CustomOp`, which is called like the function.
+
+    Raises:
+        SchemaError: no schema can be read from the annotations, or the given one is wrong.
+        RegistrationError: the name is taken by another operator. The same function again (a module
+            loaded anew, a notebook's cell run again) takes the place of its former self.
+        DeviceError, UnknownKey: no such device or key.
+
+    Source: the form is that of PyTorch's `torch.library.custom_op`.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f'custom_op() takes a name, "ns::name", not {name!r}')
+
+    def make(function: Callable[..., Any]) -> CustomOp:
+        if device_types is not None and keys is not None:
+            raise TypeError(f"custom_op({name!r}): give device_types or keys, not both")
+        if device_types is not None:
+            places = [_backend_of(device) for device in _several(device_types)]
+        else:
+            places = ["CompositeExplicitAutograd"] if keys is None else _several(keys)
+        text = _schema_text(name, function, mutates_args, schema)
+        with _lock:
+            return CustomOp._make(name, function, text, mutates_args, places, mixed_devices)
+
+    return make if fn is None else make(fn)
+
+
+def _several(given: Any) -> list[Any]:
+    single = isinstance(given, (str, _core.Device, _core.DispatchKeyBase))
+    return [given] if single else list(given)
+
+
+def _backend_of(device: Any) -> Any:
+    """The key of a device's backend."""
+    wanted = _core.Device(device).type
+    return next(key for key in DispatchKey if key.is_backend and key.name.lower() == wanted)
+
+
+def _key_of(place: Any) -> Any:
+    """The key that a place means: a key or its name as it is, a device by its backend."""
+    if isinstance(place, _core.Device):
+        return _backend_of(place)
+    if isinstance(place, str):
+        for key in DispatchKey:
+            if key.is_backend and key.name.lower() == place:
+                return key
+    return place
+
+
+def _schema_text(
+    name: str,
+    function: Callable[..., Any],
+    mutates_args: str | Iterable[str],
+    schema: str | None,
+) -> str:
+    if schema is None:
+        return infer_schema(function, mutates_args=mutates_args, op_name=name)
+    if not schema.lstrip().startswith("("):
+        given = schema.partition("(")[0].strip()
+        if given != name:
+            raise SchemaError(f"custom_op({name!r}): the schema is of {given!r}")
+        return schema
+    return f"{name}{schema.lstrip()}"
+
+
+def _source_of(function: Any) -> tuple[Any, ...]:
+    """Where a function is written: equal for one that is loaded again."""
+    name = getattr(function, "__qualname__", "<")
+    if "<" not in name:
+        return (getattr(function, "__module__", None), name)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return (id(function),) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+class CustomOp:
+    """An operator with its function, made by `custom_op`.
+
+    Calling it is calling the operator. What is registered through it goes with `close()`, or with
+    the end of a `with` block that it opens; nothing goes with the object itself.
+
+    Attributes:
+        operator: the operator. A hot loop that calls it instead saves a few tens of nanoseconds.
+    """
+
+    # A call finds the operator in the slot and calls that: no Python code of ours runs.
+    __slots__ = (
+        "__call__",
+        "__dict__",
+        "__weakref__",
+        "_fake",
+        "_function",
+        "_handles",
+        "_kernels",
+        "_off",
+        "_wraps",
+        "operator",
+    )
+
+    operator: _core.Operator
+    _function: Callable[..., Any]
+    # Every registration, in order.
+    _handles: list[_core.Handle]
+    # Kernels of `register_kernel` by key, and those that are switched off: what stands before them.
+    _kernels: dict[str, tuple[Any, _core.Handle]]
+    _off: dict[str, _core.Handle]
+    # The function on meta, until there is a fake kernel.
+    _fake: _core.Handle | None
+    # Whether kernels could return what they write to.
+    _wraps: bool
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call the operator."""
+
+    def __init__(self) -> None:
+        raise TypeError('a CustomOp is made by keyfold.custom_op("ns::name", ...)')
+
+    @classmethod
+    def _make(
+        cls,
+        name: str,
+        function: Callable[..., Any],
+        schema: str,
+        mutates_args: str | Iterable[str],
+        places: Sequence[Any],
+        mixed_devices: bool,
+    ) -> CustomOp:
+        made = object.__new__(cls)
+        made._function = function
+        made._kernels = {}
+        made._off = {}
+        made._fake = None
+        functools.update_wrapper(made, function)
+        former = _made.get(name)
+        again = former is not None and _source_of(former._function) == _source_of(function)
+        try:
+            defined = _default.define(schema, mixed_devices=mixed_devices)
+        except RegistrationError:
+            if not again or former is None or former.closed:
+                raise
+            # The same function with another signature: the former operator makes way.
+            former.close()
+            defined = _default.define(schema, mixed_devices=mixed_devices)
+        made._handles = [defined]
+        try:
+            made.operator = _default.get_op(name)
+            made.__call__ = made.operator  # type: ignore[method-assign]
+            made._wraps = _check_marks(made.operator, mutates_args)
+            kernel = made._wrapped(function)
+            for place in places:
+                made._keep(_default.impl(name, place, kernel))
+            if "CompositeExplicitAutograd" in map(str, places) and "Meta" not in map(str, places):
+                made._fake = _default.impl(name, "Meta", made._without_data(kernel))
+                made._handles.append(made._fake)
+        except BaseException:
+            for handle in reversed(made._handles):
+                handle.remove()
+            raise
+        if again and former is not None:
+            # Its definition and kernels are replaced; its rules are registered anew by the source.
+            former.close()
+        _made[name] = made
+        return made
+
+    def _keep(self, handle: _core.Handle) -> _core.Handle:
+        self._handles = [h for h in self._handles if h.active]
+        self._handles.append(handle)
+        return handle
+
+    def _wrapped(self, kernel: Any) -> Any:
+        return _returning_no_argument(self.name, kernel) if self._wraps else kernel
+
+    def _without_data(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function for tensors on meta, as long as there is no fake kernel.
+
+        One that consists of operators can compute shapes; for another, the error says what to do.
+        """
+        name = self.name
+        if not _core._schema_parts(self.operator)[1]:
+            # It only writes, and here is nothing to write to.
+            return functools.wraps(function)(lambda *args, **kwargs: None)
+
+        @functools.wraps(function)
+        def fake(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                why = f"its function raised {type(error).__name__}: {error}"
+                raise NotSupported(_no_fake(name, why)) from error
+            for item in result if isinstance(result, (tuple, list)) else (result,):
+                problem = _problem(item)
+                if problem:
+                    raise NotSupported(_no_fake(name, f"its function returned {problem}"))
+            return result
+
+        return fake
+
+    @property
+    def name(self) -> str:
+        """The operator's full name."""
+        return self.operator.name
+
+    @property
+    def schema(self) -> str:
+        """The operator's schema."""
+        return self.operator.schema
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function that it was made of."""
+        return self._function
+
+    @property
+    def closed(self) -> bool:
+        """Whether what was registered through it was taken back."""
+        return not self._handles
+
+    def register_kernel(
+        self,
+        place: Any,
+        fn: Any = None,
+        /,
+        *,
+        with_keyset: bool = False,
+        override: str = "error",
+    ) -> Any:
+        """Register a kernel for one backend or key; it comes before the operator's own function.
+
+        Args:
+            place: a device type (`"cuda"`), or a key as `impl` takes it (`"CUDA"`, `"Profiler"`).
+            fn: the kernel; without it, this is a decorator.
+            with_keyset: whether the kernel gets the call's key set as its first argument.
+            override: as for `impl`.
+
+        Returns:
+            A handle, whose `remove()` takes it back; the function, where this is a decorator.
+        """
+        key = _key_of(place)
+
+        def register(function: Any) -> _core.Handle:
+            kernel = function
+            if callable(function) and not isinstance(function, _core.NativeKernel):
+                kernel = self._wrapped(function)
+            handle = _default._implement(self.operator, key, kernel, with_keyset, override)
+            if not with_keyset:
+                self._kernels[str(key)] = (kernel, handle)
+            return self._keep(handle)
+
+        return _either_way(register, fn)
+
+    def register_fake(self, fn: Any = None, /, *, override: str = "error") -> Any:
+        """Register how the results look, without data. See `keyfold.register_fake`."""
+
+        def register(function: Callable[..., Any]) -> _core.Handle:
+            # The function itself was tried so far.
+            own, self._fake = self._fake, None
+            mode = "shadow" if own is not None and override == "error" else override
+            try:
+                handle = register_fake(self.operator, function, override=mode)
+            except BaseException:
+                self._fake = own
+                raise
+            return self._keep(cast("_core.Handle", handle))
+
+        return _either_way(register, fn)
+
+    def register_autograd(
+        self,
+        backward: Callable[..., Any] | None = None,
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+        override: str = "error",
+    ) -> Any:
+        """Register the derivative. See `keyfold.register_autograd`."""
+
+        def register(function: Callable[..., Any]) -> _core.Handle:
+            handle = register_autograd(
+                self.operator, function, setup_context=setup_context, override=override
+            )
+            return self._keep(cast("_core.Handle", handle))
+
+        return _either_way(register, backward)
+
+    def register_vmap(
+        self, func: Callable[..., Any] | None = None, /, *, override: str = "error"
+    ) -> Any:
+        """Register how a whole batch is computed at once. See `keyfold.register_vmap`."""
+
+        def register(function: Callable[..., Any]) -> _core.Handle:
+            handle = register_vmap(self.operator, function, override=override)
+            return self._keep(cast("_core.Handle", handle))
+
+        return _either_way(register, func)
+
+    def register_autocast(
+        self, category: str | None = None, *, cast_inputs: Any = None, override: str = "error"
+    ) -> _core.Handle:
+        """Say how autocast treats the arguments. See `keyfold.register_autocast`."""
+        code = sys._getframe(1)
+        file, line = code.f_code.co_filename, code.f_lineno
+        return self._keep(
+            _core._register_autocast(self.operator, category, cast_inputs, override, file, line)
+        )
+
+    @contextlib.contextmanager
+    def set_kernel_enabled(self, place: Any, enabled: bool = True) -> Iterator[None]:
+        """Switch a kernel of `register_kernel` off (or on again) inside a `with` block.
+
+        While it is off, the operator's own function runs in its place, for every thread: to see
+        whether a fast kernel is at fault.
+
+        Args:
+            place: what the kernel was registered with.
+            enabled: False for off.
+
+        Raises:
+            MissingKernel: `register_kernel` has none there.
+        """
+        key = str(_key_of(place))
+        if key not in self._kernels or not self._kernels[key][1].active:
+            there = ", ".join(at for at, (_, h) in self._kernels.items() if h.active) or "none"
+            raise MissingKernel(
+                f"{self.name}: register_kernel gave it no kernel at {key} to switch; it has {there}"
+            )
+        before = key not in self._off
+        self._switch(key, enabled)
+        try:
+            yield
+        finally:
+            self._switch(key, before)
+
+    def _switch(self, key: str, on: bool) -> None:
+        with _lock:
+            if on and key in self._off:
+                self._off.pop(key).remove()
+            elif not on and key not in self._off:
+                function = self._wrapped(self._function)
+                self._off[key] = _default.impl(self.operator, key, function, override="shadow")
+
+    def close(self) -> None:
+        """Take back the operator and all that was registered through this object."""
+        with _lock:
+            for handle in [*self._off.values(), *reversed(self._handles)]:
+                handle.remove()
+            self._off.clear()
+            self._kernels.clear()
+            self._handles = []
+            if _made.get(self.name) is self:
+                del _made[self.name]
+
+    def __enter__(self) -> CustomOp:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        # Like a function: by the module's name for it.
+        return str(self.__dict__.get("__qualname__", self.name))
+
+    def __repr__(self) -> str:
+        closed = " (closed)" if self.closed else ""
+        return f"<CustomOp {self.schema}{closed}>"
+
+
+def _either_way(register: Callable[[Any], _core.Handle], function: Any) -> Any:
+    """Registers a function and gives the handle; without a function, a decorator that does."""
+    if function is not None:
+        return register(function)
+
+    def decorate(function: _F) -> _F:
+        register(function)
+        return function
+
+    return decorate
+
+
+def _check_marks(operator: _core.Operator, mutates_args: str | Iterable[str]) -> bool:
+    """Whether the kernels need to be watched: they write to arguments, and return something.
+
+    Raises:
+        SchemaError: the schema writes to other arguments than `mutates_args` names.
+    """
+    arguments, results = _core._schema_parts(operator)
+    written = [name for name, _, _, write in arguments if write]
+    if mutates_args != "unknown" and set(written) != set(mutates_args):
+        named = ", ".join(sorted(mutates_args)) or "none"
+        raise SchemaError(
+            f"{operator.name}: mutates_args names {named}, and the schema marks "
+            f"{', '.join(written) or 'none'} with (a!)"
+        )
+    aliased = any(sets for _, _, sets, _ in results)
+    return bool(written and results and not aliased)
+
+
+def _returning_no_argument(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with a check that it returns none of its arguments.
+
+    Its schema says so. A caller would take the result for a new array, and autograd and the tracer
+    do; the call itself can't tell.
+    """
+
+    @functools.wraps(function)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        items = result if isinstance(result, (tuple, list)) else (result,)
+        for given in (*args, *kwargs.values()):
+            for item in items:
+                if item is given and hasattr(item, "shape"):
+                    raise KernelReturnError(
+                        f"{op}: the kernel {getattr(function, '__qualname__', function)} returned "
+                        "one of its arguments, which its schema doesn't say: return None or a "
+                        'copy, or give a schema that says it, schema="(Tensor(a!) x) -> Tensor(a!)"'
+                    )
+        return result
+
+    return kernel
+
+
+def _no_fake(op: str, problem: str) -> str:
+    return (
+        f"{op} has no fake kernel, and given tensors on meta, which have no data, {problem}; "
+        "register one with @op.register_fake"
+    )
