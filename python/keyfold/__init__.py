@@ -18,6 +18,7 @@ arrays you already have:
 - checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
 - batches: `vmap`, `register_vmap`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
+- PyTorch: `keyfold.torch`, which is imported when it is first used
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
 
@@ -403,3 +404,12 @@ __all__ = [
 ]
 
 ops = _default_dispatcher.ops
+
+
+def __getattr__(name: str) -> object:
+    # On first use: `import keyfold` works without PyTorch, and doesn't wait for it.
+    if name == "torch":
+        import importlib
+
+        return importlib.import_module("keyfold.torch")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
