@@ -6,7 +6,7 @@ SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel \
-	coverage sanitize sanitize-address sanitize-thread loom soak clean
+	coverage sanitize sanitize-address sanitize-thread loom soak fuzz clean
 
 help: ## this list
 	@printf 'keyfold: make COMMAND\n\n'
@@ -16,8 +16,8 @@ demo: ## train a digit classifier on operators of its own, and look inside
 	@scripts/build.sh
 	@scripts/run.sh -m keyfold demo
 
-test: ## everything: formatting, lints, Rust tests, loom, types, pytest
-	@scripts/test.sh lint rust python
+test: ## everything: formatting, lints, Rust tests, loom, types, pytest, a short fuzzing
+	@scripts/test.sh lint rust python fuzz
 
 build: ## only build the extension and install the package in place
 	@scripts/build.sh
@@ -34,6 +34,7 @@ lint: ## formatting and lints, Rust and Python
 format: ## rewrite the sources in the project's format
 	@scripts/bootstrap.sh lint
 	@cargo fmt --all
+	@cargo fmt --manifest-path fuzz/Cargo.toml
 	@scripts/run.sh -m ruff check --fix .
 	@scripts/run.sh -m ruff format .
 
@@ -63,6 +64,9 @@ loom: ## the model checker on the registry (LOOM_MAX_PREEMPTIONS=3: deeper, slow
 
 soak: ## the swap tests at full length
 	@scripts/soak.sh
+
+fuzz: ## the fuzz targets, FUZZ_SECONDS=60 each or FUZZ_RUNS inputs (FUZZ=schema: only that one)
+	@scripts/fuzz.sh $(FUZZ)
 
 clean: ## remove what the commands above made, the virtual environment too
 	@rm -rf .venv build .pytest_cache .hypothesis .ruff_cache .mypy_cache

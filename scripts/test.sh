@@ -1,14 +1,14 @@
 #!/bin/sh
 # Runs every check, cheapest first, and stops at the first that fails.
 #
-#   scripts/test.sh [rust|lint|python]...     all of them by default
+#   scripts/test.sh [rust|lint|python|fuzz]...     all of them by default
 #
 # What can't be checked on this machine is named at the end; it never passes silently.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 cd "$ROOT"
 
-parts=${*:-lint rust python}
+parts=${*:-lint rust python fuzz}
 left_out=''
 leave_out() { left_out="$left_out
   $*"; }
@@ -21,6 +21,7 @@ check_lint() {
     if has_cargo_tool fmt; then
         step "cargo fmt --check"
         "$CARGO" fmt --all --check
+        "$CARGO" fmt --manifest-path fuzz/Cargo.toml --check
     else
         leave_out "cargo fmt: not installed (rustup component add rustfmt)"
     fi
@@ -66,13 +67,18 @@ check_python() {
     pytest
 }
 
+# A fixed number of inputs each; `make fuzz` is the long one.
+check_fuzz() {
+    "$ROOT/scripts/fuzz.sh" short
+}
+
 find_cargo
 find_cc
 use_venv
 for part in $parts; do
     case $part in
-    lint | rust | python) "check_$part" ;;
-    *) die "no such part: $part (lint, rust, python)" ;;
+    lint | rust | python | fuzz) "check_$part" ;;
+    *) die "no such part: $part (lint, rust, python, fuzz)" ;;
     esac
 done
 

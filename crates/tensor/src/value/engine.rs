@@ -94,8 +94,9 @@ impl Engine for Value {
                 matches!(value, ValueRef::None) || Value::conforms(value, inner)
             }
             Type::List(inner, size) => match value.list_len() {
+                // An empty list says that the kernel chooses: `int[2] stride=[]`.
                 Some(len) => {
-                    size.is_none_or(|size| size == len)
+                    size.is_none_or(|size| size == len || len == 0)
                         && value.items().all(|item| Value::conforms(item, inner))
                 }
                 // One value stands for each element where the schema says how many there are.

@@ -246,6 +246,21 @@ mod tests {
         assert_eq!(size_of::<Option<ValueRef<'_>>>(), 24);
     }
 
+    /// Found by fuzzing: the default was refused as no value of its own type.
+    #[test]
+    fn an_operator_can_be_called_with_every_default_that_its_schema_may_have() {
+        let dispatcher = keyfold_dispatch::Dispatcher::<Value>::new();
+        let schema = "f(Tensor x, int[4] k=[], int[2]? n=None, Tensor?[] t=[None], int[2] s=1, \
+                      float w=1, int r=Mean, ScalarType e=half) -> int";
+        let handle = dispatcher.define(schema).unwrap();
+        let kernel = keyfold_dispatch::Kernel::boxed(|_, args| Ok(Value::Int(args.len() as i64)));
+        dispatcher.register("f", keyfold_dispatch::DispatchKey::CPU, kernel).unwrap();
+        let operator = handle.operator().unwrap();
+        let t = tensor();
+        let result = operator.call(&[ValueRef::Tensor(&t)]).unwrap();
+        assert!(matches!(result, Value::Int(8)), "{result:?}");
+    }
+
     #[test]
     fn conforms_follows_the_stated_rules() {
         let t = tensor();
@@ -267,7 +282,8 @@ mod tests {
             (ValueRef::Refs(&one), "Tensor[] Tensor?[] Tensor[1]", "Tensor int[] Tensor[2]"),
             (ValueRef::Refs(&mixed), "Tensor?[]", "Tensor[]"),
             (ValueRef::Ints(&ints), "int[] int[2] float[]", "int[3] bool[] Tensor[]"),
-            (ValueRef::Refs(empty), "Tensor[] int[] float[]", "int[2] Tensor"),
+            // An empty list of fixed size says that the kernel chooses, as a default of `[]` does.
+            (ValueRef::Refs(empty), "Tensor[] int[] float[] int[2]", "int Tensor"),
             (ValueRef::Tensors(std::slice::from_ref(&t)), "Tensor[]", "int[]"),
         ];
         for (value, yes, no) in cases {
