@@ -24,9 +24,7 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def define(
-    schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False
-) -> _core.Handle:
+def define(schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False) -> _core.Handle:
     """Define an operator.
 
     Args:

@@ -269,7 +269,12 @@ pub(crate) fn view_for(object: &Bound<'_, PyAny>, written: bool) -> Result<Tenso
     if is_numpy_scalar(object) {
         return numpy_array::view(&numpy_array::as_array(object)?);
     }
-    match types::known(object)?.map(|known| known.way) {
+    // What a user registered keeps counting as that.
+    let way = match registered(object) {
+        Some(_) => types::way_of(&object.get_type()),
+        None => types::known(object)?.map(|known| known.way),
+    };
+    match way {
         Some(Way::Torch(_)) => torch::view(object, written),
         Some(Way::Jax) => jax::view(object),
         Some(Way::Exchange(api)) => protocol::view_exchange(object, api),

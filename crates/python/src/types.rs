@@ -187,6 +187,14 @@ fn classify(class: &Bound<'_, PyType>) -> Result<Option<Known>> {
     Ok(Some(Known { library, way }))
 }
 
+/// How the objects of a class are read that somebody registered.
+pub(crate) fn way_of(class: &Bound<'_, PyType>) -> Option<Way> {
+    match exchange_api(class) {
+        Some(api) => Some(Way::Exchange(api)),
+        None => has(class, "__dlpack__").then_some(Way::Protocol),
+    }
+}
+
 fn has(class: &Bound<'_, PyType>, name: &str) -> bool {
     class.hasattr(name).unwrap_or(false)
 }
