@@ -125,8 +125,8 @@ impl NativeFunction {
             return self.run_filling(context, args);
         }
         let mut frame = Frame::new();
-        for at in 0..args.len() {
-            self.push(&mut frame, context, at, args[at])?;
+        for (at, value) in args.iter().enumerate() {
+            self.push(&mut frame, context, at, *value)?;
         }
         let result = self.call(context, &mut frame)?;
         self.take(context, &frame, result, args)

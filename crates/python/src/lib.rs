@@ -50,6 +50,7 @@ mod tensor_to;
 mod testing;
 mod text;
 mod tracer;
+mod tvmffi;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 mod vmap;
@@ -126,6 +127,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<profiler::PyProfileSession>()?;
     module.add_class::<profiler::PyProfileRange>()?;
     module.add_function(wrap_pyfunction!(profiler::_open_range, module)?)?;
+    module.add_function(wrap_pyfunction!(tvmffi::_tvm_ffi_export, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {
