@@ -129,6 +129,10 @@ impl NativeFunction {
             self.push(&mut frame, context, at, *value)?;
         }
         let result = self.call(context, &mut frame)?;
+        // Common, and a large value that isn't moved about is a fast one.
+        if result.type_index == abi::NONE {
+            return Ok(Value::None);
+        }
         self.take(context, &frame, result, args)
     }
 

@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Value as _;
 use keyfold_dispatch::schema::Type;
-use keyfold_tensor::dlpack::{self, DLTensor};
+use keyfold_tensor::dlpack::{self, DLDevice, DLTensor};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
@@ -47,7 +47,10 @@ impl<'a> Frame<'a> {
                 0 => std::ptr::null_mut(),
                 _ => tensor.raw_data_ptr().cast(),
             },
-            device: dlpack::device_to_dl(tensor.device())?,
+            device: match tensor.device() {
+                Device::CPU => DLDevice { device_type: dlpack::DL_CPU, device_id: 0 },
+                other => dlpack::device_to_dl(other)?,
+            },
             ndim: tensor.ndim() as i32,
             dtype: dlpack::dtype_to_dl(tensor.dtype()),
             // `usize` and `isize` are as wide as `i64` (asserted in `abi`), and sizes and strides

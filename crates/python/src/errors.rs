@@ -72,14 +72,22 @@ fn raised_exception(py: Python<'_>, raised: &Raised) -> Option<PyErr> {
     // One that takes more than a message stays unnamed.
     let value = class.call1((&*raised.message,)).ok()?;
     let mut notes = vec![format!("{NOTE}raised in {}", raised.place)];
-    if !raised.backtrace.trim().is_empty() {
-        notes.push(format!("where, innermost first:\n{}", raised.backtrace.trim_end()));
+    if let Some(frames) = own_frames(&raised.backtrace) {
+        notes.push(format!("where, innermost first:\n{frames}"));
     }
     for note in notes {
         // Every builtin exception has add_note.
         let _ = value.call_method1("add_note", (note,));
     }
     Some(PyErr::from_value(value))
+}
+
+/// The frames of foreign code, without those of keyfold's that called it.
+fn own_frames(backtrace: &str) -> Option<String> {
+    const SHOWN: usize = 20;
+    let own = backtrace.lines().take_while(|line| !line.contains("keyfold_ffi_guarded_call"));
+    let frames: Vec<&str> = own.filter(|line| !line.trim().is_empty()).take(SHOWN).collect();
+    (!frames.is_empty()).then(|| frames.join("\n"))
 }
 
 /// An exception as an error, to travel through native layers.
