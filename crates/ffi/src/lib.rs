@@ -16,6 +16,7 @@
 //!   that are counted
 //! - [`pass`]: values into a foreign function; [`take`]: its result back; [`read`]: what a foreign
 //!   caller passes; [`give`]: what it gets
+//! - [`plugin`]: Rust crates with kernels, loaded at run time, by an ABI of their own
 //! - [`raised`]: errors, both ways; [`guard`]: exceptions of C++
 //! - [`kernel`]: foreign functions as kernels, with `outputs` and `check`; [`export`]: operators as
 //!   foreign functions
@@ -29,6 +30,7 @@ pub mod kernel;
 pub mod object;
 mod outputs;
 pub mod pass;
+pub mod plugin;
 pub mod raised;
 pub mod read;
 pub mod runtime;
