@@ -34,7 +34,7 @@ pub(crate) fn outputs(
     // Asked for also where every output is given: foreign code writes what Meta promises, wherever.
     let operator = context.operator();
     let all_given = (0..count).all(|at| given(at).is_some());
-    let known = operator.has_kernel(DispatchKey::Meta.into());
+    let known = operator.serves(DispatchKey::Meta.into());
     let shapes = if all_given && !known { Vec::new() } else { meta_outputs(context, args)? };
     let device = first_device(args);
     (0..count)
@@ -109,7 +109,7 @@ fn meta_outputs(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Resu
         ErrorKind::MissingKernel => Error::new(
             ErrorKind::MissingKernel,
             format!(
-                "{}: its outputs can't be allocated: a C kernel that fills tensors needs a Meta \
+                "{}: its outputs can't be allocated: a native kernel that fills tensors needs a Meta \
                  kernel, which says their shape and dtype; register one at \"Meta\"",
                 operator.name()
             ),

@@ -54,9 +54,10 @@ impl<'a> Args<'a> {
     }
 
     fn get(&self, at: usize) -> Result<Any> {
-        self.peers.values[..self.len()].get(at).copied().ok_or_else(|| {
-            Error::binding(format!("argument {at} of {} was asked for", self.len()))
-        })
+        self.peers.values[..self.len()]
+            .get(at)
+            .copied()
+            .ok_or_else(|| Error::binding(format!("argument {at} of {} was asked for", self.len())))
     }
 
     /// Whether an optional argument has no value.

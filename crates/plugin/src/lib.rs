@@ -68,7 +68,7 @@ pub use register::enter as __enter;
 macro_rules! plugin {
     ($register:path) => {
         const _: () = {
-            unsafe extern "C" fn register(
+            unsafe extern "C" fn __keyfold_plugin_register(
                 host: *const $crate::abi::HostTable,
                 registrar: *mut $crate::abi::HostRegistrar,
             ) -> *mut $crate::abi::HostError {
@@ -82,7 +82,7 @@ macro_rules! plugin {
             static keyfold_plugin: $crate::abi::Descriptor = $crate::abi::Descriptor::new(
                 env!("CARGO_PKG_NAME"),
                 env!("CARGO_PKG_VERSION"),
-                register,
+                __keyfold_plugin_register,
             );
         };
     };

@@ -112,7 +112,7 @@ impl Registrar<'_> {
             returns: R::CODE,
             operator: Text::new(operator),
             key: Text::new(key),
-            name: Text::new(name),
+            name: Text::new(&name),
             function: run::<F, R>,
             data: Box::into_raw(Box::new(function)).cast(),
             drop: Some(drop_data::<F>),
@@ -145,11 +145,15 @@ impl std::fmt::Debug for Registrar<'_> {
 }
 
 /// A function's own name out of its type's path.
-pub(crate) fn short_name(full: &'static str) -> &'static str {
+pub(crate) fn short_name(full: &str) -> String {
     let full = full.split('<').next().unwrap_or(full);
-    match full.rsplit("::").next() {
-        Some(last) if !last.starts_with('{') => last,
-        _ => "closure",
+    let mut parts = full.rsplit("::");
+    match parts.next() {
+        Some(last) if !last.starts_with('{') => last.to_owned(),
+        _ => {
+            let outer = parts.find(|part| !part.starts_with('{'));
+            format!("closure in {}", outer.unwrap_or("?"))
+        }
     }
 }
 

@@ -124,7 +124,9 @@ impl<'a> Raw<'a> {
             )));
         }
         if !pointer.is_aligned() {
-            return Err(Error::value("the tensor's memory isn't aligned; use elements() and fill()"));
+            return Err(Error::value(
+                "the tensor's memory isn't aligned; use elements() and fill()",
+            ));
         }
         Ok(pointer)
     }
@@ -368,7 +370,9 @@ impl<'a> TensorMut<'a> {
         }
         match values.next() {
             None => Ok(()),
-            Some(_) => Err(Error::shape(format!("more than {written} values for {written} elements"))),
+            Some(_) => {
+                Err(Error::shape(format!("more than {written} values for {written} elements")))
+            }
         }
     }
 

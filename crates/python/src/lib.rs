@@ -10,7 +10,7 @@
 //! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
 //!   `vmap`
 //! - the process's random numbers: `random`
-//! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
+//! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
 
 mod arrays;
 mod aten;
@@ -38,6 +38,7 @@ mod numpy_array;
 mod operator;
 mod packet;
 mod params;
+mod plugin;
 mod profiler;
 mod pykernel;
 mod random;
@@ -86,6 +87,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dispatcher::PyDispatcher>()?;
     module.add_class::<handle::PyHandle>()?;
     module.add_class::<nativekernel::PyNativeKernel>()?;
+    module.add_class::<plugin::PyPlugin>()?;
+    module.add_function(wrap_pyfunction!(plugin::load_plugin, module)?)?;
     module.add("fallthrough", Bound::new(py, dispatcher::PyFallthrough)?)?;
     module.add_function(wrap_pyfunction!(keys::_set_key_class, module)?)?;
     module.add_function(wrap_pyfunction!(keys::_key, module)?)?;

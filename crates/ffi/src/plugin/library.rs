@@ -65,8 +65,7 @@ impl Library {
             ));
         }
         // SAFETY: a descriptor of our version; its text is constant while the library is loaded.
-        let (name, version) =
-            unsafe { ((*descriptor).name.get(), (*descriptor).version.get()) };
+        let (name, version) = unsafe { ((*descriptor).name.get(), (*descriptor).version.get()) };
         let (name, version) = (name.to_owned(), version.to_owned());
         Ok(Library { path, name, version, descriptor, _library: library })
     }
@@ -110,8 +109,5 @@ fn open(path: &Path) -> Result<libloading::Library, libloading::Error> {
 }
 
 fn wrong(path: &Path, reason: &str) -> Error {
-    Error::new(
-        ErrorKind::Library,
-        format!("can't load the plugin {}: {reason}", path.display()),
-    )
+    Error::new(ErrorKind::Library, format!("can't load the plugin {}: {reason}", path.display()))
 }

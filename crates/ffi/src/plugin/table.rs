@@ -103,9 +103,7 @@ unsafe extern "C" fn fallthrough(
     key: Text,
 ) -> *mut HostError {
     // SAFETY: as above.
-    guarded(|| unsafe {
-        (*registrar.cast::<Staging>()).fallthrough(operator.get(), key.get())
-    })
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).fallthrough(operator.get(), key.get()) })
 }
 
 unsafe extern "C" fn call(
@@ -171,10 +169,15 @@ unsafe extern "C" fn empty(
             _ => unsafe { std::slice::from_raw_parts(shape, ndim as usize) },
         };
         let negative = |_| {
-            Error::new(ErrorKind::Shape, format!("a tensor of shape {sizes:?}: sizes are 0 or more"))
+            Error::new(
+                ErrorKind::Shape,
+                format!("a tensor of shape {sizes:?}: sizes are 0 or more"),
+            )
         };
-        let shape: Vec<usize> =
-            sizes.iter().map(|&size| usize::try_from(size).map_err(negative)).collect::<Result<_>>()?;
+        let shape: Vec<usize> = sizes
+            .iter()
+            .map(|&size| usize::try_from(size).map_err(negative))
+            .collect::<Result<_>>()?;
         let (dtype, device) = (values::dtype_from(dtype)?, values::device_from(device)?);
         let tensor = Tensor::empty(&shape, dtype, device)?;
         // SAFETY: a place for one pointer.
@@ -214,9 +217,10 @@ unsafe extern "C" fn value_len(value: *const HostValue) -> i64 {
 unsafe extern "C" fn value_item(value: *const HostValue, at: i64) -> *mut HostValue {
     // SAFETY: a live value.
     let items = unsafe { Owned::get(value) }.items().unwrap_or_default();
-    usize::try_from(at).ok().and_then(|at| items.get(at)).map_or(null_mut(), |item| {
-        Owned::give(item.clone())
-    })
+    usize::try_from(at)
+        .ok()
+        .and_then(|at| items.get(at))
+        .map_or(null_mut(), |item| Owned::give(item.clone()))
 }
 
 unsafe extern "C" fn value_release(value: *mut HostValue) {
