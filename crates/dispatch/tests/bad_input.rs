@@ -454,7 +454,8 @@ fn a_zero_dim_cpu_tensor_may_stand_beside_a_cuda_one() {
 fn an_operator_may_allow_different_devices() {
     let d = D::new();
     let schema = Schema::parse("demo::copy(Tensor to, Tensor from) -> Tensor").unwrap();
-    d.define_with(schema, DefineOptions { mixed_devices: true, ..DefineOptions::default() }).unwrap();
+    d.define_with(schema, DefineOptions { mixed_devices: true, ..DefineOptions::default() })
+        .unwrap();
     d.register("demo::copy", K::CUDA, says("cuda")).unwrap();
     let (cpu, cuda) = (Word::new("a", K::CPU), Word::new("b", K::CUDA));
     assert_eq!(said(d.call("demo::copy", &[Ref::Word(&cpu), Ref::Word(&cuda)]).unwrap()), "cuda");

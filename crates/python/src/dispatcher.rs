@@ -11,7 +11,7 @@ use crate::call::Given;
 use crate::errors::IntoPyResult;
 use crate::handle::PyHandle;
 use crate::keys::{keyset_from, registration_key_from};
-use crate::nativekernel::PyNativeKernel;
+use crate::nativekernel;
 use crate::operator::{self, PyKernelHandle, PyOperator};
 use crate::packet::{self, PyPacket};
 use crate::pykernel::{self, Style};
@@ -90,8 +90,8 @@ fn kernel_from(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel<Val
     if function.is_instance_of::<PyFallthrough>() {
         return Ok(Kernel::fallthrough());
     }
-    if let Ok(native) = function.cast::<PyNativeKernel>() {
-        return PyNativeKernel::kernel(native);
+    if let Some(native) = nativekernel::native_from(function)? {
+        return Ok(native);
     }
     pykernel::make(function, style)
 }

@@ -2,7 +2,8 @@
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::describe_path;
-use pyo3::exceptions::PyRuntimeError;
+use keyfold_ffi::Raised;
+use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
@@ -28,18 +29,65 @@ fn class<'py>(py: Python<'py>, kind: ErrorKind) -> PyResult<Bound<'py, PyType>> 
 pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
     let kind = error.kind();
     let message = error.message().to_owned();
-    if kind == ErrorKind::Foreign
-        && let Some(source) = error.into_source()
-    {
-        return match source.downcast::<PyErr>() {
-            Ok(raised) => *raised,
-            Err(other) => PyRuntimeError::new_err(other.to_string()),
-        };
+    match (kind, error.into_source()) {
+        (ErrorKind::Foreign, Some(source)) => {
+            return match source.downcast::<PyErr>() {
+                Ok(raised) => *raised,
+                Err(other) => PyRuntimeError::new_err(other.to_string()),
+            };
+        }
+        // An error that foreign code raised is the builtin exception of its kind.
+        (ErrorKind::KernelFailed, Some(source)) => {
+            let raised = source.downcast::<Raised>().ok();
+            if let Some(exception) = raised.and_then(|raised| raised_exception(py, &raised)) {
+                return exception;
+            }
+        }
+        _ => {}
     }
     match class(py, kind) {
         Ok(class) => PyErr::from_type(class, message),
         Err(problem) => problem,
     }
+}
+
+/// The builtin exception that foreign code names as the kind of its error, with a note of where it
+/// was raised. `None` for a kind that isn't one.
+fn raised_exception(py: Python<'_>, raised: &Raised) -> Option<PyErr> {
+    // The kernel called Python, and Python's exception is still set.
+    if raised.kind == "EnvErrorAlreadySet"
+        && let Some(set) = PyErr::take(py)
+    {
+        return Some(set);
+    }
+    // Not these: Python's own control flow.
+    if raised.kind == "StopIteration" || raised.kind == "StopAsyncIteration" {
+        return None;
+    }
+    let class = py.import("builtins").ok()?.getattr_opt(&*raised.kind).ok()??;
+    let class = class.cast_into::<PyType>().ok()?;
+    if !class.is_subclass_of::<PyException>().ok()? {
+        return None;
+    }
+    // One that takes more than a message stays unnamed.
+    let value = class.call1((&*raised.message,)).ok()?;
+    let mut notes = vec![format!("{NOTE}raised in {}", raised.place)];
+    if let Some(frames) = own_frames(&raised.backtrace) {
+        notes.push(format!("where, innermost first:\n{frames}"));
+    }
+    for note in notes {
+        // Every builtin exception has add_note.
+        let _ = value.call_method1("add_note", (note,));
+    }
+    Some(PyErr::from_value(value))
+}
+
+/// The frames of foreign code, without those of keyfold's that called it.
+fn own_frames(backtrace: &str) -> Option<String> {
+    const SHOWN: usize = 20;
+    let own = backtrace.lines().take_while(|line| !line.contains("keyfold_ffi_guarded_call"));
+    let frames: Vec<&str> = own.filter(|line| !line.trim().is_empty()).take(SHOWN).collect();
+    (!frames.is_empty()).then(|| frames.join("\n"))
 }
 
 /// An exception as an error, to travel through native layers.

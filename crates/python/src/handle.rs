@@ -30,7 +30,7 @@ impl PyHandle {
     ///
     /// Returns:
     ///     Whether there was something to take back: not if it was removed or replaced before.
-    fn remove(&self, py: Python<'_>) -> PyResult<bool> {
+    pub(crate) fn remove(&self, py: Python<'_>) -> PyResult<bool> {
         let operator = self.handle.operator();
         // With the GIL held: nothing needs it under the engine's locks, and a fork can't come
         // between, which would leave the child with locks that nobody opens.

@@ -63,7 +63,9 @@ fn device_of(object: &Bound<'_, PyAny>) -> Result<Device> {
         (name, id) if name == "gpu" || name == "cuda" => Ok(Device::cuda(id)),
         (name, _) => Err(Error::new(
             ErrorKind::Device,
-            format!("a JAX array on {name} isn't supported; move it with jax.device_put to the cpu"),
+            format!(
+                "a JAX array on {name} isn't supported; move it with jax.device_put to the cpu"
+            ),
         )),
     }
 }
@@ -133,9 +135,7 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
     let dtype = dtype_of_format(format, buffer.itemsize)?;
     let owner = owners::held(object.clone().unbind(), Loan::Buffer(buffer));
     // SAFETY: the exporter vouches for the memory while the buffer is held.
-    unsafe {
-        Tensor::from_external_bytes(owner, first, sizes, strides, dtype, Device::CPU, true)
-    }
+    unsafe { Tensor::from_external_bytes(owner, first, sizes, strides, dtype, Device::CPU, true) }
 }
 
 fn read_only(tensor: Tensor) -> Result<Tensor> {

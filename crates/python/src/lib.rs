@@ -12,7 +12,7 @@
 //! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
 //!   `vmap`
 //! - the process's random numbers: `random`
-//! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`
+//! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
 
 mod arrays;
 mod aten;
@@ -43,6 +43,7 @@ mod operator;
 mod owners;
 mod packet;
 mod params;
+mod plugin;
 mod profiler;
 mod protocol;
 mod pykernel;
@@ -58,6 +59,7 @@ mod text;
 mod torch;
 mod torch_layout;
 mod tracer;
+mod tvmffi;
 mod types;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
@@ -94,6 +96,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dispatcher::PyDispatcher>()?;
     module.add_class::<handle::PyHandle>()?;
     module.add_class::<nativekernel::PyNativeKernel>()?;
+    module.add_class::<plugin::PyPlugin>()?;
+    module.add_function(wrap_pyfunction!(plugin::load_plugin, module)?)?;
     module.add("fallthrough", Bound::new(py, dispatcher::PyFallthrough)?)?;
     module.add_function(wrap_pyfunction!(keys::_set_key_class, module)?)?;
     module.add_function(wrap_pyfunction!(keys::_key, module)?)?;
@@ -135,6 +139,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<profiler::PyProfileSession>()?;
     module.add_class::<profiler::PyProfileRange>()?;
     module.add_function(wrap_pyfunction!(profiler::_open_range, module)?)?;
+    module.add_function(wrap_pyfunction!(tvmffi::_tvm_ffi_export, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]
     {

@@ -87,11 +87,7 @@ fn first_in<'py>(
 }
 
 /// The one library that a call's results go to.
-pub(crate) fn home(
-    py: Python<'_>,
-    objects: &[*mut pyo3::ffi::PyObject],
-    caller: Caller,
-) -> Caller {
+pub(crate) fn home(py: Python<'_>, objects: &[*mut pyo3::ffi::PyObject], caller: Caller) -> Caller {
     let plain = Caller::TENSOR.with(Caller::NUMPY);
     if caller.0.is_power_of_two() {
         return caller;

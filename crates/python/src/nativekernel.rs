@@ -1,432 +1,584 @@
-//! C kernels from shared libraries, by TVM FFI's stable calling convention.
+//! Native functions of TVM FFI's calling convention as kernels: from a library, an address, a
+//! capsule, a `tvm_ffi.Function`.
 //!
-//! `int fn(void* handle, const TVMFFIAny* args, int32_t n, TVMFFIAny* result)`; a
-//! `TVMFFIAny` is 16 bytes, tensors are `DLTensor*`. See docs/native-kernels.md.
-//! Nothing of TVM FFI's own library is needed or used.
+//! See docs/native-kernels.md for the convention, and the crate `keyfold-ffi` for the calls.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
-use keyfold_core::{Device, Error, ErrorKind, Result};
-use keyfold_dispatch::schema::{Argument, Schema, Type};
-use keyfold_dispatch::{CallContext, DispatchKey, HostLock, Kernel, Provenance, Value as _};
-use keyfold_tensor::{Tensor, Value, ValueRef, dlpack};
+use keyfold_core::{Error, ErrorKind};
+use keyfold_dispatch::{HostLock, Kernel, Provenance};
+use keyfold_ffi::abi::{self, FunctionCell, Header};
+use keyfold_ffi::{NativeFunction, Object, Outputs, Runtime, SafeCall, Tensors, runtime};
+use keyfold_tensor::Value;
 use libloading::Library;
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PyModule};
 
-use crate::errors::to_pyerr;
-
-/// One argument or result: an index of its kind, and eight bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Any {
-    kind: i32,
-    zero: u32,
-    payload: u64,
-}
-
-const NONE: i32 = 0;
-const INT: i32 = 1;
-const BOOL: i32 = 2;
-const FLOAT: i32 = 3;
-const DTYPE: i32 = 5;
-const DEVICE: i32 = 6;
-const TENSOR: i32 = 7;
-const TEXT: i32 = 8;
-
-impl Any {
-    fn new(kind: i32, payload: u64) -> Self {
-        Any { kind, zero: 0, payload }
-    }
-}
-
-type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> c_int;
+use crate::errors::{IntoPyResult, to_pyerr};
+use crate::foreign::describe_object;
+use crate::pykernel::provenance_of;
 
 /// A kernel compiled to native code.
 ///
-/// Registered like a Python function: `keyfold.impl(op, "CPU", kernel)`.
+/// Registered like a Python function: `keyfold.impl(op, "CPU", kernel)`. Called with an object, it
+/// takes the constructor that is right for it: `from_tvm_ffi` for a `tvm_ffi.Function`,
+/// `from_capsule` for a PyCapsule, `from_address` for an address, a numba `cfunc` or a function
+/// pointer of ctypes.
 #[pyclass(name = "NativeKernel", module = "keyfold", frozen)]
 pub(crate) struct PyNativeKernel {
-    function: Function,
-    library: Arc<Library>,
-    path: String,
-    symbol: String,
+    function: SafeCall,
+    handle: usize,
+    /// What must live as long as a kernel of it.
+    keep: Arc<Kept>,
+    provenance: Provenance,
+    /// Library and symbol, where it is from one.
+    place: Option<(String, String)>,
+    options: Options,
+}
+
+/// Who owns the code.
+#[expect(dead_code, reason = "held, not read")]
+enum Kept {
+    Library(Library),
+    Function(Object),
+    Python(Option<Py<PyAny>>),
+}
+
+/// How the function is called.
+#[derive(Clone, Copy)]
+struct Options {
     release_gil: bool,
+    objects: Option<&'static Runtime>,
+    tensors: Tensors,
+    outputs: Outputs,
+}
+
+impl Options {
+    /// Reads the keywords; `native` says whether the function knows objects where nobody says.
+    fn read(
+        py: Python<'_>,
+        release_gil: bool,
+        objects: Option<bool>,
+        tensors: &str,
+        outputs: &str,
+        native: bool,
+    ) -> PyResult<Options> {
+        let refuse = |message: String| to_pyerr(py, Error::new(ErrorKind::Value, message));
+        let tensors = match tensors {
+            "view" => Tensors::Views,
+            "object" => Tensors::Objects,
+            other => {
+                return Err(refuse(format!("tensors={other:?} must be \"view\" or \"object\"")));
+            }
+        };
+        let outputs = match outputs {
+            "filled" => Outputs::Filled,
+            "returned" => Outputs::Returned,
+            other => {
+                return Err(refuse(format!(
+                    "outputs={other:?} must be \"filled\" or \"returned\""
+                )));
+            }
+        };
+        let needed = tensors == Tensors::Objects || outputs == Outputs::Returned;
+        if needed && objects == Some(false) {
+            let message = "tensors=\"object\" and outputs=\"returned\" pass objects of TVM FFI's \
+                           library, which objects=False rules out";
+            return Err(refuse(message.to_owned()));
+        }
+        let objects = match objects.unwrap_or(native || needed) {
+            true => Some(runtime::required().py(py)?),
+            false => None,
+        };
+        Ok(Options { release_gil, objects, tensors, outputs })
+    }
 }
 
 #[pymethods]
 impl PyNativeKernel {
+    #[new]
+    #[pyo3(signature = (
+        source, *, release_gil=true, objects=None, tensors="view", outputs="filled"
+    ))]
+    fn new(
+        source: &Bound<'_, PyAny>,
+        release_gil: bool,
+        objects: Option<bool>,
+        tensors: &str,
+        outputs: &str,
+    ) -> PyResult<Self> {
+        match Source::of(source)? {
+            Some(found) => {
+                let native = matches!(found, Source::TvmFfi);
+                let options =
+                    Options::read(source.py(), release_gil, objects, tensors, outputs, native)?;
+                Self::of_source(source, found, options)
+            }
+            None => Err(PyTypeError::new_err(format!(
+                "a NativeKernel is made of a tvm_ffi.Function, a PyCapsule, an address, a numba \
+                 cfunc or a function pointer of ctypes (and of a library's function by \
+                 NativeKernel.from_library), not of {}",
+                describe_object(source)
+            ))),
+        }
+    }
+
     /// A function of a shared library, by its symbol.
     ///
     /// Args:
     ///     path: the library's file.
     ///     symbol: the exported name.
     ///     release_gil: whether the kernel runs without the GIL.
+    ///     objects: whether the function knows objects of TVM FFI's library: lists and long text.
+    ///         By default, whether its library is linked with TVM FFI's.
+    ///     tensors: `"view"`: it takes tensors as borrowed `DLTensor*`; `"object"`: as objects.
+    ///     outputs: `"filled"`: it fills the Tensors that the schema returns; `"returned"`: it
+    ///         returns them as objects.
     ///
     /// Raises:
     ///     keyfold.LibraryLoadError: the library or the symbol can't be loaded.
     #[staticmethod]
-    #[pyo3(signature = (path, symbol, *, release_gil=true))]
+    #[pyo3(signature = (
+        path, symbol, *, release_gil=true, objects=None, tensors="view", outputs="filled"
+    ))]
     fn from_library(
         py: Python<'_>,
         path: std::path::PathBuf,
         symbol: String,
         release_gil: bool,
+        objects: Option<bool>,
+        tensors: &str,
+        outputs: &str,
     ) -> PyResult<Self> {
         let shown = path.display().to_string();
         let refuse = |message: String| to_pyerr(py, Error::new(ErrorKind::Library, message));
         let name = CString::new(symbol.as_str())
             .map_err(|_| refuse(format!("the symbol {symbol:?} contains a zero byte")))?;
         // SAFETY: loading a library runs its initialisers; that is what the user asks for.
-        let library = unsafe { Library::new(&path) }
-            .map_err(|error| refuse(format!("can't load the library {shown}: {}", why(&error))))?;
-        // SAFETY: the user says that the symbol is a function of the documented convention.
-        let function = unsafe { library.get::<Function>(name.as_bytes_with_nul()) }
-            .map(|function| *function)
-            .map_err(|error| {
-                refuse(format!("{shown} has no symbol {symbol:?}: {}", why(&error)))
-            })?;
+        let library = unsafe { Library::new(&path) }.map_err(|error| {
+            refuse(format!("can't load the library {shown}: {}", runtime::why(&error)))
+        })?;
+        // SAFETY: the user says that the symbol is a function of the documented convention. The
+        // second one is only looked for, in the library and those that it is linked with.
+        let (function, linked) = unsafe {
+            let function = library.get::<SafeCall>(name.as_bytes_with_nul()).map(|found| *found);
+            (function, library.get::<*const c_void>("TVMFFIObjectDecRef").is_ok())
+        };
+        let function = function.map_err(|error| {
+            refuse(format!("{shown} has no symbol {symbol:?}: {}", runtime::why(&error)))
+        })?;
+        let options = Options::read(py, release_gil, objects, tensors, outputs, linked)?;
         Ok(PyNativeKernel {
             function,
-            library: Arc::new(library),
-            path: shown,
-            symbol,
-            release_gil,
+            handle: 0,
+            keep: Arc::new(Kept::Library(library)),
+            provenance: provenance(symbol.clone(), shown.clone()),
+            place: Some((shown, symbol)),
+            options,
         })
     }
 
-    /// The library's file.
-    #[getter]
-    fn path(&self) -> &str {
-        &self.path
+    /// A function in memory, by its address.
+    ///
+    /// Args:
+    ///     address: a whole number, an object with such an `address` (a numba `cfunc`), or a function
+    ///         pointer of ctypes.
+    ///     name: what explanations and errors call it.
+    ///     handle: what the function gets as its first argument.
+    ///     keep_alive: what must live as long as a kernel of it, beside `address` itself.
+    ///     release_gil: whether the kernel runs without the GIL.
+    ///     objects: whether the function knows objects of TVM FFI's library: lists and long text.
+    ///     tensors: as for `from_library`.
+    ///     outputs: as for `from_library`.
+    ///
+    /// Raises:
+    ///     keyfold.InvalidValue: the address is null.
+    #[staticmethod]
+    #[pyo3(signature = (
+        address, *, name=None, handle=0, keep_alive=None, release_gil=true, objects=None,
+        tensors="view", outputs="filled"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
+    fn from_address(
+        address: &Bound<'_, PyAny>,
+        name: Option<String>,
+        handle: usize,
+        keep_alive: Option<Bound<'_, PyAny>>,
+        release_gil: bool,
+        objects: Option<bool>,
+        tensors: &str,
+        outputs: &str,
+    ) -> PyResult<Self> {
+        let options = Options::read(address.py(), release_gil, objects, tensors, outputs, false)?;
+        Self::at_address(address, name, handle, keep_alive, options)
     }
 
-    /// The exported name.
+    /// The function whose address a PyCapsule holds. The capsule is kept alive.
+    ///
+    /// Args:
+    ///     capsule: the capsule, of any name.
+    ///     release_gil: whether the kernel runs without the GIL.
+    ///     objects: as for `from_address`.
+    ///     tensors: as for `from_library`.
+    ///     outputs: as for `from_library`.
+    ///
+    /// Raises:
+    ///     keyfold.InvalidValue: the capsule holds nothing, or an array (DLPack's capsules).
+    #[staticmethod]
+    #[pyo3(signature = (
+        capsule, *, release_gil=true, objects=None, tensors="view", outputs="filled"
+    ))]
+    fn from_capsule(
+        capsule: &Bound<'_, PyAny>,
+        release_gil: bool,
+        objects: Option<bool>,
+        tensors: &str,
+        outputs: &str,
+    ) -> PyResult<Self> {
+        let options = Options::read(capsule.py(), release_gil, objects, tensors, outputs, false)?;
+        Self::in_capsule(capsule, options)
+    }
+
+    /// A `tvm_ffi.Function`: what `tvm_ffi.get_global_func` and modules of compiled kernels give.
+    ///
+    /// The kernel holds a reference to the function object.
+    ///
+    /// Args:
+    ///     function: the function.
+    ///     release_gil: whether the kernel runs without the GIL.
+    ///     tensors: `"view"`: it takes tensors as borrowed `DLTensor*`; `"object"`: as objects, for
+    ///         functions that keep or return them.
+    ///     outputs: as for `from_library`.
+    ///     name: what explanations and errors call it.
+    ///
+    /// Raises:
+    ///     TypeError: it is something else.
+    #[staticmethod]
+    #[pyo3(signature = (
+        function, *, release_gil=true, tensors="view", outputs="filled", name=None
+    ))]
+    fn from_tvm_ffi(
+        function: &Bound<'_, PyAny>,
+        release_gil: bool,
+        tensors: &str,
+        outputs: &str,
+        name: Option<String>,
+    ) -> PyResult<Self> {
+        let options =
+            Options::read(function.py(), release_gil, Some(true), tensors, outputs, true)?;
+        Self::of_tvm_ffi(function, name, options)
+    }
+
+    /// The library's file; `None` for a function that isn't from one.
     #[getter]
-    fn symbol(&self) -> &str {
-        &self.symbol
+    fn path(&self) -> Option<&str> {
+        self.place.as_ref().map(|place| &*place.0)
+    }
+
+    /// The exported name; `None` for a function that isn't from a library.
+    #[getter]
+    fn symbol(&self) -> Option<&str> {
+        self.place.as_ref().map(|place| &*place.1)
+    }
+
+    /// What explanations and errors call it.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.provenance.name
     }
 
     fn __repr__(&self) -> String {
-        format!("<NativeKernel {} of {}>", self.symbol, self.path)
+        match &self.place {
+            Some((path, symbol)) => format!("<NativeKernel {symbol} of {path}>"),
+            None => format!("<NativeKernel {}>", self.provenance),
+        }
     }
 }
 
-/// What the loader says, which libloading keeps as the cause of its own error.
-fn why(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => cause.to_string(),
-        None => error.to_string(),
+fn provenance(name: String, file: String) -> Provenance {
+    Provenance { language: "C", name, module: None, file, line: 0, named: true, instance: None }
+}
+
+/// What kind of native function an object is or holds.
+#[derive(Clone, Copy)]
+enum Source {
+    TvmFfi,
+    Capsule,
+    Numba,
+    Address,
+}
+
+impl Source {
+    /// What `NativeKernel(object)` takes it for.
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        if let Some(registered) = Source::registered(object)? {
+            return Ok(Some(registered));
+        }
+        let number = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
+        Ok((number || is_ctypes_function(object)?).then_some(Source::Address))
     }
+
+    /// What `impl` registers natively: objects that say of themselves that they are such a function.
+    fn registered(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
+        // SAFETY: a live object.
+        if unsafe { ffi::PyCapsule_CheckExact(object.as_ptr()) != 0 } {
+            return Ok(Some(Source::Capsule));
+        }
+        if is_instance(object, "tvm_ffi", "Function")? {
+            return Ok(Some(Source::TvmFfi));
+        }
+        Ok(is_instance(object, "numba.core.ccallback", "CFunc")?.then_some(Source::Numba))
+    }
+}
+
+/// Whether an object is of a class of a module that is loaded; nothing is imported.
+fn is_instance(object: &Bound<'_, PyAny>, module: &str, class: &str) -> PyResult<bool> {
+    let modules = object.py().import("sys")?.getattr("modules")?;
+    match modules.call_method1("get", (module,))?.cast_into::<PyModule>() {
+        Ok(module) => match module.getattr_opt(class)? {
+            Some(class) => object.is_instance(&class),
+            None => Ok(false),
+        },
+        Err(_) => Ok(false),
+    }
+}
+
+fn is_ctypes_function(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    is_instance(object, "_ctypes", "CFuncPtr")
 }
 
 impl PyNativeKernel {
-    /// The kernel that runs the function.
-    pub(crate) fn kernel(slf: &Bound<'_, Self>) -> PyResult<Kernel<Value>> {
-        let this = slf.get();
-        let (function, library) = (this.function, Arc::clone(&this.library));
-        let provenance = Provenance {
-            language: "C",
-            name: this.symbol.clone(),
-            module: None,
-            file: this.path.clone(),
-            line: 0,
-            named: true,
-            instance: None,
-        };
-        let symbol = this.symbol.clone();
-        let lock = if this.release_gil { HostLock::ReleaseFrom(0) } else { HostLock::Keep };
-        let payload: Py<PyAny> = slf.clone().into_any().unbind();
-        Ok(Kernel::boxed(move |context, args| {
-            // The library stays loaded as long as a kernel of it is registered.
-            let _loaded = &library;
-            run(function, context, args)
-        })
-        .with_provenance(provenance)
-        .with_host_lock(lock)
-        .with_payload(Arc::new(payload))
-        .with_check(move |schema| check(schema, &symbol)))
+    fn of_source(object: &Bound<'_, PyAny>, source: Source, options: Options) -> PyResult<Self> {
+        match source {
+            Source::TvmFfi => Self::of_tvm_ffi(object, None, options),
+            Source::Capsule => Self::in_capsule(object, options),
+            Source::Numba | Source::Address => Self::at_address(object, None, 0, None, options),
+        }
     }
-}
 
-/// Refuses a schema with types that the convention can't pass.
-fn check(schema: &Schema, symbol: &str) -> Result<()> {
-    let refuse = |what: String| {
-        Err(Error::new(
-            ErrorKind::Registration,
-            format!("{}: the C kernel {symbol} can't serve it: {what}", schema.name),
-        ))
-    };
-    let scalar = |ty: &Type| {
-        !matches!(ty, Type::List(..) | Type::Generator | Type::Complex | Type::Optional(_))
-    };
-    for argument in &schema.arguments {
-        if !scalar(argument.ty.without_optional()) {
+    fn at_address(
+        object: &Bound<'_, PyAny>,
+        name: Option<String>,
+        handle: usize,
+        keep_alive: Option<Bound<'_, PyAny>>,
+        options: Options,
+    ) -> PyResult<Self> {
+        let py = object.py();
+        let address = address_of(object)?;
+        let function = function_at(py, address, "the address")?;
+        let mut origin = match object.getattr_opt("__wrapped__")? {
+            // A numba cfunc: where the Python function is from.
+            Some(wrapped) => Provenance { language: "C", ..provenance_of(&wrapped) },
+            None => provenance(format!("{address:#x}"), format!("address {address:#x}")),
+        };
+        if let Some(name) = name {
+            origin.name = name;
+        }
+        // The object itself too: a cfunc owns its code.
+        let kept = match keep_alive {
+            Some(other) => (object.clone(), other).into_pyobject(py)?.into_any(),
+            None => object.clone(),
+        };
+        Ok(PyNativeKernel {
+            function,
+            handle,
+            keep: Arc::new(Kept::Python(Some(kept.unbind()))),
+            provenance: origin,
+            place: None,
+            options,
+        })
+    }
+
+    fn in_capsule(capsule: &Bound<'_, PyAny>, options: Options) -> PyResult<Self> {
+        let py = capsule.py();
+        // SAFETY: a live object.
+        if unsafe { ffi::PyCapsule_CheckExact(capsule.as_ptr()) } == 0 {
+            return Err(PyTypeError::new_err(format!(
+                "from_capsule() takes a PyCapsule, not {}",
+                describe_object(capsule)
+            )));
+        }
+        // SAFETY: a live capsule, under its own name, which it keeps.
+        let (name, pointer) = unsafe {
+            let name = ffi::PyCapsule_GetName(capsule.as_ptr());
+            let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), name);
+            (if name.is_null() { None } else { Some(CStr::from_ptr(name)) }, pointer)
+        };
+        let shown = name.map_or_else(
+            || "without a name".to_owned(),
+            |name| format!("{:?}", name.to_string_lossy()),
+        );
+        let refuse = |message: String| Err(to_pyerr(py, Error::new(ErrorKind::Value, message)));
+        if pointer.is_null() {
+            let error = PyErr::take(py).map_or_else(String::new, |error| format!(" ({error})"));
+            return refuse(format!("the capsule {shown} holds no function{error}"));
+        }
+        let text = name.map_or(&[][..], CStr::to_bytes);
+        if text.starts_with(b"used_") || text.starts_with(b"dltensor") {
             return refuse(format!(
-                "argument '{}' is {}, which the C convention can't pass",
-                argument.name, argument.ty
+                "the capsule {shown} holds an array of DLPack's, or did; a capsule with a function's \
+                 address is wanted"
             ));
         }
-    }
-    let tensors = schema.returns.iter().filter(|r| r.ty == Type::Tensor).count();
-    let returns = &schema.returns;
-    if tensors == returns.len() {
-        return Ok(());
-    }
-    if returns.len() > 1 {
-        return refuse("it can fill several tensors or return one value, not both".to_owned());
-    }
-    match returns[0].ty {
-        Type::Int | Type::Float | Type::Bool | Type::Scalar | Type::ScalarType | Type::Device => {
-            Ok(())
-        }
-        ref ty => refuse(format!("a return of type {ty} can't be handed over")),
-    }
-}
-
-/// Memory that the passed values point to, until the kernel returns.
-#[derive(Default)]
-struct Passed<'a> {
-    values: Vec<Any>,
-    /// Boxes, which keep their address while the vector grows: the second points into the first.
-    tensors: Vec<(Box<dlpack::Described<'a>>, Box<dlpack::DLTensor>)>,
-    texts: Vec<CString>,
-}
-
-impl<'a> Passed<'a> {
-    fn tensor(&mut self, tensor: &'a Tensor) -> Result<()> {
-        let mut described = Box::new(dlpack::Described::new(tensor)?);
-        let dl = Box::new(described.dl_tensor());
-        self.values.push(Any::new(TENSOR, std::ptr::from_ref(&*dl) as u64));
-        self.tensors.push((described, dl));
-        Ok(())
-    }
-
-    fn push(&mut self, argument: &Argument, value: ValueRef<'a>) -> Result<()> {
-        let wants_float = *argument.ty.base() == Type::Float;
-        let any = match value {
-            ValueRef::None => Any::new(NONE, 0),
-            ValueRef::Bool(flag) => Any::new(BOOL, u64::from(flag)),
-            ValueRef::Int(number) if wants_float => Any::new(FLOAT, (number as f64).to_bits()),
-            ValueRef::Int(number) => Any::new(INT, number as u64),
-            ValueRef::UInt(number) if wants_float => Any::new(FLOAT, (number as f64).to_bits()),
-            ValueRef::Float(number) => Any::new(FLOAT, number.to_bits()),
-            ValueRef::DType(dtype) => {
-                let dl = dlpack::dtype_to_dl(dtype);
-                let code = u64::from(dl.code) | u64::from(dl.bits) << 8 | u64::from(dl.lanes) << 16;
-                Any::new(DTYPE, code)
-            }
-            ValueRef::Device(device) => {
-                let dl = dlpack::device_to_dl(device)?;
-                Any::new(DEVICE, u64::from(dl.device_type as u32) | (dl.device_id as u64) << 32)
-            }
-            ValueRef::Str(text) => {
-                let text = CString::new(text).map_err(|_| {
-                    let message = "text with a zero byte in it can't be passed to C";
-                    Error::new(ErrorKind::Value, message)
-                })?;
-                let address = text.as_ptr() as u64;
-                self.texts.push(text);
-                Any::new(TEXT, address)
-            }
-            ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
-                let tensor = value.tensor()?;
-                if argument.alias.as_ref().is_some_and(|alias| alias.write) {
-                    tensor.check_writable()?;
-                    tensor.note_write();
-                }
-                return self.tensor(tensor);
-            }
-            other => {
-                return Err(Error::new(
-                    ErrorKind::Binding,
-                    format!("{other:?} can't be passed to C"),
-                ));
-            }
-        };
-        self.values.push(any);
-        Ok(())
-    }
-}
-
-/// The argument whose memory a return shares and the kernel writes: an output given by the caller.
-fn written_argument(schema: &Schema, at: usize) -> Option<usize> {
-    let sets = &schema.returns[at].alias.as_ref()?.sets;
-    schema.arguments.iter().position(|argument| {
-        argument.alias.as_ref().is_some_and(|alias| alias.write && alias.sets == *sets)
-    })
-}
-
-fn run(
-    function: Function,
-    context: &CallContext<'_, Value>,
-    args: &[ValueRef<'_>],
-) -> Result<Value> {
-    let schema = context.operator().schema();
-    let fills = schema.returns.iter().all(|r| r.ty == Type::Tensor) && !schema.returns.is_empty();
-    let outputs = if fills { outputs(context, args)? } else { Vec::new() };
-    let mut passed = Passed::default();
-    for (at, (argument, value)) in schema.arguments.iter().zip(args).enumerate() {
-        let made = outputs.iter().find(|output| output.argument == Some(at));
-        match made {
-            Some(output) if matches!(value, ValueRef::None) => passed.tensor(&output.tensor)?,
-            _ => passed.push(argument, *value).map_err(|error| {
-                let operator = context.operator().name();
-                error.at(&format!("{operator}() argument '{}'", argument.name))
-            })?,
-        }
-    }
-    for output in outputs.iter().filter(|output| output.argument.is_none()) {
-        passed.tensor(&output.tensor)?;
-    }
-    let mut result = Any::new(NONE, 0);
-    // SAFETY: the library's author vouches for the convention; what the values point to lives in
-    // `passed`, `outputs` and the caller's arguments until after the call.
-    let code = unsafe {
-        let (values, count) = (passed.values.as_ptr(), passed.values.len() as i32);
-        function(std::ptr::null_mut(), values, count, &raw mut result)
-    };
-    let (operator, kernel) = (context.operator(), context.kernel());
-    if code != 0 {
-        return Err(Error::new(
-            ErrorKind::KernelFailed,
-            format!(
-                "{}: the kernel {} failed with code {code}",
-                operator.name(),
-                kernel.provenance()
-            ),
-        ));
-    }
-    if fills {
-        let mut tensors = outputs.into_iter().map(|output| Value::Tensor(output.tensor));
-        return Ok(match schema.returns.len() {
-            1 => tensors.next().unwrap_or(Value::None),
-            _ => Value::Tuple(tensors.collect()),
-        });
-    }
-    taken(result).ok_or_else(|| {
-        operator.wrong_return(kernel, &format!("a value of type index {}", result.kind))
-    })
-}
-
-/// A result that holds its value in place.
-fn taken(result: Any) -> Option<Value> {
-    Some(match result.kind {
-        NONE => Value::None,
-        INT => Value::Int(result.payload as i64),
-        BOOL => Value::Bool(result.payload != 0),
-        FLOAT => Value::Float(f64::from_bits(result.payload)),
-        DTYPE => {
-            let dl = dlpack::DLDataType {
-                code: result.payload as u8,
-                bits: (result.payload >> 8) as u8,
-                lanes: (result.payload >> 16) as u16,
-            };
-            Value::DType(dlpack::dtype_from_dl(dl).ok()?)
-        }
-        DEVICE => {
-            let dl = dlpack::DLDevice {
-                device_type: result.payload as i32,
-                device_id: (result.payload >> 32) as i32,
-            };
-            Value::Device(dlpack::device_from_dl(dl).ok()?)
-        }
-        _ => return None,
-    })
-}
-
-/// A tensor that the kernel fills, and the argument that it stands in, if any.
-struct Output {
-    tensor: Tensor,
-    argument: Option<usize>,
-}
-
-/// The outputs: those that the caller gave, and new ones as the Meta kernel says.
-fn outputs(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Vec<Output>> {
-    let schema = context.operator().schema();
-    let given = |at: usize| {
-        let argument = written_argument(schema, at)?;
-        (!matches!(args[argument], ValueRef::None)).then_some(argument)
-    };
-    let count = schema.returns.len();
-    // Asked for also where every output is given: C code writes what Meta promises, wherever.
-    let operator = context.operator();
-    let all_given = (0..count).all(|at| given(at).is_some());
-    let known = operator.has_kernel(DispatchKey::Meta.into());
-    let shapes = if all_given && !known { Vec::new() } else { meta_outputs(context, args)? };
-    let device = first_device(args);
-    (0..count)
-        .map(|at| match given(at) {
-            Some(argument) => {
-                let tensor = args[argument].tensor()?.clone();
-                if let Some(promised) = shapes.get(at) {
-                    let name = &schema.arguments[argument].name;
-                    fits(operator.name(), name, &tensor, promised)?;
-                }
-                Ok(Output { tensor, argument: Some(argument) })
-            }
-            None => {
-                let like = &shapes[at];
-                let tensor = Tensor::empty(like.shape(), like.dtype(), device)?;
-                Ok(Output { tensor, argument: written_argument(schema, at) })
-            }
+        let address = pointer.expose_provenance();
+        let function = function_at(py, address, &format!("the address in the capsule {shown}"))?;
+        let name =
+            name.map_or_else(|| format!("{address:#x}"), |n| n.to_string_lossy().into_owned());
+        Ok(PyNativeKernel {
+            function,
+            handle: 0,
+            keep: Arc::new(Kept::Python(Some(capsule.clone().unbind()))),
+            provenance: provenance(name, format!("capsule, address {address:#x}")),
+            place: None,
+            options,
         })
-        .collect()
+    }
+
+    fn of_tvm_ffi(
+        function: &Bound<'_, PyAny>,
+        name: Option<String>,
+        options: Options,
+    ) -> PyResult<Self> {
+        let py = function.py();
+        if !is_instance(function, "tvm_ffi", "Function")? {
+            return Err(PyTypeError::new_err(format!(
+                "from_tvm_ffi() takes a tvm_ffi.Function, not {}",
+                describe_object(function)
+            )));
+        }
+        let refuse = |message: &str| to_pyerr(py, Error::new(ErrorKind::Value, message));
+        let handle: usize = function.call_method0("__chandle__")?.extract()?;
+        let runtime = runtime::required().py(py)?;
+        // SAFETY: the handle of a live tvm_ffi.Function is null or an object of the library that
+        // the package has loaded. A function object has a function's cell.
+        let (object, safe_call) = unsafe {
+            let header: *mut Header = std::ptr::with_exposed_provenance_mut(handle);
+            let object = Object::shared(header.cast(), runtime)
+                .filter(|object| object.type_index() == abi::FUNCTION)
+                .ok_or_else(|| refuse("the tvm_ffi.Function holds no function"))?;
+            (object, abi::cell::<FunctionCell>(header).read().safe_call)
+        };
+        let safe_call =
+            safe_call.ok_or_else(|| refuse("the tvm_ffi.Function holds no function"))?;
+        let name = name.unwrap_or_else(|| "tvm_ffi.Function".to_owned());
+        Ok(PyNativeKernel {
+            function: safe_call,
+            handle,
+            keep: Arc::new(Kept::Function(object)),
+            provenance: provenance(name, format!("TVM FFI, object {handle:#x}")),
+            place: None,
+            options,
+        })
+    }
+
+    /// The kernel that runs the function. `object` is what the user registered.
+    fn kernel(&self, object: &Bound<'_, PyAny>) -> Kernel<Value> {
+        let options = self.options;
+        let lock = match options.release_gil {
+            true => HostLock::ReleaseFrom(0),
+            false => HostLock::Keep,
+        };
+        // SAFETY: the user vouches for the convention; `keep` holds the code and the handle.
+        let function = unsafe {
+            NativeFunction::new(self.function, self.provenance.clone())
+                .with_handle(std::ptr::with_exposed_provenance_mut(self.handle))
+        };
+        let function = match options.objects {
+            Some(runtime) => function.with_objects(runtime, options.tensors),
+            None => function,
+        };
+        let payload: Py<PyAny> = object.clone().unbind();
+        function
+            .keeping(Arc::clone(&self.keep) as Arc<dyn std::any::Any + Send + Sync>)
+            .with_outputs(options.outputs)
+            .with_host_lock(lock)
+            .kernel()
+            .with_payload(Arc::new(payload))
+    }
 }
 
-/// Whether a given output is what the Meta kernel promises.
-fn fits(operator: &str, name: &str, given: &Tensor, promised: &Tensor) -> Result<()> {
-    let (kind, what, given, promised) = if given.shape() != promised.shape() {
-        let shapes = (format!("{:?}", given.shape()), format!("{:?}", promised.shape()));
-        (ErrorKind::Shape, "shape", shapes.0, shapes.1)
-    } else if given.dtype() != promised.dtype() {
-        let dtypes = (given.dtype().to_string(), promised.dtype().to_string());
-        (ErrorKind::DType, "dtype", dtypes.0, dtypes.1)
+/// The address that an object is or has.
+fn address_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let py = object.py();
+    let number = if is_ctypes_function(object)? {
+        let ctypes = py.import("ctypes")?;
+        let pointer = ctypes.call_method1("cast", (object, ctypes.getattr("c_void_p")?))?;
+        let value = pointer.getattr("value")?;
+        if value.is_none() { 0_usize.into_pyobject(py)?.into_any() } else { value }
+    } else if object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>() {
+        object.clone()
+    } else if let Some(address) = object.getattr_opt("address")? {
+        check_numba(object)?;
+        address
     } else {
-        return Ok(());
+        return Err(PyTypeError::new_err(format!(
+            "an address is a whole number, an object with one as its .address (a numba cfunc), or a \
+             function pointer of ctypes, not {}",
+            describe_object(object)
+        )));
     };
-    Err(Error::new(
-        kind,
-        format!("{operator}() argument '{name}': its {what} is {given}, and must be {promised}"),
+    number.extract::<usize>().map_err(|_| {
+        let message = format!("{} is no address", describe_object(&number));
+        to_pyerr(py, Error::new(ErrorKind::Value, message))
+    })
+}
+
+/// Refuses a numba cfunc of another signature than the convention's.
+fn check_numba(object: &Bound<'_, PyAny>) -> PyResult<()> {
+    let Some(signature) = object.getattr_opt("_sig")? else { return Ok(()) };
+    let text = |value: Bound<'_, PyAny>| value.str().map(|text| text.to_string());
+    let args: Vec<Bound<'_, PyAny>> =
+        signature.getattr("args")?.try_iter()?.collect::<PyResult<_>>()?;
+    let args = args.into_iter().map(text).collect::<PyResult<Vec<_>>>()?;
+    let returns = text(signature.getattr("return_type")?)?;
+    let pointer = |at: usize| args[at].ends_with('*');
+    let right = args.len() == 4
+        && returns == "int32"
+        && args[2] == "int32"
+        && [0, 1, 3].into_iter().all(pointer);
+    if right {
+        return Ok(());
+    }
+    Err(to_pyerr(
+        object.py(),
+        Error::new(
+            ErrorKind::Value,
+            format!(
+                "the cfunc's signature is {}, and must be int32(voidptr, voidptr, int32, voidptr): \
+                 handle, arguments, their number, result",
+                signature.str()?
+            ),
+        ),
     ))
 }
 
-fn first_device(args: &[ValueRef<'_>]) -> Device {
-    args.iter().find_map(|arg| Value::tag(*arg).device()).unwrap_or(Device::CPU)
+/// The function at an address.
+fn function_at(py: Python<'_>, address: usize, what: &str) -> PyResult<SafeCall> {
+    // The first page is never mapped: an offset from null is null.
+    if address < 4096 {
+        let message = if address == 0 {
+            format!("{what} is null: there is no function")
+        } else {
+            format!("{what} is {address:#x}: there is no function")
+        };
+        return Err(to_pyerr(py, Error::new(ErrorKind::Value, message)));
+    }
+    let pointer: *const c_void = std::ptr::with_exposed_provenance(address);
+    // SAFETY: not null; the user says that it is a function of the documented convention.
+    Ok(unsafe { std::mem::transmute::<*const c_void, SafeCall>(pointer) })
 }
 
-/// What the operator's Meta kernel says of the outputs.
-fn meta_outputs(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Vec<Tensor>> {
-    let operator = context.operator();
-    let mut tensors = Vec::new();
-    for arg in args {
-        tensors.push(match arg {
-            ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
-                let tensor = arg.tensor()?;
-                Some(Tensor::meta(tensor.shape(), tensor.dtype())?)
-            }
-            _ => None,
-        });
+/// The kernel of an object that is a native function: a `NativeKernel`, a `tvm_ffi.Function`, a
+/// PyCapsule, a numba cfunc. `None` for anything else.
+pub(crate) fn native_from(object: &Bound<'_, PyAny>) -> PyResult<Option<Kernel<Value>>> {
+    if let Ok(native) = object.cast::<PyNativeKernel>() {
+        return Ok(Some(native.get().kernel(object)));
     }
-    let meta: Vec<ValueRef<'_>> = args
-        .iter()
-        .zip(&tensors)
-        .map(|(arg, tensor)| tensor.as_ref().map_or(*arg, ValueRef::Tensor))
-        .collect();
-    let keyset = DispatchKey::Meta.into();
-    let result = operator.redispatch(keyset, &meta).map_err(|error| match error.kind() {
-        ErrorKind::MissingKernel => Error::new(
-            ErrorKind::MissingKernel,
-            format!(
-                "{}: its outputs can't be allocated: a C kernel that fills tensors needs a Meta \
-                 kernel, which says their shape and dtype; register one at \"Meta\"",
-                operator.name()
-            ),
-        ),
-        _ => error,
-    })?;
-    match result {
-        Value::Tuple(items) => items.into_iter().map(Value::into_tensor).collect(),
-        one => Ok(vec![one.into_tensor()?]),
-    }
+    let Some(source) = Source::registered(object)? else { return Ok(None) };
+    let native = matches!(source, Source::TvmFfi);
+    let options = Options::read(object.py(), true, None, "view", "filled", native)?;
+    Ok(Some(PyNativeKernel::of_source(object, source, options)?.kernel(object)))
 }

@@ -116,10 +116,7 @@ pub(crate) fn held(source: Py<PyAny>, loan: Loan) -> ExternalOwner {
 
 /// What an owner of such memory is made of.
 #[expect(clippy::arc_with_non_send_sync, reason = "its drop attaches, and nothing else uses it")]
-pub(crate) fn held_parts(
-    source: Py<PyAny>,
-    loan: Loan,
-) -> (NonNull<c_void>, &'static ExternalOps) {
+pub(crate) fn held_parts(source: Py<PyAny>, loan: Loan) -> (NonNull<c_void>, &'static ExternalOps) {
     let held = Arc::new(Held { source: ManuallyDrop::new(source), loan });
     let object = NonNull::from(&*held).cast();
     let _ = Arc::into_raw(held);

@@ -93,7 +93,9 @@ pub(crate) fn export(
     match std::ptr::NonNull::new(managed) {
         Some(managed) if code == 0 => Ok(managed),
         _ => Err(PyErr::take(py).unwrap_or_else(|| {
-            pyo3::exceptions::PyBufferError::new_err("the library gave no DLPack struct, and no error")
+            pyo3::exceptions::PyBufferError::new_err(
+                "the library gave no DLPack struct, and no error",
+            )
         })),
     }
 }

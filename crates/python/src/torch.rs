@@ -84,7 +84,8 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
     } else {
         dtype_of(object)?;
     }
-    let zero_dim = keys.len() == 1 && object.call_method0("dim").is_ok_and(|n| n.eq(0).unwrap_or(false));
+    let zero_dim =
+        keys.len() == 1 && object.call_method0("dim").is_ok_and(|n| n.eq(0).unwrap_or(false));
     Ok(Tag::new(keys, device, zero_dim))
 }
 
@@ -244,7 +245,8 @@ fn table(object: &Bound<'_, PyAny>) -> Result<Option<&'static ExchangeApi>> {
 }
 
 fn meta_view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
-    let shape: Vec<usize> = object.getattr("shape").and_then(|s| s.extract()).map_err(from_pyerr)?;
+    let shape: Vec<usize> =
+        object.getattr("shape").and_then(|s| s.extract()).map_err(from_pyerr)?;
     Tensor::meta(&shape, dtype_of(object)?)
 }
 
@@ -295,7 +297,6 @@ fn give_meta<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny
     let options = PyDict::new(py);
     options.set_item("dtype", torch.getattr(tensor.dtype().name())?)?;
     options.set_item("device", "meta")?;
-    let (shape, strides) =
-        (PyTuple::new(py, tensor.shape())?, PyTuple::new(py, tensor.strides())?);
+    let (shape, strides) = (PyTuple::new(py, tensor.shape())?, PyTuple::new(py, tensor.strides())?);
     torch.call_method("empty_strided", (shape, strides), Some(&options))
 }

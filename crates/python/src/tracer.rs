@@ -17,9 +17,9 @@ use crate::dtype::{self, PyDevice};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
 use crate::guards::{self, PyGuard};
-use crate::{library, numpy_array};
 use crate::results;
 use crate::tensor::{self, PyTensor};
+use crate::{library, numpy_array};
 
 type Any<'py> = Bound<'py, PyAny>;
 

@@ -17,7 +17,8 @@ mod tensor;
 mod value;
 
 pub use buffer::{
-    Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, Watch, memory,
+    Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, Watch,
+    memory,
 };
 pub use strided::{Walk, for_each_offset};
 pub use tensor::{Attached, Tensor};

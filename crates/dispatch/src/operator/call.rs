@@ -117,6 +117,12 @@ impl<V: Value> Operator<V> {
         Ok(true)
     }
 
+    /// Whether a call with this set, taken as given, would find a kernel. Costs no more than the
+    /// choice of a kernel, unlike [`has_kernel`](Self::has_kernel), which leaves fallbacks out.
+    pub fn serves(&self, keyset: DispatchKeySet) -> bool {
+        self.with_fresh_table(|table| table.select(keyset).is_some()).unwrap_or(false)
+    }
+
     /// Looks at the table, computed anew if keys were registered since.
     pub(crate) fn with_fresh_table<R>(&self, look: impl FnOnce(&Table<V>) -> R) -> Result<R> {
         self.recompute_if_stale()?;

@@ -67,8 +67,7 @@ impl ExchangeApi {
         for _ in 0..64 {
             let found = NonNull::new(header.cast_mut())?;
             // SAFETY: the caller's promise: every version begins with this header.
-            let (major, older) =
-                unsafe { (found.as_ref().version.major, found.as_ref().older) };
+            let (major, older) = unsafe { (found.as_ref().version.major, found.as_ref().older) };
             if major == DLPACK_MAJOR_VERSION {
                 // SAFETY: the version says that this is the layout; tables live for the process.
                 let api = unsafe { found.cast::<ExchangeApi>().as_ref() };

@@ -261,7 +261,8 @@ mod tests {
     #[test]
     fn external_arrays_are_viewed_whatever_their_layout() {
         unsafe fn nothing(_: *mut std::ffi::c_void) {}
-        static OPS: crate::ExternalOps = crate::ExternalOps { retain: nothing, release: nothing, adopt: None };
+        static OPS: crate::ExternalOps =
+            crate::ExternalOps { retain: nothing, release: nothing, adopt: None };
         let mut data: Vec<f32> = (0..12_u8).map(f32::from).collect();
         let first = data.as_mut_ptr();
         let view = |place: usize, sizes: &[isize], strides: &[isize], extra: usize| {

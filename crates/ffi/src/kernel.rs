@@ -1,0 +1,327 @@
+//! Foreign functions as kernels.
+
+use std::any::Any as StdAny;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::schema::{Schema, Type};
+use keyfold_dispatch::{CallContext, HostLock, Kernel, Provenance, Value as _, describe_path};
+use keyfold_tensor::{Value, ValueRef};
+
+use crate::abi::{self, Any, SafeCall};
+use crate::check::check;
+use crate::guard;
+use crate::object::Object;
+use crate::outputs::outputs;
+use crate::pass::Frame;
+use crate::raised::Raised;
+use crate::runtime::{self, Runtime};
+use crate::take;
+
+/// How a function takes tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tensors {
+    /// As borrowed `DLTensor*`: what every function of the ABI takes; costs nothing.
+    #[default]
+    Views,
+    /// As TVM FFI's tensor objects, for functions that keep or return them.
+    Objects,
+}
+
+/// How a function hands over the Tensors that its schema returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outputs {
+    /// It fills tensors that keyfold allocates and passes after the schema's arguments.
+    #[default]
+    Filled,
+    /// It returns tensor objects: one, or a list of several.
+    Returned,
+}
+
+/// A function of TVM FFI's ABI, ready to be made a kernel.
+pub struct NativeFunction {
+    function: SafeCall,
+    handle: usize,
+    provenance: Provenance,
+    owner: Option<Arc<dyn StdAny + Send + Sync>>,
+    objects: Option<&'static Runtime>,
+    tensors: Tensors,
+    outputs: Outputs,
+    host_lock: HostLock,
+}
+
+impl NativeFunction {
+    /// A function that gets a null handle and knows no objects; it runs without the host's lock.
+    ///
+    /// # Safety
+    /// The function keeps to the ABI, may be called from any thread, and reads and writes only what
+    /// its arguments describe. It stays loaded while the value lives, or the kernel made of it.
+    pub unsafe fn new(function: SafeCall, provenance: Provenance) -> Self {
+        NativeFunction {
+            function,
+            handle: 0,
+            provenance,
+            owner: None,
+            objects: None,
+            tensors: Tensors::Views,
+            outputs: Outputs::Filled,
+            host_lock: HostLock::ReleaseFrom(0),
+        }
+    }
+
+    /// The same function with the address that it gets as its first argument.
+    ///
+    /// # Safety
+    /// The address is right for the function, on any thread, as long as the kernel lives.
+    #[must_use]
+    pub unsafe fn with_handle(mut self, handle: *mut c_void) -> Self {
+        self.handle = handle.expose_provenance();
+        self
+    }
+
+    /// The same function with what must live as long as a kernel of it: its library, its object.
+    #[must_use]
+    pub fn keeping(mut self, owner: Arc<dyn StdAny + Send + Sync>) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// The same function, which takes and returns objects of the library: lists and long text.
+    #[must_use]
+    pub fn with_objects(mut self, runtime: &'static Runtime, tensors: Tensors) -> Self {
+        (self.objects, self.tensors) = (Some(runtime), tensors);
+        self
+    }
+
+    /// The same function with another way to hand over Tensors.
+    #[must_use]
+    pub fn with_outputs(mut self, outputs: Outputs) -> Self {
+        self.outputs = outputs;
+        self
+    }
+
+    /// The same function with another rule for the host language's lock.
+    #[must_use]
+    pub fn with_host_lock(mut self, host_lock: HostLock) -> Self {
+        self.host_lock = host_lock;
+        self
+    }
+
+    /// The kernel. A schema that the ABI can't serve is refused when it is registered.
+    pub fn kernel(self) -> Kernel<Value> {
+        let (objects, outputs) = (self.objects.is_some(), self.outputs);
+        let (name, provenance) = (self.provenance.name.clone(), self.provenance.clone());
+        let host_lock = self.host_lock;
+        Kernel::boxed(move |context, args| self.run(context, args))
+            .with_provenance(provenance)
+            .with_host_lock(host_lock)
+            .with_check(move |schema| check(schema, &name, objects, outputs))
+    }
+
+    fn run(&self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
+        let schema = context.operator().schema();
+        if self.outputs == Outputs::Filled && fills(schema) {
+            return self.run_filling(context, args);
+        }
+        let mut frame = Frame::new();
+        for (at, value) in args.iter().enumerate() {
+            self.push(&mut frame, context, at, *value)?;
+        }
+        let result = self.call(context, &mut frame)?;
+        // Common, and a large value that isn't moved about is a fast one.
+        if result.type_index == abi::NONE {
+            return Ok(Value::None);
+        }
+        self.take(context, &frame, result, args)
+    }
+
+    /// Destination style: the tensors of the schema's returns come in as arguments.
+    fn run_filling(
+        &self,
+        context: &CallContext<'_, Value>,
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        let outputs = outputs(context, args)?;
+        let mut frame = Frame::new();
+        for (at, value) in args.iter().enumerate() {
+            let made = outputs.iter().find(|output| output.argument == Some(at));
+            let value = match (made, value) {
+                (Some(output), ValueRef::None) => ValueRef::Tensor(&output.tensor),
+                _ => *value,
+            };
+            self.push(&mut frame, context, at, value)?;
+        }
+        for output in outputs.iter().filter(|output| output.argument.is_none()) {
+            let tensor = ValueRef::Tensor(&output.tensor);
+            frame.push(tensor, &Type::Tensor, self.objects, self.tensors == Tensors::Objects)?;
+        }
+        self.call(context, &mut frame)?;
+        drop(frame);
+        let mut tensors = outputs.into_iter().map(|output| Value::Tensor(output.tensor));
+        Ok(match context.operator().schema().returns.len() {
+            1 => tensors.next().unwrap_or(Value::None),
+            _ => Value::Tuple(tensors.collect()),
+        })
+    }
+
+    #[inline]
+    fn push<'a>(
+        &self,
+        frame: &mut Frame<'a>,
+        context: &CallContext<'_, Value>,
+        at: usize,
+        value: ValueRef<'a>,
+    ) -> Result<()> {
+        let argument = &context.operator().schema().arguments[at];
+        let written = argument.alias.as_ref().is_some_and(|alias| alias.write);
+        let as_objects = self.tensors == Tensors::Objects;
+        let mut pushed = if written { note_writes(value) } else { Ok(()) };
+        if pushed.is_ok() {
+            pushed = frame.push(value, &argument.ty, self.objects, as_objects);
+        }
+        pushed.map_err(|error| {
+            error.at(&format!("{}() argument '{}'", context.operator().name(), argument.name))
+        })
+    }
+
+    /// Calls the function; its error as one of ours.
+    #[inline]
+    fn call(&self, context: &CallContext<'_, Value>, frame: &mut Frame<'_>) -> Result<Any> {
+        let handle = std::ptr::with_exposed_provenance_mut(self.handle);
+        let mut result = Any::NONE;
+        // SAFETY: the contract of `new`; what the values point to lives in the frame, the outputs and
+        // the caller's arguments until after the call.
+        let code = unsafe { guard::call(self.function, handle, frame.ready(), &mut result) };
+        match code {
+            Ok(0) => Ok(result),
+            Ok(code) => Err(failed(context, code)),
+            Err(text) => Err(threw(context, &text)),
+        }
+    }
+
+    /// The result as a value; an argument's own object as that argument.
+    fn take(
+        &self,
+        context: &CallContext<'_, Value>,
+        frame: &Frame<'_>,
+        result: Any,
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        let several = context.operator().schema().returns.len() > 1;
+        let taken = match self.objects {
+            Some(runtime) if result.type_index == abi::TENSOR => {
+                match frame.argument_of(result.address()) {
+                    Some(number) => {
+                        // SAFETY: the result's reference, which isn't needed.
+                        drop(unsafe { Object::owned(result.address(), runtime) });
+                        Ok(Value::Argument(number))
+                    }
+                    // SAFETY: a result of the function, whose objects are the library's.
+                    None => unsafe { take::take(result, Some(runtime)) },
+                }
+            }
+            Some(runtime) if several && result.is_object() => {
+                // SAFETY: as above.
+                unsafe { self.take_several(frame, result, runtime, args) }
+            }
+            // SAFETY: as above; without the library objects aren't touched.
+            objects => unsafe { take::take(result, objects) },
+        };
+        taken.map_err(|error| {
+            let (operator, kernel) = (context.operator(), context.kernel());
+            match error.kind() {
+                ErrorKind::Return => operator.wrong_return(kernel, error.message()),
+                _ => {
+                    let name = operator.name();
+                    error.at(&format!("{name}: the result of the kernel {}", kernel.provenance()))
+                }
+            }
+        })
+    }
+
+    /// A list as the several results of one call.
+    ///
+    /// # Safety
+    /// `result` is the function's result, an object of the library.
+    unsafe fn take_several(
+        &self,
+        frame: &Frame<'_>,
+        result: Any,
+        runtime: &'static Runtime,
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        // SAFETY: as for the caller. The list's items live while `held` does.
+        unsafe {
+            if result.type_index != abi::ARRAY && result.type_index != abi::LIST {
+                return take::take(result, Some(runtime));
+            }
+            let Some(held) = Object::owned(result.address(), runtime) else {
+                return Err(Error::new(ErrorKind::Return, "an object whose address is null"));
+            };
+            let items = take::items_of(result.address())?.iter().map(|item| {
+                let argument = match item.type_index {
+                    abi::TENSOR => frame.argument_of(item.address()),
+                    _ => None,
+                };
+                match argument {
+                    Some(number) => Value::from_ref(args[number]),
+                    None => take::copy(item, runtime),
+                }
+            });
+            let items = items.collect::<Result<_>>().map(Value::Tuple);
+            drop(held);
+            items
+        }
+    }
+}
+
+/// Whether the schema's returns are Tensors that a function in destination style fills.
+fn fills(schema: &Schema) -> bool {
+    !schema.returns.is_empty() && schema.returns.iter().all(|r| r.ty == Type::Tensor)
+}
+
+/// Notes that the tensors of an argument are written to.
+fn note_writes(value: ValueRef<'_>) -> Result<()> {
+    match value {
+        ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
+            let tensor = value.tensor()?;
+            tensor.check_writable()?;
+            tensor.note_write();
+        }
+        list => {
+            for item in list.items() {
+                note_writes(item)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The error for a code that isn't 0. The library holds what was raised, where the code says so.
+#[cold]
+fn failed(context: &CallContext<'_, Value>, code: i32) -> Error {
+    let kernel = context.kernel().provenance();
+    let place = format!("{}: the kernel {kernel} failed", context.operator().name());
+    let raised = runtime::loaded().filter(|_| code == -1).and_then(Raised::take);
+    match raised {
+        Some(mut raised) => {
+            raised.place = format!("{}, by the kernel {kernel}", describe_path());
+            raised.into_error(&place)
+        }
+        None => Error::new(ErrorKind::KernelFailed, format!("{place} with code {code}")),
+    }
+}
+
+/// The error for an exception that left the function.
+#[cold]
+fn threw(context: &CallContext<'_, Value>, text: &str) -> Error {
+    Error::new(
+        ErrorKind::KernelFailed,
+        format!(
+            "{}: the kernel {} let a C++ exception out, which the C convention forbids: {text}",
+            context.operator().name(),
+            context.kernel().provenance()
+        ),
+    )
+}

@@ -1,0 +1,259 @@
+//! A call of a plugin's kernel.
+
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::schema::{Schema, Type};
+use keyfold_dispatch::{CallContext, DispatchKeySet, HostLock, Kernel, Provenance};
+use keyfold_plugin::abi::{self, Any, CallFrame, KernelSpec, SafeCall, Text};
+use keyfold_tensor::{Value, ValueRef};
+use smallvec::SmallVec;
+
+use super::library::Library;
+use super::table;
+use super::values::Passed;
+use crate::outputs::{Output, outputs};
+
+/// A kernel's function and the plugin's data for it. The library stays loaded as long.
+pub(super) struct Code {
+    function: SafeCall,
+    data: *mut c_void,
+    drop: Option<unsafe extern "C" fn(*mut c_void)>,
+    returns: i32,
+    /// Dropped after `drop` ran: fields go after the value's own `Drop`.
+    _library: Arc<Library>,
+}
+
+// SAFETY: the ABI lets any thread call the function with the data, several at a time.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        if let Some(drop) = self.drop {
+            // SAFETY: no call comes any more, and the library is still loaded.
+            unsafe { drop(self.data) }
+        }
+    }
+}
+
+impl Code {
+    /// # Safety
+    /// A spec of the ABI whose function and data keep to it.
+    pub(super) unsafe fn new(spec: &KernelSpec, library: Arc<Library>) -> Result<Self> {
+        let (function, data, drop, returns) = (spec.function, spec.data, spec.drop, spec.returns);
+        let code = Code { function, data, drop, returns, _library: library };
+        if !(abi::RETURNS_NOTHING..=abi::RETURNS_VALUES).contains(&returns) {
+            return Err(Error::new(
+                ErrorKind::Registration,
+                format!("a kernel returns {returns}, which stands for nothing"),
+            ));
+        }
+        Ok(code)
+    }
+
+    /// The kernel that runs the function.
+    pub(super) fn kernel(self, name: &str, provenance: Provenance) -> Kernel<Value> {
+        let (name, returns) = (name.to_owned(), self.returns);
+        Kernel::boxed(move |context, args| self.run(context, args))
+            .with_provenance(provenance)
+            .with_host_lock(HostLock::ReleaseFrom(0))
+            .with_check(move |schema| check(schema, &name, returns))
+    }
+
+    fn run(&self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
+        let schema = context.operator().schema();
+        let fills = self.returns == abi::RETURNS_NOTHING && !schema.returns.is_empty();
+        let outputs = if fills { outputs(context, args)? } else { SmallVec::new() };
+        let mut passed = Passed::default();
+        pass(&mut passed, context, args, &outputs)?;
+        let (values, flags) = passed.settle();
+        let key = DispatchKeySet::EMPTY.insert(context.key());
+        let mut running = Running {
+            frame: CallFrame {
+                size: size_of::<CallFrame>() as u32,
+                inputs: args.len() as i32,
+                host: &raw const table::TABLE,
+                data: self.data,
+                keyset: context.keyset().bits(),
+                key: key.bits(),
+                flags: flags.as_ptr(),
+                operator: Text::new(context.operator().name()),
+            },
+            context,
+            args,
+            outcome: Mutex::new(Outcome::default()),
+        };
+        let mut result = Any::new(abi::NONE, 0);
+        // SAFETY: the plugin keeps to the convention; what the values point to lives in `passed`,
+        // `outputs` and the caller's arguments until after the call.
+        let code = unsafe {
+            let (handle, count) = ((&raw mut running).cast::<c_void>(), values.len() as i32);
+            (self.function)(handle, values.as_ptr(), count, &raw mut result)
+        };
+        let outcome = running.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        drop(passed);
+        if code != 0 {
+            return Err(failed(context, outcome.error, code));
+        }
+        if fills {
+            let mut tensors = outputs.into_iter().map(|output| Value::Tensor(output.tensor));
+            return Ok(match schema.returns.len() {
+                1 => tensors.next().unwrap_or(Value::None),
+                _ => Value::Tuple(tensors.collect()),
+            });
+        }
+        if self.returns != abi::RETURNS_VALUES {
+            return number(context, result);
+        }
+        let mut given = outcome.given;
+        Ok(match given.len() {
+            0 => Value::None,
+            1 => given.remove(0),
+            _ => Value::Tuple(given),
+        })
+    }
+}
+
+/// A call in progress. The frame comes first: the plugin sees nothing else.
+#[repr(C)]
+pub(super) struct Running<'a> {
+    frame: CallFrame,
+    pub(super) context: &'a CallContext<'a, Value>,
+    pub(super) args: &'a [ValueRef<'a>],
+    /// Behind a lock, since a kernel may use threads of its own.
+    outcome: Mutex<Outcome>,
+}
+
+#[derive(Default)]
+struct Outcome {
+    given: Vec<Value>,
+    error: Option<table::Given>,
+}
+
+impl<'a> Running<'a> {
+    /// # Safety
+    /// The frame of a call in progress.
+    pub(super) unsafe fn of(frame: *const CallFrame) -> &'a Running<'a> {
+        // SAFETY: by the contract; frames are made by `Code::run` alone.
+        unsafe { &*frame.cast::<Running<'a>>() }
+    }
+
+    pub(super) fn give(&self, value: Value) {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).given.push(value);
+    }
+
+    pub(super) fn fail(&self, error: table::Given) {
+        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = outcome.error.replace(error);
+        drop(outcome);
+        drop(before);
+    }
+}
+
+/// Passes the arguments and, after them, the outputs that don't stand in an argument's place.
+fn pass<'a>(
+    passed: &mut Passed<'a>,
+    context: &CallContext<'_, Value>,
+    args: &'a [ValueRef<'a>],
+    outputs: &'a [Output],
+) -> Result<()> {
+    let operator = context.operator();
+    for (at, (argument, value)) in operator.schema().arguments.iter().zip(args).enumerate() {
+        let made = outputs.iter().find(|output| output.argument == Some(at));
+        let value = match made {
+            Some(output) if matches!(value, ValueRef::None) => ValueRef::Tensor(&output.tensor),
+            _ => *value,
+        };
+        let written = argument.alias.as_ref().is_some_and(|alias| alias.write);
+        let flags = if written { abi::FLAG_WRITABLE } else { 0 };
+        let mut done = if written { note_writes(value) } else { Ok(()) };
+        if done.is_ok() {
+            done = passed.push(value, flags);
+        }
+        done.map_err(|error| {
+            error.at(&format!("{}() argument '{}'", operator.name(), argument.name))
+        })?;
+    }
+    for output in outputs.iter().filter(|output| output.argument.is_none()) {
+        passed.push(ValueRef::Tensor(&output.tensor), abi::FLAG_WRITABLE)?;
+    }
+    Ok(())
+}
+
+/// Notes that the tensors of an argument are written to.
+fn note_writes(value: ValueRef<'_>) -> Result<()> {
+    match value {
+        ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
+            let tensor = value.tensor()?;
+            tensor.check_writable()?;
+            tensor.note_write();
+        }
+        list => {
+            for item in list.items() {
+                note_writes(item)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number that the kernel stored.
+fn number(context: &CallContext<'_, Value>, result: Any) -> Result<Value> {
+    Ok(match result.type_index {
+        abi::NONE => Value::None,
+        abi::INT => Value::Int(result.payload as i64),
+        abi::BOOL => Value::Bool(result.payload != 0),
+        abi::FLOAT => Value::Float(f64::from_bits(result.payload)),
+        other => {
+            let given = format!("a value of type index {other}");
+            return Err(context.operator().wrong_return(context.kernel(), &given));
+        }
+    })
+}
+
+#[cold]
+fn failed(context: &CallContext<'_, Value>, error: Option<table::Given>, code: i32) -> Error {
+    let (name, kernel) = (context.operator().name(), context.kernel().provenance());
+    let Some(table::Given { error, own, .. }) = error else {
+        let message = format!("{name}: the kernel {kernel} failed with code {code}");
+        return Error::new(ErrorKind::KernelFailed, message);
+    };
+    if !own {
+        return error;
+    }
+    match error.message().strip_prefix(table::PANICKED) {
+        Some(text) if error.kind() == ErrorKind::KernelPanic => {
+            let key = context.key();
+            let message = format!("{name}: the kernel {kernel} at {key} panicked: {text}");
+            Error::new(ErrorKind::KernelPanic, message)
+        }
+        _ => error.at(name),
+    }
+}
+
+/// Refuses a schema whose returns aren't what the kernel gives.
+fn check(schema: &Schema, name: &str, returns: i32) -> Result<()> {
+    let types: Vec<&Type> = schema.returns.iter().map(|r| &r.ty).collect();
+    let (what, fits) = match returns {
+        abi::RETURNS_NOTHING => {
+            ("fills tensors or returns nothing", types.iter().all(|ty| **ty == Type::Tensor))
+        }
+        abi::RETURNS_INT => {
+            ("an int", matches!(types[..], [Type::Int | Type::Float | Type::Scalar]))
+        }
+        abi::RETURNS_BOOL => ("a bool", matches!(types[..], [Type::Bool | Type::Scalar])),
+        abi::RETURNS_FLOAT => ("a float", matches!(types[..], [Type::Float | Type::Scalar])),
+        _ => return Ok(()),
+    };
+    if fits {
+        return Ok(());
+    }
+    let returns = if returns == abi::RETURNS_NOTHING { "" } else { "returns " };
+    Err(Error::new(
+        ErrorKind::Registration,
+        format!("{}: the kernel {name} can't serve it: it {returns}{what}: {schema}", schema.name),
+    ))
+}

@@ -1,0 +1,113 @@
+//! A plugin's shared library and its descriptor.
+
+use std::path::{Path, PathBuf};
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_plugin::abi::{ABI_MAJOR, ABI_MINOR, Descriptor, MAGIC, SYMBOL};
+
+use super::image;
+use crate::runtime::why;
+
+/// A loaded library, unloaded on drop, with its checked descriptor.
+pub(super) struct Library {
+    path: PathBuf,
+    name: String,
+    version: String,
+    descriptor: *const Descriptor,
+    _library: libloading::Library,
+}
+
+// SAFETY: the descriptor is a constant of the loaded library.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Loads a library and checks that it is a plugin of this ABI.
+    pub(super) fn open(path: &Path) -> Result<Library> {
+        // Absolute, or the loader would search its own directories for a plain name.
+        let path = path.canonicalize().map_err(|error| wrong(path, &error.to_string()))?;
+        if let Some(reason) = image::refusal(&path) {
+            return Err(wrong(&path, &reason));
+        }
+        let library = open(&path).map_err(|error| wrong(&path, &why(&error)))?;
+        // SAFETY: only the address is taken.
+        let symbol = unsafe { library.get::<*const Descriptor>(SYMBOL) };
+        let Ok(symbol) = symbol else {
+            let reason = "it is not a keyfold plugin: it exports no symbol keyfold_plugin, which \
+                          keyfold_plugin::plugin!(...) makes";
+            return Err(wrong(&path, reason));
+        };
+        let descriptor: *const Descriptor = *symbol;
+        // SAFETY: a symbol of that name; magic and version are at its start in every version, and
+        // nothing else is read before they are known to be ours.
+        let (magic, major, minor) = unsafe {
+            let magic = (&raw const (*descriptor).magic).read_unaligned();
+            let major = (&raw const (*descriptor).abi_major).read_unaligned();
+            (magic, major, (&raw const (*descriptor).abi_minor).read_unaligned())
+        };
+        if magic != MAGIC {
+            let reason = "it is not a keyfold plugin: its symbol keyfold_plugin is something else";
+            return Err(wrong(&path, reason));
+        }
+        if major != ABI_MAJOR || minor > ABI_MINOR {
+            let advice = if (major, minor) > (ABI_MAJOR, ABI_MINOR) {
+                "load it with a newer keyfold, or build it with an older keyfold-plugin"
+            } else {
+                "build it with a newer keyfold-plugin"
+            };
+            return Err(wrong(
+                &path,
+                &format!(
+                    "it was built for version {major}.{minor} of the plugin ABI, and this keyfold \
+                     has {ABI_MAJOR}.{ABI_MINOR}: {advice}"
+                ),
+            ));
+        }
+        // SAFETY: a descriptor of our version; its text is constant while the library is loaded.
+        let (name, version) = unsafe { ((*descriptor).name.get(), (*descriptor).version.get()) };
+        let (name, version) = (name.to_owned(), version.to_owned());
+        Ok(Library { path, name, version, descriptor, _library: library })
+    }
+
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        // SAFETY: checked in `open`, and the library is loaded while `self` lives.
+        unsafe { &*self.descriptor }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// An error that names the file.
+    pub(super) fn error(&self, reason: &str) -> Error {
+        wrong(&self.path, reason)
+    }
+}
+
+/// Loads with every symbol resolved at once: a missing one is an error here, not at the first call.
+fn open(path: &Path) -> Result<libloading::Library, libloading::Error> {
+    #[cfg(unix)]
+    {
+        use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+        // SAFETY: loading runs the library's initialisers; that is what the user asks for.
+        unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map(Into::into)
+    }
+    #[cfg(not(unix))]
+    {
+        // SAFETY: as above.
+        unsafe { libloading::Library::new(path) }
+    }
+}
+
+fn wrong(path: &Path, reason: &str) -> Error {
+    Error::new(ErrorKind::Library, format!("can't load the plugin {}: {reason}", path.display()))
+}

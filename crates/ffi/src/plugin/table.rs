@@ -1,0 +1,253 @@
+//! The functions that a plugin calls.
+//!
+//! None unwinds: a panic inside (in a Rust kernel that the plugin calls, say) becomes an error.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::DispatchKeySet;
+use keyfold_plugin::abi::{
+    ABI_MAJOR, ABI_MINOR, Any, CallFrame, DLDataType, DLDevice, HostError, HostRegistrar,
+    HostTable, HostValue, KernelSpec, Text,
+};
+use keyfold_tensor::{Tensor, Value};
+
+use super::kernel::Running;
+use super::staging::Staging;
+use super::values::{self, Owned};
+
+/// How the message of a caught panic begins; the plugin's side words it so.
+pub(super) const PANICKED: &str = "panicked: ";
+
+/// The host's table.
+pub(super) static TABLE: HostTable = HostTable {
+    size: size_of::<HostTable>() as u32,
+    abi_major: ABI_MAJOR,
+    abi_minor: ABI_MINOR,
+    reserved: 0,
+    define,
+    kernel,
+    fallthrough,
+    call,
+    redispatch,
+    empty,
+    keys,
+    give,
+    fail,
+    value_get,
+    value_len,
+    value_item,
+    value_release,
+    error_new,
+    error_kind,
+    error_message,
+    error_release,
+};
+
+/// An error that a plugin holds.
+pub(super) struct Given {
+    pub(super) error: Error,
+    /// Whether the plugin made it; else it came from a call.
+    pub(super) own: bool,
+    kind: String,
+}
+
+impl Given {
+    fn boxed(error: Error, own: bool) -> *mut HostError {
+        let kind = error.kind().name();
+        Box::into_raw(Box::new(Given { error, own, kind })).cast()
+    }
+}
+
+/// Takes an error over from a plugin; `None` for success.
+///
+/// # Safety
+/// Null, or an error of this table's that nobody uses any more.
+pub(super) unsafe fn take_error(error: *mut HostError) -> Option<Error> {
+    // SAFETY: by the contract.
+    (!error.is_null()).then(|| unsafe { Box::from_raw(error.cast::<Given>()) }.error)
+}
+
+/// Runs a function of the table; null for success.
+fn guarded(run: impl FnOnce() -> Result<()>) -> *mut HostError {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => null_mut(),
+        Ok(Err(error)) => Given::boxed(error, false),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            let text = text.unwrap_or_else(|| "no message".to_owned());
+            let message = format!("a kernel that the plugin called panicked: {text}");
+            Given::boxed(Error::new(ErrorKind::KernelPanic, message), false)
+        }
+    }
+}
+
+unsafe extern "C" fn define(registrar: *mut HostRegistrar, schema: Text) -> *mut HostError {
+    // SAFETY: the registrar that `load` passed, and text of the call.
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).define(schema.get()) })
+}
+
+unsafe extern "C" fn kernel(
+    registrar: *mut HostRegistrar,
+    spec: *const KernelSpec,
+) -> *mut HostError {
+    // SAFETY: as above; the plugin keeps to the ABI.
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).kernel(&*spec) })
+}
+
+unsafe extern "C" fn fallthrough(
+    registrar: *mut HostRegistrar,
+    operator: Text,
+    key: Text,
+) -> *mut HostError {
+    // SAFETY: as above.
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).fallthrough(operator.get(), key.get()) })
+}
+
+unsafe extern "C" fn call(
+    frame: *const CallFrame,
+    operator: Text,
+    args: *const Any,
+    count: i32,
+    result: *mut *mut HostValue,
+) -> *mut HostError {
+    guarded(|| {
+        // SAFETY: the frame of a call in progress, and values of the ABI.
+        let (running, args, operator) =
+            unsafe { (Running::of(frame), values::read(args, count)?, operator.get()) };
+        let value = running.context.dispatcher()?.call(operator, &args)?;
+        // SAFETY: a place for one pointer.
+        unsafe { result.write(Owned::give(value)) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn redispatch(
+    frame: *const CallFrame,
+    operator: Text,
+    keyset: u64,
+    args: *const Any,
+    count: i32,
+    result: *mut *mut HostValue,
+) -> *mut HostError {
+    guarded(|| {
+        // SAFETY: as in `call`.
+        let (running, operator) = unsafe { (Running::of(frame), operator.get()) };
+        let keyset = DispatchKeySet::from_bits_truncate(keyset);
+        let given;
+        let args = if args.is_null() && operator.is_empty() {
+            running.args
+        } else {
+            // SAFETY: as in `call`.
+            given = unsafe { values::read(args, count)? };
+            &given[..]
+        };
+        let value = if operator.is_empty() {
+            running.context.operator().redispatch(keyset, args)?
+        } else {
+            running.context.dispatcher()?.redispatch(operator, keyset, args)?
+        };
+        // SAFETY: a place for one pointer.
+        unsafe { result.write(Owned::give(value)) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn empty(
+    shape: *const i64,
+    ndim: i32,
+    dtype: DLDataType,
+    device: DLDevice,
+    result: *mut *mut HostValue,
+) -> *mut HostError {
+    guarded(|| {
+        let sizes: &[i64] = match ndim {
+            ..=0 => &[],
+            // SAFETY: so many sizes, of the call.
+            _ => unsafe { std::slice::from_raw_parts(shape, ndim as usize) },
+        };
+        let negative = |_| {
+            Error::new(
+                ErrorKind::Shape,
+                format!("a tensor of shape {sizes:?}: sizes are 0 or more"),
+            )
+        };
+        let shape: Vec<usize> = sizes
+            .iter()
+            .map(|&size| usize::try_from(size).map_err(negative))
+            .collect::<Result<_>>()?;
+        let (dtype, device) = (values::dtype_from(dtype)?, values::device_from(device)?);
+        let tensor = Tensor::empty(&shape, dtype, device)?;
+        // SAFETY: a place for one pointer.
+        unsafe { result.write(Owned::give(Value::Tensor(tensor))) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn keys(name: Text, bits: *mut u64) -> *mut HostError {
+    guarded(|| {
+        // SAFETY: text of the call, and a place for one number.
+        unsafe { bits.write(DispatchKeySet::parse(name.get())?.bits()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn give(frame: *const CallFrame, value: *mut HostValue) {
+    // SAFETY: the frame of a call in progress, and a value that becomes ours.
+    unsafe { Running::of(frame).give(Owned::take(value)) }
+}
+
+unsafe extern "C" fn fail(frame: *const CallFrame, error: *mut HostError) {
+    // SAFETY: the frame of a call in progress, and an error that becomes ours.
+    unsafe { Running::of(frame).fail(*Box::from_raw(error.cast::<Given>())) }
+}
+
+unsafe extern "C" fn value_get(value: *const HostValue) -> Any {
+    // SAFETY: a live value.
+    unsafe { Owned::get(value) }.any()
+}
+
+unsafe extern "C" fn value_len(value: *const HostValue) -> i64 {
+    // SAFETY: a live value.
+    unsafe { Owned::get(value) }.items().map_or(-1, |items| items.len() as i64)
+}
+
+unsafe extern "C" fn value_item(value: *const HostValue, at: i64) -> *mut HostValue {
+    // SAFETY: a live value.
+    let items = unsafe { Owned::get(value) }.items().unwrap_or_default();
+    usize::try_from(at)
+        .ok()
+        .and_then(|at| items.get(at))
+        .map_or(null_mut(), |item| Owned::give(item.clone()))
+}
+
+unsafe extern "C" fn value_release(value: *mut HostValue) {
+    // SAFETY: a live value that nobody uses any more.
+    drop(unsafe { Owned::take(value) });
+}
+
+unsafe extern "C" fn error_new(kind: Text, message: Text) -> *mut HostError {
+    // SAFETY: text of the call.
+    let (kind, message) = unsafe { (kind.get(), message.get()) };
+    let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
+    // A kind of a later version, and one that needs what a plugin can't give.
+    let kind = known.filter(|kind| *kind != ErrorKind::Foreign).unwrap_or(ErrorKind::KernelFailed);
+    Given::boxed(Error::new(kind, message), true)
+}
+
+unsafe extern "C" fn error_kind(error: *const HostError) -> Text {
+    // SAFETY: a live error.
+    Text::new(unsafe { &(*error.cast::<Given>()).kind })
+}
+
+unsafe extern "C" fn error_message(error: *const HostError) -> Text {
+    // SAFETY: a live error.
+    Text::new(unsafe { (*error.cast::<Given>()).error.message() })
+}
+
+unsafe extern "C" fn error_release(error: *mut HostError) {
+    // SAFETY: a live error that nobody uses any more.
+    drop(unsafe { Box::from_raw(error.cast::<Given>()) });
+}

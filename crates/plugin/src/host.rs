@@ -1,0 +1,146 @@
+//! What a kernel can ask of the host while it runs.
+
+use std::ptr::null_mut;
+
+use crate::abi::{CallFrame, HostTable, HostValue, Text};
+use crate::error::{Error, Result};
+use crate::keyset::KeySet;
+use crate::owned::{OwnedTensor, OwnedValue};
+use crate::types::{DType, Device};
+use crate::value::{Packed, Value};
+
+/// The call that a kernel serves, and the host's functions.
+///
+/// Calls made here go through the process's dispatcher, with the thread's local keys: they see kernels
+/// registered since and guards around the call.
+pub struct Host<'a> {
+    frame: &'a CallFrame,
+    table: &'static HostTable,
+}
+
+impl<'a> Host<'a> {
+    /// # Safety
+    /// A frame of the host's, alive for `'a`.
+    pub(crate) unsafe fn new(frame: &'a CallFrame) -> Self {
+        // SAFETY: the table lives as long as the process.
+        Host { frame, table: unsafe { &*frame.host } }
+    }
+
+    /// The operator's full name.
+    pub fn operator(&self) -> &'a str {
+        // SAFETY: text of the call.
+        unsafe { self.frame.operator.get() }
+    }
+
+    /// The key set of the call: the chosen key still in it.
+    pub fn keyset(&self) -> KeySet {
+        KeySet::from_bits(self.frame.keyset)
+    }
+
+    /// The chosen key.
+    pub fn key(&self) -> KeySet {
+        KeySet::from_bits(self.frame.key)
+    }
+
+    /// The keys that a name stands for: `"CPU"`, `"Pipeline"`, `"AutogradCPU"` (two keys).
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn keys(&self, name: &str) -> Result<KeySet> {
+        let mut bits = 0;
+        // SAFETY: the table's function, with text that lives through the call.
+        unsafe {
+            let error = (self.table.keys)(Text::new(name), &raw mut bits);
+            Error::from_host(self.table, error)?;
+        }
+        Ok(KeySet::from_bits(bits))
+    }
+
+    /// Takes the result of a function of the table that gives a value.
+    fn value(
+        &self,
+        ask: impl FnOnce(*mut *mut HostValue) -> *mut crate::abi::HostError,
+    ) -> Result<OwnedValue> {
+        let mut value = null_mut();
+        let error = ask(&raw mut value);
+        // SAFETY: the table's own error or value, which is ours from here on.
+        unsafe {
+            Error::from_host(self.table, error)?;
+            Ok(OwnedValue::new(self.table, value))
+        }
+    }
+
+    /// Calls an operator by name, `ns::name` or `ns::name.overload`. Trailing arguments may be left
+    /// out where they have defaults.
+    ///
+    /// # Errors
+    /// Those of the call; an exception of a Python kernel is passed on whole.
+    pub fn call(&self, operator: &str, args: &[Value<'_>]) -> Result<OwnedValue> {
+        let args = Packed::new(args)?;
+        let (name, count) = (Text::new(operator), args.values.len() as i32);
+        // SAFETY: the frame's call runs; text and values live through the call.
+        self.value(|value| unsafe {
+            (self.table.call)(self.frame, name, args.values.as_ptr(), count, value)
+        })
+    }
+
+    /// Calls this operator again with its own arguments and this key set, taken as given: what a
+    /// layer does, with `host.keyset().without(host.key())`.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn redispatch(&self, keyset: KeySet) -> Result<OwnedValue> {
+        // SAFETY: the frame's call runs; no arguments are the call's own.
+        self.value(|value| unsafe {
+            let own = std::ptr::null();
+            (self.table.redispatch)(self.frame, Text::new(""), keyset.bits(), own, 0, value)
+        })
+    }
+
+    /// Calls an operator with this key set, taken as given, and these arguments.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn redispatch_with(
+        &self,
+        operator: &str,
+        keyset: KeySet,
+        args: &[Value<'_>],
+    ) -> Result<OwnedValue> {
+        let args = Packed::new(args)?;
+        let (name, count) = (Text::new(operator), args.values.len() as i32);
+        // SAFETY: as in `call`.
+        self.value(|value| unsafe {
+            let values = args.values.as_ptr();
+            (self.table.redispatch)(self.frame, name, keyset.bits(), values, count, value)
+        })
+    }
+
+    /// A new tensor, row-major, its elements arbitrary.
+    ///
+    /// # Errors
+    /// A negative size, a dtype or device that isn't there, memory that can't be had.
+    pub fn empty(&self, shape: &[i64], dtype: DType, device: Device) -> Result<OwnedTensor> {
+        let (data, len) = (shape.as_ptr(), shape.len() as i32);
+        // SAFETY: the table's function, with a shape that lives through the call.
+        let value =
+            self.value(|value| unsafe { (self.table.empty)(data, len, dtype.0, device.0, value) })?;
+        Ok(OwnedTensor::fresh(value))
+    }
+
+    pub(crate) fn give(&self, value: OwnedValue) {
+        // SAFETY: the frame's call runs; the host takes the value over.
+        unsafe { (self.table.give)(self.frame, value.into_raw()) }
+    }
+
+    pub(crate) fn fail(&self, error: Error) {
+        // SAFETY: as above.
+        unsafe { (self.table.fail)(self.frame, error.into_host(self.table)) }
+    }
+}
+
+impl std::fmt::Debug for Host<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({})", self.operator())
+    }
+}

@@ -1,0 +1,229 @@
+//! From a plugin's functions to the C functions that the host knows.
+
+use std::ffi::{c_int, c_void};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+
+use crate::abi::{self, Any, CallFrame, HostRegistrar, HostTable, KernelSpec, Text};
+use crate::args::Args;
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::Host;
+use crate::owned::{OwnedTensor, OwnedValue};
+
+/// What a kernel returns.
+pub trait Return {
+    /// How the ABI calls it.
+    #[doc(hidden)]
+    const CODE: i32;
+    #[doc(hidden)]
+    fn give(self, host: &Host<'_>, result: &mut Any);
+}
+
+/// The kernel fills the outputs, or the operator returns nothing.
+impl Return for () {
+    const CODE: i32 = abi::RETURNS_NOTHING;
+    fn give(self, _: &Host<'_>, _: &mut Any) {}
+}
+
+impl Return for i64 {
+    const CODE: i32 = abi::RETURNS_INT;
+    fn give(self, _: &Host<'_>, result: &mut Any) {
+        *result = Any::new(abi::INT, self as u64);
+    }
+}
+
+impl Return for bool {
+    const CODE: i32 = abi::RETURNS_BOOL;
+    fn give(self, _: &Host<'_>, result: &mut Any) {
+        *result = Any::new(abi::BOOL, u64::from(self));
+    }
+}
+
+impl Return for f64 {
+    const CODE: i32 = abi::RETURNS_FLOAT;
+    fn give(self, _: &Host<'_>, result: &mut Any) {
+        *result = Any::new(abi::FLOAT, self.to_bits());
+    }
+}
+
+/// The results of another call, as they are.
+impl Return for OwnedValue {
+    const CODE: i32 = abi::RETURNS_VALUES;
+    fn give(self, host: &Host<'_>, _: &mut Any) {
+        host.give(self);
+    }
+}
+
+impl Return for OwnedTensor {
+    const CODE: i32 = abi::RETURNS_VALUES;
+    fn give(self, host: &Host<'_>, _: &mut Any) {
+        host.give(self.into_value());
+    }
+}
+
+/// Several tensors, for a schema that returns as many.
+impl<const N: usize> Return for [OwnedTensor; N] {
+    const CODE: i32 = abi::RETURNS_VALUES;
+    fn give(self, host: &Host<'_>, _: &mut Any) {
+        for tensor in self {
+            host.give(tensor.into_value());
+        }
+    }
+}
+
+/// Takes a plugin's definitions and kernels. They are registered together once the plugin's function
+/// has returned `Ok`, and not at all if one of them is refused.
+pub struct Registrar<'a> {
+    table: &'static HostTable,
+    registrar: *mut HostRegistrar,
+    life: PhantomData<&'a mut HostRegistrar>,
+}
+
+impl Registrar<'_> {
+    /// Defines an operator: `ns::name(Tensor x, float k=2.0) -> Tensor`.
+    ///
+    /// # Errors
+    /// Text that doesn't parse.
+    pub fn define(&mut self, schema: &str) -> Result<()> {
+        // SAFETY: the table's function, with text that lives through the call.
+        unsafe {
+            let error = (self.table.define)(self.registrar, Text::new(schema));
+            Error::from_host(self.table, error)
+        }
+    }
+
+    /// Registers a kernel at an operator's key. Its name in explanations is the function's.
+    ///
+    /// It may be called from several threads at a time. What it returns decides how results travel:
+    /// `()` for one that fills [outputs](Args::output), which the host allocates as the operator's
+    /// Meta kernel says (or that returns nothing); a number; an [`OwnedTensor`] or [`OwnedValue`].
+    ///
+    /// # Errors
+    /// An unknown key.
+    pub fn kernel<F, R>(&mut self, operator: &str, key: &str, function: F) -> Result<()>
+    where
+        F: Fn(&Args<'_>, &Host<'_>) -> Result<R> + Send + Sync + 'static,
+        R: Return,
+    {
+        let name = short_name(std::any::type_name::<F>());
+        let spec = KernelSpec {
+            size: size_of::<KernelSpec>() as u32,
+            returns: R::CODE,
+            operator: Text::new(operator),
+            key: Text::new(key),
+            name: Text::new(&name),
+            function: run::<F, R>,
+            data: Box::into_raw(Box::new(function)).cast(),
+            drop: Some(drop_data::<F>),
+        };
+        // SAFETY: the table's function; the host takes the data over in any case.
+        unsafe {
+            let error = (self.table.kernel)(self.registrar, &raw const spec);
+            Error::from_host(self.table, error)
+        }
+    }
+
+    /// Says that a mode has nothing to do for an operator: calls pass the key by.
+    ///
+    /// # Errors
+    /// An unknown key.
+    pub fn fallthrough(&mut self, operator: &str, key: &str) -> Result<()> {
+        // SAFETY: the table's function, with text that lives through the call.
+        unsafe {
+            let (operator, key) = (Text::new(operator), Text::new(key));
+            let error = (self.table.fallthrough)(self.registrar, operator, key);
+            Error::from_host(self.table, error)
+        }
+    }
+}
+
+impl std::fmt::Debug for Registrar<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Registrar")
+    }
+}
+
+/// A function's own name out of its type's path.
+pub(crate) fn short_name(full: &str) -> String {
+    let full = full.split('<').next().unwrap_or(full);
+    let mut parts = full.rsplit("::");
+    match parts.next() {
+        Some(last) if !last.starts_with('{') => last.to_owned(),
+        _ => {
+            let outer = parts.find(|part| !part.starts_with('{'));
+            format!("closure in {}", outer.unwrap_or("?"))
+        }
+    }
+}
+
+/// The kernel as the host calls it.
+///
+/// # Safety
+/// The ABI's: a frame whose data is an `F`, and the values of its call.
+unsafe extern "C" fn run<F, R>(
+    handle: *mut c_void,
+    values: *const Any,
+    count: i32,
+    result: *mut Any,
+) -> c_int
+where
+    F: Fn(&Args<'_>, &Host<'_>) -> Result<R>,
+    R: Return,
+{
+    // SAFETY: by the contract; all of it lives until this returns.
+    let (frame, function, result) = unsafe {
+        let frame = &*handle.cast::<CallFrame>();
+        (frame, &*frame.data.cast::<F>(), &mut *result)
+    };
+    // SAFETY: as above.
+    let (host, args) = unsafe { (Host::new(frame), Args::new(frame, values, count)) };
+    let call = || function(&args, &host).map(|value| value.give(&host, result));
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => {
+            host.fail(error);
+            -1
+        }
+        Err(panic) => {
+            host.fail(Error::panicked(panic));
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// `data` came from a box of an `F` and isn't used any more.
+unsafe extern "C" fn drop_data<F>(data: *mut c_void) {
+    // SAFETY: by the contract.
+    let function = unsafe { Box::from_raw(data.cast::<F>()) };
+    // Nobody is there to hear of a panic in what a closure captured.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
+}
+
+/// Runs the plugin's registering function; the macro's business.
+///
+/// # Safety
+/// The host's table and registrar.
+#[doc(hidden)]
+pub unsafe fn enter(
+    table: *const HostTable,
+    registrar: *mut HostRegistrar,
+    register: fn(&mut Registrar<'_>) -> Result<()>,
+) -> *mut abi::HostError {
+    // SAFETY: the table lives as long as the process.
+    let table: &'static HostTable = unsafe { &*table };
+    let mut registrar = Registrar { table, registrar, life: PhantomData };
+    let outcome = if (table.size as usize) < size_of::<HostTable>() {
+        let (given, needed) = (table.size, size_of::<HostTable>());
+        let message = format!("the host's table has {given} bytes, the plugin needs {needed}");
+        Err(Error::new(ErrorKind::Registration, message))
+    } else {
+        catch_unwind(AssertUnwindSafe(|| register(&mut registrar)))
+            .unwrap_or_else(|panic| Err(Error::panicked(panic)))
+    };
+    match outcome {
+        Ok(()) => null_mut(),
+        Err(error) => error.into_host(table),
+    }
+}

@@ -1,0 +1,396 @@
+//! Tensors as a kernel sees them: dtype, shape, strides, device, and their elements with checks.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::abi::{Any, DLTensor, FLAG_WRITABLE, TENSOR};
+use crate::element::{Element, Plain};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{DType, Device};
+
+/// The call's other tensors, which slices must not overlap.
+#[derive(Clone, Copy)]
+pub(crate) struct Peers<'a> {
+    pub(crate) values: &'a [Any],
+    /// `FLAG_` bits of each value.
+    pub(crate) flags: &'a [u8],
+    /// How many of the values are inputs.
+    pub(crate) inputs: usize,
+}
+
+impl Peers<'_> {
+    pub(crate) const NONE: Peers<'static> = Peers { values: &[], flags: &[], inputs: 0 };
+
+    /// Whether the kernel may write to that argument.
+    pub(crate) fn is_written(&self, at: usize) -> bool {
+        at >= self.inputs || self.flags.get(at).is_some_and(|flags| flags & FLAG_WRITABLE != 0)
+    }
+}
+
+/// What views and outputs have in common.
+#[derive(Clone, Copy)]
+struct Raw<'a> {
+    dl: &'a DLTensor,
+    /// Its place among the arguments.
+    at: usize,
+    peers: Peers<'a>,
+}
+
+impl<'a> Raw<'a> {
+    fn shape(&self) -> &'a [i64] {
+        // SAFETY: the host gives `ndim` sizes, which live as long as the tensor.
+        unsafe { parts(self.dl.shape, self.dl.ndim) }
+    }
+
+    fn strides(&self) -> &'a [i64] {
+        // SAFETY: as above; the host always gives strides.
+        unsafe { parts(self.dl.strides, self.dl.ndim) }
+    }
+
+    fn numel(&self) -> usize {
+        self.shape().iter().product::<i64>() as usize
+    }
+
+    fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        self.shape().iter().zip(self.strides()).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected *= size;
+            fits
+        }) || self.numel() == 0
+    }
+
+    /// The first element's address; dangling and aligned where there is none.
+    fn pointer<T: Element>(&self) -> Result<*mut T::Raw> {
+        let (dtype, device) = (DType(self.dl.dtype), Device(self.dl.device));
+        if dtype != T::DTYPE {
+            let message = format!("a {dtype} tensor can't be read or written as {}", T::DTYPE);
+            return Err(Error::dtype(message));
+        }
+        if !device.is_cpu() {
+            let message = format!("a tensor on {device} can't be read or written by the CPU");
+            return Err(Error::new(ErrorKind::Device, message));
+        }
+        if self.numel() == 0 {
+            return Ok(std::ptr::dangling_mut());
+        }
+        Ok(self.dl.data.wrapping_byte_add(self.dl.byte_offset as usize).cast())
+    }
+
+    /// The addresses of the first byte and of the one after the last that the tensor touches.
+    fn range(&self) -> (usize, usize) {
+        if self.numel() == 0 {
+            return (0, 0);
+        }
+        let start = self.dl.data as usize + self.dl.byte_offset as usize;
+        let bytes = i64::from(self.dl.dtype.bits.div_ceil(8));
+        let (mut low, mut high) = (0, bytes);
+        for (&size, &stride) in self.shape().iter().zip(self.strides()) {
+            let reach = (size - 1) * stride * bytes;
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        (start.wrapping_add_signed(low as isize), start.wrapping_add_signed(high as isize))
+    }
+
+    /// Refuses where another tensor of the call, of those that `counts` says, shares memory.
+    fn check_overlap(&self, counts: impl Fn(usize) -> bool) -> Result<()> {
+        let (start, end) = self.range();
+        for (at, value) in self.peers.values.iter().enumerate() {
+            if at == self.at || value.type_index != TENSOR || !counts(at) {
+                continue;
+            }
+            // SAFETY: a tensor of the same call.
+            let dl = unsafe { &*(value.payload as *const DLTensor) };
+            let (other_start, other_end) = Raw { dl, at, peers: self.peers }.range();
+            if start < other_end && other_start < end {
+                return Err(Error::value(format!(
+                    "arguments {} and {at} share memory, of which there can be no slice; use \
+                     elements() and fill()",
+                    self.at
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn slice_pointer<T: Plain>(&self) -> Result<*mut T> {
+        let pointer = self.pointer::<T>()?;
+        if !self.is_contiguous() {
+            return Err(Error::value(format!(
+                "a tensor of shape {:?} and strides {:?} isn't contiguous and can't be a slice; \
+                 use elements() and fill()",
+                self.shape(),
+                self.strides()
+            )));
+        }
+        if !pointer.is_aligned() {
+            return Err(Error::value(
+                "the tensor's memory isn't aligned; use elements() and fill()",
+            ));
+        }
+        Ok(pointer)
+    }
+
+    fn walk<T: Element>(&self) -> Result<Walk<'a, T>> {
+        let (mut left, mut run, mut step) = (self.numel(), 1, 0);
+        let mut outer = self.shape().len();
+        let pointer = self.pointer::<T>()?;
+        if self.is_contiguous() {
+            (run, step, outer) = (left, 1, 0);
+        } else if let (Some(&size), Some(&stride)) = (self.shape().last(), self.strides().last()) {
+            (run, step, outer) = (size as usize, stride as isize, outer - 1);
+        }
+        if left == 0 {
+            (left, run) = (0, 0);
+        }
+        Ok(Walk {
+            next: pointer,
+            left,
+            in_run: run,
+            run,
+            step,
+            row: pointer,
+            shape: &self.shape()[..outer],
+            strides: &self.strides()[..outer],
+            index: vec![0; outer],
+            element: PhantomData,
+        })
+    }
+}
+
+/// # Safety
+/// `data` points to `len` numbers that live for `'a`, or `len` is 0.
+unsafe fn parts<'a>(data: *const i64, len: i32) -> &'a [i64] {
+    if len <= 0 {
+        return &[];
+    }
+    // SAFETY: by the contract.
+    unsafe { std::slice::from_raw_parts(data, len as usize) }
+}
+
+/// Addresses of elements in row-major order of the indices, whatever the strides.
+struct Walk<'a, T: Element> {
+    next: *mut T::Raw,
+    left: usize,
+    /// Elements left in the innermost run, and how long runs are.
+    in_run: usize,
+    run: usize,
+    step: isize,
+    /// Where the run began.
+    row: *mut T::Raw,
+    shape: &'a [i64],
+    strides: &'a [i64],
+    index: Vec<i64>,
+    element: PhantomData<&'a T>,
+}
+
+impl<T: Element> Walk<'_, T> {
+    #[inline(always)]
+    fn advance(&mut self) -> Option<*mut T::Raw> {
+        if self.left == 0 {
+            return None;
+        }
+        let at = self.next;
+        self.left -= 1;
+        self.in_run -= 1;
+        if self.in_run == 0 {
+            self.next_run();
+        } else {
+            self.next = self.next.wrapping_offset(self.step);
+        }
+        Some(at)
+    }
+
+    #[inline(never)]
+    fn next_run(&mut self) {
+        for axis in (0..self.shape.len()).rev() {
+            self.index[axis] += 1;
+            let stride = self.strides[axis] as isize;
+            if self.index[axis] < self.shape[axis] {
+                self.row = self.row.wrapping_offset(stride);
+                break;
+            }
+            self.row = self.row.wrapping_offset(-stride * (self.shape[axis] as isize - 1));
+            self.index[axis] = 0;
+        }
+        (self.next, self.in_run) = (self.row, self.run);
+    }
+}
+
+/// The values of a tensor in row-major order, read as they are asked for.
+pub struct Elements<'a, T: Element>(Walk<'a, T>);
+
+impl<T: Element> Iterator for Elements<'_, T> {
+    type Item = T;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<T> {
+        let at = self.0.advance()?;
+        // SAFETY: an element of a tensor that lives as long as this, of that dtype; it may be
+        // written by others, so no reference to it is made.
+        Some(T::read(unsafe { at.read_unaligned() }))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.0.left, Some(self.0.left))
+    }
+}
+
+impl<T: Element> ExactSizeIterator for Elements<'_, T> {}
+
+impl<T: Element> fmt::Debug for Elements<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Elements({} left)", self.0.left)
+    }
+}
+
+macro_rules! described {
+    // What can be asked of a view and of an output alike.
+    ($($type:ident),*) => {$(
+        impl $type<'_> {
+            /// The element type.
+            pub fn dtype(&self) -> DType {
+                DType(self.0.dl.dtype)
+            }
+
+            /// Where the memory is.
+            pub fn device(&self) -> Device {
+                Device(self.0.dl.device)
+            }
+
+            /// The sizes of the dimensions.
+            pub fn shape(&self) -> &[i64] {
+                self.0.shape()
+            }
+
+            /// The strides, in elements; 0 and negative ones occur.
+            pub fn strides(&self) -> &[i64] {
+                self.0.strides()
+            }
+
+            /// How many elements there are.
+            pub fn numel(&self) -> usize {
+                self.0.numel()
+            }
+
+            /// Whether the elements lie in row-major order without gaps.
+            pub fn is_contiguous(&self) -> bool {
+                self.0.is_contiguous()
+            }
+
+            /// The DLPack struct, for code that wants pointers. What is done with it is the
+            /// kernel's to answer for.
+            pub fn as_dl_tensor(&self) -> *const DLTensor {
+                self.0.dl
+            }
+        }
+
+        impl fmt::Debug for $type<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{} {:?} on {}", self.dtype(), self.shape(), self.device())
+            }
+        }
+    )*};
+}
+
+/// A tensor to read.
+#[derive(Clone, Copy)]
+pub struct TensorView<'a>(Raw<'a>);
+
+/// A tensor to write: an output, or an argument that the schema marks so, `Tensor(a!)`.
+pub struct TensorMut<'a>(Raw<'a>);
+
+described!(TensorView, TensorMut);
+
+impl<'a> TensorView<'a> {
+    pub(crate) fn new(dl: &'a DLTensor, at: usize, peers: Peers<'a>) -> Self {
+        TensorView(Raw { dl, at, peers })
+    }
+
+    pub(crate) fn dl(&self) -> &'a DLTensor {
+        self.0.dl
+    }
+
+    /// The values in row-major order, for any strides.
+    ///
+    /// # Errors
+    /// Another dtype than `T`'s, memory that the CPU can't reach.
+    pub fn elements<T: Element>(&self) -> Result<Elements<'a, T>> {
+        Ok(Elements(self.0.walk()?))
+    }
+
+    /// The values as a slice. Nobody may write to the tensor meanwhile: an operator that the kernel
+    /// calls, or another thread; that is the kernel's to see to.
+    ///
+    /// # Errors
+    /// Another dtype than `T`'s, memory that the CPU can't reach, elements that aren't in row-major
+    /// order without gaps, a tensor that shares memory with one that the kernel writes.
+    pub fn as_slice<T: Plain>(&self) -> Result<&'a [T]> {
+        let pointer = self.0.slice_pointer::<T>()?;
+        self.0.check_overlap(|at| self.0.peers.is_written(at))?;
+        // SAFETY: so many aligned elements without gaps, of any bits; they live as long as the
+        // tensor, and the call writes to none of them.
+        Ok(unsafe { std::slice::from_raw_parts(pointer, self.0.numel()) })
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    pub(crate) fn new(dl: &'a DLTensor, at: usize, peers: Peers<'a>) -> Self {
+        TensorMut(Raw { dl, at, peers })
+    }
+
+    /// Its values as they are now, in row-major order: for kernels that change a tensor in place.
+    /// An output that the host made isn't initialised; its values are arbitrary.
+    ///
+    /// # Errors
+    /// As [`TensorView::elements`].
+    pub fn elements<T: Element>(&self) -> Result<Elements<'a, T>> {
+        Ok(Elements(self.0.walk()?))
+    }
+
+    /// Writes values in row-major order, for any strides, each before the next is asked for: an
+    /// input that is the same memory may be read element by element meanwhile.
+    ///
+    /// # Errors
+    /// As [`TensorView::elements`]; more or fewer values than elements.
+    pub fn fill<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
+        let mut walk = self.0.walk::<T>()?;
+        let mut values = values.into_iter();
+        let mut written = 0;
+        while let Some(at) = walk.advance() {
+            let Some(value) = values.next() else {
+                return Err(Error::shape(format!(
+                    "{written} values for a tensor of {} elements",
+                    self.numel()
+                )));
+            };
+            // SAFETY: an element of a tensor that lives as long as this and may be written.
+            unsafe { at.write_unaligned(value.write()) };
+            written += 1;
+        }
+        match values.next() {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::shape(format!("more than {written} values for {written} elements")))
+            }
+        }
+    }
+
+    /// The elements as a slice. As for [`TensorView::as_slice`], nobody else may touch the tensor
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`TensorView::as_slice`], for memory shared with any other argument.
+    pub fn as_mut_slice<T: Plain>(&mut self) -> Result<&mut [T]> {
+        let pointer = self.0.slice_pointer::<T>()?;
+        self.0.check_overlap(|_| true)?;
+        // SAFETY: as in `as_slice`; no other argument touches the memory, and this is the only
+        // `TensorMut` of it (`Args::output` gives each once).
+        Ok(unsafe { std::slice::from_raw_parts_mut(pointer, self.0.numel()) })
+    }
+
+    /// The tensor to read, or to pass to a call, once it is written.
+    pub fn into_view(self) -> TensorView<'a> {
+        TensorView(self.0)
+    }
+}
