@@ -28,7 +28,7 @@ fn call(schema: &str, function: SafeCall, args: &[ValueRef<'_>]) -> Result<Value
     let dispatcher = Dispatcher::new();
     let schema = keyfold_dispatch::schema::Schema::parse(schema)?;
     let name = schema.name.to_string();
-    let defined = dispatcher.define_with(schema, DefineOptions { mixed_devices: false })?;
+    let defined = dispatcher.define_with(schema, DefineOptions::default())?;
     let kernel = native(function, "kernel").kernel();
     let handle = dispatcher.implement(&name, DispatchKey::CPU, kernel, Override::Error)?;
     let result = dispatcher.operator(&name)?.call(args);
@@ -260,7 +260,7 @@ unsafe extern "C" fn tells_handle(
 fn the_handle_is_the_functions_first_argument() {
     let dispatcher = Dispatcher::new();
     let schema = keyfold_dispatch::schema::Schema::parse("f(Tensor x) -> int").unwrap();
-    let _defined = dispatcher.define_with(schema, DefineOptions { mixed_devices: false }).unwrap();
+    let _defined = dispatcher.define_with(schema, DefineOptions::default()).unwrap();
     let handle = std::ptr::without_provenance_mut(0x1230);
     // SAFETY: the function only tells it.
     let kernel = unsafe { native(tells_handle, "tells").with_handle(handle) }.kernel();
