@@ -146,7 +146,7 @@ def test_the_command_line_finds_the_example_package(installed):
         )
         return done.stdout
 
-    assert "shop::discount(Tensor prices, float percent=10.0) -> Tensor" in keyfold("ops", "shop")
+    assert "shop::restock(Tensor(a!) stock, int[] items) -> ()" in keyfold("ops", "shop")
     assert "shop::discount" in keyfold("table", "shop::discount")
     assert "Python" in keyfold("explain", "shop::discount", "3:float64")
     assert "keyfold_shop.kernels (keyfold-shop 1.0): not loaded" in keyfold("doctor")

@@ -22,6 +22,17 @@ SHOWS = {
         "no kernel:          aten::exp: no kernel registered for NPU",
         "two devices:        aten::matmul: arguments on different devices: 'self' is on npu:0",
     ],
+    "custom_op.py": [
+        "schema:      example::running_mean(Tensor x, float weight=0.5) -> Tensor",
+        "called:      [2.  1.  4.5]",
+        "gradient:    [0.875 0.75  0.5  ]",
+        "a batch:     [[0.5, 0.75, 0.875], [0.5, 0.75, 0.875]]",
+        "opcheck:     schema, layouts, meta, autograd, vmap, autocast, trace",
+        "a bad one:   [0. 0. 0.]",
+        "without it:  [0.5   0.75  0.875]",
+        "in place:    example::clear(Tensor(a!) x, int[] where) -> () [1. 0. 0. 1.]",
+        "unclear:     parameter 'x' is annotated dict[str, int], for which a schema has no type;",
+    ],
     "gradients.py": [
         "forward:           [-0.5, 0.333333",
         "no derivative:     example::softsign has no derivative",

@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from keyfold import _core
 from keyfold._autograd import register_autograd
@@ -193,6 +193,7 @@ class CustomOp:
         "operator",
     )
 
+    __call__: Callable[..., Any]
     operator: _core.Operator
     _function: Callable[..., Any]
     # Every registration, in order.
@@ -204,11 +205,6 @@ class CustomOp:
     _fake: _core.Handle | None
     # Whether kernels could return what they write to.
     _wraps: bool
-
-    if TYPE_CHECKING:
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Call the operator."""
 
     def __init__(self) -> None:
         raise TypeError('a CustomOp is made by keyfold.custom_op("ns::name", ...)')
@@ -242,7 +238,7 @@ class CustomOp:
         made._handles = [defined]
         try:
             made.operator = _default.get_op(name)
-            made.__call__ = made.operator  # type: ignore[method-assign]
+            made.__call__ = made.operator
             made._wraps = _check_marks(made.operator, mutates_args)
             kernel = made._wrapped(function)
             for place in places:
