@@ -1,7 +1,7 @@
 """An operator of a plain function: the schema read from its annotations, and what one adds to it.
 
-The function here is NumPy code with a loop. As an operator it has a schema, a derivative, a batching
-rule and a kernel of another kind beside it, and keyfold checks that they agree.
+The function here is NumPy code with a loop. As an operator it has a schema, a derivative, a
+batching rule and a kernel of another kind beside it, and keyfold checks that they agree.
 """
 
 from typing import Any

@@ -14,6 +14,7 @@ import numpy as np
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
+from keyfold._tree import map_leaves
 
 __all__ = [
     "checkpoint",
@@ -241,20 +242,16 @@ def _as_array(value: _core.Tensor) -> Any:
 
 def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
     """Put a variable of its own in the place of every tensor, array and number."""
-    if isinstance(tree, (tuple, list)):
-        items = [_variables(item, variables, sources) for item in tree]
-        if hasattr(tree, "_fields"):
-            return type(tree)(*items)
-        return type(tree)(items)
-    if isinstance(tree, dict):
-        return {key: _variables(item, variables, sources) for key, item in tree.items()}
-    source = tree
-    if not isinstance(source, _core.Tensor):
-        source = _core.from_numpy(np.asarray(source)) if _is_array(tree) else _number(tree)
-    variable = _core._grad_variable(source)
-    variables.append(variable)
-    sources.append(tree)
-    return variable
+
+    def variable(leaf: Any) -> Any:
+        source = leaf
+        if not isinstance(source, _core.Tensor):
+            source = _core.from_numpy(np.asarray(source)) if _is_array(leaf) else _number(leaf)
+        variables.append(_core._grad_variable(source))
+        sources.append(leaf)
+        return variables[-1]
+
+    return map_leaves(tree, variable)
 
 
 def _is_array(value: Any) -> bool:
@@ -269,32 +266,24 @@ def _number(value: Any) -> _core.Tensor:
 
 def _detached(tree: Any) -> Any:
     """The same with every tensor cut from its history."""
-    if isinstance(tree, (tuple, list)):
-        items = [_detached(item) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-    if isinstance(tree, dict):
-        return {key: _detached(item) for key, item in tree.items()}
-    return tree.detach() if isinstance(tree, _core.Tensor) else tree
+    return map_leaves(tree, lambda x: x.detach() if isinstance(x, _core.Tensor) else x)
 
 
 def _collect(tree: Any, found: Any, sources: Any) -> Any:
     """Gradients in the form of what they are gradients of; zeros where nothing depends on it."""
-    if isinstance(tree, (tuple, list)):
-        items = [_collect(item, found, sources) for item in tree]
-        if hasattr(tree, "_fields"):
-            return type(tree)(*items)
-        return type(tree)(items)
-    if isinstance(tree, dict):
-        return {key: _collect(item, found, sources) for key, item in tree.items()}
-    gradient, source = next(found), next(sources)
-    if gradient is None:
-        from keyfold._creation import zeros_like
 
-        like = source if isinstance(source, _core.Tensor) else _number(source)
-        gradient = zeros_like(like)
-    if isinstance(source, _core.Tensor) or gradient.requires_grad:
-        return gradient
-    return _as_array(gradient)
+    def collect(_: Any) -> Any:
+        gradient, source = next(found), next(sources)
+        if gradient is None:
+            from keyfold._creation import zeros_like
+
+            like = source if isinstance(source, _core.Tensor) else _number(source)
+            gradient = zeros_like(like)
+        if isinstance(source, _core.Tensor) or gradient.requires_grad:
+            return gradient
+        return _as_array(gradient)
+
+    return map_leaves(tree, collect)
 
 
 def checkpoint(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

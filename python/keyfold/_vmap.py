@@ -12,6 +12,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
 from keyfold._errors import BindingError, IndexOutOfRange, InvalidValue, ShapeError
+from keyfold._tree import map_leaves
 
 __all__ = [
     "register_vmap",
@@ -105,13 +106,13 @@ def _run(
             value if tensor is None else _enter(tensor, axis, level)
             for tensor, (_, value, axis) in zip(tensors, leaves, strict=True)
         )
-        given = [_rebuild(arg, entered) for arg in args]
-        named = {key: _rebuild(arg, entered) for key, arg in kwargs.items()}
+        given = [map_leaves(arg, lambda _: next(entered)) for arg in args]
+        named = {key: map_leaves(arg, lambda _: next(entered)) for key, arg in kwargs.items()}
         result = f(*given, **named)
         results: list[tuple[str, Any, int | None]] = []
         _match(result, out_axes, f"the result of {_name(f)}()", "out_axes", results)
         left = iter([_leave(*leaf, level, size, numpy_only) for leaf in results])
-        return _rebuild(result, left)
+        return map_leaves(result, lambda _: next(left))
 
 
 def _inputs(
@@ -259,16 +260,6 @@ def _match(
         raise InvalidValue(
             f"vmap: {where} has no parts, but its {name} is {axes!r}; give an int or None"
         )
-
-
-def _rebuild(tree: Any, leaves: Any) -> Any:
-    """The tree with other leaves."""
-    if isinstance(tree, (tuple, list)):
-        items = [_rebuild(item, leaves) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-    if isinstance(tree, dict):
-        return {key: _rebuild(item, leaves) for key, item in tree.items()}
-    return next(leaves)
 
 
 def _name(f: Callable[..., Any]) -> str:
