@@ -529,3 +529,20 @@ def test_many_operators_come_and_go(ns):
             op.register_fake(kf.empty_like)
             op(np.ones(1))
     assert (dispatcher.kernel_count(), len(dispatcher.operator_names())) == before
+
+
+def test_torch_tensors_go_through_as_they_are(ns):
+    torch = pytest.importorskip("torch", reason="torch isn't installed")
+    seen = []
+
+    def scale_(x: torch.Tensor, k: float = 2.0) -> torch.Tensor:
+        seen.append(x)
+        return x.mul_(k)
+
+    # The annotations are texts; what they name is this test's own variable.
+    with kf.custom_op(f"{ns}::scale_", scale_, mutates_args=("x",)) as op:
+        x = torch.ones(2)
+        with pytest.raises(kf.KernelReturnError, match="returned one of its arguments"):
+            op(x)
+        assert seen[0] is x
+        assert x.tolist() == [2.0, 2.0]
