@@ -498,18 +498,26 @@ def _returning_no_argument(op: str, function: Callable[..., Any]) -> Callable[..
     @functools.wraps(function)
     def kernel(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        items = result if isinstance(result, (tuple, list)) else (result,)
-        for given in (*args, *kwargs.values()):
-            for item in items:
+        # By identity, and by hand: this runs in each call, and arrays have an `==` of their own.
+        for item in result if isinstance(result, (tuple, list)) else (result,):
+            for given in args:
                 if item is given and hasattr(item, "shape"):
-                    raise KernelReturnError(
-                        f"{op}: the kernel {getattr(function, '__qualname__', function)} returned "
-                        "one of its arguments, which its schema doesn't say: return None or a "
-                        'copy, or give a schema that says it, schema="(Tensor(a!) x) -> Tensor(a!)"'
-                    )
+                    raise _argument_returned(op, function)
+            if kwargs:
+                for given in kwargs.values():
+                    if item is given and hasattr(item, "shape"):
+                        raise _argument_returned(op, function)
         return result
 
     return kernel
+
+
+def _argument_returned(op: str, function: Callable[..., Any]) -> KernelReturnError:
+    return KernelReturnError(
+        f"{op}: the kernel {getattr(function, '__qualname__', function)} returned one of its "
+        "arguments, which its schema doesn't say: return None or a copy, or give a schema that "
+        'says it, schema="(Tensor(a!) x) -> Tensor(a!)"'
+    )
 
 
 def _no_fake(op: str, problem: str) -> str:
