@@ -196,6 +196,7 @@ USES = {
     "get_op with an overload": lambda op: kf.get_op(f"{op}.default"),
     "get_kernel": lambda op: kf.get_kernel(op, "CPU"),
     "call_direct": lambda op: kf.call_direct(op, "CPU", np.ones(2)),
+    "redispatch": lambda op: kf.redispatch(op, kf.DispatchKeySet("CPU"), np.ones(2)),
     "explain": lambda op: kf.explain(op, np.ones(2)),
     "infer_meta": lambda op: kf.infer_meta(op, np.ones(2)),
     "opcheck": lambda op: kf.opcheck(op, (np.ones(2),)),

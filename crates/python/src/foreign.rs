@@ -3,8 +3,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::Tag;
@@ -19,21 +19,24 @@ use crate::{arrays, numpy_array, torch};
 /// What the token of a tensor says that is the view of a caller's object.
 pub(crate) const OF_AN_OBJECT: usize = 1;
 
+const EMPTY: u8 = 0;
+const FILLING: u8 = 1;
+const FILLED: u8 = 2;
+
 /// A caller's argument, for the time of one call.
 pub(crate) struct Argument {
     object: *mut ffi::PyObject,
     tag: Tag,
     param: *const Param,
-    /// Whether `view` is filled; it is at most once, under `filling`, and never changes after.
-    viewed: AtomicBool,
-    filling: Mutex<()>,
+    /// Whether `view` is filled: `EMPTY`, `FILLING` by one thread, or `FILLED`, which stays so.
+    state: AtomicU8,
     view: UnsafeCell<MaybeUninit<Tensor>>,
 }
 
 // SAFETY: the object is only read, under the GIL or through the view, and of the parameter only what
 // never changes.
 unsafe impl Send for Argument {}
-// SAFETY: as above; the view is filled by one thread, under the lock, and read after `viewed`.
+// SAFETY: as above; the view is filled by the one thread that set `FILLING`, and read after `FILLED`.
 unsafe impl Sync for Argument {}
 
 impl Argument {
@@ -42,8 +45,7 @@ impl Argument {
     #[inline(always)]
     pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag, param: &Param) -> Self {
         let view = UnsafeCell::new(MaybeUninit::uninit());
-        let (viewed, filling) = (AtomicBool::new(false), Mutex::new(()));
-        Argument { object, tag, param, viewed, filling, view }
+        Argument { object, tag, param, state: AtomicU8::new(EMPTY), view }
     }
 
     fn param(&self) -> &Param {
@@ -51,14 +53,30 @@ impl Argument {
         unsafe { &*self.param }
     }
 
+    #[inline(never)]
     fn make_view(&self) -> Result<()> {
-        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.viewed.load(Ordering::Acquire) {
-            return Ok(());
+        while let Err(state) = self.begin() {
+            if state == FILLED {
+                return Ok(());
+            }
+            // Another thread of a kernel is at it.
+            std::thread::yield_now();
         }
-        // SAFETY: not filled yet, so nobody has a reference to what is inside, and the lock keeps
-        // other threads out; nothing below comes back here.
-        let slot = unsafe { &mut *self.view.get() };
+        // SAFETY: this thread alone set `FILLING`, so nobody has a reference to what is inside;
+        // nothing below comes back here.
+        let filled = self.fill(unsafe { &mut *self.view.get() });
+        self.state.store(if filled.is_ok() { FILLED } else { EMPTY }, Ordering::Release);
+        filled
+    }
+
+    #[inline(always)]
+    fn begin(&self) -> std::result::Result<u8, u8> {
+        self.state.compare_exchange(EMPTY, FILLING, Ordering::Acquire, Ordering::Acquire)
+    }
+
+    /// Fills the slot, on success.
+    #[inline(always)]
+    fn fill(&self, slot: &mut MaybeUninit<Tensor>) -> Result<()> {
         // SAFETY: alive by the contract of `new`; an exact ndarray's fields change only under
         // the GIL by its owner, who is in this call.
         if unsafe { arrays::is_ndarray(self.object) } {
@@ -67,15 +85,13 @@ impl Argument {
                 numpy_array::write_view(slot, self.object)?;
                 slot.assume_init_mut().set_token(OF_AN_OBJECT);
             }
-        } else {
-            Python::attach(|py| {
-                // SAFETY: as above, and attached; the slot is filled on success.
-                unsafe { self.view_other(py, slot) }
-                    .map_err(|error| crate::errors::at(py, error, &self.param().place))
-            })?;
+            return Ok(());
         }
-        self.viewed.store(true, Ordering::Release);
-        Ok(())
+        Python::attach(|py| {
+            // SAFETY: as above, and attached; the slot is filled on success.
+            unsafe { self.view_other(py, slot) }
+                .map_err(|error| crate::errors::at(py, error, &self.param().place))
+        })
     }
 }
 
@@ -113,7 +129,7 @@ impl Argument {
 impl Drop for Argument {
     #[inline]
     fn drop(&mut self) {
-        if *self.viewed.get_mut() {
+        if *self.state.get_mut() == FILLED {
             // SAFETY: filled.
             unsafe { self.view.get_mut().assume_init_drop() };
         }
@@ -130,7 +146,7 @@ impl ForeignObject for Argument {
     }
 
     fn tensor(&self) -> Result<&Tensor> {
-        if !self.viewed.load(Ordering::Acquire) {
+        if self.state.load(Ordering::Acquire) != FILLED {
             self.make_view().map_err(|error| error.at(&self.param().place))?;
         }
         // SAFETY: filled, and never written again while `self` lives.

@@ -173,6 +173,9 @@ unsafe fn run(
         // SAFETY: the caller's object, alive, and the GIL is held again.
         return unsafe { hand_back(context, kernel, object, objects, caller) };
     }
+    if let Some(object) = plain_object(value) {
+        return Ok(object);
+    }
     if has_foreign(value) {
         let object = results::value_to_py(py, result?, objects, caller).map_err(from_pyerr)?;
         // A Python kernel below a layer: its result is treated as without the layer.
@@ -182,6 +185,23 @@ unsafe fn run(
         };
     }
     hand_over(py, result, objects, caller)
+}
+
+/// A number or nothing as a new reference, without moving the value about: it is as large as a
+/// tensor. `None` for anything else, and where Python has no memory left.
+#[inline(always)]
+fn plain_object(value: &Value) -> Option<*mut ffi::PyObject> {
+    // SAFETY: callers hold the GIL; each function gives a new reference or null.
+    let object = unsafe {
+        match value {
+            Value::None => ffi::Py_NewRef(ffi::Py_None()),
+            Value::Bool(flag) => ffi::PyBool_FromLong(i64::from(*flag)),
+            Value::Int(number) => ffi::PyLong_FromLongLong(*number),
+            Value::Float(number) => ffi::PyFloat_FromDouble(*number),
+            _ => return None,
+        }
+    };
+    (!object.is_null()).then_some(object)
 }
 
 /// Whether there are objects of Python's among the results.

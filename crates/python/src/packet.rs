@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use keyfold_core::ErrorKind;
 use keyfold_dispatch::{DispatchKeySet, Dispatcher, Operator};
 use keyfold_tensor::Value;
 use pyo3::exceptions::PyAttributeError;
@@ -263,6 +264,28 @@ impl PyPacket {
     }
 }
 
+/// The operator of a name. Where there is none, installed packages that offer its namespace are loaded
+/// first; an isolated dispatcher has nothing of theirs.
+fn named(
+    py: Python<'_>,
+    dispatcher: &Dispatcher<Value>,
+    name: &str,
+) -> PyResult<Arc<Operator<Value>>> {
+    match dispatcher.operator(name) {
+        Err(error)
+            if error.kind() == ErrorKind::UnknownOperator && !dispatcher.takes_plain_names() =>
+        {
+            let provide = py.import("keyfold._entry_points")?.getattr("provide")?;
+            if provide.call1((name,))?.is_truthy()? {
+                dispatcher.operator(name).py(py)
+            } else {
+                Err(to_pyerr(py, error))
+            }
+        }
+        found => found.py(py),
+    }
+}
+
 /// The overload that a person means by an operator: an object, or a name in the dispatcher.
 pub(crate) fn operator_from<'py>(
     dispatcher: &Dispatcher<Value>,
@@ -276,7 +299,7 @@ pub(crate) fn operator_from<'py>(
         return Ok(packet.get().sole(py)?.into_bound(py));
     }
     match given.extract::<String>() {
-        Ok(name) => operator::object_of(py, &*dispatcher.operator(&name).py(py)?),
+        Ok(name) => operator::object_of(py, &*named(py, dispatcher, &name)?),
         Err(_) => Err(pyo3::exceptions::PyTypeError::new_err(format!(
             "an operator is given as its object or its name \"ns::name\", not {}",
             crate::foreign::describe_object(given)
@@ -400,7 +423,7 @@ fn by_name<'py>(
     if dispatcher.overloads(&text).len() > 1 {
         return Ok(None);
     }
-    let operator = operator::object_of(py, &*dispatcher.operator(&text).py(py)?)?;
+    let operator = operator::object_of(py, &*named(py, dispatcher, &text)?)?;
     let entry =
         CachedName { name: name.clone().unbind(), generation, operator: operator.clone().unbind() };
     let old = {
