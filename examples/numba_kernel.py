@@ -1,7 +1,8 @@
 """A kernel compiled by numba: its cfunc is registered as it is, and no Python runs in a call.
 
 The convention passes addresses: of the values, 16 bytes each, and in a tensor's value that of its
-DLTensor. docs/native-kernels.md has both layouts, which are written down here for numba. Needs numba.
+DLTensor. docs/native-kernels.md has both layouts, which are written down here for numba. Needs
+numba.
 """
 
 import numpy as np
@@ -11,9 +12,10 @@ from numba.extending import intrinsic
 import keyfold as kf
 
 VALUE = np.dtype([("type_index", "i4"), ("zero", "u4"), ("payload", "i8")])
-TENSOR = np.dtype(
-    [("data", "i8"), ("device_type", "i4"), ("device_id", "i4"), ("ndim", "i4"), ("code", "u1")]
-    + [("bits", "u1"), ("lanes", "u2"), ("shape", "i8"), ("strides", "i8"), ("byte_offset", "i8")]
+TENSOR = np.dtype("i8,i4,i4,i4,u1,u1,u2,i8,i8,i8")
+TENSOR.names = (
+    *("data", "device_type", "device_id", "ndim", "code", "bits", "lanes"),
+    *("shape", "strides", "byte_offset"),
 )
 
 

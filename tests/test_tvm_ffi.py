@@ -51,7 +51,7 @@ def testing():
 
 @pytest.fixture
 def op(d):
-    """Defines an operator with this CPU kernel: `op("f(Tensor x) -> ()", kernel)`, then calls it."""
+    """Defines an operator with this CPU kernel, and gives what calls it: `op(schema, kernel)`."""
 
     def define(schema, kernel, meta=None):
         name = f"demo::{schema.split('(')[0]}"
@@ -382,7 +382,9 @@ def test_defaults_may_be_left_out_and_values_come_back(exported):
     def kernel(x, k, *, mode, n):
         return x * k, k, mode * 5, n
 
-    schema = "f(Tensor x, float k=2.0, *, str mode='ab', int[] n=[1]) -> (Tensor, float, str, int[])"
+    schema = (
+        "f(Tensor x, float k=2.0, *, str mode='ab', int[] n=[1]) -> (Tensor, float, str, int[])"
+    )
     f = exported(schema, kernel)
     x, k, text, n = f(tensor([1, 2]))
     assert np.from_dlpack(x).tolist() == [2.0, 4.0]
@@ -392,7 +394,9 @@ def test_defaults_may_be_left_out_and_values_come_back(exported):
 
 
 def test_dtypes_and_devices_by_object_or_name(exported):
-    f = exported("f(Tensor x, ScalarType t, Device d) -> (ScalarType, Device)", lambda x, t, d: (t, d))
+    f = exported(
+        "f(Tensor x, ScalarType t, Device d) -> (ScalarType, Device)", lambda x, t, d: (t, d)
+    )
     for args in ((tvm_ffi.dtype("float32"), tvm_ffi.device("cpu")), ("float32", "cpu")):
         dtype, device = f(tensor([1]), *args)
         assert (str(dtype), device.type) == ("float32", "cpu")
