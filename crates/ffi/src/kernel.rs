@@ -157,7 +157,11 @@ impl NativeFunction {
             let tensor = ValueRef::Tensor(&output.tensor);
             frame.push(tensor, &Type::Tensor, self.objects, self.tensors == Tensors::Objects)?;
         }
-        self.call(context, &mut frame)?;
+        let result = self.call(context, &mut frame)?;
+        if let Some(runtime) = self.objects.filter(|_| result.is_object()) {
+            // SAFETY: the function's result, which the outputs stand for: its reference goes back.
+            drop(unsafe { Object::owned(result.address(), runtime) });
+        }
         drop(frame);
         let mut tensors = outputs.into_iter().map(|output| Value::Tensor(output.tensor));
         Ok(match context.operator().schema().returns.len() {
