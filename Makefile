@@ -1,6 +1,6 @@
 # Every command here does its own set-up: a virtual environment in .venv, what it needs in there, and
 # the extension in release mode. A second run rebuilds nothing. Needs cargo, CPython 3.11 or later, a
-# C compiler and make. Variables: PYTHON, KEYFOLD_VENV, FEATURES, and cargo's and pip's own.
+# C and C++ compiler and make. Variables: PYTHON, KEYFOLD_VENV, FEATURES, and cargo's and pip's own.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory

@@ -52,7 +52,7 @@ find_cargo() {
 # rustc links through cc; the native example and the benchmarks compile C.
 find_cc() {
     CC=${CC:-cc}
-    cc_hint="install one (Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc; macOS: xcode-select --install)"
+    cc_hint="install one (Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc-c++; macOS: xcode-select --install)"
     # CC may carry flags ("ccache cc"): only its first word is a program.
     command -v "${CC%% *}" >/dev/null 2>&1 || die "a C compiler is missing (no $CC on PATH): $cc_hint"
     probe=$(mktemp -d)
@@ -63,6 +63,10 @@ find_cc() {
     fi
     rm -rf "$probe"
     export CC
+    # One file of the extension is C++: only that catches exceptions that leave a C++ kernel.
+    CXX=${CXX:-c++}
+    command -v "${CXX%% *}" >/dev/null 2>&1 || die "a C++ compiler is missing (no $CXX on PATH): $cc_hint"
+    export CXX
 }
 
 # Prints one word about a Python: "ok VERSION", "old VERSION", "new VERSION", "venv VERSION", "other".

@@ -51,7 +51,7 @@ if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="suppressions=$ROOT/scripts/tsan-std.supp:$tsan_options"
 fi
 if [ "$#" -eq 0 ]; then
-    set -- -p keyfold-dispatch -p keyfold-tensor --lib --tests
+    set -- -p keyfold-dispatch -p keyfold-tensor -p keyfold-ffi --lib --tests
 fi
 step "$kind sanitizer: $*"
 sanitized "$@"

@@ -321,14 +321,63 @@ class KernelHandle:
 
 @final
 class NativeKernel:
+    def __new__(
+        cls,
+        source: Any,
+        *,
+        release_gil: _bool = True,
+        objects: _bool | None = None,
+        tensors: str = "view",
+        outputs: str = "filled",
+    ) -> Self: ...
     @staticmethod
     def from_library(
-        path: str | PathLike[str], symbol: str, *, release_gil: _bool = True
+        path: str | PathLike[str],
+        symbol: str,
+        *,
+        release_gil: _bool = True,
+        objects: _bool | None = None,
+        tensors: str = "view",
+        outputs: str = "filled",
+    ) -> NativeKernel: ...
+    @staticmethod
+    def from_address(
+        address: Any,
+        *,
+        name: str | None = None,
+        handle: int = 0,
+        keep_alive: Any = None,
+        release_gil: _bool = True,
+        objects: _bool | None = None,
+        tensors: str = "view",
+        outputs: str = "filled",
+    ) -> NativeKernel: ...
+    @staticmethod
+    def from_capsule(
+        capsule: Any,
+        *,
+        release_gil: _bool = True,
+        objects: _bool | None = None,
+        tensors: str = "view",
+        outputs: str = "filled",
+    ) -> NativeKernel: ...
+    @staticmethod
+    def from_tvm_ffi(
+        function: Any,
+        *,
+        release_gil: _bool = True,
+        tensors: str = "view",
+        outputs: str = "filled",
+        name: str | None = None,
     ) -> NativeKernel: ...
     @property
-    def path(self) -> str: ...
+    def path(self) -> str | None: ...
     @property
-    def symbol(self) -> str: ...
+    def symbol(self) -> str | None: ...
+    @property
+    def name(self) -> str: ...
+
+def _tvm_ffi_export(operator: Operator, name: str, replace: _bool) -> None: ...
 
 @final
 class Plugin:
@@ -348,9 +397,8 @@ class Plugin:
     def __enter__(self) -> Plugin: ...
     def __exit__(self, *_exception: object) -> None: ...
 
-def load_plugin(
-    path: str | PathLike[str], *, dispatcher: Dispatcher | None = None
-) -> Plugin: ...
+def load_plugin(path: str | PathLike[str], *, dispatcher: Dispatcher | None = None) -> Plugin: ...
+
 @final
 class TableEntry:
     @property

@@ -6,45 +6,46 @@ registered as it is, `keyfold.impl("demo::scale", "CPU", function)`.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
 from typing import Any
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
-
-try:
-    import tvm_ffi as _tvm_ffi
-except ImportError as error:
-    raise ImportError(
-        "keyfold.tvm_ffi needs TVM FFI's own package: pip install apache-tvm-ffi"
-    ) from error
+from keyfold._errors import RegistrationError
 
 __all__ = ["export"]
 
 _counter = itertools.count()
 
-
-def _register_error_kinds() -> None:
-    """Let keyfold's errors come out of TVM FFI as the builtin exceptions that they are.
-
-    TVM FFI knows eight kinds; one that it doesn't know becomes a RuntimeError.
-    """
-    known = _tvm_ffi.core.ERROR_NAME_TO_TYPE
-    for kind in (
-        ArithmeticError,
-        BufferError,
-        LookupError,
-        NotImplementedError,
-        OSError,
-        OverflowError,
-        RecursionError,
-        ZeroDivisionError,
-    ):
-        if kind.__name__ not in known:
-            _tvm_ffi.register_error(kind.__name__, kind)
+# TVM FFI knows eight kinds of errors; one that it doesn't know becomes a RuntimeError.
+_KINDS = (
+    ArithmeticError,
+    BufferError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    ZeroDivisionError,
+)
 
 
-_register_error_kinds()
+@functools.cache
+def _package() -> Any:
+    """Return the package, which then knows keyfold's errors as the builtins that they are."""
+    try:
+        package = importlib.import_module("tvm_ffi")
+    except ImportError as error:
+        raise ImportError(
+            "keyfold.tvm_ffi needs TVM FFI's own package: pip install apache-tvm-ffi",
+            name="tvm_ffi",
+        ) from error
+    for kind in _KINDS:
+        if kind.__name__ not in package.core.ERROR_NAME_TO_TYPE:
+            package.register_error(kind.__name__, kind)
+    return package
 
 
 def export(op: Any, *, name: str | None = None, override: bool = False) -> Any:
@@ -71,17 +72,23 @@ def export(op: Any, *, name: str | None = None, override: bool = False) -> Any:
         removed, calls raise `OperatorRemoved`'s message as a RuntimeError.
 
     Raises:
+        ImportError: apache-tvm-ffi isn't installed.
         UnknownOperator: there is no such operator.
-        ValueError: the global name is taken, and `override` isn't set.
+        RegistrationError: the global name is taken, and `override` isn't set.
     """
+    package = _package()
     operator = op if isinstance(op, _core.Operator) else _default.get_op(op)
     if name is not None:
+        if not override and package.get_global_func(name, allow_missing=True) is not None:
+            raise RegistrationError(
+                f"export(): there is a global TVM FFI function {name!r}; override=True replaces it"
+            )
         _core._tvm_ffi_export(operator, name, override)
-        return _tvm_ffi.get_global_func(name)
+        return package.get_global_func(name)
     # The library hands objects to Python by name only: this one is taken back at once.
     passing = f"keyfold.export.{next(_counter)}"
     _core._tvm_ffi_export(operator, passing, False)
     try:
-        return _tvm_ffi.get_global_func(passing)
+        return package.get_global_func(passing)
     finally:
-        _tvm_ffi.registry.remove_global_func(passing)
+        package.registry.remove_global_func(passing)

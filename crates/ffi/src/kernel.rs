@@ -10,6 +10,7 @@ use keyfold_dispatch::{CallContext, HostLock, Kernel, Provenance, Value as _, de
 use keyfold_tensor::{Value, ValueRef};
 
 use crate::abi::{self, Any, SafeCall};
+use crate::alloc;
 use crate::check::check;
 use crate::guard;
 use crate::object::Object;
@@ -156,7 +157,11 @@ impl NativeFunction {
             let tensor = ValueRef::Tensor(&output.tensor);
             frame.push(tensor, &Type::Tensor, self.objects, self.tensors == Tensors::Objects)?;
         }
-        self.call(context, &mut frame)?;
+        let result = self.call(context, &mut frame)?;
+        if let Some(runtime) = self.objects.filter(|_| result.is_object()) {
+            // SAFETY: the function's result, which the outputs stand for: its reference goes back.
+            drop(unsafe { Object::owned(result.address(), runtime) });
+        }
         drop(frame);
         let mut tensors = outputs.into_iter().map(|output| Value::Tensor(output.tensor));
         Ok(match context.operator().schema().returns.len() {
@@ -189,6 +194,9 @@ impl NativeFunction {
     #[inline]
     fn call(&self, context: &CallContext<'_, Value>, frame: &mut Frame<'_>) -> Result<Any> {
         let handle = std::ptr::with_exposed_provenance_mut(self.handle);
+        if let Some(runtime) = self.objects {
+            alloc::offer(runtime);
+        }
         let mut result = Any::NONE;
         // SAFETY: the contract of `new`; what the values point to lives in the frame, the outputs and
         // the caller's arguments until after the call.

@@ -17,11 +17,13 @@
 //! - [`pass`]: values into a foreign function; [`take`]: its result back; [`read`]: what a foreign
 //!   caller passes; [`give`]: what it gets
 //! - [`plugin`]: Rust crates with kernels, loaded at run time, by an ABI of their own
+//! - `alloc`: memory for tensors that foreign functions make
 //! - [`raised`]: errors, both ways; [`guard`]: exceptions of C++
 //! - [`kernel`]: foreign functions as kernels, with `outputs` and `check`; [`export`]: operators as
 //!   foreign functions
 
 pub mod abi;
+mod alloc;
 mod check;
 pub mod export;
 pub mod give;

@@ -13,6 +13,7 @@ use keyfold_tensor::dlpack::DLManagedTensorVersioned;
 use libloading::os::unix::Library;
 
 use crate::abi::{Any, ByteArray, SafeCall};
+use crate::alloc::{GetAllocator, SetAllocator};
 use crate::object::Object;
 
 /// The library's name among the loaded ones.
@@ -40,6 +41,8 @@ pub struct Runtime {
     pub(crate) tensor_from_dlpack:
         unsafe extern "C" fn(*mut DLManagedTensorVersioned, i32, i32, *mut Handle) -> c_int,
     pub(crate) string: unsafe extern "C" fn(*const ByteArray, *mut Any) -> c_int,
+    /// Absent in libraries before they had it.
+    pub(crate) allocator: Option<(GetAllocator, SetAllocator)>,
     version: (u32, u32, u32),
     array: OnceLock<Object>,
     _library: Library,
@@ -125,7 +128,10 @@ fn read(library: Library) -> Result<Runtime> {
     unsafe {
         let tell: unsafe extern "C" fn(*mut u32) = symbol(&library, "TVMFFIGetVersion")?;
         tell(version.as_mut_ptr());
+        let get = symbol(&library, "TVMFFIEnvGetDLPackManagedTensorAllocator");
+        let set = symbol(&library, "TVMFFIEnvSetDLPackManagedTensorAllocator");
         Ok(Runtime {
+            allocator: get.ok().zip(set.ok()),
             retain: symbol(&library, "TVMFFIObjectIncRef")?,
             release: symbol(&library, "TVMFFIObjectDecRef")?,
             function_create: symbol(&library, "TVMFFIFunctionCreate")?,

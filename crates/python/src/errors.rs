@@ -71,6 +71,10 @@ fn raised_exception(py: Python<'_>, raised: &Raised) -> Option<PyErr> {
     }
     // One that takes more than a message stays unnamed.
     let value = class.call1((&*raised.message,)).ok()?;
+    // Without a place it is the library's own, raised while keyfold used it.
+    if raised.place.is_empty() {
+        return Some(PyErr::from_value(value));
+    }
     let mut notes = vec![format!("{NOTE}raised in {}", raised.place)];
     if let Some(frames) = own_frames(&raised.backtrace) {
         notes.push(format!("where, innermost first:\n{frames}"));

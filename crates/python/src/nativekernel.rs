@@ -43,6 +43,7 @@ pub(crate) struct PyNativeKernel {
 #[expect(dead_code, reason = "held, not read")]
 enum Kept {
     Library(Library),
+    ForEver(&'static Library),
     Function(Object),
     Python(Option<Py<PyAny>>),
 }
@@ -171,10 +172,15 @@ impl PyNativeKernel {
             refuse(format!("{shown} has no symbol {symbol:?}: {}", runtime::why(&error)))
         })?;
         let options = Options::read(py, release_gil, objects, tensors, outputs, linked)?;
+        let keep = match options.objects {
+            // The code that frees its objects is in it, and they may outlive every kernel.
+            Some(_) => Kept::ForEver(Box::leak(Box::new(library))),
+            None => Kept::Library(library),
+        };
         Ok(PyNativeKernel {
             function,
             handle: 0,
-            keep: Arc::new(Kept::Library(library)),
+            keep: Arc::new(keep),
             provenance: provenance(symbol.clone(), shown.clone()),
             place: Some((shown, symbol)),
             options,
