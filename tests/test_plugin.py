@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -187,6 +188,22 @@ def test_calls_from_many_threads(ops):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@needs_cargo
+def test_the_examples_readme_is_true(example, capsys):
+    text = (ROOT / "examples" / "plugin" / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    library = "target/release/libkeyfold_example_plugin.so"
+    assert library in code
+    exec(code.replace(library, str(example)), {})
+    printed = capsys.readouterr().out
+    promised = re.findall(r"^print\(.*\)  # (.*)$", code, flags=re.MULTILINE)
+    said = [promise.split(":")[0] for promise in promised if not promise.startswith("names")]
+    said[0] = said[0].split(":")[0]
+    assert len(said) == 4
+    for promise in said:
+        assert promise in printed.splitlines() or promise in printed
 
 
 # No second registry: calls go through the dispatcher of the call
