@@ -37,17 +37,20 @@ fn in_c(case: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = directory.join(format!("libplugin_{case}.so"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugin.c");
-    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    command.args(["-shared", "-fPIC", &format!("-DCASE={case}"), "-o"]).arg(&path).arg(&source);
-    assert!(command.status().unwrap().success());
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut words = compiler.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(["-shared", "-fPIC", &format!("-DCASE={case}"), "-o"]);
+    assert!(command.arg(&path).arg(&source).status().unwrap().success());
     path
 }
 
-fn refused(case: &str) -> (Dispatcher<Value>, Error) {
+/// The error that loading gives, after which nothing is registered.
+fn refused(path: &Path) -> Error {
     let dispatcher = Dispatcher::new();
-    let error = plugin::load(&in_c(case), &dispatcher).unwrap_err();
+    let error = plugin::load(path, &dispatcher).unwrap_err();
     assert!(dispatcher.operators().is_empty() && dispatcher.kernel_count() == 0, "{error}");
-    (dispatcher, error)
+    error
 }
 
 #[track_caller]
@@ -291,7 +294,7 @@ fn another_version_of_the_abi_is_refused_before_anything_runs() {
         let path = in_c(case);
         // SAFETY: a library of the test's own.
         let library = unsafe { libloading::Library::new(&path) }.unwrap();
-        let (_, error) = refused(case);
+        let error = refused(&path);
         says(&error, ErrorKind::Library, &[version, "1.0", path.to_str().unwrap()]);
         // SAFETY: as above.
         assert_eq!(unsafe { **library.get::<*const i32>(b"entered\0").unwrap() }, 0);
@@ -301,24 +304,23 @@ fn another_version_of_the_abi_is_refused_before_anything_runs() {
 #[test]
 fn what_is_no_plugin_is_refused() {
     let not_a_plugin = "is not a keyfold plugin";
-    says(&refused("MAGIC").1, ErrorKind::Library, &[not_a_plugin, "something else"]);
-    says(&refused("NOT_A_PLUGIN").1, ErrorKind::Library, &[not_a_plugin, "keyfold_plugin"]);
-    let dispatcher = Dispatcher::new();
-    let missing = plugin::load(Path::new("no/such/libplugin.so"), &dispatcher).unwrap_err();
+    says(&refused(&in_c("MAGIC")), ErrorKind::Library, &[not_a_plugin, "something else"]);
+    says(&refused(&in_c("NOT_A_PLUGIN")), ErrorKind::Library, &[not_a_plugin, "keyfold_plugin"]);
+    let missing = refused(Path::new("no/such/libplugin.so"));
     says(&missing, ErrorKind::Library, &["no/such/libplugin.so", "No such file"]);
-    let text = plugin::load(Path::new(file!()).file_name().unwrap().as_ref(), &dispatcher);
-    says(&text.unwrap_err(), ErrorKind::Library, &["plugin.rs"]);
+    let text = refused(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugin.c"));
+    says(&text, ErrorKind::Library, &["tests/plugin.c"]);
 }
 
 #[test]
 fn a_failing_registration_leaves_nothing_behind() {
-    let (_, error) = refused("FAILS");
+    let error = refused(&in_c("FAILS"));
     says(&error, ErrorKind::Library, &["register function failed: no licence for this machine"]);
-    says(&refused("KEY").1, ErrorKind::Library, &["NoSuchKey"]);
-    says(&refused("NO_CODE").1, ErrorKind::Library, &["99"]);
-    says(&refused("SHORT").1, ErrorKind::Library, &["bytes and must have"]);
+    says(&refused(&in_c("KEY")), ErrorKind::Library, &["NoSuchKey"]);
+    says(&refused(&in_c("NO_CODE")), ErrorKind::Library, &["99"]);
+    says(&refused(&in_c("SHORT")), ErrorKind::Library, &["bytes and must have"]);
     let parts = ["in_c::text", "the kernel answer", "returns a float", "-> str"];
-    says(&refused("RETURNS").1, ErrorKind::Registration, &parts);
+    says(&refused(&in_c("RETURNS")), ErrorKind::Registration, &parts);
 }
 
 #[test]

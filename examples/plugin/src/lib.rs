@@ -62,7 +62,7 @@ fn register_layer(host: &mut Registrar<'_>) -> Result<()> {
 /// `log(1 + exp(beta * x)) / beta`, without overflow.
 fn softplus(args: &Args<'_>, _: &Host<'_>) -> Result<()> {
     let (x, beta, mut out) = (args.tensor(0)?, args.float(1)?, args.output(0)?);
-    if !(beta > 0.0) {
+    if beta.is_nan() || beta <= 0.0 {
         return Err(Error::value(format!("beta is {beta} and must be positive")));
     }
     let f = |v: f64| (v * beta).max(0.0) / beta + (-(v * beta).abs()).exp().ln_1p() / beta;
