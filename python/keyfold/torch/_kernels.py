@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from keyfold import _core
-from keyfold._errors import MissingKernel
+from keyfold._errors import MissingKernel, RegistrationError, UnknownKey
 from keyfold._registration import fallback, get_kernel
 from keyfold.torch._schema import parse
 from keyfold.torch._values import resolved, tensor_to_torch, tree_map
@@ -24,13 +24,26 @@ _keys: list[Any] = []
 
 
 def key() -> Any:
-    """The dispatch key, registered when it is first needed."""
+    """The dispatch key, registered when it is first needed.
+
+    Raises:
+        RegistrationError: other keys have taken every place below Autograd.
+    """
     with _lock:
         if not _keys:
-            made = _core.register_key(_NAME, above="Nested", skippable=True)
+            made = _registered()
             fallback(made, _with_torch_tensors)
             _keys.append(made)
         return _keys[0]
+
+
+def _registered() -> Any:
+    for neighbour in ("Quantized", "Nested", "Autocast"):
+        try:
+            return _core.register_key(_NAME, above=neighbour, skippable=True)
+        except (RegistrationError, UnknownKey) as error:
+            full = error
+    raise full
 
 
 def _with_torch_tensors(
