@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ class TorchOperator(ABC):
     copies = False
     # Whether `run` wants keyfold's own tensors; else torch's, which operators take as they are.
     takes_own = False
+    # What a call with positional arguments alone is, if it needs no preparation.
+    direct: Callable[..., Any] | None = None
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -101,6 +104,8 @@ class TorchOperator(ABC):
     # The kernel.
 
     def _kernel(self, *args: Any, **kwargs: Any) -> Any:
+        if self.direct is not None and not kwargs:
+            return self._call_directly(self.direct, args)
         values = self.schema.bind(args, kwargs)
         copies: list[tuple[Any, Any]] = []
         given = [
@@ -116,6 +121,17 @@ class TorchOperator(ABC):
             tensor.detach().copy_(copy)
         self._note_writes(values)
         return self._results(result, values)
+
+    def _call_directly(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """As `_kernel`, for what most calls are: positional, one tensor as result, no writes."""
+        given = [
+            resolved(arg) if isinstance(arg, torch.Tensor) else tree_map(self._to_keyfold, arg)
+            for arg in args
+        ]
+        before = _core.get_rng_state()
+        result = function(*given)
+        _drawn.state = None if before == _core.get_rng_state() else before
+        return _own(result, [_extent(t) for t in torch_leaves(args)], copies=self.copies)
 
     def _to_keyfold(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -323,6 +339,13 @@ class Forward(TorchOperator):
         self._inner = inner
         self._given_fake = fake
         self.copies = inner.is_view
+        pairs = zip(inner.arguments, schema.arguments, strict=True)
+        if (
+            all(mine.type == theirs.type and not mine.keyword for mine, theirs in pairs)
+            and not schema.written
+            and [result.type for result in schema.returns] == ["Tensor"]
+        ):
+            self.direct = operator
         super().__init__(schema)
 
     def run(self, values: list[Any]) -> Any:

@@ -44,8 +44,8 @@ _kept: dict[str, Any] = {}
 def keep(schema: Schema) -> None:
     """Make calls of torch's operator errors, not crashes, when it has been taken back.
 
-    torch frees an operator with its last registration, though an `OpOverload` may still point to it.
-    So one stays, at a key that no tensor has. It's one per name, however often that is defined.
+    torch frees an operator with its last registration, though an `OpOverload` may still point to
+    it. So one stays, at a key that no tensor has: one per name, however often that is defined.
     """
     if schema.full_name not in _kept:
         library = torch.library.Library(schema.namespace, "FRAGMENT")

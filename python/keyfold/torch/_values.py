@@ -94,7 +94,8 @@ def plain_to_keyfold(value: Any) -> Any:
 
 def resolved(tensor: Any) -> Any:
     """A tensor without history and without the bits that DLPack doesn't know."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.is_conj():
         tensor = tensor.resolve_conj()
     return tensor.resolve_neg() if tensor.is_neg() else tensor
