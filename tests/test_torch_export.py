@@ -347,6 +347,13 @@ def test_meta_tensors(scale):
     assert (y.shape, y.device.type) == ((2, 3), "meta")
 
 
+def test_meta_tensors_beside_others_are_refused(exports):
+    add = exports("aten::add")
+    with pytest.raises(kf.DeviceError, match="on meta and have no data, others are on cpu"):
+        add(torch.ones(2), torch.empty(2, device="meta"))
+    assert add(torch.ones(()), torch.empty(2, device="meta")).device.type == "meta"
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_function_has_it_in_one_graph(scale, backend):
     def f(x):
@@ -582,6 +589,16 @@ def test_a_tensor_changed_before_backward_is_an_error_of_torchs(exports):
     fill(y, 0.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         z.sum().backward()
+
+
+def test_complex_gradients_follow_torchs_convention(ns, exports):
+    kt.import_("aten::mul.Tensor", name=f"{ns}::mul")
+    mul = exports(f"{ns}::mul", name=f"{ns}::complex_mul")
+    a, b = (torch.randn(3, dtype=torch.complex128, requires_grad=True) for _ in range(2))
+    try:
+        assert torch.autograd.gradcheck(mul, (a, b))
+    finally:
+        kt.remove(f"{ns}::mul")
 
 
 # keyfold's layers and errors.

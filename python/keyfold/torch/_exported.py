@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from keyfold import _core
-from keyfold._errors import GradientError, OperatorRemoved
+from keyfold._errors import DeviceError, GradientError, OperatorRemoved
 from keyfold.torch import _library
 from keyfold.torch._gradients import gradients
 from keyfold.torch._schema import MISSING, Argument, Schema
@@ -373,7 +373,7 @@ class Forward(TorchOperator):
             return stand_in(leaf) if isinstance(leaf, torch.Tensor) else plain_to_keyfold(leaf)
 
         args, kwargs = self._arguments([tree_map(like, value) for value in values])
-        device = _device_of(values)
+        device = _device_of(self.schema, values)
         return tree_map(
             lambda leaf: self._empty(leaf, device),
             _core._infer_meta(self._operator, tuple(args), kwargs),
@@ -432,10 +432,20 @@ def _own(value: Any, taken: list[tuple[int, int]], *, copies: bool) -> Any:
     return tensor
 
 
-def _device_of(values: list[Any]) -> Any:
-    """Where the results of a call are: with its first tensor, or on the device that it names."""
-    for kind in (torch.Tensor, torch.device):
-        for leaf in leaves(values):
-            if isinstance(leaf, kind):
-                return leaf.device if kind is torch.Tensor else leaf
-    return torch.device("cpu")
+def _device_of(schema: Schema, values: list[Any]) -> Any:
+    """Where the results of a call are: with its tensors, or on the device that it names.
+
+    A tensor without dimensions goes with the others, wherever it is.
+
+    Raises:
+        DeviceError: some tensors are on meta and others have data.
+    """
+    tensors = list(torch_leaves(values))
+    devices = [t.device for t in tensors if t.dim()] or [t.device for t in tensors]
+    if len({device.type == "meta" for device in devices}) > 1:
+        raise DeviceError(
+            f"{schema.full_name}: arguments on different devices: some are on meta and have no "
+            f"data, others are on {next(d for d in devices if d.type != 'meta')}"
+        )
+    devices += [leaf for leaf in leaves(values) if isinstance(leaf, torch.device)]
+    return devices[0] if devices else torch.device("cpu")
