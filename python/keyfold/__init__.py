@@ -22,6 +22,8 @@ arrays you already have:
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
 
+import typing as _typing
+
 from keyfold import _dispatcher as _dispatcher
 from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
@@ -417,3 +419,14 @@ def __getattr__(name: str) -> object:
 
         return importlib.import_module(f"keyfold.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if _typing.TYPE_CHECKING:
+    from keyfold import torch as torch
+else:
+
+    def __getattr__(name: str) -> object:
+        # On first use: `import keyfold` works without PyTorch, and doesn't wait for it.
+        if name == "torch":
+            import importlib
+
+            return importlib.import_module("keyfold.torch")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

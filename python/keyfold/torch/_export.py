@@ -71,9 +71,9 @@ class Exported:
 def export(op: Any, *, name: str | None = None, fake: Callable[..., Any] | None = None) -> Exported:
     """Make a keyfold operator a torch custom operator.
 
-    torch gets its kernels for CPU and CUDA, which call the keyfold operator with all its layers; its
-    fake, from the operator's Meta kernel; and its derivative, `<name>_backward`, which makes the
-    call again, recorded by keyfold, and asks for the gradients. So it works under
+    torch gets its kernels for CPU and CUDA, which call the keyfold operator with all its layers;
+    its fake, from the operator's Meta kernel; and its derivative, `<name>_backward`, which makes
+    the call again, recorded by keyfold, and asks for the gradients. So it works under
     `torch.compile(fullgraph=True)`.
 
     A result that may be a view of an argument is copied, since torch has no custom views.

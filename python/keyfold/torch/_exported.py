@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from keyfold import _core
-from keyfold._errors import GradientError, OperatorRemoved
+from keyfold._errors import DeviceError, GradientError, OperatorRemoved
 from keyfold.torch import _library
 from keyfold.torch._gradients import gradients
 from keyfold.torch._schema import MISSING, Argument, Schema
 from keyfold.torch._values import (
     leaves,
+    plain_to_keyfold,
     resolved,
     stand_in,
     tensor_to_keyfold,
     tensor_to_torch,
-    to_keyfold,
     torch_dtype,
     torch_leaves,
     tree_map,
@@ -40,10 +41,15 @@ class TorchOperator(ABC):
 
     # Whether results are copied always, since they may be views.
     copies = False
+    # Whether `run` wants keyfold's own tensors; else torch's, which operators take as they are.
+    takes_own = False
+    # What a call with positional arguments alone is, if it needs no preparation.
+    direct: Callable[..., Any] | None = None
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.closed = False
+        self._is_written = [argument.is_written for argument in schema.arguments]
         self._derivative: Derivative | None = None
         self._library = _library.define(schema)
         try:
@@ -55,7 +61,7 @@ class TorchOperator(ABC):
 
     @abstractmethod
     def run(self, values: list[Any]) -> Any:
-        """Compute the results of keyfold values, one per argument; MISSING for defaults."""
+        """Compute the results of values of keyfold, one per argument; MISSING for defaults."""
 
     @abstractmethod
     def shapes(self, values: list[Any]) -> Any:
@@ -98,11 +104,15 @@ class TorchOperator(ABC):
     # The kernel.
 
     def _kernel(self, *args: Any, **kwargs: Any) -> Any:
+        if self.direct is not None and not kwargs:
+            return self._call_directly(self.direct, args)
         values = self.schema.bind(args, kwargs)
         copies: list[tuple[Any, Any]] = []
         given = [
-            self._written_to_keyfold(value, copies) if argument.is_written else to_keyfold(value)
-            for argument, value in zip(self.schema.arguments, values, strict=True)
+            tree_map(self._to_keyfold, value)
+            if not is_written
+            else tree_map(lambda leaf: self._written_to_keyfold(leaf, copies), value)
+            for is_written, value in zip(self._is_written, values, strict=True)
         ]
         before = _core.get_rng_state()
         result = self.run(given)
@@ -112,16 +122,28 @@ class TorchOperator(ABC):
         self._note_writes(values)
         return self._results(result, values)
 
-    def _written_to_keyfold(self, value: Any, copies: list[tuple[Any, Any]]) -> Any:
-        """As `to_keyfold`; what can only be given as a copy is noted, to be copied back."""
+    def _call_directly(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """As `_kernel`, for what most calls are: positional, one tensor as result, no writes."""
+        given = [
+            resolved(arg) if isinstance(arg, torch.Tensor) else tree_map(self._to_keyfold, arg)
+            for arg in args
+        ]
+        before = _core.get_rng_state()
+        result = function(*given)
+        _drawn.state = None if before == _core.get_rng_state() else before
+        return _own(result, [_extent(t) for t in torch_leaves(args)], copies=self.copies)
 
-        def one(leaf: Any) -> Any:
-            if isinstance(leaf, torch.Tensor) and (leaf.is_conj() or leaf.is_neg()):
-                copies.append((leaf, resolved(leaf)))
-                return tensor_to_keyfold(copies[-1][1])
-            return to_keyfold(leaf)
+    def _to_keyfold(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return plain_to_keyfold(leaf)
+        return tensor_to_keyfold(leaf) if self.takes_own else resolved(leaf)
 
-        return tree_map(one, value)
+    def _written_to_keyfold(self, leaf: Any, copies: list[tuple[Any, Any]]) -> Any:
+        """As above; what can only be given as a copy is noted, to be copied back."""
+        given = self._to_keyfold(leaf)
+        if isinstance(leaf, torch.Tensor) and (leaf.is_conj() or leaf.is_neg()):
+            copies.append((leaf, given))
+        return given
 
     def _note_writes(self, values: list[Any]) -> None:
         """Tell torch's Autograd which tensors have other contents now."""
@@ -202,6 +224,8 @@ class TorchOperator(ABC):
             for value in ctx.keyfold_values
         ]
         needs = list(ctx.needs_input_grad)
+        # torch leaves out arguments at the end that have their default's value.
+        passed = len(needs)
         needs += [False] * (len(values) - len(needs))
         needed: list[bool] = []
         for need, value in zip(needs, values, strict=True):
@@ -220,13 +244,13 @@ class TorchOperator(ABC):
             return next(found) if isinstance(leaf, torch.Tensor) and next(wanted_now) else None
 
         pairs = zip(self.schema.arguments, values, strict=True)
-        made = [
-            # torch wants a list back for a list of no tensors, whatever the list is of.
-            tree_map(gradient, value) if argument.is_tensor or value == [] else None
-            for argument, value in pairs
+        made = [(argument, value, tree_map(gradient, value)) for argument, value in pairs]
+        return tuple(
+            # torch wants a list back for a list of tensors alone, and so for an empty one.
+            None if isinstance(value, list) and not _all_tensors(value) else one
+            for argument, value, one in made[:passed]
             if not argument.keyword
-        ]
-        return tuple(made)
+        )
 
     def derivative(self) -> Derivative:
         """The operator that computes this one's gradients, defined when it is first needed."""
@@ -248,6 +272,8 @@ class Derivative(TorchOperator):
     is wanted, where keyfold's random numbers were before the call, and the operator's arguments;
     its result has the wanted gradients, contiguous.
     """
+
+    takes_own = True
 
     def __init__(self, of: TorchOperator) -> None:
         self._of = of
@@ -313,6 +339,13 @@ class Forward(TorchOperator):
         self._inner = inner
         self._given_fake = fake
         self.copies = inner.is_view
+        pairs = zip(inner.arguments, schema.arguments, strict=True)
+        if (
+            all(mine.type == theirs.type and not mine.keyword for mine, theirs in pairs)
+            and not schema.written
+            and [result.type for result in schema.returns] == ["Tensor"]
+        ):
+            self.direct = operator
         super().__init__(schema)
 
     def run(self, values: list[Any]) -> Any:
@@ -337,10 +370,10 @@ class Forward(TorchOperator):
             return self._given_fake(*args, **kwargs)
 
         def like(leaf: Any) -> Any:
-            return stand_in(leaf) if isinstance(leaf, torch.Tensor) else to_keyfold(leaf)
+            return stand_in(leaf) if isinstance(leaf, torch.Tensor) else plain_to_keyfold(leaf)
 
         args, kwargs = self._arguments([tree_map(like, value) for value in values])
-        device = _device_of(values)
+        device = _device_of(self.schema, values)
         return tree_map(
             lambda leaf: self._empty(leaf, device),
             _core._infer_meta(self._operator, tuple(args), kwargs),
@@ -353,6 +386,10 @@ class Forward(TorchOperator):
         if self.copies:
             return torch.empty(like.shape, dtype=dtype, device=device)
         return torch.empty_strided(like.shape, like.strides, dtype=dtype, device=device)
+
+
+def _all_tensors(value: list[Any]) -> bool:
+    return all(isinstance(item, torch.Tensor) for item in value)
 
 
 class _Saved:
@@ -372,9 +409,12 @@ def _unsigned(number: int) -> int:
 
 
 def _extent(tensor: Any) -> tuple[int, int]:
-    """Where a tensor's storage begins and ends."""
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    """Where a tensor's elements begin and end."""
+    start = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
 
 
 def _own(value: Any, taken: list[tuple[int, int]], *, copies: bool) -> Any:
@@ -384,18 +424,28 @@ def _own(value: Any, taken: list[tuple[int, int]], *, copies: bool) -> Any:
     tensor = tensor_to_torch(value)
     if copies:
         return tensor.clone(memory_format=torch.contiguous_format)
-    if tensor.numel():
-        address = tensor.data_ptr()
-        if any(start <= address < end for start, end in taken):
-            tensor = tensor.clone()
-        taken.append(_extent(tensor))
+    start, end = _extent(tensor)
+    if any(start < other_end and other_start < end for other_start, other_end in taken):
+        tensor = tensor.clone()
+        start, end = _extent(tensor)
+    taken.append((start, end))
     return tensor
 
 
-def _device_of(values: list[Any]) -> Any:
-    """Where the results of a call are: with its first tensor, or on the device that it names."""
-    for kind in (torch.Tensor, torch.device):
-        for leaf in leaves(values):
-            if isinstance(leaf, kind):
-                return leaf.device if kind is torch.Tensor else leaf
-    return torch.device("cpu")
+def _device_of(schema: Schema, values: list[Any]) -> Any:
+    """Where the results of a call are: with its tensors, or on the device that it names.
+
+    A tensor without dimensions goes with the others, wherever it is.
+
+    Raises:
+        DeviceError: some tensors are on meta and others have data.
+    """
+    tensors = list(torch_leaves(values))
+    devices = [t.device for t in tensors if t.dim()] or [t.device for t in tensors]
+    if len({device.type == "meta" for device in devices}) > 1:
+        raise DeviceError(
+            f"{schema.full_name}: arguments on different devices: some are on meta and have no "
+            f"data, others are on {next(d for d in devices if d.type != 'meta')}"
+        )
+    devices += [leaf for leaf in leaves(values) if isinstance(leaf, torch.device)]
+    return devices[0] if devices else torch.device("cpu")

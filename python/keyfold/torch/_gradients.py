@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keyfold import _core
+from keyfold.torch import _kernels
 from keyfold.torch._values import leaves, tree_map
 
 Function = Callable[[list[Any]], Any]
@@ -54,10 +55,11 @@ def gradients(
         variables.append(_core._grad_variable(value))
         return variables[-1]
 
-    with _core._enable_grad():
+    with _core._enable_grad(), _core.include_keys(_kernels.key()):
         given = [tree_map(variable, value) for value in values]
         create = create or any(g is not None and g.requires_grad for g in grads)
-        results = leaves(function(given))
+        # Recorded even where this runs inside of a kernel or a derivative.
+        results = leaves(_core._call_recorded(function, (given,), None))
         pairs = [
             (result, grad)
             for result, grad in zip(results, grads, strict=True)

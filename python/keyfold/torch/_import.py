@@ -26,8 +26,8 @@ def import_(
 
     keyfold gets its kernels at the given keys, which call the torch operator under `torch.no_grad`
     on tensors that share the arguments' memory, and give results in the caller's library; its Meta
-    kernel, from torch's; and its derivative, `<name>_backward`, which makes the call again, recorded
-    by torch, and asks for the gradients.
+    kernel, from torch's; and its derivative, `<name>_backward`, which makes the call again,
+    recorded by torch, and asks for the gradients. On torch's own tensors torch records as always.
 
     Args:
         op: an `OpOverload`, a packet or name with one overload or a default one, a
@@ -66,7 +66,8 @@ def import_(
             if before.op is found and before.keys == tuple(keys):
                 return before.operator
             raise RegistrationError(
-                f"{schema.full_name} is imported already: {before.op} at {', '.join(map(str, before.keys))}; "
+                f"{schema.full_name} is imported already: torch's {before.op} at "
+                f"{', '.join(map(str, before.keys))}; "
                 f"take that back first, with keyfold.torch.remove({schema.full_name!r})"
             )
         made = Forward(found, schema, keys)
@@ -105,7 +106,7 @@ def origin(operator: _core.Operator) -> str | None:
 
 
 def _overload(op: Any) -> Any:
-    """torch's operator, as an `OpOverload`."""
+    """The operator of torch, as an `OpOverload`."""
     if isinstance(op, Exported):
         return op.op
     if isinstance(op, torch._ops.OpOverload):
@@ -119,11 +120,13 @@ def _overload(op: Any) -> Any:
             "an operator of torch is an OpOverload, an OpOverloadPacket, a CustomOpDef or a name, "
             f"not {type(op).__qualname__}"
         )
-    overloads = op.overloads()
-    if "default" not in overloads and len(overloads) > 1:
-        shown = ", ".join(str(getattr(op, one)) for one in overloads)
-        raise SchemaError(f"{op} has several overloads: name one of {shown}")
-    return getattr(op, "default" if "default" in overloads else overloads[0])
+    overloads = [getattr(op, name) for name in op.overloads()]
+    default = [one for one in overloads if one._overloadname == "default"]
+    # torch's own operators have a default overload for plain numbers beside those for tensors.
+    if len(overloads) > 1 and not (default and "Tensor" in str(default[0]._schema)):
+        shown = ", ".join(_schema.parse(str(one._schema)).full_name for one in overloads)
+        raise SchemaError(f"torch's {op} has several overloads: name one of {shown}")
+    return (default or overloads)[0]
 
 
 def _named(name: str) -> Any:

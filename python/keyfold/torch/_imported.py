@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +11,18 @@ import torch
 
 from keyfold import _core
 from keyfold._autograd import register_autograd
-from keyfold._errors import GradientError, NotSupported, ReadOnlyError, ShapeError
+from keyfold._errors import (
+    GradientError,
+    NotSupported,
+    OperatorRemoved,
+    ReadOnlyError,
+    ShapeError,
+)
 from keyfold._fake import register_fake
 from keyfold._registration import define, get_op, impl
 from keyfold.torch._exported import lock
-from keyfold.torch._schema import MISSING, Argument, Schema
+from keyfold.torch._library import keep, schema_in_torch
+from keyfold.torch._schema import MISSING, Argument, Schema, parse
 from keyfold.torch._values import (
     leaves,
     meta_like,
@@ -88,7 +96,9 @@ class KeyfoldOperator(ABC):
             else:
                 given.append(self._to_torch(argument, value))
         shapes = [tuple(tensor.shape) for tensor in self._written_tensors(given)]
-        with torch.no_grad():
+        # torch records for its own tensors, if it does, and for nobody else's.
+        recorded = any(tensor.requires_grad for tensor in torch_leaves(values))
+        with contextlib.nullcontext() if recorded else torch.no_grad():
             result = self.run(given)
         self._check_shapes(given, shapes)
         for original, copy in copies:
@@ -117,14 +127,12 @@ class KeyfoldOperator(ABC):
             return value
         if not argument.is_tensor:
             return tree_map(lambda leaf: plain_to_torch(leaf, argument.type), value)
-        return tree_map(
-            lambda leaf: None if leaf is None else resolved(tensor_to_torch(leaf)), value
-        )
+        return tree_map(lambda leaf: None if leaf is None else tensor_to_torch(leaf), value)
 
     def _writable(self, leaf: Any, copies: list[tuple[Any, Any]]) -> Any:
         """A tensor on the memory that is to be written to, or one to be copied back."""
         if leaf is None or isinstance(leaf, torch.Tensor):
-            return leaf if leaf is None else leaf.detach()
+            return leaf
         own = leaf if isinstance(leaf, _core.Tensor) else _core.from_dlpack(leaf)
         if own.readonly:
             raise ReadOnlyError(
@@ -219,12 +227,24 @@ class Forward(KeyfoldOperator):
 
     def __init__(self, op: Any, schema: Schema, keys: Sequence[Any]) -> None:
         self.op = op
+        self._theirs = parse(str(op._schema))
+        if self._theirs.namespace not in ("aten", "prim", "prims"):
+            keep(self._theirs)
         super().__init__(schema, keys)
 
     def run(self, values: list[Any]) -> Any:
         """Call the torch operator."""
         args, kwargs = self.schema.split(values)
-        return self.op(*args, **kwargs)
+        try:
+            return self.op(*args, **kwargs)
+        except RuntimeError as error:
+            # What torch says then is that somebody should report a bug to PyTorch.
+            if schema_in_torch(self._theirs) is None:
+                raise OperatorRemoved(
+                    f"{self.schema.full_name} is {self._theirs.full_name} of torch, which was "
+                    "taken back there"
+                ) from error
+            raise
 
     def shapes(self, values: list[Any]) -> Any:
         """Call it on meta tensors, or, where torch can't, on fake ones."""

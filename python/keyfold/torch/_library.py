@@ -33,7 +33,26 @@ def define(schema: Schema) -> Any:
         raise SchemaError(
             f"{schema.full_name}: torch refuses the schema {text!r}: {str(error).splitlines()[0]}"
         ) from error
+    keep(schema)
     return library
+
+
+# By operator: a library that has a registration for it, and does nothing.
+_kept: dict[str, Any] = {}
+
+
+def keep(schema: Schema) -> None:
+    """Make calls of torch's operator errors, not crashes, when it has been taken back.
+
+    torch frees an operator with its last registration, though an `OpOverload` may still point to
+    it. So one stays, at a key that no tensor has: one per name, however often that is defined.
+    """
+    if schema.full_name not in _kept:
+        library = torch.library.Library(schema.namespace, "FRAGMENT")
+        library.impl(
+            schema.local_name, torch.library.fallthrough_kernel, "TESTING_ONLY_GenericWrapper"
+        )
+        _kept[schema.full_name] = library
 
 
 def _tags(schema: Schema) -> tuple[Any, ...]:
@@ -59,7 +78,7 @@ def schema_in_torch(schema: Schema) -> str | None:
 
 
 def overload(schema: Schema) -> Any:
-    """torch's operator of a name, as an `OpOverload`."""
+    """The operator of torch of a name, as an `OpOverload`."""
     packet = getattr(getattr(torch.ops, schema.namespace), schema.name)
     return getattr(packet, schema.overload or "default")
 

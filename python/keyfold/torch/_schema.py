@@ -13,8 +13,9 @@ from typing import Any
 
 from keyfold._errors import SchemaError
 
-_KEYFOLD_TYPES = frozenset(
-    "Tensor Scalar int float bool complex str Device ScalarType Layout MemoryFormat Generator".split()
+_KEYFOLD_TYPES = (
+    *("Tensor", "Scalar", "int", "float", "bool", "complex", "str"),
+    *("Device", "ScalarType", "Layout", "MemoryFormat", "Generator"),
 )
 _OPENING, _CLOSING = "([", ")]"
 

@@ -1,7 +1,7 @@
 """Values on their way between the two libraries.
 
-A torch tensor is viewed through DLPack, without a copy. DLPack knows nothing of torch's conj and
-neg bits and of `requires_grad`, so tensors that have them are resolved and detached first.
+Operators take torch's tensors as they are, without a copy. What they can't see (the conj and neg
+bits, `requires_grad`) is resolved and detached first.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def torch_leaves(value: Any) -> Iterator[Any]:
     return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
-def _plain(value: Any) -> Any:
+def plain_to_keyfold(value: Any) -> Any:
     """A value that is no tensor and means the same in keyfold."""
     if isinstance(value, torch.dtype):
         return keyfold_dtype(value)
@@ -94,7 +94,8 @@ def _plain(value: Any) -> Any:
 
 def resolved(tensor: Any) -> Any:
     """A tensor without history and without the bits that DLPack doesn't know."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.is_conj():
         tensor = tensor.resolve_conj()
     return tensor.resolve_neg() if tensor.is_neg() else tensor
@@ -116,15 +117,6 @@ def tensor_to_keyfold(tensor: Any) -> _core.Tensor:
     if tensor.device.type == "meta":
         return stand_in(tensor)
     return _core.from_dlpack(resolved(tensor))
-
-
-def to_keyfold(value: Any) -> Any:
-    """A value of torch as keyfold takes it; lists item by item."""
-
-    def one(item: Any) -> Any:
-        return tensor_to_keyfold(item) if isinstance(item, torch.Tensor) else _plain(item)
-
-    return tree_map(one, value)
 
 
 def tensor_to_torch(value: Any) -> Any:
@@ -179,6 +171,9 @@ def stand_in(tensor: Any) -> _core.Tensor:
     )
 
 
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 class _Device(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int32), ("index", ctypes.c_int32))
 
@@ -203,7 +198,7 @@ class _Managed(ctypes.Structure):
     _fields_ = (
         ("tensor", _DLTensor),
         ("context", ctypes.c_void_p),
-        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ("deleter", _Deleter),
     )
 
 
@@ -211,9 +206,11 @@ class _Managed(ctypes.Structure):
 _alive: dict[int, Any] = {}
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _release(address: int) -> None:
+def _let_go(address: int) -> None:
     _alive.pop(address, None)
+
+
+_release = _Deleter(_let_go)
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
