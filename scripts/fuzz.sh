@@ -14,7 +14,7 @@ find_cargo
 find_cc
 cd "$ROOT"
 
-all='schema schema_long dlpack'
+all='schema schema_long dlpack tvm_values'
 host=$(rustc -vV | sed -n 's/^host: //p')
 work=$TARGET/fuzz
 
@@ -34,7 +34,7 @@ build() {
     step "building the fuzz targets"
     # --target keeps the flags away from build scripts and procedural macros.
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="${RUSTFLAGS:-} --cfg fuzzing $coverage -Zsanitizer=address" \
-        "$CARGO" build --quiet --locked --manifest-path fuzz/Cargo.toml --release \
+        "$CARGO" build --quiet --manifest-path fuzz/Cargo.toml --release \
         --target "$host" --target-dir "$work"
 }
 

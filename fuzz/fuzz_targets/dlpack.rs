@@ -180,14 +180,16 @@ fn views(tensor: &Tensor, model: &Model) {
     let elements = model.elements.as_deref().unwrap_or_default();
     if let [first, ..] = model.shape[..] {
         let flipped = tensor.flip(&[0]).unwrap();
-        let rows = elements.len().checked_div(first).unwrap_or(0).max(1);
-        let turned: Vec<u8> = elements.chunks(rows).rev().flatten().copied().collect();
+        // The bytes of one row; a chunk of nothing is no chunk.
+        let row = elements.len().checked_div(first);
+        let turned: Vec<u8> =
+            elements.chunks(row.unwrap_or(0).max(1)).rev().flatten().copied().collect();
         assert_eq!(read(&flipped), turned);
-        if first > 0 {
-            let row = tensor.select(0, -1).unwrap();
-            assert_eq!(read(&row), &elements[elements.len() - elements.len() / first..]);
+        if let Some(row) = row {
+            let last = tensor.select(0, -1).unwrap();
+            assert_eq!(read(&last), &elements[elements.len() - row..]);
             let rest = tensor.slice(0, Some(1), None, 1).unwrap();
-            assert_eq!(read(&rest), &elements[elements.len() / first..]);
+            assert_eq!(read(&rest), &elements[row..]);
         }
     }
     let flat = tensor.reshape(&[-1]);

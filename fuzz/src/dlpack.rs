@@ -253,6 +253,20 @@ impl Producing {
     }
 }
 
+/// The dtype of a code, if there is one.
+pub fn dtype_of(code: DLDataType) -> Option<DType> {
+    DType::ALL.into_iter().find(|dtype| dtype_to_dl(*dtype) == code)
+}
+
+/// The device of a code, if there is one.
+pub fn device_of(code: DLDevice) -> Option<Device> {
+    match code.device_type {
+        DL_CPU | DL_CUDA_HOST | DL_ROCM_HOST => Some(Device::CPU),
+        DL_CUDA | DL_CUDA_MANAGED => Some(Device::cuda(code.device_id.try_into().ok()?)),
+        _ => None,
+    }
+}
+
 /// A tensor as the struct describes it, computed with numbers that can't overflow.
 #[derive(Debug)]
 pub struct Model {
@@ -277,12 +291,8 @@ impl Model {
         if tensor.ndim < 0 || tensor.ndim > MAX_DIMS as i32 {
             return None;
         }
-        let dtype = DType::ALL.into_iter().find(|d| dtype_to_dl(*d) == tensor.dtype)?;
-        let device = match tensor.device.device_type {
-            DL_CPU | DL_CUDA_HOST | DL_ROCM_HOST => Device::CPU,
-            DL_CUDA | DL_CUDA_MANAGED => Device::cuda(tensor.device.device_id.try_into().ok()?),
-            _ => return None,
-        };
+        let dtype = dtype_of(tensor.dtype)?;
+        let device = device_of(tensor.device)?;
         if (tensor.shape.is_null() && !shape.is_empty()) || shape.iter().any(|n| *n < 0) {
             return None;
         }

@@ -7,3 +7,4 @@
 pub mod dice;
 pub mod dlpack;
 pub mod schema;
+pub mod tvm;

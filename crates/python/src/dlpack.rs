@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_tensor::{Tensor, dlpack};
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -24,21 +25,23 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     let capsule = if is_capsule(object) {
         object.clone()
     } else {
-        let Ok(export) = object.getattr("__dlpack__") else {
-            let message = format!(
-                "from_dlpack() takes an object with __dlpack__, or a capsule, not {}",
-                crate::foreign::describe_object(object)
-            );
-            return Err(to_pyerr(object.py(), Error::new(ErrorKind::Binding, message)));
+        let export = match object.getattr("__dlpack__") {
+            Ok(export) => export,
+            Err(error) if error.is_instance_of::<PyAttributeError>(object.py()) => {
+                let message = format!(
+                    "from_dlpack() takes an object with __dlpack__, or a capsule, not {}",
+                    crate::foreign::describe_object(object)
+                );
+                return Err(to_pyerr(object.py(), Error::new(ErrorKind::Binding, message)));
+            }
+            Err(error) => return Err(error),
         };
         let options = PyDict::new(object.py());
         options.set_item("max_version", MAX_VERSION)?;
         match export.call((), Some(&options)) {
             Ok(capsule) => capsule,
             // Exporters of before DLPack 1.0 don't know the keyword.
-            Err(error) if error.is_instance_of::<pyo3::exceptions::PyTypeError>(object.py()) => {
-                export.call0()?
-            }
+            Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => export.call0()?,
             Err(error) => return Err(error),
         }
     };
