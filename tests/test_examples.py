@@ -104,9 +104,11 @@ SHOWS = {
 
 
 # What an example needs beside keyfold and NumPy.
-NEEDS = {"numba_kernel.py": "numba", "tvm_ffi_kernel.py": "tvm_ffi"}
-# Libraries that keyfold works without.
-NEEDS = {"torch_operator.py": "torch"}
+NEEDS = {
+    "numba_kernel.py": "numba",
+    "torch_operator.py": "torch",
+    "tvm_ffi_kernel.py": "tvm_ffi",
+}
 
 
 def test_every_example_is_tested_here():
@@ -115,8 +117,6 @@ def test_every_example_is_tested_here():
 
 @pytest.mark.parametrize("name", sorted(SHOWS))
 def test_example_prints_what_it_shows(name, tmp_path):
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} isn't installed")
     needed = NEEDS.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{name} needs {needed}, which isn't installed")

@@ -412,21 +412,15 @@ __all__ = [
 ops = _default_dispatcher.ops
 
 
-def __getattr__(name: str) -> object:
-    # On first use: `import keyfold` works without these packages, and doesn't wait for them.
-    if name in ("torch", "tvm_ffi"):
-        import importlib
-
-        return importlib.import_module(f"keyfold.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 if _typing.TYPE_CHECKING:
     from keyfold import torch as torch
+    from keyfold import tvm_ffi as tvm_ffi
 else:
 
     def __getattr__(name: str) -> object:
-        # On first use: `import keyfold` works without PyTorch, and doesn't wait for it.
-        if name == "torch":
+        # On first use: `import keyfold` works without these packages, and doesn't wait for them.
+        if name in ("torch", "tvm_ffi"):
             import importlib
 
-            return importlib.import_module("keyfold.torch")
+            return importlib.import_module(f"keyfold.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -60,6 +60,7 @@ impl ExternalOwner {
 
     /// The same owner with a reference of its own.
     #[must_use]
+    #[expect(clippy::redundant_clone, reason = "the clone takes the reference that this one lacks")]
     pub(super) fn into_owned(self) -> Self {
         if self.owned { self } else { self.clone() }
     }
