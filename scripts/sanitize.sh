@@ -16,7 +16,8 @@ cd "$ROOT"
 kind=${1:-}
 case $kind in
 address)
-    flags="-Zsanitizer=address"
+    # Plugins are loaded by the test, and find the sanitizer's functions in it.
+    flags="-Zsanitizer=address -Clink-arg=-rdynamic"
     # Locals stay on the real stack: the engine compares a local's address with the stack's end.
     # Tests ask for more memory than there is, and want a null pointer, not the end of the process.
     options=detect_leaks=1:detect_stack_use_after_return=0:allocator_may_return_null=1
@@ -39,10 +40,13 @@ export KEYFOLD_SANITIZER="$kind"
 
 # --target keeps the flags away from build scripts and procedural macros.
 host=$(rustc -vV | sed -n 's/^host: //p')
-sanitized() {
+with_sanitizer() {
+    command=$1
+    shift
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="${RUSTFLAGS:-} $flags" \
-        "$CARGO" test --target "$host" --target-dir "$TARGET/sanitize-$kind" "$@"
+        "$CARGO" "$command" --target "$host" --target-dir "$TARGET/sanitize-$kind" "$@"
 }
+sanitized() { with_sanitizer test "$@"; }
 tsan_options=${TSAN_OPTIONS:-}
 if [ "$kind" = thread ]; then
     step "thread sanitizer: the read side, nothing suppressed but the harness"
@@ -51,6 +55,8 @@ if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="suppressions=$ROOT/scripts/tsan-std.supp:$tsan_options"
 fi
 if [ "$#" -eq 0 ]; then
+    # The plugin that a test loads is an example, which these options don't build.
+    with_sanitizer build -p keyfold-ffi --examples
     set -- -p keyfold-dispatch -p keyfold-tensor -p keyfold-ffi --lib --tests
 fi
 step "$kind sanitizer: $*"

@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import platform
 import struct
 import subprocess
 import sys
@@ -229,12 +228,11 @@ class Once:
         return (1, 0)
 
 
-@pytest.mark.skipif(platform.python_implementation() != "CPython", reason="CPython's own layout")
 def test_a_capsule_with_null_is_refused(library):
     """Python makes no such capsule: the pointer is overwritten behind its back."""
     holder = capsule(address_of(library.count))
     ctypes.memset(id(holder) + object.__basicsize__, 0, ctypes.sizeof(ctypes.c_void_p))
-    with pytest.raises(kf.InvalidValue, match=r'the capsule "some\.name" holds no function'):
+    with pytest.raises(kf.InvalidValue, match=r"the capsule .* holds no function"):
         kf.NativeKernel.from_capsule(holder)
 
 
