@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-_DTYPES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-    "float16 bfloat16 float32 float64 complex64 complex128"
-).split()
+_DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+]
 
 
 def _described(tensor: Any, kind: str) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_core::ErrorKind;
+use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::{DispatchKeySet, Dispatcher, Operator};
 use keyfold_tensor::Value;
 use pyo3::exceptions::PyAttributeError;
@@ -175,6 +175,8 @@ impl PyPacket {
                     }
                     return Ok(result);
                 }
+                // An array that can't be taken is no better for another overload.
+                Err(error) if is_about_an_array(&error) => return Err(to_pyerr(py, error)),
                 Err(error) => {
                     tried.push((object.operator.schema().to_string(), to_pyerr(py, error)));
                 }
@@ -185,6 +187,18 @@ impl PyPacket {
         }
         Err(operator::no_overload(py, &self.name, &tried))
     }
+}
+
+/// Whether the error is what an array raised, or why it is refused, and not that it doesn't fit.
+fn is_about_an_array(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Foreign
+            | ErrorKind::DType
+            | ErrorKind::Device
+            | ErrorKind::Exchange
+            | ErrorKind::Gradient
+    )
 }
 
 #[pymethods]

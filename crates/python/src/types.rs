@@ -40,10 +40,13 @@ pub(crate) struct Known {
 
 const SLOTS: usize = 16;
 
-/// Entries that the call path looks at, and all of them with the references that watch them.
+/// A class, and the weak reference that watches it.
+type Entry = (Known, Py<PyAny>);
+
+/// Entries that the call path looks at, and all of them by address.
 struct Cache {
     slots: [Cell<(usize, Option<Known>)>; SLOTS],
-    all: RefCell<Option<HashMap<usize, (Known, Py<PyAny>)>>>,
+    all: RefCell<Option<HashMap<usize, Entry>>>,
 }
 
 // SAFETY: used only by threads that hold the GIL (the module asks for it, see `gil_used`), and no
