@@ -345,6 +345,23 @@ except kf.LibraryLoadError as error:
     assert "pip install apache-tvm-ffi" in done.stdout
 
 
+def test_exporting_needs_the_package():
+    """In a process of its own, which can't import it."""
+    program = """
+import sys
+sys.modules["tvm_ffi"] = None
+import keyfold as kf
+try:
+    kf.tvm_ffi.export("aten::exp")
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "pip install apache-tvm-ffi" in done.stdout
+
+
 def test_a_write_past_the_output_is_found_by_the_address_sanitizer(tmp_path):
     """The author's fault, and the author's tool: docs/native-kernels.md says how to use it."""
     source = tmp_path / "kernels.c"

@@ -59,8 +59,9 @@ def impl(
     Args:
         op: the operator or its name, `ns::name` or `ns::name.overload`.
         key: the key: `"CPU"`, `"Autograd"`, `"AutogradCUDA"`, `"CompositeImplicitAutograd"`, ...
-        fn: the kernel: a callable, a `NativeKernel`, or `fallthrough`. Without it, this is a
-            decorator, which gives the function back.
+        fn: the kernel: a callable, a `NativeKernel` or what one is made of (a `tvm_ffi.Function`,
+            a PyCapsule, a numba `cfunc`), or `fallthrough`. Without it, this is a decorator, which
+            gives the function back.
         with_keyset: whether the kernel gets the call's key set as its first argument.
         override: what to do where a kernel is registered already: `"error"` (unless the same
             source is registered again), `"shadow"` it, or `"replace"` it.
