@@ -12,8 +12,8 @@ use keyfold_tensor::{ForeignObject, Tensor, Value};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::library::Caller;
 use crate::params::Param;
-use crate::types::{self, Way};
 use crate::{arrays, numpy_array, torch};
 
 /// What the token of a tensor says that is the view of a caller's object.
@@ -27,6 +27,7 @@ const FILLED: u8 = 2;
 pub(crate) struct Argument {
     object: *mut ffi::PyObject,
     tag: Tag,
+    library: Caller,
     param: *const Param,
     /// Whether `view` is filled: `EMPTY`, `FILLING` by one thread, or `FILLED`, which stays so.
     state: AtomicU8,
@@ -43,9 +44,13 @@ impl Argument {
     /// # Safety
     /// `object` and `param` are alive as long as the argument.
     #[inline(always)]
-    pub(crate) unsafe fn new(object: *mut ffi::PyObject, tag: Tag, param: &Param) -> Self {
+    pub(crate) unsafe fn new(
+        object: *mut ffi::PyObject,
+        (tag, library): (Tag, Caller),
+        param: &Param,
+    ) -> Self {
         let view = UnsafeCell::new(MaybeUninit::uninit());
-        Argument { object, tag, param, state: AtomicU8::new(EMPTY), view }
+        Argument { object, tag, library, param, state: AtomicU8::new(EMPTY), view }
     }
 
     fn param(&self) -> &Param {
@@ -87,6 +92,15 @@ impl Argument {
             }
             return Ok(());
         }
+        if self.library == Caller::TORCH {
+            // SAFETY: as above; the library says that it is torch's.
+            if let Some(written) = unsafe { torch::write_plain(slot, self.object) } {
+                written?;
+                // SAFETY: filled, as that succeeded.
+                unsafe { slot.assume_init_mut().set_token(OF_AN_OBJECT) };
+                return Ok(());
+            }
+        }
         Python::attach(|py| {
             // SAFETY: as above, and attached; the slot is filled on success.
             unsafe { self.view_other(py, slot) }
@@ -104,11 +118,12 @@ impl Argument {
         let written = self.param().written;
         // SAFETY: as for the caller; the class says that it is torch's; a filled slot is read.
         unsafe {
-            if let Some(Way::Torch(_)) = types::find(self.object).map(|known| known.way) {
-                torch::write_view(slot, self.object, written)?;
-            } else {
-                let object = Bound::from_borrowed_ptr(py, self.object);
-                slot.write(arrays::view_for(&object, written)?);
+            let object = Bound::from_borrowed_ptr(py, self.object);
+            match self.library {
+                Caller::TORCH => torch::write_view(slot, &object, written)?,
+                _ => {
+                    slot.write(arrays::view_for(&object, written)?);
+                }
             }
             let view = slot.assume_init_mut();
             view.set_token(OF_AN_OBJECT);

@@ -88,9 +88,9 @@ pub(crate) unsafe fn call(
                 ValueRef::Tensor(arrays::tensor_of(object))
             } else if object == ffi::Py_None() {
                 ValueRef::None
-            } else if tensor && let Some((tag, _)) = arrays::look_fast(object) {
+            } else if tensor && let Some(found) = arrays::look_fast(object) {
                 let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
-                place.write(Argument::new(object, tag, param));
+                place.write(Argument::new(object, found, param));
                 arena.used += 1;
                 ValueRef::Foreign(&*place)
             } else if param.kind == Kind::Plain && ffi::PyFloat_CheckExact(object) != 0 {
@@ -402,14 +402,14 @@ unsafe fn place<'a>(
                 if object == ffi::Py_None() {
                     return Ok(Place::Ready(ValueRef::None));
                 }
-                let (tag, _) = match arrays::look_fast(object) {
+                let found = match arrays::look_fast(object) {
                     Some(found) => found,
                     None => {
                         let bound = Bound::from_borrowed_ptr(Python::assume_attached(), object);
                         arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE))
                     }
                 };
-                foreign.push(Argument::new(object, tag, param));
+                foreign.push(Argument::new(object, found, param));
                 Ok(Place::Foreign(foreign.len() - 1))
             }
             Kind::Plain if object == ffi::Py_None() => Ok(Place::Ready(ValueRef::None)),

@@ -17,13 +17,12 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
-use smallvec::SmallVec;
 
 use crate::dtype::dtype_from;
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::owners::{self, Loan};
 use crate::tensor;
-use crate::torch_layout::{self, layout};
+use crate::torch_layout::{self, Dense, layout};
 use crate::types::{self, Way};
 use crate::{dlpack, protocol};
 
@@ -117,49 +116,71 @@ fn device_of(object: &Bound<'_, PyAny>) -> Result<Device> {
     }
 }
 
-/// Writes a view of a tensor into `slot`, for as long as somebody else holds the tensor.
-///
-/// # Errors
-/// What [`view`] refuses; then the slot stays unfilled.
+/// Writes a view of a plain tensor into `slot`, for as long as somebody else holds the tensor;
+/// `None` for any other tensor, and for one that torch must be asked about.
 ///
 /// # Safety
-/// `object` is a live torch tensor, the GIL is held, and the view is dropped before the object is.
+/// `object` is a live torch tensor that nobody changes now, and the view is dropped before it is.
 #[inline]
-pub(crate) unsafe fn write_view(
+pub(crate) unsafe fn write_plain(
     slot: &mut MaybeUninit<Tensor>,
     object: *mut ffi::PyObject,
+) -> Option<Result<()>> {
+    // SAFETY: as for the caller.
+    unsafe {
+        let dense = layout()?.dense(object)?;
+        (!dense.has_autograd).then(|| write_dense(slot, object, &dense))
+    }
+}
+
+/// The same for any tensor.
+///
+/// # Errors
+/// As [`view`]; then the slot stays unfilled.
+///
+/// # Safety
+/// As [`write_plain`], and the GIL is held.
+pub(crate) unsafe fn write_view(
+    slot: &mut MaybeUninit<Tensor>,
+    object: &Bound<'_, PyAny>,
     written: bool,
+) -> Result<()> {
+    // SAFETY: as for the caller.
+    unsafe {
+        if let Some(dense) = layout().and_then(|layout| layout.dense(object.as_ptr()))
+            && !requires_grad(object.as_ptr())?
+        {
+            return write_dense(slot, object.as_ptr(), &dense);
+        }
+    }
+    slot.write(view(object, written)?);
+    Ok(())
+}
+
+/// # Safety
+/// As [`write_plain`]; `dense` is what was read of the object.
+#[inline(always)]
+unsafe fn write_dense(
+    slot: &mut MaybeUninit<Tensor>,
+    object: *mut ffi::PyObject,
+    dense: &Dense<'_>,
 ) -> Result<()> {
     // SAFETY: as for the caller; the memory is the tensor's, initialised as torch has it.
     unsafe {
-        if let Some(dense) = layout().and_then(|layout| layout.dense(object))
-            && (!dense.has_autograd || !requires_grad(object)?)
-        {
-            let size = dense.dtype.size() as i64;
-            let count = dense.sizes.len();
-            let mut sizes: SmallVec<[isize; 8]> = SmallVec::with_capacity(count);
-            let mut steps: SmallVec<[isize; 8]> = SmallVec::with_capacity(count);
-            for (n, stride) in dense.sizes.iter().zip(dense.strides) {
-                sizes.push(*n as isize);
-                // A stride that overflows is one of an empty or single dimension: never stepped.
-                steps.push(stride.wrapping_mul(size) as isize);
-            }
-            let owner = owners::borrowed_torch(object);
-            return Tensor::write_external_bytes(
-                slot,
-                owner,
-                dense.data,
-                &sizes,
-                &steps,
-                dense.dtype,
-                Device::CPU,
-                false,
-            );
-        }
-        let object = Bound::from_borrowed_ptr(Python::assume_attached(), object);
-        slot.write(view(&object, written)?);
-        Ok(())
+        let owner = owners::borrowed_torch(object);
+        let (sizes, strides) = (words(dense.sizes), words(dense.strides));
+        let (dtype, cpu) = (dense.dtype, Device::CPU);
+        Tensor::write_external(slot, owner, dense.data, sizes, strides, dtype, cpu, false)
     }
+}
+
+/// Numbers of 64 bits as words of the machine. The layout is used on machines of such words alone.
+fn words(numbers: &[i64]) -> &[isize] {
+    if size_of::<isize>() != size_of::<i64>() {
+        return &[];
+    }
+    // SAFETY: the same size and alignment, as just seen, and every pattern of bits is a number.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
 }
 
 /// # Safety

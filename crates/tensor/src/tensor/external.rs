@@ -150,6 +150,53 @@ impl Tensor {
         device: Device,
         read_only: bool,
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let of = (sizes, byte_strides);
+            Self::write_view::<true>(slot, owner, first, of, dtype, device, read_only)
+        }
+    }
+
+    /// As [`Tensor::write_external_bytes`], of strides in elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::write_external_bytes`].
+    ///
+    /// # Safety
+    /// As [`Tensor::from_external`].
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the fields of an array, and where it goes")]
+    pub unsafe fn write_external(
+        slot: &mut MaybeUninit<Tensor>,
+        owner: ExternalOwner,
+        first: *mut u8,
+        sizes: &[isize],
+        strides: &[isize],
+        dtype: DType,
+        device: Device,
+        read_only: bool,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let of = (sizes, strides);
+            Self::write_view::<false>(slot, owner, first, of, dtype, device, read_only)
+        }
+    }
+
+    /// The common pass: strides count bytes, or elements.
+    ///
+    /// # Safety
+    /// As [`Tensor::from_external`].
+    #[inline(always)]
+    unsafe fn write_view<const BYTES: bool>(
+        slot: &mut MaybeUninit<Tensor>,
+        owner: ExternalOwner,
+        first: *mut u8,
+        (sizes, given): (&[isize], &[isize]),
+        dtype: DType,
+        device: Device,
+        read_only: bool,
+    ) -> Result<()> {
         let element = dtype.size();
         let shift = element.trailing_zeros();
         let place = slot.as_mut_ptr();
@@ -163,11 +210,16 @@ impl Tensor {
         // Reach before and behind the first element, and the size of all elements, in bytes. The
         // flag is set by whatever doesn't fit the plain case; the error is worded later.
         let (mut low, mut high, mut bytes) = (0_isize, 0_isize, element as isize);
-        let mut odd = sizes.len() != byte_strides.len();
-        let pairs = sizes.iter().zip(byte_strides);
+        let mut odd = sizes.len() != given.len();
+        let pairs = sizes.iter().zip(given);
         for ((size, stride), (&n, &step)) in shape.iter_mut().zip(strides.iter_mut()).zip(pairs) {
             *size = n as usize;
+            let (step, overflow) = match BYTES {
+                true => (step, false),
+                false => step.overflowing_mul(element as isize),
+            };
             *stride = step >> shift;
+            odd |= overflow;
             // Empty arrays come with any address and strides: they take the careful way, too.
             odd |= n < 1 || (n > 1 && step & (element as isize - 1) != 0);
             let (count, overflow) = bytes.overflowing_mul(n);
@@ -187,8 +239,12 @@ impl Tensor {
             unsafe {
                 std::ptr::drop_in_place(shape);
                 std::ptr::drop_in_place(strides);
-                let (s, b) = (sizes, byte_strides);
-                slot.write(Self::from_odd_bytes(owner, first, s, b, dtype, device, read_only)?);
+                slot.write(match BYTES {
+                    true => {
+                        Self::from_odd_bytes(owner, first, sizes, given, dtype, device, read_only)?
+                    }
+                    false => Self::from_odd(owner, first, sizes, given, dtype, device, read_only)?,
+                });
             }
             return Ok(());
         };
@@ -227,12 +283,7 @@ impl Tensor {
         read_only: bool,
     ) -> Result<Self> {
         let element = dtype.size() as isize;
-        let mut shape = Shape::filled(0, sizes.len())?;
-        for (size, &given) in shape.iter_mut().zip(sizes) {
-            *size = usize::try_from(given).map_err(|_| {
-                Error::new(ErrorKind::Shape, format!("shape {sizes:?} has a negative size"))
-            })?;
-        }
+        let shape = shape_of(sizes)?;
         let mut strides = Strides::filled(0, byte_strides.len())?;
         let empty = shape.contains(&0);
         for (i, (stride, &given)) in strides.iter_mut().zip(byte_strides).enumerate() {
@@ -250,6 +301,35 @@ impl Tensor {
         // SAFETY: the caller's promise.
         unsafe { Self::from_external(owner, first, shape, strides, dtype, device, read_only) }
     }
+
+    /// The same of strides in elements.
+    ///
+    /// # Safety
+    /// As [`Tensor::from_external`].
+    #[cold]
+    unsafe fn from_odd(
+        owner: ExternalOwner,
+        first: *mut u8,
+        sizes: &[isize],
+        strides: &[isize],
+        dtype: DType,
+        device: Device,
+        read_only: bool,
+    ) -> Result<Self> {
+        let (shape, strides) = (shape_of(sizes)?, Strides::new(strides)?);
+        // SAFETY: the caller's promise.
+        unsafe { Self::from_external(owner, first, shape, strides, dtype, device, read_only) }
+    }
+}
+
+fn shape_of(sizes: &[isize]) -> Result<Shape> {
+    let mut shape = Shape::filled(0, sizes.len())?;
+    for (size, &given) in shape.iter_mut().zip(sizes) {
+        *size = usize::try_from(given).map_err(|_| {
+            Error::new(ErrorKind::Shape, format!("shape {sizes:?} has a negative size"))
+        })?;
+    }
+    Ok(shape)
 }
 
 #[cfg(test)]
@@ -304,6 +384,36 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.message().contains(word), "{error} should say {word}");
         }
+    }
+
+    #[test]
+    fn strides_in_elements_say_the_same_as_in_bytes() {
+        unsafe fn nothing(_: *mut std::ffi::c_void) {}
+        static OPS: crate::ExternalOps =
+            crate::ExternalOps { retain: nothing, release: nothing, adopt: None };
+        let mut data: Vec<f64> = (0..12_u8).map(f64::from).collect();
+        let first = data.as_mut_ptr().cast::<u8>();
+        let view = |sizes: &[isize], strides: &[isize]| {
+            let mut slot = MaybeUninit::uninit();
+            // SAFETY: the vector outlives every view, and what reaches beyond it is refused.
+            unsafe {
+                let owner = ExternalOwner::borrowed(NonNull::dangling(), &OPS);
+                let (dtype, device) = (DType::F64, Device::CPU);
+                Tensor::write_external(
+                    &mut slot, owner, first, sizes, strides, dtype, device, false,
+                )?;
+                Ok::<_, Error>(slot.assume_init())
+            }
+        };
+        assert_eq!(
+            view(&[2, 3], &[1, 4]).unwrap().to_vec::<f64>().unwrap(),
+            [0.0, 4.0, 8.0, 1.0, 5.0, 9.0]
+        );
+        assert_eq!(view(&[3], &[0]).unwrap().to_vec::<f64>().unwrap(), [0.0; 3]);
+        assert_eq!(view(&[0, 5], &[5, 1]).unwrap().numel(), 0);
+        assert_eq!(view(&[1], &[isize::MAX]).unwrap().numel(), 1);
+        assert_eq!(view(&[2], &[isize::MAX / 4]).unwrap_err().kind(), ErrorKind::Shape);
+        assert_eq!(view(&[-1], &[1]).unwrap_err().kind(), ErrorKind::Shape);
     }
 
     #[test]
