@@ -19,7 +19,6 @@ from array_peers import (
     COUNTS,
     NAMES,
     TORCH_CUSTOM,
-    TORCH_GUARD,
     TORCH_IMPL,
     TORCH_LAYER,
     TVM_KEPT,
@@ -218,12 +217,14 @@ def exported_rows(kernels: Kernels, given: dict[str, Any], count: int) -> list[R
 def layers(count: int) -> dict[str, Any]:
     """Operators with a layer at Pipeline, which passes the call on in two ways."""
     args = ", ".join(NAMES[:count])
-    names: dict[str, Any] = {"layer": kf.DispatchKeySet("Pipeline"), "without": kf.exclude_keys}
+    # A guard may be entered any number of times, so one will do.
+    pipeline = kf.DispatchKeySet("Pipeline")
+    names: dict[str, Any] = {"layer": pipeline, "without": kf.exclude_keys(pipeline)}
     made = {}
     for number, (way, parameters, body, with_keyset) in enumerate(
         (
             ("redispatch", f"keyset, {args}", f"return pass_on(keyset - layer, {args})", True),
-            ("guard, called again", args, f"with without(layer): return call({args})", False),
+            ("guard, called again", args, f"with without: return call({args})", False),
         )
     ):
         operator = define(f"layer{number}", count, {"CPU": nothing(count)})
@@ -255,16 +256,14 @@ def torch_rows(every: list[Kind], kernels: Kernels, count: int) -> list[Row]:
         called = {"f": kernels.operators[name][count], **given}
         rows.append(faster(Row(name, call_of(count), called), over))
     operators = layers(count)
-    of_torch = layer_rows("keyfold", kind.keyfold, operators, count)
-    rows += [faster(row, over) for row, over in zip(of_torch, PYTORCH_LAYERS, strict=True)]
+    # PyTorch's layer may redispatch or call again below a guard; a layer of keyfold's redispatches.
+    redispatch, *ways = layer_rows("keyfold", kind.keyfold, operators, count)
+    rows += [faster(redispatch, TORCH_LAYER), *ways]
     for other in every:
         if other is not kind and other.title != "tvm_ffi's tensors":
             title = other.title.replace("each library's", "its")
             rows += layer_rows(f"keyfold on {title}", other.keyfold, operators, count)
     return rows + torch_exported_rows(kernels, given, count)
-
-
-PYTORCH_LAYERS = (TORCH_LAYER, TORCH_GUARD)
 
 
 def faster(row: Row, over: str) -> Row:
