@@ -33,6 +33,9 @@ from timing import Row, Timing
 import keyfold as kf
 
 EMPTY = Row("empty loop", "pass")
+OWN = "each library's own tensors"
+TVM_TENSORS = "tvm_ffi's tensors"
+TORCH_TENSORS = "torch tensors"
 PYTHON_FUNCTION = "plain Python function"
 C_KEPT = "keyfold: C function, GIL kept"
 NOP_KEPT = "keyfold: testing.nop, GIL kept"
@@ -96,12 +99,16 @@ def own() -> Any:
 def kinds(left_out: list[str]) -> list[Kind]:
     """The arrays of whatever is installed."""
     tvm = array_peers.tvm(left_out)
-    made = [Kind("each library's own tensors", own, tvm and (lambda: tvm.from_dlpack(numbers())))]
+    made = [Kind(OWN, own, None)]
     if tvm is not None:
-        made.append(Kind("tvm_ffi's tensors", made[0].tvm or own, made[0].tvm))
+
+        def theirs() -> Any:
+            return tvm.from_dlpack(numbers())
+
+        made = [Kind(OWN, own, theirs), shared(TVM_TENSORS, theirs, tvm)]
     torch = array_peers.torch(left_out)
     if torch is not None:
-        made.append(shared("torch tensors", lambda: torch.ones(3), tvm, TORCH_TENSOR))
+        made.append(shared(TORCH_TENSORS, lambda: torch.ones(3), tvm, TORCH_TENSOR))
     made.append(shared("NumPy arrays", numbers, tvm))
     try:
         jax = importlib.import_module("jax")
@@ -249,7 +256,7 @@ def layer_rows(title: str, make: Make, operators: dict[str, Any], count: int) ->
 
 def torch_rows(every: list[Kind], kernels: Kernels, count: int) -> list[Row]:
     """keyfold beside PyTorch on torch tensors; keyfold's layers on the other arrays, too."""
-    kind = next(kind for kind in every if kind.title == "torch tensors")
+    kind = next(kind for kind in every if kind.title == TORCH_TENSORS)
     given = values(kind.keyfold, count)
     rows = array_peers.torch_rows(given, count)
     for name, over in ((PYTHON_KERNEL, TORCH_IMPL), ("keyfold: custom_op", TORCH_CUSTOM)):
@@ -260,7 +267,7 @@ def torch_rows(every: list[Kind], kernels: Kernels, count: int) -> list[Row]:
     redispatch, *ways = layer_rows("keyfold", kind.keyfold, operators, count)
     rows += [faster(redispatch, TORCH_LAYER), *ways]
     for other in every:
-        if other is not kind and other.title != "tvm_ffi's tensors":
+        if other is not kind and other.title != TVM_TENSORS:
             title = other.title.replace("each library's", "its")
             rows += layer_rows(f"keyfold on {title}", other.keyfold, operators, count)
     return rows + torch_exported_rows(kernels, given, count)

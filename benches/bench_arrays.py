@@ -48,8 +48,9 @@ def group_tables(group: Group, timings: list[Timing], unit: str) -> list[dict[st
     """A table for each number of arguments, printed, too."""
     tables = []
     for count, rows in group.rows.items():
-        references = {column: f"{name} ({count})" for column, name in group.references.items()}
         names = {row.name for row in rows}
+        references = {column: f"{name} ({count})" for column, name in group.references.items()}
+        references = {column: name for column, name in references.items() if name in names}
         found = [timing for timing in timings if timing.row.name in names]
         if found:
             title = f"{group.title}, arguments: {count}"
@@ -58,6 +59,7 @@ def group_tables(group: Group, timings: list[Timing], unit: str) -> list[dict[st
 
 
 def show(title: str, records: list[dict[str, Any]], columns: Any, unit: str) -> dict[str, Any]:
+    """Prints a table, and gives it as plain data."""
     print(report.table(title, records, unit, list(columns)), end="\n\n", flush=True)
     return {"title": title, "unit": unit, "rows": records}
 
