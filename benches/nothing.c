@@ -1,4 +1,5 @@
-/* A native kernel that does nothing: "(Tensor x, Tensor y) -> ()". See docs/native-kernels.md. */
+/* A native kernel that does nothing, of any number of arguments: "(Tensor x, Tensor y) -> ()".
+   See docs/native-kernels.md. */
 #include <stdint.h>
 
 __attribute__((visibility("default")))
@@ -6,5 +7,5 @@ int nothing(void *handle, const void *args, int32_t num_args, void *result) {
     (void)handle;
     (void)args;
     (void)result; /* stays None: the schema returns nothing */
-    return num_args == 2 ? 0 : -1;
+    return num_args >= 0 ? 0 : -1;
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 from timing import Row, Timing
 
-PACKAGES = ("keyfold", "numpy", "plum-dispatch", "torch", "jax", "jaxlib")
+PACKAGES = ("keyfold", "numpy", "plum-dispatch", "apache-tvm-ffi", "torch", "jax", "jaxlib")
 
 
 def machine(processor: int | None) -> dict[str, Any]:
@@ -50,6 +50,8 @@ def verdict(ratio: float, bar: float) -> str:
 def judge(row: Row, figure: float, reference: float) -> str:
     """A row's verdict, and the number that its bar is about where that is no ratio of the table."""
     assert row.bar is not None
+    if row.form == "most":
+        return verdict(max(figure, 0.0), row.bar)
     if row.form == "above":
         more = figure - reference
         return f"{verdict(max(more, 0.0), row.bar)} ({more:+.1f})"
@@ -64,6 +66,7 @@ def judge(row: Row, figure: float, reference: float) -> str:
 # How the table says a bar, by its form.
 BARS = {
     "times": "{bar:g} x {over}",
+    "most": "at most {bar:g}",
     "above": "at most {bar:g} above {over}",
     "faster": "{bar:g} x faster than {over}",
     "equal": "as {over}",
@@ -97,9 +100,10 @@ def as_records(
             record["ns_median"] = round(timing.median, 2)
         # The bars are bars of time, but for those that say that nothing is added.
         judged = unit == "ns" or row.form == "equal"
-        if judged and row.bar is not None and row.over in least:
+        comparable = row.form == "most" or row.over in least
+        if judged and row.bar is not None and comparable:
             record |= {"bar": row.bar, "over": row.over, "form": row.form}
-            record["verdict"] = judge(row, timing.least, least[row.over])
+            record["verdict"] = judge(row, timing.least, least.get(row.over or "", 0.0))
         records.append(record)
     return records
 

@@ -33,7 +33,7 @@ class Row:
         bar: how the figure must stand to that of the row `over`.
         form: what the bar says: "times": at most so many times it; "above": at most so much more,
             in the unit of the figures; "faster": at least so many times faster; "equal": no
-            further from it than that.
+            further from it than that; "most": at most so much, by itself.
         per: how many operator calls there are in one call of the expression: figures are for each.
         inside: makes a context that the loop runs in, entered outside of the time.
     """
