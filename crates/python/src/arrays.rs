@@ -22,7 +22,7 @@ pub(crate) use crate::library::Caller;
 use crate::numpy_array;
 use crate::tensor::PyTensor;
 use crate::types::{self, Way};
-use crate::{jax, protocol, torch};
+use crate::{jax, protocol, torch, tvm};
 
 static TENSOR_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static ARRAY_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
@@ -276,6 +276,7 @@ pub(crate) fn view_for(object: &Bound<'_, PyAny>, written: bool) -> Result<Tenso
     };
     match way {
         Some(Way::Torch(_)) => torch::view(object, written),
+        Some(Way::Tvm) => tvm::view(object),
         Some(Way::Jax) => jax::view(object),
         Some(Way::Exchange(api)) => protocol::view_exchange(object, api),
         Some(Way::Protocol) => protocol::view(object),

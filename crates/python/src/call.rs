@@ -301,7 +301,7 @@ unsafe fn finish(
             {
                 return Ok(result);
             }
-            if caller == Caller::TORCH
+            if caller.is_quick()
                 && types::look_fast(result).is_some_and(|(_, library)| library == caller)
             {
                 return Ok(result);

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 
 use crate::library::Caller;
 use crate::params::Param;
-use crate::{arrays, numpy_array, torch};
+use crate::{arrays, numpy_array, torch, tvm};
 
 /// What the token of a tensor says that is the view of a caller's object.
 pub(crate) const OF_AN_OBJECT: usize = 1;
@@ -92,9 +92,15 @@ impl Argument {
             }
             return Ok(());
         }
-        if self.library == Caller::TORCH {
-            // SAFETY: as above; the library says that it is torch's.
-            if let Some(written) = unsafe { torch::write_plain(slot, self.object) } {
+        if self.library.is_quick() {
+            // SAFETY: as above; the library says what it is.
+            let written = unsafe {
+                match self.library {
+                    Caller::TORCH => torch::write_plain(slot, self.object),
+                    _ => tvm::write_view(slot, self.object),
+                }
+            };
+            if let Some(written) = written {
                 written?;
                 // SAFETY: filled, as that succeeded.
                 unsafe { slot.assume_init_mut().set_token(OF_AN_OBJECT) };

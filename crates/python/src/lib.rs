@@ -59,6 +59,7 @@ mod text;
 mod torch;
 mod torch_layout;
 mod tracer;
+mod tvm;
 mod tvmffi;
 mod types;
 #[cfg(not(feature = "abi3"))]

@@ -24,6 +24,8 @@ impl Caller {
     pub(crate) const DLPACK: Caller = Caller(32);
     /// Classes that users registered with `register_array_type`.
     pub(crate) const OTHER: Caller = Caller(64);
+    /// `tvm_ffi.Tensor`.
+    pub(crate) const TVM: Caller = Caller(128);
 
     #[inline(always)]
     pub(crate) fn with(self, other: Caller) -> Caller {
@@ -45,6 +47,12 @@ impl Caller {
     #[inline(always)]
     pub(crate) fn keeps_tensors(self) -> bool {
         self.0 & !(Caller::NUMPY.0 | Caller::TENSOR.0) == 0 && !self.wants_numpy()
+    }
+
+    /// Whether it is one library whose objects the call path knows by their class.
+    #[inline(always)]
+    pub(crate) fn is_quick(self) -> bool {
+        self == Caller::TORCH || self == Caller::TVM
     }
 
     /// Whether it has to be looked at closer: several libraries, or one whose classes may differ.

@@ -235,7 +235,8 @@ unsafe fn hand_back(
         );
         let at_home = (caller == Caller::TENSOR && arrays::is_tensor(object))
             || (caller == Caller::NUMPY && arrays::is_ndarray(object))
-            || (caller == Caller::TORCH && types::find(object).is_some());
+            || (caller.is_quick()
+                && types::find(object).is_some_and(|known| known.library == caller));
         if one_tensor && at_home {
             return Ok(object);
         }

@@ -1,5 +1,6 @@
 //! How tensors hold on to memory that belongs to Python's objects.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -17,6 +18,10 @@ static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None }
 /// outlives the call holds the memory itself.
 static TORCH_OBJECT: ExternalOps =
     ExternalOps { retain, release, adopt: Some(crate::torch::adopt as Adopt) };
+
+/// The same for TVM FFI's tensors, which can be moved out of their Python object.
+static TVM_OBJECT: ExternalOps =
+    ExternalOps { retain, release, adopt: Some(crate::tvm::adopt as Adopt) };
 
 /// Memory that is held by [`Held`].
 static HELD: ExternalOps = ExternalOps { retain: retain_held, release: release_held, adopt: None };
@@ -70,6 +75,8 @@ pub(crate) enum Loan {
     Managed(NonNull<DLManagedTensorVersioned>),
     /// A buffer of Python's buffer protocol.
     Buffer(Box<ffi::Py_buffer>),
+    /// Anything that keeps the memory while it lives.
+    Kept(Box<dyn Any + Send + Sync>),
 }
 
 /// An object and the loan of its memory.
@@ -90,6 +97,7 @@ impl Drop for Held {
                         }
                     }
                     Loan::Buffer(buffer) => ffi::PyBuffer_Release(&raw mut **buffer),
+                    Loan::Kept(kept) => *kept = Box::new(()),
                 }
                 ffi::Py_DECREF(ManuallyDrop::take(&mut self.source).into_ptr());
             }
@@ -141,11 +149,21 @@ pub(crate) unsafe fn borrowed_torch(object: *mut ffi::PyObject) -> ExternalOwner
     unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &TORCH_OBJECT) }
 }
 
+/// The same of a TVM FFI tensor.
+///
+/// # Safety
+/// As [`borrowed`].
+pub(crate) unsafe fn borrowed_tvm(object: *mut ffi::PyObject) -> ExternalOwner {
+    // SAFETY: as above.
+    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &TVM_OBJECT) }
+}
+
 /// The object behind a tensor's memory, if it is a Python object.
 pub(crate) fn object(tensor: &Tensor) -> Option<*mut ffi::PyObject> {
     let owner = tensor.buffer().external_owner()?;
     let ops = owner.ops();
-    if std::ptr::eq(ops, &raw const PYTHON_OBJECT) || std::ptr::eq(ops, &raw const TORCH_OBJECT) {
+    let itself = [&raw const PYTHON_OBJECT, &raw const TORCH_OBJECT, &raw const TVM_OBJECT];
+    if itself.iter().any(|known| std::ptr::eq(ops, *known)) {
         return Some(owner.object().as_ptr().cast());
     }
     if std::ptr::eq(ops, &raw const HELD) {

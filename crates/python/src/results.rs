@@ -15,7 +15,7 @@ use crate::dtype::{PyDType, PyDevice};
 use crate::foreign::OF_AN_OBJECT;
 use crate::library::{first_of, home};
 use crate::owners;
-use crate::{jax, protocol, tensor, torch};
+use crate::{jax, protocol, tensor, torch, tvm};
 
 /// The objects that the running call into native code was given, and the call around it.
 pub(crate) struct Frame {
@@ -136,6 +136,7 @@ pub(crate) fn wrap_for<'py>(
             tensor::into_numpy(py, tensor)
         }
         Caller::TORCH => torch::give(py, tensor),
+        Caller::TVM if tensor.device().kind() != DeviceType::META => tvm::give(py, tensor),
         Caller::JAX if tensor.device().kind() != DeviceType::META => jax::give(py, tensor),
         Caller::CUPY | Caller::DLPACK if tensor.device().kind() != DeviceType::META => {
             match first_of(py, objects, |library| library == home) {

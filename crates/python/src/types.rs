@@ -16,13 +16,15 @@ use pyo3::types::{PyCFunction, PyType};
 
 use crate::errors::from_pyerr;
 use crate::library::Caller;
-use crate::{jax, protocol, torch};
+use crate::{jax, protocol, torch, tvm};
 
 /// How the arrays of a class are read.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     /// `torch.Tensor` and its subclasses, with torch's table of functions where it has one.
     Torch(Option<&'static ExchangeApi>),
+    /// `tvm_ffi.Tensor`.
+    Tvm,
     /// `jax.Array`.
     Jax,
     /// A class with DLPack's C exchange API.
@@ -93,6 +95,7 @@ pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<(Tag, Calle
         let known = find(object)?;
         match known.way {
             Way::Torch(_) => Some((torch::look_fast(object)?, known.library)),
+            Way::Tvm => Some((tvm::look_fast(object)?, known.library)),
             _ => None,
         }
     }
@@ -121,6 +124,7 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
     let Some(known) = known(object)? else { return Ok(None) };
     let tag = match known.way {
         Way::Torch(_) => torch::look(object)?,
+        Way::Tvm => tvm::look(object)?,
         Way::Jax => jax::look(object)?,
         Way::Exchange(api) => protocol::look_exchange(object, api)?,
         Way::Protocol => protocol::look(object)?,
@@ -173,6 +177,7 @@ fn classify(class: &Bound<'_, PyType>) -> Result<Option<Known>> {
             ("torch", "Tensor") => Caller::TORCH,
             ("jaxlib" | "jax", "ArrayImpl") => Caller::JAX,
             ("cupy", "ndarray") => Caller::CUPY,
+            ("tvm_ffi", "Tensor") => Caller::TVM,
             ("jax", "Tracer") => return Err(tracer(class)),
             _ => continue,
         };
@@ -180,6 +185,7 @@ fn classify(class: &Bound<'_, PyType>) -> Result<Option<Known>> {
     }
     let way = match library {
         Caller::JAX => Way::Jax,
+        Caller::TVM => Way::Tvm,
         Caller::TORCH => Way::Torch(exchange_api(class)),
         _ => match exchange_api(class) {
             Some(api) => Way::Exchange(api),

@@ -1,0 +1,159 @@
+//! TVM FFI's own tensors (`tvm_ffi.Tensor`) as arguments and results.
+//!
+//! Such an object holds the handle of an object of the library, with the `DLTensor` behind its header.
+//! Where the handle lies in the Python object isn't promised: it is compared with what the object
+//! says (`__chandle__`) when the first one is seen. If it isn't there, `__dlpack__` is asked.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use keyfold_core::Result;
+use keyfold_dispatch::Tag;
+use keyfold_ffi::object::Object;
+use keyfold_ffi::{abi, runtime};
+use keyfold_tensor::dlpack::{DLTensor, device_from_dl, dtype_from_dl};
+use keyfold_tensor::{ExternalOps, Tensor};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::owners::{self, Loan};
+use crate::protocol::{self, tag_on};
+use crate::tensor;
+
+/// Where the handle is expected: behind what every object begins with.
+const HANDLE: usize = size_of::<ffi::PyObject>();
+
+const UNSEEN: u8 = 0;
+const RIGHT: u8 = 1;
+const WRONG: u8 = 2;
+static LAYOUT: AtomicU8 = AtomicU8::new(UNSEEN);
+
+/// Compares the handle with what the object says, once.
+#[cold]
+fn calibrate(object: &Bound<'_, PyAny>) {
+    let said = object.call_method0("__chandle__").and_then(|handle| handle.extract::<usize>());
+    let class = object.get_type();
+    let large = class.getattr("__basicsize__").and_then(|size| size.extract::<usize>());
+    let fits = large.is_ok_and(|size| size >= HANDLE + size_of::<usize>());
+    // SAFETY: the object is that large.
+    let found = fits.then(|| unsafe { handle_at(object.as_ptr()) }.addr());
+    let right = said.is_ok_and(|said| said != 0 && Some(said) == found);
+    LAYOUT.store(if right { RIGHT } else { WRONG }, Ordering::Relaxed);
+}
+
+/// # Safety
+/// `object` is a live object with a word at that place.
+#[inline(always)]
+unsafe fn handle_at(object: *mut ffi::PyObject) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { object.cast::<u8>().add(HANDLE).cast::<*mut c_void>().read() }
+}
+
+/// What the library says of the object's memory.
+///
+/// # Safety
+/// `object` is a live `tvm_ffi.Tensor`, and the GIL is held while the description is used.
+#[inline(always)]
+unsafe fn described<'a>(object: *mut ffi::PyObject) -> Option<&'a DLTensor> {
+    if LAYOUT.load(Ordering::Relaxed) != RIGHT {
+        return None;
+    }
+    // SAFETY: as for the caller; the place was checked. A moved-from object has a null handle.
+    unsafe {
+        let handle = NonNull::new(handle_at(object))?.cast::<abi::Header>();
+        (handle.as_ref().type_index == abi::TENSOR).then(|| &*abi::cell(handle.as_ptr()))
+    }
+}
+
+/// The tag of a tensor, where its handle can be read.
+///
+/// # Safety
+/// As [`described`].
+#[inline(always)]
+pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<Tag> {
+    // SAFETY: as for the caller.
+    let tensor = unsafe { described(object)? };
+    dtype_from_dl(tensor.dtype).ok()?;
+    Some(tag_on(device_from_dl(tensor.device).ok()?, tensor.ndim == 0))
+}
+
+/// The tag of any tensor.
+///
+/// # Errors
+/// A dtype or device that keyfold lacks; what the object raises.
+pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
+    if LAYOUT.load(Ordering::Relaxed) == UNSEEN {
+        calibrate(object);
+    }
+    // SAFETY: a bound object, alive, under the GIL.
+    match unsafe { described(object.as_ptr()) } {
+        Some(tensor) => {
+            dtype_from_dl(tensor.dtype)?;
+            Ok(tag_on(device_from_dl(tensor.device)?, tensor.ndim == 0))
+        }
+        None => protocol::look(object),
+    }
+}
+
+/// Writes a view of a tensor into `slot`, for as long as somebody else holds the tensor; `None`
+/// where it has to be asked through `__dlpack__`.
+///
+/// # Safety
+/// As [`described`], and the view is dropped before the object is.
+#[inline]
+pub(crate) unsafe fn write_view(
+    slot: &mut MaybeUninit<Tensor>,
+    object: *mut ffi::PyObject,
+) -> Option<Result<()>> {
+    // SAFETY: as for the caller; the library keeps sizes, strides and memory as long as the object.
+    unsafe {
+        let tensor = described(object)?;
+        let (dtype, device) =
+            (dtype_from_dl(tensor.dtype).ok()?, device_from_dl(tensor.device).ok()?);
+        let ndim = usize::try_from(tensor.ndim).ok()?;
+        if ndim > 0 && (tensor.shape.is_null() || tensor.strides.is_null()) {
+            return None;
+        }
+        let words = |first: *mut i64| match ndim {
+            0 => &[][..],
+            _ => std::slice::from_raw_parts(first.cast::<isize>().cast_const(), ndim),
+        };
+        let (sizes, strides) = (words(tensor.shape), words(tensor.strides));
+        let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
+        let owner = owners::borrowed_tvm(object);
+        Some(Tensor::write_external(slot, owner, first, sizes, strides, dtype, device, false))
+    }
+}
+
+/// A view of a tensor, which holds its memory.
+///
+/// # Errors
+/// What the object raises, and what is malformed or unsupported.
+pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+    protocol::view(object)
+}
+
+/// What holds a tensor's memory beyond the call: the library's object, whatever becomes of Python's.
+///
+/// # Safety
+/// `object` is a live `tvm_ffi.Tensor`.
+pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)> {
+    Python::attach(|py| {
+        // SAFETY: as for the caller; the place of the handle was checked before a view was made.
+        unsafe {
+            let held = Object::shared(handle_at(object.cast()), runtime::loaded()?)?;
+            let source = Bound::from_borrowed_ptr(py, object.cast()).unbind();
+            Some(owners::held_parts(source, Loan::Kept(Box::new(held))))
+        }
+    })
+}
+
+/// A `tvm_ffi.Tensor` over a tensor's memory.
+///
+/// # Errors
+/// What the library raises.
+pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    py.import("tvm_ffi")?.call_method1("from_dlpack", (tensor::wrap(py, tensor)?,))
+}
