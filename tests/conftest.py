@@ -9,8 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import keyfold as kf
+
+# How fast inputs are made says something about the machine, not about keyfold.
+settings.register_profile("keyfold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("keyfold")
 
 ROOT = Path(__file__).resolve().parent.parent
 _counter = itertools.count()

@@ -86,6 +86,8 @@ def test_meta_tensors_go_to_the_meta_kernel():
     result = aten.transpose(x, 0, 1)
     assert result.device.type == "meta"
     assert (result.shape, result.stride(), result.dtype) == ((3, 2), (1, 3), torch.float16)
+    again = aten.transpose(result, 0, 1)
+    assert (again.shape, again.stride()) == ((2, 3), (3, 1))
 
 
 def test_sparse_quantized_and_nested_tensors_bring_their_keys(lib, ns):

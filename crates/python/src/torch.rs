@@ -268,7 +268,8 @@ fn table(object: &Bound<'_, PyAny>) -> Result<Option<&'static ExchangeApi>> {
 fn meta_view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
     let shape: Vec<usize> =
         object.getattr("shape").and_then(|s| s.extract()).map_err(from_pyerr)?;
-    Tensor::meta(&shape, dtype_of(object)?)
+    let strides = object.call_method0("stride").and_then(|s| s.extract::<Vec<isize>>());
+    Tensor::meta_strided(&shape, &strides.map_err(from_pyerr)?, dtype_of(object)?)
 }
 
 fn records(py: Python<'_>) -> Result<bool> {

@@ -59,10 +59,13 @@ impl<V: Value> Operator<V> {
                 continue;
             };
             let value = V::from_literal(&literal, &argument.ty).ok_or_else(|| {
+                let text = literal.to_string();
+                let shown: String = text.chars().take(60).collect();
+                let more = if shown.len() < text.len() { "..." } else { "" };
                 Error::new(
                     ErrorKind::Schema,
                     format!(
-                        "{name}: the default of argument '{}', {literal}, is no value of type {}",
+                        "{name}: the default of argument '{}', {shown}{more}, is no value of type {}",
                         argument.name, argument.ty
                     ),
                 )

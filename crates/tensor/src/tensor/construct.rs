@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use keyfold_core::{
-    DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, bf16, f16, layout,
+    DType, Device, Element, Error, ErrorKind, Result, Scalar, Shape, Strides, bf16, f16, layout,
 };
 
 use super::Tensor;
@@ -96,6 +96,23 @@ impl Tensor {
         Tensor::zeros(shape, dtype, Device::META)
     }
 
+    /// The same with strides (in elements) of one's own.
+    ///
+    /// # Errors
+    /// As [`Tensor::meta`], and for strides that are negative or aren't one per dimension.
+    pub fn meta_strided(shape: &[usize], strides: &[isize], dtype: DType) -> Result<Self> {
+        let (shape, strides) = (Shape::new(shape)?, Strides::new(strides)?);
+        layout::numel(&shape, dtype.size())?;
+        let last = match shape.len() == strides.len() {
+            true => layout::bounds(&shape, &strides, 0)?.map_or(0, |(_, last)| last + 1),
+            // Refused below, in words.
+            false => 0,
+        };
+        let bytes = last.saturating_mul(dtype.size());
+        let buffer = BufferHandle::new(Arc::new(NullBuffer::new(bytes)), dtype)?;
+        Tensor::from_parts(buffer, shape, strides, 0)
+    }
+
     /// A tensor with `value` everywhere.
     ///
     /// # Errors
@@ -155,6 +172,20 @@ mod tests {
     use keyfold_core::{Complex, DeviceType};
 
     use super::*;
+
+    #[test]
+    fn meta_tensors_keep_their_strides() {
+        let t = Tensor::meta_strided(&[2, 3], &[1, 2], DType::F32).unwrap();
+        assert_eq!(t.shape()[..], [2, 3]);
+        assert_eq!(t.strides()[..], [1, 2]);
+        assert_eq!(t.device(), Device::META);
+        let t = Tensor::meta_strided(&[4, 3], &[0, 1], DType::F32).unwrap();
+        assert_eq!(t.numel(), 12);
+        assert_eq!(Tensor::meta_strided(&[0, 3], &[3, 1], DType::F32).unwrap().numel(), 0);
+        for strides in [&[-1, 1][..], &[1], &[isize::MAX, 1]] {
+            assert!(Tensor::meta_strided(&[2, 3], strides, DType::F32).is_err());
+        }
+    }
 
     #[test]
     fn every_dtype_can_be_filled_and_read_back() {
