@@ -14,16 +14,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::arrays::library::{self, home};
+use crate::arrays::numpy_array;
+use crate::arrays::types;
 use crate::arrays::{self, Caller};
 use crate::errors::{from_pyerr, to_pyerr};
 use crate::guards;
-use crate::library::{self, home};
 use crate::native;
-use crate::numpy_array;
 use crate::operator::PyOperator;
 use crate::pykernel;
 use crate::results;
-use crate::types;
 
 /// Parameters that are bound without an allocation.
 const INLINE: usize = 12;
@@ -385,7 +385,7 @@ fn in_callers_library<'py>(
         unsafe { (arrays::is_tensor(item.as_ptr()), arrays::is_ndarray(item.as_ptr())) };
     if home == Caller::NUMPY && !is_tensor && arrays::is_numpy_scalar(item) {
         // A NumPy scalar where a Tensor is promised: 0-dim.
-        return crate::numpy_array::as_array(item);
+        return crate::arrays::numpy_array::as_array(item);
     }
     let own = match (is_tensor, is_array) {
         (true, _) => Some(Caller::TENSOR),

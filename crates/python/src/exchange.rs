@@ -7,12 +7,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyTuple};
 
 use crate::arrays;
+use crate::arrays::dlpack;
+use crate::arrays::numpy_array;
 use crate::aten;
-use crate::dlpack;
 use crate::dtype::{device_from, dtype_from};
 use crate::errors::IntoPyResult;
 use crate::foreign::describe_object;
-use crate::numpy_array;
 use crate::readable;
 use crate::tensor::{PyTensor, error, numpy_view, wrap};
 

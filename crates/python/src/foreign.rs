@@ -12,9 +12,10 @@ use keyfold_tensor::{ForeignObject, Tensor, Value};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::library::Caller;
+use crate::arrays;
+use crate::arrays::library::Caller;
+use crate::arrays::{numpy_array, torch, tvm};
 use crate::params::Param;
-use crate::{arrays, numpy_array, torch, tvm};
 
 /// What the token of a tensor says that is the view of a caller's object.
 pub(crate) const OF_AN_OBJECT: usize = 1;

@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
 
 use crate::arrays;
+use crate::arrays::numpy_array;
 use crate::aten;
 use crate::convert;
 use crate::dtype;
 use crate::errors::IntoPyResult;
-use crate::numpy_array;
 use crate::readable;
 use crate::tensor::{PyTensor, error, wrap};
 use crate::tensor_ops::{Operand, operand};

@@ -1,9 +1,7 @@
 //! The extension module `keyfold._core`: extract, release the GIL, call, wrap.
 //!
 //! - keys and sets: `keys`, `guards`
-//! - what counts as a tensor: `arrays`, `library`, `types` (other libraries' classes), and how each
-//!   is read and made: `numpy_array`, `torch` and `torch_layout`, `jax`, `protocol` and `dlpack`
-//!   (any other), `owners` (how memory of theirs is held); `dtype`
+//! - what counts as a tensor, and how each library's arrays are read and made: `arrays`; `dtype`
 //! - `keyfold.Tensor`: `tensor`, `tensor_ops`, `tensor_methods`, `tensor_to`, `indexing`,
 //!   `exchange`, `text`, and `aten`, the operators that they call
 //! - the call: `params` (bind and look), `call` (select and finish), `pykernel` and `native`
@@ -22,7 +20,6 @@ mod call;
 mod convert;
 mod derivative;
 mod dispatcher;
-mod dlpack;
 mod dtype;
 mod errors;
 mod exchange;
@@ -32,20 +29,15 @@ mod foreign;
 mod guards;
 mod handle;
 mod indexing;
-mod jax;
 mod keys;
-mod library;
 mod meta;
 mod native;
 mod nativekernel;
-mod numpy_array;
 mod operator;
-mod owners;
 mod packet;
 mod params;
 mod plugin;
 mod profiler;
-mod protocol;
 mod pykernel;
 mod random;
 mod readable;
@@ -56,12 +48,8 @@ mod tensor_ops;
 mod tensor_to;
 mod testing;
 mod text;
-mod torch;
-mod torch_layout;
 mod tracer;
-mod tvm;
 mod tvmffi;
-mod types;
 #[cfg(not(feature = "abi3"))]
 mod vectorcall;
 mod vmap;

@@ -13,13 +13,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
+use crate::arrays::types;
 use crate::arrays::{self, Caller};
 use crate::convert;
 use crate::errors::from_pyerr;
 use crate::foreign::{Argument, Object, describe_object};
 use crate::params::{Kind, Param, Params};
 use crate::results;
-use crate::types;
 
 /// Where the value of an argument is kept while native code borrows it.
 enum Place<'a> {

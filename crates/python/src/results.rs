@@ -10,12 +10,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyList, PyTuple};
 
+use crate::arrays::library::{first_of, home};
+use crate::arrays::owners;
 use crate::arrays::{self, Caller};
+use crate::arrays::{jax, protocol, torch, tvm};
 use crate::dtype::{PyDType, PyDevice};
 use crate::foreign::OF_AN_OBJECT;
-use crate::library::{first_of, home};
-use crate::owners;
-use crate::{jax, protocol, tensor, torch, tvm};
+use crate::tensor;
 
 /// The objects that the running call into native code was given, and the call around it.
 pub(crate) struct Frame {

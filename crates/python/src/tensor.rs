@@ -10,11 +10,11 @@ use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyTuple};
 
+use crate::arrays::numpy_array;
 use crate::dtype::{self, PyDType, PyDevice};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
 use crate::keys::{PyKeySet, keyset_object};
-use crate::numpy_array;
 use crate::readable;
 
 /// keyfold's own tensor: typed, strided memory with a device and dispatch keys.

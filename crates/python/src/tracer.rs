@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::arrays::{self, Caller};
+use crate::arrays::{library, numpy_array};
 use crate::dispatcher::PyDispatcher;
 use crate::dtype::{self, PyDevice};
 use crate::errors::{IntoPyResult, to_pyerr};
@@ -19,7 +20,6 @@ use crate::foreign::OF_AN_OBJECT;
 use crate::guards::{self, PyGuard};
 use crate::results;
 use crate::tensor::{self, PyTensor};
-use crate::{library, numpy_array};
 
 type Any<'py> = Bound<'py, PyAny>;
 

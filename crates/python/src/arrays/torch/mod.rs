@@ -4,6 +4,8 @@
 //! holds other numbers than the tensor), and that it requires grad (gradients would not follow). So
 //! that is looked at first, and resolved or refused.
 
+pub(crate) mod layout;
+
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -18,13 +20,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
+use self::layout::{Dense, layout};
+use crate::arrays::owners::{self, Loan};
+use crate::arrays::types::{self, Way};
+use crate::arrays::{dlpack, protocol};
 use crate::dtype::dtype_from;
 use crate::errors::{IntoPyResult, from_pyerr};
-use crate::owners::{self, Loan};
 use crate::tensor;
-use crate::torch_layout::{self, Dense, layout};
-use crate::types::{self, Way};
-use crate::{dlpack, protocol};
 
 /// The table of `torch.Tensor` itself: what results are made with.
 static API: OnceLock<Option<&'static ExchangeApi>> = OnceLock::new();
@@ -57,7 +59,7 @@ pub(crate) unsafe fn numel(object: *mut ffi::PyObject) -> usize {
 /// [`ErrorKind::Device`] and [`ErrorKind::DType`] for what keyfold lacks.
 pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
     let py = object.py();
-    torch_layout::calibrate(py);
+    layout::calibrate(py);
     let device = device_of(object)?;
     let mut keys = DispatchKeySet::from(DispatchKey::from_device_type(device.kind()));
     let text = |name: &str| -> Result<String> {

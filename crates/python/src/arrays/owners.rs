@@ -17,11 +17,11 @@ static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None }
 /// The same for torch's tensors, whose memory can be taken away from them (`set_`, `resize_`): what
 /// outlives the call holds the memory itself.
 static TORCH_OBJECT: ExternalOps =
-    ExternalOps { retain, release, adopt: Some(crate::torch::adopt as Adopt) };
+    ExternalOps { retain, release, adopt: Some(crate::arrays::torch::adopt as Adopt) };
 
 /// The same for TVM FFI's tensors, which can be moved out of their Python object.
 static TVM_OBJECT: ExternalOps =
-    ExternalOps { retain, release, adopt: Some(crate::tvm::adopt as Adopt) };
+    ExternalOps { retain, release, adopt: Some(crate::arrays::tvm::adopt as Adopt) };
 
 /// Memory that is held by [`Held`].
 static HELD: ExternalOps = ExternalOps { retain: retain_held, release: release_held, adopt: None };

@@ -13,11 +13,11 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::dlpack;
+use crate::arrays::dlpack;
+use crate::arrays::owners::{self, Loan};
+use crate::arrays::protocol::tag_on;
 use crate::dtype::dtype_from;
 use crate::errors::{IntoPyResult, from_pyerr};
-use crate::owners::{self, Loan};
-use crate::protocol::tag_on;
 use crate::tensor;
 
 /// Whether JAX knows no device but the CPU, which is settled when the first array exists.

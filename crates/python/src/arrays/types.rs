@@ -14,9 +14,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyType};
 
+use crate::arrays::library::Caller;
+use crate::arrays::{jax, protocol, torch, tvm};
 use crate::errors::from_pyerr;
-use crate::library::Caller;
-use crate::{jax, protocol, torch, tvm};
 
 /// How the arrays of a class are read.
 #[derive(Clone, Copy)]

@@ -18,8 +18,8 @@ use keyfold_tensor::{ExternalOps, Tensor};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::owners::{self, Loan};
-use crate::protocol::{self, tag_on};
+use crate::arrays::owners::{self, Loan};
+use crate::arrays::protocol::{self, tag_on};
 use crate::tensor;
 
 /// Where the handle is expected: behind what every object begins with.

@@ -8,9 +8,9 @@ use keyfold_tensor::dlpack::{
 };
 use pyo3::prelude::*;
 
+use crate::arrays::owners::{self, Loan};
+use crate::arrays::types::{self, Known, Way};
 use crate::errors::from_pyerr;
-use crate::owners::{self, Loan};
-use crate::types::{self, Known, Way};
 
 /// The tag of an array on a device.
 pub(crate) fn tag_on(device: keyfold_core::Device, zero_dim: bool) -> Tag {
@@ -128,7 +128,7 @@ pub(crate) fn import_into<'py>(
 /// # Errors
 /// No such method; what it raises; what is malformed or unsupported.
 pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
-    crate::dlpack::import(object).map_err(from_pyerr)
+    crate::arrays::dlpack::import(object).map_err(from_pyerr)
 }
 
 /// An object over a tensor's memory, in the library of another one: by its class's C exchange API, its
@@ -148,7 +148,7 @@ pub(crate) fn give_like<'py>(
     let namespace = match like.call_method0("__array_namespace__") {
         Ok(namespace) => namespace,
         Err(_) => {
-            let name = crate::library::library_name(like);
+            let name = crate::arrays::library::library_name(like);
             match py.import("sys")?.getattr("modules")?.get_item(name) {
                 Ok(module) => module,
                 Err(_) => return Ok(wrapped.into_any()),

@@ -4,6 +4,16 @@
 //! `register_array_type`, whose register holds its types, so that a type's address stands for it
 //! without being used again; then torch's, JAX's, CuPy's, and any class with `__dlpack__` (`types`).
 
+pub(crate) mod dlpack;
+pub(crate) mod jax;
+pub(crate) mod library;
+pub(crate) mod numpy_array;
+pub(crate) mod owners;
+pub(crate) mod protocol;
+pub(crate) mod torch;
+pub(crate) mod tvm;
+pub(crate) mod types;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,13 +26,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+pub(crate) use self::library::Caller;
+use self::types::Way;
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::keys::keyset_from;
-pub(crate) use crate::library::Caller;
-use crate::numpy_array;
 use crate::tensor::PyTensor;
-use crate::types::{self, Way};
-use crate::{jax, protocol, torch, tvm};
 
 static TENSOR_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
 static ARRAY_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());

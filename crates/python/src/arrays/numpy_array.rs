@@ -10,8 +10,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
+use crate::arrays::owners;
 use crate::errors::{from_pyerr, to_pyerr};
-use crate::owners;
 use crate::tensor::PyTensor;
 
 /// NumPy's number of a dtype's kind as our dtype.

@@ -3,20 +3,26 @@
 //!
 //! See docs/native-kernels.md for the convention, and the crate `keyfold-ffi` for the calls.
 
+mod address;
+mod options;
+mod source;
+
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::{HostLock, Kernel, Provenance};
 use keyfold_ffi::abi::{self, FunctionCell, Header};
-use keyfold_ffi::{NativeFunction, Object, Outputs, Runtime, SafeCall, Tensors, runtime};
+use keyfold_ffi::{NativeFunction, Object, SafeCall, runtime};
 use keyfold_tensor::Value;
 use libloading::Library;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyModule};
 
+use self::address::{address_of, function_at};
+use self::options::Options;
+use self::source::{Source, is_instance};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::describe_object;
 use crate::pykernel::provenance_of;
@@ -46,56 +52,6 @@ enum Kept {
     ForEver(&'static Library),
     Function(Object),
     Python(Option<Py<PyAny>>),
-}
-
-/// How the function is called.
-#[derive(Clone, Copy)]
-struct Options {
-    release_gil: bool,
-    objects: Option<&'static Runtime>,
-    tensors: Tensors,
-    outputs: Outputs,
-}
-
-impl Options {
-    /// Reads the keywords; `native` says whether the function knows objects where nobody says.
-    fn read(
-        py: Python<'_>,
-        release_gil: bool,
-        objects: Option<bool>,
-        tensors: &str,
-        outputs: &str,
-        native: bool,
-    ) -> PyResult<Options> {
-        let refuse = |message: String| to_pyerr(py, Error::new(ErrorKind::Value, message));
-        let tensors = match tensors {
-            "view" => Tensors::Views,
-            "object" => Tensors::Objects,
-            other => {
-                return Err(refuse(format!("tensors={other:?} must be \"view\" or \"object\"")));
-            }
-        };
-        let outputs = match outputs {
-            "filled" => Outputs::Filled,
-            "returned" => Outputs::Returned,
-            other => {
-                return Err(refuse(format!(
-                    "outputs={other:?} must be \"filled\" or \"returned\""
-                )));
-            }
-        };
-        let needed = tensors == Tensors::Objects || outputs == Outputs::Returned;
-        if needed && objects == Some(false) {
-            let message = "tensors=\"object\" and outputs=\"returned\" pass objects of TVM FFI's \
-                           library, which objects=False rules out";
-            return Err(refuse(message.to_owned()));
-        }
-        let objects = match objects.unwrap_or(native || needed) {
-            true => Some(runtime::required().py(py)?),
-            false => None,
-        };
-        Ok(Options { release_gil, objects, tensors, outputs })
-    }
 }
 
 #[pymethods]
@@ -308,54 +264,6 @@ fn provenance(name: String, file: String) -> Provenance {
     Provenance { language: "C", name, module: None, file, line: 0, named: true, instance: None }
 }
 
-/// What kind of native function an object is or holds.
-#[derive(Clone, Copy)]
-enum Source {
-    TvmFfi,
-    Capsule,
-    Numba,
-    Address,
-}
-
-impl Source {
-    /// What `NativeKernel(object)` takes it for.
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
-        if let Some(registered) = Source::registered(object)? {
-            return Ok(Some(registered));
-        }
-        let number = object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>();
-        Ok((number || is_ctypes_function(object)?).then_some(Source::Address))
-    }
-
-    /// What `impl` registers natively: objects that say of themselves that they are such a function.
-    fn registered(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
-        // SAFETY: a live object.
-        if unsafe { ffi::PyCapsule_CheckExact(object.as_ptr()) != 0 } {
-            return Ok(Some(Source::Capsule));
-        }
-        if is_instance(object, "tvm_ffi", "Function")? {
-            return Ok(Some(Source::TvmFfi));
-        }
-        Ok(is_instance(object, "numba.core.ccallback", "CFunc")?.then_some(Source::Numba))
-    }
-}
-
-/// Whether an object is of a class of a module that is loaded; nothing is imported.
-fn is_instance(object: &Bound<'_, PyAny>, module: &str, class: &str) -> PyResult<bool> {
-    let modules = object.py().import("sys")?.getattr("modules")?;
-    match modules.call_method1("get", (module,))?.cast_into::<PyModule>() {
-        Ok(module) => match module.getattr_opt(class)? {
-            Some(class) => object.is_instance(&class),
-            None => Ok(false),
-        },
-        Err(_) => Ok(false),
-    }
-}
-
-fn is_ctypes_function(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    is_instance(object, "_ctypes", "CFuncPtr")
-}
-
 impl PyNativeKernel {
     fn of_source(object: &Bound<'_, PyAny>, source: Source, options: Options) -> PyResult<Self> {
         match source {
@@ -504,77 +412,6 @@ impl PyNativeKernel {
             .kernel()
             .with_payload(Arc::new(payload))
     }
-}
-
-/// The address that an object is or has.
-fn address_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let py = object.py();
-    let number = if is_ctypes_function(object)? {
-        let ctypes = py.import("ctypes")?;
-        let pointer = ctypes.call_method1("cast", (object, ctypes.getattr("c_void_p")?))?;
-        let value = pointer.getattr("value")?;
-        if value.is_none() { 0_usize.into_pyobject(py)?.into_any() } else { value }
-    } else if object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>() {
-        object.clone()
-    } else if let Some(address) = object.getattr_opt("address")? {
-        check_numba(object)?;
-        address
-    } else {
-        return Err(PyTypeError::new_err(format!(
-            "an address is a whole number, an object with one as its .address (a numba cfunc), or a \
-             function pointer of ctypes, not {}",
-            describe_object(object)
-        )));
-    };
-    number.extract::<usize>().map_err(|_| {
-        let message = format!("{} is no address", describe_object(&number));
-        to_pyerr(py, Error::new(ErrorKind::Value, message))
-    })
-}
-
-/// Refuses a numba cfunc of another signature than the convention's.
-fn check_numba(object: &Bound<'_, PyAny>) -> PyResult<()> {
-    let Some(signature) = object.getattr_opt("_sig")? else { return Ok(()) };
-    let text = |value: Bound<'_, PyAny>| value.str().map(|text| text.to_string());
-    let args: Vec<Bound<'_, PyAny>> =
-        signature.getattr("args")?.try_iter()?.collect::<PyResult<_>>()?;
-    let args = args.into_iter().map(text).collect::<PyResult<Vec<_>>>()?;
-    let returns = text(signature.getattr("return_type")?)?;
-    let pointer = |at: usize| args[at].ends_with('*');
-    let right = args.len() == 4
-        && returns == "int32"
-        && args[2] == "int32"
-        && [0, 1, 3].into_iter().all(pointer);
-    if right {
-        return Ok(());
-    }
-    Err(to_pyerr(
-        object.py(),
-        Error::new(
-            ErrorKind::Value,
-            format!(
-                "the cfunc's signature is {}, and must be int32(voidptr, voidptr, int32, voidptr): \
-                 handle, arguments, their number, result",
-                signature.str()?
-            ),
-        ),
-    ))
-}
-
-/// The function at an address.
-fn function_at(py: Python<'_>, address: usize, what: &str) -> PyResult<SafeCall> {
-    // The first page is never mapped: an offset from null is null.
-    if address < 4096 {
-        let message = if address == 0 {
-            format!("{what} is null: there is no function")
-        } else {
-            format!("{what} is {address:#x}: there is no function")
-        };
-        return Err(to_pyerr(py, Error::new(ErrorKind::Value, message)));
-    }
-    let pointer: *const c_void = std::ptr::with_exposed_provenance(address);
-    // SAFETY: not null; the user says that it is a function of the documented convention.
-    Ok(unsafe { std::mem::transmute::<*const c_void, SafeCall>(pointer) })
 }
 
 /// The kernel of an object that is a native function: a `NativeKernel`, a `tvm_ffi.Function`, a
