@@ -12,9 +12,8 @@ use keyfold_tensor::{ForeignObject, Tensor, Value};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::arrays;
 use crate::arrays::library::Caller;
-use crate::arrays::{numpy_array, torch, tvm};
+use crate::arrays::{self, numpy_array, owners, torch, tvm};
 use crate::params::Param;
 
 /// What the token of a tensor says that is the view of a caller's object.
@@ -222,7 +221,7 @@ impl Drop for Object {
         // at once is several times cheaper.
         unsafe {
             let object = ManuallyDrop::take(&mut self.object);
-            if ffi::PyGILState_Check() == 1 {
+            if owners::is_attached() {
                 ffi::Py_DECREF(object.into_ptr());
             }
         }

@@ -28,7 +28,7 @@ static HELD: ExternalOps = ExternalOps { retain: retain_held, release: release_h
 
 /// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
 #[inline(always)]
-fn is_attached() -> bool {
+pub(crate) fn is_attached() -> bool {
     // The stable ABI lacks the question; attaching again is right, too, and slower.
     #[cfg(feature = "abi3")]
     return false;
