@@ -126,8 +126,18 @@ impl NativeFunction {
             return self.run_filling(context, args);
         }
         let mut frame = Frame::new();
-        for (at, value) in args.iter().enumerate() {
-            self.push(&mut frame, context, at, *value)?;
+        let views = self.tensors == Tensors::Views;
+        for (at, (argument, value)) in schema.arguments.iter().zip(args).enumerate() {
+            // What most calls pass, without a look at anything else.
+            match value {
+                ValueRef::Tensor(tensor) if views && argument.alias.is_none() => {
+                    frame.push_view(tensor)?;
+                }
+                ValueRef::Foreign(object) if views && argument.alias.is_none() => {
+                    frame.push_view(object.tensor()?)?;
+                }
+                _ => self.push(&mut frame, context, at, *value)?,
+            }
         }
         let result = self.call(context, &mut frame)?;
         // Common, and a large value that isn't moved about is a fast one.

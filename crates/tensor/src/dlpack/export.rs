@@ -14,7 +14,23 @@ use super::abi::{
 use crate::tensor::Tensor;
 
 /// The standard's code for a dtype; every dtype has one.
-pub fn dtype_to_dl(dtype: DType) -> DLDataType {
+#[inline]
+pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
+    CODES[dtype as usize]
+}
+
+/// The codes of all dtypes, in their order: passing a tensor to foreign code looks one up.
+const CODES: [DLDataType; DType::ALL.len()] = {
+    let mut codes = [code_of(DType::Bool); DType::ALL.len()];
+    let mut i = 0;
+    while i < codes.len() {
+        codes[DType::ALL[i] as usize] = code_of(DType::ALL[i]);
+        i += 1;
+    }
+    codes
+};
+
+const fn code_of(dtype: DType) -> DLDataType {
     use keyfold_core::DTypeKind::{Bool, Complex, Float, Int, UInt};
     let code = match (dtype, dtype.kind()) {
         (DType::BF16, _) => DL_BFLOAT,
