@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
@@ -216,7 +214,7 @@ def value_and_grad(
             value = value.detach()
             aux = _detached(aux)
             if not any(isinstance(source, _core.Tensor) for source in sources):
-                value = _as_array(value)
+                value = _in_kind(value, next(filter(_is_array, sources), None))
         whole = (value, aux) if has_aux else value
         return whole, gradients[0] if isinstance(argnums, int) else tuple(gradients)
 
@@ -233,11 +231,14 @@ def _core_error(message: str) -> Exception:
     return GradientError(message)
 
 
-def _as_array(value: _core.Tensor) -> Any:
-    """The array of a tensor, unless it stands for an example of a batch."""
+def _in_kind(value: _core.Tensor, source: Any) -> Any:
+    """A tensor in the library of an array, unless it stands for an example of a batch.
+
+    NumPy's where there is no array: what was given then is a number.
+    """
     if "Vmap" in value.keys:
         return value
-    return value.numpy()
+    return value.numpy() if source is None else _core._in_kind(value, source)
 
 
 def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
@@ -246,7 +247,7 @@ def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
     def variable(leaf: Any) -> Any:
         source = leaf
         if not isinstance(source, _core.Tensor):
-            source = _core.from_numpy(np.asarray(source)) if _is_array(leaf) else _number(leaf)
+            source = _core._view(leaf) if _is_array(leaf) else _number(leaf)
         variables.append(_core._grad_variable(source))
         sources.append(leaf)
         return variables[-1]
@@ -255,7 +256,7 @@ def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic))
+    return not isinstance(value, (bool, int, float, complex)) and _core._is_array(value)
 
 
 def _number(value: Any) -> _core.Tensor:
@@ -277,11 +278,11 @@ def _collect(tree: Any, found: Any, sources: Any) -> Any:
         if gradient is None:
             from keyfold._creation import zeros_like
 
-            like = source if isinstance(source, _core.Tensor) else _number(source)
+            like = _core._view(source) if _is_array(source) else _number(source)
             gradient = zeros_like(like)
         if isinstance(source, _core.Tensor) or gradient.requires_grad:
             return gradient
-        return _as_array(gradient)
+        return _in_kind(gradient, source if _is_array(source) else None)
 
     return map_leaves(tree, collect)
 

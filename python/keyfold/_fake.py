@@ -95,6 +95,8 @@ def _problem(item: Any) -> str | None:
     if isinstance(item, (tuple, list)):
         return next(filter(None, map(_problem, item)), None)
     if hasattr(item, "shape") and hasattr(item, "dtype"):
+        if _core._is_array(item) and "Meta" in _core.DispatchKeySet.from_tensors([item]):
+            return None
         kind = type(item)
         return f"a {kind.__module__}.{kind.__qualname__} {item.dtype}{list(item.shape)} with data"
     return None

@@ -22,6 +22,7 @@ def _described(tensor: Any, kind: str) -> tuple[Any, ...]:
         kind,
         # Asking a lazy one for its address would make it an ordinary one.
         tensor.data_ptr() if strided and kind != "lazy" else 0,
+        tensor.untyped_storage().nbytes() if strided else 0,
         list(tensor.shape) if strided else [],
         list(tensor.stride()) if strided else [],
         str(tensor.dtype).removeprefix("torch."),

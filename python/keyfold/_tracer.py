@@ -101,7 +101,11 @@ def _names(f: Callable[..., Any], count: int) -> list[str]:
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (_core.Tensor, np.ndarray))
+    if isinstance(leaf, (_core.Tensor, np.ndarray)):
+        return True
+    # NumPy's scalars and Python's numbers are constants of the graph.
+    plain = isinstance(leaf, (np.generic, bool, int, float, complex))
+    return not plain and _core._is_array(leaf)
 
 
 def _take_apart(

@@ -99,7 +99,8 @@ def _run(
     for key, arg in kwargs.items():
         _match(arg, 0, f"argument {key!r}", "in_axes", leaves)
 
-    size, tensors, numpy_only = _inputs(f, leaves, positional)
+    size, tensors = _inputs(f, leaves, positional)
+    like = _kind([value for _, value, _ in leaves])
     with _core._VmapFrame(size) as frame:
         level = frame.level
         entered = iter(
@@ -111,28 +112,24 @@ def _run(
         result = f(*given, **named)
         results: list[tuple[str, Any, int | None]] = []
         _match(result, out_axes, f"the result of {_name(f)}()", "out_axes", results)
-        left = iter([_leave(*leaf, level, size, numpy_only) for leaf in results])
+        left = iter([_leave(*leaf, level, size, like) for leaf in results])
         return map_leaves(result, lambda _: next(left))
 
 
 def _inputs(
     f: Callable[..., Any], leaves: list[tuple[str, Any, int | None]], positional: int
-) -> tuple[int, list[Any], bool]:
-    """The size of the batch, a tensor for each leaf that is mapped, whether all are NumPy's.
+) -> tuple[int, list[Any]]:
+    """The size of the batch, and a tensor for each leaf that is mapped.
 
     The first `positional` leaves are of positional arguments, the others of keyword arguments.
     """
     first: tuple[str, int, int] | None = None
     tensors: list[Any] = []
-    numpy_only = True
     for number, (where, value, axis) in enumerate(leaves):
-        if isinstance(value, _core.Tensor):
-            numpy_only = False
         if axis is None or value is None:
             tensors.append(None)
             continue
         tensor = _tensor(value, where, axis, number >= positional)
-        numpy_only = numpy_only and isinstance(value, (np.ndarray, np.generic))
         shape = tensor.shape
         if not -len(shape) <= axis < len(shape):
             raise IndexOutOfRange(
@@ -152,25 +149,39 @@ def _inputs(
         raise InvalidValue(
             f"vmap: nothing to map over: no argument of {_name(f)}() has an axis in in_axes"
         )
-    return first[2], tensors, numpy_only
+    return first[2], tensors
+
+
+def _is_array(value: Any) -> bool:
+    return not isinstance(value, (bool, int, float, complex)) and _core._is_array(value)
+
+
+def _kind(values: list[Any]) -> Any:
+    """An array in whose library results go: the first, if all arrays are of one library."""
+    arrays = [value for value in values if _is_array(value)]
+    plain = (np.ndarray, np.generic)
+    alike = all(
+        type(value) is type(arrays[0])
+        or (isinstance(value, plain) and isinstance(arrays[0], plain))
+        for value in arrays
+    )
+    return arrays[0] if alike and not isinstance(arrays[0], _core.Tensor) else None
 
 
 def _enter(tensor: _core.Tensor, axis: int | None, level: int) -> Any:
     return _default.ops.keyfold.vmap_enter(tensor, axis, level)
 
 
-def _leave(
-    where: str, value: Any, axis: int | None, level: int, size: int, numpy_only: bool
-) -> Any:
+def _leave(where: str, value: Any, axis: int | None, level: int, size: int, like: Any) -> Any:
     """A leaf of the result as `vmap` returns it."""
     if value is None:
         return None
-    if not isinstance(value, (_core.Tensor, np.ndarray, np.generic)):
+    if not _is_array(value):
         raise BindingError(
             f"vmap: {where} is {value!r}, and no tensor; return tensors, and tuples, lists and "
             "dicts of them"
         )
-    tensor = value if isinstance(value, _core.Tensor) else _from_array(value)
+    tensor = _core._view(value)
     if axis is None:
         if _core._vmap_depends(tensor, level):
             raise InvalidValue(
@@ -185,19 +196,15 @@ def _leave(
             "with the batch"
         )
     whole = _default.ops.keyfold.vmap_exit(tensor, level, axis, size)
-    if numpy_only and "Vmap" not in whole.keys and not whole.requires_grad:
-        return whole.numpy()
+    if like is not None and "Vmap" not in whole.keys and not whole.requires_grad:
+        return _core._in_kind(whole, like)
     return whole
 
 
 def _tensor(value: Any, where: str, axis: int, named: bool) -> _core.Tensor:
     """The tensor that a leaf to map over is or views."""
-    if isinstance(value, _core.Tensor):
-        return value
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _from_array(value)
-    if hasattr(value, "__dlpack__"):
-        return _core.from_dlpack(value)
+    if _is_array(value):
+        return _core._view(value)
     if named:
         raise BindingError(
             f"vmap: keyword arguments are mapped over axis 0, and {where} is no tensor: {value!r}; "
@@ -207,10 +214,6 @@ def _tensor(value: Any, where: str, axis: int, named: bool) -> _core.Tensor:
         f"vmap: in_axes maps over axis {axis} of {where}, which is no tensor: {value!r}; give it "
         "None in in_axes"
     )
-
-
-def _from_array(value: Any) -> _core.Tensor:
-    return _core.from_numpy(np.asarray(value))
 
 
 def _is_axis(axes: Any) -> bool:

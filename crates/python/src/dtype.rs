@@ -59,6 +59,10 @@ pub(crate) fn dtype_from(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(name) = given.getattr("name").and_then(|name| name.extract::<String>()) {
         return name.parse::<DType>().py(py);
     }
+    // torch.float32
+    if let Some(text) = of_torch(given, "dtype") {
+        return text.trim_start_matches("torch.").parse::<DType>().py(py);
+    }
     let message = format!(
         "a dtype is given as keyfold's, NumPy's, or a name such as \"float32\", not {}",
         crate::foreign::describe_object(given)
@@ -121,18 +125,23 @@ pub(crate) fn find_device(given: &Bound<'_, PyAny>) -> keyfold_core::Result<Opti
     }
     match given.cast::<PyString>() {
         Ok(name) => name.to_string_lossy().parse().map(Some),
-        Err(_) => Ok(None),
+        Err(_) => of_torch(given, "device").map(|name| name.parse()).transpose(),
     }
+}
+
+/// The text of an object of that class of torch's.
+fn of_torch(given: &Bound<'_, PyAny>, class: &str) -> Option<String> {
+    let kind = given.get_type();
+    let is = kind.module().is_ok_and(|module| module == "torch")
+        && kind.qualname().is_ok_and(|name| name == class);
+    is.then(|| given.str().map(|text| text.to_string()).ok()).flatten()
 }
 
 /// A device from a `Device` or a name such as `"cpu"` or `"cuda:1"`.
 pub(crate) fn device_from(given: &Bound<'_, PyAny>) -> PyResult<Device> {
-    if let Ok(device) = given.cast::<PyDevice>() {
-        return Ok(device.get().0);
-    }
-    match given.cast::<PyString>() {
-        Ok(name) => name.to_string_lossy().parse::<Device>().py(given.py()),
-        Err(_) => {
+    match find_device(given).py(given.py())? {
+        Some(device) => Ok(device),
+        None => {
             let message = format!(
                 "a device is given as a keyfold.Device or a name such as \"cpu\" or \"cuda:1\", not {}",
                 crate::foreign::describe_object(given)

@@ -9,6 +9,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyTuple};
 use crate::arrays;
 use crate::arrays::dlpack;
 use crate::arrays::numpy_array;
+use crate::arrays::types::Way;
 use crate::aten;
 use crate::dtype::{device_from, dtype_from};
 use crate::errors::IntoPyResult;
@@ -66,7 +67,7 @@ pub(crate) fn from_dlpack<'py>(
     copy: Option<bool>,
 ) -> PyResult<Any<'py>> {
     let py = x.py();
-    let tensor = wrap(py, dlpack::import(x)?)?;
+    let tensor = wrap(py, imported(x)?)?;
     if let Some(device) = device {
         let wanted = device_from(device)?;
         let own = tensor.get().tensor.device();
@@ -81,6 +82,22 @@ pub(crate) fn from_dlpack<'py>(
     match copy {
         Some(true) => aten::CLONE.call(py, (tensor,)),
         _ => Ok(tensor.into_any()),
+    }
+}
+
+/// An object's memory. Of the libraries that keyfold knows it is read as for an operator, since
+/// DLPack hides what JAX's and torch's arrays say of themselves.
+fn imported(x: &Any<'_>) -> PyResult<Tensor> {
+    let py = x.py();
+    let known = match x.getattr("__dlpack__") {
+        Ok(_) => arrays::types::known(x).py(py)?,
+        Err(_) => None,
+    };
+    match known.map(|known| known.way) {
+        Some(Way::Torch | Way::Jax | Way::Tvm) => {
+            arrays::view(x).map_err(|error| error.at("from_dlpack()")).py(py)
+        }
+        _ => dlpack::import(x),
     }
 }
 

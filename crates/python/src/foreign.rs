@@ -53,6 +53,12 @@ impl Argument {
         Argument { object, tag, library, param, state: AtomicU8::new(EMPTY), view }
     }
 
+    /// Whether a view of it may run code in Python.
+    pub(crate) fn runs_python(&self) -> bool {
+        let theirs = Caller::DLPACK.with(Caller::CUPY).with(Caller::OTHER);
+        self.library.has(theirs)
+    }
+
     fn param(&self) -> &Param {
         // SAFETY: alive by the contract of `new`.
         unsafe { &*self.param }
@@ -92,7 +98,8 @@ impl Argument {
             }
             return Ok(());
         }
-        if self.library.is_quick() {
+        // What is written has to be noted with its library.
+        if self.library.is_quick() && !self.param().written {
             // SAFETY: as above; the library says what it is.
             let written = unsafe {
                 match self.library {

@@ -96,6 +96,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(guards::include_keys, module)?)?;
     module.add_function(wrap_pyfunction!(guards::exclude_keys, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::register_array_type, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::kind::_is_array, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::kind::_view, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::kind::_in_kind, module)?)?;
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;

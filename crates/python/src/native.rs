@@ -123,6 +123,13 @@ unsafe fn call_generally(
         // SAFETY: as for the caller.
         places.push(unsafe { place(param, *object, &mut foreign, &mut owned) }?);
     }
+    // Viewing an array of somebody's class runs code of theirs, which may take away memory that was
+    // only borrowed: such are viewed before the others.
+    if foreign.len() > 1 && context.key().is_backend() {
+        for argument in foreign.iter().filter(|argument| argument.runs_python()) {
+            keyfold_tensor::ForeignObject::tensor(argument)?;
+        }
+    }
     let args: SmallVec<[ValueRef<'_>; 8]> =
         places.iter().map(|place| place.value(&foreign, &owned)).collect();
     // SAFETY: as for the caller.

@@ -312,6 +312,12 @@ pub(crate) fn operator_from<'py>(
     if let Ok(packet) = given.cast::<PyPacket>() {
         return Ok(packet.get().sole(py)?.into_bound(py));
     }
+    // What `custom_op` makes.
+    if let Ok(held) = given.getattr("operator")
+        && let Ok(operator) = held.cast_into::<PyOperator>()
+    {
+        return Ok(operator);
+    }
     match given.extract::<String>() {
         Ok(name) => operator::object_of(py, &*named(py, dispatcher, &name)?),
         Err(_) => Err(pyo3::exceptions::PyTypeError::new_err(format!(

@@ -145,13 +145,10 @@ pub(crate) fn wrap_for<'py>(
                 None => Ok(tensor::wrap(py, tensor)?.into_any()),
             }
         }
-        Caller::OTHER => {
-            let wrapped = tensor::wrap(py, tensor)?.into_any();
-            match first_of(py, objects, |library| library == Caller::OTHER) {
-                Some(like) => arrays::wrap_like(&like, wrapped),
-                None => Ok(wrapped),
-            }
-        }
+        Caller::OTHER => match first_of(py, objects, |library| library == Caller::OTHER) {
+            Some(like) => arrays::give_like(&like, tensor),
+            None => Ok(tensor::wrap(py, tensor)?.into_any()),
+        },
         _ => Ok(tensor::wrap(py, tensor)?.into_any()),
     }
 }

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from keyfold import _core
+from keyfold._errors import BindingError
 from keyfold._opcheck._arrays import (
     arrays,
     copy_of,
@@ -31,6 +34,19 @@ def why(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def _check_kind(operator: _core.Operator, value: Any) -> None:
+    """Refuse arrays that the tests here can't copy, compare and shake."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _check_kind(operator, item)
+    elif hasattr(value, "__dlpack__") and not isinstance(value, (_core.Tensor, np.ndarray)):
+        kind = type(value)
+        raise BindingError(
+            f"opcheck({operator.name}) takes NumPy arrays and keyfold tensors as examples, not a "
+            f"{kind.__module__}.{kind.__qualname__}; give it keyfold.asarray(x) or np.asarray(x)"
+        )
+
+
 class Subject:
     """The operator with its example arguments, in declaration order."""
 
@@ -43,6 +59,8 @@ class Subject:
         atol: float,
         random_state: tuple[int, int],
     ) -> None:
+        for value in (*args, *kwargs.values()):
+            _check_kind(operator, value)
         self.operator = operator
         self.rtol, self.atol = rtol, atol
         self.random_state = random_state

@@ -126,19 +126,17 @@ def tensor_to_torch(value: Any) -> Any:
     """
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, np.ndarray):
-        value = _core.from_numpy(value)
-    if isinstance(value, _core.Tensor):
-        if value.device.type == "meta":
-            return torch.empty_strided(
-                value.shape, value.strides, dtype=torch_dtype(value.dtype), device="meta"
-            )
-        value = value.detach()
-        if value.readonly or any(stride < 0 for stride in value.strides):
-            value = value.clone().contiguous()
-    elif not hasattr(value, "__dlpack__"):
+    if not _core._is_array(value):
         raise NotSupported(f"a {type(value).__qualname__} can't be given to torch")
-    return torch.from_dlpack(value)
+    tensor = _core._view(value)
+    if tensor.device.type == "meta":
+        return torch.empty_strided(
+            tensor.shape, tensor.strides, dtype=torch_dtype(tensor.dtype), device="meta"
+        )
+    tensor = tensor.detach()
+    if tensor.readonly or any(stride < 0 for stride in tensor.strides):
+        tensor = tensor.clone().contiguous()
+    return torch.from_dlpack(tensor)
 
 
 def plain_to_torch(value: Any, kind: str) -> Any:

@@ -23,6 +23,9 @@ pub(super) fn refusal(path: &Path) -> Option<String> {
     }
     let mut header = [0; 20];
     let mut file = std::fs::File::open(path).ok()?;
+    if path.is_dir() {
+        return Some("it is a folder".to_owned());
+    }
     match file.read_exact(&mut header) {
         Ok(()) => refusal_of(&header, std::env::consts::ARCH),
         Err(_) => Some("it is too short for a shared library".to_owned()),

@@ -164,7 +164,11 @@ unsafe extern "C" fn empty(
 ) -> *mut HostError {
     guarded(|| {
         let sizes: &[i64] = match ndim {
-            ..=0 => &[],
+            0 => &[],
+            ..0 => {
+                let message = format!("a tensor of {ndim} dimensions: there are 0 or more");
+                return Err(Error::new(ErrorKind::Shape, message));
+            }
             // SAFETY: so many sizes, of the call.
             _ => unsafe { std::slice::from_raw_parts(shape, ndim as usize) },
         };

@@ -132,8 +132,10 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
         };
         (list(buffer.shape), list(buffer.strides), format.to_bytes())
     };
-    let dtype = dtype_of_format(format, buffer.itemsize)?;
+    let dtype = dtype_of_format(format, buffer.itemsize);
+    // Given back by the owner, also where the dtype is refused.
     let owner = owners::held(object.clone().unbind(), Loan::Buffer(buffer));
+    let dtype = dtype?;
     // SAFETY: the exporter vouches for the memory while the buffer is held.
     unsafe { Tensor::from_external_bytes(owner, first, sizes, strides, dtype, Device::CPU, true) }
 }

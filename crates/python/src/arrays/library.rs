@@ -88,6 +88,10 @@ fn first_in<'py>(
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
         return object.try_iter().ok()?.flatten().find_map(|item| first_in(&item, wanted));
     }
+    // NumPy's scalars are numbers beside another library's arrays.
+    if arrays::is_numpy_scalar(object) {
+        return None;
+    }
     match arrays::look(object) {
         Ok(Some((_, library))) if wanted(library) => Some(object.clone()),
         _ => None,
@@ -157,6 +161,9 @@ fn visit<'py>(
         for (at, item) in items.flatten().enumerate() {
             visit(&item, format!("{}[{at}]'", place.trim_end_matches('\'')), f);
         }
+        return;
+    }
+    if arrays::is_numpy_scalar(object) {
         return;
     }
     match arrays::look(object) {

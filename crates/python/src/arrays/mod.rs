@@ -6,6 +6,7 @@
 
 pub(crate) mod dlpack;
 pub(crate) mod jax;
+pub(crate) mod kind;
 pub(crate) mod library;
 pub(crate) mod numpy_array;
 pub(crate) mod owners;
@@ -279,11 +280,11 @@ pub(crate) fn view_for(object: &Bound<'_, PyAny>, written: bool) -> Result<Tenso
     }
     // What a user registered keeps counting as that.
     let way = match registered(object) {
-        Some(_) => types::way_of(&object.get_type()),
+        Some(_) => types::way_of(&object.get_type())?,
         None => types::known(object)?.map(|known| known.way),
     };
     match way {
-        Some(Way::Torch(_)) => torch::view(object, written),
+        Some(Way::Torch) => torch::view(object, written),
         Some(Way::Tvm) => tvm::view(object),
         Some(Way::Jax) => jax::view(object),
         Some(Way::Exchange(api)) => protocol::view_exchange(object, api),
@@ -314,7 +315,7 @@ pub(crate) unsafe fn numel(object: *mut ffi::PyObject) -> usize {
             return numpy_array::numel(object);
         }
         match types::find(object).map(|known| known.way) {
-            Some(Way::Torch(_)) => torch::numel(object),
+            Some(Way::Torch) => torch::numel(object),
             _ => 0,
         }
     }
@@ -324,15 +325,21 @@ fn class_name(object: &Bound<'_, PyAny>) -> String {
     object.get_type().qualname().map_or_else(|_| "?".to_owned(), |name| name.to_string())
 }
 
-/// A result of a native kernel in the class of an argument that isn't keyfold's or NumPy's.
-pub(crate) fn wrap_like<'py>(
+/// A result of a native kernel for an argument of a registered class: by what it was registered with,
+/// or in the library that the class is of, or keyfold's own.
+pub(crate) fn give_like<'py>(
     like: &Bound<'py, PyAny>,
-    tensor: Bound<'py, PyAny>,
+    tensor: Tensor,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = like.py();
-    match registered(like).as_ref().and_then(|entry| entry.wrap.as_ref()) {
-        Some(wrap) => wrap.bind(py).call1((tensor,)),
-        None => Ok(tensor),
+    if let Some(wrap) = registered(like).as_ref().and_then(|entry| entry.wrap.as_ref()) {
+        return wrap.bind(py).call1((crate::tensor::wrap(py, tensor)?,));
+    }
+    match types::way_of(&like.get_type()).py(py)? {
+        Some(Way::Torch) => torch::give(py, tensor),
+        Some(Way::Tvm) => tvm::give(py, tensor),
+        Some(Way::Jax) => jax::give(py, tensor),
+        _ => Ok(crate::tensor::wrap(py, tensor)?.into_any()),
     }
 }
 

@@ -69,12 +69,24 @@ fn blank() -> DLTensor {
 /// # Errors
 /// What the library raises, and what is malformed or unsupported.
 pub(crate) fn view_exchange(object: &Bound<'_, PyAny>, api: &ExchangeApi) -> Result<Tensor> {
+    view_exchange_for(object, api, object)
+}
+
+/// The same of an object that stands for another, the `source`.
+///
+/// # Errors
+/// As [`view_exchange`].
+pub(crate) fn view_exchange_for(
+    object: &Bound<'_, PyAny>,
+    api: &ExchangeApi,
+    source: &Bound<'_, PyAny>,
+) -> Result<Tensor> {
     let managed = export(object, api).map_err(from_pyerr)?;
     // SAFETY: what the library's own export gave, and nobody took yet. From here on the loan
     // gives it back, also where it is refused.
     unsafe {
         let loan = Loan::Managed(managed);
-        let owner = owners::held(object.clone().unbind(), loan);
+        let owner = owners::held(source.clone().unbind(), loan);
         let (tensor, flags) = (&managed.as_ref().dl_tensor, managed.as_ref().flags);
         dlpack::view_dl_tensor(tensor, owner, flags & dlpack::DLPACK_FLAG_READ_ONLY != 0)
     }

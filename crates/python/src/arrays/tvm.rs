@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use keyfold_core::Result;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::Tag;
 use keyfold_ffi::object::Object;
 use keyfold_ffi::{abi, runtime};
@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::owners::{self, Loan};
 use crate::arrays::protocol::{self, tag_on};
+use crate::errors::IntoPyResult;
 use crate::tensor;
 
 /// Where the handle is expected: behind what every object begins with.
@@ -87,6 +88,12 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
     if LAYOUT.load(Ordering::Relaxed) == UNSEEN {
         calibrate(object);
     }
+    // The library would follow its null handle.
+    // SAFETY: a bound object, alive, with a word at that place, as was seen.
+    if LAYOUT.load(Ordering::Relaxed) == RIGHT && unsafe { handle_at(object.as_ptr()) }.is_null() {
+        let message = "this tvm_ffi.Tensor was moved from, and holds nothing any more";
+        return Err(Error::new(ErrorKind::Exchange, message));
+    }
     // SAFETY: a bound object, alive, under the GIL.
     match unsafe { described(object.as_ptr()) } {
         Some(tensor) => {
@@ -132,6 +139,7 @@ pub(crate) unsafe fn write_view(
 /// # Errors
 /// What the object raises, and what is malformed or unsupported.
 pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
+    look(object)?;
     protocol::view(object)
 }
 
@@ -155,5 +163,7 @@ pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'st
 /// # Errors
 /// What the library raises.
 pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    // TVM FFI has no memory that mustn't be written.
+    let tensor = if tensor.is_writable() { tensor } else { tensor.copy().py(py)? };
     py.import("tvm_ffi")?.call_method1("from_dlpack", (tensor::wrap(py, tensor)?,))
 }

@@ -21,8 +21,8 @@ use crate::errors::from_pyerr;
 /// How the arrays of a class are read.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
-    /// `torch.Tensor` and its subclasses, with torch's table of functions where it has one.
-    Torch(Option<&'static ExchangeApi>),
+    /// `torch.Tensor` and its subclasses.
+    Torch,
     /// `tvm_ffi.Tensor`.
     Tvm,
     /// `jax.Array`.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<(Tag, Calle
     unsafe {
         let known = find(object)?;
         match known.way {
-            Way::Torch(_) => Some((torch::look_fast(object)?, known.library)),
+            Way::Torch => Some((torch::look_fast(object)?, known.library)),
             Way::Tvm => Some((tvm::look_fast(object)?, known.library)),
             _ => None,
         }
@@ -123,7 +123,7 @@ pub(crate) fn known(object: &Bound<'_, PyAny>) -> Result<Option<Known>> {
 pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
     let Some(known) = known(object)? else { return Ok(None) };
     let tag = match known.way {
-        Way::Torch(_) => torch::look(object)?,
+        Way::Torch => torch::look(object)?,
         Way::Tvm => tvm::look(object)?,
         Way::Jax => jax::look(object)?,
         Way::Exchange(api) => protocol::look_exchange(object, api)?,
@@ -166,42 +166,65 @@ fn remember(class: &Bound<'_, PyType>, known: Known) -> PyResult<()> {
     Ok(())
 }
 
-/// What a class is, by its own and its bases' names and attributes.
+/// What a class is: a library's own class or one derived from it, or one that says how it is read.
 fn classify(class: &Bound<'_, PyType>) -> Result<Option<Known>> {
-    let mut library = Caller::DLPACK;
+    let library = library_of(class)?;
+    Ok(way_in(class, library).map(|way| Known { library, way }))
+}
+
+/// How the objects of a class are read that somebody registered.
+///
+/// # Errors
+/// As [`known`].
+pub(crate) fn way_of(class: &Bound<'_, PyType>) -> Result<Option<Way>> {
+    let library = library_of(class)?;
+    Ok(way_in(class, library).or_else(|| has(class, "__dlpack__").then_some(Way::Protocol)))
+}
+
+fn way_in(class: &Bound<'_, PyType>, library: Caller) -> Option<Way> {
+    match library {
+        Caller::JAX => Some(Way::Jax),
+        Caller::TVM => Some(Way::Tvm),
+        Caller::TORCH => Some(Way::Torch),
+        _ => match exchange_api(class) {
+            Some(api) => Some(Way::Exchange(api)),
+            None => (has(class, "__dlpack__") && has(class, "__dlpack_device__"))
+                .then_some(Way::Protocol),
+        },
+    }
+}
+
+/// Whose class it is. A name alone proves nothing: objects of torch's and TVM FFI's are read where
+/// they lie, so the class must be the very one that the loaded library has under that name.
+fn library_of(class: &Bound<'_, PyType>) -> Result<Caller> {
     for base in class.mro().iter() {
         let Ok(base) = base.cast_into::<PyType>() else { continue };
         let (Ok(module), Ok(name)) = (base.module(), base.qualname()) else { continue };
         let (module, name) = (module.to_string_lossy(), name.to_string_lossy());
-        library = match (module.split('.').next().unwrap_or(""), &*name) {
-            ("torch", "Tensor") => Caller::TORCH,
-            ("jaxlib" | "jax", "ArrayImpl") => Caller::JAX,
-            ("cupy", "ndarray") => Caller::CUPY,
-            ("tvm_ffi", "Tensor") => Caller::TVM,
+        let root = module.split('.').next().unwrap_or("");
+        match (root, &*name) {
+            ("torch", "Tensor") if is_at(&base, "torch") => return Ok(Caller::TORCH),
+            ("tvm_ffi", "Tensor") if is_at(&base, "tvm_ffi.core") => return Ok(Caller::TVM),
+            ("jaxlib" | "jax", "ArrayImpl") => return Ok(Caller::JAX),
+            ("cupy", "ndarray") => return Ok(Caller::CUPY),
             ("jax", "Tracer") => return Err(tracer(class)),
-            _ => continue,
-        };
-        break;
+            _ => {}
+        }
     }
-    let way = match library {
-        Caller::JAX => Way::Jax,
-        Caller::TVM => Way::Tvm,
-        Caller::TORCH => Way::Torch(exchange_api(class)),
-        _ => match exchange_api(class) {
-            Some(api) => Way::Exchange(api),
-            None if has(class, "__dlpack__") && has(class, "__dlpack_device__") => Way::Protocol,
-            None => return Ok(None),
-        },
-    };
-    Ok(Some(Known { library, way }))
+    Ok(Caller::DLPACK)
 }
 
-/// How the objects of a class are read that somebody registered.
-pub(crate) fn way_of(class: &Bound<'_, PyType>) -> Option<Way> {
-    match exchange_api(class) {
-        Some(api) => Some(Way::Exchange(api)),
-        None => has(class, "__dlpack__").then_some(Way::Protocol),
-    }
+/// Whether a loaded module has exactly this class under its name, and the class is an extension's
+/// or derived from one: a plain Python class has none of the fields that would be read.
+fn is_at(class: &Bound<'_, PyType>, module: &str) -> bool {
+    let there = || -> PyResult<bool> {
+        let modules = class.py().import("sys")?.getattr("modules")?;
+        let found = modules.get_item(module)?.getattr(class.qualname()?)?;
+        let plain = class.py().get_type::<PyAny>().getattr("__basicsize__")?.extract::<usize>()?;
+        let size = class.getattr("__basicsize__")?.extract::<usize>()?;
+        Ok(found.is(class) && size >= plain + size_of::<usize>())
+    };
+    there().unwrap_or(false)
 }
 
 fn has(class: &Bound<'_, PyType>, name: &str) -> bool {

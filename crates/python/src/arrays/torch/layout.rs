@@ -41,6 +41,8 @@ const DTYPE: usize = 160;
 const KEYS: usize = 168;
 /// `StorageImpl.data_ptr_`
 const DATA: usize = 16;
+/// `StorageImpl.size_bytes_`
+const BYTES: usize = 48;
 /// `StorageImpl.has_mutable_data_ptr_check_`: memory that is shared until it is written, or that
 /// must not be read.
 const CHECKED: usize = 59;
@@ -131,8 +133,19 @@ impl Layout {
                 return None;
             }
             let (sizes, strides) = shape(tensor, ndim);
-            let offset = word(tensor, OFFSET).wrapping_mul(dtype.size() as u64);
-            let data = pointer(storage, DATA).wrapping_add(offset as usize).cast_mut();
+            let size = dtype.size() as i64;
+            let first = word(tensor, OFFSET) as i64;
+            // A storage can be made smaller under its tensors; torch looks when it computes.
+            let mut last = first;
+            for (n, stride) in sizes.iter().zip(strides) {
+                last = last.checked_add((n - 1).checked_mul(*stride)?)?;
+            }
+            let end = last.checked_add(1)?.checked_mul(size)?;
+            if word(tensor, NUMEL) != 0 && end > word(storage, BYTES) as i64 {
+                return None;
+            }
+            let offset = first.wrapping_mul(size) as usize;
+            let data = pointer(storage, DATA).wrapping_add(offset).cast_mut();
             let has_autograd = !pointer(tensor, AUTOGRAD).is_null();
             Some(Dense { dtype, data, sizes, strides, has_autograd })
         }
@@ -166,6 +179,7 @@ struct Sample<'py> {
     tensor: Bound<'py, PyAny>,
     kind: String,
     data: usize,
+    bytes: u64,
     sizes: Vec<i64>,
     strides: Vec<i64>,
     dtype: String,
@@ -195,8 +209,8 @@ fn read_samples(py: Python<'_>) -> PyResult<Option<Layout>> {
     let given = py.import("keyfold._torch_samples")?.call_method0("samples")?;
     let mut samples = Vec::new();
     for item in given.try_iter()? {
-        let (tensor, kind, data, sizes, strides, dtype) = item?.extract()?;
-        samples.push(Sample { tensor, kind, data, sizes, strides, dtype });
+        let (tensor, kind, data, bytes, sizes, strides, dtype) = item?.extract()?;
+        samples.push(Sample { tensor, kind, data, bytes, sizes, strides, dtype });
     }
     // SAFETY: live tensors; each look goes no further than what the looks before it confirmed.
     Ok(unsafe { check(py, &samples) })
@@ -245,7 +259,10 @@ unsafe fn check(py: Python<'_>, samples: &[Sample<'_>]) -> Option<Layout> {
                 return None;
             }
             let storage = pointer(tensor, STORAGE);
-            if storage.is_null() || (*storage.add(CHECKED) != 0) != (sample.kind == "lazy") {
+            if storage.is_null()
+                || (*storage.add(CHECKED) != 0) != (sample.kind == "lazy")
+                || word(storage, BYTES) != sample.bytes
+            {
                 return None;
             }
             let has_autograd = !pointer(tensor, AUTOGRAD).is_null();

@@ -22,7 +22,7 @@ use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use self::layout::{Dense, layout};
 use crate::arrays::owners::{self, Loan};
-use crate::arrays::types::{self, Way};
+use crate::arrays::types;
 use crate::arrays::{dlpack, protocol};
 use crate::dtype::dtype_from;
 use crate::errors::{IntoPyResult, from_pyerr};
@@ -58,8 +58,11 @@ pub(crate) unsafe fn numel(object: *mut ffi::PyObject) -> usize {
 /// # Errors
 /// [`ErrorKind::Device`] and [`ErrorKind::DType`] for what keyfold lacks.
 pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
-    let py = object.py();
-    layout::calibrate(py);
+    layout::calibrate(object.py());
+    undisturbed(object.py(), || look_undisturbed(object))
+}
+
+fn look_undisturbed(object: &Bound<'_, PyAny>) -> Result<Tag> {
     let device = device_of(object)?;
     let mut keys = DispatchKeySet::from(DispatchKey::from_device_type(device.kind()));
     let text = |name: &str| -> Result<String> {
@@ -147,16 +150,21 @@ pub(crate) unsafe fn write_view(
     object: &Bound<'_, PyAny>,
     written: bool,
 ) -> Result<()> {
-    // SAFETY: as for the caller.
-    unsafe {
-        if let Some(dense) = layout().and_then(|layout| layout.dense(object.as_ptr()))
-            && !requires_grad(object.as_ptr())?
-        {
-            return write_dense(slot, object.as_ptr(), &dense);
+    undisturbed(object.py(), || {
+        // SAFETY: as for the caller. What is read of the object is read after torch was asked.
+        unsafe {
+            let plain = layout().is_some_and(|layout| layout.dense(object.as_ptr()).is_some());
+            if plain
+                && !written
+                && !requires_grad(object.as_ptr())?
+                && let Some(dense) = layout().and_then(|layout| layout.dense(object.as_ptr()))
+            {
+                return write_dense(slot, object.as_ptr(), &dense);
+            }
         }
-    }
-    slot.write(view(object, written)?);
-    Ok(())
+        slot.write(view_undisturbed(object, written)?);
+        Ok(())
+    })
 }
 
 /// # Safety
@@ -203,12 +211,21 @@ unsafe fn requires_grad(object: *mut ffi::PyObject) -> Result<bool> {
 /// [`ErrorKind::Gradient`] where it requires grad and torch records, [`ErrorKind::NotSupported`] for
 /// one that would be written and must be copied, and what has no strided memory; what torch raises.
 pub(crate) fn view(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> {
+    undisturbed(object.py(), || view_undisturbed(object, written))
+}
+
+fn view_undisturbed(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> {
     let py = object.py();
     // SAFETY: a bound object, alive.
     if unsafe { requires_grad(object.as_ptr()) }? && records(py)? {
         let message = "a torch tensor that requires grad can't be viewed by a native kernel, since \
                        gradients wouldn't follow: pass x.detach(), call under torch.no_grad(), or \
                        call the operator that keyfold.torch.export makes, which records";
+        return Err(Error::new(ErrorKind::Gradient, message));
+    }
+    if has_tangent(object).map_err(from_pyerr)? {
+        let message = "a torch tensor with a tangent (forward-mode AD) can't be viewed by a native \
+                       kernel, since the tangent wouldn't follow: pass the primal alone";
         return Err(Error::new(ErrorKind::Gradient, message));
     }
     let device = device_of(object)?;
@@ -220,6 +237,9 @@ pub(crate) fn view(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> {
     };
     let (conj, neg) = (is("is_conj")?, is("is_neg")?);
     if !conj && !neg {
+        if written {
+            note_write(object)?;
+        }
         return shared(object).map_err(|error| plainly(object, error));
     }
     let bit = if conj { "conjugate" } else { "negative" };
@@ -237,11 +257,27 @@ pub(crate) fn view(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> {
     shared(&resolved)
 }
 
+/// Whether a tensor carries a tangent of an open level of forward-mode AD.
+fn has_tangent(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    let modules = py.import("sys")?.getattr("modules")?;
+    let Ok(forward) = modules.get_item("torch.autograd.forward_ad") else { return Ok(false) };
+    if forward.getattr("_current_level")?.extract::<i64>()? < 0 {
+        return Ok(false);
+    }
+    Ok(!forward.call_method1("unpack_dual", (object,))?.getattr("tangent")?.is_none())
+}
+
 /// torch's error for memory that isn't there, in words for the caller.
 fn plainly(object: &Bound<'_, PyAny>, error: Error) -> Error {
     let source = std::error::Error::source(&error).and_then(|s| s.downcast_ref::<PyErr>());
-    let Some(source) = source else { return error };
-    let said = source.value(object.py()).str().map(|text| text.to_string()).unwrap_or_default();
+    let said = match source {
+        Some(raised) => raised.value(object.py()).str().map(|text| text.to_string()),
+        // No memory where there are elements: a fake tensor's.
+        None if error.message().contains("null") => Ok("its data pointer is null".to_owned()),
+        None => return error,
+    };
+    let said = said.unwrap_or_default();
     let said = said.lines().next().unwrap_or_default();
     Error::new(
         ErrorKind::Exchange,
@@ -254,17 +290,70 @@ fn plainly(object: &Bound<'_, PyAny>, error: Error) -> Error {
 }
 
 fn shared(object: &Bound<'_, PyAny>) -> Result<Tensor> {
-    match table(object)? {
-        Some(api) => protocol::view_exchange(object, api),
-        None => dlpack::import(object).map_err(from_pyerr),
-    }
+    let lent = lent(object).map_err(from_pyerr)?;
+    let view = match table(object) {
+        Some(api) => protocol::view_exchange_for(&lent, api, object)?,
+        None => dlpack::import(&lent).map_err(from_pyerr)?,
+    };
+    check_inside(&lent, &view).map(|()| view)
 }
 
-fn table(object: &Bound<'_, PyAny>) -> Result<Option<&'static ExchangeApi>> {
-    Ok(match types::known(object)?.map(|known| known.way) {
-        Some(Way::Torch(api)) => api,
-        _ => None,
-    })
+/// Whether the elements lie in the tensor's storage, which can have been made smaller since.
+fn check_inside(object: &Bound<'_, PyAny>, view: &Tensor) -> Result<()> {
+    if view.device() != Device::CPU || view.numel() == 0 {
+        return Ok(());
+    }
+    let extent = || -> PyResult<(usize, usize)> {
+        let storage = object.call_method0("untyped_storage")?;
+        let first: usize = storage.call_method0("data_ptr")?.extract()?;
+        Ok((first, storage.call_method0("nbytes")?.extract()?))
+    };
+    let (first, bytes) = extent().map_err(from_pyerr)?;
+    let buffer = view.buffer();
+    let low = buffer.device_ptr().addr();
+    let end = low.saturating_add(buffer.len() * view.dtype().size());
+    if low >= first && end <= first.saturating_add(bytes) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Exchange,
+        format!(
+            "this torch tensor's storage has {bytes} bytes, fewer than its shape {:?} reaches: it was \
+             resized",
+            view.shape()
+        ),
+    ))
+}
+
+/// The table of functions of the tensor's class.
+fn table(object: &Bound<'_, PyAny>) -> Option<&'static ExchangeApi> {
+    types::exchange_api(&object.get_type())
+}
+
+/// Runs `f` without `__torch_function__` of subclasses: what is asked of a tensor while others are
+/// viewed mustn't run code of the user's.
+fn undisturbed<R>(py: Python<'_>, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let guard = || py.import("torch")?.getattr("_C")?.call_method0("DisableTorchFunctionSubclass");
+    let guard = guard().map_err(from_pyerr)?;
+    guard.call_method0("__enter__").map_err(from_pyerr)?;
+    let result = f();
+    let none = py.None();
+    guard.call_method1("__exit__", (&none, &none, &none)).map_err(from_pyerr)?;
+    result
+}
+
+/// Says to torch that a tensor is written in place, as its own operators do: a saved tensor that
+/// was changed since is an error in its backward.
+fn note_write(object: &Bound<'_, PyAny>) -> Result<()> {
+    let py = object.py();
+    let note = || -> PyResult<()> {
+        // Tensors of inference mode have no count.
+        if !object.call_method0("is_inference")?.extract::<bool>()? {
+            py.import("torch.autograd.graph")?.call_method1("increment_version", (object,))?;
+        }
+        Ok(())
+    };
+    note().map_err(from_pyerr)
 }
 
 fn meta_view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
@@ -279,8 +368,7 @@ fn records(py: Python<'_>) -> Result<bool> {
     enabled().map_err(from_pyerr)
 }
 
-/// What holds a tensor's memory beyond the call: torch's own export, which a later `set_` or
-/// `resize_` of the tensor leaves alone.
+/// What holds a tensor's memory beyond the call, whatever becomes of the tensor.
 ///
 /// # Safety
 /// `object` is a live torch tensor.
@@ -288,10 +376,31 @@ pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'st
     Python::attach(|py| {
         // SAFETY: as for the caller.
         let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
-        let api = table(&object).ok()??;
-        let managed = protocol::export(&object, api).ok()?;
+        let api = table(&object)?;
+        let lent = undisturbed(py, || lent(&object).map_err(from_pyerr)).ok()?;
+        let managed = protocol::export(&lent, api).ok()?;
         Some(owners::held_parts(object.unbind(), Loan::Managed(managed)))
     })
+}
+
+/// Another tensor over the same memory, which `set_` of the first leaves alone; and memory that
+/// `resize_` refuses to free, as torch itself has it once `numpy()` shared it. torch's own export
+/// does neither: what it gives hangs after both.
+fn lent<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let alias = object.call_method0("detach")?;
+    if alias.getattr("is_cpu")?.extract::<bool>()? {
+        let torch = py.import("torch")?;
+        let is = |name: &str| Ok::<_, PyErr>(alias.getattr("dtype")?.is(&torch.getattr(name)?));
+        // NumPy has no bfloat16; the bits do.
+        let shared = match is("bfloat16")? {
+            true => alias.call_method1("view", (torch.getattr("int16")?,))?,
+            false => alias.clone(),
+        };
+        // A torch without NumPy, or a tensor without memory, which says so later.
+        let _ = shared.call_method0("numpy");
+    }
+    Ok(alias)
 }
 
 /// A torch tensor over a tensor's memory.
@@ -302,9 +411,9 @@ pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, 
     if tensor.device().kind() == DeviceType::META {
         return give_meta(py, &tensor);
     }
-    // torch has no negative strides.
-    let backwards = tensor.strides().iter().any(|stride| *stride < 0);
-    let tensor = if backwards { tensor.contiguous().py(py)? } else { tensor };
+    // torch has no negative strides, and no memory that mustn't be written.
+    let shared = tensor.is_writable() && tensor.strides().iter().all(|stride| *stride >= 0);
+    let tensor = if shared { tensor } else { tensor.copy().py(py)? };
     let api = API.get_or_init(|| {
         let class = py.import("torch").ok()?.getattr("Tensor").ok()?;
         types::exchange_api(class.cast::<PyType>().ok()?)
