@@ -258,7 +258,7 @@ def test_in_place_operators_write_and_say_so(exports):
     version = x._version
     assert fill(x, 2.0) is x
     assert x.tolist() == [2, 2, 2]
-    assert x._version == version + 1
+    assert x._version > version
     passes(fill, torch.zeros(3), 1.0)
     compiled = torch.compile(
         lambda x: fill(x.clone(), 2.0) + 1, fullgraph=True, backend="aot_eager"

@@ -256,7 +256,7 @@ def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return not isinstance(value, (bool, int, float, complex)) and _core._is_array(value)
+    return type(value) not in (bool, int, float, complex) and _core._is_array(value)
 
 
 def _number(value: Any) -> _core.Tensor:

@@ -153,7 +153,7 @@ def _inputs(
 
 
 def _is_array(value: Any) -> bool:
-    return not isinstance(value, (bool, int, float, complex)) and _core._is_array(value)
+    return type(value) not in (bool, int, float, complex) and _core._is_array(value)
 
 
 def _kind(values: list[Any]) -> Any:

@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from keyfold import _core

@@ -157,6 +157,7 @@ pub(crate) unsafe fn write_view(
             if plain
                 && !written
                 && !requires_grad(object.as_ptr())?
+                && !has_tangent(object).map_err(from_pyerr)?
                 && let Some(dense) = layout().and_then(|layout| layout.dense(object.as_ptr()))
             {
                 return write_dense(slot, object.as_ptr(), &dense);
