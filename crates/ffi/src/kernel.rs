@@ -134,7 +134,10 @@ impl NativeFunction {
                     frame.push_view(tensor)?;
                 }
                 ValueRef::Foreign(object) if views && argument.alias.is_none() => {
-                    frame.push_view(object.tensor()?)?;
+                    match object.lend() {
+                        Some(described) => frame.push_lent(described),
+                        None => frame.push_view(object.tensor()?)?,
+                    }
                 }
                 _ => self.push(&mut frame, context, at, *value)?,
             }

@@ -64,6 +64,13 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
+    /// Adds an array that is described already, and lives as long as the arguments.
+    #[inline]
+    pub fn push_lent(&mut self, described: DLTensor) {
+        self.tensors.push(described);
+        self.values.push(Any::new(abi::DL_TENSOR, 0));
+    }
+
     /// Adds a tensor as an object that shares its memory.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::Tag;
+use keyfold_tensor::dlpack::DLTensor;
 use keyfold_tensor::{ForeignObject, Tensor, Value};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -179,6 +180,29 @@ impl ForeignObject for Argument {
         }
         // SAFETY: filled, and never written again while `self` lives.
         Ok(unsafe { (*self.view.get()).assume_init_ref() })
+    }
+
+    #[inline]
+    fn lend(&self) -> Option<DLTensor> {
+        if !self.library.is_quick() || self.param().written {
+            return None;
+        }
+        // SAFETY: alive by the contract of `new`, and of the library that was told by its class.
+        unsafe {
+            match self.library {
+                Caller::TORCH => torch::lend(self.object),
+                _ => tvm::lend(self.object),
+            }
+        }
+    }
+
+    #[inline]
+    fn lends(&self) -> bool {
+        match self.library {
+            // Its description was read when its keys were.
+            Caller::TVM => !self.param().written && tvm::is_readable(),
+            _ => self.lend().is_some(),
+        }
     }
 
     fn describe(&self) -> String {

@@ -280,9 +280,12 @@ fn without_gil(
     kernel: &Kernel<Value>,
     args: &[ValueRef<'_>],
 ) -> Result<Value> {
-    // The views are made while the GIL is held: they read Python's objects.
+    // The views are made while the GIL is held: they read Python's objects. What can be lent is
+    // read by the kernel itself, as its own library's kernels do.
     for arg in args {
-        if let ValueRef::Foreign(object) = arg {
+        if let ValueRef::Foreign(object) = arg
+            && !object.lends()
+        {
             object.tensor()?;
         }
     }

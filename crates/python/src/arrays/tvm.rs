@@ -9,11 +9,11 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::Tag;
+use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
 use keyfold_ffi::object::Object;
 use keyfold_ffi::{abi, runtime};
-use keyfold_tensor::dlpack::{DLTensor, device_from_dl, dtype_from_dl};
+use keyfold_tensor::dlpack::{DL_CPU, DLTensor, device_from_dl, dtype_from_dl};
 use keyfold_tensor::{ExternalOps, Tensor};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -25,6 +25,8 @@ use crate::tensor;
 
 /// Where the handle is expected: behind what every object begins with.
 const HANDLE: usize = size_of::<ffi::PyObject>();
+
+const CPU: DispatchKeySet = DispatchKeySet::EMPTY.insert(DispatchKey::CPU);
 
 const UNSEEN: u8 = 0;
 const RIGHT: u8 = 1;
@@ -42,6 +44,12 @@ fn calibrate(object: &Bound<'_, PyAny>) {
     let found = fits.then(|| unsafe { handle_at(object.as_ptr()) }.addr());
     let right = said.is_ok_and(|said| said != 0 && Some(said) == found);
     LAYOUT.store(if right { RIGHT } else { WRONG }, Ordering::Relaxed);
+}
+
+/// Whether tensors are read where they lie. One that was moved from isn't taken as an argument.
+#[inline(always)]
+pub(crate) fn is_readable() -> bool {
+    LAYOUT.load(Ordering::Relaxed) == RIGHT
 }
 
 /// # Safety
@@ -77,6 +85,9 @@ pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<Tag> {
     // SAFETY: as for the caller.
     let tensor = unsafe { described(object)? };
     dtype_from_dl(tensor.dtype).ok()?;
+    if tensor.device.device_type == DL_CPU {
+        return Some(Tag::new(CPU, Device::CPU, tensor.ndim == 0));
+    }
     Some(tag_on(device_from_dl(tensor.device).ok()?, tensor.ndim == 0))
 }
 
@@ -132,6 +143,17 @@ pub(crate) unsafe fn write_view(
         let owner = owners::borrowed_tvm(object);
         Some(Tensor::write_external(slot, owner, first, sizes, strides, dtype, device, false))
     }
+}
+
+/// The memory of a tensor, as the library itself describes it. It can be asked without the GIL.
+///
+/// # Safety
+/// `object` is a live `tvm_ffi.Tensor` that nobody moves from meanwhile.
+#[inline]
+pub(crate) unsafe fn lend(object: *mut ffi::PyObject) -> Option<DLTensor> {
+    // SAFETY: as for the caller.
+    // Its dtype was looked at when its keys were.
+    unsafe { described(object).copied() }
 }
 
 /// A view of a tensor, which holds its memory.

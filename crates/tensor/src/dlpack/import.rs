@@ -7,10 +7,11 @@ use std::sync::Arc;
 use keyfold_core::{DType, Device, Error, ErrorKind, MAX_DIMS, Result, Shape, Strides, layout};
 
 use super::abi::{
-    DL_BFLOAT, DL_BOOL, DL_COMPLEX, DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_FLOAT,
-    DL_INT, DL_ROCM_HOST, DL_UINT, DLDataType, DLDevice, DLManagedTensor, DLManagedTensorVersioned,
-    DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION, DLTensor,
+    DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_ROCM_HOST, DLDataType, DLDevice,
+    DLManagedTensor, DLManagedTensorVersioned, DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION,
+    DLTensor,
 };
+use super::export::dtype_to_dl;
 use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOwner, HostBuffer};
 use crate::tensor::{Span, Tensor};
 
@@ -23,42 +24,52 @@ fn malformed(what: &str) -> Error {
 ///
 /// # Errors
 /// [`ErrorKind::DType`] for vectors and for types that keyfold lacks.
+#[inline]
 pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
+    match known_dtype(dtype) {
+        Some(known) => Ok(known),
+        None => Err(unknown_dtype(dtype)),
+    }
+}
+
+/// Dtypes by type code and by how often 8 bits are doubled.
+const KNOWN: [[Option<DType>; 8]; 8] = {
+    let mut known = [[None; 8]; 8];
+    let mut i = 0;
+    while i < DType::ALL.len() {
+        let DLDataType { code, bits, .. } = dtype_to_dl(DType::ALL[i]);
+        known[code as usize][bits.trailing_zeros() as usize - 3] = Some(DType::ALL[i]);
+        i += 1;
+    }
+    known
+};
+
+#[inline]
+fn known_dtype(dtype: DLDataType) -> Option<DType> {
+    let DLDataType { code, bits, lanes } = dtype;
+    if lanes != 1 || bits < 8 || !bits.is_power_of_two() {
+        return None;
+    }
+    *KNOWN.get(usize::from(code))?.get(bits.trailing_zeros() as usize - 3)?
+}
+
+#[cold]
+fn unknown_dtype(dtype: DLDataType) -> Error {
     let DLDataType { code, bits, lanes } = dtype;
     if lanes != 1 {
-        return Err(Error::new(
+        return Error::new(
             ErrorKind::DType,
             format!("DLPack elements of {lanes} lanes aren't supported; use plain elements"),
-        ));
+        );
     }
-    Ok(match (code, bits) {
-        (DL_BOOL, 8) => DType::Bool,
-        (DL_UINT, 8) => DType::U8,
-        (DL_UINT, 16) => DType::U16,
-        (DL_UINT, 32) => DType::U32,
-        (DL_UINT, 64) => DType::U64,
-        (DL_INT, 8) => DType::I8,
-        (DL_INT, 16) => DType::I16,
-        (DL_INT, 32) => DType::I32,
-        (DL_INT, 64) => DType::I64,
-        (DL_FLOAT, 16) => DType::F16,
-        (DL_BFLOAT, 16) => DType::BF16,
-        (DL_FLOAT, 32) => DType::F32,
-        (DL_FLOAT, 64) => DType::F64,
-        (DL_COMPLEX, 64) => DType::C64,
-        (DL_COMPLEX, 128) => DType::C128,
-        _ => {
-            let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
-            return Err(Error::new(
-                ErrorKind::DType,
-                format!(
-                    "the DLPack dtype with code {code} and {bits} bits isn't supported; supported \
-                     are {}",
-                    names.join(", ")
-                ),
-            ));
-        }
-    })
+    let names: Vec<_> = DType::ALL.iter().map(|d| d.name()).collect();
+    Error::new(
+        ErrorKind::DType,
+        format!(
+            "the DLPack dtype with code {code} and {bits} bits isn't supported; supported are {}",
+            names.join(", ")
+        ),
+    )
 }
 
 /// The device of a code; pinned host memory is the host's.

@@ -8,6 +8,7 @@ use keyfold_core::Result;
 use keyfold_dispatch::Tag;
 
 use super::Value;
+use crate::dlpack::DLTensor;
 use crate::tensor::Tensor;
 
 /// An object of another language that travels through the dispatcher as it is.
@@ -26,6 +27,18 @@ pub trait ForeignObject: Any + Send + Sync {
     /// # Errors
     /// When it isn't a tensor, or one that can't be viewed (an unsupported dtype, say).
     fn tensor(&self) -> Result<&Tensor>;
+
+    /// Its memory in DLPack's terms, where that is at hand without making a view: for a foreign
+    /// function, which takes nothing else. Good while the object is borrowed and unchanged; `None`
+    /// where a view has to be made, as it is for any object that says nothing else.
+    fn lend(&self) -> Option<DLTensor> {
+        None
+    }
+
+    /// Whether [`ForeignObject::lend`] gives something.
+    fn lends(&self) -> bool {
+        self.lend().is_some()
+    }
 
     /// What it is, for error messages: `numpy.ndarray float64[2, 3]`.
     fn describe(&self) -> String;

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
-use keyfold_tensor::dlpack::ExchangeApi;
+use keyfold_tensor::dlpack::{DL_CPU, DLDevice, DLTensor, ExchangeApi, dtype_to_dl};
 use keyfold_tensor::{ExternalOps, Tensor};
 use pyo3::ffi;
 use pyo3::intern;
@@ -136,6 +136,31 @@ pub(crate) unsafe fn write_plain(
         let dense = layout()?.dense(object)?;
         (!dense.has_autograd).then(|| write_dense(slot, object, &dense))
     }
+}
+
+/// The memory of such a tensor in DLPack's terms, as torch has it: without a view. It can be asked
+/// without the GIL, as torch's own kernels read their tensors.
+///
+/// # Safety
+/// As [`write_plain`]; sizes and strides are torch's, good as long as the tensor isn't changed.
+#[inline]
+pub(crate) unsafe fn lend(object: *mut ffi::PyObject) -> Option<DLTensor> {
+    // SAFETY: as for the caller.
+    let dense = unsafe { layout()?.dense(object)? };
+    if dense.has_autograd {
+        return None;
+    }
+    let empty = dense.sizes.contains(&0);
+    Some(DLTensor {
+        // The standard wants null where there are no elements.
+        data: if empty { std::ptr::null_mut() } else { dense.data.cast() },
+        device: DLDevice { device_type: DL_CPU, device_id: 0 },
+        ndim: dense.sizes.len() as i32,
+        dtype: dtype_to_dl(dense.dtype),
+        shape: dense.sizes.as_ptr().cast_mut(),
+        strides: dense.strides.as_ptr().cast_mut(),
+        byte_offset: 0,
+    })
 }
 
 /// The same for any tensor.
