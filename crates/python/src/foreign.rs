@@ -196,15 +196,6 @@ impl ForeignObject for Argument {
         }
     }
 
-    #[inline]
-    fn lends(&self) -> bool {
-        match self.library {
-            // Its description was read when its keys were.
-            Caller::TVM => !self.param().written && tvm::is_readable(),
-            _ => self.lend().is_some(),
-        }
-    }
-
     fn describe(&self) -> String {
         describe(self.object)
     }

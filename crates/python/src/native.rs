@@ -88,7 +88,7 @@ pub(crate) unsafe fn call(
                 ValueRef::Tensor(arrays::tensor_of(object))
             } else if object == ffi::Py_None() {
                 ValueRef::None
-            } else if tensor && let Some(found) = arrays::look_fast(object) {
+            } else if tensor && let Some(found) = arrays::look_again(object, caller) {
                 let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
                 place.write(Argument::new(object, found, param));
                 arena.used += 1;
@@ -159,7 +159,11 @@ unsafe fn run(
         let frame = results::Frame::new(objects, caller);
         let _known = frame.enter();
         let _watch = PanicWatch { context, kernel };
-        if releases { without_gil(py, context, kernel, args) } else { kernel.invoke(context, args) }
+        if releases {
+            without_gil(py, context, kernel, args, caller)
+        } else {
+            kernel.invoke(context, args)
+        }
     };
     let value = match &result {
         Ok(value) => value,
@@ -279,14 +283,17 @@ fn without_gil(
     context: &CallContext<'_, Value>,
     kernel: &Kernel<Value>,
     args: &[ValueRef<'_>],
+    caller: Caller,
 ) -> Result<Value> {
     // The views are made while the GIL is held: they read Python's objects. What can be lent is
     // read by the kernel itself, as its own library's kernels do.
-    for arg in args {
-        if let ValueRef::Foreign(object) = arg
-            && !object.lends()
-        {
-            object.tensor()?;
+    if caller != Caller::TVM {
+        for arg in args {
+            if let ValueRef::Foreign(object) = arg
+                && !object.lends()
+            {
+                object.tensor()?;
+            }
         }
     }
     let run = WithoutGil(|| kernel.invoke(context, args));

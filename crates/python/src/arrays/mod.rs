@@ -304,6 +304,26 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
     view_for(object, false)
 }
 
+/// The tag of an array of a call whose arrays are all of that one library, and were looked at.
+///
+/// # Safety
+/// As [`look_fast`]; `library` is what the looks found.
+#[inline(always)]
+pub(crate) unsafe fn look_again(
+    object: *mut ffi::PyObject,
+    library: Caller,
+) -> Option<(Tag, Caller)> {
+    // SAFETY: as for the caller.
+    let tag = unsafe {
+        match library {
+            Caller::TORCH => torch::look_fast(object),
+            Caller::TVM => tvm::look_again(object),
+            _ => return look_fast(object),
+        }
+    };
+    Some((tag?, library))
+}
+
 /// Elements of an array, where that is quickly known; 0 otherwise.
 ///
 /// # Safety

@@ -46,12 +46,6 @@ fn calibrate(object: &Bound<'_, PyAny>) {
     LAYOUT.store(if right { RIGHT } else { WRONG }, Ordering::Relaxed);
 }
 
-/// Whether tensors are read where they lie. One that was moved from isn't taken as an argument.
-#[inline(always)]
-pub(crate) fn is_readable() -> bool {
-    LAYOUT.load(Ordering::Relaxed) == RIGHT
-}
-
 /// # Safety
 /// `object` is a live object with a word at that place.
 #[inline(always)]
@@ -89,6 +83,18 @@ pub(crate) unsafe fn look_fast(object: *mut ffi::PyObject) -> Option<Tag> {
         return Some(Tag::new(CPU, Device::CPU, tensor.ndim == 0));
     }
     Some(tag_on(device_from_dl(tensor.device).ok()?, tensor.ndim == 0))
+}
+
+/// The tag of a tensor whose dtype was looked at already.
+///
+/// # Safety
+/// As [`described`].
+#[inline(always)]
+pub(crate) unsafe fn look_again(object: *mut ffi::PyObject) -> Option<Tag> {
+    // SAFETY: as for the caller.
+    let tensor = unsafe { described(object)? };
+    let on_cpu = tensor.device.device_type == DL_CPU;
+    on_cpu.then(|| Tag::new(CPU, Device::CPU, tensor.ndim == 0))
 }
 
 /// The tag of any tensor.
