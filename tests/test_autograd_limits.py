@@ -1,6 +1,5 @@
 """Autograd: bad input, interruption, threads, and cases that went wrong once."""
 
-import signal
 import subprocess
 import sys
 import textwrap
