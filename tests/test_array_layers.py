@@ -105,6 +105,12 @@ def test_a_negated_torch_tensor_has_its_own_values_everywhere():
         kf.from_dlpack(torch.ones(2, requires_grad=True))
 
 
+def test_an_array_in_a_list_is_refused_by_the_arguments_name():
+    torch = MAKERS["torch"]().module
+    with pytest.raises(kf.GradientError, match=r"aten::stack\(\) argument '\w+': .*detach"):
+        aten.stack([torch.ones(2), torch.ones(2, requires_grad=True)])
+
+
 def test_a_registered_torch_class_keeps_what_torch_says():
     torch = MAKERS["torch"]().module
 

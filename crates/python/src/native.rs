@@ -130,10 +130,30 @@ unsafe fn call_generally(
             keyfold_tensor::ForeignObject::tensor(argument)?;
         }
     }
+    if context.key().is_backend() {
+        for (param, place) in params.all.iter().zip(&places) {
+            if let (Kind::Tensors, Place::Owned(at)) = (param.kind, place) {
+                view_items(&owned[*at], param)?;
+            }
+        }
+    }
     let args: SmallVec<[ValueRef<'_>; 8]> =
         places.iter().map(|place| place.value(&foreign, &owned)).collect();
     // SAFETY: as for the caller.
     unsafe { run(context, kernel, &args, objects, caller) }
+}
+
+/// Views the arrays of a list while it is known whose argument they are.
+fn view_items(list: &Value, param: &Param) -> Result<()> {
+    let Value::List(items) = list else { return Ok(()) };
+    for item in items {
+        if let Value::Foreign(object) = item
+            && let Err(error) = object.tensor()
+        {
+            return Err(Python::attach(|py| crate::errors::at(py, error, &param.place)));
+        }
+    }
+    Ok(())
 }
 
 /// Runs the kernel, without the GIL if it wants so, and hands its result on.
