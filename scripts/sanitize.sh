@@ -14,9 +14,9 @@ find_cc
 cd "$ROOT"
 
 kind=${1:-}
+# -rdynamic: plugins are loaded by a test, and find the sanitizer's functions in it.
 case $kind in
 address)
-    # Plugins are loaded by the test, and find the sanitizer's functions in it.
     flags="-Zsanitizer=address -Clink-arg=-rdynamic"
     # Locals stay on the real stack: the engine compares a local's address with the stack's end.
     # Tests ask for more memory than there is, and want a null pointer, not the end of the process.
@@ -24,7 +24,7 @@ address)
     export ASAN_OPTIONS="$options:${ASAN_OPTIONS:-}"
     ;;
 thread)
-    flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+    flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Clink-arg=-rdynamic"
     # Suppressions go by function name, which needs a symbolizer.
     command -v llvm-symbolizer >/dev/null 2>&1 ||
         die "llvm-symbolizer is missing: install LLVM's tools (Debian, Ubuntu: apt install llvm)"
@@ -47,7 +47,8 @@ with_sanitizer() {
         "$CARGO" "$command" --target "$host" --target-dir "$TARGET/sanitize-$kind" "$@"
 }
 sanitized() { with_sanitizer test "$@"; }
-tsan_options=${TSAN_OPTIONS:-}
+# As above: null, not the end of the process.
+tsan_options="allocator_may_return_null=1:${TSAN_OPTIONS:-}"
 if [ "$kind" = thread ]; then
     step "thread sanitizer: the read side, nothing suppressed but the harness"
     export TSAN_OPTIONS="suppressions=$ROOT/scripts/tsan.supp:$tsan_options"
