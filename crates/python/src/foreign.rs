@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::Tag;
@@ -29,6 +29,8 @@ pub(crate) struct Argument {
     object: *mut ffi::PyObject,
     tag: Tag,
     library: Caller,
+    /// Whether a torch tensor was found to have no part in gradients.
+    free: AtomicBool,
     param: *const Param,
     /// Whether `view` is filled: `EMPTY`, `FILLING` by one thread, or `FILLED`, which stays so.
     state: AtomicU8,
@@ -51,7 +53,15 @@ impl Argument {
         param: &Param,
     ) -> Self {
         let view = UnsafeCell::new(MaybeUninit::uninit());
-        Argument { object, tag, library, param, state: AtomicU8::new(EMPTY), view }
+        Argument {
+            object,
+            tag,
+            library,
+            free: AtomicBool::new(false),
+            param,
+            state: AtomicU8::new(EMPTY),
+            view,
+        }
     }
 
     /// Whether a view of it may run code in Python.
@@ -190,7 +200,7 @@ impl ForeignObject for Argument {
         // SAFETY: alive by the contract of `new`, and of the library that was told by its class.
         unsafe {
             match self.library {
-                Caller::TORCH => torch::lend(self.object),
+                Caller::TORCH => torch::lend(self.object, &self.free),
                 _ => tvm::lend(self.object),
             }
         }

@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
@@ -18,6 +19,7 @@ use keyfold_tensor::{ExternalOps, Tensor};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use self::layout::{Dense, layout};
@@ -139,16 +141,27 @@ pub(crate) unsafe fn write_plain(
 }
 
 /// The memory of such a tensor in DLPack's terms, as torch has it: without a view. It can be asked
-/// without the GIL, as torch's own kernels read their tensors.
+/// without the GIL, as torch's own kernels read their tensors. `free` remembers that torch was asked,
+/// with the GIL, about one that may have a place in its graph.
 ///
 /// # Safety
 /// As [`write_plain`]; sizes and strides are torch's, good as long as the tensor isn't changed.
 #[inline]
-pub(crate) unsafe fn lend(object: *mut ffi::PyObject) -> Option<DLTensor> {
+pub(crate) unsafe fn lend(object: *mut ffi::PyObject, free: &AtomicBool) -> Option<DLTensor> {
     // SAFETY: as for the caller.
-    let dense = unsafe { layout()?.dense(object)? };
-    if dense.has_autograd {
-        return None;
+    let mut dense = unsafe { layout()?.dense(object)? };
+    if dense.has_autograd && !free.load(Ordering::Relaxed) {
+        if !owners::is_attached() {
+            return None;
+        }
+        // SAFETY: attached, and alive; the object is read again after torch was asked.
+        dense = unsafe {
+            let object = Bound::from_borrowed_ptr(Python::assume_attached(), object);
+            // What fails here is asked again, and said, where a view is made.
+            is_free(&object).ok().filter(|free| *free)?;
+            layout()?.dense(object.as_ptr())?
+        };
+        free.store(true, Ordering::Relaxed);
     }
     let empty = dense.sizes.contains(&0);
     Some(DLTensor {
@@ -175,6 +188,14 @@ pub(crate) unsafe fn write_view(
     object: &Bound<'_, PyAny>,
     written: bool,
 ) -> Result<()> {
+    // Views of tensors are common, and torch keeps a place for them where gradients have theirs.
+    if !written && is_free(object).map_err(from_pyerr)? {
+        // SAFETY: as for the caller; torch was asked before the object is read.
+        if let Some(dense) = layout().and_then(|layout| unsafe { layout.dense(object.as_ptr()) }) {
+            // SAFETY: as for the caller.
+            return unsafe { write_dense(slot, object.as_ptr(), &dense) };
+        }
+    }
     undisturbed(object.py(), || {
         // SAFETY: as for the caller. What is read of the object is read after torch was asked.
         unsafe {
@@ -229,6 +250,25 @@ unsafe fn requires_grad(object: *mut ffi::PyObject) -> Result<bool> {
         let flag = object.getattr(intern!(py, "requires_grad")).map_err(from_pyerr)?;
         Ok(flag.is(py.None()) || flag.is_truthy().unwrap_or(true))
     }
+}
+
+/// Whether a tensor neither requires grad nor can have a tangent, where asking runs nobody's code:
+/// one that is exactly torch's own class. `false` also where that has to be found out otherwise.
+fn is_free(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static OWN: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
+    let py = object.py();
+    let (class, forward) = OWN.get_or_try_init(py, || {
+        let class = py.import("torch")?.getattr("Tensor")?.unbind();
+        let forward = py.import("torch.autograd.forward_ad")?.into_any().unbind();
+        Ok::<_, PyErr>((class, forward))
+    })?;
+    if !object.get_type().is(class) {
+        return Ok(false);
+    }
+    let level = forward.bind(py).getattr(intern!(py, "_current_level"))?;
+    // SAFETY: a bound object, alive, under the GIL.
+    let grad = unsafe { requires_grad(object.as_ptr()) }.py(py)?;
+    Ok(!grad && level.extract::<i64>()? < 0)
 }
 
 /// A view of a tensor, which holds its memory. A conjugated or negated one is resolved, by a copy.
