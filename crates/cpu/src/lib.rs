@@ -1,0 +1,6 @@
+//! Writing a kernel once for the CPU: thread pools, views, `for_each`, tables over axes, and
+//! expressions over tensors.
+
+pub mod pool;
+
+pub use keyfold_expr::isa;

@@ -1,0 +1,341 @@
+//! The expression itself: a graph of nodes, each once, operands before what uses them.
+//!
+//! Nodes are kept in one list, and a node that is there already is not added again: so common
+//! subexpressions are shared by construction, every pass over an expression is one loop without
+//! recursion, and no depth is too deep.
+
+use std::collections::hash_map::Entry;
+
+use keyfold_core::{DType, Scalar};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// A node's place in its expression.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Id(pub(crate) u32);
+
+impl Id {
+    /// The place as a number: nodes have lower numbers than those that use them.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A plain number in an expression. It is weak, as a Python number is: it takes the dtype of what it
+/// meets, where that can hold its kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Literal {
+    /// `true` and `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// The bits of a float64: so that literals can be compared and hashed, NaN too.
+    Float(u64),
+}
+
+impl From<Literal> for Scalar {
+    fn from(literal: Literal) -> Scalar {
+        match literal {
+            Literal::Bool(value) => Scalar::Bool(value),
+            Literal::Int(value) => Scalar::Int(value),
+            Literal::Float(bits) => Scalar::Float(f64::from_bits(bits)),
+        }
+    }
+}
+
+/// A function of one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unary {
+    /// `-x`
+    Neg,
+    /// `~x`: not of a bool, all bits of a whole number turned over.
+    Not,
+    /// The absolute value; of a complex number its length, a real number.
+    Abs,
+    /// -1, 0 or 1; NaN stays.
+    Sign,
+    /// `e ** x`
+    Exp,
+    /// `e ** x - 1`, exact near 0.
+    Expm1,
+    /// The natural logarithm.
+    Log,
+    /// `log(1 + x)`, exact near 0.
+    Log1p,
+    /// The square root.
+    Sqrt,
+    /// `1 / sqrt(x)`
+    Rsqrt,
+    /// The sine, of radians.
+    Sin,
+    /// The cosine, of radians.
+    Cos,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `1 / (1 + exp(-x))`
+    Sigmoid,
+    /// The error function.
+    Erf,
+    /// The greatest whole number that isn't above x; whole numbers stay as they are.
+    Floor,
+    /// The smallest whole number that isn't below x.
+    Ceil,
+    /// The nearest whole number, the even one of two.
+    Round,
+    /// The whole number towards zero.
+    Trunc,
+    /// Whether it is NaN.
+    IsNan,
+    /// Whether it is neither infinite nor NaN.
+    IsFinite,
+}
+
+/// A function of two operands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Binary {
+    /// `a + b`; "or" of bools.
+    Add,
+    /// `a - b`
+    Sub,
+    /// `a * b`; "and" of bools.
+    Mul,
+    /// `a / b`, always floating.
+    Div,
+    /// `a // b`: the quotient rounded down; 0 where whole numbers are divided by 0.
+    FloorDiv,
+    /// `a % b` with the sign of b, so that `a == a // b * b + a % b`; 0 for whole numbers modulo 0.
+    Mod,
+    /// `a ** b`
+    Pow,
+    /// The smaller; NaN if either is.
+    Min,
+    /// The greater; NaN if either is.
+    Max,
+    /// `a == b`, a bool, as the following.
+    Eq,
+    /// `a != b`
+    Ne,
+    /// `a < b`
+    Lt,
+    /// `a <= b`
+    Le,
+    /// `a > b`
+    Gt,
+    /// `a >= b`
+    Ge,
+    /// `a & b` of bools or whole numbers.
+    And,
+    /// `a | b`
+    Or,
+    /// `a ^ b`
+    Xor,
+    /// `a << b` of whole numbers; 0 where b is negative or at least the width.
+    Shl,
+    /// `a >> b` of whole numbers; the sign fills up.
+    Shr,
+}
+
+/// One node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Node {
+    /// A plain number.
+    Literal(Literal),
+    /// The element of an input, by number.
+    Input(u32),
+    /// A number given with the call, by number: weak, as a literal.
+    Param(u32),
+    /// The element's place in the result, in row-major order (int64).
+    Index,
+    /// The element's place along one dimension of the result, counted from the last: 0 is the last
+    /// dimension (int64; 0 where the result has fewer dimensions).
+    Coordinate(u32),
+    /// The element of a ranked input at computed indices, one per dimension of that input. Negative
+    /// indices count from the end.
+    At {
+        /// The input.
+        input: u32,
+        /// As many as the input's rank.
+        indices: SmallVec<[Id; 2]>,
+    },
+    /// A function of one operand.
+    Unary(Unary, Id),
+    /// A function of two.
+    Binary(Binary, Id, Id),
+    /// The second where the first holds, else the third.
+    Where(Id, Id, Id),
+    /// The operand converted, as by `aten::to`.
+    Cast(DType, Id),
+}
+
+impl Node {
+    /// Calls `f` with each operand.
+    #[inline]
+    pub fn operands(&self, mut f: impl FnMut(Id)) {
+        match self {
+            Node::Literal(_)
+            | Node::Input(_)
+            | Node::Param(_)
+            | Node::Index
+            | Node::Coordinate(_) => {}
+            Node::At { indices, .. } => indices.iter().copied().for_each(f),
+            Node::Unary(_, a) | Node::Cast(_, a) => f(*a),
+            Node::Binary(_, a, b) => {
+                f(*a);
+                f(*b);
+            }
+            Node::Where(c, a, b) => {
+                f(*c);
+                f(*a);
+                f(*b);
+            }
+        }
+    }
+
+    /// The same node with its operands replaced.
+    #[must_use]
+    pub fn with_operands(&self, mut f: impl FnMut(Id) -> Id) -> Node {
+        match self {
+            Node::At { input, indices } => {
+                Node::At { input: *input, indices: indices.iter().map(|id| f(*id)).collect() }
+            }
+            Node::Unary(op, a) => Node::Unary(*op, f(*a)),
+            Node::Cast(dtype, a) => Node::Cast(*dtype, f(*a)),
+            Node::Binary(op, a, b) => {
+                let a = f(*a);
+                Node::Binary(*op, a, f(*b))
+            }
+            Node::Where(c, a, b) => {
+                let c = f(*c);
+                let a = f(*a);
+                Node::Where(c, a, f(*b))
+            }
+            leaf => leaf.clone(),
+        }
+    }
+}
+
+/// An input of an expression.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Input {
+    /// Its name.
+    pub name: String,
+    /// `None` for one that is read element by element and broadcasts; else the number of dimensions
+    /// of one that is read at computed indices only, and takes no part in broadcasting.
+    pub rank: Option<u32>,
+}
+
+/// Nodes under construction: each is kept once.
+#[derive(Clone, Default, Debug)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    known: FxHashMap<Node, Id>,
+}
+
+impl Graph {
+    /// The node's place: a new one, or that of an equal node.
+    pub fn add(&mut self, node: Node) -> Id {
+        match self.known.entry(node) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                let id = Id(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+                self.nodes.push(entry.key().clone());
+                *entry.insert(id)
+            }
+        }
+    }
+
+    /// The node at a place.
+    #[inline]
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// All nodes; operands come before what uses them.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+}
+
+/// A scalar expression: what one element of a result is, given the elements of inputs and numbers.
+///
+/// It is made by [`Expr::new`] from nodes, by the builder, or by parsing; holds only nodes that the
+/// result needs, operands first, the result last.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Expr {
+    nodes: Vec<Node>,
+    inputs: Vec<Input>,
+    params: Vec<String>,
+}
+
+impl Expr {
+    /// The expression whose value is the node `root` of a graph, of inputs and parameters in this
+    /// order. Nodes that the root doesn't need are left behind.
+    pub fn new(graph: &Graph, root: Id, inputs: Vec<Input>, params: Vec<String>) -> Expr {
+        let mut needed = vec![false; root.index() + 1];
+        needed[root.index()] = true;
+        for at in (0..=root.index()).rev() {
+            if needed[at] {
+                graph.nodes[at].operands(|id| needed[id.index()] = true);
+            }
+        }
+        let mut places = vec![Id(0); root.index() + 1];
+        let mut nodes = Vec::new();
+        for at in (0..=root.index()).filter(|at| needed[*at]) {
+            places[at] = Id(nodes.len() as u32);
+            nodes.push(graph.nodes[at].with_operands(|id| places[id.index()]));
+        }
+        Expr { nodes, inputs, params }
+    }
+
+    /// The nodes, operands before what uses them, the last one the result.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The result's node.
+    pub fn root(&self) -> Id {
+        Id(self.nodes.len() as u32 - 1)
+    }
+
+    /// The inputs: tensors.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// The names of the parameters: numbers.
+    pub fn params(&self) -> &[String] {
+        &self.params
+    }
+
+    /// A graph with this expression's nodes, at the same places: to build on.
+    pub fn to_graph(&self) -> Graph {
+        let mut graph = Graph::default();
+        for node in &self.nodes {
+            graph.add(node.clone());
+        }
+        graph
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_nodes_are_one() {
+        let mut graph = Graph::default();
+        let x = graph.add(Node::Input(0));
+        let unused = graph.add(Node::Unary(Unary::Log, x));
+        let a = graph.add(Node::Unary(Unary::Exp, x));
+        let b = graph.add(Node::Unary(Unary::Exp, x));
+        assert_eq!(a, b);
+        assert_ne!(a, unused);
+        let root = graph.add(Node::Binary(Binary::Mul, a, b));
+        let input = Input { name: "x".into(), rank: None };
+        let expr = Expr::new(&graph, root, vec![input], vec![]);
+        assert_eq!(expr.nodes().len(), 3);
+        assert_eq!(expr.nodes()[2], Node::Binary(Binary::Mul, Id(1), Id(1)));
+        assert_eq!(expr.root().index(), 2);
+    }
+}

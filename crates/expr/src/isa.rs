@@ -1,0 +1,205 @@
+//! Which vector instructions there are, and running one piece of code compiled for each of them.
+//!
+//! Kernels are plain loops without branches, generic over [`Isa`]; the compiler vectorises them
+//! once for every level. [`dispatch`] picks the best that the processor has. So nothing is written
+//! with intrinsics, and a level costs no source.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// A set of vector instructions, in ascending order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// What every processor of the architecture has: SSE2 on x86-64, NEON on AArch64.
+    Baseline = 1,
+    /// AVX2, FMA and F16C (x86-64-v3).
+    Avx2 = 2,
+    /// AVX-512 with its F, BW, CD, DQ and VL parts (x86-64-v4).
+    Avx512 = 3,
+}
+
+impl Level {
+    /// Every level, ascending.
+    pub const ALL: [Level; 3] = [Level::Baseline, Level::Avx2, Level::Avx512];
+
+    /// The name that `KEYFOLD_SIMD` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Baseline => "baseline",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this processor has it.
+    pub fn is_available(self) -> bool {
+        self <= best()
+    }
+
+    fn from_number(number: u8) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| *level as u8 == number)
+    }
+}
+
+/// A level as a type, for code that is compiled for it.
+pub trait Isa: Copy + 'static {
+    /// The level.
+    const LEVEL: Level;
+    /// Whether a product and a sum are one instruction that rounds once.
+    const FMA: bool;
+
+    /// `a * b + c`, rounded once where the level has an instruction for it.
+    #[inline(always)]
+    fn mul_add_f32(a: f32, b: f32, c: f32) -> f32 {
+        if Self::FMA { a.mul_add(b, c) } else { a * b + c }
+    }
+
+    /// As [`Isa::mul_add_f32`].
+    #[inline(always)]
+    fn mul_add_f64(a: f64, b: f64, c: f64) -> f64 {
+        if Self::FMA { a.mul_add(b, c) } else { a * b + c }
+    }
+}
+
+/// [`Level::Baseline`].
+#[derive(Clone, Copy, Debug)]
+pub struct Baseline;
+/// [`Level::Avx2`].
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2;
+/// [`Level::Avx512`].
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512;
+
+impl Isa for Baseline {
+    const LEVEL: Level = Level::Baseline;
+    const FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+}
+impl Isa for Avx2 {
+    const LEVEL: Level = Level::Avx2;
+    const FMA: bool = true;
+}
+impl Isa for Avx512 {
+    const LEVEL: Level = Level::Avx512;
+    const FMA: bool = true;
+}
+
+/// Something to do in code that is compiled once per level.
+///
+/// The method, and everything in it that should be vectorised, has to be `#[inline(always)]`:
+/// only what ends up inside the function of a level is compiled for it.
+pub trait Work {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn run<I: Isa>(self) -> Self::Output;
+}
+
+/// The level in use: 0 until it was asked for.
+static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+/// Does the work with the level in use.
+#[inline]
+pub fn dispatch<W: Work>(work: W) -> W::Output {
+    match LEVEL.load(Ordering::Relaxed) {
+        // SAFETY: the number is only ever stored by `set_level`, after it asked the processor.
+        #[cfg(target_arch = "x86_64")]
+        3 => unsafe { run_avx512(work) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        2 => unsafe { run_avx2(work) },
+        1 => work.run::<Baseline>(),
+        _ => first(work),
+    }
+}
+
+#[cold]
+fn first<W: Work>(work: W) -> W::Output {
+    set_level(level());
+    dispatch(work)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,movbe")]
+fn run_avx2<W: Work>(work: W) -> W::Output {
+    work.run::<Avx2>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,movbe"
+)]
+fn run_avx512<W: Work>(work: W) -> W::Output {
+    work.run::<Avx512>()
+}
+
+/// The best level that this processor has.
+fn best() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let v3 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("lzcnt")
+            && is_x86_feature_detected!("popcnt")
+            && is_x86_feature_detected!("movbe");
+        let v4 = v3
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512cd")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        match (v3, v4) {
+            (_, true) => return Level::Avx512,
+            (true, false) => return Level::Avx2,
+            _ => {}
+        }
+    }
+    Level::Baseline
+}
+
+/// The level in use: what [`set_level`] said, else what `KEYFOLD_SIMD` names, at most the best that
+/// this processor has.
+pub fn level() -> Level {
+    if let Some(level) = Level::from_number(LEVEL.load(Ordering::Relaxed)) {
+        return level;
+    }
+    let wanted = std::env::var("KEYFOLD_SIMD").ok();
+    let named = Level::ALL.into_iter().find(|level| Some(level.name()) == wanted.as_deref());
+    named.map_or(best(), |level| level.min(best()))
+}
+
+/// Uses this level from now on, or the best below it that the processor has: for tests of the lower
+/// ones, and to find out what the instructions are worth. Returns the level in use.
+pub fn set_level(level: Level) -> Level {
+    let level = level.min(best());
+    LEVEL.store(level as u8, Ordering::Relaxed);
+    level
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Name;
+    impl Work for Name {
+        type Output = Level;
+        #[inline(always)]
+        fn run<I: Isa>(self) -> Level {
+            I::LEVEL
+        }
+    }
+
+    #[test]
+    fn work_runs_with_the_level_in_use() {
+        for level in Level::ALL {
+            let used = set_level(level);
+            assert!(used <= level && used.is_available());
+            assert_eq!(dispatch(Name), used);
+        }
+        assert_eq!(set_level(Level::Avx512), best());
+    }
+}

@@ -1,0 +1,9 @@
+//! Scalar expressions: one small language, four uses.
+//!
+//! An expression says what one element of a result is. From it come a kernel for the CPU (a blocked
+//! SIMD evaluator), CUDA C, the symbolic derivative that Autograd uses, and fusion.
+
+mod graph;
+pub mod isa;
+
+pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
