@@ -91,6 +91,35 @@ pub enum Unary {
     IsFinite,
 }
 
+impl Unary {
+    /// The name in texts and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unary::Neg => "negative",
+            Unary::Not => "~",
+            Unary::Abs => "abs",
+            Unary::Sign => "sign",
+            Unary::Exp => "exp",
+            Unary::Expm1 => "expm1",
+            Unary::Log => "log",
+            Unary::Log1p => "log1p",
+            Unary::Sqrt => "sqrt",
+            Unary::Rsqrt => "rsqrt",
+            Unary::Sin => "sin",
+            Unary::Cos => "cos",
+            Unary::Tanh => "tanh",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Erf => "erf",
+            Unary::Floor => "floor",
+            Unary::Ceil => "ceil",
+            Unary::Round => "round",
+            Unary::Trunc => "trunc",
+            Unary::IsNan => "isnan",
+            Unary::IsFinite => "isfinite",
+        }
+    }
+}
+
 /// A function of two operands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Binary {
@@ -134,6 +163,34 @@ pub enum Binary {
     Shl,
     /// `a >> b` of whole numbers; the sign fills up.
     Shr,
+}
+
+impl Binary {
+    /// The sign, or the name, in texts and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Binary::Add => "+",
+            Binary::Sub => "-",
+            Binary::Mul => "*",
+            Binary::Div => "/",
+            Binary::FloorDiv => "//",
+            Binary::Mod => "%",
+            Binary::Pow => "**",
+            Binary::Min => "minimum",
+            Binary::Max => "maximum",
+            Binary::Eq => "==",
+            Binary::Ne => "!=",
+            Binary::Lt => "<",
+            Binary::Le => "<=",
+            Binary::Gt => ">",
+            Binary::Ge => ">=",
+            Binary::And => "&",
+            Binary::Or => "|",
+            Binary::Xor => "^",
+            Binary::Shl => "<<",
+            Binary::Shr => ">>",
+        }
+    }
 }
 
 /// One node.
