@@ -8,6 +8,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::LocalContext;
@@ -25,8 +26,9 @@ const WAITING: usize = 1 << (usize::BITS - 2);
 /// In [`Job::state`]: helpers at work.
 const AT_WORK: usize = WAITING - 1;
 
-/// How often the caller looks whether the helpers are done before it sleeps: some 5 microseconds.
-const SPINS: usize = 200;
+/// How long the caller looks whether the helpers are done before it sleeps. Being woken takes as long,
+/// and a helper has one piece left at most.
+const PATIENCE: Duration = Duration::from_micros(50);
 
 /// Why a job ends early.
 enum Failure {
@@ -34,7 +36,7 @@ enum Failure {
     Panic(Box<dyn Any + Send>),
 }
 
-struct Job {
+pub(super) struct Job {
     /// Borrowed by the caller's frame: to be used by helpers that are counted in `state` only.
     body: *const Body<'static>,
     range: Range<usize>,
@@ -116,10 +118,7 @@ pub(super) fn run(
         caller: std::thread::current(),
         context: context.as_ref().map_or(null(), std::ptr::from_ref),
     });
-    for _ in 1..threads {
-        let job = Arc::clone(&job);
-        workers.invite(move || job.help());
-    }
+    workers.invite(&job, threads - 1);
     // From here to `finish` nothing unwinds: helpers may be at work.
     job.work(0);
     job.finish(generation)
@@ -133,7 +132,7 @@ fn local_context() -> Option<LocalContext> {
 
 impl Job {
     /// Takes part as a helper, unless the caller is done.
-    fn help(&self) {
+    pub(super) fn help(&self) {
         // Acquire: the caller's closing, or the body as the caller made it.
         let state = self.state.fetch_add(1, Ordering::Acquire);
         if state & CLOSED == 0 {
@@ -201,21 +200,19 @@ impl Job {
     fn finish(&self, generation: u32) -> Result<()> {
         // Acquire, here and below: what helpers wrote.
         let mut state = self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        let mut spins = 0;
+        let mut since = None;
         while state & AT_WORK != 0 {
             if workers::generation() != generation {
                 return Err(forked());
             }
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-                state = self.state.load(Ordering::Acquire);
-            } else if spins == SPINS {
-                state = self.state.fetch_or(WAITING, Ordering::AcqRel);
-            } else {
+            if state & WAITING != 0 {
                 std::thread::park();
-                state = self.state.load(Ordering::Acquire);
+            } else if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                self.state.fetch_or(WAITING, Ordering::Relaxed);
+            } else {
+                (0..8).for_each(|_| std::hint::spin_loop());
             }
+            state = self.state.load(Ordering::Acquire);
         }
         let failure = self.failure.swap(null_mut(), Ordering::Acquire);
         if failure.is_null() {

@@ -20,6 +20,7 @@
 
 mod grain;
 mod job;
+mod post;
 mod share;
 mod threads;
 mod workers;
