@@ -20,6 +20,7 @@
 
 mod grain;
 mod job;
+mod place;
 mod post;
 mod share;
 mod threads;

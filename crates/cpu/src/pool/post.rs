@@ -13,7 +13,7 @@ use keyfold_tensor::forklock::ForkLock;
 
 /// The longest and the shortest time that a worker looks out.
 const LONGEST: Duration = Duration::from_micros(100);
-const SHORTEST: Duration = Duration::from_micros(5);
+const SHORTEST: Duration = Duration::from_micros(30);
 
 /// Looks at the post between two looks at the clock.
 const LOOKS: usize = 16;
