@@ -1,6 +1,8 @@
 //! Writing a kernel once for the CPU: thread pools, views, `for_each`, tables over axes, and
 //! expressions over tensors.
 
+#[macro_use]
+pub mod axes;
 pub mod pool;
 
 pub use keyfold_expr::isa;
