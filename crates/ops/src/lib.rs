@@ -39,11 +39,9 @@
 //! ```
 
 mod cast_any;
-mod compare;
 mod element;
-mod elementwise;
+pub mod elementwise;
 mod factories;
-mod functions;
 mod gather;
 mod half;
 mod index;
@@ -73,8 +71,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let ops = op::Registrar(dispatcher);
     factories::register(&ops)?;
     elementwise::register(&ops)?;
-    functions::register(&ops)?;
-    compare::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
     softmax::register(&ops)?;

@@ -25,6 +25,11 @@ impl Op {
         self.device == Device::META
     }
 
+    /// A fresh result, every element of which is about to be written.
+    pub(crate) fn empty(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        self.at(Tensor::empty(shape, dtype, self.device))
+    }
+
     /// A fresh result, zero for now.
     pub(crate) fn output(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         self.at(Tensor::empty(shape, dtype, self.device))
@@ -37,6 +42,11 @@ impl Op {
             ErrorKind::ReadOnly => error.at("argument 'self'").at(self.name),
             _ => error.at(self.name),
         })
+    }
+
+    /// As [`Op::at`], where what is written to is argument `out`.
+    pub(crate) fn at_out<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.at("argument 'out'").at(self.name))
     }
 
     /// An error of this operator.
@@ -85,7 +95,33 @@ impl Registrar<'_> {
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
         let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        self.add(schema, &kernel, &[(DispatchKey::CPU, release), META])
+        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, release), META])
+    }
+
+    /// An operator that computes, and its overload that writes into a tensor of the caller's.
+    ///
+    /// `args` is what the schema has between the parentheses; the overload is called `out`, or
+    /// `Scalar_out` if the operator's own is `Scalar`.
+    pub(crate) fn with_out(
+        &self,
+        (name, overload): (&'static str, &str),
+        args: &str,
+        fresh: impl Fn(Op) -> Kernel<Value>,
+        into: impl Fn(Op) -> Kernel<Value>,
+    ) -> Result<()> {
+        let (dot, underscore, star) = (
+            if overload.is_empty() { "" } else { "." },
+            if overload.is_empty() { "" } else { "_" },
+            if args.contains('*') { "" } else { "*, " },
+        );
+        let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
+        let out = format!(
+            "{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)"
+        );
+        let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
+        let keys = [(DispatchKey::CPU, release), META];
+        self.add(name, &schema, &fresh, &keys)?;
+        self.add(name, &out, &into, &keys)
     }
 
     /// An operator that touches no elements: a view, or a factory.
@@ -94,7 +130,7 @@ impl Registrar<'_> {
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        self.add(schema, &kernel, &[(DispatchKey::CPU, HostLock::Keep), META])
+        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, HostLock::Keep), META])
     }
 
     /// An operator whose result's shape depends on data, so that Meta can't have it.
@@ -104,7 +140,7 @@ impl Registrar<'_> {
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
         let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        self.add(schema, &kernel, &[(DispatchKey::CPU, release)])
+        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, release)])
     }
 
     /// An operator written in terms of others, one kernel for all devices and for Autograd.
@@ -120,7 +156,8 @@ impl Registrar<'_> {
 
     fn add(
         &self,
-        text: &'static str,
+        name: &'static str,
+        text: &str,
         kernel: &dyn Fn(Op) -> Kernel<Value>,
         keys: &[(DispatchKey, HostLock)],
     ) -> Result<()> {
@@ -129,8 +166,6 @@ impl Registrar<'_> {
         if !schema.name.overload.is_empty() {
             label = format!("{label}_{}", schema.name.overload.to_lowercase());
         }
-        // The schema's text begins with the name, so that no copy is needed.
-        let name = &text[..schema.name.qualified().len()];
         self.0.define_with(schema, Default::default())?;
         for &(key, lock) in keys {
             let (device, suffix) = match key {
@@ -143,6 +178,11 @@ impl Registrar<'_> {
         }
         Ok(())
     }
+}
+
+/// The name that a schema's text begins with, without its overload.
+fn name_of(schema: &'static str) -> &'static str {
+    schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
 }
 
 const META: (DispatchKey, HostLock) = (DispatchKey::Meta, HostLock::Keep);
