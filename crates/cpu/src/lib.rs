@@ -1,6 +1,8 @@
 //! Writing a kernel once for the CPU: thread pools, views, `for_each`, tables over axes, and
 //! expressions over tensors.
 
+pub mod for_each;
 pub mod pool;
+pub mod view;
 
 pub use keyfold_expr::isa;
