@@ -3,6 +3,8 @@
 
 #[macro_use]
 pub mod axes;
+pub mod for_each;
 pub mod pool;
+pub mod view;
 
 pub use keyfold_expr::isa;

@@ -6,6 +6,7 @@
 mod graph;
 pub mod isa;
 mod lower;
+pub mod math;
 
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 pub use lower::{Lowered, Step, StepId, StepOp, computed};

@@ -171,17 +171,27 @@ impl Tensor {
     /// As [`Tensor::as_slice`], and [`ErrorKind::ReadOnly`] when the memory is shared or read-only.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         let len = self.as_slice::<T>()?.len();
-        self.check_writable()?;
-        if !self.buffer.is_sole_owner() {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                "the tensor shares its memory with another owner; write to a copy of it".to_owned(),
-            ));
-        }
+        self.check_exclusive()?;
         let ptr = self.base.cast::<T>().wrapping_add(self.offset);
         // SAFETY: the slice was checked; the memory belongs to this tensor's handle alone, which
         // `&mut self` locks for as long as the result lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
+    }
+
+    /// That this tensor alone owns its memory and may write to it: nobody can have a slice of it
+    /// while this reference is held.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] when the memory is shared or read-only.
+    pub fn check_exclusive(&mut self) -> Result<()> {
+        self.check_writable()?;
+        if self.buffer.is_sole_owner() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            "the tensor shares its memory with another owner; write to a copy of it".to_owned(),
+        ))
     }
 
     /// The place of an index, counted from the buffer's start.

@@ -1,0 +1,210 @@
+//! What `map` reads and writes: views, one or several.
+
+use keyfold_core::{DType, Element};
+
+use crate::view::{Extent, FlatView, FlatViewMut, Layout, RankedView, RankedViewMut};
+
+/// A view as the engine sees it, without its type.
+#[derive(Clone, Debug)]
+pub struct Described {
+    pub(super) data: *mut u8,
+    pub(super) extent: Extent,
+    pub(super) count: usize,
+    /// The sizes of a ranked view.
+    pub(super) sizes: Option<Vec<usize>>,
+    /// Whether its bytes may be neither 0 nor 1 and still mean true.
+    pub(super) is_bool: bool,
+    /// Whether it came from a view for writing.
+    pub(super) is_writing: bool,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A view: flat or ranked, for reading or writing, contiguous or strided. Closed.
+pub trait Operand: sealed::Sealed + Copy {
+    /// The elements' type.
+    type Element: Element;
+
+    /// What the engine needs to know.
+    #[doc(hidden)]
+    fn describe(&self) -> Described;
+}
+
+/// A view for writing.
+pub trait Output: Operand {
+    /// An index of it: `usize` for a flat view, `[usize; R]` for a ranked one.
+    type Index: Index;
+}
+
+/// An index of a view. Closed.
+pub trait Index: Copy + sealed::Sealed {
+    /// The index `k` steps along one axis from a start.
+    #[doc(hidden)]
+    fn step(start: &[usize], axis: usize, step: isize, k: usize) -> Self;
+}
+
+impl sealed::Sealed for usize {}
+impl Index for usize {
+    #[inline(always)]
+    fn step(start: &[usize], _: usize, step: isize, k: usize) -> Self {
+        start[0].wrapping_add_signed(step * k as isize)
+    }
+}
+
+impl<const R: usize> sealed::Sealed for [usize; R] {}
+impl<const R: usize> Index for [usize; R] {
+    #[inline(always)]
+    fn step(start: &[usize], axis: usize, step: isize, k: usize) -> Self {
+        let mut index = [0; R];
+        for d in 0..R {
+            let moved = start[d].wrapping_add_signed(step * k as isize);
+            index[d] = if d == axis { moved } else { start[d] };
+        }
+        index
+    }
+}
+
+impl<T: Element, L: Layout> sealed::Sealed for FlatView<'_, T, L> {}
+impl<T: Element, L: Layout> Operand for FlatView<'_, T, L> {
+    type Element = T;
+
+    fn describe(&self) -> Described {
+        Described {
+            data: self.data().cast_mut().cast(),
+            extent: self.extent(),
+            count: self.len(),
+            sizes: None,
+            is_bool: T::DTYPE == DType::Bool,
+            is_writing: false,
+        }
+    }
+}
+
+impl<T: Element, L: Layout> sealed::Sealed for FlatViewMut<'_, T, L> {}
+impl<T: Element, L: Layout> Operand for FlatViewMut<'_, T, L> {
+    type Element = T;
+
+    fn describe(&self) -> Described {
+        Described { is_writing: true, ..Operand::describe(self.view()) }
+    }
+}
+impl<T: Element, L: Layout> Output for FlatViewMut<'_, T, L> {
+    type Index = usize;
+}
+
+impl<T: Element, const R: usize, L: Layout> sealed::Sealed for RankedView<'_, T, R, L> {}
+impl<T: Element, const R: usize, L: Layout> Operand for RankedView<'_, T, R, L> {
+    type Element = T;
+
+    fn describe(&self) -> Described {
+        Described {
+            data: self.data().cast_mut().cast(),
+            extent: self.extent(),
+            count: self.len(),
+            sizes: Some(self.sizes().to_vec()),
+            is_bool: T::DTYPE == DType::Bool,
+            is_writing: false,
+        }
+    }
+}
+
+impl<T: Element, const R: usize, L: Layout> sealed::Sealed for RankedViewMut<'_, T, R, L> {}
+impl<T: Element, const R: usize, L: Layout> Operand for RankedViewMut<'_, T, R, L> {
+    type Element = T;
+
+    fn describe(&self) -> Described {
+        Described { is_writing: true, ..Operand::describe(self.view()) }
+    }
+}
+impl<T: Element, const R: usize, L: Layout> Output for RankedViewMut<'_, T, R, L> {
+    type Index = [usize; R];
+}
+
+/// The inputs of `map`: none (`()`), one view, or a tuple of up to six.
+pub trait Inputs: Copy {
+    /// What the body gets: nothing, one value, or a tuple of values.
+    type Values;
+    /// Where the values of a row of elements lie, one behind the other.
+    #[doc(hidden)]
+    type Rows: Copy;
+
+    #[doc(hidden)]
+    fn describe(&self) -> Vec<Described>;
+
+    #[doc(hidden)]
+    fn rows(rows: &[*const u8]) -> Self::Rows;
+
+    /// # Safety
+    /// Each row is valid for reading the element at `k`, which has a valid value of its type.
+    #[doc(hidden)]
+    unsafe fn values(rows: Self::Rows, k: usize) -> Self::Values;
+}
+
+impl<V: Operand> Inputs for V {
+    type Values = V::Element;
+    type Rows = *const V::Element;
+
+    fn describe(&self) -> Vec<Described> {
+        vec![Operand::describe(self)]
+    }
+
+    #[inline(always)]
+    fn rows(rows: &[*const u8]) -> Self::Rows {
+        rows[0].cast()
+    }
+
+    #[inline(always)]
+    unsafe fn values(row: Self::Rows, k: usize) -> Self::Values {
+        // SAFETY: the caller's promise.
+        unsafe { row.add(k).read() }
+    }
+}
+
+impl Inputs for () {
+    type Values = ();
+    type Rows = ();
+
+    fn describe(&self) -> Vec<Described> {
+        Vec::new()
+    }
+
+    #[inline(always)]
+    fn rows(_: &[*const u8]) {}
+
+    #[inline(always)]
+    unsafe fn values((): (), _: usize) {}
+}
+
+// A macro, since there are no generics over the length of a tuple.
+macro_rules! tuple {
+    ($($name:ident $at:tt),*) => {
+        impl<$($name: Operand),*> Inputs for ($($name,)*) {
+            type Values = ($($name::Element,)*);
+            type Rows = ($(*const $name::Element,)*);
+
+            fn describe(&self) -> Vec<Described> {
+                vec![$(Operand::describe(&self.$at)),*]
+            }
+
+            #[inline(always)]
+            fn rows(rows: &[*const u8]) -> Self::Rows {
+                ($(rows[$at].cast::<$name::Element>(),)*)
+            }
+
+            #[inline(always)]
+            unsafe fn values(rows: Self::Rows, k: usize) -> Self::Values {
+                // SAFETY: the caller's promise.
+                unsafe { ($(rows.$at.add(k).read(),)*) }
+            }
+        }
+    };
+}
+
+tuple!(A 0);
+tuple!(A 0, B 1);
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3);
+tuple!(A 0, B 1, C 2, D 3, E 4);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5);

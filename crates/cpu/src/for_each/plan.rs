@@ -1,0 +1,295 @@
+//! In which order and in what blocks the elements are walked.
+//!
+//! Dimensions are sorted by the output's steps, those that all views step through evenly are merged,
+//! and what is left is cut into tiles of a few kilobytes. Within a tile the rows of a view that lie
+//! without gaps are used where they are; those of others are gathered into a block first (results:
+//! scattered from one), so that the body's loop always runs over plain rows.
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use super::operand::Described;
+use super::refine::refine;
+use crate::view::{FlatDims, Layout, Strided};
+
+/// The bytes of a view's part of a tile, where some view is gathered: all parts stay in the first
+/// cache.
+const BLOCK_BYTES: usize = 8 << 10;
+/// And where all are used in place: enough to forget what a tile costs.
+const DIRECT_BYTES: usize = 32 << 10;
+/// Rows shorter than this aren't worth a loop each: several dimensions are gathered into one block.
+const SHORT_ROW: usize = 32;
+/// The columns of a tile in which some view runs across the rows.
+const TRANSPOSED_COLUMNS: usize = 64;
+
+/// One view in the walk.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// The element that the walk begins with.
+    pub(super) base: *mut u8,
+    /// Bytes per element.
+    pub(super) size: usize,
+    /// The step along each dimension in bytes.
+    pub(super) steps: Vec<isize>,
+    /// Whether rows (in a packed plan: tiles) are used where they lie.
+    pub(super) direct: bool,
+    /// Whether bytes have to become 0 or 1 first.
+    pub(super) is_bool: bool,
+    /// Whether it is an input with exactly the output's elements.
+    in_place: bool,
+    /// Finds elements by their linear index, where this view has no dimensions in common with the
+    /// others: one multiplication per dimension and element.
+    pub(super) by_index: Option<FlatDims>,
+}
+
+/// The walk.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The dimensions in the order of walking; at least one.
+    pub(super) sizes: Vec<usize>,
+    /// The size of a tile along each.
+    pub(super) chunks: Vec<usize>,
+    /// A tile has one index along the dimensions before this one.
+    pub(super) first: usize,
+    /// Whether a tile is one row of several dimensions; else its rows are the last dimension.
+    pub(super) packed: bool,
+    /// The output, then the inputs.
+    pub(super) streams: Vec<Stream>,
+    /// For each dimension which axis of the index it moves along, and how far.
+    pub(super) index: Vec<(usize, isize)>,
+    /// The index of the first element of the walk.
+    pub(super) origin: Vec<usize>,
+    /// How many tiles.
+    pub(super) tiles: usize,
+}
+
+// SAFETY: the pointers are of views that are borrowed for as long as the plan; the engine takes care
+// that no two threads write the same element.
+unsafe impl Sync for Plan {}
+
+impl Plan {
+    /// A plan for views with the same number of elements, which isn't 0.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] for an index of a ranked output beside an input that has no dimensions
+    /// in common with it.
+    pub(super) fn new(out: &Described, inputs: &[Described], indexed: bool) -> Result<Plan> {
+        let count = out.count;
+        let index: Vec<(usize, isize)> = match &out.sizes {
+            Some(sizes) => sizes.iter().map(|&size| (size, 1)).collect(),
+            None => vec![(count, 1)],
+        };
+        let views: Vec<&Described> = std::iter::once(out).chain(inputs).collect();
+        let mut dims: Vec<&[(usize, isize)]> = views.iter().map(|v| &v.extent.dims[..]).collect();
+        if indexed {
+            dims.push(&index);
+        }
+        let joint = refine(&dims);
+        let common = joint.is_some();
+        let (sizes, strides, axes) = match joint {
+            Some(joint) => (joint.sizes, joint.strides, joint.axes),
+            None if indexed && out.sizes.is_some() => {
+                let message = "map_indexed: a flat input has no dimensions in common with the ranked \
+                               output; give a ranked view of it";
+                return Err(Error::new(ErrorKind::Shape, message));
+            }
+            None => (vec![count], vec![vec![1]; dims.len()], vec![0]),
+        };
+        let mut streams = Vec::with_capacity(views.len());
+        for (view, strides) in views.iter().zip(strides.clone()) {
+            let size = view.extent.size;
+            let (strides, by_index) = match &view.extent.dims[..] {
+                _ if common => (strides, None),
+                [(_, stride)] => (vec![*stride], None),
+                dims => {
+                    let (shape, strides): (Vec<usize>, Vec<isize>) = dims.iter().copied().unzip();
+                    (vec![1], Some(Strided::flat(&shape, &strides)?))
+                }
+            };
+            streams.push(Stream {
+                base: view.data,
+                size,
+                steps: strides.iter().map(|stride| stride * size as isize).collect(),
+                direct: false,
+                is_bool: view.is_bool,
+                in_place: false,
+                by_index,
+            });
+        }
+        let index = match indexed {
+            true => axes.into_iter().zip(strides[views.len()].iter().copied()).collect(),
+            false => vec![(0, 0); sizes.len()],
+        };
+        let origin = vec![0; out.sizes.as_ref().map_or(1, Vec::len)];
+        let (first, chunks) = (0, Vec::new());
+        let mut plan =
+            Plan { sizes, chunks, first, packed: false, streams, index, origin, tiles: 0 };
+        if common {
+            plan.find_in_place();
+            plan.go_up();
+            plan.sort_and_merge();
+        } else {
+            for (stream, view) in plan.streams.iter_mut().zip(&views).skip(1) {
+                stream.in_place = view.extent.is_same(&out.extent);
+            }
+        }
+        plan.cut(count, indexed);
+        Ok(plan)
+    }
+
+    /// Whether an input has exactly the output's elements.
+    pub(super) fn is_in_place(&self, input: usize) -> bool {
+        self.streams[input + 1].in_place
+    }
+
+    fn find_in_place(&mut self) {
+        let Some((out, inputs)) = self.streams.split_first_mut() else { return };
+        for input in inputs {
+            input.in_place =
+                (input.base, input.size, &input.steps) == (out.base, out.size, &out.steps);
+        }
+    }
+
+    /// Walks every dimension in the direction in which the output's addresses grow.
+    fn go_up(&mut self) {
+        for d in 0..self.sizes.len() {
+            if self.streams[0].steps[d] >= 0 {
+                continue;
+            }
+            let last = self.sizes[d] as isize - 1;
+            for stream in &mut self.streams {
+                // The last element of the dimension is inside the view.
+                stream.base = stream.base.wrapping_offset(last * stream.steps[d]);
+                stream.steps[d] = -stream.steps[d];
+            }
+            let (axis, step) = &mut self.index[d];
+            if let Some(origin) = self.origin.get_mut(*axis) {
+                *origin = origin.wrapping_add_signed(last * *step);
+            }
+            *step = -*step;
+        }
+    }
+
+    fn sort_and_merge(&mut self) {
+        let mut order: Vec<usize> = (0..self.sizes.len()).collect();
+        order.sort_by_key(|&d| {
+            let step = |stream: &Stream| stream.steps[d].unsigned_abs();
+            let inputs = self.streams[1..].iter().map(step).fold(0_usize, usize::saturating_add);
+            std::cmp::Reverse((step(&self.streams[0]), inputs))
+        });
+        let mut kept: Vec<usize> = Vec::with_capacity(order.len());
+        let mut sizes: Vec<usize> = Vec::with_capacity(order.len());
+        for d in order {
+            let size = self.sizes[d];
+            let evenly = |outer: &usize| {
+                let over = |outer: isize, inner: isize| {
+                    inner.checked_mul(size as isize).is_some_and(|all| all == outer)
+                };
+                let (outer_index, inner_index) = (self.index[*outer], self.index[d]);
+                self.streams.iter().all(|stream| over(stream.steps[*outer], stream.steps[d]))
+                    && outer_index.0 == inner_index.0
+                    && over(outer_index.1, inner_index.1)
+            };
+            if kept.last().is_some_and(evenly)
+                && let (Some(outer), Some(all)) = (kept.last_mut(), sizes.last_mut())
+            {
+                *outer = d;
+                *all *= size;
+            } else {
+                kept.push(d);
+                sizes.push(size);
+            }
+        }
+        self.take(&kept, sizes);
+    }
+
+    /// Goes on with those dimensions, in that order.
+    fn take(&mut self, dims: &[usize], sizes: Vec<usize>) {
+        self.sizes = sizes;
+        self.index = dims.iter().map(|&d| self.index[d]).collect();
+        for stream in &mut self.streams {
+            stream.steps = dims.iter().map(|&d| stream.steps[d]).collect();
+        }
+    }
+
+    /// Cuts the walk into tiles.
+    fn cut(&mut self, count: usize, indexed: bool) {
+        if self.sizes.is_empty() {
+            self.sizes.push(1);
+            self.index.push((0, 0));
+            self.streams.iter_mut().for_each(|stream| stream.steps.push(stream.size as isize));
+        }
+        let last = self.sizes.len() - 1;
+        let columns = self.sizes[last];
+        let plain = |stream: &Stream, direct: bool| {
+            direct && !stream.is_bool && !stream.in_place && stream.by_index.is_none()
+        };
+        let widest = self.streams.iter().map(|stream| stream.size).max().unwrap_or(1);
+        // A small walk has several tiles as well, for bodies that take long.
+        let block = |bytes: usize| (bytes / widest).min((count / 16).max(64));
+
+        self.chunks = vec![1; self.sizes.len()];
+        self.packed = !indexed && last > 0 && columns < SHORT_ROW;
+        if self.packed {
+            let mut inside = 1;
+            let mut first = last + 1;
+            while first > 0 && inside * self.sizes[first - 1] <= block(BLOCK_BYTES) {
+                first -= 1;
+                inside *= self.sizes[first];
+                self.chunks[first] = self.sizes[first];
+            }
+            if first > 0 {
+                first -= 1;
+                self.chunks[first] = (block(BLOCK_BYTES) / inside).max(1);
+            }
+            self.first = first;
+            for stream in &mut self.streams {
+                let mut step = stream.size as isize;
+                let dims = self.sizes[first..].iter().zip(&stream.steps[first..]).rev();
+                let compact = dims.into_iter().all(|(&size, &actual)| {
+                    let fits = actual == step;
+                    step = step.wrapping_mul(size as isize);
+                    fits
+                });
+                stream.direct = plain(stream, compact);
+            }
+        } else {
+            for stream in &mut self.streams {
+                stream.direct = plain(stream, stream.steps[last] == stream.size as isize);
+            }
+            let all_direct = self.streams.iter().all(|stream| stream.direct);
+            let block = block(if all_direct { DIRECT_BYTES } else { BLOCK_BYTES });
+            let across = self.bring_across_rows_near();
+            self.first = last.saturating_sub(1);
+            self.chunks[last] = columns.min(if across { TRANSPOSED_COLUMNS } else { block });
+            if last > 0 {
+                self.chunks[last - 1] = (block / self.chunks[last]).clamp(1, self.sizes[last - 1]);
+            }
+        }
+        let per_dim =
+            self.sizes.iter().zip(&self.chunks).map(|(size, chunk)| size.div_ceil(*chunk));
+        self.tiles = per_dim.product();
+    }
+
+    /// Where an input's elements are nearer to each other along another dimension than along the
+    /// last one, that one becomes the second to last: a tile then has whole cache lines of it.
+    fn bring_across_rows_near(&mut self) -> bool {
+        let last = self.sizes.len() - 1;
+        let nearest = self.streams[1..].iter().find_map(|stream| {
+            let here = stream.steps[last].unsigned_abs();
+            let steps = stream.steps[..last].iter().map(|step| step.unsigned_abs()).enumerate();
+            let near = steps.filter(|(_, step)| *step != 0 && *step < here);
+            near.min_by_key(|(_, step)| *step).map(|(d, _)| d)
+        });
+        let Some(near) = nearest else { return false };
+        let mut order: Vec<usize> = (0..=last).filter(|d| *d != near).collect();
+        order.insert(last - 1, near);
+        let sizes = order.iter().map(|&d| self.sizes[d]).collect();
+        self.take(&order, sizes);
+        true
+    }
+
+    /// The bytes that a gathered view needs for a tile.
+    pub(super) fn block_bytes(&self, stream: &Stream) -> usize {
+        self.chunks[self.first..].iter().product::<usize>() * stream.size
+    }
+}

@@ -1,0 +1,282 @@
+//! Flat views: one linear index, whatever the rank.
+
+use std::marker::PhantomData;
+
+use keyfold_core::{Element, Error, ErrorKind, Result, layout};
+use keyfold_tensor::Tensor;
+
+use super::element::load;
+use super::layout::{Contiguous, Layout, NoStrides, Strided};
+use super::{Extent, check};
+
+/// A view for reading by one linear index, which counts elements in row-major order.
+#[derive(Debug)]
+#[repr(C)]
+pub struct FlatView<'a, T, L: Layout = Strided> {
+    data: *const T,
+    count: usize,
+    dims: L::Flat,
+    borrowed: PhantomData<&'a [T]>,
+}
+
+impl<T, L: Layout> Clone for FlatView<'_, T, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T, L: Layout> Copy for FlatView<'_, T, L> {}
+
+// SAFETY: it reads memory that is borrowed for its lifetime, as a shared slice does.
+unsafe impl<T: Sync, L: Layout> Send for FlatView<'_, T, L> {}
+// SAFETY: as above.
+unsafe impl<T: Sync, L: Layout> Sync for FlatView<'_, T, L> {}
+
+impl<'a, T: Element> FlatView<'a, T, Contiguous> {
+    /// The slice as a view.
+    pub fn new(data: &'a [T]) -> Self {
+        let dims = NoStrides::default();
+        FlatView { data: data.as_ptr(), count: data.len(), dims, borrowed: PhantomData }
+    }
+}
+
+impl<'a, T: Element, L: Layout> FlatView<'a, T, L> {
+    /// A view of part of a slice: element `[i, j, ..]` is
+    /// `data[offset + i * strides[0] + j * strides[1] + ..]`, and the last index runs fastest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when an element would lie outside the slice, when something overflows,
+    /// when there is not one stride per size, or when there are more dimensions than
+    /// [`keyfold_core::MAX_DIMS`]; [`ErrorKind::Value`] for a [`Contiguous`] view of strides that
+    /// aren't.
+    pub fn from_slice(
+        data: &'a [T],
+        shape: &[usize],
+        strides: &[isize],
+        offset: usize,
+    ) -> Result<Self> {
+        let count = check::inside::<T>("FlatView", data.len(), shape, strides, offset)?;
+        FlatView::assume_inside(data[offset..].as_ptr(), count, shape, strides)
+    }
+
+    /// A view of a tensor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] when `T` isn't the dtype's type, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] when the host can't reach the memory, [`ErrorKind::Value`] for a
+    /// [`Contiguous`] view of a tensor that isn't.
+    pub fn from_tensor(tensor: &'a Tensor) -> Result<Self> {
+        let data = tensor.data_ptr::<T>()?;
+        FlatView::assume_inside(data, tensor.numel(), tensor.shape(), tensor.strides())
+    }
+
+    /// A view whose bounds were checked.
+    fn assume_inside(
+        data: *const T,
+        count: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self> {
+        if L::CONTIGUOUS {
+            check::contiguous("FlatView", shape, strides)?;
+        }
+        Ok(FlatView { data, count, dims: L::flat(shape, strides)?, borrowed: PhantomData })
+    }
+
+    pub(super) fn from_raw(data: *const T, count: usize, dims: L::Flat) -> Self {
+        FlatView { data, count, dims, borrowed: PhantomData }
+    }
+
+    /// The number of elements.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The element at a linear index.
+    ///
+    /// A strided view finds its place with one multiplication per dimension (see
+    /// [`Dim`](super::Dim)), not with divisions; [`map`](crate::for_each::map) does without either.
+    ///
+    /// # Panics
+    /// When the index is out of range. In the body of a `for_each` that is an error to its caller.
+    #[inline(always)]
+    #[track_caller]
+    pub fn at(&self, index: usize) -> T {
+        assert!(
+            index < self.count,
+            "index {index} is out of range for a view of {} elements",
+            self.count
+        );
+        // SAFETY: every linear index below the count is inside, checked at construction.
+        unsafe { load(self.data.offset(L::flat_offset(&self.dims, index))) }
+    }
+
+    /// The element at a linear index, where there is one.
+    #[inline(always)]
+    pub fn get(&self, index: usize) -> Option<T> {
+        (index < self.count).then(|| self.at(index))
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        let dims = L::flat_dims(&self.dims, self.count);
+        Extent { base: self.data as usize, size: size_of::<T>(), dims }
+    }
+
+    pub(crate) fn data(&self) -> *const T {
+        self.data
+    }
+}
+
+impl<'a, T: Element> FlatView<'a, T, Strided> {
+    /// A view of a tensor that looks as if it had another shape: sizes of 1, and dimensions that it
+    /// lacks in front, are repeated.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Shape`] when the tensor's shape doesn't broadcast to this one, and as
+    /// [`FlatView::from_tensor`].
+    pub fn broadcast(tensor: &'a Tensor, shape: &[usize]) -> Result<Self> {
+        let count = layout::numel(shape, size_of::<T>())?;
+        let strides = layout::broadcast_strides(tensor.shape(), tensor.strides(), shape)?;
+        FlatView::assume_inside(tensor.data_ptr::<T>()?, count, shape, &strides)
+    }
+}
+
+/// A view for writing by the engine's hand, element by element in row-major order.
+///
+/// It is `Copy`, and stays on its thread: [`map`](crate::for_each::map) writes through it, and reads
+/// what is there already where the view is among the inputs as well (in place).
+#[derive(Debug)]
+#[repr(C)]
+pub struct FlatViewMut<'a, T, L: Layout = Strided> {
+    view: FlatView<'a, T, L>,
+    /// Copies alias, so another thread mustn't have one.
+    on_one_thread: PhantomData<*mut T>,
+}
+
+impl<T, L: Layout> Clone for FlatViewMut<'_, T, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T, L: Layout> Copy for FlatViewMut<'_, T, L> {}
+
+impl<'a, T: Element> FlatViewMut<'a, T, Contiguous> {
+    /// The slice as a view.
+    pub fn new(data: &'a mut [T]) -> Self {
+        let (count, data) = (data.len(), data.as_mut_ptr());
+        FlatViewMut::wrap(FlatView::from_raw(data, count, NoStrides::default()))
+    }
+}
+
+impl<'a, T: Element, L: Layout> FlatViewMut<'a, T, L> {
+    fn wrap(view: FlatView<'a, T, L>) -> Self {
+        FlatViewMut { view, on_one_thread: PhantomData }
+    }
+
+    /// As [`FlatView::from_slice`], for writing.
+    ///
+    /// # Errors
+    /// As there, and [`ErrorKind::Value`] when two indices may be the same element.
+    pub fn from_slice(
+        data: &'a mut [T],
+        shape: &[usize],
+        strides: &[isize],
+        offset: usize,
+    ) -> Result<Self> {
+        let count = check::inside::<T>("FlatViewMut", data.len(), shape, strides, offset)?;
+        check::no_overlap("FlatViewMut", shape, strides)?;
+        let data = data[offset..].as_mut_ptr();
+        FlatView::assume_inside(data, count, shape, strides).map(FlatViewMut::wrap)
+    }
+
+    /// A view of a tensor that alone owns its memory: a result that is being built.
+    ///
+    /// # Errors
+    /// As [`FlatView::from_tensor`]; [`ErrorKind::ReadOnly`] when the memory is read-only or has
+    /// another owner; [`ErrorKind::Value`] when two indices may be the same element.
+    pub fn from_tensor(tensor: &'a mut Tensor) -> Result<Self> {
+        tensor.check_exclusive()?;
+        // SAFETY: nobody else has the memory, and this handle is locked for the view's lifetime.
+        unsafe { FlatViewMut::from_shared(tensor) }
+    }
+
+    /// A view of a tensor whose memory others may have too: an argument that the operator's schema
+    /// says is written.
+    ///
+    /// # Safety
+    /// While the view or a copy of it lives, nobody else reads or writes the memory, except through
+    /// views that are given to the same call of the engine, which checks how they overlap.
+    ///
+    /// # Errors
+    /// As [`FlatViewMut::from_tensor`], but for other owners.
+    pub unsafe fn from_shared(tensor: &'a Tensor) -> Result<Self> {
+        let data = tensor.data_mut_ptr::<T>()?;
+        check::no_overlap("FlatViewMut", tensor.shape(), tensor.strides())?;
+        FlatView::assume_inside(data, tensor.numel(), tensor.shape(), tensor.strides())
+            .map(FlatViewMut::wrap)
+    }
+
+    pub(super) fn from_view(view: FlatView<'a, T, L>) -> Self {
+        FlatViewMut::wrap(view)
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.view.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.view.count == 0
+    }
+
+    /// What may go to other threads and write at indices of one's own choice.
+    pub fn writer(self) -> Writer<'a, T, L> {
+        Writer { view: self.view }
+    }
+
+    pub(crate) fn view(&self) -> &FlatView<'a, T, L> {
+        &self.view
+    }
+}
+
+/// Writes at any index, from any thread, on its user's own responsibility: for bodies that scatter.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Writer<'a, T, L: Layout = Strided> {
+    view: FlatView<'a, T, L>,
+}
+
+impl<T, L: Layout> Clone for Writer<'_, T, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T, L: Layout> Copy for Writer<'_, T, L> {}
+
+impl<T: Element, L: Layout> Writer<'_, T, L> {
+    /// Writes one element.
+    ///
+    /// # Safety
+    /// No other thread reads or writes this element at that time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] when the index is out of range; that is checked.
+    #[inline(always)]
+    pub unsafe fn write(&self, index: usize, value: T) -> Result<()> {
+        if index >= self.view.count {
+            let count = self.view.count;
+            let message = format!("index {index} is out of range for a view of {count} elements");
+            return Err(Error::new(ErrorKind::Index, message));
+        }
+        let place = L::flat_offset(&self.view.dims, index);
+        // SAFETY: the index is inside; that nobody else is at this element is the caller's promise.
+        unsafe { self.view.data.cast_mut().offset(place).write(value) };
+        Ok(())
+    }
+}
