@@ -38,12 +38,10 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
-mod cast_any;
 mod element;
 pub mod elementwise;
 mod factories;
 mod gather;
-mod half;
 mod index;
 mod join;
 mod lanes;

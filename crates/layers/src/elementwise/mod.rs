@@ -10,7 +10,7 @@ mod derivative;
 use std::sync::Arc;
 
 use keyfold_core::Result;
-use keyfold_dispatch::{DispatchKey, Dispatcher, Override};
+use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override, Provenance};
 use keyfold_ops::elementwise::{self, Definition, FUNCTIONS, Text};
 use keyfold_tensor::Value;
 
@@ -18,31 +18,68 @@ use crate::autograd;
 
 pub(crate) use batch::LISTED;
 
+/// What [`implement`] registered.
+pub struct Implemented {
+    /// The expression, and which arguments are its inputs and parameters.
+    pub definition: Arc<Definition>,
+    /// The registrations, to take them back.
+    pub handles: Vec<Handle<Value>>,
+}
+
 /// Registers kernels for CPU and Meta, the derivative and the batching rule of a defined operator,
 /// all made of an expression of its arguments: `Tensor`s are inputs, numbers are parameters.
 ///
 /// An operator that writes its result to an argument gets no derivative and no batching rule: what
-/// the layers do with every operator that writes does for it.
+/// the layers do with every operator that writes does for it. `provenance` says who registered.
+/// Where one registration fails, those before it are taken back.
 ///
 /// # Errors
-/// As [`elementwise::implement`].
+/// As [`Definition::new`], and those of registering.
 pub fn implement(
     dispatcher: &Dispatcher<Value>,
     operator: &str,
     text: &str,
-) -> Result<Arc<Definition>> {
-    let definition = elementwise::implement(dispatcher, operator, text)?;
+    mode: Override,
+    provenance: Option<&Provenance>,
+) -> Result<Implemented> {
+    let operator = dispatcher.operator(operator)?;
+    let name = operator.name().to_string();
+    let (definition, kernels) = elementwise::kernels(operator.schema(), text)?;
+    let mut kernels = Vec::from(kernels);
     if definition.out().is_none() {
         let text = Arc::new(Text::new(definition.expr().clone()));
         let arguments = (definition.inputs().to_vec(), definition.params().to_vec());
-        let derivative = derivative::of_arguments(operator, text, arguments);
-        autograd::register_derivative(dispatcher, operator, derivative, Override::Error)?;
+        let derivative = derivative::of_arguments(&name, text, arguments);
+        let label = operator.schema().name.name.clone();
+        kernels.push((
+            DispatchKey::Autograd,
+            autograd::kernel(derivative).named(format!("{label}_derivative")),
+        ));
         if let Some(rule) = batch::rule(definition.expr()) {
-            let kernel = crate::vmap::rule_of(rule, operator);
-            dispatcher.implement(operator, DispatchKey::Vmap, kernel, Override::Error)?;
+            let kernel = crate::vmap::rule_of(rule, &format!("{label}_vmap"));
+            kernels.push((DispatchKey::Vmap, kernel));
         }
     }
-    Ok(definition)
+    let mut handles: Vec<Handle<Value>> = Vec::new();
+    for (key, kernel) in kernels {
+        let kernel = match provenance {
+            Some(provenance) => {
+                let name = kernel.provenance().name.clone();
+                kernel.with_provenance(Provenance { name, ..provenance.clone() })
+            }
+            None => kernel,
+        };
+        match dispatcher.register_with(&operator, key, kernel, mode) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                for handle in handles.iter().rev() {
+                    handle.remove();
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(Implemented { definition, handles })
 }
 
 /// Registers what the built-in operators that have no rule of their own get from their expressions.

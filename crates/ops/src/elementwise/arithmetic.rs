@@ -32,8 +32,7 @@ fn check(op: Op, refusal: Refusal, dtype: DType) -> Result<()> {
 
 /// Registers an operator of two tensors, and its overload for a tensor and a number.
 fn pair(ops: &Registrar<'_>, name: &'static str, text: &str, refusal: Refusal) -> Result<()> {
-    let both = Arc::new(compile(text, &["self", "other"], &[])?);
-    let into = both.clone();
+    let both = compile(text, &["self", "other"], &[])?;
     ops.with_out(
         (name, ""),
         "Tensor self, Tensor other",
@@ -45,7 +44,7 @@ fn pair(ops: &Registrar<'_>, name: &'static str, text: &str, refusal: Refusal) -
             })
         },
         |op| {
-            let expression = into.clone();
+            let expression = both.clone();
             Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
                 check(op, refusal, a.dtype().promote(b.dtype()))?;
                 compute_into(op, &expression, &[a, b], &[], out)?;
@@ -60,7 +59,7 @@ fn pair(ops: &Registrar<'_>, name: &'static str, text: &str, refusal: Refusal) -
 fn number(
     ops: &Registrar<'_>,
     name: (&'static str, &str),
-    expression: &Compiled,
+    expression: &Arc<Compiled>,
     refusal: Refusal,
 ) -> Result<()> {
     ops.with_out(

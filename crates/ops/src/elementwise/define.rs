@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, Scalar};
 use keyfold_cpu::evaluate::Compiled;
-use keyfold_dispatch::schema::{Schema, Type};
-use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
+use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
+use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
 use keyfold_expr::{Expr, Names};
-use keyfold_tensor::{SameAs, Tensor, Value, ValueRef};
+use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::{compute, compute_into};
@@ -47,7 +47,7 @@ impl Definition {
         if result.ty != Type::Tensor {
             return Err(refuse(schema, format!("it returns {}, not Tensor", result.ty)));
         }
-        let writes = |alias: &Option<_>| matches!(alias, Some(keyfold_dispatch::schema::Alias { write: true, .. }));
+        let writes = |alias: &Option<Alias>| alias.as_ref().is_some_and(|alias| alias.write);
         let mut names = Names::new();
         let (mut inputs, mut params, mut out) = (Vec::new(), Vec::new(), None);
         for (at, argument) in schema.arguments.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Definition {
             None => compute(op, &self.expression, &inputs, &params).map(Value::Tensor),
             Some(at) => {
                 compute_into(op, &self.expression, &inputs, &params, args[at].tensor()?)?;
-                Ok(Value::Argument(SameAs(at).0))
+                Ok(Value::Argument(at))
             }
         }
     }
@@ -147,24 +147,43 @@ fn kept(name: String) -> &'static str {
     name
 }
 
-/// Registers kernels for CPU and Meta, made of an expression of the operator's arguments, for an
-/// operator that is defined.
+/// The kernels of an operator that is an expression of its arguments: for CPU and for Meta.
 ///
 /// # Errors
-/// As [`Definition::new`], and those of registering.
-pub fn implement(
-    dispatcher: &Dispatcher<Value>,
-    operator: &str,
+/// As [`Definition::new`].
+pub fn kernels(
+    schema: &Schema,
     text: &str,
-) -> Result<Arc<Definition>> {
-    let operator = dispatcher.operator(operator)?;
-    let definition = Arc::new(Definition::new(operator.schema(), text)?);
-    let name = kept(operator.schema().name.qualified());
-    for (key, device, suffix) in
-        [(DispatchKey::CPU, Device::CPU, "cpu"), (DispatchKey::Meta, Device::META, "meta")]
-    {
-        let kernel = definition.kernel(Op { name, device }, suffix);
-        dispatcher.register_with(&operator, key, kernel, Override::Error)?;
+) -> Result<(Arc<Definition>, [(DispatchKey, Kernel<Value>); 2])> {
+    let definition = Arc::new(Definition::new(schema, text)?);
+    let name = kept(schema.name.qualified());
+    let cpu = definition.kernel(Op { name, device: Device::CPU }, "cpu");
+    let meta = definition.kernel(Op { name, device: Device::META }, "meta");
+    Ok((definition, [(DispatchKey::CPU, cpu), (DispatchKey::Meta, meta)]))
+}
+
+/// The schema of an operator's overload that writes the result into a tensor of the caller's:
+/// `ns::name.out(..., *, Tensor(a!) out) -> Tensor(a!)`; `None` where the operator writes to an
+/// argument already, has an argument of that name, or doesn't return one fresh tensor.
+pub fn out_schema(schema: &Schema) -> Option<Schema> {
+    let [Return { ty: Type::Tensor, alias: None, .. }] = &schema.returns[..] else { return None };
+    let taken = |argument: &Argument| {
+        argument.name == "out" || argument.alias.as_ref().is_some_and(|alias| alias.write)
+    };
+    if schema.arguments.iter().any(taken) {
+        return None;
     }
-    Ok(definition)
+    let alias = Alias { sets: vec!["a".to_owned()], write: true, after: Vec::new() };
+    let mut with_out = schema.clone();
+    let overload = &mut with_out.name.overload;
+    *overload = if overload.is_empty() { "out".to_owned() } else { format!("{overload}_out") };
+    with_out.arguments.push(Argument {
+        name: "out".to_owned(),
+        ty: Type::Tensor,
+        default: None,
+        kwarg_only: true,
+        alias: Some(alias.clone()),
+    });
+    with_out.returns[0].alias = Some(alias);
+    Some(with_out)
 }

@@ -1,5 +1,7 @@
 //! Functions of one tensor, and powers.
 
+use std::sync::Arc;
+
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
@@ -62,7 +64,7 @@ fn check(op: Op, dtype: DType) -> Result<()> {
     })
 }
 
-fn function(ops: &Registrar<'_>, name: &'static str, expression: &Compiled) -> Result<()> {
+fn function(ops: &Registrar<'_>, name: &'static str, expression: &Arc<Compiled>) -> Result<()> {
     ops.with_out(
         (name, ""),
         "Tensor self",
@@ -87,12 +89,12 @@ fn function(ops: &Registrar<'_>, name: &'static str, expression: &Compiled) -> R
 /// Powers, with expressions of their own for exponents that few products do for.
 #[derive(Clone)]
 struct Powers {
-    both: Compiled,
-    number: Compiled,
+    both: Arc<Compiled>,
+    number: Arc<Compiled>,
     /// Of a number, on the left.
-    of_number: Compiled,
+    of_number: Arc<Compiled>,
     /// By exponents that are written into the expression.
-    known: Vec<(Scalar, Compiled)>,
+    known: Vec<(Scalar, Arc<Compiled>)>,
 }
 
 impl Powers {

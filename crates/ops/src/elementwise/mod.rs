@@ -9,28 +9,30 @@ mod define;
 mod functions;
 mod operator;
 
-use keyfold_core::{DType, ErrorKind, Result, Scalar, layout};
-use keyfold_cpu::evaluate::{Compiled, Program, evaluate, overlap};
+use std::sync::Arc;
+
+use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, layout};
+use keyfold_cpu::evaluate::{Compiled, Overlap, broadcast_shape, evaluate, overlap};
+use keyfold_expr::eval::{Program, memory::Value};
 use keyfold_expr::{Expr, Names};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
-use crate::map::broadcast;
 use crate::op::{Op, Registrar};
 use crate::promote::check_assignable;
 
-pub use define::{Definition, implement};
+pub use define::{Definition, kernels, out_schema};
 pub use functions::FUNCTIONS;
-pub use operator::{ELEMENTWISE, Text, text};
+pub use operator::{ELEMENTWISE, Text, from_text, text, to_text};
 
 /// An expression of inputs and parameters of these names, ready to be computed.
 ///
 /// # Errors
 /// As [`Expr::parse_with`].
-pub(crate) fn compile(text: &str, inputs: &[&str], params: &[&str]) -> Result<Compiled> {
+pub(crate) fn compile(text: &str, inputs: &[&str], params: &[&str]) -> Result<Arc<Compiled>> {
     let names = inputs.iter().fold(Names::new(), |names, name| names.input(*name));
     let names = params.iter().fold(names, |names, name| names.param(*name));
-    Ok(Compiled::new(Expr::parse_with(text, &names)?))
+    Ok(Arc::new(Compiled::new(Expr::parse_with(text, &names)?)))
 }
 
 /// The dtypes of tensors.
@@ -38,42 +40,19 @@ fn dtypes(tensors: &[&Tensor]) -> SmallVec<[DType; 4]> {
     tensors.iter().map(|tensor| tensor.dtype()).collect()
 }
 
-/// The shapes of the tensors that broadcast.
-fn shape(op: Op, expression: &Compiled, inputs: &[&Tensor]) -> Result<keyfold_core::Shape> {
-    let described = expression.expr().inputs().iter().zip(inputs);
-    let shapes: SmallVec<[&[usize]; 4]> = described
-        .filter(|(input, _)| input.rank.is_none())
-        .map(|(_, tensor)| &tensor.shape()[..])
-        .collect();
-    broadcast(op, &shapes)
+/// The shape of the result.
+fn shape(op: Op, program: &Program, inputs: &[&Tensor]) -> Result<Shape> {
+    let shapes: SmallVec<[&[usize]; 4]> = inputs.iter().map(|input| &input.shape()[..]).collect();
+    op.at(broadcast_shape(program, &shapes))
 }
 
-/// Refuses parameters that the dtypes that they become part of can't hold, and ranked inputs of
-/// other ranks: what also Meta has to.
-fn check(
-    op: Op,
-    expression: &Compiled,
-    program: &Program,
-    inputs: &[&Tensor],
-    params: &[Scalar],
-) -> Result<()> {
-    op.at(program.check_params(params))?;
-    for (input, tensor) in expression.expr().inputs().iter().zip(inputs) {
-        if let Some(rank) = input.rank
-            && rank as usize != tensor.ndim()
-        {
-            return Err(op.error(
-                ErrorKind::Shape,
-                format!(
-                    "argument '{}' is read at {rank} indices, but has {} dimensions (shape {:?})",
-                    input.name,
-                    tensor.ndim(),
-                    tensor.shape()
-                ),
-            ));
-        }
+/// Refuses numbers that the dtypes that they become part of can't hold: what Meta has to find out, as
+/// evaluating does.
+fn check_params(op: Op, program: &Program, params: &[Scalar]) -> Result<()> {
+    if program.constants().is_some() {
+        return Ok(());
     }
-    Ok(())
+    op.at(program.prepare(params, &mut SmallVec::<[Value; 8]>::new()))
 }
 
 /// A fresh tensor with the expression's value.
@@ -84,9 +63,10 @@ pub(crate) fn compute(
     params: &[Scalar],
 ) -> Result<Tensor> {
     let program = op.at(expression.program(&dtypes(inputs), params, None))?;
-    check(op, expression, &program, inputs, params)?;
-    let out = op.empty(&shape(op, expression, inputs)?, program.result())?;
-    if !op.is_meta() {
+    let out = op.empty(&shape(op, &program, inputs)?, program.result())?;
+    if op.is_meta() {
+        check_params(op, &program, params)?;
+    } else {
         // SAFETY: the result was made here and nobody else has it.
         op.at(unsafe { evaluate(&program, inputs, params, &out) })?;
     }
@@ -103,10 +83,9 @@ pub(crate) fn compute_into(
 ) -> Result<()> {
     let dtypes = dtypes(inputs);
     let own = op.at(expression.program(&dtypes, params, None))?;
-    check(op, expression, &own, inputs, params)?;
-    check_out(op, out, &shape(op, expression, inputs)?, own.result())?;
+    check_out(op, out, &shape(op, &own, inputs)?, own.result())?;
     if op.is_meta() {
-        return Ok(());
+        return check_params(op, &own, params);
     }
     let program = match own.result() == out.dtype() {
         true => own,
@@ -115,8 +94,9 @@ pub(crate) fn compute_into(
     // An input that is written over while it is read is read from a copy.
     let mut copies: SmallVec<[(usize, Tensor); 1]> = SmallVec::new();
     for (at, input) in inputs.iter().enumerate() {
-        let ranked = expression.expr().inputs()[at].rank.is_some();
-        if overlap(out, input, ranked) {
+        let ranked = program.ranks()[at].is_some();
+        let meets = op.at(overlap(out, input))?;
+        if meets == Overlap::Partial || ranked && meets == Overlap::Exact {
             copies.push((at, op.at(input.copy())?));
         }
     }

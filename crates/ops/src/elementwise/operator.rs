@@ -11,11 +11,11 @@ use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
 use keyfold_expr::{Binary, Expr, Input, Names, Node};
-use keyfold_tensor::{Tensor, TensorList, ValueRef};
+use keyfold_tensor::{Tensor, Value, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::compute;
+use super::{compute, compute_into};
 use crate::op::{Op, Registrar};
 
 /// The operator's name.
@@ -88,7 +88,7 @@ fn gradient(expr: &Expr, input: usize) -> Result<Option<Expr>> {
 }
 
 /// An expression with its arguments in front.
-pub(crate) fn to_text(expr: &Expr) -> String {
+pub fn to_text(expr: &Expr) -> String {
     let mut text = String::new();
     for (i, input) in expr.inputs().iter().enumerate() {
         text += if i > 0 { ", " } else { "" };
@@ -105,7 +105,10 @@ pub(crate) fn to_text(expr: &Expr) -> String {
 }
 
 /// Reads what [`to_text`] writes.
-fn from_text(text: &str) -> Result<Expr> {
+///
+/// # Errors
+/// [`ErrorKind::Value`] where the arguments in front aren't there, and as [`Expr::parse_with`].
+pub fn from_text(text: &str) -> Result<Expr> {
     let Some((arguments, expression)) = text.split_once(':') else {
         return Err(Error::new(
             ErrorKind::Value,
@@ -153,10 +156,21 @@ pub fn text(text: &str) -> Result<Arc<Text>> {
     Ok(parsed)
 }
 
-fn run(op: Op, inputs: TensorList<'_>, numbers: ValueRef<'_>, expression: &str) -> Result<Tensor> {
+/// The arguments of a call.
+struct Call<'a> {
+    text: Arc<Text>,
+    inputs: SmallVec<[&'a Tensor; 4]>,
+    params: SmallVec<[Scalar; 4]>,
+}
+
+fn call<'a>(op: Op, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
+    let ValueRef::Str(expression) = args[2] else {
+        return Err(op.error(ErrorKind::Binding, "argument 'expression' must be text"));
+    };
     let text = op.at(text(expression))?;
-    let inputs: SmallVec<[&Tensor; 4]> = inputs.iter().collect::<Result<_>>()?;
-    let params: SmallVec<[Scalar; 4]> = numbers.items().filter_map(ValueRef::scalar).collect();
+    let inputs: SmallVec<[&Tensor; 4]> =
+        args[0].items().map(ValueRef::tensor).collect::<Result<_>>()?;
+    let params: SmallVec<[Scalar; 4]> = args[1].items().filter_map(ValueRef::scalar).collect();
     let wanted = (text.expr().inputs().len(), text.expr().params().len());
     if wanted != (inputs.len(), params.len()) {
         return Err(op.error(
@@ -170,20 +184,26 @@ fn run(op: Op, inputs: TensorList<'_>, numbers: ValueRef<'_>, expression: &str) 
             ),
         ));
     }
-    compute(op, &text.expression, &inputs, &params)
+    Ok(Call { text, inputs, params })
 }
 
 /// Defines the operator in a dispatcher.
 pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
-    ops.op(
-        "keyfold::elementwise(Tensor[] inputs, Scalar[] numbers, *, str expression) -> Tensor",
+    ops.with_out(
+        (ELEMENTWISE, ""),
+        "Tensor[] inputs, Scalar[] numbers, *, str expression",
         |op| {
             Kernel::boxed(move |_, args| {
-                let ValueRef::Str(expression) = args[2] else {
-                    return Err(op.error(ErrorKind::Binding, "argument 'expression' must be text"));
-                };
-                let inputs = TensorList::from_value(args[0])?;
-                run(op, inputs, args[1], expression).map(keyfold_tensor::Value::Tensor)
+                let call = call(op, args)?;
+                compute(op, &call.text.expression, &call.inputs, &call.params).map(Value::Tensor)
+            })
+        },
+        |op| {
+            Kernel::boxed(move |_, args| {
+                let call = call(op, args)?;
+                let out = args[3].tensor()?;
+                compute_into(op, &call.text.expression, &call.inputs, &call.params, out)?;
+                Ok(Value::Argument(3))
             })
         },
     )
