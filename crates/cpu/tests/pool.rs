@@ -281,7 +281,7 @@ fn the_number_of_threads_can_change_while_jobs_run() {
             std::thread::yield_now();
         }
         stop.store(true, Ordering::Relaxed);
-        callers.map(|caller| caller.join().unwrap());
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
     });
     assert_eq!(num_threads().unwrap(), THREADS[99 % THREADS.len()]);
 }

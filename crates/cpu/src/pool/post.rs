@@ -154,7 +154,7 @@ mod tests {
                 std::thread::yield_now();
             }
             stop.store(1, Ordering::Relaxed);
-            workers.map(|worker| worker.join().unwrap());
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
         });
         assert_eq!(done.into_inner(), accepted);
         assert_eq!((post.awake.into_inner(), post.waiting.into_inner()), (0, 0));
