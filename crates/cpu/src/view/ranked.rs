@@ -125,11 +125,7 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
 
     #[inline(always)]
     fn has(&self, index: [usize; R]) -> bool {
-        let mut inside = true;
-        for d in 0..R {
-            inside &= index[d] < self.sizes[d];
-        }
-        inside
+        index.iter().zip(&self.sizes).fold(true, |inside, (i, size)| inside & (i < size))
     }
 
     /// The same elements by one linear index.
