@@ -91,7 +91,7 @@ fn nested_calls_use_each_index_once() {
         for (outer, inner) in SCHEDULES.iter().flat_map(|o| SCHEDULES.map(|i| (*o, i))) {
             let used = counts(100 * 100);
             parallel_for(outer, 0..100, 1, |rows| {
-                rows.clone().try_for_each(|row| {
+                rows.into_iter().try_for_each(|row| {
                     parallel_for(inner, 0..100, 1, |columns| {
                         for column in columns {
                             used[row * 100 + column].fetch_add(1, Ordering::Relaxed);
@@ -153,7 +153,9 @@ fn the_first_error_comes_back_and_what_is_left_is_skipped() {
 fn works_on(schedule: Schedule) {
     let used = counts(1000);
     parallel_for(schedule, 0..1000, 1, |part| {
-        part.for_each(|index| drop(used[index].fetch_add(1, Ordering::Relaxed)));
+        for index in part {
+            used[index].fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     })
     .unwrap();
@@ -163,7 +165,6 @@ fn works_on(schedule: Schedule) {
 #[test]
 fn a_panic_comes_back_with_its_payload_and_the_workers_stay_usable() {
     let _exclusive = exclusive();
-    common::without_panic_messages();
     for threads in THREADS {
         set_num_threads(threads).unwrap();
         for schedule in SCHEDULES {
@@ -191,7 +192,6 @@ fn a_panic_comes_back_with_its_payload_and_the_workers_stay_usable() {
 #[test]
 fn a_panic_in_a_nested_call_reaches_the_outermost_caller() {
     let _exclusive = exclusive();
-    common::without_panic_messages();
     set_num_threads(4).unwrap();
     let panic = catch_unwind(|| {
         parallel_for(Schedule::Adaptive, 0..20, 1, |outer| {

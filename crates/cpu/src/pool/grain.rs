@@ -5,11 +5,13 @@ use keyfold_core::{Error, ErrorKind, Result};
 /// How long a part should take, in nanoseconds: many times what sharing costs, and short enough
 /// for an even end.
 ///
-/// Measured (`cargo bench -p keyfold-cpu --bench pools`, the rows of empty jobs) on a shared
-/// two-core machine: inviting a sleeping worker costs the caller some 5 microseconds, and the worker
-/// is there after some 10 to 50. A job of one such part gains nothing from a second thread; one of
-/// two gains.
-pub const PIECE_NANOSECONDS: f64 = 25_000.0;
+/// Measured by `cargo bench -p keyfold-cpu --bench pools` on a shared two-core virtual machine, the
+/// table of short jobs: while jobs follow each other closely, two threads break even at jobs of 3
+/// microseconds, gain 1.5 times at 8 and 1.8 times at 20; after a pause the worker must be woken,
+/// which takes 50 microseconds and costs the caller 2 to 3, and two threads break even at 20 to 60.
+/// So jobs of less than one part, which the caller does alone, would gain nothing or too little to
+/// wake anybody for.
+pub const PIECE_NANOSECONDS: f64 = 20_000.0;
 
 /// The grain at which a part takes about [`PIECE_NANOSECONDS`], for work of so many nanoseconds per
 /// index. Jobs shorter than that are thereby done by their caller alone: the serial cut-off.

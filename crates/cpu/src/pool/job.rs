@@ -8,12 +8,13 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::LocalContext;
 
 use super::share::Shares;
-use super::{Schedule, workers};
+use super::{Schedule, place, workers};
 
 /// The work itself.
 type Body<'a> = dyn Fn(Range<usize>) -> Result<()> + Sync + 'a;
@@ -25,8 +26,9 @@ const WAITING: usize = 1 << (usize::BITS - 2);
 /// In [`Job::state`]: helpers at work.
 const AT_WORK: usize = WAITING - 1;
 
-/// How often the caller looks whether the helpers are done before it sleeps: some 5 microseconds.
-const SPINS: usize = 200;
+/// How long the caller looks whether the helpers are done before it sleeps. Being woken takes as long,
+/// and a helper has one piece left at most.
+const PATIENCE: Duration = Duration::from_micros(50);
 
 /// Why a job ends early.
 enum Failure {
@@ -34,7 +36,7 @@ enum Failure {
     Panic(Box<dyn Any + Send>),
 }
 
-struct Job {
+pub(super) struct Job {
     /// Borrowed by the caller's frame: to be used by helpers that are counted in `state` only.
     body: *const Body<'static>,
     range: Range<usize>,
@@ -48,6 +50,8 @@ struct Job {
     /// The first failure; null until then.
     failure: AtomicPtr<Failure>,
     caller: Thread,
+    /// Where it ran when it made the job.
+    processor: Option<u32>,
     /// What applies on the caller's thread; null if nothing does. The caller's, as the body is: what
     /// it carries isn't kept by helpers that come late.
     context: *const LocalContext,
@@ -114,12 +118,10 @@ pub(super) fn run(
         state: AtomicUsize::new(0),
         failure: AtomicPtr::new(null_mut()),
         caller: std::thread::current(),
+        processor: place::processor(),
         context: context.as_ref().map_or(null(), std::ptr::from_ref),
     });
-    for _ in 1..threads {
-        let job = Arc::clone(&job);
-        workers.invite(move || job.help());
-    }
+    workers.invite(&job, threads - 1);
     // From here to `finish` nothing unwinds: helpers may be at work.
     job.work(0);
     job.finish(generation)
@@ -133,10 +135,11 @@ fn local_context() -> Option<LocalContext> {
 
 impl Job {
     /// Takes part as a helper, unless the caller is done.
-    fn help(&self) {
+    pub(super) fn help(&self) {
         // Acquire: the caller's closing, or the body as the caller made it.
         let state = self.state.fetch_add(1, Ordering::Acquire);
-        if state & CLOSED == 0 {
+        let late = state & CLOSED != 0;
+        if !late {
             let number = 1 + self.helpers.fetch_add(1, Ordering::Relaxed);
             // SAFETY: null, or the caller's, who waits for this helper, now that `state` counts it.
             let context = unsafe { self.context.as_ref() };
@@ -151,6 +154,9 @@ impl Job {
         let state = self.state.fetch_sub(1, Ordering::Release);
         if state & WAITING != 0 && state & AT_WORK == 1 {
             self.caller.unpark();
+        }
+        if late {
+            place::leave(self.processor);
         }
     }
 
@@ -201,21 +207,19 @@ impl Job {
     fn finish(&self, generation: u32) -> Result<()> {
         // Acquire, here and below: what helpers wrote.
         let mut state = self.state.fetch_or(CLOSED, Ordering::AcqRel);
-        let mut spins = 0;
+        let mut since = None;
         while state & AT_WORK != 0 {
             if workers::generation() != generation {
                 return Err(forked());
             }
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-                state = self.state.load(Ordering::Acquire);
-            } else if spins == SPINS {
-                state = self.state.fetch_or(WAITING, Ordering::AcqRel);
-            } else {
+            if state & WAITING != 0 {
                 std::thread::park();
-                state = self.state.load(Ordering::Acquire);
+            } else if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                self.state.fetch_or(WAITING, Ordering::Relaxed);
+            } else {
+                (0..8).for_each(|_| std::hint::spin_loop());
             }
+            state = self.state.load(Ordering::Acquire);
         }
         let failure = self.failure.swap(null_mut(), Ordering::Acquire);
         if failure.is_null() {

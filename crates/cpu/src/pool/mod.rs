@@ -20,6 +20,8 @@
 
 mod grain;
 mod job;
+mod place;
+mod post;
 mod share;
 mod threads;
 mod workers;

@@ -2,11 +2,14 @@
 //! forgotten in a child of fork.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_tensor::forklock::{AtFork, ForkLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::job::Job;
+use super::post::Post;
 
 /// Room for kernels that call kernels; the system gives memory only to what is used of it.
 const STACK: usize = 8 << 20;
@@ -15,9 +18,11 @@ const STACK: usize = 8 << 20;
 pub(super) struct Workers {
     threads: usize,
     pool: ThreadPool,
-    /// Invitations that no worker has looked at yet.
-    pending: Arc<AtomicUsize>,
+    post: Arc<Post<Invitation>>,
 }
+
+/// What a worker is asked to do.
+pub(super) type Invitation = Arc<Job>;
 
 static CURRENT: ForkLock<Option<Arc<Workers>>> = ForkLock::new(None);
 static AT_FORK: AtFork = AtFork::new();
@@ -38,7 +43,7 @@ unsafe extern "C" fn after_fork_in_child() {
     // SAFETY: `before_fork` took the lock, on the thread that this one continues. The workers don't
     // exist here: what the parent knows of them is leaked, as its own locks may be taken.
     unsafe {
-        std::mem::forget((*CURRENT.value()).take());
+        let _leaked = (*CURRENT.value()).take().map(Arc::into_raw);
         CURRENT.release();
     }
 }
@@ -75,7 +80,7 @@ pub(super) fn current() -> Result<Option<Arc<Workers>>> {
             ),
         )
     })?;
-    let workers = Arc::new(Workers { threads, pool, pending: Arc::default() });
+    let workers = Arc::new(Workers { threads, pool, post: Arc::default() });
     let old = current.replace(Arc::clone(&workers));
     // Not under the lock: this wakes threads.
     drop(current);
@@ -96,18 +101,16 @@ impl Workers {
         self.threads
     }
 
-    /// Has a worker run `work`, some time; perhaps none, when they have more to do already than
-    /// they can.
-    pub(super) fn invite(&self, work: impl FnOnce() + Send + 'static) {
-        let pending = &self.pending;
-        if pending.fetch_add(1, Ordering::Relaxed) >= 4 * self.threads {
-            pending.fetch_sub(1, Ordering::Relaxed);
-            return;
+    /// Asks up to `helpers` workers to take part in a job, some time; perhaps none, when they have
+    /// more to do already than they can.
+    pub(super) fn invite(&self, job: &Arc<Job>, helpers: usize) {
+        let handed = self.post.hand_over(job, helpers);
+        for _ in handed..helpers {
+            if !self.post.announce(4 * self.threads) {
+                return;
+            }
+            let (job, post) = (Arc::clone(job), Arc::clone(&self.post));
+            self.pool.spawn(move || post.attend(job, |job| job.help()));
         }
-        let pending = Arc::clone(pending);
-        self.pool.spawn(move || {
-            pending.fetch_sub(1, Ordering::Relaxed);
-            work();
-        });
     }
 }
