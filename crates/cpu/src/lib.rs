@@ -2,6 +2,8 @@
 //! expressions over tensors.
 
 pub mod for_each;
+#[macro_use]
+pub mod axes;
 pub mod pool;
 pub mod view;
 
