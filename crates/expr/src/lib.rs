@@ -5,5 +5,6 @@
 
 mod graph;
 pub mod isa;
+pub mod math;
 
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
