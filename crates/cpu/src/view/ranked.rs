@@ -6,8 +6,8 @@ use keyfold_core::{Element, Error, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
 
 use super::element::load;
-use super::layout::{Layout, Strided};
-use super::{Extent, FlatView, FlatViewMut, check};
+use super::layout::Layout;
+use super::{Extent, FlatView, FlatViewMut, Strided, check};
 
 /// A view for reading by one index per dimension.
 #[derive(Debug)]
