@@ -3,6 +3,7 @@
 //! An expression says what one element of a result is. From it come a kernel for the CPU (a blocked
 //! SIMD evaluator), CUDA C, the symbolic derivative that Autograd uses, and fusion.
 
+pub mod cuda;
 mod graph;
 pub mod isa;
 mod lower;
