@@ -1,7 +1,7 @@
 //! Prints an expression as CUDA C.
 //!
 //! ```text
-//! cargo run -p keyfold-expr --example emit -- "beta * x + log1p(exp(y))" x=float32 y=float16 beta=float
+//! cargo run -p keyfold-expr --example emit -- "beta * x + log1p(exp(y))" x=float32 y=float16 beta:float
 //! cargo run -p keyfold-expr --example emit -- "x * 2" x=int32 --layout strided --in-place x --name twice
 //! ```
 //!
@@ -19,13 +19,13 @@ fn wrong(message: String) -> Error {
     Error::new(ErrorKind::Value, message)
 }
 
-fn kind(name: &str) -> Option<DTypeKind> {
-    Some(match name {
+fn kind(name: &str) -> Result<DTypeKind> {
+    Ok(match name {
         "bool" => DTypeKind::Bool,
         "int" => DTypeKind::Int,
         "float" => DTypeKind::Float,
         "complex" => DTypeKind::Complex,
-        _ => return None,
+        _ => return Err(wrong(format!("{name:?}: bool, int, float or complex"))),
     })
 }
 
@@ -50,14 +50,14 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Wanted> {
                 "out" => wanted.out = Some(value.parse()?),
                 _ => wanted.settings.push((setting.into(), value)),
             }
-        } else if let Some((name, what)) = argument.split_once('=') {
-            // "bool" is both; as an input's dtype it is written bool_.
-            match kind(what) {
-                Some(kind) => wanted.params.push((name.into(), kind)),
-                None => wanted.inputs.push((name.into(), what.trim_end_matches('_').parse()?)),
-            }
+        } else if let Some((name, dtype)) = argument.split_once('=') {
+            wanted.inputs.push((name.into(), dtype.parse()?));
+        } else if let Some((name, kind)) = argument.split_once(':') {
+            wanted.params.push((name.into(), self::kind(kind)?));
         } else {
-            return Err(wrong(format!("{argument:?} is neither name=dtype nor a setting")));
+            return Err(wrong(format!(
+                "{argument:?} is neither name=dtype, name:kind nor a setting"
+            )));
         }
     }
     Ok(wanted)

@@ -44,14 +44,14 @@ __device__ __forceinline__ bool operator!=(kf_complex<F> a, kf_complex<F> b) {
     return a.re != b.re || a.im != b.im;
 }
 
-static __device__ __forceinline__ float kf_hypot(float a, float b) { return hypotf(a, b); }
-static __device__ __forceinline__ double kf_hypot(double a, double b) { return hypot(a, b); }
-static __device__ __forceinline__ float kf_atan2(float a, float b) { return atan2f(a, b); }
-static __device__ __forceinline__ double kf_atan2(double a, double b) { return atan2(a, b); }
-static __device__ __forceinline__ float kf_sinh(float a) { return sinhf(a); }
-static __device__ __forceinline__ double kf_sinh(double a) { return sinh(a); }
-static __device__ __forceinline__ float kf_cosh(float a) { return coshf(a); }
-static __device__ __forceinline__ double kf_cosh(double a) { return cosh(a); }
+__device__ __forceinline__ float kf_hypot(float a, float b) { return hypotf(a, b); }
+__device__ __forceinline__ double kf_hypot(double a, double b) { return hypot(a, b); }
+__device__ __forceinline__ float kf_atan2(float a, float b) { return atan2f(a, b); }
+__device__ __forceinline__ double kf_atan2(double a, double b) { return atan2(a, b); }
+__device__ __forceinline__ float kf_sinh(float a) { return sinhf(a); }
+__device__ __forceinline__ double kf_sinh(double a) { return sinh(a); }
+__device__ __forceinline__ float kf_cosh(float a) { return coshf(a); }
+__device__ __forceinline__ double kf_cosh(double a) { return cosh(a); }
 
 template <typename F>
 __device__ __forceinline__ bool kf_nonzero(kf_complex<F> a) {

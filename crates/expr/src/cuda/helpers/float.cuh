@@ -1,7 +1,7 @@
 // Floats: the functions that CUDA has under one name per type get one name.
 #define KF_FLOAT_FUNCTION(name)                                                              \
-    static __device__ __forceinline__ float kf_##name(float a) { return name##f(a); }        \
-    static __device__ __forceinline__ double kf_##name(double a) { return name(a); }
+    __device__ __forceinline__ float kf_##name(float a) { return name##f(a); }        \
+    __device__ __forceinline__ double kf_##name(double a) { return name(a); }
 KF_FLOAT_FUNCTION(exp)
 KF_FLOAT_FUNCTION(expm1)
 KF_FLOAT_FUNCTION(log)
@@ -19,18 +19,18 @@ KF_FLOAT_FUNCTION(trunc)
 KF_FLOAT_FUNCTION(fabs)
 #undef KF_FLOAT_FUNCTION
 
-static __device__ __forceinline__ float kf_pow(float a, float b) { return powf(a, b); }
-static __device__ __forceinline__ double kf_pow(double a, double b) { return pow(a, b); }
-static __device__ __forceinline__ float kf_fmod(float a, float b) { return fmodf(a, b); }
-static __device__ __forceinline__ double kf_fmod(double a, double b) { return fmod(a, b); }
-static __device__ __forceinline__ float kf_copysign(float a, float b) { return copysignf(a, b); }
-static __device__ __forceinline__ double kf_copysign(double a, double b) { return copysign(a, b); }
+__device__ __forceinline__ float kf_pow(float a, float b) { return powf(a, b); }
+__device__ __forceinline__ double kf_pow(double a, double b) { return pow(a, b); }
+__device__ __forceinline__ float kf_fmod(float a, float b) { return fmodf(a, b); }
+__device__ __forceinline__ double kf_fmod(double a, double b) { return fmod(a, b); }
+__device__ __forceinline__ float kf_copysign(float a, float b) { return copysignf(a, b); }
+__device__ __forceinline__ double kf_copysign(double a, double b) { return copysign(a, b); }
 
 // At most the greatest number.
-static __device__ __forceinline__ bool kf_isfinite(float a) {
+__device__ __forceinline__ bool kf_isfinite(float a) {
     return fabsf(a) <= 0x1.fffffep+127f;
 }
-static __device__ __forceinline__ bool kf_isfinite(double a) {
+__device__ __forceinline__ bool kf_isfinite(double a) {
     return fabs(a) <= 0x1.fffffffffffffp+1023;
 }
 

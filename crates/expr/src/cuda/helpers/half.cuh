@@ -1,5 +1,5 @@
 // Halves, as their bits. They are widened exactly, and rounded to the nearest, ties to even.
-static __device__ __forceinline__ float kf_from_f16(unsigned short half) {
+__device__ __forceinline__ float kf_from_f16(unsigned short half) {
     // The exponent's bias differs by 112; the product is exact for subnormals, too.
     const unsigned bits = (unsigned)(half & 0x7fffu) << 13;
     const float scaled = __uint_as_float(bits) * 0x1p112f;
@@ -7,7 +7,7 @@ static __device__ __forceinline__ float kf_from_f16(unsigned short half) {
     return __uint_as_float(wide | (unsigned)(half & 0x8000u) << 16);
 }
 
-static __device__ __forceinline__ unsigned short kf_to_f16(float value) {
+__device__ __forceinline__ unsigned short kf_to_f16(float value) {
     const unsigned bits = __float_as_uint(value);
     const unsigned sign = bits >> 16 & 0x8000u;
     const unsigned size = bits & 0x7fffffffu;
@@ -23,11 +23,11 @@ static __device__ __forceinline__ unsigned short kf_to_f16(float value) {
     return (unsigned short)(half | sign);
 }
 
-static __device__ __forceinline__ float kf_from_bf16(unsigned short half) {
+__device__ __forceinline__ float kf_from_bf16(unsigned short half) {
     return __uint_as_float((unsigned)half << 16);
 }
 
-static __device__ __forceinline__ unsigned short kf_to_bf16(float value) {
+__device__ __forceinline__ unsigned short kf_to_bf16(float value) {
     const unsigned bits = __float_as_uint(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (unsigned short)(bits >> 16 | 0x40u);
     return (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
@@ -35,7 +35,7 @@ static __device__ __forceinline__ unsigned short kf_to_bf16(float value) {
 
 // float64 to float32 with what was cut off kept in the last bit, so that rounding again, to a half,
 // is as rounding once.
-static __device__ __forceinline__ float kf_odd(double value) {
+__device__ __forceinline__ float kf_odd(double value) {
     const float near = (float)value;
     if ((double)near == value || value != value) return near;
     unsigned bits = __float_as_uint(near);
@@ -43,10 +43,10 @@ static __device__ __forceinline__ float kf_odd(double value) {
     return __uint_as_float(bits | 1u);
 }
 
-static __device__ __forceinline__ unsigned short kf_to_f16(double value) {
+__device__ __forceinline__ unsigned short kf_to_f16(double value) {
     return kf_to_f16(kf_odd(value));
 }
 
-static __device__ __forceinline__ unsigned short kf_to_bf16(double value) {
+__device__ __forceinline__ unsigned short kf_to_bf16(double value) {
     return kf_to_bf16(kf_odd(value));
 }
