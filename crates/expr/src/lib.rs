@@ -5,6 +5,7 @@
 
 mod build;
 mod compose;
+pub mod cuda;
 mod derive;
 mod display;
 mod fold;

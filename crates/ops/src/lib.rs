@@ -44,7 +44,6 @@ mod factories;
 mod gather;
 mod index;
 mod join;
-mod lanes;
 mod map;
 mod matmul;
 mod op;
@@ -52,8 +51,6 @@ mod promote;
 pub mod random;
 mod reduce;
 mod shape_ops;
-mod softmax;
-mod sum;
 mod write;
 
 use keyfold_core::Result;
@@ -71,7 +68,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     elementwise::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
-    softmax::register(&ops)?;
     shape_ops::register(&ops)?;
     join::register(&ops)?;
     index::register(&ops)?;
