@@ -4,9 +4,6 @@
 #[macro_use]
 pub mod axes;
 pub mod for_each;
-pub mod for_each;
-#[macro_use]
-pub mod axes;
 pub mod pool;
 pub mod view;
 
