@@ -1,0 +1,162 @@
+//! The functions as types, so that a loop can be generic over which function it applies.
+
+use crate::isa::Isa;
+use crate::math::Real;
+
+/// A function of one number.
+pub trait Function: 'static {
+    /// Its value, right for every argument.
+    fn apply<T: Real, I: Isa>(x: T) -> T;
+
+    /// Its value in a loop of vector code: right wherever [`Function::is_near`].
+    #[inline(always)]
+    fn apply_near<T: Real, I: Isa>(x: T) -> T {
+        Self::apply::<T, I>(x)
+    }
+
+    /// Whether [`Function::apply_near`] is right.
+    #[inline(always)]
+    fn is_near<T: Real>(_: T) -> bool {
+        true
+    }
+}
+
+/// A function of two numbers.
+pub trait Function2: 'static {
+    /// Its value.
+    fn apply<T: Real, I: Isa>(x: T, y: T) -> T;
+}
+
+macro_rules! functions {
+    // A type per function: there is no way to name a generic method as one.
+    ($($(#[$doc:meta])* $name:ident: |$x:ident, $level:ident| $value:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name;
+        impl Function for $name {
+            #[inline(always)]
+            fn apply<T: Real, $level: Isa>($x: T) -> T {
+                $value
+            }
+        }
+    )*};
+}
+
+functions! {
+    /// [`Real::exp`]
+    Exp: |x, I| x.exp::<I>();
+    /// [`Real::exp2`]
+    Exp2: |x, I| x.exp2::<I>();
+    /// [`Real::expm1`]
+    Expm1: |x, I| x.expm1::<I>();
+    /// [`Real::log`]
+    Log: |x, I| x.log::<I>();
+    /// [`Real::log2`]
+    Log2: |x, I| x.log2::<I>();
+    /// [`Real::log1p`]
+    Log1p: |x, I| x.log1p::<I>();
+    /// [`Real::sqrt`]
+    Sqrt: |x, I| x.sqrt();
+    /// [`Real::rsqrt`]
+    Rsqrt: |x, I| x.rsqrt();
+    /// [`Real::tanh`]
+    Tanh: |x, I| x.tanh::<I>();
+    /// [`Real::sigmoid`]
+    Sigmoid: |x, I| x.sigmoid::<I>();
+    /// [`Real::erf`]
+    Erf: |x, I| x.erf::<I>();
+    /// [`Real::floor`]
+    Floor: |x, I| x.floor::<I>();
+    /// [`Real::ceil`]
+    Ceil: |x, I| x.ceil::<I>();
+    /// [`Real::round`]
+    Round: |x, I| x.round::<I>();
+    /// [`Real::trunc`]
+    Trunc: |x, I| x.trunc::<I>();
+    /// [`Real::abs`]
+    Abs: |x, I| x.abs();
+    /// [`Real::sign`]
+    Sign: |x, I| x.sign();
+}
+
+/// [`Real::sin`]
+#[derive(Clone, Copy, Debug)]
+pub struct Sin;
+
+impl Function for Sin {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T) -> T {
+        x.sin::<I>()
+    }
+
+    #[inline(always)]
+    fn apply_near<T: Real, I: Isa>(x: T) -> T {
+        x.sin_near::<I>()
+    }
+
+    #[inline(always)]
+    fn is_near<T: Real>(x: T) -> bool {
+        is_near(x)
+    }
+}
+
+/// [`Real::cos`]
+#[derive(Clone, Copy, Debug)]
+pub struct Cos;
+
+impl Function for Cos {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T) -> T {
+        x.cos::<I>()
+    }
+
+    #[inline(always)]
+    fn apply_near<T: Real, I: Isa>(x: T) -> T {
+        x.cos_near::<I>()
+    }
+
+    #[inline(always)]
+    fn is_near<T: Real>(x: T) -> bool {
+        is_near(x)
+    }
+}
+
+/// NaN is near: it gives NaN.
+#[inline(always)]
+fn is_near<T: Real>(x: T) -> bool {
+    let far = x.abs() > T::SIN_LIMIT;
+    !far
+}
+
+/// [`Real::pow`]
+#[derive(Clone, Copy, Debug)]
+pub struct Pow;
+
+impl Function2 for Pow {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T, y: T) -> T {
+        x.pow::<I>(y)
+    }
+}
+
+/// [`Real::min`]
+#[derive(Clone, Copy, Debug)]
+pub struct Min;
+
+impl Function2 for Min {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T, y: T) -> T {
+        x.min(y)
+    }
+}
+
+/// [`Real::max`]
+#[derive(Clone, Copy, Debug)]
+pub struct Max;
+
+impl Function2 for Max {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T, y: T) -> T {
+        x.max(y)
+    }
+}

@@ -1,0 +1,209 @@
+//! Elementary functions without branches, for loops that the compiler turns into vector code.
+//!
+//! Every function of [`Real`] is plain scalar code, `#[inline(always)]` and generic over the level
+//! ([`Isa`]): called in a loop inside [`isa::dispatch`](crate::isa::dispatch) it is compiled for
+//! that level's registers. [`slices`] has such loops ready.
+//!
+//! Errors are at most 2 ulp ([`Real::pow`] and [`Real::erf`]: 4) at every level. NaN, infinities,
+//! signed zeros, subnormal arguments and results, overflow and underflow come out as from libm.
+//! The coefficients are those that `scripts/minimax.py` prints.
+
+mod double;
+pub mod function;
+mod power;
+mod single;
+pub mod slices;
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use crate::isa::Isa;
+
+pub use function::{Function, Function2};
+
+/// A float that kernels compute in: `f32` and `f64`.
+///
+/// Arithmetic is the operators'; the methods that take a level are the elementary functions.
+pub trait Real:
+    Copy
+    + PartialOrd
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + Default
+    + Send
+    + Sync
+    + std::fmt::Debug
+    + 'static
+{
+    /// 0
+    const ZERO: Self;
+    /// 1
+    const ONE: Self;
+    /// 0.5
+    const HALF: Self;
+    /// 2
+    const TWO: Self;
+    /// +inf
+    const INFINITY: Self;
+    /// -inf
+    const NEG_INFINITY: Self;
+    /// A NaN.
+    const NAN: Self;
+    /// The distance from 1 to the next number.
+    const EPSILON: Self;
+    /// Up to this absolute value [`Real::sin_near`] and [`Real::cos_near`] hold.
+    const SIN_LIMIT: Self;
+
+    /// The nearest number of this type.
+    fn from_f64(x: f64) -> Self;
+    /// As a float64, exactly.
+    fn to_f64(self) -> f64;
+    /// The absolute value.
+    fn abs(self) -> Self;
+    /// This number with the sign of another.
+    fn copysign(self, sign: Self) -> Self;
+    /// The square root, correctly rounded.
+    fn sqrt(self) -> Self;
+    /// `self * b + c`, rounded once where the level has an instruction for it.
+    fn mul_add<I: Isa>(self, b: Self, c: Self) -> Self;
+    /// The nearest whole number, the even one of two.
+    fn round<I: Isa>(self) -> Self;
+    /// `e ** self`: range reduction by W. J. Cody and W. Waite ("Software Manual for the Elementary
+    /// Functions", 1980), a minimax polynomial, and the power of two in two factors, so that
+    /// subnormal results are rounded once.
+    fn exp<I: Isa>(self) -> Self;
+    /// `2 ** self`
+    fn exp2<I: Isa>(self) -> Self;
+    /// `e ** self - 1`: with `self = n ln 2 + r`, `2^n (e^r - 1) + (2^n - 1)`.
+    fn expm1<I: Isa>(self) -> Self;
+    /// `e ** self - 1` for `self` from 0 to 40, or NaN.
+    fn expm1_near<I: Isa>(self) -> Self;
+    /// The natural logarithm: with `self = 2^k (1 + f)`, `k ln 2` (in two parts) and `log(1 + f)`, a
+    /// polynomial in f for float32, in `f / (2 + f)` for float64 (as P. Tang, "Table-driven
+    /// implementation of the logarithm function", 1990, without his table).
+    fn log<I: Isa>(self) -> Self;
+    /// The logarithm to base 2; exact for powers of two.
+    fn log2<I: Isa>(self) -> Self;
+    /// `log(1 + self)`: as the logarithm, with `f = 2^-k self + (2^-k - 1)`, which is rounded once;
+    /// k is that of `1 + self`.
+    fn log1p<I: Isa>(self) -> Self;
+    /// The sine for `|self|` up to [`Real::SIN_LIMIT`]: of the rest after multiples of pi / 2 in
+    /// parts (Cody and Waite). Infinities give NaN, other arguments beyond the limit anything.
+    fn sin_near<I: Isa>(self) -> Self;
+    /// As [`Real::sin_near`].
+    fn cos_near<I: Isa>(self) -> Self;
+    /// The standard library's sine, for large arguments.
+    fn sin_far(self) -> Self;
+    /// The standard library's cosine, for large arguments.
+    fn cos_far(self) -> Self;
+    /// The error function: an odd polynomial near 0, beyond `1 - 2^-q(|self|)` with a polynomial q
+    /// for the logarithm of erfc.
+    fn erf<I: Isa>(self) -> Self;
+    /// `self ** y`, special cases as in C's annex F: a logarithm in more digits than the result
+    /// has, times y, and the exponential.
+    fn pow<I: Isa>(self, y: Self) -> Self;
+
+    /// `1 / sqrt(self)`
+    #[inline(always)]
+    fn rsqrt(self) -> Self {
+        Self::ONE / self.sqrt()
+    }
+
+    /// The hyperbolic tangent: `e / (e + 2)` with `e = expm1(2 |self|)`.
+    #[inline(always)]
+    fn tanh<I: Isa>(self) -> Self {
+        let twice = self.abs() * Self::TWO;
+        let end = Self::from_f64(40.0);
+        let e = (if twice > end { end } else { twice }).expm1_near::<I>();
+        (e / (e + Self::TWO)).copysign(self)
+    }
+
+    /// `1 / (1 + exp(-self))`: from `e = exp(-|self|)`, so that nothing overflows.
+    #[inline(always)]
+    fn sigmoid<I: Isa>(self) -> Self {
+        let e = (-self.abs()).exp::<I>();
+        let top = if self < Self::ZERO { e } else { Self::ONE };
+        top / (Self::ONE + e)
+    }
+
+    /// The sine: right for every argument, with a branch for large ones.
+    #[inline(always)]
+    fn sin<I: Isa>(self) -> Self {
+        if self.abs() > Self::SIN_LIMIT { self.sin_far() } else { self.sin_near::<I>() }
+    }
+
+    /// The cosine: right for every argument, with a branch for large ones.
+    #[inline(always)]
+    fn cos<I: Isa>(self) -> Self {
+        if self.abs() > Self::SIN_LIMIT { self.cos_far() } else { self.cos_near::<I>() }
+    }
+
+    /// The greatest whole number that isn't above.
+    #[inline(always)]
+    fn floor<I: Isa>(self) -> Self {
+        let near = self.round::<I>();
+        let down = near - if near > self { Self::ONE } else { Self::ZERO };
+        // `1 - 1` is 0, but -0 stays: only its sign would be lost.
+        down.copysign(if down == Self::ZERO { self } else { down })
+    }
+
+    /// The smallest whole number that isn't below.
+    #[inline(always)]
+    fn ceil<I: Isa>(self) -> Self {
+        -((-self).floor::<I>())
+    }
+
+    /// The whole number towards zero.
+    #[inline(always)]
+    fn trunc<I: Isa>(self) -> Self {
+        self.abs().floor::<I>().copysign(self)
+    }
+
+    /// -1, 0 or 1; zeros and NaN stay.
+    #[inline(always)]
+    fn sign(self) -> Self {
+        let negative = if self < Self::ZERO { -Self::ONE } else { self };
+        if self > Self::ZERO { Self::ONE } else { negative }
+    }
+
+    /// The smaller; NaN if either is.
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        let least = if self < other { self } else { other };
+        if self.is_nan() { self } else { least }
+    }
+
+    /// The greater; NaN if either is.
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        let most = if self > other { self } else { other };
+        if self.is_nan() { self } else { most }
+    }
+
+    /// Whether it is NaN.
+    #[inline(always)]
+    #[allow(clippy::eq_op, reason = "what NaN is")]
+    fn is_nan(self) -> bool {
+        self != self
+    }
+
+    /// Whether it is neither infinite nor NaN.
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        self.abs() < Self::INFINITY
+    }
+
+    /// The polynomial with these coefficients, lowest power first, by Horner's rule.
+    #[inline(always)]
+    fn polynomial<I: Isa, const N: usize>(self, coefficients: &[Self; N]) -> Self {
+        let mut sum = coefficients[N - 1];
+        let mut at = N - 1;
+        while at > 0 {
+            at -= 1;
+            sum = sum.mul_add::<I>(self, coefficients[at]);
+        }
+        sum
+    }
+}
