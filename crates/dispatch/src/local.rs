@@ -180,6 +180,11 @@ impl LocalContext {
         self.keys
     }
 
+    /// Whether nothing applies: no key and no object.
+    pub fn is_empty(&self) -> bool {
+        self.keys == LocalKeys::default() && self.data.is_empty()
+    }
+
     /// Runs `f` with this context in place of the calling thread's own, whatever guards and layers
     /// there are.
     pub fn replace<R>(&self, f: impl FnOnce() -> R) -> R {

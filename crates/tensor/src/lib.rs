@@ -12,6 +12,7 @@
 
 mod buffer;
 pub mod dlpack;
+pub mod forklock;
 mod strided;
 mod tensor;
 mod value;

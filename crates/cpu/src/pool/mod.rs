@@ -1,38 +1,72 @@
-//! Thread pools: the same interface for two schedules.
+//! Thread pools: one interface, two schedules.
+//!
+//! [`parallel_for`] shares a range of indices out among threads. The calling thread takes part, so
+//! `n` threads are the caller and `n - 1` workers; with one thread no worker is ever started. A
+//! range that is no longer than its grain runs on the caller at once, without a look at the pool:
+//! [`grain_for`] gives a grain for which that is right.
+//!
+//! How it works. A job is a description on the heap that the caller shares with as many helpers as
+//! it could use. It posts an invitation for each to the workers (a pool of rayon's, our own) and
+//! begins to work. A helper that arrives takes parts until none are left. Once the caller finds no
+//! more parts it closes the job and waits for those helpers only that are at work in it; who comes
+//! later finds it closed. So nobody ever waits for a thread that has yet to start, which is why
+//! nested calls can't deadlock, and why a small job costs no more than posting the invitations.
+//!
+//! The number of threads is, in this order: [`set_num_threads`], the environment variable
+//! `KEYFOLD_NUM_THREADS`, and what the process's affinity and control group allow.
+//!
+//! A child of fork has none of its parent's workers: it forgets the pool, and starts its own when
+//! it needs one.
+
+mod grain;
+mod job;
+mod place;
+mod post;
+mod share;
+mod threads;
+mod workers;
 
 use std::ops::Range;
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::Result;
+
+pub use grain::{PIECE_NANOSECONDS, checked_grain, grain_for};
+pub use threads::{MAX_THREADS, THREADS_VARIABLE, num_threads, set_num_threads};
 
 /// How a range is shared out among threads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Schedule {
-    /// One part per thread, all of one size: the least overhead, for even work.
+    /// One contiguous part per thread, all of one size: the least overhead, for even work.
     Uniform,
-    /// Threads take parts as they become free: for uneven work, and machines that others use too.
+    /// Threads begin as for [`Schedule::Uniform`], and who is done takes half of what another one
+    /// has left: for uneven work, and machines that others use too.
     #[default]
     Adaptive,
 }
 
 /// Calls `f` with parts of `range`, at most `grain` long, each index exactly once.
 ///
+/// `f` runs on this thread and on workers, with this thread's local keys. Calls may be nested. After
+/// the first error or panic, parts that nobody began are left out; a panic goes on in the caller
+/// with its own payload once the others have finished, as if `f` had panicked there (so that the
+/// boundary to Python or C makes its typed error of it), and the workers stay usable.
+///
 /// # Errors
-/// [`ErrorKind::Value`] for grain 0; the first error or panic of `f`.
+/// [`ErrorKind::Value`](keyfold_core::ErrorKind::Value) for grain 0, and for a malformed
+/// `KEYFOLD_NUM_THREADS`; the first error of `f`; an error where workers can't be started.
+#[inline]
 pub fn parallel_for(
     schedule: Schedule,
     range: Range<usize>,
     grain: usize,
     f: impl Fn(Range<usize>) -> Result<()> + Sync,
 ) -> Result<()> {
-    let _ = schedule;
-    if grain == 0 {
-        return Err(Error::new(ErrorKind::Value, "parallel_for: argument 'grain' is 0"));
+    if range.len() <= grain && grain != 0 {
+        return if range.is_empty() { Ok(()) } else { f(range) };
     }
-    let mut start = range.start;
-    while start < range.end {
-        let end = range.end.min(start.saturating_add(grain));
-        f(start..end)?;
-        start = end;
+    grain::check(grain)?;
+    if num_threads()? == 1 {
+        return job::pieces(range, grain, &f);
     }
-    Ok(())
+    job::run(schedule, range, grain, &f)
 }

@@ -1,0 +1,185 @@
+//! A lock for process-wide state that survives fork.
+//!
+//! A child of fork has one thread, and a copy of every lock as it stood: one that another thread
+//! held stays locked for ever. So the forking thread takes these locks first, and both processes
+//! release them afterwards, as C libraries do with their own: what a lock guards is whole in the
+//! child too.
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+/// Guards a value in a static. For short critical sections, which neither panic nor call anything
+/// that may fork: who finds it taken gives the processor away until it is free.
+pub struct ForkLock<T> {
+    held: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread at a time reaches the value, so it needs to be `Send` only.
+unsafe impl<T: Send> Sync for ForkLock<T> {}
+
+impl<T> ForkLock<T> {
+    /// A lock, open.
+    pub const fn new(value: T) -> Self {
+        ForkLock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock until the result is dropped.
+    #[inline]
+    pub fn lock(&self) -> ForkGuard<'_, T> {
+        self.acquire();
+        ForkGuard(self)
+    }
+
+    /// Takes the lock without a guard: for a handler that runs before fork.
+    #[inline]
+    pub fn acquire(&self) {
+        if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let mut round = 0_u32;
+        loop {
+            if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
+                return;
+            }
+            // The holder needs some nanoseconds, unless it was descheduled.
+            round += 1;
+            if round < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Opens the lock.
+    ///
+    /// # Safety
+    /// The calling thread, or the one that forked it off, took it by [`ForkLock::acquire`].
+    #[inline]
+    pub unsafe fn release(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+
+    /// The value, for a handler between [`ForkLock::acquire`] and [`ForkLock::release`].
+    pub fn value(&self) -> *mut T {
+        self.value.get()
+    }
+}
+
+/// The lock is taken while this lives.
+pub struct ForkGuard<'a, T>(&'a ForkLock<T>);
+
+impl<T> Deref for ForkGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is taken, so nobody else reaches the value.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for ForkGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and `&mut self` is the only way to it on this thread.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for ForkGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the guard was made by taking the lock.
+        unsafe { self.0.release() };
+    }
+}
+
+/// Functions to run around every fork of this process, registered once.
+pub struct AtFork {
+    /// 0 before, [`DONE`] after, and the registering process's number meanwhile: its child, which
+    /// has no thread that would finish, begins anew.
+    state: AtomicU64,
+}
+
+const DONE: u64 = u64::MAX;
+
+/// What runs at a fork: on the forking thread, before it or after it in one of the processes.
+pub type Handler = unsafe extern "C" fn();
+
+impl AtFork {
+    /// Nothing registered.
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        AtFork { state: AtomicU64::new(0) }
+    }
+
+    /// Registers the functions at the first call.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Memory`] where the C library has no memory to note them.
+    ///
+    /// # Safety
+    /// The functions can run at any fork until the process ends, and those for the child call
+    /// nothing that waits for another thread.
+    #[inline]
+    pub unsafe fn register(&self, before: Handler, parent: Handler, child: Handler) -> Result<()> {
+        if self.state.load(Ordering::Acquire) == DONE {
+            return Ok(());
+        }
+        // SAFETY: as for the caller.
+        unsafe { self.register_slowly(before, parent, child) }
+    }
+
+    #[cold]
+    unsafe fn register_slowly(
+        &self,
+        before: Handler,
+        parent: Handler,
+        child: Handler,
+    ) -> Result<()> {
+        let here = u64::from(std::process::id());
+        loop {
+            let state = self.state.load(Ordering::Acquire);
+            if state == DONE {
+                return Ok(());
+            }
+            let mine = state != here
+                && self
+                    .state
+                    .compare_exchange(state, here, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok();
+            if !mine {
+                std::thread::yield_now();
+                continue;
+            }
+            // SAFETY: functions of the right type, which may run at any fork (see `register`).
+            let failed = unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
+            self.state.store(if failed == 0 { DONE } else { 0 }, Ordering::Release);
+            if failed == 0 {
+                return Ok(());
+            }
+            return Err(Error::new(ErrorKind::Memory, "no memory to prepare for fork"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_holds_the_lock() {
+        let counter = ForkLock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *counter.lock() += 1));
+            }
+        });
+        assert_eq!(*counter.lock(), 40_000);
+    }
+}
