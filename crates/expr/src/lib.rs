@@ -8,6 +8,7 @@ mod compose;
 pub mod cuda;
 mod derive;
 mod display;
+pub mod eval;
 mod fold;
 mod functions;
 mod graph;
