@@ -18,7 +18,6 @@ use crate::op::{HOST_LOCK_FROM, Op};
 /// Each `Tensor` argument is an input (read element by element, or at indices where the expression
 /// has brackets behind its name), each number a parameter. One that the operator writes to takes the
 /// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does.
-#[derive(Clone, Debug)]
 pub struct Definition {
     expression: Compiled,
     /// The positions of the inputs and the parameters among the arguments.

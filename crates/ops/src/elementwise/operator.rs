@@ -25,7 +25,6 @@ pub const ELEMENTWISE: &str = "keyfold::elementwise";
 const KEPT: usize = 4096;
 
 /// An expression with its arguments, compiled, and the texts of its derivatives.
-#[derive(Debug)]
 pub struct Text {
     expression: Compiled,
     /// By input, once they were asked for.

@@ -1,0 +1,5 @@
+//! The evaluator against a naive interpreter.
+
+mod naive;
+mod random;
+mod cases;
