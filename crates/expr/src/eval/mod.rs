@@ -204,7 +204,8 @@ impl Program {
         }
         for step in &self.code.uniform {
             let base = all.as_mut_ptr();
-            let [a, b, c] = step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
+            let [a, b, c] =
+                step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
             // SAFETY: each value has room for any element and is aligned for it; a step's own value
             // is none of its operands.
             if unsafe { (step.kernel)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) } {
