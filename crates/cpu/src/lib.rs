@@ -4,6 +4,7 @@
 #[macro_use]
 pub mod axes;
 pub mod for_each;
+pub mod evaluate;
 pub mod pool;
 pub mod view;
 

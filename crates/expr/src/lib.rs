@@ -10,6 +10,7 @@ mod derive;
 mod display;
 mod fold;
 mod functions;
+pub mod eval;
 mod graph;
 pub mod isa;
 mod lower;
