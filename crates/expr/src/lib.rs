@@ -4,6 +4,7 @@
 //! SIMD evaluator), CUDA C, the symbolic derivative that Autograd uses, and fusion.
 
 mod graph;
+pub mod half;
 pub mod isa;
 pub mod math;
 
