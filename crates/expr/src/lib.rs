@@ -12,6 +12,7 @@ mod fold;
 mod functions;
 pub mod eval;
 mod graph;
+pub mod half;
 pub mod isa;
 mod lower;
 pub mod math;
