@@ -4,16 +4,20 @@
 //! tensors, no dispatch.
 #![forbid(unsafe_code)]
 
+mod caret;
 mod device;
 mod dtype;
 mod error;
 pub mod layout;
+mod nearest;
 mod scalar;
 mod shape;
 
+pub use caret::Failure;
 pub use device::{Device, DeviceType, USER_DEVICE_TYPES};
 pub use dtype::{DType, DTypeKind, Element};
 pub use error::{Error, ErrorKind, Result};
+pub use nearest::{did_you_mean, nearest};
 pub use scalar::Scalar;
 pub use shape::{Dims, MAX_DIMS, Shape, Strides};
 

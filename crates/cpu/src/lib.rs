@@ -1,9 +1,9 @@
 //! Writing a kernel once for the CPU: thread pools, views, `for_each`, tables over axes, and
 //! expressions over tensors.
 
-pub mod for_each;
 #[macro_use]
 pub mod axes;
+pub mod for_each;
 pub mod pool;
 pub mod view;
 

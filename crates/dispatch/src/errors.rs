@@ -6,9 +6,9 @@ use crate::context::{CallContext, call_path};
 use crate::kernel::Kernel;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
-use crate::nearest::nearest;
 use crate::operator::Operator;
 use crate::value::Value;
+use keyfold_core::nearest;
 
 fn list(keys: DispatchKeySet) -> String {
     keys.iter().map(DispatchKey::name).collect::<Vec<_>>().join(", ")

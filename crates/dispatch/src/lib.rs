@@ -28,7 +28,6 @@ mod keyset;
 mod library;
 mod local;
 mod names;
-mod nearest;
 mod operator;
 mod provenance;
 mod reclaim;
@@ -47,6 +46,7 @@ pub use handle::Handle;
 pub use inspect::TableEntry;
 pub use kernel::{BoxedFn, HostLock, Kernel, SignatureCheck};
 pub use key::{DispatchKey, RegistrationKey};
+pub use keyfold_core::{did_you_mean, nearest};
 pub use keyset::{DispatchKeySet, Iter};
 pub use library::Stage;
 pub use local::{
@@ -54,7 +54,6 @@ pub use local::{
     inside_layers, local_data, outside_layers, with_ambient, without_layers,
 };
 pub use names::{register_backend, register_key};
-pub use nearest::{did_you_mean, nearest};
 pub use operator::Operator;
 pub use provenance::Provenance;
 pub use registrations::Override;

@@ -10,7 +10,7 @@ use keyfold_core::{DeviceType, Error, ErrorKind, Result, USER_DEVICE_TYPES};
 
 use crate::key::{BUILTIN, DispatchKey, PLACES, RegistrationKey};
 use crate::keyset::DispatchKeySet;
-use crate::nearest::nearest;
+use keyfold_core::nearest;
 
 struct UserKey {
     key: DispatchKey,

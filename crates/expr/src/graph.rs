@@ -91,6 +91,35 @@ pub enum Unary {
     IsFinite,
 }
 
+impl Unary {
+    /// The name in texts and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unary::Neg => "negative",
+            Unary::Not => "~",
+            Unary::Abs => "abs",
+            Unary::Sign => "sign",
+            Unary::Exp => "exp",
+            Unary::Expm1 => "expm1",
+            Unary::Log => "log",
+            Unary::Log1p => "log1p",
+            Unary::Sqrt => "sqrt",
+            Unary::Rsqrt => "rsqrt",
+            Unary::Sin => "sin",
+            Unary::Cos => "cos",
+            Unary::Tanh => "tanh",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Erf => "erf",
+            Unary::Floor => "floor",
+            Unary::Ceil => "ceil",
+            Unary::Round => "round",
+            Unary::Trunc => "trunc",
+            Unary::IsNan => "isnan",
+            Unary::IsFinite => "isfinite",
+        }
+    }
+}
+
 /// A function of two operands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Binary {
@@ -134,6 +163,34 @@ pub enum Binary {
     Shl,
     /// `a >> b` of whole numbers; the sign fills up.
     Shr,
+}
+
+impl Binary {
+    /// The sign, or the name, in texts and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Binary::Add => "+",
+            Binary::Sub => "-",
+            Binary::Mul => "*",
+            Binary::Div => "/",
+            Binary::FloorDiv => "//",
+            Binary::Mod => "%",
+            Binary::Pow => "**",
+            Binary::Min => "minimum",
+            Binary::Max => "maximum",
+            Binary::Eq => "==",
+            Binary::Ne => "!=",
+            Binary::Lt => "<",
+            Binary::Le => "<=",
+            Binary::Gt => ">",
+            Binary::Ge => ">=",
+            Binary::And => "&",
+            Binary::Or => "|",
+            Binary::Xor => "^",
+            Binary::Shl => "<<",
+            Binary::Shr => ">>",
+        }
+    }
 }
 
 /// One node.
@@ -229,6 +286,8 @@ pub struct Input {
 #[derive(Clone, Default, Debug)]
 pub struct Graph {
     nodes: Vec<Node>,
+    /// Of each node, whether it gives a bool whatever the inputs are.
+    bools: Vec<bool>,
     known: FxHashMap<Node, Id>,
 }
 
@@ -239,6 +298,7 @@ impl Graph {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => {
                 let id = Id(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+                self.bools.push(gives_bool(entry.key(), &self.bools));
                 self.nodes.push(entry.key().clone());
                 *entry.insert(id)
             }
@@ -251,9 +311,30 @@ impl Graph {
         &self.nodes[id.index()]
     }
 
+    /// Whether the node gives a bool, whatever the inputs are.
+    pub fn is_bool(&self, id: Id) -> bool {
+        self.bools[id.index()]
+    }
+
     /// All nodes; operands come before what uses them.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+}
+
+/// Whether a node gives a bool, where `bools` says it of those before.
+fn gives_bool(node: &Node, bools: &[bool]) -> bool {
+    use Binary::{And, Eq, Ge, Gt, Le, Lt, Ne, Or, Xor};
+    match node {
+        Node::Literal(Literal::Bool(_)) => true,
+        Node::Unary(Unary::IsNan | Unary::IsFinite, _) => true,
+        Node::Binary(Eq | Ne | Lt | Le | Gt | Ge, ..) => true,
+        Node::Cast(dtype, _) => *dtype == DType::Bool,
+        Node::Unary(Unary::Not, a) => bools[a.index()],
+        Node::Binary(And | Or | Xor, a, b) | Node::Where(_, a, b) => {
+            bools[a.index()] && bools[b.index()]
+        }
+        _ => false,
     }
 }
 
@@ -270,20 +351,29 @@ pub struct Expr {
 
 impl Expr {
     /// The expression whose value is the node `root` of a graph, of inputs and parameters in this
-    /// order. Nodes that the root doesn't need are left behind.
+    /// order. Nodes that the root doesn't need are left behind, and the others are put in one order
+    /// that depends on the expression alone: each follows its operands, the first operand first. So
+    /// expressions are equal where they say the same, however they were built.
     pub fn new(graph: &Graph, root: Id, inputs: Vec<Input>, params: Vec<String>) -> Expr {
-        let mut needed = vec![false; root.index() + 1];
-        needed[root.index()] = true;
-        for at in (0..=root.index()).rev() {
-            if needed[at] {
-                graph.nodes[at].operands(|id| needed[id.index()] = true);
-            }
-        }
-        let mut places = vec![Id(0); root.index() + 1];
+        const NONE: Id = Id(u32::MAX);
+        let mut places = vec![NONE; root.index() + 1];
         let mut nodes = Vec::new();
-        for at in (0..=root.index()).filter(|at| needed[*at]) {
-            places[at] = Id(nodes.len() as u32);
-            nodes.push(graph.nodes[at].with_operands(|id| places[id.index()]));
+        // What to do, the last first: visit a node, or (true) place it, after its operands.
+        let mut stack = vec![(root, false)];
+        while let Some((id, operands_done)) = stack.pop() {
+            if places[id.index()] != NONE {
+                continue;
+            }
+            let node = &graph.nodes[id.index()];
+            if operands_done {
+                places[id.index()] = Id(nodes.len() as u32);
+                nodes.push(node.with_operands(|id| places[id.index()]));
+            } else {
+                stack.push((id, true));
+                let first = stack.len();
+                node.operands(|id| stack.push((id, false)));
+                stack[first..].reverse();
+            }
         }
         Expr { nodes, inputs, params }
     }

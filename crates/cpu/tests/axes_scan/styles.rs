@@ -6,8 +6,8 @@
 
 use keyfold_core::{Element, Result};
 use keyfold_cpu::axes::{
-    Body, Contiguity, Cpu, Cuda, Determinism, Device, DispatchTable, FLOATS, Has, HasDtype,
-    INTS, NotRequired, OutOfPlace, Placement, Required,
+    Body, Contiguity, Cpu, Cuda, Determinism, Device, DispatchTable, FLOATS, Has, HasDtype, INTS,
+    NotRequired, OutOfPlace, Placement, Required,
 };
 use keyfold_cpu::body;
 

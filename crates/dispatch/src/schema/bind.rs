@@ -3,7 +3,7 @@
 use keyfold_core::{Error, ErrorKind, Result};
 
 use super::types::{Argument, Schema};
-use crate::nearest::nearest;
+use keyfold_core::nearest;
 
 /// Where the value of one declared argument comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Whether a default fits the type of its argument.
 
 use super::types::{Literal, Type};
-use crate::nearest::did_you_mean;
+use keyfold_core::did_you_mean;
 
 /// The dtypes' names, those of the array API standard and the two half types.
 const SCALAR_TYPES: [&str; 15] = [

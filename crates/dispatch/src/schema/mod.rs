@@ -24,7 +24,6 @@
 //! precise messages are most of the code whichever way the rest is written.
 
 mod bind;
-mod caret;
 mod check;
 #[cfg(test)]
 mod mistakes;

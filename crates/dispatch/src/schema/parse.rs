@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use keyfold_core::{Error, Result};
 
-use super::caret::Failure;
 use super::check::check_default;
 use super::scan::{Parsed, Scanner, short};
 use super::types::{Alias, Argument, Literal, OperatorName, Return, Schema, Type};
-use crate::nearest::did_you_mean;
+use keyfold_core::Failure;
+use keyfold_core::did_you_mean;
 
 /// The longest list of fixed size: one default fills it, so its length is memory.
 const LONGEST_LIST: usize = 1024;

@@ -2,8 +2,8 @@
 
 use std::str::CharIndices;
 
-use super::caret::Failure;
 use super::types::Literal;
+use keyfold_core::Failure;
 
 pub(super) type Parsed<T> = std::result::Result<T, Failure>;
 

@@ -1,6 +1,6 @@
 //! Parse errors that show the text and point at the column.
 
-use keyfold_core::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// How much of a long line is shown before and after the column, in characters.
 const BEFORE: usize = 70;
@@ -8,15 +8,18 @@ const AFTER: usize = 50;
 
 /// Why a text doesn't parse, and where: a byte offset into it, on a character's first byte.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) at: usize,
-    pub(super) message: String,
+pub struct Failure {
+    /// Where, in bytes from the beginning.
+    pub at: usize,
+    /// What is wrong there, and what would be right.
+    pub message: String,
 }
 
 impl Failure {
     /// The error for a person: what is wrong, the line it is wrong in, and a caret under the column.
+    /// `what` says what the text should have been: a schema, an expression.
     #[cold]
-    pub(super) fn into_error(self, what: &str, text: &str) -> Error {
+    pub fn into_error(self, what: &str, text: &str) -> Error {
         let (before, after) = text.split_at(self.at);
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let end = after.find('\n').map_or(text.len(), |newline| self.at + newline);

@@ -1,0 +1,276 @@
+//! Expressions written in Rust.
+
+mod methods;
+mod operators;
+
+use std::cell::RefCell;
+use std::fmt;
+
+use keyfold_core::DType;
+
+use crate::compose;
+use crate::graph::{Expr, Graph, Id, Input, Literal, Node};
+use crate::parse::refuse_name;
+
+/// Where an expression is built: it hands out terms, on which the arithmetic of Rust works.
+///
+/// ```
+/// use keyfold_expr::Builder;
+///
+/// let b = Builder::new();
+/// let x = b.input("x");
+/// let expr = b.finish((x.exp() + 1.0).log());
+/// assert_eq!(expr.to_string(), "log(exp(x) + 1.0)");
+/// ```
+///
+/// Equal terms are one node, so that nothing is computed twice. Inputs and parameters are numbered in
+/// the order in which they are first asked for.
+#[derive(Default)]
+pub struct Builder {
+    parts: RefCell<Parts>,
+}
+
+#[derive(Default)]
+struct Parts {
+    graph: Graph,
+    inputs: Vec<Input>,
+    params: Vec<String>,
+}
+
+/// A value under construction: of a [`Builder`], and as small as a reference.
+#[derive(Clone, Copy)]
+pub struct Term<'b> {
+    builder: &'b Builder,
+    id: Id,
+}
+
+/// An input that is read at computed indices.
+#[derive(Clone, Copy)]
+pub struct Ranked<'b> {
+    builder: &'b Builder,
+    input: u32,
+    rank: u32,
+}
+
+/// What can stand beside a term: another one, or a number.
+#[derive(Clone, Copy)]
+pub enum Operand<'b> {
+    /// A term.
+    Term(Term<'b>),
+    /// A plain number, which takes the dtype of what it meets.
+    Number(Literal),
+}
+
+impl<'b> From<Term<'b>> for Operand<'b> {
+    fn from(term: Term<'b>) -> Self {
+        Operand::Term(term)
+    }
+}
+
+impl From<f64> for Operand<'_> {
+    fn from(value: f64) -> Self {
+        Operand::Number(Literal::Float(value.to_bits()))
+    }
+}
+
+impl From<i64> for Operand<'_> {
+    fn from(value: i64) -> Self {
+        Operand::Number(Literal::Int(value))
+    }
+}
+
+impl From<i32> for Operand<'_> {
+    fn from(value: i32) -> Self {
+        Operand::Number(Literal::Int(value.into()))
+    }
+}
+
+impl From<bool> for Operand<'_> {
+    fn from(value: bool) -> Self {
+        Operand::Number(Literal::Bool(value))
+    }
+}
+
+impl Builder {
+    /// Nothing yet.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// An input that is read element by element and broadcasts; the same one for the same name.
+    ///
+    /// # Panics
+    /// If the name can't be a name in an expression, or is a parameter's or a ranked input's.
+    pub fn input(&self, name: &str) -> Term<'_> {
+        let input = self.declare(name, None);
+        self.add(Node::Input(input))
+    }
+
+    /// An input that is read at `rank` computed indices.
+    ///
+    /// # Panics
+    /// As [`Builder::input`], or if the name's input has another rank.
+    pub fn ranked(&self, name: &str, rank: u32) -> Ranked<'_> {
+        let input = self.declare(name, Some(rank));
+        Ranked { builder: self, input, rank }
+    }
+
+    /// A parameter: a number that is given with each call, weak as a literal is.
+    ///
+    /// # Panics
+    /// If the name can't be a name in an expression, or is an input's.
+    pub fn param(&self, name: &str) -> Term<'_> {
+        let mut parts = self.parts.borrow_mut();
+        let known = parts.params.iter().position(|param| param == name);
+        let number = known.unwrap_or_else(|| {
+            check_name(name);
+            let taken = parts.inputs.iter().any(|input| input.name == name);
+            assert!(!taken, "'{name}' is an input already");
+            parts.params.push(name.to_owned());
+            parts.params.len() - 1
+        });
+        drop(parts);
+        self.add(Node::Param(number as u32))
+    }
+
+    /// A number.
+    pub fn number<'b>(&'b self, value: impl Into<Operand<'b>>) -> Term<'b> {
+        self.term(value)
+    }
+
+    /// The element's place in the result, in row-major order.
+    pub fn index(&self) -> Term<'_> {
+        self.add(Node::Index)
+    }
+
+    /// The element's place along a dimension of the result, counted from the last.
+    pub fn coordinate(&self, dimension: u32) -> Term<'_> {
+        self.add(Node::Coordinate(dimension))
+    }
+
+    /// The second where the first holds, else the third.
+    pub fn where_<'b>(
+        &'b self,
+        condition: impl Into<Operand<'b>>,
+        a: impl Into<Operand<'b>>,
+        b: impl Into<Operand<'b>>,
+    ) -> Term<'b> {
+        let (condition, a, b) = (self.term(condition), self.term(a), self.term(b));
+        self.add(Node::Where(condition.id, a.id, b.id))
+    }
+
+    /// The expression whose value is a term. The builder can go on and make others.
+    ///
+    /// # Panics
+    /// If the term is another builder's.
+    pub fn finish<'b>(&'b self, value: impl Into<Operand<'b>>) -> Expr {
+        let root = self.term(value).id;
+        let parts = self.parts.borrow();
+        Expr::new(&parts.graph, root, parts.inputs.clone(), parts.params.clone())
+    }
+
+    fn declare(&self, name: &str, rank: Option<u32>) -> u32 {
+        let mut parts = self.parts.borrow_mut();
+        if let Some(known) = parts.inputs.iter().position(|input| input.name == name) {
+            let known_rank = parts.inputs[known].rank;
+            assert!(known_rank == rank, "'{name}' is an input of rank {known_rank:?} already");
+            return known as u32;
+        }
+        check_name(name);
+        assert!(!parts.params.iter().any(|param| param == name), "'{name}' is a parameter already");
+        parts.inputs.push(Input { name: name.to_owned(), rank });
+        parts.inputs.len() as u32 - 1
+    }
+
+    fn add(&self, node: Node) -> Term<'_> {
+        Term { builder: self, id: self.parts.borrow_mut().graph.add(node) }
+    }
+
+    /// The term of an operand.
+    fn term<'b>(&'b self, operand: impl Into<Operand<'b>>) -> Term<'b> {
+        match operand.into() {
+            Operand::Term(term) => {
+                let own = std::ptr::eq(term.builder, self);
+                assert!(own, "a term of another builder: terms of one expression have one builder");
+                term
+            }
+            Operand::Number(Literal::Float(bits)) => {
+                let id = compose::float(&mut self.parts.borrow_mut().graph, f64::from_bits(bits));
+                Term { builder: self, id }
+            }
+            Operand::Number(literal) => self.add(Node::Literal(literal)),
+        }
+    }
+}
+
+fn check_name(name: &str) {
+    if let Some(why) = refuse_name(name) {
+        panic!("{why}");
+    }
+}
+
+impl<'b> Ranked<'b> {
+    /// The element at these indices, one per dimension; negative ones count from the end.
+    ///
+    /// # Panics
+    /// For another number of indices than dimensions.
+    pub fn at(self, indices: &[Term<'b>]) -> Term<'b> {
+        let rank = self.rank as usize;
+        assert!(indices.len() == rank, "{} indices for an input of rank {rank}", indices.len());
+        let indices = indices.iter().map(|index| self.builder.term(*index).id).collect();
+        self.builder.add(Node::At { input: self.input, indices })
+    }
+}
+
+impl<'b> Term<'b> {
+    /// Converted to a dtype.
+    #[must_use]
+    pub fn cast(self, dtype: DType) -> Term<'b> {
+        self.builder.add(Node::Cast(dtype, self.id))
+    }
+
+    /// A term made by a function of the graph.
+    fn with(self, make: impl FnOnce(&mut Graph, Id) -> Id) -> Term<'b> {
+        let id = make(&mut self.builder.parts.borrow_mut().graph, self.id);
+        Term { builder: self.builder, id }
+    }
+
+    /// As [`Term::with`], of this and another operand.
+    fn with_two(
+        self,
+        other: impl Into<Operand<'b>>,
+        make: impl FnOnce(&mut Graph, Id, Id) -> Id,
+    ) -> Term<'b> {
+        let other = self.builder.term(other).id;
+        self.with(|g, id| make(g, id, other))
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.parts.borrow();
+        write!(f, "Builder({} nodes)", parts.graph.nodes().len())
+    }
+}
+
+impl fmt::Debug for Term<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Term({})", self.builder.finish(*self))
+    }
+}
+
+impl fmt::Debug for Ranked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.builder.parts.borrow().inputs[self.input as usize].name;
+        write!(f, "Ranked({name}, {})", self.rank)
+    }
+}
+
+impl fmt::Debug for Operand<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Term(term) => term.fmt(f),
+            Operand::Number(literal) => literal.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Functions that are built out of nodes, and the helpers that they are written with.
+//!
+//! Text and the builder share them. They are written so that neither they nor their derivatives
+//! meet `inf * 0` or `inf - inf` where the true value is finite.
+
+use std::f64::consts::{FRAC_1_SQRT_2, LOG2_E, LOG10_E};
+
+use crate::graph::{Binary, Graph, Id, Literal, Node, Unary};
+
+/// `sqrt(2 / pi)`
+const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+
+pub(crate) fn float(g: &mut Graph, value: f64) -> Id {
+    // One NaN for all, so that equal expressions are equal.
+    let value = if value.is_nan() { f64::NAN } else { value };
+    g.add(Node::Literal(Literal::Float(value.to_bits())))
+}
+
+pub(crate) fn int(g: &mut Graph, value: i64) -> Id {
+    g.add(Node::Literal(Literal::Int(value)))
+}
+
+pub(crate) fn unary(g: &mut Graph, op: Unary, x: Id) -> Id {
+    g.add(Node::Unary(op, x))
+}
+
+pub(crate) fn binary(g: &mut Graph, op: Binary, a: Id, b: Id) -> Id {
+    g.add(Node::Binary(op, a, b))
+}
+
+pub(crate) fn choose(g: &mut Graph, condition: Id, a: Id, b: Id) -> Id {
+    g.add(Node::Where(condition, a, b))
+}
+
+pub(crate) fn add(g: &mut Graph, a: Id, b: Id) -> Id {
+    binary(g, Binary::Add, a, b)
+}
+
+pub(crate) fn sub(g: &mut Graph, a: Id, b: Id) -> Id {
+    binary(g, Binary::Sub, a, b)
+}
+
+pub(crate) fn mul(g: &mut Graph, a: Id, b: Id) -> Id {
+    binary(g, Binary::Mul, a, b)
+}
+
+pub(crate) fn div(g: &mut Graph, a: Id, b: Id) -> Id {
+    binary(g, Binary::Div, a, b)
+}
+
+/// A number times a node.
+pub(crate) fn scaled(g: &mut Graph, factor: f64, x: Id) -> Id {
+    let factor = float(g, factor);
+    mul(g, factor, x)
+}
+
+/// `relu`: one choice, so that NaN stays, and -0.0 becomes 0.0.
+pub(crate) fn relu(g: &mut Graph, x: Id) -> Id {
+    let zero = int(g, 0);
+    let flat = binary(g, Binary::Le, x, zero);
+    choose(g, flat, zero, x)
+}
+
+/// `x` times the normal distribution's function, by `erf`.
+pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
+    let scaled_x = scaled(g, FRAC_1_SQRT_2, x);
+    let erf = unary(g, Unary::Erf, scaled_x);
+    half_gate(g, x, erf)
+}
+
+/// `0.5 * x * (1 + gate)`
+fn half_gate(g: &mut Graph, x: Id, gate: Id) -> Id {
+    let one = int(g, 1);
+    let gate = add(g, one, gate);
+    let half = scaled(g, 0.5, x);
+    mul(g, half, gate)
+}
+
+/// The approximation of `gelu` by `tanh`. The cubic sees x within -16 and 16, beyond which `tanh` is
+/// -1 and 1 in every format: so it can't overflow.
+pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
+    let (low, high) = (float(g, -16.0), float(g, 16.0));
+    let near = clamp(g, x, low, high);
+    let squared = mul(g, near, near);
+    let curve = scaled(g, 0.044_715, squared);
+    let one = int(g, 1);
+    let factor = add(g, one, curve);
+    let cubic = mul(g, near, factor);
+    let inner = scaled(g, SQRT_2_OVER_PI, cubic);
+    let tanh = unary(g, Unary::Tanh, inner);
+    half_gate(g, x, tanh)
+}
+
+pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
+    let gate = unary(g, Unary::Sigmoid, x);
+    mul(g, x, gate)
+}
+
+/// `log(1 + exp(x))` that doesn't overflow: `max(x, 0) + log1p(exp(-abs(x)))`.
+pub(crate) fn softplus(g: &mut Graph, x: Id) -> Id {
+    let zero = int(g, 0);
+    let above = binary(g, Binary::Max, x, zero);
+    let rest = log1p_exp_minus_abs(g, x);
+    add(g, above, rest)
+}
+
+fn log1p_exp_minus_abs(g: &mut Graph, x: Id) -> Id {
+    let distance = unary(g, Unary::Abs, x);
+    let distance = unary(g, Unary::Neg, distance);
+    let small = unary(g, Unary::Exp, distance);
+    unary(g, Unary::Log1p, small)
+}
+
+/// `log(exp(a) + exp(b))`; equal operands are 0 apart, infinite ones too.
+pub(crate) fn logaddexp(g: &mut Graph, a: Id, b: Id) -> Id {
+    let equal = binary(g, Binary::Eq, a, b);
+    let difference = sub(g, a, b);
+    let zero = int(g, 0);
+    let difference = choose(g, equal, zero, difference);
+    let greater = binary(g, Binary::Max, a, b);
+    let rest = log1p_exp_minus_abs(g, difference);
+    add(g, greater, rest)
+}
+
+/// `sqrt(a * a + b * b)` that neither overflows nor underflows early; infinite if either is.
+pub(crate) fn hypot(g: &mut Graph, a: Id, b: Id) -> Id {
+    let (a, b) = (unary(g, Unary::Abs, a), unary(g, Unary::Abs, b));
+    let long = binary(g, Binary::Max, a, b);
+    let short = binary(g, Binary::Min, a, b);
+    // Of equal ones, zero and infinity too, the ratio is 1.
+    let equal = binary(g, Binary::Eq, long, short);
+    let ratio = div(g, short, long);
+    let one = float(g, 1.0);
+    let ratio = choose(g, equal, one, ratio);
+    let squared = mul(g, ratio, ratio);
+    let sum = add(g, one, squared);
+    let root = unary(g, Unary::Sqrt, sum);
+    let length = mul(g, long, root);
+    let infinity = float(g, f64::INFINITY);
+    let endless_a = binary(g, Binary::Eq, a, infinity);
+    let endless_b = binary(g, Binary::Eq, b, infinity);
+    let endless = binary(g, Binary::Or, endless_a, endless_b);
+    choose(g, endless, infinity, length)
+}
+
+pub(crate) fn square(g: &mut Graph, x: Id) -> Id {
+    mul(g, x, x)
+}
+
+pub(crate) fn reciprocal(g: &mut Graph, x: Id) -> Id {
+    let one = int(g, 1);
+    div(g, one, x)
+}
+
+pub(crate) fn clamp(g: &mut Graph, x: Id, low: Id, high: Id) -> Id {
+    let above = binary(g, Binary::Max, x, low);
+    binary(g, Binary::Min, above, high)
+}
+
+pub(crate) fn exp2(g: &mut Graph, x: Id) -> Id {
+    let two = float(g, 2.0);
+    binary(g, Binary::Pow, two, x)
+}
+
+pub(crate) fn log2(g: &mut Graph, x: Id) -> Id {
+    let log = unary(g, Unary::Log, x);
+    scaled(g, LOG2_E, log)
+}
+
+pub(crate) fn log10(g: &mut Graph, x: Id) -> Id {
+    let log = unary(g, Unary::Log, x);
+    scaled(g, LOG10_E, log)
+}
+
+/// `exp(x) / 2` and `exp(-x) / 2`, each finite as long as it can be.
+fn half_exponentials(g: &mut Graph, x: Id) -> (Id, Id) {
+    let halved = scaled(g, 0.5, x);
+    let up = unary(g, Unary::Exp, halved);
+    let down = reciprocal(g, up);
+    let [up, down] = [up, down].map(|root| {
+        let half = scaled(g, 0.5, root);
+        mul(g, half, root)
+    });
+    (up, down)
+}
+
+pub(crate) fn cosh(g: &mut Graph, x: Id) -> Id {
+    let (up, down) = half_exponentials(g, x);
+    add(g, up, down)
+}
+
+/// Near 0 by `expm1`, where the difference of the exponentials would cancel.
+pub(crate) fn sinh(g: &mut Graph, x: Id) -> Id {
+    let (up, down) = half_exponentials(g, x);
+    let far = sub(g, up, down);
+    let t = unary(g, Unary::Expm1, x);
+    let one = int(g, 1);
+    let above = add(g, t, one);
+    let ratio = div(g, t, above);
+    let sum = add(g, t, ratio);
+    let near = scaled(g, 0.5, sum);
+    let size = unary(g, Unary::Abs, x);
+    let is_near = binary(g, Binary::Lt, size, one);
+    choose(g, is_near, near, far)
+}
+
+pub(crate) fn tan(g: &mut Graph, x: Id) -> Id {
+    let (sin, cos) = (unary(g, Unary::Sin, x), unary(g, Unary::Cos, x));
+    div(g, sin, cos)
+}
+
+pub(crate) fn erfc(g: &mut Graph, x: Id) -> Id {
+    let erf = unary(g, Unary::Erf, x);
+    let one = int(g, 1);
+    sub(g, one, erf)
+}
+
+pub(crate) fn is_inf(g: &mut Graph, x: Id) -> Id {
+    let size = unary(g, Unary::Abs, x);
+    let infinity = float(g, f64::INFINITY);
+    binary(g, Binary::Eq, size, infinity)
+}
+
+/// Whether a number isn't zero; of a bool itself.
+pub(crate) fn truth(g: &mut Graph, x: Id) -> Id {
+    if g.is_bool(x) {
+        return x;
+    }
+    let no = g.add(Node::Literal(Literal::Bool(false)));
+    binary(g, Binary::Ne, x, no)
+}
+
+pub(crate) fn logical(g: &mut Graph, op: Binary, a: Id, b: Id) -> Id {
+    let (a, b) = (truth(g, a), truth(g, b));
+    binary(g, op, a, b)
+}
+
+pub(crate) fn logical_not(g: &mut Graph, x: Id) -> Id {
+    let x = truth(g, x);
+    unary(g, Unary::Not, x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truth_of_bools_adds_nothing() {
+        let mut g = Graph::default();
+        let x = g.add(Node::Input(0));
+        let zero = int(&mut g, 0);
+        let positive = binary(&mut g, Binary::Gt, x, zero);
+        let both = logical(&mut g, Binary::And, positive, x);
+        let neither = logical_not(&mut g, both);
+        assert_eq!(truth(&mut g, neither), neither);
+        assert_ne!(truth(&mut g, x), x);
+    }
+}

@@ -1,0 +1,294 @@
+//! An expression as text, which parses to an equal expression.
+//!
+//! Brackets stand only where the grammar needs them. What is used several times and isn't short gets
+//! a name, in a line of its own before: so the text is in proportion to the nodes.
+
+use std::fmt::{self, Display, Formatter, Write};
+
+use crate::functions;
+use crate::graph::{Binary, Expr, Id, Literal, Node, Unary};
+use crate::parse::{Level, sign};
+
+/// What is used several times is written out as long as it has at most so many characters.
+const SHORT: usize = 12;
+
+/// A piece of text to come.
+enum Piece {
+    Text(&'static str),
+    /// A node that binds at least as tightly as this, else in brackets.
+    Node(Id, Level),
+    /// The operand of a minus sign: a number would become negative, and needs brackets.
+    Negated(Id),
+}
+
+/// How a function of one operand is called.
+pub(crate) fn unary_name(op: Unary) -> &'static str {
+    match op {
+        Unary::Neg => "-",
+        Unary::Not => "~",
+        Unary::Abs => "abs",
+        Unary::Sign => "sign",
+        Unary::Exp => "exp",
+        Unary::Expm1 => "expm1",
+        Unary::Log => "log",
+        Unary::Log1p => "log1p",
+        Unary::Sqrt => "sqrt",
+        Unary::Rsqrt => "rsqrt",
+        Unary::Sin => "sin",
+        Unary::Cos => "cos",
+        Unary::Tanh => "tanh",
+        Unary::Sigmoid => "sigmoid",
+        Unary::Erf => "erf",
+        Unary::Floor => "floor",
+        Unary::Ceil => "ceil",
+        Unary::Round => "round",
+        Unary::Trunc => "trunc",
+        Unary::IsNan => "isnan",
+        Unary::IsFinite => "isfinite",
+    }
+}
+
+/// The sign of a binary operation and how tightly it binds; of a call its name.
+fn binary_sign(op: Binary) -> (&'static str, Level) {
+    match op {
+        Binary::Min => ("min", Level::Atom),
+        Binary::Max => ("max", Level::Atom),
+        op => sign(op).unwrap_or(("", Level::Atom)),
+    }
+}
+
+fn is_negative(literal: Literal) -> bool {
+    match literal {
+        Literal::Bool(_) => false,
+        Literal::Int(value) => value < 0,
+        Literal::Float(bits) => {
+            let value = f64::from_bits(bits);
+            value.is_sign_negative() && !value.is_nan()
+        }
+    }
+}
+
+fn level(node: &Node) -> Level {
+    match node {
+        Node::Literal(literal) if is_negative(*literal) => Level::Sign,
+        Node::Unary(Unary::Neg | Unary::Not, _) => Level::Sign,
+        Node::Binary(op, ..) => binary_sign(*op).1,
+        _ => Level::Atom,
+    }
+}
+
+/// The level above: what an operand on the side that isn't grouped has to bind at.
+fn above(level: Level) -> Level {
+    match level {
+        Level::Comparison => Level::BitOr,
+        Level::BitOr => Level::BitXor,
+        Level::BitXor => Level::BitAnd,
+        Level::BitAnd => Level::Shift,
+        Level::Shift => Level::Sum,
+        Level::Sum => Level::Product,
+        Level::Product => Level::Sign,
+        _ => Level::Atom,
+    }
+}
+
+/// How an expression is written: which nodes have names.
+struct Text<'e> {
+    expr: &'e Expr,
+    names: Vec<Option<String>>,
+}
+
+impl<'e> Text<'e> {
+    fn new(expr: &'e Expr) -> Text<'e> {
+        let nodes = expr.nodes();
+        let mut uses = vec![0usize; nodes.len()];
+        for node in nodes {
+            node.operands(|id| uses[id.index()] += 1);
+        }
+        let mut text = Text { expr, names: vec![None; nodes.len()] };
+        let mut lengths = vec![0usize; nodes.len()];
+        let mut number = 0;
+        for (at, node) in nodes.iter().enumerate() {
+            let mut length = text.own_length(node);
+            node.operands(|id| length = length.saturating_add(lengths[id.index()] + 3));
+            lengths[at] = length;
+            let leaf = matches!(
+                node,
+                Node::Literal(_)
+                    | Node::Input(_)
+                    | Node::Param(_)
+                    | Node::Index
+                    | Node::Coordinate(_)
+            );
+            if uses[at] > 1 && length > SHORT && !leaf {
+                let name = text.fresh(&mut number);
+                lengths[at] = name.len();
+                text.names[at] = Some(name);
+            }
+        }
+        text
+    }
+
+    /// About how many characters a node has without its operands.
+    fn own_length(&self, node: &Node) -> usize {
+        match node {
+            Node::Literal(_) => 4,
+            Node::Input(at) | Node::At { input: at, .. } => {
+                self.expr.inputs()[*at as usize].name.len()
+            }
+            Node::Param(at) => self.expr.params()[*at as usize].len(),
+            Node::Unary(op, _) => unary_name(*op).len(),
+            Node::Binary(op, ..) => binary_sign(*op).0.len(),
+            Node::Index | Node::Coordinate(_) | Node::Where(..) => 5,
+            Node::Cast(dtype, _) => dtype.name().len(),
+        }
+    }
+
+    /// A name that nothing has.
+    fn fresh(&self, number: &mut usize) -> String {
+        loop {
+            let name = format!("t{number}");
+            *number += 1;
+            let input = self.expr.inputs().iter().any(|input| input.name == name);
+            if !input && !self.expr.params().contains(&name) && functions::find(&name).is_none() {
+                return name;
+            }
+        }
+    }
+
+    fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let root = self.expr.root();
+        let named = (0..self.names.len()).map(|at| Id(at as u32)).filter(|id| *id != root);
+        for id in named {
+            if let Some(name) = &self.names[id.index()] {
+                write!(f, "{name} = ")?;
+                self.value(f, id)?;
+                f.write_str("; ")?;
+            }
+        }
+        self.value(f, root)
+    }
+
+    /// Writes a node out, with the names of what has one.
+    fn value(&self, f: &mut Formatter<'_>, id: Id) -> fmt::Result {
+        let mut pieces = Vec::new();
+        self.node(f, id, &mut pieces)?;
+        while let Some(piece) = pieces.pop() {
+            let (id, least, negated) = match piece {
+                Piece::Text(text) => {
+                    f.write_str(text)?;
+                    continue;
+                }
+                Piece::Node(id, least) => (id, least, false),
+                Piece::Negated(id) => (id, Level::Sign, true),
+            };
+            let node = &self.expr.nodes()[id.index()];
+            let number = matches!(node, Node::Literal(literal) if is_number(*literal));
+            if let Some(name) = &self.names[id.index()] {
+                f.write_str(name)?;
+            } else if level(node) < least || (negated && number) {
+                f.write_char('(')?;
+                pieces.push(Piece::Text(")"));
+                self.node(f, id, &mut pieces)?;
+            } else {
+                self.node(f, id, &mut pieces)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the beginning of a node, and leaves the rest of it on the stack.
+    fn node(&self, f: &mut Formatter<'_>, id: Id, pieces: &mut Vec<Piece>) -> fmt::Result {
+        let whole = |id: &Id| Piece::Node(*id, Level::Bracket);
+        match &self.expr.nodes()[id.index()] {
+            Node::Literal(Literal::Bool(true)) => f.write_str("True"),
+            Node::Literal(Literal::Bool(false)) => f.write_str("False"),
+            Node::Literal(Literal::Int(value)) => write!(f, "{value}"),
+            Node::Literal(Literal::Float(bits)) => match f64::from_bits(*bits) {
+                value if value.is_nan() => f.write_str("nan"),
+                value => write!(f, "{value:?}"),
+            },
+            Node::Input(at) => f.write_str(&self.expr.inputs()[*at as usize].name),
+            Node::Param(at) => f.write_str(&self.expr.params()[*at as usize]),
+            Node::Index => f.write_str("index"),
+            Node::Coordinate(dimension) => write!(f, "index({dimension})"),
+            Node::At { input, indices } => {
+                f.write_str(&self.expr.inputs()[*input as usize].name)?;
+                f.write_char('[')?;
+                pieces.push(Piece::Text("]"));
+                call(pieces, indices.iter().map(whole));
+                Ok(())
+            }
+            Node::Unary(Unary::Neg, a) => {
+                pieces.push(Piece::Negated(*a));
+                f.write_char('-')
+            }
+            Node::Unary(Unary::Not, a) => {
+                pieces.push(Piece::Node(*a, Level::Sign));
+                f.write_char('~')
+            }
+            Node::Unary(op, a) => {
+                write!(f, "{}(", unary_name(*op))?;
+                pieces.push(Piece::Text(")"));
+                pieces.push(whole(a));
+                Ok(())
+            }
+            Node::Cast(dtype, a) => {
+                write!(f, "{dtype}(")?;
+                pieces.push(Piece::Text(")"));
+                pieces.push(whole(a));
+                Ok(())
+            }
+            Node::Where(condition, a, b) => {
+                f.write_str("where(")?;
+                pieces.push(Piece::Text(")"));
+                call(pieces, [condition, a, b].into_iter().map(whole));
+                Ok(())
+            }
+            Node::Binary(op @ (Binary::Min | Binary::Max), a, b) => {
+                write!(f, "{}(", binary_sign(*op).0)?;
+                pieces.push(Piece::Text(")"));
+                call(pieces, [a, b].into_iter().map(whole));
+                Ok(())
+            }
+            Node::Binary(op, a, b) => {
+                let (sign, level) = binary_sign(*op);
+                let (left, right) = match level {
+                    Level::Power => (Level::Atom, Level::Sign),
+                    // Without brackets it would be a chain.
+                    Level::Comparison => (above(level), above(level)),
+                    _ => (level, above(level)),
+                };
+                pieces.push(Piece::Node(*b, right));
+                pieces.push(Piece::Text(" "));
+                pieces.push(Piece::Text(sign));
+                pieces.push(Piece::Text(" "));
+                pieces.push(Piece::Node(*a, left));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_number(literal: Literal) -> bool {
+    match literal {
+        Literal::Bool(_) => false,
+        Literal::Int(value) => value >= 0,
+        Literal::Float(bits) => !f64::from_bits(bits).is_nan() && !is_negative(literal),
+    }
+}
+
+/// Puts operands with commas between them on the stack, the first on top.
+fn call(pieces: &mut Vec<Piece>, operands: impl DoubleEndedIterator<Item = Piece>) {
+    for (at, operand) in operands.rev().enumerate() {
+        if at > 0 {
+            pieces.push(Piece::Text(", "));
+        }
+        pieces.push(operand);
+    }
+}
+
+impl Display for Expr {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Text::new(self).write(f)
+    }
+}
