@@ -65,9 +65,9 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 fn literal(kind: u8, a: u16) -> Literal {
     let value = f64::from(a) / 64.0 - 500.0;
     match kind % 8 {
-        0 => Literal::Bool(a % 2 == 0),
+        0 => Literal::Bool(a.is_multiple_of(2)),
         1 => Literal::Int(i64::from(a) - 30_000),
-        2 => Literal::Int(if a % 2 == 0 { i64::MAX } else { i64::MIN }),
+        2 => Literal::Int(if a.is_multiple_of(2) { i64::MAX } else { i64::MIN }),
         3 => Literal::Float(f64::INFINITY.copysign(value).to_bits()),
         4 => Literal::Float(f64::NAN.to_bits()),
         5 => Literal::Float(0f64.copysign(value).to_bits()),
