@@ -17,6 +17,10 @@ pub mod isa;
 mod lower;
 pub mod math;
 mod parse;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod reference;
 mod simplify;
 
 pub use build::{Builder, Operand, Ranked, Term};
