@@ -1,6 +1,7 @@
 //! The loops, compiled for each level.
 
 use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_expr::math::Real;
 
 use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, dense};
 
@@ -30,7 +31,7 @@ macro_rules! float {
             }
             #[inline(always)]
             fn exp<I: Isa>(self) -> Self {
-                <$type>::exp(self)
+                Real::exp::<I>(self)
             }
             #[inline(always)]
             fn ln(self) -> Self {
