@@ -3,8 +3,8 @@
 
 #[macro_use]
 pub mod axes;
-pub mod for_each;
 pub mod evaluate;
+pub mod for_each;
 pub mod pool;
 pub mod view;
 

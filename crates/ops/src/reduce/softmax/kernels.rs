@@ -430,12 +430,7 @@ pub(super) struct Strip<A> {
 ///
 /// # Safety
 /// The rows can be read and written, and those written overlap no others.
-pub(super) unsafe fn finish_rows<A: Float>(
-    greatest: &[A],
-    rest: &[A],
-    strip: Strip<A>,
-    log: bool,
-) {
+pub(super) unsafe fn finish_rows<A: Float>(greatest: &[A], rest: &[A], strip: Strip<A>, log: bool) {
     let Strip { x, x_step, out, out_step, rows } = strip;
     if log {
         isa::dispatch(Rows::<A, true> { greatest, rest, x, x_step, out, out_step, rows });
