@@ -12,10 +12,15 @@ pub mod eval;
 mod fold;
 mod functions;
 mod graph;
+pub mod half;
 pub mod isa;
 mod lower;
 pub mod math;
 mod parse;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod reference;
 mod simplify;
 
 pub use build::{Builder, Operand, Ranked, Term};

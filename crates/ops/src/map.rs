@@ -29,7 +29,7 @@ pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
-    let out = op.empty(x.shape(), dtype)?;
+    let out = op.output(x.shape(), dtype)?;
     if !op.is_meta() {
         // SAFETY: the result was made here and nobody else has it.
         unsafe { write(op, x, &out) }?;

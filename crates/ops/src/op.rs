@@ -25,14 +25,14 @@ impl Op {
         self.device == Device::META
     }
 
-    /// A fresh result, every element of which is about to be written.
-    pub(crate) fn empty(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    /// A fresh result, of arbitrary elements until each is written.
+    pub(crate) fn output(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         self.at(Tensor::empty(shape, dtype, self.device))
     }
 
-    /// A fresh result, zero for now.
-    pub(crate) fn output(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        self.at(Tensor::empty(shape, dtype, self.device))
+    /// A fresh result of zeros.
+    pub(crate) fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        self.at(Tensor::zeros(shape, dtype, self.device))
     }
 
     /// The result, its error prefixed with the operator's name.

@@ -49,7 +49,12 @@ pub(super) struct Worker<'a> {
 impl<'a> Job<'a> {
     /// Calls `f` with a worker whose registers are ready; `tile` is how many bytes of tiles it
     /// needs.
-    pub(super) fn work<R>(&'a self, tile: usize, longest: usize, f: impl FnOnce(Worker<'_>) -> R) -> R {
+    pub(super) fn work<R>(
+        &'a self,
+        tile: usize,
+        longest: usize,
+        f: impl FnOnce(Worker<'_>) -> R,
+    ) -> R {
         scratch::with(|scratch| {
             let Scratch { slots, .. } = scratch;
             let mut slots = std::mem::take(slots);

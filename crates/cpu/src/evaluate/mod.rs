@@ -59,7 +59,9 @@ fn check_count(program: &Program, given: usize) -> Result<()> {
     if given > MAX_INPUTS {
         return Err(Error::new(
             ErrorKind::Value,
-            format!("an expression of {given} inputs can't be evaluated; {MAX_INPUTS} are the most"),
+            format!(
+                "an expression of {given} inputs can't be evaluated; {MAX_INPUTS} are the most"
+            ),
         ));
     }
     Ok(())
@@ -109,7 +111,9 @@ fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) ->
         if !fits {
             return Err(Error::new(
                 ErrorKind::Shape,
-                format!("input {index} of shape {own:?} doesn't broadcast to the output's {wide:?}"),
+                format!(
+                    "input {index} of shape {own:?} doesn't broadcast to the output's {wide:?}"
+                ),
             ));
         }
     }

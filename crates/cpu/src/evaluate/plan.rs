@@ -95,7 +95,8 @@ impl Plan {
             Operand { base: 0, size: 1, computed: 8, load: None, direct: false, walked: true };
         let ranks = program.ranks();
         let mut operands = SmallVec::new();
-        operands.extend(inputs.iter().zip(ranks).map(|(input, rank)| memory(input, rank.is_none())));
+        operands
+            .extend(inputs.iter().zip(ranks).map(|(input, rank)| memory(input, rank.is_none())));
         operands.extend(program.counted().iter().map(|_| counted));
         operands.push(memory(out, true));
         let (dims, strides) = (SmallVec::new(), SmallVec::new());

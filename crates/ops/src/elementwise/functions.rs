@@ -16,7 +16,8 @@ pub const FUNCTIONS: [(&str, &str); 28] = [
     ("aten::neg", "-self"),
     ("aten::abs", "abs(self)"),
     ("aten::sign", "sign(self)"),
-    ("aten::relu", "relu(self)"),
+    // Written with a bool, which changes no dtype.
+    ("aten::relu", "where((self > False) | isnan(self), self, False)"),
     ("aten::exp", "exp(self)"),
     ("aten::expm1", "expm1(self)"),
     ("aten::log", "log(self)"),

@@ -63,7 +63,7 @@ pub(crate) fn compute(
     params: &[Scalar],
 ) -> Result<Tensor> {
     let program = op.at(expression.program(&dtypes(inputs), params, None))?;
-    let out = op.empty(&shape(op, &program, inputs)?, program.result())?;
+    let out = op.output(&shape(op, &program, inputs)?, program.result())?;
     if op.is_meta() {
         check_params(op, &program, params)?;
     } else {

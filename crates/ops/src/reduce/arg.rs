@@ -32,7 +32,12 @@ const RESULTS: usize = 64;
 ///
 /// # Errors
 /// When a tensor's memory can't be reached, or the result's not be written.
-pub(crate) fn compute_into(end: End, reduction: &Reduction, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(crate) fn compute_into(
+    end: End,
+    reduction: &Reduction,
+    x: &Tensor,
+    out: &Tensor,
+) -> Result<()> {
     macro_rules! of {
         ($type:ty, $stored:ty) => {
             into(end, reduction, x, out, Input::plain::<$type>(base::<$stored>(x)?))
@@ -367,8 +372,7 @@ fn part_of_lane<T: Ordered>(
             all = job.first_best(all, best);
         };
         if run.rows > 1 {
-            let block =
-                Block { rows: run.rows, row_step: around.x, len: run.len, step: inner.x };
+            let block = Block { rows: run.rows, row_step: around.x, len: run.len, step: inner.x };
             let len = run.rows * run.len;
             // SAFETY: the walk stays inside the tensor, and a run of several rows fits.
             unsafe {
@@ -521,4 +525,3 @@ fn part_of_columns<T: Ordered>(
         *found = start + i64::from(*row);
     }
 }
-

@@ -327,7 +327,10 @@ impl<A: Copy + 'static> Input<A> {
     }
 
     /// Whether they are zero, by [`NonZero`]. `direct` for types whose bits are those.
-    pub(crate) fn bits<S: NonZero<Bits = A> + Copy + 'static>(base: *const u8, direct: bool) -> Self {
+    pub(crate) fn bits<S: NonZero<Bits = A> + Copy + 'static>(
+        base: *const u8,
+        direct: bool,
+    ) -> Self {
         Input { base, size: size_of::<S>(), fill: fill::<Bits<S>>, direct }
     }
 

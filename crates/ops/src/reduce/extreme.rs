@@ -33,11 +33,23 @@ pub(crate) fn plan(op: Op, x: &Tensor, dims: Option<&[i64]>, keepdim: bool) -> R
 ///
 /// # Errors
 /// When a tensor's memory can't be reached, or the result's not be written.
-pub(crate) fn compute_into(end: End, reduction: &Reduction, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(crate) fn compute_into(
+    end: End,
+    reduction: &Reduction,
+    x: &Tensor,
+    out: &Tensor,
+) -> Result<()> {
     let to = out_base(out)?;
     macro_rules! same {
         ($type:ty) => {
-            into(end, reduction, x, out, Input::plain::<$type>(base::<$type>(x)?), Sink::<$type>::of::<$type>(to))
+            into(
+                end,
+                reduction,
+                x,
+                out,
+                Input::plain::<$type>(base::<$type>(x)?),
+                Sink::<$type>::of::<$type>(to),
+            )
         };
     }
     match x.dtype() {

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-
 use keyfold_core::{Dims, ErrorKind, Result, Shape, layout};
 use keyfold_tensor::Tensor;
 

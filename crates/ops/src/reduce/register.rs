@@ -133,9 +133,7 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
         ("aten::softmax(Tensor self, int dim) -> Tensor", false),
         ("aten::log_softmax(Tensor self, int dim) -> Tensor", true),
     ] {
-        ops.op(schema, |op| {
-            Kernel::typed(move |x: &Tensor, dim: i64| soft(op, log, x, dim))
-        })?;
+        ops.op(schema, |op| Kernel::typed(move |x: &Tensor, dim: i64| soft(op, log, x, dim)))?;
     }
     Ok(())
 }

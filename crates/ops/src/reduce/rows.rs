@@ -142,8 +142,7 @@ fn part_of_lane<A: Copy + Send + Sync + 'static>(
         let start = x + run.x;
         // Short rows are gathered into blocks; long ones are cut into blocks.
         if run.rows > 1 && (!direct || run.len < 128) {
-            let block =
-                Block { rows: run.rows, row_step: around.x, len: run.len, step: inner.x };
+            let block = Block { rows: run.rows, row_step: around.x, len: run.len, step: inner.x };
             // SAFETY: the walk stays inside the tensor, and a run of several rows fits.
             unsafe {
                 job.input.fill(start, block, stage.as_mut_ptr());

@@ -47,8 +47,10 @@ pub(crate) fn plan(
     if !fits {
         let what = match total {
             Total::Sum => "a sum; choose a dtype of numbers",
-            Total::Mean => "a mean; choose one of float16, bfloat16, float32, float64, complex64, \
-                            complex128",
+            Total::Mean => {
+                "a mean; choose one of float16, bfloat16, float32, float64, complex64, \
+                            complex128"
+            }
         };
         let message = format!("argument 'dtype': {dtype} can't hold {what}");
         return Err(op.error(ErrorKind::DType, message));
@@ -79,12 +81,20 @@ pub(crate) fn compute_into(
         DType::F32 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<f32>(to)),
         DType::F64 => into(total, reduction, x, out, f64::input(x)?, Sink::of::<f64>(to)),
         DType::I8 => into(total, reduction, x, out, by_way_of::<i8, i64>(x)?, Sink::of::<i8>(to)),
-        DType::I16 => into(total, reduction, x, out, by_way_of::<i16, i64>(x)?, Sink::of::<i16>(to)),
-        DType::I32 => into(total, reduction, x, out, by_way_of::<i32, i64>(x)?, Sink::of::<i32>(to)),
+        DType::I16 => {
+            into(total, reduction, x, out, by_way_of::<i16, i64>(x)?, Sink::of::<i16>(to))
+        }
+        DType::I32 => {
+            into(total, reduction, x, out, by_way_of::<i32, i64>(x)?, Sink::of::<i32>(to))
+        }
         DType::I64 => into(total, reduction, x, out, i64::input(x)?, Sink::of::<i64>(to)),
         DType::U8 => into(total, reduction, x, out, by_way_of::<u8, u64>(x)?, Sink::of::<u8>(to)),
-        DType::U16 => into(total, reduction, x, out, by_way_of::<u16, u64>(x)?, Sink::of::<u16>(to)),
-        DType::U32 => into(total, reduction, x, out, by_way_of::<u32, u64>(x)?, Sink::of::<u32>(to)),
+        DType::U16 => {
+            into(total, reduction, x, out, by_way_of::<u16, u64>(x)?, Sink::of::<u16>(to))
+        }
+        DType::U32 => {
+            into(total, reduction, x, out, by_way_of::<u32, u64>(x)?, Sink::of::<u32>(to))
+        }
         DType::U64 => into(total, reduction, x, out, u64::input(x)?, Sink::of::<u64>(to)),
         DType::C64 => {
             let input = Complex::<f32>::input(x)?;

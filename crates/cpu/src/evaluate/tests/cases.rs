@@ -1,5 +1,7 @@
 //! Every step with every dtype, and layouts picked by hand.
 
+use std::sync::Mutex;
+
 use keyfold_core::{DType, Device};
 use keyfold_expr::isa::{self, Level};
 use keyfold_expr::{Binary, Expr, Graph, Input, Lowered, Node, Unary};
@@ -84,7 +86,11 @@ pub(super) const BINARY: [Binary; 20] = [
     Binary::Shr,
 ];
 
-fn on_all_levels(f: impl Fn()) {
+/// Held by tests that compare bits: the level is the process's.
+static LEVEL: Mutex<()> = Mutex::new(());
+
+pub(super) fn on_all_levels(f: impl Fn()) {
+    let _held = LEVEL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for level in Level::ALL {
         isa::set_level(level);
         f();

@@ -1,5 +1,5 @@
 //! The evaluator against a naive interpreter.
 
+mod cases;
 mod naive;
 mod random;
-mod cases;

@@ -69,7 +69,7 @@ impl Value {
 }
 
 fn limits(dtype: DType) -> (i128, i128) {
-    let bits = dtype.size() * 8;
+    let bits = dtype.size().min(8) * 8;
     match dtype {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
             (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
@@ -206,7 +206,7 @@ fn whole(op: Binary, a: i128, b: i128, dtype: DType) -> Option<Value> {
         Binary::Add if is_bool => W(a | b),
         Binary::Add => wrap(a + b, dtype),
         Binary::Sub => wrap(a - b, dtype),
-        Binary::Mul => wrap(a * b, dtype),
+        Binary::Mul => wrap(a.wrapping_mul(b), dtype),
         Binary::FloorDiv | Binary::Mod if b == 0 => W(0),
         Binary::FloorDiv => wrap((a - (a % b + b) % b) / b, dtype),
         Binary::Mod => wrap((a % b + b) % b, dtype),
@@ -217,9 +217,9 @@ fn whole(op: Binary, a: i128, b: i128, dtype: DType) -> Option<Value> {
             let mut left = b;
             while left > 0 {
                 if left % 2 == 1 {
-                    power = wrap(power.whole() * base.whole(), dtype);
+                    power = wrap(power.whole().wrapping_mul(base.whole()), dtype);
                 }
-                base = wrap(wrap(base.whole(), dtype).whole() * base.whole(), dtype);
+                base = wrap(base.whole().wrapping_mul(base.whole()), dtype);
                 left /= 2;
             }
             wrap(power.whole(), dtype)
@@ -245,11 +245,21 @@ fn float(op: Binary, a: f64, b: f64, dtype: DType) -> f64 {
         Binary::Div => a / b,
         Binary::Min if a.is_nan() || b.is_nan() => f64::NAN,
         Binary::Max if a.is_nan() || b.is_nan() => f64::NAN,
-        Binary::Min => if a < b { a } else { b },
-        Binary::Max => if a > b { a } else { b },
-        Binary::Pow if dtype == DType::F32 => {
-            isa::dispatch(Power(a as f32, b as f32)).into()
+        Binary::Min => {
+            if a < b {
+                a
+            } else {
+                b
+            }
         }
+        Binary::Max => {
+            if a > b {
+                a
+            } else {
+                b
+            }
+        }
+        Binary::Pow if dtype == DType::F32 => isa::dispatch(Power(a as f32, b as f32)).into(),
         Binary::Pow => isa::dispatch(Power(a, b)),
         Binary::Mod => {
             let rest = a % b;
@@ -383,7 +393,13 @@ pub(super) fn evaluate(
                 let dtype = lowered.steps()[a.index()].dtype;
                 binary(*op, value(a), value(b), dtype)?
             }
-            StepOp::Where(c, a, b) => if value(c).truth() { value(a) } else { value(b) },
+            StepOp::Where(c, a, b) => {
+                if value(c).truth() {
+                    value(a)
+                } else {
+                    value(b)
+                }
+            }
             StepOp::Cast(a) => cast(value(a), step.dtype),
             StepOp::Round(to, a) => cast(value(a), *to),
         };

@@ -1,6 +1,7 @@
 //! The loops, compiled for each level.
 
 use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_expr::math::Real;
 
 use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, dense};
 
@@ -30,7 +31,7 @@ macro_rules! float {
             }
             #[inline(always)]
             fn exp<I: Isa>(self) -> Self {
-                <$type>::exp(self)
+                Real::exp::<I>(self)
             }
             #[inline(always)]
             fn ln(self) -> Self {
@@ -429,12 +430,7 @@ pub(super) struct Strip<A> {
 ///
 /// # Safety
 /// The rows can be read and written, and those written overlap no others.
-pub(super) unsafe fn finish_rows<A: Float>(
-    greatest: &[A],
-    rest: &[A],
-    strip: Strip<A>,
-    log: bool,
-) {
+pub(super) unsafe fn finish_rows<A: Float>(greatest: &[A], rest: &[A], strip: Strip<A>, log: bool) {
     let Strip { x, x_step, out, out_step, rows } = strip;
     if log {
         isa::dispatch(Rows::<A, true> { greatest, rest, x, x_step, out, out_step, rows });
