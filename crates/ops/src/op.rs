@@ -115,9 +115,8 @@ impl Registrar<'_> {
             if args.contains('*') { "" } else { "*, " },
         );
         let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
-        let out = format!(
-            "{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)"
-        );
+        let out =
+            format!("{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)");
         let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
         let keys = [(DispatchKey::CPU, release), META];
         self.add(name, &schema, &fresh, &keys)?;

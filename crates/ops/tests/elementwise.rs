@@ -237,7 +237,7 @@ fn shapes_that_do_not_broadcast_name_operator_and_both() {
 #[test]
 fn every_dtype_is_taken_where_it_makes_sense() {
     for dtype in DType::ALL {
-        let x = Tensor::full(&[2], Scalar::Int(1), dtype, Device::CPU).unwrap();
+        let x = Tensor::full(&[2], Scalar::Bool(true), dtype, Device::CPU).unwrap();
         let y = on("add", &[&x, &x]).unwrap();
         assert_eq!(y.dtype(), dtype);
         let two = if dtype == DType::Bool { 1.0 } else { 2.0 };
@@ -281,9 +281,12 @@ fn results_are_written_where_the_caller_wants_them() {
     dispatcher().call("aten::add.out", &args).unwrap();
     assert_eq!(values(&out), [11.0, 0.0, 22.0, 0.0, 33.0, 0.0]);
     // In place, and from memory that is written over while it is read.
-    dispatcher().call("aten::mul.Scalar_out", &[(&x).into(), ValueRef::Int(2), (&x).into()]).unwrap();
+    dispatcher()
+        .call("aten::mul.Scalar_out", &[(&x).into(), ValueRef::Int(2), (&x).into()])
+        .unwrap();
     assert_eq!(values(&x), [2.0, 4.0, 6.0]);
-    let (head, tail) = (x.slice(0, None, Some(2), 1).unwrap(), x.slice(0, Some(1), None, 1).unwrap());
+    let (head, tail) =
+        (x.slice(0, None, Some(2), 1).unwrap(), x.slice(0, Some(1), None, 1).unwrap());
     dispatcher().call("aten::neg.out", &[(&head).into(), (&tail).into()]).unwrap();
     assert_eq!(values(&x), [2.0, -2.0, -4.0]);
     let whole = Tensor::zeros(&[3], DType::I64, Device::CPU).unwrap();

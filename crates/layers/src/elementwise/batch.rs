@@ -14,9 +14,7 @@ pub(super) fn rule(expr: &Expr) -> Option<Rule> {
 }
 
 fn is_pointwise(expr: &Expr) -> bool {
-    let placed = |node: &Node| {
-        matches!(node, Node::Index | Node::Coordinate(_) | Node::At { .. })
-    };
+    let placed = |node: &Node| matches!(node, Node::Index | Node::Coordinate(_) | Node::At { .. });
     !expr.nodes().iter().any(placed)
 }
 

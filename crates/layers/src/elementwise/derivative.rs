@@ -67,11 +67,8 @@ impl Symbolic {
                     _ => error.at(&self.name),
                 })?;
                 let Some(gradient) = gradient else { return Ok(None) };
-                let args = [
-                    ValueRef::Refs(&inputs),
-                    ValueRef::Refs(&numbers),
-                    ValueRef::Str(&gradient),
-                ];
+                let args =
+                    [ValueRef::Refs(&inputs), ValueRef::Refs(&numbers), ValueRef::Str(&gradient)];
                 shaped(&form, &CALL.call(&args)?).map(Some)
             })
             .collect()
@@ -105,14 +102,15 @@ impl Derivative for Symbolic {
                 self.gradients(text, grad, &tensors, &params, wanted)
             }
             Source::List => {
-                let ValueRef::Str(text) = call.value(2) else { return Ok(vec![None; call.places()]) };
+                let ValueRef::Str(text) = call.value(2) else {
+                    return Ok(vec![None; call.places()]);
+                };
                 let text = elementwise::text(text)?;
                 let tensors: Vec<Tensor> = call.tensors(0)?.into_iter().flatten().collect();
                 let forms = call.forms(0);
                 let params: Vec<Scalar> =
                     call.value(1).items().filter_map(ValueRef::scalar).collect();
-                let wanted =
-                    |i: usize| forms[i].clone().filter(|_| call.needs_place(i));
+                let wanted = |i: usize| forms[i].clone().filter(|_| call.needs_place(i));
                 self.gradients(&text, grad, &tensors, &params, wanted)
             }
         }

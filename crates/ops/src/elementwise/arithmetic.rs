@@ -118,20 +118,26 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
             })
         },
     )?;
-    ops.op("aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor", |op| {
-        let expression = right.clone();
-        Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
-            check_condition(op, c)?;
-            compute(op, &expression, &[c, a], &[b])
-        })
-    })?;
-    ops.op("aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor", |op| {
-        let expression = left.clone();
-        Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
-            check_condition(op, c)?;
-            compute(op, &expression, &[c, b], &[a])
-        })
-    })?;
+    ops.op(
+        "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
+        |op| {
+            let expression = right.clone();
+            Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
+                check_condition(op, c)?;
+                compute(op, &expression, &[c, a], &[b])
+            })
+        },
+    )?;
+    ops.op(
+        "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
+        |op| {
+            let expression = left.clone();
+            Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
+                check_condition(op, c)?;
+                compute(op, &expression, &[c, b], &[a])
+            })
+        },
+    )?;
     ops.op("aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", |op| {
         let expression = none.clone();
         Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {

@@ -53,7 +53,10 @@ impl Definition {
             match argument.ty {
                 Type::Tensor => {
                     if writes(&argument.alias) && out.replace(at).is_some() {
-                        return Err(refuse(schema, "it writes to two arguments; one can be the result"));
+                        return Err(refuse(
+                            schema,
+                            "it writes to two arguments; one can be the result",
+                        ));
                     }
                     if writes(&argument.alias) && argument.kwarg_only {
                         continue;

@@ -145,10 +145,7 @@ fn check_power<'a>(op: Op, a: Operand<'a>, name: &str, b: Operand<'a>) -> Result
         (Operand::Scalar(a), Operand::Scalar(b)) => a.dtype().promote_scalar(b),
     };
     if dtype == DType::Bool {
-        return Err(op.error(
-            ErrorKind::DType,
-            "bools have no powers; convert them with aten::to",
-        ));
+        return Err(op.error(ErrorKind::DType, "bools have no powers; convert them with aten::to"));
     }
     if let Operand::Scalar(exponent) = b
         && dtype.is_integral()

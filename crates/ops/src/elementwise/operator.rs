@@ -111,7 +111,9 @@ pub fn from_text(text: &str) -> Result<Expr> {
     let Some((arguments, expression)) = text.split_once(':') else {
         return Err(Error::new(
             ErrorKind::Value,
-            format!("'{text}' has no arguments in front; write them as in `x, y; beta: x + beta * y`"),
+            format!(
+                "'{text}' has no arguments in front; write them as in `x, y; beta: x + beta * y`"
+            ),
         ));
     };
     let (inputs, params) = arguments.split_once(';').unwrap_or((arguments, ""));
@@ -121,7 +123,8 @@ pub fn from_text(text: &str) -> Result<Expr> {
             None => names.input(name),
             Some((name, rank)) => {
                 let rank = rank.trim_end_matches(']').trim().parse().map_err(|_| {
-                    let message = format!("the rank of '{name}' has to be a number, as in `{name}[2]`");
+                    let message =
+                        format!("the rank of '{name}' has to be a number, as in `{name}[2]`");
                     Error::new(ErrorKind::Value, message)
                 })?;
                 names.ranked(name.trim(), rank)
@@ -214,7 +217,8 @@ mod tests {
 
     #[test]
     fn texts_are_read_as_they_are_written() {
-        for source in ["x, table[2]; beta: beta * x * table[index, 0]", "x: exp(x)", "x, y: x + y"] {
+        for source in ["x, table[2]; beta: beta * x * table[index, 0]", "x: exp(x)", "x, y: x + y"]
+        {
             let parsed = from_text(source).unwrap();
             assert_eq!(from_text(&to_text(&parsed)).unwrap(), parsed, "{source}");
         }
@@ -229,7 +233,8 @@ mod tests {
         let names: Vec<_> = gradient.inputs().iter().map(|i| i.name.as_str()).collect();
         assert_eq!(names, ["x", "grad"]);
         assert_eq!(text("x: floor(x)").unwrap().gradient(0).unwrap(), None);
-        let same = from_text(&text("grad: grad + 1").unwrap().gradient(0).unwrap().unwrap()).unwrap();
+        let same =
+            from_text(&text("grad: grad + 1").unwrap().gradient(0).unwrap().unwrap()).unwrap();
         assert_eq!(same.nodes(), [Node::Input(1)]);
     }
 }
