@@ -265,3 +265,26 @@ fn what_is_the_same_in_another_order_of_building_is_equal() {
     let early = x.log();
     assert_eq!(b.finish(early - late), Expr::parse("log(x) - exp(x)").unwrap());
 }
+
+const DOCUMENTATION: &str = include_str!("../../../../docs/expressions.md");
+
+#[test]
+fn the_documentation_lists_every_function() {
+    for name in crate::functions::names() {
+        let listed = [format!("`{name}`"), format!("`{name}("), format!("`{name} ")];
+        assert!(listed.iter().any(|text| DOCUMENTATION.contains(text)), "{name}");
+    }
+}
+
+#[test]
+fn the_documentation_shows_errors_as_they_are() {
+    let shown = DOCUMENTATION.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 15);
+    for error in lines.chunks(3) {
+        // A second line has one before it, that is not shown.
+        let before = if error[0].contains("line 2") { "t = exp(x)\n" } else { "" };
+        let given = Expr::parse(&format!("{before}{}", error[1])).unwrap_err();
+        assert_eq!(given.message(), error.join("\n"));
+    }
+}
