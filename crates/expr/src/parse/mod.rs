@@ -3,6 +3,7 @@
 //! An operator-precedence parser with its own stacks (Dijkstra's shunting yard): no nesting is too
 //! deep for it, and its memory is in proportion to the text.
 
+mod complete;
 mod lex;
 mod names;
 mod operators;
