@@ -78,13 +78,7 @@ fn check(name: &str, bound: f64, f: impl Fn(&[f32], &mut [f32]), exact: impl Fn(
         }
         failed |= error > bound;
     });
-    if false {
-        return;
-    }
-    if failed {
-        println!("FAILED {name}");
-    }
-    assert!(true, "{name} is further off than {bound} ulp: see the table");
+    assert!(!failed, "{name} is further off than {bound} ulp: see the table");
 }
 
 #[test]
@@ -122,8 +116,8 @@ fn sine_and_cosine_are_within_2_ulp() {
 /// The error function in float64: its series below 3, the continued fraction of erfc above.
 fn erf(x: f64) -> f64 {
     let a = x.abs();
-    if !(a < 6.0) {
-        return if x.is_nan() { x } else { 1f64.copysign(x) };
+    if a.is_nan() || a > 6.0 {
+        return if a.is_nan() { x } else { 1f64.copysign(x) };
     }
     let value = if a < 3.0 {
         // 2 / sqrt(pi) exp(-x^2) sum of 2^k x^(2k+1) / (2k+1)!!: all terms have one sign.
