@@ -339,7 +339,8 @@ impl Real for f64 {
         // log2(e) = 1 + 0.44...: f itself is exact.
         const ABOVE: f64 = 0.442_695_040_888_963_4;
         let rest = log_rest::<I>(f) * std::f64::consts::LOG2_E;
-        log_edges(self, 0.0, k + (f + I::mul_add_f64(f, ABOVE, rest)))
+        // k + f is exact where the rest takes much of it away.
+        log_edges(self, 0.0, (k + f) + I::mul_add_f64(f, ABOVE, rest))
     }
 
     #[inline(always)]
