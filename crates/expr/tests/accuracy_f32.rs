@@ -1,5 +1,6 @@
 //! Errors of the float32 functions, in units of the last place, over the bit patterns of float32:
-//! every 997th, or those that KEYFOLD_FLOAT_STEP says (1: all of them, half an hour in release).
+//! every 997th, or those that KEYFOLD_FLOAT_STEP says (1: all of them,
+//! which takes hours).
 
 use keyfold_expr::isa::{self, Level};
 use keyfold_expr::math::slices;
