@@ -19,6 +19,8 @@ arrays you already have:
 - checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
 - batches: `vmap`, `register_vmap`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
+- threads and memory: `get_num_threads`, `set_num_threads`, `memory_stats`, `trim_memory`,
+  `set_cache_limit`
 - PyTorch: `keyfold.torch`, which is imported when it is first used
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -59,6 +61,7 @@ from keyfold._core import (
     float64,
     from_dlpack,
     from_numpy,
+    get_num_threads,
     get_rng_state,
     include_keys,
     int8,
@@ -68,11 +71,15 @@ from keyfold._core import (
     is_grad_enabled,
     load_plugin,
     manual_seed,
+    memory_stats,
     redispatch,
     register_array_type,
     register_backend,
     register_key,
+    set_cache_limit,
+    set_num_threads,
     set_rng_state,
+    trim_memory,
     uint8,
     uint16,
     uint32,
@@ -326,6 +333,7 @@ __all__ = [
     "full",
     "full_like",
     "get_kernel",
+    "get_num_threads",
     "get_op",
     "get_rng_state",
     "grad",
@@ -360,6 +368,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "memory_stats",
     "min",
     "minimum",
     "multiply",
@@ -387,6 +396,8 @@ __all__ = [
     "register_vmap",
     "relu",
     "reshape",
+    "set_cache_limit",
+    "set_num_threads",
     "set_rng_state",
     "sigmoid",
     "sign",
@@ -401,6 +412,7 @@ __all__ = [
     "take",
     "tanh",
     "trace",
+    "trim_memory",
     "uint8",
     "uint16",
     "uint32",
