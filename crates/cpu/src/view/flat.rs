@@ -13,9 +13,9 @@ use super::{Contiguous, Extent, Strided, check};
 #[derive(Debug)]
 #[repr(C)]
 pub struct FlatView<'a, T, L: Layout = Strided> {
-    data: *const T,
-    count: usize,
-    dims: L::Flat,
+    pub(super) data: *const T,
+    pub(super) count: usize,
+    pub(super) dims: L::Flat,
     borrowed: PhantomData<&'a [T]>,
 }
 

@@ -17,6 +17,8 @@
 mod check;
 mod element;
 mod flat;
+#[cfg(test)]
+mod header_tests;
 mod layout;
 mod overlap;
 mod ranked;
