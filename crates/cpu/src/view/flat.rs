@@ -123,7 +123,7 @@ impl<'a, T: Element, L: Layout> FlatView<'a, T, L> {
     }
 
     pub(crate) fn extent(&self) -> Extent {
-        let dims = L::flat_dims(&self.dims, self.count);
+        let dims = L::flat_dims(&self.dims, self.count).0;
         Extent { base: self.data as usize, size: size_of::<T>(), dims }
     }
 
