@@ -38,17 +38,12 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
-mod cast_any;
-mod compare;
 mod element;
-mod elementwise;
+pub mod elementwise;
 mod factories;
-mod functions;
 mod gather;
-mod half;
 mod index;
 mod join;
-mod lanes;
 mod map;
 mod matmul;
 mod op;
@@ -56,8 +51,6 @@ mod promote;
 pub mod random;
 mod reduce;
 mod shape_ops;
-mod softmax;
-mod sum;
 mod write;
 
 use keyfold_core::Result;
@@ -73,11 +66,8 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let ops = op::Registrar(dispatcher);
     factories::register(&ops)?;
     elementwise::register(&ops)?;
-    functions::register(&ops)?;
-    compare::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
-    softmax::register(&ops)?;
     shape_ops::register(&ops)?;
     join::register(&ops)?;
     index::register(&ops)?;

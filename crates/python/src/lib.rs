@@ -24,6 +24,7 @@ mod dtype;
 mod errors;
 mod exchange;
 mod explain;
+mod expression;
 mod fastcalls;
 mod foreign;
 mod guards;
@@ -64,6 +65,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::init(py);
     operator::init(py);
     module.add_class::<tensor::PyTensor>()?;
+    module.add_class::<expression::PyExpression>()?;
+    module.add_function(wrap_pyfunction!(expression::_elementwise, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::_out_schema, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::_rebuild_expression, module)?)?;
     module.add_class::<indexing::PyTensorIterator>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     dtype::add_dtypes(module)?;

@@ -1,0 +1,136 @@
+//! Types of C for dtypes, and numbers as literals that mean exactly these numbers.
+
+use keyfold_core::{DType, DTypeKind, Scalar};
+
+/// The type of an element in memory.
+pub(super) fn stored(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "unsigned char",
+        DType::F16 | DType::BF16 => "unsigned short",
+        other => computed(other),
+    }
+}
+
+/// The type of a value while it is computed; halves are computed in float.
+pub(super) fn computed(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "bool",
+        DType::U8 => "unsigned char",
+        DType::U16 => "unsigned short",
+        DType::U32 => "unsigned int",
+        DType::U64 => "unsigned long long",
+        DType::I8 => "signed char",
+        DType::I16 => "short",
+        DType::I32 => "int",
+        DType::I64 => "long long",
+        DType::F16 | DType::BF16 | DType::F32 => "float",
+        DType::F64 => "double",
+        DType::C64 => "kf_complex<float>",
+        DType::C128 => "kf_complex<double>",
+    }
+}
+
+/// The number as a literal of the dtype's type.
+pub(super) fn literal(number: Scalar, dtype: DType) -> String {
+    match dtype {
+        DType::Bool => number.to::<bool>().to_string(),
+        DType::U64 => format!("{}ull", number.to::<u64>()),
+        DType::U32 => format!("{}u", number.to::<u32>()),
+        DType::I64 => match number.to::<i64>() {
+            i64::MIN => format!("({}ll - 1)", i64::MIN + 1),
+            value => signed(value, "ll"),
+        },
+        DType::I32 => match number.to::<i32>() {
+            i32::MIN => format!("({} - 1)", i32::MIN + 1),
+            value => signed(value.into(), ""),
+        },
+        DType::U8 => format!("(unsigned char){}", number.to::<u8>()),
+        DType::U16 => format!("(unsigned short){}", number.to::<u16>()),
+        DType::I8 => format!("(signed char){}", signed(number.to::<i8>().into(), "")),
+        DType::I16 => format!("(short){}", signed(number.to::<i16>().into(), "")),
+        DType::F64 => float64(number.as_f64()),
+        DType::F16 | DType::BF16 | DType::F32 => float32(number.to::<f32>()),
+        DType::C64 | DType::C128 => {
+            let value = number.as_complex();
+            let part = |x: f64| match dtype {
+                DType::C64 => float32(x as f32),
+                _ => float64(x),
+            };
+            format!("{}{{{}, {}}}", computed(dtype), part(value.re), part(value.im))
+        }
+    }
+}
+
+/// Zero of the dtype's type.
+pub(super) fn zero(dtype: DType) -> String {
+    match dtype.kind() {
+        DTypeKind::Bool => "false".into(),
+        _ => literal(Scalar::Int(0), dtype),
+    }
+}
+
+fn signed(value: i64, suffix: &str) -> String {
+    if value < 0 { format!("({value}{suffix})") } else { format!("{value}{suffix}") }
+}
+
+fn float32(value: f32) -> String {
+    if !value.is_finite() {
+        return format!("__uint_as_float({:#x}u)", value.to_bits());
+    }
+    finite(value.into(), "f")
+}
+
+fn float64(value: f64) -> String {
+    if !value.is_finite() {
+        return format!("__longlong_as_double({}ll)", value.to_bits() as i64);
+    }
+    finite(value, "")
+}
+
+/// In decimal where a short one is exact, else in hexadecimal, with a decimal for the reader.
+fn finite(value: f64, suffix: &str) -> String {
+    let short = value.abs() < 1e6 && (value * 1024.0).fract() == 0.0;
+    let text = if short { format!("{value:?}{suffix}") } else { hexadecimal(value) + suffix };
+    let text = if short { text } else { format!("{text} /* {value:?} */") };
+    if value.is_sign_negative() { format!("({text})") } else { text }
+}
+
+/// `0x1.8p+0` for 1.5. Subnormals as `0x0.` and so on.
+fn hexadecimal(value: f64) -> String {
+    let bits = value.to_bits();
+    let sign = if value.is_sign_negative() { "-" } else { "" };
+    let exponent = (bits >> 52 & 0x7ff) as i32;
+    let digits = format!("{:013x}", bits & ((1 << 52) - 1));
+    let digits = digits.trim_end_matches('0');
+    let point = if digits.is_empty() { "" } else { "." };
+    match exponent {
+        0 => format!("{sign}0x0{point}{digits}p-1022"),
+        _ => format!("{sign}0x1{point}{digits}p{:+}", exponent - 1023),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_mean_the_number() {
+        let cases = [
+            (Scalar::Float(0.5), DType::F32, "0.5f"),
+            (Scalar::Float(-0.0), DType::F64, "(-0.0)"),
+            (Scalar::Float(0.1), DType::F64, "0x1.999999999999ap-4 /* 0.1 */"),
+            (Scalar::Float(f64::INFINITY), DType::F32, "__uint_as_float(0x7f800000u)"),
+            (Scalar::Float(5e-324), DType::F64, "0x0.0000000000001p-1022 /* 5e-324 */"),
+            (Scalar::Int(i64::MIN), DType::I64, "(-9223372036854775807ll - 1)"),
+            (Scalar::Int(-3), DType::I8, "(signed char)(-3)"),
+            (Scalar::UInt(u64::MAX), DType::U64, "18446744073709551615ull"),
+            (Scalar::Bool(true), DType::I32, "1"),
+            (Scalar::Int(2), DType::C64, "kf_complex<float>{2.0f, 0.0f}"),
+        ];
+        for (number, dtype, text) in cases {
+            assert_eq!(literal(number, dtype), text);
+        }
+        assert_eq!(hexadecimal(-1.5), "-0x1.8p+0");
+        assert_eq!(hexadecimal(f64::MAX), "0x1.fffffffffffffp+1023");
+    }
+}

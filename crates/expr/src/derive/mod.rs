@@ -1,0 +1,425 @@
+//! The symbolic derivative.
+//!
+//! Forward accumulation: one pass over the nodes finds the derivative of each from those of its
+//! operands, so a result is a constant factor larger than the expression, whatever is shared in it,
+//! and a choice chooses among finished derivatives: what the side not taken would make, infinities or
+//! NaN, never reaches the result, as it would if a gradient of 0 was multiplied back into it.
+//!
+//! Kinks are as in Autograd's rules: 0 for `abs` and `sign` at 0, equal operands of `min` and `max`
+//! share evenly, a comparison, a rounding and a conversion to whole numbers have the derivative 0.
+
+use std::f64::consts::FRAC_2_SQRT_PI;
+
+use keyfold_core::{Error, ErrorKind, Result};
+
+use crate::compose::{add, binary, choose, div, float, int, mul, sub, unary};
+use crate::fold::as_float;
+use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
+use crate::simplify::{Assume, simplify};
+
+impl Expr {
+    /// The partial derivative with respect to an elementwise input, by number: an expression of the
+    /// same inputs and parameters.
+    ///
+    /// It is simplified, and shares what it has in common with itself. Where the derivative doesn't
+    /// depend on the inputs it is a float, which is weak as all numbers are.
+    ///
+    /// ```
+    /// use keyfold_expr::Expr;
+    ///
+    /// let expr = Expr::parse("log1p(exp(x))").unwrap();
+    /// assert_eq!(expr.derivative(0).unwrap().to_string(), "sigmoid(x)");
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] for a ranked input, of which each element may have any number of
+    /// uses; [`ErrorKind::Index`] for a number that no input has.
+    pub fn derivative(&self, input: usize) -> Result<Expr> {
+        let Some(known) = self.inputs().get(input) else {
+            let count = self.inputs().len();
+            let message = format!(
+                "derivative: there is no input {input}; the expression has {count}, counted from 0"
+            );
+            return Err(Error::new(ErrorKind::Index, message));
+        };
+        if known.rank.is_some() {
+            let message = format!(
+                "derivative: '{}' is read at computed indices, so its gradient is a sum over all \
+                 elements that read the same place, which no scalar expression can say; only inputs \
+                 that are read element by element have derivatives",
+                known.name
+            );
+            return Err(Error::new(ErrorKind::NotSupported, message));
+        }
+        let mut pass = Pass { g: self.to_graph(), input: input as u32 };
+        let mut slopes: Vec<Option<Id>> = Vec::with_capacity(self.nodes().len());
+        for (at, node) in self.nodes().iter().enumerate() {
+            let slope = pass.slope(node, Id(at as u32), &slopes);
+            slopes.push(slope);
+        }
+        let root = slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
+        let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
+        let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
+        // A derivative that is a number alone is a float, whatever it was computed from.
+        Ok(match simple.nodes() {
+            [Node::Literal(literal)] => {
+                let mut g = Graph::default();
+                let root = float(&mut g, as_float(*literal));
+                Expr::new(&g, root, self.inputs().to_vec(), self.params().to_vec())
+            }
+            _ => simple,
+        })
+    }
+}
+
+/// The graph that grows, and the input in question.
+struct Pass {
+    g: Graph,
+    input: u32,
+}
+
+impl Pass {
+    /// The derivative of the node `y`; nothing where it is 0 by the structure of the expression.
+    fn slope(&mut self, node: &Node, y: Id, slopes: &[Option<Id>]) -> Option<Id> {
+        let of = |id: Id| slopes[id.index()];
+        match *node {
+            Node::Input(input) if input == self.input => Some(float(&mut self.g, 1.0)),
+            Node::Literal(_)
+            | Node::Input(_)
+            | Node::Param(_)
+            | Node::Index
+            | Node::Coordinate(_)
+            | Node::At { .. } => None,
+            Node::Unary(op, x) => {
+                let dx = of(x)?;
+                self.unary(op, x, dx, y)
+            }
+            Node::Binary(op, a, b) => match (of(a), of(b)) {
+                (None, None) => None,
+                (da, db) => self.binary(op, (a, da), (b, db), y),
+            },
+            Node::Where(condition, a, b) => match (of(a), of(b)) {
+                (None, None) => None,
+                (da, db) => Some(self.choice(condition, da, db)),
+            },
+            Node::Cast(dtype, x) if dtype.is_floating() || dtype.is_complex() => {
+                let dx = of(x)?;
+                if matches!(self.g.node(dx), Node::Literal(_)) {
+                    return Some(dx);
+                }
+                Some(self.g.add(Node::Cast(dtype, dx)))
+            }
+            Node::Cast(..) => None,
+        }
+    }
+
+    /// A product in which a factor 1 needs no multiplication.
+    fn times(&mut self, a: Id, b: Id) -> Id {
+        if self.is_number(a, 1.0) {
+            b
+        } else if self.is_number(b, 1.0) {
+            a
+        } else {
+            mul(&mut self.g, a, b)
+        }
+    }
+
+    fn is_number(&self, id: Id, value: f64) -> bool {
+        match *self.g.node(id) {
+            Node::Literal(Literal::Float(bits)) => f64::from_bits(bits) == value,
+            Node::Literal(Literal::Int(number)) => number as f64 == value,
+            _ => false,
+        }
+    }
+
+    fn or_zero(&mut self, slope: Option<Id>) -> Id {
+        slope.unwrap_or_else(|| float(&mut self.g, 0.0))
+    }
+
+    fn choice(&mut self, condition: Id, da: Option<Id>, db: Option<Id>) -> Id {
+        let (da, db) = (self.or_zero(da), self.or_zero(db));
+        if da == db { da } else { choose(&mut self.g, condition, da, db) }
+    }
+
+    fn unary(&mut self, op: Unary, x: Id, dx: Id, y: Id) -> Option<Id> {
+        let g = &mut self.g;
+        let slope = match op {
+            Unary::Not
+            | Unary::Sign
+            | Unary::Floor
+            | Unary::Ceil
+            | Unary::Round
+            | Unary::Trunc
+            | Unary::IsNan
+            | Unary::IsFinite => return None,
+            Unary::Neg => return Some(unary(g, Unary::Neg, dx)),
+            Unary::Abs => unary(g, Unary::Sign, x),
+            Unary::Exp => y,
+            // Not y + 1, which cancels below 0.
+            Unary::Expm1 => unary(g, Unary::Exp, x),
+            Unary::Log => return Some(self.relative(x, dx)),
+            Unary::Log1p => return Some(self.log1p(x, dx)),
+            Unary::Sqrt => {
+                let half = float(g, 0.5);
+                div(g, half, y)
+            }
+            Unary::Rsqrt => {
+                let half = float(g, -0.5);
+                let product = mul(g, half, y);
+                div(g, product, x)
+            }
+            Unary::Sin => unary(g, Unary::Cos, x),
+            Unary::Cos => {
+                let sine = unary(g, Unary::Sin, x);
+                let product = self.times(sine, dx);
+                return Some(unary(&mut self.g, Unary::Neg, product));
+            }
+            Unary::Tanh => {
+                let squared = mul(g, y, y);
+                let one = int(g, 1);
+                sub(g, one, squared)
+            }
+            Unary::Sigmoid => {
+                let one = int(g, 1);
+                let rest = sub(g, one, y);
+                mul(g, y, rest)
+            }
+            Unary::Erf => {
+                let squared = mul(g, x, x);
+                let squared = unary(g, Unary::Neg, squared);
+                let bell = unary(g, Unary::Exp, squared);
+                let factor = float(g, FRAC_2_SQRT_PI);
+                mul(g, factor, bell)
+            }
+        };
+        Some(self.times(slope, dx))
+    }
+
+    /// `dx / x`. Of `exp(u)` and `1 + exp(u)` written so that large exponents cancel.
+    fn relative(&mut self, x: Id, dx: Id) -> Id {
+        if let Some((slope, du)) = self.relative_of_exponential(x, dx) {
+            return self.times(slope, du);
+        }
+        div(&mut self.g, dx, x)
+    }
+
+    /// The `u` of `1 + exp(u)`.
+    fn one_plus_exponential(&self, x: Id) -> Option<Id> {
+        let Node::Binary(Binary::Add, a, b) = *self.g.node(x) else { return None };
+        let exponential = if self.is_number(a, 1.0) {
+            b
+        } else if self.is_number(b, 1.0) {
+            a
+        } else {
+            return None;
+        };
+        match *self.g.node(exponential) {
+            Node::Unary(Unary::Exp, u) => Some(u),
+            _ => None,
+        }
+    }
+
+    /// `dx / x` as a slope and `du`, if `x` is `exp(u)` or `1 + exp(u)` and `dx` is its derivative
+    /// as it is made here: `exp(u) * du`.
+    fn relative_of_exponential(&mut self, x: Id, dx: Id) -> Option<(Id, Id)> {
+        let one = float(&mut self.g, 1.0);
+        if let Node::Unary(Unary::Exp, _) = *self.g.node(x) {
+            return Some((one, self.without_factor(dx, x)?));
+        }
+        let u = self.one_plus_exponential(x)?;
+        let exponential = unary(&mut self.g, Unary::Exp, u);
+        let du = self.without_factor(dx, exponential)?;
+        Some((unary(&mut self.g, Unary::Sigmoid, u), du))
+    }
+
+    /// What a product with this first factor has as its second.
+    fn without_factor(&mut self, product: Id, factor: Id) -> Option<Id> {
+        if product == factor {
+            return Some(float(&mut self.g, 1.0));
+        }
+        match *self.g.node(product) {
+            Node::Binary(Binary::Mul, a, b) if a == factor => Some(b),
+            _ => None,
+        }
+    }
+
+    /// `dx / (1 + x)`, with `sigmoid(u)` for `exp(u) / (1 + exp(u))`.
+    fn log1p(&mut self, x: Id, dx: Id) -> Id {
+        if let Node::Unary(Unary::Exp, u) = *self.g.node(x)
+            && let Some(du) = self.without_factor(dx, x)
+        {
+            let slope = unary(&mut self.g, Unary::Sigmoid, u);
+            return self.times(slope, du);
+        }
+        let one = int(&mut self.g, 1);
+        let sum = add(&mut self.g, one, x);
+        div(&mut self.g, dx, sum)
+    }
+
+    fn binary(
+        &mut self,
+        op: Binary,
+        (a, da): (Id, Option<Id>),
+        (b, db): (Id, Option<Id>),
+        y: Id,
+    ) -> Option<Id> {
+        match op {
+            Binary::Add => Some(match (da, db) {
+                (Some(da), Some(db)) => add(&mut self.g, da, db),
+                _ => da.or(db)?,
+            }),
+            Binary::Sub => Some(self.difference(da, db)?),
+            Binary::Mul if a == b => {
+                let half = self.times(a, da?);
+                Some(add(&mut self.g, half, half))
+            }
+            Binary::Mul => {
+                let of_a = da.map(|da| self.times(da, b));
+                let of_b = db.map(|db| self.times(a, db));
+                Some(match (of_a, of_b) {
+                    (Some(of_a), Some(of_b)) => add(&mut self.g, of_a, of_b),
+                    _ => of_a.or(of_b)?,
+                })
+            }
+            Binary::Div => self.quotient(da, (b, db), y),
+            Binary::Mod => {
+                let of_b = db.map(|db| {
+                    let times = binary(&mut self.g, Binary::FloorDiv, a, b);
+                    self.times(times, db)
+                });
+                self.difference(da, of_b)
+            }
+            Binary::Pow => self.power((a, da), (b, db), y),
+            Binary::Min => Some(self.extreme(Binary::Gt, (a, da), (b, db))),
+            Binary::Max => Some(self.extreme(Binary::Lt, (a, da), (b, db))),
+            _ => None,
+        }
+    }
+
+    fn difference(&mut self, da: Option<Id>, db: Option<Id>) -> Option<Id> {
+        Some(match (da, db) {
+            (Some(da), Some(db)) => sub(&mut self.g, da, db),
+            (None, Some(db)) => unary(&mut self.g, Unary::Neg, db),
+            (da, None) => da?,
+        })
+    }
+
+    /// `(da - y * db) / b`
+    fn quotient(&mut self, da: Option<Id>, (b, db): (Id, Option<Id>), y: Id) -> Option<Id> {
+        if let Some(db) = db
+            && let Some((slope, du)) = self.relative_of_exponential(b, db)
+        {
+            // da / b - y * (db / b), where db / b doesn't overflow.
+            let of_a = da.map(|da| div(&mut self.g, da, b));
+            let slope = self.times(slope, du);
+            let of_b = self.times(y, slope);
+            return self.difference(of_a, Some(of_b));
+        }
+        let of_b = db.map(|db| self.times(y, db));
+        let numerator = self.difference(da, of_b)?;
+        Some(div(&mut self.g, numerator, b))
+    }
+
+    /// `b * a ** (b - 1) * da + y * log(a) * db`; both are 0 for `0 ** 0`, and the second where the
+    /// base is 0 and the exponent isn't negative.
+    fn power(&mut self, (a, da): (Id, Option<Id>), (b, db): (Id, Option<Id>), y: Id) -> Option<Id> {
+        let of_base = da.and_then(|da| {
+            let slope = match *self.g.node(b) {
+                Node::Literal(exponent) => self.power_of_number(a, exponent)?,
+                _ => self.power_of_any(a, b),
+            };
+            Some(self.times(slope, da))
+        });
+        let of_exponent = db.map(|db| {
+            let g = &mut self.g;
+            let zero = int(g, 0);
+            let none = binary(g, Binary::Eq, a, zero);
+            let above = binary(g, Binary::Ge, b, zero);
+            let flat = binary(g, Binary::And, none, above);
+            let one = int(g, 1);
+            let base = choose(g, flat, one, a);
+            let log = unary(g, Unary::Log, base);
+            let slope = mul(g, y, log);
+            self.times(slope, db)
+        });
+        match (of_base, of_exponent) {
+            (Some(of_base), Some(of_exponent)) => Some(add(&mut self.g, of_base, of_exponent)),
+            (of_base, of_exponent) => of_base.or(of_exponent),
+        }
+    }
+
+    /// `n * a ** (n - 1)`, nothing for 0.
+    fn power_of_number(&mut self, a: Id, exponent: Literal) -> Option<Id> {
+        let n = as_float(exponent);
+        let g = &mut self.g;
+        if n == 0.0 {
+            return None;
+        }
+        let less = match exponent {
+            Literal::Int(n) => int(g, n.checked_sub(1)?),
+            _ => float(g, n - 1.0),
+        };
+        let power = match n - 1.0 {
+            0.0 => return Some(float(g, 1.0)),
+            1.0 => a,
+            _ => binary(g, Binary::Pow, a, less),
+        };
+        let factor = g.add(Node::Literal(exponent));
+        Some(mul(g, factor, power))
+    }
+
+    fn power_of_any(&mut self, a: Id, b: Id) -> Id {
+        let g = &mut self.g;
+        let zero = int(g, 0);
+        let none = binary(g, Binary::Eq, a, zero);
+        let flat = binary(g, Binary::Eq, b, zero);
+        // Only the exponent of 0 ** 0 is changed, to one whose power is finite.
+        let both = binary(g, Binary::And, none, flat);
+        let one = int(g, 1);
+        let exponent = choose(g, both, one, b);
+        let less = sub(g, exponent, one);
+        let power = binary(g, Binary::Pow, a, less);
+        mul(g, b, power)
+    }
+
+    /// The derivative of the one that wins; `loses` compares the first with the second.
+    fn extreme(
+        &mut self,
+        loses: Binary,
+        (a, da): (Id, Option<Id>),
+        (b, db): (Id, Option<Id>),
+    ) -> Id {
+        let g = &mut self.g;
+        let first_loses = binary(g, loses, a, b);
+        let second_loses = binary(g, loses, b, a);
+        let equal = binary(g, Binary::Eq, a, b);
+        let shared = match (da, db) {
+            (Some(da), Some(db)) => add(g, da, db),
+            (Some(slope), None) | (None, Some(slope)) => slope,
+            (None, None) => return float(g, 0.0),
+        };
+        let half = float(g, 0.5);
+        let half = self.times(half, shared);
+        let (da, db) = match (da, db) {
+            (Some(da), Some(db)) => (da, db),
+            (Some(da), None) => {
+                // Beside a NaN it wins.
+                let kept = choose(&mut self.g, equal, half, da);
+                let zero = float(&mut self.g, 0.0);
+                return choose(&mut self.g, first_loses, zero, kept);
+            }
+            (_, db) => {
+                let db = self.or_zero(db);
+                let kept = choose(&mut self.g, equal, half, db);
+                let zero = float(&mut self.g, 0.0);
+                return choose(&mut self.g, second_loses, zero, kept);
+            }
+        };
+        let kept = choose(&mut self.g, equal, half, shared);
+        let kept = choose(&mut self.g, second_loses, da, kept);
+        choose(&mut self.g, first_loses, db, kept)
+    }
+}
+
+#[cfg(test)]
+mod tests;
