@@ -6,6 +6,7 @@ use smallvec::smallvec;
 use super::copy::copy_block;
 use super::plan::{Plan, Stream};
 use super::share::share;
+use crate::evaluate::stream;
 use crate::pool::Schedule;
 use crate::view::{Few, FlatDims, Layout, Strided};
 
@@ -38,6 +39,9 @@ pub(super) fn run(
         let mut worker = Worker::new(plan);
         for tile in tiles {
             worker.tile(tile, row);
+        }
+        if plan.streamed {
+            stream::fence();
         }
     })
 }
@@ -190,6 +194,19 @@ impl<'a> Worker<'a> {
             return;
         }
         let block = self.blocks[0].as_ptr().cast::<u8>();
+        if plan.streamed {
+            let (row, step) = self.rows[0];
+            let second = plan.sizes.len().checked_sub(2).filter(|d| *d >= plan.first);
+            let (rows, apart) = second.map_or((1, 0), |d| (self.lens[d], stream.steps[d]));
+            let bytes = self.lens[plan.sizes.len() - 1] * stream.size;
+            for r in 0..rows as isize {
+                let to = self.start(stream).wrapping_offset(r * apart);
+                // SAFETY: a row of the tile, without gaps, inside the view and of this thread alone;
+                // its block was written.
+                unsafe { stream::copy(to, row.wrapping_offset(r * step), bytes) };
+            }
+            return;
+        }
         let lens = &self.lens[plan.first..];
         let compact: Few<isize> =
             self.compact.iter().map(|step| step * stream.size as isize).collect();

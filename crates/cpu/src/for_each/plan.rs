@@ -10,6 +10,7 @@ use smallvec::smallvec;
 
 use super::operand::Described;
 use super::refine::refine;
+use crate::evaluate::STREAMED;
 use crate::view::{Few, FlatDims, Layout, Strided};
 
 /// The bytes of a view's part of a tile, where some view is gathered: all parts stay in the first
@@ -53,6 +54,8 @@ pub(super) struct Plan {
     pub(super) first: usize,
     /// Whether a tile is one row of several dimensions; else its rows are the last dimension.
     pub(super) packed: bool,
+    /// Whether results are written past the caches: large ones, whose memory isn't read too.
+    pub(super) streamed: bool,
     /// The output, then the inputs.
     pub(super) streams: Few<Stream>,
     /// For each dimension which axis of the index it moves along, and how far.
@@ -122,8 +125,17 @@ impl Plan {
         };
         let origin = smallvec![0; out.sizes.as_ref().map_or(1, |sizes| sizes.len())];
         let (first, chunks) = (0, Few::new());
-        let mut plan =
-            Plan { sizes, chunks, first, packed: false, streams, index, origin, tiles: 0 };
+        let mut plan = Plan {
+            sizes,
+            chunks,
+            first,
+            packed: false,
+            streamed: false,
+            streams,
+            index,
+            origin,
+            tiles: 0,
+        };
         if common {
             plan.find_in_place();
             plan.go_up();
@@ -257,6 +269,11 @@ impl Plan {
             for stream in &mut self.streams {
                 stream.direct = plain(stream, stream.steps[last] == stream.size as isize);
             }
+            let fresh = !self.streams.iter().any(|stream| stream.in_place);
+            self.streamed =
+                fresh && self.streams[0].direct && count * self.streams[0].size >= STREAMED;
+            // The body's loop writes a block, which is then streamed.
+            self.streams[0].direct &= !self.streamed;
             let all_direct = self.streams.iter().all(|stream| stream.direct);
             let block = block(if all_direct { DIRECT_BYTES } else { BLOCK_BYTES });
             let across = self.bring_across_rows_near();
