@@ -9,7 +9,7 @@ mod drive;
 mod overlap;
 mod plan;
 mod scratch;
-mod stream;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -219,7 +219,7 @@ pub unsafe fn evaluate(
 }
 
 /// Bytes from which on an output goes past the caches.
-const STREAMED: usize = 8 << 20;
+pub(crate) const STREAMED: usize = 8 << 20;
 
 /// Elements that a worker takes at once.
 const GRAIN: usize = 1 << 15;
