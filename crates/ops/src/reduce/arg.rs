@@ -164,16 +164,16 @@ where
 
 #[inline(always)]
 fn one_by_one<P: Pick, T: Ordered>(x: &[T]) -> Best<T> {
-    let mut best = Best { number: x[0], place: 0 };
+    // Without branches: whether a number is better is hard to foresee, and many short lanes follow.
+    let (mut number, mut place) = (x[0], 0_i64);
     for (i, x) in x.iter().enumerate().skip(1) {
-        if is_better::<P, T>(best.number, *x) {
-            best = Best { number: *x, place: i as i64 };
-        }
+        let better = is_better::<P, T>(number, *x);
+        number = if better { *x } else { number };
+        place = if better { i as i64 } else { place };
     }
-    best
+    Best { number, place }
 }
 
-/// First which it is, then where: both go through vectors.
 #[inline(always)]
 fn twice<P: Pick, T: Ordered>(x: &[T]) -> Best<T>
 where
