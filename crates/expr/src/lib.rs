@@ -5,6 +5,7 @@
 
 pub mod eval;
 mod graph;
+pub mod half;
 pub mod isa;
 mod lower;
 pub mod math;
