@@ -2,6 +2,7 @@
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16};
 
+use crate::half::Half;
 use crate::isa::{Isa, Work, dispatch};
 
 /// Reads `len` elements that are `stride` elements apart into a block, in the dtype that they are
@@ -24,15 +25,13 @@ pub type Store = unsafe fn(dst: *mut u8, stride: isize, src: *const u8, len: usi
 ///
 /// # Safety
 /// As [`Load`].
-pub type LoadRuns =
-    unsafe fn(dst: *mut u8, src: *const u8, steps: [isize; 2], sizes: [usize; 2]);
+pub type LoadRuns = unsafe fn(dst: *mut u8, src: *const u8, steps: [isize; 2], sizes: [usize; 2]);
 
 /// As [`Store`], for several runs.
 ///
 /// # Safety
 /// As [`Store`].
-pub type StoreRuns =
-    unsafe fn(dst: *mut u8, src: *const u8, steps: [isize; 2], sizes: [usize; 2]);
+pub type StoreRuns = unsafe fn(dst: *mut u8, src: *const u8, steps: [isize; 2], sizes: [usize; 2]);
 
 /// Copies a tile: row `r` of the result is contiguous, `cols` long, and its element `c` is
 /// `src[r + c * stride]` (in elements).
@@ -78,7 +77,7 @@ impl Convert for FromF16 {
     type To = f32;
     #[inline(always)]
     fn convert(from: u16) -> f32 {
-        f16::from_bits(from).to_f32()
+        f16::from_bits(from).widen()
     }
 }
 impl Convert for FromBf16 {
@@ -86,7 +85,7 @@ impl Convert for FromBf16 {
     type To = f32;
     #[inline(always)]
     fn convert(from: u16) -> f32 {
-        bf16::from_bits(from).to_f32()
+        bf16::from_bits(from).widen()
     }
 }
 impl Convert for ToF16 {
@@ -94,7 +93,7 @@ impl Convert for ToF16 {
     type To = u16;
     #[inline(always)]
     fn convert(from: f32) -> u16 {
-        f16::from_f32(from).to_bits()
+        f16::narrow(from).to_bits()
     }
 }
 impl Convert for ToBf16 {
@@ -102,7 +101,7 @@ impl Convert for ToBf16 {
     type To = u16;
     #[inline(always)]
     fn convert(from: f32) -> u16 {
-        bf16::from_f32(from).to_bits()
+        bf16::narrow(from).to_bits()
     }
 }
 

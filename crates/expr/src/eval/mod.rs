@@ -24,7 +24,7 @@ use compile::{Code, compile};
 use memory::{Access, Value};
 pub use run::{Frame, Table};
 
-use crate::lower::Lowered;
+use crate::lower::{Lowered, computed};
 
 /// Why an element can't be computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,6 +167,12 @@ impl Program {
     #[inline]
     pub fn result_slot(&self) -> usize {
         self.code.result as usize
+    }
+
+    /// Whether what an instruction writes into the output's slot is the result as it is stored.
+    #[inline]
+    pub fn writes_result(&self) -> bool {
+        self.result_slot() == self.output() && computed(self.result) == self.result
     }
 
     /// The first of the slots of kept values, which [`Program::fill`] fills; registers follow.
