@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes what reads untrusted input: schema text, DLPack structs, TVM FFI values.
+# Fuzzes what reads untrusted input: schema text, expressions, DLPack structs, TVM FFI values.
 #
 #   scripts/fuzz.sh [TARGET...]            each for FUZZ_SECONDS (60), or for FUZZ_RUNS inputs
 #   scripts/fuzz.sh replay TARGET FILE...  what an input does
@@ -14,7 +14,7 @@ find_cargo
 find_cc
 cd "$ROOT"
 
-all='schema schema_long dlpack tvm_values'
+all='schema schema_long expression dlpack tvm_values'
 host=$(rustc -vV | sed -n 's/^host: //p')
 work=$TARGET/fuzz
 
@@ -55,6 +55,7 @@ fuzz() {
     mkdir -p "$found" "fuzz/artifacts/$target"
     case $target in
     schema*) set -- "-dict=fuzz/dictionaries/schema.dict" "$@" ;;
+    expression) set -- "-dict=fuzz/dictionaries/expression.dict" "$@" ;;
     esac
     log=$work/$target.log
     step "fuzzing $target"

@@ -112,6 +112,12 @@ def main() -> None:
             end,
             single,
         )
+        # tanh(x) = x + x z t(z), z = x^2.
+        t = near_zero(
+            lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: -mp.mpf(1) / 3 + z * 2 / 15
+        )
+        tw = near_zero(lambda z: z * mp.sqrt(z) / mp.tanh(mp.sqrt(z)), lambda z: z)
+        fit("tanh", t, tw, 4 if single else 10, 0, 0.55**2, single)
     # log(1 + f) = f - f^2/2 + f^3 p(f).
     p = near_zero(lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3, lambda f: mp.mpf(1) / 3 - f / 4)
     pw = near_zero(lambda f: f**3 / mp.log1p(f), lambda f: f**2)

@@ -25,6 +25,8 @@ address)
     ;;
 thread)
     flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Clink-arg=-rdynamic"
+    # rayon's queues order by fences, which ThreadSanitizer doesn't model, unless told so.
+    flags="$flags --cfg crossbeam_sanitize_thread"
     # Suppressions go by function name, which needs a symbolizer.
     command -v llvm-symbolizer >/dev/null 2>&1 ||
         die "llvm-symbolizer is missing: install LLVM's tools (Debian, Ubuntu: apt install llvm)"
@@ -55,10 +57,17 @@ if [ "$kind" = thread ]; then
     sanitized -p keyfold-dispatch --test reads
     export TSAN_OPTIONS="suppressions=$ROOT/scripts/tsan-std.supp:$tsan_options"
 fi
+plain=no
 if [ "$#" -eq 0 ]; then
+    plain=yes
     # The plugin that a test loads is an example, which these options don't build.
     with_sanitizer build -p keyfold-ffi --examples
     set -- -p keyfold-dispatch -p keyfold-tensor -p keyfold-ffi --lib --tests
 fi
 step "$kind sanitizer: $*"
 sanitized "$@"
+if [ "$plain" = yes ]; then
+    # Not its tests of fork: ThreadSanitizer ends a child that starts threads.
+    step "$kind sanitizer: the pools"
+    sanitized -p keyfold-cpu --lib --test pool
+fi

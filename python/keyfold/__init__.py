@@ -9,6 +9,7 @@ arrays you already have:
 - keys: `DispatchKey`, `DispatchKeySet`, `register_key`, `include_keys`, `exclude_keys`
 - recording: `trace`, `Graph`
 - looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
+- a kernel's instance by dtype, layout and more: `DispatchTable`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
 - shorter numbers: `autocast`, `register_autocast`
@@ -93,6 +94,7 @@ from keyfold._creation import (
 )
 from keyfold._custom_op import CustomOp, custom_op
 from keyfold._default import dispatcher as _default_dispatcher
+from keyfold._dispatch_table import DispatchTable
 from keyfold._entry_points import KernelPackage, load_kernels
 from keyfold._errors import (
     BY_KIND,
@@ -194,8 +196,8 @@ from keyfold._gradcheck import gradcheck, gradgradcheck
 from keyfold._infer_schema import infer_schema
 from keyfold._inspect import (
     Choice,
-    DispatchTable,
     Explanation,
+    OperatorTable,
 )
 from keyfold._keys import (
     DispatchKey,
@@ -261,6 +263,7 @@ __all__ = [
     "Operator",
     "OperatorPacket",
     "OperatorRemoved",
+    "OperatorTable",
     "OutOfMemory",
     "PipelineError",
     "Plugin",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
-from keyfold._inspect import DispatchTable, Explanation
+from keyfold._inspect import Explanation, OperatorTable
 from keyfold._keys import DispatchKey
 from keyfold._ops import Ops
 
@@ -436,7 +436,7 @@ class Operator:
         self, key: _Key, /, *args: Any, keyset: _Keys | None = None, **kwargs: Any
     ) -> Any: ...
     def has_kernel(self, key: _Key) -> _bool: ...
-    def table(self, *, fallbacks: _bool = False) -> DispatchTable: ...
+    def table(self, *, fallbacks: _bool = False) -> OperatorTable: ...
 
 @final
 class OperatorPacket:

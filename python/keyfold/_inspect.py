@@ -9,10 +9,10 @@ from typing import Any
 
 from keyfold import _core
 
-__all__ = ["Choice", "DispatchTable", "Explanation"]
+__all__ = ["Choice", "Explanation", "OperatorTable"]
 
 
-class DispatchTable(Mapping[str, "_core.TableEntry"]):
+class OperatorTable(Mapping[str, "_core.TableEntry"]):
     """An operator's computed table: from a runtime key's name to its entry.
 
     Keys with nothing are absent. `str()` gives a text table, notebooks show HTML.

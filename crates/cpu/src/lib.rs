@@ -3,6 +3,7 @@
 
 #[macro_use]
 pub mod axes;
+pub mod evaluate;
 pub mod for_each;
 pub mod pool;
 pub mod view;

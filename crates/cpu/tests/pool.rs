@@ -212,22 +212,25 @@ fn ten_thousand_jobs_from_eight_threads_at_once() {
         set_num_threads(threads).unwrap();
         let total = AtomicUsize::new(0);
         std::thread::scope(|scope| {
-            for caller in 0..8 {
-                let total = &total;
-                scope.spawn(move || {
-                    for job in 0..1250 {
-                        let schedule = SCHEDULES[(caller + job) % 2];
-                        let sum = AtomicUsize::new(0);
-                        parallel_for(schedule, 0..100, 7, |part| {
-                            sum.fetch_add(part.sum(), Ordering::Relaxed);
-                            Ok(())
-                        })
-                        .unwrap();
-                        assert_eq!(sum.into_inner(), 4950);
-                        total.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
+            let callers: Vec<_> = (0..8)
+                .map(|caller| {
+                    let total = &total;
+                    scope.spawn(move || {
+                        for job in 0..1250 {
+                            let schedule = SCHEDULES[(caller + job) % 2];
+                            let sum = AtomicUsize::new(0);
+                            parallel_for(schedule, 0..100, 7, |part| {
+                                sum.fetch_add(part.sum(), Ordering::Relaxed);
+                                Ok(())
+                            })
+                            .unwrap();
+                            assert_eq!(sum.into_inner(), 4950);
+                            total.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            callers.into_iter().for_each(|caller| caller.join().unwrap());
         });
         assert_eq!(total.into_inner(), 10_000);
     }
@@ -265,19 +268,20 @@ fn the_number_of_threads_can_change_while_jobs_run() {
     let _exclusive = exclusive();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        let callers = [(); 3].map(|()| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     works_on(Schedule::Adaptive);
                     works_on(Schedule::Uniform);
                 }
-            });
-        }
+            })
+        });
         for round in 0..100 {
             set_num_threads(THREADS[round % THREADS.len()]).unwrap();
             std::thread::yield_now();
         }
         stop.store(true, Ordering::Relaxed);
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
     });
     assert_eq!(num_threads().unwrap(), THREADS[99 % THREADS.len()]);
 }

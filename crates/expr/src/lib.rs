@@ -8,13 +8,19 @@ mod compose;
 pub mod cuda;
 mod derive;
 mod display;
+pub mod eval;
 mod fold;
 mod functions;
 mod graph;
+pub mod half;
 pub mod isa;
 mod lower;
 pub mod math;
 mod parse;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod reference;
 mod simplify;
 
 pub use build::{Builder, Operand, Ranked, Term};

@@ -48,7 +48,6 @@ mod gather;
 mod half;
 mod index;
 mod join;
-mod lanes;
 mod map;
 mod matmul;
 mod op;
@@ -56,8 +55,6 @@ mod promote;
 pub mod random;
 mod reduce;
 mod shape_ops;
-mod softmax;
-mod sum;
 mod write;
 
 use keyfold_core::Result;
@@ -77,7 +74,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     compare::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
-    softmax::register(&ops)?;
     shape_ops::register(&ops)?;
     join::register(&ops)?;
     index::register(&ops)?;

@@ -41,7 +41,7 @@ struct Sizes {
 
 /// Element types that matrices are multiplied in.
 trait Product: Number {
-    /// Writes `a b` into a contiguous matrix of zeros.
+    /// Writes `a b` into a contiguous matrix.
     fn product(sizes: Sizes, a: &Matrix<'_, Self>, b: &Matrix<'_, Self>, out: &mut [Self::Stored]);
 }
 
@@ -53,6 +53,7 @@ fn small_product<T: Number>(
     out: &mut [T::Stored],
 ) {
     for (i, out) in out.chunks_exact_mut(n).take(m).enumerate() {
+        out.fill(T::ZERO.store());
         for l in 0..k {
             let factor = a.get(i, l);
             for (j, out) in out.iter_mut().enumerate() {
@@ -115,6 +116,7 @@ fn plain_product<T: Number>(
     b: &Matrix<'_, T>,
     out: &mut [T::Stored],
 ) {
+    out.fill(T::ZERO.store());
     let mut block = Vec::with_capacity(ROWS * COLUMNS.min(n));
     for (left, top) in
         (0..n).step_by(COLUMNS).flat_map(|l| (0..k).step_by(ROWS).map(move |t| (l, t)))
@@ -180,8 +182,11 @@ fn matmul(op: Op, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if b.ndim() > 1 {
         op.at(shape.insert(shape.len(), sizes.n))?;
     }
+    if sizes.k == 0 {
+        return op.zeros(&shape, dtype);
+    }
     let mut out = op.output(&shape, computed(dtype))?;
-    if op.is_meta() || out.numel() == 0 || sizes.k == 0 {
+    if op.is_meta() || out.numel() == 0 {
         return rounded(op, out, dtype);
     }
     let (rows, columns) = (Operand::from(&rows), Operand::from(&columns));

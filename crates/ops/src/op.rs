@@ -25,9 +25,14 @@ impl Op {
         self.device == Device::META
     }
 
-    /// A fresh result, zero for now.
+    /// A fresh result, of arbitrary elements until each is written.
     pub(crate) fn output(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         self.at(Tensor::empty(shape, dtype, self.device))
+    }
+
+    /// A fresh result of zeros.
+    pub(crate) fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        self.at(Tensor::zeros(shape, dtype, self.device))
     }
 
     /// The result, its error prefixed with the operator's name.

@@ -281,7 +281,7 @@ impl PyOperator {
             };
             rows.set_item(entry.runtime_key, Bound::new(py, row)?)?;
         }
-        let class = py.import("keyfold._inspect")?.getattr("DispatchTable")?;
+        let class = py.import("keyfold._inspect")?.getattr("OperatorTable")?;
         class.call1((self.operator.name(), rows))
     }
 

@@ -19,7 +19,7 @@ mod value;
 
 pub use buffer::{
     Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, Watch,
-    memory,
+    cache, memory,
 };
 pub use strided::{Walk, for_each_offset};
 pub use tensor::{Attached, Tensor};

@@ -81,6 +81,17 @@ pub const fn is_same<A: Axis, B: Axis>() -> bool {
 macro_rules! axis {
     (
         $(#[$meta:meta])*
+        $vis:vis enum $axis:ident ($name:literal) { $($values:tt)+ }
+    ) => {
+        $crate::axis! {
+            @ $crate::axis_id!(concat!(module_path!(), "::", stringify!($axis)));
+            $(#[$meta])*
+            $vis enum $axis ($name) { $($values)+ }
+        }
+    };
+    (
+        @ $id:ty;
+        $(#[$meta:meta])*
         $vis:vis enum $axis:ident ($name:literal) {
             $($(#[$value_meta:meta])* $value:ident = $label:literal),+ $(,)?
         }
@@ -94,7 +105,7 @@ macro_rules! axis {
         impl $crate::axes::Axis for $axis {
             const NAME: &'static str = $name;
             const ALL: &'static [Self] = &[$($axis::$value),+];
-            type Id = $crate::axis_id!(concat!(module_path!(), "::", stringify!($axis)));
+            type Id = $id;
             type Values = $crate::values!($($value),+);
 
             #[inline(always)]

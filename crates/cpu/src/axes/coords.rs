@@ -154,7 +154,7 @@ impl<V, C> Default for At<V, C> {
 }
 
 impl<V: AxisValue, C: Coords> Coords for At<V, C> {
-    type Get<A: Axis> = <Same<A, V::Axis> as Truth>::Pick<V, C::Get<A>>;
+    type Get<A: Axis> = <Same<A, V::Axis> as Truth>::PickValue<V, C, A>;
     type Without<A: Axis> =
         <Same<A, V::Axis> as Truth>::PickCoords<C::Without<A>, At<V, C::Without<A>>>;
     fn visit(f: &mut dyn FnMut(TypeId, &'static str, &'static str)) {

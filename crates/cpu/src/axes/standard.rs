@@ -8,9 +8,11 @@ use num_complex::Complex;
 
 use super::axis::{Axis, AxisValue, Coordinate};
 use super::list::{Every, OneOf};
+use super::truth::OwnId;
 use crate::pool::Schedule;
 
 axis! {
+    @ OwnId<0, 0>;
     /// Where the kernel runs.
     pub enum Device("device") {
         /// On the host.
@@ -21,6 +23,7 @@ axis! {
 }
 
 axis! {
+    @ OwnId<0, 1>;
     /// Whether the elements of every tensor lie in row-major order without gaps.
     pub enum Contiguity("contiguity") {
         /// Every tensor's do: one index goes through memory step by step.
@@ -31,6 +34,7 @@ axis! {
 }
 
 axis! {
+    @ OwnId<0, 2>;
     /// Where the result goes.
     pub enum Placement("placement") {
         /// Over the input.
@@ -41,6 +45,7 @@ axis! {
 }
 
 axis! {
+    @ OwnId<0, 3>;
     /// Whether the same input must give the same result to the last bit, each time.
     pub enum Determinism("determinism") {
         /// It need not: the order of additions may vary.
@@ -103,7 +108,7 @@ impl<T: Element> Coordinate for Of<T> {
 impl Axis for Dtype {
     const NAME: &'static str = "dtype";
     const ALL: &'static [Self] = &DType::ALL;
-    type Id = axis_id!("keyfold::dtype");
+    type Id = OwnId<1, 0>;
     type Values =
         values!(Bool, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64, C64, C128);
 
@@ -145,7 +150,7 @@ dtypes! {
 impl Axis for Schedule {
     const NAME: &'static str = "scheduling";
     const ALL: &'static [Self] = &[Schedule::Uniform, Schedule::Adaptive];
-    type Id = axis_id!("keyfold::scheduling");
+    type Id = OwnId<1, 1>;
     type Values = values!(Uniform, Adaptive);
 
     #[inline(always)]

@@ -24,6 +24,8 @@
 //! [`map_with`].
 
 mod active;
+mod compute;
+mod coordinates;
 mod copy;
 mod engine;
 mod map;
@@ -32,55 +34,15 @@ mod plan;
 mod refine;
 mod share;
 
-use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 
 use crate::isa::{self, Isa, Work};
 use crate::pool::Schedule;
 
+pub use compute::Compute;
+pub use coordinates::Coordinates;
 pub use map::{Body, generate, map, map_indexed, map_with};
 pub use operand::{Index, Inputs, Operand, Output};
-
-/// What `for_each` wants to know of a body's coordinates: where to run, and how to share the work.
-pub trait Coordinates {
-    /// Where to run.
-    fn device(&self) -> Device;
-
-    /// How the indices are shared out among threads.
-    fn schedule(&self) -> Schedule;
-}
-
-/// No coordinates: the CPU, adaptively.
-impl Coordinates for () {
-    fn device(&self) -> Device {
-        Device::CPU
-    }
-
-    fn schedule(&self) -> Schedule {
-        Schedule::Adaptive
-    }
-}
-
-/// The CPU.
-impl Coordinates for Schedule {
-    fn device(&self) -> Device {
-        Device::CPU
-    }
-
-    fn schedule(&self) -> Schedule {
-        *self
-    }
-}
-
-/// That device, adaptively.
-impl Coordinates for Device {
-    fn device(&self) -> Device {
-        *self
-    }
-
-    fn schedule(&self) -> Schedule {
-        Schedule::Adaptive
-    }
-}
 
 /// # Errors
 /// [`ErrorKind::Device`] for a device that Rust code doesn't run on.

@@ -136,7 +136,7 @@ mod tests {
         let (done, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let mut accepted = 0;
         std::thread::scope(|scope| {
-            for _ in 0..3 {
+            let worker = |_| {
                 scope.spawn(|| {
                     while stop.load(Ordering::Relaxed) == 0 {
                         post.announce(usize::MAX);
@@ -146,13 +146,15 @@ mod tests {
                         // Those that `attend` itself began with aren't counted.
                         done.fetch_sub(1, Ordering::Relaxed);
                     }
-                });
-            }
-            for _ in 0..2000 {
+                })
+            };
+            let workers = [(); 3].map(worker);
+            for _ in 0..200 {
                 accepted += post.hand_over(&1, 2);
                 std::thread::yield_now();
             }
             stop.store(1, Ordering::Relaxed);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
         });
         assert_eq!(done.into_inner(), accepted);
         assert_eq!((post.awake.into_inner(), post.waiting.into_inner()), (0, 0));

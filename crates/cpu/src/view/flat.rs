@@ -6,8 +6,8 @@ use keyfold_core::{Element, Error, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
 
 use super::element::load;
-use super::layout::{Contiguous, Layout, NoStrides, Strided};
-use super::{Extent, check};
+use super::layout::{Layout, NoStrides};
+use super::{Contiguous, Extent, Strided, check};
 
 /// A view for reading by one linear index, which counts elements in row-major order.
 #[derive(Debug)]

@@ -4,6 +4,8 @@ use std::fmt::Debug;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
+use crate::axes::{Contiguity, Contiguous, Has, Strided};
+
 /// The dimensions that a strided flat view has room for, after those of size 1 were dropped and
 /// those that follow each other evenly were merged. More would need over 2^32 elements.
 pub const FLAT_DIMS: usize = 32;
@@ -12,7 +14,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// [`Contiguous`] or [`Strided`]; closed.
+/// How elements lie, the values of the axis [`Contiguity`] as types: [`Contiguous`] (row-major order
+/// without gaps) or [`Strided`] (any strides, negative and zero ones too). Closed.
 pub trait Layout: sealed::Sealed + Copy + Send + Sync + 'static {
     /// What a flat view keeps beside its address and count.
     type Flat: Copy + Debug + Send + Sync;
@@ -55,13 +58,18 @@ pub trait Layout: sealed::Sealed + Copy + Send + Sync + 'static {
     }
 }
 
-/// Row-major order without gaps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contiguous;
+/// Coordinates that say how elements lie: [`Layout`](HasLayout::Layout) is the type that views take.
+pub trait HasLayout: Has<Contiguity, Value = <Self as HasLayout>::Layout> {
+    /// [`Contiguous`] or [`Strided`].
+    type Layout: Layout;
+}
 
-/// Any strides: negative and zero ones too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strided;
+impl<C, L: Layout> HasLayout for C
+where
+    C: Has<Contiguity, Value = L>,
+{
+    type Layout = L;
+}
 
 /// What a contiguous view keeps of strides: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

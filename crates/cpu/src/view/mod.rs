@@ -21,8 +21,9 @@ mod layout;
 mod overlap;
 mod ranked;
 
+pub use crate::axes::{Contiguous, Strided};
 pub use flat::{FlatView, FlatViewMut, Writer};
-pub use layout::{Contiguous, Dim, FLAT_DIMS, FlatDims, Layout, NoStrides, Strided};
+pub use layout::{Dim, FLAT_DIMS, FlatDims, HasLayout, Layout, NoStrides};
 pub use ranked::{RankedView, RankedViewMut};
 
 pub(crate) use overlap::Extent;

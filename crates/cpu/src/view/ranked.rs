@@ -6,8 +6,8 @@ use keyfold_core::{Element, Error, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
 
 use super::element::load;
-use super::layout::{Layout, Strided};
-use super::{Extent, FlatView, FlatViewMut, check};
+use super::layout::Layout;
+use super::{Extent, FlatView, FlatViewMut, Strided, check};
 
 /// A view for reading by one index per dimension.
 #[derive(Debug)]
@@ -125,11 +125,7 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
 
     #[inline(always)]
     fn has(&self, index: [usize; R]) -> bool {
-        let mut inside = true;
-        for d in 0..R {
-            inside &= index[d] < self.sizes[d];
-        }
-        inside
+        index.iter().zip(&self.sizes).fold(true, |inside, (i, size)| inside & (i < size))
     }
 
     /// The same elements by one linear index.

@@ -274,3 +274,6 @@ impl fmt::Debug for Operand<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

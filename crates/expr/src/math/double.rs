@@ -118,6 +118,19 @@ const ERFC: [f64; 18] = [
     -2.950_249_401_821_476_7e-10,
     7.110_471_248_879_774_5e-12,
 ];
+const TANH: [f64; 11] = [
+    -0.333_333_333_333_333,
+    0.13333333333326622,
+    -0.053968253963760565,
+    0.021_869_488_385_855_06,
+    -0.008_863_232_601_433_42,
+    0.003_592_092_030_383_834,
+    -0.0014555428455278261,
+    0.000_588_444_485_635_972_8,
+    -0.00023338156460906453,
+    8.331_644_750_509_328e-5,
+    -1.949_468_821_056_568e-5,
+];
 
 /// Whole n and the rest r with `x = n ln 2 + r`, `|r| <= ln 2 / 2`; n in the low bits of a word.
 #[inline(always)]
@@ -133,8 +146,9 @@ pub(super) fn reduce<I: Isa>(x: f64) -> (u64, f64) {
 #[inline(always)]
 pub(super) fn scale(p: f64, n: u64) -> f64 {
     let half = n >> 1;
-    let first = f64::from_bits(p.to_bits().wrapping_add(half << 52));
-    first * f64::from_bits((n.wrapping_sub(half) << 52).wrapping_add(ONE))
+    let first = f64::from_bits((half << 52).wrapping_add(ONE));
+    // Products, because adding to the exponent would make a number of NaN.
+    p * first * f64::from_bits((n.wrapping_sub(half) << 52).wrapping_add(ONE))
 }
 
 /// `x` brought into a range; NaN stays.
@@ -294,11 +308,34 @@ impl Real for f64 {
     }
 
     #[inline(always)]
-    fn expm1_near<I: Isa>(self) -> f64 {
+    fn exp_near<I: Isa>(self) -> f64 {
         let (n, r) = reduce::<I>(self);
-        let e = I::mul_add_f64(r * r, r.polynomial::<I, 11>(&EXPM1), r);
+        let p = I::mul_add_f64(r, r.polynomial::<I, 11>(&EXP), 1.0);
         let power = f64::from_bits((n << 52).wrapping_add(ONE));
-        I::mul_add_f64(e, power, power - 1.0)
+        I::mul_add_f64(r, p, 1.0) * power
+    }
+
+    #[inline(always)]
+    fn tanh<I: Isa>(self) -> f64 {
+        let a = self.abs();
+        let z = a * a;
+        let near = I::mul_add_f64(a * z, z.polynomial::<I, 11>(&TANH), a);
+        let twice = if a > 20.0 { 40.0 } else { a + a };
+        let far = 1.0 - 2.0 / (twice.exp_near::<I>() + 1.0);
+        (if a < 0.55 { near } else { far }).copysign(self)
+    }
+
+    #[inline(always)]
+    fn sigmoid<I: Isa>(self) -> f64 {
+        // All times 2^-64, because exp(-self) may be beyond the largest number.
+        const UNIT: f64 = 1.0 / (1_u64 << 63) as f64 / 2.0;
+        let (n, r) = reduce::<I>(clamp(-self, -60.0, 746.0));
+        let part = r * I::mul_add_f64(r, r.polynomial::<I, 11>(&EXP), 1.0);
+        let power = f64::from_bits((n << 52).wrapping_add(ONE - (64 << 52)));
+        // 1 + 2^n + 2^n part: what the first sum loses goes to the last term, which is small.
+        let whole = power + UNIT;
+        let lost = UNIT - (whole - power);
+        UNIT / (whole + I::mul_add_f64(power, part, lost))
     }
 
     #[inline(always)]
@@ -319,11 +356,11 @@ impl Real for f64 {
 
     #[inline(always)]
     fn log1p<I: Isa>(self) -> f64 {
-        let (k, shifted, _) = split(1.0 + self);
-        // 2^-k; 0 where that is subnormal, which is as good.
+        let (k, shifted, m) = split(1.0 + self);
+        // 2^-k; where that may be subnormal, the 1 that was added doesn't count.
         let power = f64::from_bits(ONE.wrapping_sub(shifted));
-        let power = if power > 0.0 { power } else { 0.0 };
         let f = I::mul_add_f64(self, power, power - 1.0);
+        let f = if k > 64.0 { f64::from_bits(m) - 1.0 } else { f };
         log_edges(self, -1.0, log_of::<I>(k, f).copysign(self))
     }
 
@@ -361,8 +398,8 @@ impl Real for f64 {
         let shifted = MAGIC - q;
         let r = (MAGIC - shifted) - q;
         let p = I::mul_add_f64(r, r.polynomial::<I, 12>(&EXP2), 1.0);
-        let rest = f64::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 52));
-        (if a < 1.0 { near } else { 1.0 - rest }).copysign(self)
+        let power = f64::from_bits((shifted.to_bits() << 52).wrapping_add(ONE));
+        (if a < 1.0 { near } else { I::mul_add_f64(-p, power, 1.0) }).copysign(self)
     }
 
     #[inline(always)]

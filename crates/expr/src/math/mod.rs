@@ -78,8 +78,13 @@ pub trait Real:
     fn exp2<I: Isa>(self) -> Self;
     /// `e ** self - 1`: with `self = n ln 2 + r`, `2^n (e^r - 1) + (2^n - 1)`.
     fn expm1<I: Isa>(self) -> Self;
-    /// `e ** self - 1` for `self` from 0 to 40, or NaN.
-    fn expm1_near<I: Isa>(self) -> Self;
+    /// `e ** self` where that is a normal number; NaN gives NaN, other arguments anything.
+    fn exp_near<I: Isa>(self) -> Self;
+    /// The hyperbolic tangent: an odd polynomial near 0, beyond `1 - 2 / (exp(2 |self|) + 1)`.
+    fn tanh<I: Isa>(self) -> Self;
+    /// `1 / (1 + exp(-self))`: with `exp(-self) = 2^n (1 + t)`, the sum is `1 + 2^n + 2^n t`, of
+    /// which only the last term is rounded before it is added.
+    fn sigmoid<I: Isa>(self) -> Self;
     /// The natural logarithm: with `self = 2^k (1 + f)`, `k ln 2` (in two parts) and `log(1 + f)`, a
     /// polynomial in f for float32, in `f / (2 + f)` for float64 (as P. Tang, "Table-driven
     /// implementation of the logarithm function", 1990, without his table).
@@ -109,23 +114,6 @@ pub trait Real:
     #[inline(always)]
     fn rsqrt(self) -> Self {
         Self::ONE / self.sqrt()
-    }
-
-    /// The hyperbolic tangent: `e / (e + 2)` with `e = expm1(2 |self|)`.
-    #[inline(always)]
-    fn tanh<I: Isa>(self) -> Self {
-        let twice = self.abs() * Self::TWO;
-        let end = Self::from_f64(40.0);
-        let e = (if twice > end { end } else { twice }).expm1_near::<I>();
-        (e / (e + Self::TWO)).copysign(self)
-    }
-
-    /// `1 / (1 + exp(-self))`: from `e = exp(-|self|)`, so that nothing overflows.
-    #[inline(always)]
-    fn sigmoid<I: Isa>(self) -> Self {
-        let e = (-self.abs()).exp::<I>();
-        let top = if self < Self::ZERO { e } else { Self::ONE };
-        top / (Self::ONE + e)
     }
 
     /// The sine: right for every argument, with a branch for large ones.

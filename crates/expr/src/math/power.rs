@@ -128,8 +128,8 @@ pub(super) fn single<I: Isa>(x: f32, y: f32) -> f32 {
     let shifted = t + MAGIC;
     let r = t - (shifted - MAGIC);
     let p = r.polynomial::<I, 8>(&EXP2);
-    let value = f64::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 52));
-    signed::<I>(x, y, value) as f32
+    let power = f64::from_bits((shifted.to_bits() << 52).wrapping_add(0x3ff0_0000_0000_0000));
+    signed::<I>(x, y, p * power) as f32
 }
 
 /// k and m with `x = 2^k m`, m from 2/3 to 4/3; x isn't subnormal.

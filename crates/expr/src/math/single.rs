@@ -57,6 +57,7 @@ const ERFC: [f32; 8] = [
     -0.000_622_367_5,
     3.004_918e-5,
 ];
+const TANH: [f32; 5] = [-0.333_333_16, 0.13332586, -0.053_852_31, 0.021_071_68, -0.006_274_241_5];
 
 /// Whole n and the rest r with `x = n ln 2 + r`, `|r| <= ln 2 / 2`; n in the low bits of a word.
 #[inline(always)]
@@ -72,8 +73,9 @@ fn reduce<I: Isa>(x: f32) -> (u32, f32) {
 #[inline(always)]
 fn scale(p: f32, n: u32) -> f32 {
     let half = n >> 1;
-    let first = f32::from_bits(p.to_bits().wrapping_add(half << 23));
-    first * f32::from_bits((n.wrapping_sub(half) << 23).wrapping_add(ONE))
+    let first = f32::from_bits((half << 23).wrapping_add(ONE));
+    // Products, because adding to the exponent would make a number of NaN.
+    p * first * f32::from_bits((n.wrapping_sub(half) << 23).wrapping_add(ONE))
 }
 
 /// `x` brought into a range; NaN stays.
@@ -208,11 +210,34 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    fn expm1_near<I: Isa>(self) -> f32 {
+    fn exp_near<I: Isa>(self) -> f32 {
         let (n, r) = reduce::<I>(self);
-        let e = I::mul_add_f32(r * r, r.polynomial::<I, 6>(&EXPM1), r);
+        let p = I::mul_add_f32(r, r.polynomial::<I, 5>(&EXP), 1.0);
         let power = f32::from_bits((n << 23).wrapping_add(ONE));
-        I::mul_add_f32(e, power, power - 1.0)
+        I::mul_add_f32(r, p, 1.0) * power
+    }
+
+    #[inline(always)]
+    fn tanh<I: Isa>(self) -> f32 {
+        let a = self.abs();
+        let z = a * a;
+        let near = I::mul_add_f32(a * z, z.polynomial::<I, 5>(&TANH), a);
+        let twice = if a > 20.0 { 40.0 } else { a + a };
+        let far = 1.0 - 2.0 / (twice.exp_near::<I>() + 1.0);
+        (if a < 0.55 { near } else { far }).copysign(self)
+    }
+
+    #[inline(always)]
+    fn sigmoid<I: Isa>(self) -> f32 {
+        // All times 2^-32, because exp(-self) may be beyond the largest number.
+        const UNIT: f32 = 1.0 / (1_u64 << 31) as f32 / 2.0;
+        let (n, r) = reduce::<I>(clamp(-self, -30.0, 104.0));
+        let part = r * I::mul_add_f32(r, r.polynomial::<I, 5>(&EXP), 1.0);
+        let power = f32::from_bits((n << 23).wrapping_add(ONE - (32 << 23)));
+        // 1 + 2^n + 2^n part: what the first sum loses goes to the last term, which is small.
+        let whole = power + UNIT;
+        let lost = UNIT - (whole - power);
+        UNIT / (whole + I::mul_add_f32(power, part, lost))
     }
 
     #[inline(always)]
@@ -234,11 +259,11 @@ impl Real for f32 {
 
     #[inline(always)]
     fn log1p<I: Isa>(self) -> f32 {
-        let (k, _) = split(1.0 + self);
-        // 2^-k; 0 where that is subnormal, which is as good.
+        let (k, m) = split(1.0 + self);
+        // 2^-k; where that may be subnormal, the 1 that was added doesn't count.
         let power = f32::from_bits(ONE.wrapping_sub((k << 23) as u32));
-        let power = if power > 0.0 { power } else { 0.0 };
         let f = I::mul_add_f32(self, power, power - 1.0);
+        let f = if k > 64 { f32::from_bits(m) - 1.0 } else { f };
         log_edges(self, -1.0, log_of::<I>(k as f32, f).copysign(self))
     }
 
@@ -276,8 +301,8 @@ impl Real for f32 {
         let shifted = MAGIC - q;
         let r = (MAGIC - shifted) - q;
         let p = I::mul_add_f32(r, r.polynomial::<I, 7>(&EXP2), 1.0);
-        let rest = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
-        (if a < ERF_SPLIT { near } else { 1.0 - rest }).copysign(self)
+        let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(ONE));
+        (if a < ERF_SPLIT { near } else { I::mul_add_f32(-p, power, 1.0) }).copysign(self)
     }
 
     #[inline(always)]

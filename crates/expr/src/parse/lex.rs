@@ -186,12 +186,14 @@ fn stray(c: char, rest: &str) -> String {
     }
 }
 
+const UNDERSCORE: &str = "an underscore stands between two digits";
+
 /// The value of a number as it is written.
 fn read_number(written: &str) -> Result<Kind, String> {
     let malformed = |why: &str| Err(format!("malformed number '{}': {why}", shown(written)));
     let digits: String = written.chars().filter(|c| *c != '_').collect();
     if written.ends_with('_') || written.contains("__") {
-        return malformed("an underscore stands between two digits");
+        return malformed(UNDERSCORE);
     }
     let lower = digits.to_ascii_lowercase();
     for (prefix, radix, name) in
@@ -209,8 +211,11 @@ fn read_number(written: &str) -> Result<Kind, String> {
         }
         return lower.parse().map(Kind::Int).map_err(|_| too_big(written));
     }
-    if !is_float(&lower) || !underscores_between_digits(written) {
+    if !is_float(&lower) {
         return malformed(&why_malformed(&lower));
+    }
+    if !underscores_between_digits(written) {
+        return malformed(UNDERSCORE);
     }
     match lower.parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(Kind::Float(value)),

@@ -1,1 +1,418 @@
+//! Every kind of mistake: where its caret is, and what is said.
 
+use keyfold_core::{ErrorKind, Failure};
+
+use crate::{Expr, Names};
+
+/// Where the caret has to be, in a text of a test.
+const CARET: char = '‸';
+
+/// Checks that a text, without its mark, is refused at the mark with this message.
+fn refused(marked: &str, message: &str, names: Option<&Names>) {
+    let at = marked.find(CARET).unwrap_or_else(|| panic!("no mark in {marked:?}"));
+    let text = marked.replace(CARET, "");
+    let result = match names {
+        Some(names) => Expr::parse_with(&text, names),
+        None => Expr::parse(&text),
+    };
+    let error = result.err().unwrap_or_else(|| panic!("{text:?} is parsed"));
+    assert_eq!(error.kind(), ErrorKind::Schema);
+    let expected = Failure { at, message: message.into() }.into_error("expression", &text);
+    assert_eq!(error.message(), expected.message(), "{marked:?}");
+}
+
+fn all(table: &[(&str, &str)]) {
+    for (marked, message) in table {
+        refused(marked, message, None);
+    }
+}
+
+#[test]
+fn an_error_shows_the_line_and_points_at_the_place() {
+    let error = Expr::parse("t = exp(x)\n\tt / (1 + lgo(ä漢))").unwrap_err();
+    let expected = "expression, line 2, column 11: unknown function 'lgo'; did you mean 'log'?\n \
+                    t / (1 + lgo(ä漢))\n          ^";
+    assert_eq!(error.message(), expected);
+    let error = Expr::parse("ä漢 + \t$").unwrap_err();
+    let expected = "expression, column 7: '$' has no meaning here\nä漢 +  $\n \u{3000}    ^";
+    assert_eq!(error.message(), expected);
+}
+
+#[test]
+fn unknown_functions_get_the_nearest_name() {
+    all(&[
+        ("1 + ‸epx(x)", "unknown function 'epx'; did you mean 'exp'?"),
+        ("‸sofplus(x)", "unknown function 'sofplus'; did you mean 'softplus'?"),
+        ("‸ln(x)", "unknown function 'ln'; did you mean 'log'?"),
+        ("‸float(x)", "unknown function 'float'; did you mean 'float64'?"),
+        ("‸flaot32(x)", "unknown function 'flaot32'; did you mean 'float32'?"),
+        ("‸indx(0)", "unknown function 'indx'; did you mean 'index'?"),
+        ("‸quaternion(x)", "unknown function 'quaternion'"),
+        ("x + ‸x(2)", "'x' is an input, not a function; a product is written x * (...)"),
+        ("t = x; ‸t(2)", "'t' is a value, not a function; a product is written t * (...)"),
+    ]);
+}
+
+#[test]
+fn functions_and_dtypes_are_not_values() {
+    all(&[
+        ("‸exp + 1", "'exp' is a function; write exp(x)"),
+        ("x * ‸clamp", "'clamp' is a function; write clamp(x, lo, hi)"),
+        ("‸exp[x]", "'exp' is a function; write exp(x)"),
+        ("x + ‸float32", "'float32' is a dtype; write float32(x) to convert x"),
+        (
+            "‸None",
+            "'None' is a word of Python without meaning here; expressions are made of numbers",
+        ),
+        (
+            "‸return x",
+            "'return' is a word of Python without meaning here; the last line is the result as it is",
+        ),
+        (
+            "‸lambda x: x",
+            "'lambda' is a word of Python without meaning here; write what follows the colon alone",
+        ),
+    ]);
+}
+
+#[test]
+fn a_wrong_number_of_arguments_shows_the_right_call() {
+    all(&[
+        ("1 + ‸exp()", "exp(x) takes 1 argument, none given"),
+        ("‸exp(x, y)", "exp(x) takes 1 argument, 2 given"),
+        ("‸where(x > 0, x)", "where(condition, a, b) takes 3 arguments, 2 given"),
+        ("‸clamp (x, 1)", "clamp(x, lo, hi) takes 3 arguments, 2 given"),
+        ("‸min(x)", "min(a, b, ...) takes 2 or more arguments, 1 given"),
+        ("‸power(x)", "power(a, b) takes 2 arguments, 1 given"),
+        ("‸int32(x, y)", "int32(x) takes 1 argument, 2 given"),
+        ("‸index(0, 1)", "index(d) takes 1 argument, 2 given"),
+        ("‸index()", "index(d) takes 1 argument, none given"),
+    ]);
+}
+
+#[test]
+fn missing_operands_are_named_by_what_is_before_them() {
+    all(&[
+        ("x +‸", "a value is missing after '+'"),
+        ("x + ‸", "a value is missing after '+'"),
+        ("x + ‸; x", "a value is missing after '+'"),
+        ("x ** ‸* y", "a value is missing after '**', found '*'"),
+        ("‸* x", "a value is missing before '*'"),
+        ("(x + ‸)", "a value is missing after '+', found ')'"),
+        ("(‸)", "a value is missing after '(', found ')'"),
+        ("f = exp(x, ‸)\nf", "a value is missing after ',', found ')'"),
+        ("max(x, ‸, y)", "a value is missing after ',', found ','"),
+        ("max(‸, y)", "a value is missing after '(', found ','"),
+        ("x and ‸or y", "a value is missing after 'and', found 'or'"),
+        ("‸and y", "a value is missing before 'and'"),
+        ("x if ‸else y", "a value is missing after 'if', found 'else'"),
+        ("x if y else‸", "a value is missing after 'else'"),
+        ("not‸", "a value is missing after 'not'"),
+        ("-‸", "a value is missing after '-'"),
+        ("t = ‸; t", "a value is missing after '='"),
+        ("table[‸]", "an index is missing between the brackets"),
+    ]);
+}
+
+#[test]
+fn missing_operators_are_named_by_what_is_around_them() {
+    all(&[
+        ("x ‸y", "an operator is missing between 'x' and 'y'; a product is written with '*'"),
+        ("x ‸2", "an operator is missing between 'x' and '2'; a product is written with '*'"),
+        ("2 ‸x", "an operator is missing between '2' and 'x'; a product is written with '*'"),
+        ("(x)‸(y)", "an operator is missing between '(x)' and '('; a product is written with '*'"),
+        (
+            "exp(x) ‸exp",
+            "an operator is missing between 'exp(x)' and 'exp'; a product is written with '*'",
+        ),
+        ("x ‸~y", "an operator is missing before '~'"),
+        ("x ‸is y", "'is' has no meaning here; to compare write '=='"),
+        ("x ‸xor y", "'xor' isn't an operator; write '^', or logical_xor(a, b)"),
+        ("x ‸not in y", "an operator is missing before 'not'"),
+        ("x == ‸not y", "'not' binds loosely; put it in brackets with its operand"),
+        ("-‸not y", "'not' binds loosely; put it in brackets with its operand"),
+    ]);
+}
+
+#[test]
+fn brackets_that_do_not_match_are_pointed_at() {
+    all(&[
+        ("‸(x + 1", "'(' isn't closed"),
+        ("exp‸((x) + 1", "'(' isn't closed"),
+        ("x + 1‸)", "')' without an open bracket"),
+        ("‸)", "')' without an open bracket"),
+        ("x + ‸)", "')' without an open bracket"),
+        ("(x + 1‸]", "'(' is closed by ')', found ']'"),
+        ("table[x‸)", "'[' is closed by ']', found ')'"),
+        ("table‸[x", "'[' isn't closed"),
+        ("t = ‸(x; t)", "'(' isn't closed"),
+        (
+            "(x ‸, y)",
+            "a comma has no meaning between these brackets; only calls and indices have several values",
+        ),
+        ("x‸, y", "an expression is one value; ',' has no meaning here"),
+    ]);
+}
+
+#[test]
+fn choices_need_both_words() {
+    all(&[
+        ("x ‸if y", "'if' without 'else'; a choice is written 'a if condition else b'"),
+        ("(x ‸if y) else z", "'if' without 'else'; a choice is written 'a if condition else b'"),
+        ("x ‸else y", "'else' without 'if'; a choice is written 'a if condition else b'"),
+        (
+            "x if y else z ‸else a",
+            "'else' without 'if'; a choice is written 'a if condition else b'",
+        ),
+        ("‸if x: y", "a value is missing before 'if'"),
+    ]);
+}
+
+#[test]
+fn what_other_languages_write_is_refused_with_advice() {
+    all(&[
+        ("x ‸&& y", "'&&' isn't an operator; write 'and'"),
+        ("x ‸|| y", "'||' isn't an operator; write 'or'"),
+        ("‸!x", "'!' isn't an operator; write 'not' (or '~' for bits)"),
+        (
+            "x + y ‸= z",
+            "'=' gives a name at the start of a line, 'name = value'; to compare write '=='",
+        ),
+        (
+            "(x ‸= y)",
+            "'=' gives a name at the start of a line, 'name = value'; to compare write '=='",
+        ),
+        (
+            "x == ‸= y",
+            "'=' gives a name at the start of a line, 'name = value'; to compare write '=='",
+        ),
+        ("x ‸=== y", "'===' isn't an operator; write '=='"),
+        ("x ‸=< y", "'=<' isn't an operator; write '<='"),
+        ("x ‸<> y", "'<>' isn't an operator; write '!='"),
+        ("x ‸? y : z", "'?' isn't an operator; a choice is written 'a if condition else b'"),
+        ("x ‸@ y", "'@' isn't an operator: an expression computes one element at a time"),
+        ("x ‸× y", "'×' isn't an operator; write '*'"),
+        ("‸−x", "this minus sign is another character than '-'; write '-'"),
+        ("x ‸≤ y", "'≤' isn't an operator; write '<='"),
+        ("‸{x}", "'{' has no meaning here; group with round brackets"),
+        ("‸'x'", "text in quotes has no meaning here: expressions are made of numbers"),
+        (
+            "np‸.exp(x)",
+            "'.' has no meaning here; functions are called by their plain names: exp(x)",
+        ),
+        ("x + ‸\\\n 1", "'\\' isn't needed: a line goes on inside brackets and after an operator"),
+        ("x + ‸$", "'$' has no meaning here"),
+        ("x + ‸€", "the character '€' has no meaning here"),
+        ("x ‸\u{7}", "the character \\u{7} has no meaning here"),
+    ]);
+}
+
+#[test]
+fn malformed_numbers_say_what_is_wrong_with_them() {
+    all(&[
+        ("1 + ‸1.2.3", "malformed number '1.2.3': a number has one point"),
+        ("‸2x", "malformed number '2x': a product is written 2*x"),
+        ("‸1e", "malformed number '1e': the exponent's digits are missing"),
+        ("‸1e+", "malformed number '1e+': the exponent's digits are missing"),
+        ("‸1__0", "malformed number '1__0': an underscore stands between two digits"),
+        ("‸1_", "malformed number '1_': an underscore stands between two digits"),
+        ("‸1_.5", "malformed number '1_.5': an underscore stands between two digits"),
+        ("‸0x", "malformed number '0x': hexadecimal digits are expected after '0x'"),
+        ("‸0b12", "malformed number '0b12': binary digits are expected after '0b'"),
+        (
+            "‸012",
+            "malformed number '012': a whole number doesn't begin with 0; octal ones begin with 0o",
+        ),
+        ("‸2j", "malformed number '2j': complex numbers can't be written in an expression"),
+        (
+            "‸2.5f",
+            "malformed number '2.5f': '2.5' is enough: a number takes the dtype of what it meets",
+        ),
+        ("‸1e400", "the number '1e400' is beyond float64; write inf"),
+        (
+            "‸9223372036854775808",
+            "the whole number 9223372036854775808 doesn't fit int64 (at most 9223372036854775807); write it with a point, as a float",
+        ),
+        (
+            "-‸9223372036854775809",
+            "the whole number 9223372036854775809 doesn't fit int64 (at most 9223372036854775807); write it with a point, as a float",
+        ),
+        (
+            "‸0x1_0000_0000_0000_0000",
+            "the whole number 0x1_0000_0000_0000_0000 doesn't fit int64 (at most 9223372036854775807); write it with a point, as a float",
+        ),
+        (
+            "-‸9223372036854775808 ** 2",
+            "the whole number 9223372036854775808 doesn't fit int64 (at most 9223372036854775807); write it with a point, as a float",
+        ),
+    ]);
+}
+
+#[test]
+fn division_by_a_zero_literal_is_pointed_at() {
+    let zero = |written: &str| {
+        format!("division by zero: '{written}' is 0; write inf or nan where that is meant")
+    };
+    refused("x / ‸0", "division by zero; write inf or nan where that is meant", None);
+    for (marked, written) in [
+        ("x / ‸(1-1)", "(1-1)"),
+        ("x / ‸0.0", "0.0"),
+        ("x / ‸-0.0", "-0.0"),
+        ("x / ‸False", "False"),
+        ("1 + x / ‸(2 ** 0 - 1) * 3", "(2 ** 0 - 1)"),
+        ("t = 1 - 1; x / ‸t", "t"),
+        ("x / ‸sin(0)", "sin(0)"),
+        ("divide(x, ‸0 * 2)", "0 * 2"),
+    ] {
+        refused(marked, &zero(written), None);
+    }
+    let rest = "of whole numbers the result would be 0, of floats nan: write that";
+    refused("x // ‸0", &format!("'//' by zero; {rest}"), None);
+    refused("x % ‸(1 - 1.0)", &format!("'%' by zero: '(1 - 1.0)' is 0; {rest}"), None);
+    refused("mod(x, ‸0)", &format!("'mod' by zero; {rest}"), None);
+    for fine in ["0 / x", "x / inf", "x // 1", "x / (y - y)", "0 * x"] {
+        assert!(Expr::parse(fine).is_ok(), "{fine}");
+    }
+}
+
+#[test]
+fn bits_of_floats_are_refused_and_powers_recommended() {
+    let table = [
+        (
+            "x ‸^ 2.0",
+            "'^' works on the bits of whole numbers, '2.0' is a float; a power is written with '**'",
+        ),
+        (
+            "0.5 ‸^ x",
+            "'^' works on the bits of whole numbers, '0.5' is a float; a power is written with '**'",
+        ),
+        ("x ‸& (1 + 0.5)", "'&' works on the bits of whole numbers, '(1 + 0.5)' is a float"),
+        ("x ‸| 1.5", "'|' works on the bits of whole numbers, '1.5' is a float"),
+        ("x ‸<< 1.5", "'<<' works on the bits of whole numbers, '1.5' is a float"),
+        ("2.5 ‸>> x", "'>>' works on the bits of whole numbers, '2.5' is a float"),
+        ("‸~0.5", "'~' works on the bits of whole numbers, '0.5' is a float"),
+    ];
+    all(&table);
+    assert!(Expr::parse("x ^ 2").is_ok());
+}
+
+#[test]
+fn an_input_has_one_way_of_being_read() {
+    all(&[
+        (
+            "x + x‸[1]",
+            "'x' is read element by element, so it takes no indices; only an input that is always written with them has them",
+        ),
+        ("x[1] + ‸x", "'x' is read at indices; write x[i]"),
+        ("x[1, 2] + ‸x[1]", "'x' is read at 2 indices, here at 1 index; write x[i, j]"),
+        ("x[1] + ‸x[1, 2]", "'x' is read at 1 index, here at 2 indices; write x[i]"),
+        ("‸x[x]", "'x' is read with and without indices; an input has one way"),
+        ("t = x; t‸[1]", "'t' is a value, so it takes no indices; only inputs do"),
+        (
+            "(x + 1)‸[2]",
+            "only a ranked input has indices, not '(x + 1)'; a list has no meaning here",
+        ),
+        ("‸[x]", "a value is missing before '['"),
+        (
+            "index(‸x)",
+            "the dimension of index(d) has to be a whole number written out, counted from the last: index(0)",
+        ),
+        (
+            "index(‸-1)",
+            "the dimension of index(d) is -1; it is counted from the last, which is 0, up to 63",
+        ),
+        (
+            "index(‸64)",
+            "the dimension of index(d) is 64; it is counted from the last, which is 0, up to 63",
+        ),
+    ]);
+    let names = Names::new().input("x").ranked("grid", 2).param("beta");
+    for (marked, message) in [
+        ("beta‸[1]", "'beta' is a parameter, one number, so it takes no indices"),
+        ("‸beta(1)", "'beta' is a parameter, not a function; a product is written beta * (...)"),
+        ("‸grid + x", "'grid' is read at indices; write grid[i, j]"),
+        ("‸grid[x]", "'grid' is read at 2 indices, here at 1 index; write grid[i, j]"),
+        (
+            "x‸[1]",
+            "'x' is read element by element, so it takes no indices; only an input that is always written with them has them",
+        ),
+        ("x * ‸bata", "unknown name 'bata'; did you mean 'beta'?"),
+        ("x * ‸weights", "unknown name 'weights'; declared are x, grid, beta"),
+        ("‸gird[1, 2]", "unknown name 'gird'; did you mean 'grid'?"),
+    ] {
+        refused(marked, message, Some(&names));
+    }
+}
+
+#[test]
+fn names_of_values_are_given_once_and_used() {
+    all(&[
+        ("‸t = exp(x); x", "'t' isn't used; remove the line"),
+        ("a = x\n‸b = x\na", "'b' isn't used; remove the line"),
+        ("t = x; ‸t = x + 1; t", "'t' has a value already; take another name"),
+        ("y = t + 1; ‸t = x; y * t", "'t' is an input already; take another name"),
+        (
+            "‸t = x",
+            "the last line is the result, which has no name; remove 't =' (to compare write '==')",
+        ),
+        (
+            "‸x + 1\nx + 2",
+            "this value isn't used: give it a name, 'name = ...', or go on inside brackets",
+        ),
+        (
+            "‸x\n+ 1",
+            "this value isn't used: give it a name, 'name = ...', or go on inside brackets",
+        ),
+        ("‸pi = 3; pi", "'pi' is a constant, so nothing can be named so; to compare write '=='"),
+        (
+            "‸index = 3; index",
+            "'index' is a word of the language, so nothing can be named so; to compare write '=='",
+        ),
+        (
+            "‸int32 = x; x",
+            "'int32' is a dtype, which converts: name(x), so nothing can be named so; to compare write '=='",
+        ),
+        (
+            "‸for = x; x",
+            "'for' is a word of Python, so nothing can be named so; to compare write '=='",
+        ),
+        ("‸t = t + 1; t", "'t' is an input already; take another name"),
+    ]);
+    let names = Names::new().param("b");
+    refused("‸b = 1; b", "'b' is a parameter already; take another name", Some(&names));
+}
+
+#[test]
+fn empty_text_is_an_error_at_its_end() {
+    all(&[
+        ("‸", "an expression is missing: the text is empty"),
+        ("  \n\t ‸", "an expression is missing: the text is empty"),
+        (";;‸", "an expression is missing: the text is empty"),
+        ("# only a comment‸", "an expression is missing: the text is empty"),
+    ]);
+}
+
+#[test]
+fn names_that_are_none_are_refused_when_they_are_declared() {
+    let table = [
+        (Names::new().input("2x"), "expression, input '2x': '2x' isn't a name"),
+        (Names::new().param(""), "expression, parameter '': '' isn't a name"),
+        (Names::new().param("a b"), "expression, parameter 'a b': 'a b' isn't a name"),
+        (
+            Names::new().input("e"),
+            "expression, input 'e': 'e' is a constant, so nothing can be named so",
+        ),
+        (
+            Names::new().tensor("lambda"),
+            "expression, input 'lambda': 'lambda' is a word of Python, so nothing can be named so",
+        ),
+        (
+            Names::new().input("x").param("x"),
+            "expression, parameter 'x': another input or parameter has the same name",
+        ),
+    ];
+    for (names, message) in table {
+        let error = Expr::parse_with("1", &names).unwrap_err();
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Value, message));
+    }
+}

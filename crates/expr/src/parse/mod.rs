@@ -11,6 +11,8 @@ mod parser;
 #[cfg(test)]
 mod mistakes;
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 use std::str::FromStr;

@@ -114,7 +114,10 @@ impl<'t> Parser<'t> {
             return match named {
                 Some((name, at)) => failure(
                     at,
-                    format!("the last line is the result, which has no name; remove '{name} ='"),
+                    format!(
+                        "the last line is the result, which has no name; remove '{name} =' (to compare \
+                         write '==')"
+                    ),
                 ),
                 None => failure(self.text.len(), "an expression is missing: the text is empty"),
             };

@@ -7,9 +7,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use keyfold_core::{Device, Element, Error, ErrorKind, Result};
+use keyfold_core::{Device, Element, Result};
 
 use super::DeviceBuffer;
+use super::cache::{self, Class, out_of_memory};
 
 /// Alignment of allocations: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -26,7 +27,8 @@ const SMALL: usize = 16 << 10;
 pub struct HostBuffer {
     ptr: NonNull<u8>,
     len: usize,
-    /// What to free: the allocation's start and its size in units of `free`.
+    /// What to free: the allocation's start and its size in units of `free` (for blocks of the
+    /// cache, the number of its class).
     base: NonNull<u8>,
     capacity: usize,
     free: unsafe fn(NonNull<u8>, usize),
@@ -39,13 +41,8 @@ unsafe impl Send for HostBuffer {}
 // SAFETY: a shared reference only reads.
 unsafe impl Sync for HostBuffer {}
 
-#[cold]
-fn out_of_memory(bytes: usize) -> Error {
-    Error::new(ErrorKind::Memory, format!("can't allocate {bytes} bytes of host memory"))
-}
-
 unsafe fn free_aligned(base: NonNull<u8>, capacity: usize) {
-    // SAFETY: `zeroed` allocated with this very layout, which it found valid.
+    // SAFETY: `system` allocated with this very layout, which it found valid.
     unsafe {
         let layout = Layout::from_size_align_unchecked(capacity, SYSTEM_ALIGN);
         dealloc(base.as_ptr(), layout);
@@ -57,14 +54,62 @@ unsafe fn free_vec<T>(base: NonNull<u8>, capacity: usize) {
     drop(unsafe { Vec::<T>::from_raw_parts(base.as_ptr().cast(), 0, capacity) });
 }
 
+unsafe fn free_cached(base: NonNull<u8>, class: usize) {
+    // SAFETY: `allocate` took it from the cache and noted its class, and the buffer is gone.
+    unsafe { cache::give(base, Class::from_index(class)) };
+}
+
 impl HostBuffer {
-    /// Memory of that many bytes, all zero, aligned to 64.
+    /// Memory of that many bytes, all zero, aligned to 64 (from 256 KiB on, to a page).
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] with the size asked for.
+    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for; [`ErrorKind::Value`](keyfold_core::ErrorKind) for a malformed
+    /// `KEYFOLD_CACHE_BYTES`.
     pub fn zeroed(bytes: usize) -> Result<Self> {
+        match HostBuffer::cached(bytes)? {
+            Some((buffer, zero)) => {
+                if !zero {
+                    // SAFETY: the memory is ours, `bytes` long.
+                    unsafe { buffer.ptr.write_bytes(0, bytes) };
+                }
+                Ok(buffer)
+            }
+            None => HostBuffer::system_zeroed(bytes),
+        }
+    }
+
+    /// Memory of that many bytes to be written: initialised, but with arbitrary contents (what
+    /// another buffer left there, often). Aligned as by [`HostBuffer::zeroed`].
+    ///
+    /// # Errors
+    /// As [`HostBuffer::zeroed`].
+    #[inline]
+    pub fn recycled(bytes: usize) -> Result<Self> {
+        match HostBuffer::cached(bytes)? {
+            Some((buffer, _)) => Ok(buffer),
+            None => HostBuffer::system_zeroed(bytes),
+        }
+    }
+
+    /// Memory from the cache, and whether it is zero; none where the cache has no such sizes.
+    #[inline]
+    fn cached(bytes: usize) -> Result<Option<(Self, bool)>> {
+        let Some(block) = cache::take(bytes)? else { return Ok(None) };
+        memory::allocated(bytes);
+        let buffer = HostBuffer {
+            ptr: block.start,
+            len: bytes,
+            base: block.start,
+            capacity: block.class.index(),
+            free: free_cached,
+            version: AtomicU32::new(0),
+        };
+        Ok(Some((buffer, block.zero)))
+    }
+
+    fn system_zeroed(bytes: usize) -> Result<Self> {
         let small = bytes <= SMALL;
-        let buffer = HostBuffer::allocate(bytes, !small)?;
+        let buffer = HostBuffer::system(bytes, !small)?;
         if small {
             // SAFETY: the memory is ours, `bytes` long.
             unsafe { buffer.ptr.write_bytes(0, bytes) };
@@ -72,16 +117,21 @@ impl HostBuffer {
         Ok(buffer)
     }
 
-    /// Memory of that many bytes, aligned to 64; uninitialised unless `cleared`, and then to be
+    /// Memory from the C library, aligned to 64; uninitialised unless `cleared`, and then to be
     /// filled before anybody sees it.
-    fn allocate(bytes: usize, cleared: bool) -> Result<Self> {
+    fn system(bytes: usize, cleared: bool) -> Result<Self> {
         let capacity =
             bytes.checked_add(ALIGN - SYSTEM_ALIGN).ok_or_else(|| out_of_memory(bytes))?;
         let layout =
             Layout::from_size_align(capacity, SYSTEM_ALIGN).map_err(|_| out_of_memory(bytes))?;
         // SAFETY: the layout's size isn't zero.
-        let base = unsafe { if cleared { alloc_zeroed(layout) } else { alloc(layout) } };
-        let base = NonNull::new(base).ok_or_else(|| out_of_memory(bytes))?;
+        let ask =
+            || NonNull::new(unsafe { if cleared { alloc_zeroed(layout) } else { alloc(layout) } });
+        let base = ask().or_else(|| {
+            cache::trim();
+            ask()
+        });
+        let base = base.ok_or_else(|| out_of_memory(bytes))?;
         let padding = base.addr().get().next_multiple_of(ALIGN) - base.addr().get();
         // SAFETY: an address aligned to 16 is at most ALIGN - SYSTEM_ALIGN below the next multiple
         // of ALIGN, so the padding and `bytes` behind it lie in the allocation.
@@ -94,9 +144,12 @@ impl HostBuffer {
     /// A copy of those bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] with the size asked for.
+    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for.
     pub fn copy_of(bytes: &[u8]) -> Result<Self> {
-        let buffer = HostBuffer::allocate(bytes.len(), false)?;
+        let buffer = match HostBuffer::cached(bytes.len())? {
+            Some((buffer, _)) => buffer,
+            None => HostBuffer::system(bytes.len(), false)?,
+        };
         // SAFETY: fresh memory of that length, which shares nothing with the source.
         unsafe { buffer.ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(buffer)
@@ -271,11 +324,13 @@ pub mod memory {
 
 #[cfg(test)]
 mod tests {
+    use keyfold_core::ErrorKind;
+
     use super::*;
 
     #[test]
     fn memory_is_zero_and_aligned_at_every_size() {
-        for bytes in [0, 1, 15, 16, 63, 64, 65, 1000, 1 << 20] {
+        for bytes in [0, 1, 15, 16, 63, 64, 65, 1000, 4095, 4096, 4097, 100_000, 1 << 20, 3 << 20] {
             let buffer = HostBuffer::zeroed(bytes).unwrap();
             assert_eq!(buffer.ptr.addr().get() % ALIGN, 0);
             assert_eq!(buffer.as_bytes().len(), bytes);
@@ -286,9 +341,11 @@ mod tests {
     #[test]
     fn failure_to_allocate_names_the_size() {
         for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
-            let error = HostBuffer::zeroed(bytes).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Memory);
-            assert!(error.message().contains(&bytes.to_string()), "{error}");
+            for ask in [HostBuffer::zeroed, HostBuffer::recycled] {
+                let error = ask(bytes).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Memory);
+                assert!(error.message().contains(&bytes.to_string()), "{error}");
+            }
         }
     }
 

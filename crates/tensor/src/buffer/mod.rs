@@ -5,6 +5,7 @@
 //! object of somebody else's ([`ExternalOwner`]: a NumPy array, say), whose reference count isn't
 //! even touched while the handle is only borrowed for a call.
 
+pub mod cache;
 mod external;
 mod host;
 mod tracked;

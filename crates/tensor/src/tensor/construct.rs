@@ -59,13 +59,31 @@ impl Tensor {
     /// [`ErrorKind::Shape`] for too many dimensions or elements, [`ErrorKind::Memory`] when there is
     /// no memory, [`ErrorKind::Device`] for other devices, whose own backend makes their tensors.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        Tensor::made(shape, dtype, device, HostBuffer::zeroed)
+    }
+
+    /// A tensor whose elements are about to be written. Until then they are arbitrary: what memory
+    /// that was used before left there (false, for bool, which not every byte is).
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn empty(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        let any_bytes = dtype != DType::Bool;
+        let memory = if any_bytes { HostBuffer::recycled } else { HostBuffer::zeroed };
+        Tensor::made(shape, dtype, device, memory)
+    }
+
+    fn made(
+        shape: &[usize],
+        dtype: DType,
+        device: Device,
+        memory: fn(usize) -> Result<HostBuffer>,
+    ) -> Result<Self> {
         let shape = Shape::new(shape)?;
         let numel = layout::numel(&shape, dtype.size())?;
         let bytes = numel * dtype.size();
         match device {
-            Device::CPU => {
-                Ok(Tensor::whole(Arc::new(HostBuffer::zeroed(bytes)?), shape, numel, dtype))
-            }
+            Device::CPU => Ok(Tensor::whole(Arc::new(memory(bytes)?), shape, numel, dtype)),
             Device::META => {
                 Ok(Tensor::whole(Arc::new(NullBuffer::new(bytes)), shape, numel, dtype))
             }
@@ -77,15 +95,6 @@ impl Tensor {
                 ),
             )),
         }
-    }
-
-    /// A tensor whose elements are about to be written. They are zero all the same: memory is
-    /// always initialised, and fresh pages come zeroed from the system for free.
-    ///
-    /// # Errors
-    /// As [`Tensor::zeros`].
-    pub fn empty(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        Tensor::zeros(shape, dtype, device)
     }
 
     /// A tensor without memory: shape, strides and dtype on the device meta.

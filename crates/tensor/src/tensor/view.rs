@@ -280,7 +280,7 @@ impl Tensor {
             }
             return Tensor::from_parts(self.buffer.clone_buffer()?, shape, strides, 0);
         }
-        let mut memory = HostBuffer::zeroed(self.nbytes())?;
+        let mut memory = HostBuffer::recycled(self.nbytes())?;
         let target = memory.as_bytes_mut().as_mut_ptr();
         // SAFETY: the target is fresh, with room for every element, and row-major.
         unsafe { copy_elements(self, target, &strides)? };

@@ -178,7 +178,10 @@ impl Pass<'_> {
                 Some(self.binary_node(Binary::Eq, x, y))
             }
             (Unary::Abs, Node::Unary(Unary::Abs, _)) => Some(a),
-            (Unary::Abs, Node::Unary(Unary::Neg, x)) => Some(self.node(Node::Unary(Unary::Abs, x))),
+            (Unary::Abs, Node::Unary(Unary::Neg, x)) => {
+                self.negated(a)?;
+                Some(self.node(Node::Unary(Unary::Abs, x)))
+            }
             _ => None,
         }
     }
@@ -187,10 +190,27 @@ impl Pass<'_> {
         self.node(Node::Binary(op, a, b))
     }
 
+    /// What a float is the negative of. A whole number may have wrapped around before it met
+    /// another dtype, so its sign can't be moved.
     fn negated(&self, id: Id) -> Option<Id> {
         match *self.g.node(id) {
-            Node::Unary(Unary::Neg, x) => Some(x),
+            Node::Unary(Unary::Neg, x) if self.least[x.index()] == Least::Float => Some(x),
             _ => None,
+        }
+    }
+
+    fn negative(&mut self, op: Binary, a: Id, b: Id) -> Id {
+        let positive = self.binary_node(op, a, b);
+        self.node(Node::Unary(Unary::Neg, positive))
+    }
+
+    /// A product or a quotient with its sign moved out, so that signs meet and cancel.
+    fn signed(&mut self, op: Binary, a: Id, b: Id) -> Option<Id> {
+        match (self.negated(a), self.negated(b)) {
+            (Some(a), Some(b)) => Some(self.binary_node(op, a, b)),
+            (Some(a), None) => Some(self.negative(op, a, b)),
+            (None, Some(b)) => Some(self.negative(op, a, b)),
+            (None, None) => None,
         }
     }
 
@@ -214,8 +234,22 @@ impl Pass<'_> {
             Binary::Div => self.quotient(a, b),
             Binary::Pow => self.power(a, b),
             Binary::Min | Binary::Max | Binary::And | Binary::Or if a == b => Some(a),
+            Binary::And => self.with_bool(a, b, true),
+            Binary::Or => self.with_bool(a, b, false),
             _ => None,
         }
+    }
+
+    /// A bool joined with a literal one, which either changes nothing (`neutral`) or decides.
+    fn with_bool(&self, a: Id, b: Id, neutral: bool) -> Option<Id> {
+        for (x, literal) in [(a, b), (b, a)] {
+            if let Some(Literal::Bool(value)) = self.literal(literal)
+                && self.g.is_bool(x)
+            {
+                return Some(if value == neutral { x } else { literal });
+            }
+        }
+        None
     }
 
     fn product(&mut self, a: Id, b: Id) -> Option<Id> {
@@ -226,18 +260,17 @@ impl Pass<'_> {
             if self.is(factor, 1.0) {
                 return Some(x);
             }
-            if self.is(factor, -1.0) {
+            if self.is(factor, -1.0) && self.least[x.index()] == Least::Float {
                 return Some(self.node(Node::Unary(Unary::Neg, x)));
             }
         }
-        match (self.negated(a), self.negated(b)) {
-            (Some(a), Some(b)) => Some(self.binary_node(Binary::Mul, a, b)),
-            _ => None,
-        }
+        self.signed(Binary::Mul, a, b)
     }
 
     fn quotient(&mut self, a: Id, b: Id) -> Option<Id> {
-        let divisor = as_float(self.literal(b)?);
+        let Some(divisor) = self.literal(b).map(as_float) else {
+            return self.signed(Binary::Div, a, b);
+        };
         let is_float = self.least[a.index()] == Least::Float && self.literal(a).is_none();
         if divisor == 1.0 && is_float {
             return Some(a);
@@ -250,7 +283,7 @@ impl Pass<'_> {
         let exact = divisor.to_bits() << 12 == 0
             && (2f64.powi(-64)..2f64.powi(64)).contains(&divisor.abs());
         if !exact || divisor.abs() == 1.0 {
-            return None;
+            return self.signed(Binary::Div, a, b);
         }
         let factor = float(&mut self.g, divisor.recip());
         self.grew();
@@ -289,3 +322,6 @@ impl Pass<'_> {
         self.keeps(chosen, other).then_some(chosen)
     }
 }
+
+#[cfg(test)]
+mod tests;

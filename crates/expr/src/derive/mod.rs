@@ -13,6 +13,7 @@ use std::f64::consts::FRAC_2_SQRT_PI;
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::compose::{add, binary, choose, div, float, int, mul, sub, unary};
+use crate::fold::as_float;
 use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
 use crate::simplify::{Assume, simplify};
 
@@ -21,7 +22,7 @@ impl Expr {
     /// same inputs and parameters.
     ///
     /// It is simplified, and shares what it has in common with itself. Where the derivative doesn't
-    /// depend on the inputs it is a number, which is weak as all numbers are.
+    /// depend on the inputs it is a float, which is weak as all numbers are.
     ///
     /// ```
     /// use keyfold_expr::Expr;
@@ -58,7 +59,16 @@ impl Expr {
         }
         let root = slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
         let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
-        Ok(simplify(&derivative, &Assume::floating(self.inputs().len(), input)))
+        let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
+        // A derivative that is a number alone is a float, whatever it was computed from.
+        Ok(match simple.nodes() {
+            [Node::Literal(literal)] => {
+                let mut g = Graph::default();
+                let root = float(&mut g, as_float(*literal));
+                Expr::new(&g, root, self.inputs().to_vec(), self.params().to_vec())
+            }
+            _ => simple,
+        })
     }
 }
 
@@ -259,6 +269,10 @@ impl Pass {
                 _ => da.or(db)?,
             }),
             Binary::Sub => Some(self.difference(da, db)?),
+            Binary::Mul if a == b => {
+                let half = self.times(a, da?);
+                Some(add(&mut self.g, half, half))
+            }
             Binary::Mul => {
                 let of_a = da.map(|da| self.times(da, b));
                 let of_b = db.map(|db| self.times(a, db));
@@ -336,7 +350,7 @@ impl Pass {
 
     /// `n * a ** (n - 1)`, nothing for 0.
     fn power_of_number(&mut self, a: Id, exponent: Literal) -> Option<Id> {
-        let n = crate::fold::as_float(exponent);
+        let n = as_float(exponent);
         let g = &mut self.g;
         if n == 0.0 {
             return None;
@@ -406,3 +420,6 @@ impl Pass {
         choose(&mut self.g, first_loses, db, kept)
     }
 }
+
+#[cfg(test)]
+mod tests;

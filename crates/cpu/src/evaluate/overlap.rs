@@ -1,0 +1,69 @@
+//! Whether memory that is written is also read.
+
+use keyfold_core::{Result, layout};
+use keyfold_tensor::Tensor;
+
+/// How the memory of an output and that of an input meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Overlap {
+    /// No element is in both.
+    None,
+    /// They are the same elements in the same order: computing in place.
+    Exact,
+    /// They may share elements that aren't at the same index: the input has to be copied first.
+    Partial,
+}
+
+/// The addresses of the first byte and of the one behind the last; `None` without elements.
+fn span(tensor: &Tensor) -> Result<Option<(usize, usize)>> {
+    let size = tensor.dtype().size();
+    let start = tensor.raw_data_ptr().addr();
+    Ok(layout::reach(tensor.shape(), tensor.strides())?.map(|(low, high)| {
+        let first = start.wrapping_add_signed(low * size as isize);
+        (first, start.wrapping_add_signed(high * size as isize) + size)
+    }))
+}
+
+/// How an output and an elementwise input meet. It may call two interleaved layouts
+/// [`Overlap::Partial`] that have no element in common, never the reverse.
+///
+/// # Errors
+/// [`keyfold_core::ErrorKind::Shape`] for a view that overflows the address space.
+pub fn overlap(out: &Tensor, input: &Tensor) -> Result<Overlap> {
+    let (Some(written), Some(read)) = (span(out)?, span(input)?) else {
+        return Ok(Overlap::None);
+    };
+    if written.0 >= read.1 || read.0 >= written.1 {
+        return Ok(Overlap::None);
+    }
+    let same_place = out.raw_data_ptr() == input.raw_data_ptr()
+        && out.dtype().size() == input.dtype().size()
+        && out.shape() == input.shape();
+    let mut dims = out.shape().iter().zip(out.strides().iter().zip(input.strides().iter()));
+    if same_place && dims.all(|(size, (a, b))| *size <= 1 || a == b) {
+        return Ok(Overlap::Exact);
+    }
+    Ok(if interleaved(out, input) { Overlap::None } else { Overlap::Partial })
+}
+
+/// Whether all elements of both lie on one grid of strides, at different places of it: as the real
+/// and the imaginary parts do, or `x[0::2]` and `x[1::2]`.
+fn interleaved(a: &Tensor, b: &Tensor) -> bool {
+    let bytes = |t: &Tensor| {
+        let size = t.dtype().size();
+        let dims = t.shape().iter().zip(t.strides().iter());
+        dims.filter(|(n, _)| **n > 1)
+            .fold(0, |grid, (_, stride)| gcd(grid, stride.unsigned_abs() * size))
+    };
+    let grid = gcd(bytes(a), bytes(b));
+    if grid == 0 {
+        return false;
+    }
+    let apart = b.raw_data_ptr().addr().wrapping_sub(a.raw_data_ptr().addr()) as isize;
+    let after = apart.rem_euclid(grid as isize) as usize;
+    after >= a.dtype().size() && after + b.dtype().size() <= grid
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,5 @@
+//! The evaluator against a naive interpreter.
+
+mod cases;
+mod naive;
+mod random;

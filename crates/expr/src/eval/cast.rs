@@ -1,0 +1,128 @@
+//! The loops of conversions.
+
+use keyfold_core::{Complex, DType, bf16, f16};
+
+use super::kernel::{Kernel, Map1, one};
+use super::number::Convert;
+use crate::isa::Isa;
+
+struct As;
+impl<A: Convert<R>, R: 'static> Map1<A, R> for As {
+    #[inline(always)]
+    fn apply<I: Isa>(a: A) -> R {
+        a.convert()
+    }
+}
+
+/// Whether it is anything but 0.
+struct Truth;
+impl<A: PartialEq + Default + Copy + 'static> Map1<A, u8> for Truth {
+    #[inline(always)]
+    fn apply<I: Isa>(a: A) -> u8 {
+        u8::from(a != A::default())
+    }
+}
+
+/// Rounds to a half float and back.
+struct Rounded<H>(H);
+impl Map1<f32, f32> for Rounded<f16> {
+    #[inline(always)]
+    fn apply<I: Isa>(a: f32) -> f32 {
+        f16::from_f32(a).to_f32()
+    }
+}
+impl Map1<f64, f32> for Rounded<f16> {
+    #[inline(always)]
+    fn apply<I: Isa>(a: f64) -> f32 {
+        f16::from_f64(a).to_f32()
+    }
+}
+impl Map1<f32, f32> for Rounded<bf16> {
+    #[inline(always)]
+    fn apply<I: Isa>(a: f32) -> f32 {
+        bf16::from_f32(a).to_f32()
+    }
+}
+impl Map1<f64, f32> for Rounded<bf16> {
+    #[inline(always)]
+    fn apply<I: Isa>(a: f64) -> f32 {
+        bf16::from_f64(a).to_f32()
+    }
+}
+
+impl Convert<Complex<f64>> for Complex<f32> {
+    #[inline(always)]
+    fn convert(self) -> Complex<f64> {
+        Complex::new(self.re.into(), self.im.into())
+    }
+}
+impl Convert<Complex<f32>> for Complex<f64> {
+    #[inline(always)]
+    fn convert(self) -> Complex<f32> {
+        Complex::new(self.re as f32, self.im as f32)
+    }
+}
+
+fn from_whole<A>(to: DType) -> Kernel
+where
+    A: Convert<u8> + Convert<u16> + Convert<u32> + Convert<u64> + Convert<f32> + Convert<f64>,
+    A: Convert<Complex<f32>> + Convert<Complex<f64>> + PartialEq + Default,
+{
+    match to {
+        DType::Bool => one::<_, A, u8>(Truth),
+        DType::U8 | DType::I8 => one::<_, A, u8>(As),
+        DType::U16 | DType::I16 => one::<_, A, u16>(As),
+        DType::U32 | DType::I32 => one::<_, A, u32>(As),
+        DType::U64 | DType::I64 => one::<_, A, u64>(As),
+        DType::F32 | DType::F16 | DType::BF16 => one::<_, A, f32>(As),
+        DType::F64 => one::<_, A, f64>(As),
+        DType::C64 => one::<_, A, Complex<f32>>(As),
+        DType::C128 => one::<_, A, Complex<f64>>(As),
+    }
+}
+
+fn from_float<A>(to: DType) -> Kernel
+where
+    A: Convert<u8> + Convert<u16> + Convert<u32> + Convert<u64> + Convert<f32> + Convert<f64>,
+    A: Convert<i8> + Convert<i16> + Convert<i32> + Convert<i64>,
+    A: Convert<Complex<f32>> + Convert<Complex<f64>> + PartialEq + Default,
+{
+    match to {
+        DType::I8 => one::<_, A, i8>(As),
+        DType::I16 => one::<_, A, i16>(As),
+        DType::I32 => one::<_, A, i32>(As),
+        DType::I64 => one::<_, A, i64>(As),
+        _ => from_whole::<A>(to),
+    }
+}
+
+/// The kernel that converts from one dtype to another, neither a half. From complex numbers there
+/// are conversions to complex ones and to bools.
+pub(crate) fn cast(from: DType, to: DType) -> Kernel {
+    match from {
+        DType::Bool | DType::U8 => from_whole::<u8>(to),
+        DType::U16 => from_whole::<u16>(to),
+        DType::U32 => from_whole::<u32>(to),
+        DType::U64 => from_whole::<u64>(to),
+        DType::I8 => from_whole::<i8>(to),
+        DType::I16 => from_whole::<i16>(to),
+        DType::I32 => from_whole::<i32>(to),
+        DType::I64 => from_whole::<i64>(to),
+        DType::F32 | DType::F16 | DType::BF16 => from_float::<f32>(to),
+        DType::F64 => from_float::<f64>(to),
+        DType::C64 if to == DType::Bool => one::<_, Complex<f32>, u8>(Truth),
+        DType::C64 => one::<_, Complex<f32>, Complex<f64>>(As),
+        DType::C128 if to == DType::Bool => one::<_, Complex<f64>, u8>(Truth),
+        DType::C128 => one::<_, Complex<f64>, Complex<f32>>(As),
+    }
+}
+
+/// The kernel that rounds float32 or float64 to a half, kept as float32.
+pub(crate) fn round(to: DType, from: DType) -> Kernel {
+    match (to, from) {
+        (DType::BF16, DType::F64) => one::<_, f64, f32>(Rounded(bf16::ZERO)),
+        (DType::BF16, _) => one::<_, f32, f32>(Rounded(bf16::ZERO)),
+        (_, DType::F64) => one::<_, f64, f32>(Rounded(f16::ZERO)),
+        _ => one::<_, f32, f32>(Rounded(f16::ZERO)),
+    }
+}

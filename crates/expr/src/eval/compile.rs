@@ -1,0 +1,256 @@
+//! From steps to instructions: which kernel, and which register for what.
+
+use keyfold_core::{DType, Element, Scalar, bf16, f16};
+use smallvec::SmallVec;
+
+use super::binary::binary;
+use super::cast::{cast, round};
+use super::kernel::{Kernel, choose};
+use super::memory::{Load, Value, is_direct, loader, raw_load};
+use super::unary::unary;
+use crate::lower::{Lowered, Step, StepId, StepOp};
+
+/// A place in the frame's list of pointers.
+pub(crate) type Slot = u32;
+
+/// One instruction of a block.
+pub(crate) struct Instruction {
+    pub(crate) action: Action,
+    pub(crate) dst: Slot,
+    pub(crate) operands: [Slot; 3],
+}
+
+/// What an instruction does.
+pub(crate) enum Action {
+    /// A loop over the block.
+    Run(Kernel),
+    /// The uniform value with that number, everywhere; for those that no register is kept for.
+    Fill(Load, u32),
+    /// Elements of a ranked input at computed indices.
+    Gather(Box<Gather>),
+}
+
+/// How a ranked input is read.
+pub(crate) struct Gather {
+    pub(crate) input: u32,
+    pub(crate) indices: SmallVec<[Slot; 4]>,
+    /// Bytes per element, in memory.
+    pub(crate) size: usize,
+    /// From the element as it lies in memory to what it is computed in, where they differ.
+    pub(crate) convert: Option<Load>,
+}
+
+/// A computation of numbers, done once per evaluation.
+pub(crate) struct Uniform {
+    pub(crate) kernel: Kernel,
+    pub(crate) dst: u32,
+    pub(crate) operands: [u32; 3],
+}
+
+/// A number given with the call.
+pub(crate) struct Param {
+    pub(crate) index: u32,
+    pub(crate) to: DType,
+    pub(crate) dtype: DType,
+    pub(crate) value: u32,
+}
+
+/// Something that is counted, and not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// The place in row-major order.
+    Index,
+    /// The place along a dimension, counted from the last.
+    Coordinate(u32),
+}
+
+/// What compiling gives.
+#[derive(Default)]
+pub(crate) struct Code {
+    pub(crate) instructions: Vec<Instruction>,
+    pub(crate) uniform: Vec<Uniform>,
+    pub(crate) params: Vec<Param>,
+    /// Constants; the rest is computed.
+    pub(crate) values: Vec<Value>,
+    pub(crate) counted: Vec<Counted>,
+    /// Values that are kept in a register, with the load that fills it.
+    pub(crate) kept: Vec<(u32, Load)>,
+    pub(crate) registers: usize,
+    /// Where the result is: the output's slot where an instruction writes it.
+    pub(crate) result: Slot,
+    pub(crate) gathers: bool,
+    /// The largest element of all steps, in bytes.
+    pub(crate) widest: usize,
+}
+
+/// Uniform values that have a register of their own; more are filled in when they are needed.
+const KEPT: usize = 8;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// Where the value of a step is.
+struct Places {
+    slot: Vec<Slot>,
+    /// Numbers of uniform values.
+    value: Vec<u32>,
+    last_use: Vec<u32>,
+    free: Vec<Slot>,
+    first_register: Slot,
+    registers: u32,
+}
+
+impl Places {
+    fn register(&mut self) -> Slot {
+        self.free.pop().unwrap_or_else(|| {
+            self.registers += 1;
+            self.first_register + self.registers - 1
+        })
+    }
+}
+
+/// The kernel of a computing step, its operands, and how many there are.
+fn kernel(step: &Step, steps: &[Step]) -> Option<(Kernel, [StepId; 3], usize)> {
+    let dtype = |id: StepId| steps[id.index()].dtype;
+    Some(match step.op {
+        StepOp::Unary(op, a) => (unary(op, dtype(a)), [a, a, a], 1),
+        StepOp::Binary(op, a, b) => {
+            let (kernel, swapped) = binary(op, dtype(a));
+            if swapped { (kernel, [b, a, a], 2) } else { (kernel, [a, b, a], 2) }
+        }
+        StepOp::Where(c, a, b) => (choose(step.dtype.size()), [c, a, b], 3),
+        StepOp::Cast(a) => (cast(dtype(a), step.dtype), [a, a, a], 1),
+        StepOp::Round(to, a) => (round(to, dtype(a)), [a, a, a], 1),
+        _ => return None,
+    })
+}
+
+/// Slots in order: inputs, counted ones, the output, kept values, registers.
+pub(crate) fn compile(lowered: &Lowered) -> Code {
+    let steps = lowered.steps();
+    let mut code = Code { widest: 1, ..Code::default() };
+    let mut places = Places {
+        slot: vec![NOWHERE; steps.len()],
+        value: vec![NOWHERE; steps.len()],
+        last_use: vec![0; steps.len()],
+        free: Vec::new(),
+        first_register: 0,
+        registers: 0,
+    };
+    for (at, step) in steps.iter().enumerate() {
+        code.widest = code.widest.max(step.dtype.size());
+        step.op.operands(|id| places.last_use[id.index()] = at as u32);
+        let counted = match step.op {
+            StepOp::Index => Counted::Index,
+            StepOp::Coordinate(dim) => Counted::Coordinate(dim),
+            _ => continue,
+        };
+        places.slot[at] = (lowered.inputs().len() + code.counted.len()) as Slot;
+        code.counted.push(counted);
+    }
+    let output = (lowered.inputs().len() + code.counted.len()) as Slot;
+    uniform_steps(steps, &mut code, &mut places, output);
+    places.first_register = output + 1 + code.kept.len() as Slot;
+    let last = steps.len() - 1;
+    for (at, step) in steps.iter().enumerate() {
+        if let StepOp::Input(input) = step.op {
+            places.slot[at] = input;
+        }
+        if step.uniform {
+            continue;
+        }
+        // Numbers without a register of their own come in where they are first used.
+        step.op.operands(|id| fill(steps, id, &mut code, &mut places));
+        let instruction = if let Some((kernel, operands, _)) = kernel(step, steps) {
+            Some((Action::Run(kernel), operands.map(|id| places.slot[id.index()])))
+        } else if let StepOp::At { input, indices } = &step.op {
+            code.gathers = true;
+            let dtype = lowered.inputs()[*input as usize];
+            let gather = Gather {
+                input: *input,
+                indices: indices.iter().map(|id| places.slot[id.index()]).collect(),
+                size: dtype.size(),
+                convert: (!is_direct(dtype)).then(|| loader(dtype)),
+            };
+            Some((Action::Gather(Box::new(gather)), [0; 3]))
+        } else {
+            None
+        };
+        if let Some((action, operands)) = instruction {
+            let dst = if at == last { output } else { places.register() };
+            places.slot[at] = dst;
+            code.instructions.push(Instruction { action, dst, operands });
+        }
+        // The registers of operands that nobody needs any more; the result's own comes from before.
+        let mut done = SmallVec::<[StepId; 4]>::new();
+        step.op.operands(|id| {
+            if places.last_use[id.index()] == at as u32 && !done.contains(&id) {
+                done.push(id);
+            }
+        });
+        for id in done {
+            let slot = places.slot[id.index()];
+            if slot >= places.first_register {
+                places.free.push(slot);
+            }
+        }
+    }
+    fill(steps, StepId(last as u32), &mut code, &mut places);
+    code.result = places.slot[last];
+    code.registers = places.registers as usize;
+    code
+}
+
+/// Numbers the uniform values, and says how they are computed and which are kept in registers.
+fn uniform_steps(steps: &[Step], code: &mut Code, places: &mut Places, output: Slot) {
+    let last = steps.len() - 1;
+    let mut needed = vec![false; steps.len()];
+    for (at, step) in steps.iter().enumerate() {
+        if !step.uniform {
+            step.op.operands(|id| needed[id.index()] = true);
+        } else {
+            needed[at] |= at == last;
+            let value = code.values.len() as u32;
+            places.value[at] = value;
+            code.values.push(match step.op {
+                StepOp::Constant(number) => Value::new(number, step.dtype),
+                _ => Value::default(),
+            });
+            if let StepOp::Param { index, to } = step.op {
+                code.params.push(Param { index, to, dtype: step.dtype, value });
+            } else if let Some((kernel, operands, _)) = kernel(step, steps) {
+                let operands = operands.map(|id| places.value[id.index()]);
+                code.uniform.push(Uniform { kernel, dst: value, operands });
+            }
+        }
+    }
+    for (at, step) in steps.iter().enumerate() {
+        if step.uniform && needed[at] && code.kept.len() < KEPT {
+            places.slot[at] = output + 1 + code.kept.len() as Slot;
+            code.kept.push((places.value[at], raw_load(step.dtype.size())));
+        }
+    }
+}
+
+/// Makes sure that a uniform value is in a register.
+fn fill(steps: &[Step], id: StepId, code: &mut Code, places: &mut Places) {
+    let (at, step) = (id.index(), &steps[id.index()]);
+    if !step.uniform || places.slot[at] != NOWHERE {
+        return;
+    }
+    let dst = places.register();
+    places.slot[at] = dst;
+    let action = Action::Fill(raw_load(step.dtype.size()), places.value[at]);
+    code.instructions.push(Instruction { action, dst, operands: [0; 3] });
+}
+
+impl Param {
+    /// The number as part of its dtype, and from there as it is computed with.
+    pub(crate) fn convert(&self, number: Scalar) -> Value {
+        let number = match self.to {
+            DType::F16 => number.to::<f16>().to_scalar(),
+            DType::BF16 => number.to::<bf16>().to_scalar(),
+            _ => number,
+        };
+        Value::new(number, self.dtype)
+    }
+}

@@ -1,0 +1,248 @@
+//! Loops over blocks: one function per operation and type, all with one signature.
+
+use std::marker::PhantomData;
+
+use crate::isa::{Isa, Work, dispatch};
+use crate::math::slices::map_at;
+use crate::math::{Function, Real};
+
+/// A loop over a block: `dst[i] = f(a[i], b[i], c[i])` for `len` elements; operands that the
+/// operation lacks are ignored. It returns whether an element was at fault (whole powers only).
+///
+/// # Safety
+/// The pointers are valid for `len` elements of the types it was made for, aligned and initialised;
+/// `dst` overlaps no operand.
+pub(crate) type Kernel = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize) -> bool;
+
+/// A function of one number, compiled for a level.
+pub(crate) trait Map1<A, R>: 'static {
+    fn apply<I: Isa>(a: A) -> R;
+}
+
+/// A function of two numbers.
+pub(crate) trait Map2<A, R>: 'static {
+    fn apply<I: Isa>(a: A, b: A) -> R;
+}
+
+/// One loop, about to be run with the best instructions.
+struct Loop<F, A, R> {
+    dst: *mut R,
+    a: *const A,
+    b: *const A,
+    len: usize,
+    f: PhantomData<F>,
+}
+
+struct One<F, A, R>(Loop<F, A, R>);
+struct Two<F, A, R>(Loop<F, A, R>);
+
+#[inline(always)]
+fn map1<I: Isa, A: Copy, R, F: Map1<A, R>>(dst: &mut [R], a: &[A]) {
+    for (dst, a) in dst.iter_mut().zip(a) {
+        *dst = F::apply::<I>(*a);
+    }
+}
+
+#[inline(always)]
+fn map2<I: Isa, A: Copy, R, F: Map2<A, R>>(dst: &mut [R], a: &[A], b: &[A]) {
+    for ((dst, a), b) in dst.iter_mut().zip(a).zip(b) {
+        *dst = F::apply::<I>(*a, *b);
+    }
+}
+
+impl<A: Copy, R, F: Map1<A, R>> Work for One<F, A, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Loop { dst, a, len, .. } = self.0;
+        // SAFETY: the promise of whoever calls the kernel.
+        let (dst, a) = unsafe {
+            (std::slice::from_raw_parts_mut(dst, len), std::slice::from_raw_parts(a, len))
+        };
+        map1::<I, A, R, F>(dst, a);
+    }
+}
+
+impl<A: Copy, R, F: Map2<A, R>> Work for Two<F, A, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Loop { dst, a, b, len, .. } = self.0;
+        // SAFETY: the promise of whoever calls the kernel; the operands may be the same.
+        let (dst, a, b) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(dst, len),
+                std::slice::from_raw_parts(a, len),
+                std::slice::from_raw_parts(b, len),
+            )
+        };
+        map2::<I, A, R, F>(dst, a, b);
+    }
+}
+
+/// # Safety
+/// As [`Kernel`].
+unsafe fn run_one<F: Map1<A, R>, A: Copy, R>(
+    dst: *mut u8,
+    a: *const u8,
+    _: *const u8,
+    _: *const u8,
+    len: usize,
+) -> bool {
+    let (dst, a) = (dst.cast(), a.cast());
+    dispatch(One(Loop { dst, a, b: a, len, f: PhantomData::<F> }));
+    false
+}
+
+/// # Safety
+/// As [`Kernel`].
+unsafe fn run_two<F: Map2<A, R>, A: Copy, R>(
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    _: *const u8,
+    len: usize,
+) -> bool {
+    let (dst, a, b) = (dst.cast(), a.cast(), b.cast());
+    dispatch(Two(Loop { dst, a, b, len, f: PhantomData::<F> }));
+    false
+}
+
+/// # Safety
+/// As [`Kernel`].
+unsafe fn run_one_plain<F: Map1<A, R>, A: Copy, R>(
+    dst: *mut u8,
+    a: *const u8,
+    _: *const u8,
+    _: *const u8,
+    len: usize,
+) -> bool {
+    let (dst, a) = (dst.cast(), a.cast());
+    One(Loop { dst, a, b: a, len, f: PhantomData::<F> }).run::<crate::isa::Baseline>();
+    false
+}
+
+/// # Safety
+/// As [`Kernel`].
+unsafe fn run_two_plain<F: Map2<A, R>, A: Copy, R>(
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    _: *const u8,
+    len: usize,
+) -> bool {
+    let (dst, a, b) = (dst.cast(), a.cast(), b.cast());
+    Two(Loop { dst, a, b, len, f: PhantomData::<F> }).run::<crate::isa::Baseline>();
+    false
+}
+
+struct Mapped<F, T>(Loop<F, T, T>);
+
+impl<F: Function, T: Real> Work for Mapped<F, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Loop { dst, a, len, .. } = self.0;
+        // SAFETY: the promise of whoever calls the kernel.
+        let (dst, a) = unsafe {
+            (std::slice::from_raw_parts_mut(dst, len), std::slice::from_raw_parts(a, len))
+        };
+        map_at::<F, T, I>(a, dst);
+    }
+}
+
+/// # Safety
+/// As [`Kernel`].
+unsafe fn run_function<F: Function, T: Real>(
+    dst: *mut u8,
+    a: *const u8,
+    _: *const u8,
+    _: *const u8,
+    len: usize,
+) -> bool {
+    let (dst, a) = (dst.cast(), a.cast());
+    dispatch(Mapped::<F, T>(Loop { dst, a, b: a, len, f: PhantomData }));
+    false
+}
+
+/// The kernel of an elementary function.
+pub(crate) fn function<F: Function, T: Real>() -> Kernel {
+    run_function::<F, T>
+}
+
+/// The kernel of a function of one number.
+pub(crate) fn one<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
+    run_one::<F, A, R>
+}
+
+/// The kernel of a function of two.
+pub(crate) fn two<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
+    run_two::<F, A, R>
+}
+
+/// As [`one`], for functions that gain nothing from vector instructions: compiled once.
+pub(crate) fn one_plain<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
+    run_one_plain::<F, A, R>
+}
+
+/// As [`two`], likewise.
+pub(crate) fn two_plain<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
+    run_two_plain::<F, A, R>
+}
+
+/// `dst = if a { b } else { c }`.
+struct Choose<T> {
+    dst: *mut T,
+    a: *const u8,
+    b: *const T,
+    c: *const T,
+    len: usize,
+}
+
+impl<T: Copy> Work for Choose<T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let len = self.len;
+        // SAFETY: the promise of whoever calls the kernel.
+        let (dst, a, b, c) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.dst, len),
+                std::slice::from_raw_parts(self.a, len),
+                std::slice::from_raw_parts(self.b, len),
+                std::slice::from_raw_parts(self.c, len),
+            )
+        };
+        for (((dst, a), b), c) in dst.iter_mut().zip(a).zip(b).zip(c) {
+            *dst = if *a != 0 { *b } else { *c };
+        }
+    }
+}
+
+/// # Safety
+/// As [`Kernel`]; `a` are bools.
+unsafe fn run_choose<T: Copy>(
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    c: *const u8,
+    len: usize,
+) -> bool {
+    dispatch(Choose::<T> { dst: dst.cast(), a, b: b.cast(), c: c.cast(), len });
+    false
+}
+
+/// The kernel of "where", for elements of this many bytes.
+pub(crate) fn choose(size: usize) -> Kernel {
+    match size {
+        1 => run_choose::<u8>,
+        2 => run_choose::<u16>,
+        4 => run_choose::<u32>,
+        8 => run_choose::<u64>,
+        _ => run_choose::<[u64; 2]>,
+    }
+}

@@ -1,0 +1,127 @@
+//! Running a program's instructions on one block.
+
+use super::compile::{Action, Gather};
+use super::memory::Value;
+use super::{Fault, Program};
+
+/// A ranked input: where it is, with its sizes and strides (in elements), as many as its rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    /// The first element.
+    pub ptr: *const u8,
+    /// Its sizes.
+    pub shape: &'a [usize],
+    /// Its strides, in elements.
+    pub strides: &'a [isize],
+}
+
+/// What a block is run on.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Pointers: inputs, counted ones, the output, kept values, registers, all aligned. Those of
+    /// ranked inputs aren't used.
+    pub slots: &'a [*mut u8],
+    /// The uniform values, as [`Program::prepare`] left them.
+    pub values: &'a [Value],
+    /// One per input; those that aren't ranked aren't used.
+    pub tables: &'a [Table<'a>],
+    /// Room for the places of a gather: as long as a block; where the program has none, null.
+    pub places: *mut i64,
+    /// Room for elements of a gather before they are converted, likewise.
+    pub gathered: *mut u8,
+}
+
+impl Program {
+    /// Computes `len` elements.
+    ///
+    /// # Errors
+    /// An element's fault; what was written by then is undefined, but initialised.
+    ///
+    /// # Safety
+    /// `len` is at most [`Program::block`]. The slots are as many as [`Program::slots`], each valid
+    /// for `len` aligned elements of what is computed: inputs and kept values initialised, the
+    /// output and the registers writable and apart from each other and from all others. Tables
+    /// describe memory that can be read.
+    pub unsafe fn run(&self, frame: &Frame<'_>, len: usize) -> Result<(), Fault> {
+        let slots = frame.slots;
+        for instruction in &self.code.instructions {
+            let dst = slots[instruction.dst as usize];
+            match &instruction.action {
+                Action::Run(kernel) => {
+                    let [a, b, c] = instruction.operands.map(|slot| slots[slot as usize]);
+                    // SAFETY: the caller's promise; the compiler gave every step a register that
+                    // none of its operands is in.
+                    if unsafe { kernel(dst, a, b, c, len) } {
+                        return Err(Fault::NegativePower);
+                    }
+                }
+                Action::Fill(load, value) => {
+                    // SAFETY: as above; a value is as large as any element.
+                    unsafe { load(dst, frame.values[*value as usize].0.as_ptr(), 0, len) };
+                }
+                Action::Gather(gather) => {
+                    // SAFETY: as above.
+                    unsafe { gather_block(gather, frame, dst, len)? };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// # Safety
+/// As [`Program::run`].
+unsafe fn gather_block(
+    gather: &Gather,
+    frame: &Frame<'_>,
+    dst: *mut u8,
+    len: usize,
+) -> Result<(), Fault> {
+    let table = &frame.tables[gather.input as usize];
+    // SAFETY: the frame has room for a block of places.
+    let places = unsafe { std::slice::from_raw_parts_mut(frame.places, len) };
+    places.fill(0);
+    for (dim, slot) in gather.indices.iter().enumerate() {
+        let (size, stride) = (table.shape[dim] as i64, table.strides[dim] as i64);
+        // SAFETY: the operand is a block of int64.
+        let indices = unsafe {
+            std::slice::from_raw_parts(frame.slots[*slot as usize].cast::<i64>().cast_const(), len)
+        };
+        let mut outside = false;
+        for (place, index) in places.iter_mut().zip(indices) {
+            let from_start = index + if *index < 0 { size } else { 0 };
+            outside |= from_start as u64 >= size as u64;
+            *place = place.wrapping_add(from_start.wrapping_mul(stride));
+        }
+        if outside {
+            let value = indices.iter().copied().find(|i| *i < -size || *i >= size).unwrap_or(0);
+            let input = gather.input;
+            return Err(Fault::IndexOutOfRange { input, dim: dim as u32, value, size });
+        }
+    }
+    let target = if gather.convert.is_some() { frame.gathered } else { dst };
+    // SAFETY: every index is inside the table's shape, and the target has room for a block.
+    unsafe {
+        match gather.size {
+            1 => pick::<u8>(target, table.ptr, places),
+            2 => pick::<u16>(target, table.ptr, places),
+            4 => pick::<u32>(target, table.ptr, places),
+            8 => pick::<[u32; 2]>(target, table.ptr, places),
+            _ => pick::<[u64; 2]>(target, table.ptr, places),
+        }
+        if let Some(convert) = gather.convert {
+            convert(dst, target, 1, len);
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `src` can be read at all places, `dst` written for as many elements.
+unsafe fn pick<T: Copy>(dst: *mut u8, src: *const u8, places: &[i64]) {
+    let (dst, src) = (dst.cast::<T>(), src.cast::<T>());
+    for (i, place) in places.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { *dst.add(i) = *src.offset(*place as isize) };
+    }
+}

@@ -1,0 +1,395 @@
+//! Elements on their way in and out: blocks of any dtype and spacing become dense blocks of the type
+//! that a reduction works in, and its results become elements of the result's dtype.
+
+use std::any::TypeId;
+
+use keyfold_core::{Complex, bf16, f16};
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+
+/// A bool as it is stored: memory from elsewhere may hold bytes other than 0 and 1, which all count
+/// as true.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Truth(u8);
+
+/// A conversion without loss where the target can hold the value, and otherwise as `as` does it.
+pub(crate) trait To<A> {
+    fn convert(self) -> A;
+}
+
+macro_rules! numbers {
+    // Conversions are one `as` per pair of primitive types, and no trait offers `as`.
+    ($($from:ty => $($to:ty),+;)*) => {$($(
+        impl To<$to> for $from {
+            #[inline(always)]
+            fn convert(self) -> $to {
+                self as $to
+            }
+        }
+    )+)*};
+}
+
+macro_rules! others {
+    // To each of these: bools, the halves by way of float32, and complex numbers of real ones.
+    ($($to:ty),+) => {$(
+        impl To<$to> for Truth {
+            #[inline(always)]
+            fn convert(self) -> $to {
+                u8::from(self.0 != 0) as $to
+            }
+        }
+        impl To<$to> for f16 {
+            #[inline(always)]
+            fn convert(self) -> $to {
+                widen_f16(self) as $to
+            }
+        }
+        impl To<$to> for bf16 {
+            #[inline(always)]
+            fn convert(self) -> $to {
+                widen_bf16(self) as $to
+            }
+        }
+    )+};
+}
+
+macro_rules! complex {
+    ($($from:ty),+) => {$(
+        impl To<Complex<f32>> for $from {
+            #[inline(always)]
+            fn convert(self) -> Complex<f32> {
+                Complex::new(To::<f32>::convert(self), 0.0)
+            }
+        }
+        impl To<Complex<f64>> for $from {
+            #[inline(always)]
+            fn convert(self) -> Complex<f64> {
+                Complex::new(To::<f64>::convert(self), 0.0)
+            }
+        }
+    )+};
+}
+
+numbers! {
+    u8 => u8, u64, i64, f32, f64;
+    u16 => u8, u16, u64, i64, f32, f64;
+    u32 => u8, u32, u64, i64, f32, f64;
+    u64 => u8, u16, u32, u64, i64, f32, f64;
+    i8 => i8, u64, i64, f32, f64;
+    i16 => i16, u64, i64, f32, f64;
+    i32 => i32, u64, i64, f32, f64;
+    i64 => i8, i16, i32, u64, i64, f32, f64;
+    f32 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
+    f64 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
+}
+others!(u64, i64, f32, f64);
+complex!(Truth, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
+
+impl To<u8> for Truth {
+    #[inline(always)]
+    fn convert(self) -> u8 {
+        u8::from(self.0 != 0)
+    }
+}
+impl To<f16> for f32 {
+    #[inline(always)]
+    fn convert(self) -> f16 {
+        narrow_f16(self)
+    }
+}
+impl To<bf16> for f32 {
+    #[inline(always)]
+    fn convert(self) -> bf16 {
+        narrow_bf16(self)
+    }
+}
+impl To<Truth> for u8 {
+    #[inline(always)]
+    fn convert(self) -> Truth {
+        Truth(u8::from(self != 0))
+    }
+}
+impl To<Truth> for u16 {
+    #[inline(always)]
+    fn convert(self) -> Truth {
+        Truth(u8::from(self != 0))
+    }
+}
+impl To<Truth> for u32 {
+    #[inline(always)]
+    fn convert(self) -> Truth {
+        Truth(u8::from(self != 0))
+    }
+}
+impl To<Truth> for u64 {
+    #[inline(always)]
+    fn convert(self) -> Truth {
+        Truth(u8::from(self != 0))
+    }
+}
+
+macro_rules! between_complex {
+    ($($from:ty => $to:ty),+) => {$(
+        impl To<Complex<$to>> for Complex<$from> {
+            #[inline(always)]
+            fn convert(self) -> Complex<$to> {
+                Complex::new(self.re as $to, self.im as $to)
+            }
+        }
+    )+};
+}
+between_complex!(f32 => f32, f32 => f64, f64 => f32, f64 => f64);
+
+/// What of an element tells whether it is zero: a whole number of its size that is 0 just then.
+pub(crate) trait NonZero {
+    type Bits;
+    fn bits(self) -> Self::Bits;
+}
+
+macro_rules! nonzero {
+    ($($type:ty, $bits:ty, $x:ident => $expr:expr;)*) => {$(
+        impl NonZero for $type {
+            type Bits = $bits;
+            #[inline(always)]
+            fn bits(self) -> $bits {
+                let $x = self;
+                $expr
+            }
+        }
+    )*};
+}
+
+nonzero! {
+    Truth, u8, x => x.0;
+    u8, u8, x => x;
+    u16, u16, x => x;
+    u32, u32, x => x;
+    u64, u64, x => x;
+    i8, u8, x => x as u8;
+    i16, u16, x => x as u16;
+    i32, u32, x => x as u32;
+    i64, u64, x => x as u64;
+    // Without the sign, since -0.0 is zero.
+    f16, u16, x => x.to_bits() << 1;
+    bf16, u16, x => x.to_bits() << 1;
+    f32, u32, x => x.to_bits() << 1;
+    f64, u64, x => x.to_bits() << 1;
+    Complex<f32>, u32, x => (x.re.to_bits() | x.im.to_bits()) << 1;
+    Complex<f64>, u64, x => (x.re.to_bits() | x.im.to_bits()) << 1;
+}
+
+/// Spacing of a block: rows a step apart, of elements a step apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) rows: usize,
+    pub(crate) row_step: isize,
+    pub(crate) len: usize,
+    pub(crate) step: isize,
+}
+
+/// How elements come in: written densely, converted, to where the second pointer says.
+///
+/// # Safety
+/// The block's elements lie in readable memory, and as many fit behind the second pointer.
+pub(crate) type Fill<A> = unsafe fn(*const u8, Block, *mut A);
+
+/// How results go out: so many, converted, a step apart.
+///
+/// # Safety
+/// The results can be read, and written to where they go.
+pub(crate) type Store<A> = unsafe fn(*const A, usize, *mut u8, isize);
+
+/// A conversion of one element, as a type, so that loops over it are compiled with it inside.
+pub(crate) trait Convert {
+    type From: Copy;
+    type To;
+    fn one(from: Self::From) -> Self::To;
+}
+
+pub(crate) struct Plain<S, A>(std::marker::PhantomData<(S, A)>);
+impl<S: To<A> + Copy, A: Copy> Convert for Plain<S, A> {
+    type From = S;
+    type To = A;
+    #[inline(always)]
+    fn one(from: S) -> A {
+        from.convert()
+    }
+}
+
+pub(crate) struct Bits<S>(std::marker::PhantomData<S>);
+impl<S: NonZero + Copy> Convert for Bits<S> {
+    type From = S;
+    type To = S::Bits;
+    #[inline(always)]
+    fn one(from: S) -> S::Bits {
+        from.bits()
+    }
+}
+
+struct Filling<C: Convert> {
+    from: *const C::From,
+    block: Block,
+    to: *mut C::To,
+}
+
+impl<C: Convert> Work for Filling<C> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Filling { mut from, block, mut to } = self;
+        let Block { mut rows, row_step, mut len, step } = block;
+        if step * len as isize == row_step {
+            (rows, len) = (1, rows * len);
+        }
+        for _ in 0..rows {
+            // SAFETY: what `Fill` and `Store` ask for; pointers move on only as far as the block goes.
+            unsafe {
+                if step == 1 {
+                    for i in 0..len {
+                        to.add(i).write(C::one(from.add(i).read()));
+                    }
+                } else {
+                    for i in 0..len {
+                        to.add(i).write(C::one(from.offset(i as isize * step).read()));
+                    }
+                }
+            }
+            from = from.wrapping_offset(row_step);
+            to = to.wrapping_add(len);
+        }
+    }
+}
+
+/// The [`Fill`] of a conversion.
+pub(crate) unsafe fn fill<C: Convert>(from: *const u8, block: Block, to: *mut C::To) {
+    isa::dispatch(Filling::<C> { from: from.cast(), block, to });
+}
+
+struct Storing<S, D> {
+    from: *const S,
+    len: usize,
+    to: *mut D,
+    step: isize,
+}
+
+impl<S: To<D> + Copy, D> Work for Storing<S, D> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Storing { from, len, to, step } = self;
+        // SAFETY: what `Store` asks for.
+        unsafe {
+            if step == 1 {
+                for i in 0..len {
+                    to.add(i).write(from.add(i).read().convert());
+                }
+            } else {
+                for i in 0..len {
+                    to.offset(i as isize * step).write(from.add(i).read().convert());
+                }
+            }
+        }
+    }
+}
+
+/// The [`Store`] of a conversion.
+pub(crate) unsafe fn store<S: To<D> + Copy, D>(
+    from: *const S,
+    len: usize,
+    to: *mut u8,
+    step: isize,
+) {
+    isa::dispatch(Storing::<S, D> { from, len, to: to.cast(), step });
+}
+
+/// Elements of a tensor, as numbers of type `A`.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<A> {
+    /// The first element.
+    pub(crate) base: *const u8,
+    /// Bytes per element as stored.
+    pub(crate) size: usize,
+    pub(crate) fill: Fill<A>,
+    /// Whether they are stored as just these numbers, and can be read where they lie.
+    pub(crate) direct: bool,
+}
+
+// SAFETY: it is only read through, and the tensor behind it outlives the reduction.
+unsafe impl<A> Sync for Input<A> {}
+
+impl<A: Copy + 'static> Input<A> {
+    /// Of elements of type `S`.
+    pub(crate) fn plain<S: To<A> + Copy + 'static>(base: *const u8) -> Self {
+        let direct = TypeId::of::<S>() == TypeId::of::<A>();
+        Input { base, size: size_of::<S>(), fill: fill::<Plain<S, A>>, direct }
+    }
+
+    /// Whether they are zero, by [`NonZero`]. `direct` for types whose bits are those.
+    pub(crate) fn bits<S: NonZero<Bits = A> + Copy + 'static>(
+        base: *const u8,
+        direct: bool,
+    ) -> Self {
+        Input { base, size: size_of::<S>(), fill: fill::<Bits<S>>, direct }
+    }
+
+    /// The address of an element.
+    #[inline]
+    pub(crate) fn at(&self, offset: isize) -> *const u8 {
+        self.base.wrapping_offset(offset * self.size as isize)
+    }
+
+    /// Writes a block's elements.
+    ///
+    /// # Safety
+    /// As [`Fill`], from the element at that offset.
+    #[inline]
+    pub(crate) unsafe fn fill(&self, offset: isize, block: Block, to: *mut A) {
+        // SAFETY: the caller's promise.
+        unsafe { (self.fill)(self.at(offset), block, to) }
+    }
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(crate) struct Sink<A> {
+    pub(crate) base: *mut u8,
+    /// Bytes per element as stored.
+    pub(crate) size: usize,
+    pub(crate) store: Store<A>,
+    /// Divides what comes by this first: for means.
+    pub(crate) divide: Option<(fn(&mut [A], f64), f64)>,
+}
+
+// SAFETY: threads write to different elements of a tensor that outlives the reduction.
+unsafe impl<A> Sync for Sink<A> {}
+
+impl<A> Sink<A> {
+    /// To elements of type `D`.
+    pub(crate) fn of<D>(base: *mut u8) -> Self
+    where
+        A: To<D> + Copy,
+    {
+        Sink { base, size: size_of::<D>(), store: store::<A, D>, divide: None }
+    }
+
+    /// The address of an element.
+    #[inline]
+    pub(crate) fn at(&self, offset: isize) -> *mut u8 {
+        self.base.wrapping_offset(offset * self.size as isize)
+    }
+
+    /// Writes results, a step apart.
+    ///
+    /// # Safety
+    /// There is room for them at that offset, and no other thread writes there.
+    #[inline]
+    pub(crate) unsafe fn put(&self, results: &mut [A], offset: isize, step: isize) {
+        if let Some((divide, by)) = self.divide {
+            divide(results, by);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { (self.store)(results.as_ptr(), results.len(), self.at(offset), step) }
+    }
+}

@@ -1,0 +1,252 @@
+//! Which dimensions are reduced, and in which order memory is walked best.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use keyfold_core::{Dims, ErrorKind, Result, Shape, layout};
+use keyfold_tensor::Tensor;
+
+use crate::op::Op;
+
+/// Which dimensions are reduced, and the shape of the result.
+pub(crate) struct Reduction {
+    /// By dimension of the input, whether it is reduced.
+    flags: Dims<bool>,
+    keepdim: bool,
+    /// The result's shape: without the reduced dimensions, or with them at size 1.
+    pub(crate) shape: Shape,
+    /// How many elements each lane has.
+    pub(crate) len: usize,
+}
+
+impl Reduction {
+    /// Of these dimensions, negative ones counted from the back; `None` is all of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Index`] for a dimension that isn't there, [`ErrorKind::Value`] for one named
+    /// twice.
+    pub(crate) fn new(
+        op: Op,
+        shape: &[usize],
+        dims: Option<&[i64]>,
+        keepdim: bool,
+    ) -> Result<Self> {
+        let mut flags = Dims::filled(dims.is_none(), shape.len())?;
+        for &dim in dims.unwrap_or_default() {
+            let axis = op.at(layout::normalize_axis(dim, shape.len()))?;
+            if std::mem::replace(&mut flags[axis], true) {
+                let message = format!("dim {dim} is named twice in {dims:?}");
+                return Err(op.error(ErrorKind::Value, message));
+            }
+        }
+        let stays = flags.iter().filter(|reduced| keepdim || !**reduced).count();
+        let mut result = Shape::filled(1, stays)?;
+        let (mut len, mut at) = (1, 0);
+        for (&size, &reduced) in shape.iter().zip(&*flags) {
+            if reduced {
+                len *= size;
+            } else {
+                result[at] = size;
+            }
+            at += usize::from(keepdim || !reduced);
+        }
+        Ok(Reduction { flags, keepdim, shape: result, len })
+    }
+
+    /// Refuses lanes without elements, if there are any, for a reduction that has no value there.
+    pub(crate) fn check_nonempty(&self, op: Op, shape: &[usize]) -> Result<()> {
+        if self.len > 0 || self.shape.contains(&0) {
+            return Ok(());
+        }
+        let message =
+            format!("shape {shape:?} leaves nothing to choose from; no value stands for that");
+        Err(op.error(ErrorKind::Value, message))
+    }
+
+    /// How to walk `x` and a result. `ordered` keeps the row-major order of a lane's elements, for
+    /// those whose places count.
+    pub(crate) fn geometry(&self, x: &Tensor, out: &Tensor, ordered: bool) -> Geometry {
+        debug_assert_eq!(out.shape(), &self.shape);
+        let mut all = Dims::<Dim>::filled(Dim::default(), x.ndim()).unwrap_or_default();
+        let mut at = 0;
+        for (d, dim) in all.iter_mut().enumerate() {
+            *dim = Dim { size: x.shape()[d], x: x.strides()[d], out: 0 };
+            if !self.flags[d] {
+                dim.out = out.strides()[at];
+            }
+            at += usize::from(self.keepdim || !self.flags[d]);
+        }
+        Geometry::new(&all, &self.flags, ordered)
+    }
+}
+
+/// One dimension: its size and the steps, in elements, of input and result.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+pub(crate) struct Dim {
+    pub(crate) size: usize,
+    pub(crate) x: isize,
+    pub(crate) out: isize,
+}
+
+/// The dimensions that stay and those that are reduced, each with the outermost first, without
+/// those of size 1, and merged where one steps over exactly the next.
+#[derive(Debug)]
+pub(crate) struct Geometry {
+    pub(crate) kept: Dims<Dim>,
+    pub(crate) reduced: Dims<Dim>,
+    /// Where the walk begins, in elements from the first: elsewhere where a dimension is walked
+    /// from its end, since its steps were negative.
+    pub(crate) x_base: isize,
+    pub(crate) out_base: isize,
+}
+
+impl Geometry {
+    /// Of dimensions, by flag those that are reduced.
+    pub(crate) fn new(all: &[Dim], flags: &[bool], ordered: bool) -> Self {
+        let (mut x_base, mut out_base) = (0, 0);
+        let kept = pick(all, flags, false, true, (&mut x_base, &mut out_base));
+        let reduced = pick(all, flags, true, !ordered, (&mut x_base, &mut out_base));
+        Geometry { kept, reduced, x_base, out_base }
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        count(&self.kept)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        count(&self.reduced)
+    }
+
+    /// Whether the elements that are nearest in memory belong to one lane.
+    pub(crate) fn along_rows(&self) -> bool {
+        let near = |dims: &[Dim]| dims.last().map_or(usize::MAX, |d| distance(d.x));
+        !self.reduced.is_empty() && near(&self.reduced) <= near(&self.kept)
+    }
+}
+
+pub(crate) fn count(dims: &[Dim]) -> usize {
+    dims.iter().map(|d| d.size).product()
+}
+
+/// How far apart neighbours are, for choosing the innermost dimension: repeated elements are best
+/// left to the outside.
+fn distance(step: isize) -> usize {
+    if step == 0 { usize::MAX - 1 } else { step.unsigned_abs() }
+}
+
+/// The dimensions whose flag is `wanted`; sorted, and walked forwards, if they may be.
+fn pick(
+    all: &[Dim],
+    flags: &[bool],
+    wanted: bool,
+    any_order: bool,
+    (x_base, out_base): (&mut isize, &mut isize),
+) -> Dims<Dim> {
+    let mut dims = Dims::<Dim>::filled(Dim::default(), all.len()).unwrap_or_default();
+    let mut len = 0;
+    for (dim, _) in all.iter().zip(flags).filter(|(d, f)| **f == wanted && d.size != 1) {
+        let mut dim = *dim;
+        if any_order && dim.x < 0 && dim.size > 0 {
+            let last = dim.size as isize - 1;
+            *x_base += dim.x * last;
+            *out_base += dim.out * last;
+            (dim.x, dim.out) = (-dim.x, -dim.out);
+        }
+        dims[len] = dim;
+        len += 1;
+    }
+    if any_order {
+        dims[..len].sort_by_key(|d| Reverse(distance(d.x)));
+    }
+    let mut merged = 0;
+    for at in 0..len {
+        let dim = dims[at];
+        let size = dim.size as isize;
+        if merged > 0 {
+            let before = dims[merged - 1];
+            let evenly = dim.x.checked_mul(size) == Some(before.x)
+                && dim.out.checked_mul(size) == Some(before.out);
+            if evenly && let Some(size) = before.size.checked_mul(dim.size) {
+                dims[merged - 1] = Dim { size, ..dim };
+                continue;
+            }
+        }
+        dims[merged] = dim;
+        merged += 1;
+    }
+    Dims::new(&dims[..merged]).unwrap_or_default()
+}
+
+/// Evenly spaced elements: `rows` of `len` each, by the steps of the two innermost dimensions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) x: isize,
+    pub(crate) out: isize,
+    pub(crate) rows: usize,
+    pub(crate) len: usize,
+}
+
+/// Steps of the innermost dimension, and of the one around it.
+pub(crate) fn steps(dims: &[Dim]) -> (Dim, Dim) {
+    let one = Dim { size: 1, x: 0, out: 0 };
+    match dims {
+        [] => (one, one),
+        [only] => (*only, one),
+        [.., outer, inner] => (*inner, *outer),
+    }
+}
+
+/// Calls `f` with the runs that make up a range of the row-major indices, in order; several whole
+/// rows of the innermost dimension in one, up to about `most` elements.
+#[inline]
+pub(crate) fn runs(dims: &[Dim], range: Range<usize>, most: usize, mut f: impl FnMut(Run)) {
+    let mut left = range.len();
+    if left == 0 {
+        return;
+    }
+    let Some((inner, around)) = dims.split_last() else {
+        return f(Run { x: 0, out: 0, rows: 1, len: 1 });
+    };
+    let mut index = Dims::<usize>::filled(0, dims.len()).unwrap_or_default();
+    let (mut x, mut out, mut rest) = (0, 0, range.start);
+    for (index, dim) in index.iter_mut().zip(dims).rev() {
+        *index = rest % dim.size;
+        rest /= dim.size;
+        x += dim.x * *index as isize;
+        out += dim.out * *index as isize;
+    }
+    let most_rows = (most / inner.size).max(1);
+    let last = around.len();
+    loop {
+        let at = index[last];
+        let len = left.min(inner.size - at);
+        let mut rows = 1;
+        if let Some(outer) = around.last()
+            && len == inner.size
+        {
+            rows = most_rows.min(left / len).min(outer.size - index[last - 1]);
+        }
+        f(Run { x, out, rows, len });
+        left -= rows * len;
+        if left == 0 {
+            return;
+        }
+        // To the next row: back to the start of this one, then up by `rows` rows, with carry.
+        x -= inner.x * at as isize;
+        out -= inner.out * at as isize;
+        index[last] = 0;
+        let mut step = rows;
+        for (d, dim) in around.iter().enumerate().rev() {
+            index[d] += step;
+            x += dim.x * step as isize;
+            out += dim.out * step as isize;
+            if index[d] < dim.size {
+                break;
+            }
+            index[d] = 0;
+            x -= dim.x * dim.size as isize;
+            out -= dim.out * dim.size as isize;
+            step = 1;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Along a dimension where neighbours in memory belong to different lanes: tiles of columns, whose
+//! rows are looked at twice, in order. The first time finds the greatest of each column and the sum of the
+//! exponentials together: some rows at a time, the sum so far scaled to each new greatest.
+
+use std::ops::Range;
+
+use keyfold_core::Result;
+
+use super::Job;
+use super::kernels::{Columns, Float, Stats, Strip, finish_rows, joined, more_rows};
+use crate::reduce::convert::Block;
+use crate::reduce::geometry::{Dim, count, runs, steps};
+use crate::reduce::share::{Shared, for_parts};
+
+/// Columns of a tile.
+const WIDTH: usize = 1024;
+/// Rows that are taken together.
+const ROWS: usize = 32;
+/// Tasks that the work is cut into, where there are too few tiles.
+const TASKS: usize = 16;
+/// Elements that one thread does at a time, about.
+const TASK: usize = 1 << 15;
+
+/// Tiles: of the innermost dimension that stays, or where it's short, of several places of the one
+/// around it.
+struct Tiles<'a> {
+    inner: Dim,
+    around: Dim,
+    outer: &'a [Dim],
+    row: Dim,
+    tile: (usize, usize),
+    per_outer: usize,
+    grouped: bool,
+    read: bool,
+    write: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Tile {
+    x: isize,
+    out: isize,
+    size: (usize, usize),
+}
+
+impl<'a> Tiles<'a> {
+    fn new<A: Float>(job: &'a Job<'_, A>) -> Self {
+        let kept = &*job.geometry.kept;
+        let (inner, around) = steps(kept);
+        let (row, _) = steps(&job.geometry.reduced);
+        let grouped = kept.len() > 1 && inner.size < WIDTH / 8;
+        let outer = &kept[..kept.len() - 1 - usize::from(grouped)];
+        let (tile, per_outer) = if grouped {
+            let places = (WIDTH / inner.size).min(around.size);
+            ((places, inner.size), around.size.div_ceil(places))
+        } else {
+            let parts = inner.size.div_ceil(WIDTH);
+            let width = inner.size.div_ceil(parts).next_multiple_of(16).min(inner.size);
+            ((1, width), inner.size.div_ceil(width))
+        };
+        let read = !grouped && job.input.direct && inner.x == 1;
+        let write = !grouped && job.in_place && inner.out == 1;
+        Tiles { inner, around, outer, row, tile, per_outer, grouped, read, write }
+    }
+
+    fn get(&self, tile: usize) -> Tile {
+        let (outer, at) = (tile / self.per_outer, tile % self.per_outer);
+        let mut place = Tile { x: 0, out: 0, size: self.tile };
+        runs(self.outer, outer..outer + 1, 1, |run| (place.x, place.out) = (run.x, run.out));
+        let (dim, size) = match self.grouped {
+            true => (&self.around, &mut place.size.0),
+            false => (&self.inner, &mut place.size.1),
+        };
+        let start = at * *size;
+        *size = (*size).min(dim.size - start);
+        place.x += dim.x * start as isize;
+        place.out += dim.out * start as isize;
+        place
+    }
+
+    fn width(&self) -> usize {
+        self.tile.0 * self.tile.1
+    }
+}
+
+struct Scratch<A> {
+    greatest: Vec<A>,
+    sum: Vec<A>,
+    next: Vec<A>,
+    part: Vec<A>,
+    xs: Vec<A>,
+    outs: Vec<A>,
+}
+
+impl<A: Float> Scratch<A> {
+    fn new(tiles: &Tiles<'_>) -> Self {
+        let (width, staged) = (tiles.width(), tiles.width() * ROWS);
+        Scratch {
+            greatest: vec![A::ZERO; width],
+            sum: vec![A::ZERO; width],
+            next: vec![A::ZERO; width],
+            part: vec![A::ZERO; width],
+            xs: vec![A::ZERO; if tiles.read { 0 } else { staged }],
+            outs: vec![A::ZERO; if tiles.write { 0 } else { staged }],
+        }
+    }
+}
+
+pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
+    let tiles = Tiles::new(job);
+    let (rows, width) = (job.geometry.len(), tiles.width());
+    let total = count(tiles.outer) * tiles.per_outer;
+    let elements = rows * job.geometry.lanes();
+    let most = (rows * width / TASK).max(1);
+    let part = rows.div_ceil(TASKS.div_ceil(total).min(most)).next_multiple_of(ROWS);
+    let parts = rows.div_ceil(part);
+    if parts == 1 {
+        let grain = (TASK / (width * rows)).max(1);
+        return for_parts(total, grain, elements, |tasks| {
+            let mut scratch = Scratch::new(&tiles);
+            for tile in tasks {
+                let tile = tiles.get(tile);
+                look(job, &tiles, tile, 0..rows, &mut scratch);
+                for (sum, greatest) in scratch.sum.iter_mut().zip(&scratch.greatest) {
+                    *sum = Stats { greatest: *greatest, sum: *sum }.rest(job.log);
+                }
+                write(job, &tiles, tile, 0..rows, &mut scratch);
+            }
+            Ok(())
+        });
+    }
+    let range = |task: usize| {
+        let start = task % parts * part;
+        start..rows.min(start + part)
+    };
+    let mut partial = vec![Stats::<A>::NONE; total * parts * width];
+    let shared = Shared::new(&mut partial);
+    for_parts(total * parts, 1, elements, |tasks| {
+        let mut scratch = Scratch::new(&tiles);
+        for task in tasks {
+            look(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
+            for (c, (greatest, sum)) in scratch.greatest.iter().zip(&scratch.sum).enumerate() {
+                // A column's parts lie side by side. SAFETY: each task has places of its own.
+                let at = (task / parts * width + c) * parts + task % parts;
+                unsafe { shared.write(at, Stats { greatest: *greatest, sum: *sum }) };
+            }
+        }
+        Ok(())
+    })?;
+    let stats: Vec<_> = partial.chunks_exact(parts).map(joined).collect();
+    for_parts(total * parts, 1, elements, |tasks| {
+        let mut scratch = Scratch::new(&tiles);
+        for task in tasks {
+            let first = task / parts * width;
+            for (c, stats) in stats[first..first + width].iter().enumerate() {
+                scratch.greatest[c] = stats.greatest;
+                scratch.sum[c] = stats.rest(job.log);
+            }
+            write(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
+        }
+        Ok(())
+    })
+}
+
+/// Some rows of a tile: where they lie, or staged.
+///
+/// # Safety
+/// The rows are inside the tensor, and fit.
+unsafe fn rows_of<A: Float>(
+    job: &Job<'_, A>,
+    tiles: &Tiles<'_>,
+    tile: Tile,
+    rows: Range<usize>,
+    xs: &mut [A],
+) -> (*const A, isize) {
+    let x = tile.x + rows.start as isize * tiles.row.x;
+    if tiles.read {
+        return (job.input.at(x).cast(), tiles.row.x);
+    }
+    let (places, len) = tile.size;
+    let width = places * len;
+    let step = tiles.inner.x;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if places == 1 {
+            let block = Block { rows: rows.len(), row_step: tiles.row.x, len, step };
+            job.input.fill(x, block, xs.as_mut_ptr());
+        } else {
+            let block = Block { rows: places, row_step: tiles.around.x, len, step };
+            for row in 0..rows.len() {
+                let x = x + row as isize * tiles.row.x;
+                job.input.fill(x, block, xs[row * width..].as_mut_ptr());
+            }
+        }
+    }
+    (xs.as_ptr(), width as isize)
+}
+
+/// Leaves the greatest and the sums of a tile's columns in `scratch`.
+fn look<A: Float>(
+    job: &Job<'_, A>,
+    tiles: &Tiles<'_>,
+    tile: Tile,
+    rows: Range<usize>,
+    scratch: &mut Scratch<A>,
+) {
+    let width = tile.size.0 * tile.size.1;
+    scratch.greatest[..width].fill(A::LOWEST);
+    scratch.sum[..width].fill(A::ZERO);
+    for start in rows.clone().step_by(ROWS) {
+        let some = start..rows.end.min(start + ROWS);
+        let columns = Columns {
+            greatest: &mut scratch.greatest[..width],
+            sum: &mut scratch.sum[..width],
+            next: &mut scratch.next[..width],
+            part: &mut scratch.part[..width],
+        };
+        // SAFETY: the rows are inside the tensor.
+        unsafe {
+            let (x, step) = rows_of(job, tiles, tile, some.clone(), &mut scratch.xs);
+            more_rows(columns, x, step, some.len());
+        }
+    }
+}
+
+/// Writes the results of a tile, given each column's greatest and [`Stats::rest`].
+fn write<A: Float>(
+    job: &Job<'_, A>,
+    tiles: &Tiles<'_>,
+    tile: Tile,
+    rows: Range<usize>,
+    scratch: &mut Scratch<A>,
+) {
+    let (places, len) = tile.size;
+    let width = places * len;
+    let Scratch { greatest, sum, xs, outs, .. } = scratch;
+    for start in rows.clone().step_by(ROWS) {
+        let some = start..rows.end.min(start + ROWS);
+        let at = tile.out + start as isize * tiles.row.out;
+        // SAFETY: the rows are inside both tensors, and the tile's results are this task's alone.
+        unsafe {
+            let (x, x_step) = rows_of(job, tiles, tile, some.clone(), xs);
+            let (out, out_step) = match tiles.write {
+                true => (job.sink.at(at).cast(), tiles.row.out),
+                false => (outs.as_mut_ptr(), width as isize),
+            };
+            let strip = Strip { x, x_step, out, out_step, rows: some.len() };
+            finish_rows(&greatest[..width], &sum[..width], strip, job.log);
+            if tiles.write {
+                continue;
+            }
+            for (row, outs) in outs.chunks_exact_mut(width).take(some.len()).enumerate() {
+                let at = at + row as isize * tiles.row.out;
+                for (place, outs) in outs.chunks_exact_mut(len).enumerate() {
+                    let at = at + place as isize * tiles.around.out;
+                    job.sink.put(outs, at, tiles.inner.out);
+                }
+            }
+        }
+    }
+}

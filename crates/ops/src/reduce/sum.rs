@@ -1,0 +1,198 @@
+//! Sums and means.
+//!
+//! Floats are added pairwise: see [`super::cascade`].
+
+use std::marker::PhantomData;
+
+use keyfold_core::{Complex, DType, DTypeKind, Error, ErrorKind, Result, bf16, f16};
+use keyfold_tensor::Tensor;
+
+use super::convert::{Convert, Fill, Input, Sink, To, Truth, fill};
+use super::geometry::Reduction;
+use super::monoid::{Addend, Ops, Sum};
+use super::{base, out_base, run};
+use crate::op::Op;
+
+/// A sum, or what is left after division by the count.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Total {
+    Sum,
+    Mean,
+}
+
+/// The result's shape and dtype.
+///
+/// # Errors
+/// For dimensions that aren't there or are named twice, and dtypes that can't hold the result.
+pub(crate) fn plan(
+    op: Op,
+    total: Total,
+    x: &Tensor,
+    dims: Option<&[i64]>,
+    keepdim: bool,
+    dtype: Option<DType>,
+) -> Result<(Reduction, DType)> {
+    let reduction = Reduction::new(op, x.shape(), dims, keepdim)?;
+    let from = x.dtype();
+    let dtype = dtype.unwrap_or(match (total, from.kind()) {
+        (_, DTypeKind::Float | DTypeKind::Complex) => from,
+        (Total::Mean, _) => DType::DEFAULT_FLOAT,
+        (Total::Sum, DTypeKind::UInt) => DType::U64,
+        (Total::Sum, _) => DType::DEFAULT_INT,
+    });
+    let fits = match total {
+        Total::Sum => dtype != DType::Bool,
+        Total::Mean => dtype.kind() >= DTypeKind::Float,
+    };
+    if !fits {
+        let what = match total {
+            Total::Sum => "a sum; choose a dtype of numbers",
+            Total::Mean => {
+                "a mean; choose one of float16, bfloat16, float32, float64, complex64, \
+                            complex128"
+            }
+        };
+        let message = format!("argument 'dtype': {dtype} can't hold {what}");
+        return Err(op.error(ErrorKind::DType, message));
+    }
+    if from.is_complex() && !dtype.is_complex() {
+        let message = format!("{from} to {dtype} would drop the imaginary parts");
+        return Err(op.error(ErrorKind::DType, message));
+    }
+    Ok((reduction, dtype))
+}
+
+/// Writes the sums, or means, of the lanes of `x` into a tensor of the planned shape and dtype that
+/// shares no memory with it.
+///
+/// # Errors
+/// When a tensor's memory can't be reached, or the result's not be written.
+pub(crate) fn compute_into(
+    total: Total,
+    reduction: &Reduction,
+    x: &Tensor,
+    out: &Tensor,
+) -> Result<()> {
+    let to = out_base(out)?;
+    // Whole numbers are added in 64 bits, which wraps around as the narrower type would.
+    match out.dtype() {
+        DType::F16 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<f16>(to)),
+        DType::BF16 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<bf16>(to)),
+        DType::F32 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<f32>(to)),
+        DType::F64 => into(total, reduction, x, out, f64::input(x)?, Sink::of::<f64>(to)),
+        DType::I8 => into(total, reduction, x, out, by_way_of::<i8, i64>(x)?, Sink::of::<i8>(to)),
+        DType::I16 => {
+            into(total, reduction, x, out, by_way_of::<i16, i64>(x)?, Sink::of::<i16>(to))
+        }
+        DType::I32 => {
+            into(total, reduction, x, out, by_way_of::<i32, i64>(x)?, Sink::of::<i32>(to))
+        }
+        DType::I64 => into(total, reduction, x, out, i64::input(x)?, Sink::of::<i64>(to)),
+        DType::U8 => into(total, reduction, x, out, by_way_of::<u8, u64>(x)?, Sink::of::<u8>(to)),
+        DType::U16 => {
+            into(total, reduction, x, out, by_way_of::<u16, u64>(x)?, Sink::of::<u16>(to))
+        }
+        DType::U32 => {
+            into(total, reduction, x, out, by_way_of::<u32, u64>(x)?, Sink::of::<u32>(to))
+        }
+        DType::U64 => into(total, reduction, x, out, u64::input(x)?, Sink::of::<u64>(to)),
+        DType::C64 => {
+            let input = Complex::<f32>::input(x)?;
+            into(total, reduction, x, out, input, Sink::of::<Complex<f32>>(to))
+        }
+        DType::C128 => {
+            let input = Complex::<f64>::input(x)?;
+            into(total, reduction, x, out, input, Sink::of::<Complex<f64>>(to))
+        }
+        DType::Bool => Err(no_input("bool", x.dtype())),
+    }
+}
+
+fn into<A: Addend>(
+    total: Total,
+    reduction: &Reduction,
+    x: &Tensor,
+    out: &Tensor,
+    input: Input<A>,
+    mut sink: Sink<A>,
+) -> Result<()> {
+    if total == Total::Mean {
+        // Without elements this is 0 / 0, NaN, as in NumPy.
+        sink.divide = Some((A::divide, reduction.len as f64));
+    }
+    run(reduction.geometry(x, out, false), input, Ops::of::<Sum<A>>(), sink, A::ZERO)
+}
+
+/// A type that numbers are computed in, with how elements of other dtypes become numbers of it.
+pub(crate) trait Computed: Copy + 'static {
+    /// A tensor's elements.
+    ///
+    /// # Errors
+    /// When the memory can't be reached, and for complex elements as real numbers.
+    fn input(x: &Tensor) -> Result<Input<Self>>;
+}
+
+#[cold]
+fn no_input(to: &str, from: DType) -> Error {
+    Error::new(ErrorKind::DType, format!("{from} elements can't be added up as {to}"))
+}
+
+macro_rules! computed {
+    // One row per dtype: the type that stands for its elements, and the one that they're had as.
+    ($to:ty; $($dtype:ident $type:ty, $stored:ty;)*) => {
+        impl Computed for $to {
+            fn input(x: &Tensor) -> Result<Input<$to>> {
+                match x.dtype() {
+                    $(DType::$dtype => Ok(Input::plain::<$type>(base::<$stored>(x)?)),)*
+                    #[allow(unreachable_patterns, reason = "real types don't take complex ones")]
+                    other => Err(no_input(stringify!($to), other)),
+                }
+            }
+        }
+    };
+    (real: $($to:ty),*) => {$(
+        computed! { $to; Bool Truth, u8; U8 u8, u8; U16 u16, u16; U32 u32, u32; U64 u64, u64;
+            I8 i8, i8; I16 i16, i16; I32 i32, i32; I64 i64, i64; F16 f16, f16; BF16 bf16, bf16;
+            F32 f32, f32; F64 f64, f64; }
+    )*};
+    (complex: $($to:ty),*) => {$(
+        computed! { $to; Bool Truth, u8; U8 u8, u8; U16 u16, u16; U32 u32, u32; U64 u64, u64;
+            I8 i8, i8; I16 i16, i16; I32 i32, i32; I64 i64, i64; F16 f16, f16; BF16 bf16, bf16;
+            F32 f32, f32; F64 f64, f64; C64 Complex<f32>, Complex<f32>;
+            C128 Complex<f64>, Complex<f64>; }
+    )*};
+}
+computed!(real: f32, f64, i64, u64);
+computed!(complex: Complex<f32>, Complex<f64>);
+
+/// A tensor's elements as numbers of type `A`, floats by way of the narrower type `D`, which
+/// saturates where it can't hold them.
+fn by_way_of<D, A: Computed>(x: &Tensor) -> Result<Input<A>>
+where
+    D: To<A> + Copy + 'static,
+    f32: To<D>,
+    f64: To<D>,
+{
+    let mut input = A::input(x)?;
+    let fill: Fill<A> = match x.dtype() {
+        DType::F16 => fill::<Through<f16, f32, D, A>>,
+        DType::BF16 => fill::<Through<bf16, f32, D, A>>,
+        DType::F32 => fill::<Through<f32, f32, D, A>>,
+        DType::F64 => fill::<Through<f64, f64, D, A>>,
+        _ => return Ok(input),
+    };
+    input.fill = fill;
+    Ok(input)
+}
+
+/// From `S` to `A` through two types in between.
+struct Through<S, B, D, A>(PhantomData<(S, B, D, A)>);
+
+impl<S: To<B> + Copy, B: To<D>, D: To<A>, A> Convert for Through<S, B, D, A> {
+    type From = S;
+    type To = A;
+    #[inline(always)]
+    fn one(from: S) -> A {
+        To::<A>::convert(To::<D>::convert(To::<B>::convert(from)))
+    }
+}
