@@ -29,7 +29,7 @@ use crate::lower::Lowered;
 pub use arguments::{ranked_words, shape_words, strides_words};
 
 /// What NVRTC should be told besides the architecture: results as on the CPU.
-pub const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--device-int128"];
+pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 /// How the elements of the result and of the inputs lie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

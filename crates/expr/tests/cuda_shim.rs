@@ -1,0 +1,425 @@
+//! Emitted kernels, compiled as C++ and run on the CPU, against an interpreter of the same steps.
+
+#[path = "shim/cases.rs"]
+mod cases;
+#[path = "shim/interpreter.rs"]
+mod interpreter;
+#[path = "shim/runner.rs"]
+mod runner;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cases::{Case, Place, Ready};
+use keyfold_core::{Complex, DType, DTypeKind, Scalar};
+use keyfold_expr::cuda::{self, Layout, Options, Source};
+use keyfold_expr::{Expr, Lowered, Names};
+use runner::{Launch, Memory, Run};
+
+const PLACES: [Place; 5] =
+    [Place::Contiguous, Place::Strided, Place::InPlace, Place::Misaligned, Place::StridedInPlace];
+
+/// Computes all cases that aren't refused, and lists the worst error per label and dtype; fails
+/// where it is above what `allowed` says.
+fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize {
+    let ready: Vec<Ready> = cases
+        .into_iter()
+        .enumerate()
+        .filter_map(|(number, mut case)| match Ready::new(case.clone(), number) {
+            Ok(ready) => Some(ready),
+            // Another dtype than the input's can't replace it.
+            Err(_) if case.place == Place::InPlace || case.place == Place::StridedInPlace => {
+                case.place = Place::Contiguous;
+                Ready::new(case, number).ok()
+            }
+            Err(_) => None,
+        })
+        .collect();
+    let runs: Vec<_> = ready.iter().map(|ready| ready.run.clone()).collect();
+    let outcomes = runner::run(name, &runs);
+    let mut worst: BTreeMap<(String, &str), f64> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    let (mut dtypes, mut places, mut texts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for (ready, outcome) in ready.iter().zip(&outcomes) {
+        let (error, text) = ready.error(outcome);
+        let limit = allowed(&ready.case);
+        if error > limit {
+            wrong.push(format!("{error} (at most {limit}): {text}"));
+        }
+        let dtype = ready.case.inputs.first().map_or("none", |(_, dtype)| dtype.name());
+        let known = worst.entry((ready.case.label.clone(), dtype)).or_default();
+        *known = known.max(error);
+        texts.insert(ready.case.text.clone());
+        dtypes.insert(dtype);
+        places.insert(ready.case.place);
+    }
+    let listed: Vec<String> = worst
+        .iter()
+        .filter(|(_, error)| **error > 0.0)
+        .map(|((label, dtype), error)| format!("{label} {dtype} {error:.3}"))
+        .collect();
+    report(&format!(
+        "{name}: {} kernels of {} expressions, {} dtypes, {} layouts; errors in ulp, else 0: {}",
+        ready.len(),
+        texts.len(),
+        dtypes.len(),
+        places.len(),
+        listed.join(", ")
+    ));
+    assert!(wrong.is_empty(), "{} wrong: {}", wrong.len(), wrong[..wrong.len().min(12)].join("\n"));
+    ready.len()
+}
+
+/// For `--nocapture`: what the test measured.
+#[expect(clippy::print_stdout, reason = "numbers for whoever runs the test by hand")]
+fn report(text: &str) {
+    println!("{text}");
+}
+
+fn case(label: &str, text: &str, inputs: &[(&'static str, DType)], place: Place) -> Case {
+    Case {
+        label: label.into(),
+        text: text.into(),
+        inputs: inputs.to_vec(),
+        params: vec![],
+        out: None,
+        place,
+        tame: false,
+    }
+}
+
+#[test]
+fn functions_of_one_operand() {
+    let exact = [
+        "-x",
+        "~x",
+        "abs(x)",
+        "sign(x)",
+        "sqrt(x)",
+        "floor(x)",
+        "ceil(x)",
+        "round(x)",
+        "trunc(x)",
+        "isnan(x)",
+        "isfinite(x)",
+    ];
+    let near = [
+        "exp(x)",
+        "expm1(x)",
+        "log(x)",
+        "log1p(x)",
+        "rsqrt(x)",
+        "sin(x)",
+        "cos(x)",
+        "tanh(x)",
+        "sigmoid(x)",
+        "erf(x)",
+    ];
+    let mut cases = Vec::new();
+    for (at, text) in exact.iter().chain(&near).enumerate() {
+        for (number, dtype) in DType::ALL.into_iter().enumerate() {
+            // Every dtype in two layouts, and all of them with every function.
+            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
+                cases.push(case(text, text, &[("x", dtype)], place));
+            }
+        }
+    }
+    let count = check("unary", cases, |case| match case.inputs[0].1 {
+        DType::C64 | DType::C128 if case.text == "-x" => 0.0,
+        // num-complex's, which cancels near the poles.
+        DType::C128 if case.text == "tanh(x)" => 1024.0,
+        DType::C64 | DType::C128 => 16.0,
+        _ if exact.contains(&case.text.as_str()) => 0.0,
+        _ => 2.0,
+    });
+    assert!(count > 400, "{count}");
+}
+
+#[test]
+fn functions_of_two_operands() {
+    let texts = [
+        "x + y",
+        "x - y",
+        "x * y",
+        "x / y",
+        "x // y",
+        "x % y",
+        "x ** y",
+        "minimum(x, y)",
+        "maximum(x, y)",
+        "x == y",
+        "x != y",
+        "x < y",
+        "x <= y",
+        "x > y",
+        "x >= y",
+        "x & y",
+        "x | y",
+        "x ^ y",
+        "x << y",
+        "x >> y",
+        "where(x < y, x, y)",
+    ];
+    let mut cases = Vec::new();
+    for (at, text) in texts.into_iter().enumerate() {
+        for (number, dtype) in DType::ALL.into_iter().enumerate() {
+            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
+                cases.push(case(text, text, &[("x", dtype), ("y", dtype)], place));
+            }
+        }
+    }
+    let count = check("binary", cases, |case| match case.inputs[0].1 {
+        DType::C64 | DType::C128 => 32.0,
+        _ if case.text == "x ** y" => 2.0,
+        _ => 0.0,
+    });
+    assert!(count > 450, "{count}");
+}
+
+#[test]
+fn conversions_between_all_dtypes() {
+    let mut cases = Vec::new();
+    for (at, from) in DType::ALL.into_iter().enumerate() {
+        for (number, to) in DType::ALL.into_iter().enumerate() {
+            let place = PLACES[(at + number) % 5];
+            cases.push(case("cast", &format!("{}(x)", to.name()), &[("x", from)], place));
+            // Rounded once, by the store.
+            let mut stored = case("store", "x", &[("x", from)], PLACES[(at + number + 1) % 5]);
+            stored.out = Some(to);
+            cases.push(stored);
+        }
+    }
+    let count = check("casts", cases, |_| 0.0);
+    assert!(count > 350, "{count}");
+}
+
+#[test]
+fn expressions_with_indices_parameters_and_reads() {
+    let mut cases = Vec::new();
+    let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    for (at, dtype) in DType::ALL.into_iter().enumerate() {
+        for text in [
+            "index",
+            "index(0) + 10 * index(1) + 100 * index(2) + index(3)",
+            "x + index",
+            "table[index]",
+            "table[index(0), index(1)] + x",
+            "table[-index - 1] * x",
+            "table[index * 2]",
+            "table[index(2) * 20, index(0)] + x",
+        ] {
+            let mut inputs = vec![("x", dtype)];
+            if text.contains("table") {
+                inputs.push(("table", dtype));
+            }
+            let mut case = case("places", text, &inputs, PLACES[(at + text.len()) % 5]);
+            case.tame = true;
+            cases.push(case);
+        }
+    }
+    for (at, dtype) in floats.into_iter().enumerate() {
+        for (number, text) in [
+            "beta * x + beta",
+            "softplus(x * beta) / beta",
+            "gelu(x)",
+            "gelu_tanh(x)",
+            "silu(x)",
+            "t = exp(-x * x); t * beta + where(x > 0.1, t, -t)",
+            "sqrt(x * x + 1) - abs(x) * 0.3 + clamp(x, -1, 1)",
+            "x * 0.1 + 1e-30 - inf * (beta > 100) + nan * (beta > 100)",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 2) % 5]] {
+                let mut case = case("formula", text, &[("x", dtype)], place);
+                case.params = vec![("beta", Scalar::Float(1.7))];
+                case.tame = true;
+                cases.push(case);
+            }
+        }
+    }
+    for (dtype, number) in [
+        (DType::I8, Scalar::Int(-7)),
+        (DType::U64, Scalar::UInt(u64::MAX)),
+        (DType::Bool, Scalar::Bool(true)),
+        (DType::C64, Scalar::Complex(Complex::new(0.1, -2.0))),
+        (DType::I32, Scalar::Float(0.25)),
+    ] {
+        let mut case = case("parameter", "(x * beta) + beta", &[("x", dtype)], Place::Contiguous);
+        case.params = vec![("beta", number)];
+        cases.push(case);
+    }
+    // Only numbers, and a negative power of them.
+    for text in ["beta * 2 + 1", "beta ** -beta + x"] {
+        let mut case = case("numbers", text, &[("x", DType::I64)], Place::Strided);
+        case.params = vec![("beta", Scalar::Int(3))];
+        cases.push(case);
+    }
+    let count = check("places", cases, |case| match (case.label.as_str(), case.inputs[0].1) {
+        // Sums cancel: the error of a function is seen enlarged.
+        ("formula", DType::F32 | DType::F64) => 64.0,
+        ("formula", _) => 1.0,
+        (_, DType::C64 | DType::C128) => 8.0,
+        _ => 0.0,
+    });
+    assert!(count > 150, "{count}");
+}
+
+#[test]
+fn literals_are_exact() {
+    let doubles = [
+        "0.1",
+        "-0.0",
+        "1e-45",
+        "5e-324",
+        "1.7976931348623157e308",
+        "inf",
+        "-inf",
+        "nan",
+        "1e22",
+        "123456.789",
+        "4.9e-320",
+        "-3.4028234663852886e38",
+        "0.3333333333333333",
+    ];
+    let wholes =
+        ["9223372036854775807", "-9223372036854775808", "-1", "0", "2147483648", "-2147483648"];
+    let mut cases = Vec::new();
+    for (at, text) in doubles.into_iter().enumerate() {
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64, DType::C64, DType::C128] {
+            let text = format!("where(isfinite(x), {text}, {text})");
+            cases.push(case("literal", &text, &[("x", dtype)], PLACES[at % 2]));
+        }
+    }
+    for (at, text) in wholes.into_iter().enumerate() {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integral()) {
+            let text = format!("where(x == x, {text}, x)");
+            cases.push(case("literal", &text, &[("x", dtype)], PLACES[at % 2]));
+        }
+    }
+    let count = check("literals", cases, |_| 0.0);
+    assert!(count > 90, "{count}");
+}
+
+#[test]
+fn an_expression_of_depth_10_000_is_a_kernel() {
+    let steps: String = (0..5000).map(|i| format!(" * x - {}", i % 7)).collect();
+    let nested = format!("{}x{}", "sin(".repeat(10_000), ")".repeat(10_000));
+    let cases = [format!("x{steps}"), nested].map(|text| {
+        let mut case = case("deep", &text, &[("x", DType::F32)], Place::Contiguous);
+        case.tame = true;
+        case
+    });
+    let count = check("deep", cases.into(), |case| {
+        // Ten thousand sines shrink every number, and errors with them.
+        if case.text.starts_with("sin") { 1000.0 } else { 0.0 }
+    });
+    assert_eq!(count, 2);
+}
+
+/// A kernel for `x * 2 + index`, of whole numbers.
+fn doubled(layout: Layout) -> (Source, Options) {
+    let expr = Expr::parse("x * 2 + index(1) * 1000 + index").unwrap();
+    let lowered = Lowered::new(&expr, &[DType::I64], &[], None).unwrap();
+    let mut options = Options::new(&expr);
+    options.name = format!("doubled_{layout:?}");
+    options.layout = layout;
+    (cuda::emit(&lowered, &options).unwrap(), options)
+}
+
+#[test]
+fn elements_beyond_2_to_the_32_are_found() {
+    // The end of a result of 3 x 2^33 elements: only that part of it is there.
+    let shape = [3, 1 << 33];
+    let (first, count) = (3 * (1_u64 << 33) - 50, 50_usize);
+    let memory = |numbers: &[i64]| Memory {
+        bytes: numbers.iter().flat_map(|number| number.to_ne_bytes()).collect(),
+        skew: 0,
+        origin: -8 * first as i64,
+    };
+    let given: Vec<i64> = (0..50).map(|i| i * i - 100).collect();
+    let runs = [Layout::Contiguous, Layout::Strided].map(|layout| {
+        let (source, options) = doubled(layout);
+        let strides = [1_i64 << 33, 1];
+        // Broadcast along the first dimension, so that nothing can be joined.
+        let row = [0, 1];
+        let x = if layout == Layout::Strided { &row } else { &strides };
+        let mut input = memory(&given);
+        if layout == Layout::Strided {
+            input.origin = -8 * ((1 << 33) - 50);
+        }
+        Run {
+            strides: cuda::strides_words(&shape, &[&strides, x], options.dims).unwrap(),
+            shape: cuda::shape_words(&shape, 2).unwrap(),
+            source,
+            out: memory(&[0; 50]),
+            inputs: vec![input],
+            params: vec![],
+            ranked: vec![],
+            launches: vec![Launch { first, count: count as u64, blocks: 2, threads: 4 }],
+        }
+    });
+    for outcome in runner::run("far", &runs) {
+        for (at, bytes) in outcome.out.chunks(8).enumerate() {
+            let got = i64::from_ne_bytes(bytes.try_into().unwrap());
+            assert_eq!(got, given[at] * 2 + 2000 + first as i64 + at as i64, "{at}");
+        }
+    }
+}
+
+#[test]
+fn the_same_steps_give_the_same_text() {
+    let text = "t = exp(x); t * beta + where(y > t, table[int64(y)], t)";
+    let emitted: BTreeSet<String> = (0..3)
+        .map(|_| {
+            let names = Names::new().input("x").input("y").ranked("table", 1).param("beta");
+            let expr = Expr::parse_with(text, &names).unwrap();
+            let dtypes = [DType::F32, DType::F16, DType::F64];
+            let lowered = Lowered::new(&expr, &dtypes, &[DTypeKind::Float], None).unwrap();
+            cuda::emit(&lowered, &Options::new(&expr)).unwrap().text
+        })
+        .collect();
+    assert_eq!(emitted.len(), 1);
+    let text = emitted.first().unwrap();
+    assert_eq!(text.matches("kf_exp(x_value)").count(), 1, "exp(x) is there once");
+    for name in ["x_value", "y_value", "table_data", "beta_param"] {
+        assert!(text.contains(name), "{name}");
+    }
+    assert!(!text.contains("#include"));
+}
+
+#[test]
+fn what_cannot_be_emitted_is_refused_by_its_name() {
+    let expr = Expr::parse_with("x + table[0]", &Names::new().tensor("x").tensor("table")).unwrap();
+    let lowered = Lowered::new(&expr, &[DType::F32, DType::F64], &[], None).unwrap();
+    let refused = |change: &dyn Fn(&mut Options)| {
+        let mut options = Options::new(&expr);
+        change(&mut options);
+        cuda::emit(&lowered, &options).unwrap_err().message().to_owned()
+    };
+    let name = refused(&|options| options.name = "two words".into());
+    assert!(name.contains("\"two words\""), "{name}");
+    assert!(refused(&|options| options.name = "float".into()).contains("word of C++"));
+    assert!(refused(&|options| options.vector = Some(3)).contains("1, 2, 4, 8 or 16"));
+    assert!(refused(&|options| options.dims = 0).contains("0 dimensions"));
+    assert!(refused(&|options| options.inputs.clear()).contains("0 names for 2 inputs"));
+    assert!(refused(&|options| options.in_place = Some(2)).contains("input 2"));
+    let dtype = refused(&|options| options.in_place = Some(0));
+    assert!(dtype.contains("float64") && dtype.contains("float32"), "{dtype}");
+    assert!(refused(&|options| options.in_place = Some(1)).contains("computed indices"));
+    let sum: Vec<String> = (0..9).map(|i| format!("x{i}")).collect();
+    let expr = Expr::parse(&sum.join(" + ")).unwrap();
+    let lowered = Lowered::new(&expr, &[DType::F32; 9], &[], None).unwrap();
+    let options = Options { layout: Layout::Strided, dims: 64, ..Options::new(&expr) };
+    let many = cuda::emit(&lowered, &options).unwrap_err();
+    assert!(many.message().contains("4096"), "{many}");
+}
+
+#[test]
+fn a_fault_says_which_input() {
+    let expr = Expr::parse("x + table[index]").unwrap();
+    let options = Options::new(&expr);
+    assert!(cuda::fault(0, &options).is_none());
+    assert!(cuda::fault(1, &options).unwrap().message().contains("negative power"));
+    assert!(cuda::fault(3, &options).unwrap().message().contains("\"table\""));
+}

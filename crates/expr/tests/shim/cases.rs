@@ -1,0 +1,372 @@
+//! An expression with inputs in some layout: its run, and how far the results are from right ones.
+
+use keyfold_core::{DType, DTypeKind, Scalar, bf16, f16};
+use keyfold_expr::cuda::{self, Layout, Options};
+use keyfold_expr::{Expr, Lowered, Names};
+
+use super::interpreter::{self, Data, Value};
+use super::runner::{Launch, Memory, Outcome, Run, element_bytes};
+
+/// How the operands lie.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Place {
+    /// One after the other, aligned.
+    Contiguous,
+    /// One after the other, but no vector can be loaded.
+    Misaligned,
+    /// Transposed, broadcast, backwards.
+    Strided,
+    /// The kernel for strides, over the first input.
+    StridedInPlace,
+    /// One after the other, over the first input.
+    InPlace,
+}
+
+/// The sizes of every result.
+pub const SHAPE: [u64; 3] = [4, 5, 11];
+const COUNT: usize = 220;
+
+/// What is computed of what.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What errors are listed under.
+    pub label: String,
+    pub text: String,
+    pub inputs: Vec<(&'static str, DType)>,
+    pub params: Vec<(&'static str, Scalar)>,
+    pub out: Option<DType>,
+    pub place: Place,
+    /// No infinities, nothing very great or small.
+    pub tame: bool,
+}
+
+/// Numbers that are the same in every run.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// SplitMix64.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn float(&mut self, tame: bool) -> f64 {
+        const ODD: [f64; 16] = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            0.5,
+            -2.5,
+            3.5,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+            1e-45,
+            -1e-40,
+            3e38,
+            5e-324,
+            1.7e308,
+            65520.0,
+        ];
+        match self.next() % 4 {
+            0 if !tame => ODD[self.next() as usize % ODD.len()],
+            0 => ODD[self.next() as usize % 7],
+            1 if !tame => (self.unit() - 0.5) * 2_f64.powi((self.next() % 200) as i32 - 100),
+            2 => (self.unit() - 0.5) * 200.0,
+            _ => (self.unit() - 0.5) * 4.0,
+        }
+    }
+
+    /// One element.
+    pub fn element(&mut self, dtype: DType, tame: bool) -> Vec<u8> {
+        match dtype.kind() {
+            DTypeKind::Bool => vec![(self.next() & 1) as u8],
+            DTypeKind::UInt | DTypeKind::Int => {
+                let bits = 8 * dtype.size() as u32;
+                let word = self.next();
+                let value = match self.next() % 4 {
+                    _ if tame => word % 13,
+                    0 => {
+                        [0, 1, u64::MAX, 1 << (bits - 1), (1 << (bits - 1)) - 1][word as usize % 5]
+                    }
+                    1 => (word % 21).wrapping_sub(10),
+                    _ => word,
+                };
+                value.to_le_bytes()[..dtype.size()].into()
+            }
+            DTypeKind::Float => element_bytes(Scalar::Float(self.float(tame)), dtype),
+            DTypeKind::Complex => {
+                let part = dtype.real();
+                let mut one = || element_bytes(Scalar::Float((self.unit() - 0.5) * 6.0), part);
+                [one(), one()].concat()
+            }
+        }
+    }
+
+    pub fn elements(&mut self, dtype: DType, count: usize, tame: bool) -> Vec<u8> {
+        (0..count).flat_map(|_| self.element(dtype, tame)).collect()
+    }
+}
+
+/// The memory of an operand, and its strides in elements.
+struct Operand {
+    memory: Memory,
+    strides: [i64; 3],
+    size: usize,
+}
+
+impl Operand {
+    fn bytes(&self, at: [i64; 3]) -> &[u8] {
+        let place: i64 = at.iter().zip(self.strides).map(|(at, stride)| at * stride).sum();
+        let start = (self.memory.origin + place * self.size as i64) as usize;
+        &self.memory.bytes[start..start + self.size]
+    }
+
+    /// In some layout, filled with these elements.
+    fn new(
+        place: Place,
+        operand: usize,
+        dtype: DType,
+        mut numbers: impl FnMut() -> Vec<u8>,
+    ) -> Self {
+        let size = dtype.size();
+        let strides = match (place, operand) {
+            // The result: transposed, and the last dimension backwards.
+            (Place::Strided | Place::StridedInPlace, 0) => [1, 44, -4],
+            (Place::Strided | Place::StridedInPlace, 1) => [55, 11, 1],
+            // A row, broadcast along the others.
+            (Place::Strided | Place::StridedInPlace, 2) => [0, 11, 1],
+            (Place::Strided | Place::StridedInPlace, _) => [5, 1, 20],
+            _ => [55, 11, 1],
+        };
+        let origin = if strides[2] < 0 { 40 * size as i64 } else { 0 };
+        let skew = match place {
+            Place::Misaligned => dtype.align() as u64,
+            _ => 0,
+        };
+        let bytes = (0..COUNT).flat_map(|_| numbers()).collect();
+        Operand { memory: Memory { bytes, skew, origin }, strides, size }
+    }
+}
+
+/// A case that is ready to run.
+pub struct Ready {
+    pub case: Case,
+    pub lowered: Lowered,
+    pub options: Options,
+    pub run: Run,
+    out: Operand,
+    inputs: Vec<Operand>,
+}
+
+/// The dtypes that a case is of, or what it is refused with.
+pub fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
+    let mut names = Names::new();
+    for (name, _) in &case.inputs {
+        names = names.tensor(*name);
+    }
+    for (name, _) in &case.params {
+        names = names.param(*name);
+    }
+    let expr = Expr::parse_with(&case.text, &names)?;
+    let dtypes: Vec<DType> = case.inputs.iter().map(|(_, dtype)| *dtype).collect();
+    let kinds: Vec<DTypeKind> = case.params.iter().map(|(_, number)| number.kind()).collect();
+    let lowered = Lowered::new(&expr, &dtypes, &kinds, case.out)?;
+    Ok((expr, lowered))
+}
+
+impl Ready {
+    /// The kernel and its arguments; `number` makes its name and its data.
+    pub fn new(case: Case, number: usize) -> keyfold_core::Result<Ready> {
+        let (expr, lowered) = lower(&case)?;
+        let mut numbers = Numbers(number as u64);
+        let mut options = Options::new(&expr);
+        options.name = format!("kernel_{number}");
+        let strided = matches!(case.place, Place::Strided | Place::StridedInPlace);
+        options.layout = if strided { Layout::Strided } else { Layout::Contiguous };
+        options.dims = 3;
+        if matches!(case.place, Place::InPlace | Place::StridedInPlace) {
+            options.in_place = Some(0);
+        }
+        let source = cuda::emit(&lowered, &options)?;
+        let inputs: Vec<Operand> = case
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(at, (_, dtype))| {
+                // The one that is replaced lies as the result does.
+                let operand = if options.in_place == Some(at as u32) { 0 } else { at + 1 };
+                Operand::new(case.place, operand, *dtype, || numbers.element(*dtype, case.tame))
+            })
+            .collect();
+        let result = lowered.result();
+        let out = match options.in_place {
+            Some(_) => Operand {
+                memory: inputs[0].memory.clone(),
+                strides: inputs[0].strides,
+                size: inputs[0].size,
+            },
+            None => Operand::new(case.place, 0, result, || vec![0x55; result.size()]),
+        };
+        let walked: Vec<&[i64]> = std::iter::once(&out)
+            .chain(
+                inputs
+                    .iter()
+                    .enumerate()
+                    .filter(|(at, _)| {
+                        lowered.ranks()[*at].is_none() && options.in_place != Some(*at as u32)
+                    })
+                    .map(|(_, operand)| operand),
+            )
+            .map(|operand| operand.strides.as_slice())
+            .collect();
+        // A part each for two devices, by grids of different sizes.
+        let middle = 97;
+        let launches = vec![
+            Launch { first: 0, count: middle, blocks: 2, threads: 8 },
+            Launch { first: middle, count: COUNT as u64 - middle, blocks: 1, threads: 300 },
+        ];
+        let run = Run {
+            strides: cuda::strides_words(&SHAPE, &walked, options.dims)?,
+            shape: cuda::shape_words(&SHAPE, shape_dims(&source))?,
+            // Those that are read at indices are matrices of 20 x 11 or vectors of 220.
+            ranked: lowered
+                .ranks()
+                .iter()
+                .map(|rank| match rank {
+                    Some(2) => cuda::ranked_words(&[20, 11], &[11, 1]),
+                    _ => cuda::ranked_words(&[220], &[1]),
+                })
+                .collect(),
+            out: out.memory.clone(),
+            inputs: inputs.iter().map(|input| input.memory.clone()).collect(),
+            params: case.params.iter().map(|(_, number)| *number).collect(),
+            launches,
+            source,
+        };
+        Ok(Ready { case, lowered, options, run, out, inputs })
+    }
+
+    /// How far the worst element is from the interpreter's, in units of the last place, and a
+    /// description of it. A wrong fault word is an infinite error.
+    pub fn error(&self, outcome: &Outcome) -> (f64, String) {
+        let mut fault = 0;
+        let mut worst = (0.0, String::new());
+        let out = Operand {
+            memory: Memory { bytes: outcome.out.clone(), ..self.out.memory.clone() },
+            ..self.out
+        };
+        let dtype = self.lowered.result();
+        for place in 0..COUNT as i64 {
+            let at = [place / 55, place / 11 % 5, place % 11];
+            let element = Element { ready: self, place, at };
+            let (wanted, its_fault) = interpreter::evaluate(&self.lowered, &element);
+            fault = fault.max(its_fault);
+            let got = interpreter::load(out.bytes(at), dtype);
+            let error = distance(got, wanted, dtype);
+            if error > worst.0 {
+                let given: Vec<Value> =
+                    (0..self.inputs.len() as u32).map(|input| element.input(input)).collect();
+                let text = format!("{:?}: {given:?} gives {got:?}, not {wanted:?}", self.case);
+                worst = (error, text);
+            }
+        }
+        if fault != outcome.fault {
+            let text = format!("{:?}: fault {}, not {fault}", self.case, outcome.fault);
+            worst = (f64::INFINITY, text);
+        }
+        worst
+    }
+}
+
+fn shape_dims(source: &cuda::Source) -> u32 {
+    let dims = source.parameters.iter().find_map(|parameter| match parameter.argument {
+        cuda::Argument::Shape(dims) => Some(dims),
+        _ => None,
+    });
+    dims.unwrap_or(1)
+}
+
+struct Element<'a> {
+    ready: &'a Ready,
+    place: i64,
+    at: [i64; 3],
+}
+
+impl Data for Element<'_> {
+    fn input(&self, input: u32) -> Value {
+        let operand = &self.ready.inputs[input as usize];
+        let dtype = self.ready.case.inputs[input as usize].1;
+        let at =
+            if self.ready.lowered.ranks()[input as usize].is_some() { [0; 3] } else { self.at };
+        interpreter::load(operand.bytes(at), dtype)
+    }
+    fn param(&self, index: u32) -> Scalar {
+        self.ready.case.params[index as usize].1
+    }
+    fn place(&self) -> i64 {
+        self.place
+    }
+    fn coordinate(&self, dim: u32) -> i64 {
+        self.at.iter().rev().nth(dim as usize).copied().unwrap_or(0)
+    }
+    fn at(&self, input: u32, indices: &[i64]) -> Option<Value> {
+        let words = &self.ready.run.ranked[input as usize];
+        let mut place = 0;
+        for (dim, index) in indices.iter().enumerate() {
+            let size = words[dim] as i64;
+            let index = if *index < 0 { index + size } else { *index };
+            (0..size).contains(&index).then_some(())?;
+            place += index as usize * words[indices.len() + dim] as usize;
+        }
+        let dtype = self.ready.case.inputs[input as usize].1;
+        let bytes = &self.ready.inputs[input as usize].memory.bytes;
+        Some(interpreter::load(&bytes[place * dtype.size()..][..dtype.size()], dtype))
+    }
+}
+
+/// The number's place among all numbers of its dtype: neighbours differ by one.
+fn rank(value: f64, dtype: DType) -> i64 {
+    let (bits, sign) = match dtype {
+        DType::F16 => (i64::from(f16::from_f64(value).to_bits()), 1 << 15),
+        DType::BF16 => (i64::from(bf16::from_f64(value).to_bits()), 1 << 15),
+        DType::F32 => (i64::from((value as f32).to_bits()), 1 << 31),
+        _ => (value.to_bits() as i64, i64::MIN),
+    };
+    if bits & sign != 0 { -(bits & !sign) } else { bits }
+}
+
+/// How far apart two values are in units of the last place of a dtype; complex ones by their length.
+pub fn distance(got: Value, wanted: Value, dtype: DType) -> f64 {
+    let float = |got: f64, wanted: f64| match (got.is_nan(), wanted.is_nan()) {
+        (true, true) => 0.0,
+        (false, false) if got == 0.0 && wanted == 0.0 => {
+            if got.is_sign_negative() == wanted.is_sign_negative() { 0.0 } else { f64::INFINITY }
+        }
+        (false, false) => {
+            (i128::from(rank(got, dtype)) - i128::from(rank(wanted, dtype))).abs() as f64
+        }
+        _ => f64::INFINITY,
+    };
+    match (got, wanted) {
+        (Value::Single(got), Value::Single(wanted)) => float(got.into(), wanted.into()),
+        (Value::Double(got), Value::Double(wanted)) => float(got, wanted),
+        (Value::Complex(got), Value::Complex(wanted)) => {
+            if got == wanted || (!got.is_finite() && !wanted.is_finite()) {
+                return 0.0;
+            }
+            let unit = if dtype == DType::C64 { f64::from(f32::EPSILON) } else { f64::EPSILON };
+            (got - wanted).norm() / (wanted.norm() * unit)
+        }
+        _ if got == wanted => 0.0,
+        _ => f64::INFINITY,
+    }
+}
