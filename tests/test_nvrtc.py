@@ -117,8 +117,8 @@ def nvrtc():
 def emit(text, dtype, **options):
     """The expression as CUDA C, with every name in it of one dtype."""
     names = [name for name in ("x", "y", "table") if re.search(rf"\b{name}\b", text)]
-    params = {"beta": float} if "beta" in text else {}
-    return kf.Expression(text).cuda({name: dtype for name in names}, params=params, **options)
+    params = ["beta"] if "beta" in text else []
+    return kf.Expression(text, params=params).cuda({name: dtype for name in names}, **options)
 
 
 def entries(ptx):
@@ -203,7 +203,7 @@ def test_an_expression_of_depth_10_000_compiles(nvrtc):
 
 
 def test_names_of_an_expression_are_seen_in_the_kernel(nvrtc):
-    source = kf.Expression("float_ + scale * double_").cuda(
+    source = kf.Expression("float_ + scale * double_", params=["scale"]).cuda(
         {"float_": "float32", "double_": "float32"}, params={"scale": float}, name="mix"
     )
     for name in ["mix(", "float_", "double_", "scale"]:

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use keyfold_core::{DType, DTypeKind, Error, ErrorKind};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{Override, Provenance};
+use keyfold_expr::cuda::{Layout, Options};
 use keyfold_expr::{Expr, Lowered, Names};
 use keyfold_layers::elementwise;
 use keyfold_ops::elementwise::{ELEMENTWISE, from_text, to_text};
@@ -27,7 +28,7 @@ use crate::handle::PyHandle;
 ///     params: the names that stand for numbers; a call gives them by keyword.
 ///
 /// Raises:
-///     keyfold.ValueError: the text doesn't parse; a caret shows where.
+///     keyfold.ExpressionError: the text doesn't parse; a caret shows where.
 #[pyclass(name = "Expression", module = "keyfold", frozen)]
 pub(crate) struct PyExpression {
     expr: Expr,
@@ -208,6 +209,48 @@ impl PyExpression {
         params: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyDType>> {
         dtype::object(py, self.lowered(py, dtypes, params, None)?.result())
+    }
+
+    /// A CUDA C kernel that computes the expression: see docs/cuda.md for its parameters.
+    ///
+    /// Args:
+    ///     dtypes: the inputs' dtypes, one for all or a dict by name.
+    ///     out: the dtype of the result; the one that follows by default.
+    ///     layout: "contiguous", or "strided" for views and broadcasting.
+    ///     name: the kernel's name.
+    ///     params: the kinds of parameters that aren't floats: `{"n": int}`.
+    ///     vector: elements per vector, for a contiguous kernel; chosen by default.
+    ///     in_place: the input that the result replaces.
+    #[pyo3(signature = (
+        dtypes, *, out=None, layout="contiguous", name="kernel", params=None, vector=None,
+        in_place=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "all but the first by keyword")]
+    fn cuda(
+        &self,
+        py: Python<'_>,
+        dtypes: &Bound<'_, PyAny>,
+        out: Option<&Bound<'_, PyAny>>,
+        layout: &str,
+        name: &str,
+        params: Option<&Bound<'_, PyDict>>,
+        vector: Option<u32>,
+        in_place: Option<&str>,
+    ) -> PyResult<String> {
+        let mut options = Options::new(&self.expr);
+        options.layout = match layout {
+            "contiguous" => Layout::Contiguous,
+            "strided" => Layout::Strided,
+            other => {
+                let message = format!("layout is 'contiguous' or 'strided', not '{other}'");
+                return Err(self.error(py, ErrorKind::Value, &message));
+            }
+        };
+        options.name = name.to_owned();
+        options.vector = vector;
+        options.in_place = in_place.map(|name| self.place(py, name)).transpose()?.map(|at| at as u32);
+        let lowered = self.lowered(py, dtypes, params, out)?;
+        Ok(keyfold_expr::cuda::emit(&lowered, &options).py(py)?.text)
     }
 
     /// Computes the expression for arrays, one for each input, and numbers, by name.
