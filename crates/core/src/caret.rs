@@ -83,7 +83,8 @@ mod tests {
     use super::*;
 
     fn message(text: &str, at: usize) -> String {
-        let error = Failure { at, message: "wrong".into() }.into_error(ErrorKind::Schema, "schema", text);
+        let error =
+            Failure { at, message: "wrong".into() }.into_error(ErrorKind::Schema, "schema", text);
         assert_eq!(error.kind(), ErrorKind::Schema);
         error.message().to_owned()
     }

@@ -532,7 +532,8 @@ fn lower(
                 ));
             }
             let ty = a.ty.mix(b.ty);
-            let (left, right) = (to.convert(a, ty.dtype(), false)?, to.convert(b, ty.dtype(), false)?);
+            let (left, right) =
+                (to.convert(a, ty.dtype(), false)?, to.convert(b, ty.dtype(), false)?);
             let condition = to.convert(c, DType::Bool, false)?;
             let step = to.add(StepOp::Where(condition, left, right), computed(ty.dtype()));
             Typed { step, ty }

@@ -50,7 +50,8 @@ impl PyExpression {
     fn place(&self, py: Python<'_>, name: &str) -> PyResult<usize> {
         self.expr.inputs().iter().position(|input| input.name == name).ok_or_else(|| {
             let names: Vec<_> = self.expr.inputs().iter().map(|i| i.name.as_str()).collect();
-            let message = format!("there is no input '{name}'; the inputs are {}", names.join(", "));
+            let message =
+                format!("there is no input '{name}'; the inputs are {}", names.join(", "));
             self.error(py, ErrorKind::Value, &message)
         })
     }
@@ -248,7 +249,8 @@ impl PyExpression {
         };
         options.name = name.to_owned();
         options.vector = vector;
-        options.in_place = in_place.map(|name| self.place(py, name)).transpose()?.map(|at| at as u32);
+        options.in_place =
+            in_place.map(|name| self.place(py, name)).transpose()?.map(|at| at as u32);
         let lowered = self.lowered(py, dtypes, params, out)?;
         Ok(keyfold_expr::cuda::emit(&lowered, &options).py(py)?.text)
     }

@@ -67,7 +67,7 @@ fn blocks_are_aligned_to_64_and_large_ones_to_pages() {
 #[test]
 fn zeroed_memory_is_zero_after_dirty_use() {
     let _exclusive = exclusive(64 * MIB);
-    for bytes in [1, 100, 4095, 4096, 50_000, 300_000, 5 * MIB] {
+    for bytes in [1, 100, 4095, 4096, 50_000, 300_000, 5 * MIB, 17 * MIB + 5] {
         let mut dirty = recycled(bytes);
         dirty.as_bytes_mut().fill(0xa5);
         drop(dirty);

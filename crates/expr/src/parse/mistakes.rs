@@ -17,7 +17,11 @@ fn refused(marked: &str, message: &str, names: Option<&Names>) {
     };
     let error = result.err().unwrap_or_else(|| panic!("{text:?} is parsed"));
     assert_eq!(error.kind(), ErrorKind::Expression);
-    let expected = Failure { at, message: message.into() }.into_error(ErrorKind::Expression, "expression", &text);
+    let expected = Failure { at, message: message.into() }.into_error(
+        ErrorKind::Expression,
+        "expression",
+        &text,
+    );
     assert_eq!(error.message(), expected.message(), "{marked:?}");
 }
 

@@ -77,5 +77,7 @@ fn parse(text: &str, names: Option<&Names>) -> Result<Expr> {
             format!("expression: the text has {} bytes; at most {MAX_TEXT} are read", text.len());
         return Err(Error::new(ErrorKind::Expression, message));
     }
-    Parser::new(text, scope).run().map_err(|failure| failure.into_error(ErrorKind::Expression, "expression", text))
+    Parser::new(text, scope)
+        .run()
+        .map_err(|failure| failure.into_error(ErrorKind::Expression, "expression", text))
 }

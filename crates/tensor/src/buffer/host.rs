@@ -68,9 +68,11 @@ impl HostBuffer {
     pub fn zeroed(bytes: usize) -> Result<Self> {
         match HostBuffer::cached(bytes)? {
             Some((buffer, zero)) => {
-                if !zero {
-                    // SAFETY: the memory is ours, `bytes` long.
-                    unsafe { buffer.ptr.write_bytes(0, bytes) };
+                // SAFETY: the memory is ours, `bytes` long, of the class that it was taken with.
+                unsafe {
+                    if !zero && !cache::renew(buffer.ptr, Class::from_index(buffer.capacity)) {
+                        buffer.ptr.write_bytes(0, bytes);
+                    }
                 }
                 Ok(buffer)
             }
