@@ -44,15 +44,22 @@ PLACES = [
     "table[index(1), index(0)] + x",
     "table[-1, index]",
 ]
+COMPLEX_FUNCTIONS = ["exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh"]
+ROUNDING = ["floor", "ceil", "round", "trunc"]
+MADE = ["softplus", "gelu", "gelu_tanh", "silu", "relu"]
+FUNCTIONS = [
+    *COMPLEX_FUNCTIONS,
+    *["expm1", "log1p", "sigmoid", "erf", "isnan", "isfinite"],
+    *ROUNDING,
+    *MADE,
+]
 GROUPS = {
     "float": (
         FLOATS,
         ARITHMETIC
         + ORDER
         + PLACES
-        + [f"{name}(x)" for name in "exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid".split()]
-        + [f"{name}(x)" for name in "erf floor ceil round trunc isnan isfinite".split()]
-        + [f"{name}(x)" for name in "softplus gelu gelu_tanh silu relu".split()]
+        + [f"{name}(x)" for name in FUNCTIONS]
         + ["x ** y", "t = exp(-x * x); t * beta + t ** 3", "x * 0.1 + inf - nan", "int32(x) + y"],
     ),
     "whole": (
@@ -67,7 +74,7 @@ GROUPS = {
         COMPLEX,
         ARITHMETIC
         + ["table[index(1), index(0)] * x", "abs(x)", "isnan(x)", "isfinite(x)", "x ** y"]
-        + [f"{name}(x)" for name in "exp log sqrt rsqrt sin cos tanh".split()],
+        + [f"{name}(x)" for name in COMPLEX_FUNCTIONS],
     ),
     "bool": (
         ["bool"],
@@ -118,7 +125,7 @@ def emit(text, dtype, **options):
     """The expression as CUDA C, with every name in it of one dtype."""
     names = [name for name in ("x", "y", "table") if re.search(rf"\b{name}\b", text)]
     params = {"beta": float} if "beta" in text else {}
-    return kf.Expression(text).cuda({name: dtype for name in names}, params=params, **options)
+    return kf.Expression(text).cuda(dict.fromkeys(names, dtype), params=params, **options)
 
 
 def entries(ptx):
