@@ -87,10 +87,14 @@ def main() -> None:
         fit("exp", q, whole, 4 if single else 10, -half_ln2, half_ln2, single)
         fit("expm1", q, part, 5 if single else 10, -half_ln2, half_ln2, single)
         # 2^r = 1 + r q(r).
-        q2 = near_zero(lambda r: mp.expm1(r * mp.log(2)) / r, lambda r: mp.log(2) + r * mp.log(2) ** 2 / 2)
+        q2 = near_zero(
+            lambda r: mp.expm1(r * mp.log(2)) / r, lambda r: mp.log(2) + r * mp.log(2) ** 2 / 2
+        )
         fit("exp2", q2, lambda r: r / mp.mpf(2) ** r, 6 if single else 11, -0.5001, 0.5001, single)
         # sin(r) = r + r^3 s(r^2) and cos(r) = 1 - r^2/2 + r^4 c(r^2), in z = r^2.
-        s = near_zero(lambda z: (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: -mp.mpf(1) / 6 + z / 120)
+        s = near_zero(
+            lambda z: (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: -mp.mpf(1) / 6 + z / 120
+        )
         sw = near_zero(lambda z: z * mp.sqrt(z) / mp.sin(mp.sqrt(z)), lambda z: z)
         fit("sin", s, sw, 3 if single else 6, 0, quarter, single)
         c = near_zero(
@@ -99,7 +103,10 @@ def main() -> None:
         fit("cos", c, lambda z: z**2 / mp.cos(mp.sqrt(z)), 2 if single else 5, 0, quarter, single)
         # erf(x) = x + x p(x^2) below `split`; erfc(x) = 2^-(q(x)) above, up to where erf is 1.
         split, end = (0.9, 4.0) if single else (1.0, 6.0)
-        p = near_zero(lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, lambda z: 2 / mp.sqrt(mp.pi) * (1 - z / 3) - 1)
+        p = near_zero(
+            lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
+            lambda z: 2 / mp.sqrt(mp.pi) * (1 - z / 3) - 1,
+        )
         pw = near_zero(lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)), lambda z: mp.sqrt(mp.pi) / 2)
         fit("erf, small", p, pw, 6 if single else 12, 0, split**2, single)
         # The weight: what an error of q does to erf, which is erfc * ln 2.
@@ -114,7 +121,8 @@ def main() -> None:
         )
         # tanh(x) = x + x z t(z), z = x^2.
         t = near_zero(
-            lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, lambda z: -mp.mpf(1) / 3 + z * 2 / 15
+            lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
+            lambda z: -mp.mpf(1) / 3 + z * 2 / 15,
         )
         tw = near_zero(lambda z: z * mp.sqrt(z) / mp.tanh(mp.sqrt(z)), lambda z: z)
         fit("tanh", t, tw, 4 if single else 10, 0, 0.55**2, single)
@@ -123,7 +131,10 @@ def main() -> None:
     pw = near_zero(lambda f: f**3 / mp.log1p(f), lambda f: f**2)
     fit("log", p, pw, 8, -third, third, True)
     # log(1 + f) = 2 atanh(s), s = f / (2 + f): 2 atanh(s) = 2 s + s z p(z), z = s^2.
-    t = near_zero(lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z, lambda z: mp.mpf(2) / 3 + z * 2 / 5)
+    t = near_zero(
+        lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z,
+        lambda z: mp.mpf(2) / 3 + z * 2 / 5,
+    )
     tw = near_zero(lambda z: z * mp.sqrt(z) / mp.atanh(mp.sqrt(z)) / 2, lambda z: z / 2)
     fit("log", t, tw, 6, 0, 0.0295, False)
     # The same beyond its first term, for pow: 2 atanh(s) = 2 s + s z (2/3 + z p(z)).

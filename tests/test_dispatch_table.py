@@ -358,10 +358,12 @@ def test_readers_never_see_half_a_registration():
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(20):
-        t.impl(b=number)(make(f"f{number}"))
-    stop.set()
-    reader.join()
+    try:
+        for number in range(20):
+            t.impl(b=number)(make(f"f{number}"))
+    finally:
+        stop.set()
+        reader.join()
     assert max(seen) <= 21
     assert len(t) == 1000
 

@@ -93,6 +93,7 @@ RAISED_BY = {
     "Library": lambda: kf.NativeKernel.from_library("no/such/library.so", "f"),
     "NotSupported": mask_on_meta,
     "Gradient": lambda: kf.ones(2).backward(),
+    "Expression": lambda: kf.Expression("x +"),
     "Trace": lambda: kf.Graph.from_json("{}"),
 }
 
@@ -122,6 +123,7 @@ BUILTIN = {
     "Library": OSError,
     "NotSupported": NotImplementedError,
     "Gradient": RuntimeError,
+    "Expression": ValueError,
     "Trace": ValueError,
 }
 

@@ -124,8 +124,8 @@ def nvrtc():
 def emit(text, dtype, **options):
     """The expression as CUDA C, with every name in it of one dtype."""
     names = [name for name in ("x", "y", "table") if re.search(rf"\b{name}\b", text)]
-    params = {"beta": float} if "beta" in text else {}
-    return kf.Expression(text).cuda(dict.fromkeys(names, dtype), params=params, **options)
+    params = ["beta"] if "beta" in text else []
+    return kf.Expression(text, params=params).cuda(dict.fromkeys(names, dtype), **options)
 
 
 def entries(ptx):
@@ -168,6 +168,9 @@ def test_a_kernel_alone_is_a_whole_program(nvrtc, target, layout):
     source = emit("softplus(x) * beta + table[index]", "float32", layout=layout)
     assert "#include" not in source
     nvrtc.compile(source, target)
+    replaced = emit("x * y", "float32", layout=layout, in_place="x")
+    assert "x_data" not in replaced
+    nvrtc.compile(replaced, target)
 
 
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "int8", "complex64", "bool"])
@@ -210,7 +213,7 @@ def test_an_expression_of_depth_10_000_compiles(nvrtc):
 
 
 def test_names_of_an_expression_are_seen_in_the_kernel(nvrtc):
-    source = kf.Expression("float_ + scale * double_").cuda(
+    source = kf.Expression("float_ + scale * double_", params=["scale"]).cuda(
         {"float_": "float32", "double_": "float32"}, params={"scale": float}, name="mix"
     )
     for name in ["mix(", "float_", "double_", "scale"]:

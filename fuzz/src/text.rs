@@ -9,7 +9,8 @@ pub const LONGEST_MESSAGE: usize = 2500;
 /// An error has three lines: what and where, the line, and a caret below the character meant.
 pub fn check_error(text: &str, what: &str, error: &keyfold_core::Error) {
     let message = error.message();
-    assert_eq!(error.kind(), ErrorKind::Schema, "{message}");
+    let kind = if what == "expression" { ErrorKind::Expression } else { ErrorKind::Schema };
+    assert_eq!(error.kind(), kind, "{message}");
     assert!(message.len() <= LONGEST_MESSAGE, "{} bytes: {message}", message.len());
     let lines: Vec<&str> = message.split('\n').collect();
     let [header, shown, caret] = lines.as_slice() else { panic!("not three lines: {message:?}") };

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from keyfold import _core
+from keyfold._axes import Space, describe, listing
 from keyfold._errors import (
     BindingError,
     DeviceError,
@@ -25,53 +24,6 @@ from keyfold._errors import (
 __all__ = ["DispatchTable"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-# The values of the axes that keyfold knows; those of device and dtype are asked for.
-_CLOSED = {
-    "contiguity": ("contiguous", "strided"),
-    "placement": ("in place", "out of place"),
-    "determinism": ("not required", "required"),
-    "scheduling": ("uniform", "adaptive"),
-}
-
-# How many of the nearest points, and of an axis's values, a message lists.
-_LISTED = 6
-
-
-def _normal(table: str, axis: str, value: Any) -> Any:
-    """A value of an axis as tables keep it: names for keyfold's axes, own values as they are."""
-    try:
-        if axis == "device":
-            return _core.Device(value).type
-        if axis == "dtype":
-            return _core.DType(value).name
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(f"{table}: the axis {axis} has no value {value!r}: {error}") from None
-    known = _CLOSED.get(axis)
-    if known is not None and value not in known:
-        raise InvalidValue(
-            f"{table}: the axis {axis} has no value {value!r};{_nearest(value, known)} "
-            f"its values are {_listing(known)}"
-        )
-    return value
-
-
-def _nearest(given: Any, known: Iterable[Any]) -> str:
-    """The known name that was probably meant, as a question."""
-    names = {str(name): name for name in known}
-    found = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    return f" did you mean {names[found[0]]!r}?" if found else ""
-
-
-def _listing(values: Iterable[Any]) -> str:
-    values = list(values)
-    more = f" and {len(values) - _LISTED} more" if len(values) > _LISTED + 1 else ""
-    shown = values[:_LISTED] if more else values
-    return ", ".join(str(value) for value in shown) + more
-
-
-def _describe(coordinates: Mapping[str, Any]) -> str:
-    return ", ".join(f"{axis}={value}" for axis, value in coordinates.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,33 +66,11 @@ class DispatchTable:
     """
 
     def __init__(self, name: str, /, **axes: Iterable[Any]) -> None:
-        self.name = name
-        if not axes:
-            raise InvalidValue(f"{name}: a table needs an axis at least, such as dtype=['float32']")
-        self._axes: dict[str, tuple[Any, ...]] = {}
-        for axis, given in axes.items():
-            values = tuple(_normal(name, axis, value) for value in _as_list(given))
-            if not values:
-                raise InvalidValue(f"{name}: the axis {axis} has no values")
-            for value in values:
-                if values.count(value) > 1:
-                    raise InvalidValue(f"{name}: the axis {axis} has the value {value!r} twice")
-            self._axes[axis] = values
-        self._positions: dict[str, dict[Any, int]] = {
-            axis: {value: at for at, value in enumerate(values)}
-            for axis, values in self._axes.items()
-        }
-        # Row by row: the last axis runs fastest.
-        self._strides: dict[str, int] = {}
-        stride = 1
-        for axis, values in reversed(self._axes.items()):
-            self._strides[axis] = stride
-            stride *= len(values)
-        self._strides = {axis: self._strides[axis] for axis in self._axes}
+        self._space = Space(name, axes)
         # A function or None per point, and the body that it is of. Whole lists are put in place, so
         # that a reader on another thread never sees half a registration.
-        self._slots: list[Callable[..., Any] | None] = [None] * stride
-        self._owners: list[_Body | None] = [None] * stride
+        self._slots: list[Callable[..., Any] | None] = [None] * self._space.size
+        self._owners: list[_Body | None] = [None] * self._space.size
         self._bodies: tuple[_Body, ...] = ()
         self._lock = threading.Lock()
 
@@ -162,7 +92,7 @@ class DispatchTable:
             RegistrationError: another function covers a point equally well, and none that is there
                 covers it better; the message names both and the point. Nothing was registered.
         """
-        subspace = self._subspace(coords)
+        subspace = self._space.subspace(coords)
 
         def register(function: _F) -> _F:
             self._register(function, with_coords, subspace)
@@ -185,39 +115,16 @@ class DispatchTable:
             RegistrationError: as `impl`.
         """
         table = self.copy()
-        table._register(function, with_coords, table._subspace(coords))
+        table._register(function, with_coords, table._space.subspace(coords))
         return table
 
     def copy(self) -> DispatchTable:
         """Give a table with the same functions, which may be filled further on its own."""
-        table = DispatchTable(self.name, **self._axes)
+        table = DispatchTable(self.name, **self._space.axes)
         with self._lock:
             table._slots, table._owners = self._slots, self._owners
             table._bodies = self._bodies
         return table
-
-    def _subspace(self, coords: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        for axis in coords:
-            self._check_axis(axis)
-        subspace = []
-        for axis, positions in self._positions.items():
-            if axis not in coords:
-                subspace.append(tuple(range(len(positions))))
-                continue
-            found = []
-            for given in _as_list(coords[axis]):
-                at = self._position(axis, given)
-                if at is None:
-                    values = self._axes[axis]
-                    raise InvalidValue(
-                        f"{self.name}: the table's axis {axis} has no value {given!r};"
-                        f"{_nearest(given, values)} its values are {_listing(values)}"
-                    )
-                found.append(at)
-            if not found:
-                raise InvalidValue(f"{self.name}: no values are given for the axis {axis}")
-            subspace.append(tuple(sorted(set(found))))
-        return tuple(subspace)
 
     def _register(
         self,
@@ -227,7 +134,7 @@ class DispatchTable:
     ) -> None:
         if not callable(function):
             raise BindingError(f"{self.name}: impl takes a function, not {function!r}")
-        sizes = [(len(part), len(all_)) for part, all_ in zip(subspace, self._axes.values())]  # noqa: B905
+        sizes = [(len(part), len(all_)) for part, all_ in zip(subspace, self._space.axes.values())]  # noqa: B905
         pins = (
             sum(part == 1 < whole for part, whole in sizes),
             sum(1 < part < whole for part, whole in sizes),
@@ -236,7 +143,7 @@ class DispatchTable:
         with self._lock:
             slots, owners = list(self._slots), list(self._owners)
             for positions in itertools.product(*subspace):
-                index = sum(map(int.__mul__, positions, self._strides.values()))
+                index = self._space.number(positions)
                 other = owners[index]
                 if other is None or pins > other.pins:
                     slots[index] = self._instance(body, index)
@@ -244,7 +151,7 @@ class DispatchTable:
                 elif pins == other.pins and function is not other.function:
                     raise RegistrationError(
                         f"{self.name}: the functions {other.name} and {body.name} pin equally many "
-                        f"axes at {_describe(self.point(index))}; cover it by one of them, or "
+                        f"axes at {describe(self.point(index))}; cover it by one of them, or "
                         "first by a third that pins more"
                     )
             self._slots, self._owners = slots, owners
@@ -268,10 +175,10 @@ class DispatchTable:
             InvalidValue: an axis that the table hasn't, or a value that doesn't exist at all.
             BindingError: an axis is missing.
         """
-        index = self._index(coords)
+        index = self._space.index(coords)
         found = None if index is None else self._slots[index]
         if found is None:
-            raise MissingKernel(self._uncovered(coords))
+            raise MissingKernel(self._space.uncovered(coords, self))
         return found
 
     def try_select(self, **coords: Any) -> Callable[..., Any] | None:
@@ -284,7 +191,7 @@ class DispatchTable:
             InvalidValue: as `select`.
             BindingError: as `select`.
         """
-        index = self._index(coords)
+        index = self._space.index(coords)
         return None if index is None else self._slots[index]
 
     def coordinates(self, *arrays: Any) -> dict[str, Any]:
@@ -316,7 +223,7 @@ class DispatchTable:
             DTypeError: as `coordinates`.
             BindingError: an axis is neither named nor follows from the arrays.
         """
-        coords = {axis: kwargs.pop(axis) for axis in self._axes if axis in kwargs}
+        coords = {axis: kwargs.pop(axis) for axis in self._space.axes if axis in kwargs}
         named = {f"argument {at}": value for at, value in enumerate(args)} | {
             f"argument {name!r}": value for name, value in kwargs.items()
         }
@@ -338,7 +245,7 @@ class DispatchTable:
                 kind = type(array).__name__
                 raise BindingError(f"{self.name}: {name} must be an array, not {kind}")
             views[name] = _core._view(array)
-        wanted = [axis for axis in self._axes if not skip or axis not in skip]
+        wanted = [axis for axis in self._space.axes if not skip or axis not in skip]
         first, *_ = views
         found: dict[str, Any] = {}
         if "device" in wanted:
@@ -363,71 +270,22 @@ class DispatchTable:
             found["contiguity"] = "contiguous" if together else "strided"
         return found
 
-    def _check_axis(self, axis: str) -> None:
-        if axis not in self._axes:
-            raise InvalidValue(
-                f"{self.name}: the table has no axis {axis!r};{_nearest(axis, self._axes)} "
-                f"its axes are {', '.join(self._axes)}"
-            )
-
-    def _position(self, axis: str, value: Any) -> int | None:
-        """Where a value is on an axis; None if the table doesn't have it there."""
-        positions = self._positions[axis]
-        try:
-            at = positions.get(value)
-        except TypeError:
-            raise InvalidValue(
-                f"{self.name}: a value of the axis {axis} must be hashable, not {value!r}"
-            ) from None
-        return positions.get(_normal(self.name, axis, value)) if at is None else at
-
-    def _index(self, coords: Mapping[str, Any]) -> int | None:
-        """The number of a point; None if a value isn't among the table's."""
-        index: int | None = 0
-        for axis, value in coords.items():
-            if axis not in self._axes:
-                self._check_axis(axis)
-            at = self._positions[axis].get(value) if type(value) is str else None
-            if at is None:
-                at = self._position(axis, value)
-            index = None if at is None or index is None else index + at * self._strides[axis]
-        if len(coords) < len(self._axes):
-            axis = next(axis for axis in self._axes if axis not in coords)
-            raise BindingError(
-                f"{self.name}: no value is given for the axis {axis}; "
-                f"its values are {_listing(self._axes[axis])}"
-            )
-        return index
-
-    def _uncovered(self, coords: Mapping[str, Any]) -> str:
-        wanted = {axis: _normal(self.name, axis, coords[axis]) for axis in self._axes}
-        best: list[dict[str, Any]] = []
-        distance = len(self._axes) + 1
-        for point in self:
-            changes = {axis: value for axis, value in point.items() if value != wanted[axis]}
-            if len(changes) < distance:
-                distance, best = len(changes), []
-            if len(changes) == distance:
-                best.append(changes)
-        text = f"{self.name}: no kernel at {_describe(wanted)}"
-        if not best:
-            return f"{text}; the table covers nothing"
-        axes = "axis differs" if distance == 1 else "axes differ"
-        listed = "; ".join(_describe(changes) for changes in best[:_LISTED])
-        more = f"; and {len(best) - _LISTED} more" if len(best) > _LISTED else ""
-        return f"{text}; nearest covered, where {distance} {axes}: {listed}{more}"
-
     # Looking inside.
+
+    @property
+    def name(self) -> str:
+        """What messages call the table."""
+        return self._space.name
 
     @property
     def axes(self) -> Mapping[str, tuple[Any, ...]]:
         """Each axis with its values."""
-        return MappingProxyType(self._axes)
+        return MappingProxyType(self._space.axes)
 
     @property
     def size(self) -> int:
         """How many points the whole space has, covered or not."""
-        return math.prod(map(len, self._axes.values()))
+        return self._space.size
 
     @property
     def coverage(self) -> tuple[dict[str, Any], ...]:
@@ -444,10 +302,10 @@ class DispatchTable:
             InvalidValue: an axis or a value that the table hasn't.
             BindingError: an axis is missing.
         """
-        index = self._index(coords)
+        index = self._space.index(coords)
         if index is None:
-            self._subspace(coords)  # Says which value.
-            raise InvalidValue(f"{self.name}: no point {_describe(coords)}")
+            self._space.subspace(coords)  # Says which value.
+            raise InvalidValue(f"{self.name}: no point {describe(coords)}")
         return index
 
     def point(self, index: int) -> dict[str, Any]:
@@ -459,14 +317,7 @@ class DispatchTable:
         Raises:
             InvalidValue: any other index.
         """
-        if not 0 <= index < self.size:
-            raise InvalidValue(
-                f"{self.name}: no point has the number {index}; the table has {self.size} points"
-            )
-        return {
-            axis: values[index // self._strides[axis] % len(values)]
-            for axis, values in self._axes.items()
-        }
+        return self._space.point(index)
 
     def __len__(self) -> int:
         """How many points are covered."""
@@ -489,17 +340,20 @@ class DispatchTable:
 
     def __repr__(self) -> str:
         head = f"{self.name}: {len(self)} of {self.size} points covered"
-        rows = [("function", *self._axes, "points")]
+        rows = [("function", *self._space.axes, "points")]
         for body in self._bodies:
             parts = []
-            for positions, values in zip(body.subspace, self._axes.values(), strict=True):
+            for positions, values in zip(body.subspace, self._space.axes.values(), strict=True):
                 whole = len(positions) == len(values)
-                parts.append("all" if whole else _listing(values[at] for at in positions))
+                parts.append("all" if whole else listing(values[at] for at in positions))
             owned = sum(owner is body for owner in self._owners)
             rows.append((body.name, *parts, str(owned)))
         if not self._bodies:
             return "\n".join(
-                [head, *(f"  {axis}: {_listing(values)}" for axis, values in self._axes.items())]
+                [
+                    head,
+                    *(f"  {axis}: {listing(values)}" for axis, values in self._space.axes.items()),
+                ]
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows.insert(1, tuple("-" * width for width in widths))
@@ -508,16 +362,6 @@ class DispatchTable:
             for row in rows
         ]
         return "\n".join([head, *lines])
-
-
-def _as_list(given: Any) -> list[Any]:
-    """One value, or the values of a list, tuple, set or another iterable of them."""
-    if isinstance(given, (list, tuple, set, frozenset, range, dict, Iterator)):
-        return list(given)
-    # An enum's class: its members.
-    if isinstance(given, type) and isinstance(given, Iterable):
-        return list(given)
-    return [given]
 
 
 def _is_array(value: Any) -> bool:

@@ -16,6 +16,7 @@ __all__ = [
     "EmptyKeySetError",
     "Error",
     "ExchangeError",
+    "ExpressionError",
     "GradientError",
     "GuardError",
     "IndexOutOfRange",
@@ -150,6 +151,10 @@ class GradientError(Error, RuntimeError):
     """A gradient can't be computed: no derivative, no graph, a saved tensor changed since."""
 
 
+class ExpressionError(Error, ValueError):
+    """The text of an expression doesn't parse; a caret shows where."""
+
+
 class TraceError(Error, ValueError):
     """A trace that can't be recorded, or a graph that can't be read or replayed."""
 
@@ -195,5 +200,6 @@ BY_KIND: dict[str, type[Exception]] = {
     "Library": LibraryLoadError,
     "NotSupported": NotSupported,
     "Gradient": GradientError,
+    "Expression": ExpressionError,
     "Trace": TraceError,
 }

@@ -6,17 +6,15 @@ caller's own library. Python numbers may stand on either side of an operator of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keyfold import _core
 from keyfold._creation import asarray
 from keyfold._default import dispatcher as _default
-from keyfold._errors import BindingError, DTypeError, ShapeError
+from keyfold._errors import BindingError, ShapeError
 
 __all__ = [
-    "abs",
-    "add",
     "all",
     "any",
     "argmax",
@@ -25,55 +23,23 @@ __all__ = [
     "broadcast_arrays",
     "broadcast_shapes",
     "broadcast_to",
-    "clip",
     "concat",
-    "cos",
-    "divide",
     "dropout",
-    "equal",
-    "exp",
     "expand_dims",
-    "expm1",
     "flip",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "log",
-    "log1p",
     "log_softmax",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
     "matmul",
     "matrix_transpose",
     "max",
-    "maximum",
     "mean",
     "min",
-    "minimum",
-    "multiply",
-    "negative",
-    "not_equal",
     "permute_dims",
-    "positive",
-    "pow",
-    "relu",
     "reshape",
-    "sigmoid",
-    "sign",
-    "sin",
     "softmax",
-    "sqrt",
-    "square",
     "squeeze",
     "stack",
-    "subtract",
     "sum",
     "take",
-    "tanh",
-    "where",
 ]
 
 _aten = _default.ops.aten
@@ -84,187 +50,6 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
 
 
-def _pair(op: Any, swapped: Callable[[Any, Any], Any], x1: Any, x2: Any) -> Any:
-    """`op(x1, x2)`, or `swapped(x2, x1)` where a number stands on the left."""
-    if not _is_number(x1):
-        return op(x1, x2)
-    if _is_number(x2):
-        raise BindingError(
-            f"{op.name}: one of the operands must be an array; both are numbers: {x1!r}, {x2!r}"
-        )
-    return swapped(x2, x1)
-
-
-def add(x1: Any, x2: Any, /) -> Any:
-    """Return the sum, element by element; "or" for bools."""
-    return _pair(_aten.add, _aten.add, x1, x2)
-
-
-def subtract(x1: Any, x2: Any, /) -> Any:
-    """Return the difference, element by element."""
-    return _pair(_aten.sub, _aten.rsub, x1, x2)
-
-
-def multiply(x1: Any, x2: Any, /) -> Any:
-    """Return the product, element by element; "and" for bools."""
-    return _pair(_aten.mul, _aten.mul, x1, x2)
-
-
-def divide(x1: Any, x2: Any, /) -> Any:
-    """Return the quotient, element by element: float64 for whole numbers."""
-    return _pair(_aten.div, _aten.rdiv, x1, x2)
-
-
-def maximum(x1: Any, x2: Any, /) -> Any:
-    """Return the greater of each two elements. NaN goes through."""
-    return _pair(_aten.maximum, _aten.maximum, x1, x2)
-
-
-def minimum(x1: Any, x2: Any, /) -> Any:
-    """Return the lesser of each two elements. NaN goes through."""
-    return _pair(_aten.minimum, _aten.minimum, x1, x2)
-
-
-def equal(x1: Any, x2: Any, /) -> Any:
-    """Return whether each two elements are equal."""
-    return _pair(_aten.eq, _aten.eq, x1, x2)
-
-
-def not_equal(x1: Any, x2: Any, /) -> Any:
-    """Return whether each two elements differ."""
-    return _pair(_aten.ne, _aten.ne, x1, x2)
-
-
-def less(x1: Any, x2: Any, /) -> Any:
-    """Return whether each element is less than its partner."""
-    return _pair(_aten.lt, _aten.gt, x1, x2)
-
-
-def less_equal(x1: Any, x2: Any, /) -> Any:
-    """Return whether each element is at most its partner."""
-    return _pair(_aten.le, _aten.ge, x1, x2)
-
-
-def greater(x1: Any, x2: Any, /) -> Any:
-    """Return whether each element is greater than its partner."""
-    return _pair(_aten.gt, _aten.lt, x1, x2)
-
-
-def greater_equal(x1: Any, x2: Any, /) -> Any:
-    """Return whether each element is at least its partner."""
-    return _pair(_aten.ge, _aten.le, x1, x2)
-
-
-def _masks(name: str, *operands: Any) -> None:
-    for x in operands:
-        dtype = type(x).__name__ if _is_number(x) else str(x.dtype)
-        if dtype != "bool":
-            raise DTypeError(f"{name}() combines bools, not {dtype}; compare first")
-
-
-def logical_and(x1: Any, x2: Any, /) -> Any:
-    """Return where both are true. For bools."""
-    _masks("logical_and", x1, x2)
-    return multiply(x1, x2)
-
-
-def logical_or(x1: Any, x2: Any, /) -> Any:
-    """Return where at least one is true. For bools."""
-    _masks("logical_or", x1, x2)
-    return add(x1, x2)
-
-
-def logical_xor(x1: Any, x2: Any, /) -> Any:
-    """Return where exactly one is true. For bools."""
-    _masks("logical_xor", x1, x2)
-    return not_equal(x1, x2)
-
-
-def logical_not(x: Any, /) -> Any:
-    """Return whether each element is false, or zero."""
-    return _aten.logical_not(x)
-
-
-def negative(x: Any, /) -> Any:
-    """Return the elements with their signs turned."""
-    return _aten.neg(x)
-
-
-def positive(x: Any, /) -> Any:
-    """Return a copy."""
-    return _aten.clone(x)
-
-
-def abs(x: Any, /) -> Any:
-    """Return the absolute values."""
-    return _aten.abs(x)
-
-
-def exp(x: Any, /) -> Any:
-    """Return the exponentials: float64 for whole numbers."""
-    return _aten.exp(x)
-
-
-def log(x: Any, /) -> Any:
-    """Return the natural logarithms: float64 for whole numbers."""
-    return _aten.log(x)
-
-
-def sqrt(x: Any, /) -> Any:
-    """Return the square roots: float64 for whole numbers."""
-    return _aten.sqrt(x)
-
-
-def pow(x1: Any, x2: Any, /) -> Any:
-    """Return `x1` to the power of `x2`, element by element. Whole numbers wrap around.
-
-    Raises:
-        InvalidValue: a negative power of whole numbers, which gives fractions.
-        DTypeError: both are bools.
-    """
-    return _pair(_aten.pow, _aten.rpow, x1, x2)
-
-
-def log1p(x: Any, /) -> Any:
-    """Return `log(1 + x)`, exact for small elements: float64 for whole numbers."""
-    return _aten.log1p(x)
-
-
-def expm1(x: Any, /) -> Any:
-    """Return `exp(x) - 1`, exact for small elements: float64 for whole numbers."""
-    return _aten.expm1(x)
-
-
-def sin(x: Any, /) -> Any:
-    """Return the sines of angles in radians: float64 for whole numbers."""
-    return _aten.sin(x)
-
-
-def cos(x: Any, /) -> Any:
-    """Return the cosines of angles in radians: float64 for whole numbers."""
-    return _aten.cos(x)
-
-
-def tanh(x: Any, /) -> Any:
-    """Return the hyperbolic tangents: float64 for whole numbers."""
-    return _aten.tanh(x)
-
-
-def sign(x: Any, /) -> Any:
-    """Return 1, 0 or -1 for each element. NaN stays; a bool is its own sign."""
-    return _aten.sign(x)
-
-
-def square(x: Any, /) -> Any:
-    """Return the elements times themselves."""
-    return _aten.mul(x, x)
-
-
-def relu(x: Any, /) -> Any:
-    """Return each element, or 0 where it is negative. Not in the standard."""
-    return _aten.relu(x)
-
-
 def softmax(x: Any, /, *, axis: int = -1) -> Any:
     """Return positive numbers that add up to 1 along an axis. Not in the standard."""
     return _aten.softmax(x, axis)
@@ -273,11 +58,6 @@ def softmax(x: Any, /, *, axis: int = -1) -> Any:
 def log_softmax(x: Any, /, *, axis: int = -1) -> Any:
     """Return the logarithms of the softmax along an axis. Not in the standard."""
     return _aten.log_softmax(x, axis)
-
-
-def sigmoid(x: Any, /) -> Any:
-    """Return `1 / (1 + exp(-x))`: float64 for whole numbers. Not in the standard."""
-    return _aten.sigmoid(x)
 
 
 def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
@@ -295,20 +75,6 @@ def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
         InvalidValue: the probability is out of range.
     """
     return _aten.dropout(x, p, train)
-
-
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """Return the elements, limited from below and from above."""
-    if min is not None:
-        x = _aten.maximum(x, min)
-    if max is not None:
-        x = _aten.minimum(x, max)
-    return _aten.clone(x) if min is None and max is None else x
-
-
-def where(condition: Any, x1: Any, x2: Any, /) -> Any:
-    """Return elements of `x1` where the condition is true, else of `x2`."""
-    return _aten.where(condition, x1, x2)
 
 
 def matmul(x1: Any, x2: Any, /) -> Any:

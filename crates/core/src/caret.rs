@@ -19,7 +19,7 @@ impl Failure {
     /// The error for a person: what is wrong, the line it is wrong in, and a caret under the column.
     /// `what` says what the text should have been: a schema, an expression.
     #[cold]
-    pub fn into_error(self, what: &str, text: &str) -> Error {
+    pub fn into_error(self, kind: ErrorKind, what: &str, text: &str) -> Error {
         let (before, after) = text.split_at(self.at);
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let end = after.find('\n').map_or(text.len(), |newline| self.at + newline);
@@ -47,7 +47,7 @@ impl Failure {
         }
         let message =
             format!("{what}, {place}: {}\n{}\n{padding}^", self.message, shown.trim_end());
-        Error::new(ErrorKind::Schema, message)
+        Error::new(kind, message)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn message(text: &str, at: usize) -> String {
-        let error = Failure { at, message: "wrong".into() }.into_error("schema", text);
+        let error = Failure { at, message: "wrong".into() }.into_error(ErrorKind::Schema, "schema", text);
         assert_eq!(error.kind(), ErrorKind::Schema);
         error.message().to_owned()
     }

@@ -52,6 +52,8 @@ pub enum ErrorKind {
     Index,
     /// A write to read-only memory. Python: `ValueError`.
     ReadOnly,
+    /// The text of an expression doesn't parse. Python: `ValueError`.
+    Expression,
     /// A malformed or already consumed DLPack exchange. Python: `BufferError`.
     Exchange,
     /// Memory for a buffer can't be had. Python: `MemoryError`.
@@ -72,7 +74,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind, in declaration order.
-    pub const ALL: [ErrorKind; 26] = [
+    pub const ALL: [ErrorKind; 27] = [
         ErrorKind::Schema,
         ErrorKind::Binding,
         ErrorKind::Return,
@@ -92,6 +94,7 @@ impl ErrorKind {
         ErrorKind::Value,
         ErrorKind::Index,
         ErrorKind::ReadOnly,
+        ErrorKind::Expression,
         ErrorKind::Exchange,
         ErrorKind::Memory,
         ErrorKind::Library,

@@ -132,6 +132,26 @@ fn large_arrays_are_shared_out_and_every_level_gives_the_same() {
 }
 
 #[test]
+fn results_too_large_for_the_caches_are_whole_and_leave_gaps_alone() {
+    let (rows, columns) = (1500, 1501);
+    let x = numbers::<f32>(rows * columns, 1);
+    let mut out = vec![0.0_f32; rows * columns];
+    map((), FlatViewMut::new(&mut out), FlatView::new(&x), |x| x + 1.0).unwrap();
+    assert!(out.iter().zip(&x).all(|(out, x)| *out == x + 1.0));
+    // Rows with gaps, which begin anywhere within a cache line.
+    let apart = columns + 2;
+    let mut out = vec![-1.0_f32; rows * apart + 1];
+    let strides = [apart as isize, 1];
+    let target = FlatMut::from_slice(&mut out, &[rows, columns], &strides, 1).unwrap();
+    map((), target, FlatView::new(&x), |x| x + 1.0).unwrap();
+    assert_eq!(out[0], -1.0);
+    for (out, x) in out[1..].chunks(apart).zip(x.chunks(columns)) {
+        assert!(out.iter().zip(x).all(|(out, x)| *out == x + 1.0));
+        assert_eq!(out[columns..], [-1.0, -1.0]);
+    }
+}
+
+#[test]
 fn every_element_type_passes_through() {
     fn copies<T: Element>() {
         let x = numbers::<T>(1003, 4);

@@ -65,7 +65,7 @@ fn assert_near<T: Compute>(got: &[f64], expected: &[f64], rounding: f64, what: &
 }
 
 /// Three units in the last place.
-fn rounding<T: Compute>(digits: i32) -> f64 {
+fn rounding(digits: i32) -> f64 {
     3.0 * 2.0_f64.powi(-digits)
 }
 
@@ -76,7 +76,7 @@ fn check_softplus<T: Compute>(digits: i32) {
         let mut out = zeros_like::<T>(&x);
         softplus::softplus(&mut out, Some(&x)).unwrap();
         let what = format!("{} {layout}", T::DTYPE);
-        assert_near::<T>(&floats::<T>(&out), &expected, rounding::<T>(digits), &what);
+        assert_near::<T>(&floats::<T>(&out), &expected, rounding(digits), &what);
         if layout == "broadcast" {
             let mut x = x;
             let error = softplus::softplus(&mut x, None).unwrap_err();
@@ -85,7 +85,7 @@ fn check_softplus<T: Compute>(digits: i32) {
         }
         let mut x = x;
         softplus::softplus(&mut x, None).unwrap();
-        assert_near::<T>(&floats::<T>(&x), &expected, rounding::<T>(digits), &what);
+        assert_near::<T>(&floats::<T>(&x), &expected, rounding(digits), &what);
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     mul(g, x, gate)
 }
 
-/// `log(1 + exp(x))` that doesn't overflow: `max(x, 0) + log1p(exp(-abs(x)))`.
+/// `log(1 + exp(x))` that doesn't overflow: `max(x, 0) + log1p(exp(-1.0 * abs(x)))`.
 pub(crate) fn softplus(g: &mut Graph, x: Id) -> Id {
     let zero = int(g, 0);
     let above = binary(g, Binary::Max, x, zero);
@@ -106,7 +106,8 @@ pub(crate) fn softplus(g: &mut Graph, x: Id) -> Id {
 
 fn log1p_exp_minus_abs(g: &mut Graph, x: Id) -> Id {
     let distance = unary(g, Unary::Abs, x);
-    let distance = unary(g, Unary::Neg, distance);
+    // As a float: the negative of an unsigned number wraps around.
+    let distance = scaled(g, -1.0, distance);
     let small = unary(g, Unary::Exp, distance);
     unary(g, Unary::Log1p, small)
 }
@@ -114,7 +115,9 @@ fn log1p_exp_minus_abs(g: &mut Graph, x: Id) -> Id {
 /// `log(exp(a) + exp(b))`; equal operands are 0 apart, infinite ones too.
 pub(crate) fn logaddexp(g: &mut Graph, a: Id, b: Id) -> Id {
     let equal = binary(g, Binary::Eq, a, b);
-    let difference = sub(g, a, b);
+    // As floats: the difference of whole numbers may wrap around.
+    let float_a = scaled(g, 1.0, a);
+    let difference = sub(g, float_a, b);
     let zero = int(g, 0);
     let difference = choose(g, equal, zero, difference);
     let greater = binary(g, Binary::Max, a, b);

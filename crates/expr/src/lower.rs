@@ -192,10 +192,14 @@ impl Lowering {
         self.steps[id.index()].dtype
     }
 
-    /// The value as part of something of dtype `to`.
-    fn convert(&mut self, value: Typed, to: DType) -> Result<StepId> {
+    /// The value as an operand of something that is computed for dtype `to`.
+    ///
+    /// A number is as exact as the computation, for halves a float32; compared with a half it is
+    /// rounded to one first (`rounded`), so that it equals an element that it made.
+    fn convert(&mut self, value: Typed, to: DType, rounded: bool) -> Result<StepId> {
         let step = &self.steps[value.step.index()];
         let dtype = computed(to);
+        let to = if rounded { to } else { dtype };
         match step.op {
             StepOp::Constant(number) if value.ty.is_weak() => {
                 number.check(to)?;
@@ -378,6 +382,7 @@ impl Lowered {
                 ));
             }
         }
+        let expr = expr.simplified_for(inputs);
         let mut to = Lowering::default();
         let mut values: Vec<Typed> = Vec::with_capacity(expr.nodes().len());
         for node in expr.nodes() {
@@ -389,7 +394,7 @@ impl Lowered {
         let result = out.unwrap_or(root.ty.dtype());
         let step = match root.ty {
             Type::Weak(_) => {
-                let step = to.convert(root, root.ty.dtype())?;
+                let step = to.convert(root, root.ty.dtype(), false)?;
                 to.cast(Typed { step, ty: Type::Strong(root.ty.dtype()) }, result)?
             }
             Type::Strong(_) => to.cast(root, result)?,
@@ -464,7 +469,7 @@ fn lower(
                         format!("an index has dtype {}; it has to be whole", index.ty.dtype()),
                     ));
                 }
-                places.push(to.convert(index, DType::I64)?);
+                places.push(to.convert(index, DType::I64, false)?);
             }
             let dtype = inputs[*input as usize];
             let step = to.add(StepOp::At { input: *input, indices: places }, computed(dtype));
@@ -479,7 +484,7 @@ fn lower(
                     Typed { step, ty: Type::Strong(DType::Bool) }
                 }
                 Way::Compute(from, ty) => {
-                    let operand = to.convert(a, from.dtype())?;
+                    let operand = to.convert(a, from.dtype(), false)?;
                     let step = to.add(StepOp::Unary(*op, operand), computed(ty.dtype()));
                     Typed { step, ty }
                 }
@@ -488,7 +493,9 @@ fn lower(
         Node::Binary(op, a, b) => {
             let (a, b) = (value(*a), value(*b));
             let (from, ty) = binary_way(*op, a.ty, b.ty)?;
-            let (left, right) = (to.convert(a, from.dtype())?, to.convert(b, from.dtype())?);
+            let rounded = ty.dtype() == DType::Bool;
+            let left = to.convert(a, from.dtype(), rounded)?;
+            let right = to.convert(b, from.dtype(), rounded)?;
             let dtype = computed(ty.dtype());
             if *op == Binary::Pow
                 && let StepOp::Constant(exponent) = to.steps[right.index()].op
@@ -525,8 +532,8 @@ fn lower(
                 ));
             }
             let ty = a.ty.mix(b.ty);
-            let (left, right) = (to.convert(a, ty.dtype())?, to.convert(b, ty.dtype())?);
-            let condition = to.convert(c, DType::Bool)?;
+            let (left, right) = (to.convert(a, ty.dtype(), false)?, to.convert(b, ty.dtype(), false)?);
+            let condition = to.convert(c, DType::Bool, false)?;
             let step = to.add(StepOp::Where(condition, left, right), computed(ty.dtype()));
             Typed { step, ty }
         }
@@ -648,12 +655,15 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_takes_the_dtype_it_meets() {
-        let third = Literal::Float(0.1_f64.to_bits());
-        let lowered =
-            Lowered::new(&apply(Binary::Mul, Some(third)), &[DType::F16], &[], None).unwrap();
-        let tenth = f64::from(f16::from_f64(0.1));
-        assert!(lowered.steps().iter().any(|s| s.op == StepOp::Constant(Scalar::Float(tenth))));
+    fn a_constant_is_as_exact_as_the_computation_and_compared_as_an_element() {
+        let tenth = Some(Literal::Float(0.1_f64.to_bits()));
+        let has = |lowered: &Lowered, value: f64| {
+            lowered.steps().iter().any(|s| s.op == StepOp::Constant(Scalar::Float(value)))
+        };
+        let equal = Lowered::new(&apply(Binary::Eq, tenth), &[DType::F16], &[], None).unwrap();
+        assert!(has(&equal, f64::from(f16::from_f64(0.1))));
+        let lowered = Lowered::new(&apply(Binary::Mul, tenth), &[DType::F16], &[], None).unwrap();
+        assert!(has(&lowered, f64::from(0.1_f32)));
         assert_eq!(lowered.steps().len(), 3);
         assert_eq!(lowered.steps().iter().filter(|s| s.uniform).count(), 1);
     }

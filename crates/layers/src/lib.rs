@@ -17,6 +17,7 @@
 pub mod aten;
 pub mod autocast;
 pub mod autograd;
+pub mod elementwise;
 pub mod meta;
 pub mod profiler;
 pub mod tracer;
@@ -42,7 +43,8 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     profiler::register(dispatcher)?;
     vmap::register(dispatcher)?;
     autograd::register(dispatcher)?;
-    autocast::register(dispatcher)
+    autocast::register(dispatcher)?;
+    elementwise::register(dispatcher)
 }
 
 /// The process's dispatcher, with the built-in operators and the layers.

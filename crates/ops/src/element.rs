@@ -9,8 +9,6 @@ use keyfold_core::{DType, Element};
 pub(crate) trait Number: Element {
     type Stored: Element;
     const ZERO: Self;
-    /// What added to a number changes nothing: for floats -0.0, since 0.0 would change that.
-    const NEUTRAL: Self;
 
     fn load(stored: Self::Stored) -> Self;
     fn store(self) -> Self::Stored;
@@ -19,10 +17,6 @@ pub(crate) trait Number: Element {
     fn add(self, other: Self) -> Self;
     /// Whole numbers wrap around; for bools it is "and".
     fn mul(self, other: Self) -> Self;
-    fn is_nan(self) -> bool;
-    /// Less than, by IEEE where it is a float; false before true.
-    fn lt(self, other: Self) -> bool;
-    fn abs(self) -> Self;
 
     /// The conversion that the target's [`Number::from_number`] picks from.
     fn to_i64(self) -> i64;
@@ -31,33 +25,6 @@ pub(crate) trait Number: Element {
     fn is_nonzero(self) -> bool;
     /// Converts as Rust's `as` does: floats to whole numbers truncate and saturate.
     fn from_number<N: Number>(number: N) -> Self;
-
-    /// The greater; a NaN on either side is the result, as in NumPy.
-    #[inline]
-    fn maximum(self, other: Self) -> Self {
-        if self.is_nan() || !self.lt(other) && !other.is_nan() { self } else { other }
-    }
-
-    /// The smaller; a NaN on either side is the result.
-    #[inline]
-    fn minimum(self, other: Self) -> Self {
-        if self.is_nan() || !other.lt(self) && !other.is_nan() { self } else { other }
-    }
-}
-
-/// Numbers with a sign: all but bool.
-pub(crate) trait Signed: Number {
-    fn sub(self, other: Self) -> Self;
-    fn neg(self) -> Self;
-}
-
-/// Floats.
-pub(crate) trait Float: Signed {
-    fn div(self, other: Self) -> Self;
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn sqrt(self) -> Self;
-    const NEG_INFINITY: Self;
 }
 
 macro_rules! float {
@@ -66,7 +33,6 @@ macro_rules! float {
         impl Number for $type {
             type Stored = $type;
             const ZERO: Self = 0.0;
-            const NEUTRAL: Self = -0.0;
 
             #[inline]
             fn load(stored: Self) -> Self {
@@ -83,18 +49,6 @@ macro_rules! float {
             #[inline]
             fn mul(self, other: Self) -> Self {
                 self * other
-            }
-            #[inline]
-            fn is_nan(self) -> bool {
-                self != self
-            }
-            #[inline]
-            fn lt(self, other: Self) -> bool {
-                self < other
-            }
-            #[inline]
-            fn abs(self) -> Self {
-                $type::abs(self)
             }
             #[inline]
             fn to_i64(self) -> i64 {
@@ -117,37 +71,6 @@ macro_rules! float {
                 number.$to_self()
             }
         }
-
-        impl Signed for $type {
-            #[inline]
-            fn sub(self, other: Self) -> Self {
-                self - other
-            }
-            #[inline]
-            fn neg(self) -> Self {
-                -self
-            }
-        }
-
-        impl Float for $type {
-            const NEG_INFINITY: Self = $type::NEG_INFINITY;
-            #[inline]
-            fn div(self, other: Self) -> Self {
-                self / other
-            }
-            #[inline]
-            fn exp(self) -> Self {
-                $type::exp(self)
-            }
-            #[inline]
-            fn ln(self) -> Self {
-                $type::ln(self)
-            }
-            #[inline]
-            fn sqrt(self) -> Self {
-                $type::sqrt(self)
-            }
-        }
     };
 }
 
@@ -157,7 +80,6 @@ float!(f64, f32, to_f32, to_f64);
 impl Number for i64 {
     type Stored = i64;
     const ZERO: Self = 0;
-    const NEUTRAL: Self = 0;
 
     #[inline]
     fn load(stored: i64) -> Self {
@@ -174,18 +96,6 @@ impl Number for i64 {
     #[inline]
     fn mul(self, other: Self) -> Self {
         self.wrapping_mul(other)
-    }
-    #[inline]
-    fn is_nan(self) -> bool {
-        false
-    }
-    #[inline]
-    fn lt(self, other: Self) -> bool {
-        self < other
-    }
-    #[inline]
-    fn abs(self) -> Self {
-        self.wrapping_abs()
     }
     #[inline]
     fn to_i64(self) -> i64 {
@@ -209,21 +119,9 @@ impl Number for i64 {
     }
 }
 
-impl Signed for i64 {
-    #[inline]
-    fn sub(self, other: Self) -> Self {
-        self.wrapping_sub(other)
-    }
-    #[inline]
-    fn neg(self) -> Self {
-        self.wrapping_neg()
-    }
-}
-
 impl Number for bool {
     type Stored = u8;
     const ZERO: Self = false;
-    const NEUTRAL: Self = false;
 
     #[inline]
     fn load(stored: u8) -> Self {
@@ -240,18 +138,6 @@ impl Number for bool {
     #[inline]
     fn mul(self, other: Self) -> Self {
         self & other
-    }
-    #[inline]
-    fn is_nan(self) -> bool {
-        false
-    }
-    #[inline]
-    fn lt(self, other: Self) -> bool {
-        !self & other
-    }
-    #[inline]
-    fn abs(self) -> Self {
-        self
     }
     #[inline]
     fn to_i64(self) -> i64 {
@@ -280,7 +166,7 @@ pub(crate) const SUPPORTED: [DType; 6] =
     [DType::F16, DType::BF16, DType::F32, DType::F64, DType::I64, DType::Bool];
 
 /// Runs the body with `$t` standing for the dtype's element type: of all that kernels compute in, of
-/// the signed ones, of the floats, or (as stored) of all whose elements are moved. A macro, since closures can't be generic. Ends the function with
+/// the signed ones, or (as stored) of all whose elements are moved. A macro, since closures can't be generic. Ends the function with
 /// the operator's error for any other dtype.
 macro_rules! for_dtype {
     (all: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
@@ -288,9 +174,6 @@ macro_rules! for_dtype {
     };
     (signed: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64, I64 i64)
-    };
-    (float: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
-        $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64)
     };
     (stored: $op:expr, $dtype:expr, $t:ident => $body:expr) => {
         $crate::element::for_dtype!(@ $op, $dtype, $t => $body; F32 f32, F64 f64, I64 i64, Bool u8,

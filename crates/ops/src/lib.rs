@@ -38,14 +38,10 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
-mod cast_any;
-mod compare;
 mod element;
-mod elementwise;
+pub mod elementwise;
 mod factories;
-mod functions;
 mod gather;
-mod half;
 mod index;
 mod join;
 mod map;
@@ -70,8 +66,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let ops = op::Registrar(dispatcher);
     factories::register(&ops)?;
     elementwise::register(&ops)?;
-    functions::register(&ops)?;
-    compare::register(&ops)?;
     matmul::register(&ops)?;
     reduce::register(&ops)?;
     shape_ops::register(&ops)?;

@@ -1,155 +1,22 @@
-//! Elementwise passes over strided operands into a fresh, contiguous result.
+//! Conversions between dtypes, and the shape of what broadcasts.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
-use keyfold_core::{DType, ErrorKind, Result, Shape, Strides, layout};
-use keyfold_tensor::{Tensor, Walk};
+use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
+use keyfold_cpu::evaluate::{Compiled, Overlap, evaluate, overlap};
+use keyfold_expr::{Expr, Graph, Input, Node};
+use keyfold_tensor::Tensor;
 
-use crate::cast_any::cast_any;
-use crate::element::{Number, SUPPORTED, for_dtype};
-use crate::half::{cast_half, is_half};
 use crate::op::Op;
 
-/// An operand's elements, broadcast to the shape of the result.
-struct Source<'a, T: Number> {
-    data: &'a [T::Stored],
-    origin: isize,
-    strides: Strides,
-}
-
-impl<'a, T: Number> Source<'a, T> {
-    fn new(tensor: &'a Tensor, shape: &[usize]) -> Result<Self> {
-        let strides = layout::broadcast_strides(tensor.shape(), tensor.strides(), shape)?;
-        let (data, origin) = tensor.as_strided_slice::<T::Stored>()?;
-        Ok(Source { data, origin: origin as isize, strides })
-    }
-
-    /// The elements of one run.
-    #[inline]
-    fn run(&self, start: isize, step: isize, len: usize) -> Run<'a, T> {
-        let start = (self.origin + start) as usize;
-        match step {
-            1 => Run::Dense(&self.data[start..start + len]),
-            0 => Run::Same(T::load(self.data[start])),
-            _ => Run::Strided { data: self.data, start, step },
-        }
-    }
-}
-
-/// The elements of one operand along one run of the result.
-#[derive(Clone, Copy)]
-enum Run<'a, T: Number> {
-    Dense(&'a [T::Stored]),
-    Same(T),
-    Strided { data: &'a [T::Stored], start: usize, step: isize },
-}
-
-impl<T: Number> Run<'_, T> {
-    #[inline]
-    fn get(&self, k: usize) -> T {
-        match self {
-            Run::Dense(data) => T::load(data[k]),
-            Run::Same(value) => *value,
-            Run::Strided { data, start, step } => {
-                T::load(data[start.wrapping_add_signed(k as isize * step)])
-            }
-        }
-    }
-}
-
-/// Writes `f` of each element of `x`.
-pub(crate) fn map<A: Number, R: Number>(
-    out: &mut Tensor,
-    x: &Tensor,
-    f: impl Fn(A) -> R,
-) -> Result<()> {
-    let shape = out.shape().clone();
-    let x = Source::<A>::new(x, &shape)?;
-    let walk = Walk::new(&shape, [&x.strides])?;
-    let (len, [step]) = (walk.run_len(), walk.run_steps());
-    let mut runs = out.as_mut_slice::<R::Stored>()?.chunks_exact_mut(len.max(1));
-    walk.runs(|[at]| {
-        let Some(out) = runs.next() else { return };
-        match x.run(at, step, len) {
-            Run::Dense(x) => {
-                for (out, x) in out.iter_mut().zip(x) {
-                    *out = f(A::load(*x)).store();
-                }
-            }
-            x => {
-                for (k, out) in out.iter_mut().enumerate() {
-                    *out = f(x.get(k)).store();
-                }
-            }
-        }
-    });
-    Ok(())
-}
-
-/// Writes `f` of each pair of elements of `x` and `y`.
-pub(crate) fn zip<A: Number, B: Number, R: Number>(
-    out: &mut Tensor,
-    x: &Tensor,
-    y: &Tensor,
-    f: impl Fn(A, B) -> R,
-) -> Result<()> {
-    let shape = out.shape().clone();
-    let (x, y) = (Source::<A>::new(x, &shape)?, Source::<B>::new(y, &shape)?);
-    let walk = Walk::new(&shape, [&x.strides, &y.strides])?;
-    let (len, [step_x, step_y]) = (walk.run_len(), walk.run_steps());
-    let mut runs = out.as_mut_slice::<R::Stored>()?.chunks_exact_mut(len.max(1));
-    walk.runs(|[at_x, at_y]| {
-        let Some(out) = runs.next() else { return };
-        // The usual cases, each a loop that the compiler can vectorise; then all others.
-        match (x.run(at_x, step_x, len), y.run(at_y, step_y, len)) {
-            (Run::Dense(x), Run::Dense(y)) => {
-                for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
-                    *out = f(A::load(*x), B::load(*y)).store();
-                }
-            }
-            (Run::Dense(x), Run::Same(y)) => {
-                for (out, x) in out.iter_mut().zip(x) {
-                    *out = f(A::load(*x), y).store();
-                }
-            }
-            (Run::Same(x), Run::Dense(y)) => {
-                for (out, y) in out.iter_mut().zip(y) {
-                    *out = f(x, B::load(*y)).store();
-                }
-            }
-            (x, y) => {
-                for (k, out) in out.iter_mut().enumerate() {
-                    *out = f(x.get(k), y.get(k)).store();
-                }
-            }
-        }
-    });
-    Ok(())
-}
-
-/// Writes the element of `x` where the condition holds, and that of `y` elsewhere.
-pub(crate) fn choose<T: Number>(
-    out: &mut Tensor,
-    condition: &Tensor,
-    x: &Tensor,
-    y: &Tensor,
-) -> Result<()> {
-    let shape = out.shape().clone();
-    let condition = Source::<bool>::new(condition, &shape)?;
-    let (x, y) = (Source::<T>::new(x, &shape)?, Source::<T>::new(y, &shape)?);
-    let walk = Walk::new(&shape, [&condition.strides, &x.strides, &y.strides])?;
-    let (len, steps) = (walk.run_len(), walk.run_steps());
-    let mut runs = out.as_mut_slice::<T::Stored>()?.chunks_exact_mut(len.max(1));
-    walk.runs(|at| {
-        let Some(out) = runs.next() else { return };
-        let condition = condition.run(at[0], steps[0], len);
-        let (x, y) = (x.run(at[1], steps[1], len), y.run(at[2], steps[2], len));
-        for (k, out) in out.iter_mut().enumerate() {
-            *out = if condition.get(k) { x.get(k) } else { y.get(k) }.store();
-        }
-    });
-    Ok(())
-}
+/// The element as it is: for each dtype of the input and of the result a program.
+static SAME: LazyLock<Compiled> = LazyLock::new(|| {
+    let mut graph = Graph::default();
+    let root = graph.add(Node::Input(0));
+    let input = Input { name: "self".to_owned(), rank: None };
+    Compiled::new(Expr::new(&graph, root, vec![input], Vec::new()))
+});
 
 /// A fresh, contiguous tensor with the elements converted to another dtype.
 ///
@@ -162,25 +29,35 @@ pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
-    if x.dtype() == dtype && x.device() == op.device {
-        return op.at(x.copy());
+    let out = op.output(x.shape(), dtype)?;
+    if !op.is_meta() {
+        // SAFETY: the result was made here and nobody else has it.
+        unsafe { write(op, x, &out) }?;
     }
-    let mut out = op.output(x.shape(), dtype)?;
-    if op.is_meta() {
-        return Ok(out);
-    }
-    if !SUPPORTED.contains(&x.dtype()) || !SUPPORTED.contains(&dtype) {
-        op.at(cast_any(x, &mut out))?;
-        return Ok(out);
-    }
-    if is_half(x.dtype()) || is_half(dtype) {
-        cast_half(op, x, &mut out)?;
-        return Ok(out);
-    }
-    for_dtype!(all: op, x.dtype(), A => for_dtype!(all: op, dtype, R => {
-        op.at(map(&mut out, x, |x: A| R::from_number(x)))?;
-    }));
     Ok(out)
+}
+
+/// Writes the elements of `x`, broadcast and converted, into `out`.
+///
+/// # Errors
+/// As [`cast`], [`ErrorKind::Shape`] where `x` doesn't broadcast to the shape of `out`,
+/// [`ErrorKind::ReadOnly`], and [`ErrorKind::Value`] where elements of `out` share memory.
+///
+/// # Safety
+/// Nobody else uses the memory of `out` meanwhile, and no slice of it is alive.
+pub(crate) unsafe fn write(op: Op, x: &Tensor, out: &Tensor) -> Result<()> {
+    let program = op.at(SAME.program(&[x.dtype()], &[], Some(out.dtype())))?;
+    let copy;
+    let source = match op.at(overlap(out, x))? {
+        // What is written over while it is read is read from a copy.
+        Overlap::Partial => {
+            copy = op.at(x.copy())?;
+            &copy
+        }
+        _ => x,
+    };
+    // SAFETY: the caller's promise.
+    op.at(unsafe { evaluate(&program, &[source], &[], out) })
 }
 
 /// The tensor with its elements converted, itself where there is nothing to convert.

@@ -44,6 +44,11 @@ impl Op {
         })
     }
 
+    /// As [`Op::at`], where what is written to is argument `out`.
+    pub(crate) fn at_out<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.at("argument 'out'").at(self.name))
+    }
+
     /// An error of this operator.
     #[cold]
     pub(crate) fn error(&self, kind: ErrorKind, message: impl AsRef<str>) -> Error {
@@ -90,7 +95,32 @@ impl Registrar<'_> {
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
         let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        self.add(schema, &kernel, &[(DispatchKey::CPU, release), META])
+        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, release), META])
+    }
+
+    /// An operator that computes, and its overload that writes into a tensor of the caller's.
+    ///
+    /// `args` is what the schema has between the parentheses; the overload is called `out`, or
+    /// `Scalar_out` if the operator's own is `Scalar`.
+    pub(crate) fn with_out(
+        &self,
+        (name, overload): (&'static str, &str),
+        args: &str,
+        fresh: impl Fn(Op) -> Kernel<Value>,
+        into: impl Fn(Op) -> Kernel<Value>,
+    ) -> Result<()> {
+        let (dot, underscore, star) = (
+            if overload.is_empty() { "" } else { "." },
+            if overload.is_empty() { "" } else { "_" },
+            if args.contains('*') { "" } else { "*, " },
+        );
+        let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
+        let out =
+            format!("{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)");
+        let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
+        let keys = [(DispatchKey::CPU, release), META];
+        self.add(name, &schema, &fresh, &keys)?;
+        self.add(name, &out, &into, &keys)
     }
 
     /// An operator that touches no elements: a view, or a factory.
@@ -99,7 +129,7 @@ impl Registrar<'_> {
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        self.add(schema, &kernel, &[(DispatchKey::CPU, HostLock::Keep), META])
+        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, HostLock::Keep), META])
     }
 
     /// An operator whose result's shape depends on data, so that Meta can't have it.
@@ -109,7 +139,7 @@ impl Registrar<'_> {
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
         let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        self.add(schema, &kernel, &[(DispatchKey::CPU, release)])
+        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, release)])
     }
 
     /// An operator written in terms of others, one kernel for all devices and for Autograd.
@@ -125,7 +155,8 @@ impl Registrar<'_> {
 
     fn add(
         &self,
-        text: &'static str,
+        name: &'static str,
+        text: &str,
         kernel: &dyn Fn(Op) -> Kernel<Value>,
         keys: &[(DispatchKey, HostLock)],
     ) -> Result<()> {
@@ -134,8 +165,6 @@ impl Registrar<'_> {
         if !schema.name.overload.is_empty() {
             label = format!("{label}_{}", schema.name.overload.to_lowercase());
         }
-        // The schema's text begins with the name, so that no copy is needed.
-        let name = &text[..schema.name.qualified().len()];
         self.0.define_with(schema, Default::default())?;
         for &(key, lock) in keys {
             let (device, suffix) = match key {
@@ -148,6 +177,11 @@ impl Registrar<'_> {
         }
         Ok(())
     }
+}
+
+/// The name that a schema's text begins with, without its overload.
+fn name_of(schema: &'static str) -> &'static str {
+    schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
 }
 
 const META: (DispatchKey, HostLock) = (DispatchKey::Meta, HostLock::Keep);

@@ -46,14 +46,6 @@ impl From<Scalar> for Operand<'_> {
 }
 
 impl<'a> Operand<'a> {
-    /// The shape that it brings to broadcasting.
-    pub(crate) fn shape(&self) -> &[usize] {
-        match self {
-            Operand::Tensor(tensor) => tensor.shape(),
-            Operand::Scalar(_) => &[],
-        }
-    }
-
     /// The operand as a tensor for computing a result of that dtype: in [`computed`]'s dtype. A
     /// number is first rounded to the dtype itself, so that it equals an element that it made.
     pub(crate) fn to_tensor(self, op: Op, dtype: DType) -> Result<Cow<'a, Tensor>> {
@@ -132,11 +124,6 @@ pub(crate) fn floating(dtype: DType) -> DType {
         true => DType::DEFAULT_FLOAT,
         false => dtype,
     }
-}
-
-/// The dtype of a sum.
-pub(crate) fn summed(dtype: DType) -> DType {
-    if dtype == DType::Bool { DType::DEFAULT_INT } else { dtype }
 }
 
 /// Whether a tensor of `from` may be written into one of `to`: not if the kind gets lost.

@@ -39,7 +39,7 @@ fn squeeze(op: Op, x: &Tensor) -> Result<Tensor> {
 
 /// The elements in row-major order: a view if they lie so.
 fn contiguous(op: Op, x: &Tensor) -> Result<Tensor> {
-    if x.is_contiguous() { Ok(x.detach()) } else { op.at(x.copy()) }
+    if x.is_contiguous() { Ok(x.detach()) } else { cast(op, x, x.dtype()) }
 }
 
 /// Defines these operators in a dispatcher.
@@ -51,7 +51,7 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
         Kernel::typed(move |x: &Tensor| contiguous(op, x))
     })?;
     ops.op("aten::clone(Tensor self) -> Tensor", |op| {
-        Kernel::typed(move |x: &Tensor| op.at(x.copy()))
+        Kernel::typed(move |x: &Tensor| cast(op, x, x.dtype()))
     })?;
     ops.op("aten::to(Tensor self, ScalarType dtype) -> Tensor", |op| {
         Kernel::typed(move |x: &Tensor, dtype: DType| cast(op, x, dtype))

@@ -4,7 +4,7 @@ use keyfold_core::{Result, Scalar};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::Tensor;
 
-use crate::map::converted;
+use crate::map::write;
 use crate::op::{Op, Registrar};
 use crate::promote::check_assignable;
 
@@ -19,10 +19,9 @@ pub(crate) fn assign(op: Op, target: &Tensor, source: &Tensor) -> Result<Tensor>
         op.at(source.broadcast_to(target.shape()))?;
         return Ok(target.clone());
     }
-    let source = converted(op, source, target.dtype())?;
     // SAFETY: the schema says that the operator writes to this argument, so the caller, in
     // whichever language, gave its memory up for the time of the call; no slice of it is alive here.
-    op.at(unsafe { target.copy_from(&source) })?;
+    unsafe { write(op, source, target) }?;
     Ok(target.clone())
 }
 
@@ -32,10 +31,9 @@ pub(crate) fn place(op: Op, part: &Tensor, source: &Tensor) -> Result<()> {
     if op.is_meta() {
         return Ok(());
     }
-    let source = converted(op, source, part.dtype())?;
     // SAFETY: the memory belongs to a result that the kernel made and nobody has seen yet; no slice
     // of it is alive here.
-    op.at(unsafe { part.copy_from(&source) })
+    unsafe { write(op, source, part) }
 }
 
 fn fill(op: Op, target: &Tensor, value: Scalar) -> Result<Tensor> {

@@ -235,21 +235,63 @@ fn shapes_that_do_not_broadcast_name_operator_and_both() {
 }
 
 #[test]
-fn other_dtypes_are_refused_by_name() {
-    let x = Tensor::zeros(&[2], DType::I32, Device::CPU).unwrap();
+fn every_dtype_is_taken_where_it_makes_sense() {
+    for dtype in DType::ALL {
+        let x = Tensor::full(&[2], Scalar::Bool(true), dtype, Device::CPU).unwrap();
+        let y = on("add", &[&x, &x]).unwrap();
+        assert_eq!(y.dtype(), dtype);
+        let two = if dtype == DType::Bool { 1.0 } else { 2.0 };
+        assert_eq!(values(&y), [two; 2], "{dtype}");
+        assert_eq!(values(&on("eq", &[&x, &x]).unwrap()), [1.0; 2], "{dtype}");
+        let exp = on("exp", &[&x]).unwrap();
+        let floating = dtype.is_floating() || dtype.is_complex();
+        assert_eq!(exp.dtype(), if floating { dtype } else { DType::F64 });
+        for name in ["relu", "maximum", "lt", "remainder"] {
+            let result = if name == "relu" { on(name, &[&x]) } else { on(name, &[&x, &x]) };
+            if dtype.is_complex() {
+                fails(result, ErrorKind::DType, &[&format!("aten::{name}"), "complex"]);
+            } else if !(name == "remainder" && dtype == DType::Bool) {
+                assert!(result.is_ok(), "{name} of {dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn dtypes_that_make_no_sense_are_refused_by_name() {
     let y = floats(&[1.0, 2.0]);
-    for name in ["neg", "exp", "sum", "max", "argmax", "mean", "relu", "all", "logical_not"] {
-        let operator = format!("aten::{name}");
-        fails(on(name, &[&x]), ErrorKind::DType, &[&operator, "int32", "float64"]);
-    }
-    for name in PAIRS.into_iter().chain(["matmul"]) {
-        let operator = format!("aten::{name}");
-        fails(on(name, &[&y, &x]), ErrorKind::DType, &[&operator, "int32"]);
-    }
-    let complex = ValueRef::Complex(keyfold_core::Complex::new(0.0, 1.0));
-    let args = [ValueRef::Tensor(&y), complex];
-    fails(call("mul.Scalar", &args), ErrorKind::DType, &["aten::mul", "complex128"]);
+    let truth = bools(&[true, false]);
+    fails(on("sub", &[&truth, &truth]), ErrorKind::DType, &["aten::sub", "bool"]);
+    fails(on("neg", &[&truth]), ErrorKind::DType, &["aten::neg", "bool"]);
+    fails(on("bitwise_and", &[&y, &y]), ErrorKind::DType, &["aten::bitwise_and", "float64"]);
     fails(on("where", &[&y, &y, &y]), ErrorKind::DType, &["'condition'", "float64"]);
     let args = [ValueRef::Tensor(&ints(&[1])), ValueRef::UInt(u64::MAX)];
     fails(call("add.Scalar", &args), ErrorKind::Value, &["aten::add", "18446744073709551615"]);
+    let unit = ValueRef::Complex(keyfold_core::Complex::new(0.0, 1.0));
+    let turned = call("mul.Scalar", &[ValueRef::Tensor(&y), unit]).unwrap();
+    assert_eq!(turned.dtype(), DType::C128);
+}
+
+#[test]
+fn results_are_written_where_the_caller_wants_them() {
+    let (x, y) = (floats(&[1.0, 2.0, 3.0]), floats(&[10.0, 20.0, 30.0]));
+    let out = Tensor::zeros(&[6], DType::F32, Device::CPU).unwrap();
+    let every_other = out.slice(0, None, None, 2).unwrap();
+    let args = [(&x).into(), (&y).into(), (&every_other).into()];
+    dispatcher().call("aten::add.out", &args).unwrap();
+    assert_eq!(values(&out), [11.0, 0.0, 22.0, 0.0, 33.0, 0.0]);
+    // In place, and from memory that is written over while it is read.
+    dispatcher()
+        .call("aten::mul.Scalar_out", &[(&x).into(), ValueRef::Int(2), (&x).into()])
+        .unwrap();
+    assert_eq!(values(&x), [2.0, 4.0, 6.0]);
+    let (head, tail) =
+        (x.slice(0, None, Some(2), 1).unwrap(), x.slice(0, Some(1), None, 1).unwrap());
+    dispatcher().call("aten::neg.out", &[(&head).into(), (&tail).into()]).unwrap();
+    assert_eq!(values(&x), [2.0, -2.0, -4.0]);
+    let whole = Tensor::zeros(&[3], DType::I64, Device::CPU).unwrap();
+    let error = dispatcher().call("aten::add.out", &[(&x).into(), (&y).into(), (&whole).into()]);
+    fails(error.and_then(|v| v.into_tensor()), ErrorKind::DType, &["aten::add", "int64"]);
+    let error = dispatcher().call("aten::add.out", &[(&x).into(), (&y).into(), (&out).into()]);
+    fails(error.and_then(|v| v.into_tensor()), ErrorKind::Shape, &["'out'", "[6]", "[3]"]);
 }

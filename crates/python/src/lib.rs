@@ -10,6 +10,7 @@
 //! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
 //!   `vmap`
 //! - the process's random numbers: `random`
+//! - threads and memory: `threads`, `memory`
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
 
 mod arrays;
@@ -24,12 +25,14 @@ mod dtype;
 mod errors;
 mod exchange;
 mod explain;
+mod expression;
 mod fastcalls;
 mod foreign;
 mod guards;
 mod handle;
 mod indexing;
 mod keys;
+mod memory;
 mod meta;
 mod native;
 mod nativekernel;
@@ -48,6 +51,7 @@ mod tensor_ops;
 mod tensor_to;
 mod testing;
 mod text;
+mod threads;
 mod tracer;
 mod tvmffi;
 #[cfg(not(feature = "abi3"))]
@@ -64,6 +68,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::init(py);
     operator::init(py);
     module.add_class::<tensor::PyTensor>()?;
+    module.add_class::<expression::PyExpression>()?;
+    module.add_function(wrap_pyfunction!(expression::_elementwise, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::_out_schema, module)?)?;
+    module.add_function(wrap_pyfunction!(expression::_rebuild_expression, module)?)?;
     module.add_class::<indexing::PyTensorIterator>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     dtype::add_dtypes(module)?;
@@ -73,6 +81,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     module.add_function(wrap_pyfunction!(random::get_rng_state, module)?)?;
     module.add_function(wrap_pyfunction!(random::set_rng_state, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::get_num_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::memory_stats, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::trim_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::set_cache_limit, module)?)?;
     module.add_class::<dtype::PyDType>()?;
     module.add_class::<dtype::PyDevice>()?;
     module.add_class::<keys::PyKey>()?;

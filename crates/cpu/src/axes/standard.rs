@@ -215,7 +215,9 @@ pub const SIGNED_INTS: OneOf<(I8, I16, I32, I64)> = OneOf::new();
 /// Integers without a sign.
 pub const UNSIGNED_INTS: OneOf<(U8, U16, U32, U64)> = OneOf::new();
 /// Every integer; `bool` isn't one.
-pub const INTS: OneOf<(U8, U16, U32, U64, I8, I16, I32, I64)> = OneOf::new();
+pub const INTS: OneOf<Ints> = OneOf::new();
+/// The values of [`INTS`].
+pub type Ints = (U8, U16, U32, U64, I8, I16, I32, I64);
 /// `complex64`, `complex128`.
 pub const COMPLEX: OneOf<(C64, C128)> = OneOf::new();
 /// Contiguous and strided.

@@ -3,18 +3,18 @@
 use std::ops::Range;
 
 use keyfold_core::Result;
-use keyfold_expr::eval::memory::{Store, Value, count, is_direct, storer};
+use keyfold_expr::eval::memory::{Value, count};
 use keyfold_expr::eval::{Frame, Program, Table};
 use smallvec::SmallVec;
 
-use super::plan::{Cursor, Plan};
-use super::scratch::{self, Scratch};
+use super::plan::{Cursor, Plan, Way};
+use super::scratch;
 use super::stream;
 
 /// An evaluation, the same for all workers.
 pub(super) struct Job<'a> {
     pub(super) program: &'a Program,
-    pub(super) plan: &'a Plan,
+    pub(super) plan: Plan<'a>,
     pub(super) values: &'a [Value],
     pub(super) tables: &'a [Table<'a>],
     /// Whether an input is exactly the output: then blocks are computed aside.
@@ -27,148 +27,167 @@ pub(super) struct Job<'a> {
 // each at indices of its own.
 unsafe impl Sync for Job<'_> {}
 
-/// Rows that are shorter are put together to blocks.
-const SHORT: usize = 64;
-
 /// A worker's view of the job: pointers into its scratch.
-pub(super) struct Worker<'a> {
-    pub(super) job: &'a Job<'a>,
+pub(super) struct Worker<'a, 'j> {
+    pub(super) job: &'a Job<'j>,
     pub(super) slots: &'a mut [*mut u8],
     /// Where each slot's own register is.
     home: *mut u8,
     register: usize,
-    frame_places: *mut i64,
-    frame_gathered: *mut u8,
-    pub(super) tile: *mut u8,
-    store: Store,
-    out_direct: bool,
+    /// Behind the registers: room for gathers, then for tiles.
+    pub(super) room: *mut u8,
+    /// Whether results may be written where they belong, without a block in between.
+    direct: bool,
     /// What a register of a repeated element was last filled with: address and length.
-    repeated: SmallVec<[(isize, usize); 6]>,
+    repeated: SmallVec<[(isize, usize); 4]>,
 }
 
-impl<'a> Job<'a> {
-    /// Calls `f` with a worker whose registers are ready; `tile` is how many bytes of tiles it
-    /// needs.
-    pub(super) fn work<R>(
-        &'a self,
-        tile: usize,
-        longest: usize,
-        f: impl FnOnce(Worker<'_>) -> R,
-    ) -> R {
-        scratch::with(|scratch| {
-            let Scratch { slots, .. } = scratch;
-            let mut slots = std::mem::take(slots);
-            let (program, count) = (self.program, self.program.slots());
-            let register = program.register_bytes();
-            let gathers = if program.gathers() { 2 * register } else { 0 };
-            let home = scratch.memory(count * register + gathers + tile);
-            slots.clear();
-            slots.extend((0..count).map(|slot| home.wrapping_add(slot * register)));
-            let out = &self.plan.operands[program.output()];
-            // SAFETY: kept values have registers of their own, with room for a block.
-            unsafe { program.fill(&slots, self.values, longest.min(program.block())) };
-            let after = home.wrapping_add(count * register);
-            let worker = Worker {
-                job: self,
-                slots: &mut slots,
-                home,
-                register,
-                frame_places: after.cast(),
-                frame_gathered: after.wrapping_add(register),
-                tile: after.wrapping_add(gathers),
-                store: storer(program.result()),
-                out_direct: is_direct_result(program)
-                    && !self.in_place
-                    && !self.streamed
-                    && program.result_slot() == program.output(),
-                repeated: SmallVec::from_elem((0, 0), self.plan.operands.len()),
-            };
-            let _ = out;
-            let result = f(worker);
-            scratch.slots = slots;
-            result
-        })
+/// Addresses are kept as numbers, since what is counted is walked along with them.
+#[inline]
+pub(super) fn pointer(at: isize) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(at as usize)
+}
+
+impl Job<'_> {
+    /// Into how many units the work is divided, and how many elements a unit has.
+    #[inline]
+    pub(super) fn units(&self) -> (usize, usize) {
+        let (plan, block) = (&self.plan, self.program.block());
+        match plan.way {
+            Way::Flat => (plan.total.div_ceil(block), block),
+            Way::Rows => {
+                let (chunks, len) = self.chunks();
+                (plan.total / plan.inner() * chunks, len)
+            }
+            Way::Spans => (plan.total / plan.inner(), plan.inner()),
+            Way::Tiles => self.tiles(),
+        }
     }
 
-    /// Computes the elements with these numbers, counted along the plan's dimensions.
-    pub(super) fn run(&'a self, range: Range<usize>) -> Result<()> {
-        let len = range.len();
-        self.work(0, len, |mut worker| {
-            // A single row has nothing to put together.
-            if self.plan.inner() >= SHORT || self.plan.dims.len() == 1 {
-                worker.rows(range)
-            } else {
-                worker.spans(range)
+    /// How many blocks a row has, and how long they are.
+    fn chunks(&self) -> (usize, usize) {
+        let inner = self.plan.inner();
+        let chunks = inner.div_ceil(self.program.block());
+        let len = inner.div_ceil(chunks).next_multiple_of(16).min(self.program.block());
+        (inner.div_ceil(len), len)
+    }
+
+    /// Computes the units with these numbers.
+    #[inline]
+    pub(super) fn run(&self, units: Range<usize>) -> Result<()> {
+        let program = self.program;
+        let count = program.slots();
+        let register = program.register_bytes();
+        let room = if program.gathers() { 2 * register } else { 0 } + self.tile_bytes();
+        // One more for halves on their way past the caches.
+        scratch::with((count + 1) * register + room, |home, slots| {
+            slots.clear();
+            slots.extend((0..count).map(|slot| home.wrapping_add(slot * register)));
+            let longest = self.plan.total.min(program.block());
+            // SAFETY: kept values have registers of their own, with room for a block.
+            unsafe { program.fill(slots, self.values, longest) };
+            let mut worker = Worker {
+                job: self,
+                slots,
+                home,
+                register,
+                room: home.wrapping_add((count + 1) * register),
+                direct: program.writes_result() && !self.in_place && !self.streamed,
+                repeated: SmallVec::new(),
+            };
+            if self.plan.way == Way::Flat {
+                return worker.flat(units);
+            }
+            worker.repeated.resize(self.plan.operands.len(), (0, 0));
+            match self.plan.way {
+                Way::Tiles => worker.tiles(units),
+                Way::Spans => worker.spans(units),
+                _ => worker.rows(units),
             }
         })
     }
 }
 
-/// Whether results are stored as they are computed.
-fn is_direct_result(program: &Program) -> bool {
-    is_direct(program.result()) || program.result() == keyfold_core::DType::Bool
-}
-
-impl Worker<'_> {
-    fn home(&self, slot: usize) -> *mut u8 {
+impl Worker<'_, '_> {
+    #[inline]
+    pub(super) fn home(&self, slot: usize) -> *mut u8 {
         self.home.wrapping_add(slot * self.register)
     }
 
-    /// Long rows: every block lies within one.
-    fn rows(&mut self, range: Range<usize>) -> Result<()> {
-        let plan = self.job.plan;
-        let (inner, block) = (plan.inner(), self.job.program.block());
-        let steps = plan.row(plan.dims.len() - 1);
-        let mut cursor = Cursor::new(plan, 1, range.start / inner);
-        let (mut at, mut col) = (range.start, range.start % inner);
-        loop {
-            let end = inner.min(col + range.end - at);
-            while col < end {
-                let len = block.min(end - col);
-                for slot in 0..self.job.program.output() {
-                    self.load(slot, cursor.at[slot] + col as isize * steps[slot], steps[slot], len);
-                }
-                let slot = self.job.program.output();
-                self.compute(cursor.at[slot] + col as isize * steps[slot], steps[slot], len)?;
-                col += len;
-                at += len;
+    /// Everything is contiguous.
+    #[inline]
+    fn flat(&mut self, units: Range<usize>) -> Result<()> {
+        let (program, plan) = (self.job.program, &self.job.plan);
+        let (block, out) = (program.block(), program.output());
+        let (start, end) = (units.start * block, plan.total.min(units.end * block));
+        for at in (start..end).step_by(block) {
+            let len = block.min(end - at);
+            for (slot, operand) in plan.operands[..out].iter().enumerate() {
+                let from = operand.base + at as isize * operand.size;
+                self.load(slot, from, operand.size, len);
             }
-            if at >= range.end {
-                return Ok(());
-            }
-            col = 0;
-            cursor.next(plan);
+            let operand = &plan.operands[out];
+            self.compute(operand.base + at as isize * operand.size, operand.size, len)?;
         }
+        Ok(())
+    }
+
+    /// Long rows: every block lies within one.
+    fn rows(&mut self, units: Range<usize>) -> Result<()> {
+        let plan = &self.job.plan;
+        let (chunks, longest) = self.job.chunks();
+        let steps = plan.row(plan.dims.len() - 1);
+        let mut cursor = Cursor::new(plan, 1, units.start / chunks);
+        let mut chunk = units.start % chunks;
+        for _ in units {
+            let col = chunk * longest;
+            self.row(&cursor.at, steps, col, longest.min(plan.inner() - col))?;
+            chunk += 1;
+            if chunk == chunks {
+                chunk = 0;
+                cursor.next(plan);
+            }
+        }
+        Ok(())
+    }
+
+    /// One block of a row that begins at `at`.
+    fn row(&mut self, at: &[isize], steps: &[isize], col: usize, len: usize) -> Result<()> {
+        let out = self.job.program.output();
+        for slot in 0..out {
+            self.load(slot, at[slot] + col as isize * steps[slot], steps[slot], len);
+        }
+        self.compute(at[out] + col as isize * steps[out], steps[out], len)
     }
 
     /// Brings elements of an operand into the slot: by pointing at them, where that will do.
     #[inline]
     pub(super) fn load(&mut self, slot: usize, at: isize, step: isize, len: usize) {
         let operand = &self.job.plan.operands[slot];
-        if operand.direct && step == operand.size {
-            self.slots[slot] = std::ptr::with_exposed_provenance_mut(at as usize);
+        let home = self.home(slot);
+        let Some(access) = operand.access else {
+            self.slots[slot] = home;
+            // SAFETY: the register has room for a block.
+            unsafe { count(home, at as i64, step as i64, len) };
+            return;
+        };
+        if access.direct && step == operand.size {
+            self.slots[slot] = pointer(at);
             return;
         }
         if !operand.walked {
             return;
         }
-        let home = self.home(slot);
         self.slots[slot] = home;
-        let Some(load) = operand.load else {
-            // SAFETY: the register has room for a block.
-            unsafe { count(home, at as i64, step as i64, len) };
-            return;
-        };
         if step == 0 {
             if self.repeated[slot].0 == at && self.repeated[slot].1 >= len {
                 return;
             }
             self.repeated[slot] = (at, len);
         }
-        let source = std::ptr::with_exposed_provenance(at as usize);
         // SAFETY: the plan's addresses are those of elements of the input, and the register has room
         // for a block.
-        unsafe { load(home, source, step / operand.size, len) };
+        unsafe { (access.load)(home, pointer(at), step / operand.size, len) };
     }
 
     /// Runs the program on what is loaded and stores the result.
@@ -176,112 +195,44 @@ impl Worker<'_> {
     pub(super) fn compute(&mut self, at: isize, step: isize, len: usize) -> Result<()> {
         let program = self.job.program;
         let slot = program.output();
-        let size = self.job.plan.operands[slot].size;
-        let target = std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-        let direct = self.out_direct && step == size;
-        self.slots[slot] = if direct { target } else { self.home(slot) };
+        let operand = &self.job.plan.operands[slot];
+        let dense = step == operand.size;
+        if self.direct && dense {
+            self.slots[slot] = pointer(at);
+            return self.execute(len);
+        }
+        self.slots[slot] = self.home(slot);
         self.execute(len)?;
-        if direct {
-            return Ok(());
+        let mut result = self.slots[program.result_slot()].cast_const();
+        let Some(access) = operand.access else { return Ok(()) };
+        // SAFETY: the result's block is computed, and the output has room for it at that stride;
+        // behind the last slot's register there is another.
+        unsafe {
+            if !(self.job.streamed && dense) {
+                (access.store)(pointer(at), step / operand.size, result, len);
+                return Ok(());
+            }
+            if access.computed != access.size {
+                let rounded = self.home(self.slots.len());
+                (access.store)(rounded, 1, result, len);
+                result = rounded;
+            }
+            stream::copy(pointer(at), result, len * access.size);
         }
-        let result = self.slots[program.result_slot()].cast_const();
-        if self.job.streamed && step == size {
-            let bytes = len * size as usize;
-            // SAFETY: the result's block is computed, and the output has room for it.
-            unsafe { stream::copy(target, result, bytes) };
-            return Ok(());
-        }
-        // SAFETY: as above, at the output's stride.
-        unsafe { (self.store)(target, step / size, result, len) };
         Ok(())
     }
 
     #[inline]
-    fn execute(&mut self, len: usize) -> Result<()> {
+    pub(super) fn execute(&mut self, len: usize) -> Result<()> {
         let frame = Frame {
             slots: self.slots,
             values: self.job.values,
             tables: self.job.tables,
-            places: self.frame_places,
-            gathered: self.frame_gathered,
+            places: self.room.cast(),
+            gathered: self.room.wrapping_add(self.register),
         };
         // SAFETY: every slot points to its register, or to a block of its operand; in place the
         // output has a register of its own.
         unsafe { self.job.program.run(&frame, len) }.map_err(Into::into)
-    }
-
-    /// Short rows: a block is put together of many. Operands that are dense are used where they
-    /// are.
-    fn spans(&mut self, range: Range<usize>) -> Result<()> {
-        let (program, plan) = (self.job.program, self.job.plan);
-        let (inner, block, out) = (plan.inner(), program.block(), program.output());
-        let steps = plan.row(plan.dims.len() - 1);
-        let dense: SmallVec<[bool; 8]> = (0..=out).map(|slot| plan.is_dense(slot)).collect();
-        let mut cursor = Cursor::new(plan, 1, range.start / inner);
-        let (mut at, mut col) = (range.start, range.start % inner);
-        let store = self.store;
-        while at < range.end {
-            let len = block.min(range.end - at);
-            let start = (cursor.clone(), col);
-            for slot in 0..out {
-                let operand = plan.operands[slot];
-                if dense[slot] {
-                    self.load(slot, operand.base + at as isize * operand.size, operand.size, len);
-                } else {
-                    self.slots[slot] = self.home(slot);
-                }
-            }
-            let mut done = 0;
-            while done < len {
-                let run = (inner - col).min(len - done);
-                for slot in (0..out).filter(|slot| !dense[*slot]) {
-                    let operand = &plan.operands[slot];
-                    if !operand.walked {
-                        continue;
-                    }
-                    let from = cursor.at[slot] + col as isize * steps[slot];
-                    let to = self.home(slot).wrapping_add(done * operand.computed);
-                    // SAFETY: as in `load`; the runs of a block fit in its register.
-                    unsafe {
-                        match operand.load {
-                            Some(load) => {
-                                let source = std::ptr::with_exposed_provenance(from as usize);
-                                load(to, source, steps[slot] / operand.size, run);
-                            }
-                            None => count(to, from as i64, steps[slot] as i64, run),
-                        }
-                    }
-                }
-                done += run;
-                col += run;
-                if col == inner {
-                    col = 0;
-                    cursor.next(plan);
-                }
-            }
-            let operand = &plan.operands[out];
-            if dense[out] {
-                self.compute(operand.base + at as isize * operand.size, operand.size, len)?;
-            } else {
-                self.slots[out] = self.home(out);
-                self.execute(len)?;
-                let result = self.slots[program.result_slot()];
-                let (mut cursor, mut col) = start;
-                let mut done = 0;
-                while done < len {
-                    let run = (inner - col).min(len - done);
-                    let to = cursor.at[out] + col as isize * steps[out];
-                    let to = std::ptr::with_exposed_provenance_mut(to as usize);
-                    let from = result.wrapping_add(done * operand.computed);
-                    // SAFETY: as in `compute`.
-                    unsafe { store(to, steps[out] / operand.size, from, run) };
-                    done += run;
-                    col = 0;
-                    cursor.next(plan);
-                }
-            }
-            at += len;
-        }
-        Ok(())
     }
 }

@@ -9,9 +9,11 @@ mod drive;
 mod overlap;
 mod plan;
 mod scratch;
-mod stream;
+mod spans;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_expr::eval::memory::Value;
@@ -22,7 +24,7 @@ use smallvec::SmallVec;
 pub use compiled::Compiled;
 pub use overlap::{Overlap, overlap};
 
-use crate::pool::{Schedule, parallel_for};
+use crate::pool::{Schedule, grain_for, parallel_for};
 use drive::Job;
 use plan::Plan;
 
@@ -205,21 +207,19 @@ pub unsafe fn evaluate(
     }
     let plan = Plan::new(program, inputs, out);
     let streamed = !in_place && out.nbytes() >= STREAMED;
-    let job = Job { program, plan: &plan, values, tables: &tables, in_place, streamed };
-    let result = parallel_for(Schedule::Adaptive, 0..plan.total, GRAIN, |range| {
+    let job = Job { program, plan, values, tables: &tables, in_place, streamed };
+    let (units, unit) = job.units();
+    let grain = (grain_for(program.cost()) / unit).max(1);
+    let result = parallel_for(Schedule::Adaptive, 0..units, grain, |range| {
         let result = job.run(range);
         if streamed {
             stream::fence();
         }
         result
     });
-    out.buffer();
     out.note_write();
     result
 }
 
 /// Bytes from which on an output goes past the caches.
-const STREAMED: usize = 8 << 20;
-
-/// Elements that a worker takes at once.
-const GRAIN: usize = 1 << 15;
+pub(crate) const STREAMED: usize = 8 << 20;

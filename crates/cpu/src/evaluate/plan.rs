@@ -1,48 +1,65 @@
 //! How operands of one shape are walked together.
 
 use keyfold_core::layout;
-use keyfold_expr::computed;
-use keyfold_expr::eval::memory::{Load, is_direct, loader};
+use keyfold_expr::eval::memory::Access;
 use keyfold_expr::eval::{Counted, Program};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
 /// What is in a slot: an input, something counted, or the output.
 #[derive(Clone, Copy)]
-pub(super) struct Operand {
+pub(super) struct Operand<'a> {
     /// The address of the first element; for what is counted, the first number.
     pub(super) base: isize,
     /// Bytes of an element in memory; 1 for what is counted, whose "addresses" are numbers.
     pub(super) size: isize,
-    /// Bytes of an element in a register.
-    pub(super) computed: usize,
     /// How elements are brought into a register; `None` for what is counted.
-    pub(super) load: Option<Load>,
-    /// Whether elements are computed as they lie in memory.
-    pub(super) direct: bool,
+    pub(super) access: Option<&'a Access>,
     /// Whether it takes part: ranked inputs don't.
     pub(super) walked: bool,
 }
 
+/// How elements are put together to blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Everything is contiguous.
+    Flat,
+    /// A block is part of a row, the innermost dimension.
+    Rows,
+    /// Rows are short: a block is several of them.
+    Spans,
+    /// An input is contiguous along the dimension before the innermost: squares of both are read
+    /// together, so that every line of the cache is used whole.
+    Tiles,
+}
+
 /// Dimensions, outermost first, merged where all operands step evenly, and sorted by the output's
 /// strides.
-pub(super) struct Plan {
-    pub(super) operands: SmallVec<[Operand; 6]>,
+pub(super) struct Plan<'a> {
+    pub(super) operands: SmallVec<[Operand<'a>; 4]>,
+    /// None at all where everything is contiguous.
     pub(super) dims: SmallVec<[usize; 6]>,
     /// In bytes: those of all operands for the first dimension, then for the second, ...
     pub(super) strides: SmallVec<[isize; 24]>,
     pub(super) total: usize,
+    pub(super) way: Way,
 }
 
-impl Plan {
+/// Rows that are shorter are put together to blocks.
+const SHORT: usize = 64;
+
+impl<'a> Plan<'a> {
     /// The plan for operands that broadcast to the output's shape (which has been checked).
-    pub(super) fn new(program: &Program, inputs: &[&Tensor], out: &Tensor) -> Plan {
-        let mut plan = Plan::operands(program, inputs, out);
-        if plan.is_flat(program, inputs, out) {
-            plan.dims.push(plan.total);
-            plan.strides.extend(plan.operands.iter().map(|operand| operand.size));
-            return plan;
-        }
+    #[inline]
+    pub(super) fn new(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
+        let plan = Plan::operands(program, inputs, out);
+        if Plan::is_flat(program, inputs, out) { plan } else { plan.walk(program, inputs, out) }
+    }
+
+    /// Finds dimensions and strides.
+    #[inline(never)]
+    fn walk(mut self, program: &Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
+        let plan = &mut self;
         let shape = out.shape();
         let mut order: SmallVec<[usize; 8]> =
             (0..shape.len()).filter(|&dim| shape[dim] != 1).collect();
@@ -79,32 +96,57 @@ impl Plan {
             plan.dims.push(1);
             plan.strides.extend(plan.operands.iter().map(|operand| operand.size));
         }
-        plan
+        plan.way = match plan.inner() {
+            short if short < SHORT && plan.dims.len() > 1 => Way::Spans,
+            _ if plan.find_tiles(program) => Way::Tiles,
+            _ => Way::Rows,
+        };
+        self
     }
 
-    fn operands(program: &Program, inputs: &[&Tensor], out: &Tensor) -> Plan {
-        let memory = |tensor: &Tensor, walked: bool| Operand {
+    #[inline]
+    fn operands(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
+        let memory = |tensor: &Tensor, access: &'a Access, walked: bool| Operand {
             base: tensor.raw_data_ptr().expose_provenance() as isize,
-            size: tensor.dtype().size() as isize,
-            computed: computed(tensor.dtype()).size(),
-            load: Some(loader(tensor.dtype())),
-            direct: is_direct(tensor.dtype()),
+            size: access.size as isize,
+            access: Some(access),
             walked,
         };
-        let counted =
-            Operand { base: 0, size: 1, computed: 8, load: None, direct: false, walked: true };
-        let ranks = program.ranks();
+        let counted = Operand { base: 0, size: 1, access: None, walked: true };
+        let accesses = program.accesses();
         let mut operands = SmallVec::new();
-        operands
-            .extend(inputs.iter().zip(ranks).map(|(input, rank)| memory(input, rank.is_none())));
+        for ((input, rank), access) in inputs.iter().zip(program.ranks()).zip(accesses) {
+            operands.push(memory(input, access, rank.is_none()));
+        }
         operands.extend(program.counted().iter().map(|_| counted));
-        operands.push(memory(out, true));
+        operands.push(memory(out, &accesses[inputs.len()], true));
         let (dims, strides) = (SmallVec::new(), SmallVec::new());
-        Plan { operands, dims, strides, total: out.numel() }
+        Plan { operands, dims, strides, total: out.numel(), way: Way::Flat }
+    }
+
+    /// Moves the dimension along which an input is contiguous, that isn't along the innermost, next
+    /// to it. Returns whether there is one.
+    fn find_tiles(&mut self, program: &Program) -> bool {
+        let inner = self.dims.len() - 1;
+        for slot in 0..program.inputs().len() {
+            let size = self.operands[slot].size;
+            if !self.operands[slot].walked || self.row(inner)[slot].abs() <= size {
+                continue;
+            }
+            let along = (0..inner).find(|&dim| self.row(dim)[slot] == size && self.dims[dim] >= 8);
+            if let Some(dim) = along {
+                let count = self.operands.len();
+                self.dims[dim..inner].rotate_left(1);
+                self.strides[dim * count..inner * count].rotate_left(count);
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether everything is contiguous and of one shape: the usual case, which needs no search.
-    fn is_flat(&self, program: &Program, inputs: &[&Tensor], out: &Tensor) -> bool {
+    #[inline]
+    fn is_flat(program: &Program, inputs: &[&Tensor], out: &Tensor) -> bool {
         program.counted().iter().all(|counted| *counted == Counted::Index)
             && out.is_contiguous()
             && inputs.iter().zip(program.ranks()).all(|(input, rank)| {
@@ -158,16 +200,15 @@ impl Plan {
 }
 
 /// A place in the outer dimensions, with the address of each operand there.
-#[derive(Clone)]
 pub(super) struct Cursor {
-    index: SmallVec<[usize; 6]>,
+    pub(super) index: SmallVec<[usize; 6]>,
     /// Addresses as numbers.
     pub(super) at: SmallVec<[isize; 8]>,
 }
 
 impl Cursor {
     /// The place of row number `row`, where rows run along all but the last `inner` dimensions.
-    pub(super) fn new(plan: &Plan, inner: usize, mut row: usize) -> Cursor {
+    pub(super) fn new(plan: &Plan<'_>, inner: usize, mut row: usize) -> Cursor {
         let outer = plan.dims.len() - inner;
         let mut cursor = Cursor {
             index: SmallVec::from_elem(0, outer),
@@ -186,7 +227,7 @@ impl Cursor {
 
     /// Goes on to the next row: like an odometer. Behind the last one comes the first.
     #[inline]
-    pub(super) fn next(&mut self, plan: &Plan) {
+    pub(super) fn next(&mut self, plan: &Plan<'_>) {
         for dim in (0..self.index.len()).rev() {
             self.index[dim] += 1;
             let row = plan.row(dim);

@@ -2,16 +2,18 @@
 
 use std::cell::Cell;
 
-/// 64 bytes, aligned like a line of the cache.
+/// A line of the cache, and aligned like one.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([u8; 64]);
+struct Line {
+    _bytes: [u8; 64],
+}
 
 /// Memory for registers, and the list of pointers to them.
 #[derive(Default)]
-pub(super) struct Scratch {
+struct Scratch {
     memory: Vec<Line>,
-    pub(super) slots: Vec<*mut u8>,
+    slots: Vec<*mut u8>,
 }
 
 thread_local! {
@@ -21,23 +23,17 @@ thread_local! {
 /// What is kept at most; larger ones are freed after use.
 const KEEP: usize = 4 << 20;
 
-impl Scratch {
-    /// At least so many bytes.
-    #[inline]
-    pub(super) fn memory(&mut self, bytes: usize) -> *mut u8 {
-        let lines = bytes.div_ceil(64);
-        if self.memory.len() < lines {
-            self.memory.resize(lines, Line([0; 64]));
-        }
-        self.memory.as_mut_ptr().cast()
-    }
-}
-
-/// Calls `f` with the thread's scratch; nested calls get one of their own.
+/// Calls `f` with so many bytes, aligned to a line of the cache, and an empty list; nested calls get
+/// others.
 #[inline]
-pub(super) fn with<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8, &mut Vec<*mut u8>) -> R) -> R {
     let mut scratch = SCRATCH.take().unwrap_or_default();
-    let result = f(&mut scratch);
+    let lines = bytes.div_ceil(64);
+    if scratch.memory.len() < lines {
+        scratch.memory.resize(lines, Line { _bytes: [0; 64] });
+    }
+    let memory = scratch.memory.as_mut_ptr().cast();
+    let result = f(memory, &mut scratch.slots);
     if scratch.memory.len() * 64 <= KEEP {
         SCRATCH.set(Some(scratch));
     }

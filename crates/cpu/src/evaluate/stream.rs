@@ -6,7 +6,7 @@
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`].
 #[inline]
-pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise; every x86-64 has SSE2.
     unsafe {
@@ -34,7 +34,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
 
 /// Makes what was streamed visible to other threads before anything that follows.
 #[inline]
-pub(super) fn fence() {
+pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has SSE.
     unsafe {

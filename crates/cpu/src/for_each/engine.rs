@@ -1,12 +1,14 @@
 //! Walking the tiles of a plan.
 
 use keyfold_core::Result;
+use smallvec::smallvec;
 
 use super::copy::copy_block;
 use super::plan::{Plan, Stream};
 use super::share::share;
+use crate::evaluate::stream;
 use crate::pool::Schedule;
-use crate::view::{FlatDims, Layout, Strided};
+use crate::view::{Few, FlatDims, Layout, Strided};
 
 /// A row of elements for the body's loop.
 ///
@@ -38,6 +40,9 @@ pub(super) fn run(
         for tile in tiles {
             worker.tile(tile, row);
         }
+        if plan.streamed {
+            stream::fence();
+        }
     })
 }
 
@@ -50,16 +55,16 @@ struct Line([u8; 64]);
 struct Worker<'a> {
     plan: &'a Plan,
     /// Where the tile begins and how long it is, along each dimension.
-    starts: Vec<usize>,
-    lens: Vec<usize>,
+    starts: Few<usize>,
+    lens: Few<usize>,
     /// A block for each view that needs one.
-    blocks: Vec<Vec<Line>>,
+    blocks: Few<Vec<Line>>,
     /// The steps in a block, along the dimensions of a tile.
-    compact: Vec<isize>,
+    compact: Few<isize>,
     /// The first row of each view in this tile, and the step to the next.
-    rows: Vec<(*mut u8, isize)>,
-    inputs: Vec<*const u8>,
-    index: Vec<usize>,
+    rows: Few<(*mut u8, isize)>,
+    inputs: Few<*const u8>,
+    index: Few<usize>,
 }
 
 impl<'a> Worker<'a> {
@@ -71,12 +76,12 @@ impl<'a> Worker<'a> {
         };
         Worker {
             plan,
-            starts: vec![0; dims],
-            lens: vec![0; dims],
+            starts: smallvec![0; dims],
+            lens: smallvec![0; dims],
             blocks: plan.streams.iter().map(block).collect(),
-            compact: vec![0; dims - plan.first],
-            rows: vec![(std::ptr::null_mut(), 0); plan.streams.len()],
-            inputs: vec![std::ptr::null(); plan.streams.len() - 1],
+            compact: smallvec![0; dims - plan.first],
+            rows: smallvec![(std::ptr::null_mut(), 0); plan.streams.len()],
+            inputs: smallvec![std::ptr::null(); plan.streams.len() - 1],
             index: plan.origin.clone(),
         }
     }
@@ -156,7 +161,7 @@ impl<'a> Worker<'a> {
         if n > 0 {
             let lens = &self.lens[plan.first..];
             let count: usize = lens.iter().product();
-            let compact: Vec<isize> =
+            let compact: Few<isize> =
                 self.compact.iter().map(|step| step * stream.size as isize).collect();
             // SAFETY: the tile is inside the walk and so inside the view; the block has room for a
             // tile.
@@ -189,8 +194,21 @@ impl<'a> Worker<'a> {
             return;
         }
         let block = self.blocks[0].as_ptr().cast::<u8>();
+        if plan.streamed {
+            let (row, step) = self.rows[0];
+            let second = plan.sizes.len().checked_sub(2).filter(|d| *d >= plan.first);
+            let (rows, apart) = second.map_or((1, 0), |d| (self.lens[d], stream.steps[d]));
+            let bytes = self.lens[plan.sizes.len() - 1] * stream.size;
+            for r in 0..rows as isize {
+                let to = self.start(stream).wrapping_offset(r * apart);
+                // SAFETY: a row of the tile, without gaps, inside the view and of this thread alone;
+                // its block was written.
+                unsafe { stream::copy(to, row.wrapping_offset(r * step), bytes) };
+            }
+            return;
+        }
         let lens = &self.lens[plan.first..];
-        let compact: Vec<isize> =
+        let compact: Few<isize> =
             self.compact.iter().map(|step| step * stream.size as isize).collect();
         // SAFETY: the tile is inside the walk and so inside the view; all rows of the block were
         // written; no other thread has this tile.

@@ -1,8 +1,9 @@
 //! What `map` reads and writes: views, one or several.
 
 use keyfold_core::{DType, Element};
+use smallvec::smallvec;
 
-use crate::view::{Extent, FlatView, FlatViewMut, Layout, RankedView, RankedViewMut};
+use crate::view::{Extent, Few, FlatView, FlatViewMut, Layout, RankedView, RankedViewMut};
 
 /// A view as the engine sees it, without its type.
 #[derive(Clone, Debug)]
@@ -11,7 +12,7 @@ pub struct Described {
     pub(super) extent: Extent,
     pub(super) count: usize,
     /// The sizes of a ranked view.
-    pub(super) sizes: Option<Vec<usize>>,
+    pub(super) sizes: Option<Few<usize>>,
     /// Whether its bytes may be neither 0 nor 1 and still mean true.
     pub(super) is_bool: bool,
     /// Whether it came from a view for writing.
@@ -103,7 +104,7 @@ impl<T: Element, const R: usize, L: Layout> Operand for RankedView<'_, T, R, L> 
             data: self.data().cast_mut().cast(),
             extent: self.extent(),
             count: self.len(),
-            sizes: Some(self.sizes().to_vec()),
+            sizes: Some(Few::from_slice(&self.sizes())),
             is_bool: T::DTYPE == DType::Bool,
             is_writing: false,
         }
@@ -131,7 +132,7 @@ pub trait Inputs: Copy {
     type Rows: Copy;
 
     #[doc(hidden)]
-    fn describe(&self) -> Vec<Described>;
+    fn describe(&self) -> Few<Described>;
 
     #[doc(hidden)]
     fn rows(rows: &[*const u8]) -> Self::Rows;
@@ -146,8 +147,8 @@ impl<V: Operand> Inputs for V {
     type Values = V::Element;
     type Rows = *const V::Element;
 
-    fn describe(&self) -> Vec<Described> {
-        vec![Operand::describe(self)]
+    fn describe(&self) -> Few<Described> {
+        smallvec![Operand::describe(self)]
     }
 
     #[inline(always)]
@@ -166,8 +167,8 @@ impl Inputs for () {
     type Values = ();
     type Rows = ();
 
-    fn describe(&self) -> Vec<Described> {
-        Vec::new()
+    fn describe(&self) -> Few<Described> {
+        smallvec![]
     }
 
     #[inline(always)]
@@ -184,8 +185,8 @@ macro_rules! tuple {
             type Values = ($($name::Element,)*);
             type Rows = ($(*const $name::Element,)*);
 
-            fn describe(&self) -> Vec<Described> {
-                vec![$(Operand::describe(&self.$at)),*]
+            fn describe(&self) -> Few<Described> {
+                smallvec![$(Operand::describe(&self.$at)),*]
             }
 
             #[inline(always)]

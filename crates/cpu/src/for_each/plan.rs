@@ -6,10 +6,12 @@
 //! scattered from one), so that the body's loop always runs over plain rows.
 
 use keyfold_core::{Error, ErrorKind, Result};
+use smallvec::smallvec;
 
 use super::operand::Described;
 use super::refine::refine;
-use crate::view::{FlatDims, Layout, Strided};
+use crate::evaluate::STREAMED;
+use crate::view::{Few, FlatDims, Layout, Strided};
 
 /// The bytes of a view's part of a tile, where some view is gathered: all parts stay in the first
 /// cache.
@@ -29,7 +31,7 @@ pub(super) struct Stream {
     /// Bytes per element.
     pub(super) size: usize,
     /// The step along each dimension in bytes.
-    pub(super) steps: Vec<isize>,
+    pub(super) steps: Few<isize>,
     /// Whether rows (in a packed plan: tiles) are used where they lie.
     pub(super) direct: bool,
     /// Whether bytes have to become 0 or 1 first.
@@ -38,26 +40,28 @@ pub(super) struct Stream {
     in_place: bool,
     /// Finds elements by their linear index, where this view has no dimensions in common with the
     /// others: one multiplication per dimension and element.
-    pub(super) by_index: Option<FlatDims>,
+    pub(super) by_index: Option<Box<FlatDims>>,
 }
 
 /// The walk.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The dimensions in the order of walking; at least one.
-    pub(super) sizes: Vec<usize>,
+    pub(super) sizes: Few<usize>,
     /// The size of a tile along each.
-    pub(super) chunks: Vec<usize>,
+    pub(super) chunks: Few<usize>,
     /// A tile has one index along the dimensions before this one.
     pub(super) first: usize,
     /// Whether a tile is one row of several dimensions; else its rows are the last dimension.
     pub(super) packed: bool,
+    /// Whether results are written past the caches: large ones, whose memory isn't read too.
+    pub(super) streamed: bool,
     /// The output, then the inputs.
-    pub(super) streams: Vec<Stream>,
+    pub(super) streams: Few<Stream>,
     /// For each dimension which axis of the index it moves along, and how far.
-    pub(super) index: Vec<(usize, isize)>,
+    pub(super) index: Few<(usize, isize)>,
     /// The index of the first element of the walk.
-    pub(super) origin: Vec<usize>,
+    pub(super) origin: Few<usize>,
     /// How many tiles.
     pub(super) tiles: usize,
 }
@@ -74,12 +78,12 @@ impl Plan {
     /// in common with it.
     pub(super) fn new(out: &Described, inputs: &[Described], indexed: bool) -> Result<Plan> {
         let count = out.count;
-        let index: Vec<(usize, isize)> = match &out.sizes {
+        let index: Few<(usize, isize)> = match &out.sizes {
             Some(sizes) => sizes.iter().map(|&size| (size, 1)).collect(),
-            None => vec![(count, 1)],
+            None => smallvec![(count, 1)],
         };
-        let views: Vec<&Described> = std::iter::once(out).chain(inputs).collect();
-        let mut dims: Vec<&[(usize, isize)]> = views.iter().map(|v| &v.extent.dims[..]).collect();
+        let views: Few<&Described> = std::iter::once(out).chain(inputs).collect();
+        let mut dims: Few<&[(usize, isize)]> = views.iter().map(|v| &v.extent.dims[..]).collect();
         if indexed {
             dims.push(&index);
         }
@@ -92,17 +96,17 @@ impl Plan {
                                output; give a ranked view of it";
                 return Err(Error::new(ErrorKind::Shape, message));
             }
-            None => (vec![count], vec![vec![1]; dims.len()], vec![0]),
+            None => (smallvec![count], smallvec![smallvec![1]; dims.len()], smallvec![0]),
         };
-        let mut streams = Vec::with_capacity(views.len());
+        let mut streams = Few::new();
         for (view, strides) in views.iter().zip(strides.clone()) {
             let size = view.extent.size;
             let (strides, by_index) = match &view.extent.dims[..] {
                 _ if common => (strides, None),
-                [(_, stride)] => (vec![*stride], None),
+                [(_, stride)] => (smallvec![*stride], None),
                 dims => {
                     let (shape, strides): (Vec<usize>, Vec<isize>) = dims.iter().copied().unzip();
-                    (vec![1], Some(Strided::flat(&shape, &strides)?))
+                    (smallvec![1], Some(Box::new(Strided::flat(&shape, &strides)?)))
                 }
             };
             streams.push(Stream {
@@ -117,12 +121,21 @@ impl Plan {
         }
         let index = match indexed {
             true => axes.into_iter().zip(strides[views.len()].iter().copied()).collect(),
-            false => vec![(0, 0); sizes.len()],
+            false => smallvec![(0, 0); sizes.len()],
         };
-        let origin = vec![0; out.sizes.as_ref().map_or(1, Vec::len)];
-        let (first, chunks) = (0, Vec::new());
-        let mut plan =
-            Plan { sizes, chunks, first, packed: false, streams, index, origin, tiles: 0 };
+        let origin = smallvec![0; out.sizes.as_ref().map_or(1, |sizes| sizes.len())];
+        let (first, chunks) = (0, Few::new());
+        let mut plan = Plan {
+            sizes,
+            chunks,
+            first,
+            packed: false,
+            streamed: false,
+            streams,
+            index,
+            origin,
+            tiles: 0,
+        };
         if common {
             plan.find_in_place();
             plan.go_up();
@@ -170,14 +183,14 @@ impl Plan {
     }
 
     fn sort_and_merge(&mut self) {
-        let mut order: Vec<usize> = (0..self.sizes.len()).collect();
+        let mut order: Few<usize> = (0..self.sizes.len()).collect();
         order.sort_by_key(|&d| {
             let step = |stream: &Stream| stream.steps[d].unsigned_abs();
             let inputs = self.streams[1..].iter().map(step).fold(0_usize, usize::saturating_add);
             std::cmp::Reverse((step(&self.streams[0]), inputs))
         });
-        let mut kept: Vec<usize> = Vec::with_capacity(order.len());
-        let mut sizes: Vec<usize> = Vec::with_capacity(order.len());
+        let mut kept: Few<usize> = Few::new();
+        let mut sizes: Few<usize> = Few::new();
         for d in order {
             let size = self.sizes[d];
             let evenly = |outer: &usize| {
@@ -203,7 +216,7 @@ impl Plan {
     }
 
     /// Goes on with those dimensions, in that order.
-    fn take(&mut self, dims: &[usize], sizes: Vec<usize>) {
+    fn take(&mut self, dims: &[usize], sizes: Few<usize>) {
         self.sizes = sizes;
         self.index = dims.iter().map(|&d| self.index[d]).collect();
         for stream in &mut self.streams {
@@ -227,7 +240,7 @@ impl Plan {
         // A small walk has several tiles as well, for bodies that take long.
         let block = |bytes: usize| (bytes / widest).min((count / 16).max(64));
 
-        self.chunks = vec![1; self.sizes.len()];
+        self.chunks = smallvec![1; self.sizes.len()];
         self.packed = !indexed && last > 0 && columns < SHORT_ROW;
         if self.packed {
             let mut inside = 1;
@@ -256,6 +269,11 @@ impl Plan {
             for stream in &mut self.streams {
                 stream.direct = plain(stream, stream.steps[last] == stream.size as isize);
             }
+            let fresh = !self.streams.iter().any(|stream| stream.in_place);
+            self.streamed =
+                fresh && self.streams[0].direct && count * self.streams[0].size >= STREAMED;
+            // The body's loop writes a block, which is then streamed.
+            self.streams[0].direct &= !self.streamed;
             let all_direct = self.streams.iter().all(|stream| stream.direct);
             let block = block(if all_direct { DIRECT_BYTES } else { BLOCK_BYTES });
             let across = self.bring_across_rows_near();
@@ -281,7 +299,7 @@ impl Plan {
             near.min_by_key(|(_, step)| *step).map(|(d, _)| d)
         });
         let Some(near) = nearest else { return false };
-        let mut order: Vec<usize> = (0..=last).filter(|d| *d != near).collect();
+        let mut order: Few<usize> = (0..=last).filter(|d| *d != near).collect();
         order.insert(last - 1, near);
         let sizes = order.iter().map(|&d| self.sizes[d]).collect();
         self.take(&order, sizes);

@@ -14,7 +14,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::LocalContext;
 
 use super::share::Shares;
-use super::{Schedule, place, workers};
+use super::{Schedule, workers};
 
 /// The work itself.
 type Body<'a> = dyn Fn(Range<usize>) -> Result<()> + Sync + 'a;
@@ -50,8 +50,6 @@ pub(super) struct Job {
     /// The first failure; null until then.
     failure: AtomicPtr<Failure>,
     caller: Thread,
-    /// Where it ran when it made the job.
-    processor: Option<u32>,
     /// What applies on the caller's thread; null if nothing does. The caller's, as the body is: what
     /// it carries isn't kept by helpers that come late.
     context: *const LocalContext,
@@ -118,12 +116,14 @@ pub(super) fn run(
         state: AtomicUsize::new(0),
         failure: AtomicPtr::new(null_mut()),
         caller: std::thread::current(),
-        processor: place::processor(),
         context: context.as_ref().map_or(null(), std::ptr::from_ref),
     });
-    workers.invite(&job, threads - 1);
+    let ticket = workers.invite(&job, threads - 1);
     // From here to `finish` nothing unwinds: helpers may be at work.
     job.work(0);
+    if workers::generation() == generation {
+        workers.take_back(ticket);
+    }
     job.finish(generation)
 }
 
@@ -138,8 +138,7 @@ impl Job {
     pub(super) fn help(&self) {
         // Acquire: the caller's closing, or the body as the caller made it.
         let state = self.state.fetch_add(1, Ordering::Acquire);
-        let late = state & CLOSED != 0;
-        if !late {
+        if state & CLOSED == 0 {
             let number = 1 + self.helpers.fetch_add(1, Ordering::Relaxed);
             // SAFETY: null, or the caller's, who waits for this helper, now that `state` counts it.
             let context = unsafe { self.context.as_ref() };
@@ -154,9 +153,6 @@ impl Job {
         let state = self.state.fetch_sub(1, Ordering::Release);
         if state & WAITING != 0 && state & AT_WORK == 1 {
             self.caller.unpark();
-        }
-        if late {
-            place::leave(self.processor);
         }
     }
 

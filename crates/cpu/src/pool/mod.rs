@@ -5,12 +5,12 @@
 //! range that is no longer than its grain runs on the caller at once, without a look at the pool:
 //! [`grain_for`] gives a grain for which that is right.
 //!
-//! How it works. A job is a description on the heap that the caller shares with as many helpers as
-//! it could use. It posts an invitation for each to the workers (a pool of rayon's, our own) and
-//! begins to work. A helper that arrives takes parts until none are left. Once the caller finds no
-//! more parts it closes the job and waits for those helpers only that are at work in it; who comes
-//! later finds it closed. So nobody ever waits for a thread that has yet to start, which is why
-//! nested calls can't deadlock, and why a small job costs no more than posting the invitations.
+//! How it works. A job is a description on the heap. Its caller puts it up where workers (threads of
+//! a pool of rayon's, our own) find it, calls those that it could use and that sleep, and begins to
+//! work. A helper that arrives takes parts until none are left. Once the caller finds no more parts
+//! it takes the job down, closes it, and waits for those helpers only that are at work in it. So
+//! nobody ever waits for a thread that has yet to start, which is why nested calls can't deadlock,
+//! and why a small job costs no more than calling the workers.
 //!
 //! The number of threads is, in this order: [`set_num_threads`], the environment variable
 //! `KEYFOLD_NUM_THREADS`, and what the process's affinity and control group allow.

@@ -9,7 +9,8 @@ use keyfold_tensor::forklock::{AtFork, ForkLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::job::Job;
-use super::post::Post;
+use super::place;
+use super::post::{Post, Ticket};
 
 /// Room for kernels that call kernels; the system gives memory only to what is used of it.
 const STACK: usize = 8 << 20;
@@ -18,11 +19,8 @@ const STACK: usize = 8 << 20;
 pub(super) struct Workers {
     threads: usize,
     pool: ThreadPool,
-    post: Arc<Post<Invitation>>,
+    post: Arc<Post<Arc<Job>>>,
 }
-
-/// What a worker is asked to do.
-pub(super) type Invitation = Arc<Job>;
 
 static CURRENT: ForkLock<Option<Arc<Workers>>> = ForkLock::new(None);
 static AT_FORK: AtFork = AtFork::new();
@@ -101,16 +99,20 @@ impl Workers {
         self.threads
     }
 
-    /// Asks up to `helpers` workers to take part in a job, some time; perhaps none, when they have
-    /// more to do already than they can.
-    pub(super) fn invite(&self, job: &Arc<Job>, helpers: usize) {
-        let handed = self.post.hand_over(job, helpers);
-        for _ in handed..helpers {
-            if !self.post.announce(4 * self.threads) {
-                return;
-            }
-            let (job, post) = (Arc::clone(job), Arc::clone(&self.post));
-            self.pool.spawn(move || post.attend(job, |job| job.help()));
+    /// Asks so many workers to take part in a job, until it is taken back.
+    pub(super) fn invite(&self, job: &Arc<Job>, helpers: usize) -> Ticket {
+        let (ticket, called) = self.post.put_up(job, helpers, self.threads - 1);
+        // Who comes too late may be where its caller is busy.
+        let busy = if called > 0 { place::processor() } else { None };
+        for _ in 0..called {
+            let post = Arc::clone(&self.post);
+            self.pool.spawn(move || post.attend(|job| job.help(), || place::leave(busy)));
         }
+        ticket
+    }
+
+    /// Has no more workers come to a job.
+    pub(super) fn take_back(&self, ticket: Ticket) {
+        self.post.take_down(ticket);
     }
 }

@@ -13,9 +13,9 @@ use super::{Contiguous, Extent, Strided, check};
 #[derive(Debug)]
 #[repr(C)]
 pub struct FlatView<'a, T, L: Layout = Strided> {
-    data: *const T,
-    count: usize,
-    dims: L::Flat,
+    pub(super) data: *const T,
+    pub(super) count: usize,
+    pub(super) dims: L::Flat,
     borrowed: PhantomData<&'a [T]>,
 }
 
@@ -123,7 +123,7 @@ impl<'a, T: Element, L: Layout> FlatView<'a, T, L> {
     }
 
     pub(crate) fn extent(&self) -> Extent {
-        let dims = L::flat_dims(&self.dims, self.count);
+        let dims = L::flat_dims(&self.dims, self.count).0;
         Extent { base: self.data as usize, size: size_of::<T>(), dims }
     }
 

@@ -3,12 +3,18 @@
 use std::fmt::Debug;
 
 use keyfold_core::{Error, ErrorKind, Result};
+use smallvec::smallvec;
 
+use super::Few;
 use crate::axes::{Contiguity, Contiguous, Has, Strided};
 
 /// The dimensions that a strided flat view has room for, after those of size 1 were dropped and
 /// those that follow each other evenly were merged. More would need over 2^32 elements.
 pub const FLAT_DIMS: usize = 32;
+
+/// Sizes and strides, for the engine.
+#[derive(Debug)]
+pub struct Dimensions(pub(crate) Few<(usize, isize)>);
 
 mod sealed {
     pub trait Sealed {}
@@ -34,7 +40,8 @@ pub trait Layout: sealed::Sealed + Copy + Send + Sync + 'static {
     fn flat_offset(flat: &Self::Flat, index: usize) -> isize;
 
     /// Sizes and strides of a flat view of `count` elements, outermost first, none of size 1.
-    fn flat_dims(flat: &Self::Flat, count: usize) -> Vec<(usize, isize)>;
+    #[doc(hidden)]
+    fn flat_dims(flat: &Self::Flat, count: usize) -> Dimensions;
 
     /// The layout of a ranked view.
     fn ranked<const R: usize>(strides: [isize; R]) -> Self::Ranked<R>;
@@ -139,8 +146,8 @@ impl Layout for Contiguous {
         index as isize
     }
 
-    fn flat_dims(_: &NoStrides, count: usize) -> Vec<(usize, isize)> {
-        if count == 1 { Vec::new() } else { vec![(count, 1)] }
+    fn flat_dims(_: &NoStrides, count: usize) -> Dimensions {
+        Dimensions(if count == 1 { smallvec![] } else { smallvec![(count, 1)] })
     }
 
     fn ranked<const R: usize>(_: [isize; R]) -> NoStrides {
@@ -208,11 +215,11 @@ impl Layout for Strided {
         offset + rest as isize * outermost.stride
     }
 
-    fn flat_dims(flat: &FlatDims, count: usize) -> Vec<(usize, isize)> {
+    fn flat_dims(flat: &FlatDims, count: usize) -> Dimensions {
         if count == 0 {
-            return vec![(0, 0)];
+            return Dimensions(smallvec![(0, 0)]);
         }
-        flat.dims[..flat.rank].iter().rev().map(|dim| (dim.size, dim.stride)).collect()
+        Dimensions(flat.dims[..flat.rank].iter().rev().map(|dim| (dim.size, dim.stride)).collect())
     }
 
     fn ranked<const R: usize>(strides: [isize; R]) -> [isize; R] {

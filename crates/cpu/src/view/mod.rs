@@ -17,6 +17,8 @@
 mod check;
 mod element;
 mod flat;
+#[cfg(test)]
+mod header_tests;
 mod layout;
 mod overlap;
 mod ranked;
@@ -27,3 +29,6 @@ pub use layout::{Dim, FLAT_DIMS, FlatDims, HasLayout, Layout, NoStrides};
 pub use ranked::{RankedView, RankedViewMut};
 
 pub(crate) use overlap::Extent;
+
+/// A list that is short mostly, and then without an allocation.
+pub(crate) type Few<T> = smallvec::SmallVec<[T; 4]>;

@@ -1,5 +1,7 @@
 //! Whether two strided views have memory in common.
 
+use super::Few;
+
 /// The memory of a view: where its elements are.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
@@ -8,7 +10,7 @@ pub(crate) struct Extent {
     /// Bytes per element.
     pub(crate) size: usize,
     /// Sizes and strides in elements, outermost first; none of size 1, evenly spaced ones merged.
-    pub(crate) dims: Vec<(usize, isize)>,
+    pub(crate) dims: Few<(usize, isize)>,
 }
 
 impl Extent {
@@ -116,7 +118,7 @@ mod tests {
     fn any_extent() -> impl Strategy<Value = Extent> {
         let dims = proptest::collection::vec((0_usize..5, -9_isize..10), 0..4);
         (2000_usize..2100, prop_oneof![Just(1_usize), Just(2), Just(4)], dims)
-            .prop_map(|(base, size, dims)| Extent { base, size, dims })
+            .prop_map(|(base, size, dims)| Extent { base, size, dims: dims.into() })
     }
 
     proptest! {
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn slices_of_large_tensors_are_told_apart_quickly() {
-        let part = |base, dims: &[(usize, isize)]| Extent { base, size: 4, dims: dims.to_vec() };
+        let part = |base, dims: &[(usize, isize)]| Extent { base, size: 4, dims: dims.into() };
         let n = 1 << 14;
         // The left and the right half of the columns; odd and even rows; odd and even elements.
         let row = n as isize;

@@ -13,9 +13,9 @@ use super::{Extent, FlatView, FlatViewMut, Strided, check};
 #[derive(Debug)]
 #[repr(C)]
 pub struct RankedView<'a, T, const R: usize, L: Layout = Strided> {
-    data: *const T,
-    sizes: [usize; R],
-    strides: L::Ranked<R>,
+    pub(super) data: *const T,
+    pub(super) sizes: [usize; R],
+    pub(super) strides: L::Ranked<R>,
     borrowed: PhantomData<&'a [T]>,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use keyfold_core::{Error, Result};
+use keyfold_core::{Error, ErrorKind, Result};
 
 use super::check::check_default;
 use super::scan::{Parsed, Scanner, short};
@@ -32,7 +32,7 @@ impl Schema {
     /// expected, then the line, then a caret under the column.
     pub fn parse(text: &str) -> Result<Schema> {
         let mut scanner = Scanner { text, at: 0 };
-        scanner.schema().map_err(|failure| failure.into_error("schema", text))
+        scanner.schema().map_err(|failure| failure.into_error(ErrorKind::Schema, "schema", text))
     }
 }
 
@@ -52,7 +52,7 @@ impl OperatorName {
             })?;
             Ok(name)
         });
-        name.map_err(|failure| failure.into_error("operator name", text))
+        name.map_err(|failure| failure.into_error(ErrorKind::Schema, "operator name", text))
     }
 }
 

@@ -4,6 +4,7 @@ use keyfold_core::{Complex, DType, bf16, f16};
 
 use super::kernel::{Kernel, Map1, one};
 use super::number::Convert;
+use crate::half::Half;
 use crate::isa::Isa;
 
 struct As;
@@ -25,28 +26,16 @@ impl<A: PartialEq + Default + Copy + 'static> Map1<A, u8> for Truth {
 
 /// Rounds to a half float and back.
 struct Rounded<H>(H);
-impl Map1<f32, f32> for Rounded<f16> {
+impl<H: Half> Map1<f32, f32> for Rounded<H> {
     #[inline(always)]
     fn apply<I: Isa>(a: f32) -> f32 {
-        f16::from_f32(a).to_f32()
+        H::narrow(a).widen()
     }
 }
-impl Map1<f64, f32> for Rounded<f16> {
+impl<H: Half> Map1<f64, f32> for Rounded<H> {
     #[inline(always)]
     fn apply<I: Isa>(a: f64) -> f32 {
-        f16::from_f64(a).to_f32()
-    }
-}
-impl Map1<f32, f32> for Rounded<bf16> {
-    #[inline(always)]
-    fn apply<I: Isa>(a: f32) -> f32 {
-        bf16::from_f32(a).to_f32()
-    }
-}
-impl Map1<f64, f32> for Rounded<bf16> {
-    #[inline(always)]
-    fn apply<I: Isa>(a: f64) -> f32 {
-        bf16::from_f64(a).to_f32()
+        H::narrow_f64(a).widen()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16};
 
+use crate::half::Half;
 use crate::isa::{Isa, Work, dispatch};
 
 /// Reads `len` elements that are `stride` elements apart into a block, in the dtype that they are
@@ -18,6 +19,19 @@ pub type Load = unsafe fn(dst: *mut u8, src: *const u8, stride: isize, len: usiz
 /// # Safety
 /// As [`Load`], the other way round.
 pub type Store = unsafe fn(dst: *mut u8, stride: isize, src: *const u8, len: usize);
+
+/// As [`Load`] for several runs of one length one after another: `steps` are those from run to run
+/// and within one, `sizes` how many runs there are and how long they are.
+///
+/// # Safety
+/// As [`Load`].
+pub type LoadRuns = unsafe fn(dst: *mut u8, src: *const u8, steps: [isize; 2], sizes: [usize; 2]);
+
+/// As [`Store`], for several runs.
+///
+/// # Safety
+/// As [`Store`].
+pub type StoreRuns = unsafe fn(dst: *mut u8, src: *const u8, steps: [isize; 2], sizes: [usize; 2]);
 
 /// Copies a tile: row `r` of the result is contiguous, `cols` long, and its element `c` is
 /// `src[r + c * stride]` (in elements).
@@ -63,7 +77,7 @@ impl Convert for FromF16 {
     type To = f32;
     #[inline(always)]
     fn convert(from: u16) -> f32 {
-        f16::from_bits(from).to_f32()
+        f16::from_bits(from).widen()
     }
 }
 impl Convert for FromBf16 {
@@ -71,7 +85,7 @@ impl Convert for FromBf16 {
     type To = f32;
     #[inline(always)]
     fn convert(from: u16) -> f32 {
-        bf16::from_bits(from).to_f32()
+        bf16::from_bits(from).widen()
     }
 }
 impl Convert for ToF16 {
@@ -79,7 +93,7 @@ impl Convert for ToF16 {
     type To = u16;
     #[inline(always)]
     fn convert(from: f32) -> u16 {
-        f16::from_f32(from).to_bits()
+        f16::narrow(from).to_bits()
     }
 }
 impl Convert for ToBf16 {
@@ -87,7 +101,7 @@ impl Convert for ToBf16 {
     type To = u16;
     #[inline(always)]
     fn convert(from: f32) -> u16 {
-        bf16::from_f32(from).to_bits()
+        bf16::narrow(from).to_bits()
     }
 }
 
@@ -155,6 +169,48 @@ unsafe fn store<C: Convert>(dst: *mut u8, stride: isize, src: *const u8, len: us
 }
 
 /// # Safety
+/// As [`LoadRuns`].
+unsafe fn load_runs<C: Convert>(
+    dst: *mut u8,
+    src: *const u8,
+    steps: [isize; 2],
+    sizes: [usize; 2],
+) {
+    let (dst, src) = (dst.cast::<C::To>(), src.cast::<C::From>());
+    let [rows, cols] = sizes;
+    for r in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (dst, src) = (dst.add(r * cols), src.offset(r as isize * steps[0]));
+            for c in 0..cols {
+                *dst.add(c) = C::convert(*src.offset(c as isize * steps[1]));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`StoreRuns`].
+unsafe fn store_runs<C: Convert>(
+    dst: *mut u8,
+    src: *const u8,
+    steps: [isize; 2],
+    sizes: [usize; 2],
+) {
+    let (dst, src) = (dst.cast::<C::To>(), src.cast::<C::From>());
+    let [rows, cols] = sizes;
+    for r in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (dst, src) = (dst.offset(r as isize * steps[0]), src.add(r * cols));
+            for c in 0..cols {
+                *dst.offset(c as isize * steps[1]) = C::convert(*src.add(c));
+            }
+        }
+    }
+}
+
+/// # Safety
 /// As [`Transpose`].
 unsafe fn transpose<T: Copy>(
     dst: *mut u8,
@@ -164,11 +220,31 @@ unsafe fn transpose<T: Copy>(
     cols: usize,
 ) {
     let (dst, src) = (dst.cast::<T>(), src.cast::<T>());
-    for c in 0..cols {
-        for r in 0..rows {
+    // In squares that the registers hold: the reads and the writes are both of whole vectors.
+    const SIDE: usize = 8;
+    let (even_rows, even_cols) = (rows / SIDE * SIDE, cols / SIDE * SIDE);
+    for c in (0..even_cols).step_by(SIDE) {
+        for r in (0..even_rows).step_by(SIDE) {
             // SAFETY: the caller's promise.
-            unsafe { *dst.add(r * cols + c) = *src.offset(r as isize + c as isize * stride) };
+            unsafe {
+                let read = |i: usize| {
+                    src.offset(r as isize + (c + i) as isize * stride).cast::<[T; SIDE]>()
+                };
+                let square: [[T; SIDE]; SIDE] = std::array::from_fn(|i| read(i).read_unaligned());
+                for i in 0..SIDE {
+                    let row: [T; SIDE] = std::array::from_fn(|j| square[j][i]);
+                    dst.add((r + i) * cols + c).cast::<[T; SIDE]>().write_unaligned(row);
+                }
+            }
         }
+    }
+    let one = |r: usize, c: usize| {
+        // SAFETY: the caller's promise.
+        unsafe { *dst.add(r * cols + c) = *src.offset(r as isize + c as isize * stride) };
+    };
+    for c in 0..cols {
+        let from = if c < even_cols { even_rows } else { 0 };
+        (from..rows).for_each(|r| one(r, c));
     }
 }
 
@@ -178,56 +254,65 @@ pub fn raw_load(size: usize) -> Load {
         1 => load::<Plain<u8>>,
         2 => load::<Plain<u16>>,
         4 => load::<Plain<u32>>,
-        8 => load::<Plain<u64>>,
+        8 => load::<Plain<[u32; 2]>>,
         _ => load::<Plain<[u64; 2]>>,
     }
 }
 
-/// The load of a dtype.
-pub fn loader(dtype: DType) -> Load {
-    match dtype {
-        DType::Bool => load::<Truth>,
-        DType::F16 => load::<FromF16>,
-        DType::BF16 => load::<FromBf16>,
-        // Aligned like its parts.
-        DType::C64 => load::<Plain<[u32; 2]>>,
-        _ => raw_load(dtype.size()),
-    }
+/// How elements of a dtype get from memory to registers and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Bytes of an element in memory.
+    pub size: usize,
+    /// Bytes of an element in a register.
+    pub computed: usize,
+    /// Whether elements are computed as they lie in memory.
+    pub direct: bool,
+    /// From memory, one run.
+    pub load: Load,
+    /// From memory, several.
+    pub load_runs: LoadRuns,
+    /// To memory, one run.
+    pub store: Store,
+    /// To memory, several.
+    pub store_runs: StoreRuns,
+    /// A tile from memory, as it is.
+    pub transpose: Transpose,
 }
 
-/// The store of a dtype.
-pub fn storer(dtype: DType) -> Store {
-    match dtype {
-        DType::F16 => store::<ToF16>,
-        DType::BF16 => store::<ToBf16>,
-        DType::C64 => store::<Plain<[u32; 2]>>,
-        _ => match dtype.size() {
-            1 => store::<Plain<u8>>,
-            2 => store::<Plain<u16>>,
-            4 => store::<Plain<u32>>,
-            8 => store::<Plain<u64>>,
-            _ => store::<Plain<[u64; 2]>>,
-        },
+impl Access {
+    /// For a dtype.
+    pub fn new(dtype: DType) -> Access {
+        match dtype {
+            DType::Bool => Access::of::<Truth, Plain<u8>, u8>(false),
+            DType::F16 => Access::of::<FromF16, ToF16, u16>(false),
+            DType::BF16 => Access::of::<FromBf16, ToBf16, u16>(false),
+            _ => match dtype.size() {
+                1 => Access::of::<Plain<u8>, Plain<u8>, u8>(true),
+                2 => Access::of::<Plain<u16>, Plain<u16>, u16>(true),
+                4 => Access::of::<Plain<u32>, Plain<u32>, u32>(true),
+                // Two parts: complex numbers are aligned like theirs.
+                8 if dtype.is_complex() => {
+                    Access::of::<Plain<[u32; 2]>, Plain<[u32; 2]>, [u32; 2]>(true)
+                }
+                8 => Access::of::<Plain<u64>, Plain<u64>, u64>(true),
+                _ => Access::of::<Plain<[u64; 2]>, Plain<[u64; 2]>, [u64; 2]>(true),
+            },
+        }
     }
-}
 
-/// The transposing copy for elements of a dtype, not converted.
-pub fn transposer(dtype: DType) -> Transpose {
-    match dtype {
-        DType::C64 => transpose::<[u32; 2]>,
-        _ => match dtype.size() {
-            1 => transpose::<u8>,
-            2 => transpose::<u16>,
-            4 => transpose::<u32>,
-            8 => transpose::<u64>,
-            _ => transpose::<[u64; 2]>,
-        },
+    fn of<L: Convert, S: Convert, T: Copy>(direct: bool) -> Access {
+        Access {
+            size: size_of::<T>(),
+            computed: size_of::<L::To>(),
+            direct,
+            load: load::<L>,
+            load_runs: load_runs::<L>,
+            store: store::<S>,
+            store_runs: store_runs::<S>,
+            transpose: transpose::<T>,
+        }
     }
-}
-
-/// Whether elements of the dtype are computed as they lie in memory.
-pub fn is_direct(dtype: DType) -> bool {
-    !matches!(dtype, DType::Bool | DType::F16 | DType::BF16)
 }
 
 /// Writes `start`, `start + step`, ... as int64.

@@ -21,10 +21,10 @@ use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 
 pub use compile::Counted;
 use compile::{Code, compile};
-use memory::Value;
+use memory::{Access, Value};
 pub use run::{Frame, Table};
 
-use crate::lower::Lowered;
+use crate::lower::{Lowered, computed};
 
 /// Why an element can't be computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +69,8 @@ pub struct Program {
     inputs: Vec<DType>,
     ranks: Vec<Option<u32>>,
     result: DType,
+    /// Of the inputs and the output.
+    accesses: Vec<Access>,
     block: usize,
 }
 
@@ -90,6 +92,12 @@ impl Program {
             inputs: lowered.inputs().to_vec(),
             ranks: lowered.ranks().to_vec(),
             result: lowered.result(),
+            accesses: lowered
+                .inputs()
+                .iter()
+                .chain([&lowered.result()])
+                .map(|dtype| Access::new(*dtype))
+                .collect(),
             code,
         }
     }
@@ -124,6 +132,12 @@ impl Program {
         self.result
     }
 
+    /// How the inputs are read, and, last, how the result is written.
+    #[inline]
+    pub fn accesses(&self) -> &[Access] {
+        &self.accesses
+    }
+
     /// What is counted: it has slots behind the inputs, of int64.
     #[inline]
     pub fn counted(&self) -> &[Counted] {
@@ -155,6 +169,12 @@ impl Program {
         self.code.result as usize
     }
 
+    /// Whether what an instruction writes into the output's slot is the result as it is stored.
+    #[inline]
+    pub fn writes_result(&self) -> bool {
+        self.result_slot() == self.output() && computed(self.result) == self.result
+    }
+
     /// The first of the slots of kept values, which [`Program::fill`] fills; registers follow.
     #[inline]
     pub fn first_kept(&self) -> usize {
@@ -165,14 +185,10 @@ impl Program {
         self.first_kept() + self.code.kept.len()
     }
 
-    /// How many instructions a block takes: what an element costs, roughly.
-    pub fn instructions(&self) -> usize {
-        self.code.instructions.len()
-    }
-
-    /// How many parameters there may be at least.
-    pub fn uses_params(&self) -> bool {
-        !self.code.params.is_empty()
+    /// What an element takes on one thread, in nanoseconds, roughly; reading and writing included,
+    /// as far as the caches reach.
+    pub fn cost(&self) -> f64 {
+        self.code.cost + 0.05 * self.accesses.len() as f64
     }
 
     /// The uniform values where they are known beforehand.

@@ -17,6 +17,7 @@ const PIO2_REST: f64 = 6.077_100_506_506_192e-11;
 /// Mantissas are taken from sqrt(1/2) to sqrt(2).
 const SQRT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
 
+/// Of exp and expm1.
 pub(super) const EXP: [f64; 11] = [
     0.5,
     0.166_666_666_666_666_82,
@@ -29,19 +30,6 @@ pub(super) const EXP: [f64; 11] = [
     2.755_758_186_759_12e-7,
     2.511_203_670_788_536_7e-8,
     2.082_661_941_703_033_6e-9,
-];
-const EXPM1: [f64; 11] = [
-    0.500_000_000_000_000_1,
-    0.166_666_666_666_666_7,
-    0.041_666_666_666_652_294,
-    0.008_333_333_333_326_16,
-    0.001_388_888_889_559_481_4,
-    0.000_198_412_698_747_493_48,
-    2.480_157_454_234_168_3e-5,
-    2.755_725_547_741_368_3e-6,
-    2.756_792_377_848_067_6e-7,
-    2.510_518_873_042_162_3e-8,
-    1.768_871_958_325_33e-9,
 ];
 const EXP2: [f64; 12] = [
     std::f64::consts::LN_2,
@@ -300,7 +288,7 @@ impl Real for f64 {
     #[inline(always)]
     fn expm1<I: Isa>(self) -> f64 {
         let (n, r) = reduce::<I>(clamp(self, -40.0, 710.0));
-        let e = I::mul_add_f64(r * r, r.polynomial::<I, 11>(&EXPM1), r);
+        let e = I::mul_add_f64(r * r, r.polynomial::<I, 11>(&EXP), r);
         // Half of it first: 2^1024 is no float64.
         let half = f64::from_bits((n << 52).wrapping_add(ONE - (1 << 52)));
         let y = I::mul_add_f64(e, half, half - 0.5) * 2.0;
@@ -351,7 +339,8 @@ impl Real for f64 {
         // log2(e) = 1 + 0.44...: f itself is exact.
         const ABOVE: f64 = 0.442_695_040_888_963_4;
         let rest = log_rest::<I>(f) * std::f64::consts::LOG2_E;
-        log_edges(self, 0.0, k + (f + I::mul_add_f64(f, ABOVE, rest)))
+        // k + f is exact where the rest takes much of it away.
+        log_edges(self, 0.0, (k + f) + I::mul_add_f64(f, ABOVE, rest))
     }
 
     #[inline(always)]

@@ -6,6 +6,15 @@
 //!
 //! Errors are at most 2 ulp ([`Real::pow`] and [`Real::erf`]: 4) at every level. NaN, infinities,
 //! signed zeros, subnormal arguments and results, overflow and underflow come out as from libm.
+//!
+//! Greatest errors found, in ulp (float32: every 37th number, powers aside; float64: 400,000 numbers
+//! and more against longdouble; the worst level counts):
+//!
+//! | | exp | exp2 | expm1 | log | log2 | log1p | rsqrt | tanh | sigmoid | erf | sin | cos | pow |
+//! |---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+//! | float32 | 1.15 | 1.04 | 1.50 | 0.79 | 1.43 | 1.55 | 1.49 | 1.56 | 1.73 | 1.36 | 1.48 | 1.49 | 0.51 |
+//! | float64 | 1.08 | | 1.87 | 0.88 | | 1.41 | 1.47 | 1.43 | 1.55 | 1.34 | 1.44 | 1.42 | 1.09 |
+//!
 //! The coefficients are those that `scripts/minimax.py` prints.
 
 mod double;

@@ -254,7 +254,8 @@ impl Real for f32 {
         // log2(e) = 1 + 0.44...: f itself is exact.
         const ABOVE: f32 = std::f32::consts::LOG2_E - 1.0;
         let rest = I::mul_add_f32(f, ABOVE, rest * std::f32::consts::LOG2_E);
-        log_edges(self, 0.0, k + (f + rest))
+        // k + f is exact where the rest takes much of it away.
+        log_edges(self, 0.0, (k + f) + rest)
     }
 
     #[inline(always)]

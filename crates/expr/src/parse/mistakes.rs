@@ -16,8 +16,8 @@ fn refused(marked: &str, message: &str, names: Option<&Names>) {
         None => Expr::parse(&text),
     };
     let error = result.err().unwrap_or_else(|| panic!("{text:?} is parsed"));
-    assert_eq!(error.kind(), ErrorKind::Schema);
-    let expected = Failure { at, message: message.into() }.into_error("expression", &text);
+    assert_eq!(error.kind(), ErrorKind::Expression);
+    let expected = Failure { at, message: message.into() }.into_error(ErrorKind::Expression, "expression", &text);
     assert_eq!(error.message(), expected.message(), "{marked:?}");
 }
 

@@ -3,6 +3,7 @@
 //! An operator-precedence parser with its own stacks (Dijkstra's shunting yard): no nesting is too
 //! deep for it, and its memory is in proportion to the text.
 
+mod complete;
 mod lex;
 mod names;
 mod operators;
@@ -45,7 +46,7 @@ impl Expr {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Schema`] with the line and a caret under the place.
+    /// [`ErrorKind::Expression`] with the line and a caret under the place.
     pub fn parse(text: &str) -> Result<Expr> {
         parse(text, None)
     }
@@ -74,7 +75,7 @@ fn parse(text: &str, names: Option<&Names>) -> Result<Expr> {
     if text.len() > MAX_TEXT {
         let message =
             format!("expression: the text has {} bytes; at most {MAX_TEXT} are read", text.len());
-        return Err(Error::new(ErrorKind::Schema, message));
+        return Err(Error::new(ErrorKind::Expression, message));
     }
-    Parser::new(text, scope).run().map_err(|failure| failure.into_error("expression", text))
+    Parser::new(text, scope).run().map_err(|failure| failure.into_error(ErrorKind::Expression, "expression", text))
 }

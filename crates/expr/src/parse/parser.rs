@@ -8,11 +8,11 @@ use super::names::{CONSTANTS, Scope, Value, refuse_name};
 use super::operators::{Entry, Infix, Level, Open, Prefix, Waiting, infix};
 use crate::compose;
 use crate::fold::Constants;
-use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
+use crate::graph::{Expr, Graph, Id, Literal, Node};
 use crate::{DTYPES, functions};
 
 /// The highest dimension that `index(d)` takes.
-const LAST_DIMENSION: i64 = 63;
+pub(super) const LAST_DIMENSION: i64 = 63;
 
 /// What some know a function as, and its name here.
 const OTHER_NAMES: [(&str, &str); 13] = [
@@ -33,28 +33,28 @@ const OTHER_NAMES: [(&str, &str); 13] = [
 
 /// A complete operand and the text that it comes from.
 #[derive(Clone, Copy)]
-struct Operand {
-    id: Id,
-    at: usize,
-    end: usize,
+pub(super) struct Operand {
+    pub(super) id: Id,
+    pub(super) at: usize,
+    pub(super) end: usize,
 }
 
 pub(super) struct Parser<'t> {
-    text: &'t str,
+    pub(super) text: &'t str,
     lexer: Lexer<'t>,
-    token: Token,
+    pub(super) token: Token,
     /// The token before, none at the start of a statement.
     before: Option<Token>,
-    scope: Scope,
-    graph: Graph,
-    constants: Constants,
-    waiting: Vec<Entry>,
-    operands: Vec<Operand>,
+    pub(super) scope: Scope,
+    pub(super) graph: Graph,
+    pub(super) constants: Constants,
+    pub(super) waiting: Vec<Entry>,
+    pub(super) operands: Vec<Operand>,
     /// Brackets that are open: inside them a line's end is a blank.
-    open: usize,
+    pub(super) open: usize,
 }
 
-type Step<T = ()> = Result<T, Failure>;
+pub(super) type Step<T = ()> = Result<T, Failure>;
 
 impl<'t> Parser<'t> {
     pub(super) fn new(text: &'t str, scope: Scope) -> Parser<'t> {
@@ -171,7 +171,7 @@ impl<'t> Parser<'t> {
     }
 
     /// The bracket at a place.
-    fn bracket(&self, at: usize) -> &'t str {
+    pub(super) fn bracket(&self, at: usize) -> &'t str {
         &self.text[at..=at]
     }
 
@@ -253,12 +253,12 @@ impl<'t> Parser<'t> {
         self.wait(Waiting::Open { what, below: self.operands.len() }, at);
     }
 
-    fn push(&mut self, node: Node, at: usize, end: usize) -> Step {
+    pub(super) fn push(&mut self, node: Node, at: usize, end: usize) -> Step {
         let id = self.graph.add(node);
         self.push_id(id, at, end)
     }
 
-    fn push_id(&mut self, id: Id, at: usize, end: usize) -> Step {
+    pub(super) fn push_id(&mut self, id: Id, at: usize, end: usize) -> Step {
         if self.graph.nodes().len() > MAX_NODES {
             return failure(
                 at,
@@ -473,220 +473,5 @@ impl<'t> Parser<'t> {
             }
             _ => failure(at, "'else' without 'if'; a choice is written 'a if condition else b'"),
         }
-    }
-
-    /// Completes what binds tighter than a level.
-    fn reduce(&mut self, level: Level) -> Step {
-        while self.waiting.last().is_some_and(|entry| entry.level() > level) {
-            self.apply()?;
-        }
-        Ok(())
-    }
-
-    fn comma(&mut self) -> Step {
-        self.reduce(Level::Bracket)?;
-        match self.waiting.last().map(|entry| entry.waiting) {
-            Some(Waiting::Open { what, .. }) if !matches!(what, Open::Group) => Ok(()),
-            Some(_) => failure(
-                self.token.at,
-                "a comma has no meaning between these brackets; only calls and indices have several \
-                 values",
-            ),
-            None => failure(self.token.at, "an expression is one value; ',' has no meaning here"),
-        }
-    }
-
-    /// Closes the innermost bracket.
-    fn close(&mut self, sign: &str) -> Step {
-        // A bracket that is empty has nothing to complete.
-        self.reduce(Level::Bracket)?;
-        let token = self.token;
-        let Some(Entry { waiting: Waiting::Open { what, below }, at }) = self.waiting.pop() else {
-            return failure(token.at, format!("'{sign}' without an open bracket"));
-        };
-        let right = if matches!(what, Open::Read(_)) { "]" } else { ")" };
-        if sign != right {
-            let opened = self.bracket(at);
-            return failure(token.at, format!("'{opened}' is closed by '{right}', found '{sign}'"));
-        }
-        self.open -= 1;
-        let arguments: Vec<Operand> = self.operands.drain(below..).collect();
-        let ids: Vec<Id> = arguments.iter().map(|argument| argument.id).collect();
-        let start = self.name_before(at);
-        match (what, arguments.as_slice()) {
-            (Open::Group, _) => {
-                // One operand, which now reaches from bracket to bracket.
-                self.operands.extend(ids.iter().map(|id| Operand { id: *id, at, end: token.end }));
-                Ok(())
-            }
-            (Open::Call(function), _) => match function.apply(&mut self.graph, &ids) {
-                Some(id) => {
-                    if matches!(
-                        function.name,
-                        "div" | "divide" | "true_divide" | "floor_divide" | "remainder" | "mod"
-                    ) {
-                        self.refuse_zero(arguments[1], function.name)?;
-                    }
-                    self.push_id(id, start, token.end)
-                }
-                None => self.wrong_count(start, &function.call(), function.takes(), ids.len()),
-            },
-            (Open::Cast(dtype), [x]) => self.push(Node::Cast(dtype, x.id), start, token.end),
-            (Open::Cast(dtype), _) => {
-                self.wrong_count(start, &format!("{dtype}(x)"), "1 argument", ids.len())
-            }
-            (Open::Place, [dimension]) => {
-                let node = self.coordinate(*dimension)?;
-                self.push(node, start, token.end)
-            }
-            (Open::Place, _) => self.wrong_count(start, "index(d)", "1 argument", ids.len()),
-            (Open::Read(_), []) => failure(token.at, "an index is missing between the brackets"),
-            (Open::Read(input), _) => {
-                self.scope.set_rank(input, ids.len() as u32, start)?;
-                self.push(Node::At { input, indices: ids.into() }, start, token.end)
-            }
-        }
-    }
-
-    /// Where the name before an open bracket begins.
-    fn name_before(&self, bracket: usize) -> usize {
-        let before = self.text[..bracket].trim_end();
-        let name = before.trim_end_matches(|c: char| c == '_' || c.is_alphanumeric());
-        // Brackets that group have an operator or nothing before them.
-        if name.len() == before.len() { bracket } else { name.len() }
-    }
-
-    fn wrong_count<T>(&self, at: usize, call: &str, takes: &str, given: usize) -> Step<T> {
-        let given = if given == 0 { "none".into() } else { given.to_string() };
-        failure(at, format!("{call} takes {takes}, {given} given"))
-    }
-
-    /// The node of `index(d)`.
-    fn coordinate(&mut self, dimension: Operand) -> Step<Node> {
-        match self.constants.of(&self.graph, dimension.id) {
-            Some(Literal::Int(d)) if (0..=LAST_DIMENSION).contains(&d) => {
-                Ok(Node::Coordinate(d as u32))
-            }
-            Some(Literal::Int(d)) => failure(
-                dimension.at,
-                format!(
-                    "the dimension of index(d) is {d}; it is counted from the last, which is 0, up \
-                     to {LAST_DIMENSION}"
-                ),
-            ),
-            _ => failure(
-                dimension.at,
-                "the dimension of index(d) has to be a whole number written out, counted from the \
-                 last: index(0)",
-            ),
-        }
-    }
-
-    /// Completes what waits on top of the stack.
-    fn apply(&mut self) -> Step {
-        let Some(entry) = self.waiting.pop() else { return Ok(()) };
-        let Some(last) = self.operands.pop() else { return Ok(()) };
-        let end = last.end;
-        match entry.waiting {
-            Waiting::Prefix(prefix) => {
-                let id = match prefix {
-                    Prefix::Plus => last.id,
-                    Prefix::Minus => compose::unary(&mut self.graph, Unary::Neg, last.id),
-                    Prefix::Invert => {
-                        self.refuse_float(&[last], "~", entry.at)?;
-                        compose::unary(&mut self.graph, Unary::Not, last.id)
-                    }
-                    Prefix::Not => compose::logical_not(&mut self.graph, last.id),
-                };
-                self.push_id(id, entry.at, end)
-            }
-            Waiting::Infix(op, _) => {
-                let Some(first) = self.operands.pop() else { return Ok(()) };
-                let id = match op {
-                    Infix::Binary(op) => self.binary(op, first, last, entry.at)?,
-                    Infix::And => compose::logical(&mut self.graph, Binary::And, first.id, last.id),
-                    Infix::Or => compose::logical(&mut self.graph, Binary::Or, first.id, last.id),
-                };
-                self.push_id(id, first.at, end)
-            }
-            Waiting::Comparison(op, before) => {
-                let Some(first) = self.operands.pop() else { return Ok(()) };
-                let mut id = compose::binary(&mut self.graph, op, first.id, last.id);
-                if let Some(before) = before {
-                    id = compose::binary(&mut self.graph, Binary::And, before, id);
-                }
-                self.push_id(id, first.at, end)
-            }
-            Waiting::If => failure(
-                entry.at,
-                "'if' without 'else'; a choice is written 'a if condition else b'",
-            ),
-            Waiting::Else => {
-                let (Some(condition), Some(first)) = (self.operands.pop(), self.operands.pop())
-                else {
-                    return Ok(());
-                };
-                let node = Node::Where(condition.id, first.id, last.id);
-                self.push(node, first.at, end)
-            }
-            // Brackets are closed, not completed.
-            Waiting::Open { .. } => Ok(()),
-        }
-    }
-
-    fn binary(&mut self, op: Binary, a: Operand, b: Operand, at: usize) -> Step<Id> {
-        match op {
-            Binary::Div => self.refuse_zero(b, "/")?,
-            Binary::FloorDiv => self.refuse_zero(b, "//")?,
-            Binary::Mod => self.refuse_zero(b, "%")?,
-            Binary::And => self.refuse_float(&[a, b], "&", at)?,
-            Binary::Or => self.refuse_float(&[a, b], "|", at)?,
-            Binary::Xor => self.refuse_float(&[a, b], "^", at)?,
-            Binary::Shl => self.refuse_float(&[a, b], "<<", at)?,
-            Binary::Shr => self.refuse_float(&[a, b], ">>", at)?,
-            _ => {}
-        }
-        Ok(compose::binary(&mut self.graph, op, a.id, b.id))
-    }
-
-    /// A divisor that is zero, written out or as numbers that make it.
-    fn refuse_zero(&mut self, divisor: Operand, sign: &str) -> Step {
-        let zero = match self.constants.of(&self.graph, divisor.id) {
-            Some(Literal::Bool(value)) => !value,
-            Some(Literal::Int(value)) => value == 0,
-            Some(Literal::Float(bits)) => f64::from_bits(bits) == 0.0,
-            None => false,
-        };
-        if !zero {
-            return Ok(());
-        }
-        let written = shown(&self.text[divisor.at..divisor.end]);
-        let is = if written == "0" { String::new() } else { format!(": '{written}' is 0") };
-        let message = match sign {
-            "/" | "div" | "divide" | "true_divide" => {
-                format!("division by zero{is}; write inf or nan where that is meant")
-            }
-            _ => format!(
-                "'{sign}' by zero{is}; of whole numbers the result would be 0, of floats nan: write that"
-            ),
-        };
-        failure(divisor.at, message)
-    }
-
-    /// A float where there are bits to work on.
-    fn refuse_float(&mut self, operands: &[Operand], sign: &str, at: usize) -> Step {
-        for operand in operands {
-            if matches!(self.constants.of(&self.graph, operand.id), Some(Literal::Float(_))) {
-                let written = shown(&self.text[operand.at..operand.end]);
-                let hint = if sign == "^" { "; a power is written with '**'" } else { "" };
-                return failure(
-                    at,
-                    format!(
-                        "'{sign}' works on the bits of whole numbers, '{written}' is a float{hint}"
-                    ),
-                );
-            }
-        }
-        Ok(())
     }
 }

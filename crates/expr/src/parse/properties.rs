@@ -23,7 +23,7 @@ fn check(text: &str, names: Option<&Names>) {
             assert_eq!(simple.simplified(), simple, "{text}");
         }
         Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::Schema);
+            assert_eq!(error.kind(), ErrorKind::Expression);
             let lines: Vec<&str> = error.message().split('\n').collect();
             let [header, _, caret] = lines.as_slice() else { panic!("{}", error.message()) };
             assert!(header.starts_with("expression, ") && header.len() < 1000, "{header}");

@@ -162,7 +162,7 @@ fn places_reads_and_casts_are_nodes() {
 fn composed_functions_are_built_of_nodes() {
     let table = [
         ("relu(x)", "where(x <= 0, 0, x)"),
-        ("softplus(x)", "max(x, 0) + log1p(exp(-abs(x)))"),
+        ("softplus(x)", "max(x, 0) + log1p(exp(-1.0 * abs(x)))"),
         ("silu(x)", "x * sigmoid(x)"),
         ("clip(x, 0, y)", "min(max(x, 0), y)"),
         ("square(x)", "x * x"),
@@ -264,4 +264,27 @@ fn what_is_the_same_in_another_order_of_building_is_equal() {
     let late: Term<'_> = x.exp();
     let early = x.log();
     assert_eq!(b.finish(early - late), Expr::parse("log(x) - exp(x)").unwrap());
+}
+
+const DOCUMENTATION: &str = include_str!("../../../../docs/expressions.md");
+
+#[test]
+fn the_documentation_lists_every_function() {
+    for name in crate::functions::names() {
+        let listed = [format!("`{name}`"), format!("`{name}("), format!("`{name} ")];
+        assert!(listed.iter().any(|text| DOCUMENTATION.contains(text)), "{name}");
+    }
+}
+
+#[test]
+fn the_documentation_shows_errors_as_they_are() {
+    let shown = DOCUMENTATION.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 15);
+    for error in lines.chunks(3) {
+        // A second line has one before it, that is not shown.
+        let before = if error[0].contains("line 2") { "t = exp(x)\n" } else { "" };
+        let given = Expr::parse(&format!("{before}{}", error[1])).unwrap_err();
+        assert_eq!(given.message(), error.join("\n"));
+    }
 }

@@ -278,10 +278,9 @@ impl Pass<'_> {
         if divisor == -1.0 && is_float {
             return Some(self.node(Node::Unary(Unary::Neg, a)));
         }
-        // A power of two has an exact reciprocal; within what every float format that is computed
-        // in holds.
+        // A power of two has an exact reciprocal; within what every float format holds, float16 too.
         let exact = divisor.to_bits() << 12 == 0
-            && (2f64.powi(-64)..2f64.powi(64)).contains(&divisor.abs());
+            && (2f64.powi(-14)..=2f64.powi(14)).contains(&divisor.abs());
         if !exact || divisor.abs() == 1.0 {
             return self.signed(Binary::Div, a, b);
         }

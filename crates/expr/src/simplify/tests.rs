@@ -71,6 +71,8 @@ fn what_changes_nothing_is_left_away_where_the_dtype_allows() {
         ("x / 8", F, "x * 0.125"),
         ("x / 8", I, "x * 0.125"),
         ("x / 3", F, "x / 3"),
+        ("x / 16384", F, "x * 6.103515625e-5"),
+        ("x / 65536.0", F, "x / 65536.0"),
         ("x / -2", F, "x * -0.5"),
         ("x ** 1", F, "x"),
         ("x ** 2", F, "x * x"),

@@ -42,7 +42,9 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use batch::Batch;
+pub(crate) use batch::Batch;
+pub(crate) use rules::{Rule, kernel as rule_of, several};
+
 use enter::repeat;
 use frame::OpenFrame;
 

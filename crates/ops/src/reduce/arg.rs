@@ -12,13 +12,11 @@ use keyfold_tensor::Tensor;
 use super::convert::{Block, Input, Sink, Truth};
 use super::extreme::End;
 use super::geometry::{Geometry, Reduction, count, runs, steps};
-use super::monoid::{Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
-use super::rows::BLOCK;
+use super::monoid::{Extreme, Greatest, Monoid, Ops, Ordered, Pick, Smallest};
+use super::rows::{self, BLOCK, PART};
 use super::share::{Shared, for_parts};
 use super::{base, out_base};
 
-/// The longest part of a lane that one thread searches.
-const PART: usize = 1 << 16;
 /// Columns that are searched together.
 const COLUMNS: usize = 512;
 /// Rows of columns that one thread searches, at least.
@@ -81,7 +79,7 @@ fn into<T: Ordered>(
         return Ok(());
     }
     let job = Job { geometry: &geometry, input, sink, search: Search::of(end) };
-    if job.geometry.along_rows() { rows(&job) } else { columns(&job) }
+    if job.geometry.along_rows() { lanes_of(&job) } else { columns(&job) }
 }
 
 struct Job<'a, T> {
@@ -103,6 +101,8 @@ const NONE: i64 = -1;
 /// The loops, compiled for each level.
 struct Search<T> {
     worst: T,
+    /// For the best number alone.
+    ops: Ops<T>,
     /// Whether the second takes the place of the first.
     better: fn(T, T) -> bool,
     /// Of each lane of dense numbers, a step apart: the best and its place.
@@ -126,6 +126,7 @@ impl<T: Ordered> Search<T> {
     {
         Search {
             worst: P::worst(),
+            ops: Ops::of::<Extreme<P, T>>(),
             better: is_better::<P, T>,
             lanes: lanes::<P, T>,
             rows: search_rows::<P, T>,
@@ -164,16 +165,16 @@ where
 
 #[inline(always)]
 fn one_by_one<P: Pick, T: Ordered>(x: &[T]) -> Best<T> {
-    let mut best = Best { number: x[0], place: 0 };
+    // Without branches: whether a number is better is hard to foresee, and many short lanes follow.
+    let (mut number, mut place) = (x[0], 0_i64);
     for (i, x) in x.iter().enumerate().skip(1) {
-        if is_better::<P, T>(best.number, *x) {
-            best = Best { number: *x, place: i as i64 };
-        }
+        let better = is_better::<P, T>(number, *x);
+        number = if better { *x } else { number };
+        place = if better { i as i64 } else { place };
     }
-    best
+    Best { number, place }
 }
 
-/// First which it is, then where: both go through vectors.
 #[inline(always)]
 fn twice<P: Pick, T: Ordered>(x: &[T]) -> Best<T>
 where
@@ -270,7 +271,7 @@ impl<T: Ordered> Job<'_, T> {
     }
 }
 
-fn rows<T: Ordered>(job: &Job<'_, T>) -> Result<()> {
+fn lanes_of<T: Ordered>(job: &Job<'_, T>) -> Result<()> {
     let (lanes, len) = (job.geometry.lanes(), job.geometry.len());
     if len <= PART {
         let grain = (PART / len).max(1);
@@ -279,32 +280,44 @@ fn rows<T: Ordered>(job: &Job<'_, T>) -> Result<()> {
             Ok(())
         });
     }
+    // First the best of each part; then its place, in the first part that has it.
     let parts = len.div_ceil(PART);
-    let mut partial = vec![job.none(); lanes * parts];
+    let mut partial = vec![job.search.worst; lanes * parts];
     let shared = Shared::new(&mut partial);
+    let start = |lane: usize| {
+        let mut at = (0, 0);
+        runs(&job.geometry.kept, lane..lane + 1, 1, |run| at = (run.x, run.out));
+        at
+    };
+    let range = |part: usize| part * PART..len.min((part + 1) * PART);
     for_parts(lanes * parts, 1, lanes * len, |tasks| {
         let mut stage = [job.search.worst; BLOCK];
         for task in tasks {
-            let (lane, part) = (task / parts, task % parts);
-            let mut x = 0;
-            runs(&job.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
-            let range = part * PART..len.min((part + 1) * PART);
-            let best = part_of_lane(job, x, range, &mut stage);
+            let ((x, _), part) = (start(task / parts), range(task % parts));
+            let (input, ops) = (&job.input, &job.search.ops);
+            let best = rows::part_of_lane(job.geometry, input, ops, x, part, &mut stage);
             // SAFETY: each task has a place of its own.
             unsafe { shared.write(task, best) };
         }
         Ok(())
     })?;
-    let mut partial = partial.chunks_exact(parts);
-    let step = steps(&job.geometry.kept).0.out;
-    runs(&job.geometry.kept, 0..lanes, 1, |run| {
-        for (i, partial) in (0..run.len as isize).zip(&mut partial) {
-            let best = partial.iter().fold(job.none(), |a, b| job.first_best(a, *b));
-            // SAFETY: the result's own walk stays inside it.
-            unsafe { job.sink.put(&mut [best.place], run.out + i * step, 1) };
+    for_parts(lanes, 1, lanes * PART, |some| {
+        let mut stage = [job.search.worst; BLOCK];
+        for lane in some {
+            let partial = &partial[lane * parts..(lane + 1) * parts];
+            let mut best = 0;
+            for (part, number) in partial.iter().enumerate() {
+                if (job.search.better)(partial[best], *number) {
+                    best = part;
+                }
+            }
+            let (x, out) = start(lane);
+            let found = part_of_lane(job, x, range(best), &mut stage);
+            // SAFETY: the result's own walk stays inside it, and each lane has its own place.
+            unsafe { job.sink.put(&mut [found.place], out, 1) };
         }
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 fn whole_lanes<T: Ordered>(job: &Job<'_, T>, part: Range<usize>, len: usize) {

@@ -234,11 +234,22 @@ impl<M: Monoid> Work for Lanes<'_, M> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        for (lane, result) in self.results.iter_mut().enumerate() {
+        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+        let lane = |lane: usize| unsafe {
             let from = self.from.wrapping_offset(lane as isize * self.step);
-            // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
-            let lane = unsafe { std::slice::from_raw_parts(from, self.len) };
-            *result = dense::<M>(lane);
+            std::slice::from_raw_parts(from, self.len)
+        };
+        let mut first = 0;
+        if self.len >= 4 * WIDE {
+            // Memory is read faster in several places at a time.
+            while first + 4 <= self.results.len() {
+                let x = [lane(first), lane(first + 1), lane(first + 2), lane(first + 3)];
+                self.results[first..first + 4].copy_from_slice(&four_dense::<M>(x));
+                first += 4;
+            }
+        }
+        for (at, result) in self.results.iter_mut().enumerate().skip(first) {
+            *result = dense::<M>(lane(at));
         }
     }
 }
@@ -265,13 +276,55 @@ pub(crate) fn dense<M: Monoid>(x: &[M::Number]) -> M::Number {
     // 256 bytes: four of the widest vectors.
     match size_of::<M::Number>() {
         _ if x.len() < 16 => x.iter().fold(M::IDENTITY, |a, x| M::combine(a, *x)),
-        _ if x.len() < 256 => ways::<M, 16>(x),
+        _ if x.len() < WIDE => ways::<M, 16>(x),
         1 => ways::<M, 256>(x),
         2 => ways::<M, 128>(x),
         4 => ways::<M, 64>(x),
         8 => ways::<M, 32>(x),
         _ => ways::<M, 16>(x),
     }
+}
+
+/// Numbers from which on a lane is combined in the most ways.
+const WIDE: usize = 256;
+
+/// As [`dense`] of each, which has to be at least [`WIDE`] long.
+#[inline(always)]
+fn four_dense<M: Monoid>(x: [&[M::Number]; 4]) -> [M::Number; 4] {
+    match size_of::<M::Number>() {
+        1 => four_ways::<M, 256>(x),
+        2 => four_ways::<M, 128>(x),
+        4 => four_ways::<M, 64>(x),
+        8 => four_ways::<M, 32>(x),
+        _ => four_ways::<M, 16>(x),
+    }
+}
+
+/// As [`ways`] of each.
+#[inline(always)]
+fn four_ways<M: Monoid, const WAYS: usize>(x: [&[M::Number]; 4]) -> [M::Number; 4] {
+    let mut all = [[M::IDENTITY; WAYS]; 4];
+    let [a, b, c, d] = x.map(|x| x.chunks_exact(WAYS));
+    let rest = [a.remainder(), b.remainder(), c.remainder(), d.remainder()];
+    for (((a, b), c), d) in a.zip(b).zip(c).zip(d) {
+        for i in 0..WAYS {
+            all[0][i] = M::combine(all[0][i], a[i]);
+        }
+        for i in 0..WAYS {
+            all[1][i] = M::combine(all[1][i], b[i]);
+        }
+        for i in 0..WAYS {
+            all[2][i] = M::combine(all[2][i], c[i]);
+        }
+        for i in 0..WAYS {
+            all[3][i] = M::combine(all[3][i], d[i]);
+        }
+    }
+    let mut results = [M::IDENTITY; 4];
+    for (result, (all, rest)) in results.iter_mut().zip(all.into_iter().zip(rest)) {
+        *result = folded::<M, WAYS>(all, rest);
+    }
+    results
 }
 
 #[inline(always)]
@@ -283,7 +336,15 @@ fn ways<M: Monoid, const WAYS: usize>(x: &[M::Number]) -> M::Number {
             all[i] = M::combine(all[i], chunk[i]);
         }
     }
-    for (a, x) in all.iter_mut().zip(chunks.remainder()) {
+    folded::<M, WAYS>(all, chunks.remainder())
+}
+
+#[inline(always)]
+fn folded<M: Monoid, const WAYS: usize>(
+    mut all: [M::Number; WAYS],
+    rest: &[M::Number],
+) -> M::Number {
+    for (a, x) in all.iter_mut().zip(rest) {
         *a = M::combine(*a, *x);
     }
     let mut half = WAYS / 2;

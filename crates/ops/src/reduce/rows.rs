@@ -26,7 +26,7 @@ pub(crate) struct Job<'a, A> {
 pub(crate) const BLOCK: usize = 1024;
 
 /// The longest part of a lane that one thread reduces.
-const PART: usize = 1 << 16;
+pub(crate) const PART: usize = 1 << 16;
 
 /// Results that are kept before they are written.
 const RESULTS: usize = 128;
@@ -50,7 +50,7 @@ pub(crate) fn reduce_rows<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>) -> 
             let mut x = 0;
             runs(&job.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
             let range = part * PART..len.min((part + 1) * PART);
-            let result = part_of_lane(job, x, range, &mut stage);
+            let result = part_of_lane(job.geometry, &job.input, &job.ops, x, range, &mut stage);
             // SAFETY: each task has a place of its own.
             unsafe { shared.write(task, result) };
         }
@@ -101,7 +101,7 @@ fn whole_lanes<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>, part: Range<us
                     }
                 } else {
                     count = 1;
-                    results[0] = part_of_lane(job, x, 0..len, stage);
+                    results[0] = part_of_lane(job.geometry, &job.input, &job.ops, x, 0..len, stage);
                 }
             }
             // SAFETY: the walk over the result stays inside it, and each lane has its own place.
@@ -113,21 +113,22 @@ fn whole_lanes<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>, part: Range<us
     });
 }
 
-/// A range of the elements of the lane that begins at `x`.
-fn part_of_lane<A: Copy + Send + Sync + 'static>(
-    job: &Job<'_, A>,
+/// A range of the elements of the lane that begins at `x`, combined.
+pub(crate) fn part_of_lane<A: Copy + Send + Sync + 'static>(
+    geometry: &Geometry,
+    input: &Input<A>,
+    ops: &Ops<A>,
     x: isize,
     range: Range<usize>,
     stage: &mut [A; BLOCK],
 ) -> A {
     const AT_ONCE: usize = 16;
-    let (inner, around) = steps(&job.geometry.reduced);
-    let direct = job.input.direct && inner.x == 1;
-    let ops = &job.ops;
+    let (inner, around) = steps(&geometry.reduced);
+    let direct = input.direct && inner.x == 1;
     let mut all = Cascade::new(ops.identity, ops.combine);
     let mut decided = None;
     let mut results = [ops.identity; AT_ONCE];
-    runs(&job.geometry.reduced, range, BLOCK, |run| {
+    runs(&geometry.reduced, range, BLOCK, |run| {
         if decided.is_some() {
             return;
         }
@@ -145,7 +146,7 @@ fn part_of_lane<A: Copy + Send + Sync + 'static>(
             let block = Block { rows: run.rows, row_step: around.x, len: run.len, step: inner.x };
             // SAFETY: the walk stays inside the tensor, and a run of several rows fits.
             unsafe {
-                job.input.fill(start, block, stage.as_mut_ptr());
+                input.fill(start, block, stage.as_mut_ptr());
                 (ops.lanes)(stage.as_ptr(), 0, run.rows * run.len, &mut results[..1]);
             }
             return push(&results[..1]);
@@ -158,8 +159,12 @@ fn part_of_lane<A: Copy + Send + Sync + 'static>(
                 let at = start + done as isize * inner.x;
                 // SAFETY: the walk stays inside the tensor; what is staged fits.
                 unsafe {
-                    if direct {
-                        let from = job.input.at(at).cast();
+                    if direct && left >= PART {
+                        results[0] = whole_part(ops, input.at(at).cast(), stage);
+                        push(&results[..1]);
+                        done += PART;
+                    } else if direct {
+                        let from = input.at(at).cast();
                         let whole = (left / BLOCK).min(AT_ONCE);
                         let (count, len) = if whole > 0 { (whole, BLOCK) } else { (1, left) };
                         (ops.lanes)(from, BLOCK as isize, len, &mut results[..count]);
@@ -168,7 +173,7 @@ fn part_of_lane<A: Copy + Send + Sync + 'static>(
                     } else {
                         let len = left.min(BLOCK);
                         let block = Block { rows: 1, row_step: 0, len, step: inner.x };
-                        job.input.fill(at, block, stage.as_mut_ptr());
+                        input.fill(at, block, stage.as_mut_ptr());
                         (ops.lanes)(stage.as_ptr(), 0, len, &mut results[..1]);
                         push(&results[..1]);
                         done += len;
@@ -178,4 +183,23 @@ fn part_of_lane<A: Copy + Send + Sync + 'static>(
         }
     });
     decided.or(all.finish()).unwrap_or(ops.identity)
+}
+
+/// [`PART`] dense numbers, combined: read in four places at a time, which is faster than in one, and
+/// row by row.
+///
+/// # Safety
+/// They can be read there.
+unsafe fn whole_part<A: Copy>(ops: &Ops<A>, from: *const A, rows: &mut [A; BLOCK]) -> A {
+    const QUARTER: usize = PART / 4;
+    rows.fill(ops.identity);
+    let mut result = [ops.identity];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for start in (0..QUARTER).step_by(BLOCK) {
+            (ops.accumulate)(from.add(start), QUARTER as isize, 4, rows);
+        }
+        (ops.lanes)(rows.as_ptr(), 0, BLOCK, &mut result);
+    }
+    result[0]
 }

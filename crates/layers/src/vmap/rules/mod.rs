@@ -11,9 +11,13 @@ mod pointwise;
 mod reduce;
 mod view;
 
+pub(crate) use pointwise::several;
+
 use keyfold_core::{Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override, outside_layers};
 use keyfold_tensor::{Value, ValueRef};
+
+use keyfold_ops::elementwise::FUNCTIONS;
 
 use super::batch::Batch;
 use super::fallback::looped;
@@ -75,7 +79,10 @@ pub(crate) fn kernel(rule: Rule, name: &str) -> Kernel<Value> {
 pub(super) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let families: [&[(&str, Rule)]; 6] =
         [pointwise::RULES, reduce::RULES, matmul::RULES, view::RULES, join::RULES, index::RULES];
-    for (name, rule) in families.into_iter().flatten() {
+    let unary = FUNCTIONS.map(|(name, _)| (name, pointwise::one as Rule));
+    let listed = [crate::elementwise::LISTED];
+    let all = families.into_iter().flatten().chain(&unary).chain(&listed);
+    for (name, rule) in all {
         let Ok(operator) = dispatcher.operator(name) else { continue };
         let short = name.trim_start_matches("aten::").replace('.', "_").to_lowercase();
         let kernel = kernel(*rule, &format!("{short}_vmap"));

@@ -9,19 +9,6 @@ use crate::vmap::batch::{Batch, Operand};
 use crate::vmap::enter::move_dim;
 
 pub(super) const RULES: &[(&str, Rule)] = &[
-    ("aten::neg", one),
-    ("aten::abs", one),
-    ("aten::relu", one),
-    ("aten::exp", one),
-    ("aten::log", one),
-    ("aten::sqrt", one),
-    ("aten::tanh", one),
-    ("aten::sigmoid", one),
-    ("aten::sin", one),
-    ("aten::cos", one),
-    ("aten::log1p", one),
-    ("aten::expm1", one),
-    ("aten::sign", one),
     ("aten::logical_not", one),
     ("aten::add.Scalar", one),
     ("aten::sub.Scalar", one),
@@ -38,6 +25,14 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("aten::le.Scalar", one),
     ("aten::gt.Scalar", one),
     ("aten::ge.Scalar", one),
+    ("aten::floor_divide.Scalar", one),
+    ("aten::remainder.Scalar", one),
+    ("aten::bitwise_and.Scalar", one),
+    ("aten::bitwise_or.Scalar", one),
+    ("aten::bitwise_xor.Scalar", one),
+    ("aten::bitwise_left_shift.Scalar", one),
+    ("aten::bitwise_right_shift.Scalar", one),
+    ("aten::rpow.Scalar", one),
     ("aten::where.Scalar", one),
     ("aten::to", one),
     ("aten::clone", one),
@@ -58,6 +53,13 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("aten::le", several),
     ("aten::gt", several),
     ("aten::ge", several),
+    ("aten::floor_divide", several),
+    ("aten::remainder", several),
+    ("aten::bitwise_and", several),
+    ("aten::bitwise_or", several),
+    ("aten::bitwise_xor", several),
+    ("aten::bitwise_left_shift", several),
+    ("aten::bitwise_right_shift", several),
     ("aten::where", several),
     ("aten::where.ScalarOther", several),
     ("aten::where.ScalarSelf", several),
@@ -73,7 +75,7 @@ fn with_first<'v>(batch: &Batch<'_, 'v>, first: &'v Tensor) -> Vec<ValueRef<'v>>
 }
 
 /// Of one tensor, the first argument: the batch stays where it is.
-fn one(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(super) fn one(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let Operand { tensor, dim } = batch.operand(0)?;
     let Some(dim) = dim else { return Ok(None) };
     let result = batch.call(&with_first(batch, &tensor))?;
@@ -88,7 +90,7 @@ fn contiguous(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 }
 
 /// Of several tensors that broadcast.
-fn several(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(crate) fn several(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let mut operands = Vec::with_capacity(3);
     for (place, arg) in batch.args.iter().enumerate() {
         if let ValueRef::Tensor(_) | ValueRef::Foreign(_) = arg {

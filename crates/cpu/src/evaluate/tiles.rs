@@ -1,0 +1,119 @@
+//! Transposed inputs: squares that are read along one dimension and written along another.
+
+use std::ops::Range;
+
+use keyfold_core::Result;
+use smallvec::SmallVec;
+
+use super::drive::{Job, Worker, pointer};
+use super::plan::{Cursor, Way};
+
+/// Bytes of a tile along the dimension in which the transposed input is contiguous: two lines of
+/// the cache, which processors fetch together.
+const HEIGHT: usize = 128;
+/// Elements along the other one, in which the output is.
+const WIDTH: usize = 256;
+
+impl Job<'_> {
+    /// Whether an input is contiguous along the dimension before the innermost.
+    fn is_turned(&self, slot: usize) -> bool {
+        let (plan, last) = (&self.plan, self.plan.dims.len() - 1);
+        let operand = &plan.operands[slot];
+        operand.walked
+            && operand.access.is_some()
+            && plan.row(last)[slot].abs() > operand.size
+            && plan.row(last - 1)[slot] == operand.size
+            && plan.row(last)[slot] % operand.size == 0
+    }
+
+    /// The size of a tile: rows and columns.
+    fn tile(&self) -> (usize, usize) {
+        let plan = &self.plan;
+        let smallest = (0..self.program.inputs().len())
+            .filter(|slot| self.is_turned(*slot))
+            .map(|slot| plan.operands[slot].size as usize)
+            .min();
+        let rows = HEIGHT / smallest.unwrap_or(8);
+        (
+            rows.min(plan.dims[plan.dims.len() - 2]),
+            WIDTH.min(self.program.block()).min(plan.inner()),
+        )
+    }
+
+    /// How many tiles there are, and how many elements they have.
+    pub(super) fn tiles(&self) -> (usize, usize) {
+        let plan = &self.plan;
+        let (rows, cols) = self.tile();
+        let (height, width) = (plan.dims[plan.dims.len() - 2], plan.inner());
+        let planes = plan.total / (height * width);
+        (planes * height.div_ceil(rows) * width.div_ceil(cols), rows * cols)
+    }
+
+    /// Bytes of all transposed inputs' tiles.
+    pub(super) fn tile_bytes(&self) -> usize {
+        if self.plan.way != Way::Tiles {
+            return 0;
+        }
+        let turned = (0..self.program.inputs().len()).filter(|slot| self.is_turned(*slot));
+        let (rows, cols) = self.tile();
+        turned.map(|slot| rows * cols * self.plan.operands[slot].size as usize).sum()
+    }
+}
+
+impl Worker<'_, '_> {
+    /// Tiles, one behind the other along the dimension before the innermost.
+    pub(super) fn tiles(&mut self, tiles: Range<usize>) -> Result<()> {
+        let (program, plan) = (self.job.program, &self.job.plan);
+        let (last, out) = (plan.dims.len() - 1, program.output());
+        let (height, width) = (plan.dims[last - 1], plan.dims[last]);
+        let (rows, cols) = self.job.tile();
+        let (down, across) = (height.div_ceil(rows), width.div_ceil(cols));
+        let (outer, steps) = (plan.row(last - 1), plan.row(last));
+        let gathers = if program.gathers() { 2 * program.register_bytes() } else { 0 };
+        let mut room = self.room.wrapping_add(gathers);
+        let mut turned: SmallVec<[Option<*mut u8>; 8]> = SmallVec::new();
+        for slot in 0..out {
+            turned.push(self.job.is_turned(slot).then_some(room));
+            if turned[slot].is_some() {
+                room = room.wrapping_add(rows * cols * plan.operands[slot].size as usize);
+            }
+        }
+        let mut plane = tiles.start / (down * across);
+        let mut cursor = Cursor::new(plan, 2, plane);
+        for tile in tiles {
+            if tile / (down * across) != plane {
+                plane += 1;
+                cursor.next(plan);
+            }
+            let (row, col) = (tile % down * rows, tile / down % across * cols);
+            let (rows, cols) = (rows.min(height - row), cols.min(width - col));
+            let at = |slot: usize, r: usize| {
+                cursor.at[slot] + (row + r) as isize * outer[slot] + col as isize * steps[slot]
+            };
+            for (slot, buffer) in turned.iter().enumerate() {
+                let operand = &plan.operands[slot];
+                if let (Some(buffer), Some(access)) = (buffer, operand.access) {
+                    let stride = steps[slot] / operand.size;
+                    // SAFETY: the plan's addresses are the input's; the buffer has room for a tile.
+                    unsafe {
+                        (access.transpose)(*buffer, pointer(at(slot, 0)), stride, rows, cols)
+                    };
+                }
+            }
+            for r in 0..rows {
+                for (slot, buffer) in turned.iter().enumerate() {
+                    let size = plan.operands[slot].size;
+                    match buffer {
+                        Some(buffer) => {
+                            let from = buffer.wrapping_add(r * cols * size as usize);
+                            self.load(slot, from.expose_provenance() as isize, size, cols);
+                        }
+                        None => self.load(slot, at(slot, r), steps[slot], cols),
+                    }
+                }
+                self.compute(at(out, r), steps[out], cols)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Operators made of an expression: what their layers do follows from it.
+//!
+//! [`implement`] gives an operator everything from one text: the kernels for CPU and Meta, the
+//! derivative of any order (symbolic, [`keyfold_expr::Expr::derivative`]), and the batching rule.
+//! Derivatives are calls of `keyfold::elementwise`, which takes any expression and has both itself.
+
+mod batch;
+mod derivative;
+
+use std::sync::Arc;
+
+use keyfold_core::Result;
+use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override, Provenance};
+use keyfold_ops::elementwise::{self, Definition, FUNCTIONS, Text};
+use keyfold_tensor::Value;
+
+use crate::autograd;
+
+pub(crate) use batch::LISTED;
+
+/// What [`implement`] registered.
+pub struct Implemented {
+    /// The expression, and which arguments are its inputs and parameters.
+    pub definition: Arc<Definition>,
+    /// The registrations, to take them back.
+    pub handles: Vec<Handle<Value>>,
+}
+
+/// Registers kernels for CPU and Meta, the derivative and the batching rule of a defined operator,
+/// all made of an expression of its arguments: `Tensor`s are inputs, numbers are parameters.
+///
+/// An operator that writes its result to an argument gets no derivative and no batching rule: what
+/// the layers do with every operator that writes does for it. `provenance` says who registered.
+/// Where one registration fails, those before it are taken back.
+///
+/// # Errors
+/// As [`Definition::new`], and those of registering.
+pub fn implement(
+    dispatcher: &Dispatcher<Value>,
+    operator: &str,
+    text: &str,
+    mode: Override,
+    provenance: Option<&Provenance>,
+) -> Result<Implemented> {
+    let operator = dispatcher.operator(operator)?;
+    let name = operator.name().to_string();
+    let (definition, kernels) = elementwise::kernels(operator.schema(), text)?;
+    let mut kernels = Vec::from(kernels);
+    if definition.out().is_none() {
+        let text = Arc::new(Text::new(definition.expr().clone()));
+        let arguments = (definition.inputs().to_vec(), definition.params().to_vec());
+        let derivative = derivative::of_arguments(&name, text, arguments);
+        let label = operator.schema().name.name.clone();
+        kernels.push((
+            DispatchKey::Autograd,
+            autograd::kernel(derivative).named(format!("{label}_derivative")),
+        ));
+        if let Some(rule) = batch::rule(definition.expr()) {
+            let kernel = crate::vmap::rule_of(rule, &format!("{label}_vmap"));
+            kernels.push((DispatchKey::Vmap, kernel));
+        }
+    }
+    let mut handles: Vec<Handle<Value>> = Vec::new();
+    for (key, kernel) in kernels {
+        let kernel = match provenance {
+            Some(provenance) => {
+                let name = kernel.provenance().name.clone();
+                kernel.with_provenance(Provenance { name, ..provenance.clone() })
+            }
+            None => kernel,
+        };
+        match dispatcher.register_with(&operator, key, kernel, mode) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                for handle in handles.iter().rev() {
+                    handle.remove();
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(Implemented { definition, handles })
+}
+
+/// Registers what the built-in operators that have no rule of their own get from their expressions.
+pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
+    let listed = derivative::of_list(elementwise::ELEMENTWISE);
+    autograd::register_derivative(dispatcher, elementwise::ELEMENTWISE, listed, Override::Error)?;
+    for (name, expression) in FUNCTIONS {
+        let Ok(operator) = dispatcher.operator(name) else { continue };
+        let text = elementwise::text(&format!("self: {expression}"))?;
+        let differentiable = !GIVE_NO_FLOATS.contains(&name);
+        if differentiable && !operator.has_kernel(DispatchKey::Autograd.into()) {
+            let derivative = derivative::of_arguments(name, text, (vec![0], vec![]));
+            autograd::register_derivative(dispatcher, name, derivative, Override::Error)?;
+        }
+    }
+    Ok(())
+}
+
+/// Functions whose results are bools or whole numbers.
+const GIVE_NO_FLOATS: [&str; 4] =
+    ["aten::isnan", "aten::isinf", "aten::isfinite", "aten::bitwise_not"];

@@ -1,0 +1,181 @@
+//! Arithmetic, comparisons and choices: of two tensors, or of a tensor and a number.
+
+use std::sync::Arc;
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_cpu::evaluate::Compiled;
+use keyfold_dispatch::Kernel;
+use keyfold_tensor::{SameAs, Tensor};
+
+use super::{compile, compute, compute_into};
+use crate::op::{Op, Registrar};
+
+/// Why an operator refuses a common dtype beyond what its expression does, if it does.
+type Refusal = fn(DType) -> Option<&'static str>;
+
+fn nothing(_: DType) -> Option<&'static str> {
+    None
+}
+
+fn bools(dtype: DType) -> Option<&'static str> {
+    (dtype == DType::Bool)
+        .then_some("bools can't be subtracted; use aten::ne for \"exclusive or\", or convert")
+}
+
+fn unordered(dtype: DType) -> Option<&'static str> {
+    dtype.is_complex().then_some("complex numbers have no order; take their abs first")
+}
+
+fn check(op: Op, refusal: Refusal, dtype: DType) -> Result<()> {
+    refusal(dtype).map_or(Ok(()), |why| Err(op.error(ErrorKind::DType, why)))
+}
+
+/// Registers an operator of two tensors, and its overload for a tensor and a number.
+fn pair(ops: &Registrar<'_>, name: &'static str, text: &str, refusal: Refusal) -> Result<()> {
+    let both = compile(text, &["self", "other"], &[])?;
+    ops.with_out(
+        (name, ""),
+        "Tensor self, Tensor other",
+        |op| {
+            let expression = both.clone();
+            Kernel::typed(move |a: &Tensor, b: &Tensor| {
+                check(op, refusal, a.dtype().promote(b.dtype()))?;
+                compute(op, &expression, &[a, b], &[])
+            })
+        },
+        |op| {
+            let expression = both.clone();
+            Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
+                check(op, refusal, a.dtype().promote(b.dtype()))?;
+                compute_into(op, &expression, &[a, b], &[], out)?;
+                Ok::<_, Error>(SameAs(2))
+            })
+        },
+    )?;
+    number(ops, (name, "Scalar"), &compile(text, &["self"], &["other"])?, refusal)
+}
+
+/// Registers an operator of a tensor and a number called `other`.
+fn number(
+    ops: &Registrar<'_>,
+    name: (&'static str, &str),
+    expression: &Arc<Compiled>,
+    refusal: Refusal,
+) -> Result<()> {
+    ops.with_out(
+        name,
+        "Tensor self, Scalar other",
+        |op| {
+            let expression = expression.clone();
+            Kernel::typed(move |a: &Tensor, b: Scalar| {
+                check(op, refusal, a.dtype().promote_scalar(b))?;
+                compute(op, &expression, &[a], &[b])
+            })
+        },
+        |op| {
+            let expression = expression.clone();
+            Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
+                check(op, refusal, a.dtype().promote_scalar(b))?;
+                compute_into(op, &expression, &[a], &[b], out)?;
+                Ok::<_, Error>(SameAs(2))
+            })
+        },
+    )
+}
+
+fn check_condition(op: Op, condition: &Tensor) -> Result<()> {
+    if condition.dtype() == DType::Bool {
+        return Ok(());
+    }
+    let given = condition.dtype();
+    let message = format!("argument 'condition' must be bool, not {given}; compare it first");
+    Err(op.error(ErrorKind::DType, message))
+}
+
+fn choices(ops: &Registrar<'_>) -> Result<()> {
+    const NAME: &str = "aten::where";
+    let text = "where(condition, self, other)";
+    let all = compile(text, &["condition", "self", "other"], &[])?;
+    let left = compile(text, &["condition", "other"], &["self"])?;
+    let right = compile(text, &["condition", "self"], &["other"])?;
+    let none = compile(text, &["condition"], &["self", "other"])?;
+    ops.with_out(
+        (NAME, ""),
+        "Tensor condition, Tensor self, Tensor other",
+        |op| {
+            let expression = all.clone();
+            Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor| {
+                check_condition(op, c)?;
+                compute(op, &expression, &[c, a, b], &[])
+            })
+        },
+        |op| {
+            let expression = all.clone();
+            Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor| {
+                check_condition(op, c)?;
+                compute_into(op, &expression, &[c, a, b], &[], out)?;
+                Ok::<_, Error>(SameAs(3))
+            })
+        },
+    )?;
+    ops.op(
+        "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
+        |op| {
+            let expression = right.clone();
+            Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
+                check_condition(op, c)?;
+                compute(op, &expression, &[c, a], &[b])
+            })
+        },
+    )?;
+    ops.op(
+        "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
+        |op| {
+            let expression = left.clone();
+            Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
+                check_condition(op, c)?;
+                compute(op, &expression, &[c, b], &[a])
+            })
+        },
+    )?;
+    ops.op("aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", |op| {
+        let expression = none.clone();
+        Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {
+            check_condition(op, c)?;
+            compute(op, &expression, &[c], &[a, b])
+        })
+    })
+}
+
+/// Defines these operators in a dispatcher.
+pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
+    let pairs: [(&'static str, &str, Refusal); 19] = [
+        ("aten::add", "self + other", nothing),
+        ("aten::sub", "self - other", bools),
+        ("aten::mul", "self * other", nothing),
+        ("aten::div", "self / other", nothing),
+        ("aten::maximum", "maximum(self, other)", unordered),
+        ("aten::minimum", "minimum(self, other)", unordered),
+        ("aten::floor_divide", "self // other", unordered),
+        ("aten::remainder", "self % other", unordered),
+        ("aten::bitwise_and", "self & other", nothing),
+        ("aten::bitwise_or", "self | other", nothing),
+        ("aten::bitwise_xor", "self ^ other", nothing),
+        ("aten::bitwise_left_shift", "self << other", nothing),
+        ("aten::bitwise_right_shift", "self >> other", nothing),
+        ("aten::eq", "self == other", nothing),
+        ("aten::ne", "self != other", nothing),
+        ("aten::lt", "self < other", unordered),
+        ("aten::le", "self <= other", unordered),
+        ("aten::gt", "self > other", unordered),
+        ("aten::ge", "self >= other", unordered),
+    ];
+    for (name, text, refusal) in pairs {
+        pair(ops, name, text, refusal)?;
+    }
+    // A number on the left: `1 - x` and `1 / x`.
+    let on_the_left = |text| compile(text, &["self"], &["other"]);
+    number(ops, ("aten::rsub", "Scalar"), &on_the_left("other - self")?, bools)?;
+    number(ops, ("aten::rdiv", "Scalar"), &on_the_left("other / self")?, nothing)?;
+    choices(ops)
+}

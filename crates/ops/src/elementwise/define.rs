@@ -1,0 +1,191 @@
+//! Operators of one's own from a schema and an expression.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_core::{Device, Error, ErrorKind, Result, Scalar};
+use keyfold_cpu::evaluate::Compiled;
+use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
+use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
+use keyfold_expr::{Expr, Names};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use smallvec::SmallVec;
+
+use super::{compute, compute_into};
+use crate::op::{HOST_LOCK_FROM, Op};
+
+/// How an operator's arguments are an expression's inputs and parameters.
+///
+/// Each `Tensor` argument is an input (read element by element, or at indices where the expression
+/// has brackets behind its name), each number a parameter. One that the operator writes to takes the
+/// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does.
+pub struct Definition {
+    expression: Compiled,
+    /// The positions of the inputs and the parameters among the arguments.
+    inputs: Vec<usize>,
+    params: Vec<usize>,
+    /// The position of the argument that takes the result.
+    out: Option<usize>,
+}
+
+#[cold]
+fn refuse(schema: &Schema, message: impl AsRef<str>) -> Error {
+    let message = format!("elementwise '{}': {}", schema.name, message.as_ref());
+    Error::new(ErrorKind::Registration, message)
+}
+
+impl Definition {
+    /// The expression of a schema's arguments.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Registration`] for arguments that no expression can have, or more or other
+    /// results than one tensor; and as [`Expr::parse_with`].
+    pub fn new(schema: &Schema, text: &str) -> Result<Definition> {
+        let [result] = &schema.returns[..] else {
+            return Err(refuse(schema, "an expression has one result: `-> Tensor`"));
+        };
+        if result.ty != Type::Tensor {
+            return Err(refuse(schema, format!("it returns {}, not Tensor", result.ty)));
+        }
+        let writes = |alias: &Option<Alias>| alias.as_ref().is_some_and(|alias| alias.write);
+        let mut names = Names::new();
+        let (mut inputs, mut params, mut out) = (Vec::new(), Vec::new(), None);
+        for (at, argument) in schema.arguments.iter().enumerate() {
+            match argument.ty {
+                Type::Tensor => {
+                    if writes(&argument.alias) && out.replace(at).is_some() {
+                        return Err(refuse(
+                            schema,
+                            "it writes to two arguments; one can be the result",
+                        ));
+                    }
+                    if writes(&argument.alias) && argument.kwarg_only {
+                        continue;
+                    }
+                    names = names.tensor(&argument.name);
+                    inputs.push(at);
+                }
+                Type::Scalar | Type::Int | Type::Float | Type::Bool | Type::Complex => {
+                    names = names.param(&argument.name);
+                    params.push(at);
+                }
+                ref other => {
+                    return Err(refuse(
+                        schema,
+                        format!(
+                            "argument '{}' is of type {other}; an expression takes Tensor, float, \
+                             int, bool, complex and Scalar",
+                            argument.name
+                        ),
+                    ));
+                }
+            }
+        }
+        if inputs.is_empty() && out.is_none() {
+            return Err(refuse(schema, "it has no Tensor argument"));
+        }
+        if out.is_some() != writes(&result.alias) {
+            return Err(refuse(
+                schema,
+                "what it writes to is what it returns: `(Tensor x, *, Tensor(a!) out) -> Tensor(a!)`",
+            ));
+        }
+        let expr = Expr::parse_with(text, &names)
+            .map_err(|error| error.at(&format!("elementwise '{}'", schema.name)))?;
+        Ok(Definition { expression: Compiled::new(expr), inputs, params, out })
+    }
+
+    /// The expression.
+    pub fn expr(&self) -> &Expr {
+        self.expression.expr()
+    }
+
+    /// The positions of the inputs among the operator's arguments.
+    pub fn inputs(&self) -> &[usize] {
+        &self.inputs
+    }
+
+    /// The positions of the parameters among the operator's arguments.
+    pub fn params(&self) -> &[usize] {
+        &self.params
+    }
+
+    /// The position of the argument that takes the result, if one does.
+    pub fn out(&self) -> Option<usize> {
+        self.out
+    }
+
+    fn run(&self, op: Op, args: &[ValueRef<'_>]) -> Result<Value> {
+        let inputs: SmallVec<[&Tensor; 4]> =
+            self.inputs.iter().map(|at| args[*at].tensor()).collect::<Result<_>>()?;
+        let params: SmallVec<[Scalar; 4]> =
+            self.params.iter().filter_map(|at| args[*at].scalar()).collect();
+        match self.out {
+            None => compute(op, &self.expression, &inputs, &params).map(Value::Tensor),
+            Some(at) => {
+                compute_into(op, &self.expression, &inputs, &params, args[at].tensor()?)?;
+                Ok(Value::Argument(at))
+            }
+        }
+    }
+
+    fn kernel(self: &Arc<Self>, op: Op, suffix: &str) -> Kernel<Value> {
+        let definition = self.clone();
+        let label = op.name.rsplit("::").next().unwrap_or(op.name);
+        Kernel::boxed(move |_, args| definition.run(op, args))
+            .named(format!("{label}_{suffix}"))
+            .with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
+    }
+}
+
+/// A name that lives on: operators' names are few, and messages want them at any time.
+fn kept(name: String) -> &'static str {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.iter().find(|known| **known == name) {
+        return known;
+    }
+    let name: &'static str = Box::leak(name.into_boxed_str());
+    names.push(name);
+    name
+}
+
+/// The kernels of an operator that is an expression of its arguments: for CPU and for Meta.
+///
+/// # Errors
+/// As [`Definition::new`].
+pub fn kernels(
+    schema: &Schema,
+    text: &str,
+) -> Result<(Arc<Definition>, [(DispatchKey, Kernel<Value>); 2])> {
+    let definition = Arc::new(Definition::new(schema, text)?);
+    let name = kept(schema.name.qualified());
+    let cpu = definition.kernel(Op { name, device: Device::CPU }, "cpu");
+    let meta = definition.kernel(Op { name, device: Device::META }, "meta");
+    Ok((definition, [(DispatchKey::CPU, cpu), (DispatchKey::Meta, meta)]))
+}
+
+/// The schema of an operator's overload that writes the result into a tensor of the caller's:
+/// `ns::name.out(..., *, Tensor(a!) out) -> Tensor(a!)`; `None` where the operator writes to an
+/// argument already, has an argument of that name, or doesn't return one fresh tensor.
+pub fn out_schema(schema: &Schema) -> Option<Schema> {
+    let [Return { ty: Type::Tensor, alias: None, .. }] = &schema.returns[..] else { return None };
+    let taken = |argument: &Argument| {
+        argument.name == "out" || argument.alias.as_ref().is_some_and(|alias| alias.write)
+    };
+    if schema.arguments.iter().any(taken) {
+        return None;
+    }
+    let alias = Alias { sets: vec!["a".to_owned()], write: true, after: Vec::new() };
+    let mut with_out = schema.clone();
+    let overload = &mut with_out.name.overload;
+    *overload = if overload.is_empty() { "out".to_owned() } else { format!("{overload}_out") };
+    with_out.arguments.push(Argument {
+        name: "out".to_owned(),
+        ty: Type::Tensor,
+        default: None,
+        kwarg_only: true,
+        alias: Some(alias.clone()),
+    });
+    with_out.returns[0].alias = Some(alias);
+    Some(with_out)
+}

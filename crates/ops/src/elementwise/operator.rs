@@ -1,0 +1,240 @@
+//! `keyfold::elementwise`: any expression, as one operator.
+//!
+//! Derivatives of expressions are expressions, and this is how they are called: so gradients of
+//! gradients, batches and traces need nothing of their own. The expression travels as text with its
+//! arguments in front, `x, table[2]; beta: beta * x * table[index, 0]`: inputs (ranked ones with
+//! their rank), parameters behind the `;`.
+
+use std::sync::{Arc, LazyLock, RwLock};
+
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_cpu::evaluate::Compiled;
+use keyfold_dispatch::Kernel;
+use keyfold_expr::{Binary, Expr, Input, Names, Node};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::{compute, compute_into};
+use crate::op::{Op, Registrar};
+
+/// The operator's name.
+pub const ELEMENTWISE: &str = "keyfold::elementwise";
+
+/// How many texts are kept compiled; beyond that all are forgotten and compiled again when needed.
+const KEPT: usize = 4096;
+
+/// An expression with its arguments, compiled, and the texts of its derivatives.
+pub struct Text {
+    expression: Compiled,
+    /// By input, once they were asked for.
+    derivatives: RwLock<FxHashMap<usize, Option<Arc<str>>>>,
+}
+
+impl Text {
+    /// Of an expression.
+    pub fn new(expr: Expr) -> Text {
+        Text { expression: Compiled::new(expr), derivatives: RwLock::default() }
+    }
+
+    /// The expression.
+    pub fn expr(&self) -> &Expr {
+        self.expression.expr()
+    }
+
+    /// The text of the gradient with respect to an input, of the same inputs and the gradient of the
+    /// result, which comes last; `None` where it is zero everywhere.
+    ///
+    /// # Errors
+    /// As [`Expr::derivative`].
+    pub fn gradient(&self, input: usize) -> Result<Option<Arc<str>>> {
+        if let Ok(known) = self.derivatives.read()
+            && let Some(text) = known.get(&input)
+        {
+            return Ok(text.clone());
+        }
+        let text = gradient(self.expr(), input)?.map(|expr| Arc::from(to_text(&expr)));
+        if let Ok(mut known) = self.derivatives.write() {
+            known.insert(input, text.clone());
+        }
+        Ok(text)
+    }
+}
+
+/// The derivative times the gradient of the result.
+fn gradient(expr: &Expr, input: usize) -> Result<Option<Expr>> {
+    let slope = expr.derivative(input)?;
+    let literal = match slope.nodes().last() {
+        Some(Node::Literal(literal)) => Scalar::from(*literal).as_f64(),
+        _ => f64::NAN,
+    };
+    if literal == 0.0 {
+        return Ok(None);
+    }
+    let mut name = "grad".to_owned();
+    while expr.inputs().iter().any(|i| i.name == name) || expr.params().contains(&name) {
+        name.push('_');
+    }
+    let mut graph = slope.to_graph();
+    let grad = graph.add(Node::Input(expr.inputs().len() as u32));
+    let root = match literal == 1.0 {
+        true => grad,
+        false => graph.add(Node::Binary(Binary::Mul, slope.root(), grad)),
+    };
+    let mut inputs = expr.inputs().to_vec();
+    inputs.push(Input { name, rank: None });
+    Ok(Some(Expr::new(&graph, root, inputs, expr.params().to_vec())))
+}
+
+/// An expression with its arguments in front.
+pub fn to_text(expr: &Expr) -> String {
+    let mut text = String::new();
+    for (i, input) in expr.inputs().iter().enumerate() {
+        text += if i > 0 { ", " } else { "" };
+        text += &input.name;
+        if let Some(rank) = input.rank {
+            text += &format!("[{rank}]");
+        }
+    }
+    for (i, name) in expr.params().iter().enumerate() {
+        text += if i > 0 { ", " } else { "; " };
+        text += name;
+    }
+    format!("{text}: {expr}")
+}
+
+/// Reads what [`to_text`] writes.
+///
+/// # Errors
+/// [`ErrorKind::Value`] where the arguments in front aren't there, and as [`Expr::parse_with`].
+pub fn from_text(text: &str) -> Result<Expr> {
+    let Some((arguments, expression)) = text.split_once(':') else {
+        return Err(Error::new(
+            ErrorKind::Value,
+            format!(
+                "'{text}' has no arguments in front; write them as in `x, y; beta: x + beta * y`"
+            ),
+        ));
+    };
+    let (inputs, params) = arguments.split_once(';').unwrap_or((arguments, ""));
+    let mut names = Names::new();
+    for name in inputs.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        names = match name.split_once('[') {
+            None => names.input(name),
+            Some((name, rank)) => {
+                let rank = rank.trim_end_matches(']').trim().parse().map_err(|_| {
+                    let message =
+                        format!("the rank of '{name}' has to be a number, as in `{name}[2]`");
+                    Error::new(ErrorKind::Value, message)
+                })?;
+                names.ranked(name.trim(), rank)
+            }
+        };
+    }
+    for name in params.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        names = names.param(name);
+    }
+    Expr::parse_with(expression, &names)
+}
+
+/// A text's expression; compiled once.
+///
+/// # Errors
+/// When it doesn't parse.
+pub fn text(text: &str) -> Result<Arc<Text>> {
+    static KNOWN: LazyLock<RwLock<FxHashMap<Box<str>, Arc<Text>>>> = LazyLock::new(RwLock::default);
+    if let Ok(known) = KNOWN.read()
+        && let Some(found) = known.get(text)
+    {
+        return Ok(found.clone());
+    }
+    let parsed = Arc::new(Text::new(from_text(text)?));
+    if let Ok(mut known) = KNOWN.write() {
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(text.into(), parsed.clone());
+    }
+    Ok(parsed)
+}
+
+/// The arguments of a call.
+struct Call<'a> {
+    text: Arc<Text>,
+    inputs: SmallVec<[&'a Tensor; 4]>,
+    params: SmallVec<[Scalar; 4]>,
+}
+
+fn call<'a>(op: Op, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
+    let ValueRef::Str(expression) = args[2] else {
+        return Err(op.error(ErrorKind::Binding, "argument 'expression' must be text"));
+    };
+    let text = op.at(text(expression))?;
+    let inputs: SmallVec<[&Tensor; 4]> =
+        args[0].items().map(ValueRef::tensor).collect::<Result<_>>()?;
+    let params: SmallVec<[Scalar; 4]> = args[1].items().filter_map(ValueRef::scalar).collect();
+    let wanted = (text.expr().inputs().len(), text.expr().params().len());
+    if wanted != (inputs.len(), params.len()) {
+        return Err(op.error(
+            ErrorKind::Binding,
+            format!(
+                "the expression has {} inputs and {} numbers, but {} and {} were given: {expression}",
+                wanted.0,
+                wanted.1,
+                inputs.len(),
+                params.len()
+            ),
+        ));
+    }
+    Ok(Call { text, inputs, params })
+}
+
+/// Defines the operator in a dispatcher.
+pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
+    ops.with_out(
+        (ELEMENTWISE, ""),
+        "Tensor[] inputs, Scalar[] numbers, *, str expression",
+        |op| {
+            Kernel::boxed(move |_, args| {
+                let call = call(op, args)?;
+                compute(op, &call.text.expression, &call.inputs, &call.params).map(Value::Tensor)
+            })
+        },
+        |op| {
+            Kernel::boxed(move |_, args| {
+                let call = call(op, args)?;
+                let out = args[3].tensor()?;
+                compute_into(op, &call.text.expression, &call.inputs, &call.params, out)?;
+                Ok(Value::Argument(3))
+            })
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_as_they_are_written() {
+        for source in ["x, table[2]; beta: beta * x * table[index, 0]", "x: exp(x)", "x, y: x + y"]
+        {
+            let parsed = from_text(source).unwrap();
+            assert_eq!(from_text(&to_text(&parsed)).unwrap(), parsed, "{source}");
+        }
+        assert!(from_text("x + y").is_err());
+        assert!(from_text("x[two]: x[1]").is_err());
+    }
+
+    #[test]
+    fn gradients_have_the_gradient_as_their_last_input() {
+        let exp = text("x: exp(x)").unwrap();
+        let gradient = from_text(&exp.gradient(0).unwrap().unwrap()).unwrap();
+        let names: Vec<_> = gradient.inputs().iter().map(|i| i.name.as_str()).collect();
+        assert_eq!(names, ["x", "grad"]);
+        assert_eq!(text("x: floor(x)").unwrap().gradient(0).unwrap(), None);
+        let same =
+            from_text(&text("grad: grad + 1").unwrap().gradient(0).unwrap().unwrap()).unwrap();
+        assert_eq!(same.nodes(), [Node::Input(1)]);
+    }
+}
