@@ -44,15 +44,22 @@ PLACES = [
     "table[index(1), index(0)] + x",
     "table[-1, index]",
 ]
+COMPLEX_FUNCTIONS = ["exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh"]
+ROUNDING = ["floor", "ceil", "round", "trunc"]
+MADE = ["softplus", "gelu", "gelu_tanh", "silu", "relu"]
+FUNCTIONS = [
+    *COMPLEX_FUNCTIONS,
+    *["expm1", "log1p", "sigmoid", "erf", "isnan", "isfinite"],
+    *ROUNDING,
+    *MADE,
+]
 GROUPS = {
     "float": (
         FLOATS,
         ARITHMETIC
         + ORDER
         + PLACES
-        + [f"{name}(x)" for name in "exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid".split()]
-        + [f"{name}(x)" for name in "erf floor ceil round trunc isnan isfinite".split()]
-        + [f"{name}(x)" for name in "softplus gelu gelu_tanh silu relu".split()]
+        + [f"{name}(x)" for name in FUNCTIONS]
         + ["x ** y", "t = exp(-x * x); t * beta + t ** 3", "x * 0.1 + inf - nan", "int32(x) + y"],
     ),
     "whole": (
@@ -67,7 +74,7 @@ GROUPS = {
         COMPLEX,
         ARITHMETIC
         + ["table[index(1), index(0)] * x", "abs(x)", "isnan(x)", "isfinite(x)", "x ** y"]
-        + [f"{name}(x)" for name in "exp log sqrt rsqrt sin cos tanh".split()],
+        + [f"{name}(x)" for name in COMPLEX_FUNCTIONS],
     ),
     "bool": (
         ["bool"],
@@ -118,7 +125,7 @@ def emit(text, dtype, **options):
     """The expression as CUDA C, with every name in it of one dtype."""
     names = [name for name in ("x", "y", "table") if re.search(rf"\b{name}\b", text)]
     params = ["beta"] if "beta" in text else []
-    return kf.Expression(text, params=params).cuda({name: dtype for name in names}, **options)
+    return kf.Expression(text, params=params).cuda(dict.fromkeys(names, dtype), **options)
 
 
 def entries(ptx):
@@ -161,6 +168,9 @@ def test_a_kernel_alone_is_a_whole_program(nvrtc, target, layout):
     source = emit("softplus(x) * beta + table[index]", "float32", layout=layout)
     assert "#include" not in source
     nvrtc.compile(source, target)
+    replaced = emit("x * y", "float32", layout=layout, in_place="x")
+    assert "x_data" not in replaced
+    nvrtc.compile(replaced, target)
 
 
 @pytest.mark.parametrize("out", ["float16", "bfloat16", "int8", "complex64", "bool"])

@@ -1,22 +1,26 @@
 //! Emitted kernels, compiled as C++ and run on the CPU, against an interpreter of the same steps.
 
 #[path = "shim/cases.rs"]
+#[allow(dead_code, reason = "two tests share it")]
 mod cases;
 #[path = "shim/interpreter.rs"]
+#[allow(dead_code, reason = "two tests share it")]
 mod interpreter;
+#[path = "shim/lists.rs"]
+#[allow(dead_code, reason = "two tests share it")]
+mod lists;
 #[path = "shim/runner.rs"]
+#[allow(dead_code, reason = "two tests share it")]
 mod runner;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cases::{Case, Place, Ready};
-use keyfold_core::{Complex, DType, DTypeKind, Scalar};
+use keyfold_core::{DType, DTypeKind};
 use keyfold_expr::cuda::{self, Layout, Options, Source};
 use keyfold_expr::{Expr, Lowered, Names};
+use lists::{EXACT, PLACES, case};
 use runner::{Launch, Memory, Run};
-
-const PLACES: [Place; 5] =
-    [Place::Contiguous, Place::Strided, Place::InPlace, Place::Misaligned, Place::StridedInPlace];
 
 /// Computes all cases that aren't refused, and lists the worst error per label and dtype; fails
 /// where it is above what `allowed` says.
@@ -27,7 +31,7 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
         .filter_map(|(number, mut case)| match Ready::new(case.clone(), number) {
             Ok(ready) => Some(ready),
             // Another dtype than the input's can't replace it.
-            Err(_) if case.place == Place::InPlace || case.place == Place::StridedInPlace => {
+            Err(_) if case.place == Place::Over || case.place == Place::StridedOver => {
                 case.place = Place::Contiguous;
                 Ready::new(case, number).ok()
             }
@@ -75,60 +79,14 @@ fn report(text: &str) {
     println!("{text}");
 }
 
-fn case(label: &str, text: &str, inputs: &[(&'static str, DType)], place: Place) -> Case {
-    Case {
-        label: label.into(),
-        text: text.into(),
-        inputs: inputs.to_vec(),
-        params: vec![],
-        out: None,
-        place,
-        tame: false,
-    }
-}
-
 #[test]
 fn functions_of_one_operand() {
-    let exact = [
-        "-x",
-        "~x",
-        "abs(x)",
-        "sign(x)",
-        "sqrt(x)",
-        "floor(x)",
-        "ceil(x)",
-        "round(x)",
-        "trunc(x)",
-        "isnan(x)",
-        "isfinite(x)",
-    ];
-    let near = [
-        "exp(x)",
-        "expm1(x)",
-        "log(x)",
-        "log1p(x)",
-        "rsqrt(x)",
-        "sin(x)",
-        "cos(x)",
-        "tanh(x)",
-        "sigmoid(x)",
-        "erf(x)",
-    ];
-    let mut cases = Vec::new();
-    for (at, text) in exact.iter().chain(&near).enumerate() {
-        for (number, dtype) in DType::ALL.into_iter().enumerate() {
-            // Every dtype in two layouts, and all of them with every function.
-            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
-                cases.push(case(text, text, &[("x", dtype)], place));
-            }
-        }
-    }
-    let count = check("unary", cases, |case| match case.inputs[0].1 {
+    let count = check("unary", lists::unary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 if case.text == "-x" => 0.0,
         // num-complex's, which cancels near the poles.
         DType::C128 if case.text == "tanh(x)" => 1024.0,
         DType::C64 | DType::C128 => 16.0,
-        _ if exact.contains(&case.text.as_str()) => 0.0,
+        _ if EXACT.contains(&case.text.as_str()) => 0.0,
         _ => 2.0,
     });
     assert!(count > 400, "{count}");
@@ -136,38 +94,7 @@ fn functions_of_one_operand() {
 
 #[test]
 fn functions_of_two_operands() {
-    let texts = [
-        "x + y",
-        "x - y",
-        "x * y",
-        "x / y",
-        "x // y",
-        "x % y",
-        "x ** y",
-        "minimum(x, y)",
-        "maximum(x, y)",
-        "x == y",
-        "x != y",
-        "x < y",
-        "x <= y",
-        "x > y",
-        "x >= y",
-        "x & y",
-        "x | y",
-        "x ^ y",
-        "x << y",
-        "x >> y",
-        "where(x < y, x, y)",
-    ];
-    let mut cases = Vec::new();
-    for (at, text) in texts.into_iter().enumerate() {
-        for (number, dtype) in DType::ALL.into_iter().enumerate() {
-            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
-                cases.push(case(text, text, &[("x", dtype), ("y", dtype)], place));
-            }
-        }
-    }
-    let count = check("binary", cases, |case| match case.inputs[0].1 {
+    let count = check("binary", lists::binary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 => 32.0,
         _ if case.text == "x ** y" => 2.0,
         _ => 0.0,
@@ -177,91 +104,20 @@ fn functions_of_two_operands() {
 
 #[test]
 fn conversions_between_all_dtypes() {
-    let mut cases = Vec::new();
-    for (at, from) in DType::ALL.into_iter().enumerate() {
-        for (number, to) in DType::ALL.into_iter().enumerate() {
-            let place = PLACES[(at + number) % 5];
-            cases.push(case("cast", &format!("{}(x)", to.name()), &[("x", from)], place));
-            // Rounded once, by the store.
-            let mut stored = case("store", "x", &[("x", from)], PLACES[(at + number + 1) % 5]);
-            stored.out = Some(to);
-            cases.push(stored);
-        }
-    }
-    let count = check("casts", cases, |_| 0.0);
+    let count = check("casts", lists::casts(), |_| 0.0);
     assert!(count > 350, "{count}");
 }
 
 #[test]
 fn expressions_with_indices_parameters_and_reads() {
-    let mut cases = Vec::new();
-    let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
-    for (at, dtype) in DType::ALL.into_iter().enumerate() {
-        for text in [
-            "index",
-            "index(0) + 10 * index(1) + 100 * index(2) + index(3)",
-            "x + index",
-            "table[index]",
-            "table[index(0), index(1)] + x",
-            "table[-index - 1] * x",
-            "table[index * 2]",
-            "table[index(2) * 20, index(0)] + x",
-        ] {
-            let mut inputs = vec![("x", dtype)];
-            if text.contains("table") {
-                inputs.push(("table", dtype));
-            }
-            let mut case = case("places", text, &inputs, PLACES[(at + text.len()) % 5]);
-            case.tame = true;
-            cases.push(case);
-        }
-    }
-    for (at, dtype) in floats.into_iter().enumerate() {
-        for (number, text) in [
-            "beta * x + beta",
-            "softplus(x * beta) / beta",
-            "gelu(x)",
-            "gelu_tanh(x)",
-            "silu(x)",
-            "t = exp(-x * x); t * beta + where(x > 0.1, t, -t)",
-            "sqrt(x * x + 1) - abs(x) * 0.3 + clamp(x, -1, 1)",
-            "x * 0.1 + 1e-30 - inf * (beta > 100) + nan * (beta > 100)",
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 2) % 5]] {
-                let mut case = case("formula", text, &[("x", dtype)], place);
-                case.params = vec![("beta", Scalar::Float(1.7))];
-                case.tame = true;
-                cases.push(case);
-            }
-        }
-    }
-    for (dtype, number) in [
-        (DType::I8, Scalar::Int(-7)),
-        (DType::U64, Scalar::UInt(u64::MAX)),
-        (DType::Bool, Scalar::Bool(true)),
-        (DType::C64, Scalar::Complex(Complex::new(0.1, -2.0))),
-        (DType::I32, Scalar::Float(0.25)),
-    ] {
-        let mut case = case("parameter", "(x * beta) + beta", &[("x", dtype)], Place::Contiguous);
-        case.params = vec![("beta", number)];
-        cases.push(case);
-    }
-    // Only numbers, and a negative power of them.
-    for text in ["beta * 2 + 1", "beta ** -beta + x"] {
-        let mut case = case("numbers", text, &[("x", DType::I64)], Place::Strided);
-        case.params = vec![("beta", Scalar::Int(3))];
-        cases.push(case);
-    }
-    let count = check("places", cases, |case| match (case.label.as_str(), case.inputs[0].1) {
-        // Sums cancel: the error of a function is seen enlarged.
-        ("formula", DType::F32 | DType::F64) => 64.0,
-        ("formula", _) => 1.0,
-        (_, DType::C64 | DType::C128) => 8.0,
-        _ => 0.0,
-    });
+    let count =
+        check("places", lists::places(), |case| match (case.label.as_str(), case.inputs[0].1) {
+            // Sums cancel: the error of a function is seen enlarged.
+            ("formula", DType::F32 | DType::F64) => 64.0,
+            ("formula", _) => 1.0,
+            (_, DType::C64 | DType::C128) => 8.0,
+            _ => 0.0,
+        });
     assert!(count > 150, "{count}");
 }
 

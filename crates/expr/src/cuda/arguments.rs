@@ -15,6 +15,9 @@ fn division(size: u64, wide: bool) -> (u64, u64) {
     (magic as u64, u64::from(shift))
 }
 
+/// A dimension that is walked: its size, and the operands' strides.
+type Walk = (u64, Vec<i64>);
+
 /// Whether so many elements need 64-bit quotients.
 fn is_wide(count: u64) -> bool {
     count > 1 << 31
@@ -49,10 +52,10 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
     }
     let wide = is_wide(count(shape)?);
     // The last dimension first.
-    let mut walked: Vec<(u64, Vec<i64>)> = Vec::new();
+    let mut walked: Vec<Walk> = Vec::new();
     for (dim, &size) in shape.iter().enumerate().rev().filter(|(_, size)| **size != 1) {
         let steps: Vec<i64> = strides.iter().map(|strides| strides[dim]).collect();
-        let joins = |(inner, step): &(u64, Vec<i64>)| {
+        let joins = |(inner, step): &Walk| {
             let joined = |(outer, step): (&i64, &i64)| {
                 i128::from(*outer) == i128::from(*step) * i128::from(*inner)
             };
@@ -75,7 +78,7 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
         ));
     }
     let mut words = vec![walked.len() as u64, u64::from(wide)];
-    let mut column = |value: &dyn Fn(&(u64, Vec<i64>)) -> u64, rest: u64| {
+    let mut column = |value: &dyn Fn(&Walk) -> u64, rest: u64| {
         words.extend((0..capacity).map(|dim| walked.get(dim).map_or(rest, value)));
     };
     column(&|(size, _)| *size, 1);

@@ -309,7 +309,7 @@ impl<'a> Writer<'a> {
         let mut need = |dtype| {
             steps::helpers(dtype, |helper| {
                 needed.insert(helper);
-            })
+            });
         };
         self.lowered.steps().iter().for_each(|step| need(step.dtype));
         self.lowered.inputs().iter().copied().for_each(&mut need);

@@ -9,7 +9,7 @@ use super::runner::{Launch, Memory, Outcome, Run, element_bytes};
 
 /// How the operands lie.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Place {
+pub(crate) enum Place {
     /// One after the other, aligned.
     Contiguous,
     /// One after the other, but no vector can be loaded.
@@ -17,35 +17,35 @@ pub enum Place {
     /// Transposed, broadcast, backwards.
     Strided,
     /// The kernel for strides, over the first input.
-    StridedInPlace,
+    StridedOver,
     /// One after the other, over the first input.
-    InPlace,
+    Over,
 }
 
 /// The sizes of every result.
-pub const SHAPE: [u64; 3] = [4, 5, 11];
+pub(crate) const SHAPE: [u64; 3] = [4, 5, 11];
 const COUNT: usize = 220;
 
 /// What is computed of what.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     /// What errors are listed under.
-    pub label: String,
-    pub text: String,
-    pub inputs: Vec<(&'static str, DType)>,
-    pub params: Vec<(&'static str, Scalar)>,
-    pub out: Option<DType>,
-    pub place: Place,
+    pub(crate) label: String,
+    pub(crate) text: String,
+    pub(crate) inputs: Vec<(&'static str, DType)>,
+    pub(crate) params: Vec<(&'static str, Scalar)>,
+    pub(crate) out: Option<DType>,
+    pub(crate) place: Place,
     /// No infinities, nothing very great or small.
-    pub tame: bool,
+    pub(crate) tame: bool,
 }
 
 /// Numbers that are the same in every run.
-pub struct Numbers(pub u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
     /// SplitMix64.
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -86,7 +86,7 @@ impl Numbers {
     }
 
     /// One element.
-    pub fn element(&mut self, dtype: DType, tame: bool) -> Vec<u8> {
+    pub(crate) fn element(&mut self, dtype: DType, tame: bool) -> Vec<u8> {
         match dtype.kind() {
             DTypeKind::Bool => vec![(self.next() & 1) as u8],
             DTypeKind::UInt | DTypeKind::Int => {
@@ -109,10 +109,6 @@ impl Numbers {
                 [one(), one()].concat()
             }
         }
-    }
-
-    pub fn elements(&mut self, dtype: DType, count: usize, tame: bool) -> Vec<u8> {
-        (0..count).flat_map(|_| self.element(dtype, tame)).collect()
     }
 }
 
@@ -140,11 +136,11 @@ impl Operand {
         let size = dtype.size();
         let strides = match (place, operand) {
             // The result: transposed, and the last dimension backwards.
-            (Place::Strided | Place::StridedInPlace, 0) => [1, 44, -4],
-            (Place::Strided | Place::StridedInPlace, 1) => [55, 11, 1],
+            (Place::Strided | Place::StridedOver, 0) => [1, 44, -4],
+            (Place::Strided | Place::StridedOver, 1) => [55, 11, 1],
             // A row, broadcast along the others.
-            (Place::Strided | Place::StridedInPlace, 2) => [0, 11, 1],
-            (Place::Strided | Place::StridedInPlace, _) => [5, 1, 20],
+            (Place::Strided | Place::StridedOver, 2) => [0, 11, 1],
+            (Place::Strided | Place::StridedOver, _) => [5, 1, 20],
             _ => [55, 11, 1],
         };
         let origin = if strides[2] < 0 { 40 * size as i64 } else { 0 };
@@ -157,18 +153,22 @@ impl Operand {
     }
 }
 
+/// The indices of all elements, in order.
+fn places() -> impl Iterator<Item = [i64; 3]> {
+    (0..COUNT as i64).map(|place| [place / 55, place / 11 % 5, place % 11])
+}
+
 /// A case that is ready to run.
-pub struct Ready {
-    pub case: Case,
-    pub lowered: Lowered,
-    pub options: Options,
-    pub run: Run,
+pub(crate) struct Ready {
+    pub(crate) case: Case,
+    pub(crate) lowered: Lowered,
+    pub(crate) run: Run,
     out: Operand,
     inputs: Vec<Operand>,
 }
 
 /// The dtypes that a case is of, or what it is refused with.
-pub fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
+pub(crate) fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
     let mut names = Names::new();
     for (name, _) in &case.inputs {
         names = names.tensor(*name);
@@ -185,15 +185,15 @@ pub fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
 
 impl Ready {
     /// The kernel and its arguments; `number` makes its name and its data.
-    pub fn new(case: Case, number: usize) -> keyfold_core::Result<Ready> {
+    pub(crate) fn new(case: Case, number: usize) -> keyfold_core::Result<Ready> {
         let (expr, lowered) = lower(&case)?;
         let mut numbers = Numbers(number as u64);
         let mut options = Options::new(&expr);
         options.name = format!("kernel_{number}");
-        let strided = matches!(case.place, Place::Strided | Place::StridedInPlace);
+        let strided = matches!(case.place, Place::Strided | Place::StridedOver);
         options.layout = if strided { Layout::Strided } else { Layout::Contiguous };
         options.dims = 3;
-        if matches!(case.place, Place::InPlace | Place::StridedInPlace) {
+        if matches!(case.place, Place::Over | Place::StridedOver) {
             options.in_place = Some(0);
         }
         let source = cuda::emit(&lowered, &options)?;
@@ -252,25 +252,41 @@ impl Ready {
             launches,
             source,
         };
-        Ok(Ready { case, lowered, options, run, out, inputs })
+        Ok(Ready { case, lowered, run, out, inputs })
+    }
+
+    /// The elements of an input in order, or all that it has if it is read at computed indices: what
+    /// other evaluators can be given, with the shape.
+    pub(crate) fn elements(&self, input: usize) -> (Vec<Value>, Vec<u64>) {
+        let (operand, dtype) = (&self.inputs[input], self.case.inputs[input].1);
+        let load = |bytes| interpreter::load(bytes, dtype);
+        match self.lowered.ranks()[input] {
+            None => (places().map(|at| load(operand.bytes(at))).collect(), SHAPE.into()),
+            Some(rank) => {
+                let all = operand.memory.bytes.chunks(operand.size).map(load).collect();
+                (all, self.run.ranked[input][..rank as usize].into())
+            }
+        }
+    }
+
+    /// The elements that a run left, in order.
+    pub(crate) fn results(&self, outcome: &Outcome) -> Vec<Value> {
+        let memory = Memory { bytes: outcome.out.clone(), ..self.out.memory.clone() };
+        let out = Operand { memory, ..self.out };
+        places().map(|at| interpreter::load(out.bytes(at), self.lowered.result())).collect()
     }
 
     /// How far the worst element is from the interpreter's, in units of the last place, and a
     /// description of it. A wrong fault word is an infinite error.
-    pub fn error(&self, outcome: &Outcome) -> (f64, String) {
+    pub(crate) fn error(&self, outcome: &Outcome) -> (f64, String) {
         let mut fault = 0;
         let mut worst = (0.0, String::new());
-        let out = Operand {
-            memory: Memory { bytes: outcome.out.clone(), ..self.out.memory.clone() },
-            ..self.out
-        };
+        let results = self.results(outcome);
         let dtype = self.lowered.result();
-        for place in 0..COUNT as i64 {
-            let at = [place / 55, place / 11 % 5, place % 11];
+        for ((at, got), place) in places().zip(results).zip(0..) {
             let element = Element { ready: self, place, at };
             let (wanted, its_fault) = interpreter::evaluate(&self.lowered, &element);
             fault = fault.max(its_fault);
-            let got = interpreter::load(out.bytes(at), dtype);
             let error = distance(got, wanted, dtype);
             if error > worst.0 {
                 let given: Vec<Value> =
@@ -345,11 +361,11 @@ fn rank(value: f64, dtype: DType) -> i64 {
 }
 
 /// How far apart two values are in units of the last place of a dtype; complex ones by their length.
-pub fn distance(got: Value, wanted: Value, dtype: DType) -> f64 {
+pub(crate) fn distance(got: Value, wanted: Value, dtype: DType) -> f64 {
     let float = |got: f64, wanted: f64| match (got.is_nan(), wanted.is_nan()) {
         (true, true) => 0.0,
-        (false, false) if got == 0.0 && wanted == 0.0 => {
-            if got.is_sign_negative() == wanted.is_sign_negative() { 0.0 } else { f64::INFINITY }
+        (false, false) if got == wanted && got.is_sign_negative() != wanted.is_sign_negative() => {
+            f64::INFINITY
         }
         (false, false) => {
             (i128::from(rank(got, dtype)) - i128::from(rank(wanted, dtype))).abs() as f64

@@ -5,7 +5,7 @@ use keyfold_expr::{Binary, Lowered, StepId, StepOp, Unary, math};
 
 /// A value of a step; whole numbers are in range of the step's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub(crate) enum Value {
     Bool(bool),
     Whole(i128),
     Single(f32),
@@ -15,7 +15,7 @@ pub enum Value {
 }
 
 /// The elements and numbers that steps ask for.
-pub trait Data {
+pub(crate) trait Data {
     fn input(&self, input: u32) -> Value;
     fn param(&self, index: u32) -> Scalar;
     fn place(&self) -> i64;
@@ -25,14 +25,14 @@ pub trait Data {
 }
 
 /// A whole number wrapped to a dtype.
-pub fn wrap(value: i128, dtype: DType) -> i128 {
+pub(crate) fn wrap(value: i128, dtype: DType) -> i128 {
     let bits = 8 * dtype.size() as u32;
     let low = value & ((1 << bits) - 1);
     if dtype.kind() == DTypeKind::Int && low >> (bits - 1) != 0 { low - (1 << bits) } else { low }
 }
 
 /// A number as a value of a dtype, rounded or wrapped.
-pub fn number(number: Scalar, dtype: DType) -> Value {
+pub(crate) fn number(number: Scalar, dtype: DType) -> Value {
     match (dtype, dtype.kind()) {
         (_, DTypeKind::Bool) => Value::Bool(number.is_nonzero()),
         (DType::F16, _) => Value::Single(number.to::<f16>().to_f32()),
@@ -55,7 +55,7 @@ fn narrow(value: Complex<f64>, dtype: DType) -> Value {
 }
 
 /// An element of a tensor.
-pub fn load(bytes: &[u8], dtype: DType) -> Value {
+pub(crate) fn load(bytes: &[u8], dtype: DType) -> Value {
     let single = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("4 bytes"));
     let double = |bytes: &[u8]| f64::from_le_bytes(bytes.try_into().expect("8 bytes"));
     let half = |bytes: &[u8]| bytes.try_into().expect("2 bytes");
@@ -78,7 +78,7 @@ pub fn load(bytes: &[u8], dtype: DType) -> Value {
 }
 
 /// The result as an element that is stored and loaded again, and the fault word.
-pub fn evaluate(lowered: &Lowered, data: &impl Data) -> (Value, u32) {
+pub(crate) fn evaluate(lowered: &Lowered, data: &impl Data) -> (Value, u32) {
     let mut values: Vec<Value> = Vec::with_capacity(lowered.steps().len());
     let mut fault = 0;
     for step in lowered.steps() {

@@ -9,55 +9,55 @@ use keyfold_expr::cuda::{Argument, Source};
 
 /// Memory of a tensor that a kernel gets a pointer to.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    pub bytes: Vec<u8>,
+pub(crate) struct Memory {
+    pub(crate) bytes: Vec<u8>,
     /// How far it begins after an aligned address.
-    pub skew: u64,
+    pub(crate) skew: u64,
     /// Where element 0 is, in bytes from the beginning.
-    pub origin: i64,
+    pub(crate) origin: i64,
 }
 
 impl Memory {
     /// Aligned, with element 0 at its beginning.
-    pub fn new(bytes: Vec<u8>) -> Memory {
+    pub(crate) fn new(bytes: Vec<u8>) -> Memory {
         Memory { bytes, skew: 0, origin: 0 }
     }
 }
 
 /// A grid, and the elements that it is for.
 #[derive(Clone, Copy, Debug)]
-pub struct Launch {
-    pub first: u64,
-    pub count: u64,
-    pub blocks: u64,
-    pub threads: u64,
+pub(crate) struct Launch {
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) blocks: u64,
+    pub(crate) threads: u64,
 }
 
 /// A kernel and what it is called with.
 #[derive(Clone, Debug)]
-pub struct Run {
-    pub source: Source,
-    pub out: Memory,
+pub(crate) struct Run {
+    pub(crate) source: Source,
+    pub(crate) out: Memory,
     /// By input.
-    pub inputs: Vec<Memory>,
+    pub(crate) inputs: Vec<Memory>,
     /// By parameter.
-    pub params: Vec<Scalar>,
+    pub(crate) params: Vec<Scalar>,
     /// By input: sizes and strides of those that are read at computed indices.
-    pub ranked: Vec<Vec<u64>>,
-    pub strides: Vec<u64>,
-    pub shape: Vec<u64>,
-    pub launches: Vec<Launch>,
+    pub(crate) ranked: Vec<Vec<u64>>,
+    pub(crate) strides: Vec<u64>,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) launches: Vec<Launch>,
 }
 
 /// What a run leaves: the output's memory, and the fault word.
 #[derive(Debug)]
-pub struct Outcome {
-    pub out: Vec<u8>,
-    pub fault: u32,
+pub(crate) struct Outcome {
+    pub(crate) out: Vec<u8>,
+    pub(crate) fault: u32,
 }
 
 /// The number as the bytes of an element.
-pub fn element_bytes(number: Scalar, dtype: DType) -> Vec<u8> {
+pub(crate) fn element_bytes(number: Scalar, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::Bool => vec![u8::from(number.to::<bool>())],
         DType::U8 => vec![number.to::<u8>()],
@@ -170,7 +170,7 @@ fn directory() -> PathBuf {
 }
 
 /// Compiles all kernels to one program, which is run once. Warnings are errors.
-pub fn run(name: &str, runs: &[Run]) -> Vec<Outcome> {
+pub(crate) fn run(name: &str, runs: &[Run]) -> Vec<Outcome> {
     let mut text = "#include \"cuda_shim.h\"\n".to_owned();
     let mut file = Vec::new();
     for (number, run) in runs.iter().enumerate() {

@@ -1,0 +1,187 @@
+//! The expressions, dtypes and layouts that are computed.
+
+use keyfold_core::{Complex, DType, Scalar};
+
+use super::cases::{Case, Place};
+
+/// What is taken in turn.
+pub(crate) const PLACES: [Place; 5] =
+    [Place::Contiguous, Place::Strided, Place::Over, Place::Misaligned, Place::StridedOver];
+
+/// Functions whose results are the nearest number.
+pub(crate) const EXACT: [&str; 11] = [
+    "-x",
+    "~x",
+    "abs(x)",
+    "sign(x)",
+    "sqrt(x)",
+    "floor(x)",
+    "ceil(x)",
+    "round(x)",
+    "trunc(x)",
+    "isnan(x)",
+    "isfinite(x)",
+];
+
+const NEAR: [&str; 10] = [
+    "exp(x)",
+    "expm1(x)",
+    "log(x)",
+    "log1p(x)",
+    "rsqrt(x)",
+    "sin(x)",
+    "cos(x)",
+    "tanh(x)",
+    "sigmoid(x)",
+    "erf(x)",
+];
+
+/// An expression of inputs.
+pub(crate) fn case(
+    label: &str,
+    text: &str,
+    inputs: &[(&'static str, DType)],
+    place: Place,
+) -> Case {
+    Case {
+        label: label.into(),
+        text: text.into(),
+        inputs: inputs.to_vec(),
+        params: vec![],
+        out: None,
+        place,
+        tame: false,
+    }
+}
+
+/// Every function of one operand with every dtype.
+pub(crate) fn unary() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, text) in EXACT.iter().chain(&NEAR).enumerate() {
+        for (number, dtype) in DType::ALL.into_iter().enumerate() {
+            // Every dtype in two layouts, and all of them with every function.
+            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
+                cases.push(case(text, text, &[("x", dtype)], place));
+            }
+        }
+    }
+    cases
+}
+
+/// Every function of two operands with every dtype.
+pub(crate) fn binary() -> Vec<Case> {
+    let texts = [
+        "x + y",
+        "x - y",
+        "x * y",
+        "x / y",
+        "x // y",
+        "x % y",
+        "x ** y",
+        "minimum(x, y)",
+        "maximum(x, y)",
+        "x == y",
+        "x != y",
+        "x < y",
+        "x <= y",
+        "x > y",
+        "x >= y",
+        "x & y",
+        "x | y",
+        "x ^ y",
+        "x << y",
+        "x >> y",
+        "where(x < y, x, y)",
+    ];
+    let mut cases = Vec::new();
+    for (at, text) in texts.into_iter().enumerate() {
+        for (number, dtype) in DType::ALL.into_iter().enumerate() {
+            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
+                cases.push(case(text, text, &[("x", dtype), ("y", dtype)], place));
+            }
+        }
+    }
+    cases
+}
+
+/// Every dtype converted to every dtype.
+pub(crate) fn casts() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (at, from) in DType::ALL.into_iter().enumerate() {
+        for (number, to) in DType::ALL.into_iter().enumerate() {
+            let place = PLACES[(at + number) % 5];
+            cases.push(case("cast", &format!("{}(x)", to.name()), &[("x", from)], place));
+            // Rounded once, by the store.
+            let mut stored = case("store", "x", &[("x", from)], PLACES[(at + number + 1) % 5]);
+            stored.out = Some(to);
+            cases.push(stored);
+        }
+    }
+    cases
+}
+
+/// Indices, reads at indices, parameters, and formulas of many steps.
+pub(crate) fn places() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
+    for (at, dtype) in DType::ALL.into_iter().enumerate() {
+        for text in [
+            "index",
+            "index(0) + 10 * index(1) + 100 * index(2) + index(3)",
+            "x + index",
+            "table[index]",
+            "table[index(0), index(1)] + x",
+            "table[-index - 1] * x",
+            "table[index * 2]",
+            "table[index(2) * 20, index(0)] + x",
+        ] {
+            let mut inputs = vec![("x", dtype)];
+            if text.contains("table") {
+                inputs.push(("table", dtype));
+            }
+            let mut case = case("places", text, &inputs, PLACES[(at + text.len()) % 5]);
+            case.tame = true;
+            cases.push(case);
+        }
+    }
+    for (at, dtype) in floats.into_iter().enumerate() {
+        for (number, text) in [
+            "beta * x + beta",
+            "softplus(x * beta) / beta",
+            "gelu(x)",
+            "gelu_tanh(x)",
+            "silu(x)",
+            "t = exp(-x * x); t * beta + where(x > 0.1, t, -t)",
+            "sqrt(x * x + 1) - abs(x) * 0.3 + clamp(x, -1, 1)",
+            "x * 0.1 + 1e-30 - inf * (beta > 100) + nan * (beta > 100)",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 2) % 5]] {
+                let mut case = case("formula", text, &[("x", dtype)], place);
+                case.params = vec![("beta", Scalar::Float(1.7))];
+                case.tame = true;
+                cases.push(case);
+            }
+        }
+    }
+    for (dtype, number) in [
+        (DType::I8, Scalar::Int(-7)),
+        (DType::U64, Scalar::UInt(u64::MAX)),
+        (DType::Bool, Scalar::Bool(true)),
+        (DType::C64, Scalar::Complex(Complex::new(0.1, -2.0))),
+        (DType::I32, Scalar::Float(0.25)),
+    ] {
+        let mut case = case("parameter", "(x * beta) + beta", &[("x", dtype)], Place::Contiguous);
+        case.params = vec![("beta", number)];
+        cases.push(case);
+    }
+    // Only numbers, and a negative power of them.
+    for text in ["beta * 2 + 1", "beta ** -beta + x"] {
+        let mut case = case("numbers", text, &[("x", DType::I64)], Place::Strided);
+        case.params = vec![("beta", Scalar::Int(3))];
+        cases.push(case);
+    }
+    cases
+}
