@@ -15,7 +15,7 @@
 //! let inputs = (FlatView::new(&x), FlatView::new(&y));
 //! map((), FlatViewMut::new(&mut sum), inputs, |(x, y)| x + y)?;
 //! assert_eq!(sum, [3.0; 1000]);
-//! # keyfold_core::Result::Ok(())
+//! # Ok::<(), keyfold_core::Error>(())
 //! ```
 //!
 //! The loop around the body is compiled for every level of [`isa`](crate::isa), with the body inside
