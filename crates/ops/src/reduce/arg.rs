@@ -183,9 +183,10 @@ where
         }
         (chunk, place) = (rest, place + CHUNK);
     }
-    let first = chunk.iter().zip(0..).fold(u32::MAX, |first, (x, at)| {
-        first.min(if same(*x, number) { at } else { u32::MAX })
-    });
+    let first = chunk
+        .iter()
+        .zip(0..)
+        .fold(u32::MAX, |first, (x, at)| first.min(if same(*x, number) { at } else { u32::MAX }));
     Best { number, place: place as i64 + i64::from(first) }
 }
 
