@@ -158,23 +158,13 @@ where
             let from = self.from.wrapping_offset(lane as isize * self.step);
             // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
             let lane = unsafe { std::slice::from_raw_parts(from, self.len) };
-            *result = if lane.len() < 32 { one_by_one::<P, T>(lane) } else { twice::<P, T>(lane) };
+            *result = twice::<P, T>(lane);
         }
     }
 }
 
-#[inline(always)]
-fn one_by_one<P: Pick, T: Ordered>(x: &[T]) -> Best<T> {
-    // Without branches: whether a number is better is hard to foresee, and many short lanes follow.
-    let (mut number, mut place) = (x[0], 0_i64);
-    for (i, x) in x.iter().enumerate().skip(1) {
-        let better = is_better::<P, T>(number, *x);
-        number = if better { *x } else { number };
-        place = if better { i as i64 } else { place };
-    }
-    Best { number, place }
-}
-
+/// First which it is, then where: both go through vectors, and neither guesses at branches that
+/// depend on the numbers.
 #[inline(always)]
 fn twice<P: Pick, T: Ordered>(x: &[T]) -> Best<T>
 where
@@ -183,16 +173,21 @@ where
     let number = super::monoid::dense::<Extreme<P, T>>(x);
     const CHUNK: usize = 64;
     let mut place = 0;
-    for chunk in x.chunks(CHUNK) {
-        // A NaN is the only number that isn't itself.
-        let hit = chunk.iter().fold(false, |hit, x| hit | same(*x, number));
-        if hit {
-            place += chunk.iter().position(|x| same(*x, number)).unwrap_or(0);
+    let mut chunk = x;
+    // A chunk without it is passed over.
+    while chunk.len() > CHUNK {
+        let (head, rest) = chunk.split_at(CHUNK);
+        if head.iter().fold(false, |hit, x| hit | same(*x, number)) {
+            chunk = head;
             break;
         }
-        place += CHUNK;
+        (chunk, place) = (rest, place + CHUNK);
     }
-    Best { number, place: place as i64 }
+    let first = chunk
+        .iter()
+        .zip(0..)
+        .fold(u32::MAX, |first, (x, at)| first.min(if same(*x, number) { at } else { u32::MAX }));
+    Best { number, place: place as i64 + i64::from(first) }
 }
 
 #[inline(always)]
