@@ -3,33 +3,19 @@
 use std::ops::Range;
 
 use keyfold_core::Result;
-use keyfold_expr::eval::memory::{Value, count};
-use keyfold_expr::eval::{Frame, Program, Table};
+use keyfold_expr::eval::Frame;
+use keyfold_expr::eval::memory::count;
 use smallvec::SmallVec;
 
+use super::Job;
 use super::plan::{Cursor, Plan, Way};
 use super::scratch;
 use super::stream;
 
-/// An evaluation, the same for all workers.
-pub(super) struct Job<'a> {
-    pub(super) program: &'a Program,
-    pub(super) plan: Plan<'a>,
-    pub(super) values: &'a [Value],
-    pub(super) tables: &'a [Table<'a>],
-    /// Whether an input is exactly the output: then blocks are computed aside.
-    pub(super) in_place: bool,
-    /// Whether the output goes past the caches.
-    pub(super) streamed: bool,
-}
-
-// SAFETY: what the pointers inside point to is read by all and written by nobody but the workers,
-// each at indices of its own.
-unsafe impl Sync for Job<'_> {}
-
 /// A worker's view of the job: pointers into its scratch.
 pub(super) struct Worker<'a, 'j> {
     pub(super) job: &'a Job<'j>,
+    pub(super) plan: &'a Plan<'j>,
     pub(super) slots: &'a mut [*mut u8],
     /// Where each slot's own register is.
     home: *mut u8,
@@ -48,58 +34,52 @@ pub(super) fn pointer(at: isize) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(at as usize)
 }
 
-impl Job<'_> {
+impl<'j> Job<'j> {
     /// Into how many units the work is divided, and how many elements a unit has.
     #[inline]
-    pub(super) fn units(&self) -> (usize, usize) {
-        let (plan, block) = (&self.plan, self.program.block());
+    pub(super) fn units(&self, plan: &Plan<'_>) -> (usize, usize) {
         match plan.way {
-            Way::Flat => (plan.total.div_ceil(block), block),
             Way::Rows => {
-                let (chunks, len) = self.chunks();
+                let (chunks, len) = self.chunks(plan);
                 (plan.total / plan.inner() * chunks, len)
             }
             Way::Spans => (plan.total / plan.inner(), plan.inner()),
-            Way::Tiles => self.tiles(),
+            Way::Tiles => self.tiles(plan),
         }
     }
 
     /// How many blocks a row has, and how long they are.
-    fn chunks(&self) -> (usize, usize) {
-        let inner = self.plan.inner();
+    fn chunks(&self, plan: &Plan<'_>) -> (usize, usize) {
+        let inner = plan.inner();
         let chunks = inner.div_ceil(self.program.block());
         let len = inner.div_ceil(chunks).next_multiple_of(16).min(self.program.block());
         (inner.div_ceil(len), len)
     }
 
     /// Computes the units with these numbers.
-    #[inline]
-    pub(super) fn run(&self, units: Range<usize>) -> Result<()> {
+    pub(super) fn run(&self, plan: &Plan<'j>, units: Range<usize>) -> Result<()> {
         let program = self.program;
         let count = program.slots();
         let register = program.register_bytes();
-        let room = if program.gathers() { 2 * register } else { 0 } + self.tile_bytes();
+        let room = if program.gathers() { 2 * register } else { 0 } + self.tile_bytes(plan);
         // One more for halves on their way past the caches.
         scratch::with((count + 1) * register + room, |home, slots| {
             slots.clear();
             slots.extend((0..count).map(|slot| home.wrapping_add(slot * register)));
-            let longest = self.plan.total.min(program.block());
+            let longest = plan.total.min(program.block());
             // SAFETY: kept values have registers of their own, with room for a block.
             unsafe { program.fill(slots, self.values, longest) };
             let mut worker = Worker {
                 job: self,
+                plan,
                 slots,
                 home,
                 register,
                 room: home.wrapping_add((count + 1) * register),
-                direct: program.writes_result() && !self.in_place && !self.streamed,
-                repeated: SmallVec::new(),
+                direct: self.writes_directly(),
+                repeated: SmallVec::from_elem((0, 0), plan.operands.len()),
             };
-            if self.plan.way == Way::Flat {
-                return worker.flat(units);
-            }
-            worker.repeated.resize(self.plan.operands.len(), (0, 0));
-            match self.plan.way {
+            match plan.way {
                 Way::Tiles => worker.tiles(units),
                 Way::Spans => worker.spans(units),
                 _ => worker.rows(units),
@@ -114,28 +94,10 @@ impl Worker<'_, '_> {
         self.home.wrapping_add(slot * self.register)
     }
 
-    /// Everything is contiguous.
-    #[inline]
-    fn flat(&mut self, units: Range<usize>) -> Result<()> {
-        let (program, plan) = (self.job.program, &self.job.plan);
-        let (block, out) = (program.block(), program.output());
-        let (start, end) = (units.start * block, plan.total.min(units.end * block));
-        for at in (start..end).step_by(block) {
-            let len = block.min(end - at);
-            for (slot, operand) in plan.operands[..out].iter().enumerate() {
-                let from = operand.base + at as isize * operand.size;
-                self.load(slot, from, operand.size, len);
-            }
-            let operand = &plan.operands[out];
-            self.compute(operand.base + at as isize * operand.size, operand.size, len)?;
-        }
-        Ok(())
-    }
-
     /// Long rows: every block lies within one.
     fn rows(&mut self, units: Range<usize>) -> Result<()> {
-        let plan = &self.job.plan;
-        let (chunks, longest) = self.job.chunks();
+        let plan = self.plan;
+        let (chunks, longest) = self.job.chunks(plan);
         let steps = plan.row(plan.dims.len() - 1);
         let mut cursor = Cursor::new(plan, 1, units.start / chunks);
         let mut chunk = units.start % chunks;
@@ -163,7 +125,7 @@ impl Worker<'_, '_> {
     /// Brings elements of an operand into the slot: by pointing at them, where that will do.
     #[inline]
     pub(super) fn load(&mut self, slot: usize, at: isize, step: isize, len: usize) {
-        let operand = &self.job.plan.operands[slot];
+        let operand = self.plan.operands[slot];
         let home = self.home(slot);
         let Some(access) = operand.access else {
             self.slots[slot] = home;
@@ -195,7 +157,7 @@ impl Worker<'_, '_> {
     pub(super) fn compute(&mut self, at: isize, step: isize, len: usize) -> Result<()> {
         let program = self.job.program;
         let slot = program.output();
-        let operand = &self.job.plan.operands[slot];
+        let operand = self.plan.operands[slot];
         let dense = step == operand.size;
         if self.direct && dense {
             self.slots[slot] = pointer(at);
@@ -203,22 +165,9 @@ impl Worker<'_, '_> {
         }
         self.slots[slot] = self.home(slot);
         self.execute(len)?;
-        let mut result = self.slots[program.result_slot()].cast_const();
-        let Some(access) = operand.access else { return Ok(()) };
-        // SAFETY: the result's block is computed, and the output has room for it at that stride;
-        // behind the last slot's register there is another.
-        unsafe {
-            if !(self.job.streamed && dense) {
-                (access.store)(pointer(at), step / operand.size, result, len);
-                return Ok(());
-            }
-            if access.computed != access.size {
-                let rounded = self.home(self.slots.len());
-                (access.store)(rounded, 1, result, len);
-                result = rounded;
-            }
-            stream::copy(pointer(at), result, len * access.size);
-        }
+        let (step, behind) = (step / operand.size, self.home(self.slots.len()));
+        // SAFETY: the result's block is computed, and the output has room for it at that stride.
+        unsafe { write(self.job, self.slots, pointer(at), step, len, behind) };
         Ok(())
     }
 
@@ -234,5 +183,43 @@ impl Worker<'_, '_> {
         // SAFETY: every slot points to its register, or to a block of its operand; in place the
         // output has a register of its own.
         unsafe { self.job.program.run(&frame, len) }.map_err(Into::into)
+    }
+}
+
+/// Writes the block of results to the output, at a stride in elements.
+///
+/// # Safety
+/// The slots are those of a block that has been run; the output has room for it at that stride;
+/// `behind` is a register that isn't used otherwise.
+#[inline]
+pub(super) unsafe fn write(
+    job: &Job<'_>,
+    slots: &[*mut u8],
+    target: *mut u8,
+    step: isize,
+    len: usize,
+    behind: *mut u8,
+) {
+    let program = job.program;
+    let accesses = program.accesses();
+    let (access, inputs) = (&accesses[accesses.len() - 1], &accesses[..accesses.len() - 1]);
+    let mut result = slots[program.result_slot()].cast_const();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !job.streamed || step != 1 || len * access.size < stream::SHORTEST {
+            (access.store)(target, step, result, len);
+            return;
+        }
+        if access.computed != access.size {
+            (access.store)(behind, 1, result, len);
+            result = behind;
+        }
+        // Where a block lies in memory the next one comes behind it; registers are there anyway.
+        let next =
+            inputs.iter().zip(slots).filter(|(input, _)| input.direct).map(|(input, slot)| {
+                let ahead = slot.wrapping_add(len * input.size).cast_const();
+                (ahead, 64 * input.size / access.size)
+            });
+        stream::copy(target, result, len * access.size, next);
     }
 }

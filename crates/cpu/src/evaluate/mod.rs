@@ -6,6 +6,7 @@
 
 mod compiled;
 mod drive;
+mod flat;
 mod overlap;
 mod plan;
 mod scratch;
@@ -15,9 +16,11 @@ pub(crate) mod stream;
 mod tests;
 mod tiles;
 
+use std::ops::Range;
+
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_expr::eval::memory::Value;
-use keyfold_expr::eval::{Program, Table};
+use keyfold_expr::eval::{Counted, Program, Table};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
@@ -25,7 +28,6 @@ pub use compiled::Compiled;
 pub use overlap::{Overlap, overlap};
 
 use crate::pool::{Schedule, grain_for, parallel_for};
-use drive::Job;
 use plan::Plan;
 
 /// The most inputs an expression can be evaluated with.
@@ -95,7 +97,16 @@ fn check_host(tensor: &Tensor) -> Result<()> {
     ))
 }
 
-fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) -> Result<bool> {
+/// How an input goes together with the output.
+struct Fit {
+    /// It is the output.
+    in_place: bool,
+    /// It is contiguous and of the output's shape, or read at computed indices.
+    flat: bool,
+}
+
+#[inline]
+fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) -> Result<Fit> {
     let wanted = program.inputs()[index];
     if input.dtype() != wanted {
         return Err(Error::new(
@@ -104,10 +115,24 @@ fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) ->
         ));
     }
     check_host(input)?;
-    if let Some(rank) = program.ranks()[index] {
+    let rank = program.ranks()[index];
+    if rank.is_none() && input.shape() == out.shape() && input.is_contiguous() {
+        // Spans are all there is to look at, where the output is contiguous as well.
+        let (read, written) = (input.raw_data_ptr().addr(), out.raw_data_ptr().addr());
+        let apart = read >= written + out.nbytes() || written >= read + input.nbytes();
+        let same = read == written && input.dtype().size() == out.dtype().size();
+        if (apart || same) && out.is_contiguous() {
+            return Ok(Fit { in_place: !apart, flat: true });
+        }
+    }
+    check_strided(index, rank, input, out)
+}
+
+fn check_strided(index: usize, rank: Option<u32>, input: &Tensor, out: &Tensor) -> Result<Fit> {
+    let (own, wide) = (input.shape(), out.shape());
+    if let Some(rank) = rank {
         check_rank(index, input.ndim(), rank)?;
-    } else if input.shape() != out.shape() {
-        let (own, wide) = (input.shape(), out.shape());
+    } else if own != wide {
         let fits = own.len() <= wide.len()
             && own.iter().rev().zip(wide.iter().rev()).all(|(n, wide)| n == wide || *n == 1);
         if !fits {
@@ -121,7 +146,7 @@ fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) ->
     }
     let meets = match overlap(out, input)? {
         // Elements at computed indices may be any.
-        Overlap::Exact if program.ranks()[index].is_some() => Overlap::Partial,
+        Overlap::Exact if rank.is_some() => Overlap::Partial,
         meets => meets,
     };
     if meets == Overlap::Partial {
@@ -133,7 +158,8 @@ fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) ->
             ),
         ));
     }
-    Ok(meets == Overlap::Exact)
+    let flat = rank.is_some() || (own == wide && input.is_contiguous());
+    Ok(Fit { in_place: meets == Overlap::Exact, flat })
 }
 
 fn check_output(program: &Program, out: &Tensor) -> Result<()> {
@@ -182,9 +208,11 @@ pub unsafe fn evaluate(
 ) -> Result<()> {
     check_count(program, inputs.len())?;
     check_output(program, out)?;
-    let mut in_place = false;
+    let (mut in_place, mut flat) = (false, out.is_contiguous());
     for (index, input) in inputs.iter().enumerate() {
-        in_place |= check_input(program, index, input, out)?;
+        let fit = check_input(program, index, input, out)?;
+        in_place |= fit.in_place;
+        flat &= fit.flat;
     }
     let mut computed = SmallVec::<[Value; 8]>::new();
     let values = match program.constants() {
@@ -205,20 +233,67 @@ pub unsafe fn evaluate(
             strides: input.strides(),
         }));
     }
-    let plan = Plan::new(program, inputs, out);
     let streamed = !in_place && out.nbytes() >= STREAMED;
-    let job = Job { program, plan, values, tables: &tables, in_place, streamed };
-    let (units, unit) = job.units();
-    let grain = (grain_for(program.cost()) / unit).max(1);
-    let result = parallel_for(Schedule::Adaptive, 0..units, grain, |range| {
-        let result = job.run(range);
-        if streamed {
-            stream::fence();
-        }
-        result
-    });
+    let job = Job { program, values, tables: &tables, in_place, streamed };
     out.note_write();
-    result
+    if flat && program.counted().iter().all(|counted| *counted == Counted::Index) {
+        let units = job.flat_units(out);
+        if units == 1 {
+            return job.flat(inputs, out, 0..1);
+        }
+        job.share(units, program.block(), |units| job.flat(inputs, out, units))
+    } else {
+        let plan = Plan::new(program, inputs, out);
+        let (units, unit) = job.units(&plan);
+        job.share(units, unit, |units| job.run(&plan, units))
+    }
+}
+
+/// An evaluation, the same for all workers.
+struct Job<'a> {
+    program: &'a Program,
+    values: &'a [Value],
+    tables: &'a [Table<'a>],
+    /// Whether an input is exactly the output: then blocks are computed aside.
+    in_place: bool,
+    /// Whether the output goes past the caches.
+    streamed: bool,
+}
+
+// SAFETY: what the pointers inside point to is read by all and written by nobody but the workers,
+// each at indices of its own.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    /// Whether results may be written where they belong, without a block in between.
+    #[inline]
+    fn writes_directly(&self) -> bool {
+        self.program.writes_result() && !self.in_place && !self.streamed
+    }
+
+    /// How many elements before a pointer into the output the line of the cache begins, where that
+    /// matters.
+    #[inline]
+    fn lead(&self, to: *mut u8) -> usize {
+        if self.streamed { to.addr() % stream::LINE / self.program.result().size() } else { 0 }
+    }
+
+    /// Shares units of so many elements out among the threads.
+    fn share(
+        &self,
+        units: usize,
+        unit: usize,
+        f: impl Fn(Range<usize>) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let grain = (grain_for(self.program.cost()) / unit).max(1);
+        parallel_for(Schedule::Adaptive, 0..units, grain, |units| {
+            let result = f(units);
+            if self.streamed {
+                stream::fence();
+            }
+            result
+        })
+    }
 }
 
 /// Bytes from which on an output goes past the caches.

@@ -22,8 +22,6 @@ pub(super) struct Operand<'a> {
 /// How elements are put together to blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
-    /// Everything is contiguous.
-    Flat,
     /// A block is part of a row, the innermost dimension.
     Rows,
     /// Rows are short: a block is several of them.
@@ -37,7 +35,6 @@ pub(super) enum Way {
 /// strides.
 pub(super) struct Plan<'a> {
     pub(super) operands: SmallVec<[Operand<'a>; 4]>,
-    /// None at all where everything is contiguous.
     pub(super) dims: SmallVec<[usize; 6]>,
     /// In bytes: those of all operands for the first dimension, then for the second, ...
     pub(super) strides: SmallVec<[isize; 24]>,
@@ -50,16 +47,8 @@ const SHORT: usize = 64;
 
 impl<'a> Plan<'a> {
     /// The plan for operands that broadcast to the output's shape (which has been checked).
-    #[inline]
     pub(super) fn new(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
-        let plan = Plan::operands(program, inputs, out);
-        if Plan::is_flat(program, inputs, out) { plan } else { plan.walk(program, inputs, out) }
-    }
-
-    /// Finds dimensions and strides.
-    #[inline(never)]
-    fn walk(mut self, program: &Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
-        let plan = &mut self;
+        let mut plan = Plan::operands(program, inputs, out);
         let shape = out.shape();
         let mut order: SmallVec<[usize; 8]> =
             (0..shape.len()).filter(|&dim| shape[dim] != 1).collect();
@@ -97,14 +86,16 @@ impl<'a> Plan<'a> {
             plan.strides.extend(plan.operands.iter().map(|operand| operand.size));
         }
         plan.way = match plan.inner() {
-            short if short < SHORT && plan.dims.len() > 1 => Way::Spans,
+            _ if plan.dims.len() == 1 => Way::Rows,
+            short if short < SHORT => Way::Spans,
+            // Nothing, or once, has to be loaded.
+            some if some <= program.block() / 2 && plan.has_whole_rows() => Way::Spans,
             _ if plan.find_tiles(program) => Way::Tiles,
             _ => Way::Rows,
         };
-        self
+        plan
     }
 
-    #[inline]
     fn operands(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
         let memory = |tensor: &Tensor, access: &'a Access, walked: bool| Operand {
             base: tensor.raw_data_ptr().expose_provenance() as isize,
@@ -121,7 +112,7 @@ impl<'a> Plan<'a> {
         operands.extend(program.counted().iter().map(|_| counted));
         operands.push(memory(out, &accesses[inputs.len()], true));
         let (dims, strides) = (SmallVec::new(), SmallVec::new());
-        Plan { operands, dims, strides, total: out.numel(), way: Way::Flat }
+        Plan { operands, dims, strides, total: out.numel(), way: Way::Rows }
     }
 
     /// Moves the dimension along which an input is contiguous, that isn't along the innermost, next
@@ -144,16 +135,6 @@ impl<'a> Plan<'a> {
         false
     }
 
-    /// Whether everything is contiguous and of one shape: the usual case, which needs no search.
-    #[inline]
-    fn is_flat(program: &Program, inputs: &[&Tensor], out: &Tensor) -> bool {
-        program.counted().iter().all(|counted| *counted == Counted::Index)
-            && out.is_contiguous()
-            && inputs.iter().zip(program.ranks()).all(|(input, rank)| {
-                rank.is_some() || (input.shape() == out.shape() && input.is_contiguous())
-            })
-    }
-
     /// The strides of all operands along a dimension of the output.
     fn push_strides(&mut self, program: &Program, inputs: &[&Tensor], out: &Tensor, dim: usize) {
         let from_end = out.ndim() - dim;
@@ -173,6 +154,18 @@ impl<'a> Plan<'a> {
             });
         }
         self.strides.push(out.strides()[dim] * out.dtype().size() as isize);
+    }
+
+    /// Whether all operands are dense, or the same in every row.
+    fn has_whole_rows(&self) -> bool {
+        (0..self.operands.len()).all(|slot| {
+            !self.operands[slot].walked || self.is_dense(slot) || self.is_the_same_in_rows(slot)
+        })
+    }
+
+    /// Whether an operand is the same in every row.
+    pub(super) fn is_the_same_in_rows(&self, slot: usize) -> bool {
+        (0..self.dims.len() - 1).all(|dim| self.row(dim)[slot] == 0)
     }
 
     /// The strides of all operands along a dimension.

@@ -52,7 +52,7 @@ impl Worker<'_, '_> {
     /// Operands that are dense over all dimensions are used where they are, others are loaded; those
     /// that are the same in every row are loaded once.
     pub(super) fn spans(&mut self, rows: Range<usize>) -> Result<()> {
-        let (program, plan) = (self.job.program, &self.job.plan);
+        let (program, plan) = (self.job.program, self.plan);
         let (inner, out, last) = (plan.inner(), program.output(), plan.dims.len() - 1);
         let (steps, outer) = (plan.row(last), plan.row(last - 1));
         let block = (program.block() / inner).max(1).min(rows.len());
@@ -62,8 +62,8 @@ impl Worker<'_, '_> {
             if !plan.operands[slot].walked || plan.is_dense(slot) {
                 continue;
             }
-            if (0..last).all(|dim| plan.row(dim)[slot] == 0) {
-                self.load_piece(slot, plan.operands[slot].base, [0, steps[slot]], [block, inner]);
+            if plan.is_the_same_in_rows(slot) {
+                self.load_part(slot, 0, plan.operands[slot].base, [0, steps[slot]], [block, inner]);
             } else {
                 loaded.push(slot);
             }
@@ -108,10 +108,6 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    fn load_piece(&mut self, slot: usize, from: isize, steps: [isize; 2], sizes: [usize; 2]) {
-        self.load_part(slot, 0, from, steps, sizes);
-    }
-
     /// Loads runs into the slot's register, behind `done` elements.
     fn load_part(
         &mut self,
@@ -121,7 +117,7 @@ impl Worker<'_, '_> {
         steps: [isize; 2],
         sizes: [usize; 2],
     ) {
-        let operand = &self.job.plan.operands[slot];
+        let operand = &self.plan.operands[slot];
         match operand.access {
             Some(access) => {
                 let to = self.home(slot).wrapping_add(done * access.computed);

@@ -5,8 +5,9 @@ use std::ops::Range;
 use keyfold_core::Result;
 use smallvec::SmallVec;
 
-use super::drive::{Job, Worker, pointer};
-use super::plan::{Cursor, Way};
+use super::Job;
+use super::drive::{Worker, pointer};
+use super::plan::{Cursor, Plan, Way};
 
 /// Bytes of a tile along the dimension in which the transposed input is contiguous: two lines of
 /// the cache, which processors fetch together.
@@ -16,8 +17,8 @@ const WIDTH: usize = 256;
 
 impl Job<'_> {
     /// Whether an input is contiguous along the dimension before the innermost.
-    fn is_turned(&self, slot: usize) -> bool {
-        let (plan, last) = (&self.plan, self.plan.dims.len() - 1);
+    fn is_turned(&self, plan: &Plan<'_>, slot: usize) -> bool {
+        let last = plan.dims.len() - 1;
         let operand = &plan.operands[slot];
         operand.walked
             && operand.access.is_some()
@@ -27,10 +28,9 @@ impl Job<'_> {
     }
 
     /// The size of a tile: rows and columns.
-    fn tile(&self) -> (usize, usize) {
-        let plan = &self.plan;
+    fn tile(&self, plan: &Plan<'_>) -> (usize, usize) {
         let smallest = (0..self.program.inputs().len())
-            .filter(|slot| self.is_turned(*slot))
+            .filter(|slot| self.is_turned(plan, *slot))
             .map(|slot| plan.operands[slot].size as usize)
             .min();
         let rows = HEIGHT / smallest.unwrap_or(8);
@@ -41,39 +41,38 @@ impl Job<'_> {
     }
 
     /// How many tiles there are, and how many elements they have.
-    pub(super) fn tiles(&self) -> (usize, usize) {
-        let plan = &self.plan;
-        let (rows, cols) = self.tile();
+    pub(super) fn tiles(&self, plan: &Plan<'_>) -> (usize, usize) {
+        let (rows, cols) = self.tile(plan);
         let (height, width) = (plan.dims[plan.dims.len() - 2], plan.inner());
         let planes = plan.total / (height * width);
         (planes * height.div_ceil(rows) * width.div_ceil(cols), rows * cols)
     }
 
     /// Bytes of all transposed inputs' tiles.
-    pub(super) fn tile_bytes(&self) -> usize {
-        if self.plan.way != Way::Tiles {
+    pub(super) fn tile_bytes(&self, plan: &Plan<'_>) -> usize {
+        if plan.way != Way::Tiles {
             return 0;
         }
-        let turned = (0..self.program.inputs().len()).filter(|slot| self.is_turned(*slot));
-        let (rows, cols) = self.tile();
-        turned.map(|slot| rows * cols * self.plan.operands[slot].size as usize).sum()
+        let turned = (0..self.program.inputs().len()).filter(|slot| self.is_turned(plan, *slot));
+        let (rows, cols) = self.tile(plan);
+        turned.map(|slot| rows * cols * plan.operands[slot].size as usize).sum()
     }
 }
 
 impl Worker<'_, '_> {
     /// Tiles, one behind the other along the dimension before the innermost.
     pub(super) fn tiles(&mut self, tiles: Range<usize>) -> Result<()> {
-        let (program, plan) = (self.job.program, &self.job.plan);
+        let (program, plan) = (self.job.program, self.plan);
         let (last, out) = (plan.dims.len() - 1, program.output());
         let (height, width) = (plan.dims[last - 1], plan.dims[last]);
-        let (rows, cols) = self.job.tile();
+        let (rows, cols) = self.job.tile(plan);
         let (down, across) = (height.div_ceil(rows), width.div_ceil(cols));
         let (outer, steps) = (plan.row(last - 1), plan.row(last));
         let gathers = if program.gathers() { 2 * program.register_bytes() } else { 0 };
         let mut room = self.room.wrapping_add(gathers);
         let mut turned: SmallVec<[Option<*mut u8>; 8]> = SmallVec::new();
         for slot in 0..out {
-            turned.push(self.job.is_turned(slot).then_some(room));
+            turned.push(self.job.is_turned(plan, slot).then_some(room));
             if turned[slot].is_some() {
                 room = room.wrapping_add(rows * cols * plan.operands[slot].size as usize);
             }

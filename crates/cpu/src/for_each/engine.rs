@@ -203,7 +203,9 @@ impl<'a> Worker<'a> {
                 let to = self.start(stream).wrapping_offset(r * apart);
                 // SAFETY: a row of the tile, without gaps, inside the view and of this thread alone;
                 // its block was written.
-                unsafe { stream::copy(to, row.wrapping_offset(r * step), bytes) };
+                unsafe {
+                    stream::copy(to, row.wrapping_offset(r * step), bytes, std::iter::empty())
+                };
             }
             return;
         }

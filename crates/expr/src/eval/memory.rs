@@ -130,6 +130,19 @@ impl<C: Convert> Work for Run<C> {
     }
 }
 
+struct Fill<'a, T>(&'a mut [T], T);
+
+impl<T: Copy> Work for Fill<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for dst in self.0 {
+            *dst = self.1;
+        }
+    }
+}
+
 /// # Safety
 /// As [`Load`].
 unsafe fn load<C: Convert>(dst: *mut u8, src: *const u8, stride: isize, len: usize) {
@@ -141,7 +154,7 @@ unsafe fn load<C: Convert>(dst: *mut u8, src: *const u8, stride: isize, len: usi
             unsafe {
                 if len > 0 {
                     let value = C::convert(*src);
-                    std::slice::from_raw_parts_mut(dst, len).fill(value);
+                    dispatch(Fill(std::slice::from_raw_parts_mut(dst, len), value));
                 }
             }
         }
@@ -222,8 +235,18 @@ unsafe fn transpose<T: Copy>(
     let (dst, src) = (dst.cast::<T>(), src.cast::<T>());
     // In squares that the registers hold: the reads and the writes are both of whole vectors.
     const SIDE: usize = 8;
+    // Columns are apart in memory, so that the processor doesn't guess which come next: those of this
+    // tile and, at its end, of the one below.
+    const AHEAD: usize = 32;
     let (even_rows, even_cols) = (rows / SIDE * SIDE, cols / SIDE * SIDE);
     for c in (0..even_cols).step_by(SIDE) {
+        for next in c + AHEAD..c + AHEAD + SIDE {
+            let (below, next) = if next < cols { (0, next) } else { (rows, next - cols) };
+            let column = src.wrapping_add(below).wrapping_offset(next as isize * stride);
+            for at in (0..rows * size_of::<T>()).step_by(64) {
+                prefetch(column.cast::<u8>().wrapping_add(at));
+            }
+        }
         for r in (0..even_rows).step_by(SIDE) {
             // SAFETY: the caller's promise.
             unsafe {
@@ -246,6 +269,18 @@ unsafe fn transpose<T: Copy>(
         let from = if c < even_cols { even_rows } else { 0 };
         (from..rows).for_each(|r| one(r, c));
     }
+}
+
+/// Asks for a line of memory that will be read soon; any pointer will do.
+#[inline(always)]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE, and asking for a line that doesn't exist does nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// The load of elements of this many bytes as they are.

@@ -90,11 +90,13 @@ pub(super) const BINARY: [Binary; 20] = [
 static LEVEL: Mutex<()> = Mutex::new(());
 
 pub(super) fn on_all_levels(f: impl Fn()) {
+    (0..Level::ALL.len()).for_each(|level| on_level(level, &f));
+}
+
+pub(super) fn on_level(level: usize, f: impl Fn()) {
     let _held = LEVEL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for level in Level::ALL {
-        isa::set_level(level);
-        f();
-    }
+    isa::set_level(Level::ALL[level]);
+    f();
 }
 
 fn result_of(lowered: &Lowered, shape: &[usize]) -> Tensor {

@@ -1,5 +1,6 @@
 //! The evaluator against a naive interpreter.
 
+mod calls;
 mod cases;
 mod naive;
 mod random;

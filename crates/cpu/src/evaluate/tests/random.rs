@@ -1,11 +1,11 @@
 //! Random expressions, shapes and layouts.
 
 use keyfold_core::{DType, DTypeKind, Shape, Strides};
-use keyfold_expr::{Binary, Expr, Graph, Id, Literal, Lowered, Node, Unary};
+use keyfold_expr::{Expr, Graph, Id, Literal, Lowered, Node, Unary};
 use proptest::prelude::*;
 
 use super::super::*;
-use super::cases::{check, inputs, on_all_levels};
+use super::cases::{check, inputs, on_all_levels, on_level};
 use super::naive;
 
 /// How an operand lies in memory.
@@ -123,7 +123,7 @@ fn expression(choices: &[Choice], dtypes: &[DType], numbers: &[Scalar]) -> Lower
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn random_expressions_over_random_layouts_agree(
@@ -146,6 +146,36 @@ proptest! {
             .collect();
         let views: Vec<&Tensor> = views.iter().collect();
         on_all_levels(|| {
+            let out = view(&out_layout, &shape, lowered.result(), 1, false);
+            check(&lowered, &views, &numbers, &out);
+        });
+    }
+
+    #[test]
+    fn random_layouts_of_large_operands_agree(
+        choices in prop::collection::vec(any::<Choice>(), 1..4),
+        dtypes in prop::collection::vec(prop::sample::select(&DType::ALL[..]), 1..4),
+        layouts in prop::array::uniform3(layout()),
+        out_layout in layout(),
+        shape in prop_oneof![
+            (60_usize..300, 8_usize..70).prop_map(|(a, b)| vec![a, b]),
+            (8_usize..70, 60_usize..300).prop_map(|(a, b)| vec![a, b]),
+            (1_usize..4, 8_usize..40, 64_usize..100).prop_map(|(a, b, c)| vec![a, b, c]),
+            (1100_usize..5000).prop_map(|a| vec![a]),
+            (200_usize..900, 2_usize..4, 1_usize..4).prop_map(|(a, b, c)| vec![a, b, c]),
+        ],
+        // One level each: every element is compared with the interpreter's.
+        level in 0_usize..3,
+    ) {
+        let numbers = [Scalar::Int(3), Scalar::Float(0.75)];
+        let lowered = expression(&choices, &dtypes, &numbers);
+        let views: Vec<Tensor> = dtypes
+            .iter()
+            .zip(&layouts)
+            .map(|(dtype, layout)| view(layout, &shape, *dtype, 9, true))
+            .collect();
+        let views: Vec<&Tensor> = views.iter().collect();
+        on_level(level, || {
             let out = view(&out_layout, &shape, lowered.result(), 1, false);
             check(&lowered, &views, &numbers, &out);
         });

@@ -1,0 +1,83 @@
+//! The usual case: everything is contiguous and of one shape.
+//!
+//! It is apart from the walks over strides so that calls for few elements cost little: no plan is
+//! made, and nothing is allocated.
+
+use std::ops::Range;
+
+use keyfold_core::Result;
+use keyfold_expr::eval::Frame;
+use keyfold_expr::eval::memory::count;
+use keyfold_tensor::Tensor;
+
+use super::Job;
+use super::drive::write;
+use super::scratch;
+
+impl Job<'_> {
+    /// How many blocks there are.
+    #[inline]
+    pub(super) fn flat_units(&self, out: &Tensor) -> usize {
+        let (total, block) = (out.numel(), self.program.block());
+        if total <= block { 1 } else { (total + self.lead(out.raw_data_ptr())).div_ceil(block) }
+    }
+
+    /// Computes the blocks with these numbers.
+    #[inline]
+    pub(super) fn flat(&self, inputs: &[&Tensor], out: &Tensor, units: Range<usize>) -> Result<()> {
+        let program = self.program;
+        let (total, block, register) = (out.numel(), program.block(), program.register_bytes());
+        let (slots, output) = (program.slots(), program.output());
+        let gathers = if program.gathers() { 2 * register } else { 0 };
+        scratch::with((slots + 1) * register + gathers, |home, list| {
+            list.clear();
+            list.extend((0..slots).map(|slot| home.wrapping_add(slot * register)));
+            // SAFETY: kept values have registers of their own, with room for a block.
+            unsafe { program.fill(list, self.values, total.min(block)) };
+            let behind = home.wrapping_add(slots * register);
+            let result_direct = self.writes_directly();
+            // The first block is shorter, so that all others begin at a line of the cache.
+            let lead = if total <= block { 0 } else { self.lead(out.raw_data_ptr()) };
+            let end = total.min((units.end * block).saturating_sub(lead));
+            let mut at = (units.start * block).saturating_sub(lead);
+            while at < end {
+                let len = (block - if at == 0 { lead } else { 0 }).min(end - at);
+                for (slot, (input, access)) in inputs.iter().zip(program.accesses()).enumerate() {
+                    let from = input.raw_data_ptr().wrapping_add(at * access.size);
+                    if access.direct {
+                        list[slot] = from;
+                    } else if program.ranks()[slot].is_none() {
+                        // SAFETY: the input is contiguous and as long as the output; a register has
+                        // room for a block.
+                        unsafe { (access.load)(list[slot], from, 1, len) };
+                    }
+                }
+                for slot in &list[inputs.len()..output] {
+                    // SAFETY: a register has room for a block.
+                    unsafe { count(*slot, at as i64, 1, len) };
+                }
+                let access = &program.accesses()[inputs.len()];
+                let target = out.raw_data_ptr().wrapping_add(at * access.size);
+                if result_direct {
+                    list[output] = target;
+                }
+                let frame = Frame {
+                    slots: list,
+                    values: self.values,
+                    tables: self.tables,
+                    places: behind.wrapping_add(register).cast(),
+                    gathered: behind.wrapping_add(2 * register),
+                };
+                // SAFETY: every slot points to its register, or to a block of its operand; in place
+                // the output has a register of its own.
+                unsafe { program.run(&frame, len)? };
+                if !result_direct {
+                    // SAFETY: the result's block is computed, and the output has room for it.
+                    unsafe { write(self, list, target, 1, len, behind) };
+                }
+                at += len;
+            }
+            Ok(())
+        })
+    }
+}
