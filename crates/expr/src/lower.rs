@@ -194,12 +194,14 @@ impl Lowering {
 
     /// The value as an operand of something that is computed for dtype `to`.
     ///
-    /// A number is as exact as the computation, for halves a float32; compared with a half it is
-    /// rounded to one first (`rounded`), so that it equals an element that it made.
+    /// A number that the expression has is as exact as the computation, for halves a float32;
+    /// compared with a half it is rounded to one first (`rounded`), so that it equals an element
+    /// that it made. One that comes with the call always is, as NumPy does it.
     fn convert(&mut self, value: Typed, to: DType, rounded: bool) -> Result<StepId> {
         let step = &self.steps[value.step.index()];
         let dtype = computed(to);
-        let to = if rounded { to } else { dtype };
+        let exact = matches!(step.op, StepOp::Constant(_)) && !rounded;
+        let to = if exact { dtype } else { to };
         match step.op {
             StepOp::Constant(number) if value.ty.is_weak() => {
                 number.check(to)?;

@@ -136,8 +136,9 @@ fn everywhere(shape: &[usize], make: impl Fn(&[usize]) -> Tensor) -> Vec<Arg> {
 
 #[test]
 fn operators_of_one_tensor() {
-    let names = "neg abs relu exp tanh sigmoid sin cos expm1 sign logical_not clone detach alias \
-                 contiguous sum mean max min";
+    let names = "neg abs relu exp tanh sigmoid sin cos expm1 sign erf softplus silu gelu gelu_tanh \
+                 floor ceil round trunc isnan isinf isfinite logical_not clone detach alias \
+                 contiguous sum mean max min ";
     for name in names.split_whitespace() {
         for shape in [&[][..], &[4], &[2, 5], &[1, 3, 2]] {
             for x in everywhere(shape, |s| numbers(s, 1)) {
@@ -145,7 +146,10 @@ fn operators_of_one_tensor() {
             }
         }
     }
-    for name in ["log", "sqrt", "log1p"] {
+    for x in everywhere(&[2, 5], |s| whole(s, 9, 1)) {
+        check("aten::bitwise_not", &[x]);
+    }
+    for name in ["log", "sqrt", "log1p", "rsqrt", "reciprocal"] {
         for x in everywhere(&[2, 5], |s| positive(s, 1)) {
             check(&format!("aten::{name}"), &[x]);
         }
@@ -154,7 +158,14 @@ fn operators_of_one_tensor() {
 
 #[test]
 fn operators_of_a_tensor_and_a_number() {
-    let names = "add sub mul div maximum minimum rsub rdiv pow eq ne lt le gt ge";
+    let bits = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift ";
+    for name in bits.split_whitespace() {
+        for x in everywhere(&[2, 5], |s| whole(s, 9, 2)) {
+            check(&format!("aten::{name}.Scalar"), &[x, int(3)]);
+        }
+    }
+    let names = "add sub mul div maximum minimum rsub rdiv pow rpow floor_divide remainder eq ne \
+                 lt le gt ge ";
     for name in names.split_whitespace() {
         for shape in [&[][..], &[2, 5]] {
             for x in everywhere(shape, |s| positive(s, 2)) {
@@ -174,7 +185,13 @@ fn operators_of_a_tensor_and_a_number() {
 
 #[test]
 fn operators_of_two_tensors_broadcast_examples_and_not_batches() {
-    let names = "add sub mul div maximum minimum eq ne lt le gt ge pow";
+    let bits = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift ";
+    for name in bits.split_whitespace() {
+        for x in everywhere(&[4, 3], |s| whole(s, 9, 2)) {
+            check(&format!("aten::{name}"), &[x, Arg::All(whole(&[3], 4, 3))]);
+        }
+    }
+    let names = "add sub mul div maximum minimum floor_divide remainder eq ne lt le gt ge pow ";
     let shapes: [&[usize]; 6] = [&[], &[3], &[4, 3], &[4, 1], &[2, 1, 3], &[1]];
     for name in names.split_whitespace() {
         let name = format!("aten::{name}");

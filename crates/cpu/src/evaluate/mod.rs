@@ -175,8 +175,8 @@ fn check_output(program: &Program, out: &Tensor) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Value,
             format!(
-                "an output of shape {:?} and strides {:?} has elements that share memory; give one \
-                 of its own for each",
+                "an output of shape {:?} and strides {:?} has elements that share memory; write to a \
+                 copy",
                 out.shape(),
                 out.strides()
             ),

@@ -84,16 +84,37 @@ pub fn implement(
 
 /// Registers what the built-in operators that have no rule of their own get from their expressions.
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    let listed = derivative::of_list(elementwise::ELEMENTWISE);
-    autograd::register_derivative(dispatcher, elementwise::ELEMENTWISE, listed, Override::Error)?;
+    if dispatcher.operator(elementwise::ELEMENTWISE).is_ok() {
+        let name = elementwise::ELEMENTWISE;
+        let listed = derivative::of_list(name);
+        autograd::register_derivative(dispatcher, name, listed, Override::Error)?;
+    }
     for (name, expression) in FUNCTIONS {
-        let Ok(operator) = dispatcher.operator(name) else { continue };
-        let text = elementwise::text(&format!("self: {expression}"))?;
-        let differentiable = !GIVE_NO_FLOATS.contains(&name);
-        if differentiable && !operator.has_kernel(DispatchKey::Autograd.into()) {
-            let derivative = derivative::of_arguments(name, text, (vec![0], vec![]));
-            autograd::register_derivative(dispatcher, name, derivative, Override::Error)?;
+        if !GIVE_NO_FLOATS.contains(&name) {
+            symbolic(dispatcher, name, &format!("self: {expression}"), (vec![0], vec![]))?;
         }
+    }
+    for name in ["aten::remainder", "aten::floor_divide"] {
+        let sign = if name == "aten::remainder" { "%" } else { "//" };
+        let both = format!("self, other: self {sign} other");
+        symbolic(dispatcher, name, &both, (vec![0, 1], vec![]))?;
+        let number = format!("self; other: self {sign} other");
+        symbolic(dispatcher, &format!("{name}.Scalar"), &number, (vec![0], vec![1]))?;
+    }
+    Ok(())
+}
+
+/// Registers the derivative of an operator that is the expression of a text, unless it has one.
+fn symbolic(
+    dispatcher: &Dispatcher<Value>,
+    name: &str,
+    text: &str,
+    arguments: (Vec<usize>, Vec<usize>),
+) -> Result<()> {
+    let Ok(operator) = dispatcher.operator(name) else { return Ok(()) };
+    if !operator.has_kernel(DispatchKey::Autograd.into()) {
+        let derivative = derivative::of_arguments(name, elementwise::text(text)?, arguments);
+        autograd::register_derivative(dispatcher, name, derivative, Override::Error)?;
     }
     Ok(())
 }

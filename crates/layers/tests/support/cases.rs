@@ -107,14 +107,16 @@ fn elementwise(table: &mut Table) {
     for op in ["aten::add", "aten::sub", "aten::mul", "aten::maximum", "aten::minimum"] {
         table.binary(op, -1.5, 1.9);
     }
-    for op in ["aten::div", "aten::pow"] {
+    for op in ["aten::div", "aten::pow", "aten::remainder", "aten::floor_divide"] {
         table.binary(op, 0.4, 1.9);
     }
-    for op in ["neg", "exp", "tanh", "sigmoid", "sin", "cos", "expm1", "relu", "abs", "sign"] {
+    let functions = "neg exp tanh sigmoid sin cos expm1 relu abs sign erf softplus silu gelu \
+                     gelu_tanh floor ceil round trunc";
+    for op in functions.split_whitespace() {
         let op: &'static str = Box::leak(format!("aten::{op}").into_boxed_str());
         table.unary(op, -1.49, 1.9);
     }
-    for op in ["aten::log", "aten::log1p", "aten::sqrt"] {
+    for op in ["aten::log", "aten::log1p", "aten::sqrt", "aten::rsqrt", "aten::reciprocal"] {
         table.unary(op, 0.4, 1.9);
     }
     let plain: &[&[usize]] = &[&[], &[4], &[2, 3]];
@@ -123,6 +125,9 @@ fn elementwise(table: &mut Table) {
         for number in [V::Float(1.3), V::Int(2)] {
             table.plain(op, plain, vec![number]);
         }
+    }
+    for op in ["aten::remainder.Scalar", "aten::floor_divide.Scalar"] {
+        table.plain(op, plain, vec![V::Float(1.3)]);
     }
     for number in [V::Int(0), V::Int(1), V::Int(3), V::Int(-2), V::Float(0.5), V::Bool(true)] {
         table.plain("aten::pow.Scalar", plain, vec![number]);
