@@ -81,7 +81,8 @@ fn every_operator_is_in_the_table_or_needs_no_derivative() {
         .iter()
         .map(|op| op.name().to_string())
         // Results that are written into `out` have no history: see the test below.
-        .filter(|name| name.starts_with("aten::") && !name.ends_with("out"))
+        .filter(|name| name.starts_with("aten::"))
+        .filter(|name| !name.ends_with(".out") && !name.ends_with("_out"))
         .collect();
     let listed: BTreeSet<String> = tested.union(&exempt).cloned().collect();
     assert_eq!(names, listed);
