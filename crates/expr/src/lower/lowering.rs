@@ -1,0 +1,230 @@
+//! From nodes to steps: operands are converted to the dtype that a function is computed in.
+
+use keyfold_core::{DType, DTypeKind, Element, Error, ErrorKind, Result, Scalar, bf16, f16};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::step::{Step, StepId, StepOp};
+use super::types::{Type, computed, stand_in};
+use super::ways::{Way, binary_way, small_power, unary_way};
+use crate::graph::{Binary, Id, Node, Unary};
+
+/// A step and what is known of its type.
+#[derive(Clone, Copy)]
+pub(super) struct Typed {
+    pub(super) step: StepId,
+    pub(super) ty: Type,
+}
+
+/// Steps under construction.
+#[derive(Default)]
+pub(super) struct Lowering {
+    pub(super) steps: Vec<Step>,
+    /// By operation and dtype: steps that are there. Constants are found by their bits.
+    known: FxHashMap<String, StepId>,
+}
+
+impl Lowering {
+    fn add(&mut self, op: StepOp, dtype: DType) -> StepId {
+        let mut uniform = !matches!(
+            op,
+            StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_) | StepOp::At { .. }
+        );
+        op.operands(|id| uniform &= self.steps[id.index()].uniform);
+        let id = StepId(self.steps.len() as u32);
+        let found = *self.known.entry(format!("{op:?}{dtype:?}")).or_insert(id);
+        if found == id {
+            self.steps.push(Step { op, dtype, uniform });
+        }
+        found
+    }
+
+    fn dtype(&self, id: StepId) -> DType {
+        self.steps[id.index()].dtype
+    }
+
+    /// The value as an operand of something that is computed for dtype `to`.
+    ///
+    /// A number that the expression has is as exact as the computation, for halves a float32;
+    /// compared with a half it is rounded to one first (`rounded`), so that it equals an element
+    /// that it made. One that comes with the call always is, as NumPy does it.
+    pub(super) fn convert(&mut self, value: Typed, to: DType, rounded: bool) -> Result<StepId> {
+        let step = &self.steps[value.step.index()];
+        let dtype = computed(to);
+        let exact = matches!(step.op, StepOp::Constant(_)) && !rounded;
+        let to = if exact { dtype } else { to };
+        match step.op {
+            StepOp::Constant(number) if value.ty.is_weak() => {
+                number.check(to)?;
+                Ok(self.add(StepOp::Constant(constant(number, to)), dtype))
+            }
+            StepOp::Param { index, .. } if value.ty.is_weak() => {
+                Ok(self.add(StepOp::Param { index, to }, dtype))
+            }
+            _ if step.dtype == dtype => Ok(value.step),
+            _ => Ok(self.add(StepOp::Cast(value.step), dtype)),
+        }
+    }
+
+    /// The value converted because the expression, or the result, says so: rounded if to a half.
+    pub(super) fn cast(&mut self, value: Typed, to: DType) -> Result<StepId> {
+        let from = value.ty.dtype();
+        if from.is_complex() && !to.is_complex() && to != DType::Bool {
+            return Err(Error::new(
+                ErrorKind::DType,
+                format!("{from} to {to} would drop the imaginary parts; take abs() first"),
+            ));
+        }
+        if to == computed(to) || from == to {
+            let dtype = computed(to);
+            return match self.dtype(value.step) == dtype {
+                true => Ok(value.step),
+                false => Ok(self.add(StepOp::Cast(value.step), dtype)),
+            };
+        }
+        let mut step = value.step;
+        if !self.dtype(step).is_floating() {
+            step = self.add(StepOp::Cast(step), DType::F64);
+        }
+        Ok(self.add(StepOp::Round(to, step), DType::F32))
+    }
+
+    /// An element of a ranked input.
+    fn read(&mut self, input: u32, dtype: DType, indices: &[Typed]) -> Result<Typed> {
+        let mut places = SmallVec::new();
+        for index in indices {
+            if !matches!(index.ty.dtype().kind(), DTypeKind::UInt | DTypeKind::Int) {
+                return Err(Error::new(
+                    ErrorKind::DType,
+                    format!("an index has dtype {}; it has to be whole", index.ty.dtype()),
+                ));
+            }
+            places.push(self.convert(*index, DType::I64, false)?);
+        }
+        let step = self.add(StepOp::At { input, indices: places }, computed(dtype));
+        Ok(Typed { step, ty: Type::Strong(dtype) })
+    }
+
+    fn unary(&mut self, op: Unary, a: Typed) -> Result<Typed> {
+        Ok(match unary_way(op, a.ty)? {
+            Way::Same => a,
+            Way::Known(known) => {
+                let step = self.add(StepOp::Constant(Scalar::Bool(known)), DType::Bool);
+                Typed { step, ty: Type::Strong(DType::Bool) }
+            }
+            Way::Compute(from, ty) => {
+                let operand = self.convert(a, from.dtype(), false)?;
+                let step = self.add(StepOp::Unary(op, operand), computed(ty.dtype()));
+                Typed { step, ty }
+            }
+        })
+    }
+
+    fn binary(&mut self, op: Binary, a: Typed, b: Typed) -> Result<Typed> {
+        let (from, ty) = binary_way(op, a.ty, b.ty)?;
+        let rounded = ty.dtype() == DType::Bool;
+        let left = self.convert(a, from.dtype(), rounded)?;
+        let right = self.convert(b, from.dtype(), rounded)?;
+        let dtype = computed(ty.dtype());
+        if op == Binary::Pow
+            && let StepOp::Constant(exponent) = self.steps[right.index()].op
+        {
+            if !ty.dtype().is_floating() && exponent.as_i64().is_some_and(|e| e < 0) {
+                return Err(Error::new(
+                    ErrorKind::Value,
+                    format!(
+                        "{exponent} is a negative exponent, which gives fractions that {} \
+                         can't hold; make the base a float",
+                        ty.dtype()
+                    ),
+                ));
+            }
+            if let Some(power) = small_power(exponent) {
+                let mut step = left;
+                for _ in 1..power {
+                    step = self.add(StepOp::Binary(Binary::Mul, step, left), dtype);
+                }
+                return Ok(Typed { step, ty });
+            }
+        }
+        Ok(Typed { step: self.add(StepOp::Binary(op, left, right), dtype), ty })
+    }
+
+    /// One of two values, by a condition.
+    fn choice(&mut self, c: Typed, a: Typed, b: Typed) -> Result<Typed> {
+        if c.ty.dtype() != DType::Bool {
+            return Err(Error::new(
+                ErrorKind::DType,
+                format!(
+                    "the condition of where() has dtype {}; it has to be bool: compare it first",
+                    c.ty.dtype()
+                ),
+            ));
+        }
+        let ty = a.ty.mix(b.ty);
+        let (left, right) =
+            (self.convert(a, ty.dtype(), false)?, self.convert(b, ty.dtype(), false)?);
+        let condition = self.convert(c, DType::Bool, false)?;
+        let step = self.add(StepOp::Where(condition, left, right), computed(ty.dtype()));
+        Ok(Typed { step, ty })
+    }
+}
+
+/// The number as an element of `to`, which is where it gets rounded or wrapped.
+fn constant(number: Scalar, to: DType) -> Scalar {
+    match to {
+        DType::Bool => Scalar::Bool(number.is_nonzero()),
+        DType::F16 => number.to::<f16>().to_scalar(),
+        DType::BF16 => number.to::<bf16>().to_scalar(),
+        DType::F32 => number.to::<f32>().to_scalar(),
+        DType::F64 => Scalar::Float(number.as_f64()),
+        DType::C64 | DType::C128 => Scalar::Complex(number.as_complex()),
+        _ => number,
+    }
+}
+
+/// Adds the steps of a node, whose operands are among `values`; returns what it is.
+pub(super) fn lower(
+    to: &mut Lowering,
+    node: &Node,
+    values: &[Typed],
+    inputs: &[DType],
+    params: &[DTypeKind],
+) -> Result<Typed> {
+    let value = |id: Id| values[id.index()];
+    let weak = |kind| Type::Weak(stand_in(kind));
+    Ok(match node {
+        Node::Literal(literal) => {
+            let number = Scalar::from(*literal);
+            let ty = weak(number.kind());
+            Typed { step: to.add(StepOp::Constant(number), ty.dtype()), ty }
+        }
+        Node::Input(input) => {
+            let dtype = inputs[*input as usize];
+            let step = to.add(StepOp::Input(*input), computed(dtype));
+            Typed { step, ty: Type::Strong(dtype) }
+        }
+        Node::Param(index) => {
+            let ty = weak(params[*index as usize]);
+            let param = StepOp::Param { index: *index, to: ty.dtype() };
+            Typed { step: to.add(param, ty.dtype()), ty }
+        }
+        Node::Index => Typed { step: to.add(StepOp::Index, DType::I64), ty: weak(DTypeKind::Int) },
+        Node::Coordinate(dim) => {
+            let step = to.add(StepOp::Coordinate(*dim), DType::I64);
+            Typed { step, ty: weak(DTypeKind::Int) }
+        }
+        Node::At { input, indices } => {
+            let dtype = inputs[*input as usize];
+            let indices: SmallVec<[Typed; 2]> = indices.iter().map(|id| value(*id)).collect();
+            to.read(*input, dtype, &indices)?
+        }
+        Node::Unary(op, a) => to.unary(*op, value(*a))?,
+        Node::Binary(op, a, b) => to.binary(*op, value(*a), value(*b))?,
+        Node::Where(c, a, b) => to.choice(value(*c), value(*a), value(*b))?,
+        Node::Cast(dtype, a) => {
+            let a = value(*a);
+            Typed { step: to.cast(a, *dtype)?, ty: Type::Strong(*dtype) }
+        }
+    })
+}

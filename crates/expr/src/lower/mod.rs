@@ -1,0 +1,113 @@
+//! From an expression and the dtypes of its inputs to steps that each have one dtype.
+//!
+//! Plain numbers, parameters and indices are weak, as Python's numbers are: they take the dtype of
+//! what they meet where that can hold their kind, else the default dtype of their kind comes in.
+//! Dtypes mix as [`DType::promote`] says. Half floats are computed in float32 and rounded once, at
+//! the end. What functions ask of their operands is told at [`Lowered::new`].
+
+mod lowering;
+mod step;
+mod types;
+mod ways;
+
+#[cfg(test)]
+mod tests;
+
+use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result};
+
+use crate::graph::Expr;
+use lowering::{Lowering, Typed, lower};
+use step::keep_needed;
+use types::Type;
+
+pub use step::{Step, StepId, StepOp};
+pub use types::computed;
+
+/// An expression for inputs of certain dtypes, as steps of one dtype each: what the evaluator and
+/// the CUDA emitter work from. Equal steps are there once; operands come first, the result last.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Lowered {
+    steps: Vec<Step>,
+    inputs: Vec<DType>,
+    ranks: Vec<Option<u32>>,
+    result: DType,
+}
+
+impl Lowered {
+    /// The steps of an expression for inputs of these dtypes, and parameters of these kinds (bool,
+    /// whole, float, complex). The result has dtype `out`, or the one that follows:
+    ///
+    /// - arithmetic: the operands' common dtype; of bools `+` is "or" and `*` is "and", while `-`,
+    ///   `//`, `%` and `**` are refused;
+    /// - `/` and the functions of floats: floating, float64 for whole numbers and bools;
+    /// - comparisons, `isnan`, `isfinite`: bool; `where`: the common dtype of its two branches;
+    /// - rounding to whole numbers keeps the dtype.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] for dtypes that a function doesn't take, or a cast that would drop
+    /// imaginary parts; [`ErrorKind::Value`] for a whole number that a dtype can't hold, or a
+    /// negative exponent of whole numbers; [`ErrorKind::Binding`] for the wrong number of inputs or
+    /// parameters.
+    pub fn new(
+        expr: &Expr,
+        inputs: &[DType],
+        params: &[DTypeKind],
+        out: Option<DType>,
+    ) -> Result<Lowered> {
+        for (what, wanted, given) in [
+            ("inputs", expr.inputs().len(), inputs.len()),
+            ("parameters", expr.params().len(), params.len()),
+        ] {
+            if wanted != given {
+                return Err(Error::new(
+                    ErrorKind::Binding,
+                    format!("the expression has {wanted} {what}, but {given} were given"),
+                ));
+            }
+        }
+        let expr = expr.simplified_for(inputs);
+        let mut to = Lowering::default();
+        let mut values: Vec<Typed> = Vec::with_capacity(expr.nodes().len());
+        for node in expr.nodes() {
+            values.push(lower(&mut to, node, &values, inputs, params)?);
+        }
+        let Some(&root) = values.last() else {
+            return Err(Error::new(ErrorKind::Value, "the expression is empty"));
+        };
+        let result = out.unwrap_or(root.ty.dtype());
+        let step = match root.ty {
+            Type::Weak(_) => {
+                let step = to.convert(root, root.ty.dtype(), false)?;
+                to.cast(Typed { step, ty: Type::Strong(root.ty.dtype()) }, result)?
+            }
+            Type::Strong(_) => to.cast(root, result)?,
+        };
+        Ok(Lowered {
+            steps: keep_needed(to.steps, step),
+            inputs: inputs.to_vec(),
+            ranks: expr.inputs().iter().map(|input| input.rank).collect(),
+            result,
+        })
+    }
+
+    /// The steps; the last one is the result, to be stored as [`Lowered::result`].
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The dtypes of the inputs.
+    pub fn inputs(&self) -> &[DType] {
+        &self.inputs
+    }
+
+    /// Each input's rank if it is read at computed indices, `None` if element by element.
+    pub fn ranks(&self) -> &[Option<u32>] {
+        &self.ranks
+    }
+
+    /// The dtype of the result's elements. The last step is of this dtype, or of float32 if this is
+    /// a half: then storing rounds.
+    pub fn result(&self) -> DType {
+        self.result
+    }
+}

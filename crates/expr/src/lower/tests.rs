@@ -1,0 +1,96 @@
+//! How dtypes mix, what is refused, and where halves are rounded.
+
+use keyfold_core::{Scalar, f16};
+
+use super::*;
+use crate::graph::{Binary, Graph, Input, Literal, Node};
+
+fn inputs(names: &[&str]) -> Vec<Input> {
+    names.iter().map(|name| Input { name: (*name).into(), rank: None }).collect()
+}
+
+fn apply(op: Binary, literal: Option<Literal>) -> Expr {
+    let mut graph = Graph::default();
+    let x = graph.add(Node::Input(0));
+    let (other, names) = match literal {
+        Some(literal) => (graph.add(Node::Literal(literal)), &["x"][..]),
+        None => (graph.add(Node::Input(1)), &["x", "y"][..]),
+    };
+    let root = graph.add(Node::Binary(op, x, other));
+    Expr::new(&graph, root, inputs(names), vec![])
+}
+
+fn result(expr: &Expr, dtypes: &[DType]) -> Result<DType> {
+    Lowered::new(expr, dtypes, &[], None).map(|l| l.result())
+}
+
+#[test]
+fn dtypes_mix_as_operators_do() {
+    let add = apply(Binary::Add, None);
+    for a in DType::ALL {
+        for b in DType::ALL {
+            assert_eq!(result(&add, &[a, b]).unwrap(), a.promote(b));
+        }
+    }
+    let half = Literal::Float(0.5_f64.to_bits());
+    let scaled = apply(Binary::Mul, Some(half));
+    assert_eq!(result(&scaled, &[DType::F16]).unwrap(), DType::F16);
+    assert_eq!(result(&scaled, &[DType::I32]).unwrap(), DType::F64);
+    assert_eq!(result(&apply(Binary::Div, None), &[DType::I8; 2]).unwrap(), DType::F64);
+    assert_eq!(result(&apply(Binary::Lt, None), &[DType::F16; 2]).unwrap(), DType::Bool);
+}
+
+#[test]
+fn numbers_that_a_dtype_cannot_hold_are_refused() {
+    let add = apply(Binary::Add, Some(Literal::Int(300)));
+    assert_eq!(result(&add, &[DType::U8]).unwrap_err().kind(), ErrorKind::Value);
+    assert_eq!(result(&add, &[DType::U16]).unwrap(), DType::U16);
+    let power = apply(Binary::Pow, Some(Literal::Int(-1)));
+    assert_eq!(result(&power, &[DType::I64]).unwrap_err().kind(), ErrorKind::Value);
+    assert_eq!(result(&power, &[DType::F32]).unwrap(), DType::F32);
+    for (op, dtype) in [
+        (Binary::Sub, DType::Bool),
+        (Binary::Lt, DType::C64),
+        (Binary::And, DType::F32),
+        (Binary::Shl, DType::Bool),
+    ] {
+        let error = result(&apply(op, None), &[dtype; 2]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DType);
+        assert!(error.message().contains(dtype.name()), "{error}");
+    }
+    let wrong = Lowered::new(&add, &[], &[], None).unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::Binding);
+}
+
+#[test]
+fn halves_are_rounded_once() {
+    let mul = apply(Binary::Mul, None);
+    let lowered = Lowered::new(&mul, &[DType::F16; 2], &[], None).unwrap();
+    assert_eq!(lowered.result(), DType::F16);
+    assert!(lowered.steps().iter().all(|step| step.dtype == DType::F32));
+    let wide = Lowered::new(&mul, &[DType::F64; 2], &[], Some(DType::BF16)).unwrap();
+    let last = wide.steps().last().unwrap();
+    assert!(matches!(last.op, StepOp::Round(DType::BF16, _)), "{last:?}");
+}
+
+#[test]
+fn a_constant_is_as_exact_as_the_computation_and_compared_as_an_element() {
+    let tenth = Some(Literal::Float(0.1_f64.to_bits()));
+    let has = |lowered: &Lowered, value: f64| {
+        lowered.steps().iter().any(|s| s.op == StepOp::Constant(Scalar::Float(value)))
+    };
+    let equal = Lowered::new(&apply(Binary::Eq, tenth), &[DType::F16], &[], None).unwrap();
+    assert!(has(&equal, f64::from(f16::from_f64(0.1))));
+    let lowered = Lowered::new(&apply(Binary::Mul, tenth), &[DType::F16], &[], None).unwrap();
+    assert!(has(&lowered, f64::from(0.1_f32)));
+    assert_eq!(lowered.steps().len(), 3);
+    assert_eq!(lowered.steps().iter().filter(|s| s.uniform).count(), 1);
+}
+
+#[test]
+fn squares_are_products() {
+    let square = apply(Binary::Pow, Some(Literal::Int(2)));
+    let lowered = Lowered::new(&square, &[DType::F32], &[], None).unwrap();
+    let last = &lowered.steps().last().unwrap().op;
+    assert_eq!(*last, StepOp::Binary(Binary::Mul, StepId(0), StepId(0)));
+}

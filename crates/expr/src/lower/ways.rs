@@ -1,0 +1,106 @@
+//! Which function takes which dtype: what it is computed in, and what it gives.
+
+use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result, Scalar};
+
+use super::types::Type;
+use crate::graph::{Binary, Unary};
+
+#[cold]
+fn refuse(name: &str, dtype: DType, why: &str) -> Error {
+    Error::new(ErrorKind::DType, format!("{name} isn't defined for {dtype}: {why}"))
+}
+
+/// The dtype of functions that are floating whatever they are given.
+fn floating(ty: Type) -> Type {
+    match ty.dtype().kind() {
+        DTypeKind::Bool | DTypeKind::UInt | DTypeKind::Int => ty.with(DType::DEFAULT_FLOAT),
+        _ => ty,
+    }
+}
+
+/// How a function treats its operand.
+pub(super) enum Way {
+    /// Nothing changes: whole numbers rounded to whole numbers.
+    Same,
+    /// A bool, known beforehand.
+    Known(bool),
+    /// Computed in this type, giving that one.
+    Compute(Type, Type),
+}
+
+pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
+    let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
+    let name = op.name();
+    let no = |why: &str| Err(refuse(name, dtype, why));
+    let plain = Ok(Way::Compute(ty, ty));
+    let whole = matches!(kind, DTypeKind::Bool | DTypeKind::UInt | DTypeKind::Int);
+    match op {
+        Unary::Neg if kind == DTypeKind::Bool => no("write ~x for \"not\", or convert it"),
+        Unary::Neg => plain,
+        Unary::Not if whole => plain,
+        Unary::Not => no("it takes bools and whole numbers"),
+        Unary::Abs => match kind {
+            DTypeKind::Bool | DTypeKind::UInt => Ok(Way::Same),
+            _ => Ok(Way::Compute(ty, ty.with(dtype.real()))),
+        },
+        Unary::Sign if kind == DTypeKind::Complex => no("complex numbers have no order"),
+        Unary::Sign if kind == DTypeKind::Bool => Ok(Way::Same),
+        Unary::Sign => plain,
+        Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => match kind {
+            DTypeKind::Complex => no("complex numbers have no order"),
+            DTypeKind::Float => plain,
+            _ => Ok(Way::Same),
+        },
+        Unary::IsNan if whole => Ok(Way::Known(false)),
+        Unary::IsFinite if whole => Ok(Way::Known(true)),
+        Unary::IsNan | Unary::IsFinite => Ok(Way::Compute(ty, ty.with(DType::Bool))),
+        Unary::Expm1 | Unary::Log1p | Unary::Sigmoid | Unary::Erf if kind == DTypeKind::Complex => {
+            no("it takes real numbers")
+        }
+        _ => Ok(Way::Compute(floating(ty), floating(ty))),
+    }
+}
+
+pub(super) fn binary_way(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> {
+    let ty = a.mix(b);
+    let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
+    let no = |why: &str| Err(refuse(op.name(), dtype, why));
+    match op {
+        Binary::Add | Binary::Mul => Ok((ty, ty)),
+        Binary::Sub if kind == DTypeKind::Bool => {
+            no("write a ^ b for \"exclusive or\", or convert")
+        }
+        Binary::Sub => Ok((ty, ty)),
+        Binary::Div => Ok((floating(ty), floating(ty))),
+        Binary::FloorDiv | Binary::Mod | Binary::Pow if kind == DTypeKind::Bool => {
+            no("convert the operands to whole numbers or floats")
+        }
+        Binary::FloorDiv | Binary::Mod | Binary::Min | Binary::Max
+            if kind == DTypeKind::Complex =>
+        {
+            no("complex numbers have no order")
+        }
+        Binary::FloorDiv | Binary::Mod | Binary::Pow | Binary::Min | Binary::Max => Ok((ty, ty)),
+        Binary::Eq | Binary::Ne => Ok((ty, ty.with(DType::Bool))),
+        Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => match kind {
+            DTypeKind::Complex => no("complex numbers have no order"),
+            _ => Ok((ty, ty.with(DType::Bool))),
+        },
+        Binary::And | Binary::Or | Binary::Xor => match kind {
+            DTypeKind::Float | DTypeKind::Complex => no("it takes bools and whole numbers"),
+            _ => Ok((ty, ty)),
+        },
+        Binary::Shl | Binary::Shr => match kind {
+            DTypeKind::UInt | DTypeKind::Int => Ok((ty, ty)),
+            _ => no("it takes whole numbers"),
+        },
+    }
+}
+
+/// A whole exponent that few products do for.
+pub(super) fn small_power(number: Scalar) -> Option<u32> {
+    let value = number.as_f64();
+    [1, 2, 3]
+        .into_iter()
+        .find(|&power| f64::from(power) == value && !matches!(number, Scalar::Complex(_)))
+}
