@@ -172,6 +172,9 @@ where
 {
     let number = super::monoid::dense::<Extreme<P, T>>(x);
     const CHUNK: usize = 64;
+    // As many as the widest vector has of float32, and known to the compiler, so that short lanes
+    // aren't its leftovers.
+    const WAYS: usize = 16;
     let mut place = 0;
     let mut chunk = x;
     // A chunk without it is passed over.
@@ -183,10 +186,20 @@ where
         }
         (chunk, place) = (rest, place + CHUNK);
     }
-    let first = chunk
-        .iter()
-        .zip(0..)
-        .fold(u32::MAX, |first, (x, at)| first.min(if same(*x, number) { at } else { u32::MAX }));
+    let mut first = [u32::MAX; WAYS];
+    let at = |x: T, at: usize| if same(x, number) { at as u32 } else { u32::MAX };
+    let mut parts = chunk.chunks_exact(WAYS);
+    let mut start = 0;
+    for part in &mut parts {
+        for i in 0..WAYS {
+            first[i] = first[i].min(at(part[i], start + i));
+        }
+        start += WAYS;
+    }
+    for (i, x) in parts.remainder().iter().enumerate() {
+        first[i] = first[i].min(at(*x, start + i));
+    }
+    let first = first.into_iter().fold(u32::MAX, u32::min);
     Best { number, place: place as i64 + i64::from(first) }
 }
 

@@ -351,6 +351,9 @@ impl<A: Copy + 'static> Input<A> {
     }
 }
 
+/// Divides each of some results.
+pub(crate) type Divide<A> = fn(&mut [A], f64);
+
 /// Where results go.
 #[derive(Clone, Copy)]
 pub(crate) struct Sink<A> {
@@ -359,7 +362,7 @@ pub(crate) struct Sink<A> {
     pub(crate) size: usize,
     pub(crate) store: Store<A>,
     /// Divides what comes by this first: for means.
-    pub(crate) divide: Option<(fn(&mut [A], f64), f64)>,
+    pub(crate) divide: Option<(Divide<A>, f64)>,
 }
 
 // SAFETY: threads write to different elements of a tensor that outlives the reduction.

@@ -113,8 +113,8 @@ ordered! {
     i16, i16::MIN, i16::MAX, _x => false;
     i32, i32::MIN, i32::MAX, _x => false;
     i64, i64::MIN, i64::MAX, _x => false;
-    f32, f32::NEG_INFINITY, f32::INFINITY, x => x != x;
-    f64, f64::NEG_INFINITY, f64::INFINITY, x => x != x;
+    f32, f32::NEG_INFINITY, f32::INFINITY, x => x.is_nan();
+    f64, f64::NEG_INFINITY, f64::INFINITY, x => x.is_nan();
 }
 
 /// Which of two numbers is kept.

@@ -139,8 +139,9 @@ pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
         for task in tasks {
             look(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
             for (c, (greatest, sum)) in scratch.greatest.iter().zip(&scratch.sum).enumerate() {
-                // A column's parts lie side by side. SAFETY: each task has places of its own.
+                // A column's parts lie side by side.
                 let at = (task / parts * width + c) * parts + task % parts;
+                // SAFETY: each task has places of its own.
                 unsafe { shared.write(at, Stats { greatest: *greatest, sum: *sum }) };
             }
         }
