@@ -1,6 +1,6 @@
 //! An expression and the programs made of it.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use keyfold_core::{DType, DTypeKind, Result, Scalar};
 use keyfold_expr::eval::Program;
@@ -15,16 +15,22 @@ struct Entry {
     program: Arc<Program>,
 }
 
+/// Programs that are found without a lock.
+const FIRST: usize = 16;
+
 /// An expression, and its programs for the dtypes that it met: each is made once.
 pub struct Compiled {
     expr: Expr,
-    known: RwLock<Vec<Entry>>,
+    /// The first ones, by their packed dtypes; filled from the start.
+    first: [OnceLock<(u64, Arc<Program>)>; FIRST],
+    /// The others.
+    more: RwLock<Vec<Entry>>,
 }
 
 impl Compiled {
     /// No program is made yet.
     pub const fn new(expr: Expr) -> Compiled {
-        Compiled { expr, known: RwLock::new(Vec::new()) }
+        Compiled { expr, first: [const { OnceLock::new() }; FIRST], more: RwLock::new(Vec::new()) }
     }
 
     /// The expression.
@@ -37,40 +43,74 @@ impl Compiled {
     ///
     /// # Errors
     /// As [`Lowered::new`].
+    #[inline]
     pub fn program(
         &self,
         inputs: &[DType],
         params: &[Scalar],
         out: Option<DType>,
     ) -> Result<Arc<Program>> {
-        let known = self.known.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for entry in known.iter() {
-            if entry.out == out
-                && entry.inputs[..] == *inputs
-                && entry.params.len() == params.len()
-                && entry.params.iter().zip(params).all(|(kind, number)| *kind == kind_of(*number))
-            {
-                return Ok(entry.program.clone());
+        let key = pack(inputs, params, out);
+        if let Some(key) = key {
+            for (known, program) in self.first.iter().map_while(OnceLock::get) {
+                if *known == key {
+                    return Ok(program.clone());
+                }
             }
         }
-        drop(known);
-        self.make(inputs, params, out)
+        self.search(key, inputs, params, out)
     }
 
     #[cold]
-    fn make(
+    fn search(
         &self,
+        key: Option<u64>,
         inputs: &[DType],
         params: &[Scalar],
         out: Option<DType>,
     ) -> Result<Arc<Program>> {
-        let params: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
-        let lowered = Lowered::new(&self.expr, inputs, &params, out)?;
-        let program = Arc::new(Program::new(&lowered));
-        let entry = Entry { inputs: inputs.into(), params, out, program: program.clone() };
-        self.known.write().unwrap_or_else(std::sync::PoisonError::into_inner).push(entry);
+        let kinds: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
+        // Held to the end, so that nobody else makes the same.
+        let mut more = self.more.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut first = self.first.iter().map_while(OnceLock::get);
+        if let Some((_, program)) = first.find(|(known, _)| Some(*known) == key) {
+            return Ok(program.clone());
+        }
+        let known = more
+            .iter()
+            .find(|entry| entry.out == out && entry.inputs[..] == *inputs && entry.params == kinds);
+        if let Some(entry) = known {
+            return Ok(entry.program.clone());
+        }
+        let program = Arc::new(Program::new(&Lowered::new(&self.expr, inputs, &kinds, out)?));
+        if let Some(key) = key {
+            for slot in &self.first {
+                if slot.set((key, program.clone())).is_ok() {
+                    return Ok(program);
+                }
+            }
+        }
+        let entry = Entry { inputs: inputs.into(), params: kinds, out, program: program.clone() };
+        more.push(entry);
         Ok(program)
     }
+}
+
+/// What a program is made for as one number, for up to 8 inputs and 4 numbers.
+#[inline]
+fn pack(inputs: &[DType], params: &[Scalar], out: Option<DType>) -> Option<u64> {
+    if inputs.len() > 8 || params.len() > 4 {
+        return None;
+    }
+    let mut key = (inputs.len() * 5 + params.len()) as u64;
+    key = key << 5 | out.map_or(0, |dtype| dtype as u64 + 1);
+    for number in params {
+        key = key << 3 | kind_of(*number) as u64;
+    }
+    for dtype in inputs {
+        key = key << 4 | *dtype as u64;
+    }
+    Some(key)
 }
 
 /// The kind of a number; whole numbers are of one kind, whatever their size.

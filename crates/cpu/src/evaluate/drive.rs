@@ -24,6 +24,8 @@ pub(super) struct Worker<'a, 'j> {
     pub(super) room: *mut u8,
     /// Whether results may be written where they belong, without a block in between.
     direct: bool,
+    /// How many bytes behind an operand's block the next one begins; 0 where that isn't known.
+    pub(super) ahead: SmallVec<[isize; 4]>,
     /// What a register of a repeated element was last filled with: address and length.
     repeated: SmallVec<[(isize, usize); 4]>,
 }
@@ -77,6 +79,7 @@ impl<'j> Job<'j> {
                 register,
                 room: home.wrapping_add((count + 1) * register),
                 direct: self.writes_directly(),
+                ahead: SmallVec::from_elem(0, plan.operands.len()),
                 repeated: SmallVec::from_elem((0, 0), plan.operands.len()),
             };
             match plan.way {
@@ -101,6 +104,10 @@ impl Worker<'_, '_> {
         let steps = plan.row(plan.dims.len() - 1);
         let mut cursor = Cursor::new(plan, 1, units.start / chunks);
         let mut chunk = units.start % chunks;
+        for (slot, operand) in plan.operands.iter().enumerate() {
+            self.ahead[slot] = if steps[slot] == operand.size { operand.size } else { 0 };
+            self.ahead[slot] *= longest as isize;
+        }
         for _ in units {
             let col = chunk * longest;
             self.row(&cursor.at, steps, col, longest.min(plan.inner() - col))?;
@@ -167,7 +174,7 @@ impl Worker<'_, '_> {
         self.execute(len)?;
         let (step, behind) = (step / operand.size, self.home(self.slots.len()));
         // SAFETY: the result's block is computed, and the output has room for it at that stride.
-        unsafe { write(self.job, self.slots, pointer(at), step, len, behind) };
+        unsafe { write(self.job, self.slots, pointer(at), step, len, behind, &self.ahead) };
         Ok(())
     }
 
@@ -190,7 +197,8 @@ impl Worker<'_, '_> {
 ///
 /// # Safety
 /// The slots are those of a block that has been run; the output has room for it at that stride;
-/// `behind` is a register that isn't used otherwise.
+/// `behind` is a register that isn't used otherwise. `ahead` says how far it is from an input's block
+/// to its next.
 #[inline]
 pub(super) unsafe fn write(
     job: &Job<'_>,
@@ -199,6 +207,7 @@ pub(super) unsafe fn write(
     step: isize,
     len: usize,
     behind: *mut u8,
+    ahead: &[isize],
 ) {
     let program = job.program;
     let accesses = program.accesses();
@@ -214,12 +223,14 @@ pub(super) unsafe fn write(
             (access.store)(behind, 1, result, len);
             result = behind;
         }
-        // Where a block lies in memory the next one comes behind it; registers are there anyway.
-        let next =
-            inputs.iter().zip(slots).filter(|(input, _)| input.direct).map(|(input, slot)| {
-                let ahead = slot.wrapping_add(len * input.size).cast_const();
-                (ahead, 64 * input.size / access.size)
-            });
+        let next = inputs
+            .iter()
+            .zip(ahead)
+            .zip(slots)
+            .filter(|((input, ahead), _)| input.direct && **ahead != 0);
+        let next = next.map(|((input, ahead), slot)| {
+            (slot.wrapping_offset(*ahead).cast_const(), stream::LINE * input.size / access.size)
+        });
         stream::copy(target, result, len * access.size, next);
     }
 }

@@ -9,6 +9,7 @@ use keyfold_core::Result;
 use keyfold_expr::eval::Frame;
 use keyfold_expr::eval::memory::count;
 use keyfold_tensor::Tensor;
+use smallvec::SmallVec;
 
 use super::Job;
 use super::drive::write;
@@ -40,6 +41,10 @@ impl Job<'_> {
             let lead = if total <= block { 0 } else { self.lead(out.raw_data_ptr()) };
             let end = total.min((units.end * block).saturating_sub(lead));
             let mut at = (units.start * block).saturating_sub(lead);
+            let ahead: SmallVec<[isize; 8]> = match self.streamed {
+                true => program.accesses().iter().map(|a| (block * a.size) as isize).collect(),
+                false => SmallVec::new(),
+            };
             while at < end {
                 let len = (block - if at == 0 { lead } else { 0 }).min(end - at);
                 for (slot, (input, access)) in inputs.iter().zip(program.accesses()).enumerate() {
@@ -73,7 +78,7 @@ impl Job<'_> {
                 unsafe { program.run(&frame, len)? };
                 if !result_direct {
                     // SAFETY: the result's block is computed, and the output has room for it.
-                    unsafe { write(self, list, target, 1, len, behind) };
+                    unsafe { write(self, list, target, 1, len, behind, &ahead) };
                 }
                 at += len;
             }

@@ -106,7 +106,13 @@ struct Fit {
 }
 
 #[inline]
-fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) -> Result<Fit> {
+fn check_input(
+    program: &Program,
+    index: usize,
+    input: &Tensor,
+    out: &Tensor,
+    out_is_flat: bool,
+) -> Result<Fit> {
     let wanted = program.inputs()[index];
     if input.dtype() != wanted {
         return Err(Error::new(
@@ -116,12 +122,16 @@ fn check_input(program: &Program, index: usize, input: &Tensor, out: &Tensor) ->
     }
     check_host(input)?;
     let rank = program.ranks()[index];
-    if rank.is_none() && input.shape() == out.shape() && input.is_contiguous() {
-        // Spans are all there is to look at, where the output is contiguous as well.
+    if out_is_flat
+        && rank.is_none()
+        && same_sizes(input.shape(), out.shape())
+        && input.is_contiguous()
+    {
+        // Spans are all there is to look at.
         let (read, written) = (input.raw_data_ptr().addr(), out.raw_data_ptr().addr());
         let apart = read >= written + out.nbytes() || written >= read + input.nbytes();
         let same = read == written && input.dtype().size() == out.dtype().size();
-        if (apart || same) && out.is_contiguous() {
+        if apart || same {
             return Ok(Fit { in_place: !apart, flat: true });
         }
     }
@@ -162,7 +172,9 @@ fn check_strided(index: usize, rank: Option<u32>, input: &Tensor, out: &Tensor) 
     Ok(Fit { in_place: meets == Overlap::Exact, flat })
 }
 
-fn check_output(program: &Program, out: &Tensor) -> Result<()> {
+/// Returns whether it is contiguous.
+#[inline]
+fn check_output(program: &Program, out: &Tensor) -> Result<bool> {
     if out.dtype() != program.result() {
         return Err(Error::new(
             ErrorKind::DType,
@@ -171,7 +183,8 @@ fn check_output(program: &Program, out: &Tensor) -> Result<()> {
     }
     check_host(out)?;
     out.check_writable()?;
-    if !out.is_contiguous() && out.may_overlap_itself() {
+    let flat = out.is_contiguous();
+    if !flat && out.may_overlap_itself() {
         return Err(Error::new(
             ErrorKind::Value,
             format!(
@@ -182,7 +195,13 @@ fn check_output(program: &Program, out: &Tensor) -> Result<()> {
             ),
         ));
     }
-    Ok(())
+    Ok(flat)
+}
+
+/// As `==`, without a call for the few there are.
+#[inline]
+fn same_sizes(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
 
 /// Computes every element of `out`: the inputs broadcast to its shape, except for those that are
@@ -207,10 +226,10 @@ pub unsafe fn evaluate(
     out: &Tensor,
 ) -> Result<()> {
     check_count(program, inputs.len())?;
-    check_output(program, out)?;
-    let (mut in_place, mut flat) = (false, out.is_contiguous());
+    let out_is_flat = check_output(program, out)?;
+    let (mut in_place, mut flat) = (false, out_is_flat);
     for (index, input) in inputs.iter().enumerate() {
-        let fit = check_input(program, index, input, out)?;
+        let fit = check_input(program, index, input, out, out_is_flat)?;
         in_place |= fit.in_place;
         flat &= fit.flat;
     }

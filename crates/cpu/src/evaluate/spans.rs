@@ -57,13 +57,13 @@ impl Worker<'_, '_> {
         let (steps, outer) = (plan.row(last), plan.row(last - 1));
         let block = (program.block() / inner).max(1).min(rows.len());
         let mut loaded: SmallVec<[usize; 8]> = SmallVec::new();
-        for slot in 0..out {
+        for (slot, step) in steps.iter().enumerate().take(out) {
             self.slots[slot] = self.home(slot);
             if !plan.operands[slot].walked || plan.is_dense(slot) {
                 continue;
             }
             if plan.is_the_same_in_rows(slot) {
-                self.load_part(slot, 0, plan.operands[slot].base, [0, steps[slot]], [block, inner]);
+                self.load_part(slot, 0, plan.operands[slot].base, [0, *step], [block, inner]);
             } else {
                 loaded.push(slot);
             }
@@ -71,6 +71,9 @@ impl Worker<'_, '_> {
         let dense: SmallVec<[usize; 8]> =
             (0..=out).filter(|slot| plan.operands[*slot].walked && plan.is_dense(*slot)).collect();
         let out_dense = dense.last() == Some(&out);
+        for &slot in &dense {
+            self.ahead[slot] = plan.operands[slot].size * (block * inner) as isize;
+        }
         let mut planes = Planes::new(plan, rows.start);
         let mut written = (!out_dense).then(|| Planes::new(plan, rows.start));
         for at in rows.clone().step_by(block) {

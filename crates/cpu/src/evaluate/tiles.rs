@@ -8,12 +8,15 @@ use smallvec::SmallVec;
 use super::Job;
 use super::drive::{Worker, pointer};
 use super::plan::{Cursor, Plan, Way};
+use super::stream;
 
 /// Bytes of a tile along the dimension in which the transposed input is contiguous: two lines of
 /// the cache, which processors fetch together.
 const HEIGHT: usize = 128;
 /// Elements along the other one, in which the output is.
-const WIDTH: usize = 256;
+/// Measured with `A + A.T` at 4096 x 4096, float32, one thread, CPU time: 128 bytes x 64 elements 59 ms,
+/// x 128 43, x 256 31, x 512 28; 64 bytes x 512 29, 256 x 512 29.
+const WIDTH: usize = 512;
 
 impl Job<'_> {
     /// Whether an input is contiguous along the dimension before the innermost.
@@ -45,7 +48,19 @@ impl Job<'_> {
         let (rows, cols) = self.tile(plan);
         let (height, width) = (plan.dims[plan.dims.len() - 2], plan.inner());
         let planes = plan.total / (height * width);
-        (planes * height.div_ceil(rows) * width.div_ceil(cols), rows * cols)
+        let across = (width + self.tile_lead(plan)).div_ceil(cols);
+        (planes * height.div_ceil(rows) * across, rows * cols)
+    }
+
+    /// By how much the first tiles of a row are shorter, so that the others begin at lines of the
+    /// cache, where all rows lie alike.
+    fn tile_lead(&self, plan: &Plan<'_>) -> usize {
+        let out = self.program.output();
+        let last = plan.dims.len() - 1;
+        let even = (0..last).all(|dim| plan.row(dim)[out] % stream::LINE as isize == 0)
+            && plan.row(last)[out] == plan.operands[out].size
+            && self.tile(plan).1 < plan.inner();
+        if even { self.lead(pointer(plan.operands[out].base)) } else { 0 }
     }
 
     /// Bytes of all transposed inputs' tiles.
@@ -66,7 +81,8 @@ impl Worker<'_, '_> {
         let (last, out) = (plan.dims.len() - 1, program.output());
         let (height, width) = (plan.dims[last - 1], plan.dims[last]);
         let (rows, cols) = self.job.tile(plan);
-        let (down, across) = (height.div_ceil(rows), width.div_ceil(cols));
+        let lead = self.job.tile_lead(plan);
+        let (down, across) = (height.div_ceil(rows), (width + lead).div_ceil(cols));
         let (outer, steps) = (plan.row(last - 1), plan.row(last));
         let gathers = if program.gathers() { 2 * program.register_bytes() } else { 0 };
         let mut room = self.room.wrapping_add(gathers);
@@ -77,6 +93,9 @@ impl Worker<'_, '_> {
                 room = room.wrapping_add(rows * cols * plan.operands[slot].size as usize);
             }
         }
+        for (slot, buffer) in turned.iter().enumerate() {
+            self.ahead[slot] = if buffer.is_some() { 0 } else { outer[slot] };
+        }
         let mut plane = tiles.start / (down * across);
         let mut cursor = Cursor::new(plan, 2, plane);
         for tile in tiles {
@@ -84,8 +103,9 @@ impl Worker<'_, '_> {
                 plane += 1;
                 cursor.next(plan);
             }
-            let (row, col) = (tile % down * rows, tile / down % across * cols);
-            let (rows, cols) = (rows.min(height - row), cols.min(width - col));
+            let (row, first) = (tile % down * rows, tile / down % across * cols);
+            let col = first.saturating_sub(lead);
+            let (rows, cols) = (rows.min(height - row), (first + cols - lead).min(width) - col);
             let at = |slot: usize, r: usize| {
                 cursor.at[slot] + (row + r) as isize * outer[slot] + col as isize * steps[slot]
             };
@@ -95,7 +115,7 @@ impl Worker<'_, '_> {
                     let stride = steps[slot] / operand.size;
                     // SAFETY: the plan's addresses are the input's; the buffer has room for a tile.
                     unsafe {
-                        (access.transpose)(*buffer, pointer(at(slot, 0)), stride, rows, cols)
+                        (access.transpose)(*buffer, pointer(at(slot, 0)), stride, rows, cols);
                     };
                 }
             }

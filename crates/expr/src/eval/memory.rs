@@ -243,7 +243,8 @@ unsafe fn transpose<T: Copy>(
         for next in c + AHEAD..c + AHEAD + SIDE {
             let (below, next) = if next < cols { (0, next) } else { (rows, next - cols) };
             let column = src.wrapping_add(below).wrapping_offset(next as isize * stride);
-            for at in (0..rows * size_of::<T>()).step_by(64) {
+            // One more line, since columns don't begin at one.
+            for at in (0..rows * size_of::<T>() + 64).step_by(64) {
                 prefetch(column.cast::<u8>().wrapping_add(at));
             }
         }
@@ -254,10 +255,10 @@ unsafe fn transpose<T: Copy>(
                     src.offset(r as isize + (c + i) as isize * stride).cast::<[T; SIDE]>()
                 };
                 let square: [[T; SIDE]; SIDE] = std::array::from_fn(|i| read(i).read_unaligned());
-                for i in 0..SIDE {
+                (0..SIDE).for_each(|i| {
                     let row: [T; SIDE] = std::array::from_fn(|j| square[j][i]);
                     dst.add((r + i) * cols + c).cast::<[T; SIDE]>().write_unaligned(row);
-                }
+                });
             }
         }
     }
