@@ -4,8 +4,11 @@
 //! deep for it, and its memory is in proportion to the text.
 
 mod complete;
+mod infix;
 mod lex;
+mod missing;
 mod names;
+mod operand;
 mod operators;
 mod parser;
 

@@ -1,0 +1,174 @@
+//! The function that computes one element: a statement per step.
+
+use super::{Writer, line, write_all};
+use crate::cuda::numbers::{computed, literal, zero};
+use crate::cuda::steps;
+use crate::lower::{StepId, StepOp};
+
+/// Where a step's value is asked for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Scope {
+    /// In the kernel, before its loop: numbers that are the same for all elements.
+    Kernel,
+    /// In the function of one element.
+    Element,
+}
+
+impl Writer<'_> {
+    pub(super) fn operand(&self, id: StepId, scope: Scope) -> String {
+        let step = self.step(id);
+        let outer = if scope == Scope::Element { "context." } else { "" };
+        match &step.op {
+            StepOp::Constant(number) => literal(*number, step.dtype),
+            StepOp::Input(input) => self.values[*input as usize].clone(),
+            StepOp::Param { .. } => {
+                let found = self.params.iter().find(|(param, _)| *param == id);
+                format!("{outer}{}", found.map_or("", |(_, name)| name))
+            }
+            StepOp::Index => "at".into(),
+            StepOp::Coordinate(dim) => format!("coordinate{dim}"),
+            _ if step.uniform => format!("{outer}s{}", id.0),
+            _ => format!("s{}", id.0),
+        }
+    }
+
+    /// The statement that computes a step; nothing for those that operands spell out themselves.
+    pub(super) fn statement(&self, id: StepId, scope: Scope, text: &mut String) {
+        let step = self.step(id);
+        let operand = |id: StepId| self.operand(id, scope);
+        let from = |id: StepId| self.step(id).dtype;
+        let value = match &step.op {
+            StepOp::Constant(_)
+            | StepOp::Input(_)
+            | StepOp::Param { .. }
+            | StepOp::Index
+            | StepOp::Coordinate(_) => return,
+            StepOp::At { input, indices } => {
+                let indices: Vec<String> = indices.iter().map(|id| operand(*id)).collect();
+                return self.at(id, *input as usize, &indices, text);
+            }
+            StepOp::Unary(op, a) => steps::unary(*op, step, from(*a), &operand(*a)),
+            StepOp::Binary(op, a, b) => {
+                let value = steps::binary(*op, step, from(*a), &operand(*a), &operand(*b));
+                let fault = if scope == Scope::Element { "context.fault" } else { "fault" };
+                value.replace("FAULT", fault)
+            }
+            StepOp::Where(c, a, b) => {
+                format!("{} ? {} : {}", operand(*c), operand(*a), operand(*b))
+            }
+            StepOp::Cast(a) => steps::cast(from(*a), step.dtype, &operand(*a)),
+            StepOp::Round(to, a) => steps::load(&steps::store(&operand(*a), *to), *to),
+        };
+        line(text, 1, format_args!("const {} s{} = {value};", computed(step.dtype), id.0));
+    }
+
+    /// A read at computed indices: 0 and a fault where one is out of range.
+    fn at(&self, id: StepId, input: usize, indices: &[String], text: &mut String) {
+        let (dtype, id, view) = (self.lowered.inputs()[input], id.0, self.view(input));
+        let ty = computed(dtype);
+        if indices.is_empty() {
+            let element = steps::load(&format!("context.{}[0]", self.data[input]), dtype);
+            return line(text, 1, format_args!("const {ty} s{id} = {element};"));
+        }
+        line(text, 1, format_args!("long long s{id}_place = 0;"));
+        for (dim, index) in indices.iter().enumerate() {
+            let (declare, and) = match dim {
+                0 => ("bool ", String::new()),
+                _ => ("", format!(" && s{id}_found")),
+            };
+            line(
+                text,
+                1,
+                format_args!(
+                    "{declare}s{id}_found = kf_locate({index}, context.{view}.size[{dim}], \
+                     context.{view}.stride[{dim}], s{id}_place){and};"
+                ),
+            );
+        }
+        let code = input + 2;
+        line(text, 1, format_args!("if (!s{id}_found) kf_fault(context.fault, {code}u);"));
+        let element = steps::load(&format!("context.{}[s{id}_place]", self.data[input]), dtype);
+        line(
+            text,
+            1,
+            format_args!("const {ty} s{id} = s{id}_found ? {element} : {};", zero(dtype)),
+        );
+    }
+
+    /// The function that computes one element.
+    pub(super) fn element(&self, text: &mut String) {
+        let name = &self.options.name;
+        let mut parameters = Vec::new();
+        if !self.context().is_empty() {
+            parameters.push(format!("const {name}_context& context"));
+        }
+        if self.places {
+            parameters.push("const long long at".into());
+        }
+        for input in &self.loaded {
+            let dtype = self.lowered.inputs()[*input as usize];
+            parameters.push(format!("const {} {}", computed(dtype), self.values[*input as usize]));
+        }
+        write_all(
+            text,
+            format_args!(
+                "static __device__ __forceinline__ {} {name}_element({}) {{\n",
+                computed(self.lowered.result()),
+                parameters.join(", ")
+            ),
+        );
+        self.coordinates(text);
+        for (at, step) in self.lowered.steps().iter().enumerate() {
+            if !step.uniform {
+                self.statement(StepId(at as u32), Scope::Element, text);
+            }
+        }
+        let last = StepId(self.lowered.steps().len() as u32 - 1);
+        line(text, 1, format_args!("return {};", self.operand(last, Scope::Element)));
+        text.push_str("}\n\n");
+    }
+
+    /// The element's places along dimensions, from its place in row-major order.
+    fn coordinates(&self, text: &mut String) {
+        let used = |dim| self.lowered.steps().iter().any(|step| step.op == StepOp::Coordinate(dim));
+        let mut rest = "(unsigned long long)at".to_owned();
+        for dim in 0..self.shape {
+            line(
+                text,
+                1,
+                format_args!(
+                    "const unsigned long long outer{dim} = kf_divide({rest}, \
+                     context.shape.magic[{dim}], context.shape.shift[{dim}], \
+                     context.shape.wide != 0);"
+                ),
+            );
+            if used(dim) {
+                line(
+                    text,
+                    1,
+                    format_args!(
+                        "const long long coordinate{dim} = \
+                         (long long)({rest} - outer{dim} * context.shape.size[{dim}]);"
+                    ),
+                );
+            }
+            rest = format!("outer{dim}");
+        }
+    }
+
+    /// The call of the element's function; `value` says how an input's element is written.
+    pub(super) fn call(&self, place: &str, value: impl Fn(u32) -> String) -> String {
+        let mut given = Vec::new();
+        if !self.context().is_empty() {
+            given.push("context".into());
+        }
+        if self.places {
+            given.push(format!("(long long)({place})"));
+        }
+        for input in &self.loaded {
+            given.push(steps::load(&value(*input), self.lowered.inputs()[*input as usize]));
+        }
+        let call = format!("{}_element({})", self.options.name, given.join(", "));
+        steps::store(&call, self.lowered.result())
+    }
+}

@@ -1,0 +1,175 @@
+//! What is read where an operand is expected: numbers, names, signs before an operand, brackets.
+
+use keyfold_core::{DType, did_you_mean};
+
+use super::lex::{Kind, Token, failure, shown, too_big};
+use super::names::{CONSTANTS, Value};
+use super::operators::{Level, Open, Prefix, Waiting};
+use super::parser::{Parser, Step};
+use crate::graph::{Literal, Node};
+use crate::{DTYPES, compose, functions};
+
+/// What some know a function as, and its name here.
+const OTHER_NAMES: [(&str, &str); 13] = [
+    ("float", "float64"),
+    ("double", "float64"),
+    ("half", "float16"),
+    ("int", "int64"),
+    ("long", "int64"),
+    ("ln", "log"),
+    ("fmin", "min"),
+    ("fmax", "max"),
+    ("logistic", "sigmoid"),
+    ("sgn", "sign"),
+    ("swish", "silu"),
+    ("select", "where"),
+    ("inv", "reciprocal"),
+];
+
+impl Parser<'_> {
+    /// Reads where an operand is expected; whether it still is afterwards.
+    pub(super) fn operand(&mut self) -> Step<bool> {
+        let token = self.token;
+        match token.kind {
+            Kind::Newline => {}
+            Kind::Int(value) => {
+                self.number(token, value)?;
+                self.advance()?;
+                return Ok(false);
+            }
+            Kind::Float(value) => {
+                self.float(token, value)?;
+                self.advance()?;
+                return Ok(false);
+            }
+            Kind::Name => return self.name(token),
+            Kind::Sign("(") => {
+                self.open(Open::Group, token.at);
+            }
+            Kind::Sign("-") => self.wait(Waiting::Prefix(Prefix::Minus), token.at),
+            Kind::Sign("+") => self.wait(Waiting::Prefix(Prefix::Plus), token.at),
+            Kind::Sign("~") => self.wait(Waiting::Prefix(Prefix::Invert), token.at),
+            Kind::Sign(sign @ (")" | "]")) if self.just_opened() => {
+                self.close(sign)?;
+                self.advance()?;
+                return Ok(false);
+            }
+            Kind::Sign(_) | Kind::End => return self.missing_operand(),
+        }
+        self.advance()?;
+        Ok(true)
+    }
+
+    /// Whether the bracket of a call or of indices has nothing in it yet.
+    fn just_opened(&self) -> bool {
+        let after_bracket =
+            self.before.is_some_and(|token| matches!(token.kind, Kind::Sign("(" | "[")));
+        let top = self.waiting.last().map(|entry| entry.waiting);
+        after_bracket
+            && matches!(top, Some(Waiting::Open { what, .. }) if !matches!(what, Open::Group))
+    }
+
+    /// Takes the minus sign before a number, which is a part of it; but `-2 ** 2` is `-(2 ** 2)`.
+    fn takes_minus(&mut self) -> Option<usize> {
+        let minus = self.waiting.last().copied()?;
+        let belongs = matches!(minus.waiting, Waiting::Prefix(Prefix::Minus))
+            && self.peek() != Some(Kind::Sign("**"));
+        belongs.then(|| {
+            self.waiting.pop();
+            minus.at
+        })
+    }
+
+    fn number(&mut self, token: Token, value: u64) -> Step {
+        let minus = self.takes_minus();
+        let signed = match minus {
+            Some(_) => 0i64.checked_sub_unsigned(value),
+            None => i64::try_from(value).ok(),
+        };
+        let Some(signed) = signed else {
+            return failure(token.at, too_big(self.written(token)));
+        };
+        self.push(Node::Literal(Literal::Int(signed)), minus.unwrap_or(token.at), token.end)
+    }
+
+    fn float(&mut self, token: Token, value: f64) -> Step {
+        // There is one NaN, without a sign.
+        let minus = if value.is_nan() { None } else { self.takes_minus() };
+        let signed = if minus.is_some() { -value } else { value };
+        let id = compose::float(&mut self.graph, signed);
+        self.push_id(id, minus.unwrap_or(token.at), token.end)
+    }
+
+    /// Reads a name where an operand is expected; whether one still is afterwards.
+    fn name(&mut self, token: Token) -> Step<bool> {
+        let name = self.written(token);
+        let Token { at, end, .. } = token;
+        let bracket = self.peek();
+        match name {
+            "not" => {
+                if self.waiting.last().is_some_and(|entry| entry.level() > Level::Not) {
+                    return failure(at, "'not' binds loosely; put it in brackets with its operand");
+                }
+                self.wait(Waiting::Prefix(Prefix::Not), at);
+                self.advance()?;
+                return Ok(true);
+            }
+            "if" | "else" | "and" | "or" => return self.missing_operand(),
+            "True" | "true" => self.push(Node::Literal(Literal::Bool(true)), at, end)?,
+            "False" | "false" => self.push(Node::Literal(Literal::Bool(false)), at, end)?,
+            "index" if bracket == Some(Kind::Sign("(")) => return self.enter(Open::Place),
+            "index" => self.push(Node::Index, at, end)?,
+            _ => {
+                if let Some((_, value)) = CONSTANTS.iter().find(|(known, _)| *known == name) {
+                    self.float(token, *value)?;
+                } else if bracket == Some(Kind::Sign("(")) {
+                    let what = self.callee(name, at)?;
+                    return self.enter(what);
+                } else if bracket == Some(Kind::Sign("[")) {
+                    self.advance()?;
+                    let input = self.scope.ranked(name, at, self.token.at)?;
+                    self.open(Open::Read(input), self.token.at);
+                    self.advance()?;
+                    return Ok(true);
+                } else {
+                    match self.scope.value(name, at)? {
+                        Value::Node(id) => self.push_id(id, at, end)?,
+                        Value::Input(number) => self.push(Node::Input(number), at, end)?,
+                        Value::Param(number) => self.push(Node::Param(number), at, end)?,
+                    }
+                }
+            }
+        }
+        self.advance()?;
+        Ok(false)
+    }
+
+    /// Goes on behind the bracket of a call.
+    fn enter(&mut self, what: Open) -> Step<bool> {
+        self.advance()?;
+        self.open(what, self.token.at);
+        self.advance()?;
+        Ok(true)
+    }
+
+    /// What is called by a name.
+    fn callee(&self, name: &str, at: usize) -> Step<Open> {
+        if let Some(function) = functions::find(name) {
+            return Ok(Open::Call(function));
+        }
+        if let Some(dtype) = DType::ALL.into_iter().find(|dtype| dtype.name() == name) {
+            return Ok(Open::Cast(dtype));
+        }
+        if let Some(what) = self.scope.what(name) {
+            let message =
+                format!("'{name}' is {what}, not a function; a product is written {name} * (...)");
+            return failure(at, message);
+        }
+        let known = functions::names().chain(DTYPES).chain(["index"]);
+        let hint = match OTHER_NAMES.iter().find(|(other, _)| *other == name) {
+            Some((_, here)) => format!("; did you mean '{here}'?"),
+            None => did_you_mean(name, known),
+        };
+        failure(at, format!("unknown function '{}'{hint}", shown(name)))
+    }
+}
