@@ -121,5 +121,5 @@ fn whole_powers_wrap_around_and_refuse_fractions() {
     let half = pow(&x, ValueRef::Float(-1.0)).unwrap();
     assert_close(&half, &[1.0 / 3.0, -0.5, f64::INFINITY], 1.0);
     let other = Tensor::zeros(&[3], DType::I32, Device::CPU).unwrap();
-    fails(pow(&x, ValueRef::Tensor(&other)), ErrorKind::DType, &["'exponent'", "int32"]);
+    assert_eq!(pow(&x, ValueRef::Tensor(&other)).unwrap().to_vec::<i64>().unwrap(), [1; 3]);
 }

@@ -21,7 +21,7 @@ fn kernels_have_names_and_places() {
     let add = dispatcher().operator("aten::add.Scalar").unwrap();
     let cpu = add.kernel_at(DispatchKey::CPU.into()).unwrap();
     assert_eq!(cpu.provenance().name, "add_scalar_cpu");
-    assert!(cpu.provenance().file.ends_with("elementwise.rs"));
+    assert!(cpu.provenance().file.ends_with("elementwise/arithmetic.rs"));
     assert!(matches!(cpu.host_lock(), HostLock::ReleaseFrom(n) if n > 1));
 }
 

@@ -7,10 +7,10 @@ use keyfold_expr::eval::Frame;
 use keyfold_expr::eval::memory::count;
 use smallvec::SmallVec;
 
-use super::Job;
 use super::plan::{Cursor, Plan, Way};
 use super::scratch;
 use super::stream;
+use super::{AHEAD, Job};
 
 /// A worker's view of the job: pointers into its scratch.
 pub(super) struct Worker<'a, 'j> {
@@ -42,7 +42,7 @@ impl<'j> Job<'j> {
     pub(super) fn units(&self, plan: &Plan<'_>) -> (usize, usize) {
         match plan.way {
             Way::Rows => {
-                let (chunks, len) = self.chunks(plan);
+                let (chunks, len, _) = self.chunks(plan);
                 (plan.total / plan.inner() * chunks, len)
             }
             Way::Spans => (plan.total / plan.inner(), plan.inner()),
@@ -50,12 +50,23 @@ impl<'j> Job<'j> {
         }
     }
 
-    /// How many blocks a row has, and how long they are.
-    fn chunks(&self, plan: &Plan<'_>) -> (usize, usize) {
+    /// How many blocks a row has, how long they are, and by how much the first one is shorter.
+    fn chunks(&self, plan: &Plan<'_>) -> (usize, usize, usize) {
         let inner = plan.inner();
-        let chunks = inner.div_ceil(self.program.block());
-        let len = inner.div_ceil(chunks).next_multiple_of(16).min(self.program.block());
-        (inner.div_ceil(len), len)
+        let chunks = inner.div_ceil(self.block());
+        let len = inner.div_ceil(chunks).next_multiple_of(16).min(self.block());
+        let lead = self.row_lead(plan, len);
+        ((inner + lead).div_ceil(len), len, lead)
+    }
+
+    /// By how much the first piece of a row is shorter than `len`, so that the others begin at lines of
+    /// the cache, where rows have several pieces and all lie alike.
+    pub(super) fn row_lead(&self, plan: &Plan<'_>, len: usize) -> usize {
+        let (out, last) = (self.program.output(), plan.dims.len() - 1);
+        let even = (0..last).all(|dim| plan.row(dim)[out] % stream::LINE as isize == 0)
+            && plan.row(last)[out] == plan.operands[out].size
+            && (stream::LINE..plan.inner()).contains(&len);
+        if even { self.lead(pointer(plan.operands[out].base)) } else { 0 }
     }
 
     /// Computes the units with these numbers.
@@ -100,17 +111,18 @@ impl Worker<'_, '_> {
     /// Long rows: every block lies within one.
     fn rows(&mut self, units: Range<usize>) -> Result<()> {
         let plan = self.plan;
-        let (chunks, longest) = self.job.chunks(plan);
+        let (chunks, longest, lead) = self.job.chunks(plan);
         let steps = plan.row(plan.dims.len() - 1);
         let mut cursor = Cursor::new(plan, 1, units.start / chunks);
         let mut chunk = units.start % chunks;
         for (slot, operand) in plan.operands.iter().enumerate() {
             self.ahead[slot] = if steps[slot] == operand.size { operand.size } else { 0 };
-            self.ahead[slot] *= longest as isize;
+            self.ahead[slot] *= (AHEAD * longest) as isize;
         }
         for _ in units {
-            let col = chunk * longest;
-            self.row(&cursor.at, steps, col, longest.min(plan.inner() - col))?;
+            let col = (chunk * longest).saturating_sub(lead);
+            let end = plan.inner().min((chunk + 1) * longest - lead);
+            self.row(&cursor.at, steps, col, end - col)?;
             chunk += 1;
             if chunk == chunks {
                 chunk = 0;

@@ -11,15 +11,15 @@ use keyfold_expr::eval::memory::count;
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
-use super::Job;
 use super::drive::write;
 use super::scratch;
+use super::{AHEAD, Job};
 
 impl Job<'_> {
     /// How many blocks there are.
     #[inline]
     pub(super) fn flat_units(&self, out: &Tensor) -> usize {
-        let (total, block) = (out.numel(), self.program.block());
+        let (total, block) = (out.numel(), self.block());
         if total <= block { 1 } else { (total + self.lead(out.raw_data_ptr())).div_ceil(block) }
     }
 
@@ -27,7 +27,7 @@ impl Job<'_> {
     #[inline]
     pub(super) fn flat(&self, inputs: &[&Tensor], out: &Tensor, units: Range<usize>) -> Result<()> {
         let program = self.program;
-        let (total, block, register) = (out.numel(), program.block(), program.register_bytes());
+        let (total, block, register) = (out.numel(), self.block(), program.register_bytes());
         let (slots, output) = (program.slots(), program.output());
         let gathers = if program.gathers() { 2 * register } else { 0 };
         scratch::with((slots + 1) * register + gathers, |home, list| {
@@ -42,7 +42,9 @@ impl Job<'_> {
             let end = total.min((units.end * block).saturating_sub(lead));
             let mut at = (units.start * block).saturating_sub(lead);
             let ahead: SmallVec<[isize; 8]> = match self.streamed {
-                true => program.accesses().iter().map(|a| (block * a.size) as isize).collect(),
+                true => {
+                    program.accesses().iter().map(|a| (AHEAD * block * a.size) as isize).collect()
+                }
                 false => SmallVec::new(),
             };
             while at < end {

@@ -87,11 +87,10 @@ impl<'a> Plan<'a> {
         }
         plan.way = match plan.inner() {
             _ if plan.dims.len() == 1 => Way::Rows,
-            short if short < SHORT => Way::Spans,
-            // Nothing, or once, has to be loaded.
-            some if some <= program.block() / 2 && plan.has_whole_rows() => Way::Spans,
-            _ if plan.find_tiles(program) => Way::Tiles,
-            _ => Way::Rows,
+            long if long > program.block() / 2 => plan.long_rows(program),
+            // Loading them is little work; or nothing, or one row, or one element of each.
+            short if short < SHORT || plan.has_whole_rows() => Way::Spans,
+            _ => plan.long_rows(program),
         };
         plan
     }
@@ -113,6 +112,10 @@ impl<'a> Plan<'a> {
         operands.push(memory(out, &accesses[inputs.len()], true));
         let (dims, strides) = (SmallVec::new(), SmallVec::new());
         Plan { operands, dims, strides, total: out.numel(), way: Way::Rows }
+    }
+
+    fn long_rows(&mut self, program: &Program) -> Way {
+        if self.find_tiles(program) { Way::Tiles } else { Way::Rows }
     }
 
     /// Moves the dimension along which an input is contiguous, that isn't along the innermost, next
@@ -156,10 +159,14 @@ impl<'a> Plan<'a> {
         self.strides.push(out.strides()[dim] * out.dtype().size() as isize);
     }
 
-    /// Whether all operands are dense, or the same in every row.
+    /// Whether all operands are dense, or the same in every row, or all along a row.
     fn has_whole_rows(&self) -> bool {
         (0..self.operands.len()).all(|slot| {
-            !self.operands[slot].walked || self.is_dense(slot) || self.is_the_same_in_rows(slot)
+            !self.operands[slot].walked
+                || self.is_dense(slot)
+                || self.is_the_same_in_rows(slot)
+                || (self.row(self.dims.len() - 1)[slot] == 0
+                    && self.operands[slot].access.is_some())
         })
     }
 

@@ -6,6 +6,7 @@ use keyfold_core::Result;
 use keyfold_expr::eval::memory::count;
 use smallvec::SmallVec;
 
+use super::AHEAD;
 use super::drive::{Worker, pointer};
 use super::plan::{Cursor, Plan};
 
@@ -55,7 +56,7 @@ impl Worker<'_, '_> {
         let (program, plan) = (self.job.program, self.plan);
         let (inner, out, last) = (plan.inner(), program.output(), plan.dims.len() - 1);
         let (steps, outer) = (plan.row(last), plan.row(last - 1));
-        let block = (program.block() / inner).max(1).min(rows.len());
+        let block = (self.job.block() / inner).max(1).min(rows.len());
         let mut loaded: SmallVec<[usize; 8]> = SmallVec::new();
         for (slot, step) in steps.iter().enumerate().take(out) {
             self.slots[slot] = self.home(slot);
@@ -72,7 +73,7 @@ impl Worker<'_, '_> {
             (0..=out).filter(|slot| plan.operands[*slot].walked && plan.is_dense(*slot)).collect();
         let out_dense = dense.last() == Some(&out);
         for &slot in &dense {
-            self.ahead[slot] = plan.operands[slot].size * (block * inner) as isize;
+            self.ahead[slot] = plan.operands[slot].size * (AHEAD * block * inner) as isize;
         }
         let mut planes = Planes::new(plan, rows.start);
         let mut written = (!out_dense).then(|| Planes::new(plan, rows.start));

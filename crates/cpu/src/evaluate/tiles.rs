@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use super::Job;
 use super::drive::{Worker, pointer};
 use super::plan::{Cursor, Plan, Way};
-use super::stream;
 
 /// Bytes of a tile along the dimension in which the transposed input is contiguous: two lines of
 /// the cache, which processors fetch together.
@@ -17,6 +16,11 @@ const HEIGHT: usize = 128;
 /// Measured with `A + A.T` at 4096 x 4096, float32, one thread, CPU time: 128 bytes x 64 elements 59 ms,
 /// x 128 43, x 256 31, x 512 28; 64 bytes x 512 29, 256 x 512 29.
 const WIDTH: usize = 512;
+
+/// Bytes of an input's tile; the next one is aligned for any dtype.
+fn buffer_bytes(plan: &Plan<'_>, slot: usize, elements: usize) -> usize {
+    (elements * plan.operands[slot].size as usize).next_multiple_of(64)
+}
 
 impl Job<'_> {
     /// Whether an input is contiguous along the dimension before the innermost.
@@ -48,19 +52,8 @@ impl Job<'_> {
         let (rows, cols) = self.tile(plan);
         let (height, width) = (plan.dims[plan.dims.len() - 2], plan.inner());
         let planes = plan.total / (height * width);
-        let across = (width + self.tile_lead(plan)).div_ceil(cols);
+        let across = (width + self.row_lead(plan, cols)).div_ceil(cols);
         (planes * height.div_ceil(rows) * across, rows * cols)
-    }
-
-    /// By how much the first tiles of a row are shorter, so that the others begin at lines of the
-    /// cache, where all rows lie alike.
-    fn tile_lead(&self, plan: &Plan<'_>) -> usize {
-        let out = self.program.output();
-        let last = plan.dims.len() - 1;
-        let even = (0..last).all(|dim| plan.row(dim)[out] % stream::LINE as isize == 0)
-            && plan.row(last)[out] == plan.operands[out].size
-            && self.tile(plan).1 < plan.inner();
-        if even { self.lead(pointer(plan.operands[out].base)) } else { 0 }
     }
 
     /// Bytes of all transposed inputs' tiles.
@@ -70,7 +63,7 @@ impl Job<'_> {
         }
         let turned = (0..self.program.inputs().len()).filter(|slot| self.is_turned(plan, *slot));
         let (rows, cols) = self.tile(plan);
-        turned.map(|slot| rows * cols * plan.operands[slot].size as usize).sum()
+        turned.map(|slot| buffer_bytes(plan, slot, rows * cols)).sum()
     }
 }
 
@@ -81,7 +74,7 @@ impl Worker<'_, '_> {
         let (last, out) = (plan.dims.len() - 1, program.output());
         let (height, width) = (plan.dims[last - 1], plan.dims[last]);
         let (rows, cols) = self.job.tile(plan);
-        let lead = self.job.tile_lead(plan);
+        let lead = self.job.row_lead(plan, cols);
         let (down, across) = (height.div_ceil(rows), (width + lead).div_ceil(cols));
         let (outer, steps) = (plan.row(last - 1), plan.row(last));
         let gathers = if program.gathers() { 2 * program.register_bytes() } else { 0 };
@@ -90,7 +83,7 @@ impl Worker<'_, '_> {
         for slot in 0..out {
             turned.push(self.job.is_turned(plan, slot).then_some(room));
             if turned[slot].is_some() {
-                room = room.wrapping_add(rows * cols * plan.operands[slot].size as usize);
+                room = room.wrapping_add(buffer_bytes(plan, slot, rows * cols));
             }
         }
         for (slot, buffer) in turned.iter().enumerate() {

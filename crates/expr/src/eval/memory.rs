@@ -195,6 +195,10 @@ unsafe fn load_runs<C: Convert>(
         // SAFETY: the caller's promise.
         unsafe {
             let (dst, src) = (dst.add(r * cols), src.offset(r as isize * steps[0]));
+            if steps[1] == 0 && cols > 0 {
+                std::slice::from_raw_parts_mut(dst, cols).fill(C::convert(*src));
+                continue;
+            }
             for c in 0..cols {
                 *dst.add(c) = C::convert(*src.offset(c as isize * steps[1]));
             }
