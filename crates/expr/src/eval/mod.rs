@@ -83,7 +83,8 @@ impl Program {
     /// Chooses kernels and registers.
     pub fn new(lowered: &Lowered) -> Program {
         let code = compile(lowered);
-        let stored = lowered.inputs().iter().map(|dtype| dtype.size()).max().unwrap_or(1);
+        let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
+        let stored = stored.max().unwrap_or(1);
         let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
         let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
         let bytes = (ROOM / (registers + code.registers)).clamp(512, REGISTER);
@@ -124,6 +125,13 @@ impl Program {
     #[inline]
     pub fn ranks(&self) -> &[Option<u32>] {
         &self.ranks
+    }
+
+    /// Whether an input is read element by element, into its slot: not at computed indices only, and
+    /// not left unused.
+    #[inline]
+    pub fn reads(&self, input: usize) -> bool {
+        self.code.reads[input]
     }
 
     /// The dtype of the result as it is stored; halves are computed as float32.
