@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use super::binary::binary;
 use super::cast::{cast, round};
 use super::kernel::{Kernel, choose};
-use super::memory::{Access, Load, Value, raw_load};
+use super::memory::{Access, Load, raw_load};
 use super::unary::unary;
+use super::value::Value;
 use crate::graph::{Binary, Unary};
 use crate::lower::{Lowered, Step, StepId, StepOp};
 

@@ -14,6 +14,7 @@ pub mod memory;
 mod number;
 mod run;
 mod unary;
+mod value;
 
 use std::fmt;
 
@@ -21,8 +22,9 @@ use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 
 pub use compile::Counted;
 use compile::{Code, compile};
-use memory::{Access, Value};
+use memory::Access;
 pub use run::{Frame, Table};
+pub use value::Value;
 
 use crate::lower::{Lowered, computed};
 
