@@ -53,7 +53,7 @@ impl Job<'_> {
                     let from = input.raw_data_ptr().wrapping_add(at * access.size);
                     if access.direct {
                         list[slot] = from;
-                    } else if program.ranks()[slot].is_none() {
+                    } else if program.reads(slot) {
                         // SAFETY: the input is contiguous and as long as the output; a register has
                         // room for a block.
                         unsafe { (access.load)(list[slot], from, 1, len) };

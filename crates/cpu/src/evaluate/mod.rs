@@ -19,8 +19,7 @@ mod tiles;
 use std::ops::Range;
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape, layout};
-use keyfold_expr::eval::memory::Value;
-use keyfold_expr::eval::{Counted, Program, Table};
+use keyfold_expr::eval::{Counted, Program, Table, Value};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 

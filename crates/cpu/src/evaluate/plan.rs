@@ -15,7 +15,7 @@ pub(super) struct Operand<'a> {
     pub(super) size: isize,
     /// How elements are brought into a register; `None` for what is counted.
     pub(super) access: Option<&'a Access>,
-    /// Whether it takes part: ranked inputs don't.
+    /// Whether it takes part: ranked and unused inputs don't.
     pub(super) walked: bool,
 }
 
@@ -105,8 +105,8 @@ impl<'a> Plan<'a> {
         let counted = Operand { base: 0, size: 1, access: None, walked: true };
         let accesses = program.accesses();
         let mut operands = SmallVec::new();
-        for ((input, rank), access) in inputs.iter().zip(program.ranks()).zip(accesses) {
-            operands.push(memory(input, access, rank.is_none()));
+        for (slot, (input, access)) in inputs.iter().zip(accesses).enumerate() {
+            operands.push(memory(input, access, program.reads(slot)));
         }
         operands.extend(program.counted().iter().map(|_| counted));
         operands.push(memory(out, &accesses[inputs.len()], true));

@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use super::binary::binary;
 use super::cast::{cast, round};
 use super::kernel::{Kernel, choose};
-use super::memory::{Access, Load, Value, raw_load};
+use super::memory::{Access, Load, raw_load};
 use super::unary::unary;
+use super::value::Value;
 use crate::graph::{Binary, Unary};
 use crate::lower::{Lowered, Step, StepId, StepOp};
 
@@ -80,6 +81,8 @@ pub(crate) struct Code {
     /// Where the result is: the output's slot where an instruction writes it.
     pub(crate) result: Slot,
     pub(crate) gathers: bool,
+    /// Which inputs are read element by element.
+    pub(crate) reads: Vec<bool>,
     /// What an element takes on one thread, in nanoseconds, roughly.
     pub(crate) cost: f64,
     /// The largest element of all steps, in bytes.
@@ -154,7 +157,8 @@ fn cost(step: &Step, steps: &[Step]) -> f64 {
 /// Slots in order: inputs, counted ones, the output, kept values, registers.
 pub(crate) fn compile(lowered: &Lowered) -> Code {
     let steps = lowered.steps();
-    let mut code = Code { widest: 1, ..Code::default() };
+    let reads = vec![false; lowered.inputs().len()];
+    let mut code = Code { widest: 1, reads, ..Code::default() };
     let mut places = Places {
         slot: vec![NOWHERE; steps.len()],
         value: vec![NOWHERE; steps.len()],
@@ -181,6 +185,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
     for (at, step) in steps.iter().enumerate() {
         if let StepOp::Input(input) = step.op {
             places.slot[at] = input;
+            code.reads[input as usize] = true;
         }
         if step.uniform {
             continue;

@@ -14,6 +14,7 @@ pub mod memory;
 mod number;
 mod run;
 mod unary;
+mod value;
 
 use std::fmt;
 
@@ -21,8 +22,9 @@ use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 
 pub use compile::Counted;
 use compile::{Code, compile};
-use memory::{Access, Value};
+use memory::Access;
 pub use run::{Frame, Table};
+pub use value::Value;
 
 use crate::lower::{Lowered, computed};
 
@@ -83,7 +85,8 @@ impl Program {
     /// Chooses kernels and registers.
     pub fn new(lowered: &Lowered) -> Program {
         let code = compile(lowered);
-        let stored = lowered.inputs().iter().map(|dtype| dtype.size()).max().unwrap_or(1);
+        let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
+        let stored = stored.max().unwrap_or(1);
         let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
         let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
         let bytes = (ROOM / (registers + code.registers)).clamp(512, REGISTER);
@@ -124,6 +127,13 @@ impl Program {
     #[inline]
     pub fn ranks(&self) -> &[Option<u32>] {
         &self.ranks
+    }
+
+    /// Whether an input is read element by element, into its slot: not at computed indices only, and
+    /// not left unused.
+    #[inline]
+    pub fn reads(&self, input: usize) -> bool {
+        self.code.reads[input]
     }
 
     /// The dtype of the result as it is stored; halves are computed as float32.

@@ -1,7 +1,7 @@
 //! Running a program's instructions on one block.
 
 use super::compile::{Action, Gather};
-use super::memory::Value;
+use super::value::Value;
 use super::{Fault, Program};
 
 /// A ranked input: where it is, with its sizes and strides (in elements), as many as its rank.

@@ -5,7 +5,7 @@ use keyfold_expr::{Binary, Expr, Graph, Id, Input, Literal, Lowered, Node, Unary
 
 use super::super::*;
 use super::cases::{check, inputs, on_all_levels};
-use super::naive;
+use super::samples;
 use crate::pool::set_num_threads;
 
 fn binary(op: Binary) -> Expr {
@@ -40,9 +40,9 @@ fn an_input_may_be_the_output() {
     let sub = lower(&binary(Binary::Sub), &[DType::F32; 2]);
     on_all_levels(|| {
         for n in [1, 7, 1000, 5000] {
-            let y = naive::samples(&[n], DType::F32, 3);
+            let y = samples::samples(&[n], DType::F32, 3);
             for which in 0..2 {
-                let out = naive::samples(&[n], DType::F32, 4);
+                let out = samples::samples(&[n], DType::F32, 4);
                 let before = out.copy().unwrap();
                 let expected = result(&sub, [[&before, &y], [&y, &before]][which], &[n]);
                 let inputs = [[&out, &y], [&y, &out]][which];
@@ -51,7 +51,7 @@ fn an_input_may_be_the_output() {
                 assert_same(&out, &expected);
             }
             // Both are: and backwards, transposed.
-            let memory = naive::samples(&[2 * n], DType::F32, 8);
+            let memory = samples::samples(&[2 * n], DType::F32, 8);
             let out = view(&memory, &[2, n], &[-1, -2], 2 * n - 1);
             let copy = out.copy().unwrap();
             let expected = result(&sub, [&copy, &copy], &[2, n]);
@@ -69,16 +69,16 @@ fn result(lowered: &Lowered, inputs: [&Tensor; 2], shape: &[usize]) -> Tensor {
 }
 
 fn assert_same(a: &Tensor, b: &Tensor) {
-    for index in naive::indices(a.shape()) {
-        assert!(naive::get(a, &index).same(naive::get(b, &index)), "{index:?}");
+    for index in samples::indices(a.shape()) {
+        assert!(samples::get(a, &index).same(samples::get(b, &index)), "{index:?}");
     }
 }
 
 #[test]
 fn an_output_that_overlaps_an_input_otherwise_is_refused() {
     let add = program(&binary(Binary::Add), &[DType::F32; 2]);
-    let memory = naive::samples(&[100], DType::F32, 1);
-    let other = naive::samples(&[50], DType::F32, 2);
+    let memory = samples::samples(&[100], DType::F32, 1);
+    let other = samples::samples(&[50], DType::F32, 2);
     let out = view(&memory, &[50], &[1], 0);
     let shifted = view(&memory, &[50], &[1], 1);
     let error = refused(&add, &[&other, &shifted], &[], &out);
@@ -104,13 +104,13 @@ fn an_output_that_overlaps_an_input_otherwise_is_refused() {
 #[test]
 fn wrong_operands_are_typed_errors() {
     let add = program(&binary(Binary::Add), &[DType::F32; 2]);
-    let x = naive::samples(&[4], DType::F32, 1);
-    let out = naive::samples(&[4], DType::F32, 1);
+    let x = samples::samples(&[4], DType::F32, 1);
+    let out = samples::samples(&[4], DType::F32, 1);
     let cases: [(&[&Tensor], &Tensor, ErrorKind, &str); 6] = [
         (&[&x], &out, ErrorKind::Binding, "2 inputs, but 1"),
-        (&[&x, &naive::samples(&[4], DType::F64, 1)], &out, ErrorKind::DType, "input 1"),
-        (&[&x, &x], &naive::samples(&[4], DType::F64, 1), ErrorKind::DType, "output"),
-        (&[&x, &naive::samples(&[3], DType::F32, 1)], &out, ErrorKind::Shape, "input 1"),
+        (&[&x, &samples::samples(&[4], DType::F64, 1)], &out, ErrorKind::DType, "input 1"),
+        (&[&x, &x], &samples::samples(&[4], DType::F64, 1), ErrorKind::DType, "output"),
+        (&[&x, &samples::samples(&[3], DType::F32, 1)], &out, ErrorKind::Shape, "input 1"),
         (&[&x, &Tensor::meta(&[4], DType::F32).unwrap()], &out, ErrorKind::NotSupported, "meta"),
         (&[&x, &x], &out.clone().into_read_only(), ErrorKind::ReadOnly, "read-only"),
     ];
@@ -119,7 +119,7 @@ fn wrong_operands_are_typed_errors() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.message().contains(text), "{error}");
     }
-    let wide = naive::samples(&[1, 4], DType::F32, 1);
+    let wide = samples::samples(&[1, 4], DType::F32, 1);
     assert_eq!(refused(&add, &[&x, &wide], &[], &out).kind(), ErrorKind::Shape);
     assert_eq!(broadcast_shape(&add, &[&[4, 1], &[3]]).unwrap(), [4, 3]);
     assert_eq!(broadcast_shape(&add, &[&[4], &[3]]).unwrap_err().kind(), ErrorKind::Shape);
@@ -138,7 +138,7 @@ fn many_inputs_are_summed_and_more_refused() {
         let expr = Expr::new(&graph, sum, inputs(count as usize), vec![]);
         let lowered = lower(&expr, &vec![DType::I32; count as usize]);
         let tensors: Vec<Tensor> = (0..count)
-            .map(|i| naive::samples(&[i as usize % 2 * 9 + 1, 8], DType::I32, 1))
+            .map(|i| samples::samples(&[i as usize % 2 * 9 + 1, 8], DType::I32, 1))
             .collect();
         let tensors: Vec<&Tensor> = tensors.iter().collect();
         let out = Tensor::zeros(&[10, 8], DType::I32, Device::CPU).unwrap();
@@ -165,7 +165,7 @@ fn a_chain_of_ten_thousand_steps_needs_few_registers() {
     let expr = Expr::new(&graph, last, inputs(1), vec![]);
     let lowered = lower(&expr, &[DType::U16]);
     assert!(Program::new(&lowered).slots() < 120);
-    let x = naive::samples(&[40], DType::U16, 1);
+    let x = samples::samples(&[40], DType::U16, 1);
     check(&lowered, &[&x], &[], &Tensor::zeros(&[40], DType::U16, Device::CPU).unwrap());
     // And one where all values are alive at once.
     let mut nodes: Vec<Id> = vec![x_node(&mut graph)];
@@ -180,7 +180,7 @@ fn a_chain_of_ten_thousand_steps_needs_few_registers() {
     }
     let expr = Expr::new(&graph, sum, inputs(1), vec![]);
     let lowered = lower(&expr, &[DType::I64]);
-    let x = naive::samples(&[40], DType::I64, 1);
+    let x = samples::samples(&[40], DType::I64, 1);
     check(&lowered, &[&x], &[], &Tensor::zeros(&[40], DType::I64, Device::CPU).unwrap());
 }
 
@@ -205,7 +205,7 @@ fn ranked_inputs_are_read_at_computed_indices() {
     let cols = Tensor::from_vec(vec![-5_i8, 0, 4], &[3, 1]).unwrap();
     for dtype in DType::ALL {
         let lowered = lower(&expr, &[dtype, DType::I64, DType::I8]);
-        let memory = naive::samples(&[40], dtype, 1);
+        let memory = samples::samples(&[40], dtype, 1);
         for table in [view(&memory, &[4, 5], &[5, 1], 0), view(&memory, &[4, 5], &[-1, 8], 3)] {
             let out = Tensor::zeros(&[3, 600], dtype, Device::CPU).unwrap();
             check(&lowered, &[&table, &rows, &cols], &[], &out);
@@ -216,7 +216,7 @@ fn ranked_inputs_are_read_at_computed_indices() {
 #[test]
 fn indices_out_of_range_are_errors_and_nothing_is_read_there() {
     let program = program(&gather(), &[DType::F32, DType::I64, DType::I64]);
-    let table = naive::samples(&[4, 5], DType::F32, 1);
+    let table = samples::samples(&[4, 5], DType::F32, 1);
     let out = Tensor::zeros(&[3], DType::F32, Device::CPU).unwrap();
     for (wrong, dim) in [(4, 0), (-5, 0), (5, 1), (i64::MIN, 1), (i64::MAX, 1)] {
         let fine = Tensor::from_vec(vec![0_i64, 1, 2], &[3]).unwrap();
@@ -232,10 +232,10 @@ fn indices_out_of_range_are_errors_and_nothing_is_read_there() {
     let one = Tensor::zeros(&[1], DType::F32, Device::CPU).unwrap();
     let error = refused(&program, &[&empty, &index, &index], &[], &one);
     assert_eq!(error.kind(), ErrorKind::Index);
-    let flat = naive::samples(&[4], DType::F32, 1);
+    let flat = samples::samples(&[4], DType::F32, 1);
     assert_eq!(refused(&program, &[&flat, &index, &index], &[], &one).kind(), ErrorKind::Shape);
     // The output's own elements, at other places.
-    let square = naive::samples(&[3], DType::F32, 1);
+    let square = samples::samples(&[3], DType::F32, 1);
     let table = view(&square, &[1, 3], &[3, 1], 0);
     let error = refused(&program, &[&table, &index, &index], &[], &square);
     assert_eq!(error.kind(), ErrorKind::Value);
@@ -278,7 +278,7 @@ fn a_parameter_that_a_dtype_cannot_hold_is_refused() {
     let root = graph.add(Node::Binary(Binary::Mul, x, p));
     let compiled = Compiled::new(Expr::new(&graph, root, inputs(1), vec!["p".into()]));
     let small = compiled.program(&[DType::U8], &[Scalar::Int(3)], None).unwrap();
-    let x = naive::samples(&[5], DType::U8, 1);
+    let x = samples::samples(&[5], DType::U8, 1);
     let error = refused(&small, &[&x], &[Scalar::Int(300)], &x);
     assert_eq!(error.kind(), ErrorKind::Value);
     let again = compiled.program(&[DType::U8], &[Scalar::UInt(u64::MAX)], None).unwrap();
@@ -291,7 +291,7 @@ fn a_parameter_that_a_dtype_cannot_hold_is_refused() {
 
 #[test]
 fn any_byte_but_0_is_true() {
-    let bytes = naive::samples(&[2000], DType::U8, 1);
+    let bytes = samples::samples(&[2000], DType::U8, 1);
     // SAFETY: a bool is one byte; which ones are no bools is what is asked about.
     let buffer = unsafe { as_bools(&bytes) };
     let bools = Tensor::from_parts(buffer, [2000].into(), [1].into(), 0).unwrap();
@@ -332,7 +332,7 @@ fn one_thread_and_several_give_the_same() {
     let expr = Expr::new(&graph, root, inputs(1), vec![]);
     let program = program(&expr, &[DType::F32]);
     let n = 700;
-    let memory = naive::samples(&[n * n], DType::F32, 1);
+    let memory = samples::samples(&[n * n], DType::F32, 1);
     on_all_levels(|| {
         for strides in [[n as isize, 1], [1, n as isize], [0, 1], [1, 0]] {
             let x = view(&memory, &[n, n], &strides, 0);
@@ -356,14 +356,16 @@ fn large_outputs_past_the_caches_are_right() {
         let expr = Expr::new(&graph, x, inputs(1), vec![]);
         let program = program(&expr, &[dtype]);
         let n = STREAMED / dtype.size() + 1001;
-        let (x, memory) = (naive::samples(&[n], dtype, 1), naive::samples(&[n + 3], dtype, 9));
+        let (x, memory) = (samples::samples(&[n], dtype, 1), samples::samples(&[n + 3], dtype, 9));
         // Not aligned to a line of the cache.
         let out = view(&memory, &[n], &[1], 3);
         // SAFETY: the test alone uses the output's memory.
         unsafe { evaluate(&program, &[&x], &[], &out) }.unwrap();
         for at in (0..n).step_by(997).chain(n - 40..n).chain(0..40) {
-            assert!(naive::get(&out, &[at]).same(naive::get(&x, &[at])), "{dtype} {at}");
+            assert!(samples::get(&out, &[at]).same(samples::get(&x, &[at])), "{dtype} {at}");
         }
-        assert!(naive::get(&memory, &[2]).same(naive::get(&naive::samples(&[3], dtype, 9), &[2])));
+        assert!(
+            samples::get(&memory, &[2]).same(samples::get(&samples::samples(&[3], dtype, 9), &[2]))
+        );
     }
 }

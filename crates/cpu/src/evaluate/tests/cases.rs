@@ -7,7 +7,7 @@ use keyfold_expr::isa::{self, Level};
 use keyfold_expr::{Binary, Expr, Graph, Input, Lowered, Node, Unary};
 
 use super::super::*;
-use super::naive;
+use super::{naive, samples};
 
 pub(super) fn inputs(count: usize) -> Vec<Input> {
     (0..count).map(|i| Input { name: format!("x{i}"), rank: None }).collect()
@@ -17,7 +17,7 @@ pub(super) fn inputs(count: usize) -> Vec<Input> {
 pub(super) fn check(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) {
     let program = Program::new(lowered);
     let shape = out.shape().to_vec();
-    let expected: Vec<_> = naive::indices(&shape)
+    let expected: Vec<_> = samples::indices(&shape)
         .iter()
         .map(|index| naive::evaluate(lowered, inputs, params, &shape, index))
         .collect();
@@ -28,8 +28,8 @@ pub(super) fn check(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar], ou
         return;
     }
     result.unwrap();
-    for (index, expected) in naive::indices(&shape).iter().zip(expected) {
-        let (got, expected) = (naive::get(out, index), expected.unwrap());
+    for (index, expected) in samples::indices(&shape).iter().zip(expected) {
+        let (got, expected) = (samples::get(out, index), expected.unwrap());
         assert!(
             got.same(expected),
             "{:?} at {index:?}: {got:?} and not {expected:?}; {:?}",
@@ -114,7 +114,7 @@ fn every_function_of_one_number_agrees_for_every_dtype() {
             let expr = Expr::new(&graph, root, inputs(1), vec![]);
             for dtype in DType::ALL {
                 let Ok(lowered) = Lowered::new(&expr, &[dtype], &[], None) else { continue };
-                let x = naive::samples(&[333], dtype, 5);
+                let x = samples::samples(&[333], dtype, 5);
                 check(&lowered, &[&x], &[], &result_of(&lowered, &[333]));
                 done += 1;
             }
@@ -134,8 +134,8 @@ fn every_function_of_two_numbers_agrees_for_every_dtype() {
             let expr = Expr::new(&graph, root, inputs(2), vec![]);
             for dtype in DType::ALL {
                 let Ok(lowered) = Lowered::new(&expr, &[dtype; 2], &[], None) else { continue };
-                let x = naive::samples(&[333], dtype, 5);
-                let mut y = naive::samples(&[333], dtype, 1234);
+                let x = samples::samples(&[333], dtype, 5);
+                let mut y = samples::samples(&[333], dtype, 1234);
                 if op == Binary::Pow && dtype.is_integral() {
                     // No negative exponents here.
                     let small: Vec<i64> = (0..333).map(|i| i % 7).collect();
@@ -165,7 +165,7 @@ fn every_conversion_agrees() {
                 let mut graph = graph.clone();
                 graph.add(Node::Cast(to, x));
                 let expr = Expr::new(&graph, cast, inputs(1), vec![]);
-                let x = naive::samples(&[333], from, 3);
+                let x = samples::samples(&[333], from, 3);
                 for expr in [&expr, &same] {
                     let lowered = match Lowered::new(expr, &[from], &[], Some(to)) {
                         Ok(lowered) => lowered,

@@ -4,3 +4,4 @@ mod calls;
 mod cases;
 mod naive;
 mod random;
+mod samples;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::cases::{check, inputs, on_all_levels, on_level};
-use super::naive;
+use super::samples;
 
 /// How an operand lies in memory.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ fn view(layout: &Layout, shape: &[usize], dtype: DType, seed: u64, broadcast: bo
         }
         step = stride as usize * sizes[dim].max(1);
     }
-    let memory = naive::samples(&[step + offset + 1], dtype, seed);
+    let memory = samples::samples(&[step + offset + 1], dtype, seed);
     let (sizes, strides) = (Shape::new(&sizes).unwrap(), Strides::new(&strides).unwrap());
     Tensor::from_parts(memory.into_buffer(), sizes, strides, offset).unwrap()
 }
