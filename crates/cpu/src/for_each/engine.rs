@@ -204,8 +204,8 @@ impl<'a> Worker<'a> {
                 // SAFETY: a row of the tile, without gaps, inside the view and of this thread alone;
                 // its block was written.
                 unsafe {
-                    stream::copy(to, row.wrapping_offset(r * step), bytes, std::iter::empty())
-                };
+                    stream::copy(to, row.wrapping_offset(r * step), bytes, std::iter::empty());
+                }
             }
             return;
         }
