@@ -46,6 +46,9 @@ pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
 /// # Safety
 /// Nobody else uses the memory of `out` meanwhile, and no slice of it is alive.
 pub(crate) unsafe fn write(op: Op, x: &Tensor, out: &Tensor) -> Result<()> {
+    if x.shape() != out.shape() {
+        op.at(layout::broadcast_strides(x.shape(), x.strides(), out.shape()))?;
+    }
     let program = op.at(SAME.program(&[x.dtype()], &[], Some(out.dtype())))?;
     let copy;
     let source = match op.at(overlap(out, x))? {
