@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::random::{any_expr, smooth_expr, steps};
 use crate::reference::value;
-use crate::{Expr, Node};
+use crate::{Expr, Literal, Node};
 
 fn simple(text: &str, dtypes: &[DType]) -> String {
     Expr::parse(text).unwrap().simplified_for(dtypes).to_string()
