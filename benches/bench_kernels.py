@@ -49,7 +49,7 @@ GIVEN, ALLOCATED, RETURNED = "output given", "output allocated", "small result r
 # The bars: at most so many times the best peer's time, or so many times faster.
 NO_SLOWER = 1.05
 FASTER = 1.5
-# Who takes longer than so many times the fastest takes part in every fourth round only.
+# Who takes longer than so many times the fastest takes part in every eighth round only.
 SLOW = 4.0
 
 
@@ -167,7 +167,7 @@ def measure(found: list[Contestant], rounds: int, seconds: float, shuffle: rando
             shuffle.shuffle(order)
             fastest = min((min(one.seconds) for one in found if one.seconds), default=0.0)
             for one in order:
-                if number % 4 and min(one.seconds) > SLOW * fastest:
+                if number % 8 and min(one.seconds) > SLOW * fastest:
                     continue
                 one.seconds.append(one.time())
     finally:

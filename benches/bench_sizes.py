@@ -4,9 +4,9 @@
     scripts/run.sh benches/bench_sizes.py [--rounds N] [--most N] [--json FILE] [--svg FILE]
     scripts/run.sh benches/bench_sizes.py --plot-only     # draws again what is in the JSON file
 
-float32; keyfold writes into a given output and NumPy does so beside it. All take turns; a point is
-the least of the rounds. The serial cut-off, the size from which a second thread is asked for help, is
-found by watching whether the other threads of the process ran at all.
+float32; keyfold writes into a given output, and so does NumPy beside it. All take turns; a point is
+the least of the rounds. The serial cut-off, the size from which a second thread is asked for help,
+is found by watching whether the other threads of the process ran at all.
 """
 
 from __future__ import annotations
