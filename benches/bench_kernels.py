@@ -3,6 +3,7 @@
     make bench
     scripts/run.sh benches/bench_kernels.py [--only TEXT] [--threads N] [--rounds N] [--json FILE]
     scripts/run.sh benches/bench_kernels.py --scale 0.01 --rounds 2    # quick: does everything run?
+    scripts/run.sh benches/bench_kernels.py --markdown     # the JSON file as tables, for README.md
 
 All libraries of a row take turns, in another order each round, each with one call that isn't
 timed before the one that is; a figure is the least of the rounds. They share the same inputs and
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import random
 import statistics
@@ -60,7 +62,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=25, help="how often each call is timed")
     parser.add_argument("--seconds", type=float, default=8.0, help="per row, at most (3 rounds)")
     parser.add_argument("--scale", type=float, default=1.0, help="makes the arrays smaller")
-    parser.add_argument("--only", default="", help="no rows but the copy and those with this text")
+    parser.add_argument(
+        "--markdown", action="store_true", help="measure nothing: the JSON file as tables"
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="no rows but the copy and those with this"
+    )
     return parser.parse_args()
 
 
@@ -235,8 +242,30 @@ def line(record: dict[str, Any]) -> str:
     return f"{text}  {record['share_of_copy']:12.2f}  {verdict(record)}"
 
 
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The tables of README.md."""
+    parts = []
+    for mode in (GIVEN, ALLOCATED, RETURNED):
+        parts.append(
+            f"| {mode}, ms | {' | '.join(COLUMNS)} | best peer / keyfold | share | bar |\n"
+            f"| --- {'| --- ' * (len(COLUMNS) + 3)}|"
+        )
+        for row in (row for row in rows if row["mode"] == mode):
+            figures = (row["ms"].get(column) for column in COLUMNS)
+            cells = [f"{ms:.3g}" if ms is not None else "" for ms in figures]
+            cells += [f"{row['best_peer']} {row['best_peer_over_keyfold']:.2f}"]
+            cells += [f"{row['share_of_copy']:.2f}", verdict(row)]
+            parts.append(f"| {row['name']} | {' | '.join(cells)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
 def main() -> None:
     chosen = options()
+    path = chosen.json or RESULTS / "python_kernels.json"
+    if chosen.markdown:
+        print(markdown(json.loads(path.read_text())["rows"]))
+        return
     kf.set_num_threads(chosen.threads)
     left_out: list[str] = []
     modules, calls = kernel_peers.load(chosen.threads, left_out)
@@ -259,7 +288,7 @@ def main() -> None:
             if kernel.small != (mode == RETURNED):
                 continue
             first = copy is None
-            if not first and chosen.only not in kernel.name:
+            if not (first or chosen.only is None or any(t in kernel.name for t in chosen.only)):
                 continue
             found = contestants(kernel, arrays, modules, mode == GIVEN)
             found = compare(kernel, found, left_out if mode != ALLOCATED else [])
@@ -291,7 +320,6 @@ def main() -> None:
         "rows": rows,
         "left_out": left_out,
     }
-    path = chosen.json or RESULTS / "python_kernels.json"
     report.write(path, content)
     print(f"written: {path}")
 
