@@ -12,7 +12,10 @@ from typing import Any
 
 from timing import Row, Timing
 
-PACKAGES = ("keyfold", "numpy", "plum-dispatch", "apache-tvm-ffi", "torch", "jax", "jaxlib")
+PACKAGES = (
+    *("keyfold", "numpy", "plum-dispatch", "apache-tvm-ffi", "torch", "jax", "jaxlib"),
+    *("numexpr", "numba"),
+)
 
 
 def machine(processor: int | None) -> dict[str, Any]:
