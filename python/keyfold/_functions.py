@@ -50,14 +50,14 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
 
 
-def softmax(x: Any, /, *, axis: int = -1) -> Any:
+def softmax(x: Any, /, *, axis: int = -1, out: Any = None) -> Any:
     """Return positive numbers that add up to 1 along an axis. Not in the standard."""
-    return _aten.softmax(x, axis)
+    return _aten.softmax(x, axis) if out is None else _aten.softmax.out(x, axis, out=out)
 
 
-def log_softmax(x: Any, /, *, axis: int = -1) -> Any:
+def log_softmax(x: Any, /, *, axis: int = -1, out: Any = None) -> Any:
     """Return the logarithms of the softmax along an axis. Not in the standard."""
-    return _aten.log_softmax(x, axis)
+    return _aten.log_softmax(x, axis) if out is None else _aten.log_softmax.out(x, axis, out=out)
 
 
 def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
@@ -86,43 +86,70 @@ def _axes(axis: _Axis) -> Sequence[int] | None:
     return (axis,) if isinstance(axis, int) else axis
 
 
-def sum(x: Any, /, *, axis: _Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """Return the sum of all elements, or along axes. Whole numbers and bools add up to int64."""
+def sum(
+    x: Any,
+    /,
+    *,
+    axis: _Axis = None,
+    dtype: Any = None,
+    keepdims: bool = False,
+    out: Any = None,
+) -> Any:
+    """Return the sum of all elements, or along axes. Whole numbers and bools add up to int64.
+
+    Unsigned ones add up to uint64. The result's bits don't depend on the number of threads.
+    """
+    if out is not None:
+        return _aten.sum.dim_out(x, _axes(axis), keepdims, dtype=dtype, out=out)
     return _aten.sum.dim(x, _axes(axis), keepdims, dtype=dtype)
 
 
-def mean(x: Any, /, *, axis: _Axis = None, keepdims: bool = False) -> Any:
+def mean(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return the mean of all elements, or along axes."""
+    if out is not None:
+        return _aten.mean.dim_out(x, _axes(axis), keepdims, out=out)
     return _aten.mean.dim(x, _axes(axis), keepdims)
 
 
-def max(x: Any, /, *, axis: _Axis = None, keepdims: bool = False) -> Any:
+def max(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return the greatest element, or the greatest along axes. NaN goes through."""
+    if out is not None:
+        return _aten.amax.out(x, _axes(axis), keepdims, out=out)
     return _aten.amax(x, _axes(axis), keepdims)
 
 
-def min(x: Any, /, *, axis: _Axis = None, keepdims: bool = False) -> Any:
+def min(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return the least element, or the least along axes. NaN goes through."""
+    if out is not None:
+        return _aten.amin.out(x, _axes(axis), keepdims, out=out)
     return _aten.amin(x, _axes(axis), keepdims)
 
 
-def all(x: Any, /, *, axis: _Axis = None, keepdims: bool = False) -> Any:
+def all(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return whether all elements, or all along axes, are true or nonzero."""
+    if out is not None:
+        return _aten.all.out(x, _axes(axis), keepdims, out=out)
     return _aten.all(x, _axes(axis), keepdims)
 
 
-def any(x: Any, /, *, axis: _Axis = None, keepdims: bool = False) -> Any:
+def any(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return whether any element, or any along axes, is true or nonzero."""
+    if out is not None:
+        return _aten.any.out(x, _axes(axis), keepdims, out=out)
     return _aten.any(x, _axes(axis), keepdims)
 
 
-def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return where the greatest element is, along an axis or in the flattened array."""
+    if out is not None:
+        return _aten.argmax.out(x, axis, keepdims, out=out)
     return _aten.argmax(x, axis, keepdims)
 
 
-def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None) -> Any:
     """Return where the least element is, along an axis or in the flattened array."""
+    if out is not None:
+        return _aten.argmin.out(x, axis, keepdims, out=out)
     return _aten.argmin(x, axis, keepdims)
 
 

@@ -2,10 +2,10 @@
 //!
 //! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random, see [`random`]: `rand`, `randn`,
 //!   `dropout`
-//! - element by element: `add`, `sub`, `mul`, `div`, `maximum`, `minimum`, `pow` (each also with a
-//!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`), `neg`, `abs`, `sign`, `relu`, `exp`,
-//!   `expm1`, `log`, `log1p`, `sqrt`, `sin`, `cos`, `tanh`, `sigmoid`, `where`; `eq`, `ne`, `lt`,
-//!   `le`, `gt`, `ge`, `logical_not`
+//! - element by element, see [`elementwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
+//!   `maximum`, `minimum`, `pow`, bit operations, `eq`, `ne`, `lt`, `le`, `gt`, `ge` (each also with a
+//!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`), `logical_not`, `where`, and the functions
+//!   of one tensor in [`elementwise::FUNCTIONS`]
 //! - along dimensions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
 //!   `softmax`, `log_softmax`; `matmul`
 //! - shapes: `reshape`, `contiguous`, `clone`, `to`, `detach`, `alias`, `transpose`, `permute`,
@@ -13,15 +13,16 @@
 //! - picking and putting: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
 //!   `scatter_add`, `select_scatter`, `slice_scatter`; in place `index_put_`, `copy_`, `fill_`
 //!
-//! They take the dtypes float16, bfloat16, float32, float64, int64 and bool (views, copies, joins and
-//! constants take every one). Operands broadcast as in NumPy; which dtype a mixture gives is told in
-//! `promote.rs`:
+//! What computes an element, a reduction or a softmax has an overload `out`, which writes into a tensor
+//! of the caller's, and takes every dtype where it makes sense, as views, copies, joins and constants
+//! do; matmul, random numbers, picking and putting take float16, bfloat16, float32, float64, int64
+//! and bool. Operands broadcast as in NumPy:
 //!
 //! - within a kind the wider dtype; bool < whole < float; `int64` with `float32` gives `float64`;
 //! - `float16` with `bfloat16` gives `float32`; either alone is computed in `float32` and rounded once;
 //! - plain numbers are weak: the tensor's dtype stays where it can hold the number's kind;
 //! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) of whole numbers and
-//!   bools give `float64`, sums of them `int64`, comparisons bool.
+//!   bools give `float64`, sums of them `int64` or `uint64`, comparisons bool.
 //!
 //! Whole numbers wrap around, floats follow IEEE, a NaN goes through `maximum`, `max` and `argmax`
 //! as in NumPy. Results are fresh, contiguous, and don't require grad; views share memory.

@@ -12,7 +12,7 @@
 //! - 0-dim tensors are tensors: nothing about them is weak.
 //! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) compute in floats:
 //!   whole numbers and bools become `float64`.
-//! - `sum` of whole numbers and bools is `int64`, which wraps around on overflow.
+//! - `sum` of whole numbers and bools is `int64`, of unsigned ones `uint64`; they wrap around.
 //! - Comparisons give bool.
 //! - Arithmetic of bools is NumPy's: `add` is "or", `mul` is "and"; `sub`, `neg` and `pow` are
 //!   refused.
