@@ -10,6 +10,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyfold as kf
 from arrays_at_random import (
     ALL,
     COMPLEX,
@@ -31,10 +35,6 @@ from arrays_at_random import (
     rounded,
     weak,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import keyfold as kf
 
 EXAMPLES = max(1, int(60 * MORE))
 counted = {"examples": 0, "elements": 0}
@@ -101,8 +101,12 @@ FLOATING = {
 }
 ORDER = {"maximum": np.maximum, "minimum": np.minimum}
 COMPARE = {
-    **{"equal": np.equal, "not_equal": np.not_equal, "less": np.less, "greater": np.greater},
-    **{"less_equal": np.less_equal, "greater_equal": np.greater_equal},
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "greater": np.greater,
+    "less_equal": np.less_equal,
+    "greater_equal": np.greater_equal,
 }
 NUMERIC = [*WHOLE, *FLOATS]
 BINARY = {

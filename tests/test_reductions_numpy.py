@@ -6,6 +6,10 @@ many.
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keyfold as kf
 from arrays_at_random import (
     ALL,
     COMPLEX,
@@ -26,10 +30,6 @@ from arrays_at_random import (
     numbers,
     rounded,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-import keyfold as kf
 
 EXAMPLES = max(1, int(100 * MORE))
 counted = {"examples": 0, "elements": 0}
