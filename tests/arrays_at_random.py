@@ -17,7 +17,7 @@ REAL = ["bool", *WHOLE, *FLOATS]
 ALL = [*REAL, *COMPLEX]
 HALVES = ("float16", "bfloat16")
 LONG = np.longdouble
-# Bits of the mantissa, and the exponents of the least normal number and of the first that overflows.
+# Bits of the mantissa, and the exponents of the least normal number and of the first infinite one.
 BITS = {
     "float16": (10, -14, 16),
     "bfloat16": (7, -126, 128),
@@ -69,7 +69,7 @@ def rounded(values, dtype):
     if dtype != "bfloat16":
         return values.astype(dtype)
     single = values.astype(np.float32)
-    # Where float32 was inexact, its last bit is set, so that no tie is left for the second rounding.
+    # Where float32 was inexact, its last bit is set: no tie is left for the second rounding.
     with np.errstate(invalid="ignore"):
         back = single.astype(LONG) - values.astype(LONG)
     raw = single.view(np.uint32)

@@ -101,12 +101,8 @@ FLOATING = {
 }
 ORDER = {"maximum": np.maximum, "minimum": np.minimum}
 COMPARE = {
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "less": np.less,
-    "greater": np.greater,
-    "less_equal": np.less_equal,
-    "greater_equal": np.greater_equal,
+    name: getattr(np, name)
+    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 }
 NUMERIC = [*WHOLE, *FLOATS]
 BINARY = {
@@ -127,7 +123,7 @@ BINARY = {
     "logical_xor": (np.logical_xor, ["bool"], 0),
     **{name: (function, REAL, 0) for name, function in ORDER.items()},
     **{
-        name: (function, ALL if "equal" in name[-5:] and len(name) < 10 else REAL, 0)
+        name: (function, ALL if name in ("equal", "not_equal") else REAL, 0)
         for name, function in COMPARE.items()
     },
 }
