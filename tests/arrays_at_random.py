@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import numpy as np
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 import keyfold as kf
@@ -26,6 +27,12 @@ BITS = {
 }
 # Multiplies every count of examples.
 MORE = float(os.environ.get("KEYFOLD_EXAMPLES", "1"))
+
+
+def examples(count):
+    """Settings for so many examples, times `KEYFOLD_EXAMPLES`."""
+    phases = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
+    return settings(max_examples=max(1, int(count * MORE)), phases=phases)
 
 
 def kind(dtype):

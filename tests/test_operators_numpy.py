@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import keyfold as kf
@@ -20,13 +20,13 @@ from arrays_at_random import (
     FLOATS,
     HALVES,
     LONG,
-    MORE,
     REAL,
     WHOLE,
     broadcasting,
     computed,
     distance,
     elements,
+    examples,
     kind,
     lay_out,
     layouts,
@@ -36,7 +36,6 @@ from arrays_at_random import (
     weak,
 )
 
-EXAMPLES = max(1, int(60 * MORE))
 counted = {"examples": 0, "elements": 0}
 
 
@@ -227,7 +226,7 @@ def call(function, arrays, out):
 
 
 @pytest.mark.parametrize("name", UNARY)
-@settings(max_examples=EXAMPLES)
+@examples(60)
 @given(data=st.data())
 def test_functions_of_one_operand(name, data):
     function, dtypes, bound = UNARY[name]
@@ -241,7 +240,7 @@ def test_functions_of_one_operand(name, data):
     check(name, got, function, [operand], result, bound, library)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(60)
 @given(data=st.data())
 def test_gelu_by_tanh(data):
     dtype = data.draw(st.sampled_from(FLOATS))
@@ -252,7 +251,7 @@ def test_gelu_by_tanh(data):
 
 
 @pytest.mark.parametrize("name", BINARY)
-@settings(max_examples=EXAMPLES)
+@examples(60)
 @given(data=st.data())
 def test_functions_of_two_operands_that_broadcast(name, data):
     function, dtypes, bound = BINARY[name]
@@ -294,7 +293,7 @@ def draw_number(data, name, dtype, left):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", NUMBERS)
-@settings(max_examples=max(1, EXAMPLES // 3))
+@examples(20)
 @given(data=st.data())
 def test_a_number_on_one_side(name, side, data):
     function, dtypes, bound = BINARY[name]
@@ -317,7 +316,7 @@ def test_a_number_on_one_side(name, side, data):
     check(name, got, function, operands, result, bound, library)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(60)
 @given(data=st.data())
 def test_a_choice_of_arrays_and_numbers(data):
     one, two = data.draw(st.sampled_from(ALL)), data.draw(st.sampled_from(ALL))
@@ -341,7 +340,7 @@ def test_a_choice_of_arrays_and_numbers(data):
         check("where", got, np.where, operands, common, 0, library)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(60)
 @given(data=st.data())
 def test_clip_by_numbers_and_arrays(data):
     dtype = data.draw(st.sampled_from([*WHOLE, *FLOATS]))
@@ -376,7 +375,18 @@ def test_clip_by_numbers_and_arrays(data):
     check("maximum", got, clip, given, dtype, 0, library)
 
 
-@settings(max_examples=EXAMPLES * 3)
+def test_clip_may_write_over_a_limit():
+    x, low, high = np.array([-5.0, 5.0, 2.0]), np.array([0.0, 1.0, 3.0]), np.array([1.0, 2.0, 3.0])
+    expected = np.clip(x, low, high)
+    for at in range(3):
+        arrays = [x.copy(), low.copy(), high.copy()]
+        assert kf.clip(*arrays, out=arrays[at]) is arrays[at]
+        assert np.array_equal(arrays[at], expected)
+    wide = np.empty((2, 3))
+    assert np.array_equal(kf.clip(x, low, np.ones((2, 3)), out=wide), np.clip([x, x], low, 1.0))
+
+
+@examples(180)
 @given(data=st.data())
 def test_results_over_the_memory_of_an_operand(data):
     """In place, and moved, reversed or transposed against the operand."""
@@ -411,7 +421,7 @@ def test_results_over_the_memory_of_an_operand(data):
     check(name, out, function, operands, dtype, bound, type(out))
 
 
-@settings(max_examples=EXAMPLES)
+@examples(60)
 @given(data=st.data())
 def test_results_in_another_dtype_of_the_kind(data):
     name = data.draw(st.sampled_from(["add", "multiply", "divide", "subtract"]))

@@ -6,7 +6,7 @@ many.
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import keyfold as kf
@@ -16,7 +16,6 @@ from arrays_at_random import (
     FLOATS,
     HALVES,
     LONG,
-    MORE,
     REAL,
     SHAPES,
     UNSIGNED,
@@ -24,6 +23,7 @@ from arrays_at_random import (
     computed,
     distance,
     elements,
+    examples,
     kind,
     lay_out,
     layouts,
@@ -31,7 +31,6 @@ from arrays_at_random import (
     rounded,
 )
 
-EXAMPLES = max(1, int(100 * MORE))
 counted = {"examples": 0, "elements": 0}
 # Long enough for every way of adding up: rows, columns, blocks and their rests.
 LARGE = st.one_of(
@@ -94,7 +93,7 @@ def hold(same, got, exact, about):
 
 
 @pytest.mark.parametrize("name", ["sum", "mean"])
-@settings(max_examples=EXAMPLES)
+@examples(100)
 @given(data=st.data())
 def test_sums_and_means(name, data):
     dtype = data.draw(st.sampled_from(ALL))
@@ -132,7 +131,7 @@ def test_sums_and_means(name, data):
     return hold(same, got, exact, about)
 
 
-@settings(max_examples=EXAMPLES)
+@examples(100)
 @given(data=st.data())
 def test_sums_in_a_dtype_that_is_asked_for(data):
     dtype, other = data.draw(st.sampled_from(WHOLE)), data.draw(st.sampled_from(WHOLE))
@@ -144,7 +143,7 @@ def test_sums_in_a_dtype_that_is_asked_for(data):
 
 
 @pytest.mark.parametrize("name", ["max", "min", "all", "any"])
-@settings(max_examples=EXAMPLES)
+@examples(100)
 @given(data=st.data())
 def test_extremes_and_quantifiers(name, data):
     logical = name in ("all", "any")
@@ -159,7 +158,7 @@ def test_extremes_and_quantifiers(name, data):
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
-@settings(max_examples=EXAMPLES)
+@examples(100)
 @given(data=st.data())
 def test_places_of_extremes(name, data):
     dtype = data.draw(st.sampled_from(REAL))
@@ -172,7 +171,7 @@ def test_places_of_extremes(name, data):
 
 
 @pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
-@settings(max_examples=EXAMPLES // 5)
+@examples(20)
 @given(data=st.data())
 def test_nothing_has_no_extremes(name, data):
     dtype = data.draw(st.sampled_from(REAL))
@@ -188,7 +187,7 @@ def test_nothing_has_no_extremes(name, data):
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@settings(max_examples=EXAMPLES)
+@examples(100)
 @given(data=st.data())
 def test_softmaxes(name, data):
     dtype = data.draw(st.sampled_from([*FLOATS, "int32", "uint8", "bool"]))
