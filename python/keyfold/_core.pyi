@@ -81,6 +81,8 @@ def _elementwise(
     dispatcher: Dispatcher, operator: str, text: str, override: str, file: str, line: int
 ) -> tuple[Expression, list[Handle]]: ...
 
+@final
+@final
 class Tensor:
     __array_priority__: Final[float]
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...

@@ -17,20 +17,25 @@ class ElementwiseOperator:
     Calling it calls the operator. `remove()` takes back what `elementwise` registered.
     """
 
-    __slots__ = ("_handles", "_operator", "expression")
+    __slots__ = ("_handles", "_operator", "_packet", "expression")
 
     expression: _core.Expression
     """The expression."""
 
     def __init__(
-        self, operator: Any, expression: _core.Expression, handles: list[_core.Handle]
+        self,
+        operator: _core.Operator,
+        packet: Any,
+        expression: _core.Expression,
+        handles: list[_core.Handle],
     ) -> None:
         self._operator = operator
+        self._packet = packet
         self.expression = expression
         self._handles = handles
 
     @property
-    def operator(self) -> Any:
+    def operator(self) -> _core.Operator:
         """The operator itself: with keys, tables and explanations."""
         return self._operator
 
@@ -41,7 +46,7 @@ class ElementwiseOperator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the operator; with `out=`, its overload that writes there."""
-        return self._operator(*args, **kwargs)
+        return self._packet(*args, **kwargs)
 
     def remove(self) -> None:
         """Take back what `elementwise` registered, and the operators if it defined them."""
@@ -112,7 +117,8 @@ def _elementwise(
             handle.remove()
         raise
     assert expression is not None
-    return ElementwiseOperator(_packet(dispatcher, names[0]), expression, handles)
+    operator = dispatcher.get_op(names[0])
+    return ElementwiseOperator(operator, _packet(dispatcher, names[0]), expression, handles)
 
 
 def _packet(dispatcher: _core.Dispatcher, name: str) -> Any:

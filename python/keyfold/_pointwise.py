@@ -1,7 +1,7 @@
 """Functions that work element by element, by their names in the Python array API standard.
 
 All take `out=`, an array of the result's shape and of a dtype of its kind that the result is
-written into, and that is returned; it may be one of the operands.
+written into; it may be one of the operands. It is returned, where it is of the operands' library.
 """
 
 from __future__ import annotations
@@ -162,50 +162,39 @@ def pow(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     return _pair(_aten.pow, _aten.rpow, x1, x2, out)
 
 
-def _with_array(op: Any, x1: Any, x2: Any, out: Any) -> Any:
-    """`op(x1, x2)`; a number on the left becomes an array, as it has no overload."""
-    if _is_number(x1):
-        if _is_number(x2):
-            raise BindingError(
-                f"{op.name}: one of the operands must be an array; both are numbers: {x1!r}, {x2!r}"
-            )
-        x1 = _aten.full((), x1, dtype=x2.dtype)
-    return op(x1, x2) if out is None else op(x1, x2, out=out)
-
-
 def floor_divide(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the quotients rounded down; 0 where whole numbers are divided by 0."""
-    return _with_array(_aten.floor_divide, x1, x2, out)
+    return _pair(_aten.floor_divide, _aten.rfloor_divide, x1, x2, out)
 
 
 def remainder(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the remainders, with the sign of the divisor; 0 for whole numbers modulo 0."""
-    return _with_array(_aten.remainder, x1, x2, out)
+    return _pair(_aten.remainder, _aten.rremainder, x1, x2, out)
 
 
 def bitwise_and(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the bits that both have. For whole numbers and bools."""
-    return _with_array(_aten.bitwise_and, x1, x2, out)
+    return _pair(_aten.bitwise_and, _aten.bitwise_and, x1, x2, out)
 
 
 def bitwise_or(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the bits that either has. For whole numbers and bools."""
-    return _with_array(_aten.bitwise_or, x1, x2, out)
+    return _pair(_aten.bitwise_or, _aten.bitwise_or, x1, x2, out)
 
 
 def bitwise_xor(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the bits that one of both has. For whole numbers and bools."""
-    return _with_array(_aten.bitwise_xor, x1, x2, out)
+    return _pair(_aten.bitwise_xor, _aten.bitwise_xor, x1, x2, out)
 
 
 def bitwise_left_shift(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the bits moved up by `x2` places. For whole numbers."""
-    return _with_array(_aten.bitwise_left_shift, x1, x2, out)
+    return _pair(_aten.bitwise_left_shift, _aten.rbitwise_left_shift, x1, x2, out)
 
 
 def bitwise_right_shift(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the bits moved down by `x2` places; the sign fills up."""
-    return _with_array(_aten.bitwise_right_shift, x1, x2, out)
+    return _pair(_aten.bitwise_right_shift, _aten.rbitwise_right_shift, x1, x2, out)
 
 
 def negative(x: Any, /, *, out: Any = None) -> Any:
@@ -372,11 +361,14 @@ def square(x: Any, /, *, out: Any = None) -> Any:
 
 def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
     """Return the elements, limited from below and from above."""
+    if min is None and max is None:
+        return positive(x, out=out)
+    if max is None:
+        return maximum(x, min, out=out)
     if min is not None:
-        x = maximum(x, min, out=out)
-    if max is not None:
-        x = minimum(x, max, out=out)
-    return positive(x, out=out) if min is None and max is None else x
+        # Not into `out`, which may be the other limit.
+        x = maximum(x, min)
+    return minimum(x, max, out=out)
 
 
 def where(condition: Any, x1: Any, x2: Any, /, *, out: Any = None) -> Any:

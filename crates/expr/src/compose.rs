@@ -96,52 +96,56 @@ pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     mul(g, x, gate)
 }
 
-/// `log(1 + exp(x))` that doesn't overflow: `max(x, 0) + log1p(exp(-1.0 * abs(x)))`.
+/// `log(1 + exp(x))`. Beyond 40 that is x, to the last bit of a float64; before, nothing overflows
+/// that is used. Without a kink, as derivatives of derivatives want it.
 pub(crate) fn softplus(g: &mut Graph, x: Id) -> Id {
-    let zero = int(g, 0);
-    let above = binary(g, Binary::Max, x, zero);
-    let rest = log1p_exp_minus_abs(g, x);
-    add(g, above, rest)
+    let end = int(g, 40);
+    let beyond = binary(g, Binary::Gt, x, end);
+    let curve = log1p_exp(g, x);
+    choose(g, beyond, x, curve)
 }
 
-fn log1p_exp_minus_abs(g: &mut Graph, x: Id) -> Id {
-    let distance = unary(g, Unary::Abs, x);
-    // As a float: the negative of an unsigned number wraps around.
-    let distance = scaled(g, -1.0, distance);
-    let small = unary(g, Unary::Exp, distance);
-    unary(g, Unary::Log1p, small)
+fn log1p_exp(g: &mut Graph, x: Id) -> Id {
+    let exp = unary(g, Unary::Exp, x);
+    unary(g, Unary::Log1p, exp)
 }
 
-/// `log(exp(a) + exp(b))`; equal operands are 0 apart, infinite ones too.
+/// `log(exp(a) + exp(b))`: the greater one and what the other adds. Equal infinities are 0 apart.
 pub(crate) fn logaddexp(g: &mut Graph, a: Id, b: Id) -> Id {
-    let equal = binary(g, Binary::Eq, a, b);
     // As floats: the difference of whole numbers may wrap around.
-    let float_a = scaled(g, 1.0, a);
-    let difference = sub(g, float_a, b);
-    let zero = int(g, 0);
-    let difference = choose(g, equal, zero, difference);
-    let greater = binary(g, Binary::Max, a, b);
-    let rest = log1p_exp_minus_abs(g, difference);
-    add(g, greater, rest)
+    let (a, b) = (scaled(g, 1.0, a), scaled(g, 1.0, b));
+    let (difference, zero) = (sub(g, a, b), int(g, 0));
+    let equal = binary(g, Binary::Eq, a, b);
+    let finite = unary(g, Unary::IsFinite, a);
+    let finite = unary(g, Unary::Not, finite);
+    let endless = binary(g, Binary::And, equal, finite);
+    let difference = choose(g, endless, zero, difference);
+    let above = binary(g, Binary::Gt, difference, zero);
+    let back = scaled(g, -1.0, difference);
+    let (left, right) = (log1p_exp(g, back), log1p_exp(g, difference));
+    let (left, right) = (add(g, a, left), add(g, b, right));
+    choose(g, above, left, right)
 }
 
-/// `sqrt(a * a + b * b)` that neither overflows nor underflows early; infinite if either is.
+/// `sqrt(a * a + b * b)` that neither overflows nor underflows early; infinite if either is. Both
+/// are divided by the power of two in the longer one, which is exact, and constant to derivatives.
 pub(crate) fn hypot(g: &mut Graph, a: Id, b: Id) -> Id {
-    let (a, b) = (unary(g, Unary::Abs, a), unary(g, Unary::Abs, b));
-    let long = binary(g, Binary::Max, a, b);
-    let short = binary(g, Binary::Min, a, b);
-    // Of equal ones, zero and infinity too, the ratio is 1.
-    let equal = binary(g, Binary::Eq, long, short);
-    let ratio = div(g, short, long);
-    let one = float(g, 1.0);
-    let ratio = choose(g, equal, one, ratio);
-    let squared = mul(g, ratio, ratio);
-    let sum = add(g, one, squared);
+    let (a, b) = (scaled(g, 1.0, a), scaled(g, 1.0, b));
+    let (long_a, long_b) = (unary(g, Unary::Abs, a), unary(g, Unary::Abs, b));
+    let long = binary(g, Binary::Max, long_a, long_b);
+    let exponent = log2(g, long);
+    let exponent = unary(g, Unary::Floor, exponent);
+    let power = exp2(g, exponent);
+    let (zero, one, infinity) = (int(g, 0), float(g, 1.0), float(g, f64::INFINITY));
+    let none = binary(g, Binary::Eq, long, zero);
+    let power = choose(g, none, one, power);
+    let (short_a, short_b) = (div(g, a, power), div(g, b, power));
+    let (square_a, square_b) = (mul(g, short_a, short_a), mul(g, short_b, short_b));
+    let sum = add(g, square_a, square_b);
     let root = unary(g, Unary::Sqrt, sum);
-    let length = mul(g, long, root);
-    let infinity = float(g, f64::INFINITY);
-    let endless_a = binary(g, Binary::Eq, a, infinity);
-    let endless_b = binary(g, Binary::Eq, b, infinity);
+    let length = mul(g, power, root);
+    let endless_a = binary(g, Binary::Eq, long_a, infinity);
+    let endless_b = binary(g, Binary::Eq, long_b, infinity);
     let endless = binary(g, Binary::Or, endless_a, endless_b);
     choose(g, endless, infinity, length)
 }
@@ -202,7 +206,9 @@ pub(crate) fn sinh(g: &mut Graph, x: Id) -> Id {
     let ratio = div(g, t, above);
     let sum = add(g, t, ratio);
     let near = scaled(g, 0.5, sum);
-    let size = unary(g, Unary::Abs, x);
+    // Of a float: the least whole number has no opposite.
+    let float = scaled(g, 1.0, x);
+    let size = unary(g, Unary::Abs, float);
     let is_near = binary(g, Binary::Lt, size, one);
     choose(g, is_near, near, far)
 }

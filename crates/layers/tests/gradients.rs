@@ -54,6 +54,8 @@ const NONE: &[(&str, &[&str])] = &[
             "bitwise_left_shift.Scalar",
             "bitwise_right_shift",
             "bitwise_right_shift.Scalar",
+            "rbitwise_left_shift.Scalar",
+            "rbitwise_right_shift.Scalar",
         ],
     ),
     ("gives positions", &["argmax", "argmin"]),

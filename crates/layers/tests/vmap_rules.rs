@@ -158,13 +158,14 @@ fn operators_of_one_tensor() {
 
 #[test]
 fn operators_of_a_tensor_and_a_number() {
-    let bits = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift ";
+    let bits = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift \
+                rbitwise_left_shift rbitwise_right_shift ";
     for name in bits.split_whitespace() {
         for x in everywhere(&[2, 5], |s| whole(s, 9, 2)) {
             check(&format!("aten::{name}.Scalar"), &[x, int(3)]);
         }
     }
-    let names = "add sub mul div maximum minimum rsub rdiv pow rpow floor_divide remainder eq ne \
+    let names = "add sub mul div maximum minimum rsub rdiv pow rpow floor_divide remainder rfloor_divide rremainder eq ne \
                  lt le gt ge ";
     for name in names.split_whitespace() {
         for shape in [&[][..], &[2, 5]] {

@@ -2,12 +2,14 @@
 //!
 //! These take every dtype, since they compute nothing.
 
-use keyfold_core::{DType, ErrorKind, Result};
+use keyfold_core::{DType, Error, ErrorKind, Result};
 use keyfold_dispatch::Kernel;
-use keyfold_tensor::{IntList, Tensor};
+use keyfold_tensor::{IntList, SameAs, Tensor};
 
+use crate::elementwise::check_out;
 use crate::map::cast;
 use crate::op::{Op, Registrar};
+use crate::write::assign;
 
 /// Broadcasts to those sizes, of which -1 keeps the dimension as it is.
 fn expand(op: Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
@@ -50,9 +52,18 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     ops.op("aten::contiguous(Tensor(a) self) -> Tensor(a)", |op| {
         Kernel::typed(move |x: &Tensor| contiguous(op, x))
     })?;
-    ops.op("aten::clone(Tensor self) -> Tensor", |op| {
-        Kernel::typed(move |x: &Tensor| cast(op, x, x.dtype()))
-    })?;
+    ops.with_out(
+        ("aten::clone", ""),
+        "Tensor self",
+        |op| Kernel::typed(move |x: &Tensor| cast(op, x, x.dtype())),
+        |op| {
+            Kernel::typed(move |x: &Tensor, out: &Tensor| {
+                check_out(op, out, x.shape(), x.dtype())?;
+                assign(op, out, x)?;
+                Ok::<_, Error>(SameAs(1))
+            })
+        },
+    )?;
     ops.op("aten::to(Tensor self, ScalarType dtype) -> Tensor", |op| {
         Kernel::typed(move |x: &Tensor, dtype: DType| cast(op, x, dtype))
     })?;

@@ -36,7 +36,7 @@ pub(crate) fn place(op: Op, part: &Tensor, source: &Tensor) -> Result<()> {
     unsafe { write(op, source, part) }
 }
 
-fn fill(op: Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
+pub(crate) fn fill(op: Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
     assign(op, target, &op.at(Tensor::from_scalar(value, target.dtype()))?)
 }
 

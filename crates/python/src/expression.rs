@@ -67,8 +67,13 @@ impl PyExpression {
             for name in given.keys() {
                 let name: String = name.extract()?;
                 if !names.contains(&name) {
-                    let known = names.join(", ");
-                    let message = format!("there is no parameter '{name}'; it has: {known}");
+                    let message = match names {
+                        [] => format!("there is no parameter '{name}'; it has none"),
+                        names => {
+                            let known = names.join(", ");
+                            format!("there is no parameter '{name}'; the parameters are {known}")
+                        }
+                    };
                     return Err(self.error(py, ErrorKind::Binding, &message));
                 }
             }
@@ -77,10 +82,18 @@ impl PyExpression {
             .iter()
             .map(|name| {
                 let value = given.map(|given| given.get_item(name)).transpose()?.flatten();
-                value.ok_or_else(|| {
+                let value = value.ok_or_else(|| {
                     let message = format!("parameter '{name}' isn't given; pass {name}=");
                     self.error(py, ErrorKind::Binding, &message)
-                })
+                })?;
+                // What Python and NumPy take for a number.
+                let number = ["__index__", "__float__", "__complex__"];
+                if number.iter().any(|method| value.hasattr(*method).unwrap_or(false)) {
+                    return Ok(value);
+                }
+                let given = crate::foreign::describe_object(&value);
+                let message = format!("parameter '{name}' has to be a number, not {given}");
+                Err(self.error(py, ErrorKind::Binding, &message))
             })
             .collect()
     }
@@ -276,7 +289,7 @@ impl PyExpression {
         if arrays.len() != wanted {
             let names: Vec<_> = self.expr.inputs().iter().map(|i| i.name.as_str()).collect();
             let message = format!(
-                "it takes {wanted} arrays ({}), but {} were given",
+                "it takes one array for each of {}, but {} were given",
                 names.join(", "),
                 arrays.len()
             );

@@ -1,19 +1,25 @@
 //! An expression and the programs made of it.
 
-use std::sync::{Arc, OnceLock, RwLock};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use keyfold_core::{DType, DTypeKind, Result, Scalar};
 use keyfold_expr::eval::Program;
 use keyfold_expr::{Expr, Lowered};
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 /// What a program is made for.
-struct Entry {
+#[derive(PartialEq, Eq, Hash)]
+struct Wanted {
     inputs: SmallVec<[DType; 4]>,
     params: SmallVec<[DTypeKind; 4]>,
     out: Option<DType>,
-    program: Arc<Program>,
 }
+
+/// How many programs are kept beside the first ones; then all are forgotten, and made again when
+/// they are needed.
+const MOST: usize = 256;
 
 /// Programs that are found without a lock.
 const FIRST: usize = 16;
@@ -24,13 +30,17 @@ pub struct Compiled {
     /// The first ones, by their packed dtypes; filled from the start.
     first: [OnceLock<(u64, Arc<Program>)>; FIRST],
     /// The others.
-    more: RwLock<Vec<Entry>>,
+    more: RwLock<HashMap<Wanted, Arc<Program>, FxBuildHasher>>,
 }
 
 impl Compiled {
     /// No program is made yet.
     pub const fn new(expr: Expr) -> Compiled {
-        Compiled { expr, first: [const { OnceLock::new() }; FIRST], more: RwLock::new(Vec::new()) }
+        Compiled {
+            expr,
+            first: [const { OnceLock::new() }; FIRST],
+            more: RwLock::new(HashMap::with_hasher(FxBuildHasher)),
+        }
     }
 
     /// The expression.
@@ -70,19 +80,22 @@ impl Compiled {
         out: Option<DType>,
     ) -> Result<Arc<Program>> {
         let kinds: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
+        let wanted = Wanted { inputs: inputs.into(), params: kinds, out };
+        if let Some(program) = self.more.read().unwrap_or_else(PoisonError::into_inner).get(&wanted)
+        {
+            return Ok(program.clone());
+        }
         // Held to the end, so that nobody else makes the same.
-        let mut more = self.more.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
         let mut first = self.first.iter().map_while(OnceLock::get);
         if let Some((_, program)) = first.find(|(known, _)| Some(*known) == key) {
             return Ok(program.clone());
         }
-        let known = more
-            .iter()
-            .find(|entry| entry.out == out && entry.inputs[..] == *inputs && entry.params == kinds);
-        if let Some(entry) = known {
-            return Ok(entry.program.clone());
+        if let Some(program) = more.get(&wanted) {
+            return Ok(program.clone());
         }
-        let program = Arc::new(Program::new(&Lowered::new(&self.expr, inputs, &kinds, out)?));
+        let lowered = Lowered::new(&self.expr, inputs, &wanted.params, out)?;
+        let program = Arc::new(Program::new(&lowered));
         if let Some(key) = key {
             for slot in &self.first {
                 if slot.set((key, program.clone())).is_ok() {
@@ -90,8 +103,10 @@ impl Compiled {
                 }
             }
         }
-        let entry = Entry { inputs: inputs.into(), params: kinds, out, program: program.clone() };
-        more.push(entry);
+        if more.len() >= MOST {
+            more.clear();
+        }
+        more.insert(wanted, program.clone());
         Ok(program)
     }
 }

@@ -201,7 +201,7 @@ impl Worker<'_, '_> {
         };
         // SAFETY: every slot points to its register, or to a block of its operand; in place the
         // output has a register of its own.
-        unsafe { self.job.program.run(&frame, len) }.map_err(Into::into)
+        unsafe { self.job.program.run(&frame, len) }.map_err(|fault| self.job.program.error(fault))
     }
 }
 

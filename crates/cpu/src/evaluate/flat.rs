@@ -77,7 +77,7 @@ impl Job<'_> {
                 };
                 // SAFETY: every slot points to its register, or to a block of its operand; in place
                 // the output has a register of its own.
-                unsafe { program.run(&frame, len)? };
+                unsafe { program.run(&frame, len) }.map_err(|fault| program.error(fault))?;
                 if !result_direct {
                     // SAFETY: the result's block is computed, and the output has room for it.
                     unsafe { write(self, list, target, 1, len, behind, &ahead) };

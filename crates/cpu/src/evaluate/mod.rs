@@ -45,7 +45,7 @@ pub fn broadcast_shape(program: &Program, shapes: &[&[usize]]) -> Result<Shape> 
         match rank {
             None if *shape == &*all => {}
             None => all = layout::broadcast_shapes(&all, shape)?,
-            Some(rank) => check_rank(input, shape.len(), *rank)?,
+            Some(rank) => check_rank(&program.names()[input], shape.len(), *rank)?,
         }
     }
     Ok(all)
@@ -70,14 +70,14 @@ fn check_count(program: &Program, given: usize) -> Result<()> {
     Ok(())
 }
 
-fn check_rank(input: usize, given: usize, rank: u32) -> Result<()> {
+fn check_rank(name: &str, given: usize, rank: u32) -> Result<()> {
     if given == rank as usize {
         return Ok(());
     }
     Err(Error::new(
         ErrorKind::Shape,
         format!(
-            "input {input} is read at {rank} indices, so it needs {rank} dimensions; it has {given}"
+            "'{name}' is read at {rank} indices, so it needs {rank} dimensions; it has {given}"
         ),
     ))
 }
@@ -134,13 +134,14 @@ fn check_input(
             return Ok(Fit { in_place: !apart, flat: true });
         }
     }
-    check_strided(index, rank, input, out)
+    check_strided(program, index, input, out)
 }
 
-fn check_strided(index: usize, rank: Option<u32>, input: &Tensor, out: &Tensor) -> Result<Fit> {
+fn check_strided(program: &Program, index: usize, input: &Tensor, out: &Tensor) -> Result<Fit> {
     let (own, wide) = (input.shape(), out.shape());
+    let rank = program.ranks()[index];
     if let Some(rank) = rank {
-        check_rank(index, input.ndim(), rank)?;
+        check_rank(&program.names()[index], input.ndim(), rank)?;
     } else if own != wide {
         let fits = own.len() <= wide.len()
             && own.iter().rev().zip(wide.iter().rev()).all(|(n, wide)| n == wide || *n == 1);

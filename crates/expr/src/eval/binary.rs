@@ -4,6 +4,8 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Sub};
 
 use keyfold_core::{Complex, DType};
 
+use crate::math::complex::quotient;
+
 use super::kernel::{Kernel, Map2, two, two_plain};
 use super::number::{Floating, Whole};
 use crate::graph::Binary;
@@ -81,6 +83,7 @@ functions! {
     Right<T: Whole>(a, b) -> T = a.shift_right(b);
     Power<T: Real>(a, b) -> T = a.pow::<I>(b);
     ComplexPower<T: ComplexPow>(a, b) -> T = a.complex_pow(b);
+    ComplexOver<T: ComplexPow>(a, b) -> T = a.complex_div(b);
     // Where they are no numbers (`a != a`) that is the result, whichever it is.
     Least<T: PartialOrd>(a, b) -> T = if a < b || nan(a) { a } else { b };
     Greatest<T: PartialOrd>(a, b) -> T = if a > b || nan(a) { a } else { b };
@@ -208,27 +211,34 @@ where
 
 trait ComplexPow {
     fn complex_pow(self, exponent: Self) -> Self;
+    fn complex_div(self, divisor: Self) -> Self;
 }
 impl ComplexPow for Complex<f32> {
     fn complex_pow(self, exponent: Self) -> Self {
         self.powc(exponent)
+    }
+    fn complex_div(self, divisor: Self) -> Self {
+        quotient(self, divisor)
     }
 }
 impl ComplexPow for Complex<f64> {
     fn complex_pow(self, exponent: Self) -> Self {
         self.powc(exponent)
     }
+    fn complex_div(self, divisor: Self) -> Self {
+        quotient(self, divisor)
+    }
 }
 
 fn for_complex<T>(op: Binary) -> Kernel
 where
-    T: ComplexPow + Arithmetic + PartialEq + Copy + Div<Output = T> + 'static,
+    T: ComplexPow + Arithmetic + PartialEq + Copy + 'static,
 {
     match op {
         Binary::Add => two::<_, T, _>(Plus),
         Binary::Sub => two::<_, T, _>(Minus),
         Binary::Mul => two::<_, T, _>(Times),
-        Binary::Div => two::<_, T, _>(Over),
+        Binary::Div => two_plain::<_, T, _>(ComplexOver),
         Binary::Pow => two_plain::<_, T, _>(ComplexPower),
         Binary::Eq => two::<_, T, _>(Same),
         _ => two::<_, T, _>(Different),

@@ -46,30 +46,12 @@ pub enum Fault {
     },
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Error {
-        match fault {
-            Fault::NegativePower => Error::new(
-                ErrorKind::Value,
-                "a whole number was raised to a negative power, which gives a fraction; make the \
-                 base a float",
-            ),
-            Fault::IndexOutOfRange { input, dim, value, size } => Error::new(
-                ErrorKind::Index,
-                format!(
-                    "index {value} is out of range for dimension {dim} of input {input}, which has \
-                     size {size}"
-                ),
-            ),
-        }
-    }
-}
-
 /// An expression compiled for inputs of certain dtypes, to be run on blocks.
 pub struct Program {
     code: Code,
     inputs: Vec<DType>,
     ranks: Vec<Option<u32>>,
+    names: Vec<String>,
     result: DType,
     /// Of the inputs and the output.
     accesses: Vec<Access>,
@@ -94,6 +76,7 @@ impl Program {
             block: bytes / widest,
             inputs: lowered.inputs().to_vec(),
             ranks: lowered.ranks().to_vec(),
+            names: lowered.names().to_vec(),
             result: lowered.result(),
             accesses: lowered
                 .inputs()
@@ -102,6 +85,31 @@ impl Program {
                 .map(|dtype| Access::new(*dtype))
                 .collect(),
             code,
+        }
+    }
+
+    /// The inputs' names, for messages.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The error of a fault, in words of this expression.
+    #[cold]
+    pub fn error(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::NegativePower => Error::new(
+                ErrorKind::Value,
+                "a whole number was raised to a negative power, which gives a fraction; make the \
+                 base a float",
+            ),
+            Fault::IndexOutOfRange { input, dim, value, size } => Error::new(
+                ErrorKind::Index,
+                format!(
+                    "index {value} is out of range for dimension {dim} of '{}', which has size \
+                     {size}",
+                    self.names[input as usize]
+                ),
+            ),
         }
     }
 
@@ -235,7 +243,7 @@ impl Program {
             // SAFETY: each value has room for any element and is aligned for it; a step's own value
             // is none of its operands.
             if unsafe { (step.kernel)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) } {
-                return Err(Fault::NegativePower.into());
+                return Err(self.error(Fault::NegativePower));
             }
         }
         values.extend(all);

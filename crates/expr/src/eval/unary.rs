@@ -2,6 +2,8 @@
 
 use keyfold_core::{Complex, DType};
 
+use crate::math::complex;
+
 use super::kernel::{Kernel, Map1, function, one, one_plain};
 use super::number::Whole;
 use crate::graph::Unary;
@@ -49,25 +51,25 @@ macro_rules! complex {
                 self.norm()
             }
             fn exponential(self) -> Self {
-                self.exp()
+                complex::exp(self)
             }
             fn logarithm(self) -> Self {
                 self.ln()
             }
             fn root(self) -> Self {
-                self.sqrt()
+                complex::sqrt(self)
             }
             fn inverse_root(self) -> Self {
-                Complex::new(1.0, 0.0) / self.sqrt()
+                complex::quotient(Complex::new(1.0, 0.0), complex::sqrt(self))
             }
             fn sine(self) -> Self {
-                self.sin()
+                complex::sin(self)
             }
             fn cosine(self) -> Self {
-                self.cos()
+                complex::cos(self)
             }
             fn tangent(self) -> Self {
-                self.tanh()
+                complex::tanh(self)
             }
             fn no_number(self) -> bool {
                 self.is_nan()

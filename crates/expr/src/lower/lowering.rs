@@ -99,7 +99,14 @@ impl Lowering {
                     format!("an index has dtype {}; it has to be whole", index.ty.dtype()),
                 ));
             }
-            places.push(self.convert(*index, DType::I64, false)?);
+            let mut index = *index;
+            if index.ty == Type::Strong(DType::U64) {
+                // What int64 can't hold is out of range, and stays so.
+                let most = self.add(StepOp::Constant(Scalar::Int(i64::MAX)), DType::U64);
+                let least = StepOp::Binary(Binary::Min, index.step, most);
+                index.step = self.add(least, DType::U64);
+            }
+            places.push(self.convert(index, DType::I64, false)?);
         }
         let step = self.add(StepOp::At { input, indices: places }, computed(dtype));
         Ok(Typed { step, ty: Type::Strong(dtype) })

@@ -30,6 +30,7 @@ pub struct Lowered {
     steps: Vec<Step>,
     inputs: Vec<DType>,
     ranks: Vec<Option<u32>>,
+    names: Vec<String>,
     result: DType,
 }
 
@@ -86,6 +87,7 @@ impl Lowered {
             steps: keep_needed(to.steps, step),
             inputs: inputs.to_vec(),
             ranks: expr.inputs().iter().map(|input| input.rank).collect(),
+            names: expr.inputs().iter().map(|input| input.name.clone()).collect(),
             result,
         })
     }
@@ -103,6 +105,11 @@ impl Lowered {
     /// Each input's rank if it is read at computed indices, `None` if element by element.
     pub fn ranks(&self) -> &[Option<u32>] {
         &self.ranks
+    }
+
+    /// The inputs' names, for messages.
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// The dtype of the result's elements. The last step is of this dtype, or of float32 if this is

@@ -17,6 +17,7 @@
 //!
 //! The coefficients are those that `scripts/minimax.py` prints.
 
+pub mod complex;
 mod double;
 pub mod function;
 mod power;

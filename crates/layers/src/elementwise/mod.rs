@@ -100,6 +100,9 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
         symbolic(dispatcher, name, &both, (vec![0, 1], vec![]))?;
         let number = format!("self; other: self {sign} other");
         symbolic(dispatcher, &format!("{name}.Scalar"), &number, (vec![0], vec![1]))?;
+        let turned = format!("aten::r{}.Scalar", name.trim_start_matches("aten::"));
+        let text = format!("self; other: other {sign} self");
+        symbolic(dispatcher, &turned, &text, (vec![0], vec![1]))?;
     }
     Ok(())
 }

@@ -126,7 +126,9 @@ fn elementwise(table: &mut Table) {
             table.plain(op, plain, vec![number]);
         }
     }
-    for op in ["aten::remainder.Scalar", "aten::floor_divide.Scalar"] {
+    let rests = "remainder floor_divide rremainder rfloor_divide";
+    for op in rests.split_whitespace() {
+        let op: &'static str = Box::leak(format!("aten::{op}.Scalar").into_boxed_str());
         table.plain(op, plain, vec![V::Float(1.3)]);
     }
     for number in [V::Int(0), V::Int(1), V::Int(3), V::Int(-2), V::Float(0.5), V::Bool(true)] {

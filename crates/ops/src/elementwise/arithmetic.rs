@@ -7,8 +7,9 @@ use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::{SameAs, Tensor};
 
-use super::{compile, compute, compute_into};
+use super::{check_out, compile, compute, compute_into};
 use crate::op::{Op, Registrar};
+use crate::write::fill;
 
 /// Why an operator refuses a common dtype beyond what its expression does, if it does.
 type Refusal = fn(DType) -> Option<&'static str>;
@@ -69,6 +70,9 @@ fn number(
             let expression = expression.clone();
             Kernel::typed(move |a: &Tensor, b: Scalar| {
                 check(op, refusal, a.dtype().promote_scalar(b))?;
+                if let Some(answer) = beyond(op.name, a.dtype(), b) {
+                    return op.at(Tensor::full(a.shape(), answer, DType::Bool, op.device));
+                }
                 compute(op, &expression, &[a], &[b])
             })
         },
@@ -76,11 +80,36 @@ fn number(
             let expression = expression.clone();
             Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
                 check(op, refusal, a.dtype().promote_scalar(b))?;
-                compute_into(op, &expression, &[a], &[b], out)?;
+                if let Some(answer) = beyond(op.name, a.dtype(), b) {
+                    check_out(op, out, a.shape(), DType::Bool)?;
+                    fill(op, out, answer)?;
+                } else {
+                    compute_into(op, &expression, &[a], &[b], out)?;
+                }
                 Ok::<_, Error>(SameAs(2))
             })
         },
     )
+}
+
+/// What a comparison of whole numbers with one that their dtype can't hold always answers, as in
+/// NumPy; arithmetic with such a number is an error.
+fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<Scalar> {
+    let fits = !dtype.is_integral()
+        || !matches!(number, Scalar::Int(_) | Scalar::UInt(_))
+        || number.check(dtype).is_ok();
+    if fits {
+        return None;
+    }
+    let below = number.as_f64() < 0.0;
+    let answer = match name {
+        "aten::eq" => false,
+        "aten::ne" => true,
+        "aten::lt" | "aten::le" => !below,
+        "aten::gt" | "aten::ge" => below,
+        _ => return None,
+    };
+    Some(Scalar::Bool(answer))
 }
 
 fn check_condition(op: Op, condition: &Tensor) -> Result<()> {
@@ -118,8 +147,9 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
             })
         },
     )?;
-    ops.op(
-        "aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor",
+    ops.with_out(
+        (NAME, "ScalarOther"),
+        "Tensor condition, Tensor self, Scalar other",
         |op| {
             let expression = right.clone();
             Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
@@ -127,9 +157,18 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
                 compute(op, &expression, &[c, a], &[b])
             })
         },
+        |op| {
+            let expression = right.clone();
+            Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar, out: &Tensor| {
+                check_condition(op, c)?;
+                compute_into(op, &expression, &[c, a], &[b], out)?;
+                Ok::<_, Error>(SameAs(3))
+            })
+        },
     )?;
-    ops.op(
-        "aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor",
+    ops.with_out(
+        (NAME, "ScalarSelf"),
+        "Tensor condition, Scalar self, Tensor other",
         |op| {
             let expression = left.clone();
             Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
@@ -137,14 +176,34 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
                 compute(op, &expression, &[c, b], &[a])
             })
         },
+        |op| {
+            let expression = left.clone();
+            Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor, out: &Tensor| {
+                check_condition(op, c)?;
+                compute_into(op, &expression, &[c, b], &[a], out)?;
+                Ok::<_, Error>(SameAs(3))
+            })
+        },
     )?;
-    ops.op("aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", |op| {
-        let expression = none.clone();
-        Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {
-            check_condition(op, c)?;
-            compute(op, &expression, &[c], &[a, b])
-        })
-    })
+    ops.with_out(
+        (NAME, "Scalar"),
+        "Tensor condition, Scalar self, Scalar other",
+        |op| {
+            let expression = none.clone();
+            Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {
+                check_condition(op, c)?;
+                compute(op, &expression, &[c], &[a, b])
+            })
+        },
+        |op| {
+            let expression = none.clone();
+            Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar, out: &Tensor| {
+                check_condition(op, c)?;
+                compute_into(op, &expression, &[c], &[a, b], out)?;
+                Ok::<_, Error>(SameAs(3))
+            })
+        },
+    )
 }
 
 /// Defines these operators in a dispatcher.
@@ -177,5 +236,13 @@ pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
     let on_the_left = |text| compile(text, &["self"], &["other"]);
     number(ops, ("aten::rsub", "Scalar"), &on_the_left("other - self")?, bools)?;
     number(ops, ("aten::rdiv", "Scalar"), &on_the_left("other / self")?, nothing)?;
+    for (name, text, refusal) in [
+        ("aten::rfloor_divide", "other // self", unordered as Refusal),
+        ("aten::rremainder", "other % self", unordered),
+        ("aten::rbitwise_left_shift", "other << self", nothing),
+        ("aten::rbitwise_right_shift", "other >> self", nothing),
+    ] {
+        number(ops, (name, "Scalar"), &on_the_left(text)?, refusal)?;
+    }
     choices(ops)
 }

@@ -157,13 +157,13 @@ fn check_power<'a>(op: Op, a: Operand<'a>, name: &str, b: Operand<'a>) -> Result
 }
 
 /// The error of a power of whole numbers that met a negative exponent, in words of the operator.
-fn named(op: Op, name: &str, result: Result<Tensor>, exponents: &Tensor) -> Result<Tensor> {
+fn named<T>(op: Op, name: &str, result: Result<T>, exponents: &Tensor) -> Result<T> {
     let Err(error) = &result else { return result };
     if error.kind() != ErrorKind::Value || !exponents.dtype().is_integral() {
         return result;
     }
-    let items = exponents.to_vec::<i64>().unwrap_or_default();
-    match items.iter().find(|item| **item < 0) {
+    let whole = crate::map::cast(op, exponents, DType::I64)?;
+    match op.at(whole.as_slice::<i64>())?.iter().find(|item| **item < 0) {
         Some(negative) => Err(negative_power(op, name, negative, exponents.dtype())),
         None => result,
     }
@@ -185,7 +185,7 @@ fn powers(ops: &Registrar<'_>) -> Result<()> {
             let powers = powers.clone();
             Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
                 check_power(op, a.into(), "exponent", b.into())?;
-                compute_into(op, &powers.both, &[a, b], &[], out)?;
+                named(op, "exponent", compute_into(op, &powers.both, &[a, b], &[], out), b)?;
                 Ok::<_, Error>(SameAs(2))
             })
         },
@@ -226,7 +226,7 @@ fn powers(ops: &Registrar<'_>) -> Result<()> {
             let powers = powers.clone();
             Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
                 check_power(op, b.into(), "self", a.into())?;
-                compute_into(op, &powers.of_number, &[a], &[b], out)?;
+                named(op, "self", compute_into(op, &powers.of_number, &[a], &[b], out), a)?;
                 Ok::<_, Error>(SameAs(2))
             })
         },

@@ -35,7 +35,7 @@ impl Reduction {
         for &dim in dims.unwrap_or_default() {
             let axis = op.at(layout::normalize_axis(dim, shape.len()))?;
             if std::mem::replace(&mut flags[axis], true) {
-                let message = format!("dim {dim} is named twice in {dims:?}");
+                let message = format!("dim {dim} is named twice in {:?}", dims.unwrap_or_default());
                 return Err(op.error(ErrorKind::Value, message));
             }
         }

@@ -2,6 +2,7 @@
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16};
 use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_expr::math::complex;
 use keyfold_expr::math::{Real, function as math};
 use keyfold_expr::{Binary, Lowered, StepOp, Unary};
 use keyfold_tensor::Tensor;
@@ -151,13 +152,13 @@ macro_rules! complex_function {
         let one = Complex::new(1.0 as $t, 0.0);
         let r = match $op {
             Unary::Neg => -c,
-            Unary::Exp => c.exp(),
+            Unary::Exp => complex::exp(c),
             Unary::Log => c.ln(),
-            Unary::Sqrt => c.sqrt(),
-            Unary::Rsqrt => one / c.sqrt(),
-            Unary::Sin => c.sin(),
-            Unary::Cos => c.cos(),
-            Unary::Tanh => c.tanh(),
+            Unary::Sqrt => complex::sqrt(c),
+            Unary::Rsqrt => complex::quotient(one, complex::sqrt(c)),
+            Unary::Sin => complex::sin(c),
+            Unary::Cos => complex::cos(c),
+            Unary::Tanh => complex::tanh(c),
             Unary::Abs => return F(c.norm().into()),
             other => panic!("{other:?} isn't defined"),
         };
@@ -327,7 +328,7 @@ fn binary(op: Binary, a: Value, b: Value, dtype: DType) -> Option<Value> {
                         Binary::Add => a + b,
                         Binary::Sub => a - b,
                         Binary::Mul => a * b,
-                        Binary::Div => a / b,
+                        Binary::Div => complex::quotient(a, b),
                         Binary::Pow => a.powc(b),
                         other => panic!("{other:?} isn't defined for complex numbers"),
                     };
