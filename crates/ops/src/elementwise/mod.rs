@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_cpu::evaluate::{Compiled, Overlap, broadcast_shape, evaluate, overlap};
-use keyfold_expr::eval::{Program, memory::Value};
+use keyfold_expr::eval::{Program, Value};
 use keyfold_expr::{Expr, Names};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
