@@ -38,6 +38,10 @@ class _Body:
     pins: tuple[int, int]
 
 
+# A table has a place for every point of its space.
+_MOST = 1_000_000
+
+
 class DispatchTable:
     """A table of functions over axes, of which each covered point has one.
 
@@ -67,6 +71,11 @@ class DispatchTable:
 
     def __init__(self, name: str, /, **axes: Iterable[Any]) -> None:
         self._space = Space(name, axes)
+        if self._space.size > _MOST:
+            raise InvalidValue(
+                f"DispatchTable '{name}' has {self._space.size} points; {_MOST} are the most: leave "
+                f"the choice among the values of the largest axes to the functions"
+            )
         # A function or None per point, and the body that it is of. Whole lists are put in place, so
         # that a reader on another thread never sees half a registration.
         self._slots: list[Callable[..., Any] | None] = [None] * self._space.size
@@ -327,7 +336,10 @@ class DispatchTable:
         return True
 
     def __contains__(self, coords: object) -> bool:
-        return isinstance(coords, Mapping) and self.try_select(**coords) is not None
+        try:
+            return isinstance(coords, Mapping) and self.try_select(**coords) is not None
+        except (InvalidValue, TypeError):
+            return False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self.point(index) for index, slot in enumerate(self._slots) if slot is not None)

@@ -11,6 +11,7 @@ use keyfold_expr::{Expr, Lowered, Names};
 use keyfold_layers::elementwise;
 use keyfold_ops::elementwise::{ELEMENTWISE, from_text, to_text};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::dispatcher::PyDispatcher;
@@ -131,6 +132,22 @@ impl PyExpression {
         let out = out.map(dtype_from).transpose()?;
         Lowered::new(&self.expr, &chosen, &kinds, out).py(py)
     }
+}
+
+/// The operators that calls go to, once they were looked up.
+static FRESH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static INTO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn operator<'py>(
+    py: Python<'py>,
+    known: &'static PyOnceLock<Py<PyAny>>,
+    name: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let operator = known.get_or_try_init(py, || {
+        let default = py.import("keyfold._default")?.getattr("dispatcher")?;
+        Ok::<_, PyErr>(default.call_method1("get_op", (name,))?.unbind())
+    })?;
+    Ok(operator.bind(py).clone())
 }
 
 /// The kind of number that a Python type, or a number, is.
@@ -298,15 +315,13 @@ impl PyExpression {
         let numbers = PyList::new(py, self.numbers(py, numbers)?)?;
         let keywords = PyDict::new(py);
         keywords.set_item("expression", &self.text)?;
-        let name = match &out {
-            Some(_) => format!("{ELEMENTWISE}.out"),
-            None => ELEMENTWISE.to_owned(),
+        let operator = match out {
+            Some(out) => {
+                keywords.set_item("out", out)?;
+                operator(py, &INTO, &format!("{ELEMENTWISE}.out"))?
+            }
+            None => operator(py, &FRESH, ELEMENTWISE)?,
         };
-        if let Some(out) = out {
-            keywords.set_item("out", out)?;
-        }
-        let default = py.import("keyfold._default")?.getattr("dispatcher")?;
-        let operator = default.call_method1("get_op", (name,))?;
         operator.call((arrays.to_list(), numbers), Some(&keywords))
     }
 
