@@ -73,8 +73,8 @@ class DispatchTable:
         self._space = Space(name, axes)
         if self._space.size > _MOST:
             raise InvalidValue(
-                f"DispatchTable '{name}' has {self._space.size} points; {_MOST} are the most: leave "
-                f"the choice among the values of the largest axes to the functions"
+                f"DispatchTable '{name}' has {self._space.size} points, {_MOST} are the most: "
+                f"leave the choice among the values of the largest axes to the functions"
             )
         # A function or None per point, and the body that it is of. Whole lists are put in place, so
         # that a reader on another thread never sees half a registration.

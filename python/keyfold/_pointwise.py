@@ -6,7 +6,6 @@ written into; it may be one of the operands. It is returned, where it is of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 from keyfold._default import dispatcher as _default
@@ -81,15 +80,20 @@ def _one(op: Any, x: Any, out: Any) -> Any:
     return op(x) if out is None else op.out(x, out=out)
 
 
-def _pair(op: Any, swapped: Callable[..., Any], x1: Any, x2: Any, out: Any) -> Any:
-    """`op(x1, x2)`, or `swapped(x2, x1)` where a number stands on the left."""
+def _pair(op: Any, swapped: Any, x1: Any, x2: Any, out: Any) -> Any:
+    """`op(x1, x2)`, or `swapped(x2, x1)` where a number stands on the left.
+
+    The overload is named, since finding it by the arguments' kinds costs more than a small call.
+    """
     if _is_number(x1):
         if _is_number(x2):
             raise BindingError(
                 f"{op.name}: one of the operands must be an array; both are numbers: {x1!r}, {x2!r}"
             )
         op, x1, x2 = swapped, x2, x1
-    return op(x1, x2) if out is None else op(x1, x2, out=out)
+    elif not _is_number(x2):
+        return op(x1, x2) if out is None else op.out(x1, x2, out=out)
+    return op.Scalar(x1, x2) if out is None else op.Scalar_out(x1, x2, out=out)
 
 
 def add(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
