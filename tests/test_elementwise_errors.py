@@ -174,7 +174,7 @@ def test_shapes_that_do_not_broadcast(raises_saying):
 
 def test_wrong_and_missing_arguments(raises_saying):
     scale = kf.Expression("x * s + y * r", params=["s", "r"])
-    with raises_saying(kf.BindingError, "takes 2 arrays (x, y)", "1 were given"):
+    with raises_saying(kf.BindingError, "one array for each of x, y", "1 were given"):
         scale(X, s=1.0, r=2.0)
     with raises_saying(kf.BindingError, "parameter 'r' isn't given", "pass r="):
         scale(X, X, s=1.0)
@@ -182,7 +182,7 @@ def test_wrong_and_missing_arguments(raises_saying):
         scale(X, X, s=1.0, r=1.0, q=1.0)
     with raises_saying(kf.BindingError, "inputs[1]", "must be Tensor", "'text'"):
         scale(X, "text", s=1.0, r=1.0)
-    with raises_saying(kf.BindingError, "'numbers'", "'much'"):
+    with raises_saying(kf.BindingError, "parameter 's'", "'much'"):
         scale(X, X, s="much", r=1.0)
     with raises_saying(kf.InvalidValue, "1180591620717411303424", "64 bits"):
         scale(X, X, s=2**70, r=1.0)
