@@ -149,14 +149,14 @@ fn kept(name: String) -> &'static str {
     name
 }
 
+/// Kernels, each with its key.
+pub type Kernels = [(DispatchKey, Kernel<Value>); 2];
+
 /// The kernels of an operator that is an expression of its arguments: for CPU and for Meta.
 ///
 /// # Errors
 /// As [`Definition::new`].
-pub fn kernels(
-    schema: &Schema,
-    text: &str,
-) -> Result<(Arc<Definition>, [(DispatchKey, Kernel<Value>); 2])> {
+pub fn kernels(schema: &Schema, text: &str) -> Result<(Arc<Definition>, Kernels)> {
     let definition = Arc::new(Definition::new(schema, text)?);
     let name = kept(schema.name.qualified());
     let cpu = definition.kernel(Op { name, device: Device::CPU }, "cpu");

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use crate::op::{Op, Registrar};
 use crate::promote::check_assignable;
 
-pub use define::{Definition, kernels, out_schema};
+pub use define::{Definition, Kernels, kernels, out_schema};
 pub use functions::FUNCTIONS;
 pub use operator::{ELEMENTWISE, Text, from_text, text, to_text};
 
