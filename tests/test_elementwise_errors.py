@@ -397,3 +397,16 @@ def test_a_reduction_says_which_axis_is_named_twice(raises_saying):
     assert "Some(" not in str(caught.value)
     with raises_saying(kf.IndexOutOfRange, "aten::sum", "axis 2", "2 dimensions"):
         kf.sum(X, axis=2)
+
+
+def test_a_numpy_scalar_takes_no_result(raises_saying):
+    with raises_saying(kf.ReadOnlyError, "argument 'out'", "float64", "np.array"):
+        kf.add(np.ones(()), np.ones(()), out=np.float64(0))
+    out = np.array(0.0)
+    assert kf.add(np.ones(()), np.ones(()), out=out) is out
+    assert out == 2.0
+
+
+def test_a_parameter_has_another_name_than_out(raises_saying):
+    with raises_saying(kf.InvalidValue, "'out'"):
+        kf.Expression("x + out", params=["out"])

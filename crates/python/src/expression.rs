@@ -195,6 +195,13 @@ impl PyExpression {
                 Expr::parse_with(text, &names).py(py)?
             }
         };
+        if expr.params().iter().any(|name| name == "out") {
+            let message = "a parameter can't be called 'out', which a call takes for the result";
+            return Err(to_pyerr(
+                py,
+                Error::new(ErrorKind::Value, format!("Expression '{text}': {message}")),
+            ));
+        }
         Ok(PyExpression::new(expr))
     }
 

@@ -276,6 +276,15 @@ pub(crate) fn view_for(object: &Bound<'_, PyAny>, written: bool) -> Result<Tenso
         return numpy_array::view(object);
     }
     if is_numpy_scalar(object) {
+        if written {
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!(
+                    "a numpy.{} can't be written to; give an array without dimensions, np.array(x)",
+                    class_name(object)
+                ),
+            ));
+        }
         return numpy_array::view(&numpy_array::as_array(object)?);
     }
     // What a user registered keeps counting as that.
