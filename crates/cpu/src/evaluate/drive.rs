@@ -182,6 +182,17 @@ impl Worker<'_, '_> {
             self.slots[slot] = pointer(at);
             return self.execute(len);
         }
+        if self.job.streamed
+            && dense
+            && program.streams()
+            && at as usize % stream::LINE == 0
+            && len * operand.size as usize >= stream::SHORTEST
+        {
+            self.slots[slot] = pointer(at);
+            // SAFETY: as in `execute`; the block begins at a line.
+            return unsafe { program.run_beside(&self.frame(), len, &self.ahead[..slot]) }
+                .map_err(|fault| program.error(fault));
+        }
         self.slots[slot] = self.home(slot);
         self.execute(len)?;
         let (step, behind) = (step / operand.size, self.home(self.slots.len()));
@@ -191,17 +202,22 @@ impl Worker<'_, '_> {
     }
 
     #[inline]
-    pub(super) fn execute(&mut self, len: usize) -> Result<()> {
-        let frame = Frame {
+    fn frame(&self) -> Frame<'_> {
+        Frame {
             slots: self.slots,
             values: self.job.values,
             tables: self.job.tables,
             places: self.room.cast(),
             gathered: self.room.wrapping_add(self.register),
-        };
+        }
+    }
+
+    #[inline]
+    pub(super) fn execute(&mut self, len: usize) -> Result<()> {
         // SAFETY: every slot points to its register, or to a block of its operand; in place the
         // output has a register of its own.
-        unsafe { self.job.program.run(&frame, len) }.map_err(|fault| self.job.program.error(fault))
+        unsafe { self.job.program.run(&self.frame(), len) }
+            .map_err(|fault| self.job.program.error(fault))
     }
 }
 

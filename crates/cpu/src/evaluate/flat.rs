@@ -6,14 +6,25 @@
 use std::ops::Range;
 
 use keyfold_core::Result;
-use keyfold_expr::eval::Frame;
+use keyfold_expr::eval::{Frame, Program};
 use keyfold_expr::eval::memory::count;
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::drive::write;
 use super::scratch;
+use super::stream::{LINE, SHORTEST};
 use super::{AHEAD, Job};
+
+/// How many bytes ahead of a block the inputs are asked for; 0 for those that aren't read where they are.
+fn inputs_ahead(program: &Program, block: usize) -> SmallVec<[isize; 8]> {
+    let inputs = program.accesses()[..program.inputs().len()].iter().enumerate();
+    let ahead = inputs.map(|(slot, access)| match access.direct && program.reads(slot) {
+        true => (AHEAD * block * access.size) as isize,
+        false => 0,
+    });
+    ahead.collect()
+}
 
 impl Job<'_> {
     /// How many blocks there are.
@@ -42,9 +53,7 @@ impl Job<'_> {
             let end = total.min((units.end * block).saturating_sub(lead));
             let mut at = (units.start * block).saturating_sub(lead);
             let ahead: SmallVec<[isize; 8]> = match self.streamed {
-                true => {
-                    program.accesses().iter().map(|a| (AHEAD * block * a.size) as isize).collect()
-                }
+                true => inputs_ahead(program, block),
                 false => SmallVec::new(),
             };
             while at < end {
@@ -68,6 +77,14 @@ impl Job<'_> {
                 if result_direct {
                     list[output] = target;
                 }
+                // The first block may begin anywhere.
+                let beside = self.streamed
+                    && program.streams()
+                    && target.addr() % LINE == 0
+                    && len * access.size >= SHORTEST;
+                if beside {
+                    list[output] = target;
+                }
                 let frame = Frame {
                     slots: list,
                     values: self.values,
@@ -77,8 +94,17 @@ impl Job<'_> {
                 };
                 // SAFETY: every slot points to its register, or to a block of its operand; in place
                 // the output has a register of its own.
-                unsafe { program.run(&frame, len) }.map_err(|fault| program.error(fault))?;
-                if !result_direct {
+                let done = unsafe {
+                    if beside {
+                        program.run_beside(&frame, len, &ahead)
+                    } else {
+                        program.run(&frame, len)
+                    }
+                };
+                done.map_err(|fault| program.error(fault))?;
+                if beside {
+                    list[output] = home.wrapping_add(output * register);
+                } else if !result_direct {
                     // SAFETY: the result's block is computed, and the output has room for it.
                     unsafe { write(self, list, target, 1, len, behind, &ahead) };
                 }

@@ -295,7 +295,7 @@ impl Job<'_> {
     #[inline]
     fn block(&self) -> usize {
         let block = self.program.block();
-        if self.streamed { (block / 2).max(SMALLEST) } else { block }
+        if self.streamed && !self.program.streams() { (block / 2).max(SMALLEST) } else { block }
     }
 
     /// How many elements before a pointer into the output the line of the cache begins, where that

@@ -1,10 +1,9 @@
 //! Writing past the caches.
 
+pub(super) use keyfold_expr::eval::beside::LINE;
+use keyfold_expr::eval::beside::stream_line;
 use keyfold_expr::eval::memory::prefetch;
-use keyfold_expr::isa::{Isa, Level, Work, dispatch};
-
-/// Bytes of a line of the cache.
-pub(super) const LINE: usize = 64;
+use keyfold_expr::isa::{Isa, Work, dispatch};
 
 /// Shorter runs are written as usual: their first and last lines, which are shared with other runs,
 /// would cost more than is saved.
@@ -62,46 +61,6 @@ impl<N: Iterator<Item = (*const u8, usize)> + Clone> Work for Lines<N> {
             // SAFETY: the promise of whoever calls `copy`; `to` begins a line.
             unsafe { stream_line::<I>(to, from) };
         }
-    }
-}
-
-/// The widest stores there are: a store waits in the processor until the line is on its way, and
-/// fewer of them leave more room for what is computed meanwhile.
-///
-/// # Safety
-/// `from` can be read and `to` written for a line, which `to` begins; the processor has the level.
-#[inline(always)]
-unsafe fn stream_line<I: Isa>(to: *mut u8, from: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; every x86-64 has SSE2.
-    unsafe {
-        use std::arch::x86_64::{
-            __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256,
-            _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
-        };
-        match I::LEVEL {
-            Level::Avx512 => _mm512_stream_si512(
-                to.cast::<__m512i>(),
-                _mm512_loadu_si512(from.cast::<__m512i>()),
-            ),
-            Level::Avx2 => {
-                for half in 0..2 {
-                    let part = _mm256_loadu_si256(from.cast::<__m256i>().add(half));
-                    _mm256_stream_si256(to.cast::<__m256i>().add(half), part);
-                }
-            }
-            Level::Baseline => {
-                for quarter in 0..4 {
-                    let part = _mm_loadu_si128(from.cast::<__m128i>().add(quarter));
-                    _mm_stream_si128(to.cast::<__m128i>().add(quarter), part);
-                }
-            }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from, to, LINE);
     }
 }
 

@@ -6,7 +6,7 @@ use keyfold_core::{Complex, DType};
 
 use crate::math::complex::quotient;
 
-use super::kernel::{Kernel, Map2, two, two_plain};
+use super::kernel::{Kernel, Map2, Run, two, two_beside, two_plain};
 use super::number::{Floating, Whole};
 use crate::graph::Binary;
 use crate::isa::Isa;
@@ -103,7 +103,7 @@ fn nan<T: PartialOrd + Copy>(a: T) -> bool {
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// As [`Run`](super::kernel::Run).
 unsafe fn run_powers<T: Whole>(
     dst: *mut u8,
     a: *const u8,
@@ -168,8 +168,8 @@ fn for_whole(op: Binary, dtype: DType) -> Kernel {
         // A processor has no vector instruction for these.
         Binary::FloorDiv => by_dtype!(two_plain, WholeOver),
         Binary::Mod => by_dtype!(two_plain, WholeRest),
-        Binary::Pow => match dtype {
-            DType::U8 | DType::Bool => run_powers::<u8>,
+        Binary::Pow => Kernel::from(match dtype {
+            DType::U8 | DType::Bool => run_powers::<u8> as Run,
             DType::U16 => run_powers::<u16>,
             DType::U32 => run_powers::<u32>,
             DType::U64 => run_powers::<u64>,
@@ -177,7 +177,7 @@ fn for_whole(op: Binary, dtype: DType) -> Kernel {
             DType::I16 => run_powers::<i16>,
             DType::I32 => run_powers::<i32>,
             _ => run_powers::<i64>,
-        },
+        }),
         Binary::Min => by_dtype!(two, Least),
         Binary::Max => by_dtype!(two, Greatest),
         Binary::Lt | Binary::Gt => by_dtype!(two, Below),
@@ -192,16 +192,16 @@ where
     T: Real + Floating + Arithmetic + PartialOrd + Div<Output = T>,
 {
     match op {
-        Binary::Add => two::<_, T, _>(Plus),
-        Binary::Sub => two::<_, T, _>(Minus),
-        Binary::Mul => two::<_, T, _>(Times),
-        Binary::Div => two::<_, T, _>(Over),
+        Binary::Add => two_beside::<_, T, _>(Plus),
+        Binary::Sub => two_beside::<_, T, _>(Minus),
+        Binary::Mul => two_beside::<_, T, _>(Times),
+        Binary::Div => two_beside::<_, T, _>(Over),
         // The remainder is a call of the C library.
         Binary::FloorDiv => two_plain::<_, T, _>(FloatOver),
         Binary::Mod => two_plain::<_, T, _>(FloatRest),
-        Binary::Pow => two::<_, T, _>(Power),
-        Binary::Min => two::<_, T, _>(Least),
-        Binary::Max => two::<_, T, _>(Greatest),
+        Binary::Pow => two_beside::<_, T, _>(Power),
+        Binary::Min => two_beside::<_, T, _>(Least),
+        Binary::Max => two_beside::<_, T, _>(Greatest),
         Binary::Eq => two::<_, T, _>(Same),
         Binary::Ne => two::<_, T, _>(Different),
         Binary::Lt | Binary::Gt => two::<_, T, _>(Below),

@@ -78,6 +78,9 @@ pub(crate) struct Code {
     /// Values that are kept in a register, with the load that fills it.
     pub(crate) kept: Vec<(u32, Load)>,
     pub(crate) registers: usize,
+    /// How many instructions work beside the memory, and whether the last one does.
+    pub(crate) besides: usize,
+    pub(crate) streams: bool,
     /// Where the result is: the output's slot where an instruction writes it.
     pub(crate) result: Slot,
     pub(crate) gathers: bool,
@@ -228,6 +231,12 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         }
     }
     fill(steps, StepId(last as u32), &mut code, &mut places);
+    let beside = |instruction: &Instruction| match &instruction.action {
+        Action::Run(kernel) => kernel.beside.is_some(),
+        _ => false,
+    };
+    code.besides = code.instructions.iter().filter(|i| beside(i)).count();
+    code.streams = code.instructions.last().is_some_and(beside);
     code.result = places.slot[last];
     code.registers = places.registers as usize;
     code

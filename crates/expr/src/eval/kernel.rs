@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use super::beside::{self, Beside};
 use crate::isa::{Isa, Work, dispatch};
 use crate::math::slices::map_at;
 use crate::math::{Function, Real};
@@ -12,7 +13,22 @@ use crate::math::{Function, Real};
 /// # Safety
 /// The pointers are valid for `len` elements of the types it was made for, aligned and initialised;
 /// `dst` overlaps no operand.
-pub(crate) type Kernel = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize) -> bool;
+pub(crate) type Run = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize) -> bool;
+
+/// The loops of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    /// What is always there.
+    pub(crate) run: Run,
+    /// The same for results that are larger than the caches, where that is worth its code.
+    pub(crate) beside: Option<Beside>,
+}
+
+impl From<Run> for Kernel {
+    fn from(run: Run) -> Kernel {
+        Kernel { run, beside: None }
+    }
+}
 
 /// A function of one number, compiled for a level.
 pub(crate) trait Map1<A, R>: 'static {
@@ -37,14 +53,14 @@ struct One<F, A, R>(Loop<F, A, R>);
 struct Two<F, A, R>(Loop<F, A, R>);
 
 #[inline(always)]
-fn map1<I: Isa, A: Copy, R, F: Map1<A, R>>(dst: &mut [R], a: &[A]) {
+pub(super) fn map1<I: Isa, A: Copy, R, F: Map1<A, R>>(dst: &mut [R], a: &[A]) {
     for (dst, a) in dst.iter_mut().zip(a) {
         *dst = F::apply::<I>(*a);
     }
 }
 
 #[inline(always)]
-fn map2<I: Isa, A: Copy, R, F: Map2<A, R>>(dst: &mut [R], a: &[A], b: &[A]) {
+pub(super) fn map2<I: Isa, A: Copy, R, F: Map2<A, R>>(dst: &mut [R], a: &[A], b: &[A]) {
     for ((dst, a), b) in dst.iter_mut().zip(a).zip(b) {
         *dst = F::apply::<I>(*a, *b);
     }
@@ -83,7 +99,7 @@ impl<A: Copy, R, F: Map2<A, R>> Work for Two<F, A, R> {
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// As [`Run`].
 unsafe fn run_one<F: Map1<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
@@ -97,7 +113,7 @@ unsafe fn run_one<F: Map1<A, R>, A: Copy, R>(
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// As [`Run`].
 unsafe fn run_two<F: Map2<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
@@ -111,7 +127,7 @@ unsafe fn run_two<F: Map2<A, R>, A: Copy, R>(
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// As [`Run`].
 unsafe fn run_one_plain<F: Map1<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
@@ -125,7 +141,7 @@ unsafe fn run_one_plain<F: Map1<A, R>, A: Copy, R>(
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// As [`Run`].
 unsafe fn run_two_plain<F: Map2<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
@@ -155,7 +171,7 @@ impl<F: Function, T: Real> Work for Mapped<F, T> {
 }
 
 /// # Safety
-/// As [`Kernel`].
+/// As [`Run`].
 unsafe fn run_function<F: Function, T: Real>(
     dst: *mut u8,
     a: *const u8,
@@ -170,27 +186,37 @@ unsafe fn run_function<F: Function, T: Real>(
 
 /// The kernel of an elementary function.
 pub(crate) fn function<F: Function, T: Real>() -> Kernel {
-    run_function::<F, T>
+    Kernel { run: run_function::<F, T>, beside: Some(beside::function::<F, T>()) }
 }
 
 /// The kernel of a function of one number.
 pub(crate) fn one<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
-    run_one::<F, A, R>
+    Kernel { run: run_one::<F, A, R>, beside: None }
+}
+
+/// As [`one`], with a loop that works beside the memory.
+pub(crate) fn one_beside<F: Map1<A, R>, A: Copy, R: Copy>(_: F) -> Kernel {
+    Kernel { run: run_one::<F, A, R>, beside: Some(beside::one::<F, A, R>()) }
 }
 
 /// The kernel of a function of two.
 pub(crate) fn two<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
-    run_two::<F, A, R>
+    Kernel { run: run_two::<F, A, R>, beside: None }
+}
+
+/// As [`two`], with a loop that works beside the memory.
+pub(crate) fn two_beside<F: Map2<A, R>, A: Copy, R: Copy>(_: F) -> Kernel {
+    Kernel { run: run_two::<F, A, R>, beside: Some(beside::two::<F, A, R>()) }
 }
 
 /// As [`one`], for functions that gain nothing from vector instructions: compiled once.
 pub(crate) fn one_plain<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
-    run_one_plain::<F, A, R>
+    Kernel { run: run_one_plain::<F, A, R>, beside: None }
 }
 
 /// As [`two`], likewise.
 pub(crate) fn two_plain<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
-    run_two_plain::<F, A, R>
+    Kernel { run: run_two_plain::<F, A, R>, beside: None }
 }
 
 /// `dst = if a { b } else { c }`.
@@ -224,7 +250,7 @@ impl<T: Copy> Work for Choose<T> {
 }
 
 /// # Safety
-/// As [`Kernel`]; `a` are bools.
+/// As [`Run`]; `a` are bools.
 unsafe fn run_choose<T: Copy>(
     dst: *mut u8,
     a: *const u8,
@@ -238,11 +264,12 @@ unsafe fn run_choose<T: Copy>(
 
 /// The kernel of "where", for elements of this many bytes.
 pub(crate) fn choose(size: usize) -> Kernel {
-    match size {
+    let run: Run = match size {
         1 => run_choose::<u8>,
         2 => run_choose::<u16>,
         4 => run_choose::<u32>,
         8 => run_choose::<u64>,
         _ => run_choose::<[u64; 2]>,
-    }
+    };
+    run.into()
 }

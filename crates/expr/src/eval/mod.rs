@@ -6,6 +6,7 @@
 //! time. Whoever has tensors (`keyfold_cpu::evaluate`) puts blocks of their memory into the slots of
 //! a [`Frame`] and calls [`Program::run`].
 
+pub mod beside;
 mod binary;
 mod cast;
 mod compile;
@@ -193,6 +194,13 @@ impl Program {
         self.result_slot() == self.output() && computed(self.result) == self.result
     }
 
+    /// Whether [`Program::run_beside`] does more than [`Program::run`]: the last instruction writes the
+    /// result as it is stored, and can do so past the caches.
+    #[inline]
+    pub fn streams(&self) -> bool {
+        self.code.streams && self.writes_result()
+    }
+
     /// The first of the slots of kept values, which [`Program::fill`] fills; registers follow.
     #[inline]
     pub fn first_kept(&self) -> usize {
@@ -242,7 +250,7 @@ impl Program {
                 step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
             // SAFETY: each value has room for any element and is aligned for it; a step's own value
             // is none of its operands.
-            if unsafe { (step.kernel)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) } {
+            if unsafe { (step.kernel.run)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) } {
                 return Err(self.error(Fault::NegativePower));
             }
         }

@@ -1,6 +1,10 @@
 //! Running a program's instructions on one block.
 
-use super::compile::{Action, Gather};
+use smallvec::SmallVec;
+
+use super::beside::{CHUNK, Side};
+use super::compile::{Action, Gather, Instruction};
+use super::kernel::Kernel;
 use super::value::Value;
 use super::{Fault, Program};
 
@@ -43,30 +47,78 @@ impl Program {
     /// output and the registers writable and apart from each other and from all others. Tables
     /// describe memory that can be read.
     pub unsafe fn run(&self, frame: &Frame<'_>, len: usize) -> Result<(), Fault> {
-        let slots = frame.slots;
         for instruction in &self.code.instructions {
-            let dst = slots[instruction.dst as usize];
-            match &instruction.action {
-                Action::Run(kernel) => {
-                    let [a, b, c] = instruction.operands.map(|slot| slots[slot as usize]);
-                    // SAFETY: the caller's promise; the compiler gave every step a register that
-                    // none of its operands is in.
-                    if unsafe { kernel(dst, a, b, c, len) } {
-                        return Err(Fault::NegativePower);
-                    }
-                }
-                Action::Fill(load, value) => {
-                    // SAFETY: as above; a value is as large as any element.
-                    unsafe { load(dst, frame.values[*value as usize].0.as_ptr(), 0, len) };
-                }
-                Action::Gather(gather) => {
-                    // SAFETY: as above.
-                    unsafe { gather_block(gather, frame, dst, len)? };
-                }
+            // SAFETY: the caller's promise.
+            unsafe { step(instruction, frame, len)? };
+        }
+        Ok(())
+    }
+
+    /// As [`Program::run`], for a program that [streams](Program::streams): the result is written past
+    /// the caches, and meanwhile the inputs are asked for what lies so many bytes behind this block;
+    /// 0 where that isn't wanted.
+    ///
+    /// # Errors
+    /// As [`Program::run`].
+    ///
+    /// # Safety
+    /// As [`Program::run`]; the output begins at a [`LINE`](super::beside::LINE).
+    pub unsafe fn run_beside(
+        &self,
+        frame: &Frame<'_>,
+        len: usize,
+        ahead: &[isize],
+    ) -> Result<(), Fault> {
+        let mut next = SmallVec::<[(*const u8, usize); 4]>::new();
+        for ((access, ahead), slot) in self.accesses.iter().zip(ahead).zip(frame.slots) {
+            if access.direct && *ahead != 0 {
+                next.push((slot.wrapping_offset(*ahead).cast_const(), CHUNK * access.size));
+            }
+        }
+        let last = self.code.instructions.len() - 1;
+        let mut side = Side { next: &next, first: 0, every: self.code.besides, stream: false };
+        for (at, instruction) in self.code.instructions.iter().enumerate() {
+            if let Action::Run(Kernel { beside: Some(beside), .. }) = &instruction.action {
+                let dst = frame.slots[instruction.dst as usize];
+                let [a, b, c] = instruction.operands.map(|slot| frame.slots[slot as usize]);
+                side.stream = at == last;
+                // SAFETY: the caller's promise.
+                unsafe { beside(dst, a, b, c, len, &side) };
+                side.first += 1;
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { step(instruction, frame, len)? };
             }
         }
         Ok(())
     }
+}
+
+/// # Safety
+/// As [`Program::run`].
+#[inline(always)]
+unsafe fn step(instruction: &Instruction, frame: &Frame<'_>, len: usize) -> Result<(), Fault> {
+    let slots = frame.slots;
+    let dst = slots[instruction.dst as usize];
+    match &instruction.action {
+        Action::Run(kernel) => {
+            let [a, b, c] = instruction.operands.map(|slot| slots[slot as usize]);
+            // SAFETY: the caller's promise; the compiler gave every step a register that none of its
+            // operands is in.
+            if unsafe { (kernel.run)(dst, a, b, c, len) } {
+                return Err(Fault::NegativePower);
+            }
+        }
+        Action::Fill(load, value) => {
+            // SAFETY: as above; a value is as large as any element.
+            unsafe { load(dst, frame.values[*value as usize].0.as_ptr(), 0, len) };
+        }
+        Action::Gather(gather) => {
+            // SAFETY: as above.
+            unsafe { gather_block(gather, frame, dst, len)? };
+        }
+    }
+    Ok(())
 }
 
 /// # Safety
