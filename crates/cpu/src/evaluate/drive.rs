@@ -8,6 +8,7 @@ use keyfold_expr::eval::memory::count;
 use smallvec::SmallVec;
 
 use super::plan::{Cursor, Plan, Way};
+use super::outbox::Outbox;
 use super::scratch;
 use super::stream;
 use super::{AHEAD, Job};
@@ -26,6 +27,7 @@ pub(super) struct Worker<'a, 'j> {
     direct: bool,
     /// How many bytes behind an operand's block the next one begins; 0 where that isn't known.
     pub(super) ahead: SmallVec<[isize; 4]>,
+    outbox: Outbox,
     /// What a register of a repeated element was last filled with: address and length.
     repeated: SmallVec<[(isize, usize); 4]>,
 }
@@ -75,8 +77,8 @@ impl<'j> Job<'j> {
         let count = program.slots();
         let register = program.register_bytes();
         let room = if program.gathers() { 2 * register } else { 0 } + self.tile_bytes(plan);
-        // One more for halves on their way past the caches.
-        scratch::with((count + 1) * register + room, |home, slots| {
+        // Two more for results on their way past the caches.
+        scratch::with((count + 2) * register + room, |home, slots| {
             slots.clear();
             slots.extend((0..count).map(|slot| home.wrapping_add(slot * register)));
             let longest = plan.total.min(program.block());
@@ -88,16 +90,19 @@ impl<'j> Job<'j> {
                 slots,
                 home,
                 register,
-                room: home.wrapping_add((count + 1) * register),
+                room: home.wrapping_add((count + 2) * register),
                 direct: self.writes_directly(),
                 ahead: SmallVec::from_elem(0, plan.operands.len()),
+                outbox: Outbox::new([count, count + 1].map(|n| home.wrapping_add(n * register))),
                 repeated: SmallVec::from_elem((0, 0), plan.operands.len()),
             };
             match plan.way {
-                Way::Tiles => worker.tiles(units),
-                Way::Spans => worker.spans(units),
-                _ => worker.rows(units),
+                Way::Tiles => worker.tiles(units)?,
+                Way::Spans => worker.spans(units)?,
+                _ => worker.rows(units)?,
             }
+            worker.outbox.flush();
+            Ok(())
         })
     }
 }
@@ -182,16 +187,19 @@ impl Worker<'_, '_> {
             self.slots[slot] = pointer(at);
             return self.execute(len);
         }
-        if self.job.streamed
-            && dense
-            && program.streams()
-            && at as usize % stream::LINE == 0
-            && len * operand.size as usize >= stream::SHORTEST
-        {
-            self.slots[slot] = pointer(at);
-            // SAFETY: as in `execute`; the block begins at a line.
-            return unsafe { program.run_beside(&self.frame(), len, &self.ahead[..slot]) }
-                .map_err(|fault| program.error(fault));
+        if dense && self.job.goes_past(pointer(at), len) {
+            let (job, target) = (self.job, pointer(at));
+            let mut frame = Frame {
+                slots: self.slots,
+                values: job.values,
+                tables: job.tables,
+                places: self.room.cast(),
+                gathered: self.room.wrapping_add(self.register),
+            };
+            // SAFETY: as in `execute`; the plan's addresses are the output's.
+            return unsafe {
+                job.past(&mut frame, &mut self.outbox, target, len, &self.ahead[..slot])
+            };
         }
         self.slots[slot] = self.home(slot);
         self.execute(len)?;
@@ -202,22 +210,17 @@ impl Worker<'_, '_> {
     }
 
     #[inline]
-    fn frame(&self) -> Frame<'_> {
-        Frame {
+    pub(super) fn execute(&mut self, len: usize) -> Result<()> {
+        let frame = Frame {
             slots: self.slots,
             values: self.job.values,
             tables: self.job.tables,
             places: self.room.cast(),
             gathered: self.room.wrapping_add(self.register),
-        }
-    }
-
-    #[inline]
-    pub(super) fn execute(&mut self, len: usize) -> Result<()> {
+        };
         // SAFETY: every slot points to its register, or to a block of its operand; in place the
         // output has a register of its own.
-        unsafe { self.job.program.run(&self.frame(), len) }
-            .map_err(|fault| self.job.program.error(fault))
+        unsafe { self.job.program.run(&frame, len) }.map_err(|fault| self.job.program.error(fault))
     }
 }
 

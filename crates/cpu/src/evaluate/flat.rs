@@ -12,8 +12,8 @@ use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::drive::write;
+use super::outbox::Outbox;
 use super::scratch;
-use super::stream::{LINE, SHORTEST};
 use super::{AHEAD, Job};
 
 /// How many bytes ahead of a block the inputs are asked for; 0 for those that aren't read where they are.
@@ -41,12 +41,13 @@ impl Job<'_> {
         let (total, block, register) = (out.numel(), self.block(), program.register_bytes());
         let (slots, output) = (program.slots(), program.output());
         let gathers = if program.gathers() { 2 * register } else { 0 };
-        scratch::with((slots + 1) * register + gathers, |home, list| {
+        scratch::with((slots + 2) * register + gathers, |home, list| {
             list.clear();
             list.extend((0..slots).map(|slot| home.wrapping_add(slot * register)));
             // SAFETY: kept values have registers of their own, with room for a block.
             unsafe { program.fill(list, self.values, total.min(block)) };
             let behind = home.wrapping_add(slots * register);
+            let mut outbox = Outbox::new([behind, behind.wrapping_add(register)]);
             let result_direct = self.writes_directly();
             // The first block is shorter, so that all others begin at a line of the cache.
             let lead = if total <= block { 0 } else { self.lead(out.raw_data_ptr()) };
@@ -77,39 +78,31 @@ impl Job<'_> {
                 if result_direct {
                     list[output] = target;
                 }
-                // The first block may begin anywhere.
-                let beside = self.streamed
-                    && program.streams()
-                    && target.addr() % LINE == 0
-                    && len * access.size >= SHORTEST;
-                if beside {
-                    list[output] = target;
-                }
-                let frame = Frame {
+                let mut frame = Frame {
                     slots: list,
                     values: self.values,
                     tables: self.tables,
-                    places: behind.wrapping_add(register).cast(),
-                    gathered: behind.wrapping_add(2 * register),
+                    places: behind.wrapping_add(2 * register).cast(),
+                    gathered: behind.wrapping_add(3 * register),
                 };
                 // SAFETY: every slot points to its register, or to a block of its operand; in place
-                // the output has a register of its own.
-                let done = unsafe {
-                    if beside {
-                        program.run_beside(&frame, len, &ahead)
+                // the output has a register of its own. The output has room for the block.
+                unsafe {
+                    if self.goes_past(target, len) {
+                        self.past(&mut frame, &mut outbox, target, len, &ahead)?;
                     } else {
-                        program.run(&frame, len)
+                        if !result_direct {
+                            frame.slots[output] = home.wrapping_add(output * register);
+                        }
+                        program.run(&frame, len).map_err(|fault| program.error(fault))?;
+                        if !result_direct {
+                            write(self, list, target, 1, len, behind, &ahead);
+                        }
                     }
-                };
-                done.map_err(|fault| program.error(fault))?;
-                if beside {
-                    list[output] = home.wrapping_add(output * register);
-                } else if !result_direct {
-                    // SAFETY: the result's block is computed, and the output has room for it.
-                    unsafe { write(self, list, target, 1, len, behind, &ahead) };
                 }
                 at += len;
             }
+            outbox.flush();
             Ok(())
         })
     }

@@ -7,6 +7,7 @@
 mod compiled;
 mod drive;
 mod flat;
+mod outbox;
 mod overlap;
 mod plan;
 mod scratch;
@@ -295,7 +296,7 @@ impl Job<'_> {
     #[inline]
     fn block(&self) -> usize {
         let block = self.program.block();
-        if self.streamed && !self.program.streams() { (block / 2).max(SMALLEST) } else { block }
+        if self.streamed && !self.program.works_beside() { (block / 2).max(SMALLEST) } else { block }
     }
 
     /// How many elements before a pointer into the output the line of the cache begins, where that
@@ -303,7 +304,7 @@ impl Job<'_> {
     #[inline]
     fn lead(&self, to: *mut u8) -> usize {
         // Which has to be less than a block.
-        let matters = self.streamed && self.block() >= stream::LINE;
+        let matters = self.block() >= stream::LINE;
         if matters { to.addr() % stream::LINE / self.program.result().size() } else { 0 }
     }
 

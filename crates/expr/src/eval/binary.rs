@@ -6,7 +6,8 @@ use keyfold_core::{Complex, DType};
 
 use crate::math::complex::quotient;
 
-use super::kernel::{Kernel, Map2, Run, two, two_beside, two_plain};
+use super::beside;
+use super::kernel::{Kernel, Map2, Run, two, two_plain};
 use super::number::{Floating, Whole};
 use crate::graph::Binary;
 use crate::isa::Isa;
@@ -26,7 +27,7 @@ macro_rules! functions {
 }
 
 /// Sums, differences and products; those of whole numbers wrap.
-trait Arithmetic {
+pub(super) trait Arithmetic {
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -192,16 +193,16 @@ where
     T: Real + Floating + Arithmetic + PartialOrd + Div<Output = T>,
 {
     match op {
-        Binary::Add => two_beside::<_, T, _>(Plus),
-        Binary::Sub => two_beside::<_, T, _>(Minus),
-        Binary::Mul => two_beside::<_, T, _>(Times),
-        Binary::Div => two_beside::<_, T, _>(Over),
+        Binary::Add => beside::two::<_, T, _>(Plus),
+        Binary::Sub => beside::two::<_, T, _>(Minus),
+        Binary::Mul => beside::two::<_, T, _>(Times),
+        Binary::Div => beside::two::<_, T, _>(Over),
         // The remainder is a call of the C library.
         Binary::FloorDiv => two_plain::<_, T, _>(FloatOver),
         Binary::Mod => two_plain::<_, T, _>(FloatRest),
-        Binary::Pow => two_beside::<_, T, _>(Power),
-        Binary::Min => two_beside::<_, T, _>(Least),
-        Binary::Max => two_beside::<_, T, _>(Greatest),
+        Binary::Pow => beside::two::<_, T, _>(Power),
+        Binary::Min => beside::two::<_, T, _>(Least),
+        Binary::Max => beside::two::<_, T, _>(Greatest),
         Binary::Eq => two::<_, T, _>(Same),
         Binary::Ne => two::<_, T, _>(Different),
         Binary::Lt | Binary::Gt => two::<_, T, _>(Below),

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::binary::binary;
 use super::cast::{cast, round};
+use super::fuse::fuse;
 use super::kernel::{Kernel, choose};
 use super::memory::{Access, Load, raw_load};
 use super::unary::unary;
@@ -78,9 +79,8 @@ pub(crate) struct Code {
     /// Values that are kept in a register, with the load that fills it.
     pub(crate) kept: Vec<(u32, Load)>,
     pub(crate) registers: usize,
-    /// How many instructions work beside the memory, and whether the last one does.
+    /// How many instructions can do something for the memory.
     pub(crate) besides: usize,
-    pub(crate) streams: bool,
     /// Where the result is: the output's slot where an instruction writes it.
     pub(crate) result: Slot,
     pub(crate) gathers: bool,
@@ -170,9 +170,15 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         first_register: 0,
         registers: 0,
     };
+    let (mut fused, parts) = fuse(steps);
     for (at, step) in steps.iter().enumerate() {
         code.widest = code.widest.max(step.dtype.size());
-        step.op.operands(|id| places.last_use[id.index()] = at as u32);
+        match &fused[at] {
+            Some(fused) => {
+                fused.operands.iter().for_each(|id| places.last_use[id.index()] = at as u32);
+            }
+            None => step.op.operands(|id| places.last_use[id.index()] = at as u32),
+        }
         let counted = match step.op {
             StepOp::Index => Counted::Index,
             StepOp::Coordinate(dim) => Counted::Coordinate(dim),
@@ -193,9 +199,22 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         if step.uniform {
             continue;
         }
+        if parts[at] {
+            code.cost += cost(step, steps);
+            continue;
+        }
+        let computed = match fused[at].take() {
+            Some(fused) => Some((fused.kernel, fused.operands, 3)),
+            None => kernel(step, steps),
+        };
+        let mut operands = SmallVec::<[StepId; 4]>::new();
+        match &computed {
+            Some((_, list, count)) => operands.extend_from_slice(&list[..*count]),
+            None => step.op.operands(|id| operands.push(id)),
+        }
         // Numbers without a register of their own come in where they are first used.
-        step.op.operands(|id| fill(steps, id, &mut code, &mut places));
-        let instruction = if let Some((kernel, operands, _)) = kernel(step, steps) {
+        operands.iter().for_each(|id| fill(steps, *id, &mut code, &mut places));
+        let instruction = if let Some((kernel, operands, _)) = computed {
             Some((Action::Run(kernel), operands.map(|id| places.slot[id.index()])))
         } else if let StepOp::At { input, indices } = &step.op {
             code.gathers = true;
@@ -218,11 +237,11 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         }
         // The registers of operands that nobody needs any more; the result's own comes from before.
         let mut done = SmallVec::<[StepId; 4]>::new();
-        step.op.operands(|id| {
+        for id in operands {
             if places.last_use[id.index()] == at as u32 && !done.contains(&id) {
                 done.push(id);
             }
-        });
+        }
         for id in done {
             let slot = places.slot[id.index()];
             if slot >= places.first_register {
@@ -231,12 +250,11 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         }
     }
     fill(steps, StepId(last as u32), &mut code, &mut places);
-    let beside = |instruction: &Instruction| match &instruction.action {
+    let beside = |instruction: &&Instruction| match &instruction.action {
         Action::Run(kernel) => kernel.beside.is_some(),
         _ => false,
     };
-    code.besides = code.instructions.iter().filter(|i| beside(i)).count();
-    code.streams = code.instructions.last().is_some_and(beside);
+    code.besides = code.instructions.iter().filter(beside).count();
     code.result = places.slot[last];
     code.registers = places.registers as usize;
     code

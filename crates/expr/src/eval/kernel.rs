@@ -2,10 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::beside::{self, Beside};
+use super::beside::Beside;
 use crate::isa::{Isa, Work, dispatch};
-use crate::math::slices::map_at;
-use crate::math::{Function, Real};
 
 /// A loop over a block: `dst[i] = f(a[i], b[i], c[i])` for `len` elements; operands that the
 /// operation lacks are ignored. It returns whether an element was at fault (whole powers only).
@@ -38,6 +36,11 @@ pub(crate) trait Map1<A, R>: 'static {
 /// A function of two numbers.
 pub(crate) trait Map2<A, R>: 'static {
     fn apply<I: Isa>(a: A, b: A) -> R;
+}
+
+/// A function of three.
+pub(crate) trait Map3<A>: 'static {
+    fn apply(a: A, b: A, c: A) -> A;
 }
 
 /// One loop, about to be run with the best instructions.
@@ -154,59 +157,14 @@ unsafe fn run_two_plain<F: Map2<A, R>, A: Copy, R>(
     false
 }
 
-struct Mapped<F, T>(Loop<F, T, T>);
-
-impl<F: Function, T: Real> Work for Mapped<F, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        let Loop { dst, a, len, .. } = self.0;
-        // SAFETY: the promise of whoever calls the kernel.
-        let (dst, a) = unsafe {
-            (std::slice::from_raw_parts_mut(dst, len), std::slice::from_raw_parts(a, len))
-        };
-        map_at::<F, T, I>(a, dst);
-    }
-}
-
-/// # Safety
-/// As [`Run`].
-unsafe fn run_function<F: Function, T: Real>(
-    dst: *mut u8,
-    a: *const u8,
-    _: *const u8,
-    _: *const u8,
-    len: usize,
-) -> bool {
-    let (dst, a) = (dst.cast(), a.cast());
-    dispatch(Mapped::<F, T>(Loop { dst, a, b: a, len, f: PhantomData }));
-    false
-}
-
-/// The kernel of an elementary function.
-pub(crate) fn function<F: Function, T: Real>() -> Kernel {
-    Kernel { run: run_function::<F, T>, beside: Some(beside::function::<F, T>()) }
-}
-
 /// The kernel of a function of one number.
 pub(crate) fn one<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
     Kernel { run: run_one::<F, A, R>, beside: None }
 }
 
-/// As [`one`], with a loop that works beside the memory.
-pub(crate) fn one_beside<F: Map1<A, R>, A: Copy, R: Copy>(_: F) -> Kernel {
-    Kernel { run: run_one::<F, A, R>, beside: Some(beside::one::<F, A, R>()) }
-}
-
 /// The kernel of a function of two.
 pub(crate) fn two<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
     Kernel { run: run_two::<F, A, R>, beside: None }
-}
-
-/// As [`two`], with a loop that works beside the memory.
-pub(crate) fn two_beside<F: Map2<A, R>, A: Copy, R: Copy>(_: F) -> Kernel {
-    Kernel { run: run_two::<F, A, R>, beside: Some(beside::two::<F, A, R>()) }
 }
 
 /// As [`one`], for functions that gain nothing from vector instructions: compiled once.

@@ -10,6 +10,7 @@ pub mod beside;
 mod binary;
 mod cast;
 mod compile;
+mod fuse;
 mod kernel;
 pub mod memory;
 mod number;
@@ -22,6 +23,7 @@ use std::fmt;
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 
 pub use compile::Counted;
+use beside::CHUNK;
 use compile::{Code, compile};
 use memory::Access;
 pub use run::{Frame, Table};
@@ -74,7 +76,7 @@ impl Program {
         let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
         let bytes = (ROOM / (registers + code.registers)).clamp(512, REGISTER);
         Program {
-            block: bytes / widest,
+            block: if bytes / widest > CHUNK { bytes / widest / CHUNK * CHUNK } else { bytes / widest },
             inputs: lowered.inputs().to_vec(),
             ranks: lowered.ranks().to_vec(),
             names: lowered.names().to_vec(),
@@ -194,11 +196,18 @@ impl Program {
         self.result_slot() == self.output() && computed(self.result) == self.result
     }
 
-    /// Whether [`Program::run_beside`] does more than [`Program::run`]: the last instruction writes the
-    /// result as it is stored, and can do so past the caches.
+    /// Whether there are instructions that can do something for the memory beside what they compute:
+    /// then [`Program::run_beside`] takes care of all of a block.
+    #[inline]
+    pub fn works_beside(&self) -> bool {
+        self.code.besides > 0
+    }
+
+    /// Whether one instruction is all there is, and writes the result as it is stored: then
+    /// [`Program::run_beside`] writes it past the caches itself.
     #[inline]
     pub fn streams(&self) -> bool {
-        self.code.streams && self.writes_result()
+        self.code.besides == 1 && self.code.instructions.len() == 1 && self.writes_result()
     }
 
     /// The first of the slots of kept values, which [`Program::fill`] fills; registers follow.

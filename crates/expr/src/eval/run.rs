@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::beside::{CHUNK, Side};
+use super::beside::{CHUNK, Past, Side};
 use super::compile::{Action, Gather, Instruction};
 use super::kernel::Kernel;
 use super::value::Value;
@@ -20,11 +20,11 @@ pub struct Table<'a> {
 }
 
 /// What a block is run on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Frame<'a> {
     /// Pointers: inputs, counted ones, the output, kept values, registers, all aligned. Those of
     /// ranked inputs aren't used.
-    pub slots: &'a [*mut u8],
+    pub slots: &'a mut [*mut u8],
     /// The uniform values, as [`Program::prepare`] left them.
     pub values: &'a [Value],
     /// One per input; those that aren't ranked aren't used.
@@ -54,34 +54,36 @@ impl Program {
         Ok(())
     }
 
-    /// As [`Program::run`], for a program that [streams](Program::streams): the result is written past
-    /// the caches, and meanwhile the inputs are asked for what lies so many bytes behind this block;
-    /// 0 where that isn't wanted.
+    /// As [`Program::run`]; meanwhile the inputs are asked for what lies so many bytes behind this
+    /// block (0 where that isn't wanted), and results are written past the caches: these themselves,
+    /// where the program [streams](Program::streams), or else an earlier block, as long.
     ///
     /// # Errors
     /// As [`Program::run`].
     ///
     /// # Safety
-    /// As [`Program::run`]; the output begins at a [`LINE`](super::beside::LINE).
+    /// As [`Program::run`], of a program that [works beside](Program::works_beside) the memory. The
+    /// earlier block is no register that the program uses; it has `len` elements, whole chunks (64
+    /// elements) unless there is none. A line begins at the output of a program that streams.
     pub unsafe fn run_beside(
         &self,
         frame: &Frame<'_>,
         len: usize,
         ahead: &[isize],
+        past: Past,
     ) -> Result<(), Fault> {
         let mut next = SmallVec::<[(*const u8, usize); 4]>::new();
-        for ((access, ahead), slot) in self.accesses.iter().zip(ahead).zip(frame.slots) {
+        for ((access, ahead), slot) in self.accesses.iter().zip(ahead).zip(&*frame.slots) {
             if access.direct && *ahead != 0 {
                 next.push((slot.wrapping_offset(*ahead).cast_const(), CHUNK * access.size));
             }
         }
-        let last = self.code.instructions.len() - 1;
-        let mut side = Side { next: &next, first: 0, every: self.code.besides, stream: false };
-        for (at, instruction) in self.code.instructions.iter().enumerate() {
+        let (stream, every) = (self.streams(), self.code.besides);
+        let mut side = Side { next: &next, past, stream, first: 0, every };
+        for instruction in &self.code.instructions {
             if let Action::Run(Kernel { beside: Some(beside), .. }) = &instruction.action {
                 let dst = frame.slots[instruction.dst as usize];
                 let [a, b, c] = instruction.operands.map(|slot| frame.slots[slot as usize]);
-                side.stream = at == last;
                 // SAFETY: the caller's promise.
                 unsafe { beside(dst, a, b, c, len, &side) };
                 side.first += 1;
@@ -98,7 +100,7 @@ impl Program {
 /// As [`Program::run`].
 #[inline(always)]
 unsafe fn step(instruction: &Instruction, frame: &Frame<'_>, len: usize) -> Result<(), Fault> {
-    let slots = frame.slots;
+    let slots = &*frame.slots;
     let dst = slots[instruction.dst as usize];
     match &instruction.action {
         Action::Run(kernel) => {
