@@ -74,8 +74,33 @@ def near_zero(f: Function, series: Function) -> Function:
     return lambda x: f(x) if abs(x) > mp.mpf(10) ** -10 else series(x)
 
 
+def table(step: float, count: int, degree: int) -> None:
+    """Prints erf's polynomials around the multiples of `step`, in float32, power by power."""
+    rows = []
+    for k in range(count - 1):
+        middle, half = mp.mpf(step) * k, mp.mpf(step) / 2 * mp.mpf("1.001")
+        found = exchange(
+            lambda t, m=middle: mp.erf(m + t),
+            lambda t, m=middle: 1 / mp.erf(m + t),
+            # Relative errors at 0 are finite without a constant.
+            range(0 if k else 1, degree + 1),
+            -half if k else half / 10**6,
+            half,
+        )
+        rows.append([rounded(c, True) for c in ([] if k else [mp.mpf(0)]) + found])
+    # The last one leads to 1, and nowhere above: a parabola that is right where it begins, and 1 at
+    # its middle and at its end, less than half an ulp away from erf.
+    low = -mp.mpf(step) / 2
+    bend = (mp.erf(mp.mpf(step) * (count - 1) + low) - 1) / (2 * low * low)
+    rows.append([rounded(c, True) for c in [mp.mpf(1), bend * low, bend, *[mp.mpf(0)] * 3]])
+    print(f"erf, around the multiples of {step}, f32")
+    for power in zip(*rows, strict=True):
+        print("    [" + ", ".join(mp.nstr(c, 9) for c in power) + "],")
+
+
 def main() -> None:
     """All of them."""
+    table(33 / 128, 16, 5)
     half_ln2 = float(mp.log(2) / 2) * 1.0001
     quarter = float(mp.pi / 4) ** 2 * 1.0001
     third = 1 / 3 * 1.0001

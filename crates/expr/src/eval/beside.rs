@@ -12,9 +12,10 @@ use std::mem::MaybeUninit;
 
 use super::kernel::{Kernel, Map1, Map2, Map3, map1, map2};
 use super::memory::prefetch;
+use super::value::Value;
 use crate::isa::{Isa, Level, Work, dispatch};
 use crate::math::slices::map_at;
-use crate::math::{Function, Real};
+use crate::math::{Around, Function, Real};
 
 /// Bytes of a line of the cache.
 pub const LINE: usize = 64;
@@ -99,10 +100,19 @@ pub(crate) type Beside =
 trait Chunk<const N: usize> {
     type From: Copy;
     type To: Copy;
+    /// What it needs besides.
+    type Room: Default;
 
     /// # Safety
-    /// All pointers are valid for `len` elements.
-    unsafe fn compute<I: Isa>(dst: *mut Self::To, from: [*const Self::From; N], len: usize);
+    /// All pointers are valid for `len` elements, that of the constants for what this kind of loop
+    /// takes.
+    unsafe fn compute<I: Isa>(
+        dst: *mut Self::To,
+        from: [*const Self::From; N],
+        constants: *const u8,
+        room: &mut Self::Room,
+        len: usize,
+    );
 }
 
 struct One<F, A, R>(PhantomData<(F, A, R)>);
@@ -113,8 +123,9 @@ struct Mapped<F, T>(PhantomData<(F, T)>);
 impl<F: Map1<A, R>, A: Copy, R: Copy> Chunk<1> for One<F, A, R> {
     type From = A;
     type To = R;
+    type Room = ();
     #[inline(always)]
-    unsafe fn compute<I: Isa>(dst: *mut R, [a]: [*const A; 1], len: usize) {
+    unsafe fn compute<I: Isa>(dst: *mut R, [a]: [*const A; 1], _: *const u8, _: &mut (), len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             map1::<I, A, R, F>(
@@ -128,8 +139,9 @@ impl<F: Map1<A, R>, A: Copy, R: Copy> Chunk<1> for One<F, A, R> {
 impl<F: Map2<A, R>, A: Copy, R: Copy> Chunk<2> for Two<F, A, R> {
     type From = A;
     type To = R;
+    type Room = ();
     #[inline(always)]
-    unsafe fn compute<I: Isa>(dst: *mut R, [a, b]: [*const A; 2], len: usize) {
+    unsafe fn compute<I: Isa>(dst: *mut R, [a, b]: [*const A; 2], _: *const u8, _: &mut (), len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             map2::<I, A, R, F>(
@@ -141,11 +153,60 @@ impl<F: Map2<A, R>, A: Copy, R: Copy> Chunk<2> for Two<F, A, R> {
     }
 }
 
+/// `(F(a * before) + behind) * (b * times)`, with three constants.
+struct Wrapped<F, T>(PhantomData<(F, T)>);
+
+/// A chunk of arguments.
+#[repr(C, align(64))]
+struct Arguments<T>([T; CHUNK]);
+
+impl<T: Real> Default for Arguments<T> {
+    fn default() -> Arguments<T> {
+        Arguments([T::ZERO; CHUNK])
+    }
+}
+
+impl<F: Function, T: Real> Chunk<2> for Wrapped<F, T> {
+    type From = T;
+    type To = T;
+    type Room = Arguments<T>;
+    #[inline(always)]
+    unsafe fn compute<I: Isa>(
+        dst: *mut T,
+        from: [*const T; 2],
+        constants: *const u8,
+        room: &mut Arguments<T>,
+        len: usize,
+    ) {
+        // SAFETY: the caller's promise; the constants are three values.
+        let (dst, [a, b], [before, behind, times]) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(dst, len),
+                from.map(|from| std::slice::from_raw_parts(from, len)),
+                [0, 1, 2].map(|i| *constants.cast::<Value>().add(i).cast::<T>()),
+            )
+        };
+        let around = Around { before, behind, times };
+        if F::apply_around::<T, I>(a, b, around, dst) {
+            return;
+        }
+        let arguments = &mut room.0[..len];
+        for (argument, a) in arguments.iter_mut().zip(a) {
+            *argument = *a * before;
+        }
+        map_at::<F, T, I>(arguments, dst);
+        for (dst, b) in dst.iter_mut().zip(b) {
+            *dst = (*dst + behind) * (*b * times);
+        }
+    }
+}
+
 impl<F: Map3<A>, A: Copy> Chunk<3> for Three<F, A> {
     type From = A;
     type To = A;
+    type Room = ();
     #[inline(always)]
-    unsafe fn compute<I: Isa>(dst: *mut A, from: [*const A; 3], len: usize) {
+    unsafe fn compute<I: Isa>(dst: *mut A, from: [*const A; 3], _: *const u8, _: &mut (), len: usize) {
         // SAFETY: the caller's promise.
         let (dst, [a, b, c]) = unsafe {
             (
@@ -162,8 +223,9 @@ impl<F: Map3<A>, A: Copy> Chunk<3> for Three<F, A> {
 impl<F: Function, T: Real> Chunk<1> for Mapped<F, T> {
     type From = T;
     type To = T;
+    type Room = ();
     #[inline(always)]
-    unsafe fn compute<I: Isa>(dst: *mut T, [a]: [*const T; 1], len: usize) {
+    unsafe fn compute<I: Isa>(dst: *mut T, [a]: [*const T; 1], _: *const u8, _: &mut (), len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             map_at::<F, T, I>(
@@ -176,11 +238,12 @@ impl<F: Function, T: Real> Chunk<1> for Mapped<F, T> {
 
 /// A chunk of results on its way past the caches.
 #[repr(C, align(64))]
-struct Room<T>(MaybeUninit<[T; CHUNK]>);
+struct Results<T>(MaybeUninit<[T; CHUNK]>);
 
 struct Loop<'a, C: Chunk<N>, const N: usize> {
     dst: *mut C::To,
     from: [*const C::From; N],
+    constants: *const u8,
     len: usize,
     side: &'a Side<'a>,
 }
@@ -190,16 +253,17 @@ impl<C: Chunk<N>, const N: usize> Work for Loop<'_, C, N> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Loop { dst, from, len, side } = self;
+        let Loop { dst, from, constants, len, side } = self;
         let mut turn = side.first;
-        let mut room = Room::<C::To>(MaybeUninit::uninit());
+        let mut results = Results::<C::To>(MaybeUninit::uninit());
+        let mut room = C::Room::default();
         for chunk in 0..len / CHUNK {
             // SAFETY: the caller's promise: a chunk is inside the block.
             unsafe {
                 let at = chunk * CHUNK;
                 let place = dst.add(at);
-                let target = if side.stream { room.0.as_mut_ptr().cast() } else { place };
-                C::compute::<I>(target, from.map(|a| a.wrapping_add(at)), CHUNK);
+                let target = if side.stream { results.0.as_mut_ptr().cast() } else { place };
+                C::compute::<I>(target, from.map(|a| a.wrapping_add(at)), constants, &mut room, CHUNK);
                 if side.stream {
                     let size = size_of::<C::To>();
                     let past = Past { to: place.cast(), from: target.cast(), size };
@@ -217,7 +281,10 @@ impl<C: Chunk<N>, const N: usize> Work for Loop<'_, C, N> {
         if rest > 0 {
             let at = len - rest;
             // SAFETY: the caller's promise.
-            unsafe { C::compute::<I>(dst.add(at), from.map(|a| a.wrapping_add(at)), rest) };
+            unsafe {
+                let from = from.map(|a| a.wrapping_add(at));
+                C::compute::<I>(dst.add(at), from, constants, &mut room, rest);
+            }
         }
     }
 }
@@ -234,7 +301,7 @@ unsafe fn beside<C: Chunk<N>, const N: usize>(
     side: &Side<'_>,
 ) {
     let from = std::array::from_fn(|i| [a, b, c][i].cast());
-    dispatch(Loop::<C, N> { dst: dst.cast(), from, len, side });
+    dispatch(Loop::<C, N> { dst: dst.cast(), from, constants: c, len, side });
 }
 
 /// # Safety
@@ -268,6 +335,12 @@ pub(crate) fn two<F: Map2<A, R>, A: Copy, R: Copy>(_: F) -> Kernel {
 /// The kernel of a function of three.
 pub(crate) fn three<F: Map3<A>, A: Copy>(_: F) -> Kernel {
     kernel::<Three<F, A>, 3>()
+}
+
+/// The kernel of `(F(a * before) + behind) * (b * times)`; its third operand are those constants, as
+/// [`Value`]s.
+pub(crate) fn wrapped<F: Function, T: Real>() -> Kernel {
+    kernel::<Wrapped<F, T>, 2>()
 }
 
 /// The kernel of an elementary function.

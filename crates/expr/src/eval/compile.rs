@@ -21,6 +21,8 @@ pub(crate) struct Instruction {
     pub(crate) action: Action,
     pub(crate) dst: Slot,
     pub(crate) operands: [Slot; 3],
+    /// What takes the place of the third operand.
+    pub(crate) constants: Option<Box<[Value; 3]>>,
 }
 
 /// What an instruction does.
@@ -203,19 +205,30 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
             code.cost += cost(step, steps);
             continue;
         }
+        let mut constants = None;
+        let mut operands = SmallVec::<[StepId; 3]>::new();
         let computed = match fused[at].take() {
-            Some(fused) => Some((fused.kernel, fused.operands, 3)),
-            None => kernel(step, steps),
+            Some(fused) => {
+                (operands, constants) = (fused.operands, fused.constants);
+                Some(fused.kernel)
+            }
+            None => match kernel(step, steps) {
+                Some((kernel, list, count)) => {
+                    operands.extend_from_slice(&list[..count]);
+                    Some(kernel)
+                }
+                None => {
+                    step.op.operands(|id| operands.push(id));
+                    None
+                }
+            },
         };
-        let mut operands = SmallVec::<[StepId; 4]>::new();
-        match &computed {
-            Some((_, list, count)) => operands.extend_from_slice(&list[..*count]),
-            None => step.op.operands(|id| operands.push(id)),
-        }
         // Numbers without a register of their own come in where they are first used.
         operands.iter().for_each(|id| fill(steps, *id, &mut code, &mut places));
-        let instruction = if let Some((kernel, operands, _)) = computed {
-            Some((Action::Run(kernel), operands.map(|id| places.slot[id.index()])))
+        let instruction = if let Some(kernel) = computed {
+            // Kernels take three; those that have fewer don't look at the rest.
+            let slot = |n: usize| places.slot[operands[n.min(operands.len() - 1)].index()];
+            Some((Action::Run(kernel), [slot(0), slot(1), slot(2)]))
         } else if let StepOp::At { input, indices } = &step.op {
             code.gathers = true;
             let access = Access::new(lowered.inputs()[*input as usize]);
@@ -233,7 +246,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
             code.cost += cost(step, steps);
             let dst = if at == last { output } else { places.register() };
             places.slot[at] = dst;
-            code.instructions.push(Instruction { action, dst, operands });
+            code.instructions.push(Instruction { action, dst, operands, constants });
         }
         // The registers of operands that nobody needs any more; the result's own comes from before.
         let mut done = SmallVec::<[StepId; 4]>::new();
@@ -300,7 +313,7 @@ fn fill(steps: &[Step], id: StepId, code: &mut Code, places: &mut Places) {
     let dst = places.register();
     places.slot[at] = dst;
     let action = Action::Fill(raw_load(step.dtype.size()), places.value[at]);
-    code.instructions.push(Instruction { action, dst, operands: [0; 3] });
+    code.instructions.push(Instruction { action, dst, operands: [0; 3], constants: None });
 }
 
 impl Param {

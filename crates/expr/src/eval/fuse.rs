@@ -1,18 +1,22 @@
-//! Two steps of arithmetic in one loop.
+//! Several steps in one loop.
 //!
 //! A loop over blocks in the first-level cache spends most of its time on loads and stores: of a sum
-//! or a product that is used once, and by another one, neither is needed. Each of the two is rounded
-//! as it would be alone.
+//! or a product that is used once, and by another one, neither is needed. Likewise for what is done to
+//! the argument and to the value of a function, as in `0.5 * x * (1 + erf(0.7 * x))`. Each step is
+//! rounded as it would be alone.
 
 use std::marker::PhantomData;
 
-use keyfold_core::DType;
+use keyfold_core::{DType, Scalar};
+use smallvec::{SmallVec, smallvec};
 
 use super::beside;
 use super::binary::Arithmetic;
 use super::kernel::{Kernel, Map3};
-use crate::graph::Binary;
+use super::value::Value;
+use crate::graph::{Binary, Unary};
 use crate::lower::{Step, StepId, StepOp};
+use crate::math::{Real, function as math};
 
 /// Arithmetic as a type.
 trait Op: 'static {
@@ -76,55 +80,140 @@ fn of<T: Arithmetic + Copy + 'static>(inner: Binary, outer: Binary, swapped: boo
     }
 }
 
-/// Two steps as one.
+/// Several steps as one.
 pub(crate) struct Fused {
     pub(crate) kernel: Kernel,
-    pub(crate) operands: [StepId; 3],
-    /// The step that isn't computed alone.
-    pub(crate) inner: StepId,
+    pub(crate) operands: SmallVec<[StepId; 3]>,
+    /// What the kernel takes as its third operand.
+    pub(crate) constants: Option<Box<[Value; 3]>>,
+    /// The steps that aren't computed alone.
+    parts: SmallVec<[StepId; 4]>,
 }
 
-fn arithmetic(step: &Step) -> Option<(Binary, StepId, StepId)> {
-    match step.op {
-        StepOp::Binary(op @ (Binary::Add | Binary::Sub | Binary::Mul), a, b)
-            if matches!(step.dtype, DType::F32 | DType::F64) && !step.uniform =>
-        {
-            Some((op, a, b))
+/// The steps, and what is known of them so far.
+struct Fusion<'a> {
+    steps: &'a [Step],
+    uses: Vec<u32>,
+    fused: Vec<Option<Fused>>,
+}
+
+impl Fusion<'_> {
+    fn arithmetic(&self, id: StepId) -> Option<(Binary, StepId, StepId)> {
+        let step = &self.steps[id.index()];
+        match step.op {
+            StepOp::Binary(op @ (Binary::Add | Binary::Sub | Binary::Mul), a, b)
+                if matches!(step.dtype, DType::F32 | DType::F64) && !step.uniform =>
+            {
+                Some((op, a, b))
+            }
+            _ => None,
         }
-        _ => None,
+    }
+
+    /// Whether a step is needed in one place only and isn't part of anything yet.
+    fn is_free(&self, id: StepId) -> bool {
+        self.uses[id.index()] == 1 && self.fused[id.index()].is_none()
+    }
+
+    fn constant(&self, id: StepId) -> Option<Scalar> {
+        match self.steps[id.index()].op {
+            StepOp::Constant(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// A free sum or product with a constant.
+    fn with_constant(&self, id: StepId, wanted: Binary) -> Option<(StepId, Scalar)> {
+        let (op, a, b) = self.arithmetic(id).filter(|(op, ..)| *op == wanted && self.is_free(id))?;
+        let _ = op;
+        match (self.constant(a), self.constant(b)) {
+            (Some(number), None) => Some((b, number)),
+            (None, Some(number)) => Some((a, number)),
+            _ => None,
+        }
+    }
+
+    /// Two steps of arithmetic.
+    fn pair(&self, id: StepId) -> Option<Fused> {
+        let (outer, a, b) = self.arithmetic(id)?;
+        let inside = |id| self.arithmetic(id).filter(|_| self.is_free(id));
+        let (inner, (op, x, y), other, swapped) = match (inside(a), inside(b)) {
+            (Some(found), _) => (a, found, b, false),
+            (None, Some(found)) => (b, found, a, true),
+            _ => return None,
+        };
+        let kernel = match self.steps[id.index()].dtype {
+            DType::F32 => of::<f32>(op, outer, swapped),
+            _ => of::<f64>(op, outer, swapped),
+        };
+        let (operands, parts) = (smallvec![x, y, other], smallvec![inner]);
+        Some(Fused { kernel, operands, constants: None, parts })
+    }
+
+    /// A function of a product, plus something, times something; the first of these is needed.
+    fn wrapped(&self, id: StepId) -> Option<Fused> {
+        let (op, a, b) = self.arithmetic(id)?;
+        if op != Binary::Mul {
+            return None;
+        }
+        self.function(id, a, b).or_else(|| self.function(id, b, a))
+    }
+
+    /// As [`Fusion::wrapped`]: `id` is the product of `value`, in which the function is, and `factor`.
+    fn function(&self, id: StepId, value: StepId, factor: StepId) -> Option<Fused> {
+        let mut parts = SmallVec::new();
+        let dtype = self.steps[id.index()].dtype;
+        let mut take = |part: StepId, found: Option<(StepId, Scalar)>, without: f64| match found {
+            Some((inner, number)) => {
+                parts.push(part);
+                (inner, Value::new(number, dtype))
+            }
+            None => (part, Value::new(Scalar::Float(without), dtype)),
+        };
+        // Without a number to add: -0, which leaves 0 and -0 as they are.
+        let (function, behind) = take(value, self.with_constant(value, Binary::Add), -0.0);
+        let StepOp::Unary(op, argument) = self.steps[function.index()].op else { return None };
+        if !self.is_free(function) || self.steps[factor.index()].uniform {
+            return None;
+        }
+        let (argument, before) = take(argument, self.with_constant(argument, Binary::Mul), 1.0);
+        let (factor, times) = take(factor, self.with_constant(factor, Binary::Mul), 1.0);
+        parts.push(function);
+        let kernel = match dtype {
+            DType::F32 => around::<f32>(op)?,
+            _ => around::<f64>(op)?,
+        };
+        let constants = Some(Box::new([before, behind, times]));
+        Some(Fused { kernel, operands: smallvec![argument, factor], constants, parts })
     }
 }
 
-/// What becomes of each step: fused with one before it, and which are part of another.
+/// The loop around a function, of those that are used like this.
+fn around<T: Real>(op: Unary) -> Option<Kernel> {
+    Some(match op {
+        Unary::Erf => beside::wrapped::<math::Erf, T>(),
+        Unary::Exp => beside::wrapped::<math::Exp, T>(),
+        Unary::Sigmoid => beside::wrapped::<math::Sigmoid, T>(),
+        Unary::Tanh => beside::wrapped::<math::Tanh, T>(),
+        _ => return None,
+    })
+}
+
+/// What becomes of each step: fused with others before it, and which are part of another.
 pub(crate) fn fuse(steps: &[Step]) -> (Vec<Option<Fused>>, Vec<bool>) {
-    let mut uses = vec![0_u32; steps.len()];
+    let mut uses = vec![0; steps.len()];
     for step in steps {
         step.op.operands(|id| uses[id.index()] += 1);
     }
     let mut parts = vec![false; steps.len()];
-    let mut all: Vec<Option<Fused>> = Vec::with_capacity(steps.len());
-    for step in steps {
-        let fused = arithmetic(step).and_then(|(outer, a, b)| {
-            let inside = |id: StepId, all: &[Option<Fused>]| {
-                let alone = uses[id.index()] == 1 && all[id.index()].is_none();
-                alone.then(|| arithmetic(&steps[id.index()])).flatten()
-            };
-            let (inner, found, other, swapped) = match (inside(a, &all), inside(b, &all)) {
-                (Some(found), _) => (a, found, b, false),
-                (None, Some(found)) => (b, found, a, true),
-                _ => return None,
-            };
-            let (op, x, y) = found;
-            let kernel = match step.dtype {
-                DType::F32 => of::<f32>(op, outer, swapped),
-                _ => of::<f64>(op, outer, swapped),
-            };
-            Some(Fused { kernel, operands: [x, y, other], inner })
-        });
-        if let Some(fused) = &fused {
-            parts[fused.inner.index()] = true;
+    let mut fusion = Fusion { steps, uses, fused: Vec::with_capacity(steps.len()) };
+    for at in 0..steps.len() {
+        let id = StepId(at as u32);
+        let fused = fusion.wrapped(id).or_else(|| fusion.pair(id));
+        for part in fused.iter().flat_map(|fused| &fused.parts) {
+            parts[part.index()] = true;
         }
-        all.push(fused);
+        fusion.fused.push(fused);
     }
-    (all, parts)
+    (fusion.fused, parts)
 }

@@ -83,7 +83,7 @@ impl Program {
         for instruction in &self.code.instructions {
             if let Action::Run(Kernel { beside: Some(beside), .. }) = &instruction.action {
                 let dst = frame.slots[instruction.dst as usize];
-                let [a, b, c] = instruction.operands.map(|slot| frame.slots[slot as usize]);
+                let [a, b, c] = instruction.pointers(frame.slots);
                 // SAFETY: the caller's promise.
                 unsafe { beside(dst, a, b, c, len, &side) };
                 side.first += 1;
@@ -96,6 +96,15 @@ impl Program {
     }
 }
 
+impl Instruction {
+    /// What a kernel takes.
+    #[inline(always)]
+    fn pointers(&self, slots: &[*mut u8]) -> [*const u8; 3] {
+        let [a, b, c] = self.operands.map(|slot| slots[slot as usize].cast_const());
+        [a, b, self.constants.as_ref().map_or(c, |constants| constants.as_ptr().cast())]
+    }
+}
+
 /// # Safety
 /// As [`Program::run`].
 #[inline(always)]
@@ -104,7 +113,7 @@ unsafe fn step(instruction: &Instruction, frame: &Frame<'_>, len: usize) -> Resu
     let dst = slots[instruction.dst as usize];
     match &instruction.action {
         Action::Run(kernel) => {
-            let [a, b, c] = instruction.operands.map(|slot| slots[slot as usize]);
+            let [a, b, c] = instruction.pointers(slots);
             // SAFETY: the caller's promise; the compiler gave every step a register that none of its
             // operands is in.
             if unsafe { (kernel.run)(dst, a, b, c, len) } {

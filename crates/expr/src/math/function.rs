@@ -1,7 +1,7 @@
 //! The functions as types, so that a loop can be generic over which function it applies.
 
 use crate::isa::Isa;
-use crate::math::Real;
+use crate::math::{Around, Real};
 
 /// A function of one number.
 pub trait Function: 'static {
@@ -18,6 +18,19 @@ pub trait Function: 'static {
     #[inline(always)]
     fn is_near<T: Real>(_: T) -> bool {
         true
+    }
+
+    /// Its values, if there is a faster way for many; returns whether it is done. What it gives doesn't
+    /// depend on an element's place.
+    #[inline(always)]
+    fn apply_all<T: Real, I: Isa>(_: &[T], _: &mut [T]) -> bool {
+        false
+    }
+
+    /// Likewise with something around it.
+    #[inline(always)]
+    fn apply_around<T: Real, I: Isa>(_: &[T], _: &[T], _: Around<T>, _: &mut [T]) -> bool {
+        false
     }
 }
 
@@ -63,8 +76,6 @@ functions! {
     Tanh: |x, I| x.tanh::<I>();
     /// [`Real::sigmoid`]
     Sigmoid: |x, I| x.sigmoid::<I>();
-    /// [`Real::erf`]
-    Erf: |x, I| x.erf::<I>();
     /// [`Real::floor`]
     Floor: |x, I| x.floor::<I>();
     /// [`Real::ceil`]
@@ -126,6 +137,27 @@ impl Function for Cos {
 fn is_near<T: Real>(x: T) -> bool {
     let far = x.abs() > T::SIN_LIMIT;
     !far
+}
+
+/// [`Real::erf`]
+#[derive(Clone, Copy, Debug)]
+pub struct Erf;
+
+impl Function for Erf {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T) -> T {
+        x.erf::<I>()
+    }
+
+    #[inline(always)]
+    fn apply_all<T: Real, I: Isa>(x: &[T], out: &mut [T]) -> bool {
+        T::erf_all::<I>(x, out)
+    }
+
+    #[inline(always)]
+    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
+        T::erf_around::<I>(x, y, around, out)
+    }
 }
 
 /// [`Real::pow`]

@@ -23,12 +23,14 @@ pub mod function;
 mod power;
 mod single;
 pub mod slices;
+mod table;
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::isa::Isa;
 
 pub use function::{Function, Function2};
+pub use table::Around;
 
 /// A float that kernels compute in: `f32` and `f64`.
 ///
@@ -116,6 +118,16 @@ pub trait Real:
     /// The error function: an odd polynomial near 0, beyond `1 - 2^-q(|self|)` with a polynomial q
     /// for the logarithm of erfc.
     fn erf<I: Isa>(self) -> Self;
+    /// The error function of all of them, if there is a faster way for many; returns whether it is done.
+    #[inline(always)]
+    fn erf_all<I: Isa>(_: &[Self], _: &mut [Self]) -> bool {
+        false
+    }
+    /// Likewise of the error function with something around it.
+    #[inline(always)]
+    fn erf_around<I: Isa>(_: &[Self], _: &[Self], _: Around<Self>, _: &mut [Self]) -> bool {
+        false
+    }
     /// `self ** y`, special cases as in C's annex F: a logarithm in more digits than the result
     /// has, times y, and the exponential.
     fn pow<I: Isa>(self, y: Self) -> Self;

@@ -1,7 +1,7 @@
 //! The functions of float32: in float32 throughout, but for the argument's reduction of sin and cos.
 
 use crate::isa::Isa;
-use crate::math::{Real, double, power};
+use crate::math::{Around, Real, double, power, table};
 
 /// Adding this rounds a number below 2^22 to a whole one, which then stands in the lowest bits.
 const MAGIC: f32 = 12_582_912.0;
@@ -304,6 +304,16 @@ impl Real for f32 {
         let p = I::mul_add_f32(r, r.polynomial::<I, 7>(&EXP2), 1.0);
         let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(ONE));
         (if a < ERF_SPLIT { near } else { I::mul_add_f32(-p, power, 1.0) }).copysign(self)
+    }
+
+    #[inline(always)]
+    fn erf_all<I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
+        table::erf::<I>(x, out)
+    }
+
+    #[inline(always)]
+    fn erf_around<I: Isa>(x: &[f32], y: &[f32], around: Around<f32>, out: &mut [f32]) -> bool {
+        table::erf_around::<I>(x, y, around, out)
     }
 
     #[inline(always)]

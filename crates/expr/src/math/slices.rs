@@ -31,6 +31,9 @@ pub fn map2<F: Function2, T: Real>(x: &[T], y: &[T], out: &mut [T]) {
 #[inline(always)]
 pub fn map_at<F: Function, T: Real, I: Isa>(x: &[T], out: &mut [T]) {
     assert_eq!(x.len(), out.len());
+    if F::apply_all::<T, I>(x, out) {
+        return;
+    }
     let mut near = true;
     for (out, x) in out.iter_mut().zip(x) {
         near &= F::is_near(*x);
