@@ -1,8 +1,8 @@
 //! Which vector instructions there are, and running one piece of code compiled for each of them.
 //!
 //! Kernels are plain loops without branches, generic over [`Isa`]; the compiler vectorises them
-//! once for every level. [`dispatch`] picks the best that the processor has. So nothing is written
-//! with intrinsics, and a level costs no source.
+//! once for every level. [`dispatch`] picks the best that the processor has. So next to nothing is
+//! written with intrinsics, and a level costs no source.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

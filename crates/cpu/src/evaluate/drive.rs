@@ -7,8 +7,8 @@ use keyfold_expr::eval::Frame;
 use keyfold_expr::eval::memory::count;
 use smallvec::SmallVec;
 
-use super::plan::{Cursor, Plan, Way};
 use super::outbox::Outbox;
+use super::plan::{Cursor, Plan, Way};
 use super::scratch;
 use super::stream;
 use super::{AHEAD, Job};
@@ -201,6 +201,7 @@ impl Worker<'_, '_> {
                 job.past(&mut frame, &mut self.outbox, target, len, &self.ahead[..slot])
             };
         }
+        self.outbox.flush();
         self.slots[slot] = self.home(slot);
         self.execute(len)?;
         let (step, behind) = (step / operand.size, self.home(self.slots.len()));

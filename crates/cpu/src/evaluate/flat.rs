@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use keyfold_core::Result;
-use keyfold_expr::eval::{Frame, Program};
 use keyfold_expr::eval::memory::count;
+use keyfold_expr::eval::{Frame, Program};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
@@ -91,6 +91,7 @@ impl Job<'_> {
                     if self.goes_past(target, len) {
                         self.past(&mut frame, &mut outbox, target, len, &ahead)?;
                     } else {
+                        outbox.flush();
                         if !result_direct {
                             frame.slots[output] = home.wrapping_add(output * register);
                         }

@@ -31,9 +31,12 @@ impl Outbox {
         std::mem::replace(&mut self.past, Past::NONE)
     }
 
-    /// Writes what waits.
+    /// Writes what waits: at the end, and before anything else uses its blocks.
     #[inline]
     pub(super) fn flush(&mut self) {
+        if self.len == 0 {
+            return;
+        }
         let Past { to, from, size } = std::mem::replace(&mut self.past, Past::NONE);
         // SAFETY: what waits is a block of results, and its place in the output is this worker's.
         unsafe { stream::copy(to, from, self.len * size, std::iter::empty()) };

@@ -22,7 +22,7 @@ pub(crate) struct Instruction {
     pub(crate) dst: Slot,
     pub(crate) operands: [Slot; 3],
     /// What takes the place of the third operand.
-    pub(crate) constants: Option<Box<[Value; 3]>>,
+    pub(crate) constants: Option<Box<[Value; 4]>>,
 }
 
 /// What an instruction does.

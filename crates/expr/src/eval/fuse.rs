@@ -85,7 +85,7 @@ pub(crate) struct Fused {
     pub(crate) kernel: Kernel,
     pub(crate) operands: SmallVec<[StepId; 3]>,
     /// What the kernel takes as its third operand.
-    pub(crate) constants: Option<Box<[Value; 3]>>,
+    pub(crate) constants: Option<Box<[Value; 4]>>,
     /// The steps that aren't computed alone.
     parts: SmallVec<[StepId; 4]>,
 }
@@ -122,15 +122,19 @@ impl Fusion<'_> {
         }
     }
 
-    /// A free sum or product with a constant.
+    /// A free sum, product or maximum with a constant, which isn't NaN.
     fn with_constant(&self, id: StepId, wanted: Binary) -> Option<(StepId, Scalar)> {
-        let (op, a, b) = self.arithmetic(id).filter(|(op, ..)| *op == wanted && self.is_free(id))?;
-        let _ = op;
+        let step = &self.steps[id.index()];
+        let StepOp::Binary(op, a, b) = step.op else { return None };
+        if op != wanted || step.uniform || !self.is_free(id) {
+            return None;
+        }
         match (self.constant(a), self.constant(b)) {
             (Some(number), None) => Some((b, number)),
             (None, Some(number)) => Some((a, number)),
             _ => None,
         }
+        .filter(|(_, number)| !number.as_f64().is_nan())
     }
 
     /// Two steps of arithmetic.
@@ -150,7 +154,8 @@ impl Fusion<'_> {
         Some(Fused { kernel, operands, constants: None, parts })
     }
 
-    /// A function of a product, plus something, times something; the first of these is needed.
+    /// A function of a product, plus something, times something, as in `gelu`; of these, only the last
+    /// product has to be there.
     fn wrapped(&self, id: StepId) -> Option<Fused> {
         let (op, a, b) = self.arithmetic(id)?;
         if op != Binary::Mul {
@@ -178,12 +183,14 @@ impl Fusion<'_> {
         }
         let (argument, before) = take(argument, self.with_constant(argument, Binary::Mul), 1.0);
         let (factor, times) = take(factor, self.with_constant(factor, Binary::Mul), 1.0);
+        let bounded = self.with_constant(factor, Binary::Max);
+        let (factor, least) = take(factor, bounded, f64::NEG_INFINITY);
         parts.push(function);
         let kernel = match dtype {
             DType::F32 => around::<f32>(op)?,
             _ => around::<f64>(op)?,
         };
-        let constants = Some(Box::new([before, behind, times]));
+        let constants = Some(Box::new([before, behind, least, times]));
         Some(Fused { kernel, operands: smallvec![argument, factor], constants, parts })
     }
 }

@@ -22,8 +22,8 @@ use std::fmt;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 
-pub use compile::Counted;
 use beside::CHUNK;
+pub use compile::Counted;
 use compile::{Code, compile};
 use memory::Access;
 pub use run::{Frame, Table};
@@ -76,7 +76,11 @@ impl Program {
         let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
         let bytes = (ROOM / (registers + code.registers)).clamp(512, REGISTER);
         Program {
-            block: if bytes / widest > CHUNK { bytes / widest / CHUNK * CHUNK } else { bytes / widest },
+            block: if bytes / widest > CHUNK {
+                bytes / widest / CHUNK * CHUNK
+            } else {
+                bytes / widest
+            },
             inputs: lowered.inputs().to_vec(),
             ranks: lowered.ranks().to_vec(),
             names: lowered.names().to_vec(),
@@ -259,7 +263,8 @@ impl Program {
                 step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
             // SAFETY: each value has room for any element and is aligned for it; a step's own value
             // is none of its operands.
-            if unsafe { (step.kernel.run)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) } {
+            if unsafe { (step.kernel.run)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) }
+            {
                 return Err(self.error(Fault::NegativePower));
             }
         }

@@ -3,6 +3,7 @@
 use keyfold_core::{Complex, DType, Scalar, bf16, f16};
 use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::complex;
+use keyfold_expr::math::slices::map_at;
 use keyfold_expr::math::{Real, function as math};
 use keyfold_expr::{Binary, Lowered, StepOp, Unary};
 use keyfold_tensor::Tensor;
@@ -131,7 +132,12 @@ impl<T: Real> Work for Call<T> {
             Unary::Cos => math::Cos::apply::<T, I>(x),
             Unary::Tanh => math::Tanh::apply::<T, I>(x),
             Unary::Sigmoid => math::Sigmoid::apply::<T, I>(x),
-            Unary::Erf => math::Erf::apply::<T, I>(x),
+            Unary::Erf => {
+                // Which has a way of its own for many, on some processors.
+                let mut values = [T::ZERO];
+                map_at::<math::Erf, T, I>(&[x], &mut values);
+                values[0]
+            }
             other => panic!("{other:?} is computed otherwise"),
         }
     }
