@@ -61,6 +61,10 @@ pub enum Unary {
     Expm1,
     /// The natural logarithm.
     Log,
+    /// The logarithm to base 2, exact for its powers.
+    Log2,
+    /// The logarithm to base 10, exact for its powers as far as floats have them.
+    Log10,
     /// `log(1 + x)`, exact near 0.
     Log1p,
     /// The square root.
@@ -77,6 +81,8 @@ pub enum Unary {
     Sigmoid,
     /// The error function.
     Erf,
+    /// `1 - erf(x)`, accurate for large x, too.
+    Erfc,
     /// The greatest whole number that isn't above x; whole numbers stay as they are.
     Floor,
     /// The smallest whole number that isn't below x.
@@ -102,6 +108,8 @@ impl Unary {
             Unary::Exp => "exp",
             Unary::Expm1 => "expm1",
             Unary::Log => "log",
+            Unary::Log2 => "log2",
+            Unary::Log10 => "log10",
             Unary::Log1p => "log1p",
             Unary::Sqrt => "sqrt",
             Unary::Rsqrt => "rsqrt",
@@ -110,6 +118,7 @@ impl Unary {
             Unary::Tanh => "tanh",
             Unary::Sigmoid => "sigmoid",
             Unary::Erf => "erf",
+            Unary::Erfc => "erfc",
             Unary::Floor => "floor",
             Unary::Ceil => "ceil",
             Unary::Round => "round",

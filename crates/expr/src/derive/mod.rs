@@ -10,7 +10,7 @@
 
 mod binary;
 
-use std::f64::consts::FRAC_2_SQRT_PI;
+use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
@@ -160,6 +160,12 @@ impl Pass {
             // Not y + 1, which cancels below 0.
             Unary::Expm1 => unary(g, Unary::Exp, x),
             Unary::Log => return Some(self.relative(x, dx)),
+            Unary::Log2 | Unary::Log10 => {
+                let factor = if op == Unary::Log2 { LOG2_E } else { LOG10_E };
+                let slope = self.relative(x, dx);
+                let factor = float(&mut self.g, factor);
+                return Some(self.times(factor, slope));
+            }
             Unary::Log1p => return Some(self.log1p(x, dx)),
             Unary::Sqrt => {
                 let half = float(g, 0.5);
@@ -186,11 +192,12 @@ impl Pass {
                 let rest = sub(g, one, y);
                 mul(g, y, rest)
             }
-            Unary::Erf => {
+            Unary::Erf | Unary::Erfc => {
                 let squared = mul(g, x, x);
                 let squared = unary(g, Unary::Neg, squared);
                 let bell = unary(g, Unary::Exp, squared);
-                let factor = float(g, FRAC_2_SQRT_PI);
+                let sign = if op == Unary::Erf { 1.0 } else { -1.0 };
+                let factor = float(g, sign * FRAC_2_SQRT_PI);
                 mul(g, factor, bell)
             }
         };

@@ -53,6 +53,8 @@ functions! {
     Log: |x, I| x.log::<I>();
     /// [`Real::log2`]
     Log2: |x, I| x.log2::<I>();
+    /// [`Real::log10`]
+    Log10: |x, I| x.log10::<I>();
     /// [`Real::log1p`]
     Log1p: |x, I| x.log1p::<I>();
     /// [`Real::sqrt`]
@@ -65,6 +67,8 @@ functions! {
     Sigmoid: |x, I| x.sigmoid::<I>();
     /// [`Real::erf`]
     Erf: |x, I| x.erf::<I>();
+    /// [`Real::erfc`]
+    Erfc: |x, I| x.erfc::<I>();
     /// [`Real::floor`]
     Floor: |x, I| x.floor::<I>();
     /// [`Real::ceil`]

@@ -4,8 +4,9 @@
 //! ([`Isa`]): called in a loop inside [`isa::dispatch`](crate::isa::dispatch) it is compiled for
 //! that level's registers. [`slices`] has such loops ready.
 //!
-//! Errors are at most 2 ulp ([`Real::pow`] and [`Real::erf`]: 4) at every level. NaN, infinities,
-//! signed zeros, subnormal arguments and results, overflow and underflow come out as from libm.
+//! Errors are at most 2 ulp ([`Real::pow`], [`Real::erf`] and [`Real::erfc`]: 4) at every level. NaN,
+//! infinities, signed zeros, subnormal arguments and results, overflow and underflow come out as from
+//! libm.
 //!
 //! Greatest errors found, in ulp (float32: every 37th number, powers aside; float64: 400,000 numbers
 //! and more against longdouble; the worst level counts):
@@ -19,7 +20,9 @@
 
 pub mod complex;
 mod double;
+mod erfc;
 pub mod function;
+mod log10;
 mod power;
 mod single;
 pub mod slices;
@@ -119,6 +122,25 @@ pub trait Real:
     /// `self ** y`, special cases as in C's annex F: a logarithm in more digits than the result
     /// has, times y, and the exponential.
     fn pow<I: Isa>(self, y: Self) -> Self;
+
+    /// The logarithm to base 10, whole at powers of ten: float32 by the logarithm to base 2 in
+    /// float64, float64 by `k log10(2) + log10(1 + f)` in parts.
+    #[inline(always)]
+    fn log10<I: Isa>(self) -> Self {
+        match size_of::<Self>() {
+            4 => Self::from_f64(log10::single::<I>(self.to_f64())),
+            _ => Self::from_f64(log10::double::<I>(self.to_f64())),
+        }
+    }
+
+    /// `1 - erf(self)` without the cancellation: `exp(-self^2)` times a polynomial, in float64.
+    #[inline(always)]
+    fn erfc<I: Isa>(self) -> Self {
+        match size_of::<Self>() {
+            4 => Self::from_f64(erfc::single::<I>(self.to_f64())),
+            _ => Self::from_f64(erfc::double::<I>(self.to_f64())),
+        }
+    }
 
     /// `1 / sqrt(self)`
     #[inline(always)]
