@@ -7,6 +7,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, HostLock, Kernel, Tag};
 use keyfold_layers::vmap;
+use keyfold_ops::elementwise::OUT;
 use keyfold_tensor::{Value, ValueRef};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -44,12 +45,19 @@ impl<'a> Place<'a> {
 const INLINE: usize = 6;
 
 /// The caller's arrays of one call, on the stack, at addresses that don't change.
-struct Arena {
-    arguments: [MaybeUninit<Argument>; INLINE],
+struct Arena<const N: usize> {
+    arguments: [MaybeUninit<Argument>; N],
     used: usize,
 }
 
-impl Drop for Arena {
+impl<const N: usize> Arena<N> {
+    #[inline(always)]
+    fn new() -> Self {
+        Arena { arguments: [const { MaybeUninit::uninit() }; N], used: 0 }
+    }
+}
+
+impl<const N: usize> Drop for Arena<N> {
     #[inline]
     fn drop(&mut self) {
         for argument in &mut self.arguments[..self.used] {
@@ -71,7 +79,7 @@ pub(crate) unsafe fn call(
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
-    let mut arena = Arena { arguments: [const { MaybeUninit::uninit() }; INLINE], used: 0 };
+    let mut arena = Arena::<INLINE>::new();
     let mut args = [ValueRef::None; INLINE];
     if objects.len() > INLINE {
         // SAFETY: as for the caller.
@@ -101,7 +109,69 @@ pub(crate) unsafe fn call(
         };
     }
     // SAFETY: as for the caller.
-    unsafe { run(context, kernel, &args[..objects.len()], objects, caller) }
+    unsafe { run(context, kernel, &args[..objects.len()], objects, objects, caller) }
+}
+
+/// Arrays of a call of an expression that stay on the stack.
+pub(crate) const LISTED: usize = 16;
+
+/// Calls a native kernel of `keyfold::elementwise` without making lists of Python's.
+///
+/// # Safety
+/// `arrays` are live objects that `look_fast` knows, at most [`LISTED`], the last one `out` if there
+/// is one; `params` are the operator's; the GIL is held.
+#[inline]
+pub(crate) unsafe fn call_listed(
+    context: &CallContext<'_, Value>,
+    kernel: &Kernel<Value>,
+    params: &Params,
+    arrays: &[*mut ffi::PyObject],
+    (numbers, text): (&[ValueRef<'_>], &str),
+    (has_out, caller): (bool, Caller),
+) -> Result<*mut ffi::PyObject> {
+    let mut arena = Arena::<LISTED>::new();
+    let arguments = &raw mut arena.arguments;
+    let mut values = [ValueRef::None; LISTED];
+    let inputs = arrays.len() - usize::from(has_out);
+    for (at, object) in arrays.iter().enumerate() {
+        // SAFETY: as for the caller; each reader follows its type check. Filled places of the arena
+        // are read only until the arena is dropped, after the call.
+        values[at] = unsafe {
+            let object = *object;
+            if arrays::is_tensor(object) {
+                ValueRef::Tensor(arrays::tensor_of(object))
+            } else {
+                let Some(found) = arrays::look_again(object, caller) else {
+                    return Err(changed());
+                };
+                let param = if at < inputs { &params.all[0] } else { &params.all[OUT] };
+                let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
+                place.write(Argument::new(object, found, param));
+                arena.used += 1;
+                ValueRef::Foreign(&*place)
+            }
+        };
+    }
+    let mut args = [
+        ValueRef::Refs(&values[..inputs]),
+        ValueRef::Refs(numbers),
+        ValueRef::Str(text),
+        ValueRef::None,
+        ValueRef::None,
+    ];
+    let mut numbered = [std::ptr::null_mut(); OUT + 1];
+    let count = OUT + usize::from(has_out);
+    if has_out {
+        args[OUT] = values[inputs];
+        numbered[OUT] = arrays[inputs];
+    }
+    // SAFETY: as for the caller; the kernel can only give the argument back that it writes to.
+    unsafe { run(context, kernel, &args[..count], &numbered[..count], arrays, caller) }
+}
+
+#[cold]
+fn changed() -> Error {
+    Error::new(ErrorKind::Binding, "an array became another kind of object during the call")
 }
 
 /// The way for any arguments: what isn't at hand is converted and kept aside.
@@ -140,7 +210,7 @@ unsafe fn call_generally(
     let args: SmallVec<[ValueRef<'_>; 8]> =
         places.iter().map(|place| place.value(&foreign, &owned)).collect();
     // SAFETY: as for the caller.
-    unsafe { run(context, kernel, &args, objects, caller) }
+    unsafe { run(context, kernel, &args, objects, objects, caller) }
 }
 
 /// Views the arrays of a list while it is known whose argument they are.
@@ -156,7 +226,9 @@ fn view_items(list: &Value, param: &Param) -> Result<()> {
     Ok(())
 }
 
-/// Runs the kernel, without the GIL if it wants so, and hands its result on.
+/// Runs the kernel, without the GIL if it wants so, and hands its result on. `numbered` are the
+/// objects by argument, null where an argument is no object or can't be a result; `objects` all
+/// arrays of the call.
 ///
 /// # Safety
 /// As for [`call`].
@@ -165,6 +237,7 @@ unsafe fn run(
     context: &CallContext<'_, Value>,
     kernel: &Kernel<Value>,
     args: &[ValueRef<'_>],
+    numbered: &[*mut ffi::PyObject],
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
@@ -190,8 +263,9 @@ unsafe fn run(
         Err(_) => return Err(error_of(result)),
     };
     if let Value::Argument(number) = value {
-        let Some(object) = objects.get(*number).copied() else {
-            let given = format!("argument {number} of {}", objects.len());
+        let object = numbered.get(*number).copied().filter(|object| !object.is_null());
+        let Some(object) = object else {
+            let given = format!("argument {number} of {}", numbered.len());
             return Err(context.operator().wrong_return(kernel, &given));
         };
         // SAFETY: the caller's object, alive, and the GIL is held again.
@@ -297,6 +371,14 @@ fn hand_over(
     object.map(Bound::into_ptr).map_err(from_pyerr)
 }
 
+#[inline(always)]
+fn view_unless_lent(arg: &ValueRef<'_>) -> Result<()> {
+    match arg {
+        ValueRef::Foreign(object) if !object.lends() => object.tensor().map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
 #[inline(never)]
 fn without_gil(
     py: Python<'_>,
@@ -309,10 +391,9 @@ fn without_gil(
     // read by the kernel itself, as its own library's kernels do.
     if caller != Caller::TVM {
         for arg in args {
-            if let ValueRef::Foreign(object) = arg
-                && !object.lends()
-            {
-                object.tensor()?;
+            match arg {
+                ValueRef::Refs(items) => items.iter().try_for_each(view_unless_lent)?,
+                arg => view_unless_lent(arg)?,
             }
         }
     }
