@@ -525,6 +525,37 @@ def test_a_derivative_that_breaks_its_form_is_caught(make, backward):
     assert failure(op, kf.asarray(x()), test="autograd")
 
 
+def test_a_derivative_that_is_refused_by_design_is_none(ns):
+    pick = kf.elementwise(f"{ns}::pick(Tensor t, Tensor i) -> Tensor", "t[i] * 2")
+    mixed = kf.elementwise(f"{ns}::mixed(Tensor x, Tensor t) -> Tensor", "x * x * t[index]")
+    try:
+        report = kf.opcheck(pick, (x(3), np.array([2, 0])))
+        assert report["autograd"].startswith("skipped: no derivative: ")
+        assert "'t' is read at computed indices" in report["autograd"]
+        # What has one is compared all the same.
+        assert kf.opcheck(mixed, (x(3), x(3)))["autograd"] == "passed"
+    finally:
+        pick.remove()
+        mixed.remove()
+
+
+def test_an_error_of_a_derivative_of_ones_own_is_a_failure(make):
+    def backward(ctx, grad):
+        raise kf.GradientError("lost")
+
+    op = make("twice(Tensor x) -> Tensor", lambda x: x * 2.0)
+    kf.register_autograd(op, backward)
+    assert "lost" in failure(op, kf.asarray(x()), test="autograd")
+
+    def unsupported(ctx, grad):
+        raise kf.NotSupported("not in this release")
+
+    other = make("thrice(Tensor x) -> Tensor", lambda x: x * 3.0)
+    kf.register_autograd(other, unsupported)
+    report = check(other, kf.asarray(x()), tests="autograd")
+    assert report["autograd"] == "skipped: no derivative: not in this release"
+
+
 def test_large_examples_are_not_differentiated_by_differences():
     report = kf.opcheck("aten::neg", (np.ones((40, 40)),), tests="autograd")
     assert "too many for finite differences" in report["autograd"]

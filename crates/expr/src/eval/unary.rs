@@ -54,7 +54,7 @@ macro_rules! complex {
                 complex::exp(self)
             }
             fn logarithm(self) -> Self {
-                self.ln()
+                complex::log(self)
             }
             fn root(self) -> Self {
                 complex::sqrt(self)

@@ -73,8 +73,8 @@ pub(super) fn double<I: Isa>(x: f64) -> f64 {
     let (square, lost) = product::<I>(a, a);
     let (n, r) = reduce::<I>(-square);
     let r = r - lost;
-    let p = I::mul_add_f64(r, r.polynomial::<I, 11>(&double::EXP), 1.0);
-    let value = scale(I::mul_add_f64(r, p, 1.0) * factor, n);
+    let beyond_one = r * I::mul_add_f64(r, r.polynomial::<I, 11>(&double::EXP), 1.0);
+    let value = scale(I::mul_add_f64(factor, beyond_one, factor), n);
     let far = if x < 0.0 { 2.0 - value } else { value };
     if size < 0.5 { near } else { far }
 }

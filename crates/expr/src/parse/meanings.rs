@@ -1,7 +1,9 @@
 //! Errors of text that reads well, but means nothing.
 
+use keyfold_core::ErrorKind;
+
 use super::mistakes::{all, refused};
-use crate::parse::Names;
+use crate::{Expr, Names};
 
 #[test]
 fn division_by_a_zero_literal_is_pointed_at() {
