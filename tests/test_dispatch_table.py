@@ -1,9 +1,9 @@
 """Tables over axes, from Python: filling, choosing, calling, looking inside."""
 
 import copy
-import pickle
 import enum
 import itertools
+import pickle
 import random
 import threading
 

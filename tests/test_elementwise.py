@@ -526,7 +526,8 @@ def test_calls_take_the_same_arguments_however_they_are_made():
     for k in (2, 2.0, np.float64(2), np.int8(2), np.float32(2)):
         assert scaled(x, y, k=k).tolist() == wanted
         out = np.empty(3)
-        assert scaled(x, y, k=k, out=out) is out and out.tolist() == wanted
+        assert scaled(x, y, k=k, out=out) is out
+        assert out.tolist() == wanted
     assert scaled(x, y, k=True).tolist() == (x + y).tolist()
     assert scaled(x, y, k=2, out=None, shape=None).tolist() == wanted
     assert scaled(x.astype(np.complex128), y, k=2j).tolist() == (x * 2j + y).tolist()
@@ -534,7 +535,8 @@ def test_calls_take_the_same_arguments_however_they_are_made():
     many = [np.full(2, float(k)) for k in range(20)]
     total = kf.Expression(" + ".join(f"x{k}" for k in range(20)))
     assert total(*many).tolist() == [190.0, 190.0]
-    assert total(*many, out=many[3]) is many[3] and many[3].tolist() == [190.0, 190.0]
+    assert total(*many, out=many[3]) is many[3]
+    assert many[3].tolist() == [190.0, 190.0]
     mixed = kf.Expression("x + y")
     assert isinstance(mixed(kf.asarray(x), y), kf.Tensor)
     assert mixed(x, np.float64(1)).tolist() == [1, 2, 3]

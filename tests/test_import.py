@@ -77,7 +77,10 @@ def test_a_daemon_thread_that_calls_at_exit_does_no_harm():
 
 @pytest.mark.parametrize("text", ["bogus", "AVX2", "avx-512", "3"])
 def test_a_wrong_level_of_instructions_in_the_environment_is_an_error(text):
-    code = "try:\n    import keyfold\nexcept ValueError as error:\n    print(type(error).__name__, error)"
+    code = (
+        "try:\n    import keyfold\n"
+        "except ValueError as error:\n    print(type(error).__name__, error)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "KEYFOLD_SIMD": text},

@@ -439,7 +439,7 @@ def test_results_in_another_dtype_of_the_kind(data):
 
 
 def test_every_public_function_is_compared():
-    from keyfold import _pointwise
+    from keyfold import _pointwise, _pointwise_pairs
 
     compared = {*UNARY, *BINARY, "where", "clip"}
-    assert compared == set(_pointwise.__all__)
+    assert compared == {*_pointwise.__all__, *_pointwise_pairs.__all__}

@@ -16,8 +16,12 @@ BOOLS, OTHERS = X > 0, Y > 0
 ONE = (X,)
 TWO = (X, Y)
 ARGUMENTS = {
-    **dict.fromkeys(["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "gelu", "isfinite"], ONE),
-    **dict.fromkeys(["isinf", "isnan", "logical_not", "negative", "positive", "relu", "round"], ONE),
+    **dict.fromkeys(
+        ["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "gelu", "isfinite"], ONE
+    ),
+    **dict.fromkeys(
+        ["isinf", "isnan", "logical_not", "negative", "positive", "relu", "round"], ONE
+    ),
     **dict.fromkeys(["sigmoid", "sign", "silu", "sin", "softplus", "square", "tanh", "trunc"], ONE),
     **dict.fromkeys(["reciprocal", "all", "any", "argmax", "argmin", "max", "mean", "min"], ONE),
     "sum": ONE,

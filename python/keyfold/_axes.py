@@ -49,8 +49,8 @@ def _normal(table: str, axis: str, value: Any) -> Any:
 def unhashable(table: str, axis: str, value: Any) -> InvalidValue:
     """The error for a value that no table can look up."""
     return InvalidValue(
-        f"{table}: a value of the axis {axis} must be hashable, not {value!r}; a tuple instead of a "
-        "list, or a name, would do"
+        f"{table}: a value of the axis {axis} must be hashable, not {value!r}; a tuple instead of "
+        "a list, or a name, would do"
     )
 
 
