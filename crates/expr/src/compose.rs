@@ -61,12 +61,23 @@ pub(crate) fn relu(g: &mut Graph, x: Id) -> Id {
     choose(g, flat, zero, x)
 }
 
+/// At most this far below 0 the gates of `gelu` and `silu` are shut, in every format: what they let
+/// through is taken from here on, since `-inf * 0` is NaN.
+pub(crate) const GELU_SHUT: f64 = -16.0;
+pub(crate) const SILU_SHUT: f64 = -1000.0;
+
+/// `x`, but no less than where a gate is shut; `derive` knows that what is below has no weight.
+fn above(g: &mut Graph, x: Id, shut: f64) -> Id {
+    let shut = float(g, shut);
+    binary(g, Binary::Max, x, shut)
+}
+
 /// `x` times the normal distribution's function, by `erf`.
 pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
     let scaled_x = scaled(g, FRAC_1_SQRT_2, x);
     let erf = unary(g, Unary::Erf, scaled_x);
-    let gated = half_gate(g, x, erf);
-    closed(g, x, gated)
+    let x = above(g, x, GELU_SHUT);
+    half_gate(g, x, erf)
 }
 
 /// `0.5 * x * (1 + gate)`
@@ -77,18 +88,11 @@ fn half_gate(g: &mut Graph, x: Id, gate: Id) -> Id {
     mul(g, half, gate)
 }
 
-/// A gated value, 0 where `x` is -inf, whose product with a closed gate would be NaN.
-fn closed(g: &mut Graph, x: Id, gated: Id) -> Id {
-    let (least, zero) = (float(g, f64::NEG_INFINITY), float(g, 0.0));
-    let is_least = binary(g, Binary::Eq, x, least);
-    choose(g, is_least, zero, gated)
-}
-
 /// The approximation of `gelu` by `tanh`. The cubic sees x within -16 and 16, beyond which `tanh` is
 /// -1 and 1 in every format: so it can't overflow.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
-    let (low, high) = (float(g, -16.0), float(g, 16.0));
-    let above = binary(g, Binary::Max, x, low);
+    let above = above(g, x, GELU_SHUT);
+    let high = float(g, -GELU_SHUT);
     let near = binary(g, Binary::Min, above, high);
     let squared = mul(g, near, near);
     let curve = scaled(g, 0.044_715, squared);
@@ -102,8 +106,8 @@ pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
 
 pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     let gate = unary(g, Unary::Sigmoid, x);
-    let gated = mul(g, x, gate);
-    closed(g, x, gated)
+    let x = above(g, x, SILU_SHUT);
+    mul(g, x, gate)
 }
 
 /// `log(1 + exp(x))`. Beyond 40 that is x, to the last bit of a float64; before, nothing overflows

@@ -9,6 +9,7 @@
 //! share evenly, a comparison, a rounding and a conversion to whole numbers have the derivative 0.
 
 mod binary;
+mod gates;
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
 
@@ -53,13 +54,13 @@ impl Expr {
             );
             return Err(Error::new(ErrorKind::NotSupported, message));
         }
-        let mut pass = Pass { g: self.to_graph(), input: input as u32 };
-        let mut slopes: Vec<Option<Id>> = Vec::with_capacity(self.nodes().len());
+        let slopes = Vec::with_capacity(self.nodes().len());
+        let mut pass = Pass { g: self.to_graph(), input: input as u32, slopes };
         for (at, node) in self.nodes().iter().enumerate() {
-            let slope = pass.slope(node, Id(at as u32), &slopes);
-            slopes.push(slope);
+            let slope = pass.slope(node, Id(at as u32));
+            pass.slopes.push(slope);
         }
-        let root = slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
+        let root = pass.slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
         let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
         let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
         // A derivative that is a number alone is a float, whatever it was computed from.
@@ -78,12 +79,14 @@ impl Expr {
 struct Pass {
     g: Graph,
     input: u32,
+    /// Of the nodes before the one in hand.
+    slopes: Vec<Option<Id>>,
 }
 
 impl Pass {
     /// The derivative of the node `y`; nothing where it is 0 by the structure of the expression.
-    fn slope(&mut self, node: &Node, y: Id, slopes: &[Option<Id>]) -> Option<Id> {
-        let of = |id: Id| slopes[id.index()];
+    fn slope(&mut self, node: &Node, y: Id) -> Option<Id> {
+        let of = |id: Id| self.slopes[id.index()];
         match *node {
             Node::Input(input) if input == self.input => Some(float(&mut self.g, 1.0)),
             Node::Literal(_)

@@ -9,11 +9,23 @@ use super::Real;
 pub trait Part: Real {
     /// A function of float64s, of this type's numbers: rounded once.
     fn through(z: Complex<Self>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<Self>;
+    /// The length of the hypotenuse over numbers of this type.
+    fn length(re: f64, im: f64) -> f64;
+    /// `e ** z`
+    fn exponential(z: Complex<Self>) -> Complex<Self>;
 }
 
 impl Part for f64 {
     fn through(z: Complex<f64>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f64> {
         f(z)
+    }
+
+    fn length(re: f64, im: f64) -> f64 {
+        re.hypot(im)
+    }
+
+    fn exponential(z: Complex<f64>) -> Complex<f64> {
+        exponential(z)
     }
 }
 
@@ -21,6 +33,19 @@ impl Part for f32 {
     fn through(z: Complex<f32>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f32> {
         let value = f(Complex::new(z.re.into(), z.im.into()));
         Complex::new(value.re as f32, value.im as f32)
+    }
+
+    fn length(re: f64, im: f64) -> f64 {
+        // No square of a float32 overflows or vanishes in float64.
+        (re * re + im * im).sqrt()
+    }
+
+    fn exponential(z: Complex<f32>) -> Complex<f32> {
+        if z.re.abs() > 80.0 || !z.re.is_finite() {
+            return Self::through(z, exponential);
+        }
+        let (length, (sin, cos)) = (f32::exp(z.re), z.im.sin_cos());
+        Complex::new(length * cos, if z.im == 0.0 { z.im } else { length * sin })
     }
 }
 
@@ -60,19 +85,21 @@ fn unless_zero(first: f64, other: f64) -> f64 {
 
 /// `e ** z`
 pub fn exp<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
-        if z.re == f64::NEG_INFINITY {
-            return Complex::new(0.0, 0.0);
-        }
-        let (first, second) = match z.re.abs() > FAR {
-            true => ((z.re * 0.5).exp(), (z.re * 0.5).exp()),
-            false => (z.re.exp(), 1.0),
-        };
-        let (sin, cos) = z.im.sin_cos();
-        // The sine of 0 is 0 and stays so, however long.
-        let im = if z.im == 0.0 { z.im } else { sin * first * second };
-        Complex::new(cos * first * second, im)
-    })
+    T::exponential(z)
+}
+
+fn exponential(z: Complex<f64>) -> Complex<f64> {
+    if z.re == f64::NEG_INFINITY {
+        return Complex::new(0.0, 0.0);
+    }
+    let (first, second) = match z.re.abs() > FAR {
+        true => ((z.re * 0.5).exp(), (z.re * 0.5).exp()),
+        false => (z.re.exp(), 1.0),
+    };
+    let (sin, cos) = z.im.sin_cos();
+    // The sine of 0 is 0 and stays so, however long.
+    let im = if z.im == 0.0 { z.im } else { sin * first * second };
+    Complex::new(cos * first * second, im)
 }
 
 /// The natural logarithm.
@@ -90,7 +117,7 @@ pub fn log<T: Part>(z: Complex<T>) -> Complex<T> {
             const UP: f64 = 18_014_398_509_481_984.0;
             (long * UP).hypot(short * UP).ln() - std::f64::consts::LN_2 * 54.0
         } else {
-            long.hypot(short).ln()
+            T::length(long, short).ln()
         };
         Complex::new(length, z.im.atan2(z.re))
     })
@@ -112,7 +139,7 @@ pub fn sqrt<T: Part>(z: Complex<T>) -> Complex<T> {
             (1.0, 1.0)
         };
         let (re, im) = (z.re * up, z.im * up);
-        let root = ((re.hypot(im) + re.abs()) * 0.5).sqrt();
+        let root = ((T::length(re, im) + re.abs()) * 0.5).sqrt();
         if root == 0.0 {
             return Complex::new(root, z.im);
         }
