@@ -174,6 +174,19 @@ def main() -> None:
     fit("log2 for powf", v, lambda f: 1 / v(f), 13, -third, third, False)
     w = lambda r: mp.mpf(2) ** r  # noqa: E731
     fit("exp2 for powf", w, lambda r: 1 / w(r), 7, -0.5001, 0.5001, False)
+    # erfc(x) = exp(-x^2) p(u) / (1 + 2 x), u = (x - k) / (x + k), where its power is no number.
+    for single, k, low, high, degree in ((True, 2.5, 0.0, 10.5, 11), (False, 3.75, 0.5, 28.0, 22)):
+        m = mp.mpf(k)
+
+        def x_of(u: mp.mpf, m: mp.mpf = m) -> mp.mpf:
+            return m * (1 + u) / (1 - u)
+
+        def scaled(u: mp.mpf, x_of: Function = x_of) -> mp.mpf:
+            return (1 + 2 * x_of(u)) * mp.exp(x_of(u) ** 2) * mp.erfc(x_of(u))
+
+        ends = (low - k) / (low + k), (high - k) / (high + k)
+        name = "erfc, single" if single else "erfc, double"
+        fit(name, scaled, lambda u, f=scaled: 1 / f(u), degree, *ends, False)
     for name, value in (("ln 2", mp.log(2)), ("pi / 2", mp.pi / 2), ("2 / 3", mp.mpf(2) / 3)):
         print(name, mp.nstr(value, 40))
 

@@ -117,6 +117,21 @@ def c_library(tmp_path_factory):
 
 
 @pytest.fixture
+def make(lib, ns):
+    """`make(schema, kernel, **kernels)`: an operator of that schema in a namespace of its own."""
+
+    def make(schema, kernel, **kernels):
+        lib.define(schema)
+        name = schema.split("(")[0]
+        lib.impl(name, kernel, "CPU")
+        for key, other in kernels.items():
+            lib.impl(name, other, key)
+        return kf.get_op(f"{ns}::{name}")
+
+    return make
+
+
+@pytest.fixture
 def raises_saying():
     """`with raises_saying(kf.Error, "part", ...)`: an exception whose text has all these parts."""
     return RaisesSaying

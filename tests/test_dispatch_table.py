@@ -1,7 +1,9 @@
 """Tables over axes, from Python: filling, choosing, calling, looking inside."""
 
+import copy
 import enum
 import itertools
+import pickle
 import random
 import threading
 
@@ -382,3 +384,84 @@ def test_a_table_is_an_operators_kernel():
     assert d.ops.t.f(x[::2]).tolist() == [0.0, 4.0]
     with pytest.raises(kf.MissingKernel, match="no kernel at dtype=int64"):
         d.ops.t.f(np.arange(4))
+
+
+def in_a_row(x):
+    return ("row", x)
+
+
+def anywhere(coords, x):
+    return (coords["dtype"], x)
+
+
+def filled():
+    table = kf.DispatchTable("t", dtype=["float32", "int64"], contiguity=["contiguous", "strided"])
+    table.impl(with_coords=True)(anywhere)
+    table.impl(contiguity="contiguous", dtype="int64")(in_a_row)
+    return table
+
+
+@pytest.mark.parametrize(
+    "again",
+    [copy.copy, copy.deepcopy, lambda table: pickle.loads(pickle.dumps(table))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_a_table_is_copied_and_pickled_with_its_functions(again):
+    table = filled()
+    other = again(table)
+    assert repr(other) == repr(table)
+    for point in table:
+        assert other.select(**point)(1) == table.select(**point)(1)
+    other.impl(dtype="float32", contiguity="strided")(in_a_row)
+    assert table.select(dtype="float32", contiguity="strided")(1) == ("float32", 1)
+
+
+def test_a_table_of_a_function_that_cannot_be_pickled_says_which():
+    table = kf.DispatchTable("t", dtype=["float32"])
+    table.impl()(lambda x: x)
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(table)
+
+
+def test_unhashable_values_are_refused_by_name():
+    with pytest.raises(kf.InvalidValue, match=r"axis q must be hashable, not \[1\]"):
+        kf.DispatchTable("t", q=[[1], [2]])
+    with pytest.raises(kf.InvalidValue, match=r"axis contiguity must be hashable, not \['strided'"):
+        kf.DispatchTable("t", contiguity=[["strided"]])
+    table = kf.DispatchTable("t", q=[1, 2])
+    for ask in (table.select, table.try_select, table.index):
+        with pytest.raises(kf.InvalidValue, match=r"axis q must be hashable, not \[1\]"):
+            ask(q=[1])
+
+
+class Contrary:
+    """What can be neither hashed nor compared, with an error of its own."""
+
+    def __hash__(self):
+        raise RuntimeError("no hash")
+
+    def __eq__(self, other):
+        raise RuntimeError("no comparison")
+
+
+def test_whatever_is_asked_for_is_in_a_table_or_not():
+    table = filled()
+    inside = {"dtype": "int64", "contiguity": "strided"}
+    assert inside in table
+    outside = [
+        {**inside, "dtype": "float64"},
+        {**inside, "dtype": [1]},
+        {**inside, "dtype": Contrary()},
+        {**inside, "contiguity": Contrary()},
+        {**inside, "contiguity": ["strided"]},
+        {**inside, "more": 1},
+        {"dtype": "int64"},
+        {1: 2},
+        {},
+        None,
+        3,
+        [inside],
+        Contrary(),
+    ]
+    for point in outside:
+        assert point not in table

@@ -475,3 +475,107 @@ def test_composed_functions_of_the_least_whole_numbers(dtype):
         assert np.allclose(expression(x, y), expression(*wide), rtol=1e-14)
         with np.errstate(all="ignore"):
             assert np.allclose(expression(x, y), getattr(np, name)(*wide), rtol=1e-14)
+
+
+def test_signed_and_unsigned_numbers_of_64_bits_compare_exactly():
+    signed = np.array([-(2**63), -1, 0, 1, 2**53, 2**53 + 1, 2**63 - 1])
+    unsigned = np.array([0, 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+        for dtype in ("int8", "int16", "int32", "int64"):
+            narrow = signed[np.abs(signed.astype(object)) <= np.iinfo(dtype).max].astype(dtype)
+            a, b = narrow[:, None], unsigned[None]
+            for left, right in ((a, b), (b, a)):
+                wanted = [
+                    [
+                        {
+                            "equal": x == y,
+                            "not_equal": x != y,
+                            "less": x < y,
+                            "less_equal": x <= y,
+                            "greater": x > y,
+                            "greater_equal": x >= y,
+                        }[name]
+                        for x, y in zip(*rows, strict=True)
+                    ]
+                    for rows in zip(
+                        *(x.astype(object).tolist() for x in np.broadcast_arrays(left, right)),
+                        strict=True,
+                    )
+                ]
+                assert getattr(kf, name)(left, right).tolist() == wanted, (name, dtype)
+    # Inside an expression too, which goes on from there.
+    kept = kf.Expression("where(x < y, 1, 0) + (x == y)")
+    got = kept(np.array([-1, 2**63 - 1]), np.array([2**64 - 1, 2**63 - 1], np.uint64))
+    assert got.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("place", [2**63, 2**63 + 1, 2**64 - 1])
+def test_an_unsigned_index_beyond_int64_is_out_of_range(place, raises_saying):
+    pick = kf.Expression("t[place]", inputs=["place", "t"])
+    for scalar in (False, True):
+        index = np.array(place if scalar else [place], np.uint64)
+        with raises_saying(kf.IndexOutOfRange, "'t'", "out of range", "size 3"):
+            pick(index, np.arange(3.0))
+    assert pick(np.array([2, 0], np.uint64), np.arange(3.0)).tolist() == [2, 0]
+
+
+def test_calls_take_the_same_arguments_however_they_are_made():
+    scaled = kf.Expression("x * k + y", params=["k"])
+    x, y = np.arange(3.0), np.ones(3)
+    wanted = (x * 2 + y).tolist()
+    for k in (2, 2.0, np.float64(2), np.int8(2), np.float32(2)):
+        assert scaled(x, y, k=k).tolist() == wanted
+        out = np.empty(3)
+        assert scaled(x, y, k=k, out=out) is out
+        assert out.tolist() == wanted
+    assert scaled(x, y, k=True).tolist() == (x + y).tolist()
+    assert scaled(x, y, k=2, out=None, shape=None).tolist() == wanted
+    assert scaled(x.astype(np.complex128), y, k=2j).tolist() == (x * 2j + y).tolist()
+    assert scaled(x, y, **{"".join(["k"]): 2}).tolist() == wanted
+    many = [np.full(2, float(k)) for k in range(20)]
+    total = kf.Expression(" + ".join(f"x{k}" for k in range(20)))
+    assert total(*many).tolist() == [190.0, 190.0]
+    assert total(*many, out=many[3]) is many[3]
+    assert many[3].tolist() == [190.0, 190.0]
+    mixed = kf.Expression("x + y")
+    assert isinstance(mixed(kf.asarray(x), y), kf.Tensor)
+    assert mixed(x, np.float64(1)).tolist() == [1, 2, 3]
+
+
+def test_a_kernel_in_python_gets_the_calls_of_expressions():
+    seen = []
+
+    def layer(keyset, inputs, numbers, *, expression, shape=None):
+        seen.append((len(inputs), numbers, expression, shape))
+        return kf.redispatch("keyfold::elementwise", keyset.remove("Tracer"), inputs, numbers,
+                             expression=expression, shape=shape)  # fmt: skip
+
+    handle = kf.impl("keyfold::elementwise", "Tracer", layer, with_keyset=True)
+    try:
+        with kf.include_keys("Tracer"):
+            got = kf.Expression("x * k", params=["k"])(np.ones(2), k=3)
+    finally:
+        handle.remove()
+    assert got.tolist() == [3, 3]
+    assert seen == [(1, [3], "x; k: x * k", None)]
+
+
+def test_threads_call_one_expression_at_once():
+    import threading
+
+    expression = kf.Expression("exp(x) + y * k", params=["k"])
+    x, y = np.linspace(0, 1, 50_000), np.ones(50_000)
+    wanted = expression(x, y, k=2.0)
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not np.array_equal(expression(x, y, k=2.0), wanted):
+                wrong.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -410,3 +410,71 @@ def test_a_numpy_scalar_takes_no_result(raises_saying):
 def test_a_parameter_has_another_name_than_out(raises_saying):
     with raises_saying(kf.InvalidValue, "'out'"):
         kf.Expression("x + out", params=["out"])
+
+
+def test_what_is_written_to_is_called_as_in_the_schema(ns, raises_saying):
+    add = kf.elementwise(f"{ns}::ipb(Tensor(a!) x, Tensor y) -> Tensor(a!)", "x + y")
+    into = kf.elementwise(f"{ns}::into(Tensor y, *, Tensor(a!) target) -> Tensor(a!)", "y + 1")
+    frozen, windows = np.zeros((3, 4)), np.lib.stride_tricks.as_strided
+    frozen.flags.writeable = False
+    twice = windows(np.zeros(4), (3, 4), (0, 8))
+    try:
+        y = np.zeros((3, 4))
+        for call, name in [(lambda x: add(x, y), "'x'"), (lambda x: into(y, target=x), "'target'")]:
+            with raises_saying(kf.ShapeError, f"argument {name}", "[3, 1]"):
+                call(np.zeros((3, 1)))
+            with raises_saying(kf.ReadOnlyError, f"argument {name}"):
+                call(frozen)
+            with raises_saying(kf.InvalidValue, f"argument {name}", "share memory"):
+                call(twice)
+            with raises_saying(kf.DTypeError, f"argument {name}", "int64"):
+                call(np.zeros((3, 4), np.int64))
+    finally:
+        add.remove()
+        into.remove()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "said"),
+    [
+        ({"text": None}, kf.BindingError, ["'text'", "str", "not None"]),
+        ({"text": 3}, kf.BindingError, ["'text'", "str", "not int 3"]),
+        ({"text": b"x"}, kf.BindingError, ["'text'", "str", "bytes"]),
+        ({"text": "x\ud800"}, kf.InvalidValue, ["'text'", "surrogate"]),
+        ({"text": "x", "inputs": "xy"}, kf.BindingError, ["'inputs'", '["x", "y"]', "'xy'"]),
+        ({"text": "x", "params": "ab"}, kf.BindingError, ["'params'", '["x", "y"]', "'ab'"]),
+        ({"text": "x", "inputs": 3}, kf.BindingError, ["'inputs'", "sequence of names", "int 3"]),
+        ({"text": "x", "inputs": ["x", 1]}, kf.BindingError, ["'inputs'", "item 1", "int 1"]),
+        ({"text": "x", "params": [None]}, kf.BindingError, ["'params'", "item 0", "None"]),
+        ({"text": "x", "inputs": ["\udfff"]}, kf.InvalidValue, ["'inputs'", "item 0", "surrogate"]),
+    ],
+)
+def test_arguments_of_an_expression_are_named(arguments, kind, said, raises_saying):
+    arguments = dict(arguments)
+    text = arguments.pop("text")
+    with raises_saying(kind, "Expression", *said):
+        kf.Expression(text, **arguments)
+
+
+def test_names_come_from_any_iterable():
+    for names in (["x", "k"], ("x", "k"), {"x": 1, "k": 2}, iter(["x", "k"])):
+        assert kf.Expression("x * k", inputs=names).inputs == ("x", "k")
+
+
+def test_calls_of_an_expression_say_what_is_wrong(raises_saying):
+    expression = kf.Expression("x * k", params=["k"])
+    x = np.ones(2)
+    with raises_saying(kf.BindingError, "one array for each of x", "2 were given"):
+        expression(x, x, k=1)
+    with raises_saying(kf.BindingError, "'k' isn't given", "pass k="):
+        expression(x)
+    with raises_saying(kf.BindingError, "no parameter 'q'", "k"):
+        expression(x, k=1, q=2)
+    with raises_saying(kf.BindingError, "'k' has to be a number", "str"):
+        expression(x, k="1")
+    with raises_saying(kf.BindingError, "takes no arrays", "1 were given"):
+        kf.Expression("index")(x)
+    with raises_saying(kf.BindingError, "argument 'input'", "not int 1"):
+        expression.derivative(1)
+    with raises_saying(kf.BindingError, "inputs"):
+        expression("text", k=1)

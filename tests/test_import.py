@@ -1,7 +1,10 @@
 """What importing keyfold does, and where it refuses."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 
 def run(source):
@@ -70,3 +73,33 @@ def test_a_daemon_thread_that_calls_at_exit_does_no_harm():
         "time.sleep(0.1)\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["bogus", "AVX2", "avx-512", "3"])
+def test_a_wrong_level_of_instructions_in_the_environment_is_an_error(text):
+    code = (
+        "try:\n    import keyfold\n"
+        "except ValueError as error:\n    print(type(error).__name__, error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "KEYFOLD_SIMD": text},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"InvalidValue the environment variable KEYFOLD_SIMD is '{text}'" in done.stdout
+    assert "baseline, avx2, avx512" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["baseline", "avx2", "avx512", ""])
+def test_the_environment_names_the_level_of_instructions(text):
+    code = "import keyfold as kf, numpy as np; print(kf.exp(np.zeros(2)).tolist())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "KEYFOLD_SIMD": text},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[1.0, 1.0]"

@@ -33,6 +33,10 @@ def _normal(table: str, axis: str, value: Any) -> Any:
             return _core.DType(value).name
     except (TypeError, ValueError) as error:
         raise InvalidValue(f"{table}: the axis {axis} has no value {value!r}: {error}") from None
+    try:
+        hash(value)
+    except TypeError:
+        raise unhashable(table, axis, value) from None
     known = _CLOSED.get(axis)
     if known is not None and value not in known:
         raise InvalidValue(
@@ -40,6 +44,14 @@ def _normal(table: str, axis: str, value: Any) -> Any:
             f"its values are {listing(known)}"
         )
     return value
+
+
+def unhashable(table: str, axis: str, value: Any) -> InvalidValue:
+    """The error for a value that no table can look up."""
+    return InvalidValue(
+        f"{table}: a value of the axis {axis} must be hashable, not {value!r}; a tuple instead of "
+        "a list, or a name, would do"
+    )
 
 
 def _nearest(given: Any, known: Iterable[Any]) -> str:
@@ -83,9 +95,11 @@ class Space:
             values = tuple(_normal(name, axis, value) for value in _as_list(given))
             if not values:
                 raise InvalidValue(f"{name}: the axis {axis} has no values")
+            seen = set()
             for value in values:
-                if values.count(value) > 1:
+                if value in seen:
                     raise InvalidValue(f"{name}: the axis {axis} has the value {value!r} twice")
+                seen.add(value)
             self.axes[axis] = values
         self._positions = {
             axis: {value: at for at, value in enumerate(values)}
@@ -149,9 +163,7 @@ class Space:
         try:
             at = positions.get(value)
         except TypeError:
-            raise InvalidValue(
-                f"{self.name}: a value of the axis {axis} must be hashable, not {value!r}"
-            ) from None
+            raise unhashable(self.name, axis, value) from None
         return positions.get(_normal(self.name, axis, value)) if at is None else at
 
     def index(self, coords: Mapping[str, Any]) -> int | None:

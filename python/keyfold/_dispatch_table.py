@@ -135,6 +135,15 @@ class DispatchTable:
             table._bodies = self._bodies
         return table
 
+    def __copy__(self) -> DispatchTable:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What was registered, in order: the places follow from it.
+        with self._lock:
+            bodies = [(body.function, body.with_coords, body.subspace) for body in self._bodies]
+        return _rebuild, (type(self), self.name, self._space.axes, bodies)
+
     def _register(
         self,
         function: Callable[..., Any],
@@ -338,7 +347,8 @@ class DispatchTable:
     def __contains__(self, coords: object) -> bool:
         try:
             return isinstance(coords, Mapping) and self.try_select(**coords) is not None
-        except (InvalidValue, TypeError):
+        except Exception:
+            # A value whose own comparison fails isn't in the table either.
             return False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -374,6 +384,19 @@ class DispatchTable:
             for row in rows
         ]
         return "\n".join([head, *lines])
+
+
+def _rebuild(
+    cls: type[DispatchTable],
+    name: str,
+    axes: Mapping[str, Any],
+    bodies: list[tuple[Callable[..., Any], bool, tuple[tuple[int, ...], ...]]],
+) -> DispatchTable:
+    """What unpickling and deep copies call."""
+    table = cls(name, **axes)
+    for function, with_coords, subspace in bodies:
+        table._register(function, with_coords, subspace)
+    return table
 
 
 def _is_array(value: Any) -> bool:

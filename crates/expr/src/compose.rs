@@ -3,7 +3,7 @@
 //! Text and the builder share them. They are written so that neither they nor their derivatives
 //! meet `inf * 0` or `inf - inf` where the true value is finite.
 
-use std::f64::consts::{FRAC_1_SQRT_2, LOG2_E, LOG10_E};
+use std::f64::consts::FRAC_1_SQRT_2;
 
 use crate::graph::{Binary, Graph, Id, Literal, Node, Unary};
 
@@ -61,10 +61,22 @@ pub(crate) fn relu(g: &mut Graph, x: Id) -> Id {
     choose(g, flat, zero, x)
 }
 
+/// At most this far below 0 the gates of `gelu` and `silu` are shut, in every format: what they let
+/// through is taken from here on, since `-inf * 0` is NaN.
+pub(crate) const GELU_SHUT: f64 = -16.0;
+pub(crate) const SILU_SHUT: f64 = -1000.0;
+
+/// `x`, but no less than where a gate is shut; `derive` knows that what is below has no weight.
+fn above(g: &mut Graph, x: Id, shut: f64) -> Id {
+    let shut = float(g, shut);
+    binary(g, Binary::Max, x, shut)
+}
+
 /// `x` times the normal distribution's function, by `erf`.
 pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
     let scaled_x = scaled(g, FRAC_1_SQRT_2, x);
     let erf = unary(g, Unary::Erf, scaled_x);
+    let x = above(g, x, GELU_SHUT);
     half_gate(g, x, erf)
 }
 
@@ -79,8 +91,9 @@ fn half_gate(g: &mut Graph, x: Id, gate: Id) -> Id {
 /// The approximation of `gelu` by `tanh`. The cubic sees x within -16 and 16, beyond which `tanh` is
 /// -1 and 1 in every format: so it can't overflow.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
-    let (low, high) = (float(g, -16.0), float(g, 16.0));
-    let near = clamp(g, x, low, high);
+    let above = above(g, x, GELU_SHUT);
+    let high = float(g, -GELU_SHUT);
+    let near = binary(g, Binary::Min, above, high);
     let squared = mul(g, near, near);
     let curve = scaled(g, 0.044_715, squared);
     let one = int(g, 1);
@@ -88,11 +101,12 @@ pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
     let cubic = mul(g, near, factor);
     let inner = scaled(g, SQRT_2_OVER_PI, cubic);
     let tanh = unary(g, Unary::Tanh, inner);
-    half_gate(g, x, tanh)
+    half_gate(g, above, tanh)
 }
 
 pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     let gate = unary(g, Unary::Sigmoid, x);
+    let x = above(g, x, SILU_SHUT);
     mul(g, x, gate)
 }
 
@@ -110,44 +124,54 @@ fn log1p_exp(g: &mut Graph, x: Id) -> Id {
     unary(g, Unary::Log1p, exp)
 }
 
-/// `log(exp(a) + exp(b))`: the greater one and what the other adds. Equal infinities are 0 apart.
+/// `log(exp(a) + exp(b))`: the greater one and what the other adds; of equal infinities their mean,
+/// whose derivatives are those of equal numbers.
 pub(crate) fn logaddexp(g: &mut Graph, a: Id, b: Id) -> Id {
     // As floats: the difference of whole numbers may wrap around.
     let (a, b) = (scaled(g, 1.0, a), scaled(g, 1.0, b));
     let (difference, zero) = (sub(g, a, b), int(g, 0));
     let equal = binary(g, Binary::Eq, a, b);
     let finite = unary(g, Unary::IsFinite, a);
-    let finite = unary(g, Unary::Not, finite);
-    let endless = binary(g, Binary::And, equal, finite);
-    let difference = choose(g, endless, zero, difference);
+    let infinite = unary(g, Unary::Not, finite);
+    let endless = binary(g, Binary::And, equal, infinite);
     let above = binary(g, Binary::Gt, difference, zero);
     let back = scaled(g, -1.0, difference);
     let (left, right) = (log1p_exp(g, back), log1p_exp(g, difference));
     let (left, right) = (add(g, a, left), add(g, b, right));
-    choose(g, above, left, right)
+    let finite = choose(g, above, left, right);
+    let sum = add(g, a, b);
+    let mean = scaled(g, 0.5, sum);
+    choose(g, endless, mean, finite)
 }
 
 /// `sqrt(a * a + b * b)` that neither overflows nor underflows early; infinite if either is. Both
 /// are divided by the power of two in the longer one, which is exact, and constant to derivatives.
+/// Where the root has no derivative, at 0 and at infinities, it is a sum of lengths, whose
+/// derivatives are 0 and the limits.
 pub(crate) fn hypot(g: &mut Graph, a: Id, b: Id) -> Id {
     let (a, b) = (scaled(g, 1.0, a), scaled(g, 1.0, b));
     let (long_a, long_b) = (unary(g, Unary::Abs, a), unary(g, Unary::Abs, b));
     let long = binary(g, Binary::Max, long_a, long_b);
-    let exponent = log2(g, long);
+    let exponent = unary(g, Unary::Log2, long);
     let exponent = unary(g, Unary::Floor, exponent);
     let power = exp2(g, exponent);
-    let (zero, one, infinity) = (int(g, 0), float(g, 1.0), float(g, f64::INFINITY));
-    let none = binary(g, Binary::Eq, long, zero);
-    let power = choose(g, none, one, power);
     let (short_a, short_b) = (div(g, a, power), div(g, b, power));
     let (square_a, square_b) = (mul(g, short_a, short_a), mul(g, short_b, short_b));
     let sum = add(g, square_a, square_b);
     let root = unary(g, Unary::Sqrt, sum);
     let length = mul(g, power, root);
+    let (zero, infinity) = (int(g, 0), float(g, f64::INFINITY));
     let endless_a = binary(g, Binary::Eq, long_a, infinity);
     let endless_b = binary(g, Binary::Eq, long_b, infinity);
+    let both = add(g, long_a, long_b);
+    let both = scaled(g, FRAC_1_SQRT_2, both);
+    let without_a = choose(g, endless_b, long_b, both);
+    let with_a = choose(g, endless_b, both, long_a);
+    let edge = choose(g, endless_a, with_a, without_a);
     let endless = binary(g, Binary::Or, endless_a, endless_b);
-    choose(g, endless, infinity, length)
+    let none = binary(g, Binary::Eq, long, zero);
+    let at_edge = binary(g, Binary::Or, endless, none);
+    choose(g, at_edge, edge, length)
 }
 
 pub(crate) fn square(g: &mut Graph, x: Id) -> Id {
@@ -167,16 +191,6 @@ pub(crate) fn clamp(g: &mut Graph, x: Id, low: Id, high: Id) -> Id {
 pub(crate) fn exp2(g: &mut Graph, x: Id) -> Id {
     let two = float(g, 2.0);
     binary(g, Binary::Pow, two, x)
-}
-
-pub(crate) fn log2(g: &mut Graph, x: Id) -> Id {
-    let log = unary(g, Unary::Log, x);
-    scaled(g, LOG2_E, log)
-}
-
-pub(crate) fn log10(g: &mut Graph, x: Id) -> Id {
-    let log = unary(g, Unary::Log, x);
-    scaled(g, LOG10_E, log)
 }
 
 /// `exp(x) / 2` and `exp(-x) / 2`, each finite as long as it can be.
@@ -216,12 +230,6 @@ pub(crate) fn sinh(g: &mut Graph, x: Id) -> Id {
 pub(crate) fn tan(g: &mut Graph, x: Id) -> Id {
     let (sin, cos) = (unary(g, Unary::Sin, x), unary(g, Unary::Cos, x));
     div(g, sin, cos)
-}
-
-pub(crate) fn erfc(g: &mut Graph, x: Id) -> Id {
-    let erf = unary(g, Unary::Erf, x);
-    let one = int(g, 1);
-    sub(g, one, erf)
 }
 
 pub(crate) fn is_inf(g: &mut Graph, x: Id) -> Id {

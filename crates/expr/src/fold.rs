@@ -66,6 +66,8 @@ fn unary(op: Unary, x: Literal) -> Option<Literal> {
         Unary::Exp => v.exp(),
         Unary::Expm1 => v.exp_m1(),
         Unary::Log => v.ln(),
+        Unary::Log2 => v.log2(),
+        Unary::Log10 => v.log10(),
         Unary::Log1p => v.ln_1p(),
         Unary::Sqrt => v.sqrt(),
         Unary::Rsqrt => 1.0 / v.sqrt(),
@@ -77,7 +79,7 @@ fn unary(op: Unary, x: Literal) -> Option<Literal> {
         Unary::Ceil => v.ceil(),
         Unary::Round => v.round_ties_even(),
         Unary::Trunc => v.trunc(),
-        Unary::Erf | Unary::Not | Unary::IsNan | Unary::IsFinite => return None,
+        Unary::Erf | Unary::Erfc | Unary::Not | Unary::IsNan | Unary::IsFinite => return None,
     }))
 }
 

@@ -4,11 +4,15 @@
 //! subexpressions are shared by construction, every pass over an expression is one loop without
 //! recursion, and no depth is too deep.
 
+mod operations;
+
 use std::collections::hash_map::Entry;
 
 use keyfold_core::{DType, Scalar};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+
+pub use operations::{Binary, Unary};
 
 /// A node's place in its expression.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -40,155 +44,6 @@ impl From<Literal> for Scalar {
             Literal::Bool(value) => Scalar::Bool(value),
             Literal::Int(value) => Scalar::Int(value),
             Literal::Float(bits) => Scalar::Float(f64::from_bits(bits)),
-        }
-    }
-}
-
-/// A function of one operand.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Unary {
-    /// `-x`
-    Neg,
-    /// `~x`: not of a bool, all bits of a whole number turned over.
-    Not,
-    /// The absolute value; of a complex number its length, a real number.
-    Abs,
-    /// -1, 0 or 1; NaN stays.
-    Sign,
-    /// `e ** x`
-    Exp,
-    /// `e ** x - 1`, exact near 0.
-    Expm1,
-    /// The natural logarithm.
-    Log,
-    /// `log(1 + x)`, exact near 0.
-    Log1p,
-    /// The square root.
-    Sqrt,
-    /// `1 / sqrt(x)`
-    Rsqrt,
-    /// The sine, of radians.
-    Sin,
-    /// The cosine, of radians.
-    Cos,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// `1 / (1 + exp(-x))`
-    Sigmoid,
-    /// The error function.
-    Erf,
-    /// The greatest whole number that isn't above x; whole numbers stay as they are.
-    Floor,
-    /// The smallest whole number that isn't below x.
-    Ceil,
-    /// The nearest whole number, the even one of two.
-    Round,
-    /// The whole number towards zero.
-    Trunc,
-    /// Whether it is NaN.
-    IsNan,
-    /// Whether it is neither infinite nor NaN.
-    IsFinite,
-}
-
-impl Unary {
-    /// The name in texts and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unary::Neg => "negative",
-            Unary::Not => "~",
-            Unary::Abs => "abs",
-            Unary::Sign => "sign",
-            Unary::Exp => "exp",
-            Unary::Expm1 => "expm1",
-            Unary::Log => "log",
-            Unary::Log1p => "log1p",
-            Unary::Sqrt => "sqrt",
-            Unary::Rsqrt => "rsqrt",
-            Unary::Sin => "sin",
-            Unary::Cos => "cos",
-            Unary::Tanh => "tanh",
-            Unary::Sigmoid => "sigmoid",
-            Unary::Erf => "erf",
-            Unary::Floor => "floor",
-            Unary::Ceil => "ceil",
-            Unary::Round => "round",
-            Unary::Trunc => "trunc",
-            Unary::IsNan => "isnan",
-            Unary::IsFinite => "isfinite",
-        }
-    }
-}
-
-/// A function of two operands.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Binary {
-    /// `a + b`; "or" of bools.
-    Add,
-    /// `a - b`
-    Sub,
-    /// `a * b`; "and" of bools.
-    Mul,
-    /// `a / b`, always floating.
-    Div,
-    /// `a // b`: the quotient rounded down; 0 where whole numbers are divided by 0.
-    FloorDiv,
-    /// `a % b` with the sign of b, so that `a == a // b * b + a % b`; 0 for whole numbers modulo 0.
-    Mod,
-    /// `a ** b`
-    Pow,
-    /// The smaller; NaN if either is.
-    Min,
-    /// The greater; NaN if either is.
-    Max,
-    /// `a == b`, a bool, as the following.
-    Eq,
-    /// `a != b`
-    Ne,
-    /// `a < b`
-    Lt,
-    /// `a <= b`
-    Le,
-    /// `a > b`
-    Gt,
-    /// `a >= b`
-    Ge,
-    /// `a & b` of bools or whole numbers.
-    And,
-    /// `a | b`
-    Or,
-    /// `a ^ b`
-    Xor,
-    /// `a << b` of whole numbers; 0 where b is negative or at least the width.
-    Shl,
-    /// `a >> b` of whole numbers; the sign fills up.
-    Shr,
-}
-
-impl Binary {
-    /// The sign, or the name, in texts and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Binary::Add => "+",
-            Binary::Sub => "-",
-            Binary::Mul => "*",
-            Binary::Div => "/",
-            Binary::FloorDiv => "//",
-            Binary::Mod => "%",
-            Binary::Pow => "**",
-            Binary::Min => "minimum",
-            Binary::Max => "maximum",
-            Binary::Eq => "==",
-            Binary::Ne => "!=",
-            Binary::Lt => "<",
-            Binary::Le => "<=",
-            Binary::Gt => ">",
-            Binary::Ge => ">=",
-            Binary::And => "&",
-            Binary::Or => "|",
-            Binary::Xor => "^",
-            Binary::Shl => "<<",
-            Binary::Shr => ">>",
         }
     }
 }

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use keyfold_core::{Error, ErrorKind, Result};
+
 /// A set of vector instructions, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
@@ -161,14 +163,43 @@ fn best() -> Level {
     Level::Baseline
 }
 
+/// The environment variable that names the highest level to use.
+pub const LEVEL_VARIABLE: &str = "KEYFOLD_SIMD";
+
+/// The level that the environment variable `KEYFOLD_SIMD` names; nothing where it isn't set, or empty.
+///
+/// # Errors
+/// [`ErrorKind::Value`] for anything but the name of a level.
+pub fn named_level() -> Result<Option<Level>> {
+    match std::env::var_os(LEVEL_VARIABLE) {
+        None => Ok(None),
+        Some(text) => parse(&text.to_string_lossy()),
+    }
+}
+
+fn parse(text: &str) -> Result<Option<Level>> {
+    let name = text.trim();
+    let found = Level::ALL.into_iter().find(|level| level.name() == name);
+    if found.is_some() || name.is_empty() {
+        return Ok(found);
+    }
+    let names = Level::ALL.map(Level::name).join(", ");
+    Err(Error::new(
+        ErrorKind::Value,
+        format!(
+            "the environment variable {LEVEL_VARIABLE} is '{text}'; it must be one of {names}, or \
+             not be set"
+        ),
+    ))
+}
+
 /// The level in use: what [`set_level`] said, else what `KEYFOLD_SIMD` names, at most the best that
-/// this processor has.
+/// this processor has. What [`named_level`] refuses names none.
 pub fn level() -> Level {
     if let Some(level) = Level::from_number(LEVEL.load(Ordering::Relaxed)) {
         return level;
     }
-    let wanted = std::env::var("KEYFOLD_SIMD").ok();
-    let named = Level::ALL.into_iter().find(|level| Some(level.name()) == wanted.as_deref());
+    let named = named_level().ok().flatten();
     named.map_or(best(), |level| level.min(best()))
 }
 
@@ -191,6 +222,19 @@ mod tests {
         fn run<I: Isa>(self) -> Level {
             I::LEVEL
         }
+    }
+
+    #[test]
+    fn text_that_names_no_level_is_quoted_with_those_there_are() {
+        for text in ["bogus", "AVX2", "avx-2", "avx2 avx512", "3"] {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Value);
+            let start = format!("the environment variable KEYFOLD_SIMD is '{text}'; ");
+            assert!(error.message().starts_with(&start), "{error}");
+            assert!(error.message().contains("baseline, avx2, avx512"), "{error}");
+        }
+        assert_eq!(parse(" avx2\n").unwrap(), Some(Level::Avx2));
+        assert_eq!(parse("").unwrap(), None);
     }
 
     #[test]

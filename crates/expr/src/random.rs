@@ -7,7 +7,7 @@ use keyfold_core::DType;
 use crate::compose::float;
 use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 
-const UNARY: [Unary; 21] = [
+const UNARY: [Unary; 24] = [
     Unary::Neg,
     Unary::Not,
     Unary::Abs,
@@ -15,6 +15,8 @@ const UNARY: [Unary; 21] = [
     Unary::Exp,
     Unary::Expm1,
     Unary::Log,
+    Unary::Log2,
+    Unary::Log10,
     Unary::Log1p,
     Unary::Sqrt,
     Unary::Rsqrt,
@@ -23,6 +25,7 @@ const UNARY: [Unary; 21] = [
     Unary::Tanh,
     Unary::Sigmoid,
     Unary::Erf,
+    Unary::Erfc,
     Unary::Floor,
     Unary::Ceil,
     Unary::Round,
@@ -141,11 +144,19 @@ pub(crate) fn smooth_expr(steps: &[Step]) -> Expr {
                     Unary::Tanh,
                     Unary::Sigmoid,
                     Unary::Erf,
+                    Unary::Erfc,
                 ];
                 unary(functions[*op as usize % functions.len()], small)
             }
             2 => {
-                let functions = [Unary::Log, Unary::Log1p, Unary::Sqrt, Unary::Rsqrt];
+                let functions = [
+                    Unary::Log,
+                    Unary::Log2,
+                    Unary::Log10,
+                    Unary::Log1p,
+                    Unary::Sqrt,
+                    Unary::Rsqrt,
+                ];
                 let one_and_a_half = float(&mut g, 1.5);
                 let positive = g.add(Node::Binary(Binary::Add, small, one_and_a_half));
                 g.add(Node::Unary(functions[*op as usize % functions.len()], positive))

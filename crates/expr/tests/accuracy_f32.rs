@@ -115,6 +115,7 @@ fn exponentials_are_within_2_ulp() {
 fn logarithms_are_within_2_ulp() {
     check("log", 2.0, slices::log, f64::ln);
     check("log2", 2.0, slices::log2, f64::log2);
+    check("log10", 1.0, slices::log10, f64::log10);
     check("log1p", 2.0, slices::log1p, f64::ln_1p);
 }
 
@@ -159,6 +160,23 @@ fn erf(x: f64) -> f64 {
         1.0 - (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt())
     };
     value.copysign(x)
+}
+
+/// The complementary error function in float64, to more digits than a float32 has.
+fn erfc(x: f64) -> f64 {
+    if x.is_nan() || x < 3.0 {
+        return 1.0 - erf(x);
+    }
+    let mut fraction = x;
+    for k in (1..60).rev() {
+        fraction = x + f64::from(k) / 2.0 / fraction;
+    }
+    (-x * x).exp() / (fraction * std::f64::consts::PI.sqrt())
+}
+
+#[test]
+fn erfc_is_within_1_ulp_to_where_it_ends() {
+    check("erfc", 1.0, slices::erfc, erfc);
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn exponentials_and_logarithms_agree_with_the_standard_library() {
     check("expm1", (-40.0, 40.0), 3, slices::expm1, f64::exp_m1);
     check("log", (0.0, 4.0), 2, slices::log, f64::ln);
     check("log2", (0.0, 4.0), 3, slices::log2, f64::log2);
+    check("log10", (0.0, 4.0), 2, slices::log10, f64::log10);
     check("log1p", (-1.0, 4.0), 3, slices::log1p, f64::ln_1p);
 }
 
@@ -142,6 +143,92 @@ fn whole_powers_of_small_numbers_are_exact() {
         slices::pow(&x, &y, &mut out);
         for ((x, y), got) in x.iter().zip(&y).zip(&out) {
             assert_eq!(*got, x.powi(*y as i32), "{x} ** {y}");
+        }
+    });
+}
+
+/// The values are mpmath's.
+#[test]
+fn erfc_has_known_values_to_where_it_ends() {
+    let table = [
+        (-30.0, 2.0),
+        (-6.0, 2.0),
+        (-2.0, 1.995_322_265_018_952_8),
+        (-0.75, 1.711_155_633_653_515_2),
+        (-0.5, 1.520_499_877_813_046_5),
+        (-0.25, 1.276_326_390_168_237),
+        (-1e-9, 1.000_000_001_128_379_2),
+        (0.0, 1.0),
+        (1e-300, 1.0),
+        (0.125, 0.859_683_795_198_666_2),
+        (0.4999, 0.479_588_004_838_613_4),
+        (0.5, 0.479_500_122_186_953_5),
+        (0.5001, 0.479_412_248_323_119_3),
+        (0.75, 0.288_844_366_346_484_86),
+        (1.0, 0.157_299_207_050_285_13),
+        (1.5, 0.033_894_853_524_689_274),
+        (2.0, 0.004_677_734_981_047_266),
+        (2.5, 0.000_406_952_017_444_958_9),
+        (3.0, 2.209_049_699_858_544e-5),
+        (3.75, 1.137_272_565_697_966_5e-7),
+        (4.5, 1.966_160_441_542_887_6e-10),
+        (5.5, 7.357_847_917_974_398e-15),
+        (6.0, 2.151_973_671_249_891_3e-17),
+        (7.0, 4.183_825_607_779_414e-23),
+        (8.5, 2.762_324_071_333_771_6e-33),
+        (10.0, 2.088_487_583_762_545e-45),
+        (12.5, 6.231_942_781_979_911e-70),
+        (15.0, 7.212_994_172_451_207e-100),
+        (18.0, 6.082_369_231_816_399e-143),
+        (20.0, 5.395_865_611_607_901e-176),
+        (22.5, 3.445_348_860_464_602e-222),
+        (25.0, 8.300_172_571_196_523e-274),
+        (26.0, 5.663_192_408_856_143e-296),
+        (26.5, 2.210_907_664_263_734_3e-307),
+        (26.54, 2.645_558_174_468_510_4e-308),
+        (27.0, 5.237_05e-319),
+        (27.2, 1e-323),
+    ];
+    let ends = [
+        (f64::INFINITY, 0.0),
+        (f64::NEG_INFINITY, 2.0),
+        (f64::NAN, f64::NAN),
+        (27.3, 0.0),
+        (1e308, 0.0),
+        (-1e308, 2.0),
+    ];
+    for_each_level(|level| {
+        for (x, expected) in table.into_iter().chain(ends) {
+            let mut out = [0.0];
+            slices::erfc(&[x], &mut out);
+            let far = apart(out[0], expected);
+            assert!(far <= 3, "{}: erfc({x:e}) = {:e}, not {expected:e}", level.name(), out[0]);
+        }
+    });
+}
+
+#[test]
+fn logarithms_are_whole_at_powers() {
+    let twos: Vec<f64> = (-1074..1024).map(|k| f64::from(k).exp2()).collect();
+    // Read from text, so that each is the nearest to the power.
+    let tens: Vec<f64> = (-323..=308).map(|k| format!("1e{k}").parse().unwrap()).collect();
+    let singles: Vec<f32> = (-45..=38).map(|k| format!("1e{k}").parse().unwrap()).collect();
+    for_each_level(|level| {
+        let mut out = vec![0.0; twos.len()];
+        slices::log2(&twos, &mut out);
+        assert!((-1074..1024).map(f64::from).eq(out), "log2, {}", level.name());
+        // As the standard library's: subnormal powers of ten are too far off.
+        let expected: Vec<f64> = tens.iter().map(|x| x.log10()).collect();
+        let mut out = vec![0.0; tens.len()];
+        slices::log10(&tens, &mut out);
+        let wrong: Vec<_> = (0..tens.len())
+            .filter(|&at| tens[at] >= f64::MIN_POSITIVE && out[at] != expected[at])
+            .collect();
+        assert!(wrong.is_empty(), "log10, {}: {wrong:?}", level.name());
+        let mut out = vec![0.0; singles.len()];
+        slices::log10(&singles, &mut out);
+        for (x, log) in singles.iter().zip(out) {
+            assert_eq!(log, f64::from(*x).log10() as f32, "log10({x:e}), {}", level.name());
         }
     });
 }

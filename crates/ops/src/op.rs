@@ -46,7 +46,12 @@ impl Op {
 
     /// As [`Op::at`], where what is written to is argument `out`.
     pub(crate) fn at_out<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| error.at("argument 'out'").at(self.name))
+        self.at_argument("out", result)
+    }
+
+    /// As [`Op::at`], where it is about an argument.
+    pub(crate) fn at_argument<T>(&self, name: &str, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.at(&format!("argument '{name}'")).at(self.name))
     }
 
     /// An error of this operator.

@@ -129,7 +129,15 @@ pub(crate) unsafe fn call<C: Choose>(
 ) -> *mut ffi::PyObject {
     let request = Request { args, operator, nargs, keywords, choose: *choose };
     // SAFETY: as for the caller.
-    let run = || unsafe { call_inner(&request) };
+    outcome(operator, || unsafe { call_inner(&request) })
+}
+
+/// What a call gives CPython: a new reference, or null with an exception set, for panics too.
+#[inline(always)]
+pub(crate) fn outcome(
+    operator: &PyOperator,
+    run: impl FnOnce() -> Result<*mut ffi::PyObject>,
+) -> *mut ffi::PyObject {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(object)) => object,
         Ok(Err(error)) => raise(error),
@@ -249,7 +257,9 @@ unsafe fn run<C: Choose>(
                 let result = python.call_objects(context, &operator.params, objects)?;
                 finish(operator, context, kernel, result, objects, caller)
             }
-            None if guards::in_use() => native_in_context(context, kernel, bound),
+            None if guards::in_use() => {
+                in_context(|| native::call(context, kernel, &operator.params, objects, caller))
+            }
             None => native::call(context, kernel, &operator.params, objects, caller),
         }
     }
@@ -258,16 +268,11 @@ unsafe fn run<C: Choose>(
 /// A native kernel, with the local keys of Python's context for the calls that it makes: a Python
 /// kernel's own calls look at the context themselves.
 #[inline(never)]
-unsafe fn native_in_context<C: Choose>(
-    context: &CallContext<'_, Value>,
-    kernel: &Kernel<Value>,
-    bound: &BoundCall<'_, C>,
+pub(crate) fn in_context(
+    run: impl FnOnce() -> Result<*mut ffi::PyObject>,
 ) -> Result<*mut ffi::PyObject> {
-    let BoundCall { operator, objects, caller, .. } = *bound;
-    // SAFETY: the GIL is held, by the contract.
+    // SAFETY: calls hold the GIL.
     let py = unsafe { Python::assume_attached() };
-    // SAFETY: as for the caller.
-    let run = || unsafe { native::call(context, kernel, &operator.params, objects, caller) };
     match guards::ambient(py) {
         Ok(Some(context)) => context.apply(run),
         Ok(None) => run(),

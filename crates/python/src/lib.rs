@@ -83,6 +83,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(random::set_rng_state, module)?)?;
     module.add_function(wrap_pyfunction!(threads::get_num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::_check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(memory::memory_stats, module)?)?;
     module.add_function(wrap_pyfunction!(memory::trim_memory, module)?)?;
     module.add_function(wrap_pyfunction!(memory::set_cache_limit, module)?)?;
@@ -152,7 +153,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
             Bound::new(py, packet::PyPacket::new(py, keyfold::dispatcher(), "aten::add")?)?;
         let operator = keyfold::dispatcher().operator("aten::add");
         let operator = operator.map_err(|error| errors::to_pyerr(py, error))?;
-        vectorcall::init(&operator::object_of(py, &operator)?, &packet);
+        let expression = Bound::new(py, expression::PyExpression::parse(py, "x")?)?;
+        vectorcall::init(&operator::object_of(py, &operator)?, &packet, &expression);
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! From Python into native kernels, and results of Python kernels back into native code.
 
+mod listed;
+
 use std::any::Any;
 use std::mem::MaybeUninit;
 
@@ -20,6 +22,8 @@ use crate::errors::from_pyerr;
 use crate::foreign::{Argument, Object, describe_object};
 use crate::params::{Kind, Param, Params};
 use crate::results;
+
+pub(crate) use listed::{LISTED, call_listed};
 
 /// Where the value of an argument is kept while native code borrows it.
 enum Place<'a> {
@@ -44,12 +48,19 @@ impl<'a> Place<'a> {
 const INLINE: usize = 6;
 
 /// The caller's arrays of one call, on the stack, at addresses that don't change.
-struct Arena {
-    arguments: [MaybeUninit<Argument>; INLINE],
+struct Arena<const N: usize> {
+    arguments: [MaybeUninit<Argument>; N],
     used: usize,
 }
 
-impl Drop for Arena {
+impl<const N: usize> Arena<N> {
+    #[inline(always)]
+    fn new() -> Self {
+        Arena { arguments: [const { MaybeUninit::uninit() }; N], used: 0 }
+    }
+}
+
+impl<const N: usize> Drop for Arena<N> {
     #[inline]
     fn drop(&mut self) {
         for argument in &mut self.arguments[..self.used] {
@@ -71,7 +82,7 @@ pub(crate) unsafe fn call(
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
-    let mut arena = Arena { arguments: [const { MaybeUninit::uninit() }; INLINE], used: 0 };
+    let mut arena = Arena::<INLINE>::new();
     let mut args = [ValueRef::None; INLINE];
     if objects.len() > INLINE {
         // SAFETY: as for the caller.
@@ -101,7 +112,7 @@ pub(crate) unsafe fn call(
         };
     }
     // SAFETY: as for the caller.
-    unsafe { run(context, kernel, &args[..objects.len()], objects, caller) }
+    unsafe { run(context, kernel, &args[..objects.len()], objects, objects, caller) }
 }
 
 /// The way for any arguments: what isn't at hand is converted and kept aside.
@@ -140,7 +151,7 @@ unsafe fn call_generally(
     let args: SmallVec<[ValueRef<'_>; 8]> =
         places.iter().map(|place| place.value(&foreign, &owned)).collect();
     // SAFETY: as for the caller.
-    unsafe { run(context, kernel, &args, objects, caller) }
+    unsafe { run(context, kernel, &args, objects, objects, caller) }
 }
 
 /// Views the arrays of a list while it is known whose argument they are.
@@ -156,7 +167,9 @@ fn view_items(list: &Value, param: &Param) -> Result<()> {
     Ok(())
 }
 
-/// Runs the kernel, without the GIL if it wants so, and hands its result on.
+/// Runs the kernel, without the GIL if it wants so, and hands its result on. `numbered` are the
+/// objects by argument, null where an argument is no object or can't be a result; `objects` all
+/// arrays of the call.
 ///
 /// # Safety
 /// As for [`call`].
@@ -165,6 +178,7 @@ unsafe fn run(
     context: &CallContext<'_, Value>,
     kernel: &Kernel<Value>,
     args: &[ValueRef<'_>],
+    numbered: &[*mut ffi::PyObject],
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
@@ -190,8 +204,9 @@ unsafe fn run(
         Err(_) => return Err(error_of(result)),
     };
     if let Value::Argument(number) = value {
-        let Some(object) = objects.get(*number).copied() else {
-            let given = format!("argument {number} of {}", objects.len());
+        let object = numbered.get(*number).copied().filter(|object| !object.is_null());
+        let Some(object) = object else {
+            let given = format!("argument {number} of {}", numbered.len());
             return Err(context.operator().wrong_return(kernel, &given));
         };
         // SAFETY: the caller's object, alive, and the GIL is held again.
@@ -297,6 +312,14 @@ fn hand_over(
     object.map(Bound::into_ptr).map_err(from_pyerr)
 }
 
+#[inline(always)]
+fn view_unless_lent(arg: &ValueRef<'_>) -> Result<()> {
+    match arg {
+        ValueRef::Foreign(object) if !object.lends() => object.tensor().map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
 #[inline(never)]
 fn without_gil(
     py: Python<'_>,
@@ -309,10 +332,9 @@ fn without_gil(
     // read by the kernel itself, as its own library's kernels do.
     if caller != Caller::TVM {
         for arg in args {
-            if let ValueRef::Foreign(object) = arg
-                && !object.lends()
-            {
-                object.tensor()?;
+            match arg {
+                ValueRef::Refs(items) => items.iter().try_for_each(view_unless_lent)?,
+                arg => view_unless_lent(arg)?,
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use keyfold_core::ErrorKind;
 use keyfold_cpu::pool;
+use keyfold_expr::isa;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 
@@ -53,4 +54,13 @@ pub(crate) fn get_num_threads(py: Python<'_>) -> PyResult<usize> {
 pub(crate) fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
     let threads = size(n, "set_num_threads", "n", "from 1 to 4096")?;
     pool::set_num_threads(threads).py(n.py())
+}
+
+/// Refuses what the environment says and nobody understands; `keyfold` asks when it is imported.
+///
+/// Raises:
+///     InvalidValue: `KEYFOLD_SIMD` names no level of vector instructions.
+#[pyfunction]
+pub(crate) fn _check_environment(py: Python<'_>) -> PyResult<()> {
+    isa::named_level().map(|_| ()).py(py)
 }

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::call::{self, Computed};
+use crate::expression::PyExpression;
 use crate::fastcalls::guarded;
 use crate::operator::PyOperator;
 use crate::packet::PyPacket;
@@ -52,6 +53,24 @@ pub(crate) unsafe extern "C" fn packet_call(
     }
 }
 
+/// # Safety
+/// CPython's contract for a vectorcall function; `callable` is a [`PyExpression`].
+pub(crate) unsafe extern "C" fn expression_call(
+    callable: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    nargsf: usize,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as for `operator_call`, with `PyExpression::new`.
+    unsafe {
+        let py = Python::assume_attached();
+        let object = Borrowed::from_ptr(py, callable);
+        let expression = object.cast_unchecked::<PyExpression>().get();
+        let nargs = ffi::PyVectorcall_NARGS(nargsf) as usize;
+        guarded("Expression", |py| expression.call_c(py, args, nargs, keywords))
+    }
+}
+
 /// Names the offset of the function pointer to a class of which `object` is an instance.
 ///
 /// # Safety
@@ -70,8 +89,12 @@ unsafe fn enable(object: &Bound<'_, PyAny>, content: usize, field: usize) {
     }
 }
 
-/// Turns the protocol on for both classes, given one object of each.
-pub(crate) fn init(operator: &Bound<'_, PyOperator>, packet: &Bound<'_, PyPacket>) {
+/// Turns the protocol on for the classes, given one object of each.
+pub(crate) fn init(
+    operator: &Bound<'_, PyOperator>,
+    packet: &Bound<'_, PyPacket>,
+    expression: &Bound<'_, PyExpression>,
+) {
     let content = std::ptr::from_ref(operator.get()) as usize;
     // SAFETY: the content is the object's, the offset is its field's; the module isn't
     // importable yet, so no other thread has the types.
@@ -79,4 +102,7 @@ pub(crate) fn init(operator: &Bound<'_, PyOperator>, packet: &Bound<'_, PyPacket
     let content = std::ptr::from_ref(packet.get()) as usize;
     // SAFETY: as above.
     unsafe { enable(packet.as_any(), content, offset_of!(PyPacket, vectorcall)) };
+    let content = std::ptr::from_ref(expression.get()) as usize;
+    // SAFETY: as above.
+    unsafe { enable(expression.as_any(), content, offset_of!(PyExpression, vectorcall)) };
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keyfold import _core
+from keyfold._autograd import grad
 from keyfold._errors import GradientError, NotSupported
 from keyfold._gradcheck import gradcheck
 from keyfold._opcheck._arrays import (
@@ -83,13 +84,48 @@ def autograd(subject: Subject) -> None:
                 f"it gives {dtype_name(short[0])} for float64, too short for finite differences"
             )
         _core.set_rng_state(subject.random_state)
-        gradcheck(f, tuple(leaves))
+        try:
+            gradcheck(f, tuple(leaves))
+        except (GradientError, NotSupported):
+            refused = _refused(subject, f, leaves)
+            if not refused:
+                raise
+            if len(refused) == len(leaves):
+                raise Skip(f"no derivative: {next(iter(refused.values()))}") from None
+            kept = [x.detach() if at in refused else x for at, x in enumerate(leaves)]
+            _core.set_rng_state(subject.random_state)
+            gradcheck(f, tuple(kept))
     except Skip:
         raise
     except GradientError as error:
         raise Failed(str(error)) from error
     except Exception as error:
         raise Failed(f"going forward or back raised {why(error)}") from error
+
+
+def _refused(
+    subject: Subject, f: Callable[..., Any], leaves: Sequence[_core.Tensor]
+) -> dict[int, Exception]:
+    """The leaves that the operator has no derivative for by design, and what it says.
+
+    That is what raises NotSupported; and the derivative of an expression, which is right for every
+    input that it has one for, so that an error of it means that it has none.
+    """
+    kernel = subject.operator.kernels.get("Autograd")
+    symbolic = " (expression, " in getattr(kernel, "origin", "")
+    refused: dict[int, Exception] = {}
+    for at, leaf in enumerate(leaves):
+        alone = [x if x is leaf else x.detach() for x in leaves]
+        _core.set_rng_state(subject.random_state)
+        results = [x for x in arrays(f(*alone)) if dtype_name(x) in FLOATS]
+        try:
+            for result in results:
+                if result.requires_grad:
+                    grad(result.sum(), [leaf])
+        except (GradientError, NotSupported) as error:
+            if symbolic or isinstance(error, NotSupported):
+                refused[at] = error
+    return refused
 
 
 class _Place:

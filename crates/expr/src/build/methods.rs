@@ -189,13 +189,13 @@ impl<'b> Term<'b> {
     /// The logarithm to base 2.
     #[must_use]
     pub fn log2(self) -> Term<'b> {
-        self.with(compose::log2)
+        self.unary(Unary::Log2)
     }
 
     /// The logarithm to base 10.
     #[must_use]
     pub fn log10(self) -> Term<'b> {
-        self.with(compose::log10)
+        self.unary(Unary::Log10)
     }
 
     /// The hyperbolic sine.
@@ -219,7 +219,7 @@ impl<'b> Term<'b> {
     /// `1 - erf(x)`
     #[must_use]
     pub fn erfc(self) -> Term<'b> {
-        self.with(compose::erfc)
+        self.unary(Unary::Erfc)
     }
 
     /// Whether it is infinite.

@@ -24,6 +24,7 @@ impl Pass {
                 Some(add(&mut self.g, half, half))
             }
             Binary::Mul => {
+                let da = self.behind_gate(a, b).map_or(da, |x| self.gated(a, x));
                 let of_a = da.map(|da| self.times(da, b));
                 let of_b = db.map(|db| self.times(a, db));
                 Some(match (of_a, of_b) {

@@ -9,8 +9,9 @@
 //! share evenly, a comparison, a rounding and a conversion to whole numbers have the derivative 0.
 
 mod binary;
+mod gates;
 
-use std::f64::consts::FRAC_2_SQRT_PI;
+use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
@@ -53,13 +54,13 @@ impl Expr {
             );
             return Err(Error::new(ErrorKind::NotSupported, message));
         }
-        let mut pass = Pass { g: self.to_graph(), input: input as u32 };
-        let mut slopes: Vec<Option<Id>> = Vec::with_capacity(self.nodes().len());
+        let slopes = Vec::with_capacity(self.nodes().len());
+        let mut pass = Pass { g: self.to_graph(), input: input as u32, slopes };
         for (at, node) in self.nodes().iter().enumerate() {
-            let slope = pass.slope(node, Id(at as u32), &slopes);
-            slopes.push(slope);
+            let slope = pass.slope(node, Id(at as u32));
+            pass.slopes.push(slope);
         }
-        let root = slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
+        let root = pass.slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
         let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
         let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
         // A derivative that is a number alone is a float, whatever it was computed from.
@@ -78,12 +79,14 @@ impl Expr {
 struct Pass {
     g: Graph,
     input: u32,
+    /// Of the nodes before the one in hand.
+    slopes: Vec<Option<Id>>,
 }
 
 impl Pass {
     /// The derivative of the node `y`; nothing where it is 0 by the structure of the expression.
-    fn slope(&mut self, node: &Node, y: Id, slopes: &[Option<Id>]) -> Option<Id> {
-        let of = |id: Id| slopes[id.index()];
+    fn slope(&mut self, node: &Node, y: Id) -> Option<Id> {
+        let of = |id: Id| self.slopes[id.index()];
         match *node {
             Node::Input(input) if input == self.input => Some(float(&mut self.g, 1.0)),
             Node::Literal(_)
@@ -160,6 +163,12 @@ impl Pass {
             // Not y + 1, which cancels below 0.
             Unary::Expm1 => unary(g, Unary::Exp, x),
             Unary::Log => return Some(self.relative(x, dx)),
+            Unary::Log2 | Unary::Log10 => {
+                let factor = if op == Unary::Log2 { LOG2_E } else { LOG10_E };
+                let slope = self.relative(x, dx);
+                let factor = float(&mut self.g, factor);
+                return Some(self.times(factor, slope));
+            }
             Unary::Log1p => return Some(self.log1p(x, dx)),
             Unary::Sqrt => {
                 let half = float(g, 0.5);
@@ -186,11 +195,12 @@ impl Pass {
                 let rest = sub(g, one, y);
                 mul(g, y, rest)
             }
-            Unary::Erf => {
+            Unary::Erf | Unary::Erfc => {
                 let squared = mul(g, x, x);
                 let squared = unary(g, Unary::Neg, squared);
                 let bell = unary(g, Unary::Exp, squared);
-                let factor = float(g, FRAC_2_SQRT_PI);
+                let sign = if op == Unary::Erf { 1.0 } else { -1.0 };
+                let factor = float(g, sign * FRAC_2_SQRT_PI);
                 mul(g, factor, bell)
             }
         };

@@ -249,6 +249,50 @@ fn second_derivatives_of_the_smooth_ones_are_finite_far_out() {
 }
 
 #[test]
+fn at_infinities_and_zeros_it_is_the_limit_where_there_is_one() {
+    let inf = f64::INFINITY;
+    // Of an expression at (x, y): the derivatives by x and y, and the second one by x.
+    let table = [
+        ("hypot(x, y)", (-inf, 1.0), (-1.0, 0.0), 0.0),
+        ("hypot(x, y)", (inf, f64::NAN), (1.0, 0.0), 0.0),
+        ("hypot(x, y)", (3.0, -inf), (0.0, -1.0), 0.0),
+        ("hypot(x, y)", (inf, -inf), (0.5f64.sqrt(), -(0.5f64.sqrt())), 0.0),
+        ("hypot(x, y)", (0.0, 0.0), (0.0, 0.0), 0.0),
+        ("hypot(x, y)", (0.0, -4.0), (0.0, -1.0), 0.25),
+        ("logaddexp(x, y)", (inf, inf), (0.5, 0.5), 0.0),
+        ("logaddexp(x, y)", (-inf, -inf), (0.5, 0.5), 0.0),
+        ("logaddexp(x, y)", (inf, -inf), (1.0, 0.0), 0.0),
+        ("logaddexp(x, y)", (-inf, 2.0), (0.0, 1.0), 0.0),
+        ("logaddexp(x, y)", (3.0, 3.0), (0.5, 0.5), 0.25),
+    ];
+    for (text, (x, y), (by_x, by_y), second) in table {
+        let expr = parse(text);
+        let [first_x, first_y] = [0, 1].map(|at| expr.derivative(at).unwrap());
+        let second_x = first_x.derivative(0).unwrap();
+        for (derivative, expected) in [(&first_x, by_x), (&first_y, by_y), (&second_x, second)] {
+            let got = value(derivative, &[x, y]);
+            assert!(close(got, expected, 1e-15), "{text} at {x}, {y}: {got}\n{derivative}");
+        }
+    }
+    for text in ["gelu(x)", "gelu_tanh(x)", "silu(x)", "relu(x)", "softplus(x)"] {
+        let expr = parse(text);
+        let slope = expr.derivative(0).unwrap();
+        for expr in [expr, slope] {
+            assert_eq!(value(&expr, &[-inf]), 0.0, "{text}: {expr}");
+        }
+    }
+    // The bound that does it costs nothing here, and is one where nothing shuts below it.
+    let slope = parse("silu(x)").derivative(0).unwrap().to_string();
+    assert_eq!(slope, "sigmoid(x) + max(x, -1000.0) * (sigmoid(x) * (1 - sigmoid(x)))");
+    assert_eq!(parse("gelu(x)").derivative(0).unwrap().to_string().matches("where").count(), 0);
+    for text in ["max(x, -1000.0) * sigmoid(0.1 * x)", "max(x, -2.0) * sigmoid(x)", "max(x, 1) * x"]
+    {
+        let slope = parse(text).derivative(0).unwrap().to_string();
+        assert_eq!(slope.matches("where").count(), 2, "{slope}");
+    }
+}
+
+#[test]
 fn its_size_is_in_proportion_to_the_expression() {
     let chain = |depth: usize| {
         let mut text = String::from("t0 = x");

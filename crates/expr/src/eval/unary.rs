@@ -55,7 +55,7 @@ macro_rules! complex {
                 complex::exp(self)
             }
             fn logarithm(self) -> Self {
-                self.ln()
+                complex::log(self)
             }
             fn root(self) -> Self {
                 complex::sqrt(self)
@@ -180,6 +180,8 @@ fn for_float<T: Real>(op: Unary) -> Kernel {
         Unary::Exp => function::<math::Exp, T>(),
         Unary::Expm1 => function::<math::Expm1, T>(),
         Unary::Log => function::<math::Log, T>(),
+        Unary::Log2 => function::<math::Log2, T>(),
+        Unary::Log10 => function::<math::Log10, T>(),
         Unary::Log1p => function::<math::Log1p, T>(),
         Unary::Sqrt => function::<math::Sqrt, T>(),
         Unary::Rsqrt => function::<math::Rsqrt, T>(),
@@ -188,6 +190,7 @@ fn for_float<T: Real>(op: Unary) -> Kernel {
         Unary::Tanh => function::<math::Tanh, T>(),
         Unary::Sigmoid => function::<math::Sigmoid, T>(),
         Unary::Erf => function::<math::Erf, T>(),
+        Unary::Erfc => function::<math::Erfc, T>(),
         Unary::Floor => function::<math::Floor, T>(),
         Unary::Ceil => function::<math::Ceil, T>(),
         Unary::Round => function::<math::Round, T>(),

@@ -1,5 +1,7 @@
 //! From nodes to steps: operands are converted to the dtype that a function is computed in.
 
+use std::f64::consts::{LOG2_E, LOG10_E};
+
 use keyfold_core::{DType, DTypeKind, Element, Error, ErrorKind, Result, Scalar, bf16, f16};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -25,7 +27,7 @@ pub(super) struct Lowering {
 }
 
 impl Lowering {
-    fn add(&mut self, op: StepOp, dtype: DType) -> StepId {
+    pub(super) fn add(&mut self, op: StepOp, dtype: DType) -> StepId {
         let mut uniform = !matches!(
             op,
             StepOp::Input(_) | StepOp::Index | StepOp::Coordinate(_) | StepOp::At { .. }
@@ -121,14 +123,30 @@ impl Lowering {
             }
             Way::Compute(from, ty) => {
                 let operand = self.convert(a, from.dtype(), false)?;
-                let step = self.add(StepOp::Unary(op, operand), computed(ty.dtype()));
-                Typed { step, ty }
+                let dtype = computed(ty.dtype());
+                let factor = match op {
+                    Unary::Log2 => LOG2_E,
+                    Unary::Log10 => LOG10_E,
+                    _ => 0.0,
+                };
+                if factor != 0.0 && dtype.is_complex() {
+                    // Complex numbers have one logarithm.
+                    let log = self.add(StepOp::Unary(Unary::Log, operand), dtype);
+                    let factor = constant(Scalar::Float(factor), dtype);
+                    let factor = self.add(StepOp::Constant(factor), dtype);
+                    let step = self.add(StepOp::Binary(Binary::Mul, factor, log), dtype);
+                    return Ok(Typed { step, ty });
+                }
+                Typed { step: self.add(StepOp::Unary(op, operand), dtype), ty }
             }
         })
     }
 
     fn binary(&mut self, op: Binary, a: Typed, b: Typed) -> Result<Typed> {
         let (from, ty) = binary_way(op, a.ty, b.ty)?;
+        if let Some(step) = self.signs_apart(op, a, b)? {
+            return Ok(Typed { step, ty });
+        }
         let rounded = ty.dtype() == DType::Bool;
         let left = self.convert(a, from.dtype(), rounded)?;
         let right = self.convert(b, from.dtype(), rounded)?;

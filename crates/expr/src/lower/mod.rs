@@ -6,6 +6,7 @@
 //! the end. What functions ask of their operands is told at [`Lowered::new`].
 
 mod lowering;
+mod signs;
 mod step;
 mod types;
 mod ways;
@@ -41,7 +42,7 @@ impl Lowered {
     /// - arithmetic: the operands' common dtype; of bools `+` is "or" and `*` is "and", while `-`,
     ///   `//`, `%` and `**` are refused;
     /// - `/` and the functions of floats: floating, float64 for whole numbers and bools;
-    /// - comparisons, `isnan`, `isfinite`: bool; `where`: the common dtype of its two branches;
+    /// - comparisons, `isnan`, `isfinite`: bool; signed whole numbers compare with uint64 exactly; `where`: the common dtype of its two branches;
     /// - rounding to whole numbers keeps the dtype.
     ///
     /// # Errors

@@ -94,3 +94,25 @@ fn squares_are_products() {
     let last = &lowered.steps().last().unwrap().op;
     assert_eq!(*last, StepOp::Binary(Binary::Mul, StepId(0), StepId(0)));
 }
+
+#[test]
+fn signed_and_unsigned_numbers_of_64_bits_compare_as_whole_ones() {
+    use crate::eval::Program;
+    let mixes = [DType::I8, DType::I16, DType::I32, DType::I64];
+    for op in [Binary::Eq, Binary::Ne, Binary::Lt, Binary::Le, Binary::Gt, Binary::Ge] {
+        let expr = apply(op, None);
+        for signed in mixes {
+            for dtypes in [[signed, DType::U64], [DType::U64, signed]] {
+                let lowered = Lowered::new(&expr, &dtypes, &[], None).unwrap();
+                assert_eq!(lowered.result(), DType::Bool);
+                let whole = |step: &Step| step.dtype == DType::Bool || step.dtype.is_integral();
+                assert!(lowered.steps().iter().all(whole), "{op:?} of {dtypes:?}");
+                assert!(Program::new(&lowered).constants().is_some());
+            }
+        }
+        // Other mixtures have a common dtype.
+        let lowered = Lowered::new(&expr, &[DType::U32, DType::I64], &[], None).unwrap();
+        assert_eq!(lowered.steps().last().unwrap().dtype, DType::Bool);
+        assert!(lowered.steps().len() <= 4, "{op:?}: {:?}", lowered.steps());
+    }
+}

@@ -54,7 +54,9 @@ pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
         Unary::IsNan if whole => Ok(Way::Known(false)),
         Unary::IsFinite if whole => Ok(Way::Known(true)),
         Unary::IsNan | Unary::IsFinite => Ok(Way::Compute(ty, ty.with(DType::Bool))),
-        Unary::Expm1 | Unary::Log1p | Unary::Sigmoid | Unary::Erf if kind == DTypeKind::Complex => {
+        Unary::Expm1 | Unary::Log1p | Unary::Sigmoid | Unary::Erf | Unary::Erfc
+            if kind == DTypeKind::Complex =>
+        {
             no("it takes real numbers")
         }
         _ => Ok(Way::Compute(floating(ty), floating(ty))),

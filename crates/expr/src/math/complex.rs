@@ -5,118 +5,194 @@ use keyfold_core::Complex;
 
 use super::Real;
 
-/// A float with what the functions here take from the standard library.
+/// A float that the functions here compute with, in float64.
 pub trait Part: Real {
-    /// The standard library's exponential.
-    fn std_exp(self) -> Self;
-    /// The sine and the cosine of radians.
-    fn std_sin_cos(self) -> (Self, Self);
-    /// The hyperbolic sine and cosine.
-    fn std_sinh_cosh(self) -> (Self, Self);
-    /// The length of the hypotenuse.
-    fn std_hypot(self, other: Self) -> Self;
+    /// A function of float64s, of this type's numbers: rounded once.
+    fn through(z: Complex<Self>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<Self>;
+    /// The length of the hypotenuse over numbers of this type.
+    fn length(re: f64, im: f64) -> f64;
+    /// `e ** z`
+    fn exponential(z: Complex<Self>) -> Complex<Self>;
 }
 
-macro_rules! part {
-    // A macro, since these methods are in no trait of the standard library.
-    ($($float:ident)*) => {$(
-        impl Part for $float {
-            fn std_exp(self) -> Self {
-                $float::exp(self)
-            }
-            fn std_sin_cos(self) -> (Self, Self) {
-                $float::sin_cos(self)
-            }
-            fn std_sinh_cosh(self) -> (Self, Self) {
-                ($float::sinh(self), $float::cosh(self))
-            }
-            fn std_hypot(self, other: Self) -> Self {
-                $float::hypot(self, other)
-            }
+impl Part for f64 {
+    fn through(z: Complex<f64>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f64> {
+        f(z)
+    }
+
+    fn length(re: f64, im: f64) -> f64 {
+        re.hypot(im)
+    }
+
+    fn exponential(z: Complex<f64>) -> Complex<f64> {
+        exponential(z)
+    }
+}
+
+impl Part for f32 {
+    fn through(z: Complex<f32>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f32> {
+        let value = f(Complex::new(z.re.into(), z.im.into()));
+        Complex::new(value.re as f32, value.im as f32)
+    }
+
+    fn length(re: f64, im: f64) -> f64 {
+        // No square of a float32 overflows or vanishes in float64.
+        (re * re + im * im).sqrt()
+    }
+
+    fn exponential(z: Complex<f32>) -> Complex<f32> {
+        if z.re.abs() > 80.0 || !z.re.is_finite() {
+            return Self::through(z, exponential);
         }
-    )*};
+        let (length, (sin, cos)) = (f32::exp(z.re), z.im.sin_cos());
+        Complex::new(length * cos, if z.im == 0.0 { z.im } else { length * sin })
+    }
 }
-
-part! { f32 f64 }
 
 /// The quotient, scaled by the divisor's greater part so that no square overflows or vanishes
 /// (R. L. Smith, "Algorithm 116: Complex division", 1962); 0 for what is finite by infinity.
 pub fn quotient<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
-    let (re, im) = (Real::abs(b.re), Real::abs(b.im));
-    if re == T::ZERO && im == T::ZERO {
-        return Complex::new(a.re / re, a.im / re);
-    }
-    if re >= im {
-        let ratio = b.im / b.re;
-        let ratio = if re == T::INFINITY && im < re { T::ZERO } else { ratio };
-        let scale = T::ONE / (b.re + b.im * ratio);
-        return Complex::new((a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale);
-    }
-    let ratio = b.re / b.im;
-    let scale = T::ONE / (b.im + b.re * ratio);
-    Complex::new((a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale)
+    let b = Complex::new(b.re.to_f64(), b.im.to_f64());
+    T::through(a, |a| {
+        let (re, im) = (b.re.abs(), b.im.abs());
+        if re == 0.0 && im == 0.0 {
+            return Complex::new(a.re / re, a.im / re);
+        }
+        // Both by 4 where the sum below could be beyond the range.
+        let far = re.max(im) > f64::MAX / 4.0;
+        let (a, b) = if far { (a * 0.25, b * 0.25) } else { (a, b) };
+        if re >= im {
+            let ratio = b.im / b.re;
+            let ratio = if re == f64::INFINITY && im < re { 0.0 } else { ratio };
+            // Divided by, not times a reciprocal: that of the smallest numbers is infinite.
+            let below = b.re + b.im * ratio;
+            return Complex::new((a.re + a.im * ratio) / below, (a.im - a.re * ratio) / below);
+        }
+        let ratio = b.re / b.im;
+        let below = b.im + b.re * ratio;
+        Complex::new((a.re * ratio + a.im) / below, (a.im * ratio - a.re) / below)
+    })
 }
 
-/// `length (cos angle + i sin angle)`; the sine of 0 is 0 and stays so, however long.
-fn polar<T: Part>(length: T, angle: T) -> Complex<T> {
-    let (sin, cos) = angle.std_sin_cos();
-    let im = if angle == T::ZERO { angle } else { length * sin };
-    Complex::new(length * cos, im)
+/// Beyond this the exponential and its kin are taken in two factors, which don't overflow or vanish
+/// before they meet a sine.
+const FAR: f64 = 700.0;
+
+/// A product that is 0 where the first factor is, however large the other.
+fn unless_zero(first: f64, other: f64) -> f64 {
+    if first == 0.0 { first } else { first * other }
 }
 
 /// `e ** z`
 pub fn exp<T: Part>(z: Complex<T>) -> Complex<T> {
-    if z.re == T::NEG_INFINITY {
-        return Complex::new(T::ZERO, T::ZERO);
+    T::exponential(z)
+}
+
+fn exponential(z: Complex<f64>) -> Complex<f64> {
+    if z.re == f64::NEG_INFINITY {
+        return Complex::new(0.0, 0.0);
     }
-    polar(z.re.std_exp(), z.im)
+    let (first, second) = match z.re.abs() > FAR {
+        true => ((z.re * 0.5).exp(), (z.re * 0.5).exp()),
+        false => (z.re.exp(), 1.0),
+    };
+    let (sin, cos) = z.im.sin_cos();
+    // The sine of 0 is 0 and stays so, however long.
+    let im = if z.im == 0.0 { z.im } else { sin * first * second };
+    Complex::new(cos * first * second, im)
+}
+
+/// The natural logarithm.
+pub fn log<T: Part>(z: Complex<T>) -> Complex<T> {
+    T::through(z, |z| {
+        let (re, im) = (z.re.abs(), z.im.abs());
+        let (long, short) = if re > im { (re, im) } else { (im, re) };
+        let length = if long > 0.5 && long < 2.0 {
+            // Near 1 by what the square is beyond 1, which doesn't cancel.
+            0.5 * ((long - 1.0) * (long + 1.0) + short * short).ln_1p()
+        } else if long > f64::MAX / 4.0 && long < f64::INFINITY {
+            (long * 0.25).hypot(short * 0.25).ln() + std::f64::consts::LN_2 * 2.0
+        } else if long < f64::MIN_POSITIVE && long > 0.0 {
+            // Times 2^54.
+            const UP: f64 = 18_014_398_509_481_984.0;
+            (long * UP).hypot(short * UP).ln() - std::f64::consts::LN_2 * 54.0
+        } else {
+            T::length(long, short).ln()
+        };
+        Complex::new(length, z.im.atan2(z.re))
+    })
 }
 
 /// The root with a real part that isn't negative, without cancellation.
 pub fn sqrt<T: Part>(z: Complex<T>) -> Complex<T> {
-    if z.im == T::INFINITY || z.im == T::NEG_INFINITY {
-        return Complex::new(T::INFINITY, z.im);
-    }
-    let root = Real::sqrt((z.re.std_hypot(z.im) + Real::abs(z.re)) * T::HALF);
-    if root == T::ZERO {
-        return Complex::new(root, z.im);
-    }
-    let other = z.im / (root * T::TWO);
-    if z.re >= T::ZERO {
-        return Complex::new(root, other);
-    }
-    Complex::new(Real::abs(other), Real::copysign(root, z.im))
+    T::through(z, |z| {
+        if z.im.is_infinite() {
+            return Complex::new(f64::INFINITY, z.im);
+        }
+        let size = z.re.abs().max(z.im.abs());
+        // By a power of four, where squares and sums would leave the range.
+        let (up, down) = if size > f64::MAX / 4.0 {
+            (1.0 / 16.0, 4.0)
+        } else if size < 1e-290 {
+            (2f64.powi(120), 2f64.powi(-60))
+        } else {
+            (1.0, 1.0)
+        };
+        let (re, im) = (z.re * up, z.im * up);
+        let root = ((T::length(re, im) + re.abs()) * 0.5).sqrt();
+        if root == 0.0 {
+            return Complex::new(root, z.im);
+        }
+        let other = im / (root * 2.0) * down;
+        let root = root * down;
+        if re >= 0.0 {
+            return Complex::new(root, other);
+        }
+        Complex::new(other.abs(), root.copysign(z.im))
+    })
 }
 
-/// A product that is 0 where the first factor is, however large the other.
-fn unless_zero<T: Part>(first: T, other: T) -> T {
-    if first == T::ZERO { first } else { first * other }
+/// The hyperbolic sine and cosine but for a factor, the third, which may be beyond the range.
+fn hyperbolic(x: f64) -> (f64, f64, f64) {
+    if x.abs() > FAR {
+        let root = (x.abs() * 0.5).exp();
+        let half = root * 0.5;
+        return (half.copysign(x), half, root);
+    }
+    (x.sinh(), x.cosh(), 1.0)
 }
 
 /// The sine.
 pub fn sin<T: Part>(z: Complex<T>) -> Complex<T> {
-    let ((sin, cos), (sinh, cosh)) = (z.re.std_sin_cos(), z.im.std_sinh_cosh());
-    Complex::new(unless_zero(sin, cosh), unless_zero(sinh, cos))
+    T::through(z, |z| {
+        let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), hyperbolic(z.im));
+        let (re, im) = (unless_zero(sin, cosh), unless_zero(sinh, cos));
+        Complex::new(unless_zero(re, factor), unless_zero(im, factor))
+    })
 }
 
 /// The cosine.
 pub fn cos<T: Part>(z: Complex<T>) -> Complex<T> {
-    let ((sin, cos), (sinh, cosh)) = (z.re.std_sin_cos(), z.im.std_sinh_cosh());
-    Complex::new(cos * cosh, -unless_zero(sin, sinh))
+    T::through(z, |z| {
+        let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), hyperbolic(z.im));
+        let (re, im) = (cos * cosh, -unless_zero(sin, sinh));
+        Complex::new(re * factor, unless_zero(im, factor))
+    })
 }
 
 /// The hyperbolic tangent, of its real and its turning part, which neither overflow nor cancel.
 pub fn tanh<T: Part>(z: Complex<T>) -> Complex<T> {
-    let size = Real::abs(z.re);
-    let (sin, cos) = z.im.std_sin_cos();
-    if size > T::from_f64(20.0) {
-        let small = (-(size * T::TWO)).std_exp();
-        let turned = T::from_f64(4.0) * sin * cos * small;
-        return Complex::new(Real::copysign(T::ONE, z.re), turned);
-    }
-    let (wide, far) = z.re.std_sinh_cosh();
-    let below = wide * wide + cos * cos;
-    Complex::new(wide * far / below, sin * cos / below)
+    T::through(z, |z| {
+        let size = z.re.abs();
+        let (sin, cos) = z.im.sin_cos();
+        if size > 20.0 {
+            let small = (-(size * 2.0)).exp();
+            return Complex::new(1f64.copysign(z.re), 4.0 * sin * cos * small);
+        }
+        let (wide, far) = (z.re.sinh(), z.re.cosh());
+        let below = wide * wide + cos * cos;
+        Complex::new(wide * far / below, sin * cos / below)
+    })
 }
 
 #[cfg(test)]
@@ -138,6 +214,8 @@ mod tests {
         assert!(close(quotient(z(1e-300, 0.0), z(1e-300, 1e-300)), z(0.5, -0.5)));
         assert_eq!(quotient(z(1.0, 1.0), z(f64::INFINITY, 0.0)), z(0.0, 0.0));
         assert!(quotient(z(1.0, 0.0), z(0.0, 0.0)).re.is_infinite());
+        assert_eq!(quotient(z(1e-320, 0.0), z(5e-321, 0.0)), z(1e-320 / 5e-321, 0.0));
+        assert!(close(quotient(z(1e308, 0.0), z(1e308, 1e308)), z(0.5, -0.5)));
         let single = quotient(Complex::new(1.0_f32, 0.0), Complex::new(1e25, 0.0));
         assert_eq!(single.re, 1e-25);
         for (a, b) in [(z(1.5, -2.0), z(0.25, 3.0)), (z(-7.0, 1e-3), z(5.0, 4.0))] {
@@ -155,11 +233,22 @@ mod tests {
         assert_eq!(cos(z(0.0, 800.0)).re, f64::INFINITY);
         assert_eq!(cos(z(0.0, 800.0)).im, 0.0);
         assert_eq!(sqrt(z(f64::INFINITY, 1.0)), z(f64::INFINITY, 0.0));
+        // What is beyond the range on the way only.
+        assert!(close(exp(z(710.0, 0.8)), z(709.0, 0.8).exp() * std::f64::consts::E));
+        let quarter = std::f64::consts::FRAC_PI_4;
+        let length = 1.7e308_f64.ln() + 0.5 * std::f64::consts::LN_2;
+        assert!(close(log(z(1.7e308, 1.7e308)), z(length, quarter)));
+        let root = sqrt(z(1.7e308, 1.7e308));
+        assert!(close(root * 0.5, sqrt(z(1.7e308 / 4.0, 1.7e308 / 4.0))));
+        // sqrt(2^-1074 i) is 2^-537 sqrt(i).
+        let small = 2f64.powi(-537) * std::f64::consts::FRAC_1_SQRT_2;
+        assert!(close(sqrt(z(0.0, 5e-324)), z(small, small)));
         for number in [z(0.3, 0.4), z(-2.0, 1.0), z(1e-3, -5.0), z(-0.7, -0.2)] {
             assert!(close(tanh(number), number.tanh()));
             assert!(close(exp(number), number.exp()));
             assert!(close(sin(number), number.sin()));
             assert!(close(cos(number), number.cos()));
+            assert!(close(log(number), number.ln()));
             assert!(close(sqrt(number) * sqrt(number), number));
             assert!(sqrt(number).re >= 0.0);
         }

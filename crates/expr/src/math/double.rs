@@ -71,7 +71,7 @@ const COS: [f64; 6] = [
     2.087_570_063_106_031_7e-9,
     -1.135_852_534_546_250_1e-11,
 ];
-const ERF: [f64; 13] = [
+pub(super) const ERF: [f64; 13] = [
     0.128_379_167_095_512_6,
     -0.376_126_389_031_837_5,
     0.112_837_916_709_548_57,
@@ -167,7 +167,7 @@ pub(super) fn mantissa(x: f64) -> (f64, f64) {
 
 /// The part of `log(1 + f)` beyond f.
 #[inline(always)]
-fn log_rest<I: Isa>(f: f64) -> f64 {
+pub(super) fn log_rest<I: Isa>(f: f64) -> f64 {
     let s = f / (2.0 + f);
     let z = s * s;
     // 2 atanh(s) = 2 s + s z p(z), and 2 s = f - s f.
@@ -182,7 +182,7 @@ fn log_of<I: Isa>(k: f64, f: f64) -> f64 {
 
 /// The logarithm's special cases, `value` elsewhere: `edge` is where it is -inf.
 #[inline(always)]
-fn log_edges(x: f64, edge: f64, value: f64) -> f64 {
+pub(super) fn log_edges(x: f64, edge: f64, value: f64) -> f64 {
     let value = if x < f64::INFINITY { value } else { x };
     let value = if x < edge { f64::NAN } else { value };
     if x == edge { f64::NEG_INFINITY } else { value }

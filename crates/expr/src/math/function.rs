@@ -66,6 +66,8 @@ functions! {
     Log: |x, I| x.log::<I>();
     /// [`Real::log2`]
     Log2: |x, I| x.log2::<I>();
+    /// [`Real::log10`]
+    Log10: |x, I| x.log10::<I>();
     /// [`Real::log1p`]
     Log1p: |x, I| x.log1p::<I>();
     /// [`Real::sqrt`]
@@ -76,6 +78,8 @@ functions! {
     Tanh: |x, I| x.tanh::<I>();
     /// [`Real::sigmoid`]
     Sigmoid: |x, I| x.sigmoid::<I>();
+    /// [`Real::erfc`]
+    Erfc: |x, I| x.erfc::<I>();
     /// [`Real::floor`]
     Floor: |x, I| x.floor::<I>();
     /// [`Real::ceil`]

@@ -50,7 +50,7 @@ const LN2: [f64; 2] = [0.693_147_180_559_890_3, 5.497_923_018_708_371e-14];
 /// `a * b` and what its rounding lost: with a fused product, else by T. Dekker's splitting ("A
 /// floating-point technique for extending the available precision", 1971).
 #[inline(always)]
-fn product<I: Isa>(a: f64, b: f64) -> (f64, f64) {
+pub(super) fn product<I: Isa>(a: f64, b: f64) -> (f64, f64) {
     let high = a * b;
     if I::FMA {
         return (high, I::mul_add_f64(a, b, -high));
@@ -66,7 +66,7 @@ fn product<I: Isa>(a: f64, b: f64) -> (f64, f64) {
 
 /// `a + b` for `|a| >= |b|`, and what its rounding lost.
 #[inline(always)]
-fn sum(a: f64, b: f64) -> (f64, f64) {
+pub(super) fn sum(a: f64, b: f64) -> (f64, f64) {
     let high = a + b;
     (high, b - (high - a))
 }
@@ -119,17 +119,28 @@ fn signed<I: Isa>(x: f64, y: f64, value: f64) -> f64 {
 pub(super) fn single<I: Isa>(x: f32, y: f32) -> f32 {
     let (x, y) = (f64::from(x), f64::from(y));
     let a = x.abs();
-    let (k, m) = mantissa_normal(a);
-    let f = m - 1.0;
-    let log = I::mul_add_f64(f, f.polynomial::<I, 14>(&LOG2), k);
+    let log = log2::<I>(a);
     let log = if a < f64::INFINITY { log } else { a };
     let log = if a == 0.0 { f64::NEG_INFINITY } else { log };
-    let t = clamp(y * log, -160.0, 160.0);
+    signed::<I>(x, y, exp2::<I>(y * log)) as f32
+}
+
+/// The logarithm to base 2 of a positive normal number, to more digits than a float32 has.
+#[inline(always)]
+pub(super) fn log2<I: Isa>(x: f64) -> f64 {
+    let (k, m) = mantissa_normal(x);
+    let f = m - 1.0;
+    I::mul_add_f64(f, f.polynomial::<I, 14>(&LOG2), k)
+}
+
+/// `2 ** x` to more digits than a float32 has, and as far as float32 goes.
+#[inline(always)]
+pub(super) fn exp2<I: Isa>(x: f64) -> f64 {
+    let t = clamp(x, -160.0, 160.0);
     let shifted = t + MAGIC;
     let r = t - (shifted - MAGIC);
     let p = r.polynomial::<I, 8>(&EXP2);
-    let power = f64::from_bits((shifted.to_bits() << 52).wrapping_add(0x3ff0_0000_0000_0000));
-    signed::<I>(x, y, p * power) as f32
+    p * f64::from_bits((shifted.to_bits() << 52).wrapping_add(0x3ff0_0000_0000_0000))
 }
 
 /// k and m with `x = 2^k m`, m from 2/3 to 4/3; x isn't subnormal.

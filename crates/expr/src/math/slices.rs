@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use crate::isa::{self, Isa, Work};
 use crate::math::Real;
 use crate::math::function::{
-    Abs, Ceil, Cos, Erf, Exp, Exp2, Expm1, Floor, Function, Function2, Log, Log1p, Log2, Max, Min,
-    Pow, Round, Rsqrt, Sigmoid, Sign, Sin, Sqrt, Tanh, Trunc,
+    Abs, Ceil, Cos, Erf, Erfc, Exp, Exp2, Expm1, Floor, Function, Function2, Log, Log1p, Log2,
+    Log10, Max, Min, Pow, Round, Rsqrt, Sigmoid, Sign, Sin, Sqrt, Tanh, Trunc,
 };
 
 /// `out[i] = F(x[i])`
@@ -131,12 +131,14 @@ slices! {
     expm1 Expm1;
     log Log;
     log2 Log2;
+    log10 Log10;
     log1p Log1p;
     sqrt Sqrt;
     rsqrt Rsqrt;
     tanh Tanh;
     sigmoid Sigmoid;
     erf Erf;
+    erfc Erfc;
     sin Sin;
     cos Cos;
     floor Floor;

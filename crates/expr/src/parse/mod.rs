@@ -13,6 +13,8 @@ mod operators;
 mod parser;
 
 #[cfg(test)]
+mod meanings;
+#[cfg(test)]
 mod mistakes;
 #[cfg(test)]
 mod properties;

@@ -23,7 +23,7 @@ pub(crate) const EXACT: [&str; 11] = [
     "isfinite(x)",
 ];
 
-const NEAR: [&str; 10] = [
+const NEAR: [&str; 13] = [
     "exp(x)",
     "expm1(x)",
     "log(x)",
@@ -34,6 +34,9 @@ const NEAR: [&str; 10] = [
     "tanh(x)",
     "sigmoid(x)",
     "erf(x)",
+    "erfc(x)",
+    "log2(x)",
+    "log10(x)",
 ];
 
 /// An expression of inputs.

@@ -22,7 +22,9 @@ fn is_pointwise(expr: &Expr) -> bool {
 pub(crate) const LISTED: (&str, Rule) = (elementwise::ELEMENTWISE, listed);
 
 fn listed(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
-    let ValueRef::Str(text) = batch.args[2] else { return Ok(None) };
+    let (ValueRef::Str(text), ValueRef::None) = (batch.args[2], batch.args[3]) else {
+        return Ok(None);
+    };
     if !is_pointwise(elementwise::text(text)?.expr()) {
         return Ok(None);
     }
@@ -33,6 +35,7 @@ fn listed(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
         .into_iter()
         .map(|operand| Ok(operand.padded(rank)?.tensor))
         .collect::<Result<_>>()?;
-    let result = batch.call(&[(&tensors[..]).into(), batch.args[1], batch.args[2]])?;
+    let result =
+        batch.call(&[(&tensors[..]).into(), batch.args[1], batch.args[2], ValueRef::None])?;
     batch.wrap(result, 0).map(Some)
 }

@@ -67,8 +67,12 @@ impl Symbolic {
                     _ => error.at(&self.name),
                 })?;
                 let Some(gradient) = gradient else { return Ok(None) };
-                let args =
-                    [ValueRef::Refs(&inputs), ValueRef::Refs(&numbers), ValueRef::Str(&gradient)];
+                let args = [
+                    ValueRef::Refs(&inputs),
+                    ValueRef::Refs(&numbers),
+                    ValueRef::Str(&gradient),
+                    ValueRef::None,
+                ];
                 shaped(&form, &CALL.call(&args)?).map(Some)
             })
             .collect()

@@ -55,7 +55,9 @@ pub fn implement(
             DispatchKey::Autograd,
             autograd::kernel(derivative).named(format!("{label}_derivative")),
         ));
-        if let Some(rule) = batch::rule(definition.expr()) {
+        if definition.shape().is_none()
+            && let Some(rule) = batch::rule(definition.expr())
+        {
             let kernel = crate::vmap::rule_of(rule, &format!("{label}_vmap"));
             kernels.push((DispatchKey::Vmap, kernel));
         }

@@ -10,21 +10,30 @@ use keyfold_expr::{Expr, Names};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::{compute, compute_into};
+use super::{Size, compute_into_argument, compute_sized, given_shape};
 use crate::op::{HOST_LOCK_FROM, Op};
 
 /// How an operator's arguments are an expression's inputs and parameters.
 ///
 /// Each `Tensor` argument is an input (read element by element, or at indices where the expression
 /// has brackets behind its name), each number a parameter. One that the operator writes to takes the
-/// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does.
+/// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does. An
+/// argument `int[]? shape=None` is the result's shape, where no input is read element by element.
 pub struct Definition {
     expression: Compiled,
     /// The positions of the inputs and the parameters among the arguments.
     inputs: Vec<usize>,
     params: Vec<usize>,
-    /// The position of the argument that takes the result.
-    out: Option<usize>,
+    /// The position of the argument that takes the result, and its name.
+    out: Option<(usize, String)>,
+    /// The position of the argument that is the result's shape.
+    shape: Option<usize>,
+}
+
+/// Whether an argument is the result's shape.
+fn is_shape(argument: &Argument) -> bool {
+    let numbers = Type::List(Box::new(Type::Int), None);
+    argument.name == "shape" && *argument.ty.without_optional() == numbers
 }
 
 #[cold]
@@ -48,11 +57,13 @@ impl Definition {
         }
         let writes = |alias: &Option<Alias>| alias.as_ref().is_some_and(|alias| alias.write);
         let mut names = Names::new();
-        let (mut inputs, mut params, mut out) = (Vec::new(), Vec::new(), None);
+        let (mut inputs, mut params) = (Vec::new(), Vec::new());
+        let (mut out, mut shape) = (None, None);
         for (at, argument) in schema.arguments.iter().enumerate() {
             match argument.ty {
                 Type::Tensor => {
-                    if writes(&argument.alias) && out.replace(at).is_some() {
+                    if writes(&argument.alias) && out.replace((at, argument.name.clone())).is_some()
+                    {
                         return Err(refuse(
                             schema,
                             "it writes to two arguments; one can be the result",
@@ -68,20 +79,21 @@ impl Definition {
                     names = names.param(&argument.name);
                     params.push(at);
                 }
+                _ if is_shape(argument) => shape = Some(at),
                 ref other => {
                     return Err(refuse(
                         schema,
                         format!(
                             "argument '{}' is of type {other}; an expression takes Tensor, float, \
-                             int, bool, complex and Scalar",
+                             int, bool, complex and Scalar, and `int[] shape` for the result's shape",
                             argument.name
                         ),
                     ));
                 }
             }
         }
-        if inputs.is_empty() && out.is_none() {
-            return Err(refuse(schema, "it has no Tensor argument"));
+        if inputs.is_empty() && out.is_none() && shape.is_none() {
+            return Err(refuse(schema, "it has no Tensor argument, and no `int[] shape`"));
         }
         if out.is_some() != writes(&result.alias) {
             return Err(refuse(
@@ -91,7 +103,7 @@ impl Definition {
         }
         let expr = Expr::parse_with(text, &names)
             .map_err(|error| error.at(&format!("elementwise '{}'", schema.name)))?;
-        Ok(Definition { expression: Compiled::new(expr), inputs, params, out })
+        Ok(Definition { expression: Compiled::new(expr), inputs, params, out, shape })
     }
 
     /// The expression.
@@ -111,7 +123,12 @@ impl Definition {
 
     /// The position of the argument that takes the result, if one does.
     pub fn out(&self) -> Option<usize> {
-        self.out
+        self.out.as_ref().map(|(at, _)| *at)
+    }
+
+    /// The position of the argument that is the result's shape, if one is.
+    pub fn shape(&self) -> Option<usize> {
+        self.shape
     }
 
     fn run(&self, op: Op, args: &[ValueRef<'_>]) -> Result<Value> {
@@ -119,11 +136,19 @@ impl Definition {
             self.inputs.iter().map(|at| args[*at].tensor()).collect::<Result<_>>()?;
         let params: SmallVec<[Scalar; 4]> =
             self.params.iter().filter_map(|at| args[*at].scalar()).collect();
-        match self.out {
-            None => compute(op, &self.expression, &inputs, &params).map(Value::Tensor),
-            Some(at) => {
-                compute_into(op, &self.expression, &inputs, &params, args[at].tensor()?)?;
-                Ok(Value::Argument(at))
+        let given = self.shape.map(|at| given_shape(op, args[at])).transpose()?.flatten();
+        let given = given.as_deref().map(Size::Given);
+        match &self.out {
+            None => {
+                let size = given.unwrap_or(Size::Unknown);
+                compute_sized(op, &self.expression, &inputs, &params, size).map(Value::Tensor)
+            }
+            Some((at, name)) => {
+                let out = args[*at].tensor()?;
+                let size = given.unwrap_or(Size::Of(out));
+                let to = (&name[..], out);
+                compute_into_argument(op, &self.expression, &inputs, &params, to, size)?;
+                Ok(Value::Argument(*at))
             }
         }
     }

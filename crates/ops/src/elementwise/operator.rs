@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, LazyLock, RwLock};
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
 use keyfold_expr::{Binary, Expr, Input, Names, Node};
@@ -15,11 +15,14 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{compute, compute_into};
+use super::{Size, compute_into_argument, compute_sized, given_shape};
 use crate::op::{Op, Registrar};
 
 /// The operator's name.
 pub const ELEMENTWISE: &str = "keyfold::elementwise";
+
+/// The place of the argument that takes the result, in the overload that has one.
+pub const OUT: usize = 4;
 
 /// How many texts are kept compiled; beyond that all are forgotten and compiled again when needed.
 const KEPT: usize = 4096;
@@ -163,6 +166,7 @@ struct Call<'a> {
     text: Arc<Text>,
     inputs: SmallVec<[&'a Tensor; 4]>,
     params: SmallVec<[Scalar; 4]>,
+    shape: Option<Shape>,
 }
 
 fn call<'a>(op: Op, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
@@ -186,26 +190,30 @@ fn call<'a>(op: Op, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
             ),
         ));
     }
-    Ok(Call { text, inputs, params })
+    Ok(Call { text, inputs, params, shape: given_shape(op, args[3])? })
 }
 
 /// Defines the operator in a dispatcher.
 pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
     ops.with_out(
         (ELEMENTWISE, ""),
-        "Tensor[] inputs, Scalar[] numbers, *, str expression",
+        "Tensor[] inputs, Scalar[] numbers, *, str expression, int[]? shape=None",
         |op| {
             Kernel::boxed(move |_, args| {
                 let call = call(op, args)?;
-                compute(op, &call.text.expression, &call.inputs, &call.params).map(Value::Tensor)
+                let size = call.shape.as_deref().map_or(Size::Unknown, Size::Given);
+                compute_sized(op, &call.text.expression, &call.inputs, &call.params, size)
+                    .map(Value::Tensor)
             })
         },
         |op| {
             Kernel::boxed(move |_, args| {
                 let call = call(op, args)?;
-                let out = args[3].tensor()?;
-                compute_into(op, &call.text.expression, &call.inputs, &call.params, out)?;
-                Ok(Value::Argument(3))
+                let out = args[OUT].tensor()?;
+                let size = call.shape.as_deref().map_or(Size::Of(out), Size::Given);
+                let (expression, to) = (&call.text.expression, ("out", out));
+                compute_into_argument(op, expression, &call.inputs, &call.params, to, size)?;
+                Ok(Value::Argument(OUT))
             })
         },
     )

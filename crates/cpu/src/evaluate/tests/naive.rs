@@ -159,7 +159,7 @@ macro_rules! complex_function {
         let r = match $op {
             Unary::Neg => -c,
             Unary::Exp => complex::exp(c),
-            Unary::Log => c.ln(),
+            Unary::Log => complex::log(c),
             Unary::Sqrt => complex::sqrt(c),
             Unary::Rsqrt => complex::quotient(one, complex::sqrt(c)),
             Unary::Sin => complex::sin(c),

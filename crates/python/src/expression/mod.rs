@@ -1,23 +1,28 @@
 //! `keyfold.Expression` and `keyfold.elementwise`: the language is in `keyfold_expr`, what becomes of
 //! an operator in `keyfold_layers::elementwise`.
 
+mod arguments;
+mod call;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use keyfold_core::{DType, DTypeKind, Error, ErrorKind};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{Override, Provenance};
 use keyfold_expr::cuda::{Layout, Options};
-use keyfold_expr::{Expr, Lowered, Names};
+use keyfold_expr::{Expr, Lowered};
 use keyfold_layers::elementwise;
-use keyfold_ops::elementwise::{ELEMENTWISE, from_text, to_text};
+use keyfold_ops::elementwise::{from_text, to_text};
+#[cfg(not(feature = "abi3"))]
+use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::dispatcher::PyDispatcher;
 use crate::dtype::{self, PyDType, dtype_from};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::handle::PyHandle;
+use crate::operator::with_c_arguments;
 
 /// A scalar expression: what one element of a result is, given elements of arrays and numbers.
 ///
@@ -32,15 +37,32 @@ use crate::handle::PyHandle;
 ///     keyfold.ExpressionError: the text doesn't parse; a caret shows where.
 #[pyclass(name = "Expression", module = "keyfold", frozen)]
 pub(crate) struct PyExpression {
+    /// Where CPython looks for the function that calls the object (`tp_vectorcall_offset`).
+    #[cfg(not(feature = "abi3"))]
+    pub(crate) vectorcall: ffi::vectorcallfunc,
     expr: Expr,
     /// With its arguments in front, as the operator takes it.
     text: String,
+    /// The parameters' names.
+    params: Vec<Py<PyString>>,
 }
 
 impl PyExpression {
-    fn new(expr: Expr) -> Self {
-        let text = to_text(&expr);
-        PyExpression { expr, text }
+    fn new(py: Python<'_>, expr: Expr) -> Self {
+        let intern = |name: &String| PyString::intern(py, name).unbind();
+        PyExpression {
+            #[cfg(not(feature = "abi3"))]
+            vectorcall: crate::vectorcall::expression_call,
+            text: to_text(&expr),
+            params: expr.params().iter().map(intern).collect(),
+            expr,
+        }
+    }
+
+    /// Of a text without declarations.
+    #[cfg(not(feature = "abi3"))]
+    pub(crate) fn parse(py: Python<'_>, text: &str) -> PyResult<Self> {
+        Ok(PyExpression::new(py, Expr::parse(text).py(py)?))
     }
 
     fn error(&self, py: Python<'_>, kind: ErrorKind, message: &str) -> PyErr {
@@ -55,48 +77,6 @@ impl PyExpression {
                 format!("there is no input '{name}'; the inputs are {}", names.join(", "));
             self.error(py, ErrorKind::Value, &message)
         })
-    }
-
-    /// The numbers for the parameters, from keywords.
-    fn numbers<'py>(
-        &self,
-        py: Python<'py>,
-        given: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let names = self.expr.params();
-        if let Some(given) = given {
-            for name in given.keys() {
-                let name: String = name.extract()?;
-                if !names.contains(&name) {
-                    let message = match names {
-                        [] => format!("there is no parameter '{name}'; it has none"),
-                        names => {
-                            let known = names.join(", ");
-                            format!("there is no parameter '{name}'; the parameters are {known}")
-                        }
-                    };
-                    return Err(self.error(py, ErrorKind::Binding, &message));
-                }
-            }
-        }
-        names
-            .iter()
-            .map(|name| {
-                let value = given.map(|given| given.get_item(name)).transpose()?.flatten();
-                let value = value.ok_or_else(|| {
-                    let message = format!("parameter '{name}' isn't given; pass {name}=");
-                    self.error(py, ErrorKind::Binding, &message)
-                })?;
-                // What Python and NumPy take for a number.
-                let number = ["__index__", "__float__", "__complex__"];
-                if number.iter().any(|method| value.hasattr(*method).unwrap_or(false)) {
-                    return Ok(value);
-                }
-                let given = crate::foreign::describe_object(&value);
-                let message = format!("parameter '{name}' has to be a number, not {given}");
-                Err(self.error(py, ErrorKind::Binding, &message))
-            })
-            .collect()
     }
 
     /// The steps for inputs of these dtypes.
@@ -134,22 +114,6 @@ impl PyExpression {
     }
 }
 
-/// The operators that calls go to, once they were looked up.
-static FRESH: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-static INTO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-fn operator<'py>(
-    py: Python<'py>,
-    known: &'static PyOnceLock<Py<PyAny>>,
-    name: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let operator = known.get_or_try_init(py, || {
-        let default = py.import("keyfold._default")?.getattr("dispatcher")?;
-        Ok::<_, PyErr>(default.call_method1("get_op", (name,))?.unbind())
-    })?;
-    Ok(operator.bind(py).clone())
-}
-
 /// The kind of number that a Python type, or a number, is.
 fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<DTypeKind> {
     let class = match given.cast::<pyo3::types::PyType>() {
@@ -175,34 +139,14 @@ impl PyExpression {
     #[pyo3(signature = (text, *, inputs=None, params=None))]
     fn py_new(
         py: Python<'_>,
-        text: &str,
-        inputs: Option<Vec<String>>,
-        params: Option<Vec<String>>,
+        text: &Bound<'_, PyAny>,
+        inputs: Option<&Bound<'_, PyAny>>,
+        params: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let expr = match (inputs, params.unwrap_or_default()) {
-            (None, params) if params.is_empty() => Expr::parse(text).py(py)?,
-            (None, params) => {
-                // Names in order of appearance, less the parameters.
-                let free = Expr::parse(text).py(py)?;
-                let found = free.inputs().iter().filter(|input| !params.contains(&input.name));
-                let names = found.fold(Names::new(), |names, input| names.tensor(&input.name));
-                let names = params.into_iter().fold(names, Names::param);
-                Expr::parse_with(text, &names).py(py)?
-            }
-            (Some(inputs), params) => {
-                let names = inputs.into_iter().fold(Names::new(), Names::tensor);
-                let names = params.into_iter().fold(names, Names::param);
-                Expr::parse_with(text, &names).py(py)?
-            }
-        };
-        if expr.params().iter().any(|name| name == "out") {
-            let message = "a parameter can't be called 'out', which a call takes for the result";
-            return Err(to_pyerr(
-                py,
-                Error::new(ErrorKind::Value, format!("Expression '{text}': {message}")),
-            ));
-        }
-        Ok(PyExpression::new(expr))
+        let text = arguments::text("argument 'text'", text, "\"log1p(exp(x))\"")?;
+        let inputs = inputs.map(|inputs| arguments::names("inputs", Some(inputs))).transpose()?;
+        let params = arguments::names("params", params)?;
+        Ok(PyExpression::new(py, arguments::parse(py, &text, inputs, params)?))
     }
 
     /// The names that stand for arrays, in order.
@@ -231,9 +175,10 @@ impl PyExpression {
     ///
     /// Raises:
     ///     keyfold.NotSupportedError: the input is read at computed indices.
-    fn derivative(&self, py: Python<'_>, input: &str) -> PyResult<Self> {
-        let place = self.place(py, input)?;
-        Ok(PyExpression::new(self.expr.derivative(place).py(py)?))
+    fn derivative(&self, py: Python<'_>, input: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let input = arguments::text("derivative(): argument 'input'", input, "\"x\"")?;
+        let place = self.place(py, &input)?;
+        Ok(PyExpression::new(py, self.expr.derivative(place).py(py)?))
     }
 
     /// The dtype of the result for inputs of these dtypes: one for all, or a dict by name.
@@ -301,35 +246,21 @@ impl PyExpression {
     ///     arrays: one for each name in `inputs`.
     ///     out: an array that takes the result, and is returned.
     ///     numbers: one for each name in `params`.
-    #[pyo3(signature = (*arrays, out=None, **numbers))]
+    ///     shape: the result's shape, where no input is read element by element.
+    #[pyo3(signature = (*arrays, **numbers))]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
         arrays: &Bound<'py, PyTuple>,
-        out: Option<Bound<'py, PyAny>>,
         numbers: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let wanted = self.expr.inputs().len();
-        if arrays.len() != wanted {
-            let names: Vec<_> = self.expr.inputs().iter().map(|i| i.name.as_str()).collect();
-            let message = format!(
-                "it takes one array for each of {}, but {} were given",
-                names.join(", "),
-                arrays.len()
-            );
-            return Err(self.error(py, ErrorKind::Binding, &message));
-        }
-        let numbers = PyList::new(py, self.numbers(py, numbers)?)?;
-        let keywords = PyDict::new(py);
-        keywords.set_item("expression", &self.text)?;
-        let operator = match out {
-            Some(out) => {
-                keywords.set_item("out", out)?;
-                operator(py, &INTO, &format!("{ELEMENTWISE}.out"))?
+        with_c_arguments(arrays, numbers, |all, nargs, names| {
+            // SAFETY: live objects held by the tuple and dict; a new reference comes back.
+            unsafe {
+                let result = self.call_c(py, all.as_ptr(), nargs, names)?;
+                Ok(Bound::from_owned_ptr(py, result))
             }
-            None => operator(py, &FRESH, ELEMENTWISE)?,
-        };
-        operator.call((arrays.to_list(), numbers), Some(&keywords))
+        })
     }
 
     fn __str__(&self) -> String {
@@ -359,7 +290,7 @@ impl PyExpression {
 /// What unpickling calls.
 #[pyfunction]
 pub(crate) fn _rebuild_expression(py: Python<'_>, text: &str) -> PyResult<PyExpression> {
-    Ok(PyExpression::new(from_text(text).py(py)?))
+    Ok(PyExpression::new(py, from_text(text).py(py)?))
 }
 
 /// Registers kernels, derivative and batching rule made of an expression, for an operator of a
@@ -390,7 +321,7 @@ pub(crate) fn _elementwise(
         elementwise::implement(&dispatcher.dispatcher, operator, text, mode, Some(&provenance));
     let done = done.py(py)?;
     let handles = done.handles.into_iter().map(|handle| dispatcher.handle(py, handle)).collect();
-    Ok((PyExpression::new(done.definition.expr().clone()), handles))
+    Ok((PyExpression::new(py, done.definition.expr().clone()), handles))
 }
 
 /// The schema of the overload that writes into a tensor of the caller's; None where there is none.

@@ -1,0 +1,81 @@
+"""`out=` of every public function that takes it."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import keyfold as kf
+
+X = np.array([[0.5, -1.25, 2.0], [0.25, 3.0, -0.75]])
+Y = np.array([[2.0, -1.25, 0.5], [-0.25, 3.0, 0.75]])
+POSITIVE = np.abs(X)
+WHOLE, SHIFT = np.array([[6, -5, 4]]), np.array([[1, 0, 2]])
+BOOLS, OTHERS = X > 0, Y > 0
+
+ONE = (X,)
+TWO = (X, Y)
+ARGUMENTS = {
+    **dict.fromkeys(
+        ["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "gelu", "isfinite"], ONE
+    ),
+    **dict.fromkeys(
+        ["isinf", "isnan", "logical_not", "negative", "positive", "relu", "round"], ONE
+    ),
+    **dict.fromkeys(["sigmoid", "sign", "silu", "sin", "softplus", "square", "tanh", "trunc"], ONE),
+    **dict.fromkeys(["reciprocal", "all", "any", "argmax", "argmin", "max", "mean", "min"], ONE),
+    "sum": ONE,
+    **dict.fromkeys(["log", "log1p", "rsqrt", "sqrt"], (POSITIVE,)),
+    **dict.fromkeys(["add", "divide", "equal", "floor_divide", "greater", "greater_equal"], TWO),
+    **dict.fromkeys(["less", "less_equal", "maximum", "minimum", "multiply", "not_equal"], TWO),
+    **dict.fromkeys(["remainder", "subtract"], TWO),
+    "pow": (POSITIVE, Y),
+    **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor"], (WHOLE, SHIFT)),
+    **dict.fromkeys(["bitwise_left_shift", "bitwise_right_shift"], (WHOLE, SHIFT)),
+    "bitwise_invert": (WHOLE,),
+    **dict.fromkeys(["logical_and", "logical_or", "logical_xor"], (BOOLS, OTHERS)),
+    "clip": (X, -1.0, 1.0),
+    "where": (BOOLS, X, Y),
+    "softmax": ONE,
+    "log_softmax": ONE,
+}
+
+
+def takes_out(name):
+    value = getattr(kf, name)
+    return inspect.isfunction(value) and "out" in inspect.signature(value).parameters
+
+
+def test_every_function_that_takes_out_is_here():
+    assert {name for name in kf.__all__ if takes_out(name)} == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_result_is_written_and_returned(name):
+    function, arguments = getattr(kf, name), ARGUMENTS[name]
+    expected = np.asarray(function(*arguments))
+    for layout in (expected.shape, (*expected.shape, 2)):
+        out = np.zeros(layout, expected.dtype)
+        out = out if layout == expected.shape else out[..., 1]
+        given = [np.copy(x) if isinstance(x, np.ndarray) else x for x in arguments]
+        assert function(*given, out=out) is out
+        assert np.array_equal(out, expected)
+        for x, before in zip(given, arguments, strict=True):
+            assert np.array_equal(x, before), "operands stay as they are"
+    tensor = kf.asarray(np.zeros(expected.shape, expected.dtype))
+    tensors = [kf.asarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
+    assert function(*tensors, out=tensor) is tensor
+    assert np.array_equal(tensor.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_what_takes_no_result_is_refused_by_its_name(name, raises_saying):
+    function, arguments = getattr(kf, name), ARGUMENTS[name]
+    expected = np.asarray(function(*arguments))
+    wrong = np.zeros((*expected.shape, 5), expected.dtype)
+    with raises_saying(kf.ShapeError, "'out'"):
+        function(*arguments, out=wrong)
+    frozen = np.zeros(expected.shape, expected.dtype)
+    frozen.flags.writeable = False
+    with raises_saying(kf.ReadOnlyError, "'out'"):
+        function(*arguments, out=frozen)
