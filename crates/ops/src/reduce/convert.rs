@@ -2,11 +2,15 @@
 //! that a reduction works in, and its results become elements of the result's dtype.
 
 use std::any::TypeId;
+use std::mem::MaybeUninit;
 
 use keyfold_core::{Complex, bf16, f16};
+use keyfold_expr::eval::memory::prefetch;
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+use super::lanes::AHEAD;
+use super::strided::gather;
 
 /// A bool as it is stored: memory from elsewhere may hold bytes other than 0 and 1, which all count
 /// as true.
@@ -192,7 +196,8 @@ pub(crate) struct Block {
 /// How elements come in: written densely, converted, to where the second pointer says.
 ///
 /// # Safety
-/// The block's elements lie in readable memory, and as many fit behind the second pointer.
+/// The block's elements lie in readable memory, next to each other in each row, and as many fit behind
+/// the second pointer.
 pub(crate) type Fill<A> = unsafe fn(*const u8, Block, *mut A);
 
 /// How results go out: so many, converted, a step apart.
@@ -239,26 +244,40 @@ impl<C: Convert> Work for Filling<C> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Filling { mut from, block, mut to } = self;
-        let Block { mut rows, row_step, mut len, step } = block;
-        if step * len as isize == row_step {
+        let Block { mut rows, row_step, mut len, .. } = block;
+        if len as isize == row_step {
             (rows, len) = (1, rows * len);
         }
         for _ in 0..rows {
-            // SAFETY: what `Fill` and `Store` ask for; pointers move on only as far as the block goes.
+            // SAFETY: what `Fill` asks for; pointers move on only as far as the block goes.
             unsafe {
-                if step == 1 {
-                    for i in 0..len {
-                        to.add(i).write(C::one(from.add(i).read()));
+                let mut at = 0;
+                while len - at >= CHUNK {
+                    let from = from.add(at);
+                    for line in (0..CHUNK * size_of::<C::From>()).step_by(64) {
+                        prefetch(from.cast::<u8>().wrapping_add(AHEAD + line));
                     }
-                } else {
-                    for i in 0..len {
-                        to.add(i).write(C::one(from.offset(i as isize * step).read()));
-                    }
+                    some::<C>(from, CHUNK, to.add(at));
+                    at += CHUNK;
                 }
+                some::<C>(from.add(at), len - at, to.add(at));
             }
             from = from.wrapping_offset(row_step);
             to = to.wrapping_add(len);
         }
+    }
+}
+
+/// Elements that are converted between looks ahead.
+const CHUNK: usize = 64;
+
+/// # Safety
+/// What [`Fill`] asks for.
+#[inline(always)]
+unsafe fn some<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
+    for i in 0..len {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(i).write(C::one(from.add(i).read())) };
     }
 }
 
@@ -343,11 +362,54 @@ impl<A: Copy + 'static> Input<A> {
     /// Writes a block's elements.
     ///
     /// # Safety
-    /// As [`Fill`], from the element at that offset.
+    /// They lie in readable memory, from that offset on, and as many fit behind the pointer.
     #[inline]
     pub(crate) unsafe fn fill(&self, offset: isize, block: Block, to: *mut A) {
+        let from = self.at(offset);
         // SAFETY: the caller's promise.
-        unsafe { (self.fill)(self.at(offset), block, to) }
+        unsafe {
+            if block.step == 1 {
+                (self.fill)(from, block, to);
+            } else if self.direct {
+                gather(self.size, from, block, to.cast());
+            } else {
+                self.fill_apart(from, block, to);
+            }
+        }
+    }
+
+    /// Writes elements that are apart: together first, and then converted.
+    ///
+    /// # Safety
+    /// As for [`Input::fill`].
+    unsafe fn fill_apart(&self, from: *const u8, block: Block, mut to: *mut A) {
+        const ROOM: usize = 4096;
+        let mut room = [MaybeUninit::<u128>::uninit(); ROOM / size_of::<u128>()];
+        let room = room.as_mut_ptr().cast::<u8>();
+        let most = ROOM / self.size;
+        let Block { rows, row_step, len, step } = block;
+        // Several rows at a time, or parts of one.
+        let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
+        for row in (0..rows).step_by(at_once) {
+            let rows = at_once.min(rows - row);
+            for start in (0..len).step_by(part.max(1)) {
+                let len = part.min(len - start);
+                let some = Block { rows, row_step, len, step };
+                let offset = row as isize * row_step + start as isize * step;
+                let dense = Block { rows: 1, row_step: 0, len: rows * len, step: 1 };
+                // SAFETY: the caller's promise; as many as fit into the room are copied there.
+                unsafe {
+                    gather(
+                        self.size,
+                        from.wrapping_offset(offset * self.size as isize),
+                        some,
+                        room,
+                    );
+                    (self.fill)(room, dense, to);
+                }
+                to = to.wrapping_add(rows * len);
+            }
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use keyfold_tensor::Tensor;
 
 use super::convert::{Input, Sink, To, Truth};
 use super::geometry::Reduction;
-use super::monoid::{All, Any, Ops, Ordered};
+use super::monoid::{All, Any, Ordered};
+use super::ops::Ops;
 use super::{base, out_base, run};
 
 /// How many of the elements have to be true.

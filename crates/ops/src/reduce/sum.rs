@@ -9,7 +9,8 @@ use keyfold_tensor::Tensor;
 
 use super::convert::{Convert, Fill, Input, Sink, To, Truth, fill};
 use super::geometry::Reduction;
-use super::monoid::{Addend, Ops, Sum};
+use super::monoid::{Addend, Sum};
+use super::ops::Ops;
 use super::{base, out_base, run};
 use crate::op::Op;
 

@@ -3,7 +3,8 @@
 use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::Real;
 
-use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, dense};
+use crate::reduce::lanes::dense;
+use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered};
 
 /// A float that softmax is computed in.
 pub(super) trait Float: Ordered + Addend {

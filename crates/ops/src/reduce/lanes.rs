@@ -1,0 +1,242 @@
+//! Lanes of dense numbers, each combined.
+//!
+//! A lane is cut into blocks of [`BLOCK`] numbers. Those of a block are combined in many independent
+//! ways, which vectors do, down to [`FEW`]; then the few of sixteen blocks, which may be sixteen
+//! lanes, are combined together, each with its neighbour, until one of each block is left. So short
+//! lanes are vectors' work, too. The ways don't depend on the level, so neither does a sum; and the
+//! error of sums grows with the logarithm of their length, but for the [`BLOCK`] / 64 numbers that are
+//! added one after the other.
+
+use keyfold_expr::eval::memory::prefetch;
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::monoid::Monoid;
+
+/// Numbers that are combined, or converted, at a time: they stay in the first-level cache.
+pub(crate) const BLOCK: usize = 1024;
+
+/// Blocks of the longest lane.
+pub(crate) const BLOCKS: usize = 64;
+
+/// Numbers that a block is combined into first, and blocks that are done together from then on.
+pub(crate) const FEW: usize = 16;
+
+/// Bytes from what is read to what is asked for: the processor's own guesses end with the page.
+pub(crate) const AHEAD: usize = 4096;
+
+struct Lanes<'a, M: Monoid> {
+    from: *const M::Number,
+    step: isize,
+    len: usize,
+    results: &'a mut [M::Number],
+}
+
+impl<M: Monoid> Work for Lanes<'_, M> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Lanes { from, step, len, results } = self;
+        if step == len as isize && len < FEW {
+            // SAFETY: the caller of `lanes` says that the lanes are there, and they adjoin.
+            let x = unsafe { std::slice::from_raw_parts(from, len * results.len()) };
+            return match len {
+                2 => fixed::<M, 2>(x, results),
+                3 => fixed::<M, 3>(x, results),
+                4 => fixed::<M, 4>(x, results),
+                8 => fixed::<M, 8>(x, results),
+                _ => {
+                    for (x, result) in x.chunks_exact(len).zip(results) {
+                        *result = in_turn::<M>(x);
+                    }
+                }
+            };
+        }
+        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+        let lane = |lane: usize| unsafe {
+            std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
+        };
+        if len < FEW {
+            for (at, result) in results.iter_mut().enumerate() {
+                *result = in_turn::<M>(lane(at));
+            }
+        } else if len <= BLOCK {
+            for (group, results) in results.chunks_mut(FEW).enumerate() {
+                let numbers = sixteen::<M>(results.len(), |at| lane(group * FEW + at));
+                results.copy_from_slice(&numbers[..results.len()]);
+            }
+        } else {
+            for (at, result) in results.iter_mut().enumerate() {
+                *result = joined::<M>(by_block::<M>(lane(at)));
+            }
+        }
+    }
+}
+
+/// Combines the numbers of each lane, `len` dense ones a step after those of the lane before: at
+/// least one, and at most [`BLOCKS`] times [`BLOCK`].
+///
+/// # Safety
+/// They can be read there.
+pub(crate) unsafe fn lanes<M: Monoid>(
+    from: *const M::Number,
+    step: isize,
+    len: usize,
+    results: &mut [M::Number],
+) {
+    debug_assert!(len > 0 && len <= BLOCKS * BLOCK);
+    isa::dispatch(Lanes::<M> { from, step, len, results });
+}
+
+/// Dense numbers, combined: as a lane is.
+#[inline(always)]
+pub(crate) fn dense<M: Monoid>(x: &[M::Number]) -> M::Number {
+    if x.len() < FEW { in_turn::<M>(x) } else { joined::<M>(by_block::<M>(x)) }
+}
+
+#[inline(always)]
+fn in_turn<M: Monoid>(x: &[M::Number]) -> M::Number {
+    x.iter().fold(M::IDENTITY, |all, x| M::combine(all, *x))
+}
+
+/// Of lanes of this length one after the other.
+#[inline(always)]
+fn fixed<M: Monoid, const LEN: usize>(x: &[M::Number], results: &mut [M::Number]) {
+    for (x, result) in x.chunks_exact(LEN).zip(results) {
+        let mut all = x[0];
+        for x in &x[1..] {
+            all = M::combine(all, *x);
+        }
+        *result = all;
+    }
+}
+
+/// Of some lanes of one block each, at most [`FEW`].
+#[inline(always)]
+pub(crate) fn sixteen<'a, M: Monoid>(
+    count: usize,
+    lane: impl Fn(usize) -> &'a [M::Number],
+) -> [M::Number; FEW] {
+    let mut few = [[M::IDENTITY; FEW]; FEW];
+    for (at, few) in few.iter_mut().enumerate().take(count) {
+        let lane = lane(at);
+        *few = block::<M>(lane, 0, lane.len());
+    }
+    across::<M>(&few)
+}
+
+/// Each block's numbers combined, and what changes nothing for those that aren't there.
+#[inline(always)]
+pub(crate) fn by_block<M: Monoid>(x: &[M::Number]) -> [M::Number; BLOCKS] {
+    let mut numbers = [M::IDENTITY; BLOCKS];
+    let mut start = 0;
+    for numbers in numbers.chunks_exact_mut(FEW) {
+        if start >= x.len() {
+            break;
+        }
+        let mut few = [[M::IDENTITY; FEW]; FEW];
+        for few in &mut few {
+            if start >= x.len() {
+                break;
+            }
+            let end = x.len().min(start + BLOCK);
+            *few = block::<M>(x, start, end);
+            start = end;
+            if M::DECIDES && few.iter().any(|x| M::is_final(*x)) {
+                start = x.len();
+            }
+        }
+        numbers.copy_from_slice(&across::<M>(&few));
+    }
+    numbers
+}
+
+#[inline(always)]
+fn joined<M: Monoid>(mut numbers: [M::Number; BLOCKS]) -> M::Number {
+    let mut half = BLOCKS / 2;
+    while half > 0 {
+        for i in 0..half {
+            numbers[i] = M::combine(numbers[i], numbers[i + half]);
+        }
+        half /= 2;
+    }
+    numbers[0]
+}
+
+/// A part of a lane, combined into a few numbers; the lane has at least as many.
+#[inline(always)]
+fn block<M: Monoid>(x: &[M::Number], start: usize, end: usize) -> [M::Number; FEW] {
+    // 256 bytes: four of the widest vectors.
+    match size_of::<M::Number>() {
+        1 => in_ways::<M, 256>(x, start, end),
+        2 => in_ways::<M, 128>(x, start, end),
+        4 => in_ways::<M, 64>(x, start, end),
+        8 => in_ways::<M, 32>(x, start, end),
+        _ => in_ways::<M, 16>(x, start, end),
+    }
+}
+
+#[inline(always)]
+fn in_ways<M: Monoid, const WAYS: usize>(
+    x: &[M::Number],
+    start: usize,
+    end: usize,
+) -> [M::Number; FEW] {
+    let mut few = [M::IDENTITY; FEW];
+    let mut at = start;
+    if end - at >= WAYS {
+        let mut all = [M::IDENTITY; WAYS];
+        while end - at >= WAYS {
+            let x = &x[at..at + WAYS];
+            for line in (0..WAYS * size_of::<M::Number>()).step_by(64) {
+                prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+            }
+            for i in 0..WAYS {
+                all[i] = M::combine(all[i], x[i]);
+            }
+            at += WAYS;
+        }
+        let mut half = WAYS / 2;
+        while half >= FEW {
+            for i in 0..half {
+                all[i] = M::combine(all[i], all[i + half]);
+            }
+            half /= 2;
+        }
+        few.copy_from_slice(&all[..FEW]);
+    }
+    while end - at >= FEW {
+        let x = &x[at..at + FEW];
+        for i in 0..FEW {
+            few[i] = M::combine(few[i], x[i]);
+        }
+        at += FEW;
+    }
+    if at < end {
+        // The last few of the lane, without those that were there already.
+        let x = &x[end - FEW..end];
+        let seen = FEW - (end - at);
+        for i in 0..FEW {
+            few[i] = M::combine(few[i], if i < seen { M::IDENTITY } else { x[i] });
+        }
+    }
+    few
+}
+
+/// The numbers of each row, combined.
+#[inline(always)]
+pub(crate) fn across<M: Monoid>(rows: &[[M::Number; FEW]; FEW]) -> [M::Number; FEW] {
+    let mut results = [M::IDENTITY; FEW];
+    let (mut a, mut b, mut c) = ([M::IDENTITY; 128], [M::IDENTITY; 64], [M::IDENTITY; 32]);
+    pairs::<M>(rows.as_flattened(), &mut a);
+    pairs::<M>(&a, &mut b);
+    pairs::<M>(&b, &mut c);
+    pairs::<M>(&c, &mut results);
+    results
+}
+
+#[inline(always)]
+fn pairs<M: Monoid>(x: &[M::Number], results: &mut [M::Number]) {
+    for (result, x) in results.iter_mut().zip(x.chunks_exact(2)) {
+        *result = M::combine(x[0], x[1]);
+    }
+}
