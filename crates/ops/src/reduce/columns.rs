@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use keyfold_core::{Dims, Result};
 
+use super::blocks::{Block, Input, Sink};
 use super::cascade::fold_rows;
-use super::convert::{Block, Input, Sink};
 use super::geometry::{Dim, Geometry, count, runs, steps};
 use super::ops::Ops;
 use super::share::{Shared, for_parts};

@@ -3,7 +3,8 @@
 use keyfold_core::{DType, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
-use super::convert::{Input, Sink, Truth};
+use super::blocks::{Input, Sink};
+use super::convert::Truth;
 use super::geometry::Reduction;
 use super::monoid::{Extreme, Greatest, Ordered, Smallest};
 use super::ops::Ops;

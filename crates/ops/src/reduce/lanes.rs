@@ -66,7 +66,7 @@ impl<M: Monoid> Work for Lanes<'_, M> {
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = joined::<M>(by_block::<M>(lane(at)));
+                *result = folded::<M, BLOCKS>(by_block::<M>(lane(at)))[0];
             }
         }
     }
@@ -90,7 +90,7 @@ pub(crate) unsafe fn lanes<M: Monoid>(
 /// Dense numbers, combined: as a lane is.
 #[inline(always)]
 pub(crate) fn dense<M: Monoid>(x: &[M::Number]) -> M::Number {
-    if x.len() < FEW { in_turn::<M>(x) } else { joined::<M>(by_block::<M>(x)) }
+    if x.len() < FEW { in_turn::<M>(x) } else { folded::<M, BLOCKS>(by_block::<M>(x))[0] }
 }
 
 #[inline(always)]
@@ -117,6 +117,10 @@ pub(crate) fn sixteen<'a, M: Monoid>(
     lane: impl Fn(usize) -> &'a [M::Number],
 ) -> [M::Number; FEW] {
     let mut few = [[M::IDENTITY; FEW]; FEW];
+    if count == 1 {
+        let lane = lane(0);
+        return folded::<M, FEW>(block::<M>(lane, 0, lane.len()));
+    }
     for (at, few) in few.iter_mut().enumerate().take(count) {
         let lane = lane(at);
         *few = block::<M>(lane, 0, lane.len());
@@ -150,16 +154,17 @@ pub(crate) fn by_block<M: Monoid>(x: &[M::Number]) -> [M::Number; BLOCKS] {
     numbers
 }
 
+/// All combined into the first.
 #[inline(always)]
-fn joined<M: Monoid>(mut numbers: [M::Number; BLOCKS]) -> M::Number {
-    let mut half = BLOCKS / 2;
+fn folded<M: Monoid, const COUNT: usize>(mut numbers: [M::Number; COUNT]) -> [M::Number; COUNT] {
+    let mut half = COUNT / 2;
     while half > 0 {
         for i in 0..half {
             numbers[i] = M::combine(numbers[i], numbers[i + half]);
         }
         half /= 2;
     }
-    numbers[0]
+    numbers
 }
 
 /// A part of a lane, combined into a few numbers; the lane has at least as many.
@@ -214,13 +219,27 @@ fn in_ways<M: Monoid, const WAYS: usize>(
     if at < end {
         // The last few of the lane, without those that were there already.
         let x = &x[end - FEW..end];
-        let seen = FEW - (end - at);
+        let fresh = &FRESH[end - at..end - at + FEW];
         for i in 0..FEW {
-            few[i] = M::combine(few[i], if i < seen { M::IDENTITY } else { x[i] });
+            // Read in any case, so that it's no branch.
+            let number = x[i];
+            few[i] = M::combine(few[i], if fresh[i] == 0 { M::IDENTITY } else { number });
         }
     }
     few
 }
+
+/// From place `n` on, which of a few numbers are the last `n`. Looked up, the choice stays one of
+/// vectors; compared with a count, it becomes sixteen branches.
+static FRESH: [u8; 2 * FEW] = {
+    let mut fresh = [0; 2 * FEW];
+    let mut i = FEW;
+    while i < 2 * FEW {
+        fresh[i] = 1;
+        i += 1;
+    }
+    fresh
+};
 
 /// The numbers of each row, combined.
 #[inline(always)]

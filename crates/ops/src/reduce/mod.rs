@@ -13,6 +13,7 @@
 
 mod accumulate;
 mod arg;
+mod blocks;
 mod cascade;
 mod columns;
 mod convert;
@@ -35,8 +36,8 @@ use keyfold_tensor::Tensor;
 
 pub(crate) use register::register;
 
+use self::blocks::{Input, Sink};
 use self::columns::Columns;
-use self::convert::{Input, Sink};
 use self::geometry::Geometry;
 use self::ops::Ops;
 use self::rows::Rows;

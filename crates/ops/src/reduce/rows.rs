@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use keyfold_core::Result;
 
+use super::blocks::{Block, Input, Sink};
 use super::cascade::Cascade;
-use super::convert::{Block, Input, Sink};
 use super::geometry::{Geometry, runs, steps};
 pub(crate) use super::lanes::BLOCK;
 use super::lanes::BLOCKS;

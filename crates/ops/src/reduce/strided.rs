@@ -1,9 +1,11 @@
 //! Elements that are apart in memory, copied together as they are, whatever they mean: once per size
 //! instead of once per conversion.
 
+use keyfold_expr::eval::memory::prefetch;
 use keyfold_expr::isa::{self, Isa, Work};
 
-use super::convert::Block;
+use super::blocks::Block;
+use super::lanes::AHEAD;
 
 /// Copies a block's elements, of so many bytes, one after the other.
 ///
@@ -52,6 +54,36 @@ impl<T: Copy> Work for Gather<T> {
 /// As for [`gather`].
 #[inline(always)]
 unsafe fn row<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usize, to: *mut T) {
+    let mut start = 0;
+    while start < len {
+        let count = CHUNK.min(len - start);
+        let first = from.wrapping_offset(place(start as isize)).cast::<u8>();
+        let span = place(CHUNK as isize) * size_of::<T>() as isize;
+        if span.unsigned_abs() <= CHUNK * 64 {
+            for line in (0..span.unsigned_abs()).step_by(64) {
+                prefetch(first.wrapping_offset(span.signum() * (AHEAD + line) as isize));
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (from, to) = (from.offset(place(start as isize)), to.add(start));
+            if count == CHUNK {
+                some(from, &place, CHUNK, to);
+            } else {
+                some(from, &place, count, to);
+            }
+        }
+        start += count;
+    }
+}
+
+/// Elements that are copied between looks ahead.
+const CHUNK: usize = 64;
+
+/// # Safety
+/// As for [`gather`].
+#[inline(always)]
+unsafe fn some<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usize, to: *mut T) {
     for i in 0..len {
         // SAFETY: the caller's promise. Elements of this size may be aligned to less.
         unsafe { to.add(i).write_unaligned(from.offset(place(i as isize)).read_unaligned()) };

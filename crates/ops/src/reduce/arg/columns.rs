@@ -6,7 +6,7 @@ use keyfold_core::Result;
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::{Best, Search, is_better};
-use crate::reduce::convert::{Block, Input, Sink};
+use crate::reduce::blocks::{Block, Input, Sink};
 use crate::reduce::geometry::{Geometry, count, runs, steps};
 use crate::reduce::monoid::{Ordered, Pick};
 use crate::reduce::rows::{BLOCK, PART};

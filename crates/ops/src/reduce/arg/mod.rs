@@ -11,7 +11,8 @@ use keyfold_core::{DType, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
 use self::columns::Columns;
-use super::convert::{Input, Sink, To, Truth};
+use super::blocks::{Input, Sink};
+use super::convert::{To, Truth};
 use super::extreme::End;
 use super::geometry::{Geometry, Reduction};
 use super::monoid::{Extreme, Greatest, Monoid, Ordered, Pick, Smallest};

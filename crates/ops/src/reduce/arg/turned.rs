@@ -5,7 +5,8 @@
 use keyfold_core::{Dims, Result};
 
 use super::{Best, Search, one_way};
-use crate::reduce::convert::{Input, Sink, To};
+use crate::reduce::blocks::{Input, Sink};
+use crate::reduce::convert::To;
 use crate::reduce::geometry::{Dim, Geometry, count, runs, steps};
 use crate::reduce::monoid::Ordered;
 
