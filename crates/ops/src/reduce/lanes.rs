@@ -61,7 +61,7 @@ impl<M: Monoid> Work for Lanes<'_, M> {
             }
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
-                let numbers = sixteen::<M>(results.len(), |at| lane(group * FEW + at));
+                let numbers = together::<M>(results.len(), len, |at| lane(group * FEW + at));
                 results.copy_from_slice(&numbers[..results.len()]);
             }
         } else {
@@ -90,7 +90,11 @@ pub(crate) unsafe fn lanes<M: Monoid>(
 /// Dense numbers, combined: as a lane is.
 #[inline(always)]
 pub(crate) fn dense<M: Monoid>(x: &[M::Number]) -> M::Number {
-    if x.len() < FEW { in_turn::<M>(x) } else { folded::<M, BLOCKS>(by_block::<M>(x))[0] }
+    match x.len() {
+        0..FEW => in_turn::<M>(x),
+        FEW..=BLOCK => together::<M>(1, x.len(), |_| x)[0],
+        _ => folded::<M, BLOCKS>(by_block::<M>(x))[0],
+    }
 }
 
 #[inline(always)]
@@ -110,48 +114,63 @@ fn fixed<M: Monoid, const LEN: usize>(x: &[M::Number], results: &mut [M::Number]
     }
 }
 
-/// Of some lanes of one block each, at most [`FEW`].
+/// Of some lanes, at most [`FEW`], which have at least that many numbers each, and at most a block.
+///
+/// What doesn't fill vectors is laid side by side first, and then combined in one loop.
 #[inline(always)]
-pub(crate) fn sixteen<'a, M: Monoid>(
+pub(crate) fn together<'a, M: Monoid>(
     count: usize,
+    len: usize,
     lane: impl Fn(usize) -> &'a [M::Number],
 ) -> [M::Number; FEW] {
-    let mut few = [[M::IDENTITY; FEW]; FEW];
-    if count == 1 {
-        let lane = lane(0);
-        return folded::<M, FEW>(block::<M>(lane, 0, lane.len()));
+    let mut all = [[M::IDENTITY; FEW]; FEW];
+    let mut at = 0;
+    if len >= ways::<M>() {
+        at = len - len % ways::<M>();
+        for (all, lane) in all.iter_mut().zip((0..count).map(&lane)) {
+            *all = whole_vectors::<M>(lane, at);
+        }
     }
-    for (at, few) in few.iter_mut().enumerate().take(count) {
-        let lane = lane(at);
-        *few = block::<M>(lane, 0, lane.len());
+    let mut next = [[M::IDENTITY; FEW]; FEW];
+    while at < len {
+        // At the end the last few, without those that were there already.
+        let start = at.min(len - FEW);
+        for (next, lane) in next.iter_mut().zip((0..count).map(&lane)) {
+            next.copy_from_slice(&lane[start..start + FEW]);
+        }
+        let next = next[..count].as_flattened_mut();
+        if start < at {
+            let seen = at - start;
+            for (i, x) in next.iter_mut().enumerate() {
+                *x = if i % FEW < seen { M::IDENTITY } else { *x };
+            }
+        }
+        for (all, x) in all[..count].as_flattened_mut().iter_mut().zip(next) {
+            *all = M::combine(*all, *x);
+        }
+        at = start + FEW;
     }
-    across::<M>(&few)
+    if count == 1 { folded::<M, FEW>(all[0]) } else { across::<M>(&all) }
 }
 
 /// Each block's numbers combined, and what changes nothing for those that aren't there.
 #[inline(always)]
 pub(crate) fn by_block<M: Monoid>(x: &[M::Number]) -> [M::Number; BLOCKS] {
-    let mut numbers = [M::IDENTITY; BLOCKS];
-    let mut start = 0;
-    for numbers in numbers.chunks_exact_mut(FEW) {
-        if start >= x.len() {
-            break;
+    let mut all = [M::IDENTITY; BLOCKS];
+    let (whole, rest) = x.as_chunks::<BLOCK>();
+    for (numbers, blocks) in all.chunks_exact_mut(FEW).zip(whole.chunks(FEW)) {
+        let some = &together::<M>(blocks.len(), BLOCK, |at| &blocks[at])[..blocks.len()];
+        numbers[..blocks.len()].copy_from_slice(some);
+        if M::DECIDES && some.iter().any(|x| M::is_final(*x)) {
+            return all;
         }
-        let mut few = [[M::IDENTITY; FEW]; FEW];
-        for few in &mut few {
-            if start >= x.len() {
-                break;
-            }
-            let end = x.len().min(start + BLOCK);
-            *few = block::<M>(x, start, end);
-            start = end;
-            if M::DECIDES && few.iter().any(|x| M::is_final(*x)) {
-                start = x.len();
-            }
-        }
-        numbers.copy_from_slice(&across::<M>(&few));
     }
-    numbers
+    match rest.len() {
+        0 => {}
+        1..FEW => all[whole.len()] = in_turn::<M>(rest),
+        len => all[whole.len()] = together::<M>(1, len, |_| rest)[0],
+    }
+    all
 }
 
 /// All combined into the first.
@@ -167,79 +186,57 @@ fn folded<M: Monoid, const COUNT: usize>(mut numbers: [M::Number; COUNT]) -> [M:
     numbers
 }
 
-/// A part of a lane, combined into a few numbers; the lane has at least as many.
+/// Numbers in 256 bytes, four of the widest vectors: so many independent ways there are.
 #[inline(always)]
-fn block<M: Monoid>(x: &[M::Number], start: usize, end: usize) -> [M::Number; FEW] {
-    // 256 bytes: four of the widest vectors.
+const fn ways<M: Monoid>() -> usize {
     match size_of::<M::Number>() {
-        1 => in_ways::<M, 256>(x, start, end),
-        2 => in_ways::<M, 128>(x, start, end),
-        4 => in_ways::<M, 64>(x, start, end),
-        8 => in_ways::<M, 32>(x, start, end),
-        _ => in_ways::<M, 16>(x, start, end),
+        1 => 256,
+        2 => 128,
+        4 => 64,
+        8 => 32,
+        _ => 16,
+    }
+}
+
+/// The numbers up to a place, which fill [`ways`] once or more, combined into a few.
+#[inline(always)]
+fn whole_vectors<M: Monoid>(x: &[M::Number], end: usize) -> [M::Number; FEW] {
+    match ways::<M>() {
+        256 => in_ways::<M, 256>(x, end),
+        128 => in_ways::<M, 128>(x, end),
+        64 => in_ways::<M, 64>(x, end),
+        32 => in_ways::<M, 32>(x, end),
+        _ => in_ways::<M, 16>(x, end),
     }
 }
 
 #[inline(always)]
-fn in_ways<M: Monoid, const WAYS: usize>(
-    x: &[M::Number],
-    start: usize,
-    end: usize,
-) -> [M::Number; FEW] {
+fn in_ways<M: Monoid, const WAYS: usize>(x: &[M::Number], end: usize) -> [M::Number; FEW] {
+    let mut all = [M::IDENTITY; WAYS];
+    let mut at = 0;
+    // With an iterator of chunks all the ways live in memory instead of registers.
+    while end - at >= WAYS {
+        let x = &x[at..at + WAYS];
+        for line in (0..WAYS * size_of::<M::Number>()).step_by(64) {
+            prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+        }
+        for i in 0..WAYS {
+            all[i] = M::combine(all[i], x[i]);
+        }
+        at += WAYS;
+    }
+    let mut half = WAYS / 2;
+    while half >= FEW {
+        for i in 0..half {
+            all[i] = M::combine(all[i], all[i + half]);
+        }
+        half /= 2;
+    }
+    // Copied as a whole: indexed one by one, all of them would live in memory.
     let mut few = [M::IDENTITY; FEW];
-    let mut at = start;
-    if end - at >= WAYS {
-        let mut all = [M::IDENTITY; WAYS];
-        while end - at >= WAYS {
-            let x = &x[at..at + WAYS];
-            for line in (0..WAYS * size_of::<M::Number>()).step_by(64) {
-                prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
-            }
-            for i in 0..WAYS {
-                all[i] = M::combine(all[i], x[i]);
-            }
-            at += WAYS;
-        }
-        let mut half = WAYS / 2;
-        while half >= FEW {
-            for i in 0..half {
-                all[i] = M::combine(all[i], all[i + half]);
-            }
-            half /= 2;
-        }
-        few.copy_from_slice(&all[..FEW]);
-    }
-    while end - at >= FEW {
-        let x = &x[at..at + FEW];
-        for i in 0..FEW {
-            few[i] = M::combine(few[i], x[i]);
-        }
-        at += FEW;
-    }
-    if at < end {
-        // The last few of the lane, without those that were there already.
-        let x = &x[end - FEW..end];
-        let fresh = &FRESH[end - at..end - at + FEW];
-        for i in 0..FEW {
-            // Read in any case, so that it's no branch.
-            let number = x[i];
-            few[i] = M::combine(few[i], if fresh[i] == 0 { M::IDENTITY } else { number });
-        }
-    }
+    few.copy_from_slice(&all[..FEW]);
     few
 }
-
-/// From place `n` on, which of a few numbers are the last `n`. Looked up, the choice stays one of
-/// vectors; compared with a count, it becomes sixteen branches.
-static FRESH: [u8; 2 * FEW] = {
-    let mut fresh = [0; 2 * FEW];
-    let mut i = FEW;
-    while i < 2 * FEW {
-        fresh[i] = 1;
-        i += 1;
-    }
-    fresh
-};
 
 /// The numbers of each row, combined.
 #[inline(always)]

@@ -4,7 +4,7 @@
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::{Best, is_better};
-use crate::reduce::lanes::{BLOCK, FEW, across, by_block, sixteen};
+use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
 use crate::reduce::monoid::{Extreme, Monoid, Ordered, Pick, Smallest};
 
 struct Lanes<'a, P, T> {
@@ -34,7 +34,7 @@ where
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let numbers = sixteen::<Extreme<P, T>>(results.len(), lane);
+                let numbers = together::<Extreme<P, T>>(results.len(), len, lane);
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);
