@@ -10,11 +10,10 @@ use std::ops::Range;
 
 use keyfold_core::{Dims, Result};
 
+use super::blocks::{Block, Input, Sink};
 use super::cascade::fold_rows;
-use super::convert::Block;
-use super::geometry::{Dim, count, runs, steps};
-use super::monoid::Ops;
-use super::rows::Job;
+use super::geometry::{Dim, Geometry, count, runs, steps};
+use super::ops::Ops;
 use super::share::{Shared, for_parts};
 
 /// Bytes of a tile that is combined with rows where they lie.
@@ -27,6 +26,14 @@ const ROWS: usize = 128;
 const TASKS: usize = 64;
 /// Elements of a part of a tile's rows, at least.
 const PART: usize = 1 << 15;
+
+/// A reduction with everything that it needs.
+pub(crate) struct Columns<'a, A> {
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) input: Input<A>,
+    pub(crate) ops: Ops<A>,
+    pub(crate) sink: Sink<A>,
+}
 
 /// What a row of a tile is.
 #[derive(Clone, Copy, PartialEq)]
@@ -58,7 +65,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new<A: Copy + Send + Sync + 'static>(job: &'a Job<'_, A>) -> Self {
+    fn new<A: Copy + Send + Sync + 'static>(job: &'a Columns<'_, A>) -> Self {
         let kept = &*job.geometry.kept;
         let (inner, around) = steps(kept);
         let (row, _) = steps(&job.geometry.reduced);
@@ -140,7 +147,7 @@ struct Scratch<A> {
     pushed: u64,
 }
 
-pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>) -> Result<()> {
+pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, A>) -> Result<()> {
     let plan = Plan::new(job);
     let (tiles, width, rows) = (plan.tiles(), plan.width(), count(&plan.rows));
     let elements = job.geometry.lanes() * job.geometry.len();
@@ -160,7 +167,7 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>) 
         });
     }
     let kept = if plan.shape == Shape::Wide { plan.tile.1 } else { width };
-    let mut partial = vec![job.ops.identity; tiles * parts * kept];
+    let mut partial = vec![job.ops.identity(); tiles * parts * kept];
     let shared = Shared::new(&mut partial);
     for_parts(tiles * parts, 1, elements, |tasks| {
         let mut scratch = Scratch::new(job, &plan);
@@ -188,11 +195,11 @@ fn add<A: Copy>(ops: &Ops<A>, all: &mut [A], one: &[A]) {
 }
 
 impl<A: Copy + Send + Sync + 'static> Scratch<A> {
-    fn new(job: &Job<'_, A>, plan: &Plan<'_>) -> Self {
+    fn new(job: &Columns<'_, A>, plan: &Plan<'_>) -> Self {
         let stage = if plan.direct { 0 } else { 4 * plan.width() };
         Scratch {
             sums: Vec::with_capacity(plan.width()),
-            stage: vec![job.ops.identity; stage],
+            stage: vec![job.ops.identity(); stage],
             waiting: Vec::new(),
             pushed: 0,
         }
@@ -211,7 +218,7 @@ impl<A: Copy + Send + Sync + 'static> Scratch<A> {
             self.waiting[level * width..(level + 1) * width].copy_from_slice(&self.sums);
         }
         self.pushed += 1;
-        self.sums.fill(ops.identity);
+        self.sums.fill(ops.identity());
     }
 
     fn finish(&mut self, ops: &Ops<A>) {
@@ -226,7 +233,7 @@ impl<A: Copy + Send + Sync + 'static> Scratch<A> {
 
 /// Leaves the combined rows of a tile in `scratch.sums`.
 fn part_of_tile<A: Copy + Send + Sync + 'static>(
-    job: &Job<'_, A>,
+    job: &Columns<'_, A>,
     plan: &Plan<'_>,
     place: Place,
     range: Range<usize>,
@@ -234,7 +241,7 @@ fn part_of_tile<A: Copy + Send + Sync + 'static>(
 ) {
     let width = place.tile.0 * place.tile.1;
     scratch.sums.clear();
-    scratch.sums.resize(width, job.ops.identity);
+    scratch.sums.resize(width, job.ops.identity());
     scratch.waiting.clear();
     scratch.pushed = 0;
     let mut fresh = 0;
@@ -277,7 +284,7 @@ fn part_of_tile<A: Copy + Send + Sync + 'static>(
 
 /// Combines some rows with the sums; how many it were.
 fn rows<A: Copy + Send + Sync + 'static>(
-    job: &Job<'_, A>,
+    job: &Columns<'_, A>,
     plan: &Plan<'_>,
     start: isize,
     tile: (usize, usize),
@@ -320,7 +327,7 @@ fn rows<A: Copy + Send + Sync + 'static>(
 }
 
 fn put<A: Copy + Send + Sync + 'static>(
-    job: &Job<'_, A>,
+    job: &Columns<'_, A>,
     plan: &Plan<'_>,
     place: Place,
     results: &mut [A],

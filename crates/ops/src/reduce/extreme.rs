@@ -3,9 +3,11 @@
 use keyfold_core::{DType, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
-use super::convert::{Input, Sink, Truth};
+use super::blocks::{Input, Sink};
+use super::convert::Truth;
 use super::geometry::Reduction;
-use super::monoid::{Extreme, Greatest, Ops, Ordered, Smallest};
+use super::monoid::{Extreme, Greatest, Ordered, Smallest};
+use super::ops::Ops;
 use super::{base, check_ordered, out_base, run};
 use crate::op::Op;
 

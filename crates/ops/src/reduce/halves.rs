@@ -6,14 +6,13 @@ use keyfold_core::{bf16, f16};
 /// Exact.
 #[inline(always)]
 pub(crate) fn widen_f16(h: f16) -> f32 {
-    let bits = u32::from(h.to_bits());
-    let sign = (bits & 0x8000) << 16;
-    let magnitude = (bits & 0x7fff) << 13;
+    // Sign, exponent and fraction at their places; copies of the sign in between are cut out.
+    let bits = (i32::from(h.to_bits() as i16) << 13) as u32 & 0x8fff_e000;
     // The exponent's bias is 15 in the one and 127 in the other; the product does subnormals, too.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
-    let special = magnitude >= 0x1f << 23;
-    let bits = if special { magnitude | 0x7f80_0000 } else { scaled.to_bits() };
-    f32::from_bits(bits | sign)
+    let scaled = f32::from_bits(bits) * f32::from_bits((127 + 112) << 23);
+    const SPECIAL: u32 = 0x1f << 23;
+    let special = if bits & SPECIAL == SPECIAL { 0x7f80_0000 } else { 0 };
+    f32::from_bits(scaled.to_bits() | special)
 }
 
 /// To the nearest, ties to even.

@@ -11,19 +11,24 @@
 //! and layout alone, and the parts' results are combined in their order. Nor does it depend on the
 //! instructions in use, except through `exp`.
 
+mod accumulate;
 mod arg;
+mod blocks;
 mod cascade;
 mod columns;
 mod convert;
 mod extreme;
 mod geometry;
 mod halves;
+mod lanes;
 mod monoid;
+mod ops;
 mod quantify;
 mod register;
 mod rows;
 mod share;
 mod softmax;
+mod strided;
 mod sum;
 
 use keyfold_core::{DType, Element, Result};
@@ -31,10 +36,11 @@ use keyfold_tensor::Tensor;
 
 pub(crate) use register::register;
 
-use self::convert::{Input, Sink};
+use self::blocks::{Input, Sink};
+use self::columns::Columns;
 use self::geometry::Geometry;
-use self::monoid::Ops;
-use self::rows::Job;
+use self::ops::Ops;
+use self::rows::Rows;
 use crate::op::Op;
 
 /// The address of a tensor's first element.
@@ -101,6 +107,10 @@ fn run<A: Copy + Send + Sync + 'static>(
         });
         return Ok(());
     }
-    let job = Job { geometry: &geometry, input, ops, sink };
-    if geometry.along_rows() { rows::reduce_rows(&job) } else { columns::reduce_columns(&job) }
+    let geometry = &geometry;
+    if geometry.along_rows() {
+        Rows { geometry, input, loops: &ops.loops, sink }.reduce()
+    } else {
+        columns::reduce_columns(&Columns { geometry, input, ops, sink })
+    }
 }

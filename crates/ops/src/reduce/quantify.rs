@@ -3,9 +3,11 @@
 use keyfold_core::{Complex, DType, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
-use super::convert::{Input, Sink, To, Truth};
+use super::blocks::{Input, Sink};
+use super::convert::{To, Truth};
 use super::geometry::Reduction;
-use super::monoid::{All, Any, Ops, Ordered};
+use super::monoid::{All, Any, Ordered};
+use super::ops::Ops;
 use super::{base, out_base, run};
 
 /// How many of the elements have to be true.

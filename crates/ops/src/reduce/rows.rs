@@ -1,205 +1,180 @@
 //! Reducing along dimensions whose elements are the nearest in memory: lane by lane.
 //!
 //! The lanes are shared out among threads; a long one is cut into parts of [`PART`] elements, which
-//! depend on nothing but its length, and the parts' results are combined pairwise in their order. So
+//! depend on nothing but its length, and the parts' results are joined pairwise in their order. So
 //! no result depends on the number of threads.
 
 use std::ops::Range;
 
 use keyfold_core::Result;
 
+use super::blocks::{Block, Input, Sink};
 use super::cascade::Cascade;
-use super::convert::{Block, Input, Sink};
 use super::geometry::{Geometry, runs, steps};
-use super::monoid::Ops;
+pub(crate) use super::lanes::BLOCK;
+use super::lanes::BLOCKS;
+use super::ops::Loops;
 use super::share::{Shared, for_parts};
 
-/// A reduction with everything that it needs.
-pub(crate) struct Job<'a, A> {
+/// A reduction of lanes with everything that it needs.
+pub(crate) struct Rows<'a, A, R> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) input: Input<A>,
-    pub(crate) ops: Ops<A>,
-    pub(crate) sink: Sink<A>,
+    pub(crate) loops: &'a Loops<A, R>,
+    pub(crate) sink: Sink<R>,
 }
 
-/// Numbers that are converted, or combined, at a time: they stay in the first-level cache.
-pub(crate) const BLOCK: usize = 1024;
-
 /// The longest part of a lane that one thread reduces.
-pub(crate) const PART: usize = 1 << 16;
+pub(crate) const PART: usize = BLOCKS * BLOCK;
 
 /// Results that are kept before they are written.
 const RESULTS: usize = 128;
 
-pub(crate) fn reduce_rows<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>) -> Result<()> {
-    let (lanes, len) = (job.geometry.lanes(), job.geometry.len());
-    if len <= PART {
-        let grain = (PART / len).max(1);
-        return for_parts(lanes, grain, lanes * len, |part| {
-            whole_lanes(job, part, len);
+impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
+    /// Reduces every lane; none is empty.
+    ///
+    /// # Errors
+    /// Those of sharing out work.
+    pub(crate) fn reduce(&self) -> Result<()> {
+        let (lanes, len) = (self.geometry.lanes(), self.geometry.len());
+        if len > PART {
+            return self.in_parts(lanes, len);
+        }
+        for_parts(lanes, (PART / len).max(1), lanes * len, |some| {
+            self.whole_lanes(some, len);
             Ok(())
-        });
+        })
     }
-    let parts = len.div_ceil(PART);
-    let mut partial = vec![job.ops.identity; lanes * parts];
-    let shared = Shared::new(&mut partial);
-    for_parts(lanes * parts, 1, lanes * len, |tasks| {
-        let mut stage = [job.ops.identity; BLOCK];
-        for task in tasks {
-            let (lane, part) = (task / parts, task % parts);
-            let mut x = 0;
-            runs(&job.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
-            let range = part * PART..len.min((part + 1) * PART);
-            let result = part_of_lane(job.geometry, &job.input, &job.ops, x, range, &mut stage);
-            // SAFETY: each task has a place of its own.
-            unsafe { shared.write(task, result) };
-        }
-        Ok(())
-    })?;
-    let mut lane = 0;
-    runs(&job.geometry.kept, 0..lanes, 1, |run| {
-        let step = steps(&job.geometry.kept).0.out;
-        for i in 0..run.len {
-            let mut all = Cascade::new(job.ops.identity, job.ops.combine);
-            partial[lane * parts..(lane + 1) * parts].iter().for_each(|p| all.push(*p));
-            let result = all.finish().unwrap_or(job.ops.identity);
-            // SAFETY: the result's own walk stays inside it.
-            unsafe { job.sink.put(&mut [result], run.out + i as isize * step, 1) };
-            lane += 1;
-        }
-    });
-    Ok(())
-}
 
-/// Lanes one after the other.
-fn whole_lanes<A: Copy + Send + Sync + 'static>(job: &Job<'_, A>, part: Range<usize>, len: usize) {
-    let (kept, _) = steps(&job.geometry.kept);
-    let (inner, _) = steps(&job.geometry.reduced);
-    let simple = job.geometry.reduced.len() == 1;
-    let in_place = simple && job.input.direct && inner.x == 1 && len <= BLOCK;
-    let mut results = [job.ops.identity; RESULTS];
-    let mut stage = None;
-    runs(&job.geometry.kept, part, 1, |run| {
-        let mut done = 0;
-        while done < run.len {
-            let x = run.x + done as isize * kept.x;
-            let mut count = RESULTS.min(run.len - done);
-            if in_place {
-                let from = job.input.at(x).cast();
-                // SAFETY: the walk stays inside the tensor, whose elements are of this type.
-                unsafe { (job.ops.lanes)(from, kept.x, len, &mut results[..count]) };
-            } else {
-                let stage = stage.get_or_insert([job.ops.identity; BLOCK]);
-                if simple && len <= BLOCK / 2 {
+    fn in_parts(&self, lanes: usize, len: usize) -> Result<()> {
+        let parts = len.div_ceil(PART);
+        let mut partial = vec![self.loops.none; lanes * parts];
+        let shared = Shared::new(&mut partial);
+        for_parts(lanes * parts, 1, lanes * len, |tasks| {
+            let mut stage = None;
+            for task in tasks {
+                let (lane, start) = (task / parts, task % parts * PART);
+                let mut x = 0;
+                runs(&self.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
+                let result = self.part_of_lane(x, start..len.min(start + PART), &mut stage);
+                // SAFETY: each task has a place of its own.
+                unsafe { shared.write(task, (self.loops.forward)(result, start)) };
+            }
+            Ok(())
+        })?;
+        let mut partial = partial.chunks_exact(parts);
+        runs(&self.geometry.kept, 0..lanes, 1, |run| {
+            let step = steps(&self.geometry.kept).0.out;
+            for (i, partial) in (0..run.len as isize).zip(&mut partial) {
+                let mut all = Cascade::new(self.loops.none, self.loops.join);
+                partial.iter().for_each(|p| all.push(*p));
+                let result = all.finish().unwrap_or(self.loops.none);
+                // SAFETY: the result's own walk stays inside it.
+                unsafe { self.sink.put(&mut [result], run.out + i * step, 1) };
+            }
+        });
+        Ok(())
+    }
+
+    /// Lanes one after the other.
+    fn whole_lanes(&self, some: Range<usize>, len: usize) {
+        let (kept, _) = steps(&self.geometry.kept);
+        let (inner, _) = steps(&self.geometry.reduced);
+        let simple = self.geometry.reduced.len() == 1;
+        let in_place = simple && self.input.direct && inner.x == 1;
+        let mut results = [self.loops.none; RESULTS];
+        let mut stage = None;
+        runs(&self.geometry.kept, some, 1, |run| {
+            let mut done = 0;
+            while done < run.len {
+                let x = run.x + done as isize * kept.x;
+                let mut count = RESULTS.min(run.len - done);
+                if in_place {
+                    let from = self.input.at(x).cast();
+                    // SAFETY: the walk stays inside the tensor, whose elements are of this type.
+                    unsafe { (self.loops.lanes)(from, kept.x, len, &mut results[..count]) };
+                } else if simple && len <= BLOCK / 2 {
                     count = count.min(BLOCK / len);
                     let block = Block { rows: count, row_step: kept.x, len, step: inner.x };
                     // SAFETY: the walk stays inside the tensor, and the block's elements fit.
-                    unsafe {
-                        job.input.fill(x, block, stage.as_mut_ptr());
-                        let from = stage.as_ptr();
-                        (job.ops.lanes)(from, len as isize, len, &mut results[..count]);
-                    }
+                    unsafe { self.staged(x, block, len, &mut results[..count], &mut stage) };
                 } else {
                     count = 1;
-                    results[0] = part_of_lane(job.geometry, &job.input, &job.ops, x, 0..len, stage);
+                    results[0] = self.part_of_lane(x, 0..len, &mut stage);
                 }
+                let out = run.out + done as isize * kept.out;
+                // SAFETY: the walk over the result stays inside it, and each lane has its own place.
+                unsafe { self.sink.put(&mut results[..count], out, kept.out) };
+                done += count;
             }
-            // SAFETY: the walk over the result stays inside it, and each lane has its own place.
-            unsafe {
-                job.sink.put(&mut results[..count], run.out + done as isize * kept.out, kept.out);
-            }
-            done += count;
-        }
-    });
-}
-
-/// A range of the elements of the lane that begins at `x`, combined.
-pub(crate) fn part_of_lane<A: Copy + Send + Sync + 'static>(
-    geometry: &Geometry,
-    input: &Input<A>,
-    ops: &Ops<A>,
-    x: isize,
-    range: Range<usize>,
-    stage: &mut [A; BLOCK],
-) -> A {
-    const AT_ONCE: usize = 16;
-    let (inner, around) = steps(&geometry.reduced);
-    let direct = input.direct && inner.x == 1;
-    let mut all = Cascade::new(ops.identity, ops.combine);
-    let mut decided = None;
-    let mut results = [ops.identity; AT_ONCE];
-    runs(&geometry.reduced, range, BLOCK, |run| {
-        if decided.is_some() {
-            return;
-        }
-        let mut push = |results: &[A]| {
-            for &result in results {
-                if (ops.is_final)(result) {
-                    decided = Some(result);
-                }
-                all.push(result);
-            }
-        };
-        let start = x + run.x;
-        // Short rows are gathered into blocks; long ones are cut into blocks.
-        if run.rows > 1 && (!direct || run.len < 128) {
-            let block = Block { rows: run.rows, row_step: around.x, len: run.len, step: inner.x };
-            // SAFETY: the walk stays inside the tensor, and a run of several rows fits.
-            unsafe {
-                input.fill(start, block, stage.as_mut_ptr());
-                (ops.lanes)(stage.as_ptr(), 0, run.rows * run.len, &mut results[..1]);
-            }
-            return push(&results[..1]);
-        }
-        for row in 0..run.rows as isize {
-            let start = start + row * around.x;
-            let mut done = 0;
-            while done < run.len {
-                let left = run.len - done;
-                let at = start + done as isize * inner.x;
-                // SAFETY: the walk stays inside the tensor; what is staged fits.
-                unsafe {
-                    if direct && left >= PART {
-                        results[0] = whole_part(ops, input.at(at).cast(), stage);
-                        push(&results[..1]);
-                        done += PART;
-                    } else if direct {
-                        let from = input.at(at).cast();
-                        let whole = (left / BLOCK).min(AT_ONCE);
-                        let (count, len) = if whole > 0 { (whole, BLOCK) } else { (1, left) };
-                        (ops.lanes)(from, BLOCK as isize, len, &mut results[..count]);
-                        push(&results[..count]);
-                        done += count * len;
-                    } else {
-                        let len = left.min(BLOCK);
-                        let block = Block { rows: 1, row_step: 0, len, step: inner.x };
-                        input.fill(at, block, stage.as_mut_ptr());
-                        (ops.lanes)(stage.as_ptr(), 0, len, &mut results[..1]);
-                        push(&results[..1]);
-                        done += len;
-                    }
-                }
-            }
-        }
-    });
-    decided.or(all.finish()).unwrap_or(ops.identity)
-}
-
-/// [`PART`] dense numbers, combined: read in four places at a time, which is faster than in one, and
-/// row by row.
-///
-/// # Safety
-/// They can be read there.
-unsafe fn whole_part<A: Copy>(ops: &Ops<A>, from: *const A, rows: &mut [A; BLOCK]) -> A {
-    const QUARTER: usize = PART / 4;
-    rows.fill(ops.identity);
-    let mut result = [ops.identity];
-    // SAFETY: the caller's promise.
-    unsafe {
-        for start in (0..QUARTER).step_by(BLOCK) {
-            (ops.accumulate)(from.add(start), QUARTER as isize, 4, rows);
-        }
-        (ops.lanes)(rows.as_ptr(), 0, BLOCK, &mut result);
+        });
     }
-    result[0]
+
+    /// A range of the elements of the lane that begins at `x`, joined.
+    fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<A>) -> R {
+        let (inner, around) = steps(&self.geometry.reduced);
+        let direct = self.input.direct && inner.x == 1;
+        let Loops { none, join, forward, is_final, .. } = *self.loops;
+        let mut all = Cascade::new(none, join);
+        let (mut place, mut decided) = (0, None);
+        runs(&self.geometry.reduced, range, BLOCK, |run| {
+            // Short rows are gathered into blocks; long ones are cut into blocks.
+            let gather = run.rows > 1 && (!direct || run.len < GATHER);
+            let (rows, len) = if gather { (1, run.rows * run.len) } else { (run.rows, run.len) };
+            let most = if direct { PART } else { BLOCK };
+            for row in 0..rows as isize {
+                let mut done = 0;
+                while done < len && decided.is_none() {
+                    let count = if gather { len } else { most.min(len - done) };
+                    let at = x + run.x + row * around.x + done as isize * inner.x;
+                    let mut found = [none];
+                    // SAFETY: the walk stays inside the tensor, and what is staged fits: several rows
+                    // are up to a block.
+                    unsafe {
+                        if direct && !gather {
+                            (self.loops.lanes)(self.input.at(at).cast(), 0, count, &mut found);
+                        } else {
+                            let rows = if gather { run.rows } else { 1 };
+                            let len = count / rows;
+                            let block = Block { rows, row_step: around.x, len, step: inner.x };
+                            self.staged(at, block, count, &mut found, stage);
+                        }
+                    }
+                    let found = forward(found[0], place + done);
+                    all.push(found);
+                    done += count;
+                    decided = is_final(found).then_some(found);
+                }
+                place += len;
+            }
+        });
+        decided.or(all.finish()).unwrap_or(none)
+    }
+
+    /// Lanes of so many elements each, converted first.
+    ///
+    /// # Safety
+    /// The block is inside the tensor, has at most [`BLOCK`] elements, and all the lanes'.
+    unsafe fn staged(
+        &self,
+        x: isize,
+        block: Block,
+        len: usize,
+        results: &mut [R],
+        stage: &mut Stage<A>,
+    ) {
+        let stage = stage.get_or_insert([self.loops.number; BLOCK]);
+        debug_assert!(block.rows * block.len <= BLOCK && len * results.len() <= BLOCK);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.input.fill(x, block, stage.as_mut_ptr());
+            (self.loops.lanes)(stage.as_ptr(), len as isize, len, results);
+        }
+    }
 }
+
+/// Room for a block of converted elements, once it's needed.
+type Stage<A> = Option<[A; BLOCK]>;
+
+/// Rows shorter than this are worth copying together first.
+const GATHER: usize = 128;

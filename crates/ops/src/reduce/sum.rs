@@ -7,9 +7,11 @@ use std::marker::PhantomData;
 use keyfold_core::{Complex, DType, DTypeKind, Error, ErrorKind, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
-use super::convert::{Convert, Fill, Input, Sink, To, Truth, fill};
+use super::blocks::{Fill, Input, Sink, fill};
+use super::convert::{Convert, To, Truth};
 use super::geometry::Reduction;
-use super::monoid::{Addend, Ops, Sum};
+use super::monoid::{Addend, Sum};
+use super::ops::Ops;
 use super::{base, out_base, run};
 use crate::op::Op;
 

@@ -7,8 +7,9 @@ use std::ops::Range;
 use keyfold_core::Result;
 
 use super::Job;
-use super::kernels::{Columns, Float, Stats, Strip, finish_rows, joined, more_rows};
-use crate::reduce::convert::Block;
+use super::columns_loops::{Columns, Strip, finish_rows, more_rows};
+use super::lanes::{Float, Stats, joined};
+use crate::reduce::blocks::Block;
 use crate::reduce::geometry::{Dim, count, runs, steps};
 use crate::reduce::share::{Shared, for_parts};
 

@@ -5,14 +5,15 @@
 //! underflowed to 0.
 
 mod columns;
-mod kernels;
+mod columns_loops;
+mod lanes;
 mod rows;
 
 use keyfold_core::{DType, Dims, Result, bf16, f16, layout};
 use keyfold_tensor::Tensor;
 
-use self::kernels::Float;
-use super::convert::{Input, Sink};
+use self::lanes::Float;
+use super::blocks::{Input, Sink};
 use super::geometry::{Dim, Geometry};
 use super::sum::Computed;
 use super::{check_ordered, out_base};

@@ -5,8 +5,8 @@
 use keyfold_core::Result;
 
 use super::Job;
-use super::kernels::{Float, Lanes, Stats, finish_part, joined, softmax_lanes, stats_of};
-use crate::reduce::convert::Block;
+use super::lanes::{Float, Lanes, Stats, finish_part, joined, softmax_lanes, stats_of};
+use crate::reduce::blocks::Block;
 use crate::reduce::geometry::{runs, steps};
 use crate::reduce::rows::BLOCK;
 use crate::reduce::share::{Shared, for_parts};

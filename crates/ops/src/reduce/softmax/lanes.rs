@@ -1,9 +1,10 @@
-//! The loops, compiled for each level.
+//! The loops over lanes and their parts, compiled for each level.
 
 use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::Real;
 
-use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, dense};
+use crate::reduce::lanes::dense;
+use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered};
 
 /// A float that softmax is computed in.
 pub(super) trait Float: Ordered + Addend {
@@ -293,148 +294,5 @@ pub(super) fn finish_part<A: Float>(x: &[A], out: &mut [A], stats: Stats<A>, log
         isa::dispatch(Finish::<A, true> { x, out, stats });
     } else {
         isa::dispatch(Finish::<A, false> { x, out, stats });
-    }
-}
-
-/// Columns side by side: the greatest of each so far, the sum of the exponentials of the
-/// differences from it, and room for the same of some rows.
-pub(super) struct Columns<'a, A> {
-    pub(super) greatest: &'a mut [A],
-    pub(super) sum: &'a mut [A],
-    pub(super) next: &'a mut [A],
-    pub(super) part: &'a mut [A],
-}
-
-struct More<'a, A> {
-    columns: Columns<'a, A>,
-    x: *const A,
-    step: isize,
-    rows: usize,
-}
-
-impl<A: Float> Work for More<'_, A> {
-    type Output = ();
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        let More { columns: Columns { greatest, sum, next, part }, x, step, rows } = self;
-        let len = greatest.len();
-        // SAFETY: the caller of `more_rows` says that each row has so many numbers there.
-        let row = |r: usize| unsafe {
-            std::slice::from_raw_parts(x.wrapping_offset(r as isize * step), len)
-        };
-        next.copy_from_slice(greatest);
-        for r in 0..rows {
-            maxima(next, row(r));
-        }
-        part.fill(A::ZERO);
-        for r in 0..rows {
-            add_exp::<I, A>(part, next, row(r));
-        }
-        rescale::<I, A>(greatest, sum, next, part);
-    }
-}
-
-#[inline(always)]
-fn maxima<A: Float>(all: &mut [A], x: &[A]) {
-    for (all, x) in all.iter_mut().zip(x) {
-        *all = Extreme::<Greatest, A>::combine(*all, *x);
-    }
-}
-
-/// The difference from what is subtracted: 0 where nothing but negative infinities came so far, so
-/// that their exponentials are 0.
-#[inline(always)]
-fn finite<A: Float>(greatest: A) -> A {
-    if greatest == A::LOWEST { A::ZERO } else { greatest }
-}
-
-#[inline(always)]
-fn add_exp<I: Isa, A: Float>(sum: &mut [A], greatest: &[A], x: &[A]) {
-    for ((sum, greatest), x) in sum.iter_mut().zip(greatest).zip(x) {
-        *sum = sum.plus(x.minus(finite(*greatest)).exp::<I>());
-    }
-}
-
-#[inline(always)]
-fn rescale<I: Isa, A: Float>(greatest: &mut [A], sum: &mut [A], next: &[A], part: &[A]) {
-    for (((greatest, sum), next), part) in greatest.iter_mut().zip(sum).zip(next).zip(part) {
-        let scaled = sum.times(greatest.minus(finite(*next)).exp::<I>());
-        *sum = scaled.plus(*part);
-        *greatest = *next;
-    }
-}
-
-/// Takes some more rows, a step apart, into account.
-///
-/// # Safety
-/// Each row has as many numbers as there are columns.
-pub(super) unsafe fn more_rows<A: Float>(
-    columns: Columns<'_, A>,
-    x: *const A,
-    step: isize,
-    rows: usize,
-) {
-    isa::dispatch(More { columns, x, step, rows });
-}
-
-struct Rows<'a, A, const LOG: bool> {
-    greatest: &'a [A],
-    rest: &'a [A],
-    x: *const A,
-    x_step: isize,
-    out: *mut A,
-    out_step: isize,
-    rows: usize,
-}
-
-impl<A: Float, const LOG: bool> Work for Rows<'_, A, LOG> {
-    type Output = ();
-    #[inline(always)]
-    fn run<I: Isa>(self) {
-        let len = self.greatest.len();
-        for r in 0..self.rows as isize {
-            let x = self.x.wrapping_offset(r * self.x_step);
-            let out = self.out.wrapping_offset(r * self.out_step);
-            // SAFETY: the caller of `finish_rows` says that the rows are there and don't overlap.
-            let (x, out) = unsafe {
-                (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(out, len))
-            };
-            finish_row::<I, A, LOG>(out, x, self.greatest, self.rest);
-        }
-    }
-}
-
-#[inline(always)]
-fn finish_row<I: Isa, A: Float, const LOG: bool>(
-    out: &mut [A],
-    x: &[A],
-    greatest: &[A],
-    rest: &[A],
-) {
-    for (((out, x), greatest), rest) in out.iter_mut().zip(x).zip(greatest).zip(rest) {
-        let less = x.minus(*greatest);
-        *out = if LOG { less.minus(*rest) } else { less.exp::<I>().times(*rest) };
-    }
-}
-
-/// Dense rows of numbers, a step apart, and where their results go.
-pub(super) struct Strip<A> {
-    pub(super) x: *const A,
-    pub(super) x_step: isize,
-    pub(super) out: *mut A,
-    pub(super) out_step: isize,
-    pub(super) rows: usize,
-}
-
-/// The results of some rows: given, for each column, its greatest and [`Stats::rest`].
-///
-/// # Safety
-/// The rows can be read and written, and those written overlap no others.
-pub(super) unsafe fn finish_rows<A: Float>(greatest: &[A], rest: &[A], strip: Strip<A>, log: bool) {
-    let Strip { x, x_step, out, out_step, rows } = strip;
-    if log {
-        isa::dispatch(Rows::<A, true> { greatest, rest, x, x_step, out, out_step, rows });
-    } else {
-        isa::dispatch(Rows::<A, false> { greatest, rest, x, x_step, out, out_step, rows });
     }
 }

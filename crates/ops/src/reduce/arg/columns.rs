@@ -1,0 +1,200 @@
+//! Columns side by side, searched row by row in tiles that stay in the cache.
+
+use std::ops::Range;
+
+use keyfold_core::Result;
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::{Best, Search, is_better};
+use crate::reduce::blocks::{Block, Input, Sink};
+use crate::reduce::geometry::{Geometry, count, runs, steps};
+use crate::reduce::monoid::{Ordered, Pick};
+use crate::reduce::rows::{BLOCK, PART};
+use crate::reduce::share::{Shared, for_parts};
+
+/// Columns that are searched together.
+const COLUMNS: usize = 512;
+/// Rows of columns that one thread searches, at least.
+const ROWS: usize = 256;
+/// Tasks that columns are cut into, where they are few.
+const TASKS: usize = 64;
+
+/// A search of columns with everything that it needs.
+pub(super) struct Columns<'a, T> {
+    pub(super) geometry: &'a Geometry,
+    pub(super) input: Input<T>,
+    pub(super) search: &'a Search<T>,
+    pub(super) sink: Sink<Best<T>>,
+}
+
+/// Searches every lane, in tiles of columns and parts of their rows; no lane is empty.
+///
+/// # Errors
+/// Those of sharing out work.
+pub(super) fn search_columns<T: Ordered>(job: &Columns<'_, T>) -> Result<()> {
+    let kept = &*job.geometry.kept;
+    let (inner, _) = steps(kept);
+    let outer = &kept[..kept.len().saturating_sub(1)];
+    let (len, width) = (job.geometry.len(), inner.size.min(COLUMNS));
+    let per_outer = inner.size.div_ceil(width);
+    let tiles = count(outer) * per_outer;
+    let elements = job.geometry.lanes() * len;
+    // At most so many rows that their numbers fit into 32 bits.
+    let most = (len / ROWS).max(1);
+    let part = len.div_ceil(TASKS.div_ceil(tiles).min(most)).min(1 << 30);
+    let parts = len.div_ceil(part);
+    let place = |tile: usize| {
+        let (mut x, mut out) = (0, 0);
+        let at = tile / per_outer;
+        runs(outer, at..at + 1, 1, |run| (x, out) = (run.x, run.out));
+        let start = tile % per_outer * width;
+        let width = width.min(inner.size - start);
+        (x + start as isize * inner.x, out + start as isize * inner.out, width)
+    };
+    let none = job.search.loops.none;
+    let mut partial = vec![none; if parts > 1 { tiles * parts * width } else { 0 }];
+    let shared = Shared::new(&mut partial);
+    let grain = (PART / (part * width)).max(1);
+    for_parts(tiles * parts, grain, elements, |tasks| {
+        let mut scratch = Scratch::new(job, width);
+        for task in tasks {
+            let (tile, at) = (task / parts, task % parts);
+            let (x, out, columns) = place(tile);
+            part_of_columns(job, x, columns, at * part..len.min((at + 1) * part), &mut scratch);
+            // SAFETY: each task has places of its own, in the result or among the partial ones.
+            unsafe {
+                if parts == 1 {
+                    job.sink.put(&mut scratch.found[..columns], out, inner.out);
+                } else {
+                    let found = shared.part(task * width..task * width + columns);
+                    found.copy_from_slice(&scratch.found[..columns]);
+                }
+            }
+        }
+        Ok(())
+    })?;
+    for (tile, partial) in partial.chunks_exact(parts * width).enumerate() {
+        let (_, out, columns) = place(tile);
+        for c in 0..columns {
+            let rows = partial[c..].iter().step_by(width);
+            let best = rows.fold(none, |a, b| (job.search.loops.join)(a, *b));
+            // SAFETY: the result's own walk stays inside it.
+            unsafe { job.sink.put(&mut [best], out + c as isize * inner.out, 1) };
+        }
+    }
+    Ok(())
+}
+
+struct Scratch<T> {
+    best: Vec<T>,
+    rows: Vec<u32>,
+    found: Vec<Best<T>>,
+    stage: Vec<T>,
+}
+
+impl<T: Ordered> Scratch<T> {
+    fn new(job: &Columns<'_, T>, width: usize) -> Self {
+        let worst = job.search.loops.number;
+        Scratch {
+            best: vec![worst; width],
+            rows: vec![0; width],
+            found: vec![job.search.loops.none; width],
+            stage: vec![worst; BLOCK.max(width)],
+        }
+    }
+}
+
+/// Leaves the best of each column, and its place, in `scratch`.
+fn part_of_columns<T: Ordered>(
+    job: &Columns<'_, T>,
+    x: isize,
+    columns: usize,
+    range: Range<usize>,
+    scratch: &mut Scratch<T>,
+) {
+    let (inner, _) = steps(&job.geometry.kept);
+    let (row, _) = steps(&job.geometry.reduced);
+    let direct = job.input.direct && (inner.x == 1 || inner.size == 1);
+    let Scratch { best, rows, found, stage } = scratch;
+    let (best, places) = (&mut best[..columns], &mut rows[..columns]);
+    let start = range.start as i64;
+    // The first row is the best so far, so that places are right where nothing beats the worst.
+    let mut next = 0_u32;
+    places.fill(0);
+    let mut first = true;
+    runs(&job.geometry.reduced, range, 1, |run| {
+        let mut done = 0;
+        while done < run.len {
+            let at = x + run.x + done as isize * row.x;
+            let mut count = run.len - done;
+            let (from, step): (*const T, isize) = if direct {
+                (job.input.at(at).cast(), row.x)
+            } else {
+                count = count.min((stage.len() / columns).max(1));
+                let block = Block { rows: count, row_step: row.x, len: columns, step: inner.x };
+                // SAFETY: the walk stays inside the tensor, and the block's elements fit.
+                unsafe { job.input.fill(at, block, stage.as_mut_ptr()) };
+                (stage.as_ptr(), columns as isize)
+            };
+            // SAFETY: as above; the elements are of this type where they are read directly.
+            unsafe {
+                if first {
+                    best.copy_from_slice(std::slice::from_raw_parts(from, columns));
+                    first = false;
+                }
+                (job.search.rows)(from, step, count, best, places, next);
+            }
+            next += count as u32;
+            done += count;
+        }
+    });
+    for ((found, row), number) in found.iter_mut().zip(&*places).zip(&*best) {
+        *found = Best { number: *number, place: start + i64::from(*row) };
+    }
+}
+
+struct Rows<'a, P, T> {
+    from: *const T,
+    step: isize,
+    rows: usize,
+    best: &'a mut [T],
+    places: &'a mut [u32],
+    first: u32,
+    pick: std::marker::PhantomData<P>,
+}
+
+impl<P: Pick, T: Ordered> Work for Rows<'_, P, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for row in 0..self.rows {
+            let from = self.from.wrapping_offset(row as isize * self.step);
+            // SAFETY: the caller of `rows` says that each row has so many numbers there.
+            let x = unsafe { std::slice::from_raw_parts(from, self.best.len()) };
+            one_row::<P, T>(self.best, self.places, x, self.first + row as u32);
+        }
+    }
+}
+
+#[inline(always)]
+fn one_row<P: Pick, T: Ordered>(best: &mut [T], places: &mut [u32], x: &[T], row: u32) {
+    for ((best, place), x) in best.iter_mut().zip(places).zip(x) {
+        let better = is_better::<P, T>(*best, *x);
+        *best = if better { *x } else { *best };
+        *place = if better { row } else { *place };
+    }
+}
+
+/// # Safety
+/// As many numbers as there are in `best` can be read in each row.
+pub(super) unsafe fn rows<P: Pick, T: Ordered>(
+    from: *const T,
+    step: isize,
+    rows: usize,
+    best: &mut [T],
+    places: &mut [u32],
+    first: u32,
+) {
+    let pick = std::marker::PhantomData::<P>;
+    isa::dispatch(Rows { from, step, rows, best, places, first, pick });
+}

@@ -1,0 +1,148 @@
+//! Lanes of dense numbers: first which number is the best, by block, then where in the first block
+//! that has it. Both go through vectors, and what is looked at again is one block, still in the cache.
+
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::{Best, is_better};
+use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
+use crate::reduce::monoid::{Extreme, Monoid, Ordered, Pick, Smallest};
+
+struct Lanes<'a, P, T> {
+    from: *const T,
+    step: isize,
+    len: usize,
+    results: &'a mut [Best<T>],
+    pick: std::marker::PhantomData<P>,
+}
+
+impl<P: Pick, T: Ordered> Work for Lanes<'_, P, T>
+where
+    Extreme<P, T>: Monoid<Number = T>,
+{
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Lanes { from, step, len, results, .. } = self;
+        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+        let lane = |lane: usize| unsafe {
+            std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
+        };
+        if len < FEW {
+            for (at, result) in results.iter_mut().enumerate() {
+                *result = in_turn::<P, T>(lane(at));
+            }
+        } else if len <= BLOCK {
+            for (group, results) in results.chunks_mut(FEW).enumerate() {
+                let lane = |at: usize| lane(group * FEW + at);
+                let numbers = together::<Extreme<P, T>>(results.len(), len, lane);
+                let mut places = [[u32::MAX; FEW]; FEW];
+                for (at, places) in places.iter_mut().enumerate().take(results.len()) {
+                    *places = candidates(lane(at), numbers[at]);
+                }
+                let places = across::<First>(&places);
+                for ((best, number), place) in results.iter_mut().zip(numbers).zip(places) {
+                    *best = Best { number, place: i64::from(place) };
+                }
+            }
+        } else {
+            for (at, result) in results.iter_mut().enumerate() {
+                *result = in_blocks::<P, T>(lane(at));
+            }
+        }
+    }
+}
+
+/// The best of each lane and its place; the lanes are as [`crate::reduce::lanes::lanes`] takes them.
+///
+/// # Safety
+/// As for that.
+pub(super) unsafe fn lanes<P: Pick, T: Ordered>(
+    from: *const T,
+    step: isize,
+    len: usize,
+    results: &mut [Best<T>],
+) where
+    Extreme<P, T>: Monoid<Number = T>,
+{
+    isa::dispatch(Lanes::<P, T> { from, step, len, results, pick: std::marker::PhantomData });
+}
+
+#[inline(always)]
+fn in_turn<P: Pick, T: Ordered>(x: &[T]) -> Best<T> {
+    let mut best = Best { number: x[0], place: 0 };
+    for (place, number) in x.iter().enumerate().skip(1) {
+        let better = is_better::<P, T>(best.number, *number);
+        best.number = if better { *number } else { best.number };
+        best.place = if better { place as i64 } else { best.place };
+    }
+    best
+}
+
+#[inline(always)]
+fn in_blocks<P: Pick, T: Ordered>(x: &[T]) -> Best<T>
+where
+    Extreme<P, T>: Monoid<Number = T>,
+{
+    let numbers = by_block::<Extreme<P, T>>(x);
+    let blocks = x.len().div_ceil(BLOCK);
+    let mut first = 0;
+    for (block, number) in numbers.iter().enumerate().take(blocks) {
+        if is_better::<P, T>(numbers[first], *number) {
+            first = block;
+        }
+    }
+    let number = numbers[first];
+    let start = first * BLOCK;
+    // The last block may be shorter than what is looked at together: then with some before it,
+    // which have no such number.
+    let end = x.len().min(start + BLOCK);
+    let start = start.min(end - FEW);
+    let place = candidates(&x[start..end], number).into_iter().fold(u32::MAX, u32::min);
+    Best { number, place: start as i64 + i64::from(place) }
+}
+
+/// The smaller of two places.
+type First = Extreme<Smallest, u32>;
+
+/// Places of a number, at least [`FEW`] numbers being there: the first of all is among them.
+#[inline(always)]
+fn candidates<T: Ordered>(x: &[T], number: T) -> [u32; FEW] {
+    if number.is_nan() {
+        candidates_of::<T, true>(x, number)
+    } else {
+        candidates_of::<T, false>(x, number)
+    }
+}
+
+#[inline(always)]
+fn candidates_of<T: Ordered, const NAN: bool>(x: &[T], number: T) -> [u32; FEW] {
+    const CHUNK: usize = 4 * FEW;
+    let mut start = 0;
+    // A chunk without it is passed over.
+    while x.len() - start > CHUNK {
+        let chunk = &x[start..start + CHUNK];
+        if chunk.iter().fold(false, |hit, x| hit | same::<T, NAN>(*x, number)) {
+            break;
+        }
+        start += CHUNK;
+    }
+    let end = x.len().min(start + CHUNK);
+    let mut places = [u32::MAX; FEW];
+    let mut at = start;
+    while at < end {
+        // At the end some are looked at twice.
+        at = at.min(end - FEW);
+        let x = &x[at..at + FEW];
+        for i in 0..FEW {
+            let place = if same::<T, NAN>(x[i], number) { (at + i) as u32 } else { u32::MAX };
+            places[i] = places[i].min(place);
+        }
+        at += FEW;
+    }
+    places
+}
+
+#[inline(always)]
+fn same<T: Ordered, const NAN: bool>(x: T, number: T) -> bool {
+    if NAN { x.is_nan() } else { x == number }
+}

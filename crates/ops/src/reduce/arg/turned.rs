@@ -1,0 +1,67 @@
+//! Where the outermost of the searched dimensions is the nearest in memory, as in a transposed matrix
+//! searched as a whole: the best along the others is found for each of its places first, side by side,
+//! and then the best of those.
+
+use keyfold_core::{Dims, Result};
+
+use super::{Best, Search, one_way};
+use crate::reduce::blocks::{Input, Sink};
+use crate::reduce::convert::To;
+use crate::reduce::geometry::{Dim, Geometry, count, runs, steps};
+use crate::reduce::monoid::Ordered;
+
+/// Numbers side by side, and one after the other, from which on this is faster than to search the
+/// elements in their order.
+const LEAST: (usize, usize) = (16, 64);
+
+/// Whether it's worth it.
+pub(super) fn is_turned(geometry: &Geometry) -> bool {
+    let [first, .., last] = &*geometry.reduced else { return false };
+    let nearer = |than: &Dim| first.x.unsigned_abs() < than.x.unsigned_abs();
+    let enough = first.size >= LEAST.0 && geometry.len() / first.size >= LEAST.1;
+    enough && first.x != 0 && nearer(last) && geometry.kept.iter().all(nearer)
+}
+
+impl<T> To<Best<T>> for Best<T> {
+    #[inline(always)]
+    fn convert(self) -> Best<T> {
+        self
+    }
+}
+
+/// Writes the places of a geometry that [`is_turned`].
+///
+/// # Errors
+/// Those of sharing out work.
+pub(super) fn search<T: Ordered>(
+    search: &Search<T>,
+    geometry: &Geometry,
+    input: Input<T>,
+    sink: Sink<Best<T>>,
+) -> Result<()> {
+    let outer = geometry.reduced[0];
+    let mut kept = Dims::<Dim>::filled(Dim { out: 1, ..outer }, geometry.kept.len() + 1)?;
+    let mut step = outer.size as isize;
+    for (to, dim) in kept.iter_mut().zip(&*geometry.kept).rev() {
+        *to = Dim { out: step, ..*dim };
+        step *= dim.size as isize;
+    }
+    let reduced = Dims::new(&geometry.reduced[1..])?;
+    let each = count(&reduced) as i64;
+    let mut found = vec![search.loops.none; count(&kept)];
+    let first = Geometry { kept, reduced, x_base: 0, out_base: 0 };
+    one_way(search, &first, input, Sink::of::<Best<T>>(found.as_mut_ptr().cast()))?;
+    let mut lanes = found.chunks_exact(outer.size);
+    runs(&geometry.kept, 0..geometry.lanes(), 1, |run| {
+        let step = steps(&geometry.kept).0.out;
+        for (i, lane) in (0..run.len as isize).zip(&mut lanes) {
+            let places = lane.iter().zip(0..);
+            let best = places.fold(search.loops.none, |all, (best, at)| {
+                (search.loops.join)(all, Best { place: best.place + at * each, ..*best })
+            });
+            // SAFETY: the walk over the result stays inside it.
+            unsafe { sink.put(&mut [best], run.out + i * step, 1) };
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Elements on their way in and out: blocks of any dtype and spacing become dense blocks of the type
+//! that a reduction works in, and its results become elements of the result's dtype.
+
+use std::any::TypeId;
+use std::mem::MaybeUninit;
+
+use keyfold_expr::eval::memory::prefetch;
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::convert::{Bits, Convert, NonZero, Plain, To};
+use super::lanes::AHEAD;
+use super::strided::gather;
+
+/// Spacing of a block: rows a step apart, of elements a step apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub(crate) rows: usize,
+    pub(crate) row_step: isize,
+    pub(crate) len: usize,
+    pub(crate) step: isize,
+}
+
+/// How elements come in: written densely, converted, to where the second pointer says.
+///
+/// # Safety
+/// The block's elements lie in readable memory, next to each other in each row, and as many fit behind
+/// the second pointer.
+pub(crate) type Fill<A> = unsafe fn(*const u8, Block, *mut A);
+
+/// How results go out: so many, converted, a step apart.
+///
+/// # Safety
+/// The results can be read, and written to where they go.
+pub(crate) type Store<A> = unsafe fn(*const A, usize, *mut u8, isize);
+
+struct Filling<C: Convert> {
+    from: *const C::From,
+    block: Block,
+    to: *mut C::To,
+}
+
+impl<C: Convert> Work for Filling<C> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Filling { mut from, block, mut to } = self;
+        let Block { mut rows, row_step, mut len, .. } = block;
+        if len as isize == row_step {
+            (rows, len) = (1, rows * len);
+        }
+        for _ in 0..rows {
+            // SAFETY: what `Fill` asks for; pointers move on only as far as the block goes.
+            unsafe {
+                let mut at = 0;
+                while len - at >= CHUNK {
+                    let from = from.add(at);
+                    for line in (0..CHUNK * size_of::<C::From>()).step_by(64) {
+                        prefetch(from.cast::<u8>().wrapping_add(AHEAD + line));
+                    }
+                    some::<C>(from, CHUNK, to.add(at));
+                    at += CHUNK;
+                }
+                some::<C>(from.add(at), len - at, to.add(at));
+            }
+            from = from.wrapping_offset(row_step);
+            to = to.wrapping_add(len);
+        }
+    }
+}
+
+/// Elements that are converted between looks ahead.
+const CHUNK: usize = 64;
+
+/// # Safety
+/// What [`Fill`] asks for.
+#[inline(always)]
+unsafe fn some<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
+    for i in 0..len {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(i).write(C::one(from.add(i).read())) };
+    }
+}
+
+/// The [`Fill`] of a conversion.
+pub(crate) unsafe fn fill<C: Convert>(from: *const u8, block: Block, to: *mut C::To) {
+    isa::dispatch(Filling::<C> { from: from.cast(), block, to });
+}
+
+struct Storing<S, D> {
+    from: *const S,
+    len: usize,
+    to: *mut D,
+    step: isize,
+}
+
+impl<S: To<D> + Copy, D> Work for Storing<S, D> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Storing { from, len, to, step } = self;
+        // SAFETY: what `Store` asks for.
+        unsafe {
+            if step == 1 {
+                for i in 0..len {
+                    to.add(i).write(from.add(i).read().convert());
+                }
+            } else {
+                for i in 0..len {
+                    to.offset(i as isize * step).write(from.add(i).read().convert());
+                }
+            }
+        }
+    }
+}
+
+/// The [`Store`] of a conversion.
+pub(crate) unsafe fn store<S: To<D> + Copy, D>(
+    from: *const S,
+    len: usize,
+    to: *mut u8,
+    step: isize,
+) {
+    isa::dispatch(Storing::<S, D> { from, len, to: to.cast(), step });
+}
+
+/// Elements of a tensor, as numbers of type `A`.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<A> {
+    /// The first element.
+    pub(crate) base: *const u8,
+    /// Bytes per element as stored.
+    pub(crate) size: usize,
+    pub(crate) fill: Fill<A>,
+    /// Whether they are stored as just these numbers, and can be read where they lie.
+    pub(crate) direct: bool,
+}
+
+// SAFETY: it is only read through, and the tensor behind it outlives the reduction.
+unsafe impl<A> Sync for Input<A> {}
+
+impl<A: Copy + 'static> Input<A> {
+    /// Of elements of type `S`.
+    pub(crate) fn plain<S: To<A> + Copy + 'static>(base: *const u8) -> Self {
+        let direct = TypeId::of::<S>() == TypeId::of::<A>();
+        Input { base, size: size_of::<S>(), fill: fill::<Plain<S, A>>, direct }
+    }
+
+    /// Whether they are zero, by [`NonZero`]. `direct` for types whose bits are those.
+    pub(crate) fn bits<S: NonZero<Bits = A> + Copy + 'static>(
+        base: *const u8,
+        direct: bool,
+    ) -> Self {
+        Input { base, size: size_of::<S>(), fill: fill::<Bits<S>>, direct }
+    }
+
+    /// The address of an element.
+    #[inline]
+    pub(crate) fn at(&self, offset: isize) -> *const u8 {
+        self.base.wrapping_offset(offset * self.size as isize)
+    }
+
+    /// Writes a block's elements.
+    ///
+    /// # Safety
+    /// They lie in readable memory, from that offset on, and as many fit behind the pointer.
+    #[inline]
+    pub(crate) unsafe fn fill(&self, offset: isize, block: Block, to: *mut A) {
+        let from = self.at(offset);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if block.step == 1 {
+                (self.fill)(from, block, to);
+            } else if self.direct {
+                gather(self.size, from, block, to.cast());
+            } else {
+                self.fill_apart(from, block, to);
+            }
+        }
+    }
+
+    /// Writes elements that are apart: together first, and then converted.
+    ///
+    /// # Safety
+    /// As for [`Input::fill`].
+    unsafe fn fill_apart(&self, from: *const u8, block: Block, mut to: *mut A) {
+        const ROOM: usize = 4096;
+        let mut room = [MaybeUninit::<u128>::uninit(); ROOM / size_of::<u128>()];
+        let room = room.as_mut_ptr().cast::<u8>();
+        let most = ROOM / self.size;
+        let Block { rows, row_step, len, step } = block;
+        // Several rows at a time, or parts of one.
+        let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
+        for row in (0..rows).step_by(at_once) {
+            let rows = at_once.min(rows - row);
+            for start in (0..len).step_by(part.max(1)) {
+                let len = part.min(len - start);
+                let some = Block { rows, row_step, len, step };
+                let offset = row as isize * row_step + start as isize * step;
+                let dense = Block { rows: 1, row_step: 0, len: rows * len, step: 1 };
+                // SAFETY: the caller's promise; as many as fit into the room are copied there.
+                unsafe {
+                    gather(
+                        self.size,
+                        from.wrapping_offset(offset * self.size as isize),
+                        some,
+                        room,
+                    );
+                    (self.fill)(room, dense, to);
+                }
+                to = to.wrapping_add(rows * len);
+            }
+        }
+    }
+}
+
+/// Divides each of some results.
+pub(crate) type Divide<A> = fn(&mut [A], f64);
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(crate) struct Sink<A> {
+    pub(crate) base: *mut u8,
+    /// Bytes per element as stored.
+    pub(crate) size: usize,
+    pub(crate) store: Store<A>,
+    /// Divides what comes by this first: for means.
+    pub(crate) divide: Option<(Divide<A>, f64)>,
+}
+
+// SAFETY: threads write to different elements of a tensor that outlives the reduction.
+unsafe impl<A> Sync for Sink<A> {}
+
+impl<A> Sink<A> {
+    /// To elements of type `D`.
+    pub(crate) fn of<D>(base: *mut u8) -> Self
+    where
+        A: To<D> + Copy,
+    {
+        Sink { base, size: size_of::<D>(), store: store::<A, D>, divide: None }
+    }
+
+    /// The address of an element.
+    #[inline]
+    pub(crate) fn at(&self, offset: isize) -> *mut u8 {
+        self.base.wrapping_offset(offset * self.size as isize)
+    }
+
+    /// Writes results, a step apart.
+    ///
+    /// # Safety
+    /// There is room for them at that offset, and no other thread writes there.
+    #[inline]
+    pub(crate) unsafe fn put(&self, results: &mut [A], offset: isize, step: isize) {
+        if let Some((divide, by)) = self.divide {
+            divide(results, by);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { (self.store)(results.as_ptr(), results.len(), self.at(offset), step) }
+    }
+}

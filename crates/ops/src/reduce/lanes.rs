@@ -1,0 +1,258 @@
+//! Lanes of dense numbers, each combined.
+//!
+//! A lane is cut into blocks of [`BLOCK`] numbers. Those of a block are combined in many independent
+//! ways, which vectors do, down to [`FEW`]; then the few of sixteen blocks, which may be sixteen
+//! lanes, are combined together, each with its neighbour, until one of each block is left. So short
+//! lanes are vectors' work, too. The ways don't depend on the level, so neither does a sum; and the
+//! error of sums grows with the logarithm of their length, but for the [`BLOCK`] / 64 numbers that are
+//! added one after the other.
+
+use keyfold_expr::eval::memory::prefetch;
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::monoid::Monoid;
+
+/// Numbers that are combined, or converted, at a time: they stay in the first-level cache.
+pub(crate) const BLOCK: usize = 1024;
+
+/// Blocks of the longest lane.
+pub(crate) const BLOCKS: usize = 64;
+
+/// Numbers that a block is combined into first, and blocks that are done together from then on.
+pub(crate) const FEW: usize = 16;
+
+/// Bytes from what is read to what is asked for: the processor's own guesses end with the page.
+pub(crate) const AHEAD: usize = 4096;
+
+struct Lanes<'a, M: Monoid> {
+    from: *const M::Number,
+    step: isize,
+    len: usize,
+    results: &'a mut [M::Number],
+}
+
+impl<M: Monoid> Work for Lanes<'_, M> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Lanes { from, step, len, results } = self;
+        if step == len as isize && len < FEW {
+            // SAFETY: the caller of `lanes` says that the lanes are there, and they adjoin.
+            let x = unsafe { std::slice::from_raw_parts(from, len * results.len()) };
+            return match len {
+                2 => fixed::<M, 2>(x, results),
+                3 => fixed::<M, 3>(x, results),
+                4 => fixed::<M, 4>(x, results),
+                8 => fixed::<M, 8>(x, results),
+                _ => {
+                    for (x, result) in x.chunks_exact(len).zip(results) {
+                        *result = in_turn::<M>(x);
+                    }
+                }
+            };
+        }
+        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+        let lane = |lane: usize| unsafe {
+            std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
+        };
+        if len < FEW {
+            for (at, result) in results.iter_mut().enumerate() {
+                *result = in_turn::<M>(lane(at));
+            }
+        } else if len <= BLOCK {
+            for (group, results) in results.chunks_mut(FEW).enumerate() {
+                let numbers = together::<M>(results.len(), len, |at| lane(group * FEW + at));
+                results.copy_from_slice(&numbers[..results.len()]);
+            }
+        } else {
+            for (at, result) in results.iter_mut().enumerate() {
+                *result = folded::<M, BLOCKS>(by_block::<M>(lane(at)))[0];
+            }
+        }
+    }
+}
+
+/// Combines the numbers of each lane, `len` dense ones a step after those of the lane before: at
+/// least one, and at most [`BLOCKS`] times [`BLOCK`].
+///
+/// # Safety
+/// They can be read there.
+pub(crate) unsafe fn lanes<M: Monoid>(
+    from: *const M::Number,
+    step: isize,
+    len: usize,
+    results: &mut [M::Number],
+) {
+    debug_assert!(len > 0 && len <= BLOCKS * BLOCK);
+    isa::dispatch(Lanes::<M> { from, step, len, results });
+}
+
+/// Dense numbers, combined: as a lane is.
+#[inline(always)]
+pub(crate) fn dense<M: Monoid>(x: &[M::Number]) -> M::Number {
+    match x.len() {
+        0..FEW => in_turn::<M>(x),
+        FEW..=BLOCK => together::<M>(1, x.len(), |_| x)[0],
+        _ => folded::<M, BLOCKS>(by_block::<M>(x))[0],
+    }
+}
+
+#[inline(always)]
+fn in_turn<M: Monoid>(x: &[M::Number]) -> M::Number {
+    x.iter().fold(M::IDENTITY, |all, x| M::combine(all, *x))
+}
+
+/// Of lanes of this length one after the other.
+#[inline(always)]
+fn fixed<M: Monoid, const LEN: usize>(x: &[M::Number], results: &mut [M::Number]) {
+    for (x, result) in x.chunks_exact(LEN).zip(results) {
+        let mut all = x[0];
+        for x in &x[1..] {
+            all = M::combine(all, *x);
+        }
+        *result = all;
+    }
+}
+
+/// Of some lanes, at most [`FEW`], which have at least that many numbers each, and at most a block.
+///
+/// What doesn't fill vectors is laid side by side first, and then combined in one loop.
+#[inline(always)]
+pub(crate) fn together<'a, M: Monoid>(
+    count: usize,
+    len: usize,
+    lane: impl Fn(usize) -> &'a [M::Number],
+) -> [M::Number; FEW] {
+    let mut all = [[M::IDENTITY; FEW]; FEW];
+    let mut at = 0;
+    if len >= ways::<M>() {
+        at = len - len % ways::<M>();
+        for (all, lane) in all.iter_mut().zip((0..count).map(&lane)) {
+            *all = whole_vectors::<M>(lane, at);
+        }
+    }
+    let mut next = [[M::IDENTITY; FEW]; FEW];
+    while at < len {
+        // At the end the last few, without those that were there already.
+        let start = at.min(len - FEW);
+        for (next, lane) in next.iter_mut().zip((0..count).map(&lane)) {
+            next.copy_from_slice(&lane[start..start + FEW]);
+        }
+        let next = next[..count].as_flattened_mut();
+        if start < at {
+            let seen = at - start;
+            for (i, x) in next.iter_mut().enumerate() {
+                *x = if i % FEW < seen { M::IDENTITY } else { *x };
+            }
+        }
+        for (all, x) in all[..count].as_flattened_mut().iter_mut().zip(next) {
+            *all = M::combine(*all, *x);
+        }
+        at = start + FEW;
+    }
+    if count == 1 { folded::<M, FEW>(all[0]) } else { across::<M>(&all) }
+}
+
+/// Each block's numbers combined, and what changes nothing for those that aren't there.
+#[inline(always)]
+pub(crate) fn by_block<M: Monoid>(x: &[M::Number]) -> [M::Number; BLOCKS] {
+    let mut all = [M::IDENTITY; BLOCKS];
+    let (whole, rest) = x.as_chunks::<BLOCK>();
+    for (numbers, blocks) in all.chunks_exact_mut(FEW).zip(whole.chunks(FEW)) {
+        let some = &together::<M>(blocks.len(), BLOCK, |at| &blocks[at])[..blocks.len()];
+        numbers[..blocks.len()].copy_from_slice(some);
+        if M::DECIDES && some.iter().any(|x| M::is_final(*x)) {
+            return all;
+        }
+    }
+    match rest.len() {
+        0 => {}
+        1..FEW => all[whole.len()] = in_turn::<M>(rest),
+        len => all[whole.len()] = together::<M>(1, len, |_| rest)[0],
+    }
+    all
+}
+
+/// All combined into the first.
+#[inline(always)]
+fn folded<M: Monoid, const COUNT: usize>(mut numbers: [M::Number; COUNT]) -> [M::Number; COUNT] {
+    let mut half = COUNT / 2;
+    while half > 0 {
+        for i in 0..half {
+            numbers[i] = M::combine(numbers[i], numbers[i + half]);
+        }
+        half /= 2;
+    }
+    numbers
+}
+
+/// Numbers in 256 bytes, four of the widest vectors: so many independent ways there are.
+#[inline(always)]
+const fn ways<M: Monoid>() -> usize {
+    match size_of::<M::Number>() {
+        1 => 256,
+        2 => 128,
+        4 => 64,
+        8 => 32,
+        _ => 16,
+    }
+}
+
+/// The numbers up to a place, which fill [`ways`] once or more, combined into a few.
+#[inline(always)]
+fn whole_vectors<M: Monoid>(x: &[M::Number], end: usize) -> [M::Number; FEW] {
+    match ways::<M>() {
+        256 => in_ways::<M, 256>(x, end),
+        128 => in_ways::<M, 128>(x, end),
+        64 => in_ways::<M, 64>(x, end),
+        32 => in_ways::<M, 32>(x, end),
+        _ => in_ways::<M, 16>(x, end),
+    }
+}
+
+#[inline(always)]
+fn in_ways<M: Monoid, const WAYS: usize>(x: &[M::Number], end: usize) -> [M::Number; FEW] {
+    let mut all = [M::IDENTITY; WAYS];
+    let mut at = 0;
+    // With an iterator of chunks all the ways live in memory instead of registers.
+    while end - at >= WAYS {
+        let x = &x[at..at + WAYS];
+        for line in (0..WAYS * size_of::<M::Number>()).step_by(64) {
+            prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+        }
+        for i in 0..WAYS {
+            all[i] = M::combine(all[i], x[i]);
+        }
+        at += WAYS;
+    }
+    let mut half = WAYS / 2;
+    while half >= FEW {
+        for i in 0..half {
+            all[i] = M::combine(all[i], all[i + half]);
+        }
+        half /= 2;
+    }
+    // Copied as a whole: indexed one by one, all of them would live in memory.
+    let mut few = [M::IDENTITY; FEW];
+    few.copy_from_slice(&all[..FEW]);
+    few
+}
+
+/// The numbers of each row, combined.
+#[inline(always)]
+pub(crate) fn across<M: Monoid>(rows: &[[M::Number; FEW]; FEW]) -> [M::Number; FEW] {
+    let mut results = [M::IDENTITY; FEW];
+    let (mut a, mut b, mut c) = ([M::IDENTITY; 128], [M::IDENTITY; 64], [M::IDENTITY; 32]);
+    pairs::<M>(rows.as_flattened(), &mut a);
+    pairs::<M>(&a, &mut b);
+    pairs::<M>(&b, &mut c);
+    pairs::<M>(&c, &mut results);
+    results
+}
+
+#[inline(always)]
+fn pairs<M: Monoid>(x: &[M::Number], results: &mut [M::Number]) {
+    for (result, x) in results.iter_mut().zip(x.chunks_exact(2)) {
+        *result = M::combine(x[0], x[1]);
+    }
+}

@@ -1,0 +1,91 @@
+//! Elements that are apart in memory, copied together as they are, whatever they mean: once per size
+//! instead of once per conversion.
+
+use keyfold_expr::eval::memory::prefetch;
+use keyfold_expr::isa::{self, Isa, Work};
+
+use super::blocks::Block;
+use super::lanes::AHEAD;
+
+/// Copies a block's elements, of so many bytes, one after the other.
+///
+/// # Safety
+/// They lie in readable memory, and as many fit behind the second pointer.
+pub(crate) unsafe fn gather(size: usize, from: *const u8, block: Block, to: *mut u8) {
+    match size {
+        1 => isa::dispatch(Gather { from, block, to }),
+        2 => isa::dispatch(Gather::<u16> { from: from.cast(), block, to: to.cast() }),
+        4 => isa::dispatch(Gather::<u32> { from: from.cast(), block, to: to.cast() }),
+        8 => isa::dispatch(Gather::<u64> { from: from.cast(), block, to: to.cast() }),
+        _ => isa::dispatch(Gather::<u128> { from: from.cast(), block, to: to.cast() }),
+    }
+}
+
+struct Gather<T> {
+    from: *const T,
+    block: Block,
+    to: *mut T,
+}
+
+impl<T: Copy> Work for Gather<T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let Gather { mut from, block, mut to } = self;
+        for _ in 0..block.rows {
+            // SAFETY: the caller of `gather` says that the elements are there, and fit.
+            unsafe {
+                // Steps that the compiler knows are read as vectors.
+                match block.step {
+                    2 => row(from, |i| i * 2, block.len, to),
+                    3 => row(from, |i| i * 3, block.len, to),
+                    4 => row(from, |i| i * 4, block.len, to),
+                    -1 => row(from, |i| -i, block.len, to),
+                    step => row(from, |i| i * step, block.len, to),
+                }
+            }
+            from = from.wrapping_offset(block.row_step);
+            to = to.wrapping_add(block.len);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`gather`].
+#[inline(always)]
+unsafe fn row<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usize, to: *mut T) {
+    let mut start = 0;
+    while start < len {
+        let count = CHUNK.min(len - start);
+        let first = from.wrapping_offset(place(start as isize)).cast::<u8>();
+        let span = place(CHUNK as isize) * size_of::<T>() as isize;
+        if span.unsigned_abs() <= CHUNK * 64 {
+            for line in (0..span.unsigned_abs()).step_by(64) {
+                prefetch(first.wrapping_offset(span.signum() * (AHEAD + line) as isize));
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (from, to) = (from.offset(place(start as isize)), to.add(start));
+            if count == CHUNK {
+                some(from, &place, CHUNK, to);
+            } else {
+                some(from, &place, count, to);
+            }
+        }
+        start += count;
+    }
+}
+
+/// Elements that are copied between looks ahead.
+const CHUNK: usize = 64;
+
+/// # Safety
+/// As for [`gather`].
+#[inline(always)]
+unsafe fn some<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usize, to: *mut T) {
+    for i in 0..len {
+        // SAFETY: the caller's promise. Elements of this size may be aligned to less.
+        unsafe { to.add(i).write_unaligned(from.offset(place(i as isize)).read_unaligned()) };
+    }
+}
