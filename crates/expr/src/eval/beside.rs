@@ -36,6 +36,7 @@ pub(crate) struct Side<'a> {
     /// The chunk of which it begins to take care, and how many there are from one to the next: the
     /// instructions of a program take turns.
     pub(crate) first: usize,
+    /// 0 if there is nothing to take care of.
     pub(crate) every: usize,
 }
 
@@ -71,7 +72,7 @@ impl Past {
 impl Side<'_> {
     /// Nothing.
     const NONE: Side<'static> =
-        Side { next: &[], past: Past::NONE, stream: false, first: usize::MAX, every: 1 };
+        Side { next: &[], past: Past::NONE, stream: false, first: usize::MAX, every: 0 };
 
     /// Takes care of a chunk.
     ///
@@ -101,6 +102,8 @@ trait Chunk<const N: usize> {
     type To: Copy;
     /// What it needs besides.
     type Room: Default;
+    /// Whether it computes more than a chunk at once.
+    const ANY_LENGTH: bool = true;
 
     /// # Safety
     /// All pointers are valid for `len` elements, that of the constants for what this kind of loop
@@ -181,6 +184,7 @@ impl<F: Function, T: Real> Chunk<2> for Wrapped<F, T> {
     type From = T;
     type To = T;
     type Room = Arguments<T>;
+    const ANY_LENGTH: bool = false;
     #[inline(always)]
     unsafe fn compute<I: Isa>(
         dst: *mut T,
@@ -280,7 +284,9 @@ impl<C: Chunk<N>, const N: usize> Work for Loop<'_, C, N> {
         let mut turn = side.first;
         let mut results = Results::<C::To>(MaybeUninit::uninit());
         let mut room = C::Room::default();
-        for chunk in 0..len / CHUNK {
+        // Nothing to do beside it: one loop for all.
+        let whole = if side.every == 0 && C::ANY_LENGTH { 0 } else { len / CHUNK };
+        for chunk in 0..whole {
             // SAFETY: the caller's promise: a chunk is inside the block.
             unsafe {
                 let at = chunk * CHUNK;
@@ -306,9 +312,9 @@ impl<C: Chunk<N>, const N: usize> Work for Loop<'_, C, N> {
                 }
             }
         }
-        let rest = len % CHUNK;
+        let at = whole * CHUNK;
+        let rest = len - at;
         if rest > 0 {
-            let at = len - rest;
             // SAFETY: the caller's promise.
             unsafe {
                 let from = from.map(|a| a.wrapping_add(at));
