@@ -6,7 +6,7 @@ use keyfold_core::{Complex, DType};
 
 use crate::math::complex::quotient;
 
-use super::beside;
+use super::chunks;
 use super::kernel::{Kernel, Map2, Run, two, two_plain};
 use super::number::{Floating, Whole};
 use crate::graph::Binary;
@@ -193,16 +193,16 @@ where
     T: Real + Floating + Arithmetic + PartialOrd + Div<Output = T>,
 {
     match op {
-        Binary::Add => beside::two::<_, T, _>(Plus),
-        Binary::Sub => beside::two::<_, T, _>(Minus),
-        Binary::Mul => beside::two::<_, T, _>(Times),
-        Binary::Div => beside::two::<_, T, _>(Over),
+        Binary::Add => chunks::two::<_, T, _>(Plus),
+        Binary::Sub => chunks::two::<_, T, _>(Minus),
+        Binary::Mul => chunks::two::<_, T, _>(Times),
+        Binary::Div => chunks::two::<_, T, _>(Over),
         // The remainder is a call of the C library.
         Binary::FloorDiv => two_plain::<_, T, _>(FloatOver),
         Binary::Mod => two_plain::<_, T, _>(FloatRest),
-        Binary::Pow => beside::two::<_, T, _>(Power),
-        Binary::Min => beside::two::<_, T, _>(Least),
-        Binary::Max => beside::two::<_, T, _>(Greatest),
+        Binary::Pow => chunks::two::<_, T, _>(Power),
+        Binary::Min => chunks::two::<_, T, _>(Least),
+        Binary::Max => chunks::two::<_, T, _>(Greatest),
         Binary::Eq => two::<_, T, _>(Same),
         Binary::Ne => two::<_, T, _>(Different),
         Binary::Lt | Binary::Gt => two::<_, T, _>(Below),

@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use keyfold_core::{DType, Scalar};
 use smallvec::{SmallVec, smallvec};
 
-use super::beside;
 use super::binary::Arithmetic;
+use super::chunks;
 use super::kernel::{Kernel, Map3};
 use super::value::Value;
 use crate::graph::{Binary, Unary};
@@ -65,10 +65,10 @@ impl<T: Arithmetic, Inner: Op, Outer: Op> Map3<T> for Both<Inner, Outer> {
 
 fn with<Inner: Op, T: Arithmetic + Copy + 'static>(outer: Binary, swapped: bool) -> Kernel {
     match (outer, swapped) {
-        (Binary::Add, _) => beside::three::<_, T>(Both::<Inner, Plus>(PhantomData)),
-        (Binary::Mul, _) => beside::three::<_, T>(Both::<Inner, Times>(PhantomData)),
-        (_, false) => beside::three::<_, T>(Both::<Inner, Minus>(PhantomData)),
-        (_, true) => beside::three::<_, T>(Both::<Inner, From>(PhantomData)),
+        (Binary::Add, _) => chunks::three::<_, T>(Both::<Inner, Plus>(PhantomData)),
+        (Binary::Mul, _) => chunks::three::<_, T>(Both::<Inner, Times>(PhantomData)),
+        (_, false) => chunks::three::<_, T>(Both::<Inner, Minus>(PhantomData)),
+        (_, true) => chunks::three::<_, T>(Both::<Inner, From>(PhantomData)),
     }
 }
 
@@ -198,10 +198,10 @@ impl Fusion<'_> {
 /// The loop around a function, of those that are used like this.
 fn around<T: Real>(op: Unary) -> Option<Kernel> {
     Some(match op {
-        Unary::Erf => beside::wrapped::<math::Erf, T>(),
-        Unary::Exp => beside::wrapped::<math::Exp, T>(),
-        Unary::Sigmoid => beside::wrapped::<math::Sigmoid, T>(),
-        Unary::Tanh => beside::wrapped::<math::Tanh, T>(),
+        Unary::Erf => chunks::wrapped::<math::Erf, T>(),
+        Unary::Exp => chunks::wrapped::<math::Exp, T>(),
+        Unary::Sigmoid => chunks::wrapped::<math::Sigmoid, T>(),
+        Unary::Tanh => chunks::wrapped::<math::Tanh, T>(),
         _ => return None,
     })
 }

@@ -9,6 +9,7 @@
 pub mod beside;
 mod binary;
 mod cast;
+mod chunks;
 mod compile;
 mod fuse;
 mod kernel;

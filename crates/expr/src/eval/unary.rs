@@ -4,7 +4,7 @@ use keyfold_core::{Complex, DType};
 
 use crate::math::complex;
 
-use super::beside::{self, function};
+use super::chunks::{self, function};
 use super::kernel::{Kernel, Map1, one, one_plain};
 use super::number::Whole;
 use crate::graph::Unary;
@@ -174,7 +174,7 @@ fn for_whole(op: Unary, dtype: DType) -> Kernel {
 
 fn for_float<T: Real>(op: Unary) -> Kernel {
     match op {
-        Unary::Neg => beside::one::<_, T, _>(Negative),
+        Unary::Neg => chunks::one::<_, T, _>(Negative),
         Unary::Abs => function::<math::Abs, T>(),
         Unary::Sign => function::<math::Sign, T>(),
         Unary::Exp => function::<math::Exp, T>(),
