@@ -163,7 +163,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         results: &mut [R],
         stage: &mut Stage<A>,
     ) {
-        let stage = stage.get_or_insert([self.loops.number; BLOCK]);
+        let stage = stage.get_or_insert_with(|| [self.loops.number; BLOCK]);
         debug_assert!(block.rows * block.len <= BLOCK && len * results.len() <= BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
