@@ -7,56 +7,6 @@ use keyfold_core::DType;
 use crate::compose::float;
 use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 
-const UNARY: [Unary; 24] = [
-    Unary::Neg,
-    Unary::Not,
-    Unary::Abs,
-    Unary::Sign,
-    Unary::Exp,
-    Unary::Expm1,
-    Unary::Log,
-    Unary::Log2,
-    Unary::Log10,
-    Unary::Log1p,
-    Unary::Sqrt,
-    Unary::Rsqrt,
-    Unary::Sin,
-    Unary::Cos,
-    Unary::Tanh,
-    Unary::Sigmoid,
-    Unary::Erf,
-    Unary::Erfc,
-    Unary::Floor,
-    Unary::Ceil,
-    Unary::Round,
-    Unary::Trunc,
-    Unary::IsNan,
-    Unary::IsFinite,
-];
-
-const BINARY: [Binary; 20] = [
-    Binary::Add,
-    Binary::Sub,
-    Binary::Mul,
-    Binary::Pow,
-    Binary::Min,
-    Binary::Max,
-    Binary::Eq,
-    Binary::Ne,
-    Binary::Lt,
-    Binary::Le,
-    Binary::Gt,
-    Binary::Ge,
-    Binary::Div,
-    Binary::FloorDiv,
-    Binary::Mod,
-    Binary::And,
-    Binary::Or,
-    Binary::Xor,
-    Binary::Shl,
-    Binary::Shr,
-];
-
 /// A recipe of a node: what, and numbers that pick its operands among those before.
 pub(crate) type Step = (u8, u8, u16, u16, u16);
 
@@ -99,12 +49,12 @@ pub(crate) fn any_expr(steps: &[Step]) -> Expr {
                 _ => Node::At { input: 3, indices: [x, y].into_iter().collect() },
             },
             4 => Node::Cast(DType::ALL[*op as usize % DType::ALL.len()], x),
-            5 | 6 => match UNARY[*op as usize % UNARY.len()] {
+            5 | 6 => match Unary::ALL[*op as usize % Unary::ALL.len()] {
                 Unary::Not => Node::Unary(Unary::Not, g.add(Node::Cast(DType::I32, x))),
                 op => Node::Unary(op, x),
             },
             7 => Node::Where(x, y, z),
-            _ => match BINARY[*op as usize % BINARY.len()] {
+            _ => match Binary::ALL[*op as usize % Binary::ALL.len()] {
                 op @ (Binary::Div | Binary::FloorDiv | Binary::Mod) => {
                     let not_literal = g.add(Node::Binary(Binary::Mul, y, input));
                     Node::Binary(op, x, not_literal)

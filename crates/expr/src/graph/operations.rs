@@ -54,6 +54,34 @@ pub enum Unary {
 }
 
 impl Unary {
+    /// All of them.
+    pub const ALL: [Unary; 24] = [
+        Unary::Neg,
+        Unary::Not,
+        Unary::Abs,
+        Unary::Sign,
+        Unary::Exp,
+        Unary::Expm1,
+        Unary::Log,
+        Unary::Log2,
+        Unary::Log10,
+        Unary::Log1p,
+        Unary::Sqrt,
+        Unary::Rsqrt,
+        Unary::Sin,
+        Unary::Cos,
+        Unary::Tanh,
+        Unary::Sigmoid,
+        Unary::Erf,
+        Unary::Erfc,
+        Unary::Floor,
+        Unary::Ceil,
+        Unary::Round,
+        Unary::Trunc,
+        Unary::IsNan,
+        Unary::IsFinite,
+    ];
+
     /// The name in texts and messages.
     pub const fn name(self) -> &'static str {
         match self {
@@ -131,6 +159,30 @@ pub enum Binary {
 }
 
 impl Binary {
+    /// All of them.
+    pub const ALL: [Binary; 20] = [
+        Binary::Add,
+        Binary::Sub,
+        Binary::Mul,
+        Binary::Div,
+        Binary::FloorDiv,
+        Binary::Mod,
+        Binary::Pow,
+        Binary::Min,
+        Binary::Max,
+        Binary::Eq,
+        Binary::Ne,
+        Binary::Lt,
+        Binary::Le,
+        Binary::Gt,
+        Binary::Ge,
+        Binary::And,
+        Binary::Or,
+        Binary::Xor,
+        Binary::Shl,
+        Binary::Shr,
+    ];
+
     /// The sign, or the name, in texts and messages.
     pub const fn name(self) -> &'static str {
         match self {

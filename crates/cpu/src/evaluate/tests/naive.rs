@@ -125,6 +125,8 @@ impl<T: Real> Work for Call<T> {
             Unary::Exp => math::Exp::apply::<T, I>(x),
             Unary::Expm1 => math::Expm1::apply::<T, I>(x),
             Unary::Log => math::Log::apply::<T, I>(x),
+            Unary::Log2 => math::Log2::apply::<T, I>(x),
+            Unary::Log10 => math::Log10::apply::<T, I>(x),
             Unary::Log1p => math::Log1p::apply::<T, I>(x),
             Unary::Sqrt => x.sqrt(),
             Unary::Rsqrt => math::Rsqrt::apply::<T, I>(x),
@@ -138,6 +140,7 @@ impl<T: Real> Work for Call<T> {
                 map_at::<math::Erf, T, I>(&[x], &mut values);
                 values[0]
             }
+            Unary::Erfc => math::Erfc::apply::<T, I>(x),
             other => panic!("{other:?} is computed otherwise"),
         }
     }
@@ -336,7 +339,7 @@ fn binary(op: Binary, a: Value, b: Value, dtype: DType) -> Option<Value> {
                         Binary::Mul => a * b,
                         Binary::Div => complex::quotient(a, b),
                         Binary::Pow => a.powc(b),
-                        other => panic!("{other:?} isn't defined for complex numbers"),
+                                    other => panic!("{other:?} isn't defined for complex numbers"),
                     };
                     C(Complex::new(r.re.into(), r.im.into()))
                 }};

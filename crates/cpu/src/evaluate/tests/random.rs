@@ -1,7 +1,7 @@
 //! Random expressions, shapes and layouts.
 
 use keyfold_core::{DType, DTypeKind, Shape, Strides};
-use keyfold_expr::{Expr, Graph, Id, Literal, Lowered, Node, Unary};
+use keyfold_expr::{Binary, Expr, Graph, Id, Literal, Lowered, Node, Unary};
 use proptest::prelude::*;
 
 use super::super::*;
@@ -95,7 +95,7 @@ fn grow(graph: &mut Graph, nodes: &mut Vec<Id>, choice: Choice, params: u32) {
         5 => Node::Where(a_id, b_id, c_id),
         6 => Node::Cast(DType::ALL[a as usize % 15], b_id),
         7 | 8 => Node::Unary(UNARY[b as usize % 8], a_id),
-        _ => Node::Binary(super::cases::BINARY[c as usize % 20], a_id, b_id),
+        _ => Node::Binary(Binary::ALL[c as usize % Binary::ALL.len()], a_id, b_id),
     };
     nodes.push(graph.add(node));
 }
