@@ -25,29 +25,7 @@ enum Piece {
 pub(crate) fn unary_name(op: Unary) -> &'static str {
     match op {
         Unary::Neg => "-",
-        Unary::Not => "~",
-        Unary::Abs => "abs",
-        Unary::Sign => "sign",
-        Unary::Exp => "exp",
-        Unary::Expm1 => "expm1",
-        Unary::Log => "log",
-        Unary::Log2 => "log2",
-        Unary::Log10 => "log10",
-        Unary::Log1p => "log1p",
-        Unary::Sqrt => "sqrt",
-        Unary::Rsqrt => "rsqrt",
-        Unary::Sin => "sin",
-        Unary::Cos => "cos",
-        Unary::Tanh => "tanh",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Erf => "erf",
-        Unary::Erfc => "erfc",
-        Unary::Floor => "floor",
-        Unary::Ceil => "ceil",
-        Unary::Round => "round",
-        Unary::Trunc => "trunc",
-        Unary::IsNan => "isnan",
-        Unary::IsFinite => "isfinite",
+        op => op.name(),
     }
 }
 
