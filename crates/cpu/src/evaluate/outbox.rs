@@ -50,8 +50,8 @@ impl Job<'_> {
     pub(super) fn goes_past(&self, target: *mut u8, len: usize) -> bool {
         self.streamed
             && self.program.works_beside()
-            && target.addr() % LINE == 0
-            && len % CHUNK == 0
+            && target.addr().is_multiple_of(LINE)
+            && len.is_multiple_of(CHUNK)
     }
 
     /// Computes a block, while the one before is written past the caches and the inputs are asked for

@@ -339,7 +339,7 @@ fn binary(op: Binary, a: Value, b: Value, dtype: DType) -> Option<Value> {
                         Binary::Mul => a * b,
                         Binary::Div => complex::quotient(a, b),
                         Binary::Pow => a.powc(b),
-                                    other => panic!("{other:?} isn't defined for complex numbers"),
+                        other => panic!("{other:?} isn't defined for complex numbers"),
                     };
                     C(Complex::new(r.re.into(), r.im.into()))
                 }};
