@@ -1,7 +1,8 @@
 //! Functions that are built out of nodes, and the helpers that they are written with.
 //!
 //! Text and the builder share them. They are written so that neither they nor their derivatives
-//! meet `inf * 0` or `inf - inf` where the true value is finite.
+//! meet `inf * 0` or `inf - inf` where the true value is finite; but for the derivatives of gates at
+//! infinity, which `docs/expressions.md` lists.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 

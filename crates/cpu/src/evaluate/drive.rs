@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use keyfold_core::Result;
 use keyfold_expr::eval::Frame;
+use keyfold_expr::eval::beside::CHUNK;
 use keyfold_expr::eval::memory::count;
 use smallvec::SmallVec;
 
@@ -56,7 +57,7 @@ impl<'j> Job<'j> {
     fn chunks(&self, plan: &Plan<'_>) -> (usize, usize, usize) {
         let inner = plan.inner();
         let chunks = inner.div_ceil(self.block());
-        let len = inner.div_ceil(chunks).next_multiple_of(16).min(self.block());
+        let len = inner.div_ceil(chunks).next_multiple_of(CHUNK).min(self.block());
         let lead = self.row_lead(plan, len);
         ((inner + lead).div_ceil(len), len, lead)
     }
@@ -198,7 +199,8 @@ impl Worker<'_, '_> {
             };
             // SAFETY: as in `execute`; the plan's addresses are the output's.
             return unsafe {
-                job.past(&mut frame, &mut self.outbox, target, len, &self.ahead[..slot])
+                let ahead = &self.ahead[..program.inputs().len()];
+                job.past(&mut frame, &mut self.outbox, target, len, ahead)
             };
         }
         self.outbox.flush();

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::binary::binary;
 use super::cast::{cast, round};
-use super::fuse::fuse;
+use super::fuse::{Fused, fuse};
 use super::kernel::{Kernel, choose};
 use super::memory::{Access, Load, raw_load};
 use super::unary::unary;
@@ -190,7 +190,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         code.counted.push(counted);
     }
     let output = (lowered.inputs().len() + code.counted.len()) as Slot;
-    uniform_steps(steps, &mut code, &mut places, output);
+    uniform_steps(steps, (&fused, &parts), &mut code, &mut places, output);
     places.first_register = output + 1 + code.kept.len() as Slot;
     let last = steps.len() - 1;
     for (at, step) in steps.iter().enumerate() {
@@ -274,11 +274,21 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
 }
 
 /// Numbers the uniform values, and says how they are computed and which are kept in registers.
-fn uniform_steps(steps: &[Step], code: &mut Code, places: &mut Places, output: Slot) {
+fn uniform_steps(
+    steps: &[Step],
+    (fused, parts): (&[Option<Fused>], &[bool]),
+    code: &mut Code,
+    places: &mut Places,
+    output: Slot,
+) {
     let last = steps.len() - 1;
     let mut needed = vec![false; steps.len()];
     for (at, step) in steps.iter().enumerate() {
-        if !step.uniform {
+        if let Some(fused) = &fused[at] {
+            fused.operands.iter().for_each(|id| needed[id.index()] = true);
+        } else if parts[at] {
+            // What it needs is part of a kernel, or that kernel's operand.
+        } else if !step.uniform {
             step.op.operands(|id| needed[id.index()] = true);
         } else {
             needed[at] |= at == last;

@@ -178,12 +178,16 @@ impl Fusion<'_> {
         // Without a number to add: -0, which leaves 0 and -0 as they are.
         let (function, behind) = take(value, self.with_constant(value, Binary::Add), -0.0);
         let StepOp::Unary(op, argument) = self.steps[function.index()].op else { return None };
-        if !self.is_free(function) || self.steps[factor.index()].uniform {
+        let uniform = |id: StepId| self.steps[id.index()].uniform;
+        // A function of numbers is computed once, and not for every element.
+        if !self.is_free(function) || uniform(function) || uniform(factor) {
             return None;
         }
         let (argument, before) = take(argument, self.with_constant(argument, Binary::Mul), 1.0);
         let (factor, times) = take(factor, self.with_constant(factor, Binary::Mul), 1.0);
+        // Which of two zeros is taken would depend on the order of a maximum's operands.
         let bounded = self.with_constant(factor, Binary::Max);
+        let bounded = bounded.filter(|(_, least)| least.as_f64() != 0.0);
         let (factor, least) = take(factor, bounded, f64::NEG_INFINITY);
         parts.push(function);
         let kernel = match dtype {

@@ -369,3 +369,16 @@ fn large_outputs_past_the_caches_are_right() {
         );
     }
 }
+
+#[test]
+fn what_surrounds_a_function_keeps_its_zeros() {
+    let text = ["erf(x) * max(y, 0.0)", "tanh(x) * max(0.0, y)", "erf(x) * max(y, -0.0)"];
+    for text in text {
+        let lowered =
+            Lowered::new(&Expr::parse(text).unwrap(), &[DType::F32; 2], &[], None).unwrap();
+        let x = Tensor::from_vec(vec![1.0_f32; 4], &[4]).unwrap();
+        let y = Tensor::from_vec(vec![0.0_f32, -0.0, 2.0, -2.0], &[4]).unwrap();
+        let out = Tensor::zeros(&[4], DType::F32, Device::CPU).unwrap();
+        on_all_levels(|| check(&lowered, &[&x, &y], &[], &out));
+    }
+}
