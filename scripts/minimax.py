@@ -74,27 +74,82 @@ def near_zero(f: Function, series: Function) -> Function:
     return lambda x: f(x) if abs(x) > mp.mpf(10) ** -10 else series(x)
 
 
-def table(step: float, count: int, degree: int) -> None:
-    """Prints erf's polynomials around the multiples of `step`, in float32, power by power."""
-    rows = []
-    for k in range(count - 1):
-        middle, half = mp.mpf(step) * k, mp.mpf(step) / 2 * mp.mpf("1.001")
-        found = exchange(
-            lambda t, m=middle: mp.erf(m + t),
-            lambda t, m=middle: 1 / mp.erf(m + t),
-            # Relative errors at 0 are finite without a constant.
-            range(0 if k else 1, degree + 1),
-            -half if k else half / 10**6,
-            half,
+def exact_point(near: mp.mpf) -> mp.mpf:
+    """The float32 nearby where erf is nearest to a float32.
+
+    After S. Gal, "Computing elementary functions: a new approach for achieving high accuracy and
+    good performance", 1986.
+    """
+    # Where erf is flat, the points where it is a float32 are far apart: first to one of those.
+    value = rounded(mp.erf(near), True)
+    if value == 1:
+        value -= mp.mpf(2) ** -24
+    start = mp.findroot(lambda x: mp.erf(x) - value, near)
+    step = mp.mpf(2) ** (mp.floor(mp.log(start, 2)) - 23)
+    candidates = [rounded(start + k * step, True) for k in range(-300, 301)]
+    return min(candidates, key=lambda x: abs(mp.erf(x) - rounded(mp.erf(x), True)) / mp.erf(x))
+
+
+def least_greatest(
+    f: Function, weight: Function, powers: Sequence[int], low: mp.mpf, high: mp.mpf
+) -> list[mp.mpf]:
+    """As `exchange`, where powers don't oscillate as it wants.
+
+    Least squares whose weights follow the errors (C. L. Lawson, 1961).
+    """
+    xs = [
+        (low + high - (high - low) * mp.cos(mp.pi * (k + mp.mpf(1) / 3) / 80)) / 2
+        for k in range(80)
+    ]
+    basis = [[weight(x) * x**p for p in powers] for x in xs]
+    values = [weight(x) * f(x) for x in xs]
+    shares = [mp.mpf(1) / len(xs)] * len(xs)
+    best: tuple[mp.mpf, list[mp.mpf]] | None = None
+    for _ in range(60):
+        count = range(len(powers))
+        left = mp.matrix(
+            [
+                [sum(s * b[i] * b[j] for s, b in zip(shares, basis, strict=True)) for j in count]
+                for i in count
+            ]
         )
-        rows.append([rounded(c, True) for c in ([] if k else [mp.mpf(0)]) + found])
-    # The last one leads to 1, and nowhere above: a parabola that is right where it begins, and 1 at
-    # its middle and at its end, less than half an ulp away from erf.
-    low = -mp.mpf(step) / 2
-    bend = (mp.erf(mp.mpf(step) * (count - 1) + low) - 1) / (2 * low * low)
-    rows.append([rounded(c, True) for c in [mp.mpf(1), bend * low, bend, *[mp.mpf(0)] * 3]])
-    print(f"erf, around the multiples of {step}, f32")
-    for power in zip(*rows, strict=True):
+        right = mp.matrix(
+            [
+                sum(s * b[i] * v for s, b, v in zip(shares, basis, values, strict=True))
+                for i in count
+            ]
+        )
+        found = list(mp.lu_solve(left, right))
+        errors = [abs(mp.fdot(found, b) - v) for b, v in zip(basis, values, strict=True)]
+        if best is None or max(errors) < best[0]:
+            best = (max(errors), found)
+        shares = [s * e for s, e in zip(shares, errors, strict=True)]
+        total = sum(shares)
+        shares = [s / total for s in shares]
+    assert best is not None
+    return best[1]
+
+
+def table(step: float, count: int, degree: int) -> None:
+    """Prints points near the multiples of `step`, and erf's polynomials there, power by power."""
+    points, rows = [mp.mpf(0)], []
+    for k in range(count):
+        middle, half = mp.mpf(step) * k, mp.mpf(step) / 2 * mp.mpf("1.001")
+        if k:
+            points.append(exact_point(middle))
+        point = points[k]
+        constant = rounded(mp.erf(point), True)
+        low, high = (middle - half - point if k else half / 10**6), middle + half - point
+        found = least_greatest(
+            lambda t, p=point, c=constant: mp.erf(p + t) - c,
+            lambda t, p=point: 1 / mp.erf(p + t),
+            range(1, degree + 1),
+            low,
+            high,
+        )
+        rows.append([rounded(c, True) for c in [constant, *found]])
+    print(f"erf, near the multiples of {step}, f32: the points, and power by power")
+    for power in [points, *zip(*rows, strict=True)]:
         print("    [" + ", ".join(mp.nstr(c, 9) for c in power) + "],")
 
 
