@@ -6,7 +6,7 @@ SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel \
-	coverage sanitize sanitize-address sanitize-thread loom soak fuzz clean
+	coverage sanitize sanitize-address sanitize-thread loom soak fuzz explore clean
 
 help: ## this list
 	@printf 'keyfold: make COMMAND\n\n'
@@ -67,6 +67,9 @@ soak: ## the swap tests at full length
 
 fuzz: ## the fuzz targets, FUZZ_SECONDS=60 each or FUZZ_RUNS inputs (FUZZ=schema: only that one)
 	@scripts/fuzz.sh $(FUZZ)
+
+explore: ## the tests of random inputs with new inputs, EXPLORE_ROUNDS=5 times and ten times as many
+	@scripts/explore.sh
 
 clean: ## remove what the commands above made, the virtual environment too
 	@rm -rf .venv build .pytest_cache .hypothesis .ruff_cache .mypy_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -13,8 +14,14 @@ from hypothesis import HealthCheck, settings
 
 import keyfold as kf
 
-# How fast inputs are made says something about the machine, not about keyfold.
-settings.register_profile("keyfold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast inputs are made says something about the machine, not about keyfold. Each run takes the
+# same examples, so that what fails fails again; `make explore` looks for new ones.
+settings.register_profile(
+    "keyfold",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="KEYFOLD_EXPLORE" not in os.environ,
+)
 settings.load_profile("keyfold")
 
 ROOT = Path(__file__).resolve().parent.parent

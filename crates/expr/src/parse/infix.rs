@@ -11,10 +11,6 @@ impl Parser<'_> {
         let token = self.token;
         let written = self.written(token);
         match token.kind {
-            Kind::Newline if self.open > 0 => {
-                self.advance()?;
-                return Ok(false);
-            }
             Kind::Newline | Kind::End | Kind::Sign(";") => return Ok(false),
             Kind::Sign("=") => return self.equals_sign(),
             Kind::Sign(sign @ (")" | "]")) => {

@@ -148,6 +148,8 @@ fn brackets_that_do_not_match_are_pointed_at() {
         ("x + ‸)", "')' without an open bracket"),
         ("(x + 1‸]", "'(' is closed by ')', found ']'"),
         ("table[x‸)", "'[' is closed by ']', found ')'"),
+        ("table[int64\n(0‸]", "'(' is closed by ')', found ']'"),
+        ("(1 / (\n‸))", "a value is missing after '(', found ')'"),
         ("table‸[x", "'[' isn't closed"),
         ("t = ‸(x; t)", "'(' isn't closed"),
         (

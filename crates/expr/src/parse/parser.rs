@@ -130,10 +130,15 @@ impl<'t> Parser<'t> {
         Ok(operand.map_or(Id(0), |operand| operand.id))
     }
 
+    /// Goes on to the next token; inside brackets to the next that isn't a line's end.
     pub(super) fn advance(&mut self) -> Step {
         self.before = Some(self.token);
-        self.token = self.lexer.next()?;
-        Ok(())
+        loop {
+            self.token = self.lexer.next()?;
+            if self.open == 0 || self.token.kind != Kind::Newline {
+                return Ok(());
+            }
+        }
     }
 
     pub(super) fn written(&self, token: Token) -> &'t str {

@@ -103,6 +103,20 @@ fn a_minus_sign_belongs_to_a_number_unless_a_power_does() {
 }
 
 #[test]
+fn lines_go_on_anywhere_inside_brackets() {
+    for (text, expected) in [
+        ("(exp\n(x))", "exp(x)"),
+        ("(int64\n\n(x) * 2)", "int64(x) * 2"),
+        ("(table\n[index\n(\n0\n)\n,\n1])", "table[index(0), 1]"),
+        ("(x\n+ y)", "x + y"),
+        ("(x # the first\n + # and\n y # the second\n)", "x + y"),
+        ("(not\nx)", "~(x != False)"),
+    ] {
+        assert_eq!(printed(text), expected, "{text}");
+    }
+}
+
+#[test]
 fn every_free_name_is_an_input_in_order_of_appearance() {
     let expr = Expr::parse("b * a + table[a] + b + grid[a, b]").unwrap();
     let inputs: Vec<_> = expr.inputs().iter().map(|i| (i.name.as_str(), i.rank)).collect();
