@@ -22,7 +22,7 @@ pub(super) struct Worker<'a, 'j> {
     /// Where each slot's own register is.
     home: *mut u8,
     register: usize,
-    /// Behind the registers: room for gathers, then for tiles.
+    /// Behind the registers and the outbox: room for gathers, then for tiles.
     pub(super) room: *mut u8,
     /// Whether results may be written where they belong, without a block in between.
     direct: bool,
@@ -58,8 +58,13 @@ impl<'j> Job<'j> {
         let inner = plan.inner();
         let chunks = inner.div_ceil(self.block());
         let len = inner.div_ceil(chunks).next_multiple_of(CHUNK).min(self.block());
-        let lead = self.row_lead(plan, len);
-        ((inner + lead).div_ceil(len), len, lead)
+        let (lead, without) = (self.row_lead(plan, len), inner.div_ceil(len));
+        // A piece of a few elements more would cost more than the others gain.
+        if (inner + lead).div_ceil(len) > without {
+            (without, len, 0)
+        } else {
+            (without, len, lead)
+        }
     }
 
     /// By how much the first piece of a row is shorter than `len`, so that the others begin at lines of
@@ -68,7 +73,7 @@ impl<'j> Job<'j> {
         let (out, last) = (self.program.output(), plan.dims.len() - 1);
         let even = (0..last).all(|dim| plan.row(dim)[out] % stream::LINE as isize == 0)
             && plan.row(last)[out] == plan.operands[out].size
-            && (stream::LINE..plan.inner()).contains(&len);
+            && len < plan.inner();
         if even { self.lead(pointer(plan.operands[out].base)) } else { 0 }
     }
 
@@ -78,8 +83,8 @@ impl<'j> Job<'j> {
         let count = program.slots();
         let register = program.register_bytes();
         let room = if program.gathers() { 2 * register } else { 0 } + self.tile_bytes(plan);
-        // Two more for results on their way past the caches.
-        scratch::with((count + 2) * register + room, |home, slots| {
+        let behind = count * register;
+        scratch::with(behind + Outbox::room(register) + room, |home, slots| {
             slots.clear();
             slots.extend((0..count).map(|slot| home.wrapping_add(slot * register)));
             let longest = plan.total.min(program.block());
@@ -91,10 +96,10 @@ impl<'j> Job<'j> {
                 slots,
                 home,
                 register,
-                room: home.wrapping_add((count + 2) * register),
+                room: home.wrapping_add(behind + Outbox::room(register)),
                 direct: self.writes_directly(),
                 ahead: SmallVec::from_elem(0, plan.operands.len()),
-                outbox: Outbox::new([count, count + 1].map(|n| home.wrapping_add(n * register))),
+                outbox: Outbox::new(home.wrapping_add(behind), register),
                 repeated: SmallVec::from_elem((0, 0), plan.operands.len()),
             };
             match plan.way {
@@ -188,7 +193,7 @@ impl Worker<'_, '_> {
             self.slots[slot] = pointer(at);
             return self.execute(len);
         }
-        if dense && self.job.goes_past(pointer(at), len) {
+        if dense && self.job.goes_past(len) {
             let (job, target) = (self.job, pointer(at));
             let mut frame = Frame {
                 slots: self.slots,

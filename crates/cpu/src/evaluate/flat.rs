@@ -41,13 +41,14 @@ impl Job<'_> {
         let (total, block, register) = (out.numel(), self.block(), program.register_bytes());
         let (slots, output) = (program.slots(), program.output());
         let gathers = if program.gathers() { 2 * register } else { 0 };
-        scratch::with((slots + 2) * register + gathers, |home, list| {
+        scratch::with(slots * register + Outbox::room(register) + gathers, |home, list| {
             list.clear();
             list.extend((0..slots).map(|slot| home.wrapping_add(slot * register)));
             // SAFETY: kept values have registers of their own, with room for a block.
             unsafe { program.fill(list, self.values, total.min(block)) };
             let behind = home.wrapping_add(slots * register);
-            let mut outbox = Outbox::new([behind, behind.wrapping_add(register)]);
+            let mut outbox = Outbox::new(behind, register);
+            let gathered = behind.wrapping_add(Outbox::room(register));
             let result_direct = self.writes_directly();
             // The first block is shorter, so that all others begin at a line of the cache.
             let lead = if total <= block { 0 } else { self.lead(out.raw_data_ptr()) };
@@ -82,13 +83,13 @@ impl Job<'_> {
                     slots: list,
                     values: self.values,
                     tables: self.tables,
-                    places: behind.wrapping_add(2 * register).cast(),
-                    gathered: behind.wrapping_add(3 * register),
+                    places: gathered.cast(),
+                    gathered: gathered.wrapping_add(register),
                 };
                 // SAFETY: every slot points to its register, or to a block of its operand; in place
                 // the output has a register of its own. The output has room for the block.
                 unsafe {
-                    if self.goes_past(target, len) {
+                    if self.goes_past(len) {
                         self.past(&mut frame, &mut outbox, target, len, &ahead)?;
                     } else {
                         outbox.flush();

@@ -36,29 +36,31 @@ pub(crate) struct Side<'a> {
     pub(crate) every: usize,
 }
 
-/// An earlier block of results, of as many elements as the one that is computed, on its way past the
-/// caches.
+/// Earlier results on their way past the caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Past {
-    /// Where it belongs; a line begins there.
+    /// Where they belong; a line begins there.
     pub to: *mut u8,
-    /// Where it is.
+    /// Where they are.
     pub from: *const u8,
-    /// Bytes of an element; 0 if there is no such block.
-    pub size: usize,
+    /// How many lines of the cache they are.
+    pub lines: usize,
+    /// How many of them are written beside a chunk.
+    pub per_chunk: usize,
 }
 
 impl Past {
     /// None.
-    pub const NONE: Past = Past { to: std::ptr::null_mut(), from: std::ptr::null(), size: 0 };
+    pub const NONE: Past =
+        Past { to: std::ptr::null_mut(), from: std::ptr::null(), lines: 0, per_chunk: 0 };
 
-    /// Writes a chunk: as many lines as an element has bytes.
+    /// Writes what is written beside a chunk.
     ///
     /// # Safety
-    /// It has that chunk.
+    /// The lines can be read and written.
     #[inline(always)]
     unsafe fn chunk<I: Isa>(&self, chunk: usize) {
-        for line in chunk * self.size..(chunk + 1) * self.size {
+        for line in chunk * self.per_chunk..((chunk + 1) * self.per_chunk).min(self.lines) {
             // SAFETY: the caller's promise.
             unsafe { stream_line::<I>(self.to.add(line * LINE), self.from.add(line * LINE)) };
         }
@@ -73,7 +75,7 @@ impl Side<'_> {
     /// Takes care of a chunk.
     ///
     /// # Safety
-    /// What is written past the caches has that chunk.
+    /// What is written past the caches can be read and written.
     #[inline(always)]
     unsafe fn chunk<I: Isa>(&self, chunk: usize) {
         for (next, bytes) in self.next {
@@ -89,7 +91,7 @@ impl Side<'_> {
 /// As a [`Run`](super::kernel::Run), with something to do beside it.
 ///
 /// # Safety
-/// As a [`Run`](super::kernel::Run); what is written past the caches is as long, and nobody else's.
+/// As a [`Run`](super::kernel::Run); what is written past the caches is nobody else's.
 pub(crate) type Beside = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize, &Side<'_>);
 
 /// Computes elements from chunks of operands.
@@ -147,8 +149,9 @@ impl<C: Chunk<N>, const N: usize> Work for Loop<'_, C, N> {
                     &mut room,
                 );
                 if side.stream {
-                    let size = size_of::<C::To>();
-                    let past = Past { to: place.cast(), from: target.cast(), size };
+                    let lines = size_of::<C::To>();
+                    let from = target.cast();
+                    let past = Past { to: place.cast(), from, lines, per_chunk: lines };
                     past.chunk::<I>(0);
                 }
                 // Behind the loads: a processor takes a load for one of what was stored shortly before

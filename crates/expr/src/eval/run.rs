@@ -55,22 +55,24 @@ impl Program {
     }
 
     /// As [`Program::run`]; meanwhile the inputs are asked for what lies so many bytes behind this
-    /// block (0 where that isn't wanted), and results are written past the caches: these themselves,
-    /// where the program [streams](Program::streams), or else an earlier block, as long.
+    /// block (0 where that isn't wanted), and results are written past the caches: these themselves
+    /// (`stream`), of a program that [can](Program::streams), and earlier ones.
     ///
     /// # Errors
     /// As [`Program::run`].
     ///
     /// # Safety
     /// As [`Program::run`], of a program that [works beside](Program::works_beside) the memory. The
-    /// earlier block is no register that the program uses; it has `len` elements, whole chunks (64
-    /// elements) unless there is none. A line begins at the output of a program that streams.
+    /// earlier results are in no register that the program uses, and each of the block's whole chunks
+    /// (64 elements) takes care of as many lines as they say: there are no more. Where these results
+    /// are written past the caches, they are whole chunks and begin at a line.
     pub unsafe fn run_beside(
         &self,
         frame: &Frame<'_>,
         len: usize,
         ahead: &[isize],
         past: Past,
+        stream: bool,
     ) -> Result<(), Fault> {
         let mut next = SmallVec::<[(*const u8, usize); 4]>::new();
         for ((access, ahead), slot) in self.accesses.iter().zip(ahead).zip(&*frame.slots) {
@@ -78,8 +80,7 @@ impl Program {
                 next.push((slot.wrapping_offset(*ahead).cast_const(), CHUNK * access.size));
             }
         }
-        let (stream, every) = (self.streams(), self.code.besides);
-        let mut side = Side { next: &next, past, stream, first: 0, every };
+        let mut side = Side { next: &next, past, stream, first: 0, every: self.code.besides };
         for instruction in &self.code.instructions {
             if let Action::Run(Kernel { beside: Some(beside), .. }) = &instruction.action {
                 let dst = frame.slots[instruction.dst as usize];

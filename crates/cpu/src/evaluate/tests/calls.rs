@@ -23,7 +23,7 @@ fn program(expr: &Expr, dtypes: &[DType]) -> Program {
     Program::new(&lower(expr, dtypes))
 }
 
-fn view(memory: &Tensor, shape: &[usize], strides: &[isize], offset: usize) -> Tensor {
+pub(super) fn view(memory: &Tensor, shape: &[usize], strides: &[isize], offset: usize) -> Tensor {
     let (shape, strides) = (Shape::new(shape).unwrap(), Strides::new(strides).unwrap());
     Tensor::from_parts(memory.buffer().clone(), shape, strides, offset).unwrap()
 }

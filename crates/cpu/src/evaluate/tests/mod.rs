@@ -3,5 +3,6 @@
 mod calls;
 mod cases;
 mod naive;
+mod ragged;
 mod random;
 mod samples;
