@@ -84,7 +84,7 @@ def exact_point(near: mp.mpf) -> mp.mpf:
     value = rounded(mp.erf(near), True)
     if value == 1:
         value -= mp.mpf(2) ** -24
-    start = mp.findroot(lambda x: mp.erf(x) - value, near)
+    start = mp.erfinv(value)
     step = mp.mpf(2) ** (mp.floor(mp.log(start, 2)) - 23)
     candidates = [rounded(start + k * step, True) for k in range(-300, 301)]
     return min(candidates, key=lambda x: abs(mp.erf(x) - rounded(mp.erf(x), True)) / mp.erf(x))
@@ -155,7 +155,7 @@ def table(step: float, count: int, degree: int) -> None:
 
 def main() -> None:
     """All of them."""
-    table(33 / 128, 16, 5)
+    table(33 / 256, 32, 4)
     half_ln2 = float(mp.log(2) / 2) * 1.0001
     quarter = float(mp.pi / 4) ** 2 * 1.0001
     third = 1 / 3 * 1.0001

@@ -56,8 +56,6 @@ macro_rules! functions {
 }
 
 functions! {
-    /// [`Real::exp`]
-    Exp: |x, I| x.exp::<I>();
     /// [`Real::exp2`]
     Exp2: |x, I| x.exp2::<I>();
     /// [`Real::expm1`]
@@ -76,8 +74,6 @@ functions! {
     Rsqrt: |x, I| x.rsqrt();
     /// [`Real::tanh`]
     Tanh: |x, I| x.tanh::<I>();
-    /// [`Real::sigmoid`]
-    Sigmoid: |x, I| x.sigmoid::<I>();
     /// [`Real::erfc`]
     Erfc: |x, I| x.erfc::<I>();
     /// [`Real::floor`]
@@ -155,12 +151,54 @@ impl Function for Erf {
 
     #[inline(always)]
     fn apply_all<T: Real, I: Isa>(x: &[T], out: &mut [T]) -> bool {
-        T::erf_all::<I>(x, out)
+        T::all::<Erf, I>(x, out)
     }
 
     #[inline(always)]
     fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
-        T::erf_around::<I>(x, y, around, out)
+        T::around::<Erf, I>(x, y, around, out)
+    }
+}
+
+/// [`Real::exp`]
+#[derive(Clone, Copy, Debug)]
+pub struct Exp;
+
+impl Function for Exp {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T) -> T {
+        x.exp::<I>()
+    }
+
+    #[inline(always)]
+    fn apply_all<T: Real, I: Isa>(x: &[T], out: &mut [T]) -> bool {
+        T::all::<Exp, I>(x, out)
+    }
+
+    #[inline(always)]
+    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
+        T::around::<Exp, I>(x, y, around, out)
+    }
+}
+
+/// [`Real::sigmoid`]
+#[derive(Clone, Copy, Debug)]
+pub struct Sigmoid;
+
+impl Function for Sigmoid {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T) -> T {
+        x.sigmoid::<I>()
+    }
+
+    #[inline(always)]
+    fn apply_all<T: Real, I: Isa>(x: &[T], out: &mut [T]) -> bool {
+        T::all::<Sigmoid, I>(x, out)
+    }
+
+    #[inline(always)]
+    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
+        T::around::<Sigmoid, I>(x, y, around, out)
     }
 }
 

@@ -21,19 +21,26 @@
 pub mod complex;
 mod double;
 mod erfc;
+#[cfg(target_arch = "x86_64")]
+mod exponential;
 pub mod function;
 mod log10;
+#[cfg(target_arch = "x86_64")]
+pub mod many;
 mod power;
 mod single;
 pub mod slices;
+#[cfg(target_arch = "x86_64")]
 mod table;
+pub mod wide;
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::isa::Isa;
 
 pub use function::{Function, Function2};
-pub use table::Around;
+pub use wide::Around;
+use wide::Wide;
 
 /// A float that kernels compute in: `f32` and `f64`.
 ///
@@ -121,14 +128,14 @@ pub trait Real:
     /// The error function: an odd polynomial near 0, beyond `1 - 2^-q(|self|)` with a polynomial q
     /// for the logarithm of erfc.
     fn erf<I: Isa>(self) -> Self;
-    /// The error function of all of them, if there is a faster way for many; returns whether it is done.
+    /// A function's values for all of them, if there is a faster way for many; returns whether it is done.
     #[inline(always)]
-    fn erf_all<I: Isa>(_: &[Self], _: &mut [Self]) -> bool {
+    fn all<F: Wide, I: Isa>(_: &[Self], _: &mut [Self]) -> bool {
         false
     }
-    /// Likewise of the error function with something around it.
+    /// Likewise with something around it.
     #[inline(always)]
-    fn erf_around<I: Isa>(_: &[Self], _: &[Self], _: Around<Self>, _: &mut [Self]) -> bool {
+    fn around<F: Wide, I: Isa>(_: &[Self], _: &[Self], _: Around<Self>, _: &mut [Self]) -> bool {
         false
     }
     /// `self ** y`, special cases as in C's annex F: a logarithm in more digits than the result

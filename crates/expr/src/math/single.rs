@@ -1,18 +1,22 @@
 //! The functions of float32: in float32 throughout, but for the argument's reduction of sin and cos.
 
 use crate::isa::Isa;
-use crate::math::{Around, Real, double, power, table};
+use crate::math::wide::{self, Wide};
+use crate::math::{Around, Real, double, power};
 
 /// Adding this rounds a number below 2^22 to a whole one, which then stands in the lowest bits.
-const MAGIC: f32 = 12_582_912.0;
+pub(super) const MAGIC: f32 = 12_582_912.0;
 const ONE: u32 = 0x3f80_0000;
 /// ln 2 in two parts: the first has 10 bits, so that its multiples are exact.
-const LN2_HIGH: f32 = 0.693_359_4;
-const LN2_LOW: f32 = -0.000_212_194_44;
+pub(super) const LN2_HIGH: f32 = 0.693_359_4;
+pub(super) const LN2_LOW: f32 = -0.000_212_194_44;
+/// 2^-32, by which the terms of sigmoid are multiplied.
+pub(super) const UNIT: f32 = 1.0 / (1_u64 << 32) as f32;
 /// Mantissas are taken from 2/3 to 4/3.
 const TWO_THIRDS: u32 = 0x3f2a_aaab;
 
-const EXP: [f32; 5] = [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_717, 0.001_381_458_5];
+pub(super) const EXP: [f32; 5] =
+    [0.499_999_94, 0.166_665_21, 0.041_668_39, 0.008_368_717, 0.001_381_458_5];
 const EXPM1: [f32; 6] =
     [0.5, 0.166_666_67, 0.041_666_325, 0.008_333_22, 0.001_394_321, 0.000_199_621_72];
 const EXP2: [f32; 7] = [
@@ -230,7 +234,6 @@ impl Real for f32 {
     #[inline(always)]
     fn sigmoid<I: Isa>(self) -> f32 {
         // All times 2^-32, because exp(-self) may be beyond the largest number.
-        const UNIT: f32 = 1.0 / (1_u64 << 31) as f32 / 2.0;
         let (n, r) = reduce::<I>(clamp(-self, -30.0, 104.0));
         let part = r * I::mul_add_f32(r, r.polynomial::<I, 5>(&EXP), 1.0);
         let power = f32::from_bits((n << 23).wrapping_add(ONE - (32 << 23)));
@@ -307,13 +310,13 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    fn erf_all<I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
-        table::erf::<I>(x, out)
+    fn all<F: Wide, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
+        wide::all::<F, I>(x, out)
     }
 
     #[inline(always)]
-    fn erf_around<I: Isa>(x: &[f32], y: &[f32], around: Around<f32>, out: &mut [f32]) -> bool {
-        table::erf_around::<I>(x, y, around, out)
+    fn around<F: Wide, I: Isa>(x: &[f32], y: &[f32], around: Around<f32>, out: &mut [f32]) -> bool {
+        wide::around::<F, I>(x, y, around, out)
     }
 
     #[inline(always)]

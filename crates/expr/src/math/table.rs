@@ -1,204 +1,124 @@
 //! erf of float32 by tables that are looked up in a register: for processors with AVX-512.
 //!
-//! The only function for which intrinsics are worth it: no loop that the compiler vectorises can look
-//! a table up but in memory, element by element, and in branch-free code erf takes two polynomials
-//! of which one is thrown away. Measured on a Xeon (Sapphire Rapids), one thread, 1024 elements in the
-//! first-level cache, a call of 60 ns included: 573 ns by the polynomials, 253 by the tables.
+//! No loop that the compiler vectorises can look a table up but in memory, element by element, and in
+//! branch-free code erf takes two polynomials of which one is thrown away.
 
-use crate::isa::{Isa, Level};
+use crate::math::function::Erf;
+use crate::math::many::Many;
+use crate::math::single::MAGIC;
+use crate::math::wide::Wide;
 
 /// How far the points are apart around which there are polynomials.
-const STEP: f32 = 33.0 / 128.0;
+const STEP: f32 = 33.0 / 256.0;
 /// From here on erf is 1.
 const END: f32 = 3.98;
-/// Adding this rounds a number below 2^22 to a whole one, which then stands in the lowest bits.
-const MAGIC: f32 = 12_582_912.0;
 
 /// The points around which there are polynomials: near the multiples of [`STEP`], where erf is a float32
 /// almost exactly (S. Gal, "Computing elementary functions: a new approach for achieving high accuracy and
 /// good performance", 1986).
 #[rustfmt::skip]
-const POINTS: [f32; 16] = [
-    0.0, 0.257_808_9, 0.515_640_7, 0.773_449_6,
-    1.031_258_6, 1.289_044_7, 1.546_851_3, 1.804_706_5,
-    2.062_561, 2.320_273_9, 2.578_179_6, 2.83594,
-    3.093_387_8, 3.351_111_7, 3.599_336_9, 3.832_507,
+const POINTS: [[f32; 16]; 2] = [
+    [
+        0.0, 0.128_901_85, 0.257_808_9, 0.386_723_1,
+        0.515_640_7, 0.644_538_7, 0.773_449_6, 0.902_325_87,
+        1.031_258_6, 1.160_177_7, 1.289_044_7, 1.417_967_1,
+        1.546_851_3, 1.675_806_8, 1.804_706_5, 1.933_574_2,
+    ],
+    [
+        2.062_561, 2.191_337_8, 2.320_273_9, 2.449_267_6,
+        2.578_179_6, 2.706_999_8, 2.835_94, 2.964_849_7,
+        3.093_387_8, 3.222_381, 3.351_111_7, 3.484_006_6,
+        3.599_336_9, 3.743_921_3, 3.832_507, 3.832_507,
+    ],
 ];
 
 /// The polynomials' coefficients, power by power, point by point, as `scripts/minimax.py` prints them.
 #[rustfmt::skip]
 #[expect(clippy::approx_constant, reason = "the slope at 0 is one of many coefficients")]
-const TABLE: [[f32; 16]; 6] = [
+const TABLE: [[[f32; 16]; 2]; 5] = [
     [
-        0.0, 0.284_587_62, 0.534_136_6, 0.725_967_35,
-        0.855_275_15, 0.931_694_27, 0.971_299_65, 0.989_296_73,
-        0.996_464_7, 0.998_966_93, 0.999_733_75, 0.999_939_44,
-        0.999_987_84, 0.999_997_85, 0.999_999_64, 0.999_999_94,
+        [
+            0.0, 0.144_648_58, 0.284_587_62, 0.415_558_8,
+            0.534_136_6, 0.637_976_1, 0.725_967_35, 0.798_073_3,
+            0.855_275_15, 0.899_148_4, 0.931_694_27, 0.955_069_9,
+            0.971_299_65, 0.982_209_44, 0.989_296_73, 0.993_752_24,
+        ],
+        [
+            0.996_464_7, 0.998_058_4, 0.998_966_93, 0.999_467_4,
+            0.999_733_75, 0.999_870_96, 0.999_939_44, 0.999_972_46,
+            0.999_987_84, 0.999_994_8, 0.999_997_85, 0.999_999_17,
+            0.999_999_64, 0.999_999_9, 0.999_999_94, 0.999_999_94,
+        ],
     ],
     [
-        1.128_379_2, 1.055_819_2, 0.864_933_2, 0.620_368_24,
-        0.389_569_88, 0.214_198_07, 0.103_109_196, 0.043_448_314,
-        0.016_028_676, 0.005_180_319, 0.001_464_520_3, 0.000_362_759_05,
-        7.882_628e-5, 1.497_447_8e-5, 2.667_217_4e-6, 4.714_423_8e-7,
+        [
+            1.128_379_1, 1.109_784_8, 1.055_818_7, 0.971_637_25,
+            0.864_933_13, 0.744_793_95, 0.620_368_54, 0.499_868_8,
+            0.389_570_24, 0.293_690_44, 0.214_198_3, 0.151_094_85,
+            0.103_109_255, 0.068_047_71, 0.043_448_27, 0.026_838_19,
+        ],
+        [
+            0.016_028_607, 0.009_268_016, 0.005_180_27, 0.002_799_979_6,
+            0.001_464_494_3, 0.000_741_313_5, 0.000_362_748, 0.000_171_730_21,
+            7.882_256_6e-5, 3.490_046_2e-5, 1.497_344_9e-5, 6.037_066_7e-6,
+            2.667_147_6e-6, 9.224_275_5e-7, 4.715_557_2e-7, 4.680_396_7e-7,
+        ],
     ],
     [
-        2.613_205e-7, -0.272_194_68, -0.445_988_83, -0.479_820_76,
-        -0.401_748_18, -0.276_113_5, -0.159_496_72, -0.078_412_25,
-        -0.033_060_03, -0.012_019_405, -0.003_775_506_7, -0.001_028_607_5,
-        -0.000_243_777_02, -5.016_146_3e-5, -9.595_445e-6, -1.806_913_7e-6,
+        [
+            7.5436e-6, -0.143_047_66, -0.272_197_25, -0.375_753_46,
+            -0.445_994_17, -0.480_048_18, -0.479_823_68, -0.451_051_03,
+            -0.401_747_52, -0.340_733_05, -0.276_111_22, -0.214_247_63,
+            -0.159_494_83, -0.114_034_966, -0.078_411_505, -0.051_893_838,
+        ],
+        [
+            -0.033_060_107, -0.020_309_458, -0.012_019_762, -0.006_857_950_7,
+            -0.003_775_776_4, -0.002_006_789_4, -0.001_028_747_4, -0.000_509_172_15,
+            -0.000_243_834_6, -0.000_112_468_6, -5.018_081_4e-5, -2.102_966_4e-5,
+            -9.604_94e-6, -3.452_209e-6, -1.808_124_2e-6, -1.712_124_5e-6,
+        ],
     ],
     [
-        -0.376_141_28, -0.305_180_22, -0.135_012_22, 0.040_614_214,
-        0.146_343_48, 0.165_880_5, 0.130_108_49, 0.079_858_74,
-        0.040_116_884, 0.016_866_041, 0.006_001_405, 0.001_823_913_9,
-        0.000_476_513_64, 0.000_107_089_63, 2.217_854_9e-5, 4.485_275e-6,
+        [
+            -0.376_711_67, -0.357_129_87, -0.304_761_53, -0.226_790_82,
+            -0.134_983_17, -0.042_158_317, 0.040_328_294, 0.104_435_89,
+            0.145_995_05, 0.165_344_45, 0.165_662_17, 0.152_035_86,
+            0.130_056_32, 0.104_727_186, 0.079_904_22, 0.058_012_225,
+        ],
+        [
+            0.040_183_716, 0.026_641_022, 0.016_914_284, 0.010_301_082,
+            0.006_026_774_6, 0.003_390_733, 0.001_834_449_2, 0.000_955_180_27,
+            0.000_480_049_38, 0.000_231_821_7, 0.000_108_075_874, 4.729_216_7e-5,
+            2.233_381_7e-5, 8.404_014e-6, 4.403_291_8e-6, 3.481_649_6e-6,
+        ],
     ],
     [
-        0.000_283_140_34, 0.129_117_86, 0.182_329_28, 0.143_681_54,
-        0.058_632_404, -0.014_367_49, -0.047_053_88, -0.045_766_49,
-        -0.030_369_857, -0.015_631_178, -0.006_534_865_6, -0.002_273_534_4,
-        -0.000_667_875_8, -0.000_166_573_15, -3.766_501e-5, -8.047_766e-6,
-    ],
-    [
-        0.110_975_295, 0.079_075_865, 0.003_600_589_5, -0.056_020_83,
-        -0.067_605_87, -0.042_076_424, -0.009_855_923, 0.009_008_548,
-        0.012_922_759, 0.009_375_69, 0.004_901_984_2, 0.002_016_227,
-        0.000_676_982_86, 0.000_189_229_5, 4.457_533e-5, 8.923_977_5e-6,
+        [
+            0.014_531_803, 0.069_004_71, 0.129_262_67, 0.168_624_03,
+            0.183_131_92, 0.173_339_29, 0.144_165_9, 0.104_147_52,
+            0.058_558_635, 0.017_646_408, -0.014_711_866, -0.036_308_024,
+            -0.047_336, -0.049_648_32, -0.045_881_53, -0.038_701_653,
+        ],
+        [
+            -0.030_360_518, -0.022_370_098, -0.015_575_344, -0.010_306_803_5,
+            -0.006_494_498, -0.003_906_230_2, -0.002_252_431_4, -0.001_241_690_7,
+            -0.000_658_648_96, -0.000_334_323_15, -0.000_163_405_26, -7.667_208e-5,
+            -3.489_793_4e-5, -1.506_292_85e-5, -6.350_727e-6, -3.221_507_5e-6,
+        ],
     ],
 ];
 
-/// What is done around a function: `(f(x * before) + behind) * (max(y, least) * times)`.
-#[derive(Clone, Copy, Debug)]
-pub struct Around<T> {
-    /// What the argument is multiplied with.
-    pub before: T,
-    /// What is added to the value.
-    pub behind: T,
-    /// What the factor is at least; -inf leaves all as they are.
-    pub least: T,
-    /// What the factor is multiplied with.
-    pub times: T,
-}
-
-/// erf of all of them, at the level with such tables; at others nothing.
-#[inline(always)]
-pub(super) fn erf<I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if I::LEVEL == Level::Avx512 {
-        let (places, last) = out.as_chunks_mut::<16>();
-        let (whole, rest) = x.as_chunks::<16>();
-        for (out, x) in places.iter_mut().zip(whole) {
-            // SAFETY: the processor has the level.
-            unsafe { sixteen(out, x) };
+impl Wide for Erf {
+    #[inline(always)]
+    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+        let size = x.abs().at_most(END);
+        // Of which the lowest five bits count.
+        let point = size.mul_add(x.all(1.0 / STEP), x.all(MAGIC));
+        let t = size.minus(point.low_bits_in(&POINTS));
+        let mut sum = point.low_bits_in(&TABLE[4]);
+        for power in [3, 2, 1, 0] {
+            sum = sum.mul_add(t, point.low_bits_in(&TABLE[power]));
         }
-        if !rest.is_empty() {
-            let mut results = [0.0; 16];
-            // SAFETY: as above.
-            unsafe { sixteen(&mut results, &filled_up(rest)) };
-            last.copy_from_slice(&results[..rest.len()]);
-        }
-        return true;
-    }
-    let _ = (x, out);
-    false
-}
-
-/// As [`erf`], with something around it.
-#[inline(always)]
-pub(super) fn erf_around<I: Isa>(
-    x: &[f32],
-    y: &[f32],
-    around: Around<f32>,
-    out: &mut [f32],
-) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    if I::LEVEL == Level::Avx512 {
-        let (places, last) = out.as_chunks_mut::<16>();
-        let ((whole, rest), (factors, rest_factors)) = (x.as_chunks::<16>(), y.as_chunks::<16>());
-        for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
-            // SAFETY: the processor has the level.
-            unsafe { sixteen_around(out, x, y, around) };
-        }
-        if !rest.is_empty() {
-            let mut results = [0.0; 16];
-            let (x, y) = (filled_up(rest), filled_up(rest_factors));
-            // SAFETY: as above.
-            unsafe { sixteen_around(&mut results, &x, &y, around) };
-            last.copy_from_slice(&results[..rest.len()]);
-        }
-        return true;
-    }
-    let _ = (x, y, around, out);
-    false
-}
-
-/// The last ones go the same way as all others, so that a result doesn't depend on its place.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn filled_up(rest: &[f32]) -> [f32; 16] {
-    let mut all = [0.0; 16];
-    all[..rest.len()].copy_from_slice(rest);
-    all
-}
-
-/// # Safety
-/// The processor has AVX-512.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn sixteen(out: &mut [f32; 16], x: &[f32; 16]) {
-    use std::arch::x86_64::{_mm512_loadu_ps, _mm512_storeu_ps};
-    // SAFETY: the caller's promise.
-    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), vector(_mm512_loadu_ps(x.as_ptr()))) };
-}
-
-/// # Safety
-/// The processor has AVX-512.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn sixteen_around(out: &mut [f32; 16], x: &[f32; 16], y: &[f32; 16], around: Around<f32>) {
-    use std::arch::x86_64::{
-        _mm512_add_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_set1_ps,
-        _mm512_storeu_ps,
-    };
-    // SAFETY: the caller's promise.
-    unsafe {
-        let x = _mm512_loadu_ps(x.as_ptr());
-        let value = vector(_mm512_mul_ps(x, _mm512_set1_ps(around.before)));
-        let value = _mm512_add_ps(value, _mm512_set1_ps(around.behind));
-        let y = _mm512_loadu_ps(y.as_ptr());
-        // NaN stays: it is the second of the two.
-        let factor = _mm512_max_ps(_mm512_set1_ps(around.least), y);
-        let factor = _mm512_mul_ps(factor, _mm512_set1_ps(around.times));
-        _mm512_storeu_ps(out.as_mut_ptr(), _mm512_mul_ps(value, factor));
-    }
-}
-
-/// # Safety
-/// The processor has AVX-512.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn vector(x: std::arch::x86_64::__m512) -> std::arch::x86_64::__m512 {
-    use std::arch::x86_64::{
-        _mm512_and_ps, _mm512_andnot_ps, _mm512_castps_si512, _mm512_fmadd_ps, _mm512_loadu_ps,
-        _mm512_min_ps, _mm512_or_ps, _mm512_permutexvar_ps, _mm512_set1_ps, _mm512_sub_ps,
-    };
-    // SAFETY: the caller's promise; the table's rows are arrays of sixteen.
-    unsafe {
-        let sign = _mm512_set1_ps(-0.0);
-        let size = _mm512_andnot_ps(sign, x);
-        // NaN stays: it is the second of the two.
-        let size = _mm512_min_ps(_mm512_set1_ps(END), size);
-        let magic = _mm512_set1_ps(MAGIC);
-        let shifted = _mm512_fmadd_ps(size, _mm512_set1_ps(1.0 / STEP), magic);
-        // Of which the lowest four bits count.
-        let point = _mm512_castps_si512(shifted);
-        let points = _mm512_loadu_ps(POINTS.as_ptr());
-        let t = _mm512_sub_ps(size, _mm512_permutexvar_ps(point, points));
-        let mut sum = _mm512_permutexvar_ps(point, _mm512_loadu_ps(TABLE[5].as_ptr()));
-        for power in [4, 3, 2, 1, 0] {
-            let row = _mm512_loadu_ps(TABLE[power].as_ptr());
-            sum = _mm512_fmadd_ps(sum, t, _mm512_permutexvar_ps(point, row));
-        }
-        _mm512_or_ps(sum, _mm512_and_ps(sign, x))
+        sum.with_signs_of(x)
     }
 }

@@ -1,0 +1,46 @@
+//! The exponential and the logistic function of float32, many at a time: for processors with AVX-512.
+//!
+//! The methods are those for one number. A power of two is multiplied with by the instruction for that,
+//! which rounds a subnormal result once and overflows to infinity.
+
+use crate::math::function::{Exp, Sigmoid};
+use crate::math::many::Many;
+use crate::math::single::{EXP, LN2_HIGH, LN2_LOW, MAGIC, UNIT};
+use crate::math::wide::Wide;
+
+/// n and `exp(r) - 1` with `x = n ln 2 + r`, or `-x` of that.
+#[inline(always)]
+fn parts<const NEGATED: bool, const N: usize>(x: Many<N>) -> (Many<N>, Many<N>) {
+    let sign = if NEGATED { -1.0 } else { 1.0 };
+    let magic = x.all(MAGIC);
+    let n = x.mul_add(x.all(sign * std::f32::consts::LOG2_E), magic).minus(magic);
+    // r or -r.
+    let s = n.mul_from(x.all(sign * LN2_HIGH), x);
+    let s = n.mul_from(x.all(sign * LN2_LOW), s);
+    // In pairs: fewer steps wait for one another.
+    let [a, b, c, d, e] = EXP;
+    let square = s.times(s);
+    let high = square.mul_add(x.all(e), s.mul_add(x.all(sign * d), x.all(c)));
+    let sum = square.mul_add(high, s.mul_add(x.all(sign * b), x.all(a)));
+    (n, if NEGATED { square.mul_minus(sum, s) } else { square.mul_add(sum, s) })
+}
+
+impl Wide for Exp {
+    #[inline(always)]
+    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+        let (n, part) = parts::<false, N>(x.at_least(-104.0).at_most(89.0));
+        part.plus(x.all(1.0)).times_power(n)
+    }
+}
+
+impl Wide for Sigmoid {
+    #[inline(always)]
+    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+        let (n, part) = parts::<true, N>(x.at_least(-104.0).at_most(30.0));
+        let unit = x.all(UNIT);
+        let power = unit.times_power(n);
+        let whole = power.plus(unit);
+        let lost = unit.minus(whole.minus(power));
+        unit.over(whole.plus(power.mul_add(part, lost)))
+    }
+}
