@@ -5,7 +5,7 @@
 //! the gate is open, its derivative is 0 as well, and meets a bounded `x`, too: `inf * 0` is NaN.
 
 use super::Pass;
-use crate::compose::{GELU_SHUT, SILU_SHUT, above, binary, float, gelu_tanh_curve};
+use crate::compose::{GELU_SHUT, SILU_SHUT, above, add, binary, float, gelu_tanh_curve};
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
 /// From here on, to both sides, `exp(-(u * u))` is 0 in every format, `u` being at least half of `x`.
@@ -49,7 +49,7 @@ impl Pass {
             None => (dx, near),
         };
         let (open, turned) = (self.times(dx, b), self.times(near, db));
-        Some(binary(&mut self.g, Binary::Add, open, turned))
+        Some(add(&mut self.g, open, turned))
     }
 
     /// What kind of gate on `x` a node is, if it is one that is shut below the bound.

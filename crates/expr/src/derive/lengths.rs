@@ -1,7 +1,7 @@
 //! `hypot`: a root of squares that were divided by the power of two which multiplies it again.
 
 use super::Pass;
-use crate::compose::div;
+use crate::compose::{add, div};
 use crate::graph::{Binary, Id, Node, Unary};
 
 impl Pass {
@@ -20,9 +20,7 @@ impl Pass {
             Some(self.times(side, slope))
         });
         let turned = match (left, right) {
-            (Some(left), Some(right)) => {
-                self.g.add(Node::Binary(Binary::Add, left, right))
-            }
+            (Some(left), Some(right)) => add(&mut self.g, left, right),
             (left, right) => left.or(right)?,
         };
         Some(div(&mut self.g, turned, root))

@@ -4,12 +4,15 @@
 use crate::compose;
 use crate::graph::{Binary, Expr, Graph, Id, Node, Unary};
 
+/// A function with its name.
+type Named = (&'static str, fn(&mut Graph, Id) -> Id);
+
 /// The name of the function, if the node is an operation inside one that is composed of several.
 pub(super) fn written(expr: &Expr, node: Id) -> Option<&'static str> {
     let mut g = expr.to_graph();
     // Composed once more, all of it is there already: the nodes of a graph are there once.
     let known = |id: Id| id.index() < expr.nodes().len();
-    let mut of_one = |x: Id, functions: &[(&'static str, fn(&mut Graph, Id) -> Id)]| {
+    let mut of_one = |x: Id, functions: &[Named]| {
         functions.iter().find(|(_, compose)| known(compose(&mut g, x))).map(|(name, _)| *name)
     };
     match *node_at(expr, node) {
@@ -18,7 +21,7 @@ pub(super) fn written(expr: &Expr, node: Id) -> Option<&'static str> {
         Node::Binary(Binary::Gt, x, _) => of_one(x, &[("softplus", compose::softplus)])
             .or_else(|| logaddexp(expr, x).then_some("logaddexp")),
         Node::Binary(Binary::Max, x, _) => {
-            let gates: [(&'static str, fn(&mut Graph, Id) -> Id); 3] = [
+            let gates: [Named; 3] = [
                 ("silu", compose::silu),
                 ("gelu", compose::gelu),
                 ("gelu_tanh", compose::gelu_tanh),

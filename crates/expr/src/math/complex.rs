@@ -109,14 +109,16 @@ fn sum_and_rest(a: f64, b: f64) -> (f64, f64) {
     (sum, (a - (sum - of_b)) + (b - of_b))
 }
 
-/// `long * long + short * short - 1`, for numbers below 2: the squares and their sum are carried in two
-/// parts each, as they may cancel down to their last digits.
+/// `long * long + short * short - 1`, for numbers below 2: the squares and their sums are carried in
+/// two parts each, as they may cancel down to their last digits.
 fn square_beyond_one(long: f64, short: f64) -> f64 {
     let (of_long, of_short) = (long * long, short * short);
-    let rests = long.mul_add(long, -of_long) + short.mul_add(short, -of_short);
     let (beyond, rest) = sum_and_rest(of_long, -1.0);
     let (sum, other) = sum_and_rest(beyond, of_short);
-    sum + (other + (rest + rests))
+    let digits = (long.mul_add(long, -of_long), short.mul_add(short, -of_short));
+    let (digits, last) = sum_and_rest(digits.0, digits.1);
+    let (sum, more) = sum_and_rest(sum, digits);
+    sum + (other + rest + (more + last))
 }
 
 /// The natural logarithm.
