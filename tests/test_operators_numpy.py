@@ -397,6 +397,22 @@ def test_clip_may_write_over_a_limit():
     assert np.array_equal(kf.clip(x, low, np.ones((2, 3)), out=wide), np.clip([x, x], low, 1.0))
 
 
+def test_clip_of_complex_numbers_is_an_error_of_clip():
+    x, z = np.ones(2), np.ones(2) + 1j
+    for arguments, name, dtype in [
+        ((z, 0, 1), "x", "complex128"),
+        ((z, None, 1), "x", "complex128"),
+        ((kf.asarray(z), 0), "x", "complex128"),
+        ((x, 0, z), "max", "complex128"),
+        ((x, 1j, 2), "min", "complex"),
+    ]:
+        said = rf"clip\(\): argument '{name}': dtype {dtype}: complex numbers have no order"
+        with pytest.raises(kf.DTypeError, match=said):
+            kf.clip(*arguments)
+    with pytest.raises(kf.DTypeError, match="aten::minimum"):
+        kf.clip(x, 0, 1, out=np.empty(2, np.int8))
+
+
 @examples(180)
 @given(data=st.data())
 def test_results_over_the_memory_of_an_operand(data):
