@@ -172,3 +172,13 @@ def test_gates_are_shut_at_minus_infinity():
         assert got.tolist() == [0.0, INF, 0.0], text
     for function in (kf.gelu, kf.silu, kf.relu):
         assert np.asarray(function(x)).tolist() == [0.0, INF, 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_gates_are_open_at_infinity(dtype):
+    x = kf.asarray(np.array([-INF, INF, -1e4, 1e4])).to(dtype)
+    for function in (kf.gelu, kf.silu, kf.Expression("gelu_tanh(x)")):
+        slope = kf.grad(lambda x, function=function: kf.sum(function(x)))
+        bend = kf.grad(lambda x, slope=slope: kf.sum(slope(x)))
+        assert slope(x).to("float64").tolist() == [0, 1, 0, 1], function
+        assert bend(x).to("float64").tolist() == [0, 0, 0, 0], function
