@@ -6,6 +6,8 @@ is beyond the range, or below it, that part is held against infinity, or 0. The 
 clongdouble, whose exponents reach further, so that nothing overflows on the way.
 """
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -143,3 +145,17 @@ def test_roots_and_logarithms_of_the_largest_and_the_smallest(dtype):
     for name in ("sqrt", "log"):
         exact = getattr(np, name)(z.astype(WIDE))
         check(name, np.asarray(getattr(kf, name)(z)), exact, 8, z)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_logarithm_of_numbers_of_length_one_has_an_accurate_real_part(dtype):
+    """Their squares cancel but for the last digits: only exact arithmetic tells what is left."""
+    angle = np.random.default_rng(5).uniform(-np.pi, np.pi, 1000)
+    z = np.exp(1j * angle).astype(dtype)
+    z[::3] *= np.asarray(1 + 1e-6, z.real.dtype)
+    z[:4] = 1, -1, 1j, 0.6 + 0.8j
+    squares = [Fraction(float(w.real)) ** 2 + Fraction(float(w.imag)) ** 2 - 1 for w in z]
+    exact = np.log1p(np.array([float(square) for square in squares], LONG)) / 2
+    got = np.asarray(kf.log(z)).real
+    assert got[0] == got[1] == got[2] == 0
+    assert np.all(np.abs(got - exact) <= 2 * LONG(parts(dtype).eps) * np.abs(exact))

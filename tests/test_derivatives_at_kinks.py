@@ -57,6 +57,9 @@ POINTS = {
         ((3, -3), (HALF, -HALF), HALF / 6),
         ((-INF, 1), (-1, 0), 0),
         ((1, INF), (0, 1), 0),
+        # Subnormal: the power of two that both are divided by has no reciprocal.
+        ((5e-324, 0), (1, 0), None),
+        ((-3e-310, 4e-310), (-0.6, 0.8), None),
     ],
     "sin(x)": [((0, 0), (1, 0), 0)],
     "cos(x)": [((0, 0), (0, 0), -1)],
@@ -65,9 +68,17 @@ POINTS = {
     "cosh(x)": [((0, 0), (0, 0), 1)],
     "tanh(x)": [((0, 0), (1, 0), 0), ((INF, 0), (0, 0), 0)],
     "relu(x)": [((0, 0), (0, 0), 0), ((1, 0), (1, 0), 0), ((-INF, 0), (0, 0), 0)],
-    "gelu(x)": [((0, 0), (0.5, 0), 2 * NORMAL), ((-INF, 0), (0, 0), None)],
-    "gelu_tanh(x)": [((0, 0), (0.5, 0), 2 * NORMAL), ((-INF, 0), (0, 0), 0)],
-    "silu(x)": [((0, 0), (0.5, 0), 0.5), ((-INF, 0), (0, 0), 0)],
+    "gelu(x)": [
+        ((0, 0), (0.5, 0), 2 * NORMAL),
+        ((-INF, 0), (0, 0), 0),
+        ((INF, 0), (1, 0), 0),
+    ],
+    "gelu_tanh(x)": [
+        ((0, 0), (0.5, 0), 2 * NORMAL),
+        ((-INF, 0), (0, 0), 0),
+        ((INF, 0), (1, 0), 0),
+    ],
+    "silu(x)": [((0, 0), (0.5, 0), 0.5), ((-INF, 0), (0, 0), 0), ((INF, 0), (1, 0), 0)],
     "sigmoid(x)": [((0, 0), (0.25, 0), 0), ((-INF, 0), (0, 0), 0), ((INF, 0), (0, 0), 0)],
     "erf(x)": [
         ((0, 0), (BELL, 0), 0),
@@ -161,3 +172,13 @@ def test_gates_are_shut_at_minus_infinity():
         assert got.tolist() == [0.0, INF, 0.0], text
     for function in (kf.gelu, kf.silu, kf.relu):
         assert np.asarray(function(x)).tolist() == [0.0, INF, 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_gates_are_open_at_infinity(dtype):
+    x = kf.asarray(np.array([-INF, INF, -1e4, 1e4])).to(dtype)
+    for function in (kf.gelu, kf.silu, kf.Expression("gelu_tanh(x)")):
+        slope = kf.grad(lambda x, function=function: kf.sum(function(x)))
+        bend = kf.grad(lambda x, slope=slope: kf.sum(slope(x)))
+        assert slope(x).to("float64").tolist() == [0, 1, 0, 1], function
+        assert bend(x).to("float64").tolist() == [0, 0, 0, 0], function

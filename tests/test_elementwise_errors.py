@@ -1,5 +1,7 @@
 """Bad input to expressions and operators made of them: what is said, and that all is well after."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -210,6 +212,8 @@ def test_dtypes_that_a_function_is_not_defined_for(raises_saying):
         ("x < y", X + 1j, "complex128", "no order"),
         ("floor(x)", X + 1j, "complex128", "no order"),
         ("erf(x)", X + 1j, "complex128", "real numbers"),
+        ("silu(x)", X + 1j, "silu isn't", "complex128", "no order"),
+        ("logaddexp(x, y)", X + 1j, "logaddexp isn't", "complex128", "no order"),
         ("where(x, y, 1)", X, "float64", "has to be bool"),
         ("float32(x)", X + 1j, "complex128", "imaginary"),
         ("table[x]", X, "float64", "has to be whole"),
@@ -470,8 +474,14 @@ def test_calls_of_an_expression_say_what_is_wrong(raises_saying):
         expression(x)
     with raises_saying(kf.BindingError, "no parameter 'q'", "k"):
         expression(x, k=1, q=2)
-    with raises_saying(kf.BindingError, "'k' has to be a number", "str"):
-        expression(x, k="1")
+    for wrong, said in [("1", "str"), (None, "None"), ([1], "list"), (Fraction(1, 2), "Fraction")]:
+        with raises_saying(kf.BindingError, "'k' has to be a number", said):
+            expression(x, k=wrong)
+    for array in (x, kf.asarray(x), np.array(2.0)):
+        with raises_saying(kf.BindingError, "'k' has to be a number", "float64[", "inputs"):
+            expression(x, k=array)
+    with raises_saying(kf.InvalidValue, "'k' has to be a number", "64 bits"):
+        expression(x, k=10**30)
     with raises_saying(kf.BindingError, "takes no arrays", "1 were given"):
         kf.Expression("index")(x)
     with raises_saying(kf.BindingError, "argument 'input'", "not int 1"):

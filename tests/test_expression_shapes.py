@@ -83,7 +83,7 @@ def test_a_shape_that_the_inputs_have_anyway_may_be_said(raises_saying):
         double(TABLE, shape=3)
 
 
-@pytest.mark.parametrize("shape", ["ab", 2.5, [1, "x"], object()])
+@pytest.mark.parametrize("shape", ["ab", 2.5, [1, "x"], object(), True, (2, False), np.True_])
 def test_what_is_no_shape_is_refused(shape, raises_saying):
     with raises_saying(kf.BindingError, "'shape'", "(2, 3)"):
         kf.Expression("index")(shape=shape)

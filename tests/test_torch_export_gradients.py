@@ -3,7 +3,7 @@
 import pytest
 
 import keyfold as kf
-from test_torch_export import DOUBLE, exports, fresh_compiler, kt, passes, randn, scale, torch
+from torch_exports import DOUBLE, exports, fresh_compiler, kt, passes, randn, scale, torch
 
 pytestmark = pytest.mark.filterwarnings("ignore:::torch")
 

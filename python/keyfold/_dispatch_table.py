@@ -10,16 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from keyfold import _core
-from keyfold._axes import Space, describe, listing
-from keyfold._errors import (
-    BindingError,
-    DeviceError,
-    DTypeError,
-    InvalidValue,
-    MissingKernel,
-    RegistrationError,
-)
+from keyfold._array_coordinates import is_array, of_arrays
+from keyfold._axes import Space, columns, describe, listing
+from keyfold._errors import BindingError, InvalidValue, MissingKernel, RegistrationError
 
 __all__ = ["DispatchTable"]
 
@@ -225,7 +218,8 @@ class DispatchTable:
             DTypeError: the arrays have different dtypes; the message names two of them.
             BindingError: something that is no array, or nothing.
         """
-        return self._of_arrays({f"argument {at}": array for at, array in enumerate(arrays)})
+        named = {f"argument {at}": array for at, array in enumerate(arrays)}
+        return of_arrays(self.name, self._space.axes, named)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Select by the coordinates of the arrays among the arguments, and call what was found.
@@ -245,48 +239,11 @@ class DispatchTable:
         named = {f"argument {at}": value for at, value in enumerate(args)} | {
             f"argument {name!r}": value for name, value in kwargs.items()
         }
-        arrays = {name: value for name, value in named.items() if _is_array(value)}
+        arrays = {name: value for name, value in named.items() if is_array(value)}
         if arrays:
-            coords = self._of_arrays(arrays, skip=coords) | coords
+            wanted = [axis for axis in self._space.axes if axis not in coords]
+            coords = of_arrays(self.name, wanted, arrays) | coords
         return self.select(**coords)(*args, **kwargs)
-
-    def _of_arrays(
-        self, arrays: Mapping[str, Any], skip: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        if not arrays:
-            raise BindingError(
-                f"{self.name}: no arrays to take coordinates from; give one at least"
-            )
-        views = {}
-        for name, array in arrays.items():
-            if not _is_array(array):
-                kind = type(array).__name__
-                raise BindingError(f"{self.name}: {name} must be an array, not {kind}")
-            views[name] = _core._view(array)
-        wanted = [axis for axis in self._space.axes if not skip or axis not in skip]
-        first, *_ = views
-        found: dict[str, Any] = {}
-        if "device" in wanted:
-            for name, view in views.items():
-                if view.device != views[first].device:
-                    raise DeviceError(
-                        f"{self.name}: arguments on different devices: {first} is on "
-                        f"{views[first].device}, {name} on {view.device}; move one of them"
-                    )
-            found["device"] = views[first].device.type
-        if "dtype" in wanted:
-            for name, view in views.items():
-                if view.dtype != views[first].dtype:
-                    raise DTypeError(
-                        f"{self.name}: arguments of different dtypes: {first} is "
-                        f"{views[first].dtype.name}, {name} is {view.dtype.name}; convert one of "
-                        "them"
-                    )
-            found["dtype"] = views[first].dtype.name
-        if "contiguity" in wanted:
-            together = all(view.is_contiguous() for view in views.values())
-            found["contiguity"] = "contiguous" if together else "strided"
-        return found
 
     # Looking inside.
 
@@ -371,19 +328,9 @@ class DispatchTable:
             owned = sum(owner is body for owner in self._owners)
             rows.append((body.name, *parts, str(owned)))
         if not self._bodies:
-            return "\n".join(
-                [
-                    head,
-                    *(f"  {axis}: {listing(values)}" for axis, values in self._space.axes.items()),
-                ]
-            )
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        rows.insert(1, tuple("-" * width for width in widths))
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([head, *lines])
+            axes = [f"  {axis}: {listing(values)}" for axis, values in self._space.axes.items()]
+            return "\n".join([head, *axes])
+        return "\n".join([head, *columns(rows)])
 
 
 def _rebuild(
@@ -397,11 +344,6 @@ def _rebuild(
     for function, with_coords, subspace in bodies:
         table._register(function, with_coords, subspace)
     return table
-
-
-def _is_array(value: Any) -> bool:
-    plain = type(value) in (bool, int, float, complex, str, type(None))
-    return not plain and _core._is_array(value)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -172,12 +172,21 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
     """Return the elements, limited from below and from above."""
     if min is None and max is None:
         return positive(x, out=out)
-    if max is None:
-        return maximum(x, min, out=out)
-    if min is not None:
+    try:
+        if max is None:
+            return maximum(x, min, out=out)
         # Not into `out`, which may be the other limit.
-        x = maximum(x, min)
-    return minimum(x, max, out=out)
+        above = x if min is None else maximum(x, min)
+        return minimum(above, max, out=out)
+    except DTypeError:
+        for name, given in {"x": x, "min": min, "max": max}.items():
+            dtype = type(given).__name__ if _is_number(given) else getattr(given, "dtype", "")
+            if "complex" in str(dtype):
+                raise DTypeError(
+                    f"clip(): argument {name!r}: dtype {dtype}: complex numbers have no order; "
+                    "clip one part, or the abs"
+                ) from None
+        raise
 
 
 def where(condition: Any, x1: Any, x2: Any, /, *, out: Any = None) -> Any:

@@ -138,7 +138,9 @@ fn soak_callers_and_a_swapper() {
         calls.load(Ordering::SeqCst)
     );
     if let (Some(before), Some(after), false) = (before, after, keeps_freed_memory()) {
-        assert!(after < before + 4096, "{before} KiB grew to {after} KiB");
+        // A leak of all that was replaced in between would be some 20,000 KiB and more; threads that
+        // come late to a processor, of this test and of those beside it, have been seen to hold 2500.
+        assert!(after < before + 8192, "{before} KiB grew to {after} KiB");
     }
 }
 

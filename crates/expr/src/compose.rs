@@ -1,8 +1,7 @@
 //! Functions that are built out of nodes, and the helpers that they are written with.
 //!
 //! Text and the builder share them. They are written so that neither they nor their derivatives
-//! meet `inf * 0` or `inf - inf` where the true value is finite; but for the derivatives of gates at
-//! infinity, which `docs/expressions.md` lists.
+//! meet `inf * 0` or `inf - inf` where the true value is finite; `derive` has the gates' part in that.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -68,7 +67,7 @@ pub(crate) const GELU_SHUT: f64 = -16.0;
 pub(crate) const SILU_SHUT: f64 = -1000.0;
 
 /// `x`, but no less than where a gate is shut; `derive` knows that what is below has no weight.
-fn above(g: &mut Graph, x: Id, shut: f64) -> Id {
+pub(crate) fn above(g: &mut Graph, x: Id, shut: f64) -> Id {
     let shut = float(g, shut);
     binary(g, Binary::Max, x, shut)
 }
@@ -93,6 +92,13 @@ fn half_gate(g: &mut Graph, x: Id, gate: Id) -> Id {
 /// -1 and 1 in every format: so it can't overflow.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
     let above = above(g, x, GELU_SHUT);
+    let (_, inner) = gelu_tanh_curve(g, above);
+    let tanh = unary(g, Unary::Tanh, inner);
+    half_gate(g, above, tanh)
+}
+
+/// What the gate of `gelu_tanh` sees of an x that is bounded below, and what it takes `tanh` of.
+pub(crate) fn gelu_tanh_curve(g: &mut Graph, above: Id) -> (Id, Id) {
     let high = float(g, -GELU_SHUT);
     let near = binary(g, Binary::Min, above, high);
     let squared = mul(g, near, near);
@@ -100,9 +106,7 @@ pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
     let one = int(g, 1);
     let factor = add(g, one, curve);
     let cubic = mul(g, near, factor);
-    let inner = scaled(g, SQRT_2_OVER_PI, cubic);
-    let tanh = unary(g, Unary::Tanh, inner);
-    half_gate(g, above, tanh)
+    (near, scaled(g, SQRT_2_OVER_PI, cubic))
 }
 
 pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {

@@ -24,7 +24,9 @@ impl Pass {
                 Some(add(&mut self.g, half, half))
             }
             Binary::Mul => {
-                let da = self.behind_gate(a, b).map_or(da, |x| self.gated(a, x));
+                if let Some(slope) = self.gated(a, (b, db)).or_else(|| self.length(a, b)) {
+                    return Some(slope);
+                }
                 let of_a = da.map(|da| self.times(da, b));
                 let of_b = db.map(|db| self.times(a, db));
                 Some(match (of_a, of_b) {

@@ -10,6 +10,7 @@
 
 mod binary;
 mod gates;
+mod lengths;
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
 

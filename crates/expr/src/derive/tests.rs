@@ -277,18 +277,47 @@ fn at_infinities_and_zeros_it_is_the_limit_where_there_is_one() {
     for text in ["gelu(x)", "gelu_tanh(x)", "silu(x)", "relu(x)", "softplus(x)"] {
         let expr = parse(text);
         let slope = expr.derivative(0).unwrap();
-        for expr in [expr, slope] {
-            assert_eq!(value(&expr, &[-inf]), 0.0, "{text}: {expr}");
+        let second = slope.derivative(0).unwrap();
+        for (expr, below, above) in [(expr, 0.0, inf), (slope, 0.0, 1.0), (second, 0.0, 0.0)] {
+            assert_eq!(value(&expr, &[-inf]), below, "{text}: {expr}");
+            assert_eq!(value(&expr, &[inf]), above, "{text}: {expr}");
+            assert!(value(&expr, &[f64::NAN]).is_nan() || text == "relu(x)", "{text}: {expr}");
         }
     }
-    // The bound that does it costs nothing here, and is one where nothing shuts below it.
+}
+
+#[test]
+fn the_bounds_of_gates_have_no_weight() {
     let slope = parse("silu(x)").derivative(0).unwrap().to_string();
-    assert_eq!(slope, "sigmoid(x) + max(x, -1000.0) * (sigmoid(x) * (1 - sigmoid(x)))");
+    let turned = "min(max(x, -1000.0), 1000.0) * (sigmoid(x) * (1 - sigmoid(x)))";
+    assert_eq!(slope, format!("sigmoid(x) + {turned}"));
     assert_eq!(parse("gelu(x)").derivative(0).unwrap().to_string().matches("where").count(), 0);
+    // Between the bounds of a value and of its derivative, and about them.
+    for text in ["gelu(x)", "gelu_tanh(x)", "silu(x)"] {
+        let slope = parse(text).derivative(0).unwrap();
+        for size in [15.9, 16.0, 16.1, 20.0, 40.0, 60.0, 61.0, 999.0, 1000.0, 1001.0] {
+            let (below, above) = (value(&slope, &[-size]), value(&slope, &[size]));
+            assert!(below.abs() < 2e-5 && (above - 1.0).abs() < 2e-5, "{text}: {below}, {above}");
+        }
+    }
+    // One where nothing shuts below it.
     for text in ["max(x, -1000.0) * sigmoid(0.1 * x)", "max(x, -2.0) * sigmoid(x)", "max(x, 1) * x"]
     {
         let slope = parse(text).derivative(0).unwrap().to_string();
         assert_eq!(slope.matches("where").count(), 2, "{slope}");
+    }
+}
+
+#[test]
+fn lengths_have_their_direction_down_to_the_least_numbers() {
+    let expr = parse("hypot(x, y)");
+    let [by_x, by_y] = [0, 1].map(|at| expr.derivative(at).unwrap());
+    for size in [5e-324, 1e-323, 3e-310, 2.3e-308, 1e-200, 1.0, 1e200, 4e307] {
+        let at = [3.0 * size, -4.0 * size];
+        let got = (value(&by_x, &at), value(&by_y, &at));
+        assert!(close(got.0, 0.6, 1e-15) && close(got.1, -0.8, 1e-15), "{size}: {got:?}");
+        assert_eq!(value(&by_x, &[-size, 0.0]), -1.0, "{size}");
+        assert_eq!(value(&by_x, &[0.0, size]), 0.0, "{size}");
     }
 }
 

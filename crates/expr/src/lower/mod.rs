@@ -10,16 +10,18 @@ mod signs;
 mod step;
 mod types;
 mod ways;
+mod written;
 
 #[cfg(test)]
 mod tests;
 
 use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result};
 
-use crate::graph::Expr;
+use crate::graph::{Expr, Id};
 use lowering::{Lowering, Typed, lower};
 use step::keep_needed;
 use types::Type;
+use written::written;
 
 pub use step::{Step, StepId, StepOp};
 pub use types::computed;
@@ -67,12 +69,10 @@ impl Lowered {
                 ));
             }
         }
-        let expr = expr.simplified_for(inputs);
+        let simple = expr.simplified_for(inputs);
         let mut to = Lowering::default();
-        let mut values: Vec<Typed> = Vec::with_capacity(expr.nodes().len());
-        for node in expr.nodes() {
-            values.push(lower(&mut to, node, &values, inputs, params)?);
-        }
+        let values = lower_all(&mut to, &simple, inputs, params)
+            .map_err(|(_, error)| as_written(expr, inputs, params, error))?;
         let Some(&root) = values.last() else {
             return Err(Error::new(ErrorKind::Value, "the expression is empty"));
         };
@@ -87,8 +87,8 @@ impl Lowered {
         Ok(Lowered {
             steps: keep_needed(to.steps, step),
             inputs: inputs.to_vec(),
-            ranks: expr.inputs().iter().map(|input| input.rank).collect(),
-            names: expr.inputs().iter().map(|input| input.name.clone()).collect(),
+            ranks: simple.inputs().iter().map(|input| input.rank).collect(),
+            names: simple.inputs().iter().map(|input| input.name.clone()).collect(),
             result,
         })
     }
@@ -117,5 +117,33 @@ impl Lowered {
     /// a half: then storing rounds.
     pub fn result(&self) -> DType {
         self.result
+    }
+}
+
+/// Adds the steps of all nodes; an error comes with the place of the node that it is about.
+fn lower_all(
+    to: &mut Lowering,
+    expr: &Expr,
+    inputs: &[DType],
+    params: &[DTypeKind],
+) -> std::result::Result<Vec<Typed>, (usize, Error)> {
+    let mut values = Vec::with_capacity(expr.nodes().len());
+    for (at, node) in expr.nodes().iter().enumerate() {
+        let value = lower(to, node, &values, inputs, params).map_err(|error| (at, error))?;
+        values.push(value);
+    }
+    Ok(values)
+}
+
+/// The error, about the function that was written where it is about a part of one: that is told from
+/// the expression as it was, since simplifying may leave away other parts.
+#[cold]
+fn as_written(expr: &Expr, inputs: &[DType], params: &[DTypeKind], error: Error) -> Error {
+    match lower_all(&mut Lowering::default(), expr, inputs, params) {
+        Err((at, error)) => match written(expr, Id(at as u32)) {
+            Some(name) => ways::renamed(error, name),
+            None => error,
+        },
+        Ok(_) => error,
     }
 }

@@ -116,3 +116,34 @@ fn signed_and_unsigned_numbers_of_64_bits_compare_as_whole_ones() {
         assert!(lowered.steps().len() <= 4, "{op:?}: {:?}", lowered.steps());
     }
 }
+
+#[test]
+fn what_is_refused_has_the_name_that_was_written() {
+    let table = [
+        ("silu(x)", "silu"),
+        ("gelu(x) + sigmoid(x)", "gelu"),
+        ("gelu_tanh(x)", "gelu_tanh"),
+        ("relu(2 * x)", "relu"),
+        ("softplus(x) * y", "softplus"),
+        ("logaddexp(x, y)", "logaddexp"),
+        ("sinh(x)", "sinh"),
+        ("clamp(x, y, 2)", "clamp (minimum of maximum)"),
+        ("clamp(1, 2.5 * y, y)", "clamp (minimum of maximum)"),
+        // What is no part of a function.
+        ("max(x, -1000.0) * y", "maximum"),
+        ("x <= 0", "<="),
+        ("where(x > 40, x, y)", ">"),
+        ("min(x, y)", "minimum"),
+        ("x - y > 0", ">"),
+        ("expm1(x)", "expm1"),
+        ("max(x, y, 1)", "maximum"),
+    ];
+    for (text, name) in table {
+        let expr = Expr::parse_with(text, &crate::Names::new().input("x").input("y")).unwrap();
+        for dtype in [DType::C64, DType::C128] {
+            let error = result(&expr, &[dtype; 2]).unwrap_err();
+            let said = format!("{name} isn't defined for {dtype}: ");
+            assert!(error.message().starts_with(&said), "{text}: {error}");
+        }
+    }
+}

@@ -10,6 +10,15 @@ fn refuse(name: &str, dtype: DType, why: &str) -> Error {
     Error::new(ErrorKind::DType, format!("{name} isn't defined for {dtype}: {why}"))
 }
 
+/// The same about another name, if the error is that something isn't defined for a dtype.
+#[cold]
+pub(super) fn renamed(error: Error, name: &str) -> Error {
+    match error.message().split_once(" isn't defined for ") {
+        Some((_, rest)) => Error::new(error.kind(), format!("{name} isn't defined for {rest}")),
+        None => error,
+    }
+}
+
 /// The dtype of functions that are floating whatever they are given.
 fn floating(ty: Type) -> Type {
     match ty.dtype().kind() {

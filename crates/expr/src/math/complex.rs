@@ -102,14 +102,33 @@ fn exponential(z: Complex<f64>) -> Complex<f64> {
     Complex::new(cos * first * second, im)
 }
 
+/// `a + b` rounded, and what that leaves out (D. E. Knuth, "The Art of Computer Programming" 2, 4.2.2).
+fn sum_and_rest(a: f64, b: f64) -> (f64, f64) {
+    let sum = a + b;
+    let of_b = sum - a;
+    (sum, (a - (sum - of_b)) + (b - of_b))
+}
+
+/// `long * long + short * short - 1`, for numbers below 2: the squares and their sums are carried in
+/// two parts each, as they may cancel down to their last digits.
+fn square_beyond_one(long: f64, short: f64) -> f64 {
+    let (of_long, of_short) = (long * long, short * short);
+    let (beyond, rest) = sum_and_rest(of_long, -1.0);
+    let (sum, other) = sum_and_rest(beyond, of_short);
+    let digits = (long.mul_add(long, -of_long), short.mul_add(short, -of_short));
+    let (digits, last) = sum_and_rest(digits.0, digits.1);
+    let (sum, more) = sum_and_rest(sum, digits);
+    sum + (other + rest + (more + last))
+}
+
 /// The natural logarithm.
 pub fn log<T: Part>(z: Complex<T>) -> Complex<T> {
     T::through(z, |z| {
         let (re, im) = (z.re.abs(), z.im.abs());
         let (long, short) = if re > im { (re, im) } else { (im, re) };
         let length = if long > 0.5 && long < 2.0 {
-            // Near 1 by what the square is beyond 1, which doesn't cancel.
-            0.5 * ((long - 1.0) * (long + 1.0) + short * short).ln_1p()
+            // Near 1 by what the square is beyond 1.
+            0.5 * square_beyond_one(long, short).ln_1p()
         } else if long > f64::MAX / 4.0 && long < f64::INFINITY {
             (long * 0.25).hypot(short * 0.25).ln() + std::f64::consts::LN_2 * 2.0
         } else if long < f64::MIN_POSITIVE && long > 0.0 {
@@ -221,6 +240,46 @@ mod tests {
         for (a, b) in [(z(1.5, -2.0), z(0.25, 3.0)), (z(-7.0, 1e-3), z(5.0, 4.0))] {
             assert!(close(quotient(a, b), a / b));
         }
+    }
+
+    #[test]
+    fn the_logarithm_of_what_is_nearly_one_long_has_all_its_digits() {
+        // Parts of 26 bits and what a float64 has below them: exact squares, as whole numbers.
+        let exact = |long: f64, short: f64| {
+            let scaled = |x: f64| (x * 2f64.powi(60)) as i128;
+            let square = |x: i128| {
+                let (high, low) = (x >> 30, x & ((1 << 30) - 1));
+                (high * high - (1 << 60), 2 * high * low, low * low)
+            };
+            let ((a, b, c), (d, e, f)) = (square(scaled(long)), square(scaled(short)));
+            // Times 2^-60, 2^-90 and 2^-120; one 1 too much was taken away.
+            let whole = ((a + d + (1 << 60)) << 60) + ((b + e) << 30) + (c + f);
+            whole as f64 * 2f64.powi(-120)
+        };
+        let mut angle = 0.01_f64;
+        while angle < 0.785 {
+            let (sin, cos) = angle.sin_cos();
+            // Multiples of 2^-60, in order that the reference is exact.
+            let short = (sin * 2f64.powi(54)).round() * 2f64.powi(-54);
+            for long in [cos, cos.next_up(), cos.next_down(), cos * (1.0 + 1e-9), cos * 0.99] {
+                let beyond = exact(long, short);
+                let expected = 0.5 * beyond.ln_1p();
+                for (re, im) in [(long, short), (-short, long), (long, -short)] {
+                    let got = log(z(re, im)).re;
+                    let error = (got - expected).abs();
+                    assert!(
+                        error <= 2.0 * f64::EPSILON * expected.abs(),
+                        "log({re} + {im}i): {got}, not {expected}"
+                    );
+                }
+            }
+            angle += 0.003;
+        }
+        assert_eq!(log(z(0.0, -1.0)).re, 0.0);
+        assert_eq!(log(z(1.0, 1e-200)), z(0.0, 1e-200));
+        assert_eq!(log(z(1.0, 1e-9)).re, 0.5e-18);
+        // In float32 the squares are exact in float64.
+        assert_eq!(log(Complex::new(0.6_f32, 0.8)).re, 2.384_185_8e-8);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! What Python gives an expression, and the errors for what isn't right about it.
 
 use keyfold_core::{Error, ErrorKind};
+use keyfold_dispatch::schema::Type;
 use keyfold_expr::{Expr, Names};
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyBool, PyString, PyTuple};
 
 use super::PyExpression;
+use crate::arrays;
+use crate::convert::value_from;
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::describe_object;
 
@@ -113,7 +116,7 @@ impl PyExpression {
         self.error(py, ErrorKind::Binding, &message)
     }
 
-    /// Refuses what Python and NumPy don't take for a number.
+    /// Refuses what is no number, or one of more bits than there are, by the parameter's name.
     #[cold]
     pub(super) fn check_number(
         &self,
@@ -121,13 +124,19 @@ impl PyExpression {
         name: &str,
         value: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let number = ["__index__", "__float__", "__complex__"];
-        if number.iter().any(|method| value.hasattr(*method).unwrap_or(false)) {
-            return Ok(());
-        }
-        let message =
-            format!("parameter '{name}' has to be a number, not {}", describe_object(value));
-        Err(self.error(py, ErrorKind::Binding, &message))
+        let (kind, why) = match value_from(value, &Type::Scalar) {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => {
+                let hint = match arrays::kind::_is_array(value).unwrap_or(false) {
+                    true => "; arrays are inputs: leave it out of params, or pass one number",
+                    false => "",
+                };
+                let given = describe_object(value);
+                (ErrorKind::Binding, format!("has to be a number, not {given}{hint}"))
+            }
+            Err(error) => (error.kind(), format!("has to be a number: {}", error.message())),
+        };
+        Err(self.error(py, kind, &format!("parameter '{name}' {why}")))
     }
 
     /// The sizes of a shape, which may be one number, as NumPy takes it.
@@ -137,11 +146,16 @@ impl PyExpression {
         py: Python<'py>,
         shape: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let sizes = match shape.extract::<i64>() {
-            Ok(size) => Ok(vec![size]),
-            Err(_) => shape.extract::<Vec<i64>>(),
+        // A bool is an int to Python, but no size.
+        let size = |item: &Bound<'py, PyAny>| match item.is_instance_of::<PyBool>() {
+            true => None,
+            false => item.extract::<i64>().ok(),
         };
-        let sizes = sizes.map_err(|_| {
+        let listed = || {
+            let items = shape.extract::<Vec<Bound<'py, PyAny>>>().ok()?;
+            items.iter().map(size).collect::<Option<Vec<i64>>>()
+        };
+        let sizes = size(shape).map(|size| vec![size]).or_else(listed).ok_or_else(|| {
             let given = describe_object(shape);
             let message =
                 format!("argument 'shape' has to be sizes, such as (2, 3) or (), not {given}");
