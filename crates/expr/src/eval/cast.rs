@@ -2,16 +2,16 @@
 
 use keyfold_core::{Complex, DType, bf16, f16};
 
+use super::convert::Convert;
 use super::kernel::{Kernel, Map1, one};
-use super::number::Convert;
-use crate::half::Half;
+use crate::half::{self, Half};
 use crate::isa::Isa;
 
 struct As;
 impl<A: Convert<R>, R: 'static> Map1<A, R> for As {
     #[inline(always)]
     fn apply<I: Isa>(a: A) -> R {
-        a.convert()
+        a.convert::<I>()
     }
 }
 
@@ -31,24 +31,19 @@ impl<H: Half> Map1<f32, f32> for Rounded<H> {
     fn apply<I: Isa>(a: f32) -> f32 {
         H::narrow(a).widen()
     }
+    #[inline(always)]
+    fn all<I: Isa>(dst: &mut [f32], a: &[f32]) {
+        half::round::<H, I>(a, dst);
+    }
 }
 impl<H: Half> Map1<f64, f32> for Rounded<H> {
     #[inline(always)]
     fn apply<I: Isa>(a: f64) -> f32 {
         H::narrow_f64(a).widen()
     }
-}
-
-impl Convert<Complex<f64>> for Complex<f32> {
     #[inline(always)]
-    fn convert(self) -> Complex<f64> {
-        Complex::new(self.re.into(), self.im.into())
-    }
-}
-impl Convert<Complex<f32>> for Complex<f64> {
-    #[inline(always)]
-    fn convert(self) -> Complex<f32> {
-        Complex::new(self.re as f32, self.im as f32)
+    fn all<I: Isa>(dst: &mut [f32], a: &[f64]) {
+        half::round_f64::<H, I>(a, dst);
     }
 }
 
