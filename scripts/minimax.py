@@ -230,8 +230,8 @@ def main() -> None:
     w = lambda r: mp.mpf(2) ** r  # noqa: E731
     fit("exp2 for powf", w, lambda r: 1 / w(r), 7, -0.5001, 0.5001, False)
     # erfc(x) = exp(-x^2) p(u) / (1 + 2 x), u = (x - k) / (x + k), where its power is no number.
-    for single, k, low, high, degree in ((True, 2.5, 0.0, 10.5, 11), (False, 3.75, 0.5, 28.0, 22)):
-        m = mp.mpf(k)
+    for single, high, degree in ((True, 10.25, 8), (False, 28.0, 22)):
+        m, low = mp.mpf("3.75"), 0.5
 
         def x_of(u: mp.mpf, m: mp.mpf = m) -> mp.mpf:
             return m * (1 + u) / (1 - u)
@@ -239,9 +239,9 @@ def main() -> None:
         def scaled(u: mp.mpf, x_of: Function = x_of) -> mp.mpf:
             return (1 + 2 * x_of(u)) * mp.exp(x_of(u) ** 2) * mp.erfc(x_of(u))
 
-        ends = (low - k) / (low + k), (high - k) / (high + k)
+        ends = (low - m) / (low + m), (high - m) / (high + m)
         name = "erfc, single" if single else "erfc, double"
-        fit(name, scaled, lambda u, f=scaled: 1 / f(u), degree, *ends, False)
+        fit(name, scaled, lambda u, f=scaled: 1 / f(u), degree, *ends, single)
     for name, value in (("ln 2", mp.log(2)), ("pi / 2", mp.pi / 2), ("2 / 3", mp.mpf(2) / 3)):
         print(name, mp.nstr(value, 40))
 

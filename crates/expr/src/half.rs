@@ -1,8 +1,11 @@
 //! The half-precision floats, float16 and bfloat16, to float32 and back: integer arithmetic without
-//! branches, for loops that the compiler turns into vector code.
+//! branches, for loops that the compiler turns into vector code; for many float16s the processor's own
+//! instructions where it has them.
 //!
 //! Rounding is to the nearest, ties to even; subnormals, infinities and signed zeros are exact; NaN
 //! stays NaN, a quiet one with the payload's top bits.
+
+mod f16c;
 
 use std::marker::PhantomData;
 
@@ -18,18 +21,29 @@ pub trait Half: Copy + 'static {
     /// The nearest half.
     fn narrow(x: f32) -> Self;
 
-    /// The nearest half of a float64. Going through float32 would round twice, unless its last bit
-    /// remembers that something was lost (rounding to odd: S. Boldo and G. Melquiond, "Emulation of
-    /// FMA and correctly rounded sums", 2008).
+    /// A float32 that rounds to the half nearest to a float64, which the nearest float32 doesn't always.
+    fn between(x: f64) -> f32;
+
+    /// The nearest half of a float64.
     #[inline(always)]
     fn narrow_f64(x: f64) -> Self {
-        let near = x as f32;
-        let back = f64::from(near);
-        let bits = near.to_bits();
-        // The other neighbour of `x` is the odd one.
-        let odd = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits.wrapping_add(1) };
-        let keep = (back == x) | x.is_nan() | (bits & 1 == 1);
-        Self::narrow(f32::from_bits(if keep { bits } else { odd }))
+        Self::narrow(Self::between(x))
+    }
+
+    /// All of them as float32; the slices are of one length.
+    #[inline(always)]
+    fn widen_all<I: Isa>(from: &[Self], to: &mut [f32]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.widen();
+        }
+    }
+
+    /// The nearest halves of all of them; the slices are of one length.
+    #[inline(always)]
+    fn narrow_all<I: Isa>(from: &[f32], to: &mut [Self]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = Self::narrow(*from);
+        }
     }
 }
 
@@ -62,6 +76,35 @@ impl Half for f16 {
         let value = if rest > 0x7f80_0000 { nan } else { finite };
         f16::from_bits((value | ((bits >> 16) & 0x8000)) as u16)
     }
+
+    /// Where a float16 isn't 0 or infinite a float32 has all its digits: so those of the float64 that a
+    /// float32 lacks are cut off, and its last bit remembers that something was lost (rounding to odd:
+    /// S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    #[inline(always)]
+    fn between(x: f64) -> f32 {
+        const LOST: u64 = (1 << 29) - 1;
+        let bits = x.to_bits();
+        let last = (bits & LOST).wrapping_add(LOST) & (LOST + 1);
+        f64::from_bits((bits & !LOST) | last) as f32
+    }
+
+    #[inline(always)]
+    fn widen_all<I: Isa>(from: &[f16], to: &mut [f32]) {
+        if !f16c::widen::<I>(from, to) {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = from.widen();
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn narrow_all<I: Isa>(from: &[f32], to: &mut [f16]) {
+        if !f16c::narrow::<I>(from, to) {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = f16::narrow(*from);
+            }
+        }
+    }
 }
 
 impl Half for bf16 {
@@ -79,6 +122,19 @@ impl Half for bf16 {
         let nan = (bits >> 16) | 0x0040;
         let value = if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded };
         bf16::from_bits(value as u16)
+    }
+
+    /// As for float16, but a float32 may lack more digits, since it may be subnormal: so it is that of
+    /// the two beside the float64 whose last bit is set.
+    #[inline(always)]
+    fn between(x: f64) -> f32 {
+        let near = x as f32;
+        let back = f64::from(near);
+        let bits = near.to_bits();
+        // The other neighbour of `x` is the odd one.
+        let odd = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits.wrapping_add(1) };
+        let keep = (back == x) | x.is_nan() | (bits & 1 == 1);
+        f32::from_bits(if keep { bits } else { odd })
     }
 }
 
@@ -104,7 +160,8 @@ pub fn narrow_f64<H: Half>(from: &[f64], to: &mut [H]) {
 
 /// A conversion as a type: closures aren't always inlined into a level's function.
 trait Convert<A, B> {
-    fn convert(x: A) -> B;
+    /// The slices are of one length.
+    fn convert<I: Isa>(from: &[A], to: &mut [B]);
 }
 
 struct Widen;
@@ -112,29 +169,68 @@ struct Narrow;
 
 impl<H: Half> Convert<H, f32> for Widen {
     #[inline(always)]
-    fn convert(x: H) -> f32 {
-        x.widen()
+    fn convert<I: Isa>(from: &[H], to: &mut [f32]) {
+        H::widen_all::<I>(from, to);
     }
 }
 
 impl<H: Half> Convert<H, f64> for Widen {
     #[inline(always)]
-    fn convert(x: H) -> f64 {
-        f64::from(x.widen())
+    fn convert<I: Isa>(from: &[H], to: &mut [f64]) {
+        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+            let mut part = [0f32; PART];
+            let part = &mut part[..from.len()];
+            H::widen_all::<I>(from, part);
+            for (to, from) in to.iter_mut().zip(part) {
+                *to = f64::from(*from);
+            }
+        }
     }
 }
 
 impl<H: Half> Convert<f32, H> for Narrow {
     #[inline(always)]
-    fn convert(x: f32) -> H {
-        H::narrow(x)
+    fn convert<I: Isa>(from: &[f32], to: &mut [H]) {
+        H::narrow_all::<I>(from, to);
     }
 }
 
 impl<H: Half> Convert<f64, H> for Narrow {
     #[inline(always)]
-    fn convert(x: f64) -> H {
-        H::narrow_f64(x)
+    fn convert<I: Isa>(from: &[f64], to: &mut [H]) {
+        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+            let mut part = [0f32; PART];
+            let part = &mut part[..from.len()];
+            for (part, from) in part.iter_mut().zip(from) {
+                *part = H::between(*from);
+            }
+            H::narrow_all::<I>(part, to);
+        }
+    }
+}
+
+/// Elements that go through float32 in one piece.
+const PART: usize = 64;
+
+/// Every float32 rounded to a half and back; the slices are of one length.
+#[inline(always)]
+pub(crate) fn round<H: Half, I: Isa>(from: &[f32], to: &mut [f32]) {
+    for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+        let mut part = [H::narrow(0.0); PART];
+        let part = &mut part[..from.len()];
+        H::narrow_all::<I>(from, part);
+        H::widen_all::<I>(part, to);
+    }
+}
+
+/// Every float64 likewise, rounded once.
+#[inline(always)]
+pub(crate) fn round_f64<H: Half, I: Isa>(from: &[f64], to: &mut [f32]) {
+    for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+        let mut part = [H::narrow(0.0); PART];
+        let part = &mut part[..from.len()];
+        Narrow::convert::<I>(from, part);
+        H::widen_all::<I>(part, to);
     }
 }
 
@@ -154,8 +250,6 @@ impl<A: Copy, B, C: Convert<A, B>> Work for Each<'_, A, B, C> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         assert_eq!(self.from.len(), self.to.len());
-        for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = C::convert(*from);
-        }
+        C::convert::<I>(self.from, self.to);
     }
 }

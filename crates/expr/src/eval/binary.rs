@@ -7,8 +7,9 @@ use keyfold_core::{Complex, DType};
 use crate::math::complex::quotient;
 
 use super::chunks;
+use super::division::{self, Floating};
 use super::kernel::{Kernel, Map2, Run, two, two_plain};
-use super::number::{Floating, Whole};
+use super::number::Whole;
 use crate::graph::Binary;
 use crate::isa::Isa;
 use crate::math::Real;
@@ -78,8 +79,6 @@ functions! {
     Over<T: Div<Output = T>>(a, b) -> T = a.div(b);
     WholeOver<T: Whole>(a, b) -> T = a.floor_div(b);
     WholeRest<T: Whole>(a, b) -> T = a.modulo(b);
-    FloatOver<T: Floating>(a, b) -> T = a.floor_div(b);
-    FloatRest<T: Floating>(a, b) -> T = a.modulo(b);
     Left<T: Whole>(a, b) -> T = a.shift_left(b);
     Right<T: Whole>(a, b) -> T = a.shift_right(b);
     Power<T: Real>(a, b) -> T = a.pow::<I>(b);
@@ -190,16 +189,15 @@ fn for_whole(op: Binary, dtype: DType) -> Kernel {
 
 fn for_float<T>(op: Binary) -> Kernel
 where
-    T: Real + Floating + Arithmetic + PartialOrd + Div<Output = T>,
+    T: Floating + Arithmetic + PartialOrd + Div<Output = T>,
 {
     match op {
         Binary::Add => chunks::two::<_, T, _>(Plus),
         Binary::Sub => chunks::two::<_, T, _>(Minus),
         Binary::Mul => chunks::two::<_, T, _>(Times),
         Binary::Div => chunks::two::<_, T, _>(Over),
-        // The remainder is a call of the C library.
-        Binary::FloorDiv => two_plain::<_, T, _>(FloatOver),
-        Binary::Mod => two_plain::<_, T, _>(FloatRest),
+        Binary::FloorDiv => two::<_, T, _>(division::Over),
+        Binary::Mod => two::<_, T, _>(division::Rest),
         Binary::Pow => chunks::two::<_, T, _>(Power),
         Binary::Min => chunks::two::<_, T, _>(Least),
         Binary::Max => chunks::two::<_, T, _>(Greatest),

@@ -2,16 +2,17 @@
 
 use keyfold_core::{Complex, DType, bf16, f16};
 
+use super::chunks;
+use super::convert::Convert;
 use super::kernel::{Kernel, Map1, one};
-use super::number::Convert;
-use crate::half::Half;
+use crate::half::{self, Half};
 use crate::isa::Isa;
 
 struct As;
 impl<A: Convert<R>, R: 'static> Map1<A, R> for As {
     #[inline(always)]
     fn apply<I: Isa>(a: A) -> R {
-        a.convert()
+        a.convert::<I>()
     }
 }
 
@@ -31,24 +32,19 @@ impl<H: Half> Map1<f32, f32> for Rounded<H> {
     fn apply<I: Isa>(a: f32) -> f32 {
         H::narrow(a).widen()
     }
+    #[inline(always)]
+    fn all<I: Isa>(dst: &mut [f32], a: &[f32]) {
+        half::round::<H, I>(a, dst);
+    }
 }
 impl<H: Half> Map1<f64, f32> for Rounded<H> {
     #[inline(always)]
     fn apply<I: Isa>(a: f64) -> f32 {
         H::narrow_f64(a).widen()
     }
-}
-
-impl Convert<Complex<f64>> for Complex<f32> {
     #[inline(always)]
-    fn convert(self) -> Complex<f64> {
-        Complex::new(self.re.into(), self.im.into())
-    }
-}
-impl Convert<Complex<f32>> for Complex<f64> {
-    #[inline(always)]
-    fn convert(self) -> Complex<f32> {
-        Complex::new(self.re as f32, self.im as f32)
+    fn all<I: Isa>(dst: &mut [f32], a: &[f64]) {
+        half::round_f64::<H, I>(a, dst);
     }
 }
 
@@ -85,9 +81,31 @@ where
     }
 }
 
+/// Of the conversions that are often done to large tensors, each with its loop for those.
+fn usual(from: DType, to: DType) -> Option<Kernel> {
+    Some(match (from, to) {
+        (DType::F32, DType::F64) => chunks::one::<_, f32, f64>(As),
+        (DType::F32, DType::I32) => chunks::one::<_, f32, i32>(As),
+        (DType::F32, DType::I64) => chunks::one::<_, f32, i64>(As),
+        (DType::F64, DType::F32) => chunks::one::<_, f64, f32>(As),
+        (DType::F64, DType::I32) => chunks::one::<_, f64, i32>(As),
+        (DType::F64, DType::I64) => chunks::one::<_, f64, i64>(As),
+        (DType::I32, DType::F32) => chunks::one::<_, i32, f32>(As),
+        (DType::I32, DType::F64) => chunks::one::<_, i32, f64>(As),
+        (DType::I32, DType::I64) => chunks::one::<_, i32, u64>(As),
+        (DType::I64, DType::F32) => chunks::one::<_, i64, f32>(As),
+        (DType::I64, DType::F64) => chunks::one::<_, i64, f64>(As),
+        (DType::I64, DType::I32) => chunks::one::<_, i64, u32>(As),
+        _ => return None,
+    })
+}
+
 /// The kernel that converts from one dtype to another, neither a half. From complex numbers there
 /// are conversions to complex ones and to bools.
 pub(crate) fn cast(from: DType, to: DType) -> Kernel {
+    if let Some(kernel) = usual(from, to) {
+        return kernel;
+    }
     match from {
         DType::Bool | DType::U8 => from_whole::<u8>(to),
         DType::U16 => from_whole::<u16>(to),

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::beside::{CHUNK, Chunk, kernel};
-use super::kernel::{Kernel, Map1, Map2, Map3, map1, map2};
+use super::kernel::{Kernel, Map1, Map2, Map3};
 use super::value::Value;
 use crate::isa::Isa;
 use crate::math::slices::map_at;
@@ -23,7 +23,7 @@ impl<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<1> for One<F, A,
 
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [R], [a]: [&[A]; 1], _: *const u8, (): &mut ()) {
-        map1::<I, A, R, F>(dst, a);
+        F::all::<I>(dst, a);
     }
 }
 
@@ -34,7 +34,7 @@ impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for Two<F, A,
 
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [R], [a, b]: [&[A]; 2], _: *const u8, (): &mut ()) {
-        map2::<I, A, R, F>(dst, a, b);
+        F::all::<I>(dst, a, b);
     }
 }
 

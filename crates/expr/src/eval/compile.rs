@@ -152,6 +152,9 @@ fn cost(step: &Step, steps: &[Step]) -> f64 {
         },
         StepOp::Binary(Binary::Pow, a, _) if dtype(a).is_complex() => 60.0,
         StepOp::Binary(Binary::Pow, ..) => 2.0 * width,
+        StepOp::Binary(Binary::FloorDiv | Binary::Mod, a, _) if dtype(a).is_floating() => {
+            0.5 * width * width
+        }
         StepOp::Binary(Binary::FloorDiv | Binary::Mod, ..) => 3.0,
         StepOp::Binary(Binary::Div, ..) => 0.12 * width * width,
         StepOp::Round(..) => 0.2,

@@ -29,13 +29,29 @@ impl From<Run> for Kernel {
 }
 
 /// A function of one number, compiled for a level.
-pub(crate) trait Map1<A, R>: 'static {
+pub(crate) trait Map1<A: Copy, R>: 'static {
     fn apply<I: Isa>(a: A) -> R;
+
+    /// Of all of them; the slices are of one length.
+    #[inline(always)]
+    fn all<I: Isa>(dst: &mut [R], a: &[A]) {
+        for (dst, a) in dst.iter_mut().zip(a) {
+            *dst = Self::apply::<I>(*a);
+        }
+    }
 }
 
 /// A function of two numbers.
-pub(crate) trait Map2<A, R>: 'static {
+pub(crate) trait Map2<A: Copy, R>: 'static {
     fn apply<I: Isa>(a: A, b: A) -> R;
+
+    /// Of all of them; the slices are of one length.
+    #[inline(always)]
+    fn all<I: Isa>(dst: &mut [R], a: &[A], b: &[A]) {
+        for ((dst, a), b) in dst.iter_mut().zip(a).zip(b) {
+            *dst = Self::apply::<I>(*a, *b);
+        }
+    }
 }
 
 /// A function of three.
@@ -55,20 +71,6 @@ struct Loop<F, A, R> {
 struct One<F, A, R>(Loop<F, A, R>);
 struct Two<F, A, R>(Loop<F, A, R>);
 
-#[inline(always)]
-pub(super) fn map1<I: Isa, A: Copy, R, F: Map1<A, R>>(dst: &mut [R], a: &[A]) {
-    for (dst, a) in dst.iter_mut().zip(a) {
-        *dst = F::apply::<I>(*a);
-    }
-}
-
-#[inline(always)]
-pub(super) fn map2<I: Isa, A: Copy, R, F: Map2<A, R>>(dst: &mut [R], a: &[A], b: &[A]) {
-    for ((dst, a), b) in dst.iter_mut().zip(a).zip(b) {
-        *dst = F::apply::<I>(*a, *b);
-    }
-}
-
 impl<A: Copy, R, F: Map1<A, R>> Work for One<F, A, R> {
     type Output = ();
 
@@ -79,7 +81,7 @@ impl<A: Copy, R, F: Map1<A, R>> Work for One<F, A, R> {
         let (dst, a) = unsafe {
             (std::slice::from_raw_parts_mut(dst, len), std::slice::from_raw_parts(a, len))
         };
-        map1::<I, A, R, F>(dst, a);
+        F::all::<I>(dst, a);
     }
 }
 
@@ -97,7 +99,7 @@ impl<A: Copy, R, F: Map2<A, R>> Work for Two<F, A, R> {
                 std::slice::from_raw_parts(b, len),
             )
         };
-        map2::<I, A, R, F>(dst, a, b);
+        F::all::<I>(dst, a, b);
     }
 }
 

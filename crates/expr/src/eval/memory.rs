@@ -46,15 +46,21 @@ trait Convert: 'static {
     type From: Copy;
     type To: Copy;
     fn convert(from: Self::From) -> Self::To;
+
+    /// Of all of them; the slices are of one length.
+    #[inline(always)]
+    fn all<I: Isa>(from: &[Self::From], to: &mut [Self::To]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = Self::convert(*from);
+        }
+    }
 }
 
 /// Elements of a type as they are.
 struct Plain<T>(T);
 struct Truth;
-struct FromF16;
-struct FromBf16;
-struct ToF16;
-struct ToBf16;
+struct FromHalf<H>(H);
+struct ToHalf<H>(H);
 
 impl<T: Copy + 'static> Convert for Plain<T> {
     type From = T;
@@ -72,36 +78,28 @@ impl Convert for Truth {
         u8::from(from != 0)
     }
 }
-impl Convert for FromF16 {
-    type From = u16;
+impl<H: Half> Convert for FromHalf<H> {
+    type From = H;
     type To = f32;
     #[inline(always)]
-    fn convert(from: u16) -> f32 {
-        f16::from_bits(from).widen()
+    fn convert(from: H) -> f32 {
+        from.widen()
     }
-}
-impl Convert for FromBf16 {
-    type From = u16;
-    type To = f32;
     #[inline(always)]
-    fn convert(from: u16) -> f32 {
-        bf16::from_bits(from).widen()
+    fn all<I: Isa>(from: &[H], to: &mut [f32]) {
+        H::widen_all::<I>(from, to);
     }
 }
-impl Convert for ToF16 {
+impl<H: Half> Convert for ToHalf<H> {
     type From = f32;
-    type To = u16;
+    type To = H;
     #[inline(always)]
-    fn convert(from: f32) -> u16 {
-        f16::narrow(from).to_bits()
+    fn convert(from: f32) -> H {
+        H::narrow(from)
     }
-}
-impl Convert for ToBf16 {
-    type From = f32;
-    type To = u16;
     #[inline(always)]
-    fn convert(from: f32) -> u16 {
-        bf16::narrow(from).to_bits()
+    fn all<I: Isa>(from: &[f32], to: &mut [H]) {
+        H::narrow_all::<I>(from, to);
     }
 }
 
@@ -124,9 +122,7 @@ impl<C: Convert> Work for Run<C> {
                 std::slice::from_raw_parts(self.src, self.len),
             )
         };
-        for (dst, src) in dst.iter_mut().zip(src) {
-            *dst = C::convert(*src);
-        }
+        C::all::<I>(src, dst);
     }
 }
 
@@ -325,8 +321,8 @@ impl Access {
     pub fn new(dtype: DType) -> Access {
         match dtype {
             DType::Bool => Access::of::<Truth, Plain<u8>, u8>(false),
-            DType::F16 => Access::of::<FromF16, ToF16, u16>(false),
-            DType::BF16 => Access::of::<FromBf16, ToBf16, u16>(false),
+            DType::F16 => Access::of::<FromHalf<f16>, ToHalf<f16>, u16>(false),
+            DType::BF16 => Access::of::<FromHalf<bf16>, ToHalf<bf16>, u16>(false),
             _ => match dtype.size() {
                 1 => Access::of::<Plain<u8>, Plain<u8>, u8>(true),
                 2 => Access::of::<Plain<u16>, Plain<u16>, u16>(true),

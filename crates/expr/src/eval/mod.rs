@@ -11,6 +11,8 @@ mod binary;
 mod cast;
 mod chunks;
 mod compile;
+mod convert;
+mod division;
 mod fuse;
 mod kernel;
 pub mod memory;

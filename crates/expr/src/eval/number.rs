@@ -1,6 +1,4 @@
-//! What whole numbers and floats can do, the same for every width.
-
-use keyfold_core::Complex;
+//! What whole numbers can do, the same for every width.
 
 /// Whole numbers: everything wraps, division rounds down and gives 0 for a divisor of 0.
 pub(crate) trait Whole: Copy + PartialOrd + 'static {
@@ -107,87 +105,4 @@ whole! {
     i16 u16;
     i32 u32;
     i64 u64;
-}
-
-/// What the operators need of floats beyond the functions of [`crate::math`].
-pub(crate) trait Floating: Copy + 'static {
-    fn floor_div(self, other: Self) -> Self;
-    fn modulo(self, other: Self) -> Self;
-}
-
-macro_rules! floating {
-    ($($float:ident)*) => {$(
-        impl Floating for $float {
-            // As Python's floats: the quotient that goes with the remainder of the divisor's sign.
-            #[inline(always)]
-            fn floor_div(self, other: Self) -> Self {
-                if other == 0.0 {
-                    return self / other;
-                }
-                let rest = self % other;
-                let mut quotient = (self - rest) / other;
-                if rest != 0.0 && (rest < 0.0) != (other < 0.0) {
-                    quotient -= 1.0;
-                }
-                if quotient == 0.0 {
-                    return (0.0 as $float).copysign(self / other);
-                }
-                let floor = quotient.floor();
-                if quotient - floor > 0.5 { floor + 1.0 } else { floor }
-            }
-            #[inline(always)]
-            fn modulo(self, other: Self) -> Self {
-                let rest = self % other;
-                if rest == 0.0 {
-                    return (0.0 as $float).copysign(other);
-                }
-                if (rest < 0.0) != (other < 0.0) { rest + other } else { rest }
-            }
-        }
-    )*};
-}
-
-floating! { f32 f64 }
-
-/// Anything that can be converted by `as`, complex numbers included.
-pub(crate) trait Convert<R>: Copy + 'static {
-    fn convert(self) -> R;
-}
-
-macro_rules! convert {
-    // A macro, since no trait offers `as`.
-    ($($from:ident => $($to:ident)*;)*) => {$($(
-        impl Convert<$to> for $from {
-            #[inline(always)]
-            fn convert(self) -> $to {
-                self as $to
-            }
-        }
-    )*
-        impl Convert<Complex<f32>> for $from {
-            #[inline(always)]
-            fn convert(self) -> Complex<f32> {
-                Complex::new(self as f32, 0.0)
-            }
-        }
-        impl Convert<Complex<f64>> for $from {
-            #[inline(always)]
-            fn convert(self) -> Complex<f64> {
-                Complex::new(self as f64, 0.0)
-            }
-        }
-    )*};
-}
-
-convert! {
-    u8 => u8 u16 u32 u64 f32 f64;
-    u16 => u8 u16 u32 u64 f32 f64;
-    u32 => u8 u16 u32 u64 f32 f64;
-    u64 => u8 u16 u32 u64 f32 f64;
-    i8 => u8 u16 u32 u64 f32 f64;
-    i16 => u8 u16 u32 u64 f32 f64;
-    i32 => u8 u16 u32 u64 f32 f64;
-    i64 => u8 u16 u32 u64 f32 f64;
-    f32 => u8 u16 u32 u64 i8 i16 i32 i64 f32 f64;
-    f64 => u8 u16 u32 u64 i8 i16 i32 i64 f32 f64;
 }

@@ -1,7 +1,7 @@
 //! The functions of float64: the same algorithms as for float32, with longer polynomials.
 
 use crate::isa::Isa;
-use crate::math::{Real, power};
+use crate::math::{Real, erfc, log10, power};
 
 /// Adding this rounds a number below 2^51 to a whole one, which then stands in the lowest bits.
 pub(super) const MAGIC: f64 = 6_755_399_441_055_744.0;
@@ -389,6 +389,16 @@ impl Real for f64 {
         let p = I::mul_add_f64(r, r.polynomial::<I, 12>(&EXP2), 1.0);
         let power = f64::from_bits((shifted.to_bits() << 52).wrapping_add(ONE));
         (if a < 1.0 { near } else { I::mul_add_f64(-p, power, 1.0) }).copysign(self)
+    }
+
+    #[inline(always)]
+    fn log10<I: Isa>(self) -> f64 {
+        log10::double::<I>(self)
+    }
+
+    #[inline(always)]
+    fn erfc<I: Isa>(self) -> f64 {
+        erfc::double::<I>(self)
     }
 
     #[inline(always)]

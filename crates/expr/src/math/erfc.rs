@@ -2,29 +2,27 @@
 //!
 //! `erfc(x) = exp(-x^2) p(u) / (1 + 2 x)` with a polynomial p in `u = (x - k) / (x + k)`: the form of
 //! M. Shepherd and J. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in
-//! 0 <= x < infinity" (1981). Below 0 it is `2 - erfc(-x)`.
+//! 0 <= x < infinity" (1981); k is 3.75. Below 0 it is `2 - erfc(-x)`.
 
 use super::double::{self, ERF, clamp, reduce, scale};
-use super::power::{self, product};
+use super::power::product;
+use super::single;
 use crate::isa::Isa;
 use crate::math::Real;
 
-/// For k = 2.5, from 0 to where float32 ends.
-const SINGLE: [f64; 12] = [
-    1.264_838_183_573_265_6,
-    -0.122_356_762_738_725_28,
-    -0.099_024_446_113_855_2,
-    0.157_629_927_373_841_5,
-    -0.102_968_843_445_397_4,
-    0.032_760_138_354_751_58,
-    0.000_944_210_679_282_426_4,
-    -0.004_373_336_292_971_546,
-    0.000_455_692_265_330_092_97,
-    0.000_596_706_799_264_715_2,
-    -4.761_217_402_452_138e-5,
-    -5.948_933_899_860_754_5e-5,
+/// From 0.5 to where float32 ends.
+const SINGLE: [f32; 9] = [
+    1.237_512_6,
+    -0.140_240_56,
+    0.003_589_664,
+    0.082_276_9,
+    -0.108_887_9,
+    0.092_251_74,
+    -0.058_150_95,
+    0.028_963_171,
+    -0.010_811_389,
 ];
-/// For k = 3.75, from 0.5 to where float64 ends.
+/// Likewise, to where float64 ends.
 const DOUBLE: [f64; 23] = [
     1.237_512_630_837_827_5,
     -0.140_240_598_585_547_02,
@@ -51,14 +49,21 @@ const DOUBLE: [f64; 23] = [
     -3.839_626_280_396_431_6e-9,
 ];
 
-/// Of a float32: in float64, whose product of a float32 with itself is exact.
+/// `1 - erf(x)` near 0; beyond, the square's upper part is exact, and the exponent gets the rest of it.
 #[inline(always)]
-pub(super) fn single<I: Isa>(x: f64) -> f64 {
-    let a = clamp(x.abs(), 0.0, 11.0);
-    let u = (a - 2.5) / (a + 2.5);
-    let factor = u.polynomial::<I, 12>(&SINGLE) / (1.0 + 2.0 * a);
-    let value = factor * power::exp2::<I>(a * a * -std::f64::consts::LOG2_E);
-    if x < 0.0 { 2.0 - value } else { value }
+pub(super) fn single<I: Isa>(x: f32) -> f32 {
+    let near = 1.0 - I::mul_add_f32(x, (x * x).polynomial::<I, 7>(&single::ERF), x);
+    let a = single::clamp(x.abs(), 0.0, 10.2);
+    let u = (a - 3.75) / (a + 3.75);
+    let upper = f32::from_bits(a.to_bits() & 0xffff_f000);
+    let rest = (a - upper) * (a + upper);
+    let (n, r) = single::reduce::<I>(-(upper * upper));
+    let r = r - rest;
+    let factor = u.polynomial::<I, 9>(&SINGLE) / I::mul_add_f32(a, 2.0, 1.0);
+    let beyond_one = r * I::mul_add_f32(r, r.polynomial::<I, 5>(&single::EXP), 1.0);
+    let value = single::scale(I::mul_add_f32(factor, beyond_one, factor), n);
+    let far = if x < 0.0 { 2.0 - value } else { value };
+    if x.abs() < 0.65 { near } else { far }
 }
 
 /// With the square's rounding error in the exponent, and `1 - erf(x)` near 0.

@@ -2,7 +2,7 @@
 
 use crate::isa::Isa;
 use crate::math::wide::{self, Wide};
-use crate::math::{Around, Real, double, power};
+use crate::math::{Around, Real, double, erfc, log10, power};
 
 /// Adding this rounds a number below 2^22 to a whole one, which then stands in the lowest bits.
 pub(super) const MAGIC: f32 = 12_582_912.0;
@@ -28,7 +28,7 @@ const EXP2: [f32; 7] = [
     0.000_154_613_84,
     1.335_831_9e-5,
 ];
-const LOG: [f32; 9] = [
+pub(super) const LOG: [f32; 9] = [
     0.333_333_34,
     -0.249_998_2,
     0.199_995_98,
@@ -42,7 +42,7 @@ const LOG: [f32; 9] = [
 const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_393_11, 2.718_118e-6];
 const COS: [f32; 3] = [0.041_666_646, -0.001_388_731_6, 2.443_312e-5];
 const ERF_SPLIT: f32 = 0.9;
-const ERF: [f32; 7] = [
+pub(super) const ERF: [f32; 7] = [
     0.128_379_17,
     -0.376_126_35,
     0.112_837_15,
@@ -65,7 +65,7 @@ const TANH: [f32; 5] = [-0.333_333_16, 0.13332586, -0.053_852_31, 0.021_071_68, 
 
 /// Whole n and the rest r with `x = n ln 2 + r`, `|r| <= ln 2 / 2`; n in the low bits of a word.
 #[inline(always)]
-fn reduce<I: Isa>(x: f32) -> (u32, f32) {
+pub(super) fn reduce<I: Isa>(x: f32) -> (u32, f32) {
     let shifted = I::mul_add_f32(x, std::f32::consts::LOG2_E, MAGIC);
     let n = shifted - MAGIC;
     let r = I::mul_add_f32(n, -LN2_HIGH, x);
@@ -75,7 +75,7 @@ fn reduce<I: Isa>(x: f32) -> (u32, f32) {
 /// `p * 2^n` for p near 1 and n from -151 to 129, in two factors: a subnormal result is rounded
 /// once, and one that is too large is infinite.
 #[inline(always)]
-fn scale(p: f32, n: u32) -> f32 {
+pub(super) fn scale(p: f32, n: u32) -> f32 {
     let half = n >> 1;
     let first = f32::from_bits((half << 23).wrapping_add(ONE));
     // Products, because adding to the exponent would make a number of NaN.
@@ -84,7 +84,7 @@ fn scale(p: f32, n: u32) -> f32 {
 
 /// `x` brought into a range; NaN stays.
 #[inline(always)]
-fn clamp(x: f32, low: f32, high: f32) -> f32 {
+pub(super) fn clamp(x: f32, low: f32, high: f32) -> f32 {
     let x = if x > high { high } else { x };
     if x < low { low } else { x }
 }
@@ -98,7 +98,7 @@ fn split(x: f32) -> (i32, u32) {
 
 /// k and f with `x = 2^k (1 + f)`, subnormal x too.
 #[inline(always)]
-fn mantissa(x: f32) -> (f32, f32) {
+pub(super) fn mantissa(x: f32) -> (f32, f32) {
     let tiny = x < f32::MIN_POSITIVE;
     let (k, m) = split(if tiny { x * 8_388_608.0 } else { x });
     (k as f32 - if tiny { 23.0 } else { 0.0 }, f32::from_bits(m) - 1.0)
@@ -115,7 +115,7 @@ fn log_of<I: Isa>(k: f32, f: f32) -> f32 {
 
 /// The logarithm's special cases, `value` elsewhere: `edge` is where it is -inf.
 #[inline(always)]
-fn log_edges(x: f32, edge: f32, value: f32) -> f32 {
+pub(super) fn log_edges(x: f32, edge: f32, value: f32) -> f32 {
     let value = if x < f32::INFINITY { value } else { x };
     let value = if x < edge { f32::NAN } else { value };
     if x == edge { f32::NEG_INFINITY } else { value }
@@ -317,6 +317,16 @@ impl Real for f32 {
     #[inline(always)]
     fn around<F: Wide, I: Isa>(x: &[f32], y: &[f32], around: Around<f32>, out: &mut [f32]) -> bool {
         wide::around::<F, I>(x, y, around, out)
+    }
+
+    #[inline(always)]
+    fn log10<I: Isa>(self) -> f32 {
+        log10::single::<I>(self)
+    }
+
+    #[inline(always)]
+    fn erfc<I: Isa>(self) -> f32 {
+        erfc::single::<I>(self)
     }
 
     #[inline(always)]

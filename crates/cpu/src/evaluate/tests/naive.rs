@@ -115,32 +115,34 @@ pub(super) fn cast(value: Value, to: DType) -> Value {
 
 /// An elementary function at the level in use.
 struct Call<T>(Unary, T);
+/// A value from the loop: some functions have a way of their own for many, on some processors.
+#[inline(always)]
+fn one<F: math::Function, T: Real, I: Isa>(x: T) -> T {
+    let mut values = [T::ZERO];
+    map_at::<F, T, I>(&[x], &mut values);
+    values[0]
+}
+
 impl<T: Real> Work for Call<T> {
     type Output = T;
     #[inline(always)]
     fn run<I: Isa>(self) -> T {
-        use math::Function;
         let x = self.1;
         match self.0 {
-            Unary::Exp => math::Exp::apply::<T, I>(x),
-            Unary::Expm1 => math::Expm1::apply::<T, I>(x),
-            Unary::Log => math::Log::apply::<T, I>(x),
-            Unary::Log2 => math::Log2::apply::<T, I>(x),
-            Unary::Log10 => math::Log10::apply::<T, I>(x),
-            Unary::Log1p => math::Log1p::apply::<T, I>(x),
+            Unary::Exp => one::<math::Exp, T, I>(x),
+            Unary::Expm1 => one::<math::Expm1, T, I>(x),
+            Unary::Log => one::<math::Log, T, I>(x),
+            Unary::Log2 => one::<math::Log2, T, I>(x),
+            Unary::Log10 => one::<math::Log10, T, I>(x),
+            Unary::Log1p => one::<math::Log1p, T, I>(x),
             Unary::Sqrt => x.sqrt(),
-            Unary::Rsqrt => math::Rsqrt::apply::<T, I>(x),
-            Unary::Sin => math::Sin::apply::<T, I>(x),
-            Unary::Cos => math::Cos::apply::<T, I>(x),
-            Unary::Tanh => math::Tanh::apply::<T, I>(x),
-            Unary::Sigmoid => math::Sigmoid::apply::<T, I>(x),
-            Unary::Erf => {
-                // Which has a way of its own for many, on some processors.
-                let mut values = [T::ZERO];
-                map_at::<math::Erf, T, I>(&[x], &mut values);
-                values[0]
-            }
-            Unary::Erfc => math::Erfc::apply::<T, I>(x),
+            Unary::Rsqrt => one::<math::Rsqrt, T, I>(x),
+            Unary::Sin => one::<math::Sin, T, I>(x),
+            Unary::Cos => one::<math::Cos, T, I>(x),
+            Unary::Tanh => one::<math::Tanh, T, I>(x),
+            Unary::Sigmoid => one::<math::Sigmoid, T, I>(x),
+            Unary::Erf => one::<math::Erf, T, I>(x),
+            Unary::Erfc => one::<math::Erfc, T, I>(x),
             other => panic!("{other:?} is computed otherwise"),
         }
     }

@@ -1,0 +1,112 @@
+//! float16 by the processor's own instructions, which round as [`Half`](super::Half) says and keep of
+//! NaN what it says.
+//!
+//! The compiler makes them of none of the code that it vectorises: there is no float16 in it. Measured on
+//! a Xeon (Sapphire Rapids), one thread, in the first-level cache, nanoseconds per element with AVX-512
+//! (and with AVX2): to float32 MEASURED, from float32 MEASURED.
+
+use keyfold_core::f16;
+
+use crate::isa::{Isa, Level};
+
+/// Elements that are converted together: a register of AVX-512, two of AVX2.
+#[cfg(target_arch = "x86_64")]
+const TOGETHER: usize = 16;
+
+/// Every half as a float32, at the levels that have the instruction; at others nothing. The slices are of
+/// one length.
+#[inline(always)]
+pub(super) fn widen<I: Isa>(from: &[f16], to: &mut [f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if I::LEVEL >= Level::Avx2 {
+        let (whole, rest) = from.as_chunks::<TOGETHER>();
+        let (places, last) = to.as_chunks_mut::<TOGETHER>();
+        for (to, from) in places.iter_mut().zip(whole) {
+            // SAFETY: the processor has the level.
+            unsafe { widen_some::<I>(from, to) };
+        }
+        if !rest.is_empty() {
+            let (mut all, mut results) = ([f16::ZERO; TOGETHER], [0.0; TOGETHER]);
+            all[..rest.len()].copy_from_slice(rest);
+            // SAFETY: as above.
+            unsafe { widen_some::<I>(&all, &mut results) };
+            last.copy_from_slice(&results[..rest.len()]);
+        }
+        return true;
+    }
+    let _ = (from, to);
+    false
+}
+
+/// Every float32 rounded to a half, likewise.
+#[inline(always)]
+pub(super) fn narrow<I: Isa>(from: &[f32], to: &mut [f16]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if I::LEVEL >= Level::Avx2 {
+        let (whole, rest) = from.as_chunks::<TOGETHER>();
+        let (places, last) = to.as_chunks_mut::<TOGETHER>();
+        for (to, from) in places.iter_mut().zip(whole) {
+            // SAFETY: the processor has the level.
+            unsafe { narrow_some::<I>(from, to) };
+        }
+        if !rest.is_empty() {
+            let (mut all, mut results) = ([0.0; TOGETHER], [f16::ZERO; TOGETHER]);
+            all[..rest.len()].copy_from_slice(rest);
+            // SAFETY: as above.
+            unsafe { narrow_some::<I>(&all, &mut results) };
+            last.copy_from_slice(&results[..rest.len()]);
+        }
+        return true;
+    }
+    let _ = (from, to);
+    false
+}
+
+/// # Safety
+/// The processor has the level, which is AVX2 or above.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_some<I: Isa>(from: &[f16; TOGETHER], to: &mut [f32; TOGETHER]) {
+    use std::arch::x86_64::{
+        __m128i, __m256i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256, _mm256_storeu_ps,
+        _mm512_cvtph_ps, _mm512_storeu_ps,
+    };
+    let (from, to) = (from.as_ptr(), to.as_mut_ptr());
+    // SAFETY: the caller's promise; F16C comes with that level.
+    unsafe {
+        if I::LEVEL == Level::Avx512 {
+            let halves = _mm256_loadu_si256(from.cast::<__m256i>());
+            _mm512_storeu_ps(to, _mm512_cvtph_ps(halves));
+        } else {
+            for part in [0, 8] {
+                let halves = _mm_loadu_si128(from.add(part).cast::<__m128i>());
+                _mm256_storeu_ps(to.add(part), _mm256_cvtph_ps(halves));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`widen_some`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn narrow_some<I: Isa>(from: &[f32; TOGETHER], to: &mut [f16; TOGETHER]) {
+    use std::arch::x86_64::{
+        __m128i, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_storeu_si128, _mm256_cvtps_ph,
+        _mm256_loadu_ps, _mm256_storeu_si256, _mm512_cvtps_ph, _mm512_loadu_ps,
+    };
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+    let (from, to) = (from.as_ptr(), to.as_mut_ptr());
+    // SAFETY: the caller's promise; F16C comes with that level.
+    unsafe {
+        if I::LEVEL == Level::Avx512 {
+            let halves = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(from));
+            _mm256_storeu_si256(to.cast::<__m256i>(), halves);
+        } else {
+            for part in [0, 8] {
+                let halves = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(from.add(part)));
+                _mm_storeu_si128(to.add(part).cast::<__m128i>(), halves);
+            }
+        }
+    }
+}
