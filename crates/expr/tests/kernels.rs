@@ -1,6 +1,6 @@
 //! Conversions and divisions of floats at every level, against what Rust and Python say of one number.
 
-use keyfold_core::DType;
+use keyfold_core::{DType, bf16, f16};
 use keyfold_expr::eval::{Frame, Program};
 use keyfold_expr::isa::{self, Level};
 use keyfold_expr::{Expr, Lowered};
@@ -20,6 +20,7 @@ macro_rules! elements {
 
 elements! {
     u8 U8; u16 U16; u32 U32; u64 U64; i8 I8; i16 I16; i32 I32; i64 I64; f32 F32; f64 F64;
+    f16 F16; bf16 BF16;
 }
 
 /// The results of an expression of operands of one length, block by block.
@@ -30,13 +31,18 @@ fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
     let mut results = vec![R::default(); operands[0].len()];
     let (output, block) = (program.output(), program.block());
     let mut slots = vec![std::ptr::null_mut(); program.slots()];
-    assert!(program.writes_result() && output == operands.len() && slots.len() == output + 1);
+    assert!(output == operands.len() && slots.len() == output + 1);
+    // What is computed in another dtype than it is stored as: room for a block.
+    let mut computed = vec![0_u64; block];
+    let access = program.accesses()[output];
     for at in (0..results.len()).step_by(block) {
         let len = block.min(results.len() - at);
         for (slot, operand) in slots.iter_mut().zip(operands) {
             *slot = operand[at..].as_ptr().cast_mut().cast();
         }
-        slots[output] = results[at..].as_mut_ptr().cast();
+        let target = results[at..].as_mut_ptr().cast();
+        let direct = program.writes_result();
+        slots[output] = if direct { target } else { computed.as_mut_ptr().cast() };
         let frame = Frame {
             slots: &mut slots,
             values: program.constants().unwrap(),
@@ -45,7 +51,12 @@ fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
             gathered: std::ptr::null_mut(),
         };
         // SAFETY: every slot points to `len` elements, which is at most a block.
-        unsafe { program.run(&frame, len).unwrap() };
+        unsafe {
+            program.run(&frame, len).unwrap();
+            if !direct {
+                (access.store)(target, 1, computed.as_ptr().cast(), len);
+            }
+        }
     }
     results
 }
@@ -110,6 +121,18 @@ fn whole_numbers_become_floats_as_in_rust() {
     check_casts!(&numbers => f32 f64);
     let numbers: Vec<i64> = numbers.iter().map(|x| *x as i64 >> (x % 64)).collect();
     check_casts!(&numbers => f32 f64 u8 i16 i32);
+}
+
+#[test]
+fn float64_is_rounded_once_to_the_halves() {
+    // A float32 in between would lose what is beside the middle of two halves.
+    let middles = (0..0x7bff_u16).step_by(7).flat_map(|bits| {
+        let x = f64::midpoint(f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64());
+        [x, x.next_up(), x.next_down(), -x, x * (1.0 + 1e-12)]
+    });
+    let numbers: Vec<f64> = middles.chain(doubles()).filter(|x| !x.is_nan()).collect();
+    check_cast(&numbers, <f16 as keyfold_expr::half::Half>::narrow_f64);
+    check_cast(&numbers, <bf16 as keyfold_expr::half::Half>::narrow_f64);
 }
 
 /// Python's floor division and remainder; how they treat a divisor of 0 is NumPy's.

@@ -133,3 +133,20 @@ pub(crate) fn round(to: DType, from: DType) -> Kernel {
         _ => one::<_, f32, f32>(Rounded(f16::ZERO)),
     }
 }
+
+/// What the result's store rounds to a half: a float32 for each float64.
+struct Between<H>(H);
+impl<H: Half> Map1<f64, f32> for Between<H> {
+    #[inline(always)]
+    fn apply<I: Isa>(a: f64) -> f32 {
+        H::between(a)
+    }
+}
+
+/// As [`round`] of float64, where the result is stored as that half, which rounds it.
+pub(crate) fn before_store(to: DType) -> Kernel {
+    match to {
+        DType::BF16 => chunks::one::<_, f64, f32>(Between(bf16::ZERO)),
+        _ => chunks::one::<_, f64, f32>(Between(f16::ZERO)),
+    }
+}

@@ -4,7 +4,7 @@ use keyfold_core::{DType, Element, Scalar, bf16, f16};
 use smallvec::SmallVec;
 
 use super::binary::binary;
-use super::cast::{cast, round};
+use super::cast::{before_store, cast, round};
 use super::fuse::{Fused, fuse};
 use super::kernel::{Kernel, choose};
 use super::memory::{Access, Load, raw_load};
@@ -135,6 +135,18 @@ fn kernel(step: &Step, steps: &[Step]) -> Option<(Kernel, [StepId; 3], usize)> {
     })
 }
 
+/// That of the last step where it rounds to the half that the result is stored as: the store rounds, too.
+fn last_kernel(at: usize, steps: &[Step], result: DType) -> Option<(Kernel, [StepId; 3], usize)> {
+    match steps[at].op {
+        StepOp::Round(to, a)
+            if at + 1 == steps.len() && to == result && steps[a.index()].dtype == DType::F64 =>
+        {
+            Some((before_store(to), [a, a, a], 1))
+        }
+        _ => None,
+    }
+}
+
 /// What a step costs per element, in nanoseconds: to within a factor of 2 or so on processors with
 /// AVX2, in the first-level cache.
 fn cost(step: &Step, steps: &[Step]) -> f64 {
@@ -215,16 +227,18 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
                 (operands, constants) = (fused.operands, fused.constants);
                 Some(fused.kernel)
             }
-            None => match kernel(step, steps) {
-                Some((kernel, list, count)) => {
-                    operands.extend_from_slice(&list[..count]);
-                    Some(kernel)
+            None => {
+                match last_kernel(at, steps, lowered.result()).or_else(|| kernel(step, steps)) {
+                    Some((kernel, list, count)) => {
+                        operands.extend_from_slice(&list[..count]);
+                        Some(kernel)
+                    }
+                    None => {
+                        step.op.operands(|id| operands.push(id));
+                        None
+                    }
                 }
-                None => {
-                    step.op.operands(|id| operands.push(id));
-                    None
-                }
-            },
+            }
         };
         // Numbers without a register of their own come in where they are first used.
         operands.iter().for_each(|id| fill(steps, *id, &mut code, &mut places));
