@@ -2,81 +2,78 @@
 //!
 //! `max(x, -1000.0) * sigmoid(x)` has the derivative of `x * sigmoid(x)`: below the bound `sigmoid` and
 //! its derivative are 0, so that the bound's own kink has no weight, and none of its cost. Above, where
-//! the gate is open, its derivative is 0 as well, and meets a bounded `x`, too: `inf * 0` is NaN.
+//! the gate is open, its derivative is 0 as well, and must not meet an infinite `x`: in those of `gelu`
+//! `x` is bounded to both sides. `silu`'s is too short a computation for a second bound, which would
+//! take 8 % more time.
+
+use std::f64::consts::FRAC_2_SQRT_PI;
 
 use super::Pass;
-use crate::compose::{GELU_SHUT, SILU_SHUT, above, add, binary, float, gelu_tanh_curve};
+use crate::compose::{
+    GELU_SHUT, SILU_SHUT, above, add, binary, float, gelu_tanh_curve, mul, scaled, unary,
+};
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
 /// From here on, to both sides, `exp(-(u * u))` is 0 in every format, `u` being at least half of `x`.
 const BELL_ENDS: f64 = 60.0;
-
-/// A gate that is 0 below a bound, by how it is open.
-enum Gate {
-    Sigmoid,
-    /// `1 + erf(factor * x)`
-    Erf(Id),
-    /// `1 + tanh` of a curve that sees `x` within bounds: that `x`.
-    Tanh(Id),
-}
 
 impl Pass {
     /// The derivative of a product of `a`, which is `max(x, bound)` or a number times that, with a
     /// gate `b` that is 0 below the bound; `db` is the gate's. Nothing if it is no such product.
     pub(super) fn gated(&mut self, a: Id, (b, db): (Id, Option<Id>)) -> Option<Id> {
         let (factor, bounded) = match *self.g.node(a) {
-            Node::Binary(Binary::Mul, factor, bounded) if self.number(factor).is_some() => {
-                (Some(factor), bounded)
-            }
-            _ => (None, a),
+            Node::Binary(Binary::Mul, factor, bounded) => (self.number(factor)?, bounded),
+            _ => (1.0, a),
         };
         let Node::Binary(Binary::Max, x, bound) = *self.g.node(bounded) else { return None };
         let bound = self.number(bound)?;
-        let gate = self.gate(x, bounded, bound, b)?;
         let dx = self.slopes[x.index()]?;
-        let (near, db) = match gate {
-            Gate::Sigmoid => (self.within(x, -SILU_SHUT), db?),
-            Gate::Tanh(near) => (near, db?),
-            Gate::Erf(by) => {
-                // The bell of the bounded x, too, for the sake of the next derivative.
-                let near = self.within(x, BELL_ENDS);
-                let (of, slope) = (self.times(by, near), self.times(by, dx));
-                (near, self.unary(Unary::Erf, of, slope, b)?)
+        let turned = match *self.g.node(b) {
+            Node::Unary(Unary::Sigmoid, of) if of == x && bound <= SILU_SHUT => {
+                self.times_number(factor, bounded, db?)
             }
-        };
-        let (dx, near) = match factor {
-            Some(factor) => (self.times(factor, dx), self.times(factor, near)),
-            None => (dx, near),
-        };
-        let (open, turned) = (self.times(dx, b), self.times(near, db));
-        Some(add(&mut self.g, open, turned))
-    }
-
-    /// What kind of gate on `x` a node is, if it is one that is shut below the bound.
-    fn gate(&mut self, x: Id, bounded: Id, bound: f64, gate: Id) -> Option<Gate> {
-        match *self.g.node(gate) {
-            Node::Unary(Unary::Sigmoid, of) if of == x && bound <= SILU_SHUT => Some(Gate::Sigmoid),
             Node::Binary(Binary::Add, one, gate) if self.is_number(one, 1.0) => {
                 match *self.g.node(gate) {
                     Node::Unary(Unary::Erf, of) if bound <= GELU_SHUT => {
-                        self.scale(of, x).map(Gate::Erf)
+                        let by = self.scale(of, x)?;
+                        let slope = self.bell(x, by, factor);
+                        self.times(slope, dx)
                     }
                     Node::Unary(Unary::Tanh, of) if bound == GELU_SHUT => {
                         let (near, curve) = gelu_tanh_curve(&mut self.g, bounded);
-                        (of == curve).then_some(Gate::Tanh(near))
+                        if of != curve {
+                            return None;
+                        }
+                        self.times_number(factor, near, db?)
                     }
-                    _ => None,
+                    _ => return None,
                 }
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        let open = self.times_number(factor, dx, b);
+        Some(add(&mut self.g, open, turned))
     }
 
-    /// `x` within a bound to both sides.
-    fn within(&mut self, x: Id, bound: f64) -> Id {
-        let least = above(&mut self.g, x, -bound);
-        let most = float(&mut self.g, bound);
-        binary(&mut self.g, Binary::Min, least, most)
+    /// `x` times the derivative of `factor * erf(by * x)`, of an `x` within the bell's ends: so that the
+    /// next derivative is 0 at infinity, too.
+    fn bell(&mut self, x: Id, by: f64, factor: f64) -> Id {
+        let g = &mut self.g;
+        let least = above(g, x, -BELL_ENDS);
+        let most = float(g, BELL_ENDS);
+        let near = binary(g, Binary::Min, least, most);
+        let squared = mul(g, near, near);
+        let exponent = scaled(g, -(by * by), squared);
+        let bell = unary(g, Unary::Exp, exponent);
+        let slope = scaled(g, factor * by * FRAC_2_SQRT_PI, bell);
+        mul(g, near, slope)
+    }
+
+    /// `factor * a * b`
+    fn times_number(&mut self, factor: f64, a: Id, b: Id) -> Id {
+        let factor = float(&mut self.g, factor);
+        let a = self.times(factor, a);
+        self.times(a, b)
     }
 
     fn number(&self, id: Id) -> Option<f64> {
@@ -87,11 +84,10 @@ impl Pass {
     }
 
     /// The number from a half on that `x` is multiplied with: `1 + erf` of it is 0 below -16.
-    fn scale(&self, id: Id, x: Id) -> Option<Id> {
+    fn scale(&self, id: Id, x: Id) -> Option<f64> {
         match *self.g.node(id) {
-            Node::Binary(Binary::Mul, factor, of) => {
-                let fits = of == x && self.number(factor).is_some_and(|factor| factor >= 0.5);
-                fits.then_some(factor)
+            Node::Binary(Binary::Mul, factor, of) if of == x => {
+                self.number(factor).filter(|factor| *factor >= 0.5)
             }
             _ => None,
         }
