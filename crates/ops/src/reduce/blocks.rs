@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use keyfold_expr::eval::memory::prefetch;
 use keyfold_expr::isa::{self, Isa, Work};
 
-use super::convert::{Bits, Convert, NonZero, Plain, To};
+use super::convert::{Convert, Plain, To};
 use super::lanes::AHEAD;
 use super::strided::gather;
 
@@ -143,14 +143,6 @@ impl<A: Copy + 'static> Input<A> {
     pub(crate) fn plain<S: To<A> + Copy + 'static>(base: *const u8) -> Self {
         let direct = TypeId::of::<S>() == TypeId::of::<A>();
         Input { base, size: size_of::<S>(), fill: fill::<Plain<S, A>>, direct }
-    }
-
-    /// Whether they are zero, by [`NonZero`]. `direct` for types whose bits are those.
-    pub(crate) fn bits<S: NonZero<Bits = A> + Copy + 'static>(
-        base: *const u8,
-        direct: bool,
-    ) -> Self {
-        Input { base, size: size_of::<S>(), fill: fill::<Bits<S>>, direct }
     }
 
     /// The address of an element.

@@ -28,10 +28,10 @@ const TASKS: usize = 64;
 const PART: usize = 1 << 15;
 
 /// A reduction with everything that it needs.
-pub(crate) struct Columns<'a, A> {
+pub(crate) struct Columns<'a, S, A> {
     pub(crate) geometry: &'a Geometry,
-    pub(crate) input: Input<A>,
-    pub(crate) ops: Ops<A>,
+    pub(crate) input: Input<S>,
+    pub(crate) ops: Ops<S, A>,
     pub(crate) sink: Sink<A>,
 }
 
@@ -65,7 +65,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new<A: Copy + Send + Sync + 'static>(job: &'a Columns<'_, A>) -> Self {
+    fn new<S: Copy + 'static, A: Number>(job: &'a Columns<'_, S, A>) -> Self {
         let kept = &*job.geometry.kept;
         let (inner, around) = steps(kept);
         let (row, _) = steps(&job.geometry.reduced);
@@ -139,15 +139,30 @@ struct Place {
 }
 
 /// What a thread works with.
-struct Scratch<A> {
+struct Scratch<S, A> {
     sums: Vec<A>,
-    stage: Vec<A>,
+    /// Room for rows that are copied together first.
+    stage: Vec<S>,
+    /// Elements that fit there.
+    room: usize,
     /// Of each level, sums that wait for a partner of their size; see [`super::cascade`].
     waiting: Vec<A>,
     pushed: u64,
 }
 
-pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, A>) -> Result<()> {
+/// What elements are combined to.
+pub(crate) trait Number: Copy + Send + Sync + 'static {}
+impl<A: Copy + Send + Sync + 'static> Number for A {}
+
+/// Reduces every lane; none is empty.
+///
+/// # Errors
+/// Those of sharing out work.
+pub(crate) fn reduce_columns<S, A>(job: &Columns<'_, S, A>) -> Result<()>
+where
+    S: Copy + 'static,
+    A: Number,
+{
     let plan = Plan::new(job);
     let (tiles, width, rows) = (plan.tiles(), plan.width(), count(&plan.rows));
     let elements = job.geometry.lanes() * job.geometry.len();
@@ -157,7 +172,7 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, 
     if parts == 1 {
         let grain = (PART / (width * rows)).max(1);
         return for_parts(tiles, grain, elements, |tasks| {
-            let mut scratch = Scratch::new(job, &plan);
+            let mut scratch = Scratch::new(&plan);
             for tile in tasks {
                 let place = plan.place(tile);
                 part_of_tile(job, &plan, place, 0..rows, &mut scratch);
@@ -170,7 +185,7 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, 
     let mut partial = vec![job.ops.identity(); tiles * parts * kept];
     let shared = Shared::new(&mut partial);
     for_parts(tiles * parts, 1, elements, |tasks| {
-        let mut scratch = Scratch::new(job, &plan);
+        let mut scratch = Scratch::new(&plan);
         for task in tasks {
             let (tile, at) = (task / parts, task % parts);
             let range = at * part..rows.min((at + 1) * part);
@@ -188,25 +203,26 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, 
     Ok(())
 }
 
-fn add<A: Copy>(ops: &Ops<A>, all: &mut [A], one: &[A]) {
+fn add<S, A: Copy>(ops: &Ops<S, A>, all: &mut [A], one: &[A]) {
     let all = &mut all[..one.len()];
     // SAFETY: one row, as long as `all`.
-    unsafe { (ops.accumulate)(one.as_ptr(), 0, 1, all) }
+    unsafe { (ops.merge)(one.as_ptr(), 0, 1, all) }
 }
 
-impl<A: Copy + Send + Sync + 'static> Scratch<A> {
-    fn new(job: &Columns<'_, A>, plan: &Plan<'_>) -> Self {
-        let stage = if plan.direct { 0 } else { 4 * plan.width() };
+impl<S: Copy + 'static, A: Number> Scratch<S, A> {
+    fn new(plan: &Plan<'_>) -> Self {
+        let room = if plan.direct { 0 } else { 4 * plan.width() };
         Scratch {
             sums: Vec::with_capacity(plan.width()),
-            stage: vec![job.ops.identity(); stage],
+            stage: Vec::with_capacity(room),
+            room,
             waiting: Vec::new(),
             pushed: 0,
         }
     }
 
     /// Puts the sums where one of their size waits, or adds the two and goes on to the next level.
-    fn push(&mut self, ops: &Ops<A>) {
+    fn push(&mut self, ops: &Ops<S, A>) {
         let width = self.sums.len();
         let level = self.pushed.trailing_ones() as usize;
         for waiting in self.waiting.chunks_exact(width).take(level) {
@@ -221,7 +237,7 @@ impl<A: Copy + Send + Sync + 'static> Scratch<A> {
         self.sums.fill(ops.identity());
     }
 
-    fn finish(&mut self, ops: &Ops<A>) {
+    fn finish(&mut self, ops: &Ops<S, A>) {
         let width = self.sums.len();
         for (level, waiting) in self.waiting.chunks_exact(width).enumerate() {
             if self.pushed >> level & 1 == 1 {
@@ -232,12 +248,12 @@ impl<A: Copy + Send + Sync + 'static> Scratch<A> {
 }
 
 /// Leaves the combined rows of a tile in `scratch.sums`.
-fn part_of_tile<A: Copy + Send + Sync + 'static>(
-    job: &Columns<'_, A>,
+fn part_of_tile<S: Copy + 'static, A: Number>(
+    job: &Columns<'_, S, A>,
     plan: &Plan<'_>,
     place: Place,
     range: Range<usize>,
-    scratch: &mut Scratch<A>,
+    scratch: &mut Scratch<S, A>,
 ) {
     let width = place.tile.0 * place.tile.1;
     scratch.sums.clear();
@@ -283,13 +299,13 @@ fn part_of_tile<A: Copy + Send + Sync + 'static>(
 }
 
 /// Combines some rows with the sums; how many it were.
-fn rows<A: Copy + Send + Sync + 'static>(
-    job: &Columns<'_, A>,
+fn rows<S: Copy + 'static, A: Number>(
+    job: &Columns<'_, S, A>,
     plan: &Plan<'_>,
     start: isize,
     tile: (usize, usize),
     most: usize,
-    scratch: &mut Scratch<A>,
+    scratch: &mut Scratch<S, A>,
 ) -> usize {
     let (last, _) = steps(&plan.rows);
     let width = tile.0 * tile.1;
@@ -299,7 +315,7 @@ fn rows<A: Copy + Send + Sync + 'static>(
         unsafe { (job.ops.accumulate)(job.input.at(start).cast(), last.x, most, sums) };
         return most;
     }
-    let count = most.min(scratch.stage.len() / width);
+    let count = most.min(scratch.room / width);
     let (len, step) = (tile.1, plan.inner.x);
     let stage = scratch.stage.as_mut_ptr();
     // SAFETY: the walk stays inside the tensor; so many rows fit.
@@ -326,8 +342,8 @@ fn rows<A: Copy + Send + Sync + 'static>(
     count
 }
 
-fn put<A: Copy + Send + Sync + 'static>(
-    job: &Columns<'_, A>,
+fn put<S, A: Copy>(
+    job: &Columns<'_, S, A>,
     plan: &Plan<'_>,
     place: Place,
     results: &mut [A],

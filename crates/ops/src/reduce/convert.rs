@@ -69,18 +69,18 @@ macro_rules! complex {
 }
 
 numbers! {
-    u8 => u8, u64, i64, f32, f64;
-    u16 => u8, u16, u64, i64, f32, f64;
+    u8 => u8, u32, u64, i64, f32, f64;
+    u16 => u8, u16, u32, u64, i64, f32, f64;
     u32 => u8, u32, u64, i64, f32, f64;
     u64 => u8, u16, u32, u64, i64, f32, f64;
-    i8 => i8, u64, i64, f32, f64;
-    i16 => i16, u64, i64, f32, f64;
+    i8 => i8, i32, u64, i64, f32, f64;
+    i16 => i16, i32, u64, i64, f32, f64;
     i32 => i32, u64, i64, f32, f64;
     i64 => i8, i16, i32, u64, i64, f32, f64;
     f32 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
     f64 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
 }
-others!(u64, i64, f32, f64);
+others!(i32, u64, i64, f32, f64);
 complex!(Truth, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
 
 impl To<u8> for Truth {
@@ -126,6 +126,18 @@ impl To<Truth> for u64 {
     }
 }
 
+macro_rules! same {
+    ($($type:ty),*) => {$(
+        impl To<$type> for $type {
+            #[inline(always)]
+            fn convert(self) -> $type {
+                self
+            }
+        }
+    )*};
+}
+same!(Truth, f16, bf16);
+
 macro_rules! between_complex {
     ($($from:ty => $to:ty),+) => {$(
         impl To<Complex<$to>> for Complex<$from> {
@@ -140,7 +152,7 @@ between_complex!(f32 => f32, f32 => f64, f64 => f32, f64 => f64);
 
 /// What of an element tells whether it is zero: a whole number of its size that is 0 just then.
 pub(crate) trait NonZero {
-    type Bits;
+    type Bits: Copy + 'static;
     fn bits(self) -> Self::Bits;
 }
 
@@ -177,14 +189,14 @@ nonzero! {
 }
 
 /// A conversion of one element, as a type, so that loops over it are compiled with it inside.
-pub(crate) trait Convert {
-    type From: Copy;
-    type To;
+pub(crate) trait Convert: 'static {
+    type From: Copy + 'static;
+    type To: Copy + 'static;
     fn one(from: Self::From) -> Self::To;
 }
 
 pub(crate) struct Plain<S, A>(std::marker::PhantomData<(S, A)>);
-impl<S: To<A> + Copy, A: Copy> Convert for Plain<S, A> {
+impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Plain<S, A> {
     type From = S;
     type To = A;
     #[inline(always)]
@@ -194,7 +206,7 @@ impl<S: To<A> + Copy, A: Copy> Convert for Plain<S, A> {
 }
 
 pub(crate) struct Bits<S>(std::marker::PhantomData<S>);
-impl<S: NonZero + Copy> Convert for Bits<S> {
+impl<S: NonZero + Copy + 'static> Convert for Bits<S> {
     type From = S;
     type To = S::Bits;
     #[inline(always)]

@@ -83,14 +83,18 @@ fn check_ordered(op: Op, dtype: DType) -> Result<()> {
     if dtype.is_complex() { Err(op.unsupported("self", dtype, &ORDERED)) } else { Ok(()) }
 }
 
-/// Reduces lanes; `empty` is what those without elements give.
-fn run<A: Copy + Send + Sync + 'static>(
+/// Reduces lanes of elements of type `S`; `empty` is what those without elements give.
+fn run<S, R>(
     geometry: Geometry,
-    mut input: Input<A>,
-    ops: Ops<A>,
-    mut sink: Sink<A>,
-    empty: A,
-) -> Result<()> {
+    mut input: Input<S>,
+    ops: Ops<S, R>,
+    mut sink: Sink<R>,
+    empty: R,
+) -> Result<()>
+where
+    S: Copy + 'static,
+    R: Copy + Send + Sync + 'static,
+{
     let lanes = geometry.lanes();
     if lanes == 0 {
         return Ok(());

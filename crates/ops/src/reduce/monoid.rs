@@ -40,7 +40,7 @@ macro_rules! whole_addend {
         }
     )*};
 }
-whole_addend!(i64, u64);
+whole_addend!(i32, u32, i64, u64);
 
 macro_rules! float_addend {
     ($($type:ty),*) => {$(

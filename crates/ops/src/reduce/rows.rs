@@ -4,6 +4,7 @@
 //! depend on nothing but its length, and the parts' results are joined pairwise in their order. So
 //! no result depends on the number of threads.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use keyfold_core::Result;
@@ -17,10 +18,10 @@ use super::ops::Loops;
 use super::share::{Shared, for_parts};
 
 /// A reduction of lanes with everything that it needs.
-pub(crate) struct Rows<'a, A, R> {
+pub(crate) struct Rows<'a, S, R> {
     pub(crate) geometry: &'a Geometry,
-    pub(crate) input: Input<A>,
-    pub(crate) loops: &'a Loops<A, R>,
+    pub(crate) input: Input<S>,
+    pub(crate) loops: &'a Loops<S, R>,
     pub(crate) sink: Sink<R>,
 }
 
@@ -30,7 +31,7 @@ pub(crate) const PART: usize = BLOCKS * BLOCK;
 /// Results that are kept before they are written.
 const RESULTS: usize = 128;
 
-impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
+impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
     /// Reduces every lane; none is empty.
     ///
     /// # Errors
@@ -51,7 +52,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         let mut partial = vec![self.loops.none; lanes * parts];
         let shared = Shared::new(&mut partial);
         for_parts(lanes * parts, 1, lanes * len, |tasks| {
-            let mut stage = None;
+            let mut stage = room();
             for task in tasks {
                 let (lane, start) = (task / parts, task % parts * PART);
                 let mut x = 0;
@@ -83,7 +84,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         let simple = self.geometry.reduced.len() == 1;
         let in_place = simple && self.input.direct && inner.x == 1;
         let mut results = [self.loops.none; RESULTS];
-        let mut stage = None;
+        let mut stage = room();
         runs(&self.geometry.kept, some, 1, |run| {
             let mut done = 0;
             while done < run.len {
@@ -111,7 +112,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
     }
 
     /// A range of the elements of the lane that begins at `x`, joined.
-    fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<A>) -> R {
+    fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<S>) -> R {
         let (inner, around) = steps(&self.geometry.reduced);
         let direct = self.input.direct && inner.x == 1;
         let Loops { none, join, forward, is_final, .. } = *self.loops;
@@ -151,7 +152,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         decided.or(all.finish()).unwrap_or(none)
     }
 
-    /// Lanes of so many elements each, converted first.
+    /// Lanes of so many elements each, copied together first.
     ///
     /// # Safety
     /// The block is inside the tensor, has at most [`BLOCK`] elements, and all the lanes'.
@@ -161,20 +162,23 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         block: Block,
         len: usize,
         results: &mut [R],
-        stage: &mut Stage<A>,
+        stage: &mut Stage<S>,
     ) {
-        let stage = stage.get_or_insert_with(|| [self.loops.number; BLOCK]);
         debug_assert!(block.rows * block.len <= BLOCK && len * results.len() <= BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
-            self.input.fill(x, block, stage.as_mut_ptr());
-            (self.loops.lanes)(stage.as_ptr(), len as isize, len, results);
+            self.input.fill(x, block, stage.as_mut_ptr().cast());
+            (self.loops.lanes)(stage.as_ptr().cast(), len as isize, len, results);
         }
     }
 }
 
-/// Room for a block of converted elements, once it's needed.
-type Stage<A> = Option<[A; BLOCK]>;
+/// Room for a block of elements.
+type Stage<S> = [MaybeUninit<S>; BLOCK];
+
+fn room<S: Copy>() -> Stage<S> {
+    [MaybeUninit::uninit(); BLOCK]
+}
 
 /// Rows shorter than this are worth copying together first.
 const GATHER: usize = 128;

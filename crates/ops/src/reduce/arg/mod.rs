@@ -31,11 +31,13 @@ pub(crate) fn compute_into(
     out: &Tensor,
 ) -> Result<()> {
     macro_rules! of {
-        ($type:ty, $stored:ty) => {
-            into(end, reduction, x, out, Input::plain::<$type>(base::<$stored>(x)?))
-        };
         ($type:ty, $stored:ty as $number:ty) => {
-            into::<$number>(end, reduction, x, out, Input::plain::<$type>(base::<$stored>(x)?))
+            into::<$type, $number>(
+                end,
+                reduction.geometry(x, out, true),
+                Input::plain::<$type>(base::<$stored>(x)?),
+                out,
+            )
         };
     }
     match x.dtype() {
@@ -57,14 +59,11 @@ pub(crate) fn compute_into(
     }
 }
 
-fn into<T: Ordered>(
-    end: End,
-    reduction: &Reduction,
-    x: &Tensor,
-    out: &Tensor,
-    mut input: Input<T>,
-) -> Result<()> {
-    let geometry = reduction.geometry(x, out, true);
+fn into<S, T>(end: End, geometry: Geometry, mut input: Input<S>, out: &Tensor) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered + To<T>,
+{
     let mut sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
     if geometry.lanes() == 0 {
         return Ok(());
@@ -79,13 +78,17 @@ fn into<T: Ordered>(
     }
 }
 
-fn one_way<T: Ordered>(
-    search: &Search<T>,
+fn one_way<S, T>(
+    search: &Search<S, T>,
     geometry: &Geometry,
-    input: Input<T>,
+    input: Input<S>,
     sink: Sink<Best<T>>,
-) -> Result<()> {
-    if geometry.along_rows() {
+) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered,
+{
+    if geometry.along_rows() || columns::are_few(geometry) {
         Rows { geometry, input, loops: &search.loops, sink }.reduce()
     } else {
         columns::search_columns(&Columns { geometry, input, search, sink })
@@ -109,14 +112,16 @@ impl<T> To<i64> for Best<T> {
 }
 
 /// The loops, compiled for each level.
-struct Search<T> {
-    loops: Loops<T, Best<T>>,
+struct Search<S, T> {
+    loops: Loops<S, Best<T>>,
     /// Puts the numbers of rows, a step apart, that are better in the place of those there are, and
     /// the row's number with them, the first row's given.
-    rows: unsafe fn(*const T, isize, usize, &mut [T], &mut [u32], u32),
+    rows: RowsOf<S, T>,
 }
 
-impl<T: Ordered> Search<T> {
+type RowsOf<S, T> = unsafe fn(*const S, isize, usize, &mut [T], &mut [u32], u32);
+
+impl<S: To<T> + Copy + 'static, T: Ordered + To<T>> Search<S, T> {
     fn of(end: End) -> Self {
         match end {
             End::Greatest => Search::with::<Greatest>(),
@@ -129,14 +134,13 @@ impl<T: Ordered> Search<T> {
         Extreme<P, T>: Monoid<Number = T>,
     {
         let loops = Loops {
-            number: P::worst(),
             none: Best { number: P::worst(), place: NONE },
-            lanes: search::lanes::<P, T>,
+            lanes: search::lanes::<P, S, T>,
             join: first_best::<P, T>,
             forward: |best, by| Best { place: best.place + by as i64, ..best },
             is_final: |_| false,
         };
-        Search { loops, rows: columns::rows::<P, T> }
+        Search { loops, rows: columns::rows::<P, S, T> }
     }
 }
 

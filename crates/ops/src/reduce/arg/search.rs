@@ -1,21 +1,24 @@
 //! Lanes of dense numbers: first which number is the best, by block, then where in the first block
 //! that has it. Both go through vectors, and what is looked at again is one block, still in the cache.
 
+use std::marker::PhantomData;
+
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::{Best, is_better};
+use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
 use crate::reduce::monoid::{Extreme, Monoid, Ordered, Pick, Smallest};
 
-struct Lanes<'a, P, T> {
-    from: *const T,
+struct Lanes<'a, P, S, T> {
+    from: *const S,
     step: isize,
     len: usize,
     results: &'a mut [Best<T>],
-    pick: std::marker::PhantomData<P>,
+    pick: PhantomData<P>,
 }
 
-impl<P: Pick, T: Ordered> Work for Lanes<'_, P, T>
+impl<P: Pick, S: To<T> + Copy + 'static, T: Ordered> Work for Lanes<'_, P, S, T>
 where
     Extreme<P, T>: Monoid<Number = T>,
 {
@@ -23,18 +26,18 @@ where
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Lanes { from, step, len, results, .. } = self;
-        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+        // SAFETY: the caller of `lanes` says that each lane has so many elements there.
         let lane = |lane: usize| unsafe {
             std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
         };
         if len < FEW {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_turn::<P, T>(lane(at));
+                *result = in_turn::<P, S, T>(lane(at));
             }
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let numbers = together::<Extreme<P, T>>(results.len(), len, lane);
+                let numbers = together::<Plain<S, T>, Extreme<P, T>>(results.len(), len, lane);
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);
@@ -46,7 +49,7 @@ where
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_blocks::<P, T>(lane(at));
+                *result = in_blocks::<P, S, T>(lane(at));
             }
         }
     }
@@ -56,34 +59,35 @@ where
 ///
 /// # Safety
 /// As for that.
-pub(super) unsafe fn lanes<P: Pick, T: Ordered>(
-    from: *const T,
+pub(super) unsafe fn lanes<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(
+    from: *const S,
     step: isize,
     len: usize,
     results: &mut [Best<T>],
 ) where
     Extreme<P, T>: Monoid<Number = T>,
 {
-    isa::dispatch(Lanes::<P, T> { from, step, len, results, pick: std::marker::PhantomData });
+    isa::dispatch(Lanes::<P, S, T> { from, step, len, results, pick: PhantomData });
 }
 
 #[inline(always)]
-fn in_turn<P: Pick, T: Ordered>(x: &[T]) -> Best<T> {
-    let mut best = Best { number: x[0], place: 0 };
+fn in_turn<P: Pick, S: To<T> + Copy, T: Ordered>(x: &[S]) -> Best<T> {
+    let mut best = Best { number: x[0].convert(), place: 0 };
     for (place, number) in x.iter().enumerate().skip(1) {
-        let better = is_better::<P, T>(best.number, *number);
-        best.number = if better { *number } else { best.number };
+        let number = number.convert();
+        let better = is_better::<P, T>(best.number, number);
+        best.number = if better { number } else { best.number };
         best.place = if better { place as i64 } else { best.place };
     }
     best
 }
 
 #[inline(always)]
-fn in_blocks<P: Pick, T: Ordered>(x: &[T]) -> Best<T>
+fn in_blocks<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(x: &[S]) -> Best<T>
 where
     Extreme<P, T>: Monoid<Number = T>,
 {
-    let numbers = by_block::<Extreme<P, T>>(x);
+    let numbers = by_block::<Plain<S, T>, Extreme<P, T>>(x);
     let blocks = x.len().div_ceil(BLOCK);
     let mut first = 0;
     for (block, number) in numbers.iter().enumerate().take(blocks) {
@@ -106,22 +110,25 @@ type First = Extreme<Smallest, u32>;
 
 /// Places of a number, at least [`FEW`] numbers being there: the first of all is among them.
 #[inline(always)]
-fn candidates<T: Ordered>(x: &[T], number: T) -> [u32; FEW] {
+fn candidates<S: To<T> + Copy, T: Ordered>(x: &[S], number: T) -> [u32; FEW] {
     if number.is_nan() {
-        candidates_of::<T, true>(x, number)
+        candidates_of::<S, T, true>(x, number)
     } else {
-        candidates_of::<T, false>(x, number)
+        candidates_of::<S, T, false>(x, number)
     }
 }
 
 #[inline(always)]
-fn candidates_of<T: Ordered, const NAN: bool>(x: &[T], number: T) -> [u32; FEW] {
+fn candidates_of<S: To<T> + Copy, T: Ordered, const NAN: bool>(
+    x: &[S],
+    number: T,
+) -> [u32; FEW] {
     const CHUNK: usize = 4 * FEW;
     let mut start = 0;
     // A chunk without it is passed over.
     while x.len() - start > CHUNK {
         let chunk = &x[start..start + CHUNK];
-        if chunk.iter().fold(false, |hit, x| hit | same::<T, NAN>(*x, number)) {
+        if chunk.iter().fold(false, |hit, x| hit | same::<T, NAN>(x.convert(), number)) {
             break;
         }
         start += CHUNK;
@@ -134,7 +141,8 @@ fn candidates_of<T: Ordered, const NAN: bool>(x: &[T], number: T) -> [u32; FEW] 
         at = at.min(end - FEW);
         let x = &x[at..at + FEW];
         for i in 0..FEW {
-            let place = if same::<T, NAN>(x[i], number) { (at + i) as u32 } else { u32::MAX };
+            let hit = same::<T, NAN>(x[i].convert(), number);
+            let place = if hit { (at + i) as u32 } else { u32::MAX };
             places[i] = places[i].min(place);
         }
         at += FEW;

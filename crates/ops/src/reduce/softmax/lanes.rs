@@ -3,11 +3,12 @@
 use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::Real;
 
+use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::dense;
 use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered};
 
 /// A float that softmax is computed in.
-pub(super) trait Float: Ordered + Addend {
+pub(super) trait Float: Ordered + Addend + To<Self> {
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn reciprocal(self) -> Self;
@@ -100,7 +101,7 @@ impl<A: Float, const LOG: bool> Work for Whole<A, LOG> {
             let (x, out) = unsafe {
                 (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(out, len))
             };
-            let greatest = dense::<Extreme<Greatest, A>>(x);
+            let greatest = dense::<Plain<A, A>, Extreme<Greatest, A>>(x);
             if LOG {
                 let sum = exp_sum::<I, A>(x, greatest);
                 finish::<I, A, LOG>(x, out, Stats { greatest, sum });
@@ -247,7 +248,7 @@ impl<A: Float> Work for Part<'_, A> {
     type Output = Stats<A>;
     #[inline(always)]
     fn run<I: Isa>(self) -> Stats<A> {
-        let greatest = dense::<Extreme<Greatest, A>>(self.0);
+        let greatest = dense::<Plain<A, A>, Extreme<Greatest, A>>(self.0);
         let none = greatest == A::LOWEST;
         let sum = if none { A::ZERO } else { exp_sum::<I, A>(self.0, greatest) };
         Stats { greatest, sum }
