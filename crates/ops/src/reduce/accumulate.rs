@@ -48,13 +48,8 @@ where
 }
 
 #[inline(always)]
-fn four<C, M, J>(
-    all: &mut [J::Number],
-    a: &[C::From],
-    b: &[C::From],
-    c: &[C::From],
-    d: &[C::From],
-) where
+fn four<C, M, J>(all: &mut [J::Number], a: &[C::From], b: &[C::From], c: &[C::From], d: &[C::From])
+where
     C: Convert,
     M: Monoid<Number = C::To>,
     M::Number: To<J::Number>,

@@ -342,12 +342,7 @@ fn rows<S: Copy + 'static, A: Number>(
     count
 }
 
-fn put<S, A: Copy>(
-    job: &Columns<'_, S, A>,
-    plan: &Plan<'_>,
-    place: Place,
-    results: &mut [A],
-) {
+fn put<S, A: Copy>(job: &Columns<'_, S, A>, plan: &Plan<'_>, place: Place, results: &mut [A]) {
     let (rows, len) = if plan.shape == Shape::Wide { (1, place.tile.1) } else { place.tile };
     for (row, results) in results[..rows * len].chunks_exact_mut(len).enumerate() {
         let out = place.out + row as isize * plan.around.out;

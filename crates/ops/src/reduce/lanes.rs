@@ -263,6 +263,11 @@ fn in_ways<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     x: &[C::From],
     end: usize,
 ) -> [M::Number; FEW] {
+    if M::SPECIAL
+        && let Some(few) = quickly::<C, M, WAYS>(x, end)
+    {
+        return few;
+    }
     let mut all = [M::IDENTITY; WAYS];
     let mut at = 0;
     // With an iterator of chunks all the ways live in memory instead of registers.
@@ -276,6 +281,38 @@ fn in_ways<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
         }
         at += WAYS;
     }
+    into_few::<M, WAYS>(all)
+}
+
+/// The same if no number is special, since that is hardly ever so.
+#[inline(always)]
+fn quickly<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
+    x: &[C::From],
+    end: usize,
+) -> Option<[M::Number; FEW]> {
+    let mut all = [M::IDENTITY; WAYS];
+    let mut at = 0;
+    while end - at >= WAYS {
+        let x = &x[at..at + WAYS];
+        for line in (0..WAYS * size_of::<C::From>()).step_by(64) {
+            prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+        }
+        let mut special = false;
+        for i in 0..WAYS {
+            let x = C::one(x[i]);
+            all[i] = M::quick(all[i], x);
+            special |= M::is_special(x);
+        }
+        if special {
+            return None;
+        }
+        at += WAYS;
+    }
+    Some(into_few::<M, WAYS>(all))
+}
+
+#[inline(always)]
+fn into_few<M: Monoid, const WAYS: usize>(mut all: [M::Number; WAYS]) -> [M::Number; FEW] {
     let mut half = WAYS / 2;
     while half >= FEW {
         for i in 0..half {

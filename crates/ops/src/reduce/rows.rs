@@ -6,6 +6,7 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_core::Result;
 
@@ -13,7 +14,7 @@ use super::blocks::{Block, Input, Sink};
 use super::cascade::Cascade;
 use super::geometry::{Geometry, runs, steps};
 pub(crate) use super::lanes::BLOCK;
-use super::lanes::BLOCKS;
+use super::lanes::{BLOCKS, FEW};
 use super::ops::Loops;
 use super::share::{Shared, for_parts};
 
@@ -51,13 +52,21 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         let parts = len.div_ceil(PART);
         let mut partial = vec![self.loops.none; lanes * parts];
         let shared = Shared::new(&mut partial);
+        // The first part of a single lane that nothing behind it can change.
+        let last = AtomicUsize::new(usize::MAX);
         for_parts(lanes * parts, 1, lanes * len, |tasks| {
             let mut stage = room();
             for task in tasks {
+                if task > last.load(Ordering::Relaxed) {
+                    break;
+                }
                 let (lane, start) = (task / parts, task % parts * PART);
                 let mut x = 0;
                 runs(&self.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
                 let result = self.part_of_lane(x, start..len.min(start + PART), &mut stage);
+                if lanes == 1 && (self.loops.is_final)(result) {
+                    last.fetch_min(task, Ordering::Relaxed);
+                }
                 // SAFETY: each task has a place of its own.
                 unsafe { shared.write(task, (self.loops.forward)(result, start)) };
             }
@@ -118,9 +127,25 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         let Loops { none, join, forward, is_final, .. } = *self.loops;
         let mut all = Cascade::new(none, join);
         let (mut place, mut decided) = (0, None);
-        runs(&self.geometry.reduced, range, BLOCK, |run| {
+        let in_rows = direct && inner.size >= GATHER;
+        let at_once = if in_rows { FEW * inner.size.min(BLOCK) } else { BLOCK };
+        runs(&self.geometry.reduced, range, at_once, |run| {
+            if in_rows && run.rows > 1 && run.len <= BLOCK && decided.is_none() {
+                let mut found = [none; FEW];
+                let found = &mut found[..run.rows];
+                let from = self.input.at(x + run.x).cast();
+                // SAFETY: the walk stays inside the tensor, whose elements are of this type.
+                unsafe { (self.loops.lanes)(from, around.x, run.len, found) };
+                for found in found {
+                    let found = forward(*found, place);
+                    all.push(found);
+                    place += run.len;
+                    decided = decided.or(is_final(found).then_some(found));
+                }
+                return;
+            }
             // Short rows are gathered into blocks; long ones are cut into blocks.
-            let gather = run.rows > 1 && (!direct || run.len < GATHER);
+            let gather = run.rows > 1 && !in_rows;
             let (rows, len) = if gather { (1, run.rows * run.len) } else { (run.rows, run.len) };
             let most = if direct { PART } else { BLOCK };
             for row in 0..rows as isize {

@@ -22,15 +22,6 @@ const ROWS: usize = 256;
 /// Tasks that columns are cut into, where they are few.
 const TASKS: usize = 64;
 
-/// Whether columns are so few that each is better searched on its own, its elements copied
-/// together.
-pub(super) fn are_few(geometry: &Geometry) -> bool {
-    const FEW: usize = 8;
-    let (inner, _) = steps(&geometry.kept);
-    let (row, _) = steps(&geometry.reduced);
-    inner.size <= FEW && row.size >= BLOCK && row.x.unsigned_abs() <= FEW
-}
-
 /// A search of columns with everything that it needs.
 pub(super) struct Columns<'a, S, T> {
     pub(super) geometry: &'a Geometry,
@@ -155,7 +146,8 @@ fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
             // SAFETY: as above; the elements are of this type where they are read directly.
             unsafe {
                 if first {
-                    for (best, x) in best.iter_mut().zip(std::slice::from_raw_parts(from, columns)) {
+                    for (best, x) in best.iter_mut().zip(std::slice::from_raw_parts(from, columns))
+                    {
                         *best = x.convert();
                     }
                     first = false;

@@ -15,7 +15,7 @@ use super::blocks::{Input, Sink};
 use super::convert::{To, Truth};
 use super::extreme::End;
 use super::geometry::{Geometry, Reduction};
-use super::monoid::{Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
+use super::monoid::{All, Any, Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
 use super::ops::Loops;
 use super::rows::Rows;
 use super::{base, out_base};
@@ -32,8 +32,11 @@ pub(crate) fn compute_into(
 ) -> Result<()> {
     macro_rules! of {
         ($type:ty, $stored:ty as $number:ty) => {
-            into::<$type, $number>(
-                end,
+            of!(Search::<$type, $number>::of(end), $type, $stored)
+        };
+        ($search:expr, $type:ty, $stored:ty) => {
+            into(
+                &$search,
                 reduction.geometry(x, out, true),
                 Input::plain::<$type>(base::<$stored>(x)?),
                 out,
@@ -41,7 +44,11 @@ pub(crate) fn compute_into(
         };
     }
     match x.dtype() {
-        DType::Bool => of!(Truth, u8 as u8),
+        // The first that is true, or false, decides.
+        DType::Bool => match end {
+            End::Greatest => of!(Search::<Truth, u8>::with::<Greatest, Any<u8>>(), Truth, u8),
+            End::Smallest => of!(Search::<Truth, u8>::with::<Smallest, All<u8>>(), Truth, u8),
+        },
         DType::F16 => of!(f16, f16 as f32),
         DType::BF16 => of!(bf16, bf16 as f32),
         DType::U8 => of!(u8, u8 as u8),
@@ -59,7 +66,12 @@ pub(crate) fn compute_into(
     }
 }
 
-fn into<S, T>(end: End, geometry: Geometry, mut input: Input<S>, out: &Tensor) -> Result<()>
+fn into<S, T>(
+    search: &Search<S, T>,
+    geometry: Geometry,
+    mut input: Input<S>,
+    out: &Tensor,
+) -> Result<()>
 where
     S: To<T> + Copy + 'static,
     T: Ordered + To<T>,
@@ -70,11 +82,10 @@ where
     }
     input.base = input.at(geometry.x_base);
     sink.base = sink.at(geometry.out_base);
-    let search = Search::of(end);
     if turned::is_turned(&geometry) {
-        turned::search(&search, &geometry, input, sink)
+        turned::search(search, &geometry, input, sink)
     } else {
-        one_way(&search, &geometry, input, sink)
+        one_way(search, &geometry, input, sink)
     }
 }
 
@@ -88,7 +99,7 @@ where
     S: To<T> + Copy + 'static,
     T: Ordered,
 {
-    if geometry.along_rows() || columns::are_few(geometry) {
+    if geometry.along_rows() || geometry.is_narrow() {
         Rows { geometry, input, loops: &search.loops, sink }.reduce()
     } else {
         columns::search_columns(&Columns { geometry, input, search, sink })
@@ -124,21 +135,19 @@ type RowsOf<S, T> = unsafe fn(*const S, isize, usize, &mut [T], &mut [u32], u32)
 impl<S: To<T> + Copy + 'static, T: Ordered + To<T>> Search<S, T> {
     fn of(end: End) -> Self {
         match end {
-            End::Greatest => Search::with::<Greatest>(),
-            End::Smallest => Search::with::<Smallest>(),
+            End::Greatest => Search::with::<Greatest, Extreme<Greatest, T>>(),
+            End::Smallest => Search::with::<Smallest, Extreme<Smallest, T>>(),
         }
     }
 
-    fn with<P: Pick>() -> Self
-    where
-        Extreme<P, T>: Monoid<Number = T>,
-    {
+    /// `M` finds the number that `P` picks.
+    fn with<P: Pick, M: Monoid<Number = T>>() -> Self {
         let loops = Loops {
             none: Best { number: P::worst(), place: NONE },
-            lanes: search::lanes::<P, S, T>,
+            lanes: search::lanes::<P, M, S>,
             join: first_best::<P, T>,
             forward: |best, by| Best { place: best.place + by as i64, ..best },
-            is_final: |_| false,
+            is_final: |best| M::is_final(best.number),
         };
         Search { loops, rows: columns::rows::<P, S, T> }
     }

@@ -10,17 +10,20 @@ use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
 use crate::reduce::monoid::{Extreme, Monoid, Ordered, Pick, Smallest};
 
-struct Lanes<'a, P, S, T> {
+struct Lanes<'a, P, M: Monoid, S> {
     from: *const S,
     step: isize,
     len: usize,
-    results: &'a mut [Best<T>],
-    pick: PhantomData<P>,
+    results: &'a mut [Best<M::Number>],
+    how: PhantomData<P>,
 }
 
-impl<P: Pick, S: To<T> + Copy + 'static, T: Ordered> Work for Lanes<'_, P, S, T>
+impl<P, M, S> Work for Lanes<'_, P, M, S>
 where
-    Extreme<P, T>: Monoid<Number = T>,
+    P: Pick,
+    M: Monoid,
+    M::Number: Ordered,
+    S: To<M::Number> + Copy + 'static,
 {
     type Output = ();
     #[inline(always)]
@@ -32,12 +35,12 @@ where
         };
         if len < FEW {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_turn::<P, S, T>(lane(at));
+                *result = in_turn::<P, S, M::Number>(lane(at));
             }
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let numbers = together::<Plain<S, T>, Extreme<P, T>>(results.len(), len, lane);
+                let numbers = together::<Plain<S, M::Number>, M>(results.len(), len, lane);
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);
@@ -49,7 +52,7 @@ where
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_blocks::<P, S, T>(lane(at));
+                *result = in_blocks::<P, M, S>(lane(at));
             }
         }
     }
@@ -59,15 +62,18 @@ where
 ///
 /// # Safety
 /// As for that.
-pub(super) unsafe fn lanes<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(
+pub(super) unsafe fn lanes<P, M, S>(
     from: *const S,
     step: isize,
     len: usize,
-    results: &mut [Best<T>],
+    results: &mut [Best<M::Number>],
 ) where
-    Extreme<P, T>: Monoid<Number = T>,
+    P: Pick,
+    M: Monoid,
+    M::Number: Ordered,
+    S: To<M::Number> + Copy + 'static,
 {
-    isa::dispatch(Lanes::<P, S, T> { from, step, len, results, pick: PhantomData });
+    isa::dispatch(Lanes::<P, M, S> { from, step, len, results, how: PhantomData });
 }
 
 #[inline(always)]
@@ -83,15 +89,18 @@ fn in_turn<P: Pick, S: To<T> + Copy, T: Ordered>(x: &[S]) -> Best<T> {
 }
 
 #[inline(always)]
-fn in_blocks<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(x: &[S]) -> Best<T>
+fn in_blocks<P, M, S>(x: &[S]) -> Best<M::Number>
 where
-    Extreme<P, T>: Monoid<Number = T>,
+    P: Pick,
+    M: Monoid,
+    M::Number: Ordered,
+    S: To<M::Number> + Copy + 'static,
 {
-    let numbers = by_block::<Plain<S, T>, Extreme<P, T>>(x);
+    let numbers = by_block::<Plain<S, M::Number>, M>(x);
     let blocks = x.len().div_ceil(BLOCK);
     let mut first = 0;
     for (block, number) in numbers.iter().enumerate().take(blocks) {
-        if is_better::<P, T>(numbers[first], *number) {
+        if is_better::<P, M::Number>(numbers[first], *number) {
             first = block;
         }
     }
@@ -119,10 +128,7 @@ fn candidates<S: To<T> + Copy, T: Ordered>(x: &[S], number: T) -> [u32; FEW] {
 }
 
 #[inline(always)]
-fn candidates_of<S: To<T> + Copy, T: Ordered, const NAN: bool>(
-    x: &[S],
-    number: T,
-) -> [u32; FEW] {
+fn candidates_of<S: To<T> + Copy, T: Ordered, const NAN: bool>(x: &[S], number: T) -> [u32; FEW] {
     const CHUNK: usize = 4 * FEW;
     let mut start = 0;
     // A chunk without it is passed over.
