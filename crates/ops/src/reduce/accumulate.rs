@@ -57,6 +57,70 @@ where
 {
     let len = all.len();
     let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
+    if !M::SPECIAL {
+        return combined::<C, M, J>(all, a, b, c, d);
+    }
+    // Special numbers are hardly ever there: a look at some tells.
+    for start in (0..len).step_by(CHUNK) {
+        let end = len.min(start + CHUNK);
+        let all = &mut all[start..end];
+        let (a, b) = (&a[start..end], &b[start..end]);
+        let (c, d) = (&c[start..end], &d[start..end]);
+        if are_special::<C, M, J>(all, a, b, c, d) {
+            combined::<C, M, J>(all, a, b, c, d);
+            continue;
+        }
+        for i in 0..all.len() {
+            let (a, b) = (C::one(a[i]), C::one(b[i]));
+            let (c, d) = (C::one(c[i]), C::one(d[i]));
+            let all_four = M::quick(M::quick(a, b), M::quick(c, d));
+            all[i] = J::quick(all[i], all_four.convert());
+        }
+    }
+}
+
+/// Numbers that are looked at together.
+const CHUNK: usize = 128;
+
+#[inline(always)]
+fn are_special<C, M, J>(
+    all: &[J::Number],
+    a: &[C::From],
+    b: &[C::From],
+    c: &[C::From],
+    d: &[C::From],
+) -> bool
+where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    J: Monoid,
+{
+    let len = all.len();
+    let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
+    let mut special = false;
+    for i in 0..len {
+        special |= M::is_special(C::one(a[i])) | M::is_special(C::one(b[i]));
+        special |= M::is_special(C::one(c[i])) | M::is_special(C::one(d[i]));
+        special |= J::is_special(all[i]);
+    }
+    special
+}
+
+#[inline(always)]
+fn combined<C, M, J>(
+    all: &mut [J::Number],
+    a: &[C::From],
+    b: &[C::From],
+    c: &[C::From],
+    d: &[C::From],
+) where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    M::Number: To<J::Number>,
+    J: Monoid,
+{
+    let len = all.len();
+    let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
     for i in 0..len {
         let (a, b) = (C::one(a[i]), C::one(b[i]));
         let (c, d) = (C::one(c[i]), C::one(d[i]));

@@ -13,6 +13,7 @@ use keyfold_core::{Dims, Result};
 use super::blocks::{Block, Input, Sink};
 use super::cascade::fold_rows;
 use super::geometry::{Dim, Geometry, count, runs, steps};
+use super::lanes::FEW;
 use super::ops::Ops;
 use super::share::{Shared, for_parts};
 
@@ -75,7 +76,9 @@ impl<'a> Plan<'a> {
         let mut outer = &kept[..kept.len().saturating_sub(1)];
         let short = inner.size < room(STAGED) / 2;
         let (shape, direct, tile, per_outer);
-        if short && row.size * inner.size >= room(STAGED) {
+        // Rows that fill vectors are added up as they are.
+        let fills = dense && !outer.is_empty() && inner.size >= FEW && row.size >= FEW;
+        if short && !fills && row.size * inner.size >= room(STAGED) {
             shape = Shape::Wide;
             direct = dense && row.x == inner.size as isize;
             let wide = (room(if direct { DIRECT / 2 } else { STAGED }) / inner.size).min(row.size);
@@ -83,7 +86,7 @@ impl<'a> Plan<'a> {
             if let Some(last) = rows.last_mut() {
                 *last = Dim { size: row.size.div_ceil(wide), x: row.x * wide as isize, out: 0 };
             }
-        } else if short && !outer.is_empty() {
+        } else if short && !fills && !outer.is_empty() {
             (shape, direct) = (Shape::Group, false);
             let places = (room(STAGED) / inner.size).min(around.size);
             (tile, per_outer) = ((places, inner.size), around.size.div_ceil(places));
@@ -317,20 +320,24 @@ fn rows<S: Copy + 'static, A: Number>(
     }
     let count = most.min(scratch.room / width);
     let (len, step) = (tile.1, plan.inner.x);
+    // The next rows, where they are far from these.
+    let ahead = |rows: usize| rows as isize * last.x * job.input.size as isize;
     let stage = scratch.stage.as_mut_ptr();
     // SAFETY: the walk stays inside the tensor; so many rows fit.
     unsafe {
         match plan.shape {
             Shape::Plain => {
-                let block = Block { rows: count, row_step: last.x, len, step };
+                let ahead = ahead(count);
+                let block = Block { ahead, ..Block::along(count, last.x, len, step) };
                 job.input.fill(start, block, stage);
             }
             Shape::Wide => {
-                let block = Block { rows: count * tile.0, row_step: plan.row.x, len, step };
+                let block = Block::along(count * tile.0, plan.row.x, len, step);
                 job.input.fill(start, block, stage);
             }
             Shape::Group => {
-                let block = Block { rows: tile.0, row_step: plan.around.x, len, step };
+                let ahead = ahead(1);
+                let block = Block { ahead, ..Block::along(tile.0, plan.around.x, len, step) };
                 for row in 0..count {
                     let start = start + row as isize * last.x;
                     job.input.fill(start, block, stage.add(row * width));

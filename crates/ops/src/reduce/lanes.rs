@@ -26,7 +26,7 @@ pub(crate) const BLOCKS: usize = 64;
 pub(crate) const FEW: usize = 16;
 
 /// Bytes from what is read to what is asked for: the processor's own guesses end with the page.
-pub(crate) const AHEAD: usize = 4096;
+pub(crate) const AHEAD: isize = 4096;
 
 struct Lanes<'a, C: Convert, M, R> {
     from: *const C::From,
@@ -274,7 +274,7 @@ fn in_ways<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     while end - at >= WAYS {
         let x = &x[at..at + WAYS];
         for line in (0..WAYS * size_of::<C::From>()).step_by(64) {
-            prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+            prefetch(x.as_ptr().cast::<u8>().wrapping_offset(AHEAD + line as isize));
         }
         for i in 0..WAYS {
             all[i] = M::combine(all[i], C::one(x[i]));
@@ -295,7 +295,7 @@ fn quickly<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     while end - at >= WAYS {
         let x = &x[at..at + WAYS];
         for line in (0..WAYS * size_of::<C::From>()).step_by(64) {
-            prefetch(x.as_ptr().cast::<u8>().wrapping_add(AHEAD + line));
+            prefetch(x.as_ptr().cast::<u8>().wrapping_offset(AHEAD + line as isize));
         }
         let mut special = false;
         for i in 0..WAYS {

@@ -18,6 +18,8 @@ pub(crate) struct Loops<S, R> {
     pub(crate) forward: fn(R, usize) -> R,
     /// Whether nothing that is still to come can change it.
     pub(crate) is_final: fn(R) -> bool,
+    /// Whether there are such results.
+    pub(crate) decides: bool,
 }
 
 /// Loops that combine numbers of type `R`, which elements of type `S` stand for.
@@ -46,6 +48,7 @@ impl<S, R: Copy + 'static> Ops<S, R> {
             join: J::combine,
             forward: |result, _| result,
             is_final: J::is_final,
+            decides: J::DECIDES,
         };
         let merge = accumulate::<Plain<R, R>, J, J>;
         Ops { loops, accumulate: accumulate::<C, M, J>, merge }

@@ -105,7 +105,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                     unsafe { (self.loops.lanes)(from, kept.x, len, &mut results[..count]) };
                 } else if simple && len <= BLOCK / 2 {
                     count = count.min(BLOCK / len);
-                    let block = Block { rows: count, row_step: kept.x, len, step: inner.x };
+                    let block = Block::along(count, kept.x, len, inner.x);
                     // SAFETY: the walk stays inside the tensor, and the block's elements fit.
                     unsafe { self.staged(x, block, len, &mut results[..count], &mut stage) };
                 } else {
@@ -124,7 +124,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
     fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<S>) -> R {
         let (inner, around) = steps(&self.geometry.reduced);
         let direct = self.input.direct && inner.x == 1;
-        let Loops { none, join, forward, is_final, .. } = *self.loops;
+        let Loops { none, join, forward, is_final, decides, .. } = *self.loops;
         let mut all = Cascade::new(none, join);
         let (mut place, mut decided) = (0, None);
         let in_rows = direct && inner.size >= GATHER;
@@ -151,6 +151,8 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
             for row in 0..rows as isize {
                 let mut done = 0;
                 while done < len && decided.is_none() {
+                    // Often the first few decide.
+                    let most = if decides && place + done == 0 { FIRST } else { most };
                     let count = if gather { len } else { most.min(len - done) };
                     let at = x + run.x + row * around.x + done as isize * inner.x;
                     let mut found = [none];
@@ -162,7 +164,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                         } else {
                             let rows = if gather { run.rows } else { 1 };
                             let len = count / rows;
-                            let block = Block { rows, row_step: around.x, len, step: inner.x };
+                            let block = Block::along(rows, around.x, len, inner.x);
                             self.staged(at, block, count, &mut found, stage);
                         }
                     }
@@ -204,6 +206,9 @@ type Stage<S> = [MaybeUninit<S>; BLOCK];
 fn room<S: Copy>() -> Stage<S> {
     [MaybeUninit::uninit(); BLOCK]
 }
+
+/// Elements that are looked at first where they can decide.
+const FIRST: usize = 64;
 
 /// Rows shorter than this are worth copying together first.
 const GATHER: usize = 128;

@@ -138,7 +138,7 @@ fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
                 (job.input.at(at).cast(), row.x)
             } else {
                 count = count.min((stage.len() / columns).max(1));
-                let block = Block { rows: count, row_step: row.x, len: columns, step: inner.x };
+                let block = Block::along(count, row.x, columns, inner.x);
                 // SAFETY: the walk stays inside the tensor, and the block's elements fit.
                 unsafe { job.input.fill(at, block, stage.as_mut_ptr().cast()) };
                 (stage.as_ptr().cast(), columns as isize)

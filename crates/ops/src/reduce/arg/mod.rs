@@ -148,6 +148,7 @@ impl<S: To<T> + Copy + 'static, T: Ordered + To<T>> Search<S, T> {
             join: first_best::<P, T>,
             forward: |best, by| Best { place: best.place + by as i64, ..best },
             is_final: |best| M::is_final(best.number),
+            decides: M::DECIDES,
         };
         Search { loops, rows: columns::rows::<P, S, T> }
     }

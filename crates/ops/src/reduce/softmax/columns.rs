@@ -191,10 +191,10 @@ unsafe fn rows_of<S: Copy + 'static, D>(
     // SAFETY: the caller's promise.
     unsafe {
         if places == 1 {
-            let block = Block { rows: rows.len(), row_step: tiles.row.x, len, step };
+            let block = Block::along(rows.len(), tiles.row.x, len, step);
             job.input.fill(x, block, xs.as_mut_ptr().cast());
         } else {
-            let block = Block { rows: places, row_step: tiles.around.x, len, step };
+            let block = Block::along(places, tiles.around.x, len, step);
             for row in 0..rows.len() {
                 let x = x + row as isize * tiles.row.x;
                 job.input.fill(x, block, xs[row * width..].as_mut_ptr().cast());

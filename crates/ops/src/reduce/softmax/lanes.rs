@@ -6,8 +6,8 @@ use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::Real;
 
 use crate::reduce::convert::{Plain, To};
-use crate::reduce::lanes::dense;
-use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered};
+use crate::reduce::lanes::{FEW, dense, together};
+use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, Sum};
 
 /// A float that softmax is computed in.
 pub(super) trait Float: Ordered + Addend + To<Self> {
@@ -16,6 +16,8 @@ pub(super) trait Float: Ordered + Addend + To<Self> {
     fn reciprocal(self) -> Self;
     fn exp<I: Isa>(self) -> Self;
     fn ln(self) -> Self;
+    /// As `ln`, for many at a time.
+    fn log<I: Isa>(self) -> Self;
     const ONE: Self;
 }
 
@@ -42,6 +44,10 @@ macro_rules! float {
             #[inline(always)]
             fn ln(self) -> Self {
                 <$type>::ln(self)
+            }
+            #[inline(always)]
+            fn log<I: Isa>(self) -> Self {
+                Real::log::<I>(self)
             }
         }
     )*};
@@ -149,46 +155,92 @@ const SHORT: usize = 64;
 const BLOCK: usize = 1024;
 
 #[inline(always)]
-fn short<I: Isa, S: To<A> + Copy, A: Float + To<D>, D, const LOG: bool>(all: Lanes<S, D>) {
+fn short<I: Isa, S, A, D, const LOG: bool>(all: Lanes<S, D>)
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+{
     let Lanes { x, x_step, out, out_step, lanes, len } = all;
     let (mut less, mut exp) = ([A::ZERO; BLOCK], [A::ZERO; BLOCK]);
-    let most = BLOCK / len;
-    let mut first = 0;
-    while first < lanes {
+    let mut rests = [A::ZERO; BLOCK];
+    // So many that groups of them are whole.
+    let most = BLOCK / len / FEW * FEW;
+    for first in (0..lanes).step_by(most) {
         let count = most.min(lanes - first);
         let used = count * len;
-        for (lane, less) in less[..used].chunks_exact_mut(len).enumerate() {
+        let lane = |lane: usize| {
             let from = x.wrapping_offset((first + lane) as isize * x_step);
             // SAFETY: the caller of `softmax_lanes` says that the lane is there.
-            let x = unsafe { std::slice::from_raw_parts(from, len) };
-            let worst = Extreme::<Greatest, A>::IDENTITY;
-            let greatest =
-                x.iter().fold(worst, |a, x| Extreme::<Greatest, A>::combine(a, x.convert()));
-            for (less, x) in less.iter_mut().zip(x) {
-                *less = x.convert().minus(greatest);
+            unsafe { std::slice::from_raw_parts(from, len) }
+        };
+        for group in (0..count).step_by(FEW) {
+            let some = FEW.min(count - group);
+            let best = greatest::<S, A>(some, len, |at| lane(group + at));
+            for (at, greatest) in best.iter().enumerate().take(some) {
+                let less = &mut less[(group + at) * len..(group + at + 1) * len];
+                for (less, x) in less.iter_mut().zip(lane(group + at)) {
+                    *less = x.convert().minus(*greatest);
+                }
             }
         }
         // One loop over all, whatever the length of the lanes.
         for (exp, less) in exp[..used].iter_mut().zip(&less[..used]) {
             *exp = less.exp::<I>();
         }
+        for group in (0..count).step_by(FEW) {
+            // Of all that there is room for, so that a lane's sum doesn't depend on how many there are.
+            let lane = |at: usize| &exp[(group + at) * len..(group + at + 1) * len];
+            rests[group..group + FEW].copy_from_slice(&sums(len, lane));
+        }
+        for rest in &mut rests[..count] {
+            *rest = if LOG { rest.log::<I>() } else { rest.reciprocal() };
+        }
         let pairs = exp[..used].chunks_exact_mut(len).zip(less[..used].chunks_exact_mut(len));
-        for (lane, (exp, less)) in pairs.enumerate() {
-            let sum = exp.iter().fold(A::ZERO, |a, x| a.plus(*x));
+        for (lane, ((exp, less), rest)) in pairs.zip(&rests).enumerate() {
             let to = out.wrapping_offset((first + lane) as isize * out_step);
             // SAFETY: as above; lanes of the result are this thread's alone.
             unsafe {
                 if LOG {
-                    let by = sum.ln();
-                    less.iter_mut().for_each(|less| *less = less.minus(by));
+                    less.iter_mut().for_each(|less| *less = less.minus(*rest));
                     scale(less, A::ONE, to);
                 } else {
-                    scale(exp, sum.reciprocal(), to);
+                    scale(exp, *rest, to);
                 }
             }
         }
-        first += count;
     }
+}
+
+/// The greatest of each of some lanes.
+#[inline(always)]
+fn greatest<'a, S: To<A> + Copy + 'static, A: Float>(
+    count: usize,
+    len: usize,
+    lane: impl Fn(usize) -> &'a [S],
+) -> [A; FEW] {
+    if len >= FEW {
+        return together::<Plain<S, A>, Extreme<Greatest, A>>(count, len, lane);
+    }
+    let mut all = [A::LOWEST; FEW];
+    for (at, all) in all.iter_mut().enumerate().take(count) {
+        for x in lane(at) {
+            *all = Extreme::<Greatest, A>::combine(*all, x.convert());
+        }
+    }
+    all
+}
+
+/// The sum of each of [`FEW`] lanes.
+#[inline(always)]
+fn sums<'a, A: Float>(len: usize, lane: impl Fn(usize) -> &'a [A]) -> [A; FEW] {
+    if len >= FEW {
+        return together::<Plain<A, A>, Sum<A>>(FEW, len, lane);
+    }
+    let mut all = [A::ZERO; FEW];
+    for (at, all) in all.iter_mut().enumerate() {
+        *all = lane(at).iter().fold(A::ZERO, |a, x| a.plus(*x));
+    }
+    all
 }
 
 /// Independent sums: four of the widest vectors of float32.

@@ -68,7 +68,7 @@ where
                 unsafe {
                     let (mut lanes_x, mut x_step) = (job.input.at(x).cast::<S>(), kept.x);
                     if !read {
-                        let block = Block { rows: count, row_step: kept.x, len, step: lane.x };
+                        let block = Block::along(count, kept.x, len, lane.x);
                         job.input.fill(x, block, xs.as_mut_ptr().cast());
                         (lanes_x, x_step) = (xs.as_ptr().cast(), row);
                     }
@@ -119,7 +119,7 @@ where
             return job.input.at(x).cast::<S>();
         }
         stage.resize(PART, MaybeUninit::uninit());
-        let block = Block { rows: 1, row_step: 0, len, step: lane.x };
+        let block = Block::along(1, 0, len, lane.x);
         // SAFETY: the part lies inside the tensor, and fits.
         unsafe { job.input.fill(x, block, stage.as_mut_ptr().cast()) };
         stage.as_ptr().cast()
