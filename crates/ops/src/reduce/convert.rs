@@ -1,6 +1,7 @@
 //! Elements of any dtype as numbers of the type that a reduction works in, and back, one at a time.
 
 use keyfold_core::{Complex, bf16, f16};
+use keyfold_expr::isa::Isa;
 
 use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 
@@ -11,8 +12,22 @@ use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub(crate) struct Truth(u8);
 
 /// A conversion without loss where the target can hold the value, and otherwise as `as` does it.
-pub(crate) trait To<A> {
+pub(crate) trait To<A>: Sized {
     fn convert(self) -> A;
+
+    /// Whether there are instructions for several at a time that the compiler doesn't find.
+    const IN_GROUPS: bool = false;
+
+    /// Converts each; the slices are of one length.
+    #[inline(always)]
+    fn convert_all<I: Isa>(from: &[Self], to: &mut [A])
+    where
+        Self: Copy,
+    {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.convert();
+        }
+    }
 }
 
 macro_rules! numbers {
@@ -193,6 +208,17 @@ pub(crate) trait Convert: 'static {
     type From: Copy + 'static;
     type To: Copy + 'static;
     fn one(from: Self::From) -> Self::To;
+
+    /// As [`To::IN_GROUPS`].
+    const IN_GROUPS: bool = false;
+
+    /// As [`To::convert_all`].
+    #[inline(always)]
+    fn all<I: Isa>(from: &[Self::From], to: &mut [Self::To]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = Self::one(*from);
+        }
+    }
 }
 
 pub(crate) struct Plain<S, A>(std::marker::PhantomData<(S, A)>);
@@ -202,6 +228,11 @@ impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Plain<S, A> {
     #[inline(always)]
     fn one(from: S) -> A {
         from.convert()
+    }
+    const IN_GROUPS: bool = S::IN_GROUPS;
+    #[inline(always)]
+    fn all<I: Isa>(from: &[S], to: &mut [A]) {
+        S::convert_all::<I>(from, to);
     }
 }
 

@@ -69,14 +69,14 @@ where
             }
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
-                let numbers = together::<C, M>(results.len(), len, |at| lane(group * FEW + at));
+                let numbers = together::<I, C, M>(results.len(), len, |at| lane(group * FEW + at));
                 for (result, number) in results.iter_mut().zip(numbers) {
                     *result = number.convert();
                 }
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = folded::<M, BLOCKS>(by_block::<C, M>(lane(at)))[0].convert();
+                *result = folded::<M, BLOCKS>(by_block::<I, C, M>(lane(at)))[0].convert();
             }
         }
     }
@@ -101,11 +101,11 @@ pub(crate) unsafe fn lanes<C: Convert, M: Monoid<Number = C::To>, R>(
 
 /// Dense numbers, combined: as a lane is.
 #[inline(always)]
-pub(crate) fn dense<C: Convert, M: Monoid<Number = C::To>>(x: &[C::From]) -> M::Number {
+pub(crate) fn dense<I: Isa, C: Convert, M: Monoid<Number = C::To>>(x: &[C::From]) -> M::Number {
     match x.len() {
         0..FEW => in_turn::<C, M>(x),
-        FEW..=BLOCK => together::<C, M>(1, x.len(), |_| x)[0],
-        _ => folded::<M, BLOCKS>(by_block::<C, M>(x))[0],
+        FEW..=BLOCK => together::<I, C, M>(1, x.len(), |_| x)[0],
+        _ => folded::<M, BLOCKS>(by_block::<I, C, M>(x))[0],
     }
 }
 
@@ -135,7 +135,7 @@ fn fixed<C: Convert, M: Monoid<Number = C::To>, R, const LEN: usize>(
 ///
 /// What doesn't fill vectors is laid side by side first, and then combined in one loop.
 #[inline(always)]
-pub(crate) fn together<'a, C: Convert, M: Monoid<Number = C::To>>(
+pub(crate) fn together<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     count: usize,
     len: usize,
     lane: impl Fn(usize) -> &'a [C::From],
@@ -145,29 +145,27 @@ pub(crate) fn together<'a, C: Convert, M: Monoid<Number = C::To>>(
     if len >= ways::<M>() {
         at = len - len % ways::<M>();
         for (all, lane) in all.iter_mut().zip((0..count).map(&lane)) {
-            *all = whole_vectors::<C, M>(lane, at);
+            *all = whole_vectors::<I, C, M>(lane, at);
         }
     } else {
         for (all, lane) in all.iter_mut().zip((0..count).map(&lane)) {
-            copy::<C>(all, &lane[..FEW]);
+            copy::<I, C>(all, &lane[..FEW]);
         }
     }
     if at < len {
-        rest::<C, M>(&mut all[..count], at..len, lane);
+        rest::<I, C, M>(&mut all[..count], at..len, lane);
     }
     if count == 1 { folded::<M, FEW>(all[0]) } else { across::<M>(&all) }
 }
 
 #[inline(always)]
-fn copy<C: Convert>(to: &mut [C::To; FEW], from: &[C::From]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = C::one(*from);
-    }
+fn copy<I: Isa, C: Convert>(to: &mut [C::To; FEW], from: &[C::From]) {
+    C::all::<I>(from, to);
 }
 
 /// Combines the numbers in a range of each lane with the few that there are of it.
 #[inline(always)]
-fn rest<'a, C: Convert, M: Monoid<Number = C::To>>(
+fn rest<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     all: &mut [[M::Number; FEW]],
     range: Range<usize>,
     lane: impl Fn(usize) -> &'a [C::From],
@@ -179,7 +177,7 @@ fn rest<'a, C: Convert, M: Monoid<Number = C::To>>(
         // At the end the last few, without those that were there already.
         let start = at.min(len - FEW);
         for (next, lane) in next.iter_mut().zip((0..count).map(&lane)) {
-            copy::<C>(next, &lane[start..start + FEW]);
+            copy::<I, C>(next, &lane[start..start + FEW]);
         }
         let next = next[..count].as_flattened_mut();
         if start < at {
@@ -197,13 +195,13 @@ fn rest<'a, C: Convert, M: Monoid<Number = C::To>>(
 
 /// Each block's numbers combined, and what changes nothing for those that aren't there.
 #[inline(always)]
-pub(crate) fn by_block<C: Convert, M: Monoid<Number = C::To>>(
+pub(crate) fn by_block<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     x: &[C::From],
 ) -> [M::Number; BLOCKS] {
     let mut all = [M::IDENTITY; BLOCKS];
     let (whole, rest) = x.as_chunks::<BLOCK>();
     for (numbers, blocks) in all.chunks_exact_mut(FEW).zip(whole.chunks(FEW)) {
-        let some = together::<C, M>(blocks.len(), BLOCK, |at| &blocks[at]);
+        let some = together::<I, C, M>(blocks.len(), BLOCK, |at| &blocks[at]);
         let some = &some[..blocks.len()];
         numbers[..blocks.len()].copy_from_slice(some);
         if M::DECIDES && some.iter().any(|x| M::is_final(*x)) {
@@ -213,7 +211,7 @@ pub(crate) fn by_block<C: Convert, M: Monoid<Number = C::To>>(
     match rest.len() {
         0 => {}
         1..FEW => all[whole.len()] = in_turn::<C, M>(rest),
-        len => all[whole.len()] = together::<C, M>(1, len, |_| rest)[0],
+        len => all[whole.len()] = together::<I, C, M>(1, len, |_| rest)[0],
     }
     all
 }
@@ -245,26 +243,26 @@ const fn ways<M: Monoid>() -> usize {
 
 /// The numbers up to a place, which fill [`ways`] once or more, combined into a few.
 #[inline(always)]
-fn whole_vectors<C: Convert, M: Monoid<Number = C::To>>(
+fn whole_vectors<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     x: &[C::From],
     end: usize,
 ) -> [M::Number; FEW] {
     match ways::<M>() {
-        256 => in_ways::<C, M, 256>(x, end),
-        128 => in_ways::<C, M, 128>(x, end),
-        64 => in_ways::<C, M, 64>(x, end),
-        32 => in_ways::<C, M, 32>(x, end),
-        _ => in_ways::<C, M, 16>(x, end),
+        256 => in_ways::<I, C, M, 256>(x, end),
+        128 => in_ways::<I, C, M, 128>(x, end),
+        64 => in_ways::<I, C, M, 64>(x, end),
+        32 => in_ways::<I, C, M, 32>(x, end),
+        _ => in_ways::<I, C, M, 16>(x, end),
     }
 }
 
 #[inline(always)]
-fn in_ways<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
+fn in_ways<I: Isa, C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     x: &[C::From],
     end: usize,
 ) -> [M::Number; FEW] {
     if M::SPECIAL
-        && let Some(few) = quickly::<C, M, WAYS>(x, end)
+        && let Some(few) = quickly::<I, C, M, WAYS>(x, end)
     {
         return few;
     }
@@ -276,8 +274,16 @@ fn in_ways<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
         for line in (0..WAYS * size_of::<C::From>()).step_by(64) {
             prefetch(x.as_ptr().cast::<u8>().wrapping_offset(AHEAD + line as isize));
         }
-        for i in 0..WAYS {
-            all[i] = M::combine(all[i], C::one(x[i]));
+        if C::IN_GROUPS {
+            let mut numbers = [M::IDENTITY; WAYS];
+            C::all::<I>(x, &mut numbers);
+            for i in 0..WAYS {
+                all[i] = M::combine(all[i], numbers[i]);
+            }
+        } else {
+            for i in 0..WAYS {
+                all[i] = M::combine(all[i], C::one(x[i]));
+            }
         }
         at += WAYS;
     }
@@ -286,7 +292,7 @@ fn in_ways<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
 
 /// The same if no number is special, since that is hardly ever so.
 #[inline(always)]
-fn quickly<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
+fn quickly<I: Isa, C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     x: &[C::From],
     end: usize,
 ) -> Option<[M::Number; FEW]> {
@@ -298,10 +304,19 @@ fn quickly<C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
             prefetch(x.as_ptr().cast::<u8>().wrapping_offset(AHEAD + line as isize));
         }
         let mut special = false;
-        for i in 0..WAYS {
-            let x = C::one(x[i]);
-            all[i] = M::quick(all[i], x);
-            special |= M::is_special(x);
+        if C::IN_GROUPS {
+            let mut numbers = [M::IDENTITY; WAYS];
+            C::all::<I>(x, &mut numbers);
+            for i in 0..WAYS {
+                all[i] = M::quick(all[i], numbers[i]);
+                special |= M::is_special(numbers[i]);
+            }
+        } else {
+            for i in 0..WAYS {
+                let x = C::one(x[i]);
+                all[i] = M::quick(all[i], x);
+                special |= M::is_special(x);
+            }
         }
         if special {
             return None;

@@ -40,7 +40,7 @@ where
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let numbers = together::<Plain<S, M::Number>, M>(results.len(), len, lane);
+                let numbers = together::<I, Plain<S, M::Number>, M>(results.len(), len, lane);
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);
@@ -52,7 +52,7 @@ where
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_blocks::<P, M, S>(lane(at));
+                *result = in_blocks::<I, P, M, S>(lane(at));
             }
         }
     }
@@ -89,14 +89,15 @@ fn in_turn<P: Pick, S: To<T> + Copy, T: Ordered>(x: &[S]) -> Best<T> {
 }
 
 #[inline(always)]
-fn in_blocks<P, M, S>(x: &[S]) -> Best<M::Number>
+fn in_blocks<I, P, M, S>(x: &[S]) -> Best<M::Number>
 where
+    I: Isa,
     P: Pick,
     M: Monoid,
     M::Number: Ordered,
     S: To<M::Number> + Copy + 'static,
 {
-    let numbers = by_block::<Plain<S, M::Number>, M>(x);
+    let numbers = by_block::<I, Plain<S, M::Number>, M>(x);
     let blocks = x.len().div_ceil(BLOCK);
     let mut first = 0;
     for (block, number) in numbers.iter().enumerate().take(blocks) {

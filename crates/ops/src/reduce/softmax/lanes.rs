@@ -121,7 +121,7 @@ where
             let out = out.wrapping_offset(lane * out_step);
             // SAFETY: the caller of `softmax_lanes` says that the lane is there.
             let from = unsafe { std::slice::from_raw_parts(x, len) };
-            let greatest = dense::<Plain<S, A>, Extreme<Greatest, A>>(from);
+            let greatest = dense::<I, Plain<S, A>, Extreme<Greatest, A>>(from);
             // SAFETY: as above, and the lane of the result is this thread's alone.
             unsafe {
                 if LOG {
@@ -129,7 +129,7 @@ where
                     finish::<I, S, A, D, LOG>((x, out), len, Stats { greatest, sum });
                 } else {
                     let sum = exp_into::<I, S, A>(from, self.shares, greatest);
-                    scale(self.shares, sum.reciprocal(), out);
+                    scale::<I, A, D>(self.shares, sum.reciprocal(), out);
                 }
             }
         }
@@ -141,8 +141,21 @@ where
 /// # Safety
 /// As many results can be written.
 #[inline(always)]
-unsafe fn scale<A: Float + To<D>, D>(x: &[A], by: A, out: *mut D) {
-    for (i, x) in x.iter().enumerate() {
+unsafe fn scale<I: Isa, A: Float + To<D>, D: Copy>(x: &[A], by: A, out: *mut D) {
+    let mut done = 0;
+    if <A as To<D>>::IN_GROUPS {
+        let (mut products, mut results) = ([A::ZERO; WAYS], [To::<D>::convert(A::ZERO); WAYS]);
+        for x in x.chunks_exact(WAYS) {
+            for i in 0..WAYS {
+                products[i] = x[i].times(by);
+            }
+            <A as To<D>>::convert_all::<I>(&products, &mut results);
+            // SAFETY: the caller's promise.
+            unsafe { out.add(done).copy_from_nonoverlapping(results.as_ptr(), WAYS) };
+            done += WAYS;
+        }
+    }
+    for (i, x) in x.iter().enumerate().skip(done) {
         // SAFETY: the caller's promise.
         unsafe { out.add(i).write(x.times(by).convert()) };
     }
@@ -159,6 +172,7 @@ fn short<I: Isa, S, A, D, const LOG: bool>(all: Lanes<S, D>)
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
+    D: Copy,
 {
     let Lanes { x, x_step, out, out_step, lanes, len } = all;
     let (mut less, mut exp) = ([A::ZERO; BLOCK], [A::ZERO; BLOCK]);
@@ -175,7 +189,7 @@ where
         };
         for group in (0..count).step_by(FEW) {
             let some = FEW.min(count - group);
-            let best = greatest::<S, A>(some, len, |at| lane(group + at));
+            let best = greatest::<I, S, A>(some, len, |at| lane(group + at));
             for (at, greatest) in best.iter().enumerate().take(some) {
                 let less = &mut less[(group + at) * len..(group + at + 1) * len];
                 for (less, x) in less.iter_mut().zip(lane(group + at)) {
@@ -190,7 +204,7 @@ where
         for group in (0..count).step_by(FEW) {
             // Of all that there is room for, so that a lane's sum doesn't depend on how many there are.
             let lane = |at: usize| &exp[(group + at) * len..(group + at + 1) * len];
-            rests[group..group + FEW].copy_from_slice(&sums(len, lane));
+            rests[group..group + FEW].copy_from_slice(&sums::<I, A>(len, lane));
         }
         for rest in &mut rests[..count] {
             *rest = if LOG { rest.log::<I>() } else { rest.reciprocal() };
@@ -202,9 +216,9 @@ where
             unsafe {
                 if LOG {
                     less.iter_mut().for_each(|less| *less = less.minus(*rest));
-                    scale(less, A::ONE, to);
+                    scale::<I, A, D>(less, A::ONE, to);
                 } else {
-                    scale(exp, *rest, to);
+                    scale::<I, A, D>(exp, *rest, to);
                 }
             }
         }
@@ -213,13 +227,13 @@ where
 
 /// The greatest of each of some lanes.
 #[inline(always)]
-fn greatest<'a, S: To<A> + Copy + 'static, A: Float>(
+fn greatest<'a, I: Isa, S: To<A> + Copy + 'static, A: Float>(
     count: usize,
     len: usize,
     lane: impl Fn(usize) -> &'a [S],
 ) -> [A; FEW] {
     if len >= FEW {
-        return together::<Plain<S, A>, Extreme<Greatest, A>>(count, len, lane);
+        return together::<I, Plain<S, A>, Extreme<Greatest, A>>(count, len, lane);
     }
     let mut all = [A::LOWEST; FEW];
     for (at, all) in all.iter_mut().enumerate().take(count) {
@@ -232,9 +246,9 @@ fn greatest<'a, S: To<A> + Copy + 'static, A: Float>(
 
 /// The sum of each of [`FEW`] lanes.
 #[inline(always)]
-fn sums<'a, A: Float>(len: usize, lane: impl Fn(usize) -> &'a [A]) -> [A; FEW] {
+fn sums<'a, I: Isa, A: Float>(len: usize, lane: impl Fn(usize) -> &'a [A]) -> [A; FEW] {
     if len >= FEW {
-        return together::<Plain<A, A>, Sum<A>>(FEW, len, lane);
+        return together::<I, Plain<A, A>, Sum<A>>(FEW, len, lane);
     }
     let mut all = [A::ZERO; FEW];
     for (at, all) in all.iter_mut().enumerate() {
@@ -281,10 +295,19 @@ fn exp_into<I: Isa, S: To<A> + Copy, A: Float>(x: &[S], out: &mut [A], greatest:
         let mut sums = [A::ZERO; WAYS];
         let (mut xs, mut outs) = (x.chunks_exact(WAYS), out.chunks_exact_mut(WAYS));
         for (x, out) in (&mut xs).zip(&mut outs) {
-            for i in 0..WAYS {
-                let exp = x[i].convert().minus(greatest).exp::<I>();
-                out[i] = exp;
-                sums[i] = sums[i].plus(exp);
+            if S::IN_GROUPS {
+                S::convert_all::<I>(x, out);
+                for i in 0..WAYS {
+                    let exp = out[i].minus(greatest).exp::<I>();
+                    out[i] = exp;
+                    sums[i] = sums[i].plus(exp);
+                }
+            } else {
+                for i in 0..WAYS {
+                    let exp = x[i].convert().minus(greatest).exp::<I>();
+                    out[i] = exp;
+                    sums[i] = sums[i].plus(exp);
+                }
             }
         }
         let out = outs.into_remainder();
@@ -311,8 +334,16 @@ fn exp_sum<I: Isa, S: To<A> + Copy, A: Float>(x: &[S], greatest: A) -> A {
         let mut sums = [A::ZERO; WAYS];
         let mut xs = x.chunks_exact(WAYS);
         for x in &mut xs {
-            for i in 0..WAYS {
-                sums[i] = sums[i].plus(x[i].convert().minus(greatest).exp::<I>());
+            if S::IN_GROUPS {
+                let mut numbers = [A::ZERO; WAYS];
+                S::convert_all::<I>(x, &mut numbers);
+                for i in 0..WAYS {
+                    sums[i] = sums[i].plus(numbers[i].minus(greatest).exp::<I>());
+                }
+            } else {
+                for i in 0..WAYS {
+                    sums[i] = sums[i].plus(x[i].convert().minus(greatest).exp::<I>());
+                }
             }
         }
         let rest = xs.remainder();
@@ -342,9 +373,28 @@ unsafe fn finish<I: Isa, S, A, D, const LOG: bool>(
 ) where
     S: To<A> + Copy,
     A: Float + To<D>,
+    D: Copy,
 {
     let (greatest, rest) = (stats.greatest, stats.rest(LOG));
-    for i in 0..len {
+    let mut done = 0;
+    if <S as To<A>>::IN_GROUPS && <A as To<D>>::IN_GROUPS {
+        let (mut numbers, mut results) = ([A::ZERO; WAYS], [To::<D>::convert(A::ZERO); WAYS]);
+        while len - done >= WAYS {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let x = std::slice::from_raw_parts(x.add(done), WAYS);
+                S::convert_all::<I>(x, &mut numbers);
+                for number in &mut numbers {
+                    let less = number.minus(greatest);
+                    *number = if LOG { less.minus(rest) } else { less.exp::<I>().times(rest) };
+                }
+                <A as To<D>>::convert_all::<I>(&numbers, &mut results);
+                out.add(done).copy_from_nonoverlapping(results.as_ptr(), WAYS);
+            }
+            done += WAYS;
+        }
+    }
+    for i in done..len {
         // SAFETY: the caller's promise.
         unsafe {
             let less = x.add(i).read().convert().minus(greatest);
@@ -377,7 +427,7 @@ impl<S: To<A> + Copy + 'static, A: Float> Work for Part<'_, S, A> {
     type Output = Stats<A>;
     #[inline(always)]
     fn run<I: Isa>(self) -> Stats<A> {
-        let greatest = dense::<Plain<S, A>, Extreme<Greatest, A>>(self.0);
+        let greatest = dense::<I, Plain<S, A>, Extreme<Greatest, A>>(self.0);
         let none = greatest == A::LOWEST;
         let sum = if none { A::ZERO } else { exp_sum::<I, S, A>(self.0, greatest) };
         Stats { greatest, sum }
@@ -414,6 +464,7 @@ impl<S, A, D, const LOG: bool> Work for Finish<S, A, D, LOG>
 where
     S: To<A> + Copy,
     A: Float + To<D>,
+    D: Copy,
 {
     type Output = ();
     #[inline(always)]
@@ -435,6 +486,7 @@ pub(super) unsafe fn finish_part<S, A, D>(
 ) where
     S: To<A> + Copy,
     A: Float + To<D>,
+    D: Copy,
 {
     if log {
         isa::dispatch(Finish::<S, A, D, true> { places, len, stats });
