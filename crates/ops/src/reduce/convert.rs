@@ -185,15 +185,10 @@ macro_rules! nonzero {
 }
 
 nonzero! {
-    Truth, u8, x => x.0;
     u8, u8, x => x;
     u16, u16, x => x;
     u32, u32, x => x;
     u64, u64, x => x;
-    i8, u8, x => x as u8;
-    i16, u16, x => x as u16;
-    i32, u32, x => x as u32;
-    i64, u64, x => x as u64;
     // Without the sign, since -0.0 is zero.
     f16, u16, x => x.to_bits() << 1;
     bf16, u16, x => x.to_bits() << 1;

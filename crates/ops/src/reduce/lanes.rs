@@ -148,9 +148,7 @@ pub(crate) fn together<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
             *all = whole_vectors::<I, C, M>(lane, at);
         }
     } else {
-        for (all, lane) in all.iter_mut().zip((0..count).map(&lane)) {
-            copy::<I, C>(all, &lane[..FEW]);
-        }
+        convert_few::<I, C>(&mut all[..count], |at| &lane(at)[..FEW]);
     }
     if at < len {
         rest::<I, C, M>(&mut all[..count], at..len, lane);
@@ -158,9 +156,24 @@ pub(crate) fn together<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     if count == 1 { folded::<M, FEW>(all[0]) } else { across::<M>(&all) }
 }
 
+/// A few elements of each lane as numbers: laid side by side first, so that one loop converts them.
 #[inline(always)]
-fn copy<I: Isa, C: Convert>(to: &mut [C::To; FEW], from: &[C::From]) {
-    C::all::<I>(from, to);
+fn convert_few<'a, I: Isa, C: Convert>(
+    to: &mut [[C::To; FEW]],
+    few: impl Fn(usize) -> &'a [C::From],
+) {
+    if size_of::<C::From>() == size_of::<C::To>() && size_of::<C::To>() >= 8 {
+        // There is next to nothing to convert.
+        for (at, to) in to.iter_mut().enumerate() {
+            C::all::<I>(few(at), to);
+        }
+        return;
+    }
+    let mut elements = [[few(0)[0]; FEW]; FEW];
+    for (at, elements) in elements.iter_mut().enumerate().take(to.len()) {
+        elements.copy_from_slice(few(at));
+    }
+    C::all::<I>(elements[..to.len()].as_flattened(), to.as_flattened_mut());
 }
 
 /// Combines the numbers in a range of each lane with the few that there are of it.
@@ -176,9 +189,7 @@ fn rest<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     while at < len {
         // At the end the last few, without those that were there already.
         let start = at.min(len - FEW);
-        for (next, lane) in next.iter_mut().zip((0..count).map(&lane)) {
-            copy::<I, C>(next, &lane[start..start + FEW]);
-        }
+        convert_few::<I, C>(&mut next[..count], |at| &lane(at)[start..start + FEW]);
         let next = next[..count].as_flattened_mut();
         if start < at {
             let seen = at - start;

@@ -313,12 +313,10 @@ fn exp_into<I: Isa, S: To<A> + Copy, A: Float>(x: &[S], out: &mut [A], greatest:
         let out = outs.into_remainder();
         if !out.is_empty() {
             let mut exps = padded::<S, A>(xs.remainder());
-            let groups = exps.chunks_exact_mut(GROUP).zip(sums.chunks_exact_mut(GROUP));
-            for (exps, sums) in groups.take(out.len().div_ceil(GROUP)) {
-                for i in 0..GROUP {
-                    exps[i] = exps[i].minus(greatest).exp::<I>();
-                    sums[i] = sums[i].plus(exps[i]);
-                }
+            let used = out.len().next_multiple_of(GROUP);
+            for (exp, sum) in exps[..used].iter_mut().zip(&mut sums) {
+                *exp = exp.minus(greatest).exp::<I>();
+                *sum = sum.plus(*exp);
             }
             out.copy_from_slice(&exps[..out.len()]);
         }
@@ -349,11 +347,9 @@ fn exp_sum<I: Isa, S: To<A> + Copy, A: Float>(x: &[S], greatest: A) -> A {
         let rest = xs.remainder();
         if !rest.is_empty() {
             let less = padded::<S, A>(rest);
-            let groups = less.chunks_exact(GROUP).zip(sums.chunks_exact_mut(GROUP));
-            for (less, sums) in groups.take(rest.len().div_ceil(GROUP)) {
-                for i in 0..GROUP {
-                    sums[i] = sums[i].plus(less[i].minus(greatest).exp::<I>());
-                }
+            let used = rest.len().next_multiple_of(GROUP);
+            for (sum, less) in sums.iter_mut().zip(&less[..used]) {
+                *sum = sum.plus(less.minus(greatest).exp::<I>());
             }
         }
         total = total.plus(fold_ways(sums));
