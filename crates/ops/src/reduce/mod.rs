@@ -1,8 +1,9 @@
 //! Reductions along dimensions, and softmax.
 //!
 //! `dim=None` reduces all dimensions; an empty list reduces none, as in NumPy. Every layout is read
-//! where it lies; elements that aren't dense or of another type than the reduction works in are
-//! converted block by block.
+//! where it lies. Halves and narrow whole numbers are converted in registers; elements that aren't
+//! dense are copied together block by block, and what else has another type than the reduction works
+//! in is converted so.
 //!
 //! Each operator is a plan (the result's shape and dtype, or an error) and a function that computes
 //! into a tensor of that shape and dtype, of any layout: a fresh one, or one that was given.
