@@ -133,8 +133,9 @@ fn the_first_bool_that_decides_is_found_wherever_it_is() {
             let place = place.min(len - 1);
             // One that decides, and many like it behind.
             for behind in [1, 3] {
-                let number =
-                    |i: usize| f64::from(u8::from(i >= place && (i - place) % behind == 0));
+                let number = |i: usize| {
+                    f64::from(u8::from(i >= place && (i - place).is_multiple_of(behind)))
+                };
                 let only = |i: usize| f64::from(u8::from(i == place));
                 for threads in [1, 2] {
                     set_num_threads(threads).unwrap();
