@@ -1,22 +1,32 @@
 //! Rows of numbers combined element by element, for reductions along other dimensions than the
 //! nearest in memory.
 
+use std::marker::PhantomData;
+
 use keyfold_expr::isa::{self, Isa, Work};
 
+use super::convert::{Convert, To};
 use super::monoid::Monoid;
 
-struct Accumulate<'a, M: Monoid> {
-    from: *const M::Number,
+struct Accumulate<'a, C: Convert, M, J: Monoid> {
+    from: *const C::From,
     step: isize,
     rows: usize,
-    all: &'a mut [M::Number],
+    all: &'a mut [J::Number],
+    how: PhantomData<M>,
 }
 
-impl<M: Monoid> Work for Accumulate<'_, M> {
+impl<C, M, J> Work for Accumulate<'_, C, M, J>
+where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    M::Number: To<J::Number>,
+    J: Monoid,
+{
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Accumulate { from, step, rows, all } = self;
+        let Accumulate { from, step, rows, all, .. } = self;
         let len = all.len();
         // SAFETY: the caller of `accumulate` says that each row has so many numbers there.
         let row = |r: usize| unsafe {
@@ -25,48 +35,115 @@ impl<M: Monoid> Work for Accumulate<'_, M> {
         let mut r = 0;
         // Four at a time, so that the results are loaded and stored less often.
         while r + 4 <= rows {
-            four::<M>(all, row(r), row(r + 1), row(r + 2), row(r + 3));
+            four::<C, M, J>(all, row(r), row(r + 1), row(r + 2), row(r + 3));
             r += 4;
         }
         while r < rows {
-            one::<M>(all, row(r));
+            for (all, a) in all.iter_mut().zip(row(r)) {
+                *all = J::combine(*all, C::one(*a).convert());
+            }
             r += 1;
         }
     }
 }
 
 #[inline(always)]
-fn four<M: Monoid>(
-    all: &mut [M::Number],
-    a: &[M::Number],
-    b: &[M::Number],
-    c: &[M::Number],
-    d: &[M::Number],
-) {
+fn four<C, M, J>(all: &mut [J::Number], a: &[C::From], b: &[C::From], c: &[C::From], d: &[C::From])
+where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    M::Number: To<J::Number>,
+    J: Monoid,
+{
     let len = all.len();
     let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
-    for i in 0..len {
-        let pair = M::combine(M::combine(a[i], b[i]), M::combine(c[i], d[i]));
-        all[i] = M::combine(all[i], pair);
+    if !M::SPECIAL {
+        return combined::<C, M, J>(all, a, b, c, d);
     }
+    // Special numbers are hardly ever there: a look at some tells.
+    for start in (0..len).step_by(CHUNK) {
+        let end = len.min(start + CHUNK);
+        let all = &mut all[start..end];
+        let (a, b) = (&a[start..end], &b[start..end]);
+        let (c, d) = (&c[start..end], &d[start..end]);
+        if are_special::<C, M, J>(all, a, b, c, d) {
+            combined::<C, M, J>(all, a, b, c, d);
+            continue;
+        }
+        for i in 0..all.len() {
+            let (a, b) = (C::one(a[i]), C::one(b[i]));
+            let (c, d) = (C::one(c[i]), C::one(d[i]));
+            let all_four = M::quick(M::quick(a, b), M::quick(c, d));
+            all[i] = J::quick(all[i], all_four.convert());
+        }
+    }
+}
+
+/// Numbers that are looked at together.
+const CHUNK: usize = 128;
+
+#[inline(always)]
+fn are_special<C, M, J>(
+    all: &[J::Number],
+    a: &[C::From],
+    b: &[C::From],
+    c: &[C::From],
+    d: &[C::From],
+) -> bool
+where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    J: Monoid,
+{
+    let len = all.len();
+    let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
+    let mut special = false;
+    for i in 0..len {
+        special |= M::is_special(C::one(a[i])) | M::is_special(C::one(b[i]));
+        special |= M::is_special(C::one(c[i])) | M::is_special(C::one(d[i]));
+        special |= J::is_special(all[i]);
+    }
+    special
 }
 
 #[inline(always)]
-fn one<M: Monoid>(all: &mut [M::Number], a: &[M::Number]) {
-    for (all, a) in all.iter_mut().zip(a) {
-        *all = M::combine(*all, *a);
+fn combined<C, M, J>(
+    all: &mut [J::Number],
+    a: &[C::From],
+    b: &[C::From],
+    c: &[C::From],
+    d: &[C::From],
+) where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    M::Number: To<J::Number>,
+    J: Monoid,
+{
+    let len = all.len();
+    let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
+    for i in 0..len {
+        let (a, b) = (C::one(a[i]), C::one(b[i]));
+        let (c, d) = (C::one(c[i]), C::one(d[i]));
+        let all_four = M::combine(M::combine(a, b), M::combine(c, d));
+        all[i] = J::combine(all[i], all_four.convert());
     }
 }
 
-/// Combines each of `all` with the number at its place in each row, the rows a step apart.
+/// Combines each of `all` with the element at its place in each row, the rows a step apart: the
+/// elements converted on the way and combined by `M`, and what comes of some by `J`.
 ///
 /// # Safety
-/// As many numbers as there are in `all` can be read in each row.
-pub(crate) unsafe fn accumulate<M: Monoid>(
-    from: *const M::Number,
+/// As many elements as there are numbers in `all` can be read in each row.
+pub(crate) unsafe fn accumulate<C, M, J>(
+    from: *const C::From,
     step: isize,
     rows: usize,
-    all: &mut [M::Number],
-) {
-    isa::dispatch(Accumulate::<M> { from, step, rows, all });
+    all: &mut [J::Number],
+) where
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    M::Number: To<J::Number>,
+    J: Monoid,
+{
+    isa::dispatch(Accumulate::<C, M, J> { from, step, rows, all, how: PhantomData });
 }

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use keyfold_expr::eval::memory::prefetch;
 use keyfold_expr::isa::{self, Isa, Work};
 
-use super::convert::{Bits, Convert, NonZero, Plain, To};
+use super::convert::{Convert, Plain, To};
 use super::lanes::AHEAD;
 use super::strided::gather;
 
@@ -18,6 +18,16 @@ pub(crate) struct Block {
     pub(crate) row_step: isize,
     pub(crate) len: usize,
     pub(crate) step: isize,
+    /// Bytes from what is read to what will be soon, and is asked for already.
+    pub(crate) ahead: isize,
+}
+
+impl Block {
+    /// Of a walk that goes on behind it in memory.
+    pub(crate) fn along(rows: usize, row_step: isize, len: usize, step: isize) -> Self {
+        let ahead = if step < 0 { -AHEAD } else { AHEAD };
+        Block { rows, row_step, len, step, ahead }
+    }
 }
 
 /// How elements come in: written densely, converted, to where the second pointer says.
@@ -44,7 +54,7 @@ impl<C: Convert> Work for Filling<C> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Filling { mut from, block, mut to } = self;
-        let Block { mut rows, row_step, mut len, .. } = block;
+        let Block { mut rows, row_step, mut len, ahead, .. } = block;
         if len as isize == row_step {
             (rows, len) = (1, rows * len);
         }
@@ -55,7 +65,7 @@ impl<C: Convert> Work for Filling<C> {
                 while len - at >= CHUNK {
                     let from = from.add(at);
                     for line in (0..CHUNK * size_of::<C::From>()).step_by(64) {
-                        prefetch(from.cast::<u8>().wrapping_add(AHEAD + line));
+                        prefetch(from.cast::<u8>().wrapping_offset(ahead + line as isize));
                     }
                     some::<C>(from, CHUNK, to.add(at));
                     at += CHUNK;
@@ -145,14 +155,6 @@ impl<A: Copy + 'static> Input<A> {
         Input { base, size: size_of::<S>(), fill: fill::<Plain<S, A>>, direct }
     }
 
-    /// Whether they are zero, by [`NonZero`]. `direct` for types whose bits are those.
-    pub(crate) fn bits<S: NonZero<Bits = A> + Copy + 'static>(
-        base: *const u8,
-        direct: bool,
-    ) -> Self {
-        Input { base, size: size_of::<S>(), fill: fill::<Bits<S>>, direct }
-    }
-
     /// The address of an element.
     #[inline]
     pub(crate) fn at(&self, offset: isize) -> *const u8 {
@@ -187,16 +189,16 @@ impl<A: Copy + 'static> Input<A> {
         let mut room = [MaybeUninit::<u128>::uninit(); ROOM / size_of::<u128>()];
         let room = room.as_mut_ptr().cast::<u8>();
         let most = ROOM / self.size;
-        let Block { rows, row_step, len, step } = block;
+        let Block { rows, row_step, len, step, ahead } = block;
         // Several rows at a time, or parts of one.
         let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
         for row in (0..rows).step_by(at_once) {
             let rows = at_once.min(rows - row);
             for start in (0..len).step_by(part.max(1)) {
                 let len = part.min(len - start);
-                let some = Block { rows, row_step, len, step };
+                let some = Block { rows, row_step, len, step, ahead };
                 let offset = row as isize * row_step + start as isize * step;
-                let dense = Block { rows: 1, row_step: 0, len: rows * len, step: 1 };
+                let dense = Block::along(1, 0, rows * len, 1);
                 // SAFETY: the caller's promise; as many as fit into the room are copied there.
                 unsafe {
                     gather(

@@ -13,6 +13,7 @@ use keyfold_core::{Dims, Result};
 use super::blocks::{Block, Input, Sink};
 use super::cascade::fold_rows;
 use super::geometry::{Dim, Geometry, count, runs, steps};
+use super::lanes::FEW;
 use super::ops::Ops;
 use super::share::{Shared, for_parts};
 
@@ -28,10 +29,10 @@ const TASKS: usize = 64;
 const PART: usize = 1 << 15;
 
 /// A reduction with everything that it needs.
-pub(crate) struct Columns<'a, A> {
+pub(crate) struct Columns<'a, S, A> {
     pub(crate) geometry: &'a Geometry,
-    pub(crate) input: Input<A>,
-    pub(crate) ops: Ops<A>,
+    pub(crate) input: Input<S>,
+    pub(crate) ops: Ops<S, A>,
     pub(crate) sink: Sink<A>,
 }
 
@@ -65,7 +66,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new<A: Copy + Send + Sync + 'static>(job: &'a Columns<'_, A>) -> Self {
+    fn new<S: Copy + 'static, A: Number>(job: &'a Columns<'_, S, A>) -> Self {
         let kept = &*job.geometry.kept;
         let (inner, around) = steps(kept);
         let (row, _) = steps(&job.geometry.reduced);
@@ -75,7 +76,9 @@ impl<'a> Plan<'a> {
         let mut outer = &kept[..kept.len().saturating_sub(1)];
         let short = inner.size < room(STAGED) / 2;
         let (shape, direct, tile, per_outer);
-        if short && row.size * inner.size >= room(STAGED) {
+        // Rows that fill vectors are added up as they are.
+        let fills = dense && !outer.is_empty() && inner.size >= FEW && row.size >= FEW;
+        if short && !fills && row.size * inner.size >= room(STAGED) {
             shape = Shape::Wide;
             direct = dense && row.x == inner.size as isize;
             let wide = (room(if direct { DIRECT / 2 } else { STAGED }) / inner.size).min(row.size);
@@ -83,7 +86,7 @@ impl<'a> Plan<'a> {
             if let Some(last) = rows.last_mut() {
                 *last = Dim { size: row.size.div_ceil(wide), x: row.x * wide as isize, out: 0 };
             }
-        } else if short && !outer.is_empty() {
+        } else if short && !fills && !outer.is_empty() {
             (shape, direct) = (Shape::Group, false);
             let places = (room(STAGED) / inner.size).min(around.size);
             (tile, per_outer) = ((places, inner.size), around.size.div_ceil(places));
@@ -139,15 +142,30 @@ struct Place {
 }
 
 /// What a thread works with.
-struct Scratch<A> {
+struct Scratch<S, A> {
     sums: Vec<A>,
-    stage: Vec<A>,
+    /// Room for rows that are copied together first.
+    stage: Vec<S>,
+    /// Elements that fit there.
+    room: usize,
     /// Of each level, sums that wait for a partner of their size; see [`super::cascade`].
     waiting: Vec<A>,
     pushed: u64,
 }
 
-pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, A>) -> Result<()> {
+/// What elements are combined to.
+pub(crate) trait Number: Copy + Send + Sync + 'static {}
+impl<A: Copy + Send + Sync + 'static> Number for A {}
+
+/// Reduces every lane; none is empty.
+///
+/// # Errors
+/// Those of sharing out work.
+pub(crate) fn reduce_columns<S, A>(job: &Columns<'_, S, A>) -> Result<()>
+where
+    S: Copy + 'static,
+    A: Number,
+{
     let plan = Plan::new(job);
     let (tiles, width, rows) = (plan.tiles(), plan.width(), count(&plan.rows));
     let elements = job.geometry.lanes() * job.geometry.len();
@@ -157,7 +175,7 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, 
     if parts == 1 {
         let grain = (PART / (width * rows)).max(1);
         return for_parts(tiles, grain, elements, |tasks| {
-            let mut scratch = Scratch::new(job, &plan);
+            let mut scratch = Scratch::new(&plan);
             for tile in tasks {
                 let place = plan.place(tile);
                 part_of_tile(job, &plan, place, 0..rows, &mut scratch);
@@ -170,7 +188,7 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, 
     let mut partial = vec![job.ops.identity(); tiles * parts * kept];
     let shared = Shared::new(&mut partial);
     for_parts(tiles * parts, 1, elements, |tasks| {
-        let mut scratch = Scratch::new(job, &plan);
+        let mut scratch = Scratch::new(&plan);
         for task in tasks {
             let (tile, at) = (task / parts, task % parts);
             let range = at * part..rows.min((at + 1) * part);
@@ -188,25 +206,26 @@ pub(crate) fn reduce_columns<A: Copy + Send + Sync + 'static>(job: &Columns<'_, 
     Ok(())
 }
 
-fn add<A: Copy>(ops: &Ops<A>, all: &mut [A], one: &[A]) {
+fn add<S, A: Copy>(ops: &Ops<S, A>, all: &mut [A], one: &[A]) {
     let all = &mut all[..one.len()];
     // SAFETY: one row, as long as `all`.
-    unsafe { (ops.accumulate)(one.as_ptr(), 0, 1, all) }
+    unsafe { (ops.merge)(one.as_ptr(), 0, 1, all) }
 }
 
-impl<A: Copy + Send + Sync + 'static> Scratch<A> {
-    fn new(job: &Columns<'_, A>, plan: &Plan<'_>) -> Self {
-        let stage = if plan.direct { 0 } else { 4 * plan.width() };
+impl<S: Copy + 'static, A: Number> Scratch<S, A> {
+    fn new(plan: &Plan<'_>) -> Self {
+        let room = if plan.direct { 0 } else { 4 * plan.width() };
         Scratch {
             sums: Vec::with_capacity(plan.width()),
-            stage: vec![job.ops.identity(); stage],
+            stage: Vec::with_capacity(room),
+            room,
             waiting: Vec::new(),
             pushed: 0,
         }
     }
 
     /// Puts the sums where one of their size waits, or adds the two and goes on to the next level.
-    fn push(&mut self, ops: &Ops<A>) {
+    fn push(&mut self, ops: &Ops<S, A>) {
         let width = self.sums.len();
         let level = self.pushed.trailing_ones() as usize;
         for waiting in self.waiting.chunks_exact(width).take(level) {
@@ -221,7 +240,7 @@ impl<A: Copy + Send + Sync + 'static> Scratch<A> {
         self.sums.fill(ops.identity());
     }
 
-    fn finish(&mut self, ops: &Ops<A>) {
+    fn finish(&mut self, ops: &Ops<S, A>) {
         let width = self.sums.len();
         for (level, waiting) in self.waiting.chunks_exact(width).enumerate() {
             if self.pushed >> level & 1 == 1 {
@@ -232,12 +251,12 @@ impl<A: Copy + Send + Sync + 'static> Scratch<A> {
 }
 
 /// Leaves the combined rows of a tile in `scratch.sums`.
-fn part_of_tile<A: Copy + Send + Sync + 'static>(
-    job: &Columns<'_, A>,
+fn part_of_tile<S: Copy + 'static, A: Number>(
+    job: &Columns<'_, S, A>,
     plan: &Plan<'_>,
     place: Place,
     range: Range<usize>,
-    scratch: &mut Scratch<A>,
+    scratch: &mut Scratch<S, A>,
 ) {
     let width = place.tile.0 * place.tile.1;
     scratch.sums.clear();
@@ -283,13 +302,13 @@ fn part_of_tile<A: Copy + Send + Sync + 'static>(
 }
 
 /// Combines some rows with the sums; how many it were.
-fn rows<A: Copy + Send + Sync + 'static>(
-    job: &Columns<'_, A>,
+fn rows<S: Copy + 'static, A: Number>(
+    job: &Columns<'_, S, A>,
     plan: &Plan<'_>,
     start: isize,
     tile: (usize, usize),
     most: usize,
-    scratch: &mut Scratch<A>,
+    scratch: &mut Scratch<S, A>,
 ) -> usize {
     let (last, _) = steps(&plan.rows);
     let width = tile.0 * tile.1;
@@ -299,22 +318,26 @@ fn rows<A: Copy + Send + Sync + 'static>(
         unsafe { (job.ops.accumulate)(job.input.at(start).cast(), last.x, most, sums) };
         return most;
     }
-    let count = most.min(scratch.stage.len() / width);
+    let count = most.min(scratch.room / width);
     let (len, step) = (tile.1, plan.inner.x);
+    // The next rows, where they are far from these.
+    let ahead = |rows: usize| rows as isize * last.x * job.input.size as isize;
     let stage = scratch.stage.as_mut_ptr();
     // SAFETY: the walk stays inside the tensor; so many rows fit.
     unsafe {
         match plan.shape {
             Shape::Plain => {
-                let block = Block { rows: count, row_step: last.x, len, step };
+                let ahead = ahead(count);
+                let block = Block { ahead, ..Block::along(count, last.x, len, step) };
                 job.input.fill(start, block, stage);
             }
             Shape::Wide => {
-                let block = Block { rows: count * tile.0, row_step: plan.row.x, len, step };
+                let block = Block::along(count * tile.0, plan.row.x, len, step);
                 job.input.fill(start, block, stage);
             }
             Shape::Group => {
-                let block = Block { rows: tile.0, row_step: plan.around.x, len, step };
+                let ahead = ahead(1);
+                let block = Block { ahead, ..Block::along(tile.0, plan.around.x, len, step) };
                 for row in 0..count {
                     let start = start + row as isize * last.x;
                     job.input.fill(start, block, stage.add(row * width));
@@ -326,12 +349,7 @@ fn rows<A: Copy + Send + Sync + 'static>(
     count
 }
 
-fn put<A: Copy + Send + Sync + 'static>(
-    job: &Columns<'_, A>,
-    plan: &Plan<'_>,
-    place: Place,
-    results: &mut [A],
-) {
+fn put<S, A: Copy>(job: &Columns<'_, S, A>, plan: &Plan<'_>, place: Place, results: &mut [A]) {
     let (rows, len) = if plan.shape == Shape::Wide { (1, place.tile.1) } else { place.tile };
     for (row, results) in results[..rows * len].chunks_exact_mut(len).enumerate() {
         let out = place.out + row as isize * plan.around.out;

@@ -1,6 +1,7 @@
 //! Elements of any dtype as numbers of the type that a reduction works in, and back, one at a time.
 
 use keyfold_core::{Complex, bf16, f16};
+use keyfold_expr::isa::Isa;
 
 use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 
@@ -11,8 +12,22 @@ use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub(crate) struct Truth(u8);
 
 /// A conversion without loss where the target can hold the value, and otherwise as `as` does it.
-pub(crate) trait To<A> {
+pub(crate) trait To<A>: Sized {
     fn convert(self) -> A;
+
+    /// Whether there are instructions for several at a time that the compiler doesn't find.
+    const IN_GROUPS: bool = false;
+
+    /// Converts each; the slices are of one length.
+    #[inline(always)]
+    fn convert_all<I: Isa>(from: &[Self], to: &mut [A])
+    where
+        Self: Copy,
+    {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.convert();
+        }
+    }
 }
 
 macro_rules! numbers {
@@ -69,18 +84,18 @@ macro_rules! complex {
 }
 
 numbers! {
-    u8 => u8, u64, i64, f32, f64;
-    u16 => u8, u16, u64, i64, f32, f64;
+    u8 => u8, u32, u64, i64, f32, f64;
+    u16 => u8, u16, u32, u64, i64, f32, f64;
     u32 => u8, u32, u64, i64, f32, f64;
     u64 => u8, u16, u32, u64, i64, f32, f64;
-    i8 => i8, u64, i64, f32, f64;
-    i16 => i16, u64, i64, f32, f64;
+    i8 => i8, i32, u64, i64, f32, f64;
+    i16 => i16, i32, u64, i64, f32, f64;
     i32 => i32, u64, i64, f32, f64;
     i64 => i8, i16, i32, u64, i64, f32, f64;
     f32 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
     f64 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
 }
-others!(u64, i64, f32, f64);
+others!(i32, u64, i64, f32, f64);
 complex!(Truth, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
 
 impl To<u8> for Truth {
@@ -126,6 +141,18 @@ impl To<Truth> for u64 {
     }
 }
 
+macro_rules! same {
+    ($($type:ty),*) => {$(
+        impl To<$type> for $type {
+            #[inline(always)]
+            fn convert(self) -> $type {
+                self
+            }
+        }
+    )*};
+}
+same!(Truth, f16, bf16);
+
 macro_rules! between_complex {
     ($($from:ty => $to:ty),+) => {$(
         impl To<Complex<$to>> for Complex<$from> {
@@ -140,7 +167,7 @@ between_complex!(f32 => f32, f32 => f64, f64 => f32, f64 => f64);
 
 /// What of an element tells whether it is zero: a whole number of its size that is 0 just then.
 pub(crate) trait NonZero {
-    type Bits;
+    type Bits: Copy + 'static;
     fn bits(self) -> Self::Bits;
 }
 
@@ -158,15 +185,10 @@ macro_rules! nonzero {
 }
 
 nonzero! {
-    Truth, u8, x => x.0;
     u8, u8, x => x;
     u16, u16, x => x;
     u32, u32, x => x;
     u64, u64, x => x;
-    i8, u8, x => x as u8;
-    i16, u16, x => x as u16;
-    i32, u32, x => x as u32;
-    i64, u64, x => x as u64;
     // Without the sign, since -0.0 is zero.
     f16, u16, x => x.to_bits() << 1;
     bf16, u16, x => x.to_bits() << 1;
@@ -177,24 +199,40 @@ nonzero! {
 }
 
 /// A conversion of one element, as a type, so that loops over it are compiled with it inside.
-pub(crate) trait Convert {
-    type From: Copy;
-    type To;
+pub(crate) trait Convert: 'static {
+    type From: Copy + 'static;
+    type To: Copy + 'static;
     fn one(from: Self::From) -> Self::To;
+
+    /// As [`To::IN_GROUPS`].
+    const IN_GROUPS: bool = false;
+
+    /// As [`To::convert_all`].
+    #[inline(always)]
+    fn all<I: Isa>(from: &[Self::From], to: &mut [Self::To]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = Self::one(*from);
+        }
+    }
 }
 
 pub(crate) struct Plain<S, A>(std::marker::PhantomData<(S, A)>);
-impl<S: To<A> + Copy, A: Copy> Convert for Plain<S, A> {
+impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Plain<S, A> {
     type From = S;
     type To = A;
     #[inline(always)]
     fn one(from: S) -> A {
         from.convert()
     }
+    const IN_GROUPS: bool = S::IN_GROUPS;
+    #[inline(always)]
+    fn all<I: Isa>(from: &[S], to: &mut [A]) {
+        S::convert_all::<I>(from, to);
+    }
 }
 
 pub(crate) struct Bits<S>(std::marker::PhantomData<S>);
-impl<S: NonZero + Copy> Convert for Bits<S> {
+impl<S: NonZero + Copy + 'static> Convert for Bits<S> {
     type From = S;
     type To = S::Bits;
     #[inline(always)]

@@ -4,10 +4,11 @@ use keyfold_core::{DType, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
-use super::convert::Truth;
-use super::geometry::Reduction;
+use super::convert::{Plain, To};
+use super::geometry::{Geometry, Reduction};
 use super::monoid::{Extreme, Greatest, Ordered, Smallest};
 use super::ops::Ops;
+use super::quantify::{self, Quantity};
 use super::{base, check_ordered, out_base, run};
 use crate::op::Op;
 
@@ -41,33 +42,30 @@ pub(crate) fn compute_into(
     x: &Tensor,
     out: &Tensor,
 ) -> Result<()> {
+    // Of bools the greatest is "any", the smallest "all", which are often decided early.
+    if x.dtype() == DType::Bool {
+        let quantity = if end == End::Greatest { Quantity::Any } else { Quantity::All };
+        return quantify::compute_into(quantity, reduction, x, out);
+    }
     let to = out_base(out)?;
-    macro_rules! same {
-        ($type:ty) => {
-            into(
+    macro_rules! of {
+        ($type:ty, $stored:ty; $number:ty => $to:ty) => {
+            into::<$type, $number>(
                 end,
-                reduction,
-                x,
-                out,
-                Input::plain::<$type>(base::<$type>(x)?),
-                Sink::<$type>::of::<$type>(to),
+                reduction.geometry(x, out, false),
+                Input::plain::<$type>(base::<$stored>(x)?),
+                Sink::<$number>::of::<$to>(to),
             )
         };
     }
+    macro_rules! same {
+        ($type:ty) => {
+            of!($type, $type; $type => $type)
+        };
+    }
     match x.dtype() {
-        // Of bools the greatest is "any", the smallest "all".
-        DType::Bool => {
-            let input = Input::plain::<Truth>(base::<u8>(x)?);
-            into(end, reduction, x, out, input, Sink::<u8>::of::<Truth>(to))
-        }
-        DType::F16 => {
-            let input = Input::plain::<f16>(base::<f16>(x)?);
-            into(end, reduction, x, out, input, Sink::<f32>::of::<f16>(to))
-        }
-        DType::BF16 => {
-            let input = Input::plain::<bf16>(base::<bf16>(x)?);
-            into(end, reduction, x, out, input, Sink::<f32>::of::<bf16>(to))
-        }
+        DType::F16 => of!(f16, f16; f32 => f16),
+        DType::BF16 => of!(bf16, bf16; f32 => bf16),
         DType::U8 => same!(u8),
         DType::U16 => same!(u16),
         DType::U32 => same!(u32),
@@ -78,22 +76,19 @@ pub(crate) fn compute_into(
         DType::I64 => same!(i64),
         DType::F32 => same!(f32),
         DType::F64 => same!(f64),
-        // Refused by `plan`.
-        DType::C64 | DType::C128 => Ok(()),
+        // Bools are done, the others refused by `plan`.
+        DType::Bool | DType::C64 | DType::C128 => Ok(()),
     }
 }
 
-fn into<T: Ordered>(
-    end: End,
-    reduction: &Reduction,
-    x: &Tensor,
-    out: &Tensor,
-    input: Input<T>,
-    sink: Sink<T>,
-) -> Result<()> {
+fn into<S, T>(end: End, geometry: Geometry, input: Input<S>, sink: Sink<T>) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered + To<T>,
+{
     let ops = match end {
-        End::Greatest => Ops::of::<Extreme<Greatest, T>>(),
-        End::Smallest => Ops::of::<Extreme<Smallest, T>>(),
+        End::Greatest => Ops::of::<Plain<S, T>, Extreme<Greatest, T>, Extreme<Greatest, T>>(),
+        End::Smallest => Ops::of::<Plain<S, T>, Extreme<Smallest, T>, Extreme<Smallest, T>>(),
     };
-    run(reduction.geometry(x, out, false), input, ops, sink, T::LOWEST)
+    run(geometry, input, ops, sink, T::LOWEST)
 }

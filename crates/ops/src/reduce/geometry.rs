@@ -122,6 +122,15 @@ impl Geometry {
         let near = |dims: &[Dim]| dims.last().map_or(usize::MAX, |d| distance(d.x));
         !self.reduced.is_empty() && near(&self.reduced) <= near(&self.kept)
     }
+
+    /// Whether lanes side by side are long and so few that each is better done on its own, its
+    /// elements copied together.
+    pub(crate) fn is_narrow(&self) -> bool {
+        const FEW: usize = 8;
+        let (inner, _) = steps(&self.kept);
+        let (row, _) = steps(&self.reduced);
+        inner.size <= FEW && row.size >= 128 && row.x.unsigned_abs() <= FEW
+    }
 }
 
 pub(crate) fn count(dims: &[Dim]) -> usize {

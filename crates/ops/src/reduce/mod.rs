@@ -1,8 +1,9 @@
 //! Reductions along dimensions, and softmax.
 //!
 //! `dim=None` reduces all dimensions; an empty list reduces none, as in NumPy. Every layout is read
-//! where it lies; elements that aren't dense or of another type than the reduction works in are
-//! converted block by block.
+//! where it lies. Halves and narrow whole numbers are converted in registers; elements that aren't
+//! dense are copied together block by block, and what else has another type than the reduction works
+//! in is converted so.
 //!
 //! Each operator is a plan (the result's shape and dtype, or an error) and a function that computes
 //! into a tensor of that shape and dtype, of any layout: a fresh one, or one that was given.
@@ -83,14 +84,18 @@ fn check_ordered(op: Op, dtype: DType) -> Result<()> {
     if dtype.is_complex() { Err(op.unsupported("self", dtype, &ORDERED)) } else { Ok(()) }
 }
 
-/// Reduces lanes; `empty` is what those without elements give.
-fn run<A: Copy + Send + Sync + 'static>(
+/// Reduces lanes of elements of type `S`; `empty` is what those without elements give.
+fn run<S, R>(
     geometry: Geometry,
-    mut input: Input<A>,
-    ops: Ops<A>,
-    mut sink: Sink<A>,
-    empty: A,
-) -> Result<()> {
+    mut input: Input<S>,
+    ops: Ops<S, R>,
+    mut sink: Sink<R>,
+    empty: R,
+) -> Result<()>
+where
+    S: Copy + 'static,
+    R: Copy + Send + Sync + 'static,
+{
     let lanes = geometry.lanes();
     if lanes == 0 {
         return Ok(());

@@ -8,6 +8,18 @@ pub(crate) trait Monoid: 'static {
     /// Combined with a number it changes nothing.
     const IDENTITY: Self::Number;
     fn combine(a: Self::Number, b: Self::Number) -> Self::Number;
+    /// Whether there are numbers for which [`Monoid::quick`] isn't [`Monoid::combine`].
+    const SPECIAL: bool = false;
+    /// Whether it's such a number.
+    #[inline(always)]
+    fn is_special(_: Self::Number) -> bool {
+        false
+    }
+    /// The same in fewer instructions, where neither is special.
+    #[inline(always)]
+    fn quick(a: Self::Number, b: Self::Number) -> Self::Number {
+        Self::combine(a, b)
+    }
     /// Whether there are numbers that nothing still to come can change: [`Monoid::is_final`].
     const DECIDES: bool = false;
     /// Whether nothing that is still to come can change it.
@@ -40,7 +52,7 @@ macro_rules! whole_addend {
         }
     )*};
 }
-whole_addend!(i64, u64);
+whole_addend!(i32, u32, i64, u64);
 
 macro_rules! float_addend {
     ($($type:ty),*) => {$(
@@ -84,6 +96,8 @@ impl<T: Addend> Monoid for Sum<T> {
 pub(crate) trait Ordered: Copy + Send + Sync + PartialEq + 'static {
     const LOWEST: Self;
     const HIGHEST: Self;
+    /// Whether there are any that aren't numbers.
+    const NAN: bool;
     fn is_nan(self) -> bool;
     fn less(self, other: Self) -> bool;
 }
@@ -93,6 +107,7 @@ macro_rules! ordered {
         impl Ordered for $type {
             const LOWEST: Self = $low;
             const HIGHEST: Self = $high;
+            const NAN: bool = $low != <$type>::MIN;
             #[inline(always)]
             fn is_nan(self) -> bool {
                 let $x = self;
@@ -160,6 +175,15 @@ macro_rules! extreme {
             fn combine(a: T, b: T) -> T {
                 // Where `a` is a NaN nothing is beyond it.
                 if <$pick>::beyond(a, b) | b.is_nan() { b } else { a }
+            }
+            const SPECIAL: bool = T::NAN;
+            #[inline(always)]
+            fn is_special(x: T) -> bool {
+                x.is_nan()
+            }
+            #[inline(always)]
+            fn quick(a: T, b: T) -> T {
+                if <$pick>::beyond(a, b) { b } else { a }
             }
         }
     )*};

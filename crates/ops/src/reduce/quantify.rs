@@ -4,8 +4,8 @@ use keyfold_core::{Complex, DType, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
-use super::convert::{To, Truth};
-use super::geometry::Reduction;
+use super::convert::{Bits, Convert, To, Truth};
+use super::geometry::{Geometry, Reduction};
 use super::monoid::{All, Any, Ordered};
 use super::ops::Ops;
 use super::{base, out_base, run};
@@ -29,40 +29,43 @@ pub(crate) fn compute_into(
     out: &Tensor,
 ) -> Result<()> {
     macro_rules! of {
-        ($type:ty, $stored:ty, $direct:expr) => {
-            into(quantity, reduction, x, out, Input::bits::<$type>(base::<$stored>(x)?, $direct))
-        };
+        ($type:ty, $stored:ty) => {{
+            let input = Input::plain::<$type>(base::<$stored>(x)?);
+            into::<Bits<$type>>(quantity, reduction.geometry(x, out, false), input, out)
+        }};
     }
     match x.dtype() {
-        DType::Bool => of!(Truth, u8, true),
-        DType::U8 => of!(u8, u8, true),
-        DType::U16 => of!(u16, u16, true),
-        DType::U32 => of!(u32, u32, true),
-        DType::U64 => of!(u64, u64, true),
-        DType::I8 => of!(i8, i8, true),
-        DType::I16 => of!(i16, i16, true),
-        DType::I32 => of!(i32, i32, true),
-        DType::I64 => of!(i64, i64, true),
-        DType::F16 => of!(f16, f16, false),
-        DType::BF16 => of!(bf16, bf16, false),
-        DType::F32 => of!(f32, f32, false),
-        DType::F64 => of!(f64, f64, false),
-        DType::C64 => of!(Complex<f32>, Complex<f32>, false),
-        DType::C128 => of!(Complex<f64>, Complex<f64>, false),
+        DType::Bool | DType::U8 => of!(u8, u8),
+        DType::U16 => of!(u16, u16),
+        DType::U32 => of!(u32, u32),
+        DType::U64 => of!(u64, u64),
+        // Of whole numbers the bits are the same.
+        DType::I8 => of!(u8, i8),
+        DType::I16 => of!(u16, i16),
+        DType::I32 => of!(u32, i32),
+        DType::I64 => of!(u64, i64),
+        DType::F16 => of!(f16, f16),
+        DType::BF16 => of!(bf16, bf16),
+        DType::F32 => of!(f32, f32),
+        DType::F64 => of!(f64, f64),
+        DType::C64 => of!(Complex<f32>, Complex<f32>),
+        DType::C128 => of!(Complex<f64>, Complex<f64>),
     }
 }
 
-fn into<T: Ordered + To<Truth>>(
+fn into<C: Convert>(
     quantity: Quantity,
-    reduction: &Reduction,
-    x: &Tensor,
+    geometry: Geometry,
+    input: Input<C::From>,
     out: &Tensor,
-    input: Input<T>,
-) -> Result<()> {
+) -> Result<()>
+where
+    C::To: Ordered + To<Truth> + To<C::To>,
+{
     let (ops, empty) = match quantity {
-        Quantity::All => (Ops::of::<All<T>>(), T::HIGHEST),
-        Quantity::Any => (Ops::of::<Any<T>>(), T::LOWEST),
+        Quantity::All => (Ops::of::<C, All<C::To>, All<C::To>>(), C::To::HIGHEST),
+        Quantity::Any => (Ops::of::<C, Any<C::To>, Any<C::To>>(), C::To::LOWEST),
     };
     let sink = Sink::of::<Truth>(out_base(out)?);
-    run(reduction.geometry(x, out, false), input, ops, sink, empty)
+    run(geometry, input, ops, sink, empty)
 }

@@ -4,7 +4,9 @@
 //! depend on nothing but its length, and the parts' results are joined pairwise in their order. So
 //! no result depends on the number of threads.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_core::Result;
 
@@ -12,15 +14,15 @@ use super::blocks::{Block, Input, Sink};
 use super::cascade::Cascade;
 use super::geometry::{Geometry, runs, steps};
 pub(crate) use super::lanes::BLOCK;
-use super::lanes::BLOCKS;
+use super::lanes::{BLOCKS, FEW};
 use super::ops::Loops;
 use super::share::{Shared, for_parts};
 
 /// A reduction of lanes with everything that it needs.
-pub(crate) struct Rows<'a, A, R> {
+pub(crate) struct Rows<'a, S, R> {
     pub(crate) geometry: &'a Geometry,
-    pub(crate) input: Input<A>,
-    pub(crate) loops: &'a Loops<A, R>,
+    pub(crate) input: Input<S>,
+    pub(crate) loops: &'a Loops<S, R>,
     pub(crate) sink: Sink<R>,
 }
 
@@ -30,7 +32,7 @@ pub(crate) const PART: usize = BLOCKS * BLOCK;
 /// Results that are kept before they are written.
 const RESULTS: usize = 128;
 
-impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
+impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
     /// Reduces every lane; none is empty.
     ///
     /// # Errors
@@ -50,13 +52,21 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         let parts = len.div_ceil(PART);
         let mut partial = vec![self.loops.none; lanes * parts];
         let shared = Shared::new(&mut partial);
+        // The first part of a single lane that nothing behind it can change.
+        let last = AtomicUsize::new(usize::MAX);
         for_parts(lanes * parts, 1, lanes * len, |tasks| {
-            let mut stage = None;
+            let mut stage = room();
             for task in tasks {
+                if task > last.load(Ordering::Relaxed) {
+                    break;
+                }
                 let (lane, start) = (task / parts, task % parts * PART);
                 let mut x = 0;
                 runs(&self.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
                 let result = self.part_of_lane(x, start..len.min(start + PART), &mut stage);
+                if lanes == 1 && (self.loops.is_final)(result) {
+                    last.fetch_min(task, Ordering::Relaxed);
+                }
                 // SAFETY: each task has a place of its own.
                 unsafe { shared.write(task, (self.loops.forward)(result, start)) };
             }
@@ -83,7 +93,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         let simple = self.geometry.reduced.len() == 1;
         let in_place = simple && self.input.direct && inner.x == 1;
         let mut results = [self.loops.none; RESULTS];
-        let mut stage = None;
+        let mut stage = room();
         runs(&self.geometry.kept, some, 1, |run| {
             let mut done = 0;
             while done < run.len {
@@ -95,7 +105,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
                     unsafe { (self.loops.lanes)(from, kept.x, len, &mut results[..count]) };
                 } else if simple && len <= BLOCK / 2 {
                     count = count.min(BLOCK / len);
-                    let block = Block { rows: count, row_step: kept.x, len, step: inner.x };
+                    let block = Block::along(count, kept.x, len, inner.x);
                     // SAFETY: the walk stays inside the tensor, and the block's elements fit.
                     unsafe { self.staged(x, block, len, &mut results[..count], &mut stage) };
                 } else {
@@ -111,20 +121,38 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
     }
 
     /// A range of the elements of the lane that begins at `x`, joined.
-    fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<A>) -> R {
+    fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<S>) -> R {
         let (inner, around) = steps(&self.geometry.reduced);
         let direct = self.input.direct && inner.x == 1;
-        let Loops { none, join, forward, is_final, .. } = *self.loops;
+        let Loops { none, join, forward, is_final, decides, .. } = *self.loops;
         let mut all = Cascade::new(none, join);
         let (mut place, mut decided) = (0, None);
-        runs(&self.geometry.reduced, range, BLOCK, |run| {
+        let in_rows = direct && inner.size >= GATHER;
+        let at_once = if in_rows { FEW * inner.size.min(BLOCK) } else { BLOCK };
+        runs(&self.geometry.reduced, range, at_once, |run| {
+            if in_rows && run.rows > 1 && run.len <= BLOCK && decided.is_none() {
+                let mut found = [none; FEW];
+                let found = &mut found[..run.rows];
+                let from = self.input.at(x + run.x).cast();
+                // SAFETY: the walk stays inside the tensor, whose elements are of this type.
+                unsafe { (self.loops.lanes)(from, around.x, run.len, found) };
+                for found in found {
+                    let found = forward(*found, place);
+                    all.push(found);
+                    place += run.len;
+                    decided = decided.or(is_final(found).then_some(found));
+                }
+                return;
+            }
             // Short rows are gathered into blocks; long ones are cut into blocks.
-            let gather = run.rows > 1 && (!direct || run.len < GATHER);
+            let gather = run.rows > 1 && !in_rows;
             let (rows, len) = if gather { (1, run.rows * run.len) } else { (run.rows, run.len) };
             let most = if direct { PART } else { BLOCK };
             for row in 0..rows as isize {
                 let mut done = 0;
                 while done < len && decided.is_none() {
+                    // Often the first few decide.
+                    let most = if decides && place + done == 0 { FIRST } else { most };
                     let count = if gather { len } else { most.min(len - done) };
                     let at = x + run.x + row * around.x + done as isize * inner.x;
                     let mut found = [none];
@@ -136,7 +164,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
                         } else {
                             let rows = if gather { run.rows } else { 1 };
                             let len = count / rows;
-                            let block = Block { rows, row_step: around.x, len, step: inner.x };
+                            let block = Block::along(rows, around.x, len, inner.x);
                             self.staged(at, block, count, &mut found, stage);
                         }
                     }
@@ -151,7 +179,7 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         decided.or(all.finish()).unwrap_or(none)
     }
 
-    /// Lanes of so many elements each, converted first.
+    /// Lanes of so many elements each, copied together first.
     ///
     /// # Safety
     /// The block is inside the tensor, has at most [`BLOCK`] elements, and all the lanes'.
@@ -161,20 +189,26 @@ impl<A: Copy + Send + Sync + 'static, R: Copy + Send + Sync> Rows<'_, A, R> {
         block: Block,
         len: usize,
         results: &mut [R],
-        stage: &mut Stage<A>,
+        stage: &mut Stage<S>,
     ) {
-        let stage = stage.get_or_insert_with(|| [self.loops.number; BLOCK]);
         debug_assert!(block.rows * block.len <= BLOCK && len * results.len() <= BLOCK);
         // SAFETY: the caller's promise.
         unsafe {
-            self.input.fill(x, block, stage.as_mut_ptr());
-            (self.loops.lanes)(stage.as_ptr(), len as isize, len, results);
+            self.input.fill(x, block, stage.as_mut_ptr().cast());
+            (self.loops.lanes)(stage.as_ptr().cast(), len as isize, len, results);
         }
     }
 }
 
-/// Room for a block of converted elements, once it's needed.
-type Stage<A> = Option<[A; BLOCK]>;
+/// Room for a block of elements.
+type Stage<S> = [MaybeUninit<S>; BLOCK];
+
+fn room<S: Copy>() -> Stage<S> {
+    [MaybeUninit::uninit(); BLOCK]
+}
+
+/// Elements that are looked at first where they can decide.
+const FIRST: usize = 64;
 
 /// Rows shorter than this are worth copying together first.
 const GATHER: usize = 128;

@@ -5,7 +5,6 @@ use keyfold_expr::eval::memory::prefetch;
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::blocks::Block;
-use super::lanes::AHEAD;
 
 /// Copies a block's elements, of so many bytes, one after the other.
 ///
@@ -37,11 +36,11 @@ impl<T: Copy> Work for Gather<T> {
             unsafe {
                 // Steps that the compiler knows are read as vectors.
                 match block.step {
-                    2 => row(from, |i| i * 2, block.len, to),
-                    3 => row(from, |i| i * 3, block.len, to),
-                    4 => row(from, |i| i * 4, block.len, to),
-                    -1 => row(from, |i| -i, block.len, to),
-                    step => row(from, |i| i * step, block.len, to),
+                    2 => row(from, |i| i * 2, block, to),
+                    3 => row(from, |i| i * 3, block, to),
+                    4 => row(from, |i| i * 4, block, to),
+                    -1 => row(from, |i| -i, block, to),
+                    step => row(from, |i| i * step, block, to),
                 }
             }
             from = from.wrapping_offset(block.row_step);
@@ -53,7 +52,8 @@ impl<T: Copy> Work for Gather<T> {
 /// # Safety
 /// As for [`gather`].
 #[inline(always)]
-unsafe fn row<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usize, to: *mut T) {
+unsafe fn row<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, block: Block, to: *mut T) {
+    let Block { len, ahead, .. } = block;
     let mut start = 0;
     while start < len {
         let count = CHUNK.min(len - start);
@@ -61,7 +61,7 @@ unsafe fn row<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usiz
         let span = place(CHUNK as isize) * size_of::<T>() as isize;
         if span.unsigned_abs() <= CHUNK * 64 {
             for line in (0..span.unsigned_abs()).step_by(64) {
-                prefetch(first.wrapping_offset(span.signum() * (AHEAD + line) as isize));
+                prefetch(first.wrapping_offset(ahead + span.signum() * line as isize));
             }
         }
         // SAFETY: the caller's promise.

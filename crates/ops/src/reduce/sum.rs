@@ -8,7 +8,7 @@ use keyfold_core::{Complex, DType, DTypeKind, Error, ErrorKind, Result, bf16, f1
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Fill, Input, Sink, fill};
-use super::convert::{Convert, To, Truth};
+use super::convert::{Convert, Plain, To, Truth};
 use super::geometry::Reduction;
 use super::monoid::{Addend, Sum};
 use super::ops::Ops;
@@ -76,53 +76,82 @@ pub(crate) fn compute_into(
     out: &Tensor,
 ) -> Result<()> {
     let to = out_base(out)?;
+    let job = Job { total, reduction, x, out };
+    macro_rules! of {
+        // Elements as they are stored, what some are added up in first, and what all are.
+        ($type:ty, $stored:ty; $first:ty, $all:ty => $to:ty) => {
+            into(
+                &job,
+                Input::plain::<$type>(base::<$stored>(x)?),
+                Ops::of::<Plain<$type, $first>, Sum<$first>, Sum<$all>>(),
+                Sink::<$all>::of::<$to>(to),
+            )
+        };
+    }
+    // These are converted in registers. Of 16 bits or less, as many as a part of a lane has have a
+    // sum of 32 bits.
+    match (x.dtype(), out.dtype()) {
+        (DType::F16, DType::F16) => of!(f16, f16; f32, f32 => f16),
+        (DType::F16, DType::F32) => of!(f16, f16; f32, f32 => f32),
+        (DType::BF16, DType::BF16) => of!(bf16, bf16; f32, f32 => bf16),
+        (DType::BF16, DType::F32) => of!(bf16, bf16; f32, f32 => f32),
+        (DType::Bool, DType::I64) => of!(Truth, u8; i32, i64 => i64),
+        (DType::I8, DType::I64) => of!(i8, i8; i32, i64 => i64),
+        (DType::I16, DType::I64) => of!(i16, i16; i32, i64 => i64),
+        (DType::I32, DType::I64) => of!(i32, i32; i64, i64 => i64),
+        (DType::U8, DType::U64) => of!(u8, u8; u32, u64 => u64),
+        (DType::U16, DType::U64) => of!(u16, u16; u32, u64 => u64),
+        (DType::U32, DType::U64) => of!(u32, u32; u64, u64 => u64),
+        _ => by_blocks(&job, to),
+    }
+}
+
+/// What is added up, and where the sums go.
+struct Job<'a> {
+    total: Total,
+    reduction: &'a Reduction,
+    x: &'a Tensor,
+    out: &'a Tensor,
+}
+
+/// Sums of elements that lie as they are computed in, or are converted block by block.
+fn by_blocks(job: &Job<'_>, to: *mut u8) -> Result<()> {
+    let x = job.x;
     // Whole numbers are added in 64 bits, which wraps around as the narrower type would.
-    match out.dtype() {
-        DType::F16 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<f16>(to)),
-        DType::BF16 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<bf16>(to)),
-        DType::F32 => into(total, reduction, x, out, f32::input(x)?, Sink::of::<f32>(to)),
-        DType::F64 => into(total, reduction, x, out, f64::input(x)?, Sink::of::<f64>(to)),
-        DType::I8 => into(total, reduction, x, out, by_way_of::<i8, i64>(x)?, Sink::of::<i8>(to)),
-        DType::I16 => {
-            into(total, reduction, x, out, by_way_of::<i16, i64>(x)?, Sink::of::<i16>(to))
-        }
-        DType::I32 => {
-            into(total, reduction, x, out, by_way_of::<i32, i64>(x)?, Sink::of::<i32>(to))
-        }
-        DType::I64 => into(total, reduction, x, out, i64::input(x)?, Sink::of::<i64>(to)),
-        DType::U8 => into(total, reduction, x, out, by_way_of::<u8, u64>(x)?, Sink::of::<u8>(to)),
-        DType::U16 => {
-            into(total, reduction, x, out, by_way_of::<u16, u64>(x)?, Sink::of::<u16>(to))
-        }
-        DType::U32 => {
-            into(total, reduction, x, out, by_way_of::<u32, u64>(x)?, Sink::of::<u32>(to))
-        }
-        DType::U64 => into(total, reduction, x, out, u64::input(x)?, Sink::of::<u64>(to)),
-        DType::C64 => {
-            let input = Complex::<f32>::input(x)?;
-            into(total, reduction, x, out, input, Sink::of::<Complex<f32>>(to))
-        }
-        DType::C128 => {
-            let input = Complex::<f64>::input(x)?;
-            into(total, reduction, x, out, input, Sink::of::<Complex<f64>>(to))
-        }
+    match job.out.dtype() {
+        DType::F16 => same(job, f32::input(x)?, Sink::of::<f16>(to)),
+        DType::BF16 => same(job, f32::input(x)?, Sink::of::<bf16>(to)),
+        DType::F32 => same(job, f32::input(x)?, Sink::of::<f32>(to)),
+        DType::F64 => same(job, f64::input(x)?, Sink::of::<f64>(to)),
+        DType::I8 => same(job, by_way_of::<i8, i64>(x)?, Sink::of::<i8>(to)),
+        DType::I16 => same(job, by_way_of::<i16, i64>(x)?, Sink::of::<i16>(to)),
+        DType::I32 => same(job, by_way_of::<i32, i64>(x)?, Sink::of::<i32>(to)),
+        DType::I64 => same(job, i64::input(x)?, Sink::of::<i64>(to)),
+        DType::U8 => same(job, by_way_of::<u8, u64>(x)?, Sink::of::<u8>(to)),
+        DType::U16 => same(job, by_way_of::<u16, u64>(x)?, Sink::of::<u16>(to)),
+        DType::U32 => same(job, by_way_of::<u32, u64>(x)?, Sink::of::<u32>(to)),
+        DType::U64 => same(job, u64::input(x)?, Sink::of::<u64>(to)),
+        DType::C64 => same(job, Complex::<f32>::input(x)?, Sink::of::<Complex<f32>>(to)),
+        DType::C128 => same(job, Complex::<f64>::input(x)?, Sink::of::<Complex<f64>>(to)),
         DType::Bool => Err(no_input("bool", x.dtype())),
     }
 }
 
-fn into<A: Addend>(
-    total: Total,
-    reduction: &Reduction,
-    x: &Tensor,
-    out: &Tensor,
-    input: Input<A>,
-    mut sink: Sink<A>,
-) -> Result<()> {
+fn same<A: Addend + To<A>>(job: &Job<'_>, input: Input<A>, sink: Sink<A>) -> Result<()> {
+    into(job, input, Ops::of::<Plain<A, A>, Sum<A>, Sum<A>>(), sink)
+}
+
+fn into<S, A>(job: &Job<'_>, input: Input<S>, ops: Ops<S, A>, mut sink: Sink<A>) -> Result<()>
+where
+    S: Copy + 'static,
+    A: Addend,
+{
+    let Job { total, reduction, x, out } = *job;
     if total == Total::Mean {
         // Without elements this is 0 / 0, NaN, as in NumPy.
         sink.divide = Some((A::divide, reduction.len as f64));
     }
-    run(reduction.geometry(x, out, false), input, Ops::of::<Sum<A>>(), sink, A::ZERO)
+    run(reduction.geometry(x, out, false), input, ops, sink, A::ZERO)
 }
 
 /// A type that numbers are computed in, with how elements of other dtypes become numbers of it.
@@ -190,7 +219,13 @@ where
 /// From `S` to `A` through two types in between.
 struct Through<S, B, D, A>(PhantomData<(S, B, D, A)>);
 
-impl<S: To<B> + Copy, B: To<D>, D: To<A>, A> Convert for Through<S, B, D, A> {
+impl<S, B, D, A> Convert for Through<S, B, D, A>
+where
+    S: To<B> + Copy + 'static,
+    B: To<D> + 'static,
+    D: To<A> + 'static,
+    A: Copy + 'static,
+{
     type From = S;
     type To = A;
     #[inline(always)]

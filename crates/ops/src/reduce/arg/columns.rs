@@ -1,5 +1,7 @@
 //! Columns side by side, searched row by row in tiles that stay in the cache.
 
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use keyfold_core::Result;
@@ -7,6 +9,7 @@ use keyfold_expr::isa::{self, Isa, Work};
 
 use super::{Best, Search, is_better};
 use crate::reduce::blocks::{Block, Input, Sink};
+use crate::reduce::convert::To;
 use crate::reduce::geometry::{Geometry, count, runs, steps};
 use crate::reduce::monoid::{Ordered, Pick};
 use crate::reduce::rows::{BLOCK, PART};
@@ -20,10 +23,10 @@ const ROWS: usize = 256;
 const TASKS: usize = 64;
 
 /// A search of columns with everything that it needs.
-pub(super) struct Columns<'a, T> {
+pub(super) struct Columns<'a, S, T> {
     pub(super) geometry: &'a Geometry,
-    pub(super) input: Input<T>,
-    pub(super) search: &'a Search<T>,
+    pub(super) input: Input<S>,
+    pub(super) search: &'a Search<S, T>,
     pub(super) sink: Sink<Best<T>>,
 }
 
@@ -31,7 +34,11 @@ pub(super) struct Columns<'a, T> {
 ///
 /// # Errors
 /// Those of sharing out work.
-pub(super) fn search_columns<T: Ordered>(job: &Columns<'_, T>) -> Result<()> {
+pub(super) fn search_columns<S, T>(job: &Columns<'_, S, T>) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered,
+{
     let kept = &*job.geometry.kept;
     let (inner, _) = steps(kept);
     let outer = &kept[..kept.len().saturating_sub(1)];
@@ -85,32 +92,32 @@ pub(super) fn search_columns<T: Ordered>(job: &Columns<'_, T>) -> Result<()> {
     Ok(())
 }
 
-struct Scratch<T> {
+struct Scratch<S, T> {
     best: Vec<T>,
     rows: Vec<u32>,
     found: Vec<Best<T>>,
-    stage: Vec<T>,
+    /// Room for rows that are copied together first.
+    stage: Vec<MaybeUninit<S>>,
 }
 
-impl<T: Ordered> Scratch<T> {
-    fn new(job: &Columns<'_, T>, width: usize) -> Self {
-        let worst = job.search.loops.number;
+impl<S: Copy, T: Ordered> Scratch<S, T> {
+    fn new(job: &Columns<'_, S, T>, width: usize) -> Self {
         Scratch {
-            best: vec![worst; width],
+            best: vec![T::LOWEST; width],
             rows: vec![0; width],
             found: vec![job.search.loops.none; width],
-            stage: vec![worst; BLOCK.max(width)],
+            stage: vec![MaybeUninit::uninit(); BLOCK.max(width)],
         }
     }
 }
 
 /// Leaves the best of each column, and its place, in `scratch`.
-fn part_of_columns<T: Ordered>(
-    job: &Columns<'_, T>,
+fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
+    job: &Columns<'_, S, T>,
     x: isize,
     columns: usize,
     range: Range<usize>,
-    scratch: &mut Scratch<T>,
+    scratch: &mut Scratch<S, T>,
 ) {
     let (inner, _) = steps(&job.geometry.kept);
     let (row, _) = steps(&job.geometry.reduced);
@@ -127,19 +134,22 @@ fn part_of_columns<T: Ordered>(
         while done < run.len {
             let at = x + run.x + done as isize * row.x;
             let mut count = run.len - done;
-            let (from, step): (*const T, isize) = if direct {
+            let (from, step): (*const S, isize) = if direct {
                 (job.input.at(at).cast(), row.x)
             } else {
                 count = count.min((stage.len() / columns).max(1));
-                let block = Block { rows: count, row_step: row.x, len: columns, step: inner.x };
+                let block = Block::along(count, row.x, columns, inner.x);
                 // SAFETY: the walk stays inside the tensor, and the block's elements fit.
-                unsafe { job.input.fill(at, block, stage.as_mut_ptr()) };
-                (stage.as_ptr(), columns as isize)
+                unsafe { job.input.fill(at, block, stage.as_mut_ptr().cast()) };
+                (stage.as_ptr().cast(), columns as isize)
             };
             // SAFETY: as above; the elements are of this type where they are read directly.
             unsafe {
                 if first {
-                    best.copy_from_slice(std::slice::from_raw_parts(from, columns));
+                    for (best, x) in best.iter_mut().zip(std::slice::from_raw_parts(from, columns))
+                    {
+                        *best = x.convert();
+                    }
                     first = false;
                 }
                 (job.search.rows)(from, step, count, best, places, next);
@@ -153,48 +163,53 @@ fn part_of_columns<T: Ordered>(
     }
 }
 
-struct Rows<'a, P, T> {
-    from: *const T,
+struct Rows<'a, P, S, T> {
+    from: *const S,
     step: isize,
     rows: usize,
     best: &'a mut [T],
     places: &'a mut [u32],
     first: u32,
-    pick: std::marker::PhantomData<P>,
+    pick: PhantomData<P>,
 }
 
-impl<P: Pick, T: Ordered> Work for Rows<'_, P, T> {
+impl<P: Pick, S: To<T> + Copy + 'static, T: Ordered> Work for Rows<'_, P, S, T> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
         for row in 0..self.rows {
             let from = self.from.wrapping_offset(row as isize * self.step);
-            // SAFETY: the caller of `rows` says that each row has so many numbers there.
+            // SAFETY: the caller of `rows` says that each row has so many elements there.
             let x = unsafe { std::slice::from_raw_parts(from, self.best.len()) };
-            one_row::<P, T>(self.best, self.places, x, self.first + row as u32);
+            one_row::<P, S, T>(self.best, self.places, x, self.first + row as u32);
         }
     }
 }
 
 #[inline(always)]
-fn one_row<P: Pick, T: Ordered>(best: &mut [T], places: &mut [u32], x: &[T], row: u32) {
+fn one_row<P: Pick, S: To<T> + Copy, T: Ordered>(
+    best: &mut [T],
+    places: &mut [u32],
+    x: &[S],
+    row: u32,
+) {
     for ((best, place), x) in best.iter_mut().zip(places).zip(x) {
-        let better = is_better::<P, T>(*best, *x);
-        *best = if better { *x } else { *best };
+        let x = x.convert();
+        let better = is_better::<P, T>(*best, x);
+        *best = if better { x } else { *best };
         *place = if better { row } else { *place };
     }
 }
 
 /// # Safety
-/// As many numbers as there are in `best` can be read in each row.
-pub(super) unsafe fn rows<P: Pick, T: Ordered>(
-    from: *const T,
+/// As many elements as there are numbers in `best` can be read in each row.
+pub(super) unsafe fn rows<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(
+    from: *const S,
     step: isize,
     rows: usize,
     best: &mut [T],
     places: &mut [u32],
     first: u32,
 ) {
-    let pick = std::marker::PhantomData::<P>;
-    isa::dispatch(Rows { from, step, rows, best, places, first, pick });
+    isa::dispatch(Rows::<P, S, T> { from, step, rows, best, places, first, pick: PhantomData });
 }

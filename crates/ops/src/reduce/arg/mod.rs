@@ -15,7 +15,7 @@ use super::blocks::{Input, Sink};
 use super::convert::{To, Truth};
 use super::extreme::End;
 use super::geometry::{Geometry, Reduction};
-use super::monoid::{Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
+use super::monoid::{All, Any, Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
 use super::ops::Loops;
 use super::rows::Rows;
 use super::{base, out_base};
@@ -31,15 +31,24 @@ pub(crate) fn compute_into(
     out: &Tensor,
 ) -> Result<()> {
     macro_rules! of {
-        ($type:ty, $stored:ty) => {
-            into(end, reduction, x, out, Input::plain::<$type>(base::<$stored>(x)?))
-        };
         ($type:ty, $stored:ty as $number:ty) => {
-            into::<$number>(end, reduction, x, out, Input::plain::<$type>(base::<$stored>(x)?))
+            of!(Search::<$type, $number>::of(end), $type, $stored)
+        };
+        ($search:expr, $type:ty, $stored:ty) => {
+            into(
+                &$search,
+                reduction.geometry(x, out, true),
+                Input::plain::<$type>(base::<$stored>(x)?),
+                out,
+            )
         };
     }
     match x.dtype() {
-        DType::Bool => of!(Truth, u8 as u8),
+        // The first that is true, or false, decides.
+        DType::Bool => match end {
+            End::Greatest => of!(Search::<Truth, u8>::with::<Greatest, Any<u8>>(), Truth, u8),
+            End::Smallest => of!(Search::<Truth, u8>::with::<Smallest, All<u8>>(), Truth, u8),
+        },
         DType::F16 => of!(f16, f16 as f32),
         DType::BF16 => of!(bf16, bf16 as f32),
         DType::U8 => of!(u8, u8 as u8),
@@ -57,35 +66,40 @@ pub(crate) fn compute_into(
     }
 }
 
-fn into<T: Ordered>(
-    end: End,
-    reduction: &Reduction,
-    x: &Tensor,
+fn into<S, T>(
+    search: &Search<S, T>,
+    geometry: Geometry,
+    mut input: Input<S>,
     out: &Tensor,
-    mut input: Input<T>,
-) -> Result<()> {
-    let geometry = reduction.geometry(x, out, true);
+) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered + To<T>,
+{
     let mut sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
     if geometry.lanes() == 0 {
         return Ok(());
     }
     input.base = input.at(geometry.x_base);
     sink.base = sink.at(geometry.out_base);
-    let search = Search::of(end);
     if turned::is_turned(&geometry) {
-        turned::search(&search, &geometry, input, sink)
+        turned::search(search, &geometry, input, sink)
     } else {
-        one_way(&search, &geometry, input, sink)
+        one_way(search, &geometry, input, sink)
     }
 }
 
-fn one_way<T: Ordered>(
-    search: &Search<T>,
+fn one_way<S, T>(
+    search: &Search<S, T>,
     geometry: &Geometry,
-    input: Input<T>,
+    input: Input<S>,
     sink: Sink<Best<T>>,
-) -> Result<()> {
-    if geometry.along_rows() {
+) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered,
+{
+    if geometry.along_rows() || geometry.is_narrow() {
         Rows { geometry, input, loops: &search.loops, sink }.reduce()
     } else {
         columns::search_columns(&Columns { geometry, input, search, sink })
@@ -109,34 +123,34 @@ impl<T> To<i64> for Best<T> {
 }
 
 /// The loops, compiled for each level.
-struct Search<T> {
-    loops: Loops<T, Best<T>>,
+struct Search<S, T> {
+    loops: Loops<S, Best<T>>,
     /// Puts the numbers of rows, a step apart, that are better in the place of those there are, and
     /// the row's number with them, the first row's given.
-    rows: unsafe fn(*const T, isize, usize, &mut [T], &mut [u32], u32),
+    rows: RowsOf<S, T>,
 }
 
-impl<T: Ordered> Search<T> {
+type RowsOf<S, T> = unsafe fn(*const S, isize, usize, &mut [T], &mut [u32], u32);
+
+impl<S: To<T> + Copy + 'static, T: Ordered + To<T>> Search<S, T> {
     fn of(end: End) -> Self {
         match end {
-            End::Greatest => Search::with::<Greatest>(),
-            End::Smallest => Search::with::<Smallest>(),
+            End::Greatest => Search::with::<Greatest, Extreme<Greatest, T>>(),
+            End::Smallest => Search::with::<Smallest, Extreme<Smallest, T>>(),
         }
     }
 
-    fn with<P: Pick>() -> Self
-    where
-        Extreme<P, T>: Monoid<Number = T>,
-    {
+    /// `M` finds the number that `P` picks.
+    fn with<P: Pick, M: Monoid<Number = T>>() -> Self {
         let loops = Loops {
-            number: P::worst(),
             none: Best { number: P::worst(), place: NONE },
-            lanes: search::lanes::<P, T>,
+            lanes: search::lanes::<P, M, S>,
             join: first_best::<P, T>,
             forward: |best, by| Best { place: best.place + by as i64, ..best },
-            is_final: |_| false,
+            is_final: |best| M::is_final(best.number),
+            decides: M::DECIDES,
         };
-        Search { loops, rows: columns::rows::<P, T> }
+        Search { loops, rows: columns::rows::<P, S, T> }
     }
 }
 

@@ -1,40 +1,46 @@
 //! Lanes of dense numbers: first which number is the best, by block, then where in the first block
 //! that has it. Both go through vectors, and what is looked at again is one block, still in the cache.
 
+use std::marker::PhantomData;
+
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::{Best, is_better};
+use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
 use crate::reduce::monoid::{Extreme, Monoid, Ordered, Pick, Smallest};
 
-struct Lanes<'a, P, T> {
-    from: *const T,
+struct Lanes<'a, P, M: Monoid, S> {
+    from: *const S,
     step: isize,
     len: usize,
-    results: &'a mut [Best<T>],
-    pick: std::marker::PhantomData<P>,
+    results: &'a mut [Best<M::Number>],
+    how: PhantomData<P>,
 }
 
-impl<P: Pick, T: Ordered> Work for Lanes<'_, P, T>
+impl<P, M, S> Work for Lanes<'_, P, M, S>
 where
-    Extreme<P, T>: Monoid<Number = T>,
+    P: Pick,
+    M: Monoid,
+    M::Number: Ordered,
+    S: To<M::Number> + Copy + 'static,
 {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Lanes { from, step, len, results, .. } = self;
-        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+        // SAFETY: the caller of `lanes` says that each lane has so many elements there.
         let lane = |lane: usize| unsafe {
             std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
         };
         if len < FEW {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_turn::<P, T>(lane(at));
+                *result = in_turn::<P, S, M::Number>(lane(at));
             }
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let numbers = together::<Extreme<P, T>>(results.len(), len, lane);
+                let numbers = together::<I, Plain<S, M::Number>, M>(results.len(), len, lane);
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);
@@ -46,7 +52,7 @@ where
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_blocks::<P, T>(lane(at));
+                *result = in_blocks::<I, P, M, S>(lane(at));
             }
         }
     }
@@ -56,38 +62,46 @@ where
 ///
 /// # Safety
 /// As for that.
-pub(super) unsafe fn lanes<P: Pick, T: Ordered>(
-    from: *const T,
+pub(super) unsafe fn lanes<P, M, S>(
+    from: *const S,
     step: isize,
     len: usize,
-    results: &mut [Best<T>],
+    results: &mut [Best<M::Number>],
 ) where
-    Extreme<P, T>: Monoid<Number = T>,
+    P: Pick,
+    M: Monoid,
+    M::Number: Ordered,
+    S: To<M::Number> + Copy + 'static,
 {
-    isa::dispatch(Lanes::<P, T> { from, step, len, results, pick: std::marker::PhantomData });
+    isa::dispatch(Lanes::<P, M, S> { from, step, len, results, how: PhantomData });
 }
 
 #[inline(always)]
-fn in_turn<P: Pick, T: Ordered>(x: &[T]) -> Best<T> {
-    let mut best = Best { number: x[0], place: 0 };
+fn in_turn<P: Pick, S: To<T> + Copy, T: Ordered>(x: &[S]) -> Best<T> {
+    let mut best = Best { number: x[0].convert(), place: 0 };
     for (place, number) in x.iter().enumerate().skip(1) {
-        let better = is_better::<P, T>(best.number, *number);
-        best.number = if better { *number } else { best.number };
+        let number = number.convert();
+        let better = is_better::<P, T>(best.number, number);
+        best.number = if better { number } else { best.number };
         best.place = if better { place as i64 } else { best.place };
     }
     best
 }
 
 #[inline(always)]
-fn in_blocks<P: Pick, T: Ordered>(x: &[T]) -> Best<T>
+fn in_blocks<I, P, M, S>(x: &[S]) -> Best<M::Number>
 where
-    Extreme<P, T>: Monoid<Number = T>,
+    I: Isa,
+    P: Pick,
+    M: Monoid,
+    M::Number: Ordered,
+    S: To<M::Number> + Copy + 'static,
 {
-    let numbers = by_block::<Extreme<P, T>>(x);
+    let numbers = by_block::<I, Plain<S, M::Number>, M>(x);
     let blocks = x.len().div_ceil(BLOCK);
     let mut first = 0;
     for (block, number) in numbers.iter().enumerate().take(blocks) {
-        if is_better::<P, T>(numbers[first], *number) {
+        if is_better::<P, M::Number>(numbers[first], *number) {
             first = block;
         }
     }
@@ -106,22 +120,22 @@ type First = Extreme<Smallest, u32>;
 
 /// Places of a number, at least [`FEW`] numbers being there: the first of all is among them.
 #[inline(always)]
-fn candidates<T: Ordered>(x: &[T], number: T) -> [u32; FEW] {
+fn candidates<S: To<T> + Copy, T: Ordered>(x: &[S], number: T) -> [u32; FEW] {
     if number.is_nan() {
-        candidates_of::<T, true>(x, number)
+        candidates_of::<S, T, true>(x, number)
     } else {
-        candidates_of::<T, false>(x, number)
+        candidates_of::<S, T, false>(x, number)
     }
 }
 
 #[inline(always)]
-fn candidates_of<T: Ordered, const NAN: bool>(x: &[T], number: T) -> [u32; FEW] {
+fn candidates_of<S: To<T> + Copy, T: Ordered, const NAN: bool>(x: &[S], number: T) -> [u32; FEW] {
     const CHUNK: usize = 4 * FEW;
     let mut start = 0;
     // A chunk without it is passed over.
     while x.len() - start > CHUNK {
         let chunk = &x[start..start + CHUNK];
-        if chunk.iter().fold(false, |hit, x| hit | same::<T, NAN>(*x, number)) {
+        if chunk.iter().fold(false, |hit, x| hit | same::<T, NAN>(x.convert(), number)) {
             break;
         }
         start += CHUNK;
@@ -134,7 +148,8 @@ fn candidates_of<T: Ordered, const NAN: bool>(x: &[T], number: T) -> [u32; FEW] 
         at = at.min(end - FEW);
         let x = &x[at..at + FEW];
         for i in 0..FEW {
-            let place = if same::<T, NAN>(x[i], number) { (at + i) as u32 } else { u32::MAX };
+            let hit = same::<T, NAN>(x[i].convert(), number);
+            let place = if hit { (at + i) as u32 } else { u32::MAX };
             places[i] = places[i].min(place);
         }
         at += FEW;

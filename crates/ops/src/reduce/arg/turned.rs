@@ -33,12 +33,16 @@ impl<T> To<Best<T>> for Best<T> {
 ///
 /// # Errors
 /// Those of sharing out work.
-pub(super) fn search<T: Ordered>(
-    search: &Search<T>,
+pub(super) fn search<S, T>(
+    search: &Search<S, T>,
     geometry: &Geometry,
-    input: Input<T>,
+    input: Input<S>,
     sink: Sink<Best<T>>,
-) -> Result<()> {
+) -> Result<()>
+where
+    S: To<T> + Copy + 'static,
+    T: Ordered,
+{
     let outer = geometry.reduced[0];
     let mut kept = Dims::<Dim>::filled(Dim { out: 1, ..outer }, geometry.kept.len() + 1)?;
     let mut step = outer.size as isize;

@@ -2,6 +2,7 @@
 //! rows are looked at twice, in order. The first time finds the greatest of each column and the sum of the
 //! exponentials together: some rows at a time, the sum so far scaled to each new greatest.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use keyfold_core::Result;
@@ -10,6 +11,7 @@ use super::Job;
 use super::columns_loops::{Columns, Strip, finish_rows, more_rows};
 use super::lanes::{Float, Stats, joined};
 use crate::reduce::blocks::Block;
+use crate::reduce::convert::To;
 use crate::reduce::geometry::{Dim, count, runs, steps};
 use crate::reduce::share::{Shared, for_parts};
 
@@ -44,7 +46,7 @@ struct Tile {
 }
 
 impl<'a> Tiles<'a> {
-    fn new<A: Float>(job: &'a Job<'_, A>) -> Self {
+    fn new<S: Copy + 'static, D>(job: &'a Job<'_, S, D>) -> Self {
         let kept = &*job.geometry.kept;
         let (inner, around) = steps(kept);
         let (row, _) = steps(&job.geometry.reduced);
@@ -59,7 +61,7 @@ impl<'a> Tiles<'a> {
             ((1, width), inner.size.div_ceil(width))
         };
         let read = !grouped && job.input.direct && inner.x == 1;
-        let write = !grouped && job.in_place && inner.out == 1;
+        let write = !grouped && inner.out == 1;
         Tiles { inner, around, outer, row, tile, per_outer, grouped, read, write }
     }
 
@@ -83,16 +85,16 @@ impl<'a> Tiles<'a> {
     }
 }
 
-struct Scratch<A> {
+struct Scratch<S, A, D> {
     greatest: Vec<A>,
     sum: Vec<A>,
     next: Vec<A>,
     part: Vec<A>,
-    xs: Vec<A>,
-    outs: Vec<A>,
+    xs: Vec<MaybeUninit<S>>,
+    outs: Vec<MaybeUninit<D>>,
 }
 
-impl<A: Float> Scratch<A> {
+impl<S: Copy, A: Float, D: Copy> Scratch<S, A, D> {
     fn new(tiles: &Tiles<'_>) -> Self {
         let (width, staged) = (tiles.width(), tiles.width() * ROWS);
         Scratch {
@@ -100,13 +102,18 @@ impl<A: Float> Scratch<A> {
             sum: vec![A::ZERO; width],
             next: vec![A::ZERO; width],
             part: vec![A::ZERO; width],
-            xs: vec![A::ZERO; if tiles.read { 0 } else { staged }],
-            outs: vec![A::ZERO; if tiles.write { 0 } else { staged }],
+            xs: vec![MaybeUninit::uninit(); if tiles.read { 0 } else { staged }],
+            outs: vec![MaybeUninit::uninit(); if tiles.write { 0 } else { staged }],
         }
     }
 }
 
-pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
+pub(super) fn softmax_columns<S, A, D>(job: &Job<'_, S, D>) -> Result<()>
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let tiles = Tiles::new(job);
     let (rows, width) = (job.geometry.len(), tiles.width());
     let total = count(tiles.outer) * tiles.per_outer;
@@ -117,7 +124,7 @@ pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
     if parts == 1 {
         let grain = (TASK / (width * rows)).max(1);
         return for_parts(total, grain, elements, |tasks| {
-            let mut scratch = Scratch::new(&tiles);
+            let mut scratch = Scratch::<S, A, D>::new(&tiles);
             for tile in tasks {
                 let tile = tiles.get(tile);
                 look(job, &tiles, tile, 0..rows, &mut scratch);
@@ -136,7 +143,7 @@ pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
     let mut partial = vec![Stats::<A>::NONE; total * parts * width];
     let shared = Shared::new(&mut partial);
     for_parts(total * parts, 1, elements, |tasks| {
-        let mut scratch = Scratch::new(&tiles);
+        let mut scratch = Scratch::<S, A, D>::new(&tiles);
         for task in tasks {
             look(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
             for (c, (greatest, sum)) in scratch.greatest.iter().zip(&scratch.sum).enumerate() {
@@ -150,7 +157,7 @@ pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
     })?;
     let stats: Vec<_> = partial.chunks_exact(parts).map(joined).collect();
     for_parts(total * parts, 1, elements, |tasks| {
-        let mut scratch = Scratch::new(&tiles);
+        let mut scratch = Scratch::<S, A, D>::new(&tiles);
         for task in tasks {
             let first = task / parts * width;
             for (c, stats) in stats[first..first + width].iter().enumerate() {
@@ -167,13 +174,13 @@ pub(super) fn softmax_columns<A: Float>(job: &Job<'_, A>) -> Result<()> {
 ///
 /// # Safety
 /// The rows are inside the tensor, and fit.
-unsafe fn rows_of<A: Float>(
-    job: &Job<'_, A>,
+unsafe fn rows_of<S: Copy + 'static, D>(
+    job: &Job<'_, S, D>,
     tiles: &Tiles<'_>,
     tile: Tile,
     rows: Range<usize>,
-    xs: &mut [A],
-) -> (*const A, isize) {
+    xs: &mut [MaybeUninit<S>],
+) -> (*const S, isize) {
     let x = tile.x + rows.start as isize * tiles.row.x;
     if tiles.read {
         return (job.input.at(x).cast(), tiles.row.x);
@@ -184,27 +191,31 @@ unsafe fn rows_of<A: Float>(
     // SAFETY: the caller's promise.
     unsafe {
         if places == 1 {
-            let block = Block { rows: rows.len(), row_step: tiles.row.x, len, step };
-            job.input.fill(x, block, xs.as_mut_ptr());
+            let block = Block::along(rows.len(), tiles.row.x, len, step);
+            job.input.fill(x, block, xs.as_mut_ptr().cast());
         } else {
-            let block = Block { rows: places, row_step: tiles.around.x, len, step };
+            let block = Block::along(places, tiles.around.x, len, step);
             for row in 0..rows.len() {
                 let x = x + row as isize * tiles.row.x;
-                job.input.fill(x, block, xs[row * width..].as_mut_ptr());
+                job.input.fill(x, block, xs[row * width..].as_mut_ptr().cast());
             }
         }
     }
-    (xs.as_ptr(), width as isize)
+    (xs.as_ptr().cast(), width as isize)
 }
 
 /// Leaves the greatest and the sums of a tile's columns in `scratch`.
-fn look<A: Float>(
-    job: &Job<'_, A>,
+fn look<S, A, D>(
+    job: &Job<'_, S, D>,
     tiles: &Tiles<'_>,
     tile: Tile,
     rows: Range<usize>,
-    scratch: &mut Scratch<A>,
-) {
+    scratch: &mut Scratch<S, A, D>,
+) where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let width = tile.size.0 * tile.size.1;
     scratch.greatest[..width].fill(A::LOWEST);
     scratch.sum[..width].fill(A::ZERO);
@@ -225,13 +236,17 @@ fn look<A: Float>(
 }
 
 /// Writes the results of a tile, given each column's greatest and [`Stats::rest`].
-fn write<A: Float>(
-    job: &Job<'_, A>,
+fn write<S, A, D>(
+    job: &Job<'_, S, D>,
     tiles: &Tiles<'_>,
     tile: Tile,
     rows: Range<usize>,
-    scratch: &mut Scratch<A>,
-) {
+    scratch: &mut Scratch<S, A, D>,
+) where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let (places, len) = tile.size;
     let width = places * len;
     let Scratch { greatest, sum, xs, outs, .. } = scratch;
@@ -243,18 +258,20 @@ fn write<A: Float>(
             let (x, x_step) = rows_of(job, tiles, tile, some.clone(), xs);
             let (out, out_step) = match tiles.write {
                 true => (job.sink.at(at).cast(), tiles.row.out),
-                false => (outs.as_mut_ptr(), width as isize),
+                false => (outs.as_mut_ptr().cast::<D>(), width as isize),
             };
             let strip = Strip { x, x_step, out, out_step, rows: some.len() };
             finish_rows(&greatest[..width], &sum[..width], strip, job.log);
             if tiles.write {
                 continue;
             }
-            for (row, outs) in outs.chunks_exact_mut(width).take(some.len()).enumerate() {
+            for row in 0..some.len() {
                 let at = at + row as isize * tiles.row.out;
-                for (place, outs) in outs.chunks_exact_mut(len).enumerate() {
+                for place in 0..places {
+                    let results = out.add(row * width + place * len);
+                    let results = std::slice::from_raw_parts_mut(results, len);
                     let at = at + place as isize * tiles.around.out;
-                    job.sink.put(outs, at, tiles.inner.out);
+                    job.sink.put(results, at, tiles.inner.out);
                 }
             }
         }

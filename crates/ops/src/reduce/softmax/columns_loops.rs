@@ -3,6 +3,7 @@
 use keyfold_expr::isa::{self, Isa, Work};
 
 use super::lanes::Float;
+use crate::reduce::convert::To;
 use crate::reduce::monoid::{Extreme, Greatest, Monoid};
 
 /// Columns side by side: the greatest of each so far, the sum of the exponentials of the
@@ -14,14 +15,14 @@ pub(super) struct Columns<'a, A> {
     pub(super) part: &'a mut [A],
 }
 
-struct More<'a, A> {
+struct More<'a, S, A> {
     columns: Columns<'a, A>,
-    x: *const A,
+    x: *const S,
     step: isize,
     rows: usize,
 }
 
-impl<A: Float> Work for More<'_, A> {
+impl<S: To<A> + Copy, A: Float> Work for More<'_, S, A> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
@@ -37,16 +38,16 @@ impl<A: Float> Work for More<'_, A> {
         }
         part.fill(A::ZERO);
         for r in 0..rows {
-            add_exp::<I, A>(part, next, row(r));
+            add_exp::<I, S, A>(part, next, row(r));
         }
         rescale::<I, A>(greatest, sum, next, part);
     }
 }
 
 #[inline(always)]
-fn maxima<A: Float>(all: &mut [A], x: &[A]) {
+fn maxima<S: To<A> + Copy, A: Float>(all: &mut [A], x: &[S]) {
     for (all, x) in all.iter_mut().zip(x) {
-        *all = Extreme::<Greatest, A>::combine(*all, *x);
+        *all = Extreme::<Greatest, A>::combine(*all, x.convert());
     }
 }
 
@@ -58,9 +59,9 @@ fn finite<A: Float>(greatest: A) -> A {
 }
 
 #[inline(always)]
-fn add_exp<I: Isa, A: Float>(sum: &mut [A], greatest: &[A], x: &[A]) {
+fn add_exp<I: Isa, S: To<A> + Copy, A: Float>(sum: &mut [A], greatest: &[A], x: &[S]) {
     for ((sum, greatest), x) in sum.iter_mut().zip(greatest).zip(x) {
-        *sum = sum.plus(x.minus(finite(*greatest)).exp::<I>());
+        *sum = sum.plus(x.convert().minus(finite(*greatest)).exp::<I>());
     }
 }
 
@@ -77,60 +78,61 @@ fn rescale<I: Isa, A: Float>(greatest: &mut [A], sum: &mut [A], next: &[A], part
 ///
 /// # Safety
 /// Each row has as many numbers as there are columns.
-pub(super) unsafe fn more_rows<A: Float>(
+pub(super) unsafe fn more_rows<S: To<A> + Copy, A: Float>(
     columns: Columns<'_, A>,
-    x: *const A,
+    x: *const S,
     step: isize,
     rows: usize,
 ) {
     isa::dispatch(More { columns, x, step, rows });
 }
 
-struct Rows<'a, A, const LOG: bool> {
+struct Rows<'a, S, A, D, const LOG: bool> {
     greatest: &'a [A],
     rest: &'a [A],
-    x: *const A,
-    x_step: isize,
-    out: *mut A,
-    out_step: isize,
-    rows: usize,
+    strip: Strip<S, D>,
 }
 
-impl<A: Float, const LOG: bool> Work for Rows<'_, A, LOG> {
+impl<S, A, D, const LOG: bool> Work for Rows<'_, S, A, D, LOG>
+where
+    S: To<A> + Copy,
+    A: Float + To<D>,
+{
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
+        let Strip { x, x_step, out, out_step, rows } = self.strip;
         let len = self.greatest.len();
-        for r in 0..self.rows as isize {
-            let x = self.x.wrapping_offset(r * self.x_step);
-            let out = self.out.wrapping_offset(r * self.out_step);
+        for r in 0..rows as isize {
+            let x = x.wrapping_offset(r * x_step);
+            let out = out.wrapping_offset(r * out_step);
             // SAFETY: the caller of `finish_rows` says that the rows are there and don't overlap.
             let (x, out) = unsafe {
                 (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(out, len))
             };
-            finish_row::<I, A, LOG>(out, x, self.greatest, self.rest);
+            finish_row::<I, S, A, D, LOG>(out, x, self.greatest, self.rest);
         }
     }
 }
 
 #[inline(always)]
-fn finish_row<I: Isa, A: Float, const LOG: bool>(
-    out: &mut [A],
-    x: &[A],
-    greatest: &[A],
-    rest: &[A],
-) {
+fn finish_row<I: Isa, S, A, D, const LOG: bool>(out: &mut [D], x: &[S], greatest: &[A], rest: &[A])
+where
+    S: To<A> + Copy,
+    A: Float + To<D>,
+{
     for (((out, x), greatest), rest) in out.iter_mut().zip(x).zip(greatest).zip(rest) {
-        let less = x.minus(*greatest);
-        *out = if LOG { less.minus(*rest) } else { less.exp::<I>().times(*rest) };
+        let less = x.convert().minus(*greatest);
+        let result = if LOG { less.minus(*rest) } else { less.exp::<I>().times(*rest) };
+        *out = result.convert();
     }
 }
 
-/// Dense rows of numbers, a step apart, and where their results go.
-pub(super) struct Strip<A> {
-    pub(super) x: *const A,
+/// Dense rows of elements, a step apart, and where their results go.
+pub(super) struct Strip<S, D> {
+    pub(super) x: *const S,
     pub(super) x_step: isize,
-    pub(super) out: *mut A,
+    pub(super) out: *mut D,
     pub(super) out_step: isize,
     pub(super) rows: usize,
 }
@@ -139,11 +141,14 @@ pub(super) struct Strip<A> {
 ///
 /// # Safety
 /// The rows can be read and written, and those written overlap no others.
-pub(super) unsafe fn finish_rows<A: Float>(greatest: &[A], rest: &[A], strip: Strip<A>, log: bool) {
-    let Strip { x, x_step, out, out_step, rows } = strip;
+pub(super) unsafe fn finish_rows<S, A, D>(greatest: &[A], rest: &[A], strip: Strip<S, D>, log: bool)
+where
+    S: To<A> + Copy,
+    A: Float + To<D>,
+{
     if log {
-        isa::dispatch(Rows::<A, true> { greatest, rest, x, x_step, out, out_step, rows });
+        isa::dispatch(Rows::<_, _, _, true> { greatest, rest, strip });
     } else {
-        isa::dispatch(Rows::<A, false> { greatest, rest, x, x_step, out, out_step, rows });
+        isa::dispatch(Rows::<_, _, _, false> { greatest, rest, strip });
     }
 }

@@ -1,23 +1,30 @@
 //! The loops over lanes and their parts, compiled for each level.
 
+use std::marker::PhantomData;
+
 use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::Real;
 
-use crate::reduce::lanes::dense;
-use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered};
+use crate::reduce::convert::{Plain, To};
+use crate::reduce::lanes::{FEW, dense, together};
+use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, Sum};
 
 /// A float that softmax is computed in.
-pub(super) trait Float: Ordered + Addend {
+pub(super) trait Float: Ordered + Addend + To<Self> {
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn reciprocal(self) -> Self;
     fn exp<I: Isa>(self) -> Self;
     fn ln(self) -> Self;
+    /// As `ln`, for many at a time.
+    fn log<I: Isa>(self) -> Self;
+    const ONE: Self;
 }
 
 macro_rules! float {
     ($($type:ty),*) => {$(
         impl Float for $type {
+            const ONE: Self = 1.0;
             #[inline(always)]
             fn minus(self, other: Self) -> Self {
                 self - other
@@ -37,6 +44,10 @@ macro_rules! float {
             #[inline(always)]
             fn ln(self) -> Self {
                 <$type>::ln(self)
+            }
+            #[inline(always)]
+            fn log<I: Isa>(self) -> Self {
+                Real::log::<I>(self)
             }
         }
     )*};
@@ -73,43 +84,80 @@ impl<A: Float> Stats<A> {
     }
 }
 
-/// Softmax of lanes of dense numbers, `x_step` apart, into ones `out_step` apart.
+/// Softmax of lanes of dense elements, `x_step` apart, into ones `out_step` apart.
 #[derive(Clone, Copy)]
-pub(super) struct Lanes<A> {
-    pub(super) x: *const A,
+pub(super) struct Lanes<S, D> {
+    pub(super) x: *const S,
     pub(super) x_step: isize,
-    pub(super) out: *mut A,
+    pub(super) out: *mut D,
     pub(super) out_step: isize,
     pub(super) lanes: usize,
     pub(super) len: usize,
 }
 
-struct Whole<A, const LOG: bool>(Lanes<A>);
+struct Whole<'a, S, A, D, const LOG: bool> {
+    all: Lanes<S, D>,
+    shares: &'a mut Vec<A>,
+}
 
-impl<A: Float, const LOG: bool> Work for Whole<A, LOG> {
+impl<S, A, D, const LOG: bool> Work for Whole<'_, S, A, D, LOG>
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Lanes { x, x_step, out, out_step, lanes, len } = self.0;
+        let Lanes { x, x_step, out, out_step, lanes, len } = self.all;
         if len < SHORT {
-            return short::<I, A, LOG>(self.0);
+            return short::<I, S, A, D, LOG>(self.all);
+        }
+        if !LOG {
+            self.shares.resize(len, A::ZERO);
         }
         for lane in 0..lanes as isize {
-            let (x, out) = (x.wrapping_offset(lane * x_step), out.wrapping_offset(lane * out_step));
-            // SAFETY: the caller of `softmax_lanes` says that the lanes are there and don't overlap.
-            let (x, out) = unsafe {
-                (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(out, len))
-            };
-            let greatest = dense::<Extreme<Greatest, A>>(x);
-            if LOG {
-                let sum = exp_sum::<I, A>(x, greatest);
-                finish::<I, A, LOG>(x, out, Stats { greatest, sum });
-            } else {
-                let sum = exp_into::<I, A>(x, out, greatest);
-                let by = sum.reciprocal();
-                out.iter_mut().for_each(|x| *x = x.times(by));
+            let x = x.wrapping_offset(lane * x_step);
+            let out = out.wrapping_offset(lane * out_step);
+            // SAFETY: the caller of `softmax_lanes` says that the lane is there.
+            let from = unsafe { std::slice::from_raw_parts(x, len) };
+            let greatest = dense::<I, Plain<S, A>, Extreme<Greatest, A>>(from);
+            // SAFETY: as above, and the lane of the result is this thread's alone.
+            unsafe {
+                if LOG {
+                    let sum = exp_sum::<I, S, A>(from, greatest);
+                    finish::<I, S, A, D, LOG>((x, out), len, Stats { greatest, sum });
+                } else {
+                    let sum = exp_into::<I, S, A>(from, self.shares, greatest);
+                    scale::<I, A, D>(self.shares, sum.reciprocal(), out);
+                }
             }
         }
+    }
+}
+
+/// Writes the numbers times another.
+///
+/// # Safety
+/// As many results can be written.
+#[inline(always)]
+unsafe fn scale<I: Isa, A: Float + To<D>, D: Copy>(x: &[A], by: A, out: *mut D) {
+    let mut done = 0;
+    if <A as To<D>>::IN_GROUPS {
+        let (mut products, mut results) = ([A::ZERO; WAYS], [To::<D>::convert(A::ZERO); WAYS]);
+        for x in x.chunks_exact(WAYS) {
+            for i in 0..WAYS {
+                products[i] = x[i].times(by);
+            }
+            <A as To<D>>::convert_all::<I>(&products, &mut results);
+            // SAFETY: the caller's promise.
+            unsafe { out.add(done).copy_from_nonoverlapping(results.as_ptr(), WAYS) };
+            done += WAYS;
+        }
+    }
+    for (i, x) in x.iter().enumerate().skip(done) {
+        // SAFETY: the caller's promise.
+        unsafe { out.add(i).write(x.times(by).convert()) };
     }
 }
 
@@ -120,44 +168,93 @@ const SHORT: usize = 64;
 const BLOCK: usize = 1024;
 
 #[inline(always)]
-fn short<I: Isa, A: Float, const LOG: bool>(all: Lanes<A>) {
+fn short<I: Isa, S, A, D, const LOG: bool>(all: Lanes<S, D>)
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let Lanes { x, x_step, out, out_step, lanes, len } = all;
     let (mut less, mut exp) = ([A::ZERO; BLOCK], [A::ZERO; BLOCK]);
-    let most = BLOCK / len;
-    let mut first = 0;
-    while first < lanes {
+    let mut rests = [A::ZERO; BLOCK];
+    // So many that groups of them are whole.
+    let most = BLOCK / len / FEW * FEW;
+    for first in (0..lanes).step_by(most) {
         let count = most.min(lanes - first);
         let used = count * len;
-        for (lane, less) in less[..used].chunks_exact_mut(len).enumerate() {
+        let lane = |lane: usize| {
             let from = x.wrapping_offset((first + lane) as isize * x_step);
             // SAFETY: the caller of `softmax_lanes` says that the lane is there.
-            let x = unsafe { std::slice::from_raw_parts(from, len) };
-            let worst = Extreme::<Greatest, A>::IDENTITY;
-            let greatest = x.iter().fold(worst, |a, x| Extreme::<Greatest, A>::combine(a, *x));
-            for (less, x) in less.iter_mut().zip(x) {
-                *less = x.minus(greatest);
+            unsafe { std::slice::from_raw_parts(from, len) }
+        };
+        for group in (0..count).step_by(FEW) {
+            let some = FEW.min(count - group);
+            let best = greatest::<I, S, A>(some, len, |at| lane(group + at));
+            for (at, greatest) in best.iter().enumerate().take(some) {
+                let less = &mut less[(group + at) * len..(group + at + 1) * len];
+                for (less, x) in less.iter_mut().zip(lane(group + at)) {
+                    *less = x.convert().minus(*greatest);
+                }
             }
         }
         // One loop over all, whatever the length of the lanes.
         for (exp, less) in exp[..used].iter_mut().zip(&less[..used]) {
             *exp = less.exp::<I>();
         }
-        let pairs = exp[..used].chunks_exact(len).zip(less[..used].chunks_exact(len));
-        for (lane, (exp, less)) in pairs.enumerate() {
-            let sum = exp.iter().fold(A::ZERO, |a, x| a.plus(*x));
+        for group in (0..count).step_by(FEW) {
+            // Of all that there is room for, so that a lane's sum doesn't depend on how many there are.
+            let lane = |at: usize| &exp[(group + at) * len..(group + at + 1) * len];
+            rests[group..group + FEW].copy_from_slice(&sums::<I, A>(len, lane));
+        }
+        for rest in &mut rests[..count] {
+            *rest = if LOG { rest.log::<I>() } else { rest.reciprocal() };
+        }
+        let pairs = exp[..used].chunks_exact_mut(len).zip(less[..used].chunks_exact_mut(len));
+        for (lane, ((exp, less), rest)) in pairs.zip(&rests).enumerate() {
             let to = out.wrapping_offset((first + lane) as isize * out_step);
             // SAFETY: as above; lanes of the result are this thread's alone.
-            let out = unsafe { std::slice::from_raw_parts_mut(to, len) };
-            if LOG {
-                let by = sum.ln();
-                out.iter_mut().zip(less).for_each(|(out, less)| *out = less.minus(by));
-            } else {
-                let by = sum.reciprocal();
-                out.iter_mut().zip(exp).for_each(|(out, exp)| *out = exp.times(by));
+            unsafe {
+                if LOG {
+                    less.iter_mut().for_each(|less| *less = less.minus(*rest));
+                    scale::<I, A, D>(less, A::ONE, to);
+                } else {
+                    scale::<I, A, D>(exp, *rest, to);
+                }
             }
         }
-        first += count;
     }
+}
+
+/// The greatest of each of some lanes.
+#[inline(always)]
+fn greatest<'a, I: Isa, S: To<A> + Copy + 'static, A: Float>(
+    count: usize,
+    len: usize,
+    lane: impl Fn(usize) -> &'a [S],
+) -> [A; FEW] {
+    if len >= FEW {
+        return together::<I, Plain<S, A>, Extreme<Greatest, A>>(count, len, lane);
+    }
+    let mut all = [A::LOWEST; FEW];
+    for (at, all) in all.iter_mut().enumerate().take(count) {
+        for x in lane(at) {
+            *all = Extreme::<Greatest, A>::combine(*all, x.convert());
+        }
+    }
+    all
+}
+
+/// The sum of each of [`FEW`] lanes.
+#[inline(always)]
+fn sums<'a, I: Isa, A: Float>(len: usize, lane: impl Fn(usize) -> &'a [A]) -> [A; FEW] {
+    if len >= FEW {
+        return together::<I, Plain<A, A>, Sum<A>>(FEW, len, lane);
+    }
+    let mut all = [A::ZERO; FEW];
+    for (at, all) in all.iter_mut().enumerate() {
+        *all = lane(at).iter().fold(A::ZERO, |a, x| a.plus(*x));
+    }
+    all
 }
 
 /// Independent sums: four of the widest vectors of float32.
@@ -178,23 +275,50 @@ fn fold_ways<A: Float>(mut sums: [A; WAYS]) -> A {
 /// Elements whose exponentials are added up in [`WAYS`] ways before they are combined.
 const RUN: usize = 4096;
 
+/// What doesn't fill [`WAYS`], as numbers, and behind it what adds nothing to the sum.
 #[inline(always)]
-fn exp_into<I: Isa, A: Float>(x: &[A], out: &mut [A], greatest: A) -> A {
+fn padded<S: To<A> + Copy, A: Float>(x: &[S]) -> [A; WAYS] {
+    let mut all = [A::LOWEST; WAYS];
+    for (all, x) in all.iter_mut().zip(x) {
+        *all = x.convert();
+    }
+    all
+}
+
+/// Numbers in whole vectors, in what is padded.
+const GROUP: usize = 16;
+
+#[inline(always)]
+fn exp_into<I: Isa, S: To<A> + Copy, A: Float>(x: &[S], out: &mut [A], greatest: A) -> A {
     let mut total = A::ZERO;
     for (x, out) in x.chunks(RUN).zip(out.chunks_mut(RUN)) {
         let mut sums = [A::ZERO; WAYS];
         let (mut xs, mut outs) = (x.chunks_exact(WAYS), out.chunks_exact_mut(WAYS));
         for (x, out) in (&mut xs).zip(&mut outs) {
-            for i in 0..WAYS {
-                let exp = x[i].minus(greatest).exp::<I>();
-                out[i] = exp;
-                sums[i] = sums[i].plus(exp);
+            if S::IN_GROUPS {
+                S::convert_all::<I>(x, out);
+                for i in 0..WAYS {
+                    let exp = out[i].minus(greatest).exp::<I>();
+                    out[i] = exp;
+                    sums[i] = sums[i].plus(exp);
+                }
+            } else {
+                for i in 0..WAYS {
+                    let exp = x[i].convert().minus(greatest).exp::<I>();
+                    out[i] = exp;
+                    sums[i] = sums[i].plus(exp);
+                }
             }
         }
-        for ((sum, x), out) in sums.iter_mut().zip(xs.remainder()).zip(outs.into_remainder()) {
-            let exp = x.minus(greatest).exp::<I>();
-            *out = exp;
-            *sum = sum.plus(exp);
+        let out = outs.into_remainder();
+        if !out.is_empty() {
+            let mut exps = padded::<S, A>(xs.remainder());
+            let used = out.len().next_multiple_of(GROUP);
+            for (exp, sum) in exps[..used].iter_mut().zip(&mut sums) {
+                *exp = exp.minus(greatest).exp::<I>();
+                *sum = sum.plus(*exp);
+            }
+            out.copy_from_slice(&exps[..out.len()]);
         }
         total = total.plus(fold_ways(sums));
     }
@@ -202,61 +326,113 @@ fn exp_into<I: Isa, A: Float>(x: &[A], out: &mut [A], greatest: A) -> A {
 }
 
 #[inline(always)]
-fn exp_sum<I: Isa, A: Float>(x: &[A], greatest: A) -> A {
+fn exp_sum<I: Isa, S: To<A> + Copy, A: Float>(x: &[S], greatest: A) -> A {
     let mut total = A::ZERO;
     for x in x.chunks(RUN) {
         let mut sums = [A::ZERO; WAYS];
         let mut xs = x.chunks_exact(WAYS);
         for x in &mut xs {
-            for i in 0..WAYS {
-                sums[i] = sums[i].plus(x[i].minus(greatest).exp::<I>());
+            if S::IN_GROUPS {
+                let mut numbers = [A::ZERO; WAYS];
+                S::convert_all::<I>(x, &mut numbers);
+                for i in 0..WAYS {
+                    sums[i] = sums[i].plus(numbers[i].minus(greatest).exp::<I>());
+                }
+            } else {
+                for i in 0..WAYS {
+                    sums[i] = sums[i].plus(x[i].convert().minus(greatest).exp::<I>());
+                }
             }
         }
-        for (sum, x) in sums.iter_mut().zip(xs.remainder()) {
-            *sum = sum.plus(x.minus(greatest).exp::<I>());
+        let rest = xs.remainder();
+        if !rest.is_empty() {
+            let less = padded::<S, A>(rest);
+            let used = rest.len().next_multiple_of(GROUP);
+            for (sum, less) in sums.iter_mut().zip(&less[..used]) {
+                *sum = sum.plus(less.minus(greatest).exp::<I>());
+            }
         }
         total = total.plus(fold_ways(sums));
     }
     total
 }
 
+/// Writes the results of dense elements.
+///
+/// # Safety
+/// So many can be read, and written to where the second pointer says.
 #[inline(always)]
-fn finish<I: Isa, A: Float, const LOG: bool>(x: &[A], out: &mut [A], stats: Stats<A>) {
+unsafe fn finish<I: Isa, S, A, D, const LOG: bool>(
+    (x, out): (*const S, *mut D),
+    len: usize,
+    stats: Stats<A>,
+) where
+    S: To<A> + Copy,
+    A: Float + To<D>,
+    D: Copy,
+{
     let (greatest, rest) = (stats.greatest, stats.rest(LOG));
-    for (out, x) in out.iter_mut().zip(x) {
-        let less = x.minus(greatest);
-        *out = if LOG { less.minus(rest) } else { less.exp::<I>().times(rest) };
+    let mut done = 0;
+    if <S as To<A>>::IN_GROUPS && <A as To<D>>::IN_GROUPS {
+        let (mut numbers, mut results) = ([A::ZERO; WAYS], [To::<D>::convert(A::ZERO); WAYS]);
+        while len - done >= WAYS {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let x = std::slice::from_raw_parts(x.add(done), WAYS);
+                S::convert_all::<I>(x, &mut numbers);
+                for number in &mut numbers {
+                    let less = number.minus(greatest);
+                    *number = if LOG { less.minus(rest) } else { less.exp::<I>().times(rest) };
+                }
+                <A as To<D>>::convert_all::<I>(&numbers, &mut results);
+                out.add(done).copy_from_nonoverlapping(results.as_ptr(), WAYS);
+            }
+            done += WAYS;
+        }
+    }
+    for i in done..len {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let less = x.add(i).read().convert().minus(greatest);
+            let result = if LOG { less.minus(rest) } else { less.exp::<I>().times(rest) };
+            out.add(i).write(result.convert());
+        }
     }
 }
 
-/// Softmax of whole lanes.
+/// Softmax of whole lanes; there is a `Vec` for what comes before the results.
 ///
 /// # Safety
 /// The lanes can be read and written, and those written overlap no others.
-pub(super) unsafe fn softmax_lanes<A: Float>(lanes: Lanes<A>, log: bool) {
+pub(super) unsafe fn softmax_lanes<S, A, D>(all: Lanes<S, D>, shares: &mut Vec<A>, log: bool)
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     if log {
-        isa::dispatch(Whole::<A, true>(lanes));
+        isa::dispatch(Whole::<_, _, _, true> { all, shares });
     } else {
-        isa::dispatch(Whole::<A, false>(lanes));
+        isa::dispatch(Whole::<_, _, _, false> { all, shares });
     }
 }
 
-struct Part<'a, A>(&'a [A]);
+struct Part<'a, S, A>(&'a [S], PhantomData<A>);
 
-impl<A: Float> Work for Part<'_, A> {
+impl<S: To<A> + Copy + 'static, A: Float> Work for Part<'_, S, A> {
     type Output = Stats<A>;
     #[inline(always)]
     fn run<I: Isa>(self) -> Stats<A> {
-        let greatest = dense::<Extreme<Greatest, A>>(self.0);
+        let greatest = dense::<I, Plain<S, A>, Extreme<Greatest, A>>(self.0);
         let none = greatest == A::LOWEST;
-        let sum = if none { A::ZERO } else { exp_sum::<I, A>(self.0, greatest) };
+        let sum = if none { A::ZERO } else { exp_sum::<I, S, A>(self.0, greatest) };
         Stats { greatest, sum }
     }
 }
 
 /// Of a part of a lane.
-pub(super) fn stats_of<A: Float>(x: &[A]) -> Stats<A> {
-    isa::dispatch(Part(x))
+pub(super) fn stats_of<S: To<A> + Copy + 'static, A: Float>(x: &[S]) -> Stats<A> {
+    isa::dispatch(Part(x, PhantomData))
 }
 
 struct Join<'a, A>(&'a [Stats<A>]);
@@ -274,25 +450,43 @@ pub(super) fn joined<A: Float>(parts: &[Stats<A>]) -> Stats<A> {
     isa::dispatch(Join(parts))
 }
 
-struct Finish<'a, A, const LOG: bool> {
-    x: &'a [A],
-    out: &'a mut [A],
+struct Finish<S, A, D, const LOG: bool> {
+    places: (*const S, *mut D),
+    len: usize,
     stats: Stats<A>,
 }
 
-impl<A: Float, const LOG: bool> Work for Finish<'_, A, LOG> {
+impl<S, A, D, const LOG: bool> Work for Finish<S, A, D, LOG>
+where
+    S: To<A> + Copy,
+    A: Float + To<D>,
+    D: Copy,
+{
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        finish::<I, A, LOG>(self.x, self.out, self.stats);
+        // SAFETY: the caller of `finish_part` promises it.
+        unsafe { finish::<I, S, A, D, LOG>(self.places, self.len, self.stats) };
     }
 }
 
 /// The results of a part of a lane.
-pub(super) fn finish_part<A: Float>(x: &[A], out: &mut [A], stats: Stats<A>, log: bool) {
+///
+/// # Safety
+/// So many elements can be read, and written to where the second pointer says.
+pub(super) unsafe fn finish_part<S, A, D>(
+    places: (*const S, *mut D),
+    len: usize,
+    stats: Stats<A>,
+    log: bool,
+) where
+    S: To<A> + Copy,
+    A: Float + To<D>,
+    D: Copy,
+{
     if log {
-        isa::dispatch(Finish::<A, true> { x, out, stats });
+        isa::dispatch(Finish::<S, A, D, true> { places, len, stats });
     } else {
-        isa::dispatch(Finish::<A, false> { x, out, stats });
+        isa::dispatch(Finish::<S, A, D, false> { places, len, stats });
     }
 }

@@ -14,9 +14,10 @@ use keyfold_tensor::Tensor;
 
 use self::lanes::Float;
 use super::blocks::{Input, Sink};
+use super::convert::To;
 use super::geometry::{Dim, Geometry};
 use super::sum::Computed;
-use super::{check_ordered, out_base};
+use super::{base, check_ordered, out_base};
 use crate::op::Op;
 use crate::promote::floating;
 
@@ -37,23 +38,38 @@ pub(crate) fn plan(op: Op, x: &Tensor, dim: i64) -> Result<(usize, DType)> {
 /// When a tensor's memory can't be reached, or the result's not be written.
 pub(crate) fn compute_into(log: bool, axis: usize, x: &Tensor, out: &Tensor) -> Result<()> {
     let to = out_base(out)?;
-    match out.dtype() {
-        DType::F16 => into(log, axis, x, out, f32::input(x)?, Sink::of::<f16>(to), false),
-        DType::BF16 => into(log, axis, x, out, f32::input(x)?, Sink::of::<bf16>(to), false),
-        DType::F32 => into(log, axis, x, out, f32::input(x)?, Sink::of::<f32>(to), true),
-        _ => into(log, axis, x, out, f64::input(x)?, Sink::of::<f64>(to), true),
+    macro_rules! of {
+        // Elements as they are stored, what is computed in, and what the results are stored as.
+        ($type:ty; $float:ty => $result:ty) => {{
+            let input = Input::plain::<$type>(base::<$type>(x)?);
+            into::<$type, $float, $result>(log, axis, (x, input), (out, Sink::of::<$result>(to)))
+        }};
+        ($float:ty => $result:ty) => {{
+            let input = <$float>::input(x)?;
+            into::<$float, $float, $result>(log, axis, (x, input), (out, Sink::of::<$result>(to)))
+        }};
+    }
+    match (x.dtype(), out.dtype()) {
+        (DType::F16, DType::F16) => of!(f16; f32 => f16),
+        (DType::BF16, DType::BF16) => of!(bf16; f32 => bf16),
+        (_, DType::F16) => of!(f32 => f16),
+        (_, DType::BF16) => of!(f32 => bf16),
+        (_, DType::F32) => of!(f32 => f32),
+        _ => of!(f64 => f64),
     }
 }
 
-fn into<A: Float>(
+fn into<S, A, D>(
     log: bool,
     axis: usize,
-    x: &Tensor,
-    out: &Tensor,
-    mut input: Input<A>,
-    mut sink: Sink<A>,
-    in_place: bool,
-) -> Result<()> {
+    (x, mut input): (&Tensor, Input<S>),
+    (out, mut sink): (&Tensor, Sink<D>),
+) -> Result<()>
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     if x.numel() == 0 {
         return Ok(());
     }
@@ -66,20 +82,18 @@ fn into<A: Float>(
     let geometry = Geometry::new(&all, &flags, false);
     input.base = input.at(geometry.x_base);
     sink.base = sink.base.wrapping_offset(geometry.out_base * sink.size as isize);
-    let job = Job { geometry: &geometry, input, sink, in_place, log };
-    if geometry.along_rows() || geometry.kept.is_empty() {
-        rows::softmax_rows(&job)
+    let job = Job { geometry: &geometry, input, sink, log };
+    if geometry.along_rows() || geometry.kept.is_empty() || geometry.is_narrow() {
+        rows::softmax_rows::<S, A, D>(&job)
     } else {
-        columns::softmax_columns(&job)
+        columns::softmax_columns::<S, A, D>(&job)
     }
 }
 
 /// What there is to do.
-struct Job<'a, A> {
+struct Job<'a, S, D> {
     geometry: &'a Geometry,
-    input: Input<A>,
-    sink: Sink<A>,
-    /// Whether results are stored as the numbers that they're computed as.
-    in_place: bool,
+    input: Input<S>,
+    sink: Sink<D>,
     log: bool,
 }

@@ -2,11 +2,14 @@
 //! [`PART`] elements stay in the cache from the first look to the last; longer ones are cut into parts,
 //! looked at twice.
 
+use std::mem::MaybeUninit;
+
 use keyfold_core::Result;
 
 use super::Job;
 use super::lanes::{Float, Lanes, Stats, finish_part, joined, softmax_lanes, stats_of};
 use crate::reduce::blocks::Block;
+use crate::reduce::convert::To;
 use crate::reduce::geometry::{runs, steps};
 use crate::reduce::rows::BLOCK;
 use crate::reduce::share::{Shared, for_parts};
@@ -17,22 +20,39 @@ const PART: usize = 1 << 15;
 /// Elements that one thread does at a time, about.
 const TASK: usize = 1 << 14;
 
-pub(super) fn softmax_rows<A: Float>(job: &Job<'_, A>) -> Result<()> {
+pub(super) fn softmax_rows<S, A, D>(job: &Job<'_, S, D>) -> Result<()>
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let len = job.geometry.len();
     if len <= PART { whole(job, len) } else { in_parts(job, len) }
 }
 
-fn whole<A: Float>(job: &Job<'_, A>, len: usize) -> Result<()> {
+/// Room for elements that are copied together, or results that are strewn out.
+type Room<T> = Vec<MaybeUninit<T>>;
+
+fn room<T: Copy>(len: usize) -> Room<T> {
+    vec![MaybeUninit::uninit(); len]
+}
+
+fn whole<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let (kept, _) = steps(&job.geometry.kept);
     let (lane, _) = steps(&job.geometry.reduced);
     let read = job.input.direct && (lane.x == 1 || len == 1);
-    let write = job.in_place && (lane.out == 1 || len == 1);
+    let write = lane.out == 1 || len == 1;
     let at_once = (BLOCK / len).max(1);
     let lanes = job.geometry.lanes();
     for_parts(lanes, (TASK / len).max(1), lanes * len, |part| {
-        let room = at_once * len;
-        let mut xs = vec![A::ZERO; if read { 0 } else { room }];
-        let mut outs = vec![A::ZERO; if write { 0 } else { room }];
+        let mut xs = room::<S>(if read { 0 } else { at_once * len });
+        let mut outs = room::<D>(if write { 0 } else { at_once * len });
+        let mut shares = Vec::<A>::new();
         runs(&job.geometry.kept, part, 1, |run| {
             let mut done = 0;
             while done < run.len {
@@ -46,22 +66,24 @@ fn whole<A: Float>(job: &Job<'_, A>, len: usize) -> Result<()> {
                 // SAFETY: both walks stay inside their tensors, and lanes of the result are each
                 // one thread's alone; what is staged fits.
                 unsafe {
-                    let (mut lanes_x, mut x_step) = (job.input.at(x).cast::<A>(), kept.x);
+                    let (mut lanes_x, mut x_step) = (job.input.at(x).cast::<S>(), kept.x);
                     if !read {
-                        let block = Block { rows: count, row_step: kept.x, len, step: lane.x };
-                        job.input.fill(x, block, xs.as_mut_ptr());
-                        (lanes_x, x_step) = (xs.as_ptr(), row);
+                        let block = Block::along(count, kept.x, len, lane.x);
+                        job.input.fill(x, block, xs.as_mut_ptr().cast());
+                        (lanes_x, x_step) = (xs.as_ptr().cast(), row);
                     }
-                    let (mut lanes_out, mut out_step) = (job.sink.at(out).cast::<A>(), kept.out);
+                    let (mut lanes_out, mut out_step) = (job.sink.at(out).cast::<D>(), kept.out);
                     if !write {
-                        (lanes_out, out_step) = (outs.as_mut_ptr(), row);
+                        (lanes_out, out_step) = (outs.as_mut_ptr().cast(), row);
                     }
                     let lanes =
                         Lanes { x: lanes_x, x_step, out: lanes_out, out_step, lanes: count, len };
-                    softmax_lanes(lanes, job.log);
+                    softmax_lanes(lanes, &mut shares, job.log);
                     if !write {
-                        for (i, outs) in outs.chunks_exact_mut(len).take(count).enumerate() {
-                            job.sink.put(outs, out + i as isize * kept.out, lane.out);
+                        for i in 0..count {
+                            let results = lanes_out.add(i * len);
+                            let results = std::slice::from_raw_parts_mut(results, len);
+                            job.sink.put(results, out + i as isize * kept.out, lane.out);
                         }
                     }
                 }
@@ -72,10 +94,15 @@ fn whole<A: Float>(job: &Job<'_, A>, len: usize) -> Result<()> {
     })
 }
 
-fn in_parts<A: Float>(job: &Job<'_, A>, len: usize) -> Result<()> {
+fn in_parts<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
+where
+    S: To<A> + Copy + 'static,
+    A: Float + To<D>,
+    D: Copy,
+{
     let (lane, _) = steps(&job.geometry.reduced);
     let read = job.input.direct && lane.x == 1;
-    let write = job.in_place && lane.out == 1;
+    let write = lane.out == 1;
     let (lanes, parts) = (job.geometry.lanes(), len.div_ceil(PART));
     let elements = lanes * len;
     let place = |task: usize| {
@@ -87,15 +114,15 @@ fn in_parts<A: Float>(job: &Job<'_, A>, len: usize) -> Result<()> {
         (x + start as isize * lane.x, out + start as isize * lane.out, len)
     };
     // A part's elements, where they lie or in `stage`.
-    let part_of = |x: isize, len: usize, stage: &mut Vec<A>| {
+    let part_of = |x: isize, len: usize, stage: &mut Room<S>| {
         if read {
-            return job.input.at(x).cast::<A>();
+            return job.input.at(x).cast::<S>();
         }
-        stage.resize(PART, A::ZERO);
-        let block = Block { rows: 1, row_step: 0, len, step: lane.x };
+        stage.resize(PART, MaybeUninit::uninit());
+        let block = Block::along(1, 0, len, lane.x);
         // SAFETY: the part lies inside the tensor, and fits.
-        unsafe { job.input.fill(x, block, stage.as_mut_ptr()) };
-        stage.as_ptr()
+        unsafe { job.input.fill(x, block, stage.as_mut_ptr().cast()) };
+        stage.as_ptr().cast()
     };
     let mut partial = vec![Stats::<A>::NONE; lanes * parts];
     let shared = Shared::new(&mut partial);
@@ -111,21 +138,18 @@ fn in_parts<A: Float>(job: &Job<'_, A>, len: usize) -> Result<()> {
     })?;
     let stats: Vec<_> = partial.chunks_exact(parts).map(joined).collect();
     for_parts(lanes * parts, 1, elements, |tasks| {
-        let (mut stage, mut outs) = (Vec::new(), Vec::new());
+        let mut stage = Vec::new();
+        let mut outs = room::<D>(if write { 0 } else { PART });
         for task in tasks {
             let (x, out, len) = place(task);
             let x = part_of(x, len, &mut stage);
-            if !write {
-                outs.resize(PART, A::ZERO);
-            }
-            let to = if write { job.sink.at(out).cast() } else { outs.as_mut_ptr() };
+            let to = if write { job.sink.at(out).cast() } else { outs.as_mut_ptr().cast() };
             // SAFETY: the part's elements lie there, and its results are this task's alone.
             unsafe {
-                let x = std::slice::from_raw_parts(x, len);
-                let results = std::slice::from_raw_parts_mut(to, len);
-                finish_part(x, results, stats[task / parts], job.log);
+                finish_part((x, to), len, stats[task / parts], job.log);
                 if !write {
-                    job.sink.put(&mut outs[..len], out, lane.out);
+                    let results = std::slice::from_raw_parts_mut(to, len);
+                    job.sink.put(results, out, lane.out);
                 }
             }
         }
