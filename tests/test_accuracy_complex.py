@@ -159,3 +159,11 @@ def test_the_logarithm_of_numbers_of_length_one_has_an_accurate_real_part(dtype)
     got = np.asarray(kf.log(z)).real
     assert got[0] == got[1] == got[2] == 0
     assert np.all(np.abs(got - exact) <= 2 * LONG(parts(dtype).eps) * np.abs(exact))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("z", [complex("inf+nanj"), complex("nan+infj"), complex("-inf+nanj")])
+def test_the_logarithm_of_a_number_with_an_infinite_part_is_infinite(dtype, z):
+    got = np.asarray(kf.log(np.array([z], dtype)))[0]
+    assert got.real == np.inf
+    assert np.isnan(got.imag)

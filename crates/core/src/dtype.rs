@@ -346,6 +346,19 @@ macro_rules! element {
     )*};
 }
 
+/// A float32 that rounds to the float16 and the bfloat16 nearest to a float64, which the nearest float32
+/// doesn't always: of the two neighbours of what isn't a float32, the one whose last bit is set (rounding
+/// to odd: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+#[inline(always)]
+pub fn rounded_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let back = f64::from(near);
+    let bits = near.to_bits();
+    let odd = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits.wrapping_add(1) };
+    let keep = (back == x) | x.is_nan() | (bits & 1 == 1);
+    f32::from_bits(if keep { bits } else { odd })
+}
+
 element! {
     bool, Bool, s => s.is_nonzero(), x => Scalar::Bool(x);
     u8, U8, s => s.as_int_wrapping() as u8, x => Scalar::Int(x.into());
@@ -356,8 +369,8 @@ element! {
     i16, I16, s => s.as_int_wrapping() as i16, x => Scalar::Int(x.into());
     i32, I32, s => s.as_int_wrapping() as i32, x => Scalar::Int(x.into());
     i64, I64, s => s.as_int_wrapping() as i64, x => Scalar::Int(x);
-    f16, F16, s => f16::from_f64(s.as_f64()), x => Scalar::Float(x.to_f64());
-    bf16, BF16, s => bf16::from_f64(s.as_f64()), x => Scalar::Float(x.to_f64());
+    f16, F16, s => f16::from_f32(rounded_to_odd(s.as_f64())), x => Scalar::Float(x.to_f64());
+    bf16, BF16, s => bf16::from_f32(rounded_to_odd(s.as_f64())), x => Scalar::Float(x.to_f64());
     f32, F32, s => s.as_f64() as f32, x => Scalar::Float(x.into());
     f64, F64, s => s.as_f64(), x => Scalar::Float(x);
     Complex<f32>, C64, s => {

@@ -159,13 +159,17 @@ pub(crate) fn hypot(g: &mut Graph, a: Id, b: Id) -> Id {
     let long = binary(g, Binary::Max, long_a, long_b);
     let exponent = unary(g, Unary::Log2, long);
     let exponent = unary(g, Unary::Floor, exponent);
+    // One less for large ones: rounded, the greatest number's logarithm is that of infinity.
+    let (zero, one) = (int(g, 0), int(g, 1));
+    let (large, less) = (binary(g, Binary::Gt, exponent, zero), sub(g, exponent, one));
+    let exponent = choose(g, large, less, exponent);
     let power = exp2(g, exponent);
     let (short_a, short_b) = (div(g, a, power), div(g, b, power));
     let (square_a, square_b) = (mul(g, short_a, short_a), mul(g, short_b, short_b));
     let sum = add(g, square_a, square_b);
     let root = unary(g, Unary::Sqrt, sum);
     let length = mul(g, power, root);
-    let (zero, infinity) = (int(g, 0), float(g, f64::INFINITY));
+    let infinity = float(g, f64::INFINITY);
     let endless_a = binary(g, Binary::Eq, long_a, infinity);
     let endless_b = binary(g, Binary::Eq, long_b, infinity);
     let both = add(g, long_a, long_b);

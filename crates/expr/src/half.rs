@@ -9,7 +9,7 @@ mod f16c;
 
 use std::marker::PhantomData;
 
-use keyfold_core::{bf16, f16};
+use keyfold_core::{bf16, f16, rounded_to_odd};
 
 use crate::isa::{self, Isa, Work};
 
@@ -124,17 +124,10 @@ impl Half for bf16 {
         bf16::from_bits(value as u16)
     }
 
-    /// As for float16, but a float32 may lack more digits, since it may be subnormal: so it is that of
-    /// the two beside the float64 whose last bit is set.
+    /// As for float16, but a float32 may lack more digits, since it may be subnormal.
     #[inline(always)]
     fn between(x: f64) -> f32 {
-        let near = x as f32;
-        let back = f64::from(near);
-        let bits = near.to_bits();
-        // The other neighbour of `x` is the odd one.
-        let odd = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits.wrapping_add(1) };
-        let keep = (back == x) | x.is_nan() | (bits & 1 == 1);
-        f32::from_bits(if keep { bits } else { odd })
+        rounded_to_odd(x)
     }
 }
 

@@ -44,7 +44,10 @@ impl Level {
 }
 
 /// A level as a type, for code that is compiled for it.
-pub trait Isa: Copy + 'static {
+///
+/// Code gets one from [`dispatch`], which knows that the processor has it: nobody else can name those
+/// above the baseline, or make others.
+pub trait Isa: levels::Known + Copy + 'static {
     /// The level.
     const LEVEL: Level;
     /// Whether a product and a sum are one instruction that rounds once.
@@ -66,12 +69,22 @@ pub trait Isa: Copy + 'static {
 /// [`Level::Baseline`].
 #[derive(Clone, Copy, Debug)]
 pub struct Baseline;
-/// [`Level::Avx2`].
-#[derive(Clone, Copy, Debug)]
-pub struct Avx2;
-/// [`Level::Avx512`].
-#[derive(Clone, Copy, Debug)]
-pub struct Avx512;
+
+mod levels {
+    /// [`Level::Avx2`](super::Level::Avx2).
+    #[derive(Clone, Copy, Debug)]
+    pub(super) struct Avx2;
+    /// [`Level::Avx512`](super::Level::Avx512).
+    #[derive(Clone, Copy, Debug)]
+    pub(super) struct Avx512;
+
+    /// The types that are levels.
+    pub trait Known {}
+    impl Known for super::Baseline {}
+    impl Known for Avx2 {}
+    impl Known for Avx512 {}
+}
+use levels::{Avx2, Avx512};
 
 impl Isa for Baseline {
     const LEVEL: Level = Level::Baseline;

@@ -210,6 +210,8 @@ fn same_sizes(a: &[usize], b: &[usize]) -> bool {
 /// order); [`overlap`] tells which ones have to be copied before.
 ///
 /// # Errors
+/// After an error of an element (a negative power, an index out of range) what the output has is
+/// undefined, but initialised.
 /// [`ErrorKind::Binding`] for the wrong number of inputs or parameters; [`ErrorKind::DType`] for
 /// other dtypes than the program's; [`ErrorKind::Shape`] for an input that doesn't broadcast to the
 /// output's shape; [`ErrorKind::ReadOnly`]; [`ErrorKind::Value`] for an output that overlaps itself

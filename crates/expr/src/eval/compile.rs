@@ -128,7 +128,7 @@ fn kernel(step: &Step, steps: &[Step]) -> Option<(Kernel, [StepId; 3], usize)> {
             let (kernel, swapped) = binary(op, dtype(a));
             if swapped { (kernel, [b, a, a], 2) } else { (kernel, [a, b, a], 2) }
         }
-        StepOp::Where(c, a, b) => (choose(step.dtype.size()), [c, a, b], 3),
+        StepOp::Where(c, a, b) => (choose(step.dtype), [c, a, b], 3),
         StepOp::Cast(a) => (cast(dtype(a), step.dtype), [a, a, a], 1),
         StepOp::Round(to, a) => (round(to, dtype(a)), [a, a, a], 1),
         _ => return None,

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use keyfold_core::DType;
+
 use super::beside::Beside;
 use crate::isa::{Isa, Work, dispatch};
 
@@ -222,12 +224,14 @@ unsafe fn run_choose<T: Copy>(
     false
 }
 
-/// The kernel of "where", for elements of this many bytes.
-pub(crate) fn choose(size: usize) -> Kernel {
-    let run: Run = match size {
+/// The kernel of "where", for elements of a dtype.
+pub(crate) fn choose(dtype: DType) -> Kernel {
+    let run: Run = match dtype.size() {
         1 => run_choose::<u8>,
         2 => run_choose::<u16>,
         4 => run_choose::<u32>,
+        // Aligned like their parts.
+        8 if dtype == DType::C64 => run_choose::<[u32; 2]>,
         8 => run_choose::<u64>,
         _ => run_choose::<[u64; 2]>,
     };

@@ -8,7 +8,9 @@
 
 use keyfold_core::f16;
 
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 
 /// Elements that are converted together: a register of AVX-512, two of AVX2.
 #[cfg(target_arch = "x86_64")]

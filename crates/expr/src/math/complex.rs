@@ -36,6 +36,9 @@ impl Part for f32 {
     }
 
     fn length(re: f64, im: f64) -> f64 {
+        if re.is_infinite() || im.is_infinite() {
+            return f64::INFINITY;
+        }
         // No square of a float32 overflows or vanishes in float64.
         (re * re + im * im).sqrt()
     }

@@ -1,6 +1,6 @@
 //! An interpreter of steps: one element, one step at a time.
 
-use keyfold_core::{Complex, DType, Scalar, bf16, f16};
+use keyfold_core::{Complex, DType, Scalar, bf16, f16, rounded_to_odd};
 use keyfold_expr::isa::{self, Isa, Work};
 use keyfold_expr::math::complex;
 use keyfold_expr::math::slices::map_at;
@@ -90,8 +90,8 @@ pub(super) fn cast(value: Value, to: DType) -> Value {
     let (low, high) = limits(to);
     match to {
         DType::Bool => W(value.truth().into()),
-        DType::F16 => F(f16::from_f64(value.float()).to_f64()),
-        DType::BF16 => F(bf16::from_f64(value.float()).to_f64()),
+        DType::F16 => F(f16::from_f32(rounded_to_odd(value.float())).to_f64()),
+        DType::BF16 => F(bf16::from_f32(rounded_to_odd(value.float())).to_f64()),
         DType::F32 => match value {
             // Once: not by way of float64.
             W(w) => F(f64::from(w as f32)),
