@@ -1,5 +1,6 @@
 //! The loops over lanes and their parts, compiled for each level.
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 
 use keyfold_expr::isa::{self, Isa, Work};
@@ -104,7 +105,7 @@ impl<S, A, D, const LOG: bool> Work for Whole<'_, S, A, D, LOG>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     type Output = ();
     #[inline(always)]
@@ -113,7 +114,10 @@ where
         if len < SHORT {
             return short::<I, S, A, D, LOG>(self.all);
         }
-        if !LOG {
+        // Where the results are such numbers they come first: large ones are on their way to the memory
+        // while others are computed.
+        let there = TypeId::of::<A>() == TypeId::of::<D>();
+        if !LOG && !there {
             self.shares.resize(len, A::ZERO);
         }
         for lane in 0..lanes as isize {
@@ -127,6 +131,10 @@ where
                 if LOG {
                     let sum = exp_sum::<I, S, A>(from, greatest);
                     finish::<I, S, A, D, LOG>((x, out), len, Stats { greatest, sum });
+                } else if there {
+                    let out = std::slice::from_raw_parts_mut(out.cast::<A>(), len);
+                    let by = exp_into::<I, S, A>(from, out, greatest).reciprocal();
+                    out.iter_mut().for_each(|x| *x = x.times(by));
                 } else {
                     let sum = exp_into::<I, S, A>(from, self.shares, greatest);
                     scale::<I, A, D>(self.shares, sum.reciprocal(), out);
@@ -172,7 +180,7 @@ fn short<I: Isa, S, A, D, const LOG: bool>(all: Lanes<S, D>)
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     let Lanes { x, x_step, out, out_step, lanes, len } = all;
     let (mut less, mut exp) = ([A::ZERO; BLOCK], [A::ZERO; BLOCK]);
@@ -369,7 +377,7 @@ unsafe fn finish<I: Isa, S, A, D, const LOG: bool>(
 ) where
     S: To<A> + Copy,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     let (greatest, rest) = (stats.greatest, stats.rest(LOG));
     let mut done = 0;
@@ -408,7 +416,7 @@ pub(super) unsafe fn softmax_lanes<S, A, D>(all: Lanes<S, D>, shares: &mut Vec<A
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     if log {
         isa::dispatch(Whole::<_, _, _, true> { all, shares });
@@ -460,7 +468,7 @@ impl<S, A, D, const LOG: bool> Work for Finish<S, A, D, LOG>
 where
     S: To<A> + Copy,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     type Output = ();
     #[inline(always)]
@@ -482,7 +490,7 @@ pub(super) unsafe fn finish_part<S, A, D>(
 ) where
     S: To<A> + Copy,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     if log {
         isa::dispatch(Finish::<S, A, D, true> { places, len, stats });

@@ -68,7 +68,7 @@ fn into<S, A, D>(
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     if x.numel() == 0 {
         return Ok(());

@@ -24,7 +24,7 @@ pub(super) fn softmax_rows<S, A, D>(job: &Job<'_, S, D>) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     let len = job.geometry.len();
     if len <= PART { whole(job, len) } else { in_parts(job, len) }
@@ -41,7 +41,7 @@ fn whole<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     let (kept, _) = steps(&job.geometry.kept);
     let (lane, _) = steps(&job.geometry.reduced);
@@ -98,7 +98,7 @@ fn in_parts<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy,
+    D: Copy + 'static,
 {
     let (lane, _) = steps(&job.geometry.reduced);
     let read = job.input.direct && lane.x == 1;
