@@ -68,7 +68,7 @@ soak: ## the swap tests at full length
 fuzz: ## the fuzz targets, FUZZ_SECONDS=60 each or FUZZ_RUNS inputs (FUZZ=schema: only that one)
 	@scripts/fuzz.sh $(FUZZ)
 
-explore: ## the tests of random inputs with new inputs, EXPLORE_ROUNDS=5 times and ten times as many
+explore: ## the tests of random inputs with new ones, in Rust EXPLORE_ROUNDS=5 times
 	@scripts/explore.sh
 
 clean: ## remove what the commands above made, the virtual environment too

@@ -6,7 +6,8 @@
 #
 # Rust: EXPLORE_ROUNDS times with another seed each, which a failure's message names (run again with
 # PROPTEST_RNG_SEED=SEED cargo test ...). Python: once, in the tests of operators and reductions with
-# KEYFOLD_EXAMPLES (10) times as many examples; what fails is kept in .hypothesis and tried first by the next exploring.
+# KEYFOLD_EXAMPLES (10) times as many examples; what fails is kept in .hypothesis and tried first by
+# the next exploring.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 cd "$ROOT"
