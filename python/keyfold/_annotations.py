@@ -175,6 +175,9 @@ def _plain(annotation: Any) -> Any:
             annotation = annotation.__supertype__
         elif type(annotation).__name__ == "TypeAliasType":
             annotation = annotation.__value__
+        elif type(typing.get_origin(annotation)).__name__ == "TypeAliasType":
+            # A generic alias with its parameters, as numpy.typing.NDArray[...] is since NumPy 2.5.
+            annotation = typing.get_origin(annotation).__value__[typing.get_args(annotation)]
         elif isinstance(annotation, typing.TypeVar):
             choices = annotation.__constraints__ or (annotation.__bound__,)
             annotation = _either(choices) if choices != (None,) else object

@@ -17,10 +17,9 @@ from collections import Counter
 from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 import keyfold as kf
 from keyfold._cli._files import graph_text, save
@@ -35,7 +34,7 @@ from keyfold._cli._terminal import (
     table_lines,
 )
 
-Array = NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 # The operators that come with keyfold: native kernels, on NumPy arrays among others.
 aten = kf.ops.aten
