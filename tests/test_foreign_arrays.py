@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 
 import numpy as np
@@ -44,8 +43,7 @@ def address_library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("address")
     source = folder / "address.c"
     source.write_text(ADDRESS)
-    include = importlib.import_module("conftest").ROOT / "examples" / "native"
-    return compile_c(source, folder / "libaddress.so", f"-I{include}")
+    return compile_c(source, folder / "libaddress.so")
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import keyfold as kf
 
 
 def run(source):
@@ -24,6 +27,7 @@ def test_nothing_but_numpy_is_imported():
 def test_a_subinterpreter_is_refused():
     source = """
 import sys
+from pathlib import Path
 import keyfold
 import _xxsubinterpreters as interpreters
 other = interpreters.create()
@@ -103,3 +107,24 @@ def test_the_environment_names_the_level_of_instructions(text):
         check=True,
     )
     assert done.stdout.strip() == "[1.0, 1.0]"
+
+
+@pytest.mark.parametrize(
+    ("pretend", "says"),
+    [
+        ("sys.implementation.name = 'pypy'", "keyfold needs CPython, and this is pypy"),
+        ("sys.modules['keyfold._core'] = None", "extension module can't be loaded"),
+    ],
+)
+def test_a_system_without_the_extension_is_told_where_keyfold_runs(pretend, says):
+    refused = run(f"import sys\n{pretend}\nimport keyfold")
+    last = refused.stderr.strip().splitlines()[-1]
+    assert refused.returncode == 1
+    assert last.startswith("ImportError: keyfold's extension module can't be loaded")
+    assert says in last
+    assert "CPython 3.11 or later on Linux, x86-64, with glibc 2.28 or later; this is" in last
+
+
+def test_the_header_for_c_kernels_is_where_get_include_says():
+    header = Path(kf.get_include(), "keyfold_abi.h")
+    assert "TVMFFIAny" in header.read_text()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
-from conftest import ROOT, compile_c
+from conftest import compile_c
 
 # What a call passes, written down by the kernel itself: one decimal digit per argument.
 PROBE = """
@@ -69,7 +69,7 @@ def probe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("probe")
     source = folder / "probe.c"
     source.write_text(PROBE)
-    return compile_c(source, folder / "libprobe.so", f"-I{ROOT / 'examples' / 'native'}")
+    return compile_c(source, folder / "libprobe.so")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
-from conftest import ROOT, compile_c
+from conftest import compile_c
 
 KERNELS = """
 #include "keyfold_abi.h"
@@ -68,7 +68,7 @@ def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     source = folder / "kernels.c"
     source.write_text(KERNELS)
-    return compile_c(source, folder / "libkernels.so", f"-I{ROOT / 'examples' / 'native'}")
+    return compile_c(source, folder / "libkernels.so")
 
 
 @pytest.fixture(scope="module")
@@ -366,10 +366,9 @@ def test_a_write_past_the_output_is_found_by_the_address_sanitizer(tmp_path):
     """The author's fault, and the author's tool: docs/native-kernels.md says how to use it."""
     source = tmp_path / "kernels.c"
     source.write_text(KERNELS)
-    include = f"-I{ROOT / 'examples' / 'native'}"
     library = tmp_path / "liboverrun.so"
     sanitizer = ("-fsanitize=address", "-g", "-Wno-error")
-    compile_c(source, library, include, *sanitizer)
+    compile_c(source, library, *sanitizer)
     compiler = (sysconfig.get_config_var("CC") or "cc").split()
     runtime = subprocess.run(
         [*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True

@@ -1,6 +1,7 @@
 /* Three C kernels for keyfold: one that fills an output, one that returns a number, one that fails.
  *
- *   cc -shared -fPIC -O2 -Wall -Wextra -Werror -o libscale.so scale.c
+ *   include=$(python -c "import keyfold; print(keyfold.get_include())")
+ *   cc -shared -fPIC -O2 -Wall -Wextra -Werror -I"$include" -o libscale.so scale.c
  *
  * README.md beside this file registers them from Python. Each checks what it is given before it
  * touches memory: keyfold promises the kinds that the schema names, not a dtype or a shape.

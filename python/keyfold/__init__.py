@@ -27,6 +27,8 @@ arrays you already have:
 
 import typing as _typing
 
+# First: it says in one line where keyfold can't run.
+from keyfold import _system as _system  # isort: skip
 from keyfold import _dispatcher as _dispatcher
 from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
@@ -249,6 +251,7 @@ from keyfold._registration import (
     get_op,
     impl,
 )
+from keyfold._system import get_include
 from keyfold._tracer import Graph, trace
 from keyfold._vmap import register_vmap, vmap
 
@@ -375,6 +378,7 @@ __all__ = [
     "full",
     "full_like",
     "gelu",
+    "get_include",
     "get_kernel",
     "get_num_threads",
     "get_op",

@@ -1,0 +1,40 @@
+"""Where keyfold runs, and the header of its C kernels: the first module that is imported."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+__all__ = ["get_include"]
+
+_SUPPORTED = "CPython 3.11 or later on Linux, x86-64, with glibc 2.28 or later"
+
+try:
+    if sys.implementation.name != "cpython":
+        raise ImportError(f"keyfold needs CPython, and this is {sys.implementation.name}")
+    from keyfold import _core as _core
+except ImportError as error:
+    if error.name is not None and not error.name.startswith("keyfold"):
+        raise
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    libc = " ".join(platform.libc_ver())
+    raise ImportError(
+        f"keyfold's extension module can't be loaded ({error}). keyfold runs on {_SUPPORTED}; this "
+        f"is {python}, {platform.system()} {platform.machine()} {libc}. In a checkout of the "
+        "sources, `make build` makes it",
+        name=error.name,
+        path=error.path,
+    ) from error
+
+
+def get_include() -> str:
+    """Return the folder of `keyfold_abi.h`, the header of kernels in C and C++.
+
+    Example:
+        >>> import keyfold as kf
+        >>> command = ["cc", "-shared", "-fPIC", f"-I{kf.get_include()}", "kernel.c"]
+
+    Source: the name is that of `numpy.get_include`.
+    """
+    return str(Path(__file__).with_name("include"))
