@@ -5,7 +5,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel \
+.PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel test-wheel \
 	coverage sanitize sanitize-address sanitize-thread loom soak fuzz explore clean
 
 help: ## this list
@@ -17,7 +17,7 @@ demo: ## train a digit classifier on operators of its own, and look inside
 	@scripts/run.sh -m keyfold demo
 
 test: ## everything: formatting, lints, Rust tests, loom, types, pytest, a short fuzzing
-	@scripts/test.sh lint rust python fuzz
+	@scripts/test.sh lint rust python wheel fuzz
 
 build: ## only build the extension and install the package in place
 	@scripts/build.sh
@@ -44,9 +44,12 @@ bench: ## Python benchmarks: keyfold beside its peers, with ratios
 bench-rust: ## Rust benchmarks: cargo bench
 	@cargo bench --workspace --exclude keyfold-python
 
-wheel: ## a wheel for this Python in target/wheels (FEATURES=abi3: for 3.11 and later)
-	@scripts/bootstrap.sh build
-	@scripts/run.sh -m maturin build --release $(if $(FEATURES),--features $(FEATURES))
+wheel: ## a wheel for this Python in target/wheels, glibc 2.28 or later (FEATURES=abi3: for 3.11 and later)
+	@scripts/wheel.sh
+
+test-wheel: ## the abi3 wheel, built once, under the Python tests of every CPython that is found
+	@FEATURES=abi3 scripts/wheel.sh
+	@scripts/test_wheel.sh target/wheels
 
 coverage: ## line coverage of crates/dispatch
 	@scripts/coverage.sh

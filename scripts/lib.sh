@@ -3,6 +3,7 @@
 # step NAME     announces a step with the seconds since the command began
 # die MESSAGE   one line on stderr, exit 1
 # find_cargo, find_cc, find_python: each sets CARGO, CC or PYTHON to what was found, or dies
+# find_pythons  prints every CPython that will do
 
 ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 VENV=${KEYFOLD_VENV:-$ROOT/.venv}
@@ -87,6 +88,23 @@ else:
     except ImportError:
         print('venv', version)
 " 2>/dev/null || echo "broken -"
+}
+
+# Prints every CPython that will do, one a line and one for each minor version, the oldest first.
+find_pythons() {
+    minor=$MIN_PYTHON_MINOR
+    while [ "$minor" -le "$MAX_PYTHON_MINOR" ]; do
+        for candidate in ${KEYFOLD_PYTHONS:-} "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/python; do
+            command -v "$candidate" >/dev/null 2>&1 || continue
+            case $(judge_python "$candidate") in
+            "ok 3.$minor."*)
+                echo "$candidate"
+                break
+                ;;
+            esac
+        done
+        minor=$((minor + 1))
+    done
 }
 
 # $PYTHON decides where it is set; else python3, if it will do, since that is the Python a person

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs every check, cheapest first, and stops at the first that fails.
 #
-#   scripts/test.sh [rust|lint|python|fuzz]...     all of them by default
+#   scripts/test.sh [rust|lint|python|wheel|fuzz]...     all of them by default
 #
 # What can't be checked on this machine is named at the end; it never passes silently. Random inputs
 # are the same in each run: a failure is one of the commit. scripts/explore.sh looks for new ones.
@@ -9,8 +9,9 @@ set -eu
 . "$(dirname -- "$0")/lib.sh"
 cd "$ROOT"
 
-parts=${*:-lint rust python fuzz}
+parts=${*:-lint rust python wheel fuzz}
 left_out=''
+wheel_job=''
 leave_out() { left_out="$left_out
   $*"; }
 
@@ -49,6 +50,8 @@ check_rust() {
 check_python() {
     "$ROOT/scripts/build.sh"
     "$ROOT/scripts/bootstrap.sh" test lint
+    # Behind the tests, where they follow.
+    case " $parts " in *" wheel "*) start_wheel ;; esac
     step "mypy: the package, its stubs and the examples"
     # Left to its configuration, mypy would complain about a folder that holds no Python file.
     targets=python/keyfold
@@ -59,13 +62,41 @@ check_python() {
     mypy $targets
     step "stubtest: the stubs against the module"
     set -- --mypy-config-file pyproject.toml --allowlist tests/stubtest-allow.txt
-    if ! python -c 'import torch' 2>/dev/null; then
+    if python -c 'import torch' 2>/dev/null; then
+        set -- "$@" --allowlist tests/stubtest-allow-with-torch.txt
+    else
         set -- "$@" --allowlist tests/stubtest-allow-without-torch.txt
         leave_out "stubtest of keyfold.torch: PyTorch isn't installed"
+    fi
+    if python -c 'import sys; sys.exit(sys.version_info < (3, 13))'; then
+        set -- "$@" --allowlist tests/stubtest-allow-from-3.13.txt
     fi
     stubtest keyfold "$@"
     step "pytest"
     pytest
+}
+
+# The wheel is built in the background while pytest runs: its link takes minutes on one core.
+start_wheel() {
+    [ -z "$wheel_job" ] || return 0
+    "$ROOT/scripts/build.sh"
+    (
+        scripts/wheel.sh --this-glibc "$TARGET/wheel-test/specific"
+        FEATURES=abi3 scripts/wheel.sh --this-glibc "$TARGET/wheel-test/abi3"
+    ) >"$TARGET/wheel-test.log" 2>&1 &
+    wheel_job=$!
+}
+
+# The budget of both wheels, and the Python tests on the newest CPython; `make test-wheel` takes all.
+check_wheel() {
+    start_wheel
+    step "the wheels: size, contents, and the tests on the newest CPython"
+    wait "$wheel_job" || {
+        cat "$TARGET/wheel-test.log"
+        die "the wheels could not be built, or are over their budget"
+    }
+    grep '\.whl: ' "$TARGET/wheel-test.log"
+    scripts/test_wheel.sh "$TARGET/wheel-test/abi3" newest
 }
 
 # A fixed number of inputs each; `make fuzz` is the long one.
@@ -78,8 +109,8 @@ find_cc
 use_venv
 for part in $parts; do
     case $part in
-    lint | rust | python | fuzz) "check_$part" ;;
-    *) die "no such part: $part (lint, rust, python, fuzz)" ;;
+    lint | rust | python | wheel | fuzz) "check_$part" ;;
+    *) die "no such part: $part (lint, rust, python, wheel, fuzz)" ;;
     esac
 done
 

@@ -1,0 +1,71 @@
+"""Holds wheels to their budget: size, size installed, one extension, no symbols, the system's tag.
+
+python scripts/wheel_budget.py [--glibc 2.28] WHEEL...
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+MEGABYTE = 1_000_000
+MAX_WHEEL = 7 * MEGABYTE
+MAX_INSTALLED = 18 * MEGABYTE
+# What users of the wheel need beside the extension.
+NEEDED = ("keyfold/__init__.py", "keyfold/py.typed", "keyfold/include/keyfold_abi.h")
+
+
+def faults(wheel: Path, glibc: str | None) -> Iterator[str]:
+    """What a wheel has too much or too little of."""
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+        extensions = [name for name in sizes if name.endswith(".so")]
+        code = b"".join(archive.read(name) for name in extensions)
+        scripts = [name for name in sizes if name.endswith(".dist-info/entry_points.txt")]
+    size, installed = wheel.stat().st_size, sum(sizes.values())
+    print(
+        f"{wheel.name}: {size / MEGABYTE:.2f} MB (at most {MAX_WHEEL / MEGABYTE:.0f}), "
+        f"{installed / MEGABYTE:.2f} MB installed (at most {MAX_INSTALLED / MEGABYTE:.0f})"
+    )
+    if size > MAX_WHEEL:
+        yield f"the wheel has {size:,} bytes and may have {MAX_WHEEL:,}"
+    if installed > MAX_INSTALLED:
+        yield f"installed it has {installed:,} bytes and may have {MAX_INSTALLED:,}"
+    if len(extensions) != 1:
+        yield f"it has the extensions {extensions}, and one is right"
+    if b".debug_info" in code or b".symtab" in code:
+        yield "its extension has symbols or debug data, which the release profile strips"
+    yield from (f"{name} is missing" for name in NEEDED if name not in sizes)
+    if not scripts:
+        yield "the console script is missing"
+    if glibc is not None:
+        major, minor = map(int, glibc.split("."))
+        tags = [tuple(map(int, tag)) for tag in re.findall(r"manylinux_(\d+)_(\d+)", wheel.name)]
+        if not tags or min(tags) > (major, minor):
+            yield f"its tag doesn't say that glibc {glibc} is enough"
+        for version in sorted(set(re.findall(rb"GLIBC_(\d+)\.(\d+)", code))):
+            if tuple(map(int, version)) > (major, minor):
+                yield f"it needs symbols of glibc {b'.'.join(version).decode()}"
+
+
+def main() -> int:
+    """Print each wheel's sizes, and what is wrong with it to stderr."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--glibc", help="the oldest glibc that it has to run with")
+    parser.add_argument("wheels", nargs="+", type=Path)
+    options = parser.parse_args()
+    found = [
+        f"{wheel.name}: {fault}"
+        for wheel in options.wheels
+        for fault in faults(wheel, options.glibc)
+    ]
+    print(*found, sep="\n", end="\n" if found else "", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
