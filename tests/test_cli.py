@@ -172,6 +172,36 @@ def test_an_unknown_operator_is_one_line_with_the_nearest_names(capsys, command)
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["table", "explain"])
+def test_an_operator_without_its_namespace_is_offered_with_it(capsys, command):
+    code, out, err = keyfold(capsys, command, "log_softmax")
+    assert (code, out) == (2, "")
+    assert err == "keyfold: no operator named log_softmax; did you mean aten::log_softmax?\n"
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys):
+    code, out, err = keyfold(capsys, "tabel")
+    assert (code, out) == (2, "")
+    assert err.endswith(
+        ": error: no command 'tabel'; did you mean table? commands are demo, doctor, ops, table, "
+        "explain\n"
+    )
+
+
+def test_no_command_shows_the_help(capsys):
+    code, out, err = keyfold(capsys)
+    assert (code, out) == (2, "")
+    assert "say what a call would do, without running it" in err
+    assert err.endswith("doctor\n")
+
+
+def test_ops_of_one_operator_lists_its_overloads(capsys):
+    code, out, _ = keyfold(capsys, "ops", "aten::add")
+    assert code == 0
+    assert "aten::add.Scalar(" in out
+    assert "aten::sub" not in out
+
+
 def test_explain_chooses_the_overload_and_the_meta_kernel(capsys):
     words = ("explain", "aten::sum", "3x4:float32:meta", "[0]", "keepdim=True")
     code, out, _ = keyfold(capsys, *words)

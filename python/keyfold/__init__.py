@@ -30,6 +30,7 @@ import typing as _typing
 # First: it says in one line where keyfold can't run.
 from keyfold import _system as _system  # isort: skip
 from keyfold import _dispatcher as _dispatcher
+from keyfold import _foreign_names, _public
 from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
 from keyfold._core import (
@@ -483,6 +484,8 @@ __all__ = [
 
 ops = _default_dispatcher.ops
 
+_foreign_names.teach_tensor()
+_public.adopt(__name__, globals(), __all__)
 
 if _typing.TYPE_CHECKING:
     from keyfold import torch as torch
@@ -495,4 +498,4 @@ else:
             import importlib
 
             return importlib.import_module(f"keyfold.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _foreign_names.attribute_error(name, __all__)

@@ -15,7 +15,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
-from keyfold._errors import DTypeError, InvalidValue
+from keyfold._errors import DeviceError, DTypeError, InvalidValue
 
 __all__ = [
     "arange",
@@ -43,7 +43,9 @@ _ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__b
 
 def _sizes(shape: Any) -> Any:
     """`3` stands for `(3,)`; what else it is, the operator judges."""
-    return shape if isinstance(shape, (tuple, list)) else (shape,)
+    if isinstance(shape, (tuple, list)) or not hasattr(shape, "__index__"):
+        return shape
+    return (shape,)
 
 
 def empty(
@@ -208,7 +210,10 @@ def asarray(
     # What was made here for the purpose needn't be copied again; but a graph that is recorded has
     # to make it anew at each replay, for the function may write to it.
     again = fresh and _core._is_tracing()
-    return tensor.to(dtype=dtype, device=device, copy=(bool(copy) and not fresh) or again)
+    try:
+        return tensor.to(dtype=dtype, device=device, copy=(bool(copy) and not fresh) or again)
+    except (DTypeError, DeviceError) as error:
+        raise type(error)(f"asarray(): {error}") from None
 
 
 def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
@@ -224,6 +229,9 @@ def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
     try:
         made = np.asarray(obj)
     except ValueError as error:
+        if isinstance(obj, (list, tuple)):
+            why = f"a {_kind(obj)} whose items differ in length or depth makes no array"
+            raise InvalidValue(f"asarray(): {why}") from error
         raise InvalidValue(f"asarray(): {error}") from error
     if made.dtype.kind not in "biufc":
         raise DTypeError(

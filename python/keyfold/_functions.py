@@ -7,12 +7,13 @@ caller's own library. Python numbers may stand on either side of an operator of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Never
 
 from keyfold import _core
 from keyfold._creation import asarray
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
+from keyfold._messages import unexpected
 
 __all__ = [
     "all",
@@ -50,13 +51,17 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
 
 
-def softmax(x: Any, /, *, axis: int = -1, out: Any = None) -> Any:
+def softmax(x: Any, /, *, axis: int = -1, out: Any = None, **foreign: Never) -> Any:
     """Return positive numbers that add up to 1 along an axis. Not in the standard."""
+    if foreign:
+        raise unexpected(softmax, foreign)
     return _aten.softmax(x, axis) if out is None else _aten.softmax.out(x, axis, out=out)
 
 
-def log_softmax(x: Any, /, *, axis: int = -1, out: Any = None) -> Any:
+def log_softmax(x: Any, /, *, axis: int = -1, out: Any = None, **foreign: Never) -> Any:
     """Return the logarithms of the softmax along an axis. Not in the standard."""
+    if foreign:
+        raise unexpected(log_softmax, foreign)
     return _aten.log_softmax(x, axis) if out is None else _aten.log_softmax.out(x, axis, out=out)
 
 
@@ -94,60 +99,91 @@ def sum(
     dtype: Any = None,
     keepdims: bool = False,
     out: Any = None,
+    **foreign: Never,
 ) -> Any:
     """Return the sum of all elements, or along axes. Whole numbers and bools add up to int64.
 
     Unsigned ones add up to uint64. The result's bits don't depend on the number of threads.
     """
+    if foreign:
+        raise unexpected(sum, foreign)
     if out is not None:
         return _aten.sum.dim_out(x, _axes(axis), keepdims, dtype=dtype, out=out)
     return _aten.sum.dim(x, _axes(axis), keepdims, dtype=dtype)
 
 
-def mean(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
+def mean(
+    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return the mean of all elements, or along axes."""
+    if foreign:
+        raise unexpected(mean, foreign)
     if out is not None:
         return _aten.mean.dim_out(x, _axes(axis), keepdims, out=out)
     return _aten.mean.dim(x, _axes(axis), keepdims)
 
 
-def max(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
+def max(
+    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return the greatest element, or the greatest along axes. NaN goes through."""
+    if foreign:
+        raise unexpected(max, foreign)
     if out is not None:
         return _aten.amax.out(x, _axes(axis), keepdims, out=out)
     return _aten.amax(x, _axes(axis), keepdims)
 
 
-def min(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
+def min(
+    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return the least element, or the least along axes. NaN goes through."""
+    if foreign:
+        raise unexpected(min, foreign)
     if out is not None:
         return _aten.amin.out(x, _axes(axis), keepdims, out=out)
     return _aten.amin(x, _axes(axis), keepdims)
 
 
-def all(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
+def all(
+    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return whether all elements, or all along axes, are true or nonzero."""
+    if foreign:
+        raise unexpected(all, foreign)
     if out is not None:
         return _aten.all.out(x, _axes(axis), keepdims, out=out)
     return _aten.all(x, _axes(axis), keepdims)
 
 
-def any(x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None) -> Any:
+def any(
+    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return whether any element, or any along axes, is true or nonzero."""
+    if foreign:
+        raise unexpected(any, foreign)
     if out is not None:
         return _aten.any.out(x, _axes(axis), keepdims, out=out)
     return _aten.any(x, _axes(axis), keepdims)
 
 
-def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None) -> Any:
+def argmax(
+    x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return where the greatest element is, along an axis or in the flattened array."""
+    if foreign:
+        raise unexpected(argmax, foreign)
     if out is not None:
         return _aten.argmax.out(x, axis, keepdims, out=out)
     return _aten.argmax(x, axis, keepdims)
 
 
-def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None) -> Any:
+def argmin(
+    x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None, **foreign: Never
+) -> Any:
     """Return where the least element is, along an axis or in the flattened array."""
+    if foreign:
+        raise unexpected(argmin, foreign)
     if out is not None:
         return _aten.argmin.out(x, axis, keepdims, out=out)
     return _aten.argmin(x, axis, keepdims)
@@ -177,8 +213,10 @@ def _same_memory(x: Any, y: Any) -> bool:
     return a.size == 0 or a.data_ptr() == b.data_ptr()
 
 
-def permute_dims(x: Any, /, axes: Sequence[int]) -> Any:
+def permute_dims(x: Any, /, axes: Sequence[int], **foreign: Never) -> Any:
     """Return the array with its dimensions in another order: a view."""
+    if foreign:
+        raise unexpected(permute_dims, foreign)
     return _aten.permute(x, axes)
 
 
@@ -189,13 +227,17 @@ def matrix_transpose(x: Any, /) -> Any:
     return _aten.transpose(x, -2, -1)
 
 
-def expand_dims(x: Any, /, *, axis: int = 0) -> Any:
+def expand_dims(x: Any, /, *, axis: int = 0, **foreign: Never) -> Any:
     """Return the array with a dimension of size 1 more, at `axis`: a view."""
+    if foreign:
+        raise unexpected(expand_dims, foreign)
     return _aten.unsqueeze(x, axis)
 
 
-def squeeze(x: Any, /, axis: int | Sequence[int]) -> Any:
+def squeeze(x: Any, /, axis: int | Sequence[int], **foreign: Never) -> Any:
     """Return the array without these dimensions of size 1: a view."""
+    if foreign:
+        raise unexpected(squeeze, foreign)
     ndim = x.ndim
     given = (axis,) if isinstance(axis, int) else tuple(axis)
     # From the last on, so that each still counts as it did.
@@ -204,29 +246,35 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Any:
     return x
 
 
-def flip(x: Any, /, *, axis: _Axis = None) -> Any:
+def flip(x: Any, /, *, axis: _Axis = None, **foreign: Never) -> Any:
     """Return the array in reverse order along some axes, or along all: a view."""
+    if foreign:
+        raise unexpected(flip, foreign)
     axes = _axes(axis)
     return _aten.flip(x, tuple(range(x.ndim)) if axes is None else axes)
 
 
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+def concat(arrays: Sequence[Any], /, *, axis: int | None = 0, **foreign: Never) -> Any:
     """Return the arrays one behind the other along an axis; flattened first if it is None.
 
     Raises:
         ShapeError: there are none, or their shapes differ elsewhere than along the axis.
     """
+    if foreign:
+        raise unexpected(concat, foreign)
     if axis is None:
         return _aten.cat([_aten.reshape(x, (-1,)) for x in arrays], 0)
     return _aten.cat(arrays, axis)
 
 
-def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+def stack(arrays: Sequence[Any], /, *, axis: int = 0, **foreign: Never) -> Any:
     """Return the arrays side by side along a new axis.
 
     Raises:
         ShapeError: there are none, or their shapes differ.
     """
+    if foreign:
+        raise unexpected(stack, foreign)
     return _aten.stack(arrays, axis)
 
 
@@ -255,8 +303,10 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     return tuple(broadcast_to(x, shape) for x in arrays)
 
 
-def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+def take(x: Any, indices: Any, /, *, axis: int | None = None, **foreign: Never) -> Any:
     """Return the elements at these positions along an axis; one dimension needs none named."""
+    if foreign:
+        raise unexpected(take, foreign)
     if axis is None:
         if x.ndim != 1:
             raise BindingError(f"take() needs an axis for an array of {x.ndim} dimensions")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keyfold import _core
+from keyfold._errors import UnknownKey
 
 __all__ = ["DispatchKey"]
 
@@ -32,6 +33,10 @@ class _DispatchKeyMeta(type):
             for key in _core._keys():
                 if key.name == name:
                     return key
+            try:
+                _core._key(name)
+            except UnknownKey as error:
+                raise AttributeError(f"DispatchKey has no key {name!r}: {error}") from None
         raise AttributeError(f"DispatchKey has no key {name!r}")
 
     def __dir__(cls) -> list[str]:

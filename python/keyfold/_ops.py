@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -75,10 +76,12 @@ class Ops(Namespace):
             if not dir(found) and self.__provide is not None:
                 self.__provide(name)
         if packet is None and not dir(found):
-            known = ", ".join(
-                sorted({n.split("::")[0] for n in self.__dispatcher.operator_names()})
+            known = sorted({n.split("::")[0] for n in self.__dispatcher.operator_names()})
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise UnknownOperator(
+                f"no operators in the namespace {name!r}; {hint}there are: {', '.join(known)}"
             )
-            raise UnknownOperator(f"no operators in the namespace {name!r}; there are: {known}")
         setattr(self, name, found)
         return found
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find, missing
-from keyfold._errors import UnknownOperator
+from keyfold._errors import BindingError, UnknownOperator
 
 __all__ = [
     "Library",
@@ -39,7 +39,13 @@ def define(schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = Fal
     Raises:
         SchemaError: the text doesn't parse; a caret shows where.
         RegistrationError: the name is defined already, with another schema.
+        BindingError: the schema is no text.
     """
+    if not isinstance(schema, str):
+        raise BindingError(
+            'define() takes a schema\'s text, such as "ns::scale(Tensor x) -> Tensor", not '
+            f"{_said(schema)}; custom_op makes an operator of a function"
+        )
     return _default.define(schema, mixed_devices=mixed_devices, mixed_arrays=mixed_arrays)
 
 
@@ -72,6 +78,7 @@ def impl(
     Raises:
         UnknownOperator: the operator isn't defined: define it first.
         UnknownKey: no such key.
+        BindingError: the arguments are in another order than this one.
         RegistrationError: the place is taken, or the kernel's signature contradicts the schema.
     """
     return _implement(_default, op, key, fn, with_keyset, override)
@@ -80,6 +87,8 @@ def impl(
 def _implement(
     dispatcher: _core.Dispatcher, op: Any, key: Any, fn: Any, with_keyset: bool, override: str
 ) -> Any:
+    _check_order(op, key, fn)
+
     def act(fn: Any) -> _core.Handle:
         return find(dispatcher, op, dispatcher._implement, op, key, fn, with_keyset, override)
 
@@ -91,6 +100,33 @@ def _implement(
         return fn
 
     return register
+
+
+def _check_order(op: Any, key: Any, fn: Any) -> None:
+    """Refuse arguments that other libraries take in another order."""
+    if isinstance(key, str) and "::" in key:
+        raise BindingError(
+            f"impl() takes the operator first, then the key: impl({_said(key)}, {_said(op)}), "
+            f"not impl({_said(op)}, {_said(key)})"
+        )
+    if callable(key) and (isinstance(fn, (str, _core.DispatchKeyBase))):
+        raise BindingError(
+            f"impl() takes the key second, then the kernel: impl({_said(op)}, {_said(fn)}, "
+            f"{_said(key)}), not impl({_said(op)}, {_said(key)}, {_said(fn)})"
+        )
+    if callable(key) and fn is None:
+        raise BindingError(
+            f'impl() takes the key second, then the kernel: impl({_said(op)}, "CPU", '
+            f"{_said(key)}), not impl({_said(op)}, {_said(key)})"
+        )
+
+
+def _said(given: Any) -> str:
+    """An argument as its author wrote it, more or less."""
+    if isinstance(given, str):
+        return f'"{given}"'
+    name = getattr(given, "__name__", None) or getattr(given, "name", None)
+    return name if isinstance(name, str) else repr(given)
 
 
 def fallback(key: Any, fn: Any, *, override: str = "error") -> _core.Handle:
@@ -212,7 +248,15 @@ class Library:
 
         Returns:
             The handle; None inside a `with` block, where nothing is registered yet.
+
+        Raises:
+            BindingError: the kernel and the key are in each other's places.
         """
+        if isinstance(fn, (str, _core.DispatchKeyBase)) and callable(key):
+            raise BindingError(
+                f"Library.impl() takes the kernel second, then the key: impl({_said(name)}, "
+                f"{_said(key)}, {_said(fn)}), not impl({_said(name)}, {_said(fn)}, {_said(key)})"
+            )
         full = self._qualify(name if isinstance(name, str) else name.name)
         if self._definitions is not None:
             self._kernels.append((full, fn, key, with_keyset, override))

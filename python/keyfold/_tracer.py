@@ -60,6 +60,8 @@ def trace(f: Callable[..., Any], /, *args: Any) -> Graph:
           %2: float64[2] = aten::exp(%1)
           return %2
     """
+    if not callable(f):
+        raise TypeError(f"trace records a function, not {f!r}")
     arguments: list[_Spec] = []
     leaves: list[tuple[str, Any]] = []
     for name, given in zip(_names(f, len(args)), args, strict=True):

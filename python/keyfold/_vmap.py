@@ -86,7 +86,8 @@ def _run(
         if len(in_axes) != len(args):
             raise InvalidValue(
                 f"vmap: in_axes has {len(in_axes)} entries and {_name(f)}() was called with "
-                f"{len(args)} positional arguments; give one each, or one int for all"
+                f"{len(args)} positional argument{'' if len(args) == 1 else 's'}; give one each, "
+                "or one int for all"
             )
         axes = list(in_axes)
     else:

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::RwLock;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::nearest;
 
 /// Device types that the user may add; the numbers between CUDA's and Meta's.
 pub const USER_DEVICE_TYPES: std::ops::Range<u8> = 2..14;
@@ -101,6 +102,23 @@ fn names() -> std::sync::RwLockReadGuard<'static, Vec<String>> {
     USER_NAMES.read().unwrap_or_else(|e| e.into_inner())
 }
 
+#[cold]
+fn unknown(text: &str) -> Error {
+    let known = DeviceType::all_names();
+    let close = match text {
+        _ if text.eq_ignore_ascii_case("gpu") => vec!["cuda"],
+        _ => nearest(text, known.iter().map(String::as_str)),
+    };
+    let hint = match close.first() {
+        Some(name) => format!("did you mean \"{name}\"? "),
+        None => String::new(),
+    };
+    Error::new(
+        ErrorKind::Device,
+        format!("unknown device type {text:?}; {hint}known are {}", known.join(", ")),
+    )
+}
+
 impl FromStr for DeviceType {
     type Err = Error;
 
@@ -111,15 +129,7 @@ impl FromStr for DeviceType {
             "meta" => Ok(DeviceType::META),
             _ => {
                 let slot = names().iter().position(|n| n == text);
-                let slot = slot.ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::Device,
-                        format!(
-                            "unknown device type {text:?}; known are {}",
-                            DeviceType::all_names().join(", ")
-                        ),
-                    )
-                })?;
+                let slot = slot.ok_or_else(|| unknown(text))?;
                 Ok(DeviceType(USER_DEVICE_TYPES.start + slot as u8))
             }
         }

@@ -127,6 +127,21 @@ pub fn call_path() -> Vec<(String, DispatchKey)> {
         .collect()
 }
 
+/// From so many calls inside one another on, an operator and key are taken to call themselves
+/// without end. A kernel that splits its work and calls its operator for the parts stays below.
+const ENDLESS: usize = 10;
+
+/// The calls in progress on this thread that repeat: one round of them, outermost first, and how
+/// often the innermost one is there.
+pub(crate) fn repeated_calls() -> Option<(Vec<(String, DispatchKey)>, usize)> {
+    let calls = thread::with(ThreadState::calls);
+    let (last, outer) = calls.split_last()?;
+    let times = 1 + outer.iter().filter(|call| *call == last).count();
+    let before = outer.iter().rposition(|call| call == last)?;
+    let round = calls.len() - (before + 1);
+    (times >= ENDLESS).then(|| (call_path().split_off(calls.len() - round), times))
+}
+
 /// The path of the calls in progress as people read it: `demo::f: Autograd > CPU, demo::g: CPU`.
 /// The same call many times over is told once, with the number.
 pub fn describe_path() -> String {

@@ -426,6 +426,14 @@ impl<V: Value> Dispatcher<V> {
         {
             return Ok(Arc::clone(&entry.operator));
         }
+        if let Some(several) = registry.overloads.get(canonical) {
+            return Err(errors::no_default(canonical, several));
+        }
+        if let Some((packet, overload)) = canonical.rsplit_once('.')
+            && let Some(known) = registry.overloads.get(packet)
+        {
+            return Err(errors::unknown_overload(packet, overload, known));
+        }
         Err(errors::unknown_operator(name, registry.entries.keys().map(String::as_str)))
     }
 

@@ -2,13 +2,13 @@
 
 use keyfold_core::{Error, ErrorKind};
 
-use crate::context::{CallContext, call_path};
+use crate::context::{CallContext, call_path, repeated_calls};
 use crate::kernel::Kernel;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
 use crate::operator::Operator;
 use crate::value::Value;
-use keyfold_core::nearest;
+use keyfold_core::{did_you_mean, nearest};
 
 fn list(keys: DispatchKeySet) -> String {
     keys.iter().map(DispatchKey::name).collect::<Vec<_>>().join(", ")
@@ -31,7 +31,34 @@ pub(crate) fn unknown_operator<'k>(name: &str, known: impl Iterator<Item = &'k s
     )
 }
 
-/// The nearest names: inside the namespace by what follows it, so that a long namespace doesn't make
+/// A name that only overloads have, none of which is the default one.
+pub(crate) fn no_default(name: &str, overloads: &[String]) -> Error {
+    Error::new(
+        ErrorKind::UnknownOperator,
+        format!(
+            "{name} has several overloads and no default one; say which: {}",
+            overloads.join(", ")
+        ),
+    )
+}
+
+/// An operator that is there, without that overload.
+pub(crate) fn unknown_overload(name: &str, overload: &str, known: &[String]) -> Error {
+    let names: Vec<&str> = known
+        .iter()
+        .map(|full| full[name.len()..].strip_prefix('.').unwrap_or("default"))
+        .collect();
+    let hint = did_you_mean(overload, names.iter().copied());
+    Error::new(
+        ErrorKind::UnknownOperator,
+        format!(
+            "{name} has no overload '{overload}'{hint}; its overloads are {}",
+            names.join(", ")
+        ),
+    )
+}
+
+/// The nearest names: by the bare name alone where that is all that is given; inside the namespace by what follows it, so that a long namespace doesn't make
 /// short names look alike; or, where that is unknown, by the whole.
 fn nearest_operators(name: &str, known: &[&str]) -> Vec<String> {
     if let Some((namespace, bare)) = name.split_once("::") {
@@ -43,6 +70,20 @@ fn nearest_operators(name: &str, known: &[&str]) -> Vec<String> {
         }
         if known.iter().any(|full| full.starts_with(&prefix)) {
             return Vec::new();
+        }
+    } else {
+        let mut bare: Vec<(&str, &str)> = known
+            .iter()
+            .map(|full| full.split('.').next().unwrap_or(full))
+            .filter_map(|full| full.split_once("::").map(|(_, bare)| (bare, full)))
+            .collect();
+        bare.dedup();
+        let same: Vec<_> = bare.iter().filter(|(bare, _)| *bare == name).collect();
+        let near = nearest(name, bare.iter().map(|(bare, _)| *bare));
+        let near = bare.iter().filter(|(bare, _)| near.contains(bare)).collect();
+        let close = if same.is_empty() { near } else { same };
+        if !close.is_empty() {
+            return close.into_iter().take(3).map(|(_, full)| (*full).to_owned()).collect();
         }
     }
     nearest(name, known.iter().copied()).iter().map(|name| (*name).to_owned()).collect()
@@ -124,6 +165,13 @@ pub(crate) fn missing_kernel<V: Value>(
             text.push_str(&format!(" and {more} more"));
         }
     }
+    let key = match key {
+        // The hint above says how.
+        Some(DispatchKey::Meta) => return Error::new(ErrorKind::MissingKernel, text),
+        Some(key) => runtime_name(key, set),
+        None => set.backend().unwrap_or(DispatchKey::CPU).name(),
+    };
+    text.push_str(&format!("; to add one: {}", operator.registration_line(&key)));
     Error::new(ErrorKind::MissingKernel, text)
 }
 
@@ -172,14 +220,52 @@ pub(crate) fn nothing_shadowed<V: Value>(
     )
 }
 
-/// Where a recursion came about: the innermost operators and keys.
+/// Where a recursion came about: the calls that repeat, or the innermost operators and keys.
 pub(crate) fn recursion(name: &str, error: Error) -> Error {
+    if let Some(endless) = endless_call(error.message()) {
+        return endless;
+    }
     let path = call_path();
     let mut last: Vec<String> =
         path.iter().rev().take(4).map(|(operator, key)| format!("{operator} at {key}")).collect();
     last.reverse();
     Error::new(
         error.kind(),
-        format!("{name}: {}; the last calls: {}", error.message(), last.join(", then ")),
+        format!(
+            "{name}: {}; does a kernel call its own operator, or redispatch without removing its \
+             key?; the last calls: {}",
+            error.message(),
+            last.join(", then ")
+        ),
     )
+}
+
+/// The error for calls that repeat without end until something, `limit`, stopped them: which
+/// operator and key, and what to write instead. `None` where the calls in progress on this thread
+/// don't repeat.
+#[cold]
+pub fn endless_call(limit: &str) -> Option<Error> {
+    let (round, times) = repeated_calls()?;
+    let (name, _) = round.last()?;
+    let calls: Vec<String> =
+        round.iter().map(|(operator, key)| format!("{operator} at {key}")).collect();
+    let layer = round.iter().rev().find(|(_, key)| !key.is_backend());
+    let advice = match (layer, round.last()) {
+        (Some((operator, key)), _) => format!(
+            "a layer removes its own key before it passes a call on: \
+             kf.redispatch(\"{operator}\", keyset.remove(\"{key}\"), ...)"
+        ),
+        (None, Some((_, key))) => format!(
+            "a kernel at {key} can't compute with its own operator: call other operators, or the \
+             arrays' own library"
+        ),
+        (None, None) => return None,
+    };
+    Some(Error::new(
+        ErrorKind::Recursion,
+        format!(
+            "{name}: {limit}: {} runs inside itself {times} times; {advice}",
+            calls.join(", then ")
+        ),
+    ))
 }

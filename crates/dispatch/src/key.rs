@@ -238,7 +238,7 @@ impl FromStr for RegistrationKey {
             "CompositeImplicitAutograd" => Ok(RegistrationKey::CompositeImplicitAutograd),
             _ => match names::find(text) {
                 Some(key) => Ok(key.into()),
-                None => names::find_narrow(text).ok_or_else(|| names::unknown(text)),
+                None => names::find_narrow(text).ok_or_else(|| names::unknown_place(text)),
             },
         }
     }

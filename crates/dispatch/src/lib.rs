@@ -41,6 +41,7 @@ mod value;
 
 pub use context::{CallContext, call_path, describe_path};
 pub use dispatcher::{DefineOptions, Dispatcher};
+pub use errors::endless_call;
 pub use explain::{ArgumentKeys, Choice, Explanation};
 pub use handle::Handle;
 pub use inspect::TableEntry;

@@ -83,15 +83,65 @@ pub(crate) fn find_narrow(text: &str) -> Option<RegistrationKey> {
     })
 }
 
+/// What other libraries call a key, and its name here.
+const FOREIGN: [(&str, &str); 3] =
+    [("GPU", "CUDA"), ("FuncTorchBatched", "Vmap"), ("FuncTorchGradWrapper", "Autograd")];
+
+/// No single key of that name.
 pub(crate) fn unknown(text: &str) -> Error {
+    if let Some(narrow) = find_narrow(text)
+        && let RegistrationKey::Narrow { functionality, backend } = narrow
+    {
+        return Error::new(
+            ErrorKind::UnknownKey,
+            format!(
+                "{text:?} is two dispatch keys, {functionality} and {backend}, where one is \
+                 wanted: give {functionality} or {backend} (registrations and key sets take both)"
+            ),
+        );
+    }
+    if text.parse::<RegistrationKey>().is_ok() {
+        return Error::new(
+            ErrorKind::UnknownKey,
+            format!("{text:?} is an alias that registrations alone take, and no dispatch key"),
+        );
+    }
+    let known: Vec<String> = registered().iter().map(DispatchKey::name).collect();
+    suggest(text, &known, &known)
+}
+
+/// Nothing of that name that a kernel can be registered at.
+pub(crate) fn unknown_place(text: &str) -> Error {
     let mut known: Vec<String> = registered().iter().map(DispatchKey::name).collect();
     known.extend(["CompositeExplicitAutograd", "CompositeImplicitAutograd"].map(String::from));
-    for backend in (registered() & DispatchKeySet::BACKENDS).iter() {
-        known.push(format!("Autograd{backend}"));
+    let mut accepted = known.clone();
+    for functionality in (registered() - DispatchKeySet::BACKENDS).iter() {
+        for backend in (registered() & DispatchKeySet::BACKENDS).iter() {
+            let narrow = format!("{functionality}{backend}");
+            if functionality == DispatchKey::Autograd {
+                known.push(narrow.clone());
+            }
+            accepted.push(narrow);
+        }
     }
-    let close = nearest(text, known.iter().map(String::as_str));
+    suggest(text, &accepted, &known)
+}
+
+/// The error for an unknown name: the nearest of what is accepted there, or what there is.
+fn suggest(text: &str, accepted: &[String], listed: &[String]) -> Error {
+    // The whole name, or the backend at its end: `GPU`, `AutogradGPU`.
+    let translated = FOREIGN.iter().find_map(|(foreign, own)| {
+        let at = text.len().checked_sub(foreign.len())?;
+        let (head, tail) = text.split_at_checked(at)?;
+        let name = format!("{head}{own}");
+        (tail.eq_ignore_ascii_case(foreign) && accepted.contains(&name)).then_some(name)
+    });
+    let close = match &translated {
+        Some(name) => vec![name.as_str()],
+        None => nearest(text, accepted.iter().map(String::as_str)),
+    };
     let hint = if close.is_empty() {
-        format!("known keys are {}", known.join(", "))
+        format!("known keys are {}", listed.join(", "))
     } else {
         format!("did you mean {}?", close.join(" or "))
     };

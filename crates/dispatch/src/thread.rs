@@ -183,8 +183,7 @@ impl ThreadState {
                 ErrorKind::Recursion,
                 format!(
                     "operator calls nest {depth} deep on this thread and the limit is near \
-                     ({MAX_DEPTH} calls, or the end of the stack); does a kernel call its own \
-                     operator, or redispatch without removing its key?"
+                     ({MAX_DEPTH} calls, or the end of the stack)"
                 ),
             ));
         }

@@ -275,7 +275,9 @@ fn endless_redispatch_through_a_layer_is_an_error() {
     let both = [K::Autograd, K::CPU];
     let error = d.call("op", &[list(both).r()]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Recursion);
-    assert!(error.to_string().contains("redispatch without removing its key"), "{error}");
+    for part in ["op at Autograd runs inside itself 1000 times", "keyset.remove(\"Autograd\")"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
     assert!(LocalKeys::current().excluded().is_empty());
     assert_eq!(said(d.call("op", &[list(K::CPU).r()]).unwrap()), "cpu");
 }

@@ -60,8 +60,9 @@ fn arange(
     let whole = numbers.iter().all(|n| n.as_i64().is_some());
     let natural = if whole { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
     let dtype = dtype.unwrap_or(natural);
-    if dtype == DType::Bool {
-        return Err(op.unsupported("dtype", dtype, &[DType::F32, DType::F64, DType::I64]));
+    const COUNTED: [DType; 3] = [DType::F32, DType::F64, DType::I64];
+    if !COUNTED.contains(&dtype) {
+        return Err(op.unsupported("dtype", dtype, &COUNTED));
     }
     if dtype == DType::I64 && !whole {
         let message = format!(

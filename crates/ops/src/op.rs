@@ -64,13 +64,14 @@ impl Op {
     #[cold]
     pub(crate) fn unsupported(&self, argument: &str, dtype: DType, supported: &[DType]) -> Error {
         let names: Vec<_> = supported.iter().map(|d| d.name()).collect();
+        let known = names.join(", ");
+        let advice = match argument {
+            "dtype" => format!("give one of {known}, and convert the result with aten::to"),
+            _ => format!("convert to one of {known} with aten::to"),
+        };
         self.error(
             ErrorKind::DType,
-            format!(
-                "argument '{argument}': dtype {dtype} isn't supported here; convert to one of {} \
-                 with aten::to",
-                names.join(", ")
-            ),
+            format!("argument '{argument}': dtype {dtype} isn't supported here; {advice}"),
         )
     }
 

@@ -18,7 +18,7 @@ use crate::arrays::library::{self, home};
 use crate::arrays::numpy_array;
 use crate::arrays::types;
 use crate::arrays::{self, Caller};
-use crate::errors::{from_pyerr, to_pyerr};
+use crate::errors::{for_caller, from_pyerr};
 use crate::guards;
 use crate::native;
 use crate::operator::PyOperator;
@@ -170,7 +170,7 @@ struct BoundCall<'a, C> {
 #[cold]
 #[inline(never)]
 fn raise(error: Error) -> *mut ffi::PyObject {
-    Python::attach(|py| to_pyerr(py, error).restore(py));
+    Python::attach(|py| for_caller(py, error).restore(py));
     std::ptr::null_mut()
 }
 

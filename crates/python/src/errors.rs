@@ -1,9 +1,10 @@
 //! keyfold's errors as Python exceptions, and the note that a kernel's exception gains.
 
 use keyfold_core::{Error, ErrorKind};
-use keyfold_dispatch::describe_path;
+use keyfold_dispatch::{describe_path, endless_call};
 use keyfold_ffi::Raised;
-use pyo3::exceptions::{PyException, PyRuntimeError};
+use pyo3::exceptions::{PyException, PyRecursionError, PyRuntimeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyType};
@@ -32,7 +33,7 @@ pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
     match (kind, error.into_source()) {
         (ErrorKind::Foreign, Some(source)) => {
             return match source.downcast::<PyErr>() {
-                Ok(raised) => *raised,
+                Ok(raised) => endless(py, *raised),
                 Err(other) => PyRuntimeError::new_err(other.to_string()),
             };
         }
@@ -48,6 +49,56 @@ pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
     match class(py, kind) {
         Ok(class) => PyErr::from_type(class, message),
         Err(problem) => problem,
+    }
+}
+
+/// Python's `RecursionError` where a call that repeats without end ran into Python's own limit:
+/// keyfold's, which says what repeats. Any other exception stays what it is.
+fn endless(py: Python<'_>, raised: PyErr) -> PyErr {
+    if !raised.get_type(py).is(py.get_type::<PyRecursionError>()) {
+        return raised;
+    }
+    // SAFETY: attached.
+    let limit = unsafe { ffi::Py_GetRecursionLimit() };
+    // Frames below the innermost call: a function that recurses there by itself fills the stack.
+    let mut frames = 0;
+    let mut trace = raised.traceback(py).map(Bound::into_any);
+    while let Some(at) = trace.filter(|at| !at.is_none()) {
+        frames += 1;
+        trace = at.getattr("tb_next").ok();
+    }
+    if 2 * frames > limit {
+        return raised;
+    }
+    let text = format!("Python's recursion limit of {limit} is reached");
+    let Some(error) = endless_call(&text) else { return raised };
+    // So near the limit even this may fail; then it is done one call further out.
+    let made = class(py, ErrorKind::Recursion).and_then(|class| class.call1((error.message(),)));
+    match made {
+        Ok(value) => {
+            let named = PyErr::from_value(value);
+            named.set_cause(py, Some(raised));
+            named
+        }
+        Err(_) => raised,
+    }
+}
+
+/// The exception for an error of an operator that Python called. Where one of keyfold's functions,
+/// `kf.sum`, called it for a user, the function and its arguments are named as the user knows them.
+#[cold]
+pub(crate) fn for_caller(py: Python<'_>, error: Error) -> PyErr {
+    if error.kind() == ErrorKind::Foreign || !error.message().contains("argument '") {
+        return to_pyerr(py, error);
+    }
+    let worded = || -> PyResult<String> {
+        let words = py.import("keyfold._messages")?.getattr("for_caller")?;
+        words.call1((error.message(),))?.extract()
+    };
+    // The engine's words do where Python can't be asked, at the end of its stack, say.
+    match worded() {
+        Ok(text) if text != error.message() => to_pyerr(py, Error::new(error.kind(), text)),
+        _ => to_pyerr(py, error),
     }
 }
 

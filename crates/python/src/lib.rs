@@ -44,6 +44,7 @@ mod profiler;
 mod pykernel;
 mod random;
 mod readable;
+mod refusal;
 mod results;
 mod tensor;
 mod tensor_methods;

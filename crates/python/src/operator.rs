@@ -467,19 +467,6 @@ impl PyKernelHandle {
     }
 }
 
-/// No overload takes the arguments.
-pub(crate) fn no_overload(py: Python<'_>, name: &str, tried: &[(String, PyErr)]) -> PyErr {
-    let lines: String =
-        tried.iter().map(|(schema, why)| format!("\n  {schema}\n    {}", why.value(py))).collect();
-    to_pyerr(
-        py,
-        Error::new(
-            ErrorKind::Binding,
-            format!("{name}() has no overload for these arguments:{lines}"),
-        ),
-    )
-}
-
 /// The kernel in an operator's table at a key.
 pub(crate) fn get_kernel(
     py: Python<'_>,
@@ -495,9 +482,10 @@ pub(crate) fn get_kernel(
         None => {
             let known: Vec<_> = operator.kernels().iter().map(|(k, _)| k.to_string()).collect();
             let message = format!(
-                "{}: no kernel registered for {key}; kernels are registered at: {}",
+                "{}: no kernel registered for {key}; kernels are registered at: {}; to add one: {}",
                 operator.name(),
-                if known.is_empty() { "nothing".to_owned() } else { known.join(", ") }
+                if known.is_empty() { "nothing".to_owned() } else { known.join(", ") },
+                operator.registration_line(&key.to_string())
             );
             Err(to_pyerr(py, Error::new(ErrorKind::MissingKernel, message)))
         }

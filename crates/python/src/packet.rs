@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_core::{Error, ErrorKind};
+use keyfold_core::{Error, ErrorKind, did_you_mean};
 use keyfold_dispatch::{DispatchKeySet, Dispatcher, Operator};
 use keyfold_tensor::Value;
 use pyo3::exceptions::PyAttributeError;
@@ -13,8 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::call::{self, Computed, Given};
-use crate::errors::{IntoPyResult, to_pyerr};
+use crate::errors::{IntoPyResult, for_caller, to_pyerr};
 use crate::operator::{self, PyOperator};
+use crate::refusal;
 
 /// All overloads of an operator: calling it tries them in the order of their definition.
 #[pyclass(name = "OperatorPacket", module = "keyfold", frozen, weakref)]
@@ -176,16 +177,14 @@ impl PyPacket {
                     return Ok(result);
                 }
                 // An array that can't be taken is no better for another overload.
-                Err(error) if is_about_an_array(&error) => return Err(to_pyerr(py, error)),
-                Err(error) => {
-                    tried.push((object.operator.schema().to_string(), to_pyerr(py, error)));
-                }
+                Err(error) if is_about_an_array(&error) => return Err(for_caller(py, error)),
+                Err(error) => tried.push((operator.bind(py), error)),
             }
         }
-        if tried.len() == 1 {
-            return Err(tried.remove(0).1);
-        }
-        Err(operator::no_overload(py, &self.name, &tried))
+        // SAFETY: null or a live tuple of the keywords' names, by the contract.
+        let names = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
+        let names = names.and_then(|names| names.extract::<Vec<String>>().ok()).unwrap_or_default();
+        Err(for_caller(py, refusal::no_overload(&self.name, tried, &names)))
     }
 }
 
@@ -259,7 +258,12 @@ impl PyPacket {
         if all.is_empty() {
             return Err(self.removed(py));
         }
-        // The dispatcher words the error, with the nearest names.
+        let method = did_you_mean(name, attributes);
+        if !method.is_empty() {
+            let message = format!("{} has no attribute '{name}'{method}", self.name);
+            return Err(to_pyerr(py, Error::new(ErrorKind::UnknownOperator, message)));
+        }
+        // The dispatcher words the error, with the overloads.
         let full = format!("{}.{name}", self.name);
         Err(match self.dispatcher.operator(&full) {
             Err(error) if !name.starts_with("__") => to_pyerr(py, error),

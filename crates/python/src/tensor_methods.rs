@@ -1,6 +1,6 @@
 //! The methods of `keyfold.Tensor` that compute or change the shape: calls of built-in operators.
 
-use keyfold_core::ErrorKind;
+use keyfold_core::{ErrorKind, nearest};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 
@@ -57,6 +57,21 @@ fn reduced_as<'py>(
         return all.call_with(py, (slf,), &options);
     }
     along.call_with(py, (slf, axes(axis)?, keepdims), &options)
+}
+
+/// Refuses keywords that a reduction doesn't take, with the one that was meant.
+fn no_others(py: Python<'_>, method: &str, foreign: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    let Some((keyword, _)) = foreign.and_then(|foreign| foreign.iter().next()) else {
+        return Ok(());
+    };
+    let keyword = keyword.extract::<String>()?;
+    let meant = match keyword.as_str() {
+        "dim" | "dims" | "axes" => Some("axis"),
+        other => nearest(other, ["axis", "keepdims", "dtype"]).first().copied(),
+    };
+    let hint = meant.map(|name| format!(". Did you mean '{name}'?")).unwrap_or_default();
+    let message = format!("Tensor.{method}() got an unexpected keyword argument '{keyword}'{hint}");
+    Err(error(py, ErrorKind::Binding, message))
 }
 
 #[pymethods]
@@ -187,90 +202,135 @@ impl PyTensor {
     }
 
     /// The sum of all elements, or along axes. Whole numbers and bools add up to int64.
-    #[pyo3(signature = (axis=None, *, keepdims=false, dtype=None))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, dtype=None, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False, dtype=None)"
+    )]
     fn sum<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
         dtype: Option<&Any<'py>>,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "sum", foreign)?;
         reduced_as(slf, (&aten::SUM_ALL, &aten::SUM), axis, keepdims, dtype)
     }
 
     /// The mean of all elements, or along axes. Whole numbers and bools give float64.
-    #[pyo3(signature = (axis=None, *, keepdims=false, dtype=None))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, dtype=None, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False, dtype=None)"
+    )]
     fn mean<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
         dtype: Option<&Any<'py>>,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "mean", foreign)?;
         reduced_as(slf, (&aten::MEAN_ALL, &aten::MEAN), axis, keepdims, dtype)
     }
 
     /// The greatest element, or the greatest along axes. NaN goes through.
-    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False)"
+    )]
     fn max<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "max", foreign)?;
         reduced(slf, &aten::AMAX, axis, keepdims)
     }
 
     /// The least element, or the least along axes. NaN goes through.
-    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False)"
+    )]
     fn min<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "min", foreign)?;
         reduced(slf, &aten::AMIN, axis, keepdims)
     }
 
     /// Where the greatest element is along an axis, or in the flattened tensor: the first of several.
-    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False)"
+    )]
     fn argmax<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Bound<'py, PyInt>>,
         keepdims: bool,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "argmax", foreign)?;
         aten::ARGMAX.call(slf.py(), (slf, axis, keepdims))
     }
 
     /// Where the least element is along an axis, or in the flattened tensor: the first of several.
-    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False)"
+    )]
     fn argmin<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Bound<'py, PyInt>>,
         keepdims: bool,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "argmin", foreign)?;
         aten::ARGMIN.call(slf.py(), (slf, axis, keepdims))
     }
 
     /// Whether all elements, or all along axes, are true or nonzero.
-    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False)"
+    )]
     fn all<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "all", foreign)?;
         reduced(slf, &aten::ALL, axis, keepdims)
     }
 
     /// Whether any element, or any along axes, is true or nonzero.
-    #[pyo3(signature = (axis=None, *, keepdims=false))]
+    #[pyo3(
+        signature = (axis=None, *, keepdims=false, **foreign),
+        text_signature = "($self, axis=None, *, keepdims=False)"
+    )]
     fn any<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
+        foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "any", foreign)?;
         reduced(slf, &aten::ANY, axis, keepdims)
     }
 
     /// The softmax along an axis: positive numbers that add up to 1.
-    #[pyo3(signature = (axis=-1), text_signature = "($self, axis=-1)")]
-    fn softmax<'py>(slf: &Bound<'py, Self>, axis: i64) -> PyResult<Any<'py>> {
+    #[pyo3(signature = (axis=-1, **foreign), text_signature = "($self, axis=-1)")]
+    fn softmax<'py>(
+        slf: &Bound<'py, Self>,
+        axis: i64,
+        foreign: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Any<'py>> {
+        no_others(slf.py(), "softmax", foreign)?;
         aten::SOFTMAX.call(slf.py(), (slf, axis))
     }
 

@@ -1,5 +1,7 @@
 """The command line, `python -m keyfold COMMAND`: the parser, and what a failure looks like.
 
+`main` is the entry function of the console script `keyfold`, too.
+
 Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal); 2
 for a wrong command line, an unknown operator or argument, a file that can't be written; 130 for
 Ctrl-C.
@@ -8,11 +10,14 @@ Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import keyfold as kf
 from keyfold._cli import _files, _operators
@@ -74,9 +79,33 @@ def _import(name: str) -> None:
         ) from None
 
 
+class _Parser(argparse.ArgumentParser):
+    """Offers the nearest command for one that isn't there, and the help where none is given."""
+
+    commands: tuple[str, ...] = ()
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if wrong is not None:
+            close = difflib.get_close_matches(wrong[1], self.commands, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            message = f"no command {wrong[1]!r}; {hint}commands are {', '.join(self.commands)}"
+        elif message.endswith("required: COMMAND"):
+            self.print_help(sys.stderr)
+            message = f"a command is missing, such as {self.prog} doctor"
+            self.exit(2, f"\n{self.prog}: error: {message}\n")
+        super().error(message)
+
+
+def _program() -> str:
+    """How the command line was called: by the script `keyfold`, or as a module."""
+    script = Path(sys.argv[0]).stem
+    return script if script == "keyfold" else "python -m keyfold"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m keyfold",
+    parser = _Parser(
+        prog=_program(),
         description="keyfold: a multi-dispatch engine for tensor kernels.",
     )
     version = f"keyfold {kf.__version__}"
@@ -118,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_run_doctor)
 
     # Operators of one's own are there once the module that defines them is imported.
-    importing = argparse.ArgumentParser(add_help=False)
+    importing = _Parser(add_help=False)
     importing.add_argument(
         "-i",
         "--import",
@@ -134,7 +163,12 @@ def _parser() -> argparse.ArgumentParser:
         help="list the operators: schema, and the keys that have kernels",
         description="List the operators: schema, and the keys that have kernels.",
     )
-    ops.add_argument("namespace", nargs="?", metavar="NAMESPACE", help="such as aten; default: all")
+    ops.add_argument(
+        "namespace",
+        nargs="?",
+        metavar="NAMESPACE",
+        help="such as aten, or one operator's name, aten::add; default: all",
+    )
     ops.set_defaults(run=_operators.ops)
 
     table = commands.add_parser(
@@ -166,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
             help=f"a key that the call is to {what}, such as Profiler (repeatable)",
         )
     explain.set_defaults(run=_operators.explain)
+    parser.commands = tuple(commands.choices)
     return parser
 
 

@@ -18,11 +18,20 @@ def ops(options: argparse.Namespace) -> int:
     # An unknown namespace is the engine's error, which names those that there are.
     spaces = dir(kf.ops) if wanted is None else [wanted]
     for space in spaces:
-        operators = overloads(getattr(kf.ops, space))
+        operators = _named(space)
         print(heading(f"{space}: {len(operators)} operators"))
         rows = [(", ".join(op.kernels) or "no kernels", op.schema) for op in operators]
         print(*fold("\n".join(columns(rows))), sep="\n")
     return 0
+
+
+def _named(name: str) -> list[kf.Operator]:
+    """The operators of a namespace, or the overloads of `ns::name`."""
+    if "::" not in name:
+        return overloads(getattr(kf.ops, name))
+    space, _, bare = name.partition("::")
+    packet = getattr(getattr(kf.ops, space), bare)
+    return [getattr(packet, overload) for overload in packet.overloads()]
 
 
 def overloads(namespace: Any) -> list[kf.Operator]:

@@ -18,7 +18,10 @@ except ModuleNotFoundError as _error:
         name="torch",
     ) from None
 
+from keyfold import _public
 from keyfold.torch._export import Exported, export
 from keyfold.torch._import import import_, remove
 
 __all__ = ["Exported", "export", "import_", "remove"]
+
+_public.adopt(__name__, globals(), __all__)

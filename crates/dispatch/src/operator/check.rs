@@ -7,6 +7,14 @@ use crate::kernel::Kernel;
 use crate::schema::Type;
 use crate::value::{Tag, Value};
 
+/// Argument names that schemas may have and Python's parameters can't.
+const PYTHON_KEYWORDS: [&str; 35] = [
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
+    "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import",
+    "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while",
+    "with", "yield",
+];
+
 impl<V: Value> Operator<V> {
     /// Checks that the arguments live on one device, or as the operator's policy allows.
     ///
@@ -98,6 +106,22 @@ impl<V: Value> Operator<V> {
             ErrorKind::Binding,
             format!("{}() argument '{argument}' must be {wanted}, not {given}", self.name),
         )
+    }
+
+    /// The line of Python that registers a kernel at a key, with the schema's arguments.
+    pub fn registration_line(&self, key: &str) -> String {
+        let place = self.schema.positional_count();
+        let mut names: Vec<&str> = self.schema.arguments.iter().map(|a| a.name.as_str()).collect();
+        if self.schema.has_kwarg_only() {
+            names.insert(place, "*");
+        }
+        let parameters = match names.iter().any(|name| PYTHON_KEYWORDS.contains(name)) {
+            true => "*args, **kwargs".to_owned(),
+            false => names.join(", "),
+        };
+        let space = if parameters.is_empty() { "" } else { " " };
+        let target = if self.is_isolated() { "dispatcher" } else { "kf" };
+        format!("{target}.impl(\"{}\", \"{key}\", lambda{space}{parameters}: ...)", self.name)
     }
 
     /// Checks what a kernel returned against the schema.

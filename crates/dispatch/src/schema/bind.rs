@@ -16,6 +16,15 @@ pub enum Source {
     Default,
 }
 
+/// Names that different libraries give the same argument.
+const SYNONYMS: [&[&str]; 5] = [
+    &["dim", "axis", "dims", "axes"],
+    &["keepdim", "keepdims"],
+    &["size", "shape"],
+    &["self", "input", "x", "a"],
+    &["other", "y", "b"],
+];
+
 impl Schema {
     /// How many arguments may be passed by position: those before the `*`.
     pub fn positional_count(&self) -> usize {
@@ -134,8 +143,10 @@ impl Schema {
     #[cold]
     fn unexpected(&self, keyword: &str) -> Error {
         let mut message = format!("got an unexpected keyword argument '{keyword}'");
-        let names = self.arguments.iter().map(|argument| argument.name.as_str());
-        if let Some(near) = nearest(keyword, names).first() {
+        let names = || self.arguments.iter().map(|argument| argument.name.as_str());
+        let synonyms = SYNONYMS.iter().find(|group| group.contains(&keyword));
+        let same = names().find(|name| synonyms.is_some_and(|group| group.contains(name)));
+        if let Some(near) = same.or_else(|| nearest(keyword, names()).first().copied()) {
             message += &format!(". Did you mean '{near}'?");
         }
         self.unbound(&message)
@@ -310,6 +321,19 @@ mod tests {
         let message = refusal("Tensor kernel, int dim=0", 1, &["dimm"]);
         let expected = "demo::f.o() got an unexpected keyword argument 'dimm'. Did you mean 'dim'?";
         assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn a_keyword_of_another_library_gets_the_name_here() {
+        for (arguments, keyword, name) in [
+            ("Tensor self, int dim=0", "axis", "dim"),
+            ("Tensor x, int axis=0", "dim", "axis"),
+            ("Tensor x, bool keepdim=False", "keepdims", "keepdim"),
+        ] {
+            let message = refusal(arguments, 1, &[keyword]);
+            assert!(message.ends_with(&format!("Did you mean '{name}'?")), "{message}");
+        }
+        assert!(!refusal("Tensor x", 1, &["axis"]).contains("mean"));
     }
 
     #[test]

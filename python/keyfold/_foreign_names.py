@@ -1,0 +1,192 @@
+"""Names that people know from PyTorch and NumPy, and what they are called here.
+
+Tables of the module's names and of a tensor's attributes, and the errors that are made of them. A
+name that is in none gets the nearest name that there is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from keyfold import _core
+from keyfold._default import dispatcher as _default
+
+__all__ = ["attribute_error", "teach_tensor"]
+
+# What to write instead of a name of the module.
+_MODULE = {
+    "DispatchKeys": "keyfold.DispatchKey",
+    "Function": "keyfold.register_autograd",
+    "KeySet": "keyfold.DispatchKeySet",
+    "absolute": "keyfold.abs",
+    "amax": "keyfold.max",
+    "amin": "keyfold.min",
+    "array": "keyfold.asarray",
+    "as_tensor": "keyfold.asarray",
+    "autograd": "keyfold.grad or keyfold.register_autograd",
+    "bitwise_not": "keyfold.bitwise_invert",
+    "bmm": "keyfold.matmul",
+    "cat": "keyfold.concat",
+    "cdouble": "keyfold.complex128",
+    "cfloat": "keyfold.complex64",
+    "clamp": "keyfold.clip",
+    "compile": "keyfold.trace or keyfold.elementwise",
+    "concatenate": "keyfold.concat",
+    "cuda": 'keyfold.Device("cuda")',
+    "device": "keyfold.Device",
+    "div": "keyfold.divide",
+    "dot": "keyfold.matmul",
+    "double": "keyfold.float64",
+    "dtype": "keyfold.DType",
+    "eq": "keyfold.equal",
+    "float": "keyfold.float32 or keyfold.float64",
+    "from_array": "keyfold.asarray",
+    "ge": "keyfold.greater_equal",
+    "gt": "keyfold.greater",
+    "half": "keyfold.float16",
+    "inference_mode": "keyfold.no_grad",
+    "int": "keyfold.int32 or keyfold.int64",
+    "invert": "keyfold.bitwise_invert",
+    "jit": "keyfold.trace",
+    "kernel": "keyfold.impl",
+    "le": "keyfold.less_equal",
+    "library": "keyfold.Library, keyfold.define or keyfold.impl",
+    "long": "keyfold.int64",
+    "lt": "keyfold.less",
+    "mm": "keyfold.matmul",
+    "mod": "keyfold.remainder",
+    "mul": "keyfold.multiply",
+    "ndarray": "keyfold.Tensor",
+    "ne": "keyfold.not_equal",
+    "neg": "keyfold.negative",
+    "op": "keyfold.define or keyfold.custom_op",
+    "permute": "keyfold.permute_dims",
+    "power": "keyfold.pow",
+    "profiler": "keyfold.profile",
+    "random": "keyfold.rand or keyfold.randn",
+    "register": "keyfold.define or keyfold.impl",
+    "register_kernel": "keyfold.impl",
+    "seed": "keyfold.manual_seed",
+    "short": "keyfold.int16",
+    "sub": "keyfold.subtract",
+    "swapaxes": "keyfold.permute_dims",
+    "t": "keyfold.matrix_transpose",
+    "tensor": "keyfold.asarray",
+    "transpose": "keyfold.permute_dims or keyfold.matrix_transpose",
+    "true_divide": "keyfold.divide",
+    "unsqueeze": "keyfold.expand_dims",
+}
+
+_NO_NETWORKS = "keyfold has operators and no neural networks: keyfold.torch.export makes an "
+_NO_NETWORKS += "operator usable in PyTorch's"
+
+# What there is nothing for, and why.
+_ABSENT = {
+    "enable_grad": "gradients are recorded wherever keyfold.no_grad() isn't open",
+    "load": "a tensor is loaded with Python's pickle or numpy.load",
+    "nn": _NO_NETWORKS,
+    "optim": _NO_NETWORKS,
+    "save": "a tensor is saved with Python's pickle or numpy.save",
+}
+
+# What to write instead of an attribute of a tensor `x`.
+_TENSOR = {
+    "add": "x + y",
+    "add_": "x += y",
+    "amax": "x.max",
+    "amin": "x.min",
+    "astype": "x.to(dtype)",
+    "bool": 'x.to("bool")',
+    "clamp": "keyfold.clip(x, min, max)",
+    "copy": "x.clone()",
+    "cpu": 'x.to("cpu")',
+    "cuda": 'x.to("cuda")',
+    "data": "x.detach()",
+    "dim": "x.ndim",
+    "div": "x / y",
+    "dot": "x @ y",
+    "double": 'x.to("float64")',
+    "flatten": "x.reshape((-1,))",
+    "float": 'x.to("float32")',
+    "half": 'x.to("float16")',
+    "int": 'x.to("int32")',
+    "log_softmax": "keyfold.log_softmax(x)",
+    "long": 'x.to("int64")',
+    "masked_fill": "keyfold.where(mask, value, x)",
+    "matmul": "x @ y",
+    "mm": "x @ y",
+    "mul": "x * y",
+    "mul_": "x *= y",
+    "ndimension": "x.ndim",
+    "neg": "-x",
+    "nelement": "x.numel()",
+    "ravel": "x.reshape((-1,))",
+    "storage_offset": "x.offset",
+    "stride": "x.strides",
+    "sub": "x - y",
+    "sub_": "x -= y",
+    "swapaxes": "x.transpose(axis0, axis1)",
+    "t": "x.mT",
+    "type": "x.dtype",
+    "view": "x.reshape",
+    "zero_": "x.fill_(0)",
+}
+
+
+def attribute_error(name: str, known: list[str]) -> AttributeError:
+    """Return the error for a name that the module `keyfold` doesn't have.
+
+    Args:
+        name: the name.
+        known: the module's names.
+    """
+    text = f"module 'keyfold' has no attribute {name!r}"
+    if name in _ABSENT:
+        return AttributeError(f"{text}; {_ABSENT[name]}")
+    meant = _MODULE.get(name)
+    if meant is None and not name.startswith("_"):
+        folded = {candidate.lower(): f"keyfold.{candidate}" for candidate in known}
+        near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
+        if name in dir(_default.ops.aten):
+            meant = f"the operator keyfold.ops.aten.{name}"
+        elif near:
+            meant = folded[near[0]]
+    return AttributeError(text if meant is None else f"{text}; did you mean {meant}?")
+
+
+class _Foreign:
+    """An attribute that a tensor doesn't have, with advice in its error.
+
+    A descriptor and no `__getattr__` of the class: that would make every attribute of a tensor
+    slower to reach. `hasattr` is False as it was.
+    """
+
+    __slots__ = ("_meant", "_name")
+
+    def __init__(self, name: str, meant: str) -> None:
+        self._name = name
+        self._meant = meant
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        return f"Not an attribute; write {self._meant}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        raise AttributeError(
+            f"'keyfold.Tensor' object has no attribute {self._name!r}; write {self._meant}"
+        )
+
+
+def _tensor_dir(tensor: _core.Tensor) -> list[str]:
+    """The attributes that a tensor has."""
+    foreign = {name for name, value in vars(_core.Tensor).items() if isinstance(value, _Foreign)}
+    return [name for name in object.__dir__(tensor) if name not in foreign]
+
+
+def teach_tensor() -> None:
+    """Let `keyfold.Tensor` answer for the names that other libraries' arrays have."""
+    for name, meant in _TENSOR.items():
+        if name not in vars(_core.Tensor):
+            setattr(_core.Tensor, name, _Foreign(name, meant))
+    _core.Tensor.__dir__ = _tensor_dir  # type: ignore[method-assign, assignment]

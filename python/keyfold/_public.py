@@ -1,0 +1,23 @@
+"""Public names say that they are the package's: `keyfold.MissingKernel` in a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["adopt"]
+
+
+def adopt(module: str, namespace: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Set the `__module__` of a module's public classes and functions to the module.
+
+    Args:
+        module: the module's name. What is defined outside of its package stays as it is.
+        namespace: the module's globals.
+        names: its public names.
+    """
+    for name in names:
+        public = namespace[name]
+        defined = getattr(public, "__module__", None)
+        if callable(public) and isinstance(defined, str) and defined.startswith("keyfold."):
+            public.__module__ = module
