@@ -182,6 +182,8 @@ MISTAKES = {
     "kf.exp: text array": lambda: kf.exp(np.array(["a"])),
     "kf.add: text": lambda: kf.add("a", T),
     "kf.add: text second": lambda: kf.add(T, "a"),
+    "kf.clip: text": lambda: kf.clip(T, 0.0, "a"),
+    "kf.flip: list": lambda: kf.flip([1.0]),
     "kf.add: numbers": lambda: kf.add(1, 2),
     "kf.add: shapes": lambda: kf.add(T, kf.ones(2)),
     "kf.matmul": lambda: kf.matmul(T, T),

@@ -125,3 +125,17 @@ def test_dtypes_devices_and_keys_are_values(value):
     for protocol in PROTOCOLS:
         assert pickle.loads(pickle.dumps(value, protocol=protocol)) == value
     assert copy.deepcopy(value) == value
+
+
+@pytest.mark.parametrize("name", [n for n in kf.__all__ if isinstance(getattr(kf, n), type)])
+def test_public_classes_pickle_by_their_public_names(name):
+    found = pickle.loads(pickle.dumps(getattr(kf, name)))
+    assert found is getattr(kf, name)
+
+
+def test_errors_and_functions_pickle_by_their_public_names():
+    error = pickle.loads(pickle.dumps(kf.MissingKernel("no kernel")))
+    assert (type(error), error.args) == (kf.MissingKernel, ("no kernel",))
+    for function in (kf.impl, kf.sum, kf.redispatch, kf.include_keys):
+        assert b"keyfold._" not in pickle.dumps(function)
+        assert pickle.loads(pickle.dumps(function)) is function

@@ -206,3 +206,7 @@ def test_threads(scale):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_public_names_are_the_packages():
+    assert {getattr(kt, name).__module__ for name in kt.__all__} == {"keyfold.torch"}

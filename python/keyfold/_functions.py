@@ -87,6 +87,17 @@ def matmul(x1: Any, x2: Any, /) -> Any:
     return _aten.matmul(x1, x2)
 
 
+def _ndim(x: Any, function: str, argument: str = "x") -> int:
+    try:
+        ndim: int = x.ndim
+    except AttributeError:
+        raise BindingError(
+            f"keyfold.{function}() argument {argument!r} must be an array, not "
+            f"{type(x).__name__} {str(x)[:60]}; keyfold.asarray makes one of lists and numbers"
+        ) from None
+    return ndim
+
+
 def _axes(axis: _Axis) -> Sequence[int] | None:
     return (axis,) if isinstance(axis, int) else axis
 
@@ -222,8 +233,9 @@ def permute_dims(x: Any, /, axes: Sequence[int], **foreign: Never) -> Any:
 
 def matrix_transpose(x: Any, /) -> Any:
     """Return the array with its last two dimensions swapped: a view."""
-    if x.ndim < 2:
-        raise ShapeError(f"matrix_transpose() needs 2 dimensions or more, not {x.ndim}")
+    ndim = _ndim(x, "matrix_transpose")
+    if ndim < 2:
+        raise ShapeError(f"matrix_transpose() needs 2 dimensions or more, not {ndim}")
     return _aten.transpose(x, -2, -1)
 
 
@@ -238,7 +250,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int], **foreign: Never) -> Any:
     """Return the array without these dimensions of size 1: a view."""
     if foreign:
         raise unexpected(squeeze, foreign)
-    ndim = x.ndim
+    ndim = _ndim(x, "squeeze")
     given = (axis,) if isinstance(axis, int) else tuple(axis)
     # From the last on, so that each still counts as it did.
     for place in sorted((at + ndim if at < 0 else at for at in given), reverse=True):
@@ -251,7 +263,7 @@ def flip(x: Any, /, *, axis: _Axis = None, **foreign: Never) -> Any:
     if foreign:
         raise unexpected(flip, foreign)
     axes = _axes(axis)
-    return _aten.flip(x, tuple(range(x.ndim)) if axes is None else axes)
+    return _aten.flip(x, tuple(range(_ndim(x, "flip"))) if axes is None else axes)
 
 
 def concat(arrays: Sequence[Any], /, *, axis: int | None = 0, **foreign: Never) -> Any:
@@ -299,6 +311,8 @@ def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
 
 def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     """Return the arrays, each repeated to the shape that they share."""
+    for x in arrays:
+        _ndim(x, "broadcast_arrays", "arrays")
     shape = broadcast_shapes(*(x.shape for x in arrays))
     return tuple(broadcast_to(x, shape) for x in arrays)
 
@@ -308,8 +322,9 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None, **foreign: Never) 
     if foreign:
         raise unexpected(take, foreign)
     if axis is None:
-        if x.ndim != 1:
-            raise BindingError(f"take() needs an axis for an array of {x.ndim} dimensions")
+        ndim = _ndim(x, "take")
+        if ndim != 1:
+            raise BindingError(f"take() needs an axis for an array of {ndim} dimensions")
         axis = 0
     return _aten.index_select(x, axis, indices)
 

@@ -34,7 +34,7 @@ _MODULES = frozenset(
 
 # An operator's argument, and what functions of the array API call it.
 _NAMES = {
-    "self": ("x", "x1"),
+    "self": ("x", "x1", "arrays"),
     "other": ("x2",),
     "size": ("shape",),
     "dim": ("axis",),
@@ -59,6 +59,11 @@ _TYPES = {
 }
 
 _TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[\])?)(\??)(?=, not )")
+_SEVERAL = " has no overload for these arguments:"
+_MUST_BE = re.compile(r"argument '(\w+)' must be (.+?), not (.+?)(?: \(tensors are .*\))?$", re.M)
+# What a user would have to make an array of first.
+_PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
+
 _ARGUMENT = re.compile(r"argument '(\w+)((?:\[\d+\])?)'")
 _FUNCTION = re.compile(r"^\w+::[\w.]+\(\) ")
 
@@ -84,8 +89,23 @@ def for_caller(text: str) -> str:
         return f"argument '{next(known, match[1])}{match[2]}'"
 
     text = _FUNCTION.sub(f"keyfold.{code.co_name}() ", text)
-    text = _TYPE.sub(_in_words, text)
-    return _ARGUMENT.sub(renamed, text)
+    text = _ARGUMENT.sub(renamed, _TYPE.sub(_in_words, text))
+    text = _PLAIN.sub(r"\1; keyfold.asarray makes one of lists and numbers", text)
+    if _SEVERAL in text:
+        # One sentence does, where all overloads want something else of the same argument.
+        wanted = _MUST_BE.findall(text)
+        if len({(name, given) for name, _, given in wanted}) == 1:
+            name, _, given = wanted[0]
+            if name not in parameters:
+                # An operand of an operator that the function is made of: known by what it is.
+                values = ((key, frame.f_locals.get(key)) for key in parameters)
+                same = (
+                    key for key, value in values if f"{type(value).__name__} {value!r}" == given
+                )
+                name = next(same, name)
+            kinds = " or ".join(kind for _, kind, _ in wanted)
+            return f"keyfold.{code.co_name}() argument '{name}' must be {kinds}, not {given}"
+    return text
 
 
 def _in_words(match: re.Match[str]) -> str:
