@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays;
 use crate::aten;
+use crate::attach::attach;
 use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
 use crate::foreign::describe_object;
 use crate::guards;
@@ -37,7 +38,7 @@ fn run<R: Send>(
                     return Ok(());
                 }
                 last.set(Instant::now());
-                Python::attach(|py| py.check_signals()).map_err(from_pyerr)
+                attach(|py| py.check_signals().map_err(from_pyerr))
             })
         })
     })?;
@@ -233,7 +234,7 @@ impl PyTensor {
         }
         let function = hook.clone().unbind();
         let hook = move |grad: &Tensor| {
-            Python::attach(|py| {
+            attach(|py| {
                 let call = || -> PyResult<Option<Tensor>> {
                     optional_tensor(&function.bind(py).call1((wrap(py, grad.clone())?,))?)
                 };
@@ -356,7 +357,7 @@ pub(crate) fn _checkpoint<'py>(
         let (context, function) = (context.unbind(), function.clone().unbind());
         let (args, kwargs) = (args.clone().unbind(), kwargs.map(|kwargs| kwargs.clone().unbind()));
         move || {
-            Python::attach(|py| {
+            attach(|py| {
                 let call = || -> PyResult<()> {
                     // A copy: a context can be entered once at a time.
                     let context = context.bind(py).call_method0("copy")?;

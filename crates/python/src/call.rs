@@ -18,6 +18,7 @@ use crate::arrays::library::{self, home};
 use crate::arrays::numpy_array;
 use crate::arrays::types;
 use crate::arrays::{self, Caller};
+use crate::attach::reattach;
 use crate::errors::{for_caller, from_pyerr};
 use crate::guards;
 use crate::native;
@@ -170,7 +171,7 @@ struct BoundCall<'a, C> {
 #[cold]
 #[inline(never)]
 fn raise(error: Error) -> *mut ffi::PyObject {
-    Python::attach(|py| for_caller(py, error).restore(py));
+    reattach(|py| for_caller(py, error).restore(py));
     std::ptr::null_mut()
 }
 
@@ -325,7 +326,7 @@ pub(crate) unsafe fn finish_slowly(
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
-    Python::attach(|py| {
+    reattach(|py| {
         // SAFETY: a new reference, taken over.
         let result = unsafe { Bound::from_owned_ptr(py, result) };
         let returns = &context.operator().schema().returns;
@@ -411,7 +412,7 @@ fn in_callers_library<'py>(
 /// The devices of bound arguments against the operator's policy.
 #[cold]
 fn check_devices(operator: &PyOperator, objects: &[*mut ffi::PyObject]) -> Result<()> {
-    Python::attach(|py| {
+    reattach(|py| {
         native::with_values(py, &operator.params, objects, |args| {
             operator.operator.check_devices(args)
         })?

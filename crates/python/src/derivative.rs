@@ -10,6 +10,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use crate::attach::{attach, reattach};
 use crate::autograd::optional_tensor;
 use crate::dispatcher::PyDispatcher;
 use crate::errors::{IntoPyResult, from_pyerr};
@@ -247,7 +248,7 @@ impl PyDerivative {
 }
 
 fn from_gradient(text: String) -> PyErr {
-    Python::attach(|py| crate::errors::to_pyerr(py, Error::new(ErrorKind::Gradient, text)))
+    reattach(|py| crate::errors::to_pyerr(py, Error::new(ErrorKind::Gradient, text)))
 }
 
 /// How many gradients an argument has: one for a tensor, one per item of a list of tensors.
@@ -294,7 +295,7 @@ impl Derivative for PyDerivative {
         results: &[&Tensor],
         edges: &[Option<Edge>],
     ) -> Result<(Option<Extra>, Keeps)> {
-        Python::attach(|py| {
+        attach(|py| {
             let (memory, keeps) = self.set_up(py, args, results, edges).map_err(from_pyerr)?;
             let memory: Arc<dyn Any + Send + Sync> = Arc::new(memory);
             Ok((Some(memory), keeps))
@@ -302,7 +303,7 @@ impl Derivative for PyDerivative {
     }
 
     fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients> {
-        Python::attach(|py| self.run(py, call, grads).map_err(from_pyerr))
+        attach(|py| self.run(py, call, grads).map_err(from_pyerr))
     }
 }
 

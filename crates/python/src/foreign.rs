@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::library::Caller;
 use crate::arrays::{self, numpy_array, owners, torch, tvm};
+use crate::attach::{attach, reattach, try_attach};
 use crate::params::Param;
 
 /// What the token of a tensor says that is the view of a caller's object.
@@ -125,7 +126,7 @@ impl Argument {
                 return Ok(());
             }
         }
-        Python::attach(|py| {
+        attach(|py| {
             // SAFETY: as above, and attached; the slot is filled on success.
             unsafe { self.view_other(py, slot) }
                 .map_err(|error| crate::errors::at(py, error, &self.param().place))
@@ -234,7 +235,7 @@ impl Object {
     /// # Safety
     /// `object` is alive.
     pub(crate) unsafe fn value(object: *mut ffi::PyObject, tag: Tag) -> Value {
-        let object = Python::attach(|py| {
+        let object = reattach(|py| {
             // SAFETY: as for the caller.
             unsafe { Bound::from_borrowed_ptr(py, object) }.unbind()
         });
@@ -279,7 +280,7 @@ impl ForeignObject for Object {
         if let Some(view) = self.view.get() {
             return Ok(view);
         }
-        let view = Python::attach(|py| arrays::view(self.object.bind(py)))?;
+        let view = attach(|py| arrays::view(self.object.bind(py)))?;
         Ok(self.view.get_or_init(|| Box::new(view.with_token(OF_AN_OBJECT))))
     }
 
@@ -288,8 +289,8 @@ impl ForeignObject for Object {
     }
 
     fn to_owned_value(&self) -> Result<Value> {
-        // SAFETY: `self` holds a reference.
-        Ok(unsafe { Object::value(self.object.as_ptr(), self.tag) })
+        // SAFETY: `self` holds a reference; attached.
+        attach(|_py| Ok(unsafe { Object::value(self.object.as_ptr(), self.tag) }))
     }
 
     fn original(&self) -> *mut c_void {
@@ -299,11 +300,12 @@ impl ForeignObject for Object {
 
 /// An object for an error message: `numpy.ndarray float64[2, 3]`, `str 'abc'`.
 fn describe(object: *mut ffi::PyObject) -> String {
-    Python::attach(|py| {
+    let described = try_attach(|py| {
         // SAFETY: callers hold the object.
         let object = unsafe { Bound::from_borrowed_ptr(py, object) };
         describe_object(&object)
-    })
+    });
+    described.unwrap_or_else(|| "an object of an interpreter that has ended".to_owned())
 }
 
 /// An object for an error message: `numpy.ndarray float64[2, 3]`, `str 'abc'`.

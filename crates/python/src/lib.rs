@@ -10,11 +10,13 @@
 //! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
 //!   `vmap`
 //! - the process's random numbers: `random`
-//! - threads and memory: `threads`, `memory`
+//! - threads and memory: `threads`, `memory`, `attach`, `forced_unwind` (threads that the interpreter
+//!   ends)
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
 
 mod arrays;
 mod aten;
+mod attach;
 mod autocast;
 mod autograd;
 mod call;
@@ -27,6 +29,7 @@ mod exchange;
 mod explain;
 mod expression;
 mod fastcalls;
+mod forced_unwind;
 mod foreign;
 mod guards;
 mod handle;
@@ -64,6 +67,7 @@ use pyo3::prelude::*;
 // Caches here are guarded by the GIL; a free-threaded interpreter turns it on for us.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    forced_unwind::init();
     let py = module.py();
     arrays::init(py);
     keys::init(py);

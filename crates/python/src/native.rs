@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::arrays::types;
 use crate::arrays::{self, Caller};
+use crate::attach::attach;
 use crate::convert;
 use crate::errors::from_pyerr;
 use crate::foreign::{Argument, Object, describe_object};
@@ -161,7 +162,7 @@ fn view_items(list: &Value, param: &Param) -> Result<()> {
         if let Value::Foreign(object) = item
             && let Err(error) = object.tensor()
         {
-            return Err(Python::attach(|py| crate::errors::at(py, error, &param.place)));
+            return attach(|py| Err(crate::errors::at(py, error, &param.place)));
         }
     }
     Ok(())
@@ -477,7 +478,8 @@ unsafe fn place<'a>(
                 Ok(Place::Ready(ValueRef::Float(ffi::PyFloat_AsDouble(object))))
             }
             _ => {
-                let value = Python::attach(|py| {
+                #[expect(clippy::disallowed_methods, reason = "the GIL is held, by the contract")]
+                let value = Python::attach_unchecked(|py| {
                     let bound = Bound::from_borrowed_ptr(py, object);
                     convert::value_from(&bound, &param.ty)
                 });

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::arrays::{self, Caller};
+use crate::attach::reattach;
 use crate::convert;
 use crate::foreign::describe_object;
 
@@ -175,7 +176,7 @@ unsafe fn inspect_slowly(
     param: &Param,
     object: *mut ffi::PyObject,
 ) -> Result<(Tag, Caller)> {
-    Python::attach(|py| {
+    reattach(|py| {
         // SAFETY: a live object, by the contract of `inspect`.
         let object = unsafe { Bound::from_borrowed_ptr(py, object) };
         let place = |error: Error| crate::errors::at(py, error, &param.place);
@@ -248,7 +249,7 @@ unsafe fn inspect_slowly(
 /// The error for arguments that don't bind, in Python's own words.
 #[cold]
 fn unbindable(operator: &Operator<Value>, given: usize, keywords: *mut ffi::PyObject) -> Error {
-    Python::attach(|py| {
+    reattach(|py| {
         // SAFETY: null or a live tuple, by the contract of `bind`.
         let keywords = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
         let names: Vec<String> =

@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule, PyTuple, PyType};
 use smallvec::SmallVec;
 
+use crate::attach::{attach, reattach};
 use crate::errors::{add_note, from_pyerr, to_pyerr};
 use crate::keys::keyset_object;
 use crate::params::Params;
@@ -171,7 +172,7 @@ impl PyKernel {
             let function = self.function.bind(py);
             Ok(function.call1((operator, keyset, args, kwargs))?.into_ptr())
         };
-        Python::attach(|py| {
+        reattach(|py| {
             call(py).map_err(|error| {
                 add_note(py, &error);
                 from_pyerr(error)
@@ -181,7 +182,7 @@ impl PyKernel {
 
     /// The boxed form: called from native code, with or without the GIL.
     fn call_boxed(&self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
-        Python::attach(|py| {
+        attach(|py| {
             let operator = operator::object_of(py, context.operator()).map_err(from_pyerr)?;
             let params = &operator.get().params;
             let held = args
@@ -202,7 +203,7 @@ impl PyKernel {
 /// The exception that a kernel raised, noted, as an error.
 #[cold]
 fn raised() -> Error {
-    Python::attach(|py| {
+    reattach(|py| {
         let error = PyErr::fetch(py);
         add_note(py, &error);
         from_pyerr(error)
@@ -224,53 +225,6 @@ unsafe fn with_first<R>(
     f(&all)
 }
 
-#[cfg(not(feature = "abi3"))]
-type Vectorcall = unsafe extern "C-unwind" fn(
-    *mut ffi::PyObject,
-    *const *mut ffi::PyObject,
-    usize,
-    *mut ffi::PyObject,
-) -> *mut ffi::PyObject;
-
-#[cfg(not(feature = "abi3"))]
-unsafe extern "C-unwind" {
-    /// CPython's own; declared here as one that may unwind.
-    fn PyObject_Vectorcall(
-        callable: *mut ffi::PyObject,
-        args: *const *mut ffi::PyObject,
-        nargsf: usize,
-        keywords: *mut ffi::PyObject,
-    ) -> *mut ffi::PyObject;
-}
-
-/// Up to 3.13, CPython ends a daemon thread that wants the GIL after the interpreter is gone with
-/// `pthread_exit`, which unwinds its stack. Rust must not catch that, and the C library aborts the
-/// process if somebody does: so the thread stops here for ever, as CPython itself does from 3.14 on.
-#[cfg(not(feature = "abi3"))]
-struct ThreadEnd {
-    inside: bool,
-}
-
-#[cfg(not(feature = "abi3"))]
-impl ThreadEnd {
-    #[inline(always)]
-    fn passed(mut self) {
-        self.inside = false;
-    }
-}
-
-#[cfg(not(feature = "abi3"))]
-impl Drop for ThreadEnd {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.inside {
-            loop {
-                std::thread::park();
-            }
-        }
-    }
-}
-
 impl PyKernel {
     /// Calls the function: `positional` arguments by position, the rest by these names.
     ///
@@ -286,22 +240,15 @@ impl PyKernel {
         names: *mut ffi::PyObject,
     ) -> *mut ffi::PyObject {
         let function = self.function.as_ptr();
-        let ending = ThreadEnd { inside: true };
         // SAFETY: as for the caller. A Python function's result and exception always agree, so
-        // its vectorcall needs no check after it. The pointer is called by the same convention,
-        // but for saying that it may unwind (see `ThreadEnd`).
-        let result = unsafe {
+        // its vectorcall needs no check after it.
+        unsafe {
             let function_object = function.cast::<ffi::PyFunctionObject>();
             match self.is_function.then(|| (*function_object).vectorcall).flatten() {
-                Some(call) => {
-                    let call = std::mem::transmute::<ffi::vectorcallfunc, Vectorcall>(call);
-                    call(function, objects.as_ptr(), positional, names)
-                }
-                None => PyObject_Vectorcall(function, objects.as_ptr(), positional, names),
+                Some(call) => call(function, objects.as_ptr(), positional, names),
+                None => ffi::PyObject_Vectorcall(function, objects.as_ptr(), positional, names),
             }
-        };
-        ending.passed();
-        result
+        }
     }
 
     /// As above, for the stable ABI.
@@ -347,7 +294,7 @@ unsafe fn invoke_stable(
         let function = unsafe { Bound::from_borrowed_ptr(py, function) };
         Ok(function.call(args, Some(&kwargs))?.into_ptr())
     };
-    Python::attach(|py| match call(py) {
+    reattach(|py| match call(py) {
         Ok(result) => result,
         Err(error) => {
             error.restore(py);

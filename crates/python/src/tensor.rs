@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyTuple};
 
 use crate::arrays::numpy_array;
+use crate::attach::reattach;
 use crate::dtype::{self, PyDType, PyDevice};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
@@ -291,7 +292,7 @@ impl PyTensor {
     fn __len__(&self) -> PyResult<usize> {
         match self.tensor.shape().first() {
             Some(length) => Ok(*length),
-            None => Err(Python::attach(|py| {
+            None => Err(reattach(|py| {
                 error(py, ErrorKind::Binding, "a tensor without dimensions has no len()")
             })),
         }

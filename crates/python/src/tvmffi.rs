@@ -6,6 +6,7 @@ use keyfold_ffi::runtime;
 use pyo3::prelude::*;
 use pyo3::types::{PyAnyMethods, PyType};
 
+use crate::attach::try_attach;
 use crate::errors::IntoPyResult;
 use crate::operator::PyOperator;
 
@@ -25,7 +26,7 @@ pub(crate) fn _tvm_ffi_export(
 
 /// Lets go of the objects whose release was put off until somebody holds the GIL.
 fn settle() {
-    Python::attach(|_| ());
+    let _ = try_attach(|_| ());
 }
 
 /// Kind and message of an error; of a Python exception, the builtin class that it is.
@@ -34,14 +35,15 @@ fn describe(error: Error) -> (String, String) {
         return export::describe(error);
     }
     let message = error.message().to_owned();
-    match error.into_source().map(|source| source.downcast::<PyErr>()) {
-        Some(Ok(raised)) => Python::attach(|py| {
+    let raised = match error.into_source().map(|source| source.downcast::<PyErr>()) {
+        Some(Ok(raised)) => try_attach(|py| {
             let value = raised.value(py);
-            let text = value.str().map_or(message, |text| text.to_string());
+            let text = value.str().map_or_else(|_| message.clone(), |text| text.to_string());
             (kind_of(&value.get_type()), text)
         }),
-        _ => ("RuntimeError".to_owned(), message),
-    }
+        _ => None,
+    };
+    raised.unwrap_or_else(|| ("RuntimeError".to_owned(), message))
 }
 
 /// The nearest builtin class, unless that is `Exception`: then the class itself.

@@ -9,6 +9,7 @@ use keyfold_tensor::{Value, ValueRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyTuple};
 
+use crate::attach::attach;
 use crate::dispatcher::PyDispatcher;
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::foreign::describe_object;
@@ -169,7 +170,7 @@ pub(crate) fn _register_vmap(
     let kernel = Kernel::boxed(move |context, args: &[ValueRef<'_>]| {
         let done = vmap::with_unwrapped(context, args, |call| {
             let (result, dims) =
-                Python::attach(|py| run_rule(py, &rule, context, call).map_err(from_pyerr))??;
+                attach(|py| run_rule(py, &rule, context, call).map_err(from_pyerr))??;
             vmap::wrap_result(context.operator().name(), call.info, result, &dims)
         })?;
         done.map_or_else(|| context.call_below(args), Ok)

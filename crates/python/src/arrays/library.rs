@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::arrays;
+use crate::attach::reattach;
 use crate::operator::PyOperator;
 
 /// A set of array libraries.
@@ -128,7 +129,7 @@ pub(crate) fn check(
     {
         return Ok(());
     }
-    Python::attach(|py| {
+    reattach(|py| {
         let mut seen: Option<(String, Bound<'_, PyAny>)> = None;
         for (param, object) in operator.params.all.iter().zip(objects) {
             let name = param.name.bind(py).to_string_lossy();

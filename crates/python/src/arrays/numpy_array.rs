@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use smallvec::SmallVec;
 
 use crate::arrays::owners;
+use crate::attach::reattach;
 use crate::errors::{from_pyerr, to_pyerr};
 use crate::tensor::PyTensor;
 
@@ -175,7 +176,7 @@ pub(crate) unsafe fn write_view(
 
 #[cold]
 fn refuse(array: *mut ffi::PyObject) -> Error {
-    Python::attach(|py| {
+    reattach(|py| {
         // SAFETY: the caller of `borrow_view` holds the array.
         refusal(&unsafe { Bound::from_borrowed_ptr(py, array) })
     })

@@ -11,6 +11,8 @@ use keyfold_tensor::{Adopt, ExternalOps, ExternalOwner, Tensor};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::attach::try_attach;
+
 /// Object references held by tensors and given back on any thread.
 static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None };
 
@@ -56,7 +58,7 @@ fn attached(f: impl FnOnce()) {
         }
         return;
     }
-    let _ = Python::try_attach(|_py| f());
+    let _ = try_attach(|_py| f());
 }
 
 unsafe fn retain(object: *mut c_void) {

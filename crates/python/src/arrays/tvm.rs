@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::owners::{self, Loan};
 use crate::arrays::protocol::{self, tag_on};
+use crate::attach::try_attach;
 use crate::errors::IntoPyResult;
 use crate::tensor;
 
@@ -176,7 +177,7 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
 /// # Safety
 /// `object` is a live `tvm_ffi.Tensor`.
 pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)> {
-    Python::attach(|py| {
+    try_attach(|py| {
         // SAFETY: as for the caller; the place of the handle was checked before a view was made.
         unsafe {
             let held = Object::shared(handle_at(object.cast()), runtime::loaded()?)?;
@@ -184,6 +185,7 @@ pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'st
             Some(owners::held_parts(source, Loan::Kept(Box::new(held))))
         }
     })
+    .flatten()
 }
 
 /// A `tvm_ffi.Tensor` over a tensor's memory.

@@ -26,6 +26,7 @@ use self::layout::{Dense, layout};
 use crate::arrays::owners::{self, Loan};
 use crate::arrays::types;
 use crate::arrays::{dlpack, protocol};
+use crate::attach::try_attach;
 use crate::dtype::dtype_from;
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::tensor;
@@ -439,7 +440,7 @@ fn records(py: Python<'_>) -> Result<bool> {
 /// # Safety
 /// `object` is a live torch tensor.
 pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)> {
-    Python::attach(|py| {
+    try_attach(|py| {
         // SAFETY: as for the caller.
         let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
         let api = table(&object)?;
@@ -447,6 +448,7 @@ pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'st
         let managed = protocol::export(&lent, api).ok()?;
         Some(owners::held_parts(object.unbind(), Loan::Managed(managed)))
     })
+    .flatten()
 }
 
 /// Another tensor over the same memory, which `set_` of the first leaves alone; and memory that
