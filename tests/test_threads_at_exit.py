@@ -1,7 +1,8 @@
 """Daemon threads inside Python code that keyfold called when the interpreter ends.
 
-Up to CPython 3.13 such a thread ends where it next wants the GIL, by unwinding its stack, which must
-not go through Rust's frames: the thread stops there, and the process ends as it would without it.
+Up to CPython 3.13 such a thread ends where it next wants the GIL, by unwinding its stack, which
+must not go through Rust's frames: the thread stops there, and the process ends as it would without
+it.
 """
 
 import subprocess
@@ -9,8 +10,8 @@ import sys
 
 import pytest
 
-# The main thread ends while the others are inside `pause`; `Late` gives them the GIL meanwhile, which
-# is where CPython ends them.
+# The main thread ends while the others are inside `pause`; `Late` gives them the GIL meanwhile,
+# which is where CPython ends them.
 BEGIN = """
 import threading, time
 import numpy as np
@@ -243,14 +244,17 @@ def once(): kf.explain("exit::f", mine)
 }
 
 
-def run(way):
-    return subprocess.run(
-        [sys.executable, "-c", BEGIN + WAYS[way] + END], capture_output=True, text=True, timeout=60
+def start(way):
+    return subprocess.Popen(
+        [sys.executable, "-c", BEGIN + WAYS[way] + END],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_daemon_thread_inside_python_code_ends_with_the_interpreter(way):
-    for _ in range(3):
-        done = run(way)
-        assert (done.returncode, done.stderr) == (0, "")
+    for process in [start(way) for _ in range(3)]:
+        _, said = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, "")

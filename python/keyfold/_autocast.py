@@ -6,7 +6,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 from keyfold import _core
@@ -18,7 +17,7 @@ __all__ = ["autocast", "autocast_dtype", "is_autocast_enabled", "register_autoca
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class autocast:  # noqa: N801 - the field's name for it
+class autocast(_core._Autocast):  # noqa: N801 - the field's name for it
     """Compute matrix products in a short dtype, and what needs precision in float32.
 
     Inside the `with` block, or inside the function that this decorates, each operator's floating
@@ -42,26 +41,14 @@ class autocast:  # noqa: N801 - the field's name for it
         DTypeError: any other dtype.
     """
 
-    def __init__(self, dtype: Any, enabled: bool = True) -> None:
-        self._guard = _core._autocast(dtype, enabled)
-        self._text = f"autocast({dtype}{'' if enabled else ', enabled=False'})"
-
-    def __enter__(self) -> autocast:
-        self._guard.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._guard.__exit__(kind, error, traceback)
+    def __new__(cls, dtype: Any, enabled: bool = True) -> autocast:
+        """Make the block; it may be entered any number of times."""
+        return super().__new__(cls, dtype, enabled)
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"{self._text} can't decorate the generator {function.__qualname__}(), which would "
+                f"{self!r} can't decorate the generator {function.__qualname__}(), which would "
                 "run outside of it; write `with` inside"
             )
         wrapper: Any
@@ -79,9 +66,6 @@ class autocast:  # noqa: N801 - the field's name for it
                     return function(*args, **kwargs)
 
         return wrapper  # type: ignore[no-any-return]
-
-    def __repr__(self) -> str:
-        return self._text
 
 
 def is_autocast_enabled() -> bool:

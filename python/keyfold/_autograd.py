@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from keyfold import _core
@@ -24,28 +23,14 @@ __all__ = [
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# How many `grad(f)` are running, one inside the other: inner ones must be differentiable.
-_depth: ContextVar[int] = ContextVar("keyfold_grad_depth", default=0)
 
-
-class no_grad:  # noqa: N801 - the field's name for it
+class no_grad(_core._NoGrad):  # noqa: N801 - the field's name for it
     """Record nothing inside the `with` block, or inside the function that this decorates."""
 
     def __new__(cls, function: Any = None) -> Any:
         """Make the block; `@no_grad` without parentheses decorates, too."""
         made = super().__new__(cls)
-        made._guards = []
         return made if function is None else made(function)
-
-    _guards: list[Any]
-
-    def __enter__(self) -> None:
-        guard = _core.exclude_keys("Autograd")
-        guard.__enter__()
-        self._guards.append(guard)
-
-    def __exit__(self, *exception: object) -> None:
-        self._guards.pop().__exit__(*exception)
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -182,12 +167,7 @@ def value_and_grad(
                     "arguments"
                 )
             given[number] = _variables(given[number], variables, sources)
-        depth = _depth.get()
-        token = _depth.set(depth + 1)
-        try:
-            result = _core._call_recorded(f, tuple(given), kwargs)
-        finally:
-            _depth.reset(token)
+        result = _core._call_recorded(f, tuple(given), kwargs)
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, _core.Tensor) or value.size != 1:
             shown = f"a tensor of shape {value.shape}" if isinstance(value, _core.Tensor) else value
@@ -198,7 +178,7 @@ def value_and_grad(
         create = create_graph
         if create is None:
             create = (
-                depth > 0
+                _core._is_differentiated()
                 or any(isinstance(s, _core.Tensor) and s.requires_grad for s in sources)
                 or _core._leads_outside(value, variables)
             )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast, overload
 
 from keyfold import _core
@@ -397,8 +398,7 @@ class CustomOp:
             _core._register_autocast(self.operator, category, cast_inputs, override, file, line)
         )
 
-    @contextlib.contextmanager
-    def set_kernel_enabled(self, place: Any, enabled: bool = True) -> Iterator[None]:
+    def set_kernel_enabled(self, place: Any, enabled: bool = True) -> KernelSwitch:
         """Switch a kernel of `register_kernel` off (or on again) inside a `with` block.
 
         While it is off, the operator's own function runs in its place, for every thread: to see
@@ -417,20 +417,19 @@ class CustomOp:
             raise MissingKernel(
                 f"{self.name}: register_kernel gave it no kernel at {key} to switch; it has {there}"
             )
-        before = key not in self._off
-        self._switch(key, enabled)
-        try:
-            yield
-        finally:
-            self._switch(key, before)
+        return KernelSwitch(self, key, enabled)
 
     def _switch(self, key: str, on: bool) -> None:
         with _lock:
             if on and key in self._off:
-                self._off.pop(key).remove()
+                self._off[key].remove()
+                del self._off[key]
             elif not on and key not in self._off:
                 function = self._wrapped(self._function)
-                self._off[key] = _default.impl(self.operator, key, function, override="shadow")
+                given = (self.operator, key, function, False, "shadow")
+                handles = itertools.starmap(_default._implement, [given])
+                # One call without a step in Python, where an interrupt would lose the handle.
+                self._off.update(zip((key,), handles, strict=True))
 
     def close(self) -> None:
         """Take back the operator and all that was registered through this object."""
@@ -456,6 +455,28 @@ class CustomOp:
     def __repr__(self) -> str:
         closed = " (closed)" if self.closed else ""
         return f"<CustomOp {self.schema}{closed}>"
+
+
+class KernelSwitch(contextlib.ContextDecorator, _core._Block):
+    """The `with` block of `CustomOp.set_kernel_enabled`."""
+
+    def __init__(self, op: CustomOp, key: str, enabled: bool) -> None:
+        self._made_of = (op, key, enabled)
+        self._before: bool | None = None
+
+    def _recreate_cm(self) -> KernelSwitch:
+        # A decorated function that calls itself has a block for each call.
+        return KernelSwitch(*self._made_of)
+
+    def _begin(self) -> None:
+        op, key, enabled = self._made_of
+        self._before = key not in op._off
+        op._switch(key, enabled)
+
+    def _leave(self, failed: bool) -> None:
+        op, key, _ = self._made_of
+        if self._before is not None:
+            op._switch(key, self._before)
 
 
 def _either_way(register: Callable[[Any], _core.Handle], function: Any) -> Any:

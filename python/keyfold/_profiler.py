@@ -6,14 +6,13 @@ import functools
 import html
 import inspect
 import json
-import threading
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from keyfold import _core
-from keyfold._errors import GuardError, InvalidValue
+from keyfold._errors import InvalidValue
 
 __all__ = ["ProfileTable", "profile", "profile_range"]
 
@@ -51,7 +50,7 @@ class ProfileTable:
         return f"<table>{line('th', self.heads)}{rows}</table><p>{notes}</p>"
 
 
-class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
+class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
     """Record the operator calls made inside the `with` block, on this thread and in this context.
 
     One event per call: the operator, the keys that it passes, shapes, dtypes, bytes, time, memory.
@@ -78,54 +77,13 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
         >>> p.save("trace.json")  # opens in Perfetto (ui.perfetto.dev) and chrome://tracing
     """
 
-    def __init__(self, nested: bool = False, *, memory: bool = True) -> None:
-        self._session = _core._ProfileSession(nested, memory)
-        self._guard: Any = None
-
-    def __enter__(self) -> profile:
-        guard = self._session.open()
-        guard.__enter__()
-        self._session.name_thread(threading.current_thread().name)
-        self._guard = guard
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        guard = self._guard
-        if guard is None:
-            raise GuardError("this profile was closed without being open")
-        try:
-            guard.__exit__(*exception)
-        finally:
-            # In another thread or context the guard stays entered, and so the profile open.
-            if not guard.is_entered:
-                self._guard = None
-                self._session.close()
-
-    def attach(self) -> Any:
-        """Return a block in which this thread's calls are recorded, too.
-
-        Call it in that thread, which gives its name to what is recorded there.
-
-        Raises:
-            GuardError: the profile isn't open.
-        """
-        guard = self._session.attach()
-        self._session.name_thread(threading.current_thread().name)
-        return guard
+    def __new__(cls, nested: bool = False, *, memory: bool = True) -> profile:
+        """Make a profile that nothing was recorded in yet."""
+        return super().__new__(cls, nested, memory)
 
     def range(self, name: str) -> profile_range:
         """Return a block that is an event of that name around the calls made in it."""
-        return profile_range(name, _session=self._session)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it records now."""
-        return self._session.is_open
-
-    @property
-    def total_time(self) -> float:
-        """How long it was open, in seconds."""
-        return self._session.total_time
+        return profile_range(name, _session=self)
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -136,7 +94,7 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
         in seconds, `thread`, `thread_name`, `depth`, `parent` (the event around it, by its place in
         this list), `path` (names from the outermost), `allocated` and `live` in bytes, `failed`.
         """
-        return self._session.events()
+        return self._events()
 
     def table(self, sort: str = "self", limit: int | None = 20) -> ProfileTable:
         """Sum the events up by operator and key path.
@@ -149,27 +107,27 @@ class profile:  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
         Raises:
             InvalidValue: there is no such column.
         """
-        return ProfileTable(*self._session.table(sort, limit))
+        return ProfileTable(*self._table(sort, limit))
 
     def chrome_trace(self) -> dict[str, Any]:
         """Return the recording in the Trace Event Format, as Perfetto and chrome://tracing read it.
 
         Source: "Trace Event Format", the Chromium project.
         """
-        trace: dict[str, Any] = json.loads(self._session.chrome_trace())
+        trace: dict[str, Any] = json.loads(self._chrome_trace())
         return trace
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the Chrome trace to a file; open it at ui.perfetto.dev or chrome://tracing."""
-        Path(path).write_text(self._session.chrome_trace(), encoding="utf-8")
+        Path(path).write_text(self._chrome_trace(), encoding="utf-8")
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
-        count, time = self._session.event_count, 1e3 * self.total_time
+        count, time = self._event_count, 1e3 * self.total_time
         return f"<profile ({state}, {count} events, {time:.3f} ms)>"
 
 
-class profile_range:  # noqa: N801 - used as a block
+class profile_range(_core._ProfileRange):  # noqa: N801 - used as a block
     """A named event around the calls made inside the `with` block, or by the function it decorates.
 
     It belongs to the innermost profile that is open there. Where none is, it does nothing. Of an
@@ -184,7 +142,8 @@ class profile_range:  # noqa: N801 - used as a block
         InvalidValue: a name that can't be written as UTF-8: a part of a surrogate pair in it.
     """
 
-    def __init__(self, name: str, *, _session: Any = None) -> None:
+    def __new__(cls, name: str, *, _session: Any = None) -> profile_range:
+        """Make a range; it may be entered any number of times."""
         if not isinstance(name, str):
             raise TypeError(f"a range's name is a str, not {name!r}")
         try:
@@ -194,42 +153,7 @@ class profile_range:  # noqa: N801 - used as a block
                 f"a range's name must be text that UTF-8 can hold, and {name!r} has half of a "
                 "surrogate pair in it"
             ) from None
-        self._name = name
-        self._session = _session
-        self._open: list[Any] = []
-
-    def __enter__(self) -> profile_range:
-        opened = _core._open_range(self._name, self._session)
-        if opened is not None:
-            opened[1].__enter__()
-        self._open.append(opened)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if not self._open:
-            raise GuardError(f"the range {self._name!r} was closed without being open")
-        # One object may be open in several threads and tasks: the last that is open here.
-        for opened in reversed(list(self._open)):
-            if opened is None:
-                continue
-            span, guard = opened
-            try:
-                guard.__exit__(*exception)
-            except GuardError:
-                if guard.is_entered:
-                    continue
-                raise
-            finally:
-                if not guard.is_entered:
-                    self._open.remove(opened)
-                    span.close(bool(exception) and exception[0] is not None)
-            return
-        if None not in self._open:
-            raise GuardError(
-                f"the range {self._name!r} was closed on another thread or in another context than "
-                "it was opened in"
-            )
-        self._open.remove(None)
+        return super().__new__(cls, name, _session)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):

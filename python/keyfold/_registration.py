@@ -195,7 +195,7 @@ def explain(op: Any, /, *args: Any, **kwargs: Any) -> Any:
     return find(_default, op, _default.explain, op, *args, **kwargs)
 
 
-class Library:
+class Library(_core._Block):
     """Definitions and kernels of one namespace, registered and taken back together.
 
     Each call acts at once. Inside a `with` block calls are collected instead, and registered when
@@ -217,7 +217,7 @@ class Library:
         self.ns = ns
         self._dispatcher = _default if dispatcher is None else dispatcher
         self._handles: list[_core.Handle] = []
-        self._definitions: list[tuple[str, bool, bool]] | None = None
+        self._definitions: list[tuple[str, bool, bool]] = []
         self._kernels: list[tuple[str, Any, Any, bool, str]] = []
 
     def define(
@@ -229,7 +229,7 @@ class Library:
             The handle; None inside a `with` block, where nothing is registered yet.
         """
         full = self._qualify(schema)
-        if self._definitions is not None:
+        if self._is_open:
             self._definitions.append((full, mixed_devices, mixed_arrays))
             return None
         options = {"mixed_devices": mixed_devices, "mixed_arrays": mixed_arrays}
@@ -258,14 +258,14 @@ class Library:
                 f"{_said(key)}, {_said(fn)}), not impl({_said(name)}, {_said(fn)}, {_said(key)})"
             )
         full = self._qualify(name if isinstance(name, str) else name.name)
-        if self._definitions is not None:
+        if self._is_open:
             self._kernels.append((full, fn, key, with_keyset, override))
             return None
         return self._keep(_implement(self._dispatcher, full, key, fn, with_keyset, override))
 
     def close(self) -> None:
         """Take back everything that this library registered, the last first."""
-        if self._definitions is not None:
+        if self._is_open:
             raise RuntimeError(f"the library {self.ns!r} is still collecting in a with block")
         while self._handles:
             self._handles.pop().remove()
@@ -275,19 +275,12 @@ class Library:
         """The handles of what is registered, in order."""
         return tuple(self._handles)
 
-    def __enter__(self) -> Library:
-        if self._definitions is not None:
-            raise RuntimeError(f"the library {self.ns!r} is already collecting in a with block")
-        self._definitions = []
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        definitions, kernels = self._definitions or [], self._kernels
-        self._definitions, self._kernels = None, []
-        if kind is None:
-            self._handles += find(
-                self._dispatcher, f"{self.ns}::", self._dispatcher._commit, definitions, kernels
-            )
+    def _leave(self, failed: bool) -> None:
+        definitions, kernels = self._definitions, self._kernels
+        self._definitions, self._kernels = [], []
+        if not failed:
+            commit = self._dispatcher._commit
+            find(self._dispatcher, f"{self.ns}::", commit, definitions, kernels, self._handles)
 
     def _keep(self, handle: _core.Handle) -> _core.Handle:
         self._handles.append(handle)

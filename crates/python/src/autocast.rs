@@ -13,12 +13,21 @@ use crate::guards::{self, PyGuard};
 use crate::handle::PyHandle;
 use crate::packet;
 
-/// The guard of an autocast scope.
-#[pyfunction]
-pub(crate) fn _autocast(dtype: &Bound<'_, PyAny>, enabled: bool) -> PyResult<PyGuard> {
-    let settings = Settings::new(dtype_from(dtype)?).py(dtype.py())?;
-    let settings = if enabled { settings } else { settings.disabled() };
-    Ok(PyGuard::layer(DispatchKey::Autocast.into(), Arc::new(settings)))
+/// An autocast scope; see `keyfold.autocast`.
+#[pyclass(name = "_Autocast", module = "keyfold._core", frozen, subclass, extends = PyGuard)]
+pub(crate) struct PyAutocast;
+
+#[pymethods]
+impl PyAutocast {
+    #[new]
+    fn new(dtype: &Bound<'_, PyAny>, enabled: bool) -> PyResult<PyClassInitializer<Self>> {
+        let settings = Settings::new(dtype_from(dtype)?).py(dtype.py())?;
+        let settings = if enabled { settings } else { settings.disabled() };
+        let guard = PyGuard::layer(DispatchKey::Autocast.into(), Arc::new(settings));
+        let off = if enabled { "" } else { ", enabled=False" };
+        let guard = guard.named(format!("autocast({}{off})", dtype.str()?.to_string_lossy()));
+        Ok(PyClassInitializer::from(guard).add_subclass(PyAutocast))
+    }
 }
 
 /// The dtype that calls made here are autocast to; `None` where they aren't.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::{DispatchKey, outside_layers};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, outside_layers};
 use keyfold_layers::autograd::{self, Edge, Node, Options};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
@@ -315,8 +315,24 @@ pub(crate) fn _enable_grad() -> guards::PyGuard {
     guards::PyGuard::restoring(DispatchKey::Autograd.into())
 }
 
-/// Calls a function as if no operator were being differentiated around it: inside a kernel, a
-/// derivative, or a hook, what it calls is recorded.
+/// A block in which nothing is recorded; see `keyfold.no_grad`.
+#[pyclass(name = "_NoGrad", module = "keyfold._core", frozen, subclass, extends = guards::PyGuard)]
+pub(crate) struct PyNoGrad;
+
+#[pymethods]
+impl PyNoGrad {
+    #[new]
+    fn new() -> PyClassInitializer<Self> {
+        let guard = guards::PyGuard::excluding(DispatchKey::Autograd.into());
+        PyClassInitializer::from(guard.named("no_grad()")).add_subclass(PyNoGrad)
+    }
+}
+
+/// What the guard around a function carries while `grad` differentiates it.
+struct Differentiated;
+
+/// Calls a function that `grad` differentiates as if no operator were being differentiated around it:
+/// inside a kernel, a derivative, or a hook, what it calls is recorded.
 #[pyfunction]
 #[pyo3(signature = (function, args, kwargs))]
 pub(crate) fn _call_recorded<'py>(
@@ -324,7 +340,21 @@ pub(crate) fn _call_recorded<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    outside_layers(DispatchKey::Autograd.into(), || function.call(args, kwargs))
+    let py = function.py();
+    let guard = guards::PyGuard::layer(DispatchKeySet::EMPTY, Arc::new(Differentiated));
+    let guard = guard.named("grad()");
+    guard.enter(py)?;
+    let result = outside_layers(DispatchKey::Autograd.into(), || function.call(args, kwargs));
+    let closed = guard.exit(py);
+    let result = result?;
+    closed.map(|()| result)
+}
+
+/// Whether a function that `grad` differentiates is running here: another `grad` inside it must be
+/// differentiable itself.
+#[pyfunction]
+pub(crate) fn _is_differentiated(py: Python<'_>) -> PyResult<bool> {
+    Ok(guards::ambient(py)?.is_some_and(|context| context.carries::<Differentiated>()))
 }
 
 /// Whether the graph of a tensor leads to leaves other than through these variables.

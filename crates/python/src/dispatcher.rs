@@ -5,7 +5,7 @@ use keyfold_dispatch::{DefineOptions, Dispatcher, Kernel, Override, Registration
 use keyfold_tensor::Value;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::call::Given;
 use crate::errors::IntoPyResult;
@@ -212,7 +212,8 @@ impl PyDispatcher {
         py: Python<'_>,
         definitions: Vec<(String, bool, bool)>,
         kernels: Vec<StagedKernel<'_>>,
-    ) -> PyResult<Vec<PyHandle>> {
+        into: &Bound<'_, PyList>,
+    ) -> PyResult<()> {
         let mut stage = Stage::new(&self.dispatcher);
         for (schema, mixed_devices, mixed_arrays) in definitions {
             let options = DefineOptions { mixed_devices, mixed_arrays };
@@ -224,7 +225,7 @@ impl PyDispatcher {
             stage.implement(name, key, kernel, mode.parse::<Override>().py(py)?);
         }
         let handles = stage.commit().py(py)?;
-        Ok(handles.into_iter().map(|handle| self.handle(py, handle)).collect())
+        handles.into_iter().try_for_each(|handle| into.append(self.handle(py, handle)))
     }
 
     /// Calls an operator by name.

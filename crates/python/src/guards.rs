@@ -1,10 +1,15 @@
 //! `include_keys` and `exclude_keys`: local key sets that follow Python's own context.
 //!
+//! Every context manager of keyfold that has local keys is a guard or extends one in Rust: between
+//! the last instruction of an `__enter__` written in Python and the `with` block's first, a signal
+//! handler may raise (Ctrl-C), and the block would stay open for ever.
+//!
 //! The open guards live in one context variable, as an immutable list, so that
 //! an asyncio task or a copied context sees what was open where it began and
 //! nobody else's. Calls look at it once any guard was ever opened; before that
 //! they pay one load.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -111,6 +116,11 @@ impl Ambient<'_> {
         self.0.get().exclude
     }
 
+    /// Whether an open guard carries a `T`.
+    pub(crate) fn carries<T: 'static>(&self) -> bool {
+        self.0.get().data.iter().any(|data| data.is::<T>())
+    }
+
     /// Runs `f` with the context applied to the thread, for native code that makes calls.
     pub(crate) fn apply<R>(&self, f: impl FnOnce() -> R) -> R {
         let keys = self.0.get();
@@ -137,7 +147,7 @@ pub(crate) fn in_context<R>(py: Python<'_>, f: impl FnOnce() -> R) -> PyResult<R
 /// A context manager that includes or excludes keys for the calls inside its block.
 ///
 /// Made by `include_keys` and `exclude_keys`. It may be entered again, also while it is open.
-#[pyclass(name = "KeyGuard", module = "keyfold", frozen)]
+#[pyclass(name = "KeyGuard", module = "keyfold", frozen, subclass)]
 pub(crate) struct PyGuard {
     include: DispatchKeySet,
     exclude: DispatchKeySet,
@@ -145,7 +155,7 @@ pub(crate) struct PyGuard {
     /// What the layer at these keys has to know, if this switches one on.
     data: Option<LocalData>,
     /// What errors call it, where it isn't one of the two functions'.
-    name: Option<&'static str>,
+    name: Option<Cow<'static, str>>,
     entered: Mutex<Vec<u64>>,
 }
 
@@ -163,8 +173,8 @@ impl PyGuard {
     }
 
     /// The same guard with a name for errors.
-    pub(crate) fn named(self, name: &'static str) -> Self {
-        PyGuard { name: Some(name), ..self }
+    pub(crate) fn named(self, name: impl Into<Cow<'static, str>>) -> Self {
+        PyGuard { name: Some(name.into()), ..self }
     }
 
     /// A guard that gives keys back which guards further out exclude.
@@ -175,30 +185,34 @@ impl PyGuard {
     fn entered(&self) -> MutexGuard<'_, Vec<u64>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-#[pymethods]
-impl PyGuard {
-    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let py = slf.py();
-        let guard = slf.get();
+    /// Whether it is open, somewhere.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.entered().is_empty()
+    }
+
+    /// Opens it in the running context.
+    pub(crate) fn enter(&self, py: Python<'_>) -> PyResult<()> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         USED.store(true, Ordering::Relaxed);
         let mut open = current(py)?.get().open.clone();
         open.push(Open {
             id,
-            include: guard.include,
-            exclude: guard.exclude,
-            restore: guard.restore,
-            data: guard.data.clone(),
+            include: self.include,
+            exclude: self.exclude,
+            restore: self.restore,
+            data: self.data.clone(),
         });
         set(py, open)?;
-        guard.entered().push(id);
-        Ok(slf)
+        self.entered().push(id);
+        Ok(())
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+    /// Closes it in the running context.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Guard`] if it isn't open here, or guards opened later are; those stay open.
+    pub(crate) fn exit(&self, py: Python<'_>) -> PyResult<()> {
         // A copy: Python code may run below, and another thread may then want the lock.
         let entered = self.entered().clone();
         let mut open = current(py)?.get().open.clone();
@@ -229,13 +243,26 @@ impl PyGuard {
                 ),
             ));
         }
-        Ok(false)
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl PyGuard {
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        slf.get().enter(slf.py())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.exit(py)
     }
 
     /// Whether it is open, somewhere.
     #[getter]
     fn is_entered(&self) -> bool {
-        !self.entered().is_empty()
+        self.is_open()
     }
 
     fn __repr__(&self) -> String {
@@ -245,7 +272,7 @@ impl PyGuard {
 
 impl std::fmt::Debug for PyGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(name) = self.name {
+        if let Some(name) = &self.name {
             return f.write_str(name);
         }
         let (name, set) = if self.exclude.is_empty() {
@@ -258,7 +285,7 @@ impl std::fmt::Debug for PyGuard {
     }
 }
 
-fn guard_error(py: Python<'_>, message: String) -> PyErr {
+pub(crate) fn guard_error(py: Python<'_>, message: String) -> PyErr {
     to_pyerr(py, Error::new(ErrorKind::Guard, message))
 }
 

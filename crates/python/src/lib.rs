@@ -1,6 +1,6 @@
 //! The extension module `keyfold._core`: extract, release the GIL, call, wrap.
 //!
-//! - keys and sets: `keys`, `guards`
+//! - keys and sets: `keys`, `guards`; other `with` blocks: `block`
 //! - what counts as a tensor, and how each library's arrays are read and made: `arrays`; `dtype`
 //! - `keyfold.Tensor`: `tensor`, `tensor_ops`, `tensor_methods`, `tensor_to`, `indexing`,
 //!   `exchange`, `text`, and `aten`, the operators that they call
@@ -19,6 +19,7 @@ mod aten;
 mod attach;
 mod autocast;
 mod autograd;
+mod block;
 mod call;
 mod convert;
 mod derivative;
@@ -97,6 +98,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<keys::PyKey>()?;
     module.add_class::<keys::PyKeySet>()?;
     module.add_class::<guards::PyGuard>()?;
+    module.add_class::<block::PyBlock>()?;
     module.add_class::<operator::PyOperator>()?;
     module.add_class::<operator::PyTableEntry>()?;
     module.add_class::<operator::PyKernelHandle>()?;
@@ -121,7 +123,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
-    module.add_function(wrap_pyfunction!(autocast::_autocast, module)?)?;
+    module.add_class::<autocast::PyAutocast>()?;
     module.add_function(wrap_pyfunction!(autocast::_autocast_dtype, module)?)?;
     module.add_function(wrap_pyfunction!(autocast::_register_autocast, module)?)?;
     module.add_function(wrap_pyfunction!(meta::_infer_meta, module)?)?;
@@ -134,7 +136,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(autograd::_grad_variable, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_enable_grad, module)?)?;
+    module.add_class::<autograd::PyNoGrad>()?;
     module.add_function(wrap_pyfunction!(autograd::_call_recorded, module)?)?;
+    module.add_function(wrap_pyfunction!(autograd::_is_differentiated, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::_leads_outside, module)?)?;
     module.add_function(wrap_pyfunction!(autograd::is_grad_enabled, module)?)?;
     // The tracer's.
@@ -149,7 +153,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(vmap::_vmap_depends, module)?)?;
     module.add_class::<profiler::PyProfileSession>()?;
     module.add_class::<profiler::PyProfileRange>()?;
-    module.add_function(wrap_pyfunction!(profiler::_open_range, module)?)?;
     module.add_function(wrap_pyfunction!(tvmffi::_tvm_ffi_export, module)?)?;
     fastcalls::init(module)?;
     #[cfg(not(feature = "abi3"))]

@@ -1,13 +1,13 @@
 //! The profiler in Python: sessions, ranges, and what they recorded as Python's own data.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 use keyfold_layers::profiler::{
     Event, EventKind, OpenRange, Options, Session, SortBy, TableOptions,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::errors::IntoPyResult;
 use crate::guards::{self, PyGuard};
@@ -16,32 +16,73 @@ use crate::guards::{self, PyGuard};
 type TableParts = (String, Vec<&'static str>, Vec<Vec<String>>, Vec<String>);
 
 /// What records; see `keyfold.profile`.
-#[pyclass(name = "_ProfileSession", module = "keyfold._core", frozen)]
+#[pyclass(name = "_ProfileSession", module = "keyfold._core", frozen, subclass)]
 pub(crate) struct PyProfileSession {
     session: Session,
+    /// Brings the calls of the context that opened the session to it, while it is open.
+    guard: Mutex<Option<Arc<PyGuard>>>,
+}
+
+impl PyProfileSession {
+    fn guard(&self) -> MutexGuard<'_, Option<Arc<PyGuard>>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What Python calls the running thread.
+fn thread_name(py: Python<'_>) -> PyResult<String> {
+    py.import("threading")?.call_method0("current_thread")?.getattr("name")?.extract()
 }
 
 #[pymethods]
 impl PyProfileSession {
     #[new]
     fn new(nested: bool, memory: bool) -> Self {
-        PyProfileSession { session: Session::new(Options { nested, memory }) }
+        let session = Session::new(Options { nested, memory });
+        PyProfileSession { session, guard: Mutex::default() }
     }
 
-    /// Opens the session and gives the guard that brings calls to it.
-    fn open(&self, py: Python<'_>) -> PyResult<PyGuard> {
-        let data = guards::in_context(py, || self.session.open())?.py(py)?;
-        Ok(PyGuard::layer(DispatchKey::Profiler.into(), data).named("profile()"))
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let (py, this) = (slf.py(), slf.get());
+        // Python code, which may raise: before anything is open.
+        let name = thread_name(py)?;
+        let data = guards::in_context(py, || this.session.open())?.py(py)?;
+        let guard = PyGuard::layer(DispatchKey::Profiler.into(), data).named("profile()");
+        if let Err(error) = guard.enter(py) {
+            this.session.close();
+            return Err(error);
+        }
+        this.session.name_thread(&name);
+        *this.guard() = Some(Arc::new(guard));
+        Ok(slf)
     }
 
-    /// Ends the recording.
-    fn close(&self) {
-        self.session.close();
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let open = self.guard().clone();
+        let Some(guard) = open else {
+            let message = "this profile was closed without being open";
+            return Err(guards::guard_error(py, message.to_owned()));
+        };
+        let closed = guard.exit(py);
+        // In another thread or context the guard stays entered, and so the profile open.
+        if !guard.is_open() {
+            *self.guard() = None;
+            self.session.close();
+        }
+        closed
     }
 
-    /// The guard that brings the calls of another thread to the open session.
+    /// Return a block in which this thread's calls are recorded, too.
+    ///
+    /// Call it in that thread, which gives its name to what is recorded there.
+    ///
+    /// Raises:
+    ///     GuardError: the profile isn't open.
     fn attach(&self, py: Python<'_>) -> PyResult<PyGuard> {
+        let name = thread_name(py)?;
         let data = guards::in_context(py, || self.session.attached())?.py(py)?;
+        self.session.name_thread(&name);
         Ok(PyGuard::layer(DispatchKey::Profiler.into(), data).named("profile.attach()"))
     }
 
@@ -59,17 +100,12 @@ impl PyProfileSession {
 
     /// How many events ended.
     #[getter]
-    fn event_count(&self) -> usize {
+    fn _event_count(&self) -> usize {
         self.session.event_count()
     }
 
-    /// Gives the calling thread its name in what is recorded.
-    fn name_thread(&self, name: &str) {
-        self.session.name_thread(name);
-    }
-
     /// The events that ended, as dicts.
-    fn events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn _events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let profile = self.session.profile();
         let list = PyList::empty(py);
         for (number, event) in profile.events.iter().enumerate() {
@@ -83,12 +119,12 @@ impl PyProfileSession {
     }
 
     /// The Chrome trace as JSON.
-    fn chrome_trace(&self, py: Python<'_>) -> String {
+    fn _chrome_trace(&self, py: Python<'_>) -> String {
         py.detach(|| self.session.profile().chrome_trace())
     }
 
     /// The table as text, and its heads, rows and notes.
-    fn table(&self, py: Python<'_>, sort: &str, limit: Option<usize>) -> PyResult<TableParts> {
+    fn _table(&self, py: Python<'_>, sort: &str, limit: Option<usize>) -> PyResult<TableParts> {
         let options = TableOptions { sort: sort.parse::<SortBy>().py(py)?, limit };
         let table = self.session.profile().table(&options);
         let (heads, rows) = table.cells();
@@ -120,42 +156,105 @@ fn event_dict<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict
     Ok(dict)
 }
 
-/// A range that is open, until it is closed.
-#[pyclass(name = "_ProfileRange", module = "keyfold._core", frozen)]
+/// A named event around calls; see `keyfold.profile_range`.
+#[pyclass(name = "_ProfileRange", module = "keyfold._core", frozen, subclass)]
 pub(crate) struct PyProfileRange {
-    range: Mutex<Option<OpenRange>>,
+    name: String,
+    /// The innermost that is open where the range is entered, if none is given.
+    session: Option<Py<PyProfileSession>>,
+    /// What was entered and not closed yet; `None` where no session was open.
+    entered: Mutex<Vec<Option<Arc<Entered>>>>,
 }
 
-#[pymethods]
+/// A range that has begun, and the guard that makes calls its children.
+struct Entered {
+    range: Mutex<Option<OpenRange>>,
+    guard: PyGuard,
+}
+
 impl PyProfileRange {
-    /// Ends the range; `failed`: an exception went through it.
-    fn close(&self, failed: bool) {
-        let range = self.range.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match range {
-            Some(range) if failed => range.fail(),
-            range => drop(range),
+    fn entered(&self) -> MutexGuard<'_, Vec<Option<Arc<Entered>>>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, py: Python<'_>) -> PyResult<Option<Arc<Entered>>> {
+        let range = guards::in_context(py, || match &self.session {
+            Some(session) => OpenRange::of(&session.get().session, &self.name).map(Some),
+            None => Ok(OpenRange::here(&self.name)),
+        })?;
+        let Some(range) = range.py(py)? else { return Ok(None) };
+        let guard = match range.data() {
+            Some(data) => PyGuard::layer(DispatchKeySet::EMPTY, data),
+            None => PyGuard::excluding(DispatchKeySet::EMPTY),
+        };
+        let guard = guard.named("profile_range()");
+        guard.enter(py)?;
+        Ok(Some(Arc::new(Entered { range: Mutex::new(Some(range)), guard })))
+    }
+
+    fn error(&self, py: Python<'_>, problem: &str) -> PyErr {
+        match PyString::new(py, &self.name).repr() {
+            Ok(name) => {
+                let name = name.to_string_lossy();
+                guards::guard_error(py, format!("the range {name} was closed {problem}"))
+            }
+            Err(error) => error,
         }
     }
 }
 
-/// Opens a range of a session, or of the innermost that is open here: the range, and the guard that
-/// makes calls its children. `None` where no session is open here.
-#[pyfunction]
-#[pyo3(signature = (name, session))]
-pub(crate) fn _open_range(
-    py: Python<'_>,
-    name: &str,
-    session: Option<&Bound<'_, PyProfileSession>>,
-) -> PyResult<Option<(PyProfileRange, PyGuard)>> {
-    let range = guards::in_context(py, || match session {
-        Some(session) => OpenRange::of(&session.get().session, name).map(Some),
-        None => Ok(OpenRange::here(name)),
-    })?;
-    let Some(range) = range.py(py)? else { return Ok(None) };
-    let guard = match range.data() {
-        Some(data) => PyGuard::layer(DispatchKeySet::EMPTY, data),
-        None => PyGuard::excluding(DispatchKeySet::EMPTY),
-    };
-    let guard = guard.named("profile_range()");
-    Ok(Some((PyProfileRange { range: Mutex::new(Some(range)) }, guard)))
+#[pymethods]
+impl PyProfileRange {
+    #[new]
+    fn new(name: String, session: Option<Py<PyProfileSession>>) -> Self {
+        PyProfileRange { name, session, entered: Mutex::default() }
+    }
+
+    fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let begun = slf.get().begin(slf.py())?;
+        slf.get().entered().push(begun);
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let py = exception.py();
+        let entered = self.entered().clone();
+        if entered.is_empty() {
+            return Err(self.error(py, "without being open"));
+        }
+        // One object may be open in several threads and tasks: the last that is open here.
+        for one in entered.iter().rev().flatten() {
+            let closed = one.guard.exit(py);
+            if one.guard.is_open() {
+                continue;
+            }
+            self.entered().retain(|other| !other.as_ref().is_some_and(|o| Arc::ptr_eq(o, one)));
+            let range = one.range.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let failed = exception.get_item(0).is_ok_and(|class| !class.is_none());
+            match range {
+                Some(range) if failed => range.fail(),
+                range => drop(range),
+            }
+            return closed;
+        }
+        let mut entered = self.entered();
+        let Some(at) = entered.iter().position(Option::is_none) else {
+            drop(entered);
+            let problem = "on another thread or in another context than it was opened in";
+            return Err(self.error(py, problem));
+        };
+        entered.remove(at);
+        Ok(())
+    }
+
+    #[getter]
+    fn _name(&self) -> &str {
+        &self.name
+    }
+
+    #[getter]
+    fn _session(&self, py: Python<'_>) -> Option<Py<PyProfileSession>> {
+        self.session.as_ref().map(|session| session.clone_ref(py))
+    }
 }
