@@ -192,10 +192,11 @@ def asarray(
             lists.
 
     Raises:
-        InvalidValue: a copy is needed and `copy` is False; lists of different lengths.
+        InvalidValue: a copy is needed and `copy` is False; lists of different lengths; one of
+            Python's numbers is out of the range of a dtype of whole numbers.
         DTypeError: the dtype isn't supported.
     """
-    tensor, fresh = _shared(obj)
+    tensor, fresh = _shared(obj, dtype)
     if fresh and copy is False:
         raise InvalidValue(f"asarray(): a {_kind(obj)} can't become a tensor without a copy")
     if copy is False:
@@ -216,8 +217,11 @@ def asarray(
         raise type(error)(f"asarray(): {error}") from None
 
 
-def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
-    """A tensor of the object's data, and whether it is a copy."""
+def _shared(obj: Any, dtype: Any) -> tuple[_core.Tensor, bool]:
+    """A tensor of the object's data, and whether it is a copy.
+
+    Python's numbers are checked against the dtype that they are wanted in.
+    """
     if isinstance(obj, _core.Tensor):
         return obj, False
     if isinstance(obj, np.ndarray):
@@ -233,6 +237,13 @@ def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
             why = f"a {_kind(obj)} whose items differ in length or depth makes no array"
             raise InvalidValue(f"asarray(): {why}") from error
         raise InvalidValue(f"asarray(): {error}") from error
+    if made.dtype == object and all(isinstance(item, int) for item in made.flat):
+        # Beyond 64 bits: a float can hold them.
+        _check_range(made, dtype)
+        try:
+            made = np.asarray(obj, dtype=np.float64)
+        except OverflowError as error:
+            raise InvalidValue(f"asarray(): {error}") from error
     if made.dtype.kind not in "biufc":
         raise DTypeError(
             f"asarray(): a {_kind(obj)} of {made.dtype} elements isn't supported; give numbers, "
@@ -240,7 +251,32 @@ def _shared(obj: Any) -> tuple[_core.Tensor, bool]:
         )
     # An object that says what array it is may have given its own memory away.
     shares = any(hasattr(type(obj), name) for name in _ARRAY_PROTOCOLS)
+    if not shares and dtype is not None:
+        _check_range(made, dtype)
     return _from_array(made)[0], not shares or isinstance(obj, np.generic)
+
+
+def _check_range(made: np.ndarray[Any, Any], dtype: Any) -> None:
+    """Refuse Python's numbers that a dtype of whole numbers can't hold: they would wrap."""
+    name = "" if dtype is None else _core.DType(dtype).name
+    if "int" in name:
+        (low, high), where = _bounds(name), f"dtype {name}"
+    elif dtype is None and made.dtype == object:
+        (low, high), where = (-(2**63), 2**64 - 1), "64 bits"
+    else:
+        return
+    if made.dtype.kind not in "iufO" or not made.size:
+        return
+    for value in (made.min(), made.max()):
+        if not ((isinstance(value, int) or np.isfinite(value)) and low <= int(value) <= high):
+            raise InvalidValue(
+                f"asarray(): {value} is out of range for {where}, which holds {low} to {high}"
+            )
+
+
+def _bounds(name: str) -> tuple[int, int]:
+    info = np.iinfo(name)
+    return int(info.min), int(info.max)
 
 
 def _from_array(given: np.ndarray[Any, Any]) -> tuple[_core.Tensor, bool]:

@@ -147,6 +147,17 @@ impl DType {
         matches!(self.kind(), DTypeKind::Int | DTypeKind::UInt)
     }
 
+    /// The least and the greatest whole number that it holds; `None` where it isn't a dtype of whole
+    /// numbers.
+    pub fn int_range(self) -> Option<(i128, i128)> {
+        let bits = 8 * self.size() as u32;
+        match self.kind() {
+            DTypeKind::UInt => Some((0, (1 << bits) - 1)),
+            DTypeKind::Int => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
+            _ => None,
+        }
+    }
+
     /// Whether it is a complex type.
     #[inline]
     pub const fn is_complex(self) -> bool {

@@ -90,6 +90,12 @@ impl Scalar {
         }
     }
 
+    /// A whole number as a scalar, if it fits into 64 bits, with a sign or without.
+    pub fn from_wide(number: i128) -> Option<Scalar> {
+        let positive = || u64::try_from(number).ok().map(Scalar::UInt);
+        i64::try_from(number).ok().map(Scalar::Int).or_else(positive)
+    }
+
     /// Whether it differs from zero; NaN does.
     #[inline]
     pub fn is_nonzero(self) -> bool {
@@ -124,7 +130,7 @@ impl Scalar {
                 ),
             ));
         }
-        let Some((low, high)) = int_range(dtype) else { return Ok(()) };
+        let Some((low, high)) = dtype.int_range() else { return Ok(()) };
         let value = self.as_int_wrapping();
         if (low..=high).contains(&value) {
             return Ok(());
@@ -139,16 +145,6 @@ impl Scalar {
     #[inline]
     pub fn to<T: Element>(self) -> T {
         T::from_scalar(self)
-    }
-}
-
-/// The range of an integer dtype.
-fn int_range(dtype: DType) -> Option<(i128, i128)> {
-    let bits = 8 * dtype.size() as u32;
-    match dtype.kind() {
-        DTypeKind::UInt => Some((0, (1 << bits) - 1)),
-        DTypeKind::Int => Some((-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
-        _ => None,
     }
 }
 

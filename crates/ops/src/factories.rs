@@ -1,11 +1,12 @@
 //! Tensors out of nothing: the device comes from the call.
 
-use keyfold_core::{DType, Device, ErrorKind, Result, Scalar};
+use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::{IntList, Tensor};
 
 use crate::element::{Number, for_dtype};
 use crate::op::{Op, Registrar};
+use crate::promote::rounded;
 
 /// The same value everywhere. Every dtype will do here.
 fn filled(
@@ -20,27 +21,98 @@ fn filled(
     op.at(Tensor::full(&shape, value, dtype, device.unwrap_or(op.device)))
 }
 
-/// How many steps it takes from `start` to `end`, `end` excluded, as NumPy counts them: in floats
-/// unless all three are whole.
-fn count_steps(op: Op, start: Scalar, end: Scalar, step: Scalar) -> Result<usize> {
-    let refuse = |why: &str| {
-        let message = format!("can't count from {start} to {end} in steps of {step}: {why}");
-        op.error(ErrorKind::Value, message)
-    };
-    if !step.is_nonzero() {
-        return Err(refuse("the step is zero"));
+/// A whole number, of whichever size.
+fn whole(number: Scalar) -> Option<i128> {
+    match number {
+        Scalar::UInt(number) => Some(number.into()),
+        other => other.as_i64().map(i128::from),
     }
-    if let (Some(start), Some(end), Some(step)) = (start.as_i64(), end.as_i64(), step.as_i64()) {
-        let (start, end, step) = (i128::from(start), i128::from(end), i128::from(step));
-        let (span, step) = if step < 0 { (start - end, -step) } else { (end - start, step) };
-        // At most 2^64, which the size check refuses.
-        return Ok(usize::try_from((span.max(0) + step - 1) / step).unwrap_or(usize::MAX));
+}
+
+/// What `arange` counts through.
+#[derive(Clone, Copy)]
+struct Range {
+    start: Scalar,
+    end: Scalar,
+    step: Scalar,
+}
+
+impl Range {
+    fn error(self, op: Op, kind: ErrorKind, why: &str) -> Error {
+        let Range { start, end, step } = self;
+        op.error(kind, format!("can't count from {start} to {end} in steps of {step}{why}"))
     }
-    let steps = ((end.as_f64() - start.as_f64()) / step.as_f64()).ceil();
-    if steps.is_nan() || steps.is_infinite() {
-        return Err(refuse("there is no end to it"));
+
+    /// The three numbers, where all are whole.
+    fn whole(self) -> Option<[i128; 3]> {
+        Some([whole(self.start)?, whole(self.end)?, whole(self.step)?])
     }
-    Ok(steps.max(0.0) as usize)
+
+    /// How many steps it takes, `end` excluded, as NumPy counts them: in floats unless all three
+    /// numbers are whole.
+    fn count(self, op: Op) -> Result<usize> {
+        if !self.step.is_nonzero() {
+            return Err(self.error(op, ErrorKind::Value, ": the step is zero"));
+        }
+        if let Some([start, end, step]) = self.whole() {
+            let (span, step) = if step < 0 { (start - end, -step) } else { (end - start, step) };
+            // At most 2^65, which the size check refuses.
+            return Ok(usize::try_from((span.max(0) + step - 1) / step).unwrap_or(usize::MAX));
+        }
+        let (start, end) = (self.start.as_f64(), self.end.as_f64());
+        let steps = ((end - start) / self.step.as_f64()).ceil();
+        if steps.is_nan() || steps.is_infinite() {
+            return Err(self.error(op, ErrorKind::Value, ": there is no end to it"));
+        }
+        Ok(steps.max(0.0) as usize)
+    }
+
+    /// The dtype of the numbers: the one that is asked for, if it can hold them.
+    fn dtype(self, op: Op, asked: Option<DType>, count: usize) -> Result<DType> {
+        let Range { start, end, step } = self;
+        if let Some(complex) =
+            [start, end, step].into_iter().find(|n| matches!(n, Scalar::Complex(_)))
+        {
+            return Err(
+                op.error(ErrorKind::DType, format!("{complex} is complex and has no order"))
+            );
+        }
+        let whole = self.whole();
+        let natural = if whole.is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
+        let dtype = asked.unwrap_or(natural);
+        if dtype == DType::Bool || dtype.is_complex() {
+            let counted = DType::ALL.map(|d| (d != DType::Bool && !d.is_complex()).then_some(d));
+            let counted: Vec<_> = counted.into_iter().flatten().collect();
+            return Err(op.unsupported("dtype", dtype, &counted));
+        }
+        let Some([start, _, step]) = whole else {
+            if dtype.is_integral() {
+                let why = format!(" in {dtype}; all must be whole");
+                return Err(self.error(op, ErrorKind::DType, &why));
+            }
+            return Ok(dtype);
+        };
+        // The ends are its least and its greatest number.
+        let last = start + (count.saturating_sub(1)) as i128 * step;
+        for number in [start, last].into_iter().take(count) {
+            let fits = Scalar::from_wide(number).map(|number| number.check(dtype));
+            if !dtype.is_integral() || matches!(fits, Some(Ok(()))) {
+                continue;
+            }
+            let Range { start, end, step } = self;
+            let hint = match asked {
+                Some(_) => "",
+                None => "; give a dtype that holds it, such as \"uint64\" or \"float64\"",
+            };
+            let (low, high) = dtype.int_range().unwrap_or_default();
+            let message = format!(
+                "counting from {start} to {end} in steps of {step} comes to {number}, which is out \
+                 of range for dtype {dtype}, which holds {low} to {high}{hint}"
+            );
+            return Err(op.error(ErrorKind::Value, message));
+        }
+        Ok(dtype)
+    }
 }
 
 fn arange(
@@ -53,40 +125,39 @@ fn arange(
 ) -> Result<Tensor> {
     // With one number it is the end.
     let (start, end) = end.map_or((Scalar::Int(0), start), |end| (start, end));
-    let numbers = [start, end, step];
-    if let Some(complex) = numbers.into_iter().find(|n| matches!(n, Scalar::Complex(_))) {
-        return Err(op.error(ErrorKind::DType, format!("{complex} is complex and has no order")));
-    }
-    let whole = numbers.iter().all(|n| n.as_i64().is_some());
-    let natural = if whole { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
-    let dtype = dtype.unwrap_or(natural);
-    const COUNTED: [DType; 3] = [DType::F32, DType::F64, DType::I64];
-    if !COUNTED.contains(&dtype) {
-        return Err(op.unsupported("dtype", dtype, &COUNTED));
-    }
-    if dtype == DType::I64 && !whole {
-        let message = format!(
-            "can't count from {start} to {end} in steps of {step} in int64; all must be whole and \
-             within its range"
-        );
-        return Err(op.error(ErrorKind::DType, message));
-    }
-    let count = count_steps(op, start, end, step)?;
+    let range = Range { start, end, step };
+    // A complex number has no order to count in, which is said first.
+    range.dtype(op, dtype, 0)?;
+    let count = range.count(op)?;
+    let dtype = range.dtype(op, dtype, count)?;
     let op = Op { device: device.unwrap_or(op.device), ..op };
-    // On meta too, a dtype that isn't supported is an error.
-    for_dtype!(signed: op, dtype, T => {
-        let mut out = op.output(&[count], dtype)?;
+    // Whole numbers are counted in int64, wrapped around where the dtype is uint64 and holds them.
+    let counted = match dtype {
+        DType::F32 | DType::F64 => dtype,
+        DType::F16 | DType::BF16 => DType::F32,
+        _ => DType::I64,
+    };
+    for_dtype!(signed: op, counted, T => {
+        let mut out = op.output(&[count], counted)?;
         if op.is_meta() {
-            return Ok(out);
+            return rounded(op, out, dtype);
         }
         let items = op.at(out.as_mut_slice::<T>())?;
-        match (start.as_i64(), step.as_i64()) {
-            (Some(start), Some(step)) if whole => {
+        match range.whole() {
+            Some([start, end, step])
+                if counted == DType::I64 || [start, end].map(i64::try_from).iter().all(Result::is_ok) =>
+            {
+                let (start, step) = (start as i64, step as i64);
                 for (i, item) in (0_i64..).zip(items) {
                     *item = T::from_number(start.wrapping_add(i.wrapping_mul(step)));
                 }
             }
-            _ => {
+            Some([start, _, step]) => {
+                for (i, item) in (0_i128..).zip(items) {
+                    *item = T::from_number((start + i * step) as f64);
+                }
+            }
+            None => {
                 // NumPy fills in steps of the first difference, rounding included.
                 let first = start.as_f64();
                 let delta = (first + step.as_f64()) - first;
@@ -95,7 +166,7 @@ fn arange(
                 }
             }
         }
-        Ok(out)
+        rounded(op, out, dtype)
     })
 }
 

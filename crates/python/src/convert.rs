@@ -168,6 +168,10 @@ fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Res
     let mut items = Vec::new();
     for element in object.try_iter().map_err(from_pyerr)? {
         match value_from(&element.map_err(from_pyerr)?, item)? {
+            Some(Value::UInt(number)) if *item == Type::Int => {
+                let message = format!("the integer {number} doesn't fit into int64");
+                return Err(Error::new(ErrorKind::Value, message));
+            }
             Some(value) => items.push(value),
             None => return Ok(None),
         }
