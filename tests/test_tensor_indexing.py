@@ -48,6 +48,48 @@ def arrays_of_places(draw):
     return shape, tuple(mixed)
 
 
+@st.composite
+def of_all_kinds(draw):
+    """A shape, and an index with entries of every kind in any order."""
+    shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=3))
+    picked = draw(hnp.broadcastable_shapes((2,), max_dims=2, max_side=2))
+    kinds = ["number", "slice", "array", "list", "0-dim", "newaxis", "ellipsis", "mask", "tensor"]
+    entries, dim = [], 0
+    seen_ellipsis = False
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6)):
+        if kind == "newaxis":
+            entries.append(None)
+        elif kind == "ellipsis":
+            if not seen_ellipsis:
+                entries.append(...)
+                seen_ellipsis = True
+        elif dim < len(shape):
+            # Sizes are the last dimensions' behind a `...`, which may be others: all of them count
+            # from the smallest.
+            size = min(shape)
+            places = hnp.arrays(np.int64, picked, elements=st.integers(-size, size - 1))
+            if kind == "number":
+                entries.append(draw(st.integers(-size, size - 1)))
+            elif kind == "slice":
+                entries.append(draw(st.slices(size)))
+            elif kind == "0-dim":
+                entries.append(np.array(draw(st.integers(-size, size - 1))))
+            elif kind == "mask":
+                # One element, so that it broadcasts with everything.
+                if len(set(shape)) > 1:
+                    continue
+                mask = np.zeros(shape[0], dtype=bool)
+                mask[draw(st.integers(0, shape[0] - 1))] = True
+                entries.append(mask)
+            elif kind == "list":
+                entries.append(draw(places).reshape(-1).tolist()[:1])
+            else:
+                array = draw(places)
+                entries.append(kf.from_numpy(array) if kind == "tensor" else array)
+            dim += 1
+    return shape, tuple(entries)
+
+
 def numpys(index):
     entries = index if isinstance(index, tuple) else (index,)
     return tuple(i.numpy() if isinstance(i, kf.Tensor) else i for i in entries)
@@ -100,6 +142,61 @@ def test_writing_to_arrays_of_positions(case):
     a[numpys(index)] = -7
     kf.from_numpy(b)[index] = -7
     assert np.array_equal(a, b)
+
+
+@given(case=of_all_kinds())
+@settings(max_examples=600)
+def test_entries_of_all_kinds_pick_as_in_numpy(case):
+    shape, index = case
+    a = counted(shape)
+    expected = a[numpys(index)]
+    picked = kf.from_numpy(a)[index]
+    assert picked.shape == np.shape(expected)
+    assert np.array_equal(picked.numpy(), expected)
+    # A view where NumPy gives one, a copy where it gives that.
+    if isinstance(expected, np.ndarray) and expected.size:
+        assert np.shares_memory(picked.numpy(), a) == np.shares_memory(expected, a)
+
+
+@given(case=of_all_kinds(), data=st.data())
+@settings(max_examples=400)
+def test_entries_of_all_kinds_are_written_as_in_numpy(case, data):
+    shape, index = case
+    a, b = counted(shape), counted(shape)
+    target = np.shape(a[numpys(index)])
+    given_shape = data.draw(
+        st.sampled_from([target, target[1:], tuple(1 for _ in target), ()]), label="value"
+    )
+    # Each place gets what it gets from any of the values that are written there: all are equal
+    # where places repeat.
+    value = -1.0 - counted(given_shape)
+    if len(np.unique(counted(shape)[numpys(index)])) < np.prod(target, dtype=int):
+        value = np.full(given_shape, -1.0)
+    a[numpys(index)] = value
+    kf.from_numpy(b)[index] = kf.asarray(value)
+    assert np.array_equal(a, b)
+
+
+def test_arrays_that_stand_apart_give_their_dimensions_first():
+    a = np.arange(24).reshape(2, 3, 4)
+    x, i = kf.from_numpy(a), np.array([0, 1, 2])
+    for index in (
+        np.index_exp[:, 0, ..., i],
+        np.index_exp[:, i, ..., i],
+        np.index_exp[:, i, None, i],
+        np.index_exp[0, ..., i, :],
+        np.index_exp[i[:2], ..., i[:2], i[:2]],
+        np.index_exp[..., i[:2], None, ..., i][:3],
+        np.index_exp[:, np.array([True, False, True]), ..., i[:2]],
+    ):
+        assert x[index].shape == a[index].shape
+        assert np.array_equal(x[index].numpy(), a[index])
+        b = a.copy()
+        values = -1 - np.arange(a[index].size).reshape(a[index].shape)
+        kf.from_numpy(b)[index] = values
+        expected = a.copy()
+        expected[index] = values
+        assert np.array_equal(b, expected)
 
 
 @given(data=st.data())

@@ -27,6 +27,8 @@ type Any<'py> = Bound<'py, PyAny>;
 enum Part<'py> {
     /// A position, counted from the end where it is negative.
     Place(i64),
+    /// A position in an array without dimensions: what it picks is a copy, as with all arrays.
+    ZeroDim(i64),
     Slice(Bound<'py, PySlice>),
     NewAxis,
     Ellipsis,
@@ -40,7 +42,7 @@ impl Part<'_> {
     /// The dimensions of the tensor that it indexes.
     fn takes(&self) -> usize {
         match self {
-            Part::Place(_) | Part::Slice(_) => 1,
+            Part::Place(_) | Part::ZeroDim(_) | Part::Slice(_) => 1,
             Part::Array(_, dims) => *dims,
             Part::NewAxis | Part::Ellipsis | Part::Flag(_) => 0,
         }
@@ -116,7 +118,7 @@ fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
     match (view.ndim(), dtype) {
         (0, DType::Bool) => Ok(Part::Flag(view.item().py(py)?.is_nonzero())),
         (0, _) if !stays => match view.item().py(py)?.as_i64() {
-            Some(number) => Ok(Part::Place(number)),
+            Some(number) => Ok(Part::ZeroDim(number)),
             None => Err(error(py, ErrorKind::Index, format!("index {array} is out of range"))),
         },
         (ndim, DType::Bool) => Ok(Part::Array(array.clone(), ndim)),
@@ -153,6 +155,8 @@ struct Found<'py> {
     view: Any<'py>,
     /// An entry for each dimension, `None` for all of it; `None` where there are no arrays.
     picks: Option<Bound<'py, PyList>>,
+    /// Whether what is read without picks is a copy nevertheless.
+    copies: bool,
 }
 
 fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'py>> {
@@ -177,18 +181,22 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
     if has_arrays && parts.iter().any(|part| matches!(part, Part::Flag(_))) {
         return refuse("True and False can't stand beside arrays in an index".to_owned());
     }
+    let apart = has_arrays && stand_apart(&parts);
+    let copies = parts.iter().any(|part| matches!(part, Part::ZeroDim(_)));
     let mut view = tensor.clone().into_any();
-    let picks = PyList::empty(py);
+    let mut picks = PyList::empty(py);
     let mut dim = 0;
     for part in parts {
         match part {
             // Beside arrays a whole number counts as one, as in NumPy.
-            Part::Place(place) if has_arrays => {
+            Part::Place(place) | Part::ZeroDim(place) if has_arrays => {
                 let place = Tensor::from_vec(vec![place], &[]).py(py)?;
                 picks.append(wrap(py, place)?)?;
                 dim += 1;
             }
-            Part::Place(place) => view = aten::SELECT.call(py, (view, dim, place))?,
+            Part::Place(place) | Part::ZeroDim(place) => {
+                view = aten::SELECT.call(py, (view, dim, place))?;
+            }
             Part::Slice(slice) => {
                 let [start, stop, step] =
                     ["start", "stop", "step"].map(|name| slice.getattr(name).and_then(bound));
@@ -226,7 +234,46 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
             }
         }
     }
-    Ok(Found { view, picks: has_arrays.then_some(picks) })
+    if apart {
+        (view, picks) = picked_first(&view, &picks)?;
+    }
+    Ok(Found { view, picks: has_arrays.then_some(picks), copies })
+}
+
+/// Whether something stands between the arrays of an index, be it a `...` for no dimension at all:
+/// then NumPy puts the dimensions that they give first. Whole numbers count as arrays.
+fn stand_apart(parts: &[Part<'_>]) -> bool {
+    let picks =
+        |part: &Part<'_>| matches!(part, Part::Place(_) | Part::ZeroDim(_) | Part::Array(..));
+    let first = parts.iter().position(picks).unwrap_or(0);
+    let last = parts.iter().rposition(picks).unwrap_or(0);
+    !parts[first..=last].iter().all(picks)
+}
+
+/// The view with the dimensions that are picked from in front, and the picks for it.
+fn picked_first<'py>(
+    view: &Any<'py>,
+    picks: &Bound<'py, PyList>,
+) -> PyResult<(Any<'py>, Bound<'py, PyList>)> {
+    let py = view.py();
+    let (mut in_front, mut behind, arrays) = (Vec::new(), Vec::new(), PyList::empty(py));
+    let mut dim = 0;
+    for pick in picks {
+        if pick.is_none() {
+            behind.push(dim);
+            dim += 1;
+            continue;
+        }
+        let array = arrays::view(&pick).py(py)?;
+        let takes = if array.dtype() == DType::Bool { array.ndim() } else { 1 };
+        in_front.extend(dim..dim + takes);
+        dim += takes;
+        arrays.append(pick)?;
+    }
+    // Dimensions behind the index stay behind.
+    let ndim: usize = view.getattr("ndim")?.extract()?;
+    in_front.extend(behind.into_iter().chain(dim..ndim));
+    Ok((aten::PERMUTE.call(py, (view, in_front))?, arrays))
 }
 
 /// What is assigned, as something that counts as a tensor.
@@ -243,7 +290,8 @@ fn assigned<'py>(view: &Any<'py>, value: &Any<'py>) -> PyResult<Any<'py>> {
                 let message = format!("{value} can't be written into a tensor of {dtype}");
                 return Err(error(py, ErrorKind::DType, message));
             };
-            Ok(wrap(py, Tensor::from_scalar(number, dtype).py(py)?)?.into_any())
+            let number = Tensor::from_scalar(number, dtype).map_err(|error| error.at("x[...] = y"));
+            Ok(wrap(py, number.py(py)?)?.into_any())
         }
     }
 }
@@ -281,9 +329,10 @@ impl PyTensorIterator {
 impl PyTensor {
     /// Elements picked by whole numbers and slices (a view), or by masks and arrays (a copy).
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Any<'py>) -> PyResult<Any<'py>> {
-        let Found { view, picks } = find(slf, key)?;
+        let Found { view, picks, copies } = find(slf, key)?;
         match picks {
             Some(picks) => aten::INDEX.call(slf.py(), (view, picks)),
+            None if copies => aten::CLONE.call(slf.py(), (view,)),
             // `x[...]` is another tensor on the same memory, as each other index.
             None if view.is(slf) => aten::ALIAS.call(slf.py(), (slf,)),
             None => Ok(view),
@@ -294,7 +343,7 @@ impl PyTensor {
     fn __setitem__<'py>(slf: &Bound<'py, Self>, key: &Any<'py>, value: &Any<'py>) -> PyResult<()> {
         let py = slf.py();
         slf.get().tensor.check_writable().py(py)?;
-        let Found { view, picks } = find(slf, key)?;
+        let Found { view, picks, .. } = find(slf, key)?;
         let result = match picks {
             Some(picks) => aten::INDEX_PUT.call(py, (&view, picks, assigned(&view, value)?)),
             None if operand(value) == Operand::Number => aten::FILL.call(py, (view, value)),

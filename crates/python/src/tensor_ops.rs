@@ -76,23 +76,42 @@ fn reflected<'py>(
     }
 }
 
-/// `tensor (op)= other`: the result is computed and written into the tensor's memory, which must
-/// have room for its shape, its kind of numbers, and be writable.
+/// `tensor (op)= other`: `result`, which `tensor (op) other` gave, is written into the tensor's
+/// memory, which must have room for its shape, its kind of numbers, and be writable.
 fn in_place(
     slf: &Bound<'_, PyTensor>,
     other: &Bound<'_, PyAny>,
-    op: &Pair,
     sign: &str,
+    result: Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let py = slf.py();
-    let result = binary(slf, other, op)?;
     if result.is(py.NotImplemented()) {
         let name = other.get_type().fully_qualified_name()?;
-        let message =
-            format!("{sign} takes a tensor, an array or a number on the right, not {name}");
+        let what = match sign {
+            "@=" => "a tensor or an array",
+            _ => "a tensor, an array or a number",
+        };
+        let message = format!("{sign} takes {what} on the right, not {name}");
         return Err(error(py, ErrorKind::Binding, message));
     }
     aten::COPY.call(py, (slf, result)).map(drop)
+}
+
+/// An error if a product hasn't the shape of its left operand: written into that, it would be
+/// repeated.
+fn check_product(slf: &Bound<'_, PyTensor>, result: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = slf.py();
+    let Ok(product) = arrays::view(result) else { return Ok(()) };
+    let own = slf.get().tensor.shape();
+    if product.shape() == own {
+        return Ok(());
+    }
+    let message = format!(
+        "@= writes the product into its left side: that has shape {own:?}, and the product {:?}; \
+         write x = x @ y",
+        product.shape()
+    );
+    Err(error(py, ErrorKind::Shape, message))
 }
 
 /// `&`, `|`, `^` of masks; `op` is what comes to the same on bools.
@@ -157,7 +176,7 @@ impl PyTensor {
     }
 
     fn __iadd__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, &aten::ADD, "+=")
+        in_place(slf, other, "+=", binary(slf, other, &aten::ADD)?)
     }
 
     fn __sub__<'py>(
@@ -175,7 +194,7 @@ impl PyTensor {
     }
 
     fn __isub__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, &aten::SUB, "-=")
+        in_place(slf, other, "-=", binary(slf, other, &aten::SUB)?)
     }
 
     fn __mul__<'py>(
@@ -193,7 +212,7 @@ impl PyTensor {
     }
 
     fn __imul__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, &aten::MUL, "*=")
+        in_place(slf, other, "*=", binary(slf, other, &aten::MUL)?)
     }
 
     fn __truediv__<'py>(
@@ -211,7 +230,7 @@ impl PyTensor {
     }
 
     fn __itruediv__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, &aten::DIV, "/=")
+        in_place(slf, other, "/=", binary(slf, other, &aten::DIV)?)
     }
 
     fn __pow__<'py>(
@@ -230,6 +249,14 @@ impl PyTensor {
     ) -> PyResult<Bound<'py, PyAny>> {
         no_modulo(slf.py(), modulo)?;
         reflected(slf, other, &aten::POW, &aten::RPOW)
+    }
+
+    fn __ipow__(
+        slf: &Bound<'_, Self>,
+        other: &Bound<'_, PyAny>,
+        modulo: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        in_place(slf, other, "**=", Self::__pow__(slf, other, modulo)?)
     }
 
     fn __matmul__<'py>(
@@ -252,6 +279,12 @@ impl PyTensor {
         }
     }
 
+    fn __imatmul__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let product = Self::__matmul__(slf, other)?;
+        check_product(slf, &product)?;
+        in_place(slf, other, "@=", product)
+    }
+
     fn __and__<'py>(
         slf: &Bound<'py, Self>,
         other: &Bound<'py, PyAny>,
@@ -264,6 +297,10 @@ impl PyTensor {
         other: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         logical(slf, other, &aten::MUL, "&")
+    }
+
+    fn __iand__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, "&=", logical(slf, other, &aten::MUL, "&=")?)
     }
 
     fn __or__<'py>(
@@ -280,6 +317,10 @@ impl PyTensor {
         logical(slf, other, &aten::ADD, "|")
     }
 
+    fn __ior__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, "|=", logical(slf, other, &aten::ADD, "|=")?)
+    }
+
     fn __xor__<'py>(
         slf: &Bound<'py, Self>,
         other: &Bound<'py, PyAny>,
@@ -292,6 +333,10 @@ impl PyTensor {
         other: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         logical(slf, other, &aten::NE, "^")
+    }
+
+    fn __ixor__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        in_place(slf, other, "^=", logical(slf, other, &aten::NE, "^=")?)
     }
 
     fn __invert__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
