@@ -178,8 +178,7 @@ fn raise(error: Error) -> *mut ffi::PyObject {
 #[inline(always)]
 unsafe fn call_inner<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi::PyObject> {
     let Request { operator, args, nargs, keywords, choose } = *request;
-    let count = operator.params.all.len();
-    if keywords.is_null() && nargs == count && count == operator.params.positional && count > 0 {
+    if keywords.is_null() && nargs == operator.params.as_given {
         // SAFETY: as many objects as that, one live object per parameter.
         return unsafe { with_bound(operator, std::slice::from_raw_parts(args, nargs), choose) };
     }
@@ -213,6 +212,24 @@ unsafe fn bind_and_call<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi:
     // SAFETY: as for the caller; defaults live as long as the operator object, which is held.
     unsafe {
         operator.params.bind(&operator.operator, args, keywords, slots)?;
+        if operator.params.has_sized {
+            return spread_and_call(operator, slots, choose);
+        }
+        with_bound(operator, slots, choose)
+    }
+}
+
+/// As [`with_bound`], after single values were replaced by the lists that they stand for.
+#[cold]
+#[inline(never)]
+unsafe fn spread_and_call<C: Choose>(
+    operator: &PyOperator,
+    slots: &mut [*mut ffi::PyObject],
+    choose: C,
+) -> Result<*mut ffi::PyObject> {
+    // SAFETY: as for the caller; the new lists are held until after the call.
+    unsafe {
+        let _lists = operator.params.spread(slots)?;
         with_bound(operator, slots, choose)
     }
 }

@@ -41,8 +41,20 @@ pub(crate) struct Params {
     pub(crate) all: Vec<Param>,
     /// How many may be given by position.
     pub(crate) positional: usize,
+    /// How many arguments a call gives that can be taken as they are: all by position. No call can
+    /// where there are keyword-only parameters or lists of a fixed size, which one value stands for.
+    pub(crate) as_given: usize,
+    /// Whether there are lists of a fixed size, of numbers and the like.
+    pub(crate) has_sized: bool,
     /// The names after those, for calls of Python kernels; none where all are positional.
     pub(crate) keyword_names: Option<Py<PyTuple>>,
+}
+
+impl Param {
+    /// Whether it is a list of a fixed size, of anything but tensors.
+    fn is_sized(&self) -> bool {
+        matches!(self.ty.without_optional(), Type::List(_, Some(_))) && self.kind != Kind::Tensors
+    }
 }
 
 fn kind_of(ty: &Type) -> Kind {
@@ -76,7 +88,46 @@ impl Params {
         let names: Vec<_> = all[positional..].iter().map(|p| p.name.clone_ref(py)).collect();
         let keyword_names =
             if names.is_empty() { None } else { Some(PyTuple::new(py, names)?.unbind()) };
-        Ok(Params { all, positional, keyword_names })
+        let has_sized = all.iter().any(Param::is_sized);
+        let as_given = match has_sized || positional < all.len() || all.is_empty() {
+            true => usize::MAX,
+            false => positional,
+        };
+        Ok(Params { all, positional, as_given, has_sized, keyword_names })
+    }
+
+    /// The list in place of each single value that is given for a list of a fixed size: `int[2]`
+    /// takes 3 for `[3, 3]`, and kernels get the list. Gives what keeps the new lists alive.
+    ///
+    /// # Errors
+    /// What Python raises when there is no memory.
+    ///
+    /// # Safety
+    /// `objects` are live objects, one per parameter; the GIL is held.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn spread(
+        &self,
+        objects: &mut [*mut ffi::PyObject],
+    ) -> Result<Vec<Py<PyList>>> {
+        Python::attach(|py| {
+            let mut made = Vec::new();
+            for (param, object) in self.all.iter().zip(objects) {
+                let Type::List(item, Some(size)) = param.ty.without_optional() else { continue };
+                // SAFETY: a live object, by the contract.
+                let given = unsafe { Bound::from_borrowed_ptr(py, *object) };
+                let fits = || matches!(convert::value_from(&given, item), Ok(Some(_)));
+                // A list, or nothing, stays what it is; what fits nowhere is refused later.
+                if !param.is_sized() || given.is_none() || !fits() {
+                    continue;
+                }
+                let each = std::iter::repeat_n(&given, *size);
+                let list = PyList::new(py, each).map_err(crate::errors::from_pyerr)?;
+                *object = list.as_ptr();
+                made.push(list.unbind());
+            }
+            Ok(made)
+        })
     }
 
     /// Puts positional and keyword arguments and defaults into declaration order.

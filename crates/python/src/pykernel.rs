@@ -190,8 +190,13 @@ impl PyKernel {
                 .map(|arg| results::ref_to_py(py, *arg))
                 .collect::<PyResult<SmallVec<[_; 6]>>>()
                 .map_err(from_pyerr)?;
-            let objects: SmallVec<[_; 6]> = held.iter().map(Bound::as_ptr).collect();
-            // SAFETY: `held` keeps the objects alive; attached.
+            let mut objects: SmallVec<[_; 6]> = held.iter().map(Bound::as_ptr).collect();
+            let _lists = match params.has_sized {
+                // SAFETY: `held` keeps the objects alive; attached.
+                true => unsafe { params.spread(&mut objects) }?,
+                false => Vec::new(),
+            };
+            // SAFETY: `held` and the new lists keep the objects alive; attached.
             let result = unsafe { self.call_objects(context, params, &objects) }?;
             // SAFETY: a new reference.
             let result = unsafe { Bound::from_owned_ptr(py, result) };
