@@ -25,7 +25,9 @@ fn expand(op: Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
         })?;
         *new = *old as i64;
     }
-    op.at(x.broadcast_to(&op.shape(&sizes)?))
+    let view = op.at(x.broadcast_to(&op.shape(&sizes)?))?;
+    // An element that stands in several places can't be written in one of them.
+    Ok(if view.numel() > x.numel() { view.into_read_only() } else { view })
 }
 
 /// Without the dimensions of size 1.

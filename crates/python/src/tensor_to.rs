@@ -2,7 +2,7 @@
 
 use keyfold_core::{Device, DeviceType, ErrorKind};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::PyString;
 
 use crate::aten;
 use crate::dtype::{self, PyDevice, device_from, dtype_from};
@@ -49,10 +49,7 @@ fn moved<'py>(tensor: &Bound<'py, PyTensor>, device: Device) -> PyResult<Any<'py
         return Ok(tensor.clone().into_any());
     }
     if device.kind() == DeviceType::META {
-        let options = PyDict::new(py);
-        options.set_item("dtype", dtype::object(py, tensor.get().tensor.dtype())?)?;
-        options.set_item("device", Bound::new(py, PyDevice(device))?)?;
-        return aten::EMPTY.call_with(py, (tensor.getattr("shape")?,), &options);
+        return aten::TO_META.call(py, (tensor,));
     }
     let (kind, message) = match own.kind() {
         DeviceType::META => (

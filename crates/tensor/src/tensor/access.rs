@@ -108,10 +108,21 @@ impl Tensor {
         if self.is_writable() {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::ReadOnly,
-            "the tensor's memory is read-only; write to a copy of it".to_owned(),
-        ))
+        Err(self.not_writable())
+    }
+
+    #[cold]
+    fn not_writable(&self) -> Error {
+        let message = if self.may_overlap_itself() {
+            format!(
+                "the tensor can't be written: elements of its shape {:?} share memory (strides \
+                 {:?}), as after expand or broadcast_to; write to a copy of it (clone())",
+                self.shape, self.strides
+            )
+        } else {
+            "the tensor's memory is read-only; write to a copy of it".to_owned()
+        };
+        Error::new(ErrorKind::ReadOnly, message)
     }
 
     /// The address of the first element in its device's own address space, of whatever dtype; null

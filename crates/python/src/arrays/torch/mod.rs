@@ -479,8 +479,10 @@ pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, 
     if tensor.device().kind() == DeviceType::META {
         return give_meta(py, &tensor);
     }
-    // torch has no negative strides, and no memory that mustn't be written.
-    let shared = tensor.is_writable() && tensor.strides().iter().all(|stride| *stride >= 0);
+    // torch has no negative strides, and no memory that mustn't be written, but for elements that
+    // share memory, which it doesn't write itself.
+    let writable = tensor.is_writable() || tensor.may_overlap_itself();
+    let shared = writable && tensor.strides().iter().all(|stride| *stride >= 0);
     let tensor = if shared { tensor } else { tensor.copy().py(py)? };
     let api = API.get_or_init(|| {
         let class = py.import("torch").ok()?.getattr("Tensor").ok()?;
