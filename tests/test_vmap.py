@@ -271,13 +271,6 @@ class TestStructures:
         np.testing.assert_array_equal(picked, expected[np.arange(3), places])
         np.testing.assert_array_equal(taken[:, 0], picked)
 
-    def test_dropout_drops_other_elements_in_each_example(self):
-        kf.manual_seed(3)
-        result = kf.vmap(lambda x: kf.dropout(x, 0.5))(np.ones((8, 64)))
-        assert len({row.tobytes() for row in result}) == 8
-        drawn = kf.vmap(lambda x: x * kf.rand((4,)))(np.ones((3, 4)))
-        assert (drawn == drawn[0]).all()
-
     def test_other_layers_apply_below(self):
         x, w = random(3, 4).astype(np.float32), kf.asarray(random(4, 2).astype(np.float32))
         with kf.autocast(kf.float16):

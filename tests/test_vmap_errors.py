@@ -240,7 +240,7 @@ class TestContexts:
         texts = {}
 
         async def task(name, other):
-            with kf._core._VmapFrame(3) as frame:
+            with kf._core._VmapFrame(3, "error") as frame:
                 x = kf.ops.keyfold.vmap_enter(kf.ones((3,)), 0, frame.level)
                 await asyncio.sleep(0)
                 texts[name] = repr(x)

@@ -19,20 +19,23 @@ __all__ = [
     "vmap",
 ]
 
+_RANDOMNESS = ("error", "different", "same")
+
 
 def vmap(
     f: Callable[..., Any] | None = None,
     /,
     in_axes: Any = 0,
     out_axes: Any = 0,
+    *,
+    randomness: str = "error",
 ) -> Callable[..., Any]:
     """Give the function that maps `f` over an axis of its arguments.
 
     `f` is written for one example. It is called once, with tensors that stand for one example each;
     the operators that it calls compute all examples at once where they have a rule, else one
     after the other. So an operator that writes to an argument, or prints, does so per batch, and a
-    Python `if` on a value of an example is an error. Numbers drawn inside (`rand`) are the same for
-    all examples; `dropout` drops other elements in each.
+    Python `if` on a value of an example is an error.
 
     Args:
         f: the function; without it, this is a decorator. Arguments and results may be tensors,
@@ -43,6 +46,8 @@ def vmap(
             mapped over axis 0.
         out_axes: where the results have the axis: one for all, or the structure of the result.
             None for a result that is the same for all examples and comes back without the axis.
+        randomness: what random numbers drawn inside are (`rand`, `randn`, `dropout`): "different"
+            for each example, the "same" for all, or an "error", since neither goes without saying.
 
     Returns:
         A function with the arguments and results of `f`, each with one axis more. If all arrays
@@ -52,36 +57,41 @@ def vmap(
     Raises:
         InvalidValue: nothing to map over; in_axes or out_axes of another structure; an out_axes of
             None for a result that differs from example to example; reading an example's data, or
-            using one after the call.
+            using one after the call; drawing random numbers without a choice of `randomness`.
         IndexOutOfRange: an axis that isn't there.
         ShapeError: arguments whose axes differ in size.
         BindingError: something to map over, or a result, that is no tensor.
         GradientError: writing to an example in place while a tensor of the call requires grad;
             `checkpoint` inside `f` whose backward runs outside.
 
-    Source: the names and meanings are those of JAX's `vmap`.
+    Source: the names and meanings are those of JAX's `vmap`; `randomness` is that of
+    `torch.func.vmap`.
     """
     if f is None:
-        return functools.partial(vmap, in_axes=in_axes, out_axes=out_axes)
+        return functools.partial(vmap, in_axes=in_axes, out_axes=out_axes, randomness=randomness)
     if not callable(f):
         raise TypeError(f"vmap maps a function, not {f!r}")
     _check_axes(in_axes, "in_axes")
     _check_axes(out_axes, "out_axes")
+    if randomness not in _RANDOMNESS:
+        raise InvalidValue(
+            f"vmap: randomness is one of {', '.join(map(repr, _RANDOMNESS))}, not {randomness!r}"
+        )
 
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        return _run(f, in_axes, out_axes, args, kwargs)
+        return _run(f, (in_axes, out_axes, randomness), args, kwargs)
 
     return mapped
 
 
 def _run(
     f: Callable[..., Any],
-    in_axes: Any,
-    out_axes: Any,
+    options: tuple[Any, Any, str],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    in_axes, out_axes, randomness = options
     if isinstance(in_axes, (tuple, list)):
         if len(in_axes) != len(args):
             raise InvalidValue(
@@ -102,7 +112,7 @@ def _run(
 
     size, tensors = _inputs(f, leaves, positional)
     like = _kind([value for _, value, _ in leaves])
-    with _core._VmapFrame(size) as frame:
+    with _core._VmapFrame(size, randomness) as frame:
         level = frame.level
         entered = iter(
             value if tensor is None else _enter(tensor, axis, level)

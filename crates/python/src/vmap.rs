@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{CallContext, HostLock, Kernel};
-use keyfold_layers::vmap::{self, BatchDim, BatchInfo, Frame, Unwrapped};
+use keyfold_layers::vmap::{self, BatchDim, BatchInfo, Frame, Randomness, Unwrapped};
 use keyfold_tensor::{Value, ValueRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyTuple};
@@ -29,9 +29,20 @@ pub(crate) struct PyFrame {
 #[pymethods]
 impl PyFrame {
     #[new]
-    fn new(py: Python<'_>, size: usize) -> PyResult<Self> {
-        let frame = guards::in_context(py, || Frame::nested(size))?;
-        let guard = PyGuard::layer(keyfold_dispatch::DispatchKeySet::EMPTY, frame.clone());
+    fn new(py: Python<'_>, size: usize, randomness: &str) -> PyResult<Self> {
+        let randomness = match randomness {
+            "error" => Randomness::Error,
+            "different" => Randomness::Different,
+            "same" => Randomness::Same,
+            other => {
+                let message = format!(
+                    "vmap: randomness is \"error\", \"different\" or \"same\", not {other:?}"
+                );
+                return Err(crate::tensor::error(py, ErrorKind::Value, message));
+            }
+        };
+        let frame = guards::in_context(py, || Frame::nested(size, randomness))?;
+        let guard = PyGuard::layer(Frame::keys(), frame.clone());
         Ok(PyFrame { frame, guard: Py::new(py, guard)? })
     }
 

@@ -49,8 +49,9 @@ pub use ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
 pub use session::{Session, check_readable, is_recording, is_recording_here};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    let layer = Kernel::boxed(|context, args| {
-        session::record(context.operator(), args, || context.call_below(args))
+    let layer = Kernel::boxed(|context, args| match crate::vmap::traced(context, args) {
+        Some(result) => result,
+        None => session::record(context.operator(), args, || context.call_below(args)),
     });
     let layer = layer.named("tracer").with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM));
     dispatcher.fallback(DispatchKey::Tracer, layer, Override::Error)?;

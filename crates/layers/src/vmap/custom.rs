@@ -8,6 +8,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::batch::Batch;
 use super::batched::{batch_of_value, wrap};
+use super::random;
 
 /// What a batching rule is told of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +195,7 @@ pub fn with_unwrapped<R>(
 ) -> Result<Option<R>> {
     let Some(batch) = Batch::of(context, args)? else { return Ok(None) };
     let unwrapped = Unwrapped::of(&batch)?;
+    let _served = random::serve(batch.level);
     outside_layers(DispatchKey::Vmap.into(), || f(&unwrapped)).map(Some)
 }
 

@@ -4,11 +4,13 @@ use std::cell::Cell;
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Value as _;
+use keyfold_ops::random::set_state;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::batch::{Batch, Operand};
 use super::batched::{batch_of_value, wrap};
 use super::collect::{collect, from_meta};
+use super::random;
 use crate::aten;
 
 /// Where the tensors of one argument come from.
@@ -111,7 +113,11 @@ pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
     let returned = written_argument(batch);
     let mut results = Vec::with_capacity(if returned.is_some() { 0 } else { batch.size });
     let mut slices = Vec::new();
+    let (repeated, _served) = (random::repeated(batch.level), random::serve(batch.level));
     for example in 0..batch.size {
+        if let Some(state) = repeated {
+            set_state(state);
+        }
         slices.clear();
         for source in &sources {
             let slice = |operand: &Operand| {

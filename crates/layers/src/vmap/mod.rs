@@ -5,7 +5,7 @@
 //! takes the highest level off the arguments and calls the operator below, either once per
 //! example (the general way, for every operator) or once for all of them (a rule). [`exit`] gives
 //! the batch back. Physical tensors may stand for batches of lower levels, and carry graphs of
-//! derivatives: the layer is above Autograd.
+//! derivatives: the layer is above Autograd. Random numbers are in `random`.
 //!
 //! ```
 //! use keyfold_layers::{aten, vmap};
@@ -24,6 +24,7 @@ mod custom;
 mod enter;
 mod fallback;
 mod frame;
+mod random;
 mod rules;
 
 pub use batched::{Batched, batch_of, physical, wrap};
@@ -31,7 +32,8 @@ pub use custom::{
     BatchDim, BatchInfo, Unwrapped, register_rule, rule_kernel, with_unwrapped, wrap_result,
 };
 pub use enter::{enter, exit};
-pub use frame::{Frame, current_level, innermost};
+pub use frame::{Frame, Randomness, current_level, innermost};
+pub(crate) use random::traced;
 
 use std::sync::LazyLock;
 
@@ -146,8 +148,22 @@ pub fn vmap(
     out_dims: &[Option<i64>],
     inputs: &[Tensor],
 ) -> Result<Vec<Tensor>> {
+    vmap_with(Randomness::Error, f, in_dims, out_dims, inputs)
+}
+
+/// As [`vmap`], for functions that draw random numbers.
+///
+/// # Errors
+/// As [`vmap`].
+pub fn vmap_with(
+    randomness: Randomness,
+    f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+    in_dims: &[Option<i64>],
+    out_dims: &[Option<i64>],
+    inputs: &[Tensor],
+) -> Result<Vec<Tensor>> {
     let size = batch_size(in_dims, inputs)?;
-    let open = OpenFrame::new(size);
+    let open = OpenFrame::new(size, randomness);
     let level = open.frame.level();
     let entered: Vec<Tensor> = inputs
         .iter()
@@ -204,7 +220,8 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     enter::register(dispatcher)?;
     let looped = loop_kernel();
     dispatcher.fallback(DispatchKey::Vmap, looped, Override::Error)?;
-    rules::register(dispatcher)
+    rules::register(dispatcher)?;
+    random::register(dispatcher)
 }
 
 /// The general way as a kernel.

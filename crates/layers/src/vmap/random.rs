@@ -1,0 +1,153 @@
+//! Random numbers inside vmap: whether examples share them is for the caller to say.
+//!
+//! Operators that draw are called with sizes and no example, so the open frames decide: numbers that
+//! differ are drawn for the whole batch at once and stand for one example then. A loop over a batch
+//! calls a kernel once per example, and what that draws belongs to its example alone.
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::{
+    CallContext, DispatchKey, DispatchKeySet, Dispatcher, HostLock, Kernel, LocalGuard, Override,
+    include_keys_with, local_data, outside_layers,
+};
+use keyfold_ops::random::{self, State};
+use keyfold_tensor::{Value, ValueRef};
+
+use super::enter::enter;
+use super::frame::{self, Randomness};
+
+/// Operators that fill a tensor of a size, their first argument.
+const DRAWING: [&str; 2] = ["aten::rand", "aten::randn"];
+/// An operator that is written in terms of those.
+const DROPOUT: &str = "aten::dropout";
+
+/// The levels whose examples are taken one by one here: bit `n` for level `n`.
+struct Served(u64);
+
+impl Served {
+    fn bit(level: usize) -> u64 {
+        1 << level.min(63)
+    }
+
+    fn here() -> u64 {
+        local_data::<Served>().map_or(0, |served| served.0)
+    }
+}
+
+/// Says that calls inside are for one example of that level, or for all of them together by a rule
+/// that knows it: numbers drawn there are as they are asked for.
+pub(super) fn serve(level: usize) -> LocalGuard {
+    let levels = frame::open().map(|frame| frame.level()).filter(|open| *open >= level);
+    let served = levels.fold(Served::here() | Served::bit(level), |all, l| all | Served::bit(l));
+    include_keys_with(DispatchKeySet::EMPTY, std::sync::Arc::new(Served(served)))
+}
+
+/// Where the generator is to be at each example of that level, if all shall draw the same.
+pub(super) fn repeated(level: usize) -> Option<State> {
+    let frame = frame::at(level)?;
+    (frame.randomness() == Randomness::Same).then(random::state)
+}
+
+/// The levels and sizes of the batches whose examples get numbers of their own, outermost first.
+///
+/// # Errors
+/// [`ErrorKind::Value`] inside a vmap for which nothing was chosen.
+fn batches(name: &str) -> Result<Vec<(usize, usize)>> {
+    let served = Served::here();
+    let mut batches = Vec::new();
+    for frame in frame::open() {
+        match frame.randomness() {
+            Randomness::Error => return Err(undecided(name)),
+            Randomness::Different if served & Served::bit(frame.level()) == 0 => {
+                batches.push((frame.level(), frame.size()));
+            }
+            Randomness::Different | Randomness::Same => {}
+        }
+    }
+    batches.reverse();
+    Ok(batches)
+}
+
+#[cold]
+fn undecided(name: &str) -> Error {
+    Error::new(
+        ErrorKind::Value,
+        format!(
+            "{name} draws random numbers inside vmap, and whether the examples share them wasn't \
+             said: vmap(f, randomness=\"different\") gives each example its own, \
+             vmap(f, randomness=\"same\") all the same"
+        ),
+    )
+}
+
+/// Draws for whole batches, and puts one example in the place of each.
+fn draw<'a>(
+    name: &str,
+    args: &[ValueRef<'a>],
+    call: impl FnOnce(&[ValueRef<'_>]) -> Result<Value>,
+) -> Result<Value> {
+    let batches = batches(name)?;
+    let Some((size, rest)) = args.split_first().filter(|_| !batches.is_empty()) else {
+        return call(args);
+    };
+    let mut sizes: Vec<i64> = batches.iter().map(|(_, size)| *size as i64).collect();
+    sizes
+        .extend(size.items().filter_map(|n| if let ValueRef::Int(n) = n { Some(n) } else { None }));
+    let mut all: Vec<ValueRef<'_>> = vec![ValueRef::Ints(&sizes)];
+    all.extend_from_slice(rest);
+    let drawn = call(&all)?.into_tensor()?;
+    let first = batches.iter();
+    let example = first.clone().try_fold(drawn, |tensor, (level, _)| enter(&tensor, 0, *level))?;
+    Ok(Value::Tensor(example))
+}
+
+/// The call as a trace shows it, where frames are open: with what was drawn for whole batches, so
+/// that a replay, which knows of no frame, draws the same. `None` for calls to record as they are.
+pub(crate) fn traced(
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+) -> Option<Result<Value>> {
+    let name = context.operator().name();
+    let drawing = DRAWING.contains(&name);
+    if !drawing && name != DROPOUT {
+        return None;
+    }
+    frame::innermost()?;
+    let again = DispatchKeySet::from([DispatchKey::Tracer, DispatchKey::Vmap]);
+    if !drawing {
+        return Some(outside_layers(again, || context.call_below(args)));
+    }
+    match batches(name) {
+        Ok(batches) if batches.is_empty() => None,
+        Ok(_) => Some(outside_layers(again, || {
+            draw(name, args, |args| {
+                let _guard = serve(1);
+                context.operator().call(args)
+            })
+        })),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+pub(super) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
+    let add = |name: &str, kernel: Kernel<Value>| {
+        if dispatcher.operator(name).is_err() {
+            return Ok(());
+        }
+        let label = format!("{}_vmap", name.trim_start_matches("aten::"));
+        let kernel =
+            kernel.named(label).with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM));
+        dispatcher.implement(name, DispatchKey::Vmap, kernel, Override::Error).map(drop)
+    };
+    for name in DRAWING {
+        let kernel =
+            Kernel::boxed(move |context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
+                draw(name, args, |args| context.call_below(args))
+            });
+        add(name, kernel)?;
+    }
+    // What it is written in terms of meets the layer itself.
+    let dropout = Kernel::boxed(|context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
+        outside_layers(DispatchKey::Vmap.into(), || context.call_below(args))
+    });
+    add(DROPOUT, dropout)
+}
