@@ -74,20 +74,22 @@ def near_zero(f: Function, series: Function) -> Function:
     return lambda x: f(x) if abs(x) > mp.mpf(10) ** -10 else series(x)
 
 
-def exact_point(near: mp.mpf) -> mp.mpf:
-    """The float32 nearby where erf is nearest to a float32.
+def exact_point(f: Function, near: mp.mpf) -> mp.mpf:
+    """The float32 nearby where erf or erfc is nearest to a float32.
 
     After S. Gal, "Computing elementary functions: a new approach for achieving high accuracy and
     good performance", 1986.
     """
-    # Where erf is flat, the points where it is a float32 are far apart: first to one of those.
-    value = rounded(mp.erf(near), True)
-    if value == 1:
-        value -= mp.mpf(2) ** -24
-    start = mp.erfinv(value)
+    start = near
+    if f is mp.erf:
+        # Where erf is flat, the points where it is a float32 are far apart: first to one of those.
+        value = rounded(mp.erf(near), True)
+        if value == 1:
+            value -= mp.mpf(2) ** -24
+        start = mp.erfinv(value)
     step = mp.mpf(2) ** (mp.floor(mp.log(start, 2)) - 23)
     candidates = [rounded(start + k * step, True) for k in range(-300, 301)]
-    return min(candidates, key=lambda x: abs(mp.erf(x) - rounded(mp.erf(x), True)) / mp.erf(x))
+    return min(candidates, key=lambda x: abs(f(x) - rounded(f(x), True)) / f(x))
 
 
 def least_greatest(
@@ -130,32 +132,36 @@ def least_greatest(
     return best[1]
 
 
-def table(step: float, count: int, degree: int) -> None:
-    """Prints points near the multiples of `step`, and erf's polynomials there, power by power."""
+def table(name: str, f: Function, step: float, count: int, degree: int) -> None:
+    """Prints points near the multiples of `step`, and polynomials of erf or erfc there.
+
+    Power by power.
+    """
     points, rows = [mp.mpf(0)], []
     for k in range(count):
         middle, half = mp.mpf(step) * k, mp.mpf(step) / 2 * mp.mpf("1.001")
         if k:
-            points.append(exact_point(middle))
+            points.append(exact_point(f, middle))
         point = points[k]
-        constant = rounded(mp.erf(point), True)
+        constant = rounded(f(point), True)
         low, high = (middle - half - point if k else half / 10**6), middle + half - point
         found = least_greatest(
-            lambda t, p=point, c=constant: mp.erf(p + t) - c,
-            lambda t, p=point: 1 / mp.erf(p + t),
+            lambda t, p=point, c=constant: f(p + t) - c,
+            lambda t, p=point: 1 / f(p + t),
             range(1, degree + 1),
             low,
             high,
         )
         rows.append([rounded(c, True) for c in [constant, *found]])
-    print(f"erf, near the multiples of {step}, f32: the points, and power by power")
+    print(f"{name}, near the multiples of {step}, f32: the points, and power by power")
     for power in [points, *zip(*rows, strict=True)]:
         print("    [" + ", ".join(mp.nstr(c, 9) for c in power) + "],")
 
 
 def main() -> None:
     """All of them."""
-    table(33 / 256, 32, 4)
+    table("erf", mp.erf, 33 / 256, 32, 4)
+    table("erfc", mp.erfc, 33 / 256, 32, 6)
     half_ln2 = float(mp.log(2) / 2) * 1.0001
     quarter = float(mp.pi / 4) ** 2 * 1.0001
     third = 1 / 3 * 1.0001

@@ -61,9 +61,10 @@ pub(crate) fn relu(g: &mut Graph, x: Id) -> Id {
     choose(g, flat, zero, x)
 }
 
-/// At most this far below 0 the gates of `gelu` and `silu` are shut, in every format: what they let
-/// through is taken from here on, since `-inf * 0` is NaN.
-pub(crate) const GELU_SHUT: f64 = -16.0;
+/// Below these the gates of `gelu`, `gelu_tanh` and `silu` are 0 in every format. The factor of the
+/// gate is bounded from below by it, since `-inf * 0` is NaN.
+pub(crate) const GELU_SHUT: f64 = -40.0;
+pub(crate) const GELU_TANH_SHUT: f64 = -24.0;
 pub(crate) const SILU_SHUT: f64 = -1000.0;
 
 /// `x`, but no less than where a gate is shut; `derive` knows that what is below has no weight.
@@ -72,41 +73,35 @@ pub(crate) fn above(g: &mut Graph, x: Id, shut: f64) -> Id {
     binary(g, Binary::Max, x, shut)
 }
 
-/// `x` times the normal distribution's function, by `erf`.
+/// `x` times the normal distribution's function, by `erfc`: `1 + erf` would cancel below 0.
 pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
-    let scaled_x = scaled(g, FRAC_1_SQRT_2, x);
-    let erf = unary(g, Unary::Erf, scaled_x);
+    let scaled_x = scaled(g, -FRAC_1_SQRT_2, x);
+    let gate = unary(g, Unary::Erfc, scaled_x);
     let x = above(g, x, GELU_SHUT);
-    half_gate(g, x, erf)
-}
-
-/// `0.5 * x * (1 + gate)`
-fn half_gate(g: &mut Graph, x: Id, gate: Id) -> Id {
-    let one = int(g, 1);
-    let gate = add(g, one, gate);
     let half = scaled(g, 0.5, x);
     mul(g, half, gate)
 }
 
-/// The approximation of `gelu` by `tanh`. The cubic sees x within -16 and 16, beyond which `tanh` is
-/// -1 and 1 in every format: so it can't overflow.
+/// The approximation of `gelu` by `tanh`, in which `0.5 * (1 + tanh(u))`, which would cancel below 0,
+/// is written as `sigmoid(2 * u)`. The cubic sees x within -24 and 24, beyond which the gate is 0 and
+/// 1 in every format: so it can't overflow.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
-    let above = above(g, x, GELU_SHUT);
+    let above = above(g, x, GELU_TANH_SHUT);
     let (_, inner) = gelu_tanh_curve(g, above);
-    let tanh = unary(g, Unary::Tanh, inner);
-    half_gate(g, above, tanh)
+    let gate = unary(g, Unary::Sigmoid, inner);
+    mul(g, above, gate)
 }
 
-/// What the gate of `gelu_tanh` sees of an x that is bounded below, and what it takes `tanh` of.
+/// What the gate of `gelu_tanh` sees of an x that is bounded below, and what it takes `sigmoid` of.
 pub(crate) fn gelu_tanh_curve(g: &mut Graph, above: Id) -> (Id, Id) {
-    let high = float(g, -GELU_SHUT);
+    let high = float(g, -GELU_TANH_SHUT);
     let near = binary(g, Binary::Min, above, high);
     let squared = mul(g, near, near);
     let curve = scaled(g, 0.044_715, squared);
     let one = int(g, 1);
     let factor = add(g, one, curve);
     let cubic = mul(g, near, factor);
-    (near, scaled(g, SQRT_2_OVER_PI, cubic))
+    (near, scaled(g, 2.0 * SQRT_2_OVER_PI, cubic))
 }
 
 pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {

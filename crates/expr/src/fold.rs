@@ -61,7 +61,7 @@ fn unary(op: Unary, x: Literal) -> Option<Literal> {
         Unary::Neg => -v,
         Unary::Abs => v.abs(),
         // Zeros and NaN stay.
-        Unary::Sign if v == 0.0 || v.is_nan() => v,
+        Unary::Sign if v == 0.0 || v.is_nan() => v.abs(),
         Unary::Sign => v.signum(),
         Unary::Exp => v.exp(),
         Unary::Expm1 => v.exp_m1(),

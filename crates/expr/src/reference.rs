@@ -31,7 +31,7 @@ fn unary(op: Unary, x: f64) -> f64 {
         Unary::Neg => -x,
         Unary::Not => truth(x == 0.0),
         Unary::Abs => x.abs(),
-        Unary::Sign if x == 0.0 || x.is_nan() => x,
+        Unary::Sign if x == 0.0 || x.is_nan() => x.abs(),
         Unary::Sign => x.signum(),
         Unary::Exp => x.exp(),
         Unary::Expm1 => x.exp_m1(),

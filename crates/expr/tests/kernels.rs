@@ -27,7 +27,8 @@ elements! {
 fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
     let expr = Expr::parse(text).unwrap();
     let dtypes = vec![A::DTYPE; operands.len()];
-    let program = Program::new(&Lowered::new(&expr, &dtypes, &[], Some(R::DTYPE)).unwrap());
+    let lowered = Lowered::new(&expr, &dtypes, &[], Some(R::DTYPE)).unwrap();
+    let program = Program::new(&lowered).unwrap();
     let mut results = vec![R::default(); operands[0].len()];
     let (output, block) = (program.output(), program.block());
     let mut slots = vec![std::ptr::null_mut(); program.slots()];

@@ -95,7 +95,7 @@ impl Compiled {
             return Ok(program.clone());
         }
         let lowered = Lowered::new(&self.expr, inputs, &wanted.params, out)?;
-        let program = Arc::new(Program::new(&lowered));
+        let program = Arc::new(Program::new(&lowered)?);
         if let Some(key) = key {
             for slot in &self.first {
                 if slot.set((key, program.clone())).is_ok() {

@@ -90,96 +90,86 @@ pub(super) fn helpers(dtype: DType, mut need: impl FnMut(Helper)) {
     }
 }
 
-/// A function of one operand, `a`, which has dtype `from`.
-pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> String {
+/// A function of one operand, `a`, which has dtype `from`; nothing if it isn't defined for that.
+pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<String> {
+    use Family::{Bool, Complex, Float, Whole};
     let ty = computed(step.dtype);
-    let (bool_, whole, float, complex) = {
-        let family = family(from);
-        (
-            family == Family::Bool,
-            family == Family::Whole,
-            family == Family::Float,
-            family == Family::Complex,
-        )
-    };
     let call = |name: &str| format!("kf_{name}({a})");
-    match op {
-        Unary::Neg if whole => format!("kf_sub(({ty})0, {a})"),
-        Unary::Neg => format!("-{a}"),
-        Unary::Not if bool_ => format!("!{a}"),
-        Unary::Not => format!("({ty})~{a}"),
-        Unary::Abs if whole => format!("({ty})({a} < 0 ? kf_sub(({ty})0, {a}) : {a})"),
-        Unary::Abs if complex => call("length"),
-        Unary::Abs => call("fabs"),
-        Unary::Sign if float => call("signum"),
-        Unary::Sign => call("sign"),
-        Unary::Round => call("rint"),
-        Unary::IsNan if complex => call("isnan"),
-        Unary::IsNan => format!("{a} != {a}"),
-        Unary::IsFinite => call("isfinite"),
-        Unary::Exp => call("exp"),
-        Unary::Expm1 => call("expm1"),
-        Unary::Log => call("log"),
-        Unary::Log2 => call("log2"),
-        Unary::Log10 => call("log10"),
-        Unary::Log1p => call("log1p"),
-        Unary::Sqrt => call("sqrt"),
-        Unary::Rsqrt => call("rsqrt"),
-        Unary::Sin => call("sin"),
-        Unary::Cos => call("cos"),
-        Unary::Tanh => call("tanh"),
-        Unary::Sigmoid => call("sigmoid"),
-        Unary::Erf => call("erf"),
-        Unary::Erfc => call("erfc"),
-        Unary::Floor => call("floor"),
-        Unary::Ceil => call("ceil"),
-        Unary::Trunc => call("trunc"),
-    }
+    Some(match (op, family(from)) {
+        (Unary::Neg, Whole) => format!("kf_sub(({ty})0, {a})"),
+        (Unary::Neg, Float | Complex) => format!("-{a}"),
+        (Unary::Not, Bool) => format!("!{a}"),
+        (Unary::Not, Whole) => format!("({ty})~{a}"),
+        (Unary::Abs, Whole) => format!("({ty})({a} < 0 ? kf_sub(({ty})0, {a}) : {a})"),
+        (Unary::Abs, Complex) => call("length"),
+        (Unary::Abs, Float) => call("fabs"),
+        (Unary::Sign, Float) => call("signum"),
+        (Unary::Sign, Whole) => call("sign"),
+        (Unary::IsNan, Float) => format!("{a} != {a}"),
+        (Unary::IsNan, Complex) => call("isnan"),
+        (Unary::IsFinite, Float | Complex) => call("isfinite"),
+        (Unary::Exp, Float | Complex) => call("exp"),
+        (Unary::Log, Float | Complex) => call("log"),
+        (Unary::Sqrt, Float | Complex) => call("sqrt"),
+        (Unary::Rsqrt, Float | Complex) => call("rsqrt"),
+        (Unary::Sin, Float | Complex) => call("sin"),
+        (Unary::Cos, Float | Complex) => call("cos"),
+        (Unary::Tanh, Float | Complex) => call("tanh"),
+        (Unary::Expm1, Float) => call("expm1"),
+        (Unary::Log2, Float) => call("log2"),
+        (Unary::Log10, Float) => call("log10"),
+        (Unary::Log1p, Float) => call("log1p"),
+        (Unary::Sigmoid, Float) => call("sigmoid"),
+        (Unary::Erf, Float) => call("erf"),
+        (Unary::Erfc, Float) => call("erfc"),
+        (Unary::Floor, Float) => call("floor"),
+        (Unary::Ceil, Float) => call("ceil"),
+        (Unary::Round, Float) => call("rint"),
+        (Unary::Trunc, Float) => call("trunc"),
+        _ => return None,
+    })
 }
 
-/// A function of two operands of dtype `from`.
-pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> String {
+/// A function of two operands of dtype `from`; nothing if it isn't defined for that.
+pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> Option<String> {
+    use Family::{Bool, Complex, Float, Whole};
     let ty = computed(step.dtype);
-    let family = family(from);
-    let (bool_, whole) = (family == Family::Bool, family == Family::Whole);
     let call = |name: &str| format!("kf_{name}({a}, {b})");
     let infix = |sign: &str| format!("{a} {sign} {b}");
-    match op {
-        Binary::Add | Binary::Max if bool_ => infix("||"),
-        Binary::Mul | Binary::Min if bool_ => infix("&&"),
-        Binary::Add if whole => call("add"),
-        Binary::Sub if whole => call("sub"),
-        Binary::Mul if whole => call("mul"),
-        Binary::FloorDiv if whole => call("floordiv"),
-        Binary::Mod if whole => call("mod"),
-        Binary::Pow if whole => format!("kf_power({a}, {b}, FAULT)"),
-        Binary::Min if whole => format!("{a} < {b} ? {a} : {b}"),
-        Binary::Max if whole => format!("{a} > {b} ? {a} : {b}"),
-        Binary::Shl => call("shl"),
-        Binary::Shr => call("shr"),
-        Binary::Add => infix("+"),
-        Binary::Sub => infix("-"),
-        Binary::Mul => infix("*"),
-        Binary::Div => infix("/"),
-        Binary::FloorDiv => call("quotient"),
-        Binary::Mod => call("remainder"),
-        Binary::Pow => call("pow"),
-        Binary::Min => call("least"),
-        Binary::Max => call("greatest"),
-        Binary::And if bool_ => infix("&&"),
-        Binary::Or if bool_ => infix("||"),
-        Binary::Xor if bool_ => infix("!="),
-        Binary::And => format!("({ty})({})", infix("&")),
-        Binary::Or => format!("({ty})({})", infix("|")),
-        Binary::Xor => format!("({ty})({})", infix("^")),
-        Binary::Lt if bool_ => format!("!{a} && {b}"),
-        Binary::Le if bool_ => format!("!{a} || {b}"),
-        Binary::Gt if bool_ => format!("{a} && !{b}"),
-        Binary::Ge if bool_ => format!("{a} || !{b}"),
-        Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => {
-            infix(op.name())
-        }
-    }
+    Some(match (op, family(from)) {
+        (Binary::Add | Binary::Max | Binary::Or, Bool) => infix("||"),
+        (Binary::Mul | Binary::Min | Binary::And, Bool) => infix("&&"),
+        (Binary::Xor, Bool) => infix("!="),
+        (Binary::Lt, Bool) => format!("!{a} && {b}"),
+        (Binary::Le, Bool) => format!("!{a} || {b}"),
+        (Binary::Gt, Bool) => format!("{a} && !{b}"),
+        (Binary::Ge, Bool) => format!("{a} || !{b}"),
+        (Binary::Add, Whole) => call("add"),
+        (Binary::Sub, Whole) => call("sub"),
+        (Binary::Mul, Whole) => call("mul"),
+        (Binary::FloorDiv, Whole) => call("floordiv"),
+        (Binary::Mod, Whole) => call("mod"),
+        (Binary::Pow, Whole) => format!("kf_power({a}, {b}, FAULT)"),
+        (Binary::Min, Whole) => format!("{a} < {b} ? {a} : {b}"),
+        (Binary::Max, Whole) => format!("{a} > {b} ? {a} : {b}"),
+        (Binary::And, Whole) => format!("({ty})({})", infix("&")),
+        (Binary::Or, Whole) => format!("({ty})({})", infix("|")),
+        (Binary::Xor, Whole) => format!("({ty})({})", infix("^")),
+        (Binary::Shl, Whole) => call("shl"),
+        (Binary::Shr, Whole) => call("shr"),
+        (Binary::Add, Float | Complex) => infix("+"),
+        (Binary::Sub, Float | Complex) => infix("-"),
+        (Binary::Mul, Float | Complex) => infix("*"),
+        (Binary::Div, Float | Complex) => infix("/"),
+        (Binary::Pow, Float | Complex) => call("pow"),
+        (Binary::FloorDiv, Float) => call("quotient"),
+        (Binary::Mod, Float) => call("remainder"),
+        (Binary::Min, Float) => call("least"),
+        (Binary::Max, Float) => call("greatest"),
+        (Binary::Eq | Binary::Ne, _) => infix(op.name()),
+        (Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge, Whole | Float) => infix(op.name()),
+        _ => return None,
+    })
 }
 
 /// The operand, of dtype `from`, converted.

@@ -9,8 +9,9 @@
 use std::f64::consts::FRAC_2_SQRT_PI;
 
 use super::Pass;
+use super::slope::Slope;
 use crate::compose::{
-    GELU_SHUT, SILU_SHUT, above, add, binary, float, gelu_tanh_curve, mul, scaled, unary,
+    GELU_SHUT, GELU_TANH_SHUT, SILU_SHUT, above, binary, float, gelu_tanh_curve, mul, scaled, unary,
 };
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
@@ -20,7 +21,7 @@ const BELL_ENDS: f64 = 60.0;
 impl Pass {
     /// The derivative of a product of `a`, which is `max(x, bound)` or a number times that, with a
     /// gate `b` that is 0 below the bound; `db` is the gate's. Nothing if it is no such product.
-    pub(super) fn gated(&mut self, a: Id, (b, db): (Id, Option<Id>)) -> Option<Id> {
+    pub(super) fn gated(&mut self, a: Id, (b, db): (Id, Option<Slope>)) -> Option<Slope> {
         let (factor, bounded) = match *self.g.node(a) {
             Node::Binary(Binary::Mul, factor, bounded) => (self.number(factor)?, bounded),
             _ => (1.0, a),
@@ -32,30 +33,27 @@ impl Pass {
             Node::Unary(Unary::Sigmoid, of) if of == x && bound <= SILU_SHUT => {
                 self.times_number(factor, bounded, db?)
             }
-            Node::Binary(Binary::Add, one, gate) if self.is_number(one, 1.0) => {
-                match *self.g.node(gate) {
-                    Node::Unary(Unary::Erf, of) if bound <= GELU_SHUT => {
-                        let by = self.scale(of, x)?;
-                        let slope = self.bell(x, by, factor);
-                        self.times(slope, dx)
-                    }
-                    Node::Unary(Unary::Tanh, of) if bound == GELU_SHUT => {
-                        let (near, curve) = gelu_tanh_curve(&mut self.g, bounded);
-                        if of != curve {
-                            return None;
-                        }
-                        self.times_number(factor, near, db?)
-                    }
-                    _ => return None,
+            Node::Unary(Unary::Sigmoid, of) if bound == GELU_TANH_SHUT => {
+                let (near, curve) = gelu_tanh_curve(&mut self.g, bounded);
+                if of != curve {
+                    return None;
                 }
+                self.times_number(factor, near, db?)
+            }
+            Node::Unary(Unary::Erfc, of) if bound <= GELU_SHUT => {
+                let by = self.scale(of, x)?;
+                let slope = self.bell(x, by, factor);
+                self.scaled(slope, dx)
             }
             _ => return None,
         };
-        let open = self.times_number(factor, dx, b);
-        Some(add(&mut self.g, open, turned))
+        let factor = float(&mut self.g, factor);
+        let open = self.scaled(factor, dx);
+        let open = self.scaled_by(open, b);
+        self.sum(Some(open), Some(turned))
     }
 
-    /// `x` times the derivative of `factor * erf(by * x)`, of an `x` within the bell's ends: so that the
+    /// `x` times the derivative of `factor * erfc(by * x)`, of an `x` within the bell's ends: so that the
     /// next derivative is 0 at infinity, too.
     fn bell(&mut self, x: Id, by: f64, factor: f64) -> Id {
         let g = &mut self.g;
@@ -65,15 +63,15 @@ impl Pass {
         let squared = mul(g, near, near);
         let exponent = scaled(g, -(by * by), squared);
         let bell = unary(g, Unary::Exp, exponent);
-        let slope = scaled(g, factor * by * FRAC_2_SQRT_PI, bell);
+        let slope = scaled(g, -factor * by * FRAC_2_SQRT_PI, bell);
         mul(g, near, slope)
     }
 
-    /// `factor * a * b`
-    fn times_number(&mut self, factor: f64, a: Id, b: Id) -> Id {
+    /// `factor * a * slope`
+    fn times_number(&mut self, factor: f64, a: Id, slope: Slope) -> Slope {
         let factor = float(&mut self.g, factor);
         let a = self.times(factor, a);
-        self.times(a, b)
+        self.scaled(a, slope)
     }
 
     fn number(&self, id: Id) -> Option<f64> {
@@ -83,11 +81,11 @@ impl Pass {
         }
     }
 
-    /// The number from a half on that `x` is multiplied with: `1 + erf` of it is 0 below -16.
+    /// The number from -0.7 on downwards that `x` is multiplied with: `erfc` of it is 0 below -40.
     fn scale(&self, id: Id, x: Id) -> Option<f64> {
         match *self.g.node(id) {
             Node::Binary(Binary::Mul, factor, of) if of == x => {
-                self.number(factor).filter(|factor| *factor >= 0.5)
+                self.number(factor).filter(|factor| *factor <= -0.7)
             }
             _ => None,
         }

@@ -1,9 +1,12 @@
 //! The symbolic derivative.
 //!
 //! Forward accumulation: one pass over the nodes finds the derivative of each from those of its
-//! operands, so a result is a constant factor larger than the expression, whatever is shared in it,
-//! and a choice chooses among finished derivatives: what the side not taken would make, infinities or
-//! NaN, never reaches the result, as it would if a gradient of 0 was multiplied back into it.
+//! operands, so a result is a constant factor larger than the expression, whatever is shared in it.
+//! A choice chooses among finished derivatives, so that an infinite or NaN derivative of the branch
+//! not taken never reaches the result, as it would if a gradient of 0 was multiplied with it. A
+//! derivative that is 0 because a branch wasn't taken stays 0 whatever it is multiplied with later
+//! ([`Slope`]), as Autograd's rules select 0 instead of multiplying by it: `sqrt(relu(x))` has the
+//! derivative 0 where `x` is negative, and not `inf * 0`.
 //!
 //! Kinks are as in Autograd's rules: 0 for `abs` and `sign` at 0, equal operands of `min` and `max`
 //! share evenly, a comparison, a rounding and a conversion to whole numbers have the derivative 0.
@@ -11,15 +14,17 @@
 mod binary;
 mod gates;
 mod lengths;
+mod slope;
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-use crate::compose::{add, choose, div, float, int, mul, sub, unary};
+use crate::compose::{add, div, float, int, mul, sub, unary};
 use crate::fold::as_float;
-use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
+use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 use crate::simplify::{Assume, simplify};
+use slope::Slope;
 
 impl Expr {
     /// The partial derivative with respect to an elementwise input, by number: an expression of the
@@ -39,6 +44,53 @@ impl Expr {
     /// [`ErrorKind::NotSupported`] for a ranked input, of which each element may have any number of
     /// uses; [`ErrorKind::Index`] for a number that no input has.
     pub fn derivative(&self, input: usize) -> Result<Expr> {
+        let (mut pass, slope) = self.slope(input)?;
+        let root = pass.settled_or_zero(slope);
+        let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
+        let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
+        // A derivative that is a number alone is a float, whatever it was computed from.
+        Ok(match simple.nodes() {
+            [Node::Literal(literal)] => {
+                let mut g = Graph::default();
+                let root = float(&mut g, as_float(*literal));
+                Expr::new(&g, root, self.inputs().to_vec(), self.params().to_vec())
+            }
+            _ => simple,
+        })
+    }
+
+    /// The gradient with respect to an elementwise input: the derivative times the gradient of the
+    /// result, an input that comes after this expression's; `None` if no float of the result depends on
+    /// the input. Where a branch wasn't taken it is 0, whatever the gradient of the result is.
+    ///
+    /// ```
+    /// use keyfold_expr::Expr;
+    ///
+    /// let expr = Expr::parse("relu(x)").unwrap();
+    /// let gradient = expr.gradient(0).unwrap().unwrap();
+    /// assert_eq!(gradient.to_string(), "where(x <= 0, 0.0, grad)");
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Expr::derivative`].
+    pub fn gradient(&self, input: usize) -> Result<Option<Expr>> {
+        let (mut pass, slope) = self.slope(input)?;
+        let Some(slope) = slope else { return Ok(None) };
+        let mut name = "grad".to_owned();
+        while self.inputs().iter().any(|i| i.name == name) || self.params().contains(&name) {
+            name.push('_');
+        }
+        let grad = pass.g.add(Node::Input(self.inputs().len() as u32));
+        let value = pass.times(slope.value, grad);
+        let root = pass.settled(Slope { value, ..slope });
+        let mut inputs = self.inputs().to_vec();
+        inputs.push(Input { name, rank: None });
+        let gradient = Expr::new(&pass.g, root, inputs, self.params().to_vec());
+        Ok(Some(simplify(&gradient, &Assume::floating(self.inputs().len() + 1, input))))
+    }
+
+    /// The slope of the result, and the graph that it is in.
+    fn slope(&self, input: usize) -> Result<(Pass, Option<Slope>)> {
         let Some(known) = self.inputs().get(input) else {
             let count = self.inputs().len();
             let message = format!(
@@ -61,18 +113,8 @@ impl Expr {
             let slope = pass.slope(node, Id(at as u32));
             pass.slopes.push(slope);
         }
-        let root = pass.slopes[self.root().index()].unwrap_or_else(|| float(&mut pass.g, 0.0));
-        let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
-        let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
-        // A derivative that is a number alone is a float, whatever it was computed from.
-        Ok(match simple.nodes() {
-            [Node::Literal(literal)] => {
-                let mut g = Graph::default();
-                let root = float(&mut g, as_float(*literal));
-                Expr::new(&g, root, self.inputs().to_vec(), self.params().to_vec())
-            }
-            _ => simple,
-        })
+        let root = pass.slopes[self.root().index()];
+        Ok((pass, root))
     }
 }
 
@@ -81,15 +123,15 @@ struct Pass {
     g: Graph,
     input: u32,
     /// Of the nodes before the one in hand.
-    slopes: Vec<Option<Id>>,
+    slopes: Vec<Option<Slope>>,
 }
 
 impl Pass {
     /// The derivative of the node `y`; nothing where it is 0 by the structure of the expression.
-    fn slope(&mut self, node: &Node, y: Id) -> Option<Id> {
+    fn slope(&mut self, node: &Node, y: Id) -> Option<Slope> {
         let of = |id: Id| self.slopes[id.index()];
         match *node {
-            Node::Input(input) if input == self.input => Some(float(&mut self.g, 1.0)),
+            Node::Input(input) if input == self.input => Some(Slope::from(float(&mut self.g, 1.0))),
             Node::Literal(_)
             | Node::Input(_)
             | Node::Param(_)
@@ -104,16 +146,13 @@ impl Pass {
                 (None, None) => None,
                 (da, db) => self.binary(op, (a, da), (b, db), y),
             },
-            Node::Where(condition, a, b) => match (of(a), of(b)) {
-                (None, None) => None,
-                (da, db) => Some(self.choice(condition, da, db)),
-            },
+            Node::Where(condition, a, b) => self.choice(condition, of(a), of(b)),
             Node::Cast(dtype, x) if dtype.is_floating() || dtype.is_complex() => {
                 let dx = of(x)?;
-                if matches!(self.g.node(dx), Node::Literal(_)) {
+                if matches!(self.g.node(dx.value), Node::Literal(_)) {
                     return Some(dx);
                 }
-                Some(self.g.add(Node::Cast(dtype, dx)))
+                Some(Slope { value: self.g.add(Node::Cast(dtype, dx.value)), ..dx })
             }
             Node::Cast(..) => None,
         }
@@ -138,16 +177,7 @@ impl Pass {
         }
     }
 
-    fn or_zero(&mut self, slope: Option<Id>) -> Id {
-        slope.unwrap_or_else(|| float(&mut self.g, 0.0))
-    }
-
-    fn choice(&mut self, condition: Id, da: Option<Id>, db: Option<Id>) -> Id {
-        let (da, db) = (self.or_zero(da), self.or_zero(db));
-        if da == db { da } else { choose(&mut self.g, condition, da, db) }
-    }
-
-    fn unary(&mut self, op: Unary, x: Id, dx: Id, y: Id) -> Option<Id> {
+    fn unary(&mut self, op: Unary, x: Id, dx: Slope, y: Id) -> Option<Slope> {
         let g = &mut self.g;
         let slope = match op {
             Unary::Not
@@ -158,7 +188,7 @@ impl Pass {
             | Unary::Trunc
             | Unary::IsNan
             | Unary::IsFinite => return None,
-            Unary::Neg => return Some(unary(g, Unary::Neg, dx)),
+            Unary::Neg => return Some(self.negative(dx)),
             Unary::Abs => unary(g, Unary::Sign, x),
             Unary::Exp => y,
             // Not y + 1, which cancels below 0.
@@ -168,7 +198,7 @@ impl Pass {
                 let factor = if op == Unary::Log2 { LOG2_E } else { LOG10_E };
                 let slope = self.relative(x, dx);
                 let factor = float(&mut self.g, factor);
-                return Some(self.times(factor, slope));
+                return Some(self.scaled(factor, slope));
             }
             Unary::Log1p => return Some(self.log1p(x, dx)),
             Unary::Sqrt => {
@@ -183,8 +213,8 @@ impl Pass {
             Unary::Sin => unary(g, Unary::Cos, x),
             Unary::Cos => {
                 let sine = unary(g, Unary::Sin, x);
-                let product = self.times(sine, dx);
-                return Some(unary(&mut self.g, Unary::Neg, product));
+                let product = self.scaled(sine, dx);
+                return Some(self.negative(product));
             }
             Unary::Tanh => {
                 let squared = mul(g, y, y);
@@ -205,15 +235,15 @@ impl Pass {
                 mul(g, factor, bell)
             }
         };
-        Some(self.times(slope, dx))
+        Some(self.scaled(slope, dx))
     }
 
     /// `dx / x`. Of `exp(u)` and `1 + exp(u)` written so that large exponents cancel.
-    fn relative(&mut self, x: Id, dx: Id) -> Id {
+    fn relative(&mut self, x: Id, dx: Slope) -> Slope {
         if let Some((slope, du)) = self.relative_of_exponential(x, dx) {
-            return self.times(slope, du);
+            return self.scaled(slope, du);
         }
-        div(&mut self.g, dx, x)
+        self.over(dx, x)
     }
 
     /// The `u` of `1 + exp(u)`.
@@ -234,7 +264,7 @@ impl Pass {
 
     /// `dx / x` as a slope and `du`, if `x` is `exp(u)` or `1 + exp(u)` and `dx` is its derivative
     /// as it is made here: `exp(u) * du`.
-    fn relative_of_exponential(&mut self, x: Id, dx: Id) -> Option<(Id, Id)> {
+    fn relative_of_exponential(&mut self, x: Id, dx: Slope) -> Option<(Id, Slope)> {
         let one = float(&mut self.g, 1.0);
         if let Node::Unary(Unary::Exp, _) = *self.g.node(x) {
             return Some((one, self.without_factor(dx, x)?));
@@ -245,28 +275,27 @@ impl Pass {
         Some((unary(&mut self.g, Unary::Sigmoid, u), du))
     }
 
-    /// What a product with this first factor has as its second.
-    fn without_factor(&mut self, product: Id, factor: Id) -> Option<Id> {
-        if product == factor {
-            return Some(float(&mut self.g, 1.0));
-        }
-        match *self.g.node(product) {
-            Node::Binary(Binary::Mul, a, b) if a == factor => Some(b),
-            _ => None,
-        }
+    /// The second factor of a product that has this first factor.
+    fn without_factor(&mut self, product: Slope, factor: Id) -> Option<Slope> {
+        let value = match *self.g.node(product.value) {
+            _ if product.value == factor => float(&mut self.g, 1.0),
+            Node::Binary(Binary::Mul, a, b) if a == factor => b,
+            _ => return None,
+        };
+        Some(Slope { value, ..product })
     }
 
     /// `dx / (1 + x)`, with `sigmoid(u)` for `exp(u) / (1 + exp(u))`.
-    fn log1p(&mut self, x: Id, dx: Id) -> Id {
+    fn log1p(&mut self, x: Id, dx: Slope) -> Slope {
         if let Node::Unary(Unary::Exp, u) = *self.g.node(x)
             && let Some(du) = self.without_factor(dx, x)
         {
             let slope = unary(&mut self.g, Unary::Sigmoid, u);
-            return self.times(slope, du);
+            return self.scaled(slope, du);
         }
         let one = int(&mut self.g, 1);
         let sum = add(&mut self.g, one, x);
-        div(&mut self.g, dx, sum)
+        self.over(dx, sum)
     }
 }
 

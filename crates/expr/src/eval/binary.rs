@@ -124,74 +124,60 @@ unsafe fn run_powers<T: Whole>(
     fault
 }
 
-/// The kernel for whole numbers whose sign doesn't matter, and bools.
-fn for_bits(op: Binary, size: usize) -> Kernel {
-    macro_rules! by_size {
-        ($f:ident) => {
-            match size {
-                1 => two::<_, u8, _>($f),
-                2 => two::<_, u16, _>($f),
-                4 => two::<_, u32, _>($f),
-                _ => two::<_, u64, _>($f),
-            }
-        };
-    }
-    match op {
-        Binary::Add => by_size!(Plus),
-        Binary::Sub => by_size!(Minus),
-        Binary::Mul => by_size!(Times),
-        Binary::Eq => by_size!(Same),
-        Binary::Ne => by_size!(Different),
-        Binary::And => by_size!(Both),
-        Binary::Or => by_size!(Either),
-        Binary::Xor => by_size!(OneOf),
-        _ => by_size!(Left),
-    }
-}
-
-fn for_whole(op: Binary, dtype: DType) -> Kernel {
-    macro_rules! by_dtype {
-        ($make:ident, $f:expr) => {
-            match dtype {
-                DType::U8 | DType::Bool => $make::<_, u8, _>($f),
-                DType::U16 => $make::<_, u16, _>($f),
-                DType::U32 => $make::<_, u32, _>($f),
-                DType::U64 => $make::<_, u64, _>($f),
-                DType::I8 => $make::<_, i8, _>($f),
-                DType::I16 => $make::<_, i16, _>($f),
-                DType::I32 => $make::<_, i32, _>($f),
-                _ => $make::<_, i64, _>($f),
-            }
-        };
-    }
-    match op {
+/// Of whole numbers `T`, whose bits are a `B`.
+fn for_whole<T, B>(op: Binary) -> Option<Kernel>
+where
+    T: Whole + PartialOrd + Copy + 'static,
+    B: Arithmetic + Whole + PartialEq + Copy + 'static,
+    B: BitAnd<Output = B> + BitOr<Output = B> + BitXor<Output = B>,
+{
+    Some(match op {
+        Binary::Add => two::<_, B, _>(Plus),
+        Binary::Sub => two::<_, B, _>(Minus),
+        Binary::Mul => two::<_, B, _>(Times),
         // A processor has no vector instruction for these.
-        Binary::FloorDiv => by_dtype!(two_plain, WholeOver),
-        Binary::Mod => by_dtype!(two_plain, WholeRest),
-        Binary::Pow => Kernel::from(match dtype {
-            DType::U8 | DType::Bool => run_powers::<u8> as Run,
-            DType::U16 => run_powers::<u16>,
-            DType::U32 => run_powers::<u32>,
-            DType::U64 => run_powers::<u64>,
-            DType::I8 => run_powers::<i8>,
-            DType::I16 => run_powers::<i16>,
-            DType::I32 => run_powers::<i32>,
-            _ => run_powers::<i64>,
-        }),
-        Binary::Min => by_dtype!(two, Least),
-        Binary::Max => by_dtype!(two, Greatest),
-        Binary::Lt | Binary::Gt => by_dtype!(two, Below),
-        Binary::Le | Binary::Ge => by_dtype!(two, NotAbove),
-        Binary::Shr => by_dtype!(two, Right),
-        _ => for_bits(op, dtype.size()),
+        Binary::FloorDiv => two_plain::<_, T, _>(WholeOver),
+        Binary::Mod => two_plain::<_, T, _>(WholeRest),
+        Binary::Pow => Kernel::from(run_powers::<T> as Run),
+        Binary::Min => two::<_, T, _>(Least),
+        Binary::Max => two::<_, T, _>(Greatest),
+        Binary::Eq => two::<_, B, _>(Same),
+        Binary::Ne => two::<_, B, _>(Different),
+        Binary::Lt | Binary::Gt => two::<_, T, _>(Below),
+        Binary::Le | Binary::Ge => two::<_, T, _>(NotAbove),
+        Binary::And => two::<_, B, _>(Both),
+        Binary::Or => two::<_, B, _>(Either),
+        Binary::Xor => two::<_, B, _>(OneOf),
+        Binary::Shl => two::<_, B, _>(Left),
+        Binary::Shr => two::<_, T, _>(Right),
+        Binary::Div => return None,
+    })
+}
+
+fn for_bool(op: Binary) -> Option<Kernel> {
+    match op {
+        Binary::Add => for_whole::<u8, u8>(Binary::Or),
+        Binary::Mul => for_whole::<u8, u8>(Binary::And),
+        Binary::Min
+        | Binary::Max
+        | Binary::And
+        | Binary::Or
+        | Binary::Xor
+        | Binary::Eq
+        | Binary::Ne
+        | Binary::Lt
+        | Binary::Le
+        | Binary::Gt
+        | Binary::Ge => for_whole::<u8, u8>(op),
+        _ => None,
     }
 }
 
-fn for_float<T>(op: Binary) -> Kernel
+fn for_float<T>(op: Binary) -> Option<Kernel>
 where
     T: Floating + Arithmetic + PartialOrd + Div<Output = T>,
 {
-    match op {
+    Some(match op {
         Binary::Add => chunks::two::<_, T, _>(Plus),
         Binary::Sub => chunks::two::<_, T, _>(Minus),
         Binary::Mul => chunks::two::<_, T, _>(Times),
@@ -204,8 +190,9 @@ where
         Binary::Eq => two::<_, T, _>(Same),
         Binary::Ne => two::<_, T, _>(Different),
         Binary::Lt | Binary::Gt => two::<_, T, _>(Below),
-        _ => two::<_, T, _>(NotAbove),
-    }
+        Binary::Le | Binary::Ge => two::<_, T, _>(NotAbove),
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => return None,
+    })
 }
 
 trait ComplexPow {
@@ -229,35 +216,41 @@ impl ComplexPow for Complex<f64> {
     }
 }
 
-fn for_complex<T>(op: Binary) -> Kernel
+fn for_complex<T>(op: Binary) -> Option<Kernel>
 where
     T: ComplexPow + Arithmetic + PartialEq + Copy + 'static,
 {
-    match op {
+    Some(match op {
         Binary::Add => two::<_, T, _>(Plus),
         Binary::Sub => two::<_, T, _>(Minus),
         Binary::Mul => two::<_, T, _>(Times),
         Binary::Div => two_plain::<_, T, _>(ComplexOver),
         Binary::Pow => two_plain::<_, T, _>(ComplexPower),
         Binary::Eq => two::<_, T, _>(Same),
-        _ => two::<_, T, _>(Different),
-    }
+        Binary::Ne => two::<_, T, _>(Different),
+        _ => return None,
+    })
 }
 
-/// The kernel of a function of two numbers of this dtype, for which it is defined, and whether the
-/// operands have to change places.
-pub(crate) fn binary(op: Binary, dtype: DType) -> (Kernel, bool) {
+/// The kernel of a function of two numbers of this dtype, and whether the operands have to change
+/// places; nothing if the function isn't defined for it.
+pub(crate) fn binary(op: Binary, dtype: DType) -> Option<(Kernel, bool)> {
     let kernel = match dtype {
+        DType::Bool => for_bool(op),
+        DType::U8 => for_whole::<u8, u8>(op),
+        DType::U16 => for_whole::<u16, u16>(op),
+        DType::U32 => for_whole::<u32, u32>(op),
+        DType::U64 => for_whole::<u64, u64>(op),
+        DType::I8 => for_whole::<i8, u8>(op),
+        DType::I16 => for_whole::<i16, u16>(op),
+        DType::I32 => for_whole::<i32, u32>(op),
+        DType::I64 => for_whole::<i64, u64>(op),
         DType::F32 => for_float::<f32>(op),
         DType::F64 => for_float::<f64>(op),
         DType::C64 => for_complex::<Complex<f32>>(op),
         DType::C128 => for_complex::<Complex<f64>>(op),
-        DType::Bool => match op {
-            Binary::Add => for_bits(Binary::Or, 1),
-            Binary::Mul => for_bits(Binary::And, 1),
-            _ => for_whole(op, dtype),
-        },
-        _ => for_whole(op, dtype),
+        // Halves are computed in float32.
+        DType::F16 | DType::BF16 => None,
     };
-    (kernel, matches!(op, Binary::Gt | Binary::Ge))
+    Some((kernel?, matches!(op, Binary::Gt | Binary::Ge)))
 }

@@ -1,6 +1,6 @@
 //! From steps to instructions: which kernel, and which register for what.
 
-use keyfold_core::{DType, Element, Scalar, bf16, f16};
+use keyfold_core::{DType, Element, Error, ErrorKind, Result, Scalar, bf16, f16};
 use smallvec::SmallVec;
 
 use super::binary::binary;
@@ -119,29 +119,46 @@ impl Places {
     }
 }
 
-/// The kernel of a computing step, its operands, and how many there are.
-fn kernel(step: &Step, steps: &[Step]) -> Option<(Kernel, [StepId; 3], usize)> {
+/// A kernel, its operands, and how many there are.
+type Computing = (Kernel, [StepId; 3], usize);
+
+/// That of a computing step; nothing for the others.
+fn kernel(step: &Step, steps: &[Step]) -> Result<Option<Computing>> {
     let dtype = |id: StepId| steps[id.index()].dtype;
-    Some(match step.op {
-        StepOp::Unary(op, a) => (unary(op, dtype(a)), [a, a, a], 1),
+    let found = |kernel: Option<Kernel>, name: &str, from: DType| {
+        kernel.ok_or_else(|| undefined("no kernel computes", name, from))
+    };
+    Ok(Some(match step.op {
+        StepOp::Unary(op, a) => (found(unary(op, dtype(a)), op.name(), dtype(a))?, [a, a, a], 1),
         StepOp::Binary(op, a, b) => {
-            let (kernel, swapped) = binary(op, dtype(a));
+            let kernel = binary(op, dtype(a));
+            let swapped = kernel.is_some_and(|(_, swapped)| swapped);
+            let kernel = found(kernel.map(|(kernel, _)| kernel), op.name(), dtype(a))?;
             if swapped { (kernel, [b, a, a], 2) } else { (kernel, [a, b, a], 2) }
         }
         StepOp::Where(c, a, b) => (choose(step.dtype), [c, a, b], 3),
-        StepOp::Cast(a) => (cast(dtype(a), step.dtype), [a, a, a], 1),
-        StepOp::Round(to, a) => (round(to, dtype(a)), [a, a, a], 1),
-        _ => return None,
-    })
+        StepOp::Cast(a) => {
+            (found(cast(dtype(a), step.dtype), step.dtype.name(), dtype(a))?, [a, a, a], 1)
+        }
+        StepOp::Round(to, a) => (found(round(to, dtype(a)), to.name(), dtype(a))?, [a, a, a], 1),
+        _ => return Ok(None),
+    }))
+}
+
+/// The error of a function of a dtype for which it isn't defined. [`Lowered::new`] makes no such
+/// steps: it is what keeps a mistake there from being computed by another function's kernel.
+#[cold]
+pub(crate) fn undefined(lacks: &str, name: &str, dtype: DType) -> Error {
+    Error::new(ErrorKind::DType, format!("{name} isn't defined for {dtype}: {lacks} it"))
 }
 
 /// That of the last step where it rounds to the half that the result is stored as: the store rounds, too.
-fn last_kernel(at: usize, steps: &[Step], result: DType) -> Option<(Kernel, [StepId; 3], usize)> {
+fn last_kernel(at: usize, steps: &[Step], result: DType) -> Option<Computing> {
     match steps[at].op {
         StepOp::Round(to, a)
             if at + 1 == steps.len() && to == result && steps[a.index()].dtype == DType::F64 =>
         {
-            Some((before_store(to), [a, a, a], 1))
+            Some((before_store(to)?, [a, a, a], 1))
         }
         _ => None,
     }
@@ -175,7 +192,10 @@ fn cost(step: &Step, steps: &[Step]) -> f64 {
 }
 
 /// Slots in order: inputs, counted ones, the output, kept values, registers.
-pub(crate) fn compile(lowered: &Lowered) -> Code {
+///
+/// # Errors
+/// [`ErrorKind::DType`] for a function of a dtype that it has no kernel for.
+pub(crate) fn compile(lowered: &Lowered) -> Result<Code> {
     let steps = lowered.steps();
     let reads = vec![false; lowered.inputs().len()];
     let mut code = Code { widest: 1, reads, ..Code::default() };
@@ -205,7 +225,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
         code.counted.push(counted);
     }
     let output = (lowered.inputs().len() + code.counted.len()) as Slot;
-    uniform_steps(steps, (&fused, &parts), &mut code, &mut places, output);
+    uniform_steps(steps, (&fused, &parts), &mut code, &mut places, output)?;
     places.first_register = output + 1 + code.kept.len() as Slot;
     let last = steps.len() - 1;
     for (at, step) in steps.iter().enumerate() {
@@ -228,7 +248,8 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
                 Some(fused.kernel)
             }
             None => {
-                match last_kernel(at, steps, lowered.result()).or_else(|| kernel(step, steps)) {
+                let last = last_kernel(at, steps, lowered.result());
+                match last.map_or_else(|| kernel(step, steps), |last| Ok(Some(last)))? {
                     Some((kernel, list, count)) => {
                         operands.extend_from_slice(&list[..count]);
                         Some(kernel)
@@ -287,7 +308,7 @@ pub(crate) fn compile(lowered: &Lowered) -> Code {
     code.besides = code.instructions.iter().filter(beside).count();
     code.result = places.slot[last];
     code.registers = places.registers as usize;
-    code
+    Ok(code)
 }
 
 /// Numbers the uniform values, and says how they are computed and which are kept in registers.
@@ -297,7 +318,7 @@ fn uniform_steps(
     code: &mut Code,
     places: &mut Places,
     output: Slot,
-) {
+) -> Result<()> {
     let last = steps.len() - 1;
     let mut needed = vec![false; steps.len()];
     for (at, step) in steps.iter().enumerate() {
@@ -317,7 +338,7 @@ fn uniform_steps(
             });
             if let StepOp::Param { index, to } = step.op {
                 code.params.push(Param { index, to, dtype: step.dtype, value });
-            } else if let Some((kernel, operands, _)) = kernel(step, steps) {
+            } else if let Some((kernel, operands, _)) = kernel(step, steps)? {
                 let operands = operands.map(|id| places.value[id.index()]);
                 code.uniform.push(Uniform { kernel, dst: value, operands });
             }
@@ -329,6 +350,7 @@ fn uniform_steps(
             code.kept.push((places.value[at], raw_load(step.dtype.size())));
         }
     }
+    Ok(())
 }
 
 /// Makes sure that a uniform value is in a register.

@@ -2,7 +2,7 @@
 //!
 //! A loop over blocks in the first-level cache spends most of its time on loads and stores: of a sum
 //! or a product that is used once, and by another one, neither is needed. Likewise for what is done to
-//! the argument and to the value of a function, as in `0.5 * x * (1 + erf(0.7 * x))`. Each step is
+//! the argument and to the value of a function, as in `0.5 * x * erfc(-0.7 * x)`. Each step is
 //! rounded as it would be alone.
 
 use std::marker::PhantomData;
@@ -203,6 +203,7 @@ impl Fusion<'_> {
 fn around<T: Real>(op: Unary) -> Option<Kernel> {
     Some(match op {
         Unary::Erf => chunks::wrapped::<math::Erf, T>(),
+        Unary::Erfc => chunks::wrapped::<math::Erfc, T>(),
         Unary::Exp => chunks::wrapped::<math::Exp, T>(),
         Unary::Sigmoid => chunks::wrapped::<math::Sigmoid, T>(),
         Unary::Tanh => chunks::wrapped::<math::Tanh, T>(),

@@ -27,6 +27,7 @@ use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 
 use beside::CHUNK;
 pub use compile::Counted;
+pub(crate) use compile::undefined;
 use compile::{Code, compile};
 use memory::Access;
 pub use run::{Frame, Table};
@@ -71,14 +72,18 @@ const ROOM: usize = 128 << 10;
 
 impl Program {
     /// Chooses kernels and registers.
-    pub fn new(lowered: &Lowered) -> Program {
-        let code = compile(lowered);
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] for a step whose function isn't defined for its operands' dtype, which
+    /// [`Lowered::new`] makes none of.
+    pub fn new(lowered: &Lowered) -> Result<Program> {
+        let code = compile(lowered)?;
         let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
         let stored = stored.max().unwrap_or(1);
         let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
         let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
         let bytes = (ROOM / (registers + code.registers)).clamp(512, REGISTER);
-        Program {
+        Ok(Program {
             block: if bytes / widest > CHUNK {
                 bytes / widest / CHUNK * CHUNK
             } else {
@@ -95,7 +100,7 @@ impl Program {
                 .map(|dtype| Access::new(*dtype))
                 .collect(),
             code,
-        }
+        })
     }
 
     /// The inputs' names, for messages.

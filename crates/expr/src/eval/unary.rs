@@ -28,16 +28,16 @@ macro_rules! functions {
 trait ComplexFunctions {
     type Part;
     fn negative(self) -> Self;
-    fn length(self) -> Self::Part;
-    fn exponential(self) -> Self;
-    fn logarithm(self) -> Self;
-    fn root(self) -> Self;
-    fn inverse_root(self) -> Self;
-    fn sine(self) -> Self;
-    fn cosine(self) -> Self;
-    fn tangent(self) -> Self;
-    fn no_number(self) -> bool;
-    fn finite(self) -> bool;
+    fn abs(self) -> Self::Part;
+    fn exp(self) -> Self;
+    fn log(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn rsqrt(self) -> Self;
+    fn sin(self) -> Self;
+    fn cos(self) -> Self;
+    fn tanh(self) -> Self;
+    fn is_nan(self) -> bool;
+    fn is_finite(self) -> bool;
 }
 
 macro_rules! complex {
@@ -48,34 +48,34 @@ macro_rules! complex {
             fn negative(self) -> Self {
                 -self
             }
-            fn length(self) -> $float {
+            fn abs(self) -> $float {
                 self.norm()
             }
-            fn exponential(self) -> Self {
+            fn exp(self) -> Self {
                 complex::exp(self)
             }
-            fn logarithm(self) -> Self {
+            fn log(self) -> Self {
                 complex::log(self)
             }
-            fn root(self) -> Self {
+            fn sqrt(self) -> Self {
                 complex::sqrt(self)
             }
-            fn inverse_root(self) -> Self {
+            fn rsqrt(self) -> Self {
                 complex::quotient(Complex::new(1.0, 0.0), complex::sqrt(self))
             }
-            fn sine(self) -> Self {
+            fn sin(self) -> Self {
                 complex::sin(self)
             }
-            fn cosine(self) -> Self {
+            fn cos(self) -> Self {
                 complex::cos(self)
             }
-            fn tangent(self) -> Self {
+            fn tanh(self) -> Self {
                 complex::tanh(self)
             }
-            fn no_number(self) -> bool {
+            fn is_nan(self) -> bool {
                 self.is_nan()
             }
-            fn finite(self) -> bool {
+            fn is_finite(self) -> bool {
                 self.is_finite()
             }
         }
@@ -87,7 +87,7 @@ complex! { f32 f64 }
 /// A whole number whose sign doesn't matter.
 trait Bits {
     fn negated(self) -> Self;
-    fn turned(self) -> Self;
+    fn bit_not(self) -> Self;
 }
 
 macro_rules! bits {
@@ -98,7 +98,7 @@ macro_rules! bits {
                 self.wrapping_neg()
             }
             #[inline(always)]
-            fn turned(self) -> Self {
+            fn bit_not(self) -> Self {
                 !self
             }
         }
@@ -108,72 +108,47 @@ macro_rules! bits {
 bits! { u8 u16 u32 u64 }
 
 functions! {
-    Negated<T: Bits>(a) -> T = a.negated();
-    Turned<T: Bits>(a) -> T = a.turned();
-    Absolute<T: Whole>(a) -> T = a.absolute();
+    WholeNegative<T: Bits>(a) -> T = a.negated();
+    BitNot<T: Bits>(a) -> T = a.bit_not();
+    WholeAbs<T: Whole>(a) -> T = a.absolute();
     WholeSign<T: Whole>(a) -> T = a.sign();
     Negative<T: Real>(a) -> T = -a;
-    NoNumber<T: Real>(a) -> u8 = u8::from(a.is_nan());
-    Finite<T: Real>(a) -> u8 = u8::from(a.is_finite());
+    IsNan<T: Real>(a) -> u8 = u8::from(a.is_nan());
+    IsFinite<T: Real>(a) -> u8 = u8::from(a.is_finite());
     ComplexNegative<T: ComplexFunctions>(a) -> T = a.negative();
-    ComplexLength<T: ComplexFunctions>(a) -> T::Part = a.length();
-    ComplexExp<T: ComplexFunctions>(a) -> T = a.exponential();
-    ComplexLog<T: ComplexFunctions>(a) -> T = a.logarithm();
-    ComplexSqrt<T: ComplexFunctions>(a) -> T = a.root();
-    ComplexRsqrt<T: ComplexFunctions>(a) -> T = a.inverse_root();
-    ComplexSin<T: ComplexFunctions>(a) -> T = a.sine();
-    ComplexCos<T: ComplexFunctions>(a) -> T = a.cosine();
-    ComplexTanh<T: ComplexFunctions>(a) -> T = a.tangent();
-    ComplexNoNumber<T: ComplexFunctions>(a) -> u8 = u8::from(a.no_number());
-    ComplexFinite<T: ComplexFunctions>(a) -> u8 = u8::from(a.finite());
+    ComplexAbs<T: ComplexFunctions>(a) -> T::Part = a.abs();
+    ComplexExp<T: ComplexFunctions>(a) -> T = a.exp();
+    ComplexLog<T: ComplexFunctions>(a) -> T = a.log();
+    ComplexSqrt<T: ComplexFunctions>(a) -> T = a.sqrt();
+    ComplexRsqrt<T: ComplexFunctions>(a) -> T = a.rsqrt();
+    ComplexSin<T: ComplexFunctions>(a) -> T = a.sin();
+    ComplexCos<T: ComplexFunctions>(a) -> T = a.cos();
+    ComplexTanh<T: ComplexFunctions>(a) -> T = a.tanh();
+    ComplexIsNan<T: ComplexFunctions>(a) -> u8 = u8::from(a.is_nan());
+    ComplexIsFinite<T: ComplexFunctions>(a) -> u8 = u8::from(a.is_finite());
 }
 
-struct Opposite;
-impl Map1<u8, u8> for Opposite {
+struct LogicalNot;
+impl Map1<u8, u8> for LogicalNot {
     #[inline(always)]
     fn apply<I: Isa>(a: u8) -> u8 {
         a ^ 1
     }
 }
 
-fn for_bits<F>(size: usize, f: F) -> Kernel
-where
-    F: Map1<u8, u8> + Map1<u16, u16> + Map1<u32, u32> + Map1<u64, u64>,
-{
-    match size {
-        1 => one::<_, u8, u8>(f),
-        2 => one::<_, u16, u16>(f),
-        4 => one::<_, u32, u32>(f),
-        _ => one::<_, u64, u64>(f),
+/// Of whole numbers `T`, whose bits are a `B`.
+fn for_whole<T: Whole + Copy + 'static, B: Bits + Copy + 'static>(op: Unary) -> Option<Kernel> {
+    match op {
+        Unary::Neg => Some(one::<_, B, B>(WholeNegative)),
+        Unary::Not => Some(one::<_, B, B>(BitNot)),
+        Unary::Abs => Some(one::<_, T, T>(WholeAbs)),
+        Unary::Sign => Some(one::<_, T, T>(WholeSign)),
+        _ => None,
     }
 }
 
-fn for_whole(op: Unary, dtype: DType) -> Kernel {
-    macro_rules! by_dtype {
-        ($f:expr) => {
-            match dtype {
-                DType::U8 | DType::Bool => one::<_, u8, u8>($f),
-                DType::U16 => one::<_, u16, u16>($f),
-                DType::U32 => one::<_, u32, u32>($f),
-                DType::U64 => one::<_, u64, u64>($f),
-                DType::I8 => one::<_, i8, i8>($f),
-                DType::I16 => one::<_, i16, i16>($f),
-                DType::I32 => one::<_, i32, i32>($f),
-                _ => one::<_, i64, i64>($f),
-            }
-        };
-    }
-    match op {
-        Unary::Neg => for_bits(dtype.size(), Negated),
-        Unary::Not if dtype == DType::Bool => one(Opposite),
-        Unary::Not => for_bits(dtype.size(), Turned),
-        Unary::Abs => by_dtype!(Absolute),
-        _ => by_dtype!(WholeSign),
-    }
-}
-
-fn for_float<T: Real>(op: Unary) -> Kernel {
-    match op {
+fn for_float<T: Real>(op: Unary) -> Option<Kernel> {
+    Some(match op {
         Unary::Neg => chunks::one::<_, T, _>(Negative),
         Unary::Abs => function::<math::Abs, T>(),
         Unary::Sign => function::<math::Sign, T>(),
@@ -195,16 +170,16 @@ fn for_float<T: Real>(op: Unary) -> Kernel {
         Unary::Ceil => function::<math::Ceil, T>(),
         Unary::Round => function::<math::Round, T>(),
         Unary::Trunc => function::<math::Trunc, T>(),
-        Unary::IsNan => one::<_, T, _>(NoNumber),
-        // "~" isn't defined for floats.
-        Unary::IsFinite | Unary::Not => one::<_, T, _>(Finite),
-    }
+        Unary::IsNan => one::<_, T, _>(IsNan),
+        Unary::IsFinite => one::<_, T, _>(IsFinite),
+        Unary::Not => return None,
+    })
 }
 
-fn for_complex<T: ComplexFunctions + Copy + 'static>(op: Unary) -> Kernel {
-    match op {
+fn for_complex<T: ComplexFunctions + Copy + 'static>(op: Unary) -> Option<Kernel> {
+    Some(match op {
         Unary::Neg => one::<_, T, _>(ComplexNegative),
-        Unary::Abs => one_plain::<_, T, _>(ComplexLength),
+        Unary::Abs => one_plain::<_, T, _>(ComplexAbs),
         Unary::Exp => one_plain::<_, T, _>(ComplexExp),
         Unary::Log => one_plain::<_, T, _>(ComplexLog),
         Unary::Sqrt => one_plain::<_, T, _>(ComplexSqrt),
@@ -212,19 +187,30 @@ fn for_complex<T: ComplexFunctions + Copy + 'static>(op: Unary) -> Kernel {
         Unary::Sin => one_plain::<_, T, _>(ComplexSin),
         Unary::Cos => one_plain::<_, T, _>(ComplexCos),
         Unary::Tanh => one_plain::<_, T, _>(ComplexTanh),
-        Unary::IsNan => one_plain::<_, T, _>(ComplexNoNumber),
-        // The others aren't defined for complex numbers.
-        _ => one_plain::<_, T, _>(ComplexFinite),
-    }
+        Unary::IsNan => one_plain::<_, T, _>(ComplexIsNan),
+        Unary::IsFinite => one_plain::<_, T, _>(ComplexIsFinite),
+        _ => return None,
+    })
 }
 
-/// The kernel of a function of one number of this dtype, for which it is defined.
-pub(crate) fn unary(op: Unary, dtype: DType) -> Kernel {
+/// The kernel of a function of one number of this dtype; nothing if the function isn't defined for
+/// it.
+pub(crate) fn unary(op: Unary, dtype: DType) -> Option<Kernel> {
     match dtype {
+        DType::Bool => (op == Unary::Not).then(|| one::<_, u8, u8>(LogicalNot)),
+        DType::U8 => for_whole::<u8, u8>(op),
+        DType::U16 => for_whole::<u16, u16>(op),
+        DType::U32 => for_whole::<u32, u32>(op),
+        DType::U64 => for_whole::<u64, u64>(op),
+        DType::I8 => for_whole::<i8, u8>(op),
+        DType::I16 => for_whole::<i16, u16>(op),
+        DType::I32 => for_whole::<i32, u32>(op),
+        DType::I64 => for_whole::<i64, u64>(op),
         DType::F32 => for_float::<f32>(op),
         DType::F64 => for_float::<f64>(op),
         DType::C64 => for_complex::<Complex<f32>>(op),
         DType::C128 => for_complex::<Complex<f64>>(op),
-        _ => for_whole(op, dtype),
+        // Halves are computed in float32.
+        DType::F16 | DType::BF16 => None,
     }
 }

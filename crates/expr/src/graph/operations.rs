@@ -9,7 +9,7 @@ pub enum Unary {
     Not,
     /// The absolute value; of a complex number its length, a real number.
     Abs,
-    /// -1, 0 or 1; NaN stays.
+    /// -1, 0 or 1, 0.0 of -0.0, too; NaN stays.
     Sign,
     /// `e ** x`
     Exp,

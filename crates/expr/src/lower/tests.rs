@@ -3,7 +3,7 @@
 use keyfold_core::{Scalar, f16};
 
 use super::*;
-use crate::graph::{Binary, Graph, Input, Literal, Node};
+use crate::graph::{Binary, Graph, Input, Literal, Node, Unary};
 
 fn inputs(names: &[&str]) -> Vec<Input> {
     names.iter().map(|name| Input { name: (*name).into(), rank: None }).collect()
@@ -107,7 +107,7 @@ fn signed_and_unsigned_numbers_of_64_bits_compare_as_whole_ones() {
                 assert_eq!(lowered.result(), DType::Bool);
                 let whole = |step: &Step| step.dtype == DType::Bool || step.dtype.is_integral();
                 assert!(lowered.steps().iter().all(whole), "{op:?} of {dtypes:?}");
-                assert!(Program::new(&lowered).constants().is_some());
+                assert!(Program::new(&lowered).unwrap().constants().is_some());
             }
         }
         // Other mixtures have a common dtype.
@@ -146,4 +146,57 @@ fn what_is_refused_has_the_name_that_was_written() {
             assert!(error.message().starts_with(&said), "{text}: {error}");
         }
     }
+}
+
+#[test]
+fn a_function_has_a_kernel_and_cuda_c_where_it_is_defined_and_nowhere_else() {
+    use crate::cuda::{Options, emit};
+    use crate::eval::Program;
+    let step = |op, dtype| Step { op, dtype, uniform: false };
+    let mut refused = 0;
+    let mut hold = |op: StepOp, expr: &Expr, name: &str, dtype: DType, operands: usize| {
+        if let Ok(lowered) = Lowered::new(expr, &vec![dtype; operands], &[], None) {
+            assert!(Program::new(&lowered).is_ok(), "{name} of {dtype}");
+            assert!(emit(&lowered, &Options::new(expr)).is_ok(), "{name} of {dtype}");
+            return;
+        }
+        refused += 1;
+        // As a mistake in lowering might make it.
+        let mut steps: Vec<Step> =
+            (0..operands).map(|input| step(StepOp::Input(input as u32), dtype)).collect();
+        steps.push(step(op, dtype));
+        let lowered = Lowered {
+            steps,
+            inputs: vec![dtype; operands],
+            ranks: vec![None; operands],
+            names: vec!["x".into(); operands],
+            result: dtype,
+        };
+        let error = Program::new(&lowered).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DType);
+        assert_eq!(
+            error.message(),
+            format!("{name} isn't defined for {dtype}: no kernel computes it")
+        );
+        let error = emit(&lowered, &Options::new(expr)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DType);
+        assert_eq!(
+            error.message(),
+            format!("{name} isn't defined for {dtype}: no CUDA C computes it")
+        );
+    };
+    for dtype in DType::ALL.into_iter().filter(|dtype| computed(*dtype) == *dtype) {
+        for op in Unary::ALL {
+            let mut graph = Graph::default();
+            let x = graph.add(Node::Input(0));
+            let root = graph.add(Node::Unary(op, x));
+            let expr = Expr::new(&graph, root, inputs(&["x"]), vec![]);
+            hold(StepOp::Unary(op, StepId(0)), &expr, op.name(), dtype, 1);
+        }
+        for op in Binary::ALL {
+            let op_of_both = StepOp::Binary(op, StepId(0), StepId(1));
+            hold(op_of_both, &apply(op, None), op.name(), dtype, 2);
+        }
+    }
+    assert!(refused > 30, "{refused}");
 }

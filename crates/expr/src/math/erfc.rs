@@ -11,7 +11,7 @@ use crate::isa::Isa;
 use crate::math::Real;
 
 /// From 0.5 to where float32 ends.
-const SINGLE: [f32; 9] = [
+pub(super) const SINGLE: [f32; 9] = [
     1.237_512_6,
     -0.140_240_56,
     0.003_589_664,

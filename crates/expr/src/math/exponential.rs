@@ -10,7 +10,7 @@ use crate::math::wide::Wide;
 
 /// n and `exp(r) - 1` with `x = n ln 2 + r`, or `-x` of that.
 #[inline(always)]
-fn parts<const NEGATED: bool, const N: usize>(x: Many<N>) -> (Many<N>, Many<N>) {
+pub(super) fn parts<const NEGATED: bool, const N: usize>(x: Many<N>) -> (Many<N>, Many<N>) {
     let sign = if NEGATED { -1.0 } else { 1.0 };
     let magic = x.all(MAGIC);
     let n = x.mul_add(x.all(sign * std::f32::consts::LOG2_E), magic).minus(magic);

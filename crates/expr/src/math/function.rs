@@ -74,8 +74,6 @@ functions! {
     Rsqrt: |x, I| x.rsqrt();
     /// [`Real::tanh`]
     Tanh: |x, I| x.tanh::<I>();
-    /// [`Real::erfc`]
-    Erfc: |x, I| x.erfc::<I>();
     /// [`Real::floor`]
     Floor: |x, I| x.floor::<I>();
     /// [`Real::ceil`]
@@ -157,6 +155,27 @@ impl Function for Erf {
     #[inline(always)]
     fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
         T::around::<Erf, I>(x, y, around, out)
+    }
+}
+
+/// [`Real::erfc`]
+#[derive(Clone, Copy, Debug)]
+pub struct Erfc;
+
+impl Function for Erfc {
+    #[inline(always)]
+    fn apply<T: Real, I: Isa>(x: T) -> T {
+        x.erfc::<I>()
+    }
+
+    #[inline(always)]
+    fn apply_all<T: Real, I: Isa>(x: &[T], out: &mut [T]) -> bool {
+        T::all::<Erfc, I>(x, out)
+    }
+
+    #[inline(always)]
+    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
+        T::around::<Erfc, I>(x, y, around, out)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Numbers in the registers of AVX-512.
 
 use std::arch::x86_64::{
-    __m512, _mm512_add_ps, _mm512_and_ps, _mm512_andnot_ps, _mm512_castps_si512, _mm512_div_ps,
-    _mm512_fmadd_ps, _mm512_fmsub_ps, _mm512_fnmadd_ps, _mm512_loadu_ps, _mm512_max_ps,
-    _mm512_min_ps, _mm512_mul_ps, _mm512_or_ps, _mm512_permutex2var_ps, _mm512_scalef_ps,
-    _mm512_set1_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    __m512, _CMP_GT_OQ, _mm512_add_ps, _mm512_and_ps, _mm512_andnot_ps, _mm512_castps_si512,
+    _mm512_cmp_ps_mask, _mm512_div_ps, _mm512_fmadd_ps, _mm512_fmsub_ps, _mm512_fnmadd_ps,
+    _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_or_ps, _mm512_permutex2var_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    _mm512_sub_ps,
 };
 
 /// `16 N` numbers of float32. There are some only where the processor has AVX-512: that is what those
@@ -104,6 +105,26 @@ impl<const N: usize> Many<N> {
     #[inline(always)]
     pub(super) fn at_least(self, bound: f32) -> Many<N> {
         each!(self, i: _mm512_max_ps(_mm512_set1_ps(bound), self.0[i]))
+    }
+
+    /// Whether any is greater than a number.
+    #[inline(always)]
+    pub(super) fn any_above(self, bound: f32) -> bool {
+        let mut any = 0;
+        for x in self.0 {
+            // SAFETY: as in `each`.
+            any |= unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(bound)) };
+        }
+        any != 0
+    }
+
+    /// Those of `other` where `x` is greater than a number, else these.
+    #[inline(always)]
+    pub(super) fn or_where_above(self, x: Many<N>, bound: f32, other: Many<N>) -> Many<N> {
+        each!(self, i: {
+            let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x.0[i], _mm512_set1_ps(bound));
+            _mm512_mask_blend_ps(above, self.0[i], other.0[i])
+        })
     }
 
     /// Without their signs.

@@ -25,6 +25,8 @@ pub mod complex;
 mod double;
 mod erfc;
 #[cfg(target_arch = "x86_64")]
+mod erfc_table;
+#[cfg(target_arch = "x86_64")]
 mod exponential;
 pub mod function;
 mod log10;
@@ -188,10 +190,10 @@ pub trait Real:
         self.abs().floor::<I>().copysign(self)
     }
 
-    /// -1, 0 or 1; zeros and NaN stay.
+    /// -1, 0 or 1, 0.0 of both zeros; NaN stays.
     #[inline(always)]
     fn sign(self) -> Self {
-        let negative = if self < Self::ZERO { -Self::ONE } else { self };
+        let negative = if self < Self::ZERO { -Self::ONE } else { self.abs() };
         if self > Self::ZERO { Self::ONE } else { negative }
     }
 

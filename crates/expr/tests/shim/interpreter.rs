@@ -172,7 +172,7 @@ fn double(op: Unary, a: f64) -> f64 {
         Unary::Abs => a.abs(),
         Unary::Sign if a > 0.0 => 1.0,
         Unary::Sign if a < 0.0 => -1.0,
-        Unary::Sign => a,
+        Unary::Sign => a.abs(),
         Unary::Exp => a.exp(),
         Unary::Expm1 => a.exp_m1(),
         Unary::Log => a.ln(),

@@ -20,7 +20,7 @@ fn lower(expr: &Expr, dtypes: &[DType]) -> Lowered {
 }
 
 fn program(expr: &Expr, dtypes: &[DType]) -> Program {
-    Program::new(&lower(expr, dtypes))
+    Program::new(&lower(expr, dtypes)).unwrap()
 }
 
 pub(super) fn view(memory: &Tensor, shape: &[usize], strides: &[isize], offset: usize) -> Tensor {
@@ -47,7 +47,7 @@ fn an_input_may_be_the_output() {
                 let expected = result(&sub, [[&before, &y], [&y, &before]][which], &[n]);
                 let inputs = [[&out, &y], [&y, &out]][which];
                 // SAFETY: the test alone uses the memory.
-                unsafe { evaluate(&Program::new(&sub), &inputs, &[], &out) }.unwrap();
+                unsafe { evaluate(&Program::new(&sub).unwrap(), &inputs, &[], &out) }.unwrap();
                 assert_same(&out, &expected);
             }
             // Both are: and backwards, transposed.
@@ -56,7 +56,7 @@ fn an_input_may_be_the_output() {
             let copy = out.copy().unwrap();
             let expected = result(&sub, [&copy, &copy], &[2, n]);
             // SAFETY: as above.
-            unsafe { evaluate(&Program::new(&sub), &[&out, &out], &[], &out) }.unwrap();
+            unsafe { evaluate(&Program::new(&sub).unwrap(), &[&out, &out], &[], &out) }.unwrap();
             assert_same(&out, &expected);
         }
     });
@@ -145,7 +145,7 @@ fn many_inputs_are_summed_and_more_refused() {
         if count <= MAX_INPUTS as u32 {
             check(&lowered, &tensors, &[], &out);
         } else {
-            let error = refused(&Program::new(&lowered), &tensors, &[], &out);
+            let error = refused(&Program::new(&lowered).unwrap(), &tensors, &[], &out);
             assert_eq!(error.kind(), ErrorKind::Value);
             assert!(error.message().contains("64"), "{error}");
         }
@@ -164,7 +164,7 @@ fn a_chain_of_ten_thousand_steps_needs_few_registers() {
     }
     let expr = Expr::new(&graph, last, inputs(1), vec![]);
     let lowered = lower(&expr, &[DType::U16]);
-    assert!(Program::new(&lowered).slots() < 120);
+    assert!(Program::new(&lowered).unwrap().slots() < 120);
     let x = samples::samples(&[40], DType::U16, 1);
     check(&lowered, &[&x], &[], &Tensor::zeros(&[40], DType::U16, Device::CPU).unwrap());
     // And one where all values are alive at once.
@@ -266,7 +266,7 @@ fn numbers_alone_fill_the_output() {
     for out in [view(&memory, &[3000], &[1], 0), view(&memory, &[20, 30], &[1, 40], 0)] {
         check(&lowered, &[], &numbers, &out);
     }
-    let program = Program::new(&lowered);
+    let program = Program::new(&lowered).unwrap();
     let out = view(&memory, &[], &[], 0);
     assert_eq!(refused(&program, &[], &numbers[..1], &out).kind(), ErrorKind::Binding);
 }

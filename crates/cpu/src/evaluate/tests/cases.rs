@@ -15,7 +15,7 @@ pub(super) fn inputs(count: usize) -> Vec<Input> {
 
 /// Evaluates and compares every element.
 pub(super) fn check(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) {
-    let program = Program::new(lowered);
+    let program = Program::new(lowered).unwrap();
     let shape = out.shape().to_vec();
     let expected: Vec<_> = samples::indices(&shape)
         .iter()

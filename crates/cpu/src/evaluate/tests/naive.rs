@@ -197,7 +197,7 @@ fn unary(op: Unary, x: Value, dtype: DType) -> Value {
         F(x) => F(match op {
             Unary::Neg => -x,
             Unary::Abs => x.abs(),
-            Unary::Sign if x == 0.0 || x.is_nan() => x,
+            Unary::Sign if x == 0.0 || x.is_nan() => x.abs(),
             Unary::Sign => x.signum(),
             Unary::Floor => x.floor(),
             Unary::Ceil => x.ceil(),

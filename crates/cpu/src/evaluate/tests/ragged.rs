@@ -19,7 +19,7 @@ fn bytes(memory: &Tensor) -> Vec<u8> {
 fn check(text: &str, dtype: DType, inner: usize, gap: usize, offset: usize) {
     let expr = Expr::parse(text).unwrap();
     let dtypes = vec![dtype; expr.inputs().len()];
-    let program = Program::new(&Lowered::new(&expr, &dtypes, &[], Some(dtype)).unwrap());
+    let program = Program::new(&Lowered::new(&expr, &dtypes, &[], Some(dtype)).unwrap()).unwrap();
     let rows = 3 * STREAMED / dtype.size() / inner + 3;
     let pitch = inner + gap;
     let x = samples::samples(&[rows, inner], dtype, 1);

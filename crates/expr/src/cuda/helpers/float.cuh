@@ -39,7 +39,7 @@ __device__ __forceinline__ bool kf_isfinite(double a) {
 
 template <typename F>
 __device__ __forceinline__ F kf_signum(F a) {
-    return a > (F)0 ? (F)1 : a < (F)0 ? (F)-1 : a;
+    return a > (F)0 ? (F)1 : a < (F)0 ? (F)-1 : kf_fabs(a);
 }
 
 // Of exp(-|a|), which can't overflow.

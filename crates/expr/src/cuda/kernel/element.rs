@@ -1,8 +1,11 @@
 //! The function that computes one element: a statement per step.
 
+use keyfold_core::{DType, Result};
+
 use super::{Writer, line, write_all};
 use crate::cuda::numbers::{computed, literal, zero};
 use crate::cuda::steps;
+use crate::eval::undefined;
 use crate::lower::{StepId, StepOp};
 
 /// Where a step's value is asked for.
@@ -33,23 +36,34 @@ impl Writer<'_> {
     }
 
     /// The statement that computes a step; nothing for those that operands spell out themselves.
-    pub(super) fn statement(&self, id: StepId, scope: Scope, text: &mut String) {
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a function that isn't defined for its
+    /// operands' dtype.
+    pub(super) fn statement(&self, id: StepId, scope: Scope, text: &mut String) -> Result<()> {
         let step = self.step(id);
         let operand = |id: StepId| self.operand(id, scope);
         let from = |id: StepId| self.step(id).dtype;
+        let found = |text: Option<String>, name: &str, from: DType| {
+            text.ok_or_else(|| undefined("no CUDA C computes", name, from))
+        };
         let value = match &step.op {
             StepOp::Constant(_)
             | StepOp::Input(_)
             | StepOp::Param { .. }
             | StepOp::Index
-            | StepOp::Coordinate(_) => return,
+            | StepOp::Coordinate(_) => return Ok(()),
             StepOp::At { input, indices } => {
                 let indices: Vec<String> = indices.iter().map(|id| operand(*id)).collect();
-                return self.at(id, *input as usize, &indices, text);
+                self.at(id, *input as usize, &indices, text);
+                return Ok(());
             }
-            StepOp::Unary(op, a) => steps::unary(*op, step, from(*a), &operand(*a)),
+            StepOp::Unary(op, a) => {
+                found(steps::unary(*op, step, from(*a), &operand(*a)), op.name(), from(*a))?
+            }
             StepOp::Binary(op, a, b) => {
                 let value = steps::binary(*op, step, from(*a), &operand(*a), &operand(*b));
+                let value = found(value, op.name(), from(*a))?;
                 let fault = if scope == Scope::Element { "context.fault" } else { "fault" };
                 value.replace("FAULT", fault)
             }
@@ -60,6 +74,7 @@ impl Writer<'_> {
             StepOp::Round(to, a) => steps::load(&steps::store(&operand(*a), *to), *to),
         };
         line(text, 1, format_args!("const {} s{} = {value};", computed(step.dtype), id.0));
+        Ok(())
     }
 
     /// A read at computed indices: 0 and a fault where one is out of range.
@@ -96,7 +111,10 @@ impl Writer<'_> {
     }
 
     /// The function that computes one element.
-    pub(super) fn element(&self, text: &mut String) {
+    ///
+    /// # Errors
+    /// As [`Writer::statement`].
+    pub(super) fn element(&self, text: &mut String) -> Result<()> {
         let name = &self.options.name;
         let mut parameters = Vec::new();
         if !self.context().is_empty() {
@@ -120,12 +138,13 @@ impl Writer<'_> {
         self.coordinates(text);
         for (at, step) in self.lowered.steps().iter().enumerate() {
             if !step.uniform {
-                self.statement(StepId(at as u32), Scope::Element, text);
+                self.statement(StepId(at as u32), Scope::Element, text)?;
             }
         }
         let last = StepId(self.lowered.steps().len() as u32 - 1);
         line(text, 1, format_args!("return {};", self.operand(last, Scope::Element)));
         text.push_str("}\n\n");
+        Ok(())
     }
 
     /// The element's places along dimensions, from its place in row-major order.

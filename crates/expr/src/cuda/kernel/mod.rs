@@ -169,8 +169,8 @@ impl<'a> Writer<'a> {
             );
         }
         self.structs(&mut text);
-        self.element(&mut text);
-        self.kernel(&parameters, &mut text);
+        self.element(&mut text)?;
+        self.kernel(&parameters, &mut text)?;
         Ok(Source {
             text,
             name: self.options.name.clone(),

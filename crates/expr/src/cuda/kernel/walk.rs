@@ -1,6 +1,6 @@
 //! The kernel itself: what is the same for all elements, and the loop over the elements.
 
-use keyfold_core::DType;
+use keyfold_core::{DType, Result};
 
 use super::element::Scope;
 use super::{Writer, line, write_all};
@@ -9,7 +9,9 @@ use crate::cuda::{Layout, Parameter};
 use crate::lower::StepId;
 
 impl Writer<'_> {
-    pub(super) fn kernel(&self, parameters: &[Parameter], text: &mut String) {
+    /// # Errors
+    /// As [`Writer::statement`].
+    pub(super) fn kernel(&self, parameters: &[Parameter], text: &mut String) -> Result<()> {
         let name = &self.options.name;
         let list: Vec<String> = parameters.iter().map(|p| format!("{} {}", p.ty, p.name)).collect();
         write_all(
@@ -21,7 +23,7 @@ impl Writer<'_> {
         );
         for (at, step) in self.lowered.steps().iter().enumerate() {
             if step.uniform {
-                self.statement(StepId(at as u32), Scope::Kernel, text);
+                self.statement(StepId(at as u32), Scope::Kernel, text)?;
             }
         }
         let members: Vec<String> = self.context().into_iter().map(|(_, name)| name).collect();
@@ -42,6 +44,7 @@ impl Writer<'_> {
             Layout::Strided => self.strided(text),
         }
         text.push_str("}\n");
+        Ok(())
     }
 
     fn contiguous(&self, text: &mut String) {

@@ -60,9 +60,17 @@ fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first(call, &spread(call, &share, call.ints(1).as_deref())?)
 }
 
-/// Elements that equal the result share its gradient evenly. Where the result is NaN none does, and
-/// the gradient is NaN.
-fn extreme(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Gradients> {
+/// Whether elements are beaten by others.
+type Loses = fn(&Tensor, &Tensor) -> Result<Tensor>;
+
+/// Elements that equal the result share its gradient evenly; the others get 0, whatever it is. Where
+/// the result is NaN no element equals it, none is beaten, and the gradient is NaN.
+fn extreme(
+    call: &Backward<'_>,
+    grad: &Tensor,
+    dims: Option<&[i64]>,
+    loses: Loses,
+) -> Result<Gradients> {
     let x = call.tensor(0)?;
     let kept = kept(call, dims)?;
     let result = aten::reshape(&call.result(0)?, &kept)?;
@@ -76,15 +84,24 @@ fn extreme(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<G
     };
     let count = aten::sum(&best, &reduced, true)?;
     let share = aten::div(&aten::reshape(grad, &kept)?, &count)?;
-    first(call, &aten::mul(&best, &share)?)
+    let beaten = loses(&seen, &result)?;
+    first(call, &aten::choose_number(&beaten, 0, &aten::mul(&best, &share)?)?)
 }
 
-fn extreme_all(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    extreme(call, grad, None)
+fn max(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, None, aten::lt)
 }
 
-fn extreme_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    extreme(call, grad, call.ints(1).as_deref())
+fn min(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, None, aten::gt)
+}
+
+fn amax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, call.ints(1).as_deref(), aten::lt)
+}
+
+fn amin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, call.ints(1).as_deref(), aten::gt)
 }
 
 pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
@@ -93,8 +110,8 @@ pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
     rules.add("aten::sum.dim", NOTHING, sum_dim)?;
     rules.add("aten::mean", NOTHING, mean)?;
     rules.add("aten::mean.dim", NOTHING, mean_dim)?;
-    rules.add("aten::max", BOTH, extreme_all)?;
-    rules.add("aten::min", BOTH, extreme_all)?;
-    rules.add("aten::amax", BOTH, extreme_dim)?;
-    rules.add("aten::amin", BOTH, extreme_dim)
+    rules.add("aten::max", BOTH, max)?;
+    rules.add("aten::min", BOTH, min)?;
+    rules.add("aten::amax", BOTH, amax)?;
+    rules.add("aten::amin", BOTH, amin)
 }
