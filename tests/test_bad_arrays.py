@@ -214,6 +214,12 @@ def refuses(double, array, kind, *says):
             ["byte_offset", "overflows"],
             id="huge offset",
         ),
+        *(
+            pytest.param(
+                {"byte_offset": 2**bits}, kf.ExchangeError, ["byte_offset"], id=f"offset 2**{bits}"
+            )
+            for bits in (57, 62, 63)
+        ),
     ],
 )
 def test_a_malformed_struct_is_refused_and_given_back_once(double, versioned, said, kind, says):

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 import keyfold as kf
 from conftest import compile_c
@@ -216,6 +217,25 @@ def test_an_output_that_the_caller_leaves_out_is_allocated(d, probe):
     d.impl("demo::count", "Meta", lambda like, *, out: like)
     result = d.call("demo::count", np.ones(3))
     assert result.tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: as_strided(np.zeros(4), (3, 2), (8, 8)), id="windows"),
+        pytest.param(
+            lambda: kf.asarray(as_strided(np.zeros(4), (3, 2), (8, 8))), id="windows of a tensor"
+        ),
+        pytest.param(lambda: as_strided(np.zeros(1), (4,), (0,)), id="one element"),
+    ],
+)
+def test_an_output_whose_elements_are_one_is_refused(d, probe, raises_saying, make):
+    d.define("demo::count(Tensor like, *, Tensor(a!) out) -> Tensor(a!)")
+    d.impl("demo::count", "CPU", kf.NativeKernel.from_library(probe, "probe_fill"))
+    out = make()
+    with raises_saying(kf.InvalidValue, "demo::count", "'out'", "same element", "copy"):
+        d.call("demo::count", np.ones(1), out=out)
+    assert np.asarray(out).sum() == 0.0
 
 
 def test_a_read_only_output_is_refused(d, probe, raises_saying):

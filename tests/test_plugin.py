@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 import keyfold as kf
 from conftest import ROOT, compile_c
@@ -125,6 +126,13 @@ def test_in_place_is_the_callers_array(ops):
     x.setflags(write=False)
     with pytest.raises(kf.ReadOnlyError):
         ops.scale_(x, 2.0)
+
+
+def test_a_tensor_whose_elements_are_one_isnt_written(ops, raises_saying):
+    windows = as_strided(np.ones(4), (3, 2), (8, 8))
+    with raises_saying(kf.InvalidValue, "scale_", "'x'", "same element", "copy"):
+        ops.scale_(windows, 2.0)
+    assert windows.tolist() == [[1.0, 1.0]] * 3
 
 
 def test_numbers_come_back(ops):

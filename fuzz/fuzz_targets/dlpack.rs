@@ -97,8 +97,8 @@ fn check(tensor: &Tensor, model: &Model) {
     );
     assert_eq!(tensor.numel(), model.shape.iter().product::<usize>());
     if let Some((low, high)) = model.span {
-        assert_eq!(tensor.raw_data_ptr().addr(), model.first);
-        assert_eq!(tensor.buffer().device_ptr().addr(), low);
+        assert_eq!(tensor.address(), model.first);
+        assert_eq!(tensor.buffer().locate().unwrap().addr(), low);
         assert_eq!(tensor.buffer().len() * model.dtype.size(), high - low);
     }
     let Some(elements) = &model.elements else { return };

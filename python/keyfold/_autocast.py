@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
+from keyfold._errors import BindingError
 
 __all__ = ["autocast", "autocast_dtype", "is_autocast_enabled", "register_autocast"]
 
@@ -47,7 +48,7 @@ class autocast(_core._Autocast):  # noqa: N801 - the field's name for it
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
+            raise BindingError(
                 f"{self!r} can't decorate the generator {function.__qualname__}(), which would "
                 "run outside of it; write `with` inside"
             )
@@ -110,7 +111,7 @@ def register_autocast(
     if isinstance(op, str):
         op = find(_default, op, _default.get_op, op)
     if category is not None and not isinstance(category, str):
-        raise TypeError(
+        raise BindingError(
             f'a category is a name such as "lower", not {category!r}; a dtype is given as '
             "cast_inputs=",
         )

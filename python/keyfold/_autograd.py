@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
+from keyfold._errors import BindingError, InvalidValue
 from keyfold._tree import map_leaves
 
 __all__ = [
@@ -34,7 +35,7 @@ class no_grad(_core._NoGrad):  # noqa: N801 - the field's name for it
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
+            raise BindingError(
                 f"no_grad() can't decorate the generator {_name(function)}, whose body runs later; "
                 "use a with block inside it"
             )
@@ -100,7 +101,9 @@ def grad(
     """
     if callable(outputs) and not isinstance(outputs, _core.Tensor):
         if inputs is not None or grad_outputs is not None:
-            raise TypeError("grad(f) takes a function alone; its arguments go to what it returns")
+            raise BindingError(
+                "grad(f) takes a function alone; its arguments go to what it returns"
+            )
         both = value_and_grad(outputs, argnums=argnums, has_aux=has_aux, create_graph=create_graph)
 
         @functools.wraps(outputs)
@@ -110,7 +113,9 @@ def grad(
 
         return gradient
     if inputs is None:
-        raise TypeError("grad(outputs, inputs) needs the tensors to differentiate with respect to")
+        raise BindingError(
+            "grad(outputs, inputs) needs the tensors to differentiate with respect to"
+        )
     create = bool(create_graph)
     with _core._enable_grad() if create else contextlib.nullcontext():
         found = _core._grad(
@@ -147,7 +152,7 @@ def value_and_grad(
     """
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if len(set(numbers)) < len(numbers):
-        raise ValueError(f"argnums={argnums} names an argument twice")
+        raise InvalidValue(f"argnums={argnums} names an argument twice")
 
     @functools.wraps(f)
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -162,7 +167,7 @@ def value_and_grad(
         sources: list[Any] = []
         for number in numbers:
             if not -len(args) <= number < len(args):
-                raise TypeError(
+                raise BindingError(
                     f"argnums={number}, but {_name(f)}() was called with {len(args)} positional "
                     "arguments"
                 )

@@ -15,6 +15,7 @@ from keyfold import _core
 from keyfold._autograd import register_autograd
 from keyfold._default import dispatcher as _default
 from keyfold._errors import (
+    BindingError,
     KernelReturnError,
     MissingKernel,
     NotSupported,
@@ -107,11 +108,11 @@ def custom_op(
     Source: the form is that of PyTorch's `torch.library.custom_op`.
     """
     if not isinstance(name, str):
-        raise TypeError(f'custom_op() takes a name, "ns::name", not {name!r}')
+        raise BindingError(f'custom_op() takes a name, "ns::name", not {name!r}')
 
     def make(function: Callable[..., Any]) -> CustomOp:
         if device_types is not None and keys is not None:
-            raise TypeError(f"custom_op({name!r}): give device_types or keys, not both")
+            raise BindingError(f"custom_op({name!r}): give device_types or keys, not both")
         if device_types is not None:
             places = [_backend_of(device) for device in _several(device_types)]
         else:
@@ -208,7 +209,7 @@ class CustomOp:
     _wraps: bool
 
     def __init__(self) -> None:
-        raise TypeError('a CustomOp is made by keyfold.custom_op("ns::name", ...)')
+        raise BindingError('a CustomOp is made by keyfold.custom_op("ns::name", ...)')
 
     @classmethod
     def _make(

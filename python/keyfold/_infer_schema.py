@@ -14,7 +14,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._annotations import evaluate, schema_type, show
-from keyfold._errors import SchemaError
+from keyfold._errors import BindingError, SchemaError
 
 __all__ = ["infer_schema"]
 
@@ -85,7 +85,7 @@ class _Inference:
 
     def __init__(self, function: Callable[..., Any], mutates_args: str | Iterable[str]) -> None:
         if not callable(function):
-            raise TypeError(f"infer_schema reads a function, not {function!r}")
+            raise BindingError(f"infer_schema reads a function, not {function!r}")
         self.inner = _innermost(function)
         self.title = f"{_name(function)}() ({_place(self.inner)})"
         for test, kind in (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keyfold import _core
-from keyfold._errors import InvalidValue
+from keyfold._errors import BindingError, InvalidValue
 
 __all__ = ["ProfileTable", "profile", "profile_range"]
 
@@ -145,7 +145,7 @@ class profile_range(_core._ProfileRange):  # noqa: N801 - used as a block
     def __new__(cls, name: str, *, _session: Any = None) -> profile_range:
         """Make a range; it may be entered any number of times."""
         if not isinstance(name, str):
-            raise TypeError(f"a range's name is a str, not {name!r}")
+            raise BindingError(f"a range's name is a str, not {name!r}")
         try:
             name.encode()
         except UnicodeEncodeError:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find, missing
-from keyfold._errors import BindingError, UnknownOperator
+from keyfold._errors import BindingError, GuardError, InvalidValue, UnknownOperator
 
 __all__ = [
     "Library",
@@ -211,9 +211,9 @@ class Library(_core._Block):
             dispatcher: where to register; the process's own dispatcher by default.
         """
         if not isinstance(ns, str):
-            raise TypeError(f"a namespace is a str, not {ns!r}")
+            raise BindingError(f"a namespace is a str, not {ns!r}")
         if not ns.isidentifier():
-            raise ValueError(f"a namespace is an identifier, not {ns!r}")
+            raise InvalidValue(f"a namespace is an identifier, not {ns!r}")
         self.ns = ns
         self._dispatcher = _default if dispatcher is None else dispatcher
         self._handles: list[_core.Handle] = []
@@ -266,7 +266,7 @@ class Library(_core._Block):
     def close(self) -> None:
         """Take back everything that this library registered, the last first."""
         if self._is_open:
-            raise RuntimeError(f"the library {self.ns!r} is still collecting in a with block")
+            raise GuardError(f"the library {self.ns!r} is still collecting in a with block")
         while self._handles:
             self._handles.pop().remove()
 
@@ -291,7 +291,7 @@ class Library(_core._Block):
         if "::" not in head:
             return f"{self.ns}::{text}"
         if head.split("::", 1)[0].strip() != self.ns:
-            raise ValueError(f"the library {self.ns!r} can't register {head.strip()!r}")
+            raise InvalidValue(f"the library {self.ns!r} can't register {head.strip()!r}")
         return text
 
     def __repr__(self) -> str:

@@ -26,6 +26,7 @@ def _described(tensor: Any, kind: str) -> tuple[Any, ...]:
         list(tensor.shape) if strided else [],
         list(tensor.stride()) if strided else [],
         str(tensor.dtype).removeprefix("torch."),
+        tensor._version,
     )
 
 
@@ -42,7 +43,11 @@ def samples() -> list[tuple[Any, ...]]:
     with _disable_current_modes(), torch.inference_mode(mode=False), torch.no_grad():
         flat = torch.arange(240.0, device="cpu")
         block = torch.arange(24.0, device="cpu").reshape(2, 3, 4)
-        made = [_described(flat, "plain"), _described(torch.full((), 7.0, device="cpu"), "plain")]
+        written = torch.zeros(3, device="cpu")
+        for number in range(5):
+            written.fill_(float(number))
+        made = [_described(written, "plain"), _described(written[1:], "view")]
+        made += [_described(flat, "plain"), _described(torch.full((), 7.0, device="cpu"), "plain")]
         for name in _DTYPES:
             dtype = getattr(torch, name, None)
             if dtype is not None:

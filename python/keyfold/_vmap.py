@@ -70,7 +70,7 @@ def vmap(
     if f is None:
         return functools.partial(vmap, in_axes=in_axes, out_axes=out_axes, randomness=randomness)
     if not callable(f):
-        raise TypeError(f"vmap maps a function, not {f!r}")
+        raise BindingError(f"vmap maps a function, not {f!r}")
     _check_axes(in_axes, "in_axes")
     _check_axes(out_axes, "out_axes")
     if randomness not in _RANDOMNESS:
@@ -239,7 +239,9 @@ def _check_axes(axes: Any, name: str) -> None:
     elif isinstance(axes, (tuple, list)):
         parts = list(axes)
     else:
-        raise TypeError(f"{name} has ints, None, and tuples, lists and dicts of them, not {axes!r}")
+        raise BindingError(
+            f"{name} has ints, None, and tuples, lists and dicts of them, not {axes!r}"
+        )
     for part in parts:
         _check_axes(part, name)
 

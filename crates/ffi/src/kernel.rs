@@ -305,11 +305,7 @@ fn fills(schema: &Schema) -> bool {
 /// Notes that the tensors of an argument are written to.
 fn note_writes(value: ValueRef<'_>) -> Result<()> {
     match value {
-        ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
-            let tensor = value.tensor()?;
-            tensor.check_writable()?;
-            tensor.note_write();
-        }
+        ValueRef::Tensor(_) | ValueRef::Foreign(_) => value.tensor()?.begin_write()?,
         list => {
             for item in list.items() {
                 note_writes(item)?;

@@ -45,7 +45,7 @@ impl<'a> Frame<'a> {
             // The standard wants null where there are no elements.
             data: match tensor.numel() {
                 0 => std::ptr::null_mut(),
-                _ => tensor.raw_data_ptr().cast(),
+                _ => tensor.raw_data_ptr()?.cast(),
             },
             device: match tensor.device() {
                 Device::CPU => DLDevice { device_type: dlpack::DL_CPU, device_id: 0 },

@@ -81,11 +81,11 @@ fn written_arguments_are_the_callers_memory() {
     let x = tensor(&[1.0, 2.0]);
     let result = dispatcher.call("probe::double_", &[(&x).into()]).unwrap().into_tensor().unwrap();
     assert_eq!(x.to_vec::<f64>().unwrap(), [2.0, 4.0]);
-    assert_eq!(result.raw_data_ptr(), x.raw_data_ptr());
+    assert_eq!(result.raw_data_ptr().unwrap(), x.raw_data_ptr().unwrap());
     let out = tensor(&[0.0, 0.0]);
     let result = dispatcher.call("probe::double_out", &[(&x).into(), (&out).into()]).unwrap();
     assert_eq!(out.to_vec::<f64>().unwrap(), [4.0, 8.0]);
-    assert_eq!(result.into_tensor().unwrap().raw_data_ptr(), out.raw_data_ptr());
+    assert_eq!(result.into_tensor().unwrap().raw_data_ptr().unwrap(), out.raw_data_ptr().unwrap());
     assert_eq!(items(dispatcher.call("probe::double_out", &[(&x).into()]).unwrap()), [4.0, 8.0]);
 }
 

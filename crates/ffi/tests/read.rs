@@ -116,6 +116,7 @@ fn malformed_tensors_are_refused_with_the_reason() {
         (DLTensor { data: null_mut(), ..good }, "data is null"),
         (DLTensor { byte_offset: 1, ..good }, "multiple of 8"),
         (DLTensor { byte_offset: u64::MAX, ..good }, "overflows"),
+        (DLTensor { byte_offset: 1 << 63, ..good }, "overflows"),
         (DLTensor { dtype: DLDataType { lanes: 4, ..good.dtype }, ..good }, "4 lanes"),
         (DLTensor { dtype: DLDataType { bits: 7, ..good.dtype }, ..good }, "7 bits"),
         (DLTensor { device: DLDevice { device_type: 99, ..good.device }, ..good }, "type 99"),

@@ -7,6 +7,7 @@ use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::{DispatchKey, Override, Provenance};
 use pyo3::prelude::*;
 
+use crate::argument::Text;
 use crate::dtype::{self, PyDType, dtype_from};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::guards::{self, PyGuard};
@@ -41,9 +42,9 @@ pub(crate) fn _autocast_dtype(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDTy
 #[pyfunction]
 pub(crate) fn _register_autocast(
     op: &Bound<'_, PyAny>,
-    category: Option<&str>,
+    category: Option<Text>,
     cast_inputs: Option<&Bound<'_, PyAny>>,
-    r#override: &str,
+    r#override: Text,
     file: String,
     line: u32,
 ) -> PyResult<PyHandle> {

@@ -5,8 +5,9 @@ use keyfold_dispatch::{DefineOptions, Dispatcher, Kernel, Override, Registration
 use keyfold_tensor::Value;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
+use crate::argument::{Text, wrong_value};
 use crate::call::Given;
 use crate::errors::IntoPyResult;
 use crate::handle::PyHandle;
@@ -70,7 +71,7 @@ impl PyFallthrough {
     ) -> PyResult<PyHandle> {
         let default = slf.py().import("keyfold._default")?.getattr("dispatcher")?;
         let default = default.cast::<PyDispatcher>()?;
-        default.get().implement(slf.py(), op, key, slf.as_any(), false, "error")
+        default.get().implement(slf.py(), op, key, slf.as_any(), false, Text::new("error"))
     }
 
     fn __repr__(&self) -> &'static str {
@@ -83,7 +84,7 @@ impl PyFallthrough {
 }
 
 /// A kernel that a library collected: name, function, key, whether it takes the key set, override.
-type StagedKernel<'py> = (String, Bound<'py, PyAny>, Bound<'py, PyAny>, bool, String);
+type StagedKernel<'py> = (Text, Bound<'py, PyAny>, Bound<'py, PyAny>, bool, Text);
 
 /// A kernel from whatever a user registers.
 fn kernel_from(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel<Value>> {
@@ -140,11 +141,11 @@ impl PyDispatcher {
     fn define(
         &self,
         py: Python<'_>,
-        schema: &str,
+        schema: Text,
         mixed_devices: bool,
         mixed_arrays: bool,
     ) -> PyResult<PyHandle> {
-        let schema = Schema::parse(schema).py(py)?;
+        let schema = Schema::parse(&schema).py(py)?;
         let options = DefineOptions { mixed_devices, mixed_arrays };
         let handle = self.dispatcher.define_with(schema, options).py(py)?;
         Ok(self.handle(py, handle))
@@ -159,13 +160,13 @@ impl PyDispatcher {
         key: &Bound<'_, PyAny>,
         function: &Bound<'_, PyAny>,
         with_keyset: bool,
-        r#override: &str,
+        r#override: Text,
     ) -> PyResult<PyHandle> {
         let key = registration_key_from(key)?;
         let mode = r#override.parse::<Override>().py(py)?;
         let kernel = kernel_from(function, style(with_keyset))?;
-        let done = if let Ok(name) = op.extract::<String>() {
-            self.dispatcher.implement(&name, key, kernel, mode)
+        let done = if op.is_instance_of::<PyString>() {
+            self.dispatcher.implement(&op.extract::<Text>()?, key, kernel, mode)
         } else {
             let operator = self.find(op)?;
             let operator = operator.get().operator.clone();
@@ -179,24 +180,27 @@ impl PyDispatcher {
     fn register(
         &self,
         py: Python<'_>,
-        name: &str,
+        name: Text,
         key: &Bound<'_, PyAny>,
         kernel: &Bound<'_, PyAny>,
     ) -> PyResult<PyHandle> {
         let key = registration_key_from(key)?;
         let kernel = kernel_from(kernel, Style::Plain)?;
-        let handle = self.dispatcher.register(name, key, kernel).py(py)?;
+        let handle = self.dispatcher.register(&name, key, kernel).py(py)?;
         Ok(self.handle(py, handle))
     }
 
     /// Registers `fn(op, keyset, args, kwargs)` as the kernel of every operator at a key.
-    #[pyo3(signature = (key, r#fn, *, r#override="error"))]
+    #[pyo3(
+        signature = (key, r#fn, *, r#override=Text::new("error")),
+        text_signature = "($self, key, fn, *, override=\"error\")"
+    )]
     fn fallback(
         &self,
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
         r#fn: &Bound<'_, PyAny>,
-        r#override: &str,
+        r#override: Text,
     ) -> PyResult<PyHandle> {
         let key = registration_key_from(key)?;
         let mode = r#override.parse::<Override>().py(py)?;
@@ -210,7 +214,7 @@ impl PyDispatcher {
     fn commit(
         &self,
         py: Python<'_>,
-        definitions: Vec<(String, bool, bool)>,
+        definitions: Vec<(Text, bool, bool)>,
         kernels: Vec<StagedKernel<'_>>,
         into: &Bound<'_, PyList>,
     ) -> PyResult<()> {
@@ -222,7 +226,7 @@ impl PyDispatcher {
         for (name, function, key, with_keyset, mode) in kernels {
             let key: RegistrationKey = registration_key_from(&key)?;
             let kernel = kernel_from(&function, style(with_keyset))?;
-            stage.implement(name, key, kernel, mode.parse::<Override>().py(py)?);
+            stage.implement(String::from(name), key, kernel, mode.parse::<Override>().py(py)?);
         }
         let handles = stage.commit().py(py)?;
         handles.into_iter().try_for_each(|handle| into.append(self.handle(py, handle)))
@@ -309,9 +313,7 @@ impl PyDispatcher {
     /// see: close a dispatcher that is no longer needed, or use it in a `with` block.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.dispatcher.takes_plain_names() {
-            return Err(pyo3::exceptions::PyValueError::new_err(
-                "the process's own dispatcher can't be closed",
-            ));
+            return Err(wrong_value("the process's own dispatcher can't be closed"));
         }
         self.dispatcher.clear();
         if let Some(ops) = self.ops.get(py) {
@@ -350,11 +352,11 @@ impl PyDispatcher {
 
     /// The packet of a qualified name; None where nothing is defined.
     #[pyo3(name = "_packet")]
-    fn packet(&self, py: Python<'_>, qualified: &str) -> PyResult<Option<PyPacket>> {
-        if self.dispatcher.overloads(qualified).is_empty() {
+    fn packet(&self, py: Python<'_>, qualified: Text) -> PyResult<Option<PyPacket>> {
+        if self.dispatcher.overloads(&qualified).is_empty() {
             return Ok(None);
         }
-        PyPacket::new(py, &self.dispatcher, qualified).map(Some)
+        PyPacket::new(py, &self.dispatcher, &qualified).map(Some)
     }
 
     fn __repr__(&self) -> String {

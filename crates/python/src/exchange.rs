@@ -6,6 +6,7 @@ use keyfold_tensor::{Tensor, dlpack as dl};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyTuple};
 
+use crate::argument::Text;
 use crate::arrays;
 use crate::arrays::dlpack;
 use crate::arrays::numpy_array;
@@ -214,12 +215,13 @@ impl PyTensor {
     #[pyo3(signature = (*, api_version=None))]
     fn __array_namespace__<'py>(
         slf: &Bound<'py, Self>,
-        api_version: Option<&str>,
+        api_version: Option<Text>,
     ) -> PyResult<Bound<'py, PyModule>> {
         const KNOWN: [&str; 4] = ["2021.12", "2022.12", "2023.12", "2024.12"];
-        if let Some(version) = api_version.filter(|version| !KNOWN.contains(version)) {
+        if let Some(version) = api_version.filter(|version| !KNOWN.contains(&&**version)) {
             let message = format!(
-                "version {version:?} of the array API isn't known; known are {}",
+                "version {:?} of the array API isn't known; known are {}",
+                &*version,
                 KNOWN.join(", ")
             );
             return Err(error(slf.py(), ErrorKind::Value, message));

@@ -7,10 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use keyfold_dispatch::DispatchKeySet;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::argument::wrong_type;
 use crate::call::{self, Given};
 use crate::keys::{self, PyKeySet, keyset_from, keyset_object};
 use crate::native::panic_text;
@@ -103,7 +104,7 @@ unsafe extern "C" fn redispatch(
 ) -> *mut ffi::PyObject {
     guarded("redispatch", |py| {
         if nargs < 2 {
-            return Err(PyTypeError::new_err(format!(
+            return Err(wrong_type(format!(
                 "redispatch() takes an operator, a key set and the operator's arguments, but \
                  {nargs} were given by position"
             )));
@@ -132,7 +133,7 @@ unsafe extern "C" fn operator_redispatch(
 ) -> *mut ffi::PyObject {
     guarded("redispatch", |py| {
         if nargs < 1 {
-            return Err(PyTypeError::new_err(
+            return Err(wrong_type(
                 "redispatch() missing 1 required positional argument: 'keyset'",
             ));
         }

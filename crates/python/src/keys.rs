@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, RegistrationKey};
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple, PyType};
 
+use crate::argument::{Text, wrong_type};
 use crate::errors::IntoPyResult;
 
 /// The base of `keyfold.DispatchKey`.
@@ -151,7 +152,7 @@ pub(crate) fn registration_key_from(given: &Bound<'_, PyAny>) -> PyResult<Regist
 
 fn not_a_key(given: &Bound<'_, PyAny>) -> PyErr {
     let kind = given.get_type().name().map_or_else(|_| "?".to_owned(), |n| n.to_string());
-    PyTypeError::new_err(format!(
+    wrong_type(format!(
         "a dispatch key is given as a DispatchKey or its name, such as \"CPU\", not {kind}"
     ))
 }
@@ -367,12 +368,12 @@ impl PyKeySet {
 #[pyo3(signature = (name, *, above, skippable=false))]
 pub(crate) fn register_key(
     py: Python<'_>,
-    name: &str,
+    name: Text,
     above: &Bound<'_, PyAny>,
     skippable: bool,
 ) -> PyResult<Py<PyAny>> {
     let above = key_from(above)?;
-    key_object(py, keyfold_dispatch::register_key(name, above, skippable).py(py)?)
+    key_object(py, keyfold_dispatch::register_key(&name, above, skippable).py(py)?)
 }
 
 /// Registers a backend: its key (the name in capitals), its narrowed keys, its device type.
@@ -386,8 +387,8 @@ pub(crate) fn register_key(
 /// Raises:
 ///     keyfold.UnknownKey: the name is taken or no identifier, or no place is left.
 #[pyfunction]
-pub(crate) fn register_backend(py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
-    key_object(py, keyfold_dispatch::register_backend(name).py(py)?)
+pub(crate) fn register_backend(py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {
+    key_object(py, keyfold_dispatch::register_backend(&name).py(py)?)
 }
 
 /// The set in an object that is exactly a `DispatchKeySet`.

@@ -14,6 +14,7 @@
 //!   ends)
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
 
+mod argument;
 mod arrays;
 mod aten;
 mod attach;

@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::argument::{Text, wrong_type};
 use crate::call::{self, Computed, Given};
 use crate::errors::{IntoPyResult, for_caller, to_pyerr};
 use crate::operator::{self, PyOperator};
@@ -322,13 +323,14 @@ pub(crate) fn operator_from<'py>(
     {
         return Ok(operator);
     }
-    match given.extract::<String>() {
-        Ok(name) => operator::object_of(py, &*named(py, dispatcher, &name)?),
-        Err(_) => Err(pyo3::exceptions::PyTypeError::new_err(format!(
-            "an operator is given as its object or its name \"ns::name\", not {}",
-            crate::foreign::describe_object(given)
-        ))),
+    if given.is_instance_of::<PyString>() {
+        let name = given.extract::<Text>()?;
+        return operator::object_of(py, &*named(py, dispatcher, &name)?);
     }
+    Err(wrong_type(format!(
+        "an operator is given as its object or its name \"ns::name\", not {}",
+        crate::foreign::describe_object(given)
+    )))
 }
 
 /// The overload for these arguments: the one named, or the first of the packet that takes them.

@@ -1,11 +1,10 @@
 //! `keyfold.load_plugin` and `keyfold.Plugin`.
 
-use std::path::PathBuf;
-
 use keyfold_ffi::plugin::{self, Plugin};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::argument::FilePath;
 use crate::dispatcher::PyDispatcher;
 use crate::errors::IntoPyResult;
 
@@ -39,14 +38,14 @@ pub(crate) struct PyPlugin {
 #[pyo3(signature = (path, *, dispatcher=None))]
 pub(crate) fn load_plugin(
     py: Python<'_>,
-    path: PathBuf,
+    path: FilePath,
     dispatcher: Option<Bound<'_, PyDispatcher>>,
 ) -> PyResult<PyPlugin> {
     let dispatcher = match dispatcher {
         Some(given) => given,
         None => py.import("keyfold._default")?.getattr("dispatcher")?.cast_into()?,
     };
-    let plugin = plugin::load(&path, &dispatcher.get().dispatcher).py(py)?;
+    let plugin = plugin::load(&path.0, &dispatcher.get().dispatcher).py(py)?;
     Ok(PyPlugin { plugin, dispatcher: dispatcher.unbind() })
 }
 

@@ -9,6 +9,7 @@ use keyfold_layers::profiler::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
+use crate::argument::{Count, Text};
 use crate::errors::IntoPyResult;
 use crate::guards::{self, PyGuard};
 
@@ -124,8 +125,11 @@ impl PyProfileSession {
     }
 
     /// The table as text, and its heads, rows and notes.
-    fn _table(&self, py: Python<'_>, sort: &str, limit: Option<usize>) -> PyResult<TableParts> {
-        let options = TableOptions { sort: sort.parse::<SortBy>().py(py)?, limit };
+    fn _table(&self, py: Python<'_>, sort: Text, limit: Option<Count>) -> PyResult<TableParts> {
+        let options = TableOptions {
+            sort: sort.parse::<SortBy>().py(py)?,
+            limit: limit.map(|limit| limit.0),
+        };
         let table = self.session.profile().table(&options);
         let (heads, rows) = table.cells();
         Ok((table.to_string(), heads, rows, table.notes()))

@@ -11,12 +11,12 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{CallContext, Kernel, Provenance};
 use keyfold_tensor::{Value, ValueRef};
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyModule, PyTuple, PyType};
 use smallvec::SmallVec;
 
+use crate::argument::wrong_type;
 use crate::attach::{attach, reattach};
 use crate::errors::{add_note, from_pyerr, to_pyerr};
 use crate::keys::keyset_object;
@@ -62,7 +62,7 @@ pub(crate) struct PyKernel {
 /// Makes a kernel of a Python function. `place` overrides where it is said to come from.
 pub(crate) fn make(function: &Bound<'_, PyAny>, style: Style) -> PyResult<Kernel<Value>> {
     if !function.is_callable() {
-        return Err(PyTypeError::new_err(format!(
+        return Err(wrong_type(format!(
             "a kernel must be callable, not {}",
             crate::foreign::describe_object(function)
         )));

@@ -92,7 +92,7 @@ pub(crate) fn original(
 
 fn same_view(a: &Tensor, b: &Tensor) -> bool {
     std::ptr::eq(a, b)
-        || (a.raw_data_ptr() == b.raw_data_ptr()
+        || (a.address() == b.address()
             && a.dtype() == b.dtype()
             && a.device() == b.device()
             && a.shape() == b.shape()

@@ -184,8 +184,8 @@ impl PyTensor {
     }
 
     /// The address of the first element in its device's own address space; 0 without memory.
-    fn data_ptr(&self) -> usize {
-        self.tensor.raw_data_ptr().addr()
+    fn data_ptr(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.tensor.raw_data_ptr().py(py)?.addr())
     }
 
     /// The keys that the tensor brings to a call.

@@ -4,6 +4,7 @@ use keyfold_core::{ErrorKind, nearest};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 
+use crate::argument::Axis;
 use crate::aten::{self, Aten};
 use crate::tensor::{PyTensor, error};
 use crate::tensor_ops::{Operand, operand};
@@ -324,14 +325,14 @@ impl PyTensor {
     }
 
     /// The softmax along an axis: positive numbers that add up to 1.
-    #[pyo3(signature = (axis=-1, **foreign), text_signature = "($self, axis=-1)")]
+    #[pyo3(signature = (axis=Axis(-1), **foreign), text_signature = "($self, axis=-1)")]
     fn softmax<'py>(
         slf: &Bound<'py, Self>,
-        axis: i64,
+        axis: Axis,
         foreign: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         no_others(slf.py(), "softmax", foreign)?;
-        aten::SOFTMAX.call(slf.py(), (slf, axis))
+        aten::SOFTMAX.call(slf.py(), (slf, axis.0))
     }
 
     /// The exponential of each element.

@@ -54,7 +54,7 @@ impl PyTraceSession {
         let py = array.py();
         let given = arrays::view(array).and_then(|view| Ok((self.0.input(&view, name)?, view)));
         let (used, view) = given.map_err(|error| error.at(name)).py(py)?;
-        let is_copy = used.raw_data_ptr() != view.raw_data_ptr();
+        let is_copy = used.address() != view.address();
         if array.is_instance_of::<PyTensor>() && !is_copy {
             return Ok(array.clone());
         }

@@ -18,8 +18,8 @@ mod tensor;
 mod value;
 
 pub use buffer::{
-    Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, NullBuffer, Watch,
-    cache, memory,
+    Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, Lent, NullBuffer,
+    TrackedBuffer, Watch, cache, memory,
 };
 pub use strided::{Walk, for_each_offset};
 pub use tensor::{Attached, Tensor};

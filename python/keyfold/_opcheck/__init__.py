@@ -8,7 +8,7 @@ from typing import Any
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
-from keyfold._errors import OpCheckError
+from keyfold._errors import InvalidValue, OpCheckError
 from keyfold._opcheck import _honesty, _layers
 from keyfold._opcheck._subject import Failed, Skip, Subject
 
@@ -106,7 +106,7 @@ def opcheck(
     names = list(_TESTS) if tests is None else [tests] if isinstance(tests, str) else list(tests)
     unknown = [name for name in names if name not in _TESTS]
     if unknown:
-        raise ValueError(f"no such test: {', '.join(unknown)}; the tests are {', '.join(_TESTS)}")
+        raise InvalidValue(f"no such test: {', '.join(unknown)}; the tests are {', '.join(_TESTS)}")
     state = _core.get_rng_state()
     try:
         subject = Subject(operator, args, given, rtol, atol, state)

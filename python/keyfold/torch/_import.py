@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from keyfold import _core
-from keyfold._errors import RegistrationError, SchemaError, UnknownOperator
+from keyfold._errors import BindingError, RegistrationError, SchemaError, UnknownOperator
 from keyfold.torch import _schema
 from keyfold.torch._export import Exported, exported_operator
 from keyfold.torch._exported import lock
@@ -116,7 +116,7 @@ def _overload(op: Any) -> Any:
     if isinstance(op, str):
         return _named(op)
     if not isinstance(op, torch._ops.OpOverloadPacket):
-        raise TypeError(
+        raise BindingError(
             "an operator of torch is an OpOverload, an OpOverloadPacket, a CustomOpDef or a name, "
             f"not {type(op).__qualname__}"
         )

@@ -31,7 +31,7 @@ impl Job<'_> {
     #[inline]
     pub(super) fn flat_units(&self, out: &Tensor) -> usize {
         let (total, block) = (out.numel(), self.block());
-        if total <= block { 1 } else { (total + self.lead(out.raw_data_ptr())).div_ceil(block) }
+        if total <= block { 1 } else { (total + self.lead(out.pinned_ptr())).div_ceil(block) }
     }
 
     /// Computes the blocks with these numbers.
@@ -51,7 +51,7 @@ impl Job<'_> {
             let gathered = behind.wrapping_add(Outbox::room(register));
             let result_direct = self.writes_directly();
             // The first block is shorter, so that all others begin at a line of the cache.
-            let lead = if total <= block { 0 } else { self.lead(out.raw_data_ptr()) };
+            let lead = if total <= block { 0 } else { self.lead(out.pinned_ptr()) };
             let end = total.min((units.end * block).saturating_sub(lead));
             let mut at = (units.start * block).saturating_sub(lead);
             let ahead: SmallVec<[isize; 8]> = match self.streamed {
@@ -61,7 +61,7 @@ impl Job<'_> {
             while at < end {
                 let len = (block - if at == 0 { lead } else { 0 }).min(end - at);
                 for (slot, (input, access)) in inputs.iter().zip(program.accesses()).enumerate() {
-                    let from = input.raw_data_ptr().wrapping_add(at * access.size);
+                    let from = input.pinned_ptr().wrapping_add(at * access.size);
                     if access.direct {
                         list[slot] = from;
                     } else if program.reads(slot) {
@@ -75,7 +75,7 @@ impl Job<'_> {
                     unsafe { count(*slot, at as i64, 1, len) };
                 }
                 let access = &program.accesses()[inputs.len()];
-                let target = out.raw_data_ptr().wrapping_add(at * access.size);
+                let target = out.pinned_ptr().wrapping_add(at * access.size);
                 if result_direct {
                     list[output] = target;
                 }

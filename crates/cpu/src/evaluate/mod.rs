@@ -83,18 +83,34 @@ fn check_rank(name: &str, given: usize, rank: u32) -> Result<()> {
     ))
 }
 
-/// Whether the host can reach the tensor's memory.
-fn check_host(tensor: &Tensor) -> Result<()> {
-    if tensor.device() == keyfold_core::Device::CPU || !tensor.buffer().host_ptr().is_null() {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::NotSupported,
-        format!(
-            "an expression can't be evaluated on the host for a tensor on {}; use one on cpu",
-            tensor.device()
-        ),
-    ))
+/// As [`evaluate`], where a tensor has no address that lasts: memory that another library may move is
+/// held where it is now.
+///
+/// # Safety
+/// As [`evaluate`].
+#[cold]
+unsafe fn evaluate_unpinned(
+    program: &Program,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+    out: &Tensor,
+) -> Result<()> {
+    let pin = |tensor: &Tensor| match tensor.pinned()? {
+        None if !tensor.is_pinned() => Err(Error::new(
+            ErrorKind::NotSupported,
+            format!(
+                "an expression can't be evaluated on the host for a tensor on {}; use one on cpu",
+                tensor.device()
+            ),
+        )),
+        pinned => Ok(pinned),
+    };
+    let pinned: SmallVec<[_; 4]> = inputs.iter().map(|input| pin(input)).collect::<Result<_>>()?;
+    let inputs: SmallVec<[&Tensor; 4]> =
+        pinned.iter().zip(inputs).map(|(pinned, input)| pinned.as_ref().unwrap_or(input)).collect();
+    let target = pin(out)?;
+    // SAFETY: the caller's promise, of the same memory.
+    unsafe { evaluate(program, &inputs, params, target.as_ref().unwrap_or(out)) }
 }
 
 /// How an input goes together with the output.
@@ -120,7 +136,6 @@ fn check_input(
             format!("input {index} has dtype {}; the program is for {wanted}", input.dtype()),
         ));
     }
-    check_host(input)?;
     let rank = program.ranks()[index];
     if out_is_flat
         && rank.is_none()
@@ -128,7 +143,7 @@ fn check_input(
         && input.is_contiguous()
     {
         // Spans are all there is to look at.
-        let (read, written) = (input.raw_data_ptr().addr(), out.raw_data_ptr().addr());
+        let (read, written) = (input.pinned_ptr().addr(), out.pinned_ptr().addr());
         let apart = read >= written + out.nbytes() || written >= read + input.nbytes();
         let same = read == written && input.dtype().size() == out.dtype().size();
         if apart || same {
@@ -182,7 +197,6 @@ fn check_output(program: &Program, out: &Tensor) -> Result<bool> {
             format!("the output has dtype {}; the program gives {}", out.dtype(), program.result()),
         ));
     }
-    check_host(out)?;
     out.check_writable()?;
     let flat = out.is_contiguous();
     if !flat && out.may_overlap_itself() {
@@ -229,9 +243,17 @@ pub unsafe fn evaluate(
     out: &Tensor,
 ) -> Result<()> {
     check_count(program, inputs.len())?;
+    if !out.is_pinned() {
+        // SAFETY: the caller's promise.
+        return unsafe { evaluate_unpinned(program, inputs, params, out) };
+    }
     let out_is_flat = check_output(program, out)?;
     let (mut in_place, mut flat) = (false, out_is_flat);
     for (index, input) in inputs.iter().enumerate() {
+        if !input.is_pinned() {
+            // SAFETY: the caller's promise.
+            return unsafe { evaluate_unpinned(program, inputs, params, out) };
+        }
         let fit = check_input(program, index, input, out, out_is_flat)?;
         in_place |= fit.in_place;
         flat &= fit.flat;
@@ -250,7 +272,7 @@ pub unsafe fn evaluate(
     let mut tables = SmallVec::<[Table<'_>; 2]>::new();
     if program.gathers() {
         tables.extend(inputs.iter().map(|input| Table {
-            ptr: input.raw_data_ptr(),
+            ptr: input.pinned_ptr(),
             shape: input.shape(),
             strides: input.strides(),
         }));

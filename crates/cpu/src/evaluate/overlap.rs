@@ -17,7 +17,7 @@ pub enum Overlap {
 /// The addresses of the first byte and of the one behind the last; `None` without elements.
 fn span(tensor: &Tensor) -> Result<Option<(usize, usize)>> {
     let size = tensor.dtype().size();
-    let start = tensor.raw_data_ptr().addr();
+    let start = tensor.address();
     Ok(layout::reach(tensor.shape(), tensor.strides())?.map(|(low, high)| {
         let first = start.wrapping_add_signed(low * size as isize);
         (first, start.wrapping_add_signed(high * size as isize) + size)
@@ -36,7 +36,7 @@ pub fn overlap(out: &Tensor, input: &Tensor) -> Result<Overlap> {
     if written.0 >= read.1 || read.0 >= written.1 {
         return Ok(Overlap::None);
     }
-    let same_place = out.raw_data_ptr() == input.raw_data_ptr()
+    let same_place = out.address() == input.address()
         && out.dtype().size() == input.dtype().size()
         && out.shape() == input.shape();
     let mut dims = out.shape().iter().zip(out.strides().iter().zip(input.strides().iter()));
@@ -59,7 +59,7 @@ fn interleaved(a: &Tensor, b: &Tensor) -> bool {
     if grid == 0 {
         return false;
     }
-    let apart = b.raw_data_ptr().addr().wrapping_sub(a.raw_data_ptr().addr()) as isize;
+    let apart = b.address().wrapping_sub(a.address()) as isize;
     let after = apart.rem_euclid(grid as isize) as usize;
     after >= a.dtype().size() && after + b.dtype().size() <= grid
 }

@@ -97,7 +97,7 @@ impl<'a> Plan<'a> {
 
     fn operands(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
         let memory = |tensor: &Tensor, access: &'a Access, walked: bool| Operand {
-            base: tensor.raw_data_ptr().expose_provenance() as isize,
+            base: tensor.pinned_ptr().expose_provenance() as isize,
             size: access.size as isize,
             access: Some(access),
             walked,

@@ -88,7 +88,7 @@ impl Seen {
         }
         let buffer = tensor.buffer();
         let empty = tensor.numel() == 0;
-        let first = tensor.raw_data_ptr().addr();
+        let first = tensor.address();
         let nowhere = first == 0 || empty;
         let (address, offset) = match nowhere {
             true => (buffer.identity(), tensor.offset()),

@@ -59,7 +59,7 @@ fn base<T: Element>(x: &Tensor) -> Result<*const u8> {
 fn out_base(out: &Tensor) -> Result<*mut u8> {
     out.check_writable()?;
     out.note_write();
-    Ok(out.raw_data_ptr())
+    out.raw_data_ptr()
 }
 
 /// The dtypes that have an order.

@@ -22,13 +22,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
 use keyfold_tensor::Tensor;
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 pub(crate) use self::library::Caller;
 use self::types::Way;
+use crate::argument::{wrong_type, wrong_value};
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::keys::keyset_from;
 use crate::tensor::PyTensor;
@@ -148,11 +148,11 @@ pub(crate) fn register_array_type(
     if pointer == TENSOR_TYPE.load(Ordering::Relaxed)
         || pointer == ARRAY_TYPE.load(Ordering::Relaxed)
     {
-        return Err(PyTypeError::new_err(format!("the keys of {class} are built in")));
+        return Err(wrong_type(format!("the keys of {class} are built in")));
     }
     let keys = match keyset_from(keys) {
         Ok(set) if set.is_empty() => {
-            return Err(PyValueError::new_err(format!("{class} needs at least one dispatch key")));
+            return Err(wrong_value(format!("{class} needs at least one dispatch key")));
         }
         Ok(set) => Keys::Fixed(set),
         Err(_) if keys.is_callable() => Keys::Function(keys.clone().unbind()),
@@ -259,7 +259,7 @@ pub(crate) fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> bool {
 pub(crate) fn keys_of(object: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> {
     match look(object).py(object.py())? {
         Some((tag, _)) => Ok(tag.keys()),
-        None => Err(PyTypeError::new_err(format!(
+        None => Err(wrong_type(format!(
             "{} is no tensor and no array that keyfold knows",
             object.get_type().name()?
         ))),

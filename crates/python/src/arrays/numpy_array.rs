@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::arrays::owners;
 use crate::attach::reattach;
-use crate::errors::{from_pyerr, to_pyerr};
+use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
 use crate::tensor::PyTensor;
 
 /// NumPy's number of a dtype's kind as our dtype.
@@ -163,7 +163,7 @@ pub(crate) unsafe fn write_view(
     unsafe {
         Tensor::write_external_bytes(
             slot,
-            owners::borrowed(array),
+            owners::borrowed_array(array),
             fields.data.cast(),
             slice(fields.dimensions, fields.nd),
             slice(fields.strides, fields.nd),
@@ -180,6 +180,25 @@ fn refuse(array: *mut ffi::PyObject) -> Error {
         // SAFETY: the caller of `borrow_view` holds the array.
         refusal(&unsafe { Bound::from_borrowed_ptr(py, array) })
     })
+}
+
+/// The array that owns an array's memory, as far as NumPy's arrays hold each other.
+///
+/// # Safety
+/// `array` is a live ndarray, and the GIL is held.
+pub(crate) unsafe fn memory_owner(array: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    let mut owner = array;
+    // SAFETY: an array keeps its base, so that each is alive; others than arrays end the chain.
+    unsafe {
+        let py = Python::assume_attached();
+        loop {
+            let base = fields(owner).base;
+            if base.is_null() || npyffi::PyArray_Check(py, base) == 0 {
+                return owner;
+            }
+            owner = base;
+        }
+    }
 }
 
 /// A view that owns a reference to the array.
@@ -238,6 +257,7 @@ unsafe fn new_array<'py>(
     owner: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();
+    let data = tensor.raw_data_ptr().py(py)?;
     let flags = if tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: NumPy's C API as documented: the new array borrows `data`, which `owner`, set as
     // its base below, keeps alive; the caller vouches for its extent. The descriptor's reference
@@ -252,7 +272,7 @@ unsafe fn new_array<'py>(
             sizes.len() as c_int,
             sizes.as_mut_ptr(),
             strides.as_mut_ptr(),
-            tensor.raw_data_ptr().cast(),
+            data.cast(),
             flags,
             std::ptr::null_mut(),
         );
@@ -288,12 +308,12 @@ pub(crate) fn reinterpret(bytes: &Bound<'_, PyAny>, dtype: DType, shape: Shape) 
         return Err(Error::new(ErrorKind::Shape, message));
     }
     let strides: Strides = layout::contiguous_strides(&shape);
-    let (first, read_only) = (flat.raw_data_ptr(), !flat.is_writable());
+    let (first, read_only) = (flat.raw_data_ptr()?, !flat.is_writable());
     // SAFETY: the array keeps that many bytes, initialised, as was just checked; every pattern of
     // bits is a value of every dtype (bools are read as bytes). The tensor is cloned, with a
     // reference of its own to the array, while `bytes` still holds one.
     unsafe {
-        let owner = owners::borrowed(bytes.as_ptr());
+        let owner = owners::borrowed_array(bytes.as_ptr());
         let borrowed =
             Tensor::from_external(owner, first, shape, strides, dtype, Device::CPU, read_only)?;
         Ok(borrowed.clone())

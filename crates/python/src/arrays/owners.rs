@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use keyfold_tensor::dlpack::DLManagedTensorVersioned;
@@ -11,13 +11,15 @@ use keyfold_tensor::{Adopt, ExternalOps, ExternalOwner, Tensor};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::arrays::numpy_array;
 use crate::attach::try_attach;
 
-/// Object references held by tensors and given back on any thread.
-static PYTHON_OBJECT: ExternalOps = ExternalOps { retain, release, adopt: None };
+/// References to NumPy's arrays held by tensors and given back on any thread.
+static ARRAY: ExternalOps =
+    ExternalOps { retain: retain_array, release: release_array, adopt: None };
 
-/// The same for torch's tensors, whose memory can be taken away from them (`set_`, `resize_`): what
-/// outlives the call holds the memory itself.
+/// The same for torch's tensors, whose memory can be taken away from them (`set_`, `resize_`) and
+/// moved (`share_memory_`): what outlives the call asks their storage.
 static TORCH_OBJECT: ExternalOps =
     ExternalOps { retain, release, adopt: Some(crate::arrays::torch::adopt as Adopt) };
 
@@ -61,6 +63,38 @@ fn attached(f: impl FnOnce()) {
     let _ = try_attach(|_py| f());
 }
 
+/// Holds an array and makes a weak reference to the array that owns the memory: NumPy's `resize`
+/// refuses to move the memory of such an array, even with `refcheck=False`.
+unsafe fn retain_array(array: *mut c_void) {
+    // SAFETY: attached, and the array is alive: the caller holds a reference.
+    attached(|| unsafe {
+        ffi::Py_INCREF(array.cast());
+        if ffi::PyWeakref_NewRef(numpy_array::memory_owner(array.cast()), null_mut()).is_null() {
+            // Without memory for it the array is held as any object is.
+            ffi::PyErr_Clear();
+        }
+    });
+}
+
+unsafe fn release_array(array: *mut c_void) {
+    // SAFETY: attached, and the owner gives both references up. The weak one without a callback is
+    // one object, which asking again finds.
+    attached(|| unsafe {
+        let weak = ffi::PyWeakref_NewRef(numpy_array::memory_owner(array.cast()), null_mut());
+        match weak.is_null() {
+            true => ffi::PyErr_Clear(),
+            false => {
+                // Two: the one just asked for, and the one of `retain_array` if there was memory.
+                if ffi::Py_REFCNT(weak) > 1 {
+                    ffi::Py_DECREF(weak);
+                }
+                ffi::Py_DECREF(weak);
+            }
+        }
+        ffi::Py_DECREF(array.cast());
+    });
+}
+
 unsafe fn retain(object: *mut c_void) {
     // SAFETY: attached, and the object is alive: the caller holds a reference.
     attached(|| unsafe { ffi::Py_INCREF(object.cast()) });
@@ -75,6 +109,8 @@ unsafe fn release(object: *mut c_void) {
 pub(crate) enum Loan {
     /// DLPack's struct, whose deleter is called.
     Managed(NonNull<DLManagedTensorVersioned>),
+    /// Another object.
+    Object(ManuallyDrop<Py<PyAny>>),
     /// A buffer of Python's buffer protocol.
     Buffer(Box<ffi::Py_buffer>),
     /// Anything that keeps the memory while it lives.
@@ -98,6 +134,9 @@ impl Drop for Held {
                             delete(managed.as_ptr());
                         }
                     }
+                    Loan::Object(object) => {
+                        ffi::Py_DECREF(ManuallyDrop::take(object).into_ptr());
+                    }
                     Loan::Buffer(buffer) => ffi::PyBuffer_Release(&raw mut **buffer),
                     Loan::Kept(kept) => *kept = Box::new(()),
                 }
@@ -118,34 +157,28 @@ unsafe fn release_held(held: *mut c_void) {
 }
 
 /// An owner of memory that `source` lent.
-pub(crate) fn held(source: Py<PyAny>, loan: Loan) -> ExternalOwner {
-    let (object, ops) = held_parts(source, loan);
-    // SAFETY: one share is given up to the owner.
-    unsafe { ExternalOwner::owned(object, ops) }
-}
-
-/// What an owner of such memory is made of.
 #[expect(clippy::arc_with_non_send_sync, reason = "its drop attaches, and nothing else uses it")]
-pub(crate) fn held_parts(source: Py<PyAny>, loan: Loan) -> (NonNull<c_void>, &'static ExternalOps) {
+pub(crate) fn held(source: Py<PyAny>, loan: Loan) -> ExternalOwner {
     let held = Arc::new(Held { source: ManuallyDrop::new(source), loan });
     let object = NonNull::from(&*held).cast();
     let _ = Arc::into_raw(held);
-    (object, &HELD)
+    // SAFETY: one share is given up to the owner.
+    unsafe { ExternalOwner::owned(object, &HELD) }
 }
 
-/// An owner that borrows a Python object for the time of a call.
+/// An owner that borrows a NumPy array for the time of a call.
 ///
 /// # Safety
-/// The object outlives the owner (not its clones).
-pub(crate) unsafe fn borrowed(object: *mut ffi::PyObject) -> ExternalOwner {
+/// The array outlives the owner (not its clones).
+pub(crate) unsafe fn borrowed_array(object: *mut ffi::PyObject) -> ExternalOwner {
     // SAFETY: Python never passes a null object; the caller vouches for its life.
-    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &PYTHON_OBJECT) }
+    unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &ARRAY) }
 }
 
 /// The same of a torch tensor.
 ///
 /// # Safety
-/// As [`borrowed`].
+/// As [`borrowed_array`].
 pub(crate) unsafe fn borrowed_torch(object: *mut ffi::PyObject) -> ExternalOwner {
     // SAFETY: as above.
     unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &TORCH_OBJECT) }
@@ -154,7 +187,7 @@ pub(crate) unsafe fn borrowed_torch(object: *mut ffi::PyObject) -> ExternalOwner
 /// The same of a TVM FFI tensor.
 ///
 /// # Safety
-/// As [`borrowed`].
+/// As [`borrowed_array`].
 pub(crate) unsafe fn borrowed_tvm(object: *mut ffi::PyObject) -> ExternalOwner {
     // SAFETY: as above.
     unsafe { ExternalOwner::borrowed(NonNull::new_unchecked(object.cast()), &TVM_OBJECT) }
@@ -164,7 +197,7 @@ pub(crate) unsafe fn borrowed_tvm(object: *mut ffi::PyObject) -> ExternalOwner {
 pub(crate) fn object(tensor: &Tensor) -> Option<*mut ffi::PyObject> {
     let owner = tensor.buffer().external_owner()?;
     let ops = owner.ops();
-    let itself = [&raw const PYTHON_OBJECT, &raw const TORCH_OBJECT, &raw const TVM_OBJECT];
+    let itself = [&raw const ARRAY, &raw const TORCH_OBJECT, &raw const TVM_OBJECT];
     if itself.iter().any(|known| std::ptr::eq(ops, *known)) {
         return Some(owner.object().as_ptr().cast());
     }

@@ -7,14 +7,15 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
 use keyfold_ffi::object::Object;
 use keyfold_ffi::{abi, runtime};
-use keyfold_tensor::dlpack::{DL_CPU, DLTensor, device_from_dl, dtype_from_dl};
-use keyfold_tensor::{ExternalOps, Tensor};
+use keyfold_tensor::dlpack::{DL_CPU, DLTensor, device_from_dl, dtype_from_dl, first_element};
+use keyfold_tensor::{DeviceBuffer, Lent, Tensor, TrackedBuffer};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -146,7 +147,7 @@ pub(crate) unsafe fn write_view(
             _ => std::slice::from_raw_parts(first.cast::<isize>().cast_const(), ndim),
         };
         let (sizes, strides) = (words(tensor.shape), words(tensor.strides));
-        let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
+        let first = first_element(tensor)?;
         let owner = owners::borrowed_tvm(object);
         Some(Tensor::write_external(slot, owner, first, sizes, strides, dtype, device, false))
     }
@@ -176,13 +177,15 @@ pub(crate) fn view(object: &Bound<'_, PyAny>) -> Result<Tensor> {
 ///
 /// # Safety
 /// `object` is a live `tvm_ffi.Tensor`.
-pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)> {
+pub(crate) unsafe fn adopt(object: *mut c_void, lent: Lent) -> Option<Arc<dyn DeviceBuffer>> {
     try_attach(|py| {
         // SAFETY: as for the caller; the place of the handle was checked before a view was made.
         unsafe {
             let held = Object::shared(handle_at(object.cast()), runtime::loaded()?)?;
             let source = Bound::from_borrowed_ptr(py, object.cast()).unbind();
-            Some(owners::held_parts(source, Loan::Kept(Box::new(held))))
+            let owner = owners::held(source, Loan::Kept(Box::new(held)));
+            let buffer: Arc<dyn DeviceBuffer> = Arc::new(TrackedBuffer::new(owner, lent));
+            Some(buffer)
         }
     })
     .flatten()

@@ -18,6 +18,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
+use crate::argument::Text;
 use crate::dispatcher::PyDispatcher;
 use crate::dtype::{self, PyDType, dtype_from};
 use crate::errors::{IntoPyResult, to_pyerr};
@@ -299,18 +300,18 @@ pub(crate) fn _rebuild_expression(py: Python<'_>, text: &str) -> PyResult<PyExpr
 pub(crate) fn _elementwise(
     py: Python<'_>,
     dispatcher: &Bound<'_, PyDispatcher>,
-    operator: &str,
-    text: &str,
-    r#override: &str,
+    operator: Text,
+    text: Text,
+    r#override: Text,
     file: String,
     line: u32,
 ) -> PyResult<(PyExpression, Vec<PyHandle>)> {
     let mode = r#override.parse::<Override>().py(py)?;
     let provenance = Provenance {
         language: "expression",
-        name: operator.to_owned(),
+        name: operator.to_string(),
         // The same text again is the same kernel.
-        module: Some(text.to_owned()),
+        module: Some(text.to_string()),
         file,
         line,
         named: true,
@@ -318,7 +319,7 @@ pub(crate) fn _elementwise(
     };
     let dispatcher = dispatcher.get();
     let done =
-        elementwise::implement(&dispatcher.dispatcher, operator, text, mode, Some(&provenance));
+        elementwise::implement(&dispatcher.dispatcher, &operator, &text, mode, Some(&provenance));
     let done = done.py(py)?;
     let handles = done.handles.into_iter().map(|handle| dispatcher.handle(py, handle)).collect();
     Ok((PyExpression::new(py, done.definition.expr().clone()), handles))
@@ -326,7 +327,7 @@ pub(crate) fn _elementwise(
 
 /// The schema of the overload that writes into a tensor of the caller's; None where there is none.
 #[pyfunction]
-pub(crate) fn _out_schema(py: Python<'_>, schema: &str) -> PyResult<Option<String>> {
-    let schema = Schema::parse(schema).py(py)?;
+pub(crate) fn _out_schema(py: Python<'_>, schema: Text) -> PyResult<Option<String>> {
+    let schema = Schema::parse(&schema).py(py)?;
     Ok(keyfold_ops::elementwise::out_schema(&schema).map(|schema| schema.to_string()))
 }

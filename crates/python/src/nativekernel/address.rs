@@ -4,11 +4,11 @@ use std::ffi::c_void;
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_ffi::SafeCall;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 
 use super::source::is_ctypes_function;
+use crate::argument::wrong_type;
 use crate::errors::to_pyerr;
 use crate::foreign::describe_object;
 
@@ -26,7 +26,7 @@ pub(super) fn address_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
         check_numba(object)?;
         address
     } else {
-        return Err(PyTypeError::new_err(format!(
+        return Err(wrong_type(format!(
             "an address is a whole number, an object with one as its .address (a numba cfunc), or a \
              function pointer of ctypes, not {}",
             describe_object(object)

@@ -16,13 +16,13 @@ use keyfold_ffi::abi::{self, FunctionCell, Header};
 use keyfold_ffi::{NativeFunction, Object, SafeCall, runtime};
 use keyfold_tensor::Value;
 use libloading::Library;
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use self::address::{address_of, function_at};
 use self::options::Options;
 use self::source::{Source, is_instance};
+use crate::argument::{Count, FilePath, Text, wrong_type};
 use crate::errors::{IntoPyResult, to_pyerr};
 use crate::foreign::describe_object;
 use crate::pykernel::provenance_of;
@@ -57,24 +57,25 @@ enum Kept {
 #[pymethods]
 impl PyNativeKernel {
     #[new]
-    #[pyo3(signature = (
-        source, *, release_gil=true, objects=None, tensors="view", outputs="filled"
-    ))]
+    #[pyo3(
+        signature = (source, *, release_gil=true, objects=None, tensors=Text::new("view"), outputs=Text::new("filled")),
+        text_signature = "(source, *, release_gil=True, objects=None, tensors=\"view\", outputs=\"filled\")"
+    )]
     fn new(
         source: &Bound<'_, PyAny>,
         release_gil: bool,
         objects: Option<bool>,
-        tensors: &str,
-        outputs: &str,
+        tensors: Text,
+        outputs: Text,
     ) -> PyResult<Self> {
         match Source::of(source)? {
             Some(found) => {
                 let native = matches!(found, Source::TvmFfi);
                 let options =
-                    Options::read(source.py(), release_gil, objects, tensors, outputs, native)?;
+                    Options::read(source.py(), release_gil, objects, &tensors, &outputs, native)?;
                 Self::of_source(source, found, options)
             }
-            None => Err(PyTypeError::new_err(format!(
+            None => Err(wrong_type(format!(
                 "a NativeKernel is made of a tvm_ffi.Function, a PyCapsule, an address, a numba \
                  cfunc or a function pointer of ctypes (and of a library's function by \
                  NativeKernel.from_library), not of {}",
@@ -98,24 +99,25 @@ impl PyNativeKernel {
     /// Raises:
     ///     keyfold.LibraryLoadError: the library or the symbol can't be loaded.
     #[staticmethod]
-    #[pyo3(signature = (
-        path, symbol, *, release_gil=true, objects=None, tensors="view", outputs="filled"
-    ))]
+    #[pyo3(
+        signature = (path, symbol, *, release_gil=true, objects=None, tensors=Text::new("view"), outputs=Text::new("filled")),
+        text_signature = "(path, symbol, *, release_gil=True, objects=None, tensors=\"view\", outputs=\"filled\")"
+    )]
     fn from_library(
         py: Python<'_>,
-        path: std::path::PathBuf,
-        symbol: String,
+        path: FilePath,
+        symbol: Text,
         release_gil: bool,
         objects: Option<bool>,
-        tensors: &str,
-        outputs: &str,
+        tensors: Text,
+        outputs: Text,
     ) -> PyResult<Self> {
-        let shown = path.display().to_string();
+        let shown = path.0.display().to_string();
         let refuse = |message: String| to_pyerr(py, Error::new(ErrorKind::Library, message));
-        let name = CString::new(symbol.as_str())
-            .map_err(|_| refuse(format!("the symbol {symbol:?} contains a zero byte")))?;
+        let name = CString::new(&*symbol)
+            .map_err(|_| refuse(format!("the symbol {:?} contains a zero byte", &*symbol)))?;
         // SAFETY: loading a library runs its initialisers; that is what the user asks for.
-        let library = unsafe { Library::new(&path) }.map_err(|error| {
+        let library = unsafe { Library::new(&path.0) }.map_err(|error| {
             refuse(format!("can't load the library {shown}: {}", runtime::why(&error)))
         })?;
         // SAFETY: the user says that the symbol is a function of the documented convention. The
@@ -125,9 +127,9 @@ impl PyNativeKernel {
             (function, library.get::<*const c_void>("TVMFFIObjectDecRef").is_ok())
         };
         let function = function.map_err(|error| {
-            refuse(format!("{shown} has no symbol {symbol:?}: {}", runtime::why(&error)))
+            refuse(format!("{shown} has no symbol {:?}: {}", &*symbol, runtime::why(&error)))
         })?;
-        let options = Options::read(py, release_gil, objects, tensors, outputs, linked)?;
+        let options = Options::read(py, release_gil, objects, &tensors, &outputs, linked)?;
         let keep = match options.objects {
             // The code that frees its objects is in it, and they may outlive every kernel.
             Some(_) => Kept::ForEver(Box::leak(Box::new(library))),
@@ -137,8 +139,8 @@ impl PyNativeKernel {
             function,
             handle: 0,
             keep: Arc::new(keep),
-            provenance: provenance(symbol.clone(), shown.clone()),
-            place: Some((shown, symbol)),
+            provenance: provenance(symbol.to_string(), shown.clone()),
+            place: Some((shown, symbol.to_string())),
             options,
         })
     }
@@ -159,23 +161,23 @@ impl PyNativeKernel {
     /// Raises:
     ///     keyfold.InvalidValue: the address is null.
     #[staticmethod]
-    #[pyo3(signature = (
-        address, *, name=None, handle=0, keep_alive=None, release_gil=true, objects=None,
-        tensors="view", outputs="filled"
-    ))]
+    #[pyo3(
+        signature = (address, *, name=None, handle=Count(0), keep_alive=None, release_gil=true, objects=None, tensors=Text::new("view"), outputs=Text::new("filled")),
+        text_signature = "(address, *, name=None, handle=0, keep_alive=None, release_gil=True, objects=None, tensors=\"view\", outputs=\"filled\")"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
     fn from_address(
         address: &Bound<'_, PyAny>,
-        name: Option<String>,
-        handle: usize,
+        name: Option<Text>,
+        handle: Count,
         keep_alive: Option<Bound<'_, PyAny>>,
         release_gil: bool,
         objects: Option<bool>,
-        tensors: &str,
-        outputs: &str,
+        tensors: Text,
+        outputs: Text,
     ) -> PyResult<Self> {
-        let options = Options::read(address.py(), release_gil, objects, tensors, outputs, false)?;
-        Self::at_address(address, name, handle, keep_alive, options)
+        let options = Options::read(address.py(), release_gil, objects, &tensors, &outputs, false)?;
+        Self::at_address(address, name.map(Into::into), handle.0, keep_alive, options)
     }
 
     /// The function whose address a PyCapsule holds. The capsule is kept alive.
@@ -190,17 +192,18 @@ impl PyNativeKernel {
     /// Raises:
     ///     keyfold.InvalidValue: the capsule holds nothing, or an array (DLPack's capsules).
     #[staticmethod]
-    #[pyo3(signature = (
-        capsule, *, release_gil=true, objects=None, tensors="view", outputs="filled"
-    ))]
+    #[pyo3(
+        signature = (capsule, *, release_gil=true, objects=None, tensors=Text::new("view"), outputs=Text::new("filled")),
+        text_signature = "(capsule, *, release_gil=True, objects=None, tensors=\"view\", outputs=\"filled\")"
+    )]
     fn from_capsule(
         capsule: &Bound<'_, PyAny>,
         release_gil: bool,
         objects: Option<bool>,
-        tensors: &str,
-        outputs: &str,
+        tensors: Text,
+        outputs: Text,
     ) -> PyResult<Self> {
-        let options = Options::read(capsule.py(), release_gil, objects, tensors, outputs, false)?;
+        let options = Options::read(capsule.py(), release_gil, objects, &tensors, &outputs, false)?;
         Self::in_capsule(capsule, options)
     }
 
@@ -219,19 +222,20 @@ impl PyNativeKernel {
     /// Raises:
     ///     TypeError: it is something else.
     #[staticmethod]
-    #[pyo3(signature = (
-        function, *, release_gil=true, tensors="view", outputs="filled", name=None
-    ))]
+    #[pyo3(
+        signature = (function, *, release_gil=true, tensors=Text::new("view"), outputs=Text::new("filled"), name=None),
+        text_signature = "(function, *, release_gil=True, tensors=\"view\", outputs=\"filled\", name=None)"
+    )]
     fn from_tvm_ffi(
         function: &Bound<'_, PyAny>,
         release_gil: bool,
-        tensors: &str,
-        outputs: &str,
-        name: Option<String>,
+        tensors: Text,
+        outputs: Text,
+        name: Option<Text>,
     ) -> PyResult<Self> {
         let options =
-            Options::read(function.py(), release_gil, Some(true), tensors, outputs, true)?;
-        Self::of_tvm_ffi(function, name, options)
+            Options::read(function.py(), release_gil, Some(true), &tensors, &outputs, true)?;
+        Self::of_tvm_ffi(function, name.map(Into::into), options)
     }
 
     /// The library's file; `None` for a function that isn't from one.
@@ -310,7 +314,7 @@ impl PyNativeKernel {
         let py = capsule.py();
         // SAFETY: a live object.
         if unsafe { ffi::PyCapsule_CheckExact(capsule.as_ptr()) } == 0 {
-            return Err(PyTypeError::new_err(format!(
+            return Err(wrong_type(format!(
                 "from_capsule() takes a PyCapsule, not {}",
                 describe_object(capsule)
             )));
@@ -358,7 +362,7 @@ impl PyNativeKernel {
     ) -> PyResult<Self> {
         let py = function.py();
         if !is_instance(function, "tvm_ffi", "Function")? {
-            return Err(PyTypeError::new_err(format!(
+            return Err(wrong_type(format!(
                 "from_tvm_ffi() takes a tvm_ffi.Function, not {}",
                 describe_object(function)
             )));

@@ -2,6 +2,11 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use keyfold_core::Device;
+
+use super::DeviceBuffer;
 
 /// How to hold on to an object of another runtime.
 #[derive(Debug)]
@@ -10,15 +15,27 @@ pub struct ExternalOps {
     pub retain: unsafe fn(*mut c_void),
     /// Gives a reference back. Called with the object from any thread; it must not unwind.
     pub release: unsafe fn(*mut c_void),
-    /// What holds the memory in the object's stead, where a reference to the object isn't enough:
-    /// one whose memory can be taken away while it lives. Gives an object with a reference that
-    /// the caller owns, and the functions for it; `None` where the object itself is held after
-    /// all. Called with a borrowed object when it is to outlive the call.
+    /// Makes the buffer that a borrowed handle becomes when it is cloned, for objects whose memory
+    /// can be taken away or moved while they live: a reference to the object isn't enough then.
+    /// `None` as the result means that a reference is enough for this object.
     pub adopt: Option<Adopt>,
 }
 
 /// See [`ExternalOps::adopt`].
-pub type Adopt = unsafe fn(*mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)>;
+pub type Adopt = unsafe fn(*mut c_void, Lent) -> Option<Arc<dyn DeviceBuffer>>;
+
+/// The memory that a borrowed handle reaches.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    /// Its lowest byte.
+    pub ptr: NonNull<u8>,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// Where it is.
+    pub device: Device,
+    /// Whether it must not be written.
+    pub read_only: bool,
+}
 
 /// A reference to an object that owns memory: a NumPy array, for example.
 ///
@@ -65,6 +82,13 @@ impl ExternalOwner {
         if self.owned { self } else { self.clone() }
     }
 
+    /// The buffer for what outlives the call; `None` where a reference to the object is enough.
+    pub(super) fn adopt(&self, lent: Lent) -> Option<Arc<dyn DeviceBuffer>> {
+        let adopt = self.ops.adopt.filter(|_| !self.owned)?;
+        // SAFETY: the object is alive while `self` is, by the constructors' contracts.
+        unsafe { adopt(self.object.as_ptr(), lent) }
+    }
+
     /// The object's address.
     #[inline]
     pub fn object(&self) -> NonNull<c_void> {
@@ -86,14 +110,7 @@ impl ExternalOwner {
 
 impl Clone for ExternalOwner {
     fn clone(&self) -> Self {
-        if !self.owned
-            && let Some(adopt) = self.ops.adopt
-            // SAFETY: the object is alive while `self` is, by the constructors' contracts.
-            && let Some((object, ops)) = unsafe { adopt(self.object.as_ptr()) }
-        {
-            return ExternalOwner { object, ops, owned: true };
-        }
-        // SAFETY: as above.
+        // SAFETY: the object is alive while `self` is, by the constructors' contracts.
         unsafe { (self.ops.retain)(self.object.as_ptr()) };
         ExternalOwner { object: self.object, ops: self.ops, owned: true }
     }

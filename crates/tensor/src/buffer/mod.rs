@@ -8,6 +8,7 @@
 pub mod cache;
 mod external;
 mod host;
+mod pinned;
 mod tracked;
 
 use std::any::Any;
@@ -18,9 +19,10 @@ use std::sync::{Arc, Weak};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 
-pub use external::{Adopt, ExternalOps, ExternalOwner};
+pub use external::{Adopt, ExternalOps, ExternalOwner, Lent};
 pub use host::{HostBuffer, NullBuffer, memory};
-use tracked::TrackedBuffer;
+use pinned::PinnedBuffer;
+pub use tracked::TrackedBuffer;
 
 /// A piece of memory on a device, owned by the value that implements this.
 ///
@@ -44,6 +46,16 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
         self.host_ptr().map_or(std::ptr::null_mut(), NonNull::as_ptr)
     }
 
+    /// Where the memory is now, for a value whose memory another library may move: `None` for all
+    /// others. Such a value has neither a host pointer nor a device pointer, so every access asks
+    /// here. The address is good until that library moves the memory again.
+    ///
+    /// # Errors
+    /// When the memory is gone, or smaller than [`DeviceBuffer::byte_len`].
+    fn locate(&self) -> Option<Result<NonNull<u8>>> {
+        None
+    }
+
     /// Whether the memory must not be written.
     fn is_read_only(&self) -> bool {
         false
@@ -58,6 +70,15 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
     /// How often the memory was written in place, where the value counts that.
     fn version(&self) -> Option<&AtomicU32> {
         None
+    }
+
+    /// Counts a write in place.
+    fn note_write(&self) {
+        if let Some(version) = self.version() {
+            // Not one atomic step: two writers at a time break the contract of writing anyway, and
+            // the count differs from what it was before in any case.
+            version.store(version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
     }
 
     /// The object of another runtime that owns the memory, if one does.
@@ -75,7 +96,6 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
 /// An opaque handle to memory: element type, length, device, and a share in its ownership.
 ///
 /// Cloning shares; [`BufferHandle::clone_buffer`] copies. The memory is freed with its last owner.
-#[derive(Clone)]
 pub struct BufferHandle {
     dtype: DType,
     device: Device,
@@ -84,7 +104,6 @@ pub struct BufferHandle {
     owner: Owner,
 }
 
-#[derive(Clone)]
 enum Owner {
     Shared(Arc<dyn DeviceBuffer>),
     External { owner: ExternalOwner, ptr: NonNull<u8> },
@@ -95,6 +114,21 @@ enum Owner {
 unsafe impl Send for BufferHandle {}
 // SAFETY: as above; a handle gives no mutable access through a shared reference.
 unsafe impl Sync for BufferHandle {}
+
+impl Clone for BufferHandle {
+    #[inline]
+    fn clone(&self) -> Self {
+        let owner = match &self.owner {
+            Owner::Shared(buffer) => Owner::Shared(Arc::clone(buffer)),
+            Owner::External { owner, ptr } => match owner.adopt(self.lent(*ptr)) {
+                Some(buffer) => Owner::Shared(buffer),
+                None => Owner::External { owner: owner.clone(), ptr: *ptr },
+            },
+        };
+        let BufferHandle { dtype, device, read_only, len, .. } = *self;
+        BufferHandle { dtype, device, read_only, len, owner }
+    }
+}
 
 impl BufferHandle {
     /// A handle to a buffer that holds elements of `dtype` (as many as fit).
@@ -262,30 +296,50 @@ impl BufferHandle {
     /// Counts a write in place.
     #[inline]
     pub(crate) fn bump_version(&self) {
-        if let Owner::Shared(buffer) = &self.owner
-            && let Some(version) = buffer.version()
-        {
-            // Not one atomic step: two writers at a time break the contract of writing anyway, and
-            // the count differs from what it was before in any case.
-            version.store(version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if let Owner::Shared(buffer) = &self.owner {
+            buffer.note_write();
         }
+    }
+
+    fn lent(&self, ptr: NonNull<u8>) -> Lent {
+        let bytes = self.len * self.dtype.size();
+        Lent { ptr, bytes, device: self.device, read_only: self.read_only }
     }
 
     /// The same memory with a count of the writes to it, which an external object's lacks.
     #[must_use]
     pub fn into_tracked(self) -> Self {
+        let Owner::External { ptr, .. } = self.owner else { return self };
+        let lent = self.lent(ptr);
         let BufferHandle { dtype, device, read_only, len, owner } = self;
         let owner = match owner {
-            Owner::External { owner, ptr } => {
-                let bytes = len * dtype.size();
-                Owner::Shared(Arc::new(TrackedBuffer::new(owner, ptr, bytes, device, read_only)))
-            }
+            Owner::External { owner, .. } => Owner::Shared(match owner.adopt(lent) {
+                Some(buffer) => buffer,
+                // SAFETY: the contract of `external`.
+                None => Arc::new(unsafe { TrackedBuffer::new(owner, lent) }),
+            }),
             shared => shared,
         };
         BufferHandle { dtype, device, read_only, len, owner }
     }
 
-    /// Where the host can reach the memory; null where it can't.
+    /// The same memory held at its present address, for the time of one access; `None` where it
+    /// doesn't move anyway.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::locate`].
+    #[cold]
+    pub(crate) fn pinned(&self) -> Result<Option<Self>> {
+        let Owner::Shared(buffer) = &self.owner else { return Ok(None) };
+        let Some(found) = buffer.locate() else { return Ok(None) };
+        let pinned: Arc<dyn DeviceBuffer> =
+            Arc::new(PinnedBuffer { memory: Arc::clone(buffer), ptr: found? });
+        let BufferHandle { dtype, device, read_only, len, .. } = *self;
+        Ok(Some(BufferHandle { dtype, device, read_only, len, owner: Owner::Shared(pinned) }))
+    }
+
+    /// Where the host can reach the memory; null where it can't, and where another library may move
+    /// it ([`BufferHandle::locate`] finds that).
     #[inline]
     pub fn host_ptr(&self) -> *mut u8 {
         match &self.owner {
@@ -295,11 +349,17 @@ impl BufferHandle {
         }
     }
 
-    /// The memory's address in the device's own address space; null where there is no memory.
-    pub fn device_ptr(&self) -> *mut u8 {
+    /// The memory's present address in the device's own address space; null where there is no memory.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::locate`].
+    pub fn locate(&self) -> Result<*mut u8> {
         match &self.owner {
-            Owner::External { ptr, .. } => ptr.as_ptr(),
-            Owner::Shared(buffer) => buffer.device_ptr(),
+            Owner::External { ptr, .. } => Ok(ptr.as_ptr()),
+            Owner::Shared(buffer) => match buffer.locate() {
+                Some(found) => found.map(NonNull::as_ptr),
+                None => Ok(buffer.device_ptr()),
+            },
         }
     }
 

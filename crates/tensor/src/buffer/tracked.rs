@@ -6,17 +6,14 @@ use std::sync::atomic::AtomicU32;
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 
-use super::{DeviceBuffer, ExternalOwner, HostBuffer};
+use super::{DeviceBuffer, ExternalOwner, HostBuffer, Lent};
 
 /// Another runtime's memory as a buffer that handles share: what a tensor over a NumPy array is
 /// made of once it outlives the call.
 #[derive(Debug)]
-pub(super) struct TrackedBuffer {
+pub struct TrackedBuffer {
     owner: ExternalOwner,
-    ptr: NonNull<u8>,
-    bytes: usize,
-    device: Device,
-    read_only: bool,
+    memory: Lent,
     version: AtomicU32,
 }
 
@@ -27,21 +24,12 @@ unsafe impl Sync for TrackedBuffer {}
 
 impl TrackedBuffer {
     /// Takes over what an external handle holds; a borrowed owner becomes an owning one.
-    pub(super) fn new(
-        owner: ExternalOwner,
-        ptr: NonNull<u8>,
-        bytes: usize,
-        device: Device,
-        read_only: bool,
-    ) -> Self {
-        TrackedBuffer {
-            owner: owner.into_owned(),
-            ptr,
-            bytes,
-            device,
-            read_only,
-            version: AtomicU32::new(0),
-        }
+    ///
+    /// # Safety
+    /// While the owner's object lives, the memory stays where it is, valid for reads of initialised
+    /// bytes, and for writes unless it is read-only.
+    pub unsafe fn new(owner: ExternalOwner, memory: Lent) -> Self {
+        TrackedBuffer { owner: owner.into_owned(), memory, version: AtomicU32::new(0) }
     }
 }
 
@@ -49,23 +37,23 @@ impl TrackedBuffer {
 // was made from vouches for the memory.
 unsafe impl DeviceBuffer for TrackedBuffer {
     fn device(&self) -> Device {
-        self.device
+        self.memory.device
     }
 
     fn byte_len(&self) -> usize {
-        self.bytes
+        self.memory.bytes
     }
 
     fn host_ptr(&self) -> Option<NonNull<u8>> {
-        (self.device == Device::CPU).then_some(self.ptr)
+        (self.memory.device == Device::CPU).then_some(self.memory.ptr)
     }
 
     fn device_ptr(&self) -> *mut u8 {
-        self.ptr.as_ptr()
+        self.memory.ptr.as_ptr()
     }
 
     fn is_read_only(&self) -> bool {
-        self.read_only
+        self.memory.read_only
     }
 
     fn version(&self) -> Option<&AtomicU32> {
@@ -77,18 +65,19 @@ unsafe impl DeviceBuffer for TrackedBuffer {
     }
 
     fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        if self.device != Device::CPU {
+        if self.memory.device != Device::CPU {
             return Err(Error::new(
                 ErrorKind::NotSupported,
                 format!(
                     "memory on {} that another library owns can't be copied from here; copy it \
                      with that library",
-                    self.device
+                    self.memory.device
                 ),
             ));
         }
         // SAFETY: the external handle's contract makes these bytes readable and initialised.
-        let bytes = unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.bytes) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.memory.ptr.as_ptr(), self.memory.bytes) };
         Ok(Arc::new(HostBuffer::copy_of(bytes)?))
     }
 }

@@ -92,7 +92,7 @@ impl<'a> Described<'a> {
             (shape[i], strides[i]) = (size as i64, stride as i64);
         }
         // The standard wants null where there are no elements.
-        let data = if tensor.numel() == 0 { null_mut() } else { tensor.raw_data_ptr().cast() };
+        let data = if tensor.numel() == 0 { null_mut() } else { tensor.raw_data_ptr()?.cast() };
         Ok(Described {
             data,
             device: device_to_dl(tensor.device())?,

@@ -93,6 +93,19 @@ pub fn device_from_dl(device: DLDevice) -> Result<Device> {
     }
 }
 
+/// No memory is larger than this many bytes, which is more than any processor's address space.
+const LARGEST: u64 = 1 << 57;
+
+/// The address of the first element; `None` where `byte_offset` is more than any memory has.
+#[inline]
+pub fn first_element(tensor: &DLTensor) -> Option<*mut u8> {
+    let data = tensor.data.cast::<u8>();
+    let offset =
+        usize::try_from(tensor.byte_offset).ok().filter(|_| tensor.byte_offset < LARGEST)?;
+    data.addr().checked_add(offset)?;
+    Some(data.wrapping_add(offset))
+}
+
 /// What a [`DLTensor`] says, checked.
 struct Checked {
     dtype: DType,
@@ -138,11 +151,7 @@ unsafe fn check(tensor: &DLTensor) -> Result<Checked> {
     if tensor.data.is_null() && !empty {
         return Err(malformed(&format!("data is null, but shape {shape:?} has elements")));
     }
-    let data = tensor.data.cast::<u8>();
-    let first = usize::try_from(tensor.byte_offset)
-        .ok()
-        .filter(|offset| data.addr().checked_add(*offset).is_some())
-        .map(|offset| data.wrapping_add(offset))
+    let first = first_element(tensor)
         .ok_or_else(|| malformed(&format!("byte_offset {} overflows", tensor.byte_offset)))?;
     if !empty && !first.addr().is_multiple_of(dtype.align()) {
         return Err(malformed(&format!(

@@ -18,7 +18,8 @@ pub use abi::{
 pub use exchange::{EXCHANGE_API_NAME, ExchangeApi, ExchangeHeader, SetError};
 pub use export::{Described, device_to_dl, dtype_to_dl, to_dlpack, to_dlpack_versioned};
 pub use import::{
-    device_from_dl, dtype_from_dl, from_dlpack, from_dlpack_versioned, view_dl_tensor,
+    device_from_dl, dtype_from_dl, first_element, from_dlpack, from_dlpack_versioned,
+    view_dl_tensor,
 };
 
 #[cfg(test)]

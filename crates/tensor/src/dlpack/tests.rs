@@ -60,7 +60,7 @@ fn an_import_shares_memory_and_deletes_once_on_the_last_drop() {
     // SAFETY: the producer and the struct outlive the tensors, and the view is inside its data.
     let tensor = unsafe { from_dlpack_versioned(&mut managed) }.unwrap();
     assert_eq!(tensor.to_vec::<f64>().unwrap(), [6.0, 8.0, 10.0, 3.0, 5.0, 7.0]);
-    assert_eq!(tensor.raw_data_ptr().cast::<f64>(), producer.data[6..].as_mut_ptr());
+    assert_eq!(tensor.raw_data_ptr().unwrap().cast::<f64>(), producer.data[6..].as_mut_ptr());
     assert!(tensor.is_writable() && tensor.strides() == &[-3, 2]);
     let row = tensor.select(0, 1).unwrap();
     let copy = tensor.buffer().clone_buffer().unwrap();
@@ -101,7 +101,7 @@ fn an_imported_tensor_never_gives_a_mutable_slice() {
 #[test]
 fn every_malformed_struct_is_refused_and_stays_the_callers() {
     type Spoil = fn(&mut DLManagedTensorVersioned);
-    let cases: [(Spoil, ErrorKind, &str); 20] = [
+    let cases: [(Spoil, ErrorKind, &str); 22] = [
         (|m| m.version.major = 2, ErrorKind::Exchange, "version 2.3"),
         (|m| m.version.major = 0, ErrorKind::Exchange, "version 0.3"),
         (|m| m.dl_tensor.data = null_mut(), ErrorKind::Exchange, "data is null"),
@@ -114,6 +114,8 @@ fn every_malformed_struct_is_refused_and_stays_the_callers() {
         (|m| set(m.dl_tensor.strides, i64::MIN), ErrorKind::Exchange, "address space"),
         (|m| m.dl_tensor.byte_offset = 4, ErrorKind::Exchange, "multiple of 8"),
         (|m| m.dl_tensor.byte_offset = u64::MAX, ErrorKind::Exchange, "overflows"),
+        (|m| m.dl_tensor.byte_offset = 1 << 63, ErrorKind::Exchange, "overflows"),
+        (|m| m.dl_tensor.byte_offset = 1 << 60, ErrorKind::Exchange, "overflows"),
         (|m| m.dl_tensor.dtype.lanes = 4, ErrorKind::DType, "4 lanes"),
         (|m| m.dl_tensor.dtype.lanes = 0, ErrorKind::DType, "0 lanes"),
         (|m| m.dl_tensor.dtype.bits = 80, ErrorKind::DType, "80 bits"),
@@ -170,7 +172,7 @@ fn memory_on_cuda_is_described_and_never_read() {
     let tensor = unsafe { from_dlpack_versioned(&mut managed) }.unwrap();
     assert_eq!(tensor.device(), Device::cuda(1));
     assert_eq!(tensor.keys().to_string(), "DispatchKeySet(CUDA)");
-    assert_eq!(tensor.raw_data_ptr().cast::<f64>(), producer.data.as_mut_ptr());
+    assert_eq!(tensor.raw_data_ptr().unwrap().cast::<f64>(), producer.data.as_mut_ptr());
     assert_eq!(tensor.as_slice::<f64>().unwrap_err().kind(), ErrorKind::Device);
     assert_eq!(tensor.copy().unwrap_err().kind(), ErrorKind::NotSupported);
     let back = to_dlpack_versioned(&tensor, false).unwrap();
@@ -195,7 +197,7 @@ fn exports_round_trip_for_every_dtype_and_layout() {
             };
             assert_eq!((back.dtype(), back.shape()), (dtype, tensor.shape()));
             assert_eq!(back.strides(), tensor.strides());
-            assert_eq!(back.raw_data_ptr(), tensor.raw_data_ptr());
+            assert_eq!(back.raw_data_ptr().unwrap(), tensor.raw_data_ptr().unwrap());
             let old = to_dlpack(tensor).unwrap();
             // SAFETY: as above.
             let back = unsafe { from_dlpack(old.as_ptr()) }.unwrap();

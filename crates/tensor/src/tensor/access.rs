@@ -83,22 +83,98 @@ impl Tensor {
         if dtype != T::DTYPE && !(dtype == DType::Bool && T::DTYPE == DType::U8) {
             return Err(self.wrong_type(T::DTYPE));
         }
-        if self.base.is_null() {
+        Ok(self.host_start()?.cast::<T>().wrapping_add(self.offset))
+    }
+
+    /// Where the host finds the buffer's first element now.
+    #[inline]
+    fn host_start(&self) -> Result<*mut u8> {
+        if self.base.is_null() { self.find_start() } else { Ok(self.base) }
+    }
+
+    #[cold]
+    fn find_start(&self) -> Result<*mut u8> {
+        if self.device() != keyfold_core::Device::CPU {
             return Err(self.no_memory());
         }
-        Ok(self.base.cast::<T>().wrapping_add(self.offset))
+        self.buffer.locate()
+    }
+
+    /// Whether the host finds the memory at one address for as long as the tensor lives. It isn't so
+    /// where the host can't reach it, nor where another library may move it: see
+    /// [`Tensor::pinned`].
+    #[inline]
+    pub fn is_pinned(&self) -> bool {
+        !self.base.is_null()
+    }
+
+    /// The same view at the memory's present address, for one access by a kernel that finds it
+    /// several times or on several threads; `None` for memory that no other library may move. It
+    /// must be dropped before that library gets the chance to move the memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exchange`] when the memory is gone or too small.
+    pub fn pinned(&self) -> Result<Option<Tensor>> {
+        if self.is_pinned() {
+            return Ok(None);
+        }
+        let pinned = self.buffer.pinned()?;
+        Ok(pinned.map(|buffer| {
+            let view = (self.shape.clone(), self.strides.clone());
+            Tensor::assume_inside(buffer, view.0, view.1, self.offset, self.numel)
+        }))
+    }
+
+    /// The address of the first element of a pinned tensor ([`Tensor::is_pinned`]); of any other
+    /// tensor no address that may be used.
+    #[inline]
+    pub fn pinned_ptr(&self) -> *mut u8 {
+        self.base.wrapping_add(self.offset * self.dtype().size())
+    }
+
+    /// Where the first element is now, for comparing with other addresses; 0 where there is no memory.
+    #[inline]
+    pub fn address(&self) -> usize {
+        self.raw_data_ptr().map_or(0, |ptr| ptr.addr())
     }
 
     /// As [`Tensor::data_ptr`], to write through.
     ///
     /// # Errors
-    /// As [`Tensor::data_ptr`], and [`ErrorKind::ReadOnly`] when the memory must not be written.
+    /// As [`Tensor::data_ptr`] and [`Tensor::begin_write`].
     #[inline]
     pub fn data_mut_ptr<T: Element>(&self) -> Result<*mut T> {
         let ptr = self.data_ptr::<T>()?;
-        self.check_writable()?;
-        self.note_write();
+        self.begin_write()?;
         Ok(ptr.cast_mut())
+    }
+
+    /// What a kernel does before it writes through an address: checks that the memory may be written
+    /// and that no two indices are the same element, and counts the write.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`], and [`ErrorKind::Value`] where elements share memory.
+    #[inline]
+    pub fn begin_write(&self) -> Result<()> {
+        self.check_writable()?;
+        if !self.is_contiguous() && self.may_overlap_itself() {
+            return Err(self.overlaps_itself());
+        }
+        self.note_write();
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn overlaps_itself(&self) -> Error {
+        Error::new(
+            ErrorKind::Value,
+            format!(
+                "can't write into a tensor of shape {:?} and strides {:?}: several indices may be \
+                 the same element of memory; write to a copy of it",
+                self.shape(),
+                self.strides()
+            ),
+        )
     }
 
     /// # Errors
@@ -126,14 +202,23 @@ impl Tensor {
     }
 
     /// The address of the first element in its device's own address space, of whatever dtype; null
-    /// where there is no memory. For passing on to foreign code.
+    /// where there is no memory. For passing on to foreign code, for the time of one access: another
+    /// library may move its memory afterwards.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exchange`] when another library took the memory away, or made it too small.
     #[inline]
-    pub fn raw_data_ptr(&self) -> *mut u8 {
-        let start = if self.base.is_null() { self.buffer.device_ptr() } else { self.base };
+    pub fn raw_data_ptr(&self) -> Result<*mut u8> {
+        if self.is_pinned() { Ok(self.pinned_ptr()) } else { self.find_raw() }
+    }
+
+    #[cold]
+    fn find_raw(&self) -> Result<*mut u8> {
+        let start = self.buffer.locate()?;
         if start.is_null() {
-            return start;
+            return Ok(start);
         }
-        start.wrapping_add(self.offset * self.dtype().size())
+        Ok(start.wrapping_add(self.offset * self.dtype().size()))
     }
 
     /// The elements in row-major order, where they lie that way.
@@ -183,6 +268,7 @@ impl Tensor {
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         let len = self.as_slice::<T>()?.len();
         self.check_exclusive()?;
+        // Memory that somebody may move is never exclusive, so the address is pinned.
         let ptr = self.base.cast::<T>().wrapping_add(self.offset);
         // SAFETY: the slice was checked; the memory belongs to this tensor's handle alone, which
         // `&mut self` locks for as long as the result lives.
@@ -224,10 +310,10 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::data_ptr`], and [`ErrorKind::Index`] when the index is out of range.
     pub fn get<T: Element>(&self, index: &[usize]) -> Result<T> {
-        self.data_ptr::<T>()?;
+        let first = self.data_ptr::<T>()?.wrapping_sub(self.offset);
         let place = self.place(index)?;
         // SAFETY: an index inside the shape is inside the buffer, and the type was checked.
-        Ok(unsafe { read(self.base.cast::<T>().wrapping_add(place)) })
+        Ok(unsafe { read(first.wrapping_add(place)) })
     }
 
     /// The element at an index, of whatever dtype.
@@ -236,11 +322,9 @@ impl Tensor {
     /// [`ErrorKind::Index`] when the index is out of range, [`ErrorKind::Device`] or
     /// [`ErrorKind::NotSupported`] when the host can't reach the memory.
     pub fn get_scalar(&self, index: &[usize]) -> Result<Scalar> {
-        if self.base.is_null() {
-            return Err(self.no_memory());
-        }
+        let start = self.host_start()?;
         let place = self.place(index)?;
-        let ptr = self.base.wrapping_add(place * self.dtype().size());
+        let ptr = start.wrapping_add(place * self.dtype().size());
         // SAFETY: an index inside the shape is inside the buffer.
         Ok(unsafe { read_scalar(ptr, self.dtype()) })
     }

@@ -31,7 +31,8 @@ use crate::buffer::BufferHandle;
 /// whatever [`Tensor::insert_key`] added.
 pub struct Tensor {
     buffer: BufferHandle,
-    /// Where the host finds the buffer's first element; null where it can't reach it.
+    /// Where the host finds the buffer's first element; null where it can't reach it, and where the
+    /// memory may move, so that the buffer is asked at every access.
     base: *mut u8,
     shape: Shape,
     strides: Strides,
@@ -57,9 +58,12 @@ unsafe impl Sync for Tensor {}
 impl Clone for Tensor {
     /// Another handle to the same view: same memory, keys, token and attachment.
     fn clone(&self) -> Self {
+        let buffer = self.buffer.clone();
+        // What borrows memory of another library holds it differently from here on.
+        let base = if self.buffer.is_external() { buffer.host_ptr() } else { self.base };
         Tensor {
-            buffer: self.buffer.clone(),
-            base: self.base,
+            buffer,
+            base,
             shape: self.shape.clone(),
             strides: self.strides.clone(),
             offset: self.offset,
@@ -323,6 +327,7 @@ impl Tensor {
     #[inline(never)]
     fn track(&mut self) {
         self.buffer = self.buffer.clone().into_tracked();
+        self.base = self.buffer.host_ptr();
     }
 
     /// Whether the elements lie in row-major order without gaps.

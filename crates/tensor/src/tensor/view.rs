@@ -258,9 +258,12 @@ impl Tensor {
         if self.device() == keyfold_core::Device::META {
             return Tensor::meta(&self.shape, self.dtype());
         }
+        if let Some(pinned) = self.pinned()? {
+            return pinned.copy();
+        }
         if !self.base.is_null() && self.is_contiguous() {
             // SAFETY: contiguous elements on the host, which the buffer keeps readable.
-            let bytes = unsafe { std::slice::from_raw_parts(self.raw_data_ptr(), self.nbytes()) };
+            let bytes = unsafe { std::slice::from_raw_parts(self.pinned_ptr(), self.nbytes()) };
             let memory = std::sync::Arc::new(HostBuffer::copy_of(bytes)?);
             return Ok(Tensor::whole(memory, self.shape.clone(), self.numel, self.dtype()));
         }
@@ -306,16 +309,14 @@ impl Tensor {
         }
         self.check_writable()?;
         if self.may_overlap_itself() {
-            return Err(Error::new(
-                ErrorKind::Value,
-                format!(
-                    "can't write into a tensor of shape {:?} and strides {:?}, whose elements \
-                     share memory; write to a copy of it",
-                    self.shape, self.strides
-                ),
-            ));
+            return Err(self.overlaps_itself());
+        }
+        if let Some(target) = self.pinned()? {
+            // SAFETY: the caller's promise, of the same memory.
+            return unsafe { target.copy_from(source) };
         }
         let source = source.broadcast_to(&self.shape)?;
+        let source = source.pinned()?.unwrap_or(source);
         if self.base.is_null() || source.base.is_null() {
             let other = if self.base.is_null() { self } else { &source };
             return Err(Error::new(
@@ -327,14 +328,14 @@ impl Tensor {
         let source = if source.touches(self) { source.copy()? } else { source };
         self.note_write();
         // SAFETY: the view is inside its buffer, nobody else uses it, and the source is elsewhere.
-        unsafe { copy_elements(&source, self.raw_data_ptr(), &self.strides) }
+        unsafe { copy_elements(&source, self.pinned_ptr(), &self.strides) }
     }
 
     /// Whether the memory that the two views span has bytes in common.
     pub fn touches(&self, other: &Tensor) -> bool {
         let span = |t: &Tensor| {
             let (first, last) = layout::bounds(&t.shape, &t.strides, t.offset).ok()??;
-            let base = t.raw_data_ptr().addr().wrapping_sub(t.offset * t.dtype().size());
+            let base = t.address().wrapping_sub(t.offset * t.dtype().size());
             Some((base + first * t.dtype().size(), base + (last + 1) * t.dtype().size()))
         };
         match (span(self), span(other)) {
@@ -351,7 +352,7 @@ impl Tensor {
 /// is an element of `source`.
 unsafe fn copy_elements(source: &Tensor, target: *mut u8, strides: &[isize]) -> Result<()> {
     let size = source.dtype().size();
-    let from = source.raw_data_ptr().cast_const();
+    let from = source.pinned_ptr().cast_const();
     let walk = Walk::new(&source.shape, [&source.strides, strides])?;
     let (len, [from_step, to_step]) = (walk.run_len(), walk.run_steps());
     if source.numel == 0 {

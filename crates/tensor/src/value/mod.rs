@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(Value::describe(borrowed), "array of 2");
         assert_eq!(Value::tag(borrowed), array.0.tag());
         let seen = <&'static Tensor as Arg<Value>>::unbox(borrowed).unwrap();
-        assert_eq!(seen.raw_data_ptr(), array.0.raw_data_ptr());
+        assert_eq!(seen.address(), array.0.address());
         let owned = Value::from_ref(borrowed).unwrap();
         let ValueRef::Foreign(object) = owned.as_ref() else { panic!("{owned:?}") };
         assert_eq!(object.original().addr(), 0x1000);

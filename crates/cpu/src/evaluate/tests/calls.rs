@@ -317,7 +317,7 @@ unsafe fn as_bools(tensor: &Tensor) -> keyfold_tensor::BufferHandle {
     let bytes = tensor.as_slice::<u8>().unwrap().to_vec();
     let bools = Tensor::zeros(&[bytes.len()], DType::Bool, Device::CPU).unwrap();
     // SAFETY: as many bytes, of a fresh tensor.
-    unsafe { bools.raw_data_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    unsafe { bools.raw_data_ptr().unwrap().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     bools.into_buffer()
 }
 

@@ -11,7 +11,7 @@ use super::samples;
 /// The bytes of a tensor's whole buffer.
 fn bytes(memory: &Tensor) -> Vec<u8> {
     // SAFETY: the memory is the test's, contiguous and initialised.
-    unsafe { std::slice::from_raw_parts(memory.raw_data_ptr(), memory.nbytes()) }.to_vec()
+    unsafe { std::slice::from_raw_parts(memory.raw_data_ptr().unwrap(), memory.nbytes()) }.to_vec()
 }
 
 /// Rows of `inner` elements, `gap` elements between them, `offset` elements behind the buffer's start:

@@ -12,8 +12,9 @@
 //! the CPU, not conjugated, not negated, not wrapped by a transform. Whatever else there is goes the
 //! general way.
 
+use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use keyfold_core::DType;
 use pyo3::ffi;
@@ -27,6 +28,10 @@ const IMPLEMENTATION: usize = size_of::<ffi::PyObject>();
 const STORAGE: usize = 16;
 /// `TensorImpl.autograd_meta_`
 const AUTOGRAD: usize = 24;
+/// `TensorImpl.version_counter_`, which tensors over the same memory share
+const COUNTER: usize = 40;
+/// `TensorImpl.pyobj_slot_`: the Python object itself
+const OBJECT: usize = 48;
 /// `TensorImpl.sizes_and_strides_`: the count, then both inline or a pointer to both.
 const NDIM: usize = 56;
 const SIZES: usize = 64;
@@ -47,6 +52,9 @@ const BYTES: usize = 48;
 /// must not be read.
 const CHECKED: usize = 59;
 
+/// `VersionCounter.version_`
+const VERSION: usize = 16;
+
 /// torch's numbers of dtypes are below this.
 const DTYPES: usize = 64;
 
@@ -54,6 +62,34 @@ const DTYPES: usize = 64;
 pub(crate) struct Layout {
     plain: u64,
     dtypes: [Option<DType>; DTYPES],
+    /// Whether the counts of writes were found as well.
+    has_versions: bool,
+}
+
+/// A storage of torch's, whose memory can be moved while tensors share it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storage(NonNull<u8>);
+
+impl Storage {
+    /// Where its memory is now, and how many bytes there are; `None` where torch must be asked. It
+    /// can be read without the GIL, as torch's own kernels read it.
+    ///
+    /// # Safety
+    /// The storage is alive.
+    pub(crate) unsafe fn extent(self) -> Option<(*mut u8, usize)> {
+        let base = self.0.as_ptr();
+        // SAFETY: the fields are inside the live struct, aligned, and were checked with the layout.
+        // They are read as atomics, since another thread may move the memory meanwhile.
+        unsafe {
+            if (*AtomicU8::from_ptr(base.add(CHECKED))).load(Ordering::Relaxed) != 0 {
+                return None;
+            }
+            let first =
+                (*AtomicPtr::from_ptr(base.add(DATA).cast::<*mut u8>())).load(Ordering::Relaxed);
+            let bytes = (*AtomicI64::from_ptr(base.add(BYTES).cast())).load(Ordering::Relaxed);
+            Some((first, usize::try_from(bytes).ok()?))
+        }
+    }
 }
 
 /// A dense tensor on the CPU.
@@ -64,6 +100,16 @@ pub(crate) struct Dense<'a> {
     pub(crate) strides: &'a [i64],
     /// Whether it may have a place in torch's graph: then torch is to be asked.
     pub(crate) has_autograd: bool,
+}
+
+impl Dense<'_> {
+    /// How many bytes there are from the first element to the end of the last.
+    pub(crate) fn span(&self) -> Option<usize> {
+        let steps = self.sizes.iter().zip(self.strides);
+        let last =
+            steps.fold(0_i64, |last, (n, stride)| last.wrapping_add((n - 1).wrapping_mul(*stride)));
+        usize::try_from(last).ok()?.checked_add(1)?.checked_mul(self.dtype.size())
+    }
 }
 
 static LAYOUT: OnceLock<Option<Layout>> = OnceLock::new();
@@ -151,6 +197,31 @@ impl Layout {
         }
     }
 
+    /// The storage of a plain tensor; `None` for any other.
+    ///
+    /// # Safety
+    /// As [`Layout::plain`]. The result is good while the tensor has that storage.
+    pub(crate) unsafe fn storage(&self, object: *mut ffi::PyObject) -> Option<Storage> {
+        // SAFETY: as above.
+        unsafe {
+            self.plain(object)?;
+            NonNull::new(pointer(implementation(object), STORAGE).cast_mut()).map(Storage)
+        }
+    }
+
+    /// torch's own count of the writes to a plain tensor's memory, which belongs to the tensor; `None`
+    /// for tensors without one, and where it wasn't found.
+    ///
+    /// # Safety
+    /// As [`Layout::plain`].
+    pub(crate) unsafe fn version(&self, object: *mut ffi::PyObject) -> Option<NonNull<AtomicU32>> {
+        // SAFETY: as above; the counter's place was checked with the layout.
+        unsafe {
+            self.plain(object).filter(|_| self.has_versions)?;
+            version_at(implementation(object))
+        }
+    }
+
     /// How many elements a plain tensor has.
     ///
     /// # Safety
@@ -174,6 +245,17 @@ unsafe fn shape<'a>(tensor: *const u8, ndim: usize) -> (&'a [i64], &'a [i64]) {
     }
 }
 
+/// # Safety
+/// `tensor` is the live struct of a tensor.
+unsafe fn version_at(tensor: *const u8) -> Option<NonNull<AtomicU32>> {
+    // SAFETY: the caller's promise; the field is null or points to a counter.
+    unsafe {
+        let counter = pointer(tensor, COUNTER);
+        let usable = !counter.is_null() && counter.addr().is_multiple_of(8);
+        usable.then(|| NonNull::new(counter.add(VERSION).cast_mut().cast()))?
+    }
+}
+
 /// A tensor of which torch's answers are known.
 struct Sample<'py> {
     tensor: Bound<'py, PyAny>,
@@ -183,6 +265,7 @@ struct Sample<'py> {
     sizes: Vec<i64>,
     strides: Vec<i64>,
     dtype: String,
+    version: u32,
 }
 
 /// How often the samples are tried: the first sight may be inside a mode of torch's that changes
@@ -209,8 +292,8 @@ fn read_samples(py: Python<'_>) -> PyResult<Option<Layout>> {
     let given = py.import("keyfold._torch_samples")?.call_method0("samples")?;
     let mut samples = Vec::new();
     for item in given.try_iter()? {
-        let (tensor, kind, data, bytes, sizes, strides, dtype) = item?.extract()?;
-        samples.push(Sample { tensor, kind, data, bytes, sizes, strides, dtype });
+        let (tensor, kind, data, bytes, sizes, strides, dtype, version) = item?.extract()?;
+        samples.push(Sample { tensor, kind, data, bytes, sizes, strides, dtype, version });
     }
     // SAFETY: live tensors; each look goes no further than what the looks before it confirmed.
     Ok(unsafe { check(py, &samples) })
@@ -222,7 +305,8 @@ unsafe fn check(py: Python<'_>, samples: &[Sample<'_>]) -> Option<Layout> {
     let plain = samples.iter().filter(|sample| sample.kind != "other");
     let first = implementation_of(samples.first()?)?;
     // SAFETY: a tensor's struct has at least these 176 bytes in every version with this header.
-    let mut layout = Layout { plain: unsafe { word(first, KEYS) }, dtypes: [None; DTYPES] };
+    let mut layout =
+        Layout { plain: unsafe { word(first, KEYS) }, dtypes: [None; DTYPES], has_versions: false };
     for sample in samples {
         let tensor = implementation_of(sample)?;
         let dtype = dtype_from(sample.dtype.clone().into_pyobject(py).ok()?.as_any()).ok();
@@ -280,9 +364,26 @@ unsafe fn check(py: Python<'_>, samples: &[Sample<'_>]) -> Option<Layout> {
             }
         }
     }
+    // SAFETY: as above.
+    layout.has_versions = unsafe { samples.iter().all(|sample| has_version(sample)) };
     // The samples must have told the kinds apart that matter.
     let has = |kind: &str| samples.iter().any(|sample| sample.kind == kind);
     ["plain", "grad", "lazy", "other"].iter().all(|kind| has(kind)).then_some(layout)
+}
+
+/// Whether the count of a sample's writes is where it is expected. The field before `sizes` must hold
+/// the object itself, so that the fields around it are those of the header.
+///
+/// # Safety
+/// The sample's struct was found right.
+unsafe fn has_version(sample: &Sample<'_>) -> bool {
+    let Some(tensor) = implementation_of(sample) else { return false };
+    // SAFETY: as for the caller.
+    unsafe {
+        word(tensor, OBJECT) == sample.tensor.as_ptr() as u64
+            && version_at(tensor)
+                .is_some_and(|count| count.as_ref().load(Ordering::Relaxed) == sample.version)
+    }
 }
 
 fn implementation_of(sample: &Sample<'_>) -> Option<*const u8> {

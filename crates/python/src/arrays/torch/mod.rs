@@ -5,17 +5,16 @@
 //! that is looked at first, and resolved or refused.
 
 pub(crate) mod layout;
+mod memory;
 
-use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
+use keyfold_tensor::Tensor;
 use keyfold_tensor::dlpack::{DL_CPU, DLDevice, DLTensor, ExchangeApi, dtype_to_dl};
-use keyfold_tensor::{ExternalOps, Tensor};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -23,10 +22,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use self::layout::{Dense, layout};
-use crate::arrays::owners::{self, Loan};
+pub(crate) use self::memory::adopt;
+use crate::arrays::owners;
 use crate::arrays::types;
 use crate::arrays::{dlpack, protocol};
-use crate::attach::try_attach;
 use crate::dtype::dtype_from;
 use crate::errors::{IntoPyResult, from_pyerr};
 use crate::tensor;
@@ -357,39 +356,12 @@ fn plainly(object: &Bound<'_, PyAny>, error: Error) -> Error {
 }
 
 fn shared(object: &Bound<'_, PyAny>) -> Result<Tensor> {
-    let lent = lent(object).map_err(from_pyerr)?;
+    let alias = lent(object).map_err(from_pyerr)?;
     let view = match table(object) {
-        Some(api) => protocol::view_exchange_for(&lent, api, object)?,
-        None => dlpack::import(&lent).map_err(from_pyerr)?,
+        Some(api) => protocol::view_exchange_for(&alias, api, object)?,
+        None => dlpack::import(&alias).map_err(from_pyerr)?,
     };
-    check_inside(&lent, &view).map(|()| view)
-}
-
-/// Whether the elements lie in the tensor's storage, which can have been made smaller since.
-fn check_inside(object: &Bound<'_, PyAny>, view: &Tensor) -> Result<()> {
-    if view.device() != Device::CPU || view.numel() == 0 {
-        return Ok(());
-    }
-    let extent = || -> PyResult<(usize, usize)> {
-        let storage = object.call_method0("untyped_storage")?;
-        let first: usize = storage.call_method0("data_ptr")?.extract()?;
-        Ok((first, storage.call_method0("nbytes")?.extract()?))
-    };
-    let (first, bytes) = extent().map_err(from_pyerr)?;
-    let buffer = view.buffer();
-    let low = buffer.device_ptr().addr();
-    let end = low.saturating_add(buffer.len() * view.dtype().size());
-    if low >= first && end <= first.saturating_add(bytes) {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Exchange,
-        format!(
-            "this torch tensor's storage has {bytes} bytes, fewer than its shape {:?} reaches: it was \
-             resized",
-            view.shape()
-        ),
-    ))
+    memory::movable(object, alias, &view)
 }
 
 /// The table of functions of the tensor's class.
@@ -435,25 +407,8 @@ fn records(py: Python<'_>) -> Result<bool> {
     enabled().map_err(from_pyerr)
 }
 
-/// What holds a tensor's memory beyond the call, whatever becomes of the tensor.
-///
-/// # Safety
-/// `object` is a live torch tensor.
-pub(crate) unsafe fn adopt(object: *mut c_void) -> Option<(NonNull<c_void>, &'static ExternalOps)> {
-    try_attach(|py| {
-        // SAFETY: as for the caller.
-        let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
-        let api = table(&object)?;
-        let lent = undisturbed(py, || lent(&object).map_err(from_pyerr)).ok()?;
-        let managed = protocol::export(&lent, api).ok()?;
-        Some(owners::held_parts(object.unbind(), Loan::Managed(managed)))
-    })
-    .flatten()
-}
-
 /// Another tensor over the same memory, which `set_` of the first leaves alone; and memory that
-/// `resize_` refuses to free, as torch itself has it once `numpy()` shared it. torch's own export
-/// does neither: what it gives hangs after both.
+/// `resize_` refuses to free, as torch itself has it once `numpy()` shared it.
 fn lent<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     let alias = object.call_method0("detach")?;
@@ -479,11 +434,16 @@ pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, 
     if tensor.device().kind() == DeviceType::META {
         return give_meta(py, &tensor);
     }
+    // What borrows torch's memory is held by its storage from here on.
+    let tensor = tensor.into_tracked();
     // torch has no negative strides, and no memory that mustn't be written, but for elements that
     // share memory, which it doesn't write itself.
     let writable = tensor.is_writable() || tensor.may_overlap_itself();
     let shared = writable && tensor.strides().iter().all(|stride| *stride >= 0);
     let tensor = if shared { tensor } else { tensor.copy().py(py)? };
+    if let Some(view) = memory::view_of(py, &tensor)? {
+        return Ok(view);
+    }
     let api = API.get_or_init(|| {
         let class = py.import("torch").ok()?.getattr("Tensor").ok()?;
         types::exchange_api(class.cast::<PyType>().ok()?)

@@ -1,0 +1,62 @@
+//! Memory that another library may move, held at its present address.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use keyfold_core::{Device, Result};
+
+use super::{DeviceBuffer, ExternalOwner};
+
+/// A movable buffer at the address that [`DeviceBuffer::locate`] gave: for one access, which asks
+/// once and not for every block. It isn't kept longer, since the address would be stale.
+#[derive(Debug)]
+pub(super) struct PinnedBuffer {
+    pub(super) memory: Arc<dyn DeviceBuffer>,
+    pub(super) ptr: NonNull<u8>,
+}
+
+// SAFETY: the pointer is to the memory of a buffer that any thread may use.
+unsafe impl Send for PinnedBuffer {}
+// SAFETY: as above; a shared reference gives no mutable access.
+unsafe impl Sync for PinnedBuffer {}
+
+// SAFETY: the buffer inside vouches for the address until the memory is moved, and its user drops
+// the value before.
+unsafe impl DeviceBuffer for PinnedBuffer {
+    fn device(&self) -> Device {
+        self.memory.device()
+    }
+
+    fn byte_len(&self) -> usize {
+        self.memory.byte_len()
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        (self.device() == Device::CPU).then_some(self.ptr)
+    }
+
+    fn device_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.memory.is_read_only()
+    }
+
+    fn version(&self) -> Option<&AtomicU32> {
+        self.memory.version()
+    }
+
+    fn note_write(&self) {
+        self.memory.note_write();
+    }
+
+    fn external_owner(&self) -> Option<&ExternalOwner> {
+        self.memory.external_owner()
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
+        self.memory.duplicate()
+    }
+}
