@@ -33,6 +33,17 @@ def test_gradients_are_in_kind(library):
     assert isinstance(tree["b"][0], library.kind)
 
 
+def test_what_grad_passes_through_is_in_kind(library):
+    x = library.array([1.0, 2.0])
+    gradient, aux = kf.grad(lambda x: (kf.sum(x * x), {"y": [x * 2.0], "n": 3}), has_aux=True)(x)
+    assert isinstance(gradient, library.kind)
+    assert isinstance(aux["y"][0], library.kind)
+    assert to_numpy(aux["y"][0]).tolist() == [2.0, 4.0]
+    assert aux["n"] == 3
+    result = kf.value_and_grad(lambda x: (kf.sum(x * x), x + 1.0), has_aux=True)(x)
+    assert isinstance(result[0][1], library.kind)
+
+
 def test_checkpoints_take_them(library):
     x = library.array([1.0, 2.0])
     f = kf.grad(lambda x: kf.sum(kf.checkpoint(lambda y: y * y, x)))

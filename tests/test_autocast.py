@@ -360,3 +360,17 @@ def test_training_in_short_numbers_learns():
         losses.append(float(loss))
     assert w.dtype == "float32"
     assert losses[-1] < losses[0] / 100
+
+
+def test_switching_off_needs_no_dtype():
+    with kf.autocast("bfloat16"):
+        with kf.autocast(enabled=False):
+            assert not kf.is_autocast_enabled()
+            x = kf.ones((2, 2), dtype="float32")
+            assert kf.matmul(x, x).dtype == kf.float32
+        assert kf.is_autocast_enabled()
+    assert repr(kf.autocast("float16", enabled=False)) == "autocast(float16, enabled=False)"
+    with pytest.raises(kf.BindingError, match=r"autocast\(\) needs the argument 'dtype'.*bfloat16"):
+        kf.autocast()
+    with pytest.raises(kf.DTypeError):
+        kf.autocast("int32", enabled=False)

@@ -433,3 +433,12 @@ class TestUsersOperators:
             kf.register_vmap(f, 3)
         with pytest.raises(kf.UnknownOperator):
             kf.register_vmap("vmaptest::nothing", lambda *args: args)
+
+
+def test_a_result_without_an_axis_is_in_kind():
+    arrays = np.ones((2, 3)), np.arange(3.0)
+    both = kf.vmap(lambda x, y: (x * 2.0, y * 2.0), (0, None), out_axes=(0, None))
+    mapped, same = both(*arrays)
+    assert type(mapped) is type(same) is np.ndarray
+    mapped, same = both(*map(kf.asarray, arrays))
+    assert type(mapped) is type(same) is kf.Tensor

@@ -35,16 +35,23 @@ class autocast(_core._Autocast):  # noqa: N801 - the field's name for it
     the dtype of the argument that the caller gave. The innermost block counts.
 
     Args:
-        dtype: float16, bfloat16, or float32, which means full precision everywhere.
+        dtype: float16, bfloat16, or float32, which means full precision everywhere. Not needed
+            where enabled is False.
         enabled: False switches an outer block off inside this one.
 
     Raises:
         DTypeError: any other dtype.
+        BindingError: no dtype.
     """
 
-    def __new__(cls, dtype: Any, enabled: bool = True) -> autocast:
+    def __new__(cls, dtype: Any = None, enabled: bool = True) -> autocast:
         """Make the block; it may be entered any number of times."""
-        return super().__new__(cls, dtype, enabled)
+        if dtype is None and enabled:
+            raise BindingError(
+                "autocast() needs the argument 'dtype': float16, bfloat16 or float32; only "
+                "autocast(enabled=False) takes none"
+            )
+        return super().__new__(cls, "float32" if dtype is None else dtype, enabled)
 
     def __call__(self, function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

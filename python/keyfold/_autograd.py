@@ -141,7 +141,8 @@ def value_and_grad(
     Args:
         f: a function that returns a single number (a tensor with one element).
         argnums: the number of the argument to differentiate with respect to, or several.
-        has_aux: whether f returns a pair, of which the second is passed through.
+        has_aux: whether f returns a pair, of which the second is passed through; its tensors come
+            back in kind, as the value does.
         create_graph: as for `grad`.
 
     Returns:
@@ -196,10 +197,10 @@ def value_and_grad(
         for number in numbers:
             gradients.append(_collect(args[number], found, sources_left))
         if not create:
-            value = value.detach()
-            aux = _detached(aux)
+            value, aux = _detached(value), _detached(aux)
             if not any(isinstance(source, _core.Tensor) for source in sources):
-                value = _in_kind(value, next(filter(_is_array, sources), None))
+                like = next(filter(_is_array, sources), None)
+                value, aux = _all_in_kind(value, like), _all_in_kind(aux, like)
         whole = (value, aux) if has_aux else value
         return whole, gradients[0] if isinstance(argnums, int) else tuple(gradients)
 
@@ -224,6 +225,11 @@ def _in_kind(value: _core.Tensor, source: Any) -> Any:
     if "Vmap" in value.keys:
         return value
     return value.numpy() if source is None else _core._in_kind(value, source)
+
+
+def _all_in_kind(tree: Any, source: Any) -> Any:
+    """The same with every tensor in the library of an array."""
+    return map_leaves(tree, lambda x: _in_kind(x, source) if isinstance(x, _core.Tensor) else x)
 
 
 def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:

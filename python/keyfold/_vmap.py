@@ -51,8 +51,8 @@ def vmap(
 
     Returns:
         A function with the arguments and results of `f`, each with one axis more. If all arrays
-        that it is given are NumPy's, so are its results. A result that doesn't depend on the batch
-        is repeated.
+        that it is given are of one library (NumPy, say), so are its results. A result that doesn't
+        depend on the batch is repeated.
 
     Raises:
         InvalidValue: nothing to map over; in_axes or out_axes of another structure; an out_axes of
@@ -199,7 +199,7 @@ def _leave(where: str, value: Any, axis: int | None, level: int, size: int, like
                 f"vmap: {where} differs from example to example, so it can't have out_axes None; "
                 "give it an axis"
             )
-        return value
+        return _as_kind(value, like)
     rank = tensor.ndim + 1
     if not -rank <= axis < rank:
         raise IndexOutOfRange(
@@ -207,9 +207,16 @@ def _leave(where: str, value: Any, axis: int | None, level: int, size: int, like
             "with the batch"
         )
     whole = _default.ops.keyfold.vmap_exit(tensor, level, axis, size)
-    if like is not None and "Vmap" not in whole.keys and not whole.requires_grad:
-        return _core._in_kind(whole, like)
-    return whole
+    return _as_kind(whole, like)
+
+
+def _as_kind(value: Any, like: Any) -> Any:
+    """A result in the library of the arguments, unless only a tensor can be what it is."""
+    if like is None or not isinstance(value, _core.Tensor):
+        return value
+    if value.requires_grad or "Vmap" in value.keys:
+        return value
+    return _core._in_kind(value, like)
 
 
 def _tensor(value: Any, where: str, axis: int, named: bool) -> _core.Tensor:
