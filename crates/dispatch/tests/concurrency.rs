@@ -237,7 +237,10 @@ fn recursion_is_an_error_and_the_thread_goes_on(d: &D) {
         assert_eq!(error.kind(), ErrorKind::Recursion);
         let text = error.to_string();
         assert!(text.starts_with("endless: operator calls nest"), "{text}");
-        assert!(text.contains("the last calls: endless at CPU, then endless at CPU"), "{text}");
+        // On a tiny stack the calls are too few to be told from a kernel that splits its work.
+        let repeated = text.contains("endless at CPU runs inside itself");
+        let last = text.contains("the last calls: endless at CPU, then endless at CPU");
+        assert!(repeated || last, "{text}");
         assert!(call_path().is_empty());
         assert_eq!(said(d.call("fine", &[arg.r()]).unwrap()), "fine");
     }
