@@ -210,7 +210,6 @@ MISTAKES = {
     "kf.arange: text": lambda: kf.arange("a"),
     "kf.arange: stop": lambda: kf.arange(0, "b"),
     "kf.arange: dtype": lambda: kf.arange(5, dtype="complex64"),
-    "kf.arange: uint8": lambda: kf.arange(5, dtype="uint8"),
     "kf.arange: step": lambda: kf.arange(0, 5, 0),
     "kf.rand: dtype": lambda: kf.rand(3, dtype="int64"),
     "kf.asarray: objects": lambda: kf.asarray([object()]),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
-from keyfold._errors import TraceError
+from keyfold._errors import BindingError, TraceError
 
 __all__ = ["Graph", "trace"]
 
@@ -61,7 +61,7 @@ def trace(f: Callable[..., Any], /, *args: Any) -> Graph:
           return %2
     """
     if not callable(f):
-        raise TypeError(f"trace records a function, not {f!r}")
+        raise BindingError(f"trace records a function, not {f!r}")
     arguments: list[_Spec] = []
     leaves: list[tuple[str, Any]] = []
     for name, given in zip(_names(f, len(args)), args, strict=True):
