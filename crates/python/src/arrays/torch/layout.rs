@@ -81,12 +81,12 @@ impl Storage {
         // SAFETY: the fields are inside the live struct, aligned, and were checked with the layout.
         // They are read as atomics, since another thread may move the memory meanwhile.
         unsafe {
-            if (*AtomicU8::from_ptr(base.add(CHECKED))).load(Ordering::Relaxed) != 0 {
+            if AtomicU8::from_ptr(base.add(CHECKED)).load(Ordering::Relaxed) != 0 {
                 return None;
             }
             let first =
-                (*AtomicPtr::from_ptr(base.add(DATA).cast::<*mut u8>())).load(Ordering::Relaxed);
-            let bytes = (*AtomicI64::from_ptr(base.add(BYTES).cast())).load(Ordering::Relaxed);
+                AtomicPtr::from_ptr(base.add(DATA).cast::<*mut u8>()).load(Ordering::Relaxed);
+            let bytes = AtomicI64::from_ptr(base.add(BYTES).cast()).load(Ordering::Relaxed);
             Some((first, usize::try_from(bytes).ok()?))
         }
     }
