@@ -110,7 +110,7 @@ impl Params {
         &self,
         objects: &mut [*mut ffi::PyObject],
     ) -> Result<Vec<Py<PyList>>> {
-        Python::attach(|py| {
+        reattach(|py| {
             let mut made = Vec::new();
             for (param, object) in self.all.iter().zip(objects) {
                 let Type::List(item, Some(size)) = param.ty.without_optional() else { continue };
