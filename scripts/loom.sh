@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the loom models of the dispatch crate, `loom_tests` in src/reclaim.rs: the protocol as it is,
+# Runs the loom models of the dispatch crate, src/reclaim/loom_tests.rs: the protocol as it is,
 # and without each of its steps, where loom must object. LOOM_MAX_PREEMPTIONS (3 here) bounds the
 # search; what follows on the command line goes to the test program.
 #

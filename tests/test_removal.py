@@ -1,6 +1,8 @@
 """Use after removal is `OperatorRemoved`, each time; what is defined again is found again."""
 
 import gc
+import os
+import threading
 import weakref
 
 import numpy as np
@@ -166,6 +168,61 @@ def test_a_kernel_may_remove_itself_while_it_runs(d, word):
         d.call("ns::f", word("x"))
 
 
+class Captured:
+    """What a kernel holds on to."""
+
+
+@pytest.mark.parametrize("how", ["removes itself", "removes its operator", "replaces itself"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_kernel_held_that_removes_itself_goes_with_its_call(d, word, how, fails):
+    captured = Captured()
+    alive = weakref.ref(captured)
+
+    def kernel(x, held=captured):
+        if how == "removes itself":
+            handle.remove()
+        elif how == "removes its operator":
+            definition.remove()
+        else:
+            d.impl("ns::f", "CPU", lambda x: x, override="replace")
+        assert alive() is held
+        if fails:
+            raise KeyError("failed")
+        return x
+
+    definition = d.define("ns::f(Tensor x) -> Tensor")
+    op = d.get_op("ns::f")
+    handle = d.impl("ns::f", "CPU", kernel)
+    del kernel, captured
+    if fails:
+        with pytest.raises(KeyError) as raised:
+            op(word("x"))
+        # The traceback has the kernel's frame.
+        del raised
+    else:
+        op(word("x"))
+    assert alive() is None
+
+
+def test_what_another_thread_removed_goes_with_the_call_that_runs_it(d, word):
+    captured = Captured()
+    alive = weakref.ref(captured)
+
+    def kernel(x, held=captured):
+        thread = threading.Thread(target=handle.remove)
+        thread.start()
+        thread.join()
+        assert alive() is held
+        return x
+
+    d.define("ns::f(Tensor x) -> Tensor")
+    op = d.get_op("ns::f")
+    handle = d.impl("ns::f", "CPU", kernel)
+    del kernel, captured
+    op(word("x"))
+    assert alive() is None
+
+
 def test_a_kernel_may_remove_its_operator_while_it_runs(d, word):
     definition = d.define("ns::f(Tensor x) -> Tensor")
 
@@ -270,3 +327,37 @@ def test_an_operator_of_a_dispatcher_that_is_gone(word):
     gc.collect()
     x = word("x")
     assert op(x) is x
+
+
+def test_what_the_parents_threads_held_is_freed_in_a_child_of_fork(d, word):
+    """A thread of the parent that is inside a kernel isn't in the child."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def waits(x):
+        entered.set()
+        assert leave.wait(60)
+        return x
+
+    captured = Captured()
+    alive = weakref.ref(captured)
+    d.define("ns::f(Tensor x) -> Tensor")
+    op = d.get_op("ns::f")
+    d.impl("ns::f", "CPU", waits)
+    # In the same table, which the waiting thread holds.
+    handle = d.impl("ns::f", "CUDA", lambda x, held=captured: x)
+    del captured
+    thread = threading.Thread(target=op, args=[word("x")])
+    thread.start()
+    assert entered.wait(60)
+    child = os.fork()
+    if child == 0:
+        handle.remove()
+        os._exit(0 if alive() is None else 1)
+    _, status = os.waitpid(child, 0)
+    handle.remove()
+    held_in_the_parent = alive() is not None
+    leave.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert held_in_the_parent
+    assert alive() is None

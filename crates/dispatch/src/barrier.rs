@@ -6,26 +6,33 @@
 //! both sides. Linux's membarrier(2) runs that fence on the reader's core for
 //! it, so that the reader pays nothing. Where the call isn't there, both sides
 //! fence.
+//!
+//! A sandbox that is set up later may deny the call to a process that counts on
+//! it, or to one of its threads. `reclaim` then turns the readers to fences.
 
 use crate::sync::{Ordering, fence};
 
-/// Whether readers can do without a fence in this process. Asked once per thread.
+/// Whether readers can do without a fence in this process, as far as is known at its first call.
 #[cfg(all(target_os = "linux", not(loom)))]
 pub(crate) fn is_asymmetric() -> bool {
-    use std::sync::OnceLock;
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| {
-        membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && membarrier(EXPEDITED)
-    })
+    use std::sync::atomic::AtomicU8;
+    // No lock guards this: a child of fork could find it taken. Registering twice does no harm.
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 2;
+    let known = ANSWER.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known != 0;
+    }
+    let answer = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+        && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    ANSWER.store(u8::from(answer), Ordering::Relaxed);
+    answer
 }
 
 #[cfg(not(all(target_os = "linux", not(loom))))]
 pub(crate) fn is_asymmetric() -> bool {
     false
 }
-
-#[cfg(all(target_os = "linux", not(loom)))]
-const EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
 
 #[cfg(all(target_os = "linux", not(loom)))]
 fn membarrier(command: libc::c_int) -> bool {
@@ -38,19 +45,30 @@ fn membarrier(command: libc::c_int) -> bool {
 pub(crate) fn light(asymmetric: bool) {
     if asymmetric {
         // The processor's fence is run by `heavy`; only the compiler must keep the order.
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        compiler_only();
     } else {
-        fence(Ordering::SeqCst);
+        full();
     }
 }
 
-/// The writer's side, between its swap and its look at the announcements.
-pub(crate) fn heavy() {
+/// Keeps the compiler from moving memory accesses across; the processor may.
+#[inline(always)]
+pub(crate) fn compiler_only() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+/// The fence of one side, where the other has one, too.
+pub(crate) fn full() {
     fence(Ordering::SeqCst);
+}
+
+/// The writer's side, between its swap and its look at the announcements. Says whether it stood in
+/// for the readers' fences, too.
+pub(crate) fn heavy() -> bool {
+    full();
     #[cfg(all(target_os = "linux", not(loom)))]
-    if is_asymmetric() {
-        // Registered and tried in `is_asymmetric`, so it can't fail here.
-        let done = membarrier(EXPEDITED);
-        assert!(done, "membarrier(2) worked before and fails now");
-    }
+    let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    #[cfg(not(all(target_os = "linux", not(loom))))]
+    let done = false;
+    done
 }

@@ -21,7 +21,7 @@ use crate::names;
 use crate::operator::Operator;
 use crate::registrations::{Override, Registration, Registrations, Replaced};
 use crate::schema::{OperatorName, Schema};
-use crate::thread::DOMAIN;
+use crate::thread;
 use crate::value::Value;
 
 /// An operator and the definitions that keep it.
@@ -210,7 +210,7 @@ impl<V: Value> Dispatcher<V> {
             drop(registry);
         }
         drop(trash);
-        DOMAIN.collect();
+        thread::collect();
         known
     }
 
@@ -275,7 +275,7 @@ impl<V: Value> Dispatcher<V> {
         if let Replaced::Taken(kernel) = replaced {
             drop(kernel);
         }
-        DOMAIN.collect();
+        thread::collect();
         Ok(handle)
     }
 
@@ -326,7 +326,7 @@ impl<V: Value> Dispatcher<V> {
         drop(registry);
         let found = removed.is_some();
         drop(removed);
-        DOMAIN.collect();
+        thread::collect();
         found
     }
 
@@ -357,7 +357,7 @@ impl<V: Value> Dispatcher<V> {
         Self::recompute_all(&registry);
         drop(registry);
         drop(replaced);
-        DOMAIN.collect();
+        thread::collect();
         Ok(Handle::new(self, format!("fallback at {key}"), Subject::Fallback { key, id }))
     }
 
@@ -370,7 +370,7 @@ impl<V: Value> Dispatcher<V> {
         drop(registry);
         let found = removed.is_some();
         drop(removed);
-        DOMAIN.collect();
+        thread::collect();
         found
     }
 
@@ -395,7 +395,7 @@ impl<V: Value> Dispatcher<V> {
         self.0.generation.fetch_add(1, Ordering::Release);
         drop(registry);
         drop(trash);
-        DOMAIN.collect();
+        thread::collect();
     }
 
     /// Computes one operator's table anew, for keys that came after it.
@@ -407,7 +407,7 @@ impl<V: Value> Dispatcher<V> {
         }
         drop(registrations);
         drop(registry);
-        DOMAIN.collect();
+        thread::collect();
     }
 
     /// The operator of that name, `ns::name` or `ns::name.overload`.

@@ -103,6 +103,11 @@ impl DispatchKeySet {
         self.intersection(Self::BACKENDS).highest()
     }
 
+    /// The keys that aren't in the set, those that were never registered included.
+    pub(crate) const fn complement(self) -> Self {
+        DispatchKeySet(!self.0)
+    }
+
     /// How many keys.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize

@@ -20,6 +20,7 @@ mod context;
 mod dispatcher;
 mod errors;
 mod explain;
+pub mod forklock;
 mod handle;
 mod inspect;
 mod kernel;

@@ -18,12 +18,13 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::keyset::DispatchKeySet;
-use crate::thread::{self, LocalSets};
+use crate::thread::{self, LocalSets, ThreadState};
 
 /// What a guard carries for the layer that it switches on.
 pub type LocalData = Arc<dyn Any + Send + Sync>;
@@ -36,7 +37,10 @@ struct OpenGuard {
 }
 
 thread_local! {
-    static OPEN: RefCell<Vec<OpenGuard>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, so that guards work until the thread's very end: `thread_ended` frees
+    /// it, and after that the last guard does.
+    static OPEN: RefCell<ManuallyDrop<Vec<OpenGuard>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -72,6 +76,8 @@ impl LocalGuard {
             id
         });
         OPEN.with_borrow_mut(|open| {
+            // Before memory is kept. (Where the end isn't noticed, the last guard frees it.)
+            thread::with(ThreadState::notices_end);
             open.push(OpenGuard { id, include, exclude, data });
             update(open);
         });
@@ -102,17 +108,25 @@ impl LocalGuard {
 
 impl Drop for LocalGuard {
     fn drop(&mut self) {
-        // At thread end the list may be gone already, and with it everything local.
-        let _ = OPEN.try_with(|open| {
-            let mut open = open.borrow_mut();
+        let guard = OPEN.with_borrow_mut(|open| {
             let at = open.iter().position(|guard| guard.id == self.id);
             let guard = at.map(|at| open.remove(at));
-            update(&open);
-            // What it carried may open and close guards when it is dropped.
-            std::mem::drop(open);
-            std::mem::drop(guard);
+            update(open);
+            if open.is_empty() && !thread::with(ThreadState::notices_end) {
+                drop(std::mem::take(&mut **open));
+            }
+            guard
         });
+        // What it carried may open and close guards when it is dropped.
+        drop(guard);
     }
+}
+
+/// Frees what the guards of a thread left that were never closed.
+pub(crate) fn thread_ended() {
+    let left = OPEN.with_borrow_mut(|open| std::mem::take(&mut **open));
+    update(&[]);
+    drop(left);
 }
 
 /// Adds keys to every call on this thread while the guard lives.
@@ -194,13 +208,13 @@ impl LocalContext {
                 let own = std::mem::take(&mut self.0);
                 let others = OPEN.with_borrow_mut(|open| {
                     update(&own);
-                    std::mem::replace(open, own)
+                    std::mem::replace(&mut **open, own)
                 });
                 drop(others);
             }
         }
         let own = OPEN.with_borrow_mut(|open| {
-            let own = std::mem::take(open);
+            let own = std::mem::take(&mut **open);
             update(open);
             own
         });

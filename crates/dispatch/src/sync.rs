@@ -1,19 +1,30 @@
 //! Atomics and locks, loom's when its model checker runs.
 
 #[cfg(not(loom))]
+pub(crate) use crate::forklock::ForkLock as Lock;
+#[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc,
     atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc,
     atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence},
 };
 
-/// Locks, also when another thread panicked while it held the lock: what these locks guard
-/// is changed by single pushes and takes, so it is whole at any panic.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// What stands for [`ForkLock`](crate::forklock::ForkLock) when loom runs.
+#[cfg(loom)]
+pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+
+#[cfg(loom)]
+impl<T> Lock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Lock(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }

@@ -1,19 +1,24 @@
 //! What a thread knows while it calls: nesting depth, slots, local key sets.
 //!
 //! One block of cells in thread-local storage without a destructor, so that
-//! reaching it costs one address computation. A second thread-local, touched
-//! once, gives the slots back when the thread ends.
+//! reaching it costs one address computation, and so that it can be reached as
+//! long as the thread runs anything at all. What the thread keeps is given back
+//! when it ends (see `end`). Its last destructors may still call operators: then
+//! it takes slots again, for the length of the outermost call.
 
 use std::cell::Cell;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
+mod end;
+
 use crate::barrier;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
 use crate::local::LocalData;
-use crate::reclaim::{Domain, MAX_DEPTH, Slot, Slots};
+use crate::reclaim::{Domain, Entry, MAX_DEPTH, Slot, Slots};
 use crate::sync::Arc;
+use end::Ending;
 
 /// The process's readers and retired tables, of all dispatchers.
 #[cfg(not(loom))]
@@ -46,24 +51,24 @@ impl LocalSets {
 
 /// The thread's part of the call path.
 pub(crate) struct ThreadState {
-    /// The slot that the next call takes: its distance from the first is the nesting depth.
+    /// The slot that the next call takes: its distance from the first is the nesting depth. The
+    /// slot says who must take the slow way in: the thread's first call, the one after the last
+    /// slot, one where the stack ends.
     next: Cell<*const Slot>,
-    /// The end of the reserved slots. Null, as `next` is, until the first call.
-    end: Cell<*const Slot>,
-    /// Calls that find the stack below this address take the slow way in.
-    slow_below: Cell<usize>,
-    /// What applies to calls: the unions of the sources below.
-    effective: LocalSets,
+    /// What calls gain: the union of the sources below.
+    include: Cell<DispatchKeySet>,
+    /// What calls keep: all keys but the union of what the sources below exclude. (In this form, a
+    /// call needs one instruction for it.)
+    keep: Cell<DispatchKeySet>,
     /// Keys of the layers that run now.
     layers: Cell<DispatchKeySet>,
     /// From open guards (see `local`).
     pub(crate) guards: LocalSets,
     /// From the host language's context (Python's contextvars).
     pub(crate) ambient: LocalSets,
+    /// Null without slots: before the first call, and after the thread's end.
     slots: Cell<*const Slots>,
-    first: Cell<*const Slot>,
-    /// Whether the thread's announcements need no fence (see `barrier`).
-    asymmetric: Cell<bool>,
+    ending: Ending,
     /// Stack addresses in the `margin` bytes below `margin_top` are too deep.
     margin_top: Cell<usize>,
     margin: Cell<usize>,
@@ -72,40 +77,42 @@ pub(crate) struct ThreadState {
 thread_local! {
     static STATE: ThreadState = const {
         ThreadState {
-            next: Cell::new(std::ptr::null()),
-            end: Cell::new(std::ptr::null()),
-            slow_below: Cell::new(0),
-            effective: LocalSets::new(),
+            next: Cell::new(Slot::nobodys()),
+            include: Cell::new(DispatchKeySet::EMPTY),
+            keep: Cell::new(DispatchKeySet::EMPTY.complement()),
             layers: Cell::new(DispatchKeySet::EMPTY),
             guards: LocalSets::new(),
             ambient: LocalSets::new(),
             slots: Cell::new(std::ptr::null()),
-            first: Cell::new(std::ptr::null()),
-            asymmetric: Cell::new(false),
+            ending: Ending::new(),
             margin_top: Cell::new(0),
             margin: Cell::new(0),
         }
     };
-    static OWNER: SlotsOwner = SlotsOwner(DOMAIN.join());
 }
 
 // A destructor would make `STATE` unusable in the destructors of other thread-locals, and `with`
 // unsound.
 const _: () = assert!(!std::mem::needs_drop::<ThreadState>());
 
-/// Gives the slots back when the thread ends.
-struct SlotsOwner(Arc<Slots>);
-
-impl Drop for SlotsOwner {
-    fn drop(&mut self) {
-        // Later destructors of this thread may still call operators: they start anew.
-        let _ = STATE.try_with(|state| {
-            state.slots.set(std::ptr::null());
-            state.next.set(std::ptr::null());
-            state.end.set(std::ptr::null());
-        });
-        DOMAIN.leave(&self.0);
+/// What is to be done after a frame whose slot was noted. (It looks for the thread's state itself:
+/// to have it handed over, the call path would keep it at hand.)
+#[cold]
+#[inline(never)]
+fn attend() {
+    // Not while a panic goes through: a kernel's destructor may panic, too. The note stays.
+    if !std::thread::panicking() {
+        collect();
     }
+    with(ThreadState::leave_if_ended);
+}
+
+/// Frees what was retired and nobody holds any more. The caller holds no lock that a kernel's
+/// destructor may want.
+pub(crate) fn collect() {
+    // Without memory to note the functions, a fork just here would leave the child a taken lock.
+    drop(end::prepare_for_fork());
+    with(|state| DOMAIN.collect(state.slots()));
 }
 
 /// Runs `f` with the calling thread's state.
@@ -157,11 +164,11 @@ fn stack_address() -> usize {
 
 impl ThreadState {
     /// Enters one nesting level, which the frame ends; `None` where [`enter`](Self::enter) is
-    /// needed: on the first call of a thread, or where a limit is near.
+    /// needed: on the first call of a thread, where a limit is near, or where readers fence.
     #[inline(always)]
     pub(crate) fn enter_fast(&self) -> Option<Frame<'_>> {
-        let slot = self.next.get();
-        if slot >= self.end.get() || stack_address() < self.slow_below.get() {
+        let slot = self.next_slot();
+        if slot.is_slow(stack_address()) {
             return None;
         }
         Some(self.take(slot))
@@ -174,9 +181,7 @@ impl ThreadState {
     #[cold]
     #[inline(never)]
     pub(crate) fn enter(&self) -> Result<Frame<'_>> {
-        if self.slots.get().is_null() {
-            self.start();
-        }
+        let slots = self.slots_or_start()?;
         let depth = self.depth();
         if depth >= MAX_DEPTH || self.is_stack_low() {
             return Err(Error::new(
@@ -187,52 +192,85 @@ impl ThreadState {
                 ),
             ));
         }
-        if self.next.get() >= self.end.get() {
-            // SAFETY: `start` set the pointer; the domain keeps slots for ever.
-            let slots = unsafe { &*self.slots.get() };
-            let reserved = slots.reserve((depth + RESERVED_AT_ONCE).min(MAX_DEPTH));
-            self.end.set(reserved.as_ptr_range().end);
+        if depth >= slots.used() {
+            DOMAIN.reserve(slots, (depth + RESERVED_AT_ONCE).min(MAX_DEPTH));
         }
-        let frame = self.take(self.next.get());
-        if !self.asymmetric.get() {
-            // The frame's own announcement, which follows, has no fence.
-            frame.slot.announce(false);
-        }
+        let frame = self.take(self.next_slot());
+        slots.pass_on();
+        // The frame's own announcement, which follows, has no fence.
+        frame.slot.announce(false);
         Ok(frame)
     }
 
     #[inline(always)]
-    fn take(&self, slot: *const Slot) -> Frame<'_> {
-        self.next.set(slot.wrapping_add(1));
-        // SAFETY: the callers saw that it is below `end`, so it is one of this thread's reserved
-        // slots, which live as long as the process's domain.
-        Frame { state: self, slot: unsafe { &*slot } }
+    fn next_slot(&self) -> &Slot {
+        // SAFETY: one of this thread's slots, their end included, which live until `leave` puts
+        // the static one in their place.
+        unsafe { &*self.next.get() }
     }
 
-    /// The thread's first call: takes slots and looks where the stack ends.
-    fn start(&self) {
-        // After the thread's destructors ran there is no owner; such slots stay taken.
-        let slots = OWNER.try_with(|owner| Arc::clone(&owner.0)).unwrap_or_else(|_| DOMAIN.join());
-        let first = slots.reserve(0).as_ptr();
-        self.first.set(first);
-        self.next.set(first);
-        self.end.set(first);
-        self.slots.set(Arc::as_ptr(&slots));
-        self.asymmetric.set(barrier::is_asymmetric());
+    #[inline(always)]
+    fn take<'t>(&'t self, slot: &'t Slot) -> Frame<'t> {
+        self.next.set(std::ptr::from_ref(slot).wrapping_add(1));
+        Frame { state: self, slot }
+    }
+
+    /// The thread's slots, if it has some.
+    fn slots(&self) -> Option<&Slots> {
+        // SAFETY: null or given by the domain, which keeps them until `leave`.
+        unsafe { self.slots.get().as_ref() }
+    }
+
+    /// The thread's slots, taken if it has none.
+    fn slots_or_start(&self) -> Result<&Slots> {
+        if let Some(slots) = self.slots() {
+            return Ok(slots);
+        }
+        end::prepare_for_fork()?;
         // Where the size isn't known, depth alone is the limit.
         if let Some(left) = stacker::remaining_stack() {
             let margin = STACK_MARGIN.min(left / 2);
             self.margin.set(margin);
             self.margin_top.set(stack_address().saturating_sub(left) + margin);
         }
-        // The slow way in fences.
-        let always = !self.asymmetric.get();
-        self.slow_below.set(if always { usize::MAX } else { self.margin_top.get() });
+        let entry = match self.ending.notice(self) {
+            true => Entry::FastAbove(self.margin_top.get()),
+            // Nothing would give the slots back but the end of the outermost call.
+            false => Entry::Attended,
+        };
+        let slots = Arc::as_ptr(&DOMAIN.join(barrier::is_asymmetric(), entry));
+        self.slots.set(slots);
+        // SAFETY: the domain keeps them until `leave`.
+        let slots = unsafe { &*slots };
+        self.next.set(slots.below(0).as_ptr());
+        Ok(slots)
+    }
+
+    /// Gives the thread's slots back.
+    fn leave(&self) {
+        self.next.set(Slot::nobodys());
+        let slots = self.slots.replace(std::ptr::null());
+        if !slots.is_null() {
+            DOMAIN.leave(slots);
+        }
+    }
+
+    /// Gives slots back that a call took after the thread's end.
+    fn leave_if_ended(&self) {
+        if !self.ending.is_noticed() && self.depth() == 0 {
+            self.leave();
+        }
     }
 
     fn depth(&self) -> usize {
-        let distance = self.next.get() as usize - self.first.get() as usize;
+        let Some(slots) = self.slots() else { return 0 };
+        let distance = self.next.get() as usize - slots.below(0).as_ptr() as usize;
         distance / size_of::<Slot>()
+    }
+
+    /// Whether what the thread keeps is given back when it ends: asked before something is kept.
+    pub(crate) fn notices_end(&self) -> bool {
+        self.ending.notice(self)
     }
 
     fn is_stack_low(&self) -> bool {
@@ -244,21 +282,25 @@ impl ThreadState {
     /// Keys that calls on this thread gain.
     #[inline(always)]
     pub(crate) fn include(&self) -> DispatchKeySet {
-        self.effective.include.get()
+        self.include.get()
+    }
+
+    /// The other keys than those that calls on this thread lose.
+    #[inline(always)]
+    pub(crate) fn keep(&self) -> DispatchKeySet {
+        self.keep.get()
     }
 
     /// Keys that calls on this thread lose.
-    #[inline(always)]
     pub(crate) fn exclude(&self) -> DispatchKeySet {
-        self.effective.exclude.get()
+        self.keep.get().complement()
     }
 
     /// Recomputes what applies, after a source changed.
     pub(crate) fn refresh(&self) {
-        self.effective.include.set(self.guards.include.get() | self.ambient.include.get());
-        self.effective
-            .exclude
-            .set(self.guards.exclude.get() | self.ambient.exclude.get() | self.layers.get());
+        self.include.set(self.guards.include.get() | self.ambient.include.get());
+        let excluded = self.guards.exclude.get() | self.ambient.exclude.get() | self.layers.get();
+        self.keep.set(excluded.complement());
     }
 
     /// Excludes a layer's key from calls until the guard is dropped.
@@ -266,7 +308,7 @@ impl ThreadState {
     pub(crate) fn run_layer(&self, key: DispatchKey) -> LayerGuard<'_> {
         let before = self.layers.get();
         self.layers.set(before.insert(key));
-        self.effective.exclude.set(self.effective.exclude.get().insert(key));
+        self.keep.set(self.keep.get().remove(key));
         LayerGuard { state: self, before }
     }
 
@@ -282,13 +324,9 @@ impl ThreadState {
 
     /// The tables (as addresses) and keys of the calls in progress, outermost first.
     pub(crate) fn calls(&self) -> Vec<(usize, DispatchKey)> {
-        if self.slots.get().is_null() {
-            return Vec::new();
-        }
-        // SAFETY: not null, and the domain keeps slots for ever.
-        let slots = unsafe { &*self.slots.get() };
+        let Some(slots) = self.slots() else { return Vec::new() };
         slots
-            .reserve(self.depth())
+            .below(self.depth())
             .iter()
             .filter_map(Slot::held)
             .map(|(pointer, bit)| (pointer, DispatchKey::from_bit(bit)))
@@ -319,14 +357,55 @@ impl Frame<'_> {
     pub(crate) fn hold<T>(&self, snapshot: &T, key: DispatchKey) {
         self.slot.hold(std::ptr::from_ref(snapshot), key.bit());
     }
+
+    /// Ends the frame of a call that gives this result.
+    ///
+    /// As the frame's drop would, but for the code that follows from it: a result that fits into
+    /// registers is handed through the rare case instead of being kept for it.
+    #[inline(always)]
+    pub(crate) fn end_with<R>(self, result: R) -> R {
+        #[cold]
+        #[inline(never)]
+        fn attend_with<R>(result: R) -> R {
+            attend();
+            result
+        }
+        self.pop();
+        let is_noted = self.slot.is_noted();
+        std::mem::forget(self);
+        if is_noted { attend_with(result) } else { result }
+    }
+
+    /// Ends the frame for another one that takes the same slot at once, and looks at its end.
+    #[inline(always)]
+    pub(crate) fn hand_over(self) {
+        self.pop();
+        std::mem::forget(self);
+    }
+
+    /// Ends the frame without a look whether somebody waits for its slot: for a caller that may
+    /// hold locks, which the destructors of kernels must not run under.
+    pub(crate) fn end_quietly(self) {
+        self.pop();
+        self.state.leave_if_ended();
+        std::mem::forget(self);
+    }
+
+    #[inline(always)]
+    fn pop(&self) {
+        self.slot.release();
+        self.state.next.set(self.slot);
+    }
 }
 
 impl Drop for Frame<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // Snapshots borrowed from the frame ended before it.
-        self.slot.release();
-        self.state.next.set(self.slot);
+        self.pop();
+        if self.slot.is_noted() {
+            attend();
+        }
     }
 }
 

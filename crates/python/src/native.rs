@@ -359,7 +359,9 @@ impl Drop for PanicWatch<'_, '_> {
 }
 
 thread_local! {
-    static PANICKED: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
+    /// Without a destructor, so that calls work while a thread ends: `panic_error` takes it out.
+    static PANICKED: std::cell::RefCell<std::mem::ManuallyDrop<Option<String>>> =
+        const { std::cell::RefCell::new(std::mem::ManuallyDrop::new(None)) };
 }
 
 #[cold]
@@ -379,7 +381,8 @@ fn note_panic(context: &CallContext<'_, Value>, kernel: &Kernel<Value>) {
 /// The error for a panic that the call path caught.
 #[cold]
 pub(crate) fn panic_error(operator: &str, panic: &(dyn Any + Send)) -> Error {
-    let place = PANICKED.take().unwrap_or_else(|| operator.to_owned());
+    let noted = PANICKED.with_borrow_mut(|noted| noted.take());
+    let place = noted.unwrap_or_else(|| operator.to_owned());
     Error::new(ErrorKind::KernelPanic, format!("{place} panicked: {}", panic_text(panic)))
 }
 

@@ -1,6 +1,7 @@
 //! `keyfold.ops.ns.name`: all overloads of a name.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -371,7 +372,10 @@ static ISOLATED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The dispatcher of the innermost running Python kernel, if it is an isolated one.
-    static CURRENT: RefCell<Option<Dispatcher<Value>>> = const { RefCell::new(None) };
+    /// Without a destructor: kernels that run while a thread ends put back what was there before
+    /// them, which is none.
+    static CURRENT: RefCell<ManuallyDrop<Option<Dispatcher<Value>>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Names mean another dispatcher's operators until this is dropped.
@@ -379,7 +383,7 @@ pub(crate) struct DispatcherGuard(Option<Dispatcher<Value>>);
 
 impl Drop for DispatcherGuard {
     fn drop(&mut self) {
-        CURRENT.set(self.0.take());
+        drop(set_current(self.0.take()));
     }
 }
 
@@ -395,12 +399,18 @@ pub(crate) fn enter_dispatcher(operator: &Operator<Value>) -> Option<DispatcherG
 fn enter_slowly(operator: &Operator<Value>, isolated: bool) -> DispatcherGuard {
     ISOLATED.store(true, Ordering::Relaxed);
     let now = if isolated { operator.dispatcher() } else { None };
-    DispatcherGuard(CURRENT.replace(now))
+    DispatcherGuard(set_current(now))
+}
+
+fn set_current(now: Option<Dispatcher<Value>>) -> Option<Dispatcher<Value>> {
+    CURRENT.with_borrow_mut(|current| std::mem::replace(&mut **current, now))
 }
 
 /// The dispatcher in which a name is looked up.
 fn dispatcher_of_names() -> Dispatcher<Value> {
-    CURRENT.with_borrow(Option::clone).unwrap_or_else(|| keyfold::dispatcher().clone())
+    CURRENT
+        .with_borrow(|current| (**current).clone())
+        .unwrap_or_else(|| keyfold::dispatcher().clone())
 }
 
 /// Operators that were redispatched to by name, by the address of the name's object. Each entry

@@ -12,7 +12,6 @@
 
 mod buffer;
 pub mod dlpack;
-pub mod forklock;
 mod strided;
 mod tensor;
 mod value;

@@ -27,7 +27,9 @@ const KEEP: usize = 4 << 20;
 /// others.
 #[inline]
 pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8, &mut Vec<*mut u8>) -> R) -> R {
-    let mut scratch = SCRATCH.take().unwrap_or_default();
+    // A thread's last destructors come after this one's, and do without what is kept.
+    let kept = SCRATCH.try_with(Cell::take).ok().flatten();
+    let mut scratch = kept.unwrap_or_default();
     let lines = bytes.div_ceil(64);
     if scratch.memory.len() < lines {
         scratch.memory.resize(lines, Line { _bytes: [0; 64] });
@@ -35,7 +37,7 @@ pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8, &mut Vec<*mut u8>) -
     let memory = scratch.memory.as_mut_ptr().cast();
     let result = f(memory, &mut scratch.slots);
     if scratch.memory.len() * 64 <= KEEP {
-        SCRATCH.set(Some(scratch));
+        let _ = SCRATCH.try_with(|kept| kept.set(Some(scratch)));
     }
     result
 }

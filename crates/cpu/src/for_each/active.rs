@@ -5,13 +5,22 @@
 //! a second call from within the first; that call is refused.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::view::Extent;
 
+/// The first is in place, since calls rarely nest; without calls it keeps no memory.
+struct Active {
+    first: Option<Extent>,
+    more: Vec<Extent>,
+}
+
 thread_local! {
-    static ACTIVE: RefCell<Vec<Extent>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, so that those of other thread-locals may call operators.
+    static ACTIVE: RefCell<ManuallyDrop<Active>> =
+        const { RefCell::new(ManuallyDrop::new(Active { first: None, more: Vec::new() })) };
 }
 
 /// While this lives, the memory is being written.
@@ -26,15 +35,20 @@ impl Writing {
         mut writing_views: impl Iterator<Item = &'a Extent>,
     ) -> Result<Writing> {
         ACTIVE.with_borrow_mut(|active| {
-            if !active.is_empty()
-                && writing_views.any(|view| active.iter().any(|other| view.touches(other)))
+            let Active { first, more } = &mut **active;
+            let written = || first.iter().chain(&*more);
+            if first.is_some()
+                && writing_views.any(|view| written().any(|other| view.touches(other)))
             {
                 return Err(Error::new(
                     ErrorKind::Value,
                     format!("{operator}: called from a body whose own output is the same memory"),
                 ));
             }
-            active.push(out.clone());
+            match first {
+                None => *first = Some(out.clone()),
+                Some(_) => more.push(out.clone()),
+            }
             Ok(Writing(()))
         })
     }
@@ -42,6 +56,12 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        ACTIVE.with_borrow_mut(|active| active.pop());
+        ACTIVE.with_borrow_mut(|active| {
+            if active.more.pop().is_none() {
+                active.first = None;
+            } else if active.more.is_empty() {
+                active.more = Vec::new();
+            }
+        });
     }
 }

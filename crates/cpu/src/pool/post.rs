@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use keyfold_tensor::forklock::{ForkGuard, ForkLock};
+use keyfold_dispatch::forklock::{ForkGuard, ForkLock};
 
 /// The longest and the shortest time that a worker looks out.
 const LONGEST: Duration = Duration::from_micros(100);

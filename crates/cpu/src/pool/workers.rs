@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_tensor::forklock::{AtFork, ForkLock};
+use keyfold_dispatch::forklock::{AtFork, ForkLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::job::Job;

@@ -27,7 +27,7 @@ impl<V: Value> Operator<V> {
             // No argument brings a backend: the default device's.
             keys = default_device(keys);
         }
-        (keys | state.include()) - state.exclude()
+        (keys | state.include()) & state.keep()
     }
 
     /// The set that a call with these argument keys would start from on this thread now.
@@ -51,11 +51,20 @@ impl<V: Value> Operator<V> {
             if let Some((kernel, key)) = table.select(set) {
                 frame.hold(table, key);
                 let context = CallContext::new(self, kernel, set, key);
-                if key.is_backend() {
-                    return call(&context, kernel);
+                if is_in_memory::<R>() {
+                    if key.is_backend() {
+                        return call(&context, kernel);
+                    }
+                    return run_layer(state, &context, call);
                 }
-                return run_layer(state, &context, call);
+                let result = match key.is_backend() {
+                    true => call(&context, kernel),
+                    false => run_layer(state, &context, call),
+                };
+                return frame.end_with(result);
             }
+            // The slow way takes the same slot.
+            frame.hand_over();
         }
         self.dispatch_slowly(state, set, call)
     }
@@ -133,7 +142,9 @@ impl<V: Value> Operator<V> {
     pub(crate) fn with_table<R>(&self, look: impl FnOnce(&Table<V>) -> R) -> Result<R> {
         thread::with(|state| {
             let frame = state.enter()?;
-            Ok(look(frame.protect(&self.table)))
+            let seen = look(frame.protect(&self.table));
+            frame.end_quietly();
+            Ok(seen)
         })
     }
 
@@ -166,7 +177,7 @@ impl<V: Value> Operator<V> {
         call: impl FnOnce(&CallContext<'_, V>, &Kernel<V>) -> Result<R>,
     ) -> Result<R> {
         thread::with(|state| {
-            let set = (Self::computed_set(state, keys) | (include - state.exclude())) - exclude;
+            let set = (Self::computed_set(state, keys) | (include & state.keep())) - exclude;
             self.dispatch(state, set, call)
         })
     }
@@ -335,6 +346,11 @@ impl<V: Value> Operator<V> {
             self.checked(context, kernel, &bound)
         })
     }
+}
+
+/// Whether such a result is returned through memory, where it can stay while the frame ends.
+const fn is_in_memory<R>() -> bool {
+    size_of::<R>() > 2 * size_of::<usize>()
 }
 
 /// Runs a kernel with its key excluded on this thread, if it is a layer's. A composite at an autograd

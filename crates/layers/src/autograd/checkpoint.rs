@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,7 +45,10 @@ enum Mode {
 }
 
 thread_local! {
-    static MODES: RefCell<Vec<Mode>> = const { RefCell::new(Vec::new()) };
+    /// Without a destructor, so that those of other thread-locals may call operators; the last
+    /// mode to end frees it.
+    static MODES: RefCell<ManuallyDrop<Vec<Mode>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Ends a mode, also when what ran in it failed.
@@ -59,7 +63,13 @@ impl Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let mode = MODES.with_borrow_mut(Vec::pop);
+        let mode = MODES.with_borrow_mut(|modes| {
+            let mode = modes.pop();
+            if modes.is_empty() {
+                drop(std::mem::take(&mut **modes));
+            }
+            mode
+        });
         drop(mode);
     }
 }

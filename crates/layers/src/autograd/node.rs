@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -302,8 +303,10 @@ impl Call {
 type Parts = (Edges, Option<Arc<SavedCall>>);
 
 thread_local! {
-    /// Parts of nodes that wait for being dropped, and whether somebody is at it.
-    static DROPPING: (RefCell<Vec<Parts>>, Cell<bool>) = const { (RefCell::new(Vec::new()), Cell::new(false)) };
+    /// Parts of nodes that wait for being dropped, and whether somebody is at it, who frees the list
+    /// in the end: it has no destructor, so that those of other thread-locals may drop graphs.
+    static DROPPING: (RefCell<ManuallyDrop<Vec<Parts>>>, Cell<bool>) =
+        const { (RefCell::new(ManuallyDrop::new(Vec::new())), Cell::new(false)) };
 }
 
 impl Drop for Node {
@@ -314,8 +317,7 @@ impl Drop for Node {
         let Kind::Call(call) = &mut self.kind else { return };
         let saved = call.saved.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let parts = (std::mem::take(&mut call.edges), saved);
-        // At the end of the thread the list is gone, and parts are dropped as they are.
-        let _ = DROPPING.try_with(move |(waiting, busy)| {
+        DROPPING.with(move |(waiting, busy)| {
             waiting.borrow_mut().push(parts);
             if busy.replace(true) {
                 return;
@@ -325,6 +327,7 @@ impl Drop for Node {
                 let Some(parts) = next else { break };
                 drop(parts);
             }
+            drop(std::mem::take(&mut **waiting.borrow_mut()));
             busy.set(false);
         });
     }

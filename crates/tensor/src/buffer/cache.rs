@@ -9,7 +9,7 @@
 //! library's: for tools that watch it.
 //!
 //! Sizes are rounded up by an eighth at most. Each class has its own lock, held for some
-//! nanoseconds; fork takes them all (see [`crate::forklock`]), so that a child's cache is whole.
+//! nanoseconds; fork takes them all (see [`keyfold_dispatch::forklock`]), so that a child's cache is whole.
 
 mod class;
 mod limit;
@@ -22,7 +22,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 
 pub(super) use self::class::Class;
 pub use self::limit::{LIMIT_VARIABLE, limit, set_limit};
-use crate::forklock::{AtFork, ForkLock};
+use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
 /// Blocks smaller than this are the C library's matter, which is quick about them.
 pub(super) const SMALLEST: usize = class::SMALLEST;

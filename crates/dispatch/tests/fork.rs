@@ -1,0 +1,173 @@
+//! Fork, while other threads of the parent are inside operators: the child has their copies of
+//! what they announced, and none of them. Without the test harness, which has threads of its own.
+
+#![allow(clippy::print_stdout, reason = "what the harness would print")]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+use keyfold_dispatch::{DispatchKey as K, Kernel, Override, call_path};
+use support::{Context, D, Ref, list, said, says, word};
+
+/// Runs `check` in a child, and says whether it returned true within the time limit.
+fn in_child(check: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `check` and ends without running anything of the parent's. Its one
+    // thread allocates, which the C library allows after fork.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: no pointers; a child that hangs is ended by the signal.
+            unsafe { libc::alarm(60) };
+            let code = i32::from(!check());
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(code) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: a child of ours, and a place for its status.
+            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(ended, child);
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A dispatcher whose operator `op` runs `body`, with a kernel that counts its drop.
+fn counting(body: impl Fn() + Send + Sync + 'static) -> (D, Arc<AtomicUsize>) {
+    let (d, dropped) = (D::new(), Arc::new(AtomicUsize::new(0)));
+    let counted = Counted(Arc::clone(&dropped));
+    let kernel = Kernel::boxed(move |_: &Context<'_>, _: &[Ref<'_>]| {
+        let _ = &counted;
+        body();
+        Ok(word("cpu", K::CPU))
+    });
+    d.register("op", K::CPU, kernel).unwrap();
+    (d, dropped)
+}
+
+fn replace(d: &D) {
+    let operator = d.operator("op").unwrap();
+    d.register_with(&operator, K::CPU, says("new"), Override::Replace).unwrap();
+}
+
+fn call(d: &D) -> String {
+    said(d.call("op", &[list(K::CPU).r()]).unwrap())
+}
+
+fn what_the_parents_threads_held_is_freed_in_the_child() {
+    let barrier = Arc::new(Barrier::new(4));
+    let waits = Arc::clone(&barrier);
+    let (d, dropped) = counting(move || {
+        waits.wait();
+        waits.wait();
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(call(&d), "cpu"));
+        }
+        barrier.wait();
+        // Three threads are inside the kernel.
+        assert!(in_child(|| {
+            replace(&d);
+            dropped.load(Ordering::SeqCst) == 1 && call(&d) == "new"
+        }));
+        assert!(in_child(|| in_child(|| {
+            replace(&d);
+            dropped.load(Ordering::SeqCst) == 1
+        })));
+        replace(&d);
+        assert_eq!(dropped.load(Ordering::SeqCst), 0, "held in the parent");
+        barrier.wait();
+    });
+    // The last of them to leave the kernel frees it.
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+}
+
+fn what_the_forking_thread_holds_stays_valid_in_the_child() {
+    let is_child = Arc::new(AtomicBool::new(false));
+    let child = Arc::clone(&is_child);
+    let (d, dropped) = counting(move || {
+        child.store(in_child_from_here(), Ordering::SeqCst);
+    });
+    let answer = call(&d);
+    if is_child.load(Ordering::SeqCst) {
+        replace(&d);
+        let right = answer == "cpu" && dropped.load(Ordering::SeqCst) == 1 && call(&d) == "new";
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    assert_eq!((answer.as_str(), dropped.load(Ordering::SeqCst)), ("cpu", 0));
+}
+
+/// Forks, and says whether this is the child, which goes on with the call.
+fn in_child_from_here() -> bool {
+    // SAFETY: the child goes on with this call, on its one thread, and ends in the caller.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as in `in_child`.
+        unsafe { libc::alarm(60) };
+        // Within the call, whose table is held: replaced, it stays.
+        assert_eq!(call_path(), [("op".to_owned(), K::CPU)]);
+        return true;
+    }
+    let mut status = 0;
+    // SAFETY: a child of ours, and a place for its status.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+    false
+}
+
+fn children_are_forked_while_threads_come_and_go_and_kernels_change() {
+    let (d, _) = counting(|| {});
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Threads of their own dispatchers, since a child can't rely on locks of those that it
+            // didn't bring: they join, read, retire and leave.
+            while !stop.load(Ordering::Relaxed) {
+                let threads = [0; 3].map(|_| {
+                    std::thread::spawn(|| {
+                        let (own, _) = counting(|| {});
+                        replace(&own);
+                        assert_eq!(call(&own), "new");
+                    })
+                });
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+            }
+        });
+        for _ in 0..50 {
+            assert!(in_child(|| {
+                let (own, dropped) = counting(|| {});
+                let before = call(&own) == "cpu" && call(&d) == "cpu";
+                replace(&own);
+                before && dropped.load(Ordering::SeqCst) == 1
+            }));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn main() {
+    let tests: [(&str, fn()); 3] = [
+        ("what_the_parents_threads_held", what_the_parents_threads_held_is_freed_in_the_child),
+        ("what_the_forking_thread_holds", what_the_forking_thread_holds_stays_valid_in_the_child),
+        (
+            "children_are_forked_while_threads_come_and_go",
+            children_are_forked_while_threads_come_and_go_and_kernels_change,
+        ),
+    ];
+    for (name, test) in tests {
+        test();
+        println!("test {name} ... ok");
+    }
+}
