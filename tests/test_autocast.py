@@ -374,3 +374,13 @@ def test_switching_off_needs_no_dtype():
         kf.autocast()
     with pytest.raises(kf.DTypeError):
         kf.autocast("int32", enabled=False)
+
+
+def test_a_bfloat16_result_for_numpy_says_what_to_do():
+    x = np.ones((2, 2), np.float32)
+    with kf.autocast("bfloat16"):
+        with pytest.raises(kf.DTypeError, match=r"NumPy has no.*bfloat16.*asarray.*float16"):
+            kf.matmul(x, x)
+        assert kf.matmul(kf.asarray(x), kf.asarray(x)).dtype == kf.bfloat16
+    with kf.autocast("float16"):
+        assert kf.matmul(x, x).dtype == np.float16

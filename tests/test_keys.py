@@ -226,3 +226,31 @@ def test_a_key_is_given_as_key_or_name(wrong):
         DispatchKeySet(wrong)
     with pytest.raises(TypeError, match="DispatchKey"):
         DispatchKey(wrong)
+
+
+@pytest.mark.parametrize("name", ["AutogradCPU", "AutogradCUDA", "SparseCPU"])
+def test_a_narrowed_key_is_removed_without_its_backend(name):
+    """As in PyTorch: `DispatchKeySet({AutogradCPU, CPU}) - AutogradCPU` is `{CPU}`."""
+    functionality, backend = name[:-4] if name.endswith("CUDA") else name[:-3], "CPU"
+    backend = "CUDA" if name.endswith("CUDA") else backend
+    both = DispatchKeySet(name, "Tracer")
+    assert both == DispatchKeySet(functionality, backend, "Tracer")
+    left = DispatchKeySet(backend, "Tracer")
+    assert both.remove(name) == left
+    assert both - name == left
+    assert both.remove(name, "Tracer") == DispatchKeySet(backend)
+    assert both.remove(backend) == DispatchKeySet(functionality, "Tracer")
+    assert both - backend == DispatchKeySet(functionality, "Tracer")
+    # A set is the keys that are in it.
+    assert both - DispatchKeySet(name) == DispatchKeySet("Tracer")
+    assert both.remove(DispatchKeySet(name)) == DispatchKeySet("Tracer")
+
+
+def test_excluding_a_narrowed_key_leaves_the_backend(d, word):
+    d.define("f(Tensor x) -> str")
+    d.impl("f", "CPU", lambda x: "CPU")
+    d.impl("f", "AutogradCPU", lambda x: "AutogradCPU")
+    x = word("x", "CPU", "Autograd")
+    assert d.call("f", x) == "AutogradCPU"
+    with kf.exclude_keys("AutogradCPU"):
+        assert d.call("f", x) == "CPU"

@@ -331,3 +331,32 @@ def test_read_only_memory_isnt_written():
         with pytest.raises(kf.ReadOnlyError, match="read-only"):
             t[index] = 1
     assert not a.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask"),
+    [
+        ((3,), (0,)),
+        ((3, 4), (3, 0)),
+        ((3, 4), (0, 4)),
+        ((3, 4), (0,)),
+        ((0, 3), (0, 3)),
+        ((), (0,)),
+    ],
+)
+def test_a_mask_without_elements_picks_nothing_as_in_numpy(shape, mask):
+    array, mask = np.ones(shape), np.zeros(mask, dtype=bool)
+    tensor = kf.asarray(array.copy())
+    for key in [mask, kf.asarray(mask)]:
+        try:
+            expected = array[mask]
+        except IndexError:
+            with pytest.raises(IndexError):
+                tensor[key]
+            continue
+        assert tensor[key].shape == expected.shape
+        tensor[key] = 5.0
+        assert tensor.tolist() == array.tolist()
+    x = kf.asarray(np.ones((3, 4))).requires_grad_()
+    kf.sum(x[np.zeros((3, 0), dtype=bool)]).backward()
+    assert x.grad.tolist() == np.zeros((3, 4)).tolist()

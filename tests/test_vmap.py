@@ -435,6 +435,33 @@ class TestUsersOperators:
             kf.register_vmap("vmaptest::nothing", lambda *args: args)
 
 
+def test_boolean_assignment_to_examples_without_dimensions():
+    x, mask = np.array([1.0, 2.0, 3.0]), np.array([True, False, True])
+
+    def put(x, mask, value):
+        y = x * 1.0
+        y[mask] = value
+        return y
+
+    assert kf.vmap(put, (0, 0, None))(x, mask, 9.0).tolist() == [9.0, 2.0, 9.0]
+    assert kf.vmap(put)(x, mask, x * 2).tolist() == [2.0, 2.0, 6.0]
+    rows = np.arange(6.0).reshape(3, 2)
+    assert kf.vmap(put)(rows, mask, x).tolist() == [[1.0, 1.0], [2.0, 3.0], [3.0, 3.0]]
+
+    def below(x):
+        y = x * 1.0
+        y[x > 1.5] = 0.0
+        return y
+
+    assert kf.vmap(below)(x).tolist() == [1.0, 0.0, 0.0]
+    assert kf.vmap(kf.vmap(below))(rows).tolist() == [[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    graph = kf.trace(below, kf.asarray(1.0))
+    assert graph(kf.asarray(7.0)).item() == 0.0
+    assert graph(kf.asarray(1.25)).item() == 1.25
+    with pytest.raises(kf.InvalidValue, match="use as an index"):
+        kf.vmap(lambda x: x[x > 1.5])(x)
+
+
 def test_a_result_without_an_axis_is_in_kind():
     arrays = np.ones((2, 3)), np.arange(3.0)
     both = kf.vmap(lambda x, y: (x * 2.0, y * 2.0), (0, None), out_axes=(0, None))

@@ -40,7 +40,8 @@ class autocast(_core._Autocast):  # noqa: N801 - the field's name for it
         enabled: False switches an outer block off inside this one.
 
     Raises:
-        DTypeError: any other dtype.
+        DTypeError: any other dtype. Inside the block: a bfloat16 result for NumPy arrays, as NumPy
+            has no such dtype; give tensors (`keyfold.asarray(x)`), or use float16.
         BindingError: no dtype.
     """
 

@@ -12,7 +12,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
 from keyfold._errors import BindingError, InvalidValue
-from keyfold._tree import map_leaves
+from keyfold._tree import map_leaves, refuse_registered
 
 __all__ = [
     "checkpoint",
@@ -150,6 +150,8 @@ def value_and_grad(
 
     Raises:
         GradientError: f returns something else than a single number, or there is no gradient.
+        BindingError: an argument to differentiate with respect to is of a class registered with
+            `register_array_type`.
     """
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if len(set(numbers)) < len(numbers):
@@ -172,7 +174,9 @@ def value_and_grad(
                     f"argnums={number}, but {_name(f)}() was called with {len(args)} positional "
                     "arguments"
                 )
-            given[number] = _variables(given[number], variables, sources)
+            given[number] = _variables(
+                given[number], f"argument {number} of {_name(f)}()", variables, sources
+            )
         result = _core._call_recorded(f, tuple(given), kwargs)
         value, aux = result if has_aux else (result, None)
         if not isinstance(value, _core.Tensor) or value.size != 1:
@@ -232,10 +236,11 @@ def _all_in_kind(tree: Any, source: Any) -> Any:
     return map_leaves(tree, lambda x: _in_kind(x, source) if isinstance(x, _core.Tensor) else x)
 
 
-def _variables(tree: Any, variables: list[Any], sources: list[Any]) -> Any:
+def _variables(tree: Any, place: str, variables: list[Any], sources: list[Any]) -> Any:
     """Put a variable of its own in the place of every tensor, array and number."""
 
     def variable(leaf: Any) -> Any:
+        refuse_registered(leaf, f"grad: {place}", "which can't be differentiated")
         source = leaf
         if not isinstance(source, _core.Tensor):
             source = _core._view(leaf) if _is_array(leaf) else _number(leaf)

@@ -31,14 +31,16 @@ def trace(f: Callable[..., Any], /, *args: Any) -> Graph:
 
     The graph prints, draws, replays on other arguments and goes to JSON and back. Arguments are
     arrays, and tuples, lists and dicts of arrays, as deep as you like; each array becomes an input.
-    The function gets `keyfold.Tensor`s, also where NumPy arrays were given. Other arguments
-    (numbers, text) are handed on as they are and are fixed in the graph.
+    The function gets `keyfold.Tensor`s, also where NumPy arrays were given, and objects of a class
+    that was registered with `register_array_type` as they are. Other arguments (numbers, text) are
+    handed on as they are and are fixed in the graph.
 
     Only operators are recorded. Python's own control flow runs once, now: loops are unrolled, and
     sizes that Python reads are fixed. Arrays that the function uses and that are no arguments
     (weights, say) become constants, held by reference. Random operators draw anew at each replay.
-    Gradients and `vmap` inside the function are in the graph as the operators that they call;
-    autocast and profiles aren't: they have their part at replay, if they are on then.
+    Gradients and `vmap` inside the function are in the graph as the operators that they call: one
+    example's under `vmap`, and where gradients are recorded, those on whole batches; autocast and
+    profiles aren't: they have their part at replay, if they are on then.
 
     Args:
         f: the function.
@@ -50,7 +52,8 @@ def trace(f: Callable[..., Any], /, *args: Any) -> Graph:
     Raises:
         TraceError: the function reads numbers of a tensor that follows from its arguments (`if`,
             `float()`, `.item()`, NumPy functions): what it does with them would stay as it is now.
-            Use `keyfold.where`, or trace each branch as a function of its own.
+            Use `keyfold.where`, or trace each branch as a function of its own. Also for a value
+            that was made of them without an operator.
 
     Example:
         >>> import keyfold as kf
@@ -107,7 +110,7 @@ def _is_array(leaf: Any) -> bool:
         return True
     # NumPy's scalars and Python's numbers are constants of the graph.
     plain = isinstance(leaf, (np.generic, bool, int, float, complex))
-    return not plain and _core._is_array(leaf)
+    return not plain and (_core._is_array(leaf) or _core._is_registered(leaf))
 
 
 def _take_apart(

@@ -12,7 +12,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
 from keyfold._errors import BindingError, IndexOutOfRange, InvalidValue, ShapeError
-from keyfold._tree import map_leaves
+from keyfold._tree import map_leaves, refuse_registered
 
 __all__ = [
     "register_vmap",
@@ -60,7 +60,8 @@ def vmap(
             using one after the call; drawing random numbers without a choice of `randomness`.
         IndexOutOfRange: an axis that isn't there.
         ShapeError: arguments whose axes differ in size.
-        BindingError: something to map over, or a result, that is no tensor.
+        BindingError: something to map over, or a result, that is no tensor or is of a class
+            registered with `register_array_type`.
         GradientError: writing to an example in place while a tensor of the call requires grad;
             `checkpoint` inside `f` whose backward runs outside.
 
@@ -187,6 +188,7 @@ def _leave(where: str, value: Any, axis: int | None, level: int, size: int, like
     """A leaf of the result as `vmap` returns it."""
     if value is None:
         return None
+    refuse_registered(value, f"vmap: {where}", "which can't be stacked into a batch")
     if not _is_array(value):
         raise BindingError(
             f"vmap: {where} is {value!r}, and no tensor; return tensors, and tuples, lists and "
@@ -221,6 +223,7 @@ def _as_kind(value: Any, like: Any) -> Any:
 
 def _tensor(value: Any, where: str, axis: int, named: bool) -> _core.Tensor:
     """The tensor that a leaf to map over is or views."""
+    refuse_registered(value, f"vmap: {where}", "which is mapped over")
     if _is_array(value):
         return _core._view(value)
     if named:

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::kernel::Kernel;
 use crate::key::{DispatchKey, RegistrationKey};
+use crate::keyset::DispatchKeySet;
 use crate::operator::Operator;
 use crate::registrations::Registrations;
-use crate::table::{Candidate, Rule, RuntimeKey, candidates};
+use crate::table::{Candidate, Rule, RuntimeKey, Table, candidates};
 use crate::value::Value;
 
 /// One entry of an operator's computed table.
@@ -46,6 +47,13 @@ impl<V: Value> Operator<V> {
         let functionality = (!key.is_backend()).then_some(key);
         let backend = if key.is_backend() { key } else { backend };
         self.look(|own, shared| entry(own, shared, RuntimeKey { functionality, backend }))
+    }
+
+    /// Whether a call with this set finds a composite at the key: then what it calls is what the key's
+    /// layer sees.
+    pub fn is_composite_at(&self, key: DispatchKey, keyset: DispatchKeySet) -> bool {
+        let look = |table: &Table<V>| table.entry(key, keyset).is_some_and(Kernel::is_composite);
+        self.with_fresh_table(look).unwrap_or(false)
     }
 
     /// Whether the table has a kernel of the operator's own at this key: for a functionality

@@ -203,6 +203,20 @@ impl RegistrationKey {
     }
 }
 
+impl RegistrationKey {
+    /// The keys that a set loses which this one is taken from: of a narrowed key the functionality
+    /// alone, since the backend says where the data is and other keys need it, too.
+    ///
+    /// # Errors
+    /// As [`keyset`](Self::keyset).
+    pub fn removed_keys(self) -> Result<DispatchKeySet> {
+        match self {
+            RegistrationKey::Narrow { functionality, .. } => Ok(functionality.into()),
+            other => other.keyset(),
+        }
+    }
+}
+
 impl From<DispatchKey> for RegistrationKey {
     fn from(key: DispatchKey) -> Self {
         RegistrationKey::Key(key)

@@ -54,6 +54,22 @@ impl DispatchKeySet {
         name.parse::<RegistrationKey>()?.keyset()
     }
 
+    /// Parses one name into the keys that a set loses which it is taken from: `"AutogradCUDA"` takes
+    /// Autograd away and leaves the backend, as in PyTorch.
+    ///
+    /// ```
+    /// use keyfold_dispatch::DispatchKeySet;
+    /// let set = DispatchKeySet::parse("AutogradCPU")?;
+    /// assert_eq!(set - DispatchKeySet::parse_removed("AutogradCPU")?, DispatchKeySet::parse("CPU")?);
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_removed(name: &str) -> Result<Self> {
+        name.parse::<RegistrationKey>()?.removed_keys()
+    }
+
     /// Whether the key is in the set.
     pub const fn contains(self, key: DispatchKey) -> bool {
         self.0 & (1 << key.bit()) != 0

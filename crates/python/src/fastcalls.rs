@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::argument::wrong_type;
 use crate::call::{self, Given};
-use crate::keys::{self, PyKeySet, keyset_from, keyset_object};
+use crate::keys::{self, PyKeySet, keyset_from, keyset_object, removed_from};
 use crate::native::panic_text;
 use crate::operator::{self, PyOperator};
 use crate::packet;
@@ -53,7 +53,8 @@ static METHODS: Methods = Methods(UnsafeCell::new([
         ml_name: c"remove".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionFast: set_remove },
         ml_flags: ffi::METH_FASTCALL,
-        ml_doc: c"remove($self, /, *keys)\n--\n\nThe set without these keys.".as_ptr(),
+        ml_doc: c"remove($self, /, *keys)\n--\n\nThe set without these keys; of \"AutogradCPU\" the backend stays."
+            .as_ptr(),
     },
 ]));
 
@@ -188,7 +189,15 @@ unsafe extern "C" fn set_remove(
 ) -> *mut ffi::PyObject {
     guarded("remove", |py| {
         // SAFETY: the descriptor checked the type of `this`; the arguments are live.
-        let set = unsafe { set_from(py, this)? - union(py, args, nargs)? };
+        let mut set = unsafe { set_from(py, this)? };
+        for at in 0..nargs {
+            // SAFETY: as above.
+            let (object, exact) = unsafe {
+                let object = Borrowed::from_ptr(py, *args.offset(at));
+                (object, keys::exact_set(object.as_ptr()))
+            };
+            set = set - exact.map_or_else(|| removed_from(&object), Ok)?;
+        }
         Ok(keyset_object(py, set)?.into_ptr())
     })
 }

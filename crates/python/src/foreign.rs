@@ -207,6 +207,10 @@ impl ForeignObject for Argument {
         }
     }
 
+    fn is_of_registered_class(&self) -> bool {
+        self.library == Caller::OTHER
+    }
+
     fn describe(&self) -> String {
         describe(self.object)
     }
@@ -282,6 +286,10 @@ impl ForeignObject for Object {
         }
         let view = attach(|py| arrays::view(self.object.bind(py)))?;
         Ok(self.view.get_or_init(|| Box::new(view.with_token(OF_AN_OBJECT))))
+    }
+
+    fn is_of_registered_class(&self) -> bool {
+        Python::attach(|py| arrays::kind::is_registered(self.object.bind(py))).unwrap_or(false)
     }
 
     fn describe(&self) -> String {

@@ -20,7 +20,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::to_pyerr;
-use crate::keys::keyset_from_all;
+use crate::keys::{keyset_from_all, removed_from_all};
 
 /// Whether any guard was ever opened in this process.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -307,7 +307,8 @@ pub(crate) fn include_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
 /// Takes keys from every call made inside the `with` block. Exclusion beats inclusion.
 ///
 /// Args:
-///     keys: keys, names and sets.
+///     keys: keys, names and sets. A narrowed name such as "AutogradCPU" takes its functionality away
+///         and leaves the backend.
 ///
 /// Raises:
 ///     keyfold.UnknownKey: a name that is no key.
@@ -315,5 +316,5 @@ pub(crate) fn include_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
 #[pyfunction]
 #[pyo3(signature = (*keys))]
 pub(crate) fn exclude_keys(keys: &Bound<'_, PyTuple>) -> PyResult<PyGuard> {
-    Ok(PyGuard::excluding(keyset_from_all(keys)?))
+    Ok(PyGuard::excluding(removed_from_all(keys)?))
 }

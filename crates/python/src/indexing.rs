@@ -19,7 +19,7 @@ use crate::dtype;
 use crate::errors::IntoPyResult;
 use crate::readable;
 use crate::tensor::{PyTensor, error, wrap};
-use crate::tensor_ops::{Operand, operand};
+use crate::tensor_ops::{Operand, operand, requires_grad_here};
 
 type Any<'py> = Bound<'py, PyAny>;
 
@@ -34,8 +34,12 @@ enum Part<'py> {
     Ellipsis,
     /// `True` takes everything in a new dimension, `False` nothing.
     Flag(bool),
+    /// A mask without dimensions whose value can't be read: an example's, or a traced one.
+    Unread(Any<'py>),
     /// A mask or positions, and how many dimensions it indexes.
     Array(Any<'py>, usize),
+    /// A mask without elements, which picks nothing of so many dimensions, whatever their sizes.
+    EmptyMask(usize),
 }
 
 impl Part<'_> {
@@ -43,8 +47,8 @@ impl Part<'_> {
     fn takes(&self) -> usize {
         match self {
             Part::Place(_) | Part::ZeroDim(_) | Part::Slice(_) => 1,
-            Part::Array(_, dims) => *dims,
-            Part::NewAxis | Part::Ellipsis | Part::Flag(_) => 0,
+            Part::Array(_, dims) | Part::EmptyMask(dims) => *dims,
+            Part::NewAxis | Part::Ellipsis | Part::Flag(_) | Part::Unread(_) => 0,
         }
     }
 }
@@ -113,7 +117,11 @@ fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
     // A position that differs from example to example stays a tensor; any other is read.
     let stays = dtype.is_integral() && vmap::batch_of(&view).is_some();
     if view.ndim() == 0 && !stays {
-        readable::check(py, &view, "use as an index")?;
+        let read = readable::check(py, &view, "use as an index");
+        if read.is_err() && dtype == DType::Bool {
+            return Ok(Part::Unread(array.clone()));
+        }
+        read?;
     }
     match (view.ndim(), dtype) {
         (0, DType::Bool) => Ok(Part::Flag(view.item().py(py)?.is_nonzero())),
@@ -121,6 +129,7 @@ fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
             Some(number) => Ok(Part::ZeroDim(number)),
             None => Err(error(py, ErrorKind::Index, format!("index {array} is out of range"))),
         },
+        (ndim, DType::Bool) if view.numel() == 0 => Ok(Part::EmptyMask(ndim)),
         (ndim, DType::Bool) => Ok(Part::Array(array.clone(), ndim)),
         (_, DType::I64) => Ok(Part::Array(array.clone(), 1)),
         _ => {
@@ -153,10 +162,55 @@ fn bound(given: Any<'_>) -> PyResult<Option<i64>> {
 /// What an index comes to: a view, and what is picked out of it.
 struct Found<'py> {
     view: Any<'py>,
+    /// How the view was made, step by step, each with what it was made of.
+    steps: Vec<(Any<'py>, Step)>,
     /// An entry for each dimension, `None` for all of it; `None` where there are no arrays.
     picks: Option<Bound<'py, PyList>>,
     /// Whether what is read without picks is a copy nevertheless.
     copies: bool,
+    /// Masks that can't be read, which say whether anything is picked at all.
+    masks: Vec<Any<'py>>,
+}
+
+/// One operator on the way to a view.
+enum Step {
+    Select(usize, i64),
+    Slice(usize, Option<i64>, Option<i64>, i64),
+    Unsqueeze(usize),
+    Permute(Vec<usize>),
+}
+
+impl Step {
+    fn view<'py>(&self, base: &Any<'py>) -> PyResult<Any<'py>> {
+        let py = base.py();
+        match *self {
+            Step::Select(dim, place) => aten::SELECT.call(py, (base, dim, place)),
+            Step::Slice(dim, start, stop, step) => {
+                aten::SLICE.call(py, (base, dim, start, stop, step))
+            }
+            Step::Unsqueeze(dim) => aten::UNSQUEEZE.call(py, (base, dim)),
+            Step::Permute(ref dims) => aten::PERMUTE.call(py, (base, dims.clone())),
+        }
+    }
+
+    /// The base with other elements in the view.
+    fn scatter<'py>(&self, base: &Any<'py>, part: &Any<'py>) -> PyResult<Any<'py>> {
+        let py = base.py();
+        match *self {
+            Step::Select(dim, place) => aten::SELECT_SCATTER.call(py, (base, part, dim, place)),
+            Step::Slice(dim, start, stop, step) => {
+                aten::SLICE_SCATTER.call(py, (base, part, dim, start, stop, step))
+            }
+            Step::Unsqueeze(dim) => aten::SQUEEZE.call(py, (part, dim)),
+            Step::Permute(ref dims) => {
+                let mut back = vec![0; dims.len()];
+                for (place, dim) in dims.iter().enumerate() {
+                    back[*dim] = place;
+                }
+                aten::PERMUTE.call(py, (part, back))
+            }
+        }
+    }
 }
 
 fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'py>> {
@@ -177,13 +231,20 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
     if parts.iter().filter(|part| matches!(part, Part::Ellipsis)).count() > 1 {
         return refuse("an index can have one ... only".to_owned());
     }
-    let has_arrays = parts.iter().any(|part| matches!(part, Part::Array(..)));
-    if has_arrays && parts.iter().any(|part| matches!(part, Part::Flag(_))) {
+    let has_arrays = parts.iter().any(|part| matches!(part, Part::Array(..) | Part::EmptyMask(_)));
+    let is_flag = |part: &Part<'_>| matches!(part, Part::Flag(_) | Part::Unread(_));
+    if has_arrays && parts.iter().any(is_flag) {
         return refuse("True and False can't stand beside arrays in an index".to_owned());
     }
     let apart = has_arrays && stand_apart(&parts);
     let copies = parts.iter().any(|part| matches!(part, Part::ZeroDim(_)));
     let mut view = tensor.clone().into_any();
+    let (mut steps, mut masks) = (Vec::new(), Vec::new());
+    let mut take = |view: &mut Any<'py>, step: Step| -> PyResult<()> {
+        let next = step.view(view)?;
+        steps.push((std::mem::replace(view, next), step));
+        Ok(())
+    };
     let mut picks = PyList::empty(py);
     let mut dim = 0;
     for part in parts {
@@ -195,7 +256,7 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
                 dim += 1;
             }
             Part::Place(place) | Part::ZeroDim(place) => {
-                view = aten::SELECT.call(py, (view, dim, place))?;
+                take(&mut view, Step::Select(dim, place))?;
             }
             Part::Slice(slice) => {
                 let [start, stop, step] =
@@ -205,21 +266,26 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
                     return Err(error(py, ErrorKind::Value, "the step of a slice can't be zero"));
                 }
                 if start.is_some() || stop.is_some() || step != 1 {
-                    view = aten::SLICE.call(py, (view, dim, start, stop, step))?;
+                    take(&mut view, Step::Slice(dim, start, stop, step))?;
                 }
                 picks.append(py.None())?;
                 dim += 1;
             }
             Part::NewAxis => {
-                view = aten::UNSQUEEZE.call(py, (view, dim))?;
+                take(&mut view, Step::Unsqueeze(dim))?;
                 picks.append(py.None())?;
                 dim += 1;
             }
             Part::Flag(flag) => {
-                view = aten::UNSQUEEZE.call(py, (view, dim))?;
+                take(&mut view, Step::Unsqueeze(dim))?;
                 if !flag {
-                    view = aten::SLICE.call(py, (view, dim, 0, 0))?;
+                    take(&mut view, Step::Slice(dim, Some(0), Some(0), 1))?;
                 }
+                dim += 1;
+            }
+            Part::Unread(mask) => {
+                take(&mut view, Step::Unsqueeze(dim))?;
+                masks.push(mask);
                 dim += 1;
             }
             Part::Ellipsis => {
@@ -232,29 +298,38 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
                 picks.append(array)?;
                 dim += takes;
             }
+            Part::EmptyMask(takes) => {
+                for _ in 0..takes {
+                    picks.append(wrap(py, Tensor::from_vec(Vec::<i64>::new(), &[0]).py(py)?)?)?;
+                }
+                dim += takes;
+            }
         }
     }
     if apart {
-        (view, picks) = picked_first(&view, &picks)?;
+        let (dims, in_front) = picked_first(&view, &picks)?;
+        take(&mut view, Step::Permute(dims))?;
+        picks = in_front;
     }
-    Ok(Found { view, picks: has_arrays.then_some(picks), copies })
+    Ok(Found { view, steps, picks: has_arrays.then_some(picks), copies, masks })
 }
 
 /// Whether something stands between the arrays of an index, be it a `...` for no dimension at all:
 /// then NumPy puts the dimensions that they give first. Whole numbers count as arrays.
 fn stand_apart(parts: &[Part<'_>]) -> bool {
-    let picks =
-        |part: &Part<'_>| matches!(part, Part::Place(_) | Part::ZeroDim(_) | Part::Array(..));
+    let picks = |part: &Part<'_>| {
+        matches!(part, Part::Place(_) | Part::ZeroDim(_) | Part::Array(..) | Part::EmptyMask(_))
+    };
     let first = parts.iter().position(picks).unwrap_or(0);
     let last = parts.iter().rposition(picks).unwrap_or(0);
     !parts[first..=last].iter().all(picks)
 }
 
-/// The view with the dimensions that are picked from in front, and the picks for it.
+/// The dimensions of a view, those that are picked from first, and the picks for them.
 fn picked_first<'py>(
     view: &Any<'py>,
     picks: &Bound<'py, PyList>,
-) -> PyResult<(Any<'py>, Bound<'py, PyList>)> {
+) -> PyResult<(Vec<usize>, Bound<'py, PyList>)> {
     let py = view.py();
     let (mut in_front, mut behind, arrays) = (Vec::new(), Vec::new(), PyList::empty(py));
     let mut dim = 0;
@@ -273,7 +348,45 @@ fn picked_first<'py>(
     // Dimensions behind the index stay behind.
     let ndim: usize = view.getattr("ndim")?.extract()?;
     in_front.extend(behind.into_iter().chain(dim..ndim));
-    Ok((aten::PERMUTE.call(py, (view, in_front))?, arrays))
+    Ok((in_front, arrays))
+}
+
+/// Writes into a view, or into what is picked out of it.
+fn write<'py>(
+    view: &Any<'py>,
+    picks: Option<&Bound<'py, PyList>>,
+    value: &Any<'py>,
+) -> PyResult<()> {
+    let py = view.py();
+    let written = match picks {
+        Some(picks) => aten::INDEX_PUT.call(py, (view, picks, assigned(view, value)?)),
+        None if operand(value) == Operand::Number => aten::FILL.call(py, (view, value)),
+        None => aten::COPY.call(py, (view, assigned(view, value)?)),
+    };
+    written.map(drop)
+}
+
+/// Writes where gradients are recorded: the tensor's place in the graph becomes that of a copy with
+/// the new elements in the view, which then is written over the tensor.
+fn write_recorded<'py>(
+    tensor: &Bound<'py, PyTensor>,
+    found: Found<'py>,
+    value: &Any<'py>,
+) -> PyResult<()> {
+    let py = tensor.py();
+    let Found { view, steps, picks, .. } = found;
+    let mut part = match picks {
+        Some(_) => aten::CLONE.call(py, (&view,))?,
+        // All of it is replaced, so its history doesn't count.
+        None => aten::CLONE.call(py, (aten::DETACH.call(py, (&view,))?,))?,
+    };
+    // The tensor shares its memory with no other one when it is written.
+    drop(view);
+    write(&part, picks.as_ref(), value)?;
+    for (base, step) in steps.into_iter().rev() {
+        part = step.scatter(&base, &part)?;
+    }
+    aten::COPY.call(py, (tensor, part)).map(drop)
 }
 
 /// What is assigned, as something that counts as a tensor.
@@ -329,7 +442,10 @@ impl PyTensorIterator {
 impl PyTensor {
     /// Elements picked by whole numbers and slices (a view), or by masks and arrays (a copy).
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Any<'py>) -> PyResult<Any<'py>> {
-        let Found { view, picks, copies } = find(slf, key)?;
+        let Found { view, picks, copies, masks, .. } = find(slf, key)?;
+        if let Some(mask) = masks.first() {
+            readable::check(slf.py(), &arrays::view(mask).py(slf.py())?, "use as an index")?;
+        }
         match picks {
             Some(picks) => aten::INDEX.call(slf.py(), (view, picks)),
             None if copies => aten::CLONE.call(slf.py(), (view,)),
@@ -343,13 +459,16 @@ impl PyTensor {
     fn __setitem__<'py>(slf: &Bound<'py, Self>, key: &Any<'py>, value: &Any<'py>) -> PyResult<()> {
         let py = slf.py();
         slf.get().tensor.check_writable().py(py)?;
-        let Found { view, picks, .. } = find(slf, key)?;
-        let result = match picks {
-            Some(picks) => aten::INDEX_PUT.call(py, (&view, picks, assigned(&view, value)?)),
-            None if operand(value) == Operand::Number => aten::FILL.call(py, (view, value)),
-            None => aten::COPY.call(py, (&view, assigned(&view, value)?)),
-        };
-        result.map(drop)
+        let mut found = find(slf, key)?;
+        let mut value = value.clone();
+        for mask in std::mem::take(&mut found.masks) {
+            let elements = assigned(&found.view, &value)?;
+            value = aten::WHERE.call(py, (mask, elements, &found.view))?;
+        }
+        if !found.steps.is_empty() && requires_grad_here(slf, &value)? {
+            return write_recorded(slf, found, &value);
+        }
+        write(&found.view, found.picks.as_ref(), &value)
     }
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTensorIterator>> {

@@ -160,7 +160,9 @@ fn not_a_key(given: &Bound<'_, PyAny>) -> PyErr {
 /// An immutable set of dispatch keys.
 ///
 /// `DispatchKeySet("CPU", "Autograd")` takes keys, names, and other sets. It iterates from the
-/// highest priority, compares and hashes by content, and combines with `|`, `&` and `-`.
+/// highest priority, compares and hashes by content, and combines with `|`, `&` and `-`. A narrowed
+/// name such as `"AutogradCPU"` stands for both keys; where it is taken away (by `-`, `remove`,
+/// `exclude_keys`) the backend stays, as in PyTorch.
 #[pyclass(name = "DispatchKeySet", module = "keyfold", frozen)]
 pub(crate) struct PyKeySet(DispatchKeySet);
 
@@ -232,6 +234,30 @@ fn named_set(name: &Bound<'_, PyString>) -> PyResult<DispatchKeySet> {
     Ok(set)
 }
 
+/// The keys that a set loses: as [`keyset_from`], but of a narrowed name (`AutogradCPU`) the
+/// functionality alone.
+#[inline]
+pub(crate) fn removed_from(given: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> {
+    let set = keyset_from(given)?;
+    if (set & DispatchKeySet::BACKENDS).is_empty() {
+        return Ok(set);
+    }
+    Ok(without_backend(given, set))
+}
+
+#[cold]
+fn without_backend(given: &Bound<'_, PyAny>, set: DispatchKeySet) -> DispatchKeySet {
+    // A name stands for one key, or for a functionality with its backend.
+    let functionality = set - DispatchKeySet::BACKENDS;
+    let is_narrowed = given.is_instance_of::<PyString>() && !functionality.is_empty();
+    if is_narrowed { functionality } else { set }
+}
+
+/// The union of what [`removed_from`] gives.
+pub(crate) fn removed_from_all(given: &Bound<'_, PyTuple>) -> PyResult<DispatchKeySet> {
+    given.iter().try_fold(DispatchKeySet::EMPTY, |set, item| Ok(set | removed_from(&item)?))
+}
+
 /// The union of sets, keys and names.
 pub(crate) fn keyset_from_all(given: &Bound<'_, PyTuple>) -> PyResult<DispatchKeySet> {
     given.iter().try_fold(DispatchKeySet::EMPTY, |set, item| Ok(set | keyset_from(&item)?))
@@ -297,7 +323,7 @@ impl PyKeySet {
     }
 
     fn __sub__<'py>(&self, other: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyKeySet>> {
-        keyset_object(other.py(), self.0 - keyset_from(other)?)
+        keyset_object(other.py(), self.0 - removed_from(other)?)
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {

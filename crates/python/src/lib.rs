@@ -119,6 +119,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(guards::exclude_keys, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::register_array_type, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::kind::_is_array, module)?)?;
+    module.add_function(wrap_pyfunction!(arrays::kind::_is_registered, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::kind::_view, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::kind::_in_kind, module)?)?;
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;

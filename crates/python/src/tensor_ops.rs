@@ -4,13 +4,18 @@
 //! arrays count as tensors. Whatever else stands beside a tensor gets to try its own method.
 
 use keyfold_core::{DType, ErrorKind};
+use keyfold_dispatch::DispatchKey;
+use keyfold_layers::autograd;
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
 
 use crate::arrays;
 use crate::aten::{self, Aten, Pair};
+use crate::errors::IntoPyResult;
 use crate::tensor::{PyTensor, error};
+
+const AUTOGRAD: DispatchKey = DispatchKey::Autograd;
 
 /// What stands beside a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,29 @@ fn reflected<'py>(
         Operand::Number => number.call(slf.py(), (slf, other)),
         Operand::Other => Ok(not_implemented(slf.py())),
     }
+}
+
+/// The tensor of `tensor (op)= other` as the derivative reads it: where gradients are recorded, a
+/// copy, since the write replaces its elements.
+fn before_write<'py>(
+    slf: &Bound<'py, PyTensor>,
+    other: &Bound<'_, PyAny>,
+) -> PyResult<Bound<'py, PyTensor>> {
+    if !requires_grad_here(slf, other)? {
+        return Ok(slf.clone());
+    }
+    Ok(aten::CLONE.call(slf.py(), (slf,))?.cast_into()?)
+}
+
+/// Whether a call with these is recorded for gradients.
+pub(crate) fn requires_grad_here(
+    slf: &Bound<'_, PyTensor>,
+    other: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let py = slf.py();
+    let wanted = slf.get().tensor.requires_grad()
+        || arrays::look(other).py(py)?.is_some_and(|(tag, _)| tag.keys().contains(AUTOGRAD));
+    Ok(wanted && crate::guards::in_context(py, autograd::is_enabled)?)
 }
 
 /// `tensor (op)= other`: `result`, which `tensor (op) other` gave, is written into the tensor's
@@ -212,7 +240,12 @@ impl PyTensor {
     }
 
     fn __imul__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, "*=", binary(slf, other, &aten::MUL)?)
+        // The derivative of a product with a number reads the number alone.
+        let before = match operand(other) {
+            Operand::Number => slf.clone(),
+            _ => before_write(slf, other)?,
+        };
+        in_place(slf, other, "*=", binary(&before, other, &aten::MUL)?)
     }
 
     fn __truediv__<'py>(
@@ -256,7 +289,7 @@ impl PyTensor {
         other: &Bound<'_, PyAny>,
         modulo: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        in_place(slf, other, "**=", Self::__pow__(slf, other, modulo)?)
+        in_place(slf, other, "**=", Self::__pow__(&before_write(slf, other)?, other, modulo)?)
     }
 
     fn __matmul__<'py>(
@@ -280,7 +313,7 @@ impl PyTensor {
     }
 
     fn __imatmul__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        let product = Self::__matmul__(slf, other)?;
+        let product = Self::__matmul__(&before_write(slf, other)?, other)?;
         check_product(slf, &product)?;
         in_place(slf, other, "@=", product)
     }

@@ -15,7 +15,7 @@ use crate::arrays::{self, Caller};
 use crate::arrays::{library, numpy_array};
 use crate::dispatcher::PyDispatcher;
 use crate::dtype::{self, PyDevice};
-use crate::errors::{IntoPyResult, to_pyerr};
+use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
 use crate::foreign::OF_AN_OBJECT;
 use crate::guards::{self, PyGuard};
 use crate::results;
@@ -49,9 +49,14 @@ impl PyTraceSession {
         Ok(PyTraceSession(guards::in_context(py, Session::begin)?))
     }
 
-    /// Makes an array the next input; gives the tensor to call the function with.
+    /// Makes an array the next input; gives the tensor to call the function with, or the object
+    /// itself where its class was registered.
     fn input<'py>(&self, array: &Any<'py>, name: &str) -> PyResult<Any<'py>> {
         let py = array.py();
+        if let Some((_, Caller::OTHER)) = arrays::look(array).map_err(|e| e.at(name)).py(py)? {
+            self.0.input_object(arrays::value_of(array).py(py)?, name).py(py)?;
+            return Ok(array.clone());
+        }
         let given = arrays::view(array).and_then(|view| Ok((self.0.input(&view, name)?, view)));
         let (used, view) = given.map_err(|error| error.at(name)).py(py)?;
         let is_copy = used.address() != view.address();
@@ -73,10 +78,7 @@ impl PyTraceSession {
             if let Ok(tensor) = array.cast::<PyTensor>() {
                 return Ok(Value::Tensor(tensor.get().tensor.clone()));
             }
-            let found = arrays::look(array)?;
-            let tag = found.map_or(keyfold_dispatch::Tag::NONE, |(tag, _)| tag);
-            // SAFETY: a bound object is alive.
-            Ok(unsafe { crate::foreign::Object::value(array.as_ptr(), tag) })
+            arrays::value_of(array)
         });
         let views = views.collect::<keyfold_core::Result<Vec<Value>>>().py(py)?;
         let refs: Vec<ValueRef<'_>> = views.iter().map(Value::as_ref).collect();
@@ -118,7 +120,7 @@ impl PyGraph {
         any_shape: bool,
         dispatcher: Option<&Bound<'py, PyDispatcher>>,
     ) -> PyResult<Vec<Any<'py>>> {
-        let mut tensors = Vec::with_capacity(arrays.len());
+        let mut inputs = Vec::with_capacity(arrays.len());
         let mut caller = Caller::NONE;
         for (at, array) in arrays.iter().enumerate() {
             let place = || match self.0.inputs().get(at).map(|input| &*input.name) {
@@ -126,19 +128,28 @@ impl PyGraph {
                 Some(name) => format!("input %{at} ({name})"),
             };
             let found = arrays::look(array).map_err(|error| error.at(&place())).py(py)?;
-            let view = arrays::view(array).map_err(|error| error.at(&place())).py(py)?;
             caller = caller.with(found.map_or(Caller::NUMPY, |(_, caller)| caller));
-            tensors.push(view.with_token(OF_AN_OBJECT));
+            if let Some((_, Caller::OTHER)) = found {
+                inputs.push(arrays::value_of(array).py(py)?);
+                continue;
+            }
+            let view = arrays::view(array).map_err(|error| error.at(&place())).py(py)?;
+            inputs.push(Value::Tensor(view.with_token(OF_AN_OBJECT)));
         }
-        let inputs: Vec<&Tensor> = tensors.iter().collect();
         let dispatcher = match dispatcher {
             Some(given) => given.get().dispatcher.clone(),
             None => keyfold::dispatcher().clone(),
         };
-        let run = || match any_shape {
-            true => self.0.run_any_shape(&dispatcher, &inputs),
-            false => self.0.run(&dispatcher, &inputs),
+        let wrap = |like: &Value, tensor: Tensor| -> keyfold_core::Result<Value> {
+            let Value::Foreign(like) = like else { return Ok(Value::Tensor(tensor)) };
+            Python::attach(|py| {
+                // SAFETY: a foreign object here is a Python object that its holder keeps alive.
+                let like = unsafe { Bound::from_borrowed_ptr(py, like.original().cast()) };
+                let made = arrays::give_like(&like, tensor).map_err(from_pyerr)?;
+                arrays::value_of(&made)
+            })
         };
+        let run = || self.0.run_values(&dispatcher, inputs, any_shape, &wrap);
         let values = guards::in_context(py, || py.detach(run))?.py(py)?;
         let objects: Vec<*mut ffi::PyObject> = arrays.iter().map(Bound::as_ptr).collect();
         let outputs = values.into_iter().enumerate().map(|(at, value)| {
@@ -253,14 +264,15 @@ fn output<'py>(
     objects: &[*mut ffi::PyObject],
     library: Caller,
 ) -> PyResult<Any<'py>> {
-    if let Value::Foreign(object) = &value {
+    if let Value::Foreign(object_of) = &value {
         // SAFETY: a foreign object here is a Python object that its holder keeps alive.
-        let object = unsafe { Bound::from_borrowed_ptr(py, object.original().cast()) };
+        let object = unsafe { Bound::from_borrowed_ptr(py, object_of.original().cast()) };
         let at_home = match library.wants_numpy() {
             true => numpy_array::is_array(&object),
             false => object.is_instance_of::<PyTensor>(),
         };
-        if at_home || value.as_ref().tensor().is_err() {
+        let is_itself = object_of.is_of_registered_class() || value.as_ref().tensor().is_err();
+        if at_home || is_itself {
             return Ok(object);
         }
         return results::tensor_to_py(py, value.into_tensor().py(py)?, objects, library);

@@ -34,6 +34,7 @@ pub use checkpoint::{Segment, checkpoint};
 pub use derivative::{Backward, Derivative, Extra, Gradients, Keeps, Rule};
 pub use engine::{Interrupt, Options};
 pub use node::{Edge, HookFn, Meta, Node, edge_of};
+pub(crate) use rules::zeros;
 pub use saved::{Saved, SavedTensor};
 
 use crate::aten;

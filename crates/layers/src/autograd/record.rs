@@ -5,7 +5,7 @@ use std::sync::Arc;
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Argument, Schema, Type};
 use keyfold_dispatch::{CallContext, DispatchKey, HostLock, Kernel, Value as _};
-use keyfold_tensor::{Tensor, Value, ValueRef};
+use keyfold_tensor::{ForeignObject, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::derivative::{Derivative, NoDerivative, SavedCall};
@@ -184,11 +184,13 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
 struct Results<'r> {
     tensors: SmallVec<[&'r Tensor; 1]>,
     differentiable: bool,
+    /// An object that can't be viewed, and so can't be part of a graph.
+    object: Option<&'r dyn ForeignObject>,
 }
 
 impl<'r> Results<'r> {
     fn of(result: &'r Value) -> Self {
-        let mut results = Results { tensors: SmallVec::new(), differentiable: false };
+        let mut results = Results { tensors: SmallVec::new(), differentiable: false, object: None };
         results.push(result);
         results
     }
@@ -200,11 +202,12 @@ impl<'r> Results<'r> {
                 self.differentiable |= is_differentiable(tensor);
             }
             Value::Foreign(object) if object.is_tensor() => {
-                // One that can't be viewed has no gradient either.
-                if let Ok(tensor) = object.tensor() {
-                    self.tensors.push(tensor);
-                    self.differentiable |= is_differentiable(tensor);
-                }
+                let Ok(tensor) = object.tensor() else {
+                    self.object = Some(&**object);
+                    return;
+                };
+                self.tensors.push(tensor);
+                self.differentiable |= is_differentiable(tensor);
             }
             Value::List(items) | Value::Tuple(items) => items.iter().for_each(|v| self.push(v)),
             _ => {}
@@ -242,6 +245,18 @@ fn node(
     written: Option<usize>,
 ) -> Result<Option<Arc<Node>>> {
     let results = Results::of(result);
+    if let Some(object) = results.object {
+        return Err(Error::new(
+            ErrorKind::Gradient,
+            format!(
+                "{}: an argument requires grad, and the result is {}, an object that no gradient can \
+                 go back through; let the kernel return a tensor, or call it under no_grad() where \
+                 no gradient shall go",
+                context.operator().name(),
+                object.describe()
+            ),
+        ));
+    }
     if !results.differentiable {
         return Ok(None);
     }

@@ -9,6 +9,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::checkpoint::{self, Segment};
 use super::node::{Edge, Meta, attach, edge_of};
+use crate::tracer;
 
 /// One argument, or one result, of a recorded call. Small: most are numbers, or tensors of which
 /// only the form counts.
@@ -46,6 +47,7 @@ impl SavedTensor {
         // Not a clone: that would share what is attached, and so keep the graph alive in a circle
         // where a node keeps its own result.
         let tensor = tensor.detach();
+        tracer::note_kept(&tensor);
         SavedTensor { version: tensor.version(), tensor, edge: None }
     }
 
@@ -120,6 +122,10 @@ impl Saved {
         Ok(match value {
             ValueRef::Tensor(tensor) => Saved::tensor(tensor, read, linked()),
             ValueRef::Foreign(object) if object.is_tensor() => {
+                if !read && object.tensor().is_err() {
+                    linked();
+                    return Ok(Saved::NoTensor);
+                }
                 // The caller's own memory: a view that keeps it alive.
                 let tensor = Value::from_ref(value)?.into_tensor()?;
                 Saved::tensor(&tensor, read, linked())

@@ -7,7 +7,7 @@ use keyfold_ops::elementwise::{self, Text};
 use keyfold_tensor::{Tensor, ValueRef};
 
 use crate::aten::{self, Aten, sum_to};
-use crate::autograd::{Backward, Derivative, Gradients, Keeps, Meta};
+use crate::autograd::{Backward, Derivative, Gradients, Keeps, Meta, zeros};
 
 /// Where an operator has the inputs and parameters of its expression.
 enum Source {
@@ -66,7 +66,8 @@ impl Symbolic {
                     }
                     _ => error.at(&self.name),
                 })?;
-                let Some(gradient) = gradient else { return Ok(None) };
+                // Of a step function (`floor`, `round`): zeros, as of any function that is flat here.
+                let Some(gradient) = gradient else { return zeros(&form).map(Some) };
                 let args = [
                     ValueRef::Refs(&inputs),
                     ValueRef::Refs(&numbers),

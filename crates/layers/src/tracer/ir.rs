@@ -3,6 +3,10 @@
 use keyfold_core::{DType, Device, Shape};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+/// What a node is called that makes an object of a host language's own class of a tensor, like
+/// another object: the host language does it, and no operator.
+pub(super) const IN_KIND: &str = "keyfold::in_kind";
+
 /// A value of a graph: its place in the graph's list of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub(super) u32);

@@ -30,12 +30,40 @@ struct Place {
 }
 
 impl Place {
-    /// Of an example: the batch's place, and its level and dimension there.
-    fn whole(&self) -> Option<(Place, usize, usize)> {
+    /// Of an example: the batch that it stands for.
+    fn whole(&self) -> Option<(Place, BatchAt)> {
         let mut place = self.clone();
         let (level, dim) = place.batch.pop()?;
-        Some((place, level, dim))
+        let size = place.sizes().get(dim).copied()?;
+        Some((place, BatchAt { level, dim, size }))
     }
+
+    /// The size of each dimension: those of the whole, less those that count examples.
+    fn sizes(&self) -> Vec<usize> {
+        let mut sizes: Vec<usize> = self.dims.iter().map(|(size, _)| *size).collect();
+        for (_, dim) in &self.batch {
+            sizes.remove(*dim);
+        }
+        sizes
+    }
+}
+
+/// How an example lies in its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchAt {
+    pub(super) level: usize,
+    pub(super) dim: usize,
+    pub(super) size: usize,
+}
+
+/// A value of the graph that a tensor follows from by entering batches (from the whole to examples)
+/// or by leaving them.
+#[derive(Debug)]
+pub(super) struct Across {
+    pub(super) from: ValueId,
+    pub(super) enters: bool,
+    /// In the order of the steps.
+    pub(super) steps: Vec<BatchAt>,
 }
 
 /// What tells views of the same data apart: the functionality keys, and the attachment's address.
@@ -120,12 +148,26 @@ impl Seen {
         Seen::tensor(tensor, Value::Tensor(tensor.clone().into_tracked()))
     }
 
-    /// An object that can't be viewed is itself and nothing else.
-    fn opaque(address: usize, keep: Value) -> Seen {
+    /// An object that can't be viewed, or whose class says more than its elements do, is itself and
+    /// nothing else.
+    fn object(address: usize, view: Option<&Tensor>, keep: Value) -> Seen {
         let (dims, device, batch) = (Vec::new(), Device::CPU, Vec::new());
         let place = Place { address, offset: 0, dims, dtype: None, device, batch };
-        let memory = (address, address + 1);
-        Seen { place, mark: Mark::NONE, memory, info: Info::opaque(), keep }
+        match view.map(|tensor| Seen::tensor(tensor, Value::None)) {
+            Some(seen) => Seen { place, mark: Mark::NONE, keep, ..seen },
+            None => {
+                let (memory, info) = ((address, address + 1), Info::opaque());
+                Seen { place, mark: Mark::NONE, memory, info, keep }
+            }
+        }
+    }
+
+    /// The description of an object of a class that a user registered.
+    pub(super) fn registered(&self) -> Option<String> {
+        match &self.keep {
+            Value::Foreign(object) if object.is_of_registered_class() => Some(object.describe()),
+            _ => None,
+        }
     }
 
     /// Looks at a borrowed tensor; `None` for what isn't one.
@@ -139,8 +181,8 @@ impl Seen {
             ValueRef::Foreign(object) if object.is_tensor() => {
                 let keep = Value::from_ref(value)?;
                 Some(match object.tensor() {
-                    Ok(tensor) => Seen::tensor(tensor, keep),
-                    Err(_) => Seen::opaque(object.original().addr(), keep),
+                    Ok(tensor) if !object.is_of_registered_class() => Seen::tensor(tensor, keep),
+                    view => Seen::object(object.original().addr(), view.ok(), keep),
                 })
             }
             _ => None,
@@ -179,12 +221,14 @@ impl Ranges {
 pub(super) struct Known {
     /// In the order of recording: the last one counts.
     places: HashMap<Place, Vec<(Mark, ValueId)>>,
-    /// The examples that stand for a batch, by the batch: level, dimension and value.
-    examples: HashMap<Place, (usize, usize, ValueId)>,
+    /// An example that stands for a batch, by the batch.
+    examples: HashMap<Place, (BatchAt, Place)>,
     /// Memory whose content follows from the inputs.
     varying: Ranges,
     /// Memory of constants, which is still there at the next replay.
     lasting: Ranges,
+    /// Memory of tensors that the graph of derivatives keeps and that no recorded call made.
+    hidden: Ranges,
     /// What must outlive the session, so that no address is used twice.
     kept: Vec<Value>,
 }
@@ -201,8 +245,10 @@ impl Known {
     /// From now on it is this value.
     pub(super) fn insert(&mut self, seen: Seen, id: ValueId) {
         let Seen { place, mark, keep, .. } = seen;
-        if let Some((batch, level, dim)) = place.whole() {
-            self.examples.insert(batch, (level, dim, id));
+        let mut example = place.clone();
+        while let Some((batch, at)) = example.whole() {
+            self.examples.insert(batch.clone(), (at, example));
+            example = batch;
         }
         let all = self.places.entry(place).or_default();
         all.retain(|(other, _)| *other != mark);
@@ -210,16 +256,53 @@ impl Known {
         self.kept.push(keep);
     }
 
-    /// The value of the batch that it is an example of, with level and dimension.
-    pub(super) fn batch_of(&self, seen: &Seen) -> Option<(ValueId, usize, usize)> {
-        let (batch, level, dim) = seen.place.whole()?;
-        Some((self.places.get(&batch)?.last()?.1, level, dim))
+    /// The value that it follows from by entering or leaving batches, if there is one.
+    pub(super) fn across(&self, seen: &Seen) -> Option<Across> {
+        self.by_entering(&seen.place).or_else(|| self.by_leaving(&seen.place))
     }
 
-    /// The example that stands for it, if it is a batch, with level, dimension and size.
-    pub(super) fn example_of(&self, seen: &Seen) -> Option<(ValueId, usize, usize, usize)> {
-        let (level, dim, id) = *self.examples.get(&seen.place)?;
-        Some((id, level, dim, seen.place.dims.get(dim)?.0))
+    /// From the nearest batch that is known, for an example.
+    fn by_entering(&self, place: &Place) -> Option<Across> {
+        let (mut steps, mut example) = (Vec::new(), place.clone());
+        while let Some((batch, at)) = example.whole() {
+            steps.insert(0, at);
+            if let Some(from) = self.last_at(&batch) {
+                return Some(Across { from, enters: true, steps });
+            }
+            example = batch;
+        }
+        None
+    }
+
+    /// From the nearest example that is known, for a batch.
+    fn by_leaving(&self, place: &Place) -> Option<Across> {
+        let (mut steps, mut batch) = (Vec::new(), place);
+        while let Some((at, example)) = self.examples.get(batch) {
+            steps.insert(0, *at);
+            if let Some(from) = self.last_at(example) {
+                return Some(Across { from, enters: false, steps });
+            }
+            batch = example;
+        }
+        None
+    }
+
+    fn last_at(&self, place: &Place) -> Option<ValueId> {
+        Some(self.places.get(place)?.last()?.1)
+    }
+
+    /// Keeps a tensor that the graph of derivatives keeps: unless a recorded call makes it still, the
+    /// graph that is recorded doesn't know it.
+    pub(super) fn hide(&mut self, seen: &Seen) {
+        if self.find(seen).is_none() && self.across(seen).is_none() {
+            self.hidden.insert(seen.memory);
+            self.kept.push(seen.keep.clone());
+        }
+    }
+
+    /// Whether its memory, or a part of it, is such a tensor's.
+    pub(super) fn hides(&self, seen: &Seen) -> bool {
+        self.hidden.overlapping(seen.memory).is_some()
     }
 
     /// The content of its memory follows from the inputs.

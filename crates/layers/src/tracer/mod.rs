@@ -3,7 +3,10 @@
 //!
 //! A trace is a mode. The function runs with real tensors while a [`Session`] is the data of a local
 //! include of the key Tracer; the fallback there notes each outer call and lets it through. What
-//! operators call inside is excluded like in every layer, and so is below the graph.
+//! operators call inside is excluded like in every layer, and so is below the graph, with one
+//! exception: where gradients are recorded for the calls that a call comes to (on whole batches below
+//! Vmap, and those of a composite), these are what the graph has, since gradients go back through
+//! them.
 //!
 //! ```
 //! use keyfold_layers::{aten, tracer};
@@ -27,6 +30,7 @@
 
 mod base64;
 mod dot;
+mod errors;
 mod ir;
 mod known;
 mod mermaid;
@@ -46,12 +50,14 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 pub use dot::Direction;
 pub use ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
-pub use session::{Session, check_readable, is_recording, is_recording_here};
+pub use run::Wrap;
+pub(crate) use session::note_kept;
+pub use session::{Session, check_readable, is_recording, is_recording_here, note_wrapped};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let layer = Kernel::boxed(|context, args| match crate::vmap::traced(context, args) {
         Some(result) => result,
-        None => session::record(context.operator(), args, || context.call_below(args)),
+        None => session::record(context, args),
     });
     let layer = layer.named("tracer").with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM));
     dispatcher.fallback(DispatchKey::Tracer, layer, Override::Error)?;

@@ -4,12 +4,17 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::ir::{Arg, Graph, Info, Node, ValueId};
+use super::ir::{Arg, Graph, IN_KIND, Info, Node, ValueId};
 use super::print::Names;
 
+/// How a host language makes an object of a tensor, like another object (see
+/// [`note_wrapped`](super::note_wrapped)).
+pub type Wrap<'w> = &'w dyn Fn(&Value, Tensor) -> Result<Value>;
+
 /// The values that are there while a graph runs.
-struct Running {
+struct Running<'w> {
     names: Names,
+    wrap: Wrap<'w>,
     values: Vec<Option<Value>>,
 }
 
@@ -23,8 +28,7 @@ impl Graph {
     /// or shape; [`ErrorKind::DType`] and [`ErrorKind::Device`] likewise; unknown operators; those of
     /// the calls.
     pub fn run(&self, dispatcher: &Dispatcher<Value>, inputs: &[&Tensor]) -> Result<Vec<Value>> {
-        self.check_inputs(inputs, false)?;
-        self.replay(dispatcher, inputs)
+        self.run_values(dispatcher, owned(inputs), false, &no_objects)
     }
 
     /// As [`Graph::run`], with inputs of other sizes, as many dimensions as before. Sizes that were
@@ -37,11 +41,27 @@ impl Graph {
         dispatcher: &Dispatcher<Value>,
         inputs: &[&Tensor],
     ) -> Result<Vec<Value>> {
-        self.check_inputs(inputs, true)?;
-        self.replay(dispatcher, inputs)
+        self.run_values(dispatcher, owned(inputs), true, &no_objects)
     }
 
-    fn check_inputs(&self, inputs: &[&Tensor], any_shape: bool) -> Result<()> {
+    /// As [`Graph::run`] or, with `any_shape`, [`Graph::run_any_shape`], where inputs may also be
+    /// objects of a host language: those that were such when the graph was recorded. `wrap` makes
+    /// one like a given one of a tensor.
+    ///
+    /// # Errors
+    /// As [`Graph::run`].
+    pub fn run_values(
+        &self,
+        dispatcher: &Dispatcher<Value>,
+        inputs: Vec<Value>,
+        any_shape: bool,
+        wrap: Wrap<'_>,
+    ) -> Result<Vec<Value>> {
+        self.check_inputs(&inputs, any_shape)?;
+        self.replay(dispatcher, inputs, wrap)
+    }
+
+    fn check_inputs(&self, inputs: &[Value], any_shape: bool) -> Result<()> {
         if inputs.len() != self.inputs.len() {
             let (wanted, given) = (self.inputs.len(), inputs.len());
             let s = if wanted == 1 { "" } else { "s" };
@@ -52,12 +72,12 @@ impl Graph {
         }
         for (at, (input, given)) in self.inputs.iter().zip(inputs).enumerate() {
             let wanted = self.info(input.id);
-            let Some(kind) = misfit(wanted, given, any_shape) else { continue };
+            let given = given.as_ref().tensor().map_or_else(|_| Info::opaque(), Info::of);
+            let Some(kind) = misfit(wanted, &given, any_shape) else { continue };
             let name = match input.name.as_str() {
                 "" => format!("input %{at}"),
                 name => format!("input %{at} ({name})"),
             };
-            let given = Info::of(given);
             let mut message =
                 format!("{name} was {wanted} when the graph was recorded, not {given}");
             if kind == ErrorKind::Trace && wanted.shape.len() == given.shape.len() {
@@ -69,11 +89,16 @@ impl Graph {
         Ok(())
     }
 
-    fn replay(&self, dispatcher: &Dispatcher<Value>, inputs: &[&Tensor]) -> Result<Vec<Value>> {
+    fn replay(
+        &self,
+        dispatcher: &Dispatcher<Value>,
+        inputs: Vec<Value>,
+        wrap: Wrap<'_>,
+    ) -> Result<Vec<Value>> {
         let values = vec![None; self.values.len()];
-        let mut running = Running { names: Names::of(self), values };
+        let mut running = Running { names: Names::of(self), wrap, values };
         for (input, given) in self.inputs.iter().zip(inputs) {
-            running.values[input.id.index()] = Some(Value::Tensor((*given).clone()));
+            running.values[input.id.index()] = Some(given);
         }
         for constant in &self.constants {
             running.values[constant.id.index()] = Some(constant.value.clone());
@@ -106,23 +131,34 @@ impl Graph {
     }
 }
 
+fn no_objects(_: &Value, _: Tensor) -> Result<Value> {
+    Err(Error::new(ErrorKind::Trace, "only the host language that recorded it makes its objects"))
+}
+
+fn owned(inputs: &[&Tensor]) -> Vec<Value> {
+    inputs.iter().map(|tensor| Value::Tensor((*tensor).clone())).collect()
+}
+
 /// What is wrong with an input, if something is.
-fn misfit(wanted: &Info, given: &Tensor, any_shape: bool) -> Option<ErrorKind> {
-    if wanted.dtype.is_some_and(|dtype| dtype != given.dtype()) {
+fn misfit(wanted: &Info, given: &Info, any_shape: bool) -> Option<ErrorKind> {
+    if wanted.dtype != given.dtype {
         return Some(ErrorKind::DType);
     }
-    if wanted.device != given.device() {
+    if wanted.device != given.device {
         return Some(ErrorKind::Device);
     }
     let fits = match any_shape {
-        true => wanted.shape.len() == given.ndim(),
-        false => wanted.shape == *given.shape(),
+        true => wanted.shape.len() == given.shape.len(),
+        false => wanted.shape == given.shape,
     };
     (!fits).then_some(ErrorKind::Trace)
 }
 
-impl Running {
+impl Running<'_> {
     fn call(&mut self, dispatcher: &Dispatcher<Value>, node: &Node) -> Result<()> {
+        if node.operator == IN_KIND {
+            return self.in_kind(node);
+        }
         let place = || format!("graph node {}", self.title(node));
         let operator = dispatcher.operator(&node.operator).map_err(|error| error.at(&place()))?;
         let args = node.args.iter().map(|argument| self.owned(&argument.arg));
@@ -149,6 +185,19 @@ impl Running {
                 self.title(node)
             ),
         ))
+    }
+
+    /// Makes an object of a tensor, in the class of another one.
+    fn in_kind(&mut self, node: &Node) -> Result<()> {
+        let args = node.args.iter().map(|argument| self.owned(&argument.arg));
+        let args = args.collect::<Result<Vec<Value>>>()?;
+        let place = format!("graph node {}", self.title(node));
+        let wrong = |what: &str| Error::new(ErrorKind::Trace, format!("{place}: {what}"));
+        let ([x, like], [known]) = (&args[..], &node.results[..]) else {
+            return Err(wrong("it takes x and like, and has one result"));
+        };
+        let made = (self.wrap)(like, x.clone().into_tensor()?).map_err(|error| error.at(&place))?;
+        if self.keep(made, known) { Ok(()) } else { Err(wrong("its result is no object")) }
     }
 
     fn title(&self, node: &Node) -> String {

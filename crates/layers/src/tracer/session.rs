@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{
-    DispatchKey, DispatchKeySet, LocalGuard, LocalKeys, Operator, Value as _, include_keys_with,
-    local_data,
+    CallContext, DispatchKey, DispatchKeySet, LocalGuard, LocalKeys, Operator, Value as _,
+    include_keys_with, local_data, outside_layers,
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
-use super::known::{Known, Seen};
+use super::errors::{hidden_object, hidden_value, hidden_view, unseen_result};
+use super::ir::{Arg, Argument, Constant, Graph, IN_KIND, Info, Input, Node, ValueId};
+use super::known::{Across, BatchAt, Known, Seen};
 
 /// Sessions that are recording, in the whole process: none, and nobody need ask further.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
@@ -116,6 +117,30 @@ impl Session {
         state.known.insert(seen, id);
         state.graph.inputs.push(Input { id, name: name.to_owned() });
         Ok(tensor)
+    }
+
+    /// Makes an object of a class of the host language's own the next input.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Trace`] for an object that is an input already, since nothing would tell the two
+    /// apart.
+    pub fn input_object(&self, object: Value, name: &str) -> Result<()> {
+        let Some(seen) = Seen::look(object.as_ref())? else { return Ok(()) };
+        let mut state = self.lock();
+        if state.known.find(&seen).is_some() {
+            drop(state);
+            let message = format!(
+                "{name}: the object is an argument already, and nothing would tell the two apart: \
+                 give a copy ({})",
+                Value::describe(object.as_ref())
+            );
+            return Err(Error::new(ErrorKind::Trace, message));
+        }
+        let id = state.value(seen.info.clone(), true);
+        state.known.vary(&seen);
+        state.known.insert(seen, id);
+        state.graph.inputs.push(Input { id, name: name.to_owned() });
+        Ok(())
     }
 
     /// Ends the recording with what the function returned.
@@ -230,6 +255,51 @@ impl Session {
         Ok(())
     }
 
+    /// Records that an object of a class of the host language's own was made of a tensor, like another
+    /// one, by the class's own way to do that.
+    fn wrapped(&self, tensor: &Seen, like: &Seen, made: Seen) {
+        let mut state = self.lock();
+        let (Some(x), Some(like)) = (state.known.find(tensor), state.known.find(like)) else {
+            return;
+        };
+        let varies = state.varies[x.index()] || state.varies[like.index()];
+        let argument = |name: &str, id| Argument {
+            name: name.to_owned(),
+            arg: Arg::Value(id),
+            is_default: false,
+            written: false,
+        };
+        let args = vec![argument("x", x), argument("like", like)];
+        let results = vec![state.result(Looked::Tensor(Box::new(made)), varies)];
+        let operator = IN_KIND.to_owned();
+        state.graph.nodes.push(Node { operator, args, results, effects: false });
+    }
+
+    /// Notes a tensor that the graph of derivatives keeps.
+    fn hide(&self, seen: &Seen) {
+        let mut state = self.lock();
+        if state.open {
+            state.known.hide(seen);
+        }
+    }
+
+    /// An error for a result that no recorded call has made.
+    fn check_known(&self, operator: &Operator<Value>, result: &Value) -> Result<()> {
+        match result {
+            Value::Tuple(items) | Value::List(items) => {
+                return items.iter().try_for_each(|item| self.check_known(operator, item));
+            }
+            _ => {}
+        }
+        let Some(seen) = Seen::look(result.as_ref())? else { return Ok(()) };
+        let is_known = {
+            let state = self.lock();
+            !state.open
+                || state.known.find(&seen).or(state.known.across(&seen).map(|a| a.from)).is_some()
+        };
+        if is_known { Ok(()) } else { Err(unseen_result(operator.name(), &seen.info)) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -278,13 +348,22 @@ impl State {
                     done.push(*seen);
                     return Ok((Arg::Value(id), varies));
                 }
-                if let Some(id) = self.across_a_batch(&seen) {
+                if let Some(across) = self.known.across(&seen) {
+                    let id = self.across_batches(across)?;
                     let varies = self.varies[id.index()];
                     self.known.insert(*seen, id);
                     return Ok((Arg::Value(id), varies));
                 }
                 if self.known.varies(&seen) {
-                    let error = hidden_view(&seen.info);
+                    let error = match seen.registered() {
+                        Some(object) => hidden_object(&object),
+                        None => hidden_view(&seen.info),
+                    };
+                    done.push(*seen);
+                    return Err(error);
+                }
+                if self.known.hides(&seen) {
+                    let error = hidden_value(&seen.info);
                     done.push(*seen);
                     return Err(error);
                 }
@@ -297,37 +376,41 @@ impl State {
         })
     }
 
-    /// Layers below Vmap compute with whole batches, which the graph knows by their examples, and
+    /// Layers below Vmap compute with whole batches, which the graph may know by their examples, and
     /// make examples of batches that it knows: a call that enters or leaves the batch says so.
-    fn across_a_batch(&mut self, seen: &Seen) -> Option<ValueId> {
+    fn across_batches(&mut self, across: Across) -> Result<ValueId> {
         let number = |name: &str, number: usize| Argument {
             name: name.to_owned(),
             arg: Arg::literal(Value::Int(number as i64)),
             is_default: false,
             written: false,
         };
-        let tensor = |id: ValueId| Argument {
-            name: "x".to_owned(),
-            arg: Arg::Value(id),
-            is_default: false,
-            written: false,
-        };
-        let (operator, args, from, at) = if let Some((id, level, dim)) = self.known.batch_of(seen) {
-            let args = vec![tensor(id), number("dim", dim), number("level", level)];
-            ("keyfold::vmap_enter", args, id, self.graph.nodes.len())
-        } else {
-            let (id, level, dim, size) = self.known.example_of(seen)?;
-            let (level, dim) = (number("level", level), number("dim", dim));
-            // Right after it was made: the vmap may have ended since.
-            let maker = self.graph.nodes.iter().rposition(|node| node.makes().contains(&id));
-            let args = vec![tensor(id), level, dim, number("size", size)];
-            ("keyfold::vmap_exit", args, id, maker.map_or(0, |at| at + 1))
-        };
-        let id = self.value(seen.info.clone(), self.varies[from.index()]);
-        let results = vec![Arg::Value(id)];
-        let node = Node { operator: operator.to_owned(), args, results, effects: false };
-        self.graph.nodes.insert(at, node);
-        Some(id)
+        let mut last = across.from;
+        for BatchAt { level, dim, size } in across.steps {
+            let x = Argument {
+                name: "x".to_owned(),
+                arg: Arg::Value(last),
+                is_default: false,
+                written: false,
+            };
+            let mut info = self.graph.info(last).clone();
+            let (level, at) = (number("level", level), number("dim", dim));
+            let (operator, args, place) = if across.enters {
+                info.shape.remove(dim);
+                ("keyfold::vmap_enter", vec![x, at, level], self.graph.nodes.len())
+            } else {
+                info.shape.insert(dim, size)?;
+                // Right after it was made: the vmap may have ended since.
+                let maker = self.graph.nodes.iter().rposition(|node| node.makes().contains(&last));
+                let args = vec![x, level, at, number("size", size)];
+                ("keyfold::vmap_exit", args, maker.map_or(0, |at| at + 1))
+            };
+            last = self.value(info, self.varies[last.index()]);
+            let results = vec![Arg::Value(last)];
+            let node = Node { operator: operator.to_owned(), args, results, effects: false };
+            self.graph.nodes.insert(place, node);
+        }
+        Ok(last)
     }
 
     /// What a result is in the graph: its tensors are new values.
@@ -347,18 +430,6 @@ impl State {
             }
         }
     }
-}
-
-#[cold]
-fn hidden_view(info: &Info) -> Error {
-    Error::new(
-        ErrorKind::Trace,
-        format!(
-            "{info} shares memory with a traced tensor without being made of it by an operator, so \
-             the graph doesn't know where it comes from; make views with operators or Tensor's own \
-             methods, and give the function an array that shares memory with another as a copy"
-        ),
-    )
 }
 
 /// Whether an argument is this default.
@@ -384,16 +455,32 @@ fn active() -> Option<Arc<Session>> {
     if on { local_data() } else { None }
 }
 
+/// Whether the calls that this one comes to are recorded in its place: gradients go back through
+/// those, where they are calls on whole batches or the calls of a composite.
+fn is_recorded_inside(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
+    let keys = context.keyset();
+    let tags = args.iter().map(|arg| Value::tag(*arg).keys());
+    let brought = tags.fold(DispatchKeySet::EMPTY, DispatchKeySet::union);
+    if !(keys & brought).contains(DispatchKey::Autograd) {
+        return false;
+    }
+    (keys & brought).contains(DispatchKey::Vmap)
+        || context.operator().is_composite_at(DispatchKey::Autograd, keys)
+}
+
 /// Makes a call for the layer: records it in the open session and those around it.
-pub(super) fn record(
-    operator: &Operator<Value>,
-    args: &[ValueRef<'_>],
-    call: impl FnOnce() -> Result<Value>,
-) -> Result<Value> {
+pub(super) fn record(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
+    let call = || context.call_below(args);
     if RECORDING.load(Ordering::Relaxed) == 0 {
         return call();
     }
     let Some(session) = local_data::<Session>() else { return call() };
+    let operator = context.operator();
+    if is_recorded_inside(context, args) {
+        let result = outside_layers(DispatchKey::Tracer.into(), call)?;
+        session.chain().try_for_each(|session| session.check_known(operator, &result))?;
+        return Ok(result);
+    }
     let mut pending = Vec::new();
     for session in session.chain() {
         if let Some(seen) = session.before(operator, args)? {
@@ -405,6 +492,34 @@ pub(super) fn record(
         session.after(seen, args, &result)?;
     }
     Ok(result)
+}
+
+/// Notes a tensor that the graph of derivatives keeps: where no recorded call has made it, using it
+/// later is an error instead of a constant.
+pub(crate) fn note_kept(tensor: &Tensor) {
+    if is_recording()
+        && let Some(session) = local_data::<Session>()
+    {
+        let seen = || Seen::own(tensor);
+        session.chain().for_each(|session| session.hide(&seen()));
+    }
+}
+
+/// Notes that a binding made `made` of a tensor, an object of the class of `like`: a replay does so,
+/// too.
+///
+/// # Errors
+/// When an object can't be kept.
+pub fn note_wrapped(tensor: &Tensor, like: &Value, made: &Value) -> Result<()> {
+    let Some(session) = active() else { return Ok(()) };
+    for session in session.chain() {
+        let (Some(like), Some(made)) = (Seen::look(like.as_ref())?, Seen::look(made.as_ref())?)
+        else {
+            return Ok(());
+        };
+        session.wrapped(&Seen::own(tensor), &like, made);
+    }
+    Ok(())
 }
 
 /// Whether any session records anywhere: without one, nothing needs to be asked about reading.

@@ -183,9 +183,12 @@ impl<'c, 'a> Batch<'c, 'a> {
     }
 
     /// The set of a call with other arguments: the modes of this one, and what they bring, less
-    /// what layers above took from this one.
+    /// what layers above took from this one. The tracer is in where it left recording to the calls
+    /// below.
     fn keys(&self, args: &[ValueRef<'_>]) -> DispatchKeySet {
-        (self.modes | (tags(args) - self.taken)) - LocalKeys::current().excluded()
+        let local = LocalKeys::current();
+        let tracer = local.included() & DispatchKey::Tracer.into();
+        (self.modes | (tags(args) - self.taken) | tracer) - local.excluded()
     }
 
     /// Calls the operator with arguments of its next lower level.

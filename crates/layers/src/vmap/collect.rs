@@ -39,6 +39,17 @@ pub(super) fn collect(batch: &Batch<'_, '_>, results: Vec<Value>) -> Result<Valu
 fn merge(batch: &Batch<'_, '_>, results: Vec<Value>, place: &mut Vec<usize>) -> Result<Value> {
     let Some(first) = results.first() else { return Ok(Value::None) };
     match first {
+        Value::Foreign(object) if object.is_of_registered_class() => Err(Error::new(
+            ErrorKind::Return,
+            format!(
+                "{}: under vmap, result{} is {}, an object of a class registered by \
+                 register_array_type, of which keyfold can't make a batch; let the kernel return a \
+                 tensor, or register a rule (register_vmap)",
+                batch.operator().name(),
+                place_name(place),
+                object.describe()
+            ),
+        )),
         Value::Tensor(_) | Value::Foreign(_) if first.as_ref().tensor().is_ok() => {
             stack(batch, results, place)
         }

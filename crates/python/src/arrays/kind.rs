@@ -16,6 +16,17 @@ pub(crate) fn _is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(found.is_some_and(|(_, library)| library != Caller::OTHER))
 }
 
+/// Whether an object counts as a tensor by `register_array_type` alone.
+pub(crate) fn is_registered(object: &Bound<'_, PyAny>) -> keyfold_core::Result<bool> {
+    Ok(look(object)?.is_some_and(|(_, library)| library == Caller::OTHER))
+}
+
+/// The same for Python.
+#[pyfunction]
+pub(crate) fn _is_registered(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    is_registered(object).py(object.py())
+}
+
 /// A tensor over an array's memory, checked and resolved as for a native kernel.
 #[pyfunction]
 pub(crate) fn _view<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

@@ -21,7 +21,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
-use keyfold_tensor::Tensor;
+use keyfold_layers::tracer;
+use keyfold_tensor::{Tensor, Value};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -30,6 +31,8 @@ pub(crate) use self::library::Caller;
 use self::types::Way;
 use crate::argument::{wrong_type, wrong_value};
 use crate::errors::{IntoPyResult, from_pyerr};
+use crate::foreign::Object;
+use crate::guards;
 use crate::keys::keyset_from;
 use crate::tensor::PyTensor;
 
@@ -362,7 +365,12 @@ pub(crate) fn give_like<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = like.py();
     if let Some(wrap) = registered(like).as_ref().and_then(|entry| entry.wrap.as_ref()) {
-        return wrap.bind(py).call1((crate::tensor::wrap(py, tensor)?,));
+        let made = wrap.bind(py).call1((crate::tensor::wrap(py, tensor.clone())?,))?;
+        if tracer::is_recording() {
+            let (like, object) = (value_of(like).py(py)?, value_of(&made).py(py)?);
+            guards::in_context(py, || tracer::note_wrapped(&tensor, &like, &object))?.py(py)?;
+        }
+        return Ok(made);
     }
     match types::way_of(&like.get_type()).py(py)? {
         Some(Way::Torch) => torch::give(py, tensor),
@@ -370,6 +378,16 @@ pub(crate) fn give_like<'py>(
         Some(Way::Jax) => jax::give(py, tensor),
         _ => Ok(crate::tensor::wrap(py, tensor)?.into_any()),
     }
+}
+
+/// An object as a value that keeps it.
+///
+/// # Errors
+/// As [`look`].
+pub(crate) fn value_of(object: &Bound<'_, PyAny>) -> Result<Value> {
+    let tag = look(object)?.map_or(Tag::NONE, |(tag, _)| tag);
+    // SAFETY: a bound object is alive.
+    Ok(unsafe { Object::value(object.as_ptr(), tag) })
 }
 
 /// The registered classes' names, for error messages.

@@ -232,8 +232,11 @@ pub(crate) fn from_tensor<'py>(
     }
     let dtype = tensor.dtype();
     let Some(number) = number_of(dtype) else {
-        let message =
-            format!("NumPy has no dtype for {dtype}; convert the tensor first, to float32 say");
+        let message = format!(
+            "NumPy has no dtype for {dtype}, and a result for NumPy arrays is one: give tensors \
+             (keyfold.asarray(x)) to get a tensor, convert a tensor to float32 first (astype), or \
+             use dtype=\"float16\" in autocast"
+        );
         return Err(to_pyerr(py, Error::new(ErrorKind::DType, message)));
     };
     let itemsize = dtype.size() as isize;

@@ -40,6 +40,12 @@ pub trait ForeignObject: Any + Send + Sync {
         self.lend().is_some()
     }
 
+    /// Whether only the object itself can stand for it, and no view of its elements: kernels are
+    /// chosen by its class, which a user registered.
+    fn is_of_registered_class(&self) -> bool {
+        false
+    }
+
     /// What it is, for error messages: `numpy.ndarray float64[2, 3]`.
     fn describe(&self) -> String;
 

@@ -150,7 +150,7 @@ fn first(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 }
 
 /// Zeros of that form, of one element in memory.
-fn zeros(form: &Meta) -> Result<Tensor> {
+pub(crate) fn zeros(form: &Meta) -> Result<Tensor> {
     aten::expand(&aten::full(&[], false, form.dtype, form.device)?, &aten::sizes(&form.shape))
 }
 
