@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import sys
 from pathlib import Path
@@ -10,22 +11,28 @@ __all__ = ["get_include"]
 
 _SUPPORTED = "CPython 3.11 or later on Linux, x86-64, with glibc 2.28 or later"
 
-try:
-    if sys.implementation.name != "cpython":
-        raise ImportError(f"keyfold needs CPython, and this is {sys.implementation.name}")
-    from keyfold import _core as _core
-except ImportError as error:
-    if error.name is not None and not error.name.startswith("keyfold"):
-        raise
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    libc = " ".join(platform.libc_ver())
-    raise ImportError(
-        f"keyfold's extension module can't be loaded ({error}). keyfold runs on {_SUPPORTED}; this "
-        f"is {python}, {platform.system()} {platform.machine()} {libc}. In a checkout of the "
-        "sources, `make build` makes it",
-        name=error.name,
-        path=error.path,
-    ) from error
+
+def _load() -> None:
+    """Import the extension module, or say where keyfold runs."""
+    try:
+        if sys.implementation.name != "cpython":
+            raise ImportError(f"keyfold needs CPython, and this is {sys.implementation.name}")
+        importlib.import_module("keyfold._core")
+    except ImportError as error:
+        if error.name is not None and not error.name.startswith("keyfold"):
+            raise
+        python = f"{platform.python_implementation()} {platform.python_version()}"
+        libc = " ".join(platform.libc_ver())
+        raise ImportError(
+            f"keyfold's extension module can't be loaded ({error}). keyfold runs on {_SUPPORTED}; "
+            f"this is {python}, {platform.system()} {platform.machine()} {libc}. In a checkout of "
+            "the sources, `make build` makes it",
+            name=error.name,
+            path=error.path,
+        ) from error
+
+
+_load()
 
 
 def get_include() -> str:
