@@ -25,7 +25,7 @@ macro_rules! functions {
 }
 
 /// The functions of complex numbers.
-trait ComplexFunctions {
+trait ComplexFunctions: Copy {
     type Part;
     fn negative(self) -> Self;
     fn abs(self) -> Self::Part;

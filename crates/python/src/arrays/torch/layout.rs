@@ -305,8 +305,8 @@ unsafe fn check(py: Python<'_>, samples: &[Sample<'_>]) -> Option<Layout> {
     let plain = samples.iter().filter(|sample| sample.kind != "other");
     let first = implementation_of(samples.first()?)?;
     // SAFETY: a tensor's struct has at least these 176 bytes in every version with this header.
-    let mut layout =
-        Layout { plain: unsafe { word(first, KEYS) }, dtypes: [None; DTYPES], has_versions: false };
+    let keys = unsafe { word(first, KEYS) };
+    let mut layout = Layout { plain: keys, dtypes: [None; DTYPES], has_versions: false };
     for sample in samples {
         let tensor = implementation_of(sample)?;
         let dtype = dtype_from(sample.dtype.clone().into_pyobject(py).ok()?.as_any()).ok();
