@@ -289,7 +289,7 @@ impl ForeignObject for Object {
     }
 
     fn is_of_registered_class(&self) -> bool {
-        Python::attach(|py| arrays::kind::is_registered(self.object.bind(py))).unwrap_or(false)
+        attach(|py| arrays::kind::is_registered(self.object.bind(py))).unwrap_or(false)
     }
 
     fn describe(&self) -> String {

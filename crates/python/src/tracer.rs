@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::arrays::{self, Caller};
 use crate::arrays::{library, numpy_array};
+use crate::attach::attach;
 use crate::dispatcher::PyDispatcher;
 use crate::dtype::{self, PyDevice};
 use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
@@ -142,7 +143,7 @@ impl PyGraph {
         };
         let wrap = |like: &Value, tensor: Tensor| -> keyfold_core::Result<Value> {
             let Value::Foreign(like) = like else { return Ok(Value::Tensor(tensor)) };
-            Python::attach(|py| {
+            attach(|py| {
                 // SAFETY: a foreign object here is a Python object that its holder keeps alive.
                 let like = unsafe { Bound::from_borrowed_ptr(py, like.original().cast()) };
                 let made = arrays::give_like(&like, tensor).map_err(from_pyerr)?;
