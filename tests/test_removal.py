@@ -329,6 +329,7 @@ def test_an_operator_of_a_dispatcher_that_is_gone(word):
     assert op(x) is x
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_what_the_parents_threads_held_is_freed_in_a_child_of_fork(d, word):
     """A thread of the parent that is inside a kernel isn't in the child."""
     entered, leave = threading.Event(), threading.Event()
