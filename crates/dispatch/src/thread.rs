@@ -7,6 +7,7 @@
 //! it takes slots again, for the length of the outermost call.
 
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
@@ -370,25 +371,24 @@ impl Frame<'_> {
             attend();
             result
         }
-        self.pop();
-        let is_noted = self.slot.is_noted();
-        std::mem::forget(self);
+        let frame = ManuallyDrop::new(self);
+        frame.pop();
+        let is_noted = frame.slot.is_noted();
         if is_noted { attend_with(result) } else { result }
     }
 
     /// Ends the frame for another one that takes the same slot at once, and looks at its end.
     #[inline(always)]
     pub(crate) fn hand_over(self) {
-        self.pop();
-        std::mem::forget(self);
+        ManuallyDrop::new(self).pop();
     }
 
     /// Ends the frame without a look whether somebody waits for its slot: for a caller that may
     /// hold locks, which the destructors of kernels must not run under.
     pub(crate) fn end_quietly(self) {
-        self.pop();
-        self.state.leave_if_ended();
-        std::mem::forget(self);
+        let frame = ManuallyDrop::new(self);
+        frame.pop();
+        frame.state.leave_if_ended();
     }
 
     #[inline(always)]
