@@ -71,12 +71,14 @@ UNARY = {
     "abs": (np.abs, ALL, 1),
     "bitwise_invert": (np.invert, ["bool", *WHOLE], 0),
     "ceil": (np.ceil, REAL, 0),
+    "conj": (lambda x: x if x.dtype == bool else np.conj(x), ALL, 0),
     "cos": (np.cos, ALL, 2),
     "erf": (erf, REAL, 5),
     "exp": (np.exp, ALL, 2),
     "expm1": (np.expm1, REAL, 2),
     "floor": (np.floor, REAL, 0),
     "gelu": (lambda x: shut(x) * (1 + erf(x / np.sqrt(x.dtype.type(2)))) / 2, REAL, 6),
+    "imag": (np.imag, ALL, 0),
     "isfinite": (np.isfinite, ALL, 0),
     "isinf": (np.isinf, ALL, 0),
     "isnan": (np.isnan, ALL, 0),
@@ -85,12 +87,13 @@ UNARY = {
     "logical_not": (np.logical_not, ALL, 0),
     "negative": (np.negative, [*WHOLE, *FLOATS, *COMPLEX], 0),
     "positive": (np.array, ALL, 0),
+    "real": (np.real, ALL, 0),
     "reciprocal": (lambda x: x.dtype.type(1) / x, ALL, 0),
     "relu": (lambda x: np.where(x <= 0, x.dtype.type(0), x), REAL, 0),
     "round": (lambda x: np.rint(x) if x.dtype.kind == "f" else x, REAL, 0),
     "rsqrt": (lambda x: 1 / np.sqrt(x), ALL, 2),
     "sigmoid": (sigmoid, REAL, 2),
-    "sign": (lambda x: x if x.dtype == bool else np.sign(x), REAL, 0),
+    "sign": (lambda x: x if x.dtype == bool else np.sign(x), ALL, 0),
     "silu": (lambda x: shut(x) * sigmoid(x), REAL, 4),
     "sin": (np.sin, ALL, 2),
     "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), REAL, 4),
@@ -216,7 +219,7 @@ def floating(name, dtype):
 def result_dtype(name, common):
     if name in COMPARE or name.startswith(("is", "logical")):
         return "bool"
-    if name == "abs":
+    if name in ("abs", "real", "imag"):
         return {"complex64": "float32", "complex128": "float64"}.get(common, common)
     return floating(name, common)
 

@@ -17,10 +17,11 @@ ONE = (X,)
 TWO = (X, Y)
 ARGUMENTS = {
     **dict.fromkeys(
-        ["abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "gelu", "isfinite"], ONE
+        ["abs", "ceil", "conj", "cos", "erf", "exp", "expm1", "floor", "gelu", "isfinite"], ONE
     ),
     **dict.fromkeys(
-        ["isinf", "isnan", "logical_not", "negative", "positive", "relu", "round"], ONE
+        ["imag", "isinf", "isnan", "logical_not", "negative", "positive", "real", "relu", "round"],
+        ONE,
     ),
     **dict.fromkeys(["sigmoid", "sign", "silu", "sin", "softplus", "square", "tanh", "trunc"], ONE),
     **dict.fromkeys(["reciprocal", "all", "any", "argmax", "argmin", "max", "mean", "min"], ONE),

@@ -78,6 +78,9 @@ def grad(
     function that computes f's gradient with respect to its argument number `argnums`; f returns a
     single number. Inside `vmap`, each example has its own gradient.
 
+    The gradient of a complex number is `dL/dRe + 1j dL/dIm` of the real result L, as PyTorch has
+    it: the direction in which L grows fastest, the conjugate of what some other libraries give.
+
     Args:
         outputs: a tensor or several, or a function.
         inputs: the tensors to differentiate with respect to.
@@ -97,7 +100,7 @@ def grad(
 
     Raises:
         GradientError: an input or output that doesn't require grad; an output that isn't a single
-            number and has no `grad_outputs`; no derivative; see `Tensor.backward`.
+            real number and has no `grad_outputs`; no derivative; see `Tensor.backward`.
     """
     if callable(outputs) and not isinstance(outputs, _core.Tensor):
         if inputs is not None or grad_outputs is not None:
@@ -149,7 +152,7 @@ def value_and_grad(
         A function that returns `(value, gradient)`, or `((value, aux), gradient)`.
 
     Raises:
-        GradientError: f returns something else than a single number, or there is no gradient.
+        GradientError: f returns something else than a single real number, or there is no gradient.
         BindingError: an argument to differentiate with respect to is of a class registered with
             `register_array_type`.
     """
@@ -184,6 +187,11 @@ def value_and_grad(
             raise _core_error(
                 f"{_name(f)}() must return a single number, as a tensor with one element, to have "
                 f"a gradient, not {shown!r}"
+            )
+        if str(value.dtype).startswith("complex"):
+            raise _core_error(
+                f"{_name(f)}() must return a real number to have a gradient, not {value.dtype}: "
+                "take its real part, its imaginary part or its abs"
             )
         create = create_graph
         if create is None:

@@ -2,6 +2,10 @@
 
 Method: central differences, `(f(x + eps) - f(x - eps)) / (2 eps)`, whose error falls with eps
 squared until rounding takes over; in float64 an eps of 1e-6 leaves about nine digits.
+
+A complex number is two real ones here, its parts. The gradient of the real part of a result is
+found from the gradient 1 of the result, that of the imaginary part from 1j; of a complex input it
+is `dL/dRe + 1j dL/dIm`.
 """
 
 from __future__ import annotations
@@ -31,14 +35,15 @@ def gradcheck(
 ) -> bool:
     """Compare a function's derivatives with finite differences.
 
-    Every element of every floating result is differentiated with respect to every element of every
-    input that requires grad, so small inputs are enough. Each call gets the same random numbers.
+    Every element of every floating or complex result is differentiated with respect to every
+    element of every input that requires grad, complex ones by both parts, so small inputs are
+    enough. Each call gets the same random numbers.
 
     Args:
         f: a function of `inputs` that returns a tensor or several.
         inputs: its argument, or a tuple of them. Checked are tensors that require grad and NumPy
-            arrays of floats; others are passed as they are. The tensors themselves are not used:
-            f gets copies.
+            arrays of floats and complex numbers; others are passed as they are. The tensors
+            themselves are not used: f gets copies.
         eps: the step.
         atol: how far apart two derivatives may be,
         rtol: and how far in addition, as a part of the numeric one.
@@ -50,7 +55,7 @@ def gradcheck(
     Raises:
         GradientError: one doesn't: the message has the result, the input, the element, and both
             values. An error of going back.
-        DTypeError: an input to check isn't float64.
+        DTypeError: an input to check is neither float64 nor complex128.
         InvalidValue: no input is to be checked.
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
@@ -98,10 +103,10 @@ def gradgradcheck(
     if grad_outputs is None:
         random = np.random.default_rng(0)
         outputs = _outputs(f, _arguments(given, checked, {}))
-        grad_outputs = [random.standard_normal(output.shape) for output in outputs]
+        grad_outputs = [_random_like(random, output) for output in outputs]
     elif not isinstance(grad_outputs, (tuple, list)):
         grad_outputs = [grad_outputs]
-    seeds = [np.asarray(_numbers(seed), dtype=np.float64) for seed in grad_outputs]
+    seeds = [_wide(_numbers(seed)) for seed in grad_outputs]
 
     def gradients(*all_inputs: Any) -> list[_core.Tensor]:
         outputs = _outputs(f, all_inputs[:count])
@@ -137,6 +142,30 @@ def _numbers(x: Any) -> _Array:
     return np.asarray(x.detach().numpy() if isinstance(x, _core.Tensor) else x)
 
 
+def _wide(x: _Array) -> _Array:
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _random_like(random: np.random.Generator, output: _core.Tensor) -> _Array:
+    x = random.standard_normal(output.shape)
+    return x + 1j * random.standard_normal(output.shape) if _is_complex(output) else x
+
+
+def _is_complex(x: Any) -> bool:
+    return str(x.dtype).startswith("complex")
+
+
+def _parts(x: Any) -> _Array:
+    """The real numbers that an array is made of, in one dimension."""
+    flat = np.ascontiguousarray(_wide(_numbers(x))).reshape(-1)
+    return flat.view(np.float64)
+
+
+def _count(x: Any) -> int:
+    """How many real numbers an array is made of."""
+    return 2 * int(x.size) if _is_complex(x) else int(x.size)
+
+
 def _checked(inputs: Sequence[Any], what: str) -> list[int]:
     """The places of the inputs to differentiate with respect to."""
     places = []
@@ -144,18 +173,18 @@ def _checked(inputs: Sequence[Any], what: str) -> list[int]:
         if isinstance(x, _core.Tensor):
             if not x.requires_grad:
                 continue
-        elif not isinstance(x, (np.ndarray, np.generic)) or x.dtype.kind != "f":
+        elif not isinstance(x, (np.ndarray, np.generic)) or x.dtype.kind not in "fc":
             continue
-        if str(x.dtype) != "float64":
+        if str(x.dtype) not in ("float64", "complex128"):
             raise DTypeError(
-                f"{what}: input {place} is {x.dtype}; finite differences need float64, since "
-                "shorter numbers round away the difference: convert it first"
+                f"{what}: input {place} is {x.dtype}; finite differences need float64 or "
+                "complex128, since shorter numbers round away the difference: convert it first"
             )
         places.append(place)
     if not places:
         raise InvalidValue(
-            f"{what}: none of the {len(inputs)} inputs is to be checked; give a float64 tensor "
-            "that requires grad, or a float64 NumPy array"
+            f"{what}: none of the {len(inputs)} inputs is to be checked; give a float64 or "
+            "complex128 tensor that requires grad, or such a NumPy array"
         )
     return places
 
@@ -173,7 +202,7 @@ def _arguments(
 
 
 def _outputs(f: Callable[..., Any], arguments: Sequence[Any]) -> list[_core.Tensor]:
-    """The floating results of a call."""
+    """The floating and complex results of a call."""
     result = f(*arguments)
     items = result if isinstance(result, (tuple, list)) else [result]
     outputs = []
@@ -185,12 +214,7 @@ def _outputs(f: Callable[..., Any], arguments: Sequence[Any]) -> list[_core.Tens
                     "the function must compute with tensors"
                 )
             continue
-        if str(item.dtype).startswith("complex"):
-            raise GradientError(
-                f"result {place} is {item.dtype}; finite differences are compared for real results "
-                "only"
-            )
-        if "float" in str(item.dtype):
+        if "float" in str(item.dtype) or _is_complex(item):
             outputs.append(item)
     return outputs
 
@@ -215,14 +239,14 @@ def _compare(
     for place, leaf in zip(checked, leaves, strict=True):
         analytic = [_rows(output, leaf) for output in outputs]
         base = np.array(_numbers(inputs[place]), order="C")
-        numeric = [np.zeros((output.size, leaf.size)) for output in outputs]
-        for element in range(base.size):
+        numeric = [np.zeros((_count(output), _count(leaf))) for output in outputs]
+        for element in range(_count(leaf)):
             sides = []
             for step in (eps, -eps):
                 moved = base.copy()
-                moved.reshape(-1)[element] += step
+                moved.reshape(-1).view(np.float64)[element] += step
                 _, moved_outputs = evaluate({place: moved})
-                sides.append([_numbers(output).reshape(-1) for output in moved_outputs])
+                sides.append([_parts(output) for output in moved_outputs])
             for matrix, up, down in zip(numeric, *sides, strict=True):
                 matrix[:, element] = (up - down) / (2 * eps)
         for number, output in enumerate(outputs):
@@ -230,19 +254,26 @@ def _compare(
 
 
 def _rows(output: _core.Tensor, leaf: _core.Tensor) -> _Array:
-    """The derivatives of each element of a result: a row of as many as the leaf has elements."""
-    rows = np.zeros((output.size, leaf.size))
+    """The derivatives of each part of a result: a row of as many as the leaf has parts."""
+    rows = np.zeros((_count(output), _count(leaf)))
     if not output.requires_grad:
         return rows
-    for element in range(output.size):
+    for element in range(_count(output)):
         seed = np.zeros(output.shape, dtype=str(output.dtype))
-        seed.reshape(-1)[element] = 1.0
+        seed.reshape(-1).view(seed.real.dtype)[element] = 1.0
         found = grad(
             [output], [leaf], [_core.from_numpy(seed)], retain_graph=True, allow_unused=True
         )[0]
         if found is not None:
-            rows[element] = _numbers(found).reshape(-1)
+            rows[element] = _parts(found)
     return rows
+
+
+def _place(part: int, x: _core.Tensor) -> str:
+    """The element that a part belongs to, and which part it is of a complex one."""
+    element, which = divmod(part, 2) if _is_complex(x) else (part, None)
+    indices = [int(i) for i in np.unravel_index(element, x.shape or (1,))][: x.ndim]
+    return f"{indices}" if which is None else f"{indices}.{('real', 'imag')[which]}"
 
 
 def _check(
@@ -260,8 +291,7 @@ def _check(
     if fine.all():
         return
     row, column = np.unravel_index(int(np.argmin(fine)), fine.shape)
-    at = [int(i) for i in np.unravel_index(int(row), output.shape or (1,))][: output.ndim]
-    by = [int(i) for i in np.unravel_index(int(column), leaf.shape or (1,))][: leaf.ndim]
+    at, by = _place(int(row), output), _place(int(column), leaf)
     hint = ""
     if not output.requires_grad:
         hint = "; the result doesn't require grad: something on the way to it isn't recorded"

@@ -15,12 +15,14 @@ __all__ = [
     "abs",
     "bitwise_invert",
     "ceil",
+    "conj",
     "cos",
     "erf",
     "exp",
     "expm1",
     "floor",
     "gelu",
+    "imag",
     "isfinite",
     "isinf",
     "isnan",
@@ -29,6 +31,7 @@ __all__ = [
     "logical_not",
     "negative",
     "positive",
+    "real",
     "reciprocal",
     "relu",
     "round",
@@ -67,8 +70,26 @@ def abs(x: Any, /, *, out: Any = None) -> Any:
 
 
 def sign(x: Any, /, *, out: Any = None) -> Any:
-    """Return 1, 0 or -1 for each element. NaN stays; a bool is its own sign."""
+    """Return 1, 0 or -1 for each element; of complex ones `x / abs(x)`, and 0 of 0.
+
+    NaN stays; a bool is its own sign.
+    """
     return _one(_aten.sign, x, out)
+
+
+def conj(x: Any, /, *, out: Any = None) -> Any:
+    """Return the complex conjugates; real elements as they are."""
+    return _one(_aten.conj, x, out)
+
+
+def real(x: Any, /, *, out: Any = None) -> Any:
+    """Return the real parts, in an array of their own."""
+    return _one(_aten.real, x, out)
+
+
+def imag(x: Any, /, *, out: Any = None) -> Any:
+    """Return the imaginary parts, in an array of their own: 0 of real elements."""
+    return _one(_aten.imag, x, out)
 
 
 def exp(x: Any, /, *, out: Any = None) -> Any:

@@ -49,6 +49,10 @@ fn unary(op: Unary, x: Literal) -> Option<Literal> {
         (Unary::Not, Int(x)) => return Some(Int(!x)),
         (Unary::IsNan, x) => return Some(Bool(as_float(x).is_nan())),
         (Unary::IsFinite, x) => return Some(Bool(as_float(x).is_finite())),
+        // Literals are real.
+        (Unary::Conj | Unary::Real, x) => return Some(x),
+        (Unary::Imag, Int(_)) => return Some(Int(0)),
+        (Unary::Imag, Float(_)) => return Some(float(0.0)),
         (Unary::Not, Float(_)) | (_, Bool(_)) => return None,
         (Unary::Neg, Int(x)) => return x.checked_neg().map(Int),
         (Unary::Abs, Int(x)) => return x.checked_abs().map(Int),
@@ -79,7 +83,14 @@ fn unary(op: Unary, x: Literal) -> Option<Literal> {
         Unary::Ceil => v.ceil(),
         Unary::Round => v.round_ties_even(),
         Unary::Trunc => v.trunc(),
-        Unary::Erf | Unary::Erfc | Unary::Not | Unary::IsNan | Unary::IsFinite => return None,
+        Unary::Erf
+        | Unary::Erfc
+        | Unary::Not
+        | Unary::IsNan
+        | Unary::IsFinite
+        | Unary::Conj
+        | Unary::Real
+        | Unary::Imag => return None,
     }))
 }
 

@@ -24,6 +24,7 @@ mod reference;
 mod simplify;
 
 pub use build::{Builder, Operand, Ranked, Term};
+pub use derive::{ComplexGradient, Variable};
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 pub use lower::{Lowered, Step, StepId, StepOp, computed};
 pub use parse::{MAX_NODES, MAX_TEXT, Names};

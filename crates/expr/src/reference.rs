@@ -33,6 +33,8 @@ fn unary(op: Unary, x: f64) -> f64 {
         Unary::Abs => x.abs(),
         Unary::Sign if x == 0.0 || x.is_nan() => x.abs(),
         Unary::Sign => x.signum(),
+        Unary::Conj | Unary::Real => x,
+        Unary::Imag => 0.0,
         Unary::Exp => x.exp(),
         Unary::Expm1 => x.exp_m1(),
         Unary::Log => x.ln(),

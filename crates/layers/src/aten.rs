@@ -62,6 +62,9 @@ unary! {
     sqrt, "aten::sqrt";
     abs, "aten::abs";
     sign, "aten::sign";
+    conj, "aten::conj";
+    real, "aten::real";
+    imag, "aten::imag";
     sin, "aten::sin";
     cos, "aten::cos";
     tanh, "aten::tanh";

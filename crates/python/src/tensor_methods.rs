@@ -383,6 +383,23 @@ impl PyTensor {
         aten::ABS.call(slf.py(), (slf,))
     }
 
+    /// The complex conjugate of each element; real ones as they are.
+    fn conj<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::CONJ.call(slf.py(), (slf,))
+    }
+
+    /// The real part of each element: a tensor of its own, no view.
+    #[getter]
+    fn real<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::REAL.call(slf.py(), (slf,))
+    }
+
+    /// The imaginary part of each element, which is 0 of real ones: a tensor of its own, no view.
+    #[getter]
+    fn imag<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        aten::IMAG.call(slf.py(), (slf,))
+    }
+
     /// Each element, or 0 where it is negative.
     fn relu<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
         aten::RELU.call(slf.py(), (slf,))

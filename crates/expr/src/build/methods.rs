@@ -72,6 +72,24 @@ impl<'b> Term<'b> {
         self.unary(Unary::Rsqrt)
     }
 
+    /// The complex conjugate; a real number is its own.
+    #[must_use]
+    pub fn conj(self) -> Term<'b> {
+        self.unary(Unary::Conj)
+    }
+
+    /// The real part.
+    #[must_use]
+    pub fn real(self) -> Term<'b> {
+        self.unary(Unary::Real)
+    }
+
+    /// The imaginary part.
+    #[must_use]
+    pub fn imag(self) -> Term<'b> {
+        self.unary(Unary::Imag)
+    }
+
     /// The sine, of radians.
     #[must_use]
     pub fn sin(self) -> Term<'b> {

@@ -103,8 +103,11 @@ pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<Stri
         (Unary::Abs, Whole) => format!("({ty})({a} < 0 ? kf_sub(({ty})0, {a}) : {a})"),
         (Unary::Abs, Complex) => call("length"),
         (Unary::Abs, Float) => call("fabs"),
-        (Unary::Sign, Float) => call("signum"),
+        (Unary::Sign, Float | Complex) => call("signum"),
         (Unary::Sign, Whole) => call("sign"),
+        (Unary::Conj, Complex) => call("conj"),
+        (Unary::Real, Complex) => format!("{a}.re"),
+        (Unary::Imag, Complex) => format!("{a}.im"),
         (Unary::IsNan, Float) => format!("{a} != {a}"),
         (Unary::IsNan, Complex) => call("isnan"),
         (Unary::IsFinite, Float | Complex) => call("isfinite"),
@@ -200,7 +203,14 @@ pub(super) fn cost(step: &Step) -> u32 {
         _ if step.uniform => 0,
         StepOp::Coordinate(_) | StepOp::At { .. } => 12,
         StepOp::Unary(op, _) => match op {
-            Unary::Neg | Unary::Not | Unary::Abs | Unary::IsNan | Unary::IsFinite => 1,
+            Unary::Neg
+            | Unary::Not
+            | Unary::Abs
+            | Unary::Conj
+            | Unary::Real
+            | Unary::Imag
+            | Unary::IsNan
+            | Unary::IsFinite => 1,
             Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => 2,
             Unary::Sin | Unary::Cos => 80,
             _ => 24 * complex,

@@ -84,7 +84,8 @@ impl Pass {
             let g = &mut self.g;
             let zero = int(g, 0);
             let none = binary(g, Binary::Eq, a, zero);
-            let above = binary(g, Binary::Ge, b, zero);
+            let above = self.not_negative(b);
+            let g = &mut self.g;
             let flat = binary(g, Binary::And, none, above);
             let one = int(g, 1);
             let base = choose(g, flat, one, a);

@@ -12,6 +12,7 @@
 //! share evenly, a comparison, a rounding and a conversion to whole numbers have the derivative 0.
 
 mod binary;
+mod complex;
 mod gates;
 mod lengths;
 mod slope;
@@ -24,11 +25,18 @@ use crate::compose::{add, div, float, int, mul, sub, unary};
 use crate::fold::as_float;
 use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 use crate::simplify::{Assume, simplify};
+use complex::Numbers;
 use slope::Slope;
+
+pub use complex::{ComplexGradient, Variable};
 
 impl Expr {
     /// The partial derivative with respect to an elementwise input, by number: an expression of the
     /// same inputs and parameters.
+    ///
+    /// The derivative is that of real numbers: of `conj(x)` and `real(x)` 1, of `imag(x)` 0. It holds
+    /// for complex numbers, too, where none of `abs`, `sign`, `conj`, `real` and `imag` is used; see
+    /// [`Expr::complex_gradient`].
     ///
     /// It is simplified, and shares what it has in common with itself. Where the derivative doesn't
     /// depend on the inputs it is a float, which is weak as all numbers are.
@@ -44,7 +52,7 @@ impl Expr {
     /// [`ErrorKind::NotSupported`] for a ranked input, of which each element may have any number of
     /// uses; [`ErrorKind::Index`] for a number that no input has.
     pub fn derivative(&self, input: usize) -> Result<Expr> {
-        let (mut pass, slope) = self.slope(input)?;
+        let (mut pass, slope) = self.slope(input, Numbers::Real)?;
         let root = pass.settled_or_zero(slope);
         let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
         let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
@@ -74,12 +82,9 @@ impl Expr {
     /// # Errors
     /// As [`Expr::derivative`].
     pub fn gradient(&self, input: usize) -> Result<Option<Expr>> {
-        let (mut pass, slope) = self.slope(input)?;
+        let (mut pass, slope) = self.slope(input, Numbers::Real)?;
         let Some(slope) = slope else { return Ok(None) };
-        let mut name = "grad".to_owned();
-        while self.inputs().iter().any(|i| i.name == name) || self.params().contains(&name) {
-            name.push('_');
-        }
+        let name = self.unused_name("grad");
         let grad = pass.g.add(Node::Input(self.inputs().len() as u32));
         let value = pass.times(slope.value, grad);
         let root = pass.settled(Slope { value, ..slope });
@@ -89,8 +94,17 @@ impl Expr {
         Ok(Some(simplify(&gradient, &Assume::floating(self.inputs().len() + 1, input))))
     }
 
+    /// The name, or a longer one, that no argument has.
+    fn unused_name(&self, name: &str) -> String {
+        let mut name = name.to_owned();
+        while self.inputs().iter().any(|i| i.name == name) || self.params().contains(&name) {
+            name.push('_');
+        }
+        name
+    }
+
     /// The slope of the result, and the graph that it is in.
-    fn slope(&self, input: usize) -> Result<(Pass, Option<Slope>)> {
+    fn slope(&self, input: usize, numbers: Numbers) -> Result<(Pass, Option<Slope>)> {
         let Some(known) = self.inputs().get(input) else {
             let count = self.inputs().len();
             let message = format!(
@@ -108,10 +122,10 @@ impl Expr {
             return Err(Error::new(ErrorKind::NotSupported, message));
         }
         let slopes = Vec::with_capacity(self.nodes().len());
-        let mut pass = Pass { g: self.to_graph(), input: input as u32, slopes };
+        let params = self.params().len() as u32;
+        let mut pass = Pass { g: self.to_graph(), input: input as u32, slopes, numbers, params };
         for (at, node) in self.nodes().iter().enumerate() {
-            let slope = pass.slope(node, Id(at as u32));
-            pass.slopes.push(slope);
+            pass.visit(node, Id(at as u32));
         }
         let root = pass.slopes[self.root().index()];
         Ok((pass, root))
@@ -124,6 +138,10 @@ struct Pass {
     input: u32,
     /// Of the nodes before the one in hand.
     slopes: Vec<Option<Slope>>,
+    /// What the numbers are.
+    numbers: Numbers,
+    /// How many parameters the expression has.
+    params: u32,
 }
 
 impl Pass {
@@ -131,13 +149,14 @@ impl Pass {
     fn slope(&mut self, node: &Node, y: Id) -> Option<Slope> {
         let of = |id: Id| self.slopes[id.index()];
         match *node {
-            Node::Input(input) if input == self.input => Some(Slope::from(float(&mut self.g, 1.0))),
+            Node::Input(input) if input == self.input => self.seed(),
             Node::Literal(_)
             | Node::Input(_)
             | Node::Param(_)
             | Node::Index
             | Node::Coordinate(_)
             | Node::At { .. } => None,
+            Node::Unary(op, x) if self.reads_conjugate(op) => self.turned(op, x, y),
             Node::Unary(op, x) => {
                 let dx = of(x)?;
                 self.unary(op, x, dx, y)
@@ -149,7 +168,8 @@ impl Pass {
             Node::Where(condition, a, b) => self.choice(condition, of(a), of(b)),
             Node::Cast(dtype, x) if dtype.is_floating() || dtype.is_complex() => {
                 let dx = of(x)?;
-                if matches!(self.g.node(dx.value), Node::Literal(_)) {
+                // The slope of a real number may be complex itself.
+                if !self.is_real() || matches!(self.g.node(dx.value), Node::Literal(_)) {
                     return Some(dx);
                 }
                 Some(Slope { value: self.g.add(Node::Cast(dtype, dx.value)), ..dx })
@@ -182,6 +202,7 @@ impl Pass {
         let slope = match op {
             Unary::Not
             | Unary::Sign
+            | Unary::Imag
             | Unary::Floor
             | Unary::Ceil
             | Unary::Round
@@ -189,6 +210,7 @@ impl Pass {
             | Unary::IsNan
             | Unary::IsFinite => return None,
             Unary::Neg => return Some(self.negative(dx)),
+            Unary::Conj | Unary::Real => return Some(dx),
             Unary::Abs => unary(g, Unary::Sign, x),
             Unary::Exp => y,
             // Not y + 1, which cancels below 0.

@@ -5,6 +5,7 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Sub};
 use keyfold_core::{Complex, DType};
 
 use crate::math::complex::quotient;
+use crate::math::complex_power::power;
 
 use super::chunks;
 use super::division::{self, Floating};
@@ -201,7 +202,7 @@ trait ComplexPow {
 }
 impl ComplexPow for Complex<f32> {
     fn complex_pow(self, exponent: Self) -> Self {
-        self.powc(exponent)
+        power(self, exponent)
     }
     fn complex_div(self, divisor: Self) -> Self {
         quotient(self, divisor)
@@ -209,7 +210,7 @@ impl ComplexPow for Complex<f32> {
 }
 impl ComplexPow for Complex<f64> {
     fn complex_pow(self, exponent: Self) -> Self {
-        self.powc(exponent)
+        power(self, exponent)
     }
     fn complex_div(self, divisor: Self) -> Self {
         quotient(self, divisor)

@@ -171,6 +171,7 @@ fn cost(step: &Step, steps: &[Step]) -> f64 {
     let width = step.dtype.size() as f64 / 4.0;
     match step.op {
         StepOp::At { .. } => 2.0,
+        StepOp::Unary(Unary::Neg | Unary::Conj | Unary::Real | Unary::Imag, _) => 0.05 * width,
         StepOp::Unary(_, a) if dtype(a).is_complex() => 25.0,
         StepOp::Unary(op, _) => match op {
             Unary::Neg | Unary::Not | Unary::Abs | Unary::Sign => 0.04 * width,

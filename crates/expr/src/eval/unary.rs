@@ -29,6 +29,10 @@ trait ComplexFunctions: Copy {
     type Part;
     fn negative(self) -> Self;
     fn abs(self) -> Self::Part;
+    fn sign(self) -> Self;
+    fn conjugate(self) -> Self;
+    fn real(self) -> Self::Part;
+    fn imag(self) -> Self::Part;
     fn exp(self) -> Self;
     fn log(self) -> Self;
     fn sqrt(self) -> Self;
@@ -50,6 +54,21 @@ macro_rules! complex {
             }
             fn abs(self) -> $float {
                 self.norm()
+            }
+            fn sign(self) -> Self {
+                complex::sign(self)
+            }
+            #[inline(always)]
+            fn conjugate(self) -> Self {
+                self.conj()
+            }
+            #[inline(always)]
+            fn real(self) -> $float {
+                self.re
+            }
+            #[inline(always)]
+            fn imag(self) -> $float {
+                self.im
             }
             fn exp(self) -> Self {
                 complex::exp(self)
@@ -117,6 +136,10 @@ functions! {
     IsFinite<T: Real>(a) -> u8 = u8::from(a.is_finite());
     ComplexNegative<T: ComplexFunctions>(a) -> T = a.negative();
     ComplexAbs<T: ComplexFunctions>(a) -> T::Part = a.abs();
+    ComplexSign<T: ComplexFunctions>(a) -> T = a.sign();
+    ComplexConj<T: ComplexFunctions>(a) -> T = a.conjugate();
+    ComplexReal<T: ComplexFunctions>(a) -> T::Part = a.real();
+    ComplexImag<T: ComplexFunctions>(a) -> T::Part = a.imag();
     ComplexExp<T: ComplexFunctions>(a) -> T = a.exp();
     ComplexLog<T: ComplexFunctions>(a) -> T = a.log();
     ComplexSqrt<T: ComplexFunctions>(a) -> T = a.sqrt();
@@ -172,7 +195,7 @@ fn for_float<T: Real>(op: Unary) -> Option<Kernel> {
         Unary::Trunc => function::<math::Trunc, T>(),
         Unary::IsNan => one::<_, T, _>(IsNan),
         Unary::IsFinite => one::<_, T, _>(IsFinite),
-        Unary::Not => return None,
+        Unary::Not | Unary::Conj | Unary::Real | Unary::Imag => return None,
     })
 }
 
@@ -180,6 +203,10 @@ fn for_complex<T: ComplexFunctions + Copy + 'static>(op: Unary) -> Option<Kernel
     Some(match op {
         Unary::Neg => one::<_, T, _>(ComplexNegative),
         Unary::Abs => one_plain::<_, T, _>(ComplexAbs),
+        Unary::Sign => one_plain::<_, T, _>(ComplexSign),
+        Unary::Conj => one::<_, T, _>(ComplexConj),
+        Unary::Real => one::<_, T, _>(ComplexReal),
+        Unary::Imag => one::<_, T, _>(ComplexImag),
         Unary::Exp => one_plain::<_, T, _>(ComplexExp),
         Unary::Log => one_plain::<_, T, _>(ComplexLog),
         Unary::Sqrt => one_plain::<_, T, _>(ComplexSqrt),

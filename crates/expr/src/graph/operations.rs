@@ -9,8 +9,14 @@ pub enum Unary {
     Not,
     /// The absolute value; of a complex number its length, a real number.
     Abs,
-    /// -1, 0 or 1, 0.0 of -0.0, too; NaN stays.
+    /// -1, 0 or 1, 0.0 of -0.0, too; of a complex number `x / abs(x)`, and 0 of 0; NaN stays.
     Sign,
+    /// The complex conjugate; a real number is its own.
+    Conj,
+    /// The real part, a real number.
+    Real,
+    /// The imaginary part, a real number: 0 of a real one.
+    Imag,
     /// `e ** x`
     Exp,
     /// `e ** x - 1`, exact near 0.
@@ -55,11 +61,14 @@ pub enum Unary {
 
 impl Unary {
     /// All of them.
-    pub const ALL: [Unary; 24] = [
+    pub const ALL: [Unary; 27] = [
         Unary::Neg,
         Unary::Not,
         Unary::Abs,
         Unary::Sign,
+        Unary::Conj,
+        Unary::Real,
+        Unary::Imag,
         Unary::Exp,
         Unary::Expm1,
         Unary::Log,
@@ -89,6 +98,9 @@ impl Unary {
             Unary::Not => "~",
             Unary::Abs => "abs",
             Unary::Sign => "sign",
+            Unary::Conj => "conj",
+            Unary::Real => "real",
+            Unary::Imag => "imag",
             Unary::Exp => "exp",
             Unary::Expm1 => "expm1",
             Unary::Log => "log",

@@ -121,6 +121,16 @@ impl Lowering {
                 let step = self.add(StepOp::Constant(Scalar::Bool(known)), DType::Bool);
                 Typed { step, ty: Type::Strong(DType::Bool) }
             }
+            Way::Zero => {
+                let (zero, dtype) = (Scalar::Bool(false), a.ty.dtype());
+                let zero = match dtype.kind() {
+                    DTypeKind::Bool => zero,
+                    DTypeKind::Float => Scalar::Float(0.0),
+                    _ => Scalar::Int(0),
+                };
+                let step = self.add(StepOp::Constant(zero), computed(dtype));
+                Typed { step, ty: a.ty }
+            }
             Way::Compute(from, ty) => {
                 let operand = self.convert(a, from.dtype(), false)?;
                 let dtype = computed(ty.dtype());

@@ -33,6 +33,8 @@ pub(super) enum Way {
     Same,
     /// A bool, known beforehand.
     Known(bool),
+    /// 0, of the operand's type.
+    Zero,
     /// Computed in this type, giving that one.
     Compute(Type, Type),
 }
@@ -52,9 +54,14 @@ pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
             DTypeKind::Bool | DTypeKind::UInt => Ok(Way::Same),
             _ => Ok(Way::Compute(ty, ty.with(dtype.real()))),
         },
-        Unary::Sign if kind == DTypeKind::Complex => no("complex numbers have no order"),
         Unary::Sign if kind == DTypeKind::Bool => Ok(Way::Same),
         Unary::Sign => plain,
+        Unary::Conj if kind == DTypeKind::Complex => plain,
+        Unary::Real | Unary::Imag if kind == DTypeKind::Complex => {
+            Ok(Way::Compute(ty, ty.with(dtype.real())))
+        }
+        Unary::Conj | Unary::Real => Ok(Way::Same),
+        Unary::Imag => Ok(Way::Zero),
         Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => match kind {
             DTypeKind::Complex => no("complex numbers have no order"),
             DTypeKind::Float => plain,

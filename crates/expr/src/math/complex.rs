@@ -1,5 +1,8 @@
 //! Functions of complex numbers that hold to the ends of the range, which products of whole parts
 //! don't: a quotient without squares, functions without `inf * 0`.
+//!
+//! At infinities, NaN and signed zeros they are as C99's Annex G says, and so NumPy. Where that leaves
+//! a sign open, zeros and infinities have the sign that the operand's part has.
 
 use keyfold_core::Complex;
 
@@ -44,11 +47,12 @@ impl Part for f32 {
     }
 
     fn exponential(z: Complex<f32>) -> Complex<f32> {
-        if z.re.abs() > 80.0 || !z.re.is_finite() {
-            return Self::through(z, exponential);
+        // Written so that NaN goes the long way.
+        if z.re.abs() <= 80.0 && z.im.is_finite() {
+            let (length, (sin, cos)) = (f32::exp(z.re), z.im.sin_cos());
+            return Complex::new(length * cos, length * sin);
         }
-        let (length, (sin, cos)) = (f32::exp(z.re), z.im.sin_cos());
-        Complex::new(length * cos, if z.im == 0.0 { z.im } else { length * sin })
+        Self::through(z, exponential)
     }
 }
 
@@ -77,13 +81,47 @@ pub fn quotient<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     })
 }
 
+/// `z / abs(z)`: 0 of 0; of one infinite part its sign; NaN of two, as NumPy has it.
+pub fn sign<T: Part>(z: Complex<T>) -> Complex<T> {
+    T::through(z, |z| {
+        let (re, im) = (z.re.abs(), z.im.abs());
+        match (re == f64::INFINITY, im == f64::INFINITY) {
+            (true, true) => return Complex::new(f64::NAN, f64::NAN),
+            (true, false) => return Complex::new(1f64.copysign(z.re), 0.0),
+            (false, true) => return Complex::new(0.0, 1f64.copysign(z.im)),
+            (false, false) => {}
+        }
+        // By a power of two, where the length would be beyond the range or lose digits.
+        let size = re.max(im);
+        let scale = if size > 1e300 {
+            2f64.powi(-60)
+        } else if size < 1e-290 {
+            2f64.powi(120)
+        } else {
+            1.0
+        };
+        let (re, im) = (z.re * scale, z.im * scale);
+        let length = T::length(re, im);
+        if length == 0.0 {
+            return Complex::new(0.0, 0.0);
+        }
+        Complex::new(re / length, im / length)
+    })
+}
+
 /// Beyond this the exponential and its kin are taken in two factors, which don't overflow or vanish
 /// before they meet a sine.
 const FAR: f64 = 700.0;
 
-/// A product that is 0 where the first factor is, however large the other.
-fn unless_zero(first: f64, other: f64) -> f64 {
-    if first == 0.0 { first } else { first * other }
+/// A product that is 0 where a factor is, also beside infinity (with the product's sign) and NaN.
+fn product(a: f64, b: f64) -> f64 {
+    if a == 0.0 && !b.is_finite() {
+        if b.is_nan() { a } else { a * b.signum() }
+    } else if b == 0.0 && !a.is_finite() {
+        if a.is_nan() { b } else { b * a.signum() }
+    } else {
+        a * b
+    }
 }
 
 /// `e ** z`
@@ -92,17 +130,22 @@ pub fn exp<T: Part>(z: Complex<T>) -> Complex<T> {
 }
 
 fn exponential(z: Complex<f64>) -> Complex<f64> {
-    if z.re == f64::NEG_INFINITY {
-        return Complex::new(0.0, 0.0);
+    if z.im == 0.0 {
+        return Complex::new(z.re.exp(), z.im);
+    }
+    if !z.im.is_finite() && z.re.is_infinite() {
+        // An infinite length without a direction, or none.
+        return match z.re > 0.0 {
+            true => Complex::new(z.re, f64::NAN),
+            false => Complex::new(0.0, 0f64.copysign(z.im)),
+        };
     }
     let (first, second) = match z.re.abs() > FAR {
         true => ((z.re * 0.5).exp(), (z.re * 0.5).exp()),
         false => (z.re.exp(), 1.0),
     };
     let (sin, cos) = z.im.sin_cos();
-    // The sine of 0 is 0 and stays so, however long.
-    let im = if z.im == 0.0 { z.im } else { sin * first * second };
-    Complex::new(cos * first * second, im)
+    Complex::new(cos * first * second, sin * first * second)
 }
 
 /// `a + b` rounded, and what that leaves out (D. E. Knuth, "The Art of Computer Programming" 2, 4.2.2).
@@ -187,24 +230,40 @@ fn hyperbolic(x: f64) -> (f64, f64, f64) {
 /// The sine.
 pub fn sin<T: Part>(z: Complex<T>) -> Complex<T> {
     T::through(z, |z| {
+        if z.im.is_infinite() && !z.re.is_finite() {
+            return Complex::new(f64::NAN, z.im);
+        }
         let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), hyperbolic(z.im));
-        let (re, im) = (unless_zero(sin, cosh), unless_zero(sinh, cos));
-        Complex::new(unless_zero(re, factor), unless_zero(im, factor))
+        let (re, im) = (product(sin, cosh), product(cos, sinh));
+        Complex::new(product(re, factor), product(im, factor))
     })
 }
 
 /// The cosine.
 pub fn cos<T: Part>(z: Complex<T>) -> Complex<T> {
     T::through(z, |z| {
+        if z.im.is_infinite() && !z.re.is_finite() {
+            return Complex::new(f64::INFINITY, f64::NAN);
+        }
         let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), hyperbolic(z.im));
-        let (re, im) = (cos * cosh, -unless_zero(sin, sinh));
-        Complex::new(re * factor, unless_zero(im, factor))
+        let (re, im) = (cos * cosh, -product(sin, sinh));
+        Complex::new(re * factor, product(im, factor))
     })
 }
 
 /// The hyperbolic tangent, of its real and its turning part, which neither overflow nor cancel.
 pub fn tanh<T: Part>(z: Complex<T>) -> Complex<T> {
     T::through(z, |z| {
+        if z.im == 0.0 {
+            return Complex::new(z.re.tanh(), z.im);
+        }
+        if !z.im.is_finite() {
+            return match z.re {
+                re if re.is_infinite() => Complex::new(1f64.copysign(re), 0f64.copysign(z.im)),
+                re if re == 0.0 => Complex::new(re, f64::NAN),
+                _ => Complex::new(f64::NAN, f64::NAN),
+            };
+        }
         let size = z.re.abs();
         let (sin, cos) = z.im.sin_cos();
         if size > 20.0 {

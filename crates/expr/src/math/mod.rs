@@ -22,6 +22,7 @@
 //! The coefficients are those that `scripts/minimax.py` prints.
 
 pub mod complex;
+pub mod complex_power;
 mod double;
 mod erfc;
 #[cfg(target_arch = "x86_64")]

@@ -178,6 +178,10 @@ impl Pass<'_> {
                 Some(self.binary_node(Binary::Eq, x, y))
             }
             (Unary::Abs, Node::Unary(Unary::Abs, _)) => Some(a),
+            (Unary::Conj, Node::Unary(Unary::Conj, x)) => Some(x),
+            (Unary::Conj | Unary::Real, Node::Unary(Unary::Abs | Unary::Real | Unary::Imag, _)) => {
+                Some(a)
+            }
             (Unary::Abs, Node::Unary(Unary::Neg, x)) => {
                 self.negated(a)?;
                 Some(self.node(Node::Unary(Unary::Abs, x)))

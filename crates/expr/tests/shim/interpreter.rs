@@ -191,7 +191,17 @@ fn double(op: Unary, a: f64) -> f64 {
         Unary::Ceil => a.ceil(),
         Unary::Round => a.round_ties_even(),
         Unary::Trunc => a.trunc(),
-        Unary::Not | Unary::IsNan | Unary::IsFinite => panic!("{op:?} of a float"),
+        Unary::Not | Unary::IsNan | Unary::IsFinite | Unary::Conj | Unary::Real | Unary::Imag => {
+            panic!("{op:?} of a float")
+        }
+    }
+}
+
+/// A real number of a complex dtype's precision.
+fn part(value: f64, complex: DType) -> Value {
+    match complex {
+        DType::C64 => Value::Single(value as f32),
+        _ => Value::Double(value),
     }
 }
 
@@ -204,6 +214,8 @@ fn unary(op: Unary, a: Value, from: DType) -> Value {
         (Unary::IsFinite, Value::Single(a)) => Value::Bool(a.is_finite()),
         (Unary::IsFinite, Value::Double(a)) => Value::Bool(a.is_finite()),
         (Unary::Not, Value::Bool(a)) => Value::Bool(!a),
+        (Unary::Real, Value::Complex(a)) => part(a.re, from),
+        (Unary::Imag, Value::Complex(a)) => part(a.im, from),
         (_, Value::Whole(a)) => Value::Whole(wrap(
             match op {
                 Unary::Neg => -a,
@@ -216,11 +228,13 @@ fn unary(op: Unary, a: Value, from: DType) -> Value {
         )),
         (_, Value::Single(a)) => Value::Single(double(op, a.into()) as f32),
         (_, Value::Double(a)) => Value::Double(double(op, a)),
-        (Unary::Abs, Value::Complex(a)) if from == DType::C64 => Value::Single(a.norm() as f32),
-        (Unary::Abs, Value::Complex(a)) => Value::Double(a.norm()),
+        (Unary::Abs, Value::Complex(a)) => part(a.norm(), from),
         (_, Value::Complex(a)) => narrow(
             match op {
                 Unary::Neg => -a,
+                Unary::Conj => a.conj(),
+                Unary::Sign if a == Complex::default() => a,
+                Unary::Sign => a / a.norm(),
                 Unary::Exp => a.exp(),
                 Unary::Log => a.ln(),
                 Unary::Sqrt => a.sqrt(),

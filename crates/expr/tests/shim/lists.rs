@@ -9,11 +9,14 @@ pub(crate) const PLACES: [Place; 5] =
     [Place::Contiguous, Place::Strided, Place::Over, Place::Misaligned, Place::StridedOver];
 
 /// Functions whose results are the nearest number.
-pub(crate) const EXACT: [&str; 11] = [
+pub(crate) const EXACT: [&str; 14] = [
     "-x",
     "~x",
     "abs(x)",
     "sign(x)",
+    "conj(x)",
+    "real(x)",
+    "imag(x)",
     "sqrt(x)",
     "floor(x)",
     "ceil(x)",

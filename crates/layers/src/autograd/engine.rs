@@ -238,6 +238,11 @@ fn checked(node: &Node, call: &Call, grads: Gradients) -> Result<Gradients> {
             continue;
         };
         let wanted = &edge.node.outputs()[edge.place as usize];
+        // Of a real operand of a complex result the real part counts.
+        let grad = match grad.dtype().is_complex() && grad.dtype().real() == wanted.dtype {
+            true => aten::real(&grad)?,
+            false => grad,
+        };
         let same = grad.dtype() == wanted.dtype
             && grad.device() == wanted.device
             && grad.shape() == &wanted.shape;

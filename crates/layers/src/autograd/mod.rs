@@ -34,7 +34,7 @@ pub use checkpoint::{Segment, checkpoint};
 pub use derivative::{Backward, Derivative, Extra, Gradients, Keeps, Rule};
 pub use engine::{Interrupt, Options};
 pub use node::{Edge, HookFn, Meta, Node, edge_of};
-pub(crate) use rules::zeros;
+pub(crate) use rules::{shaped, zeros};
 pub use saved::{Saved, SavedTensor};
 
 use crate::aten;
@@ -153,6 +153,14 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
         let wanted = Meta::of(output);
         let grad = match grads.get(i).and_then(Option::as_ref) {
             Some(grad) => grad.clone(),
+            None if wanted.dtype.is_complex() => {
+                let dtype = wanted.dtype;
+                return Err(misuse(format!(
+                    "a gradient begins by itself at a real number only, and tensor {i} is {dtype}: \
+                     take its real part, its imaginary part or its abs first, or give the gradient to \
+                     begin with"
+                )));
+            }
             None if output.numel() == 1 => {
                 aten::full(&wanted.shape, 1.0, wanted.dtype, wanted.device)?
             }

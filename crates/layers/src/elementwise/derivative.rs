@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar};
-use keyfold_ops::elementwise::{self, Text};
+use keyfold_core::{Complex, DTypeKind, Error, ErrorKind, Result, Scalar};
+use keyfold_expr::Variable;
+use keyfold_ops::elementwise::{self, ComplexText, Text};
 use keyfold_tensor::{Tensor, ValueRef};
 
-use crate::aten::{self, Aten, sum_to};
-use crate::autograd::{Backward, Derivative, Gradients, Keeps, Meta, zeros};
+use crate::aten::Aten;
+use crate::autograd::{Backward, Derivative, Gradients, Keeps, Meta, shaped, zeros};
 
 /// Where an operator has the inputs and parameters of its expression.
 enum Source {
@@ -37,12 +38,6 @@ pub(super) fn of_list(name: &str) -> Arc<dyn Derivative> {
     Arc::new(Symbolic { name: name.to_owned(), source: Source::List })
 }
 
-/// A gradient in the form of an operand.
-fn shaped(form: &Meta, grad: &Tensor) -> Result<Tensor> {
-    let grad = sum_to(grad, &form.shape)?;
-    if grad.dtype() == form.dtype { Ok(grad) } else { aten::to(&grad, form.dtype) }
-}
-
 impl Symbolic {
     fn gradients(
         &self,
@@ -56,10 +51,26 @@ impl Symbolic {
         let mut inputs: Vec<ValueRef<'_>> = tensors.iter().map(ValueRef::from).collect();
         inputs.push(grad.into());
         let numbers: Vec<ValueRef<'_>> = params.iter().map(|number| (*number).into()).collect();
+        let unit = Scalar::Complex(Complex::new(0.0, 1.0));
+        let with_unit: Vec<ValueRef<'_>> = numbers.iter().copied().chain([unit.into()]).collect();
+        let complex = tensors.iter().chain([grad]).any(|tensor| tensor.dtype().is_complex())
+            || params.iter().any(|number| number.kind() == DTypeKind::Complex);
         (0..tensors.len())
             .map(|i| {
                 let Some(form) = wanted(i) else { return Ok(None) };
-                let gradient = text.gradient(i).map_err(|error| match error.kind() {
+                let found = match complex {
+                    false => text
+                        .gradient(i)
+                        .map(|text| text.map(|text| ComplexText { text, takes_unit: false })),
+                    true => text.complex_gradient(
+                        i,
+                        match form.dtype.is_complex() {
+                            true => Variable::Complex,
+                            false => Variable::Real,
+                        },
+                    ),
+                };
+                let gradient = found.map_err(|error| match error.kind() {
                     ErrorKind::NotSupported => {
                         let message = format!("{}: {}", self.name, error.message());
                         Error::new(ErrorKind::Gradient, message)
@@ -70,8 +81,8 @@ impl Symbolic {
                 let Some(gradient) = gradient else { return zeros(&form).map(Some) };
                 let args = [
                     ValueRef::Refs(&inputs),
-                    ValueRef::Refs(&numbers),
-                    ValueRef::Str(&gradient),
+                    ValueRef::Refs(if gradient.takes_unit { &with_unit } else { &numbers }),
+                    ValueRef::Str(&gradient.text),
                     ValueRef::None,
                 ];
                 shaped(&form, &CALL.call(&args)?).map(Some)

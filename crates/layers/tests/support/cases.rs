@@ -110,8 +110,8 @@ fn elementwise(table: &mut Table) {
     for op in ["aten::div", "aten::pow", "aten::remainder", "aten::floor_divide"] {
         table.binary(op, 0.4, 1.9);
     }
-    let functions = "neg exp tanh sigmoid sin cos expm1 relu abs sign erf softplus silu gelu \
-                     gelu_tanh floor ceil round trunc";
+    let functions = "neg exp tanh sigmoid sin cos expm1 relu abs sign conj real imag erf softplus \
+                     silu gelu gelu_tanh floor ceil round trunc";
     for op in functions.split_whitespace() {
         let op: &'static str = Box::leak(format!("aten::{op}").into_boxed_str());
         table.unary(op, -1.49, 1.9);

@@ -12,10 +12,13 @@ use crate::op::{Op, Registrar};
 use crate::promote::Operand;
 
 /// The functions of one tensor called `self`, each with its expression.
-pub const FUNCTIONS: [(&str, &str); 28] = [
+pub const FUNCTIONS: [(&str, &str); 31] = [
     ("aten::neg", "-self"),
     ("aten::abs", "abs(self)"),
     ("aten::sign", "sign(self)"),
+    ("aten::conj", "conj(self)"),
+    ("aten::real", "real(self)"),
+    ("aten::imag", "imag(self)"),
     // Written with a bool, which changes no dtype.
     ("aten::relu", "where((self > False) | isnan(self), self, False)"),
     ("aten::exp", "exp(self)"),

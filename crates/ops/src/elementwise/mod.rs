@@ -22,7 +22,7 @@ use crate::op::{Op, Registrar};
 
 pub use define::{Definition, Kernels, kernels, out_schema};
 pub use functions::FUNCTIONS;
-pub use operator::{ELEMENTWISE, OUT, Text, from_text, text, to_text};
+pub use operator::{ComplexText, ELEMENTWISE, OUT, Text, from_text, text, to_text};
 
 /// An expression of inputs and parameters of these names, ready to be computed.
 ///

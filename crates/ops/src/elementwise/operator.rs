@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock, RwLock};
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
-use keyfold_expr::{Expr, Names};
+use keyfold_expr::{ComplexGradient, Expr, Names, Variable};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -27,17 +27,29 @@ pub const OUT: usize = 4;
 /// How many texts are kept compiled; beyond that all are forgotten and compiled again when needed.
 const KEPT: usize = 4096;
 
+/// The text of a gradient among complex numbers.
+#[derive(Clone)]
+pub struct ComplexText {
+    /// The text.
+    pub text: Arc<str>,
+    /// Whether it takes the imaginary unit as one more number, the last.
+    pub takes_unit: bool,
+}
+
 /// An expression with its arguments, compiled, and the texts of its derivatives.
 pub struct Text {
     expression: Compiled,
     /// By input, once they were asked for.
     derivatives: RwLock<FxHashMap<usize, Option<Arc<str>>>>,
+    /// By input and what it is, among complex numbers.
+    complex: RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
 }
 
 impl Text {
     /// Of an expression.
     pub fn new(expr: Expr) -> Text {
-        Text { expression: Compiled::new(expr), derivatives: RwLock::default() }
+        let expression = Compiled::new(expr);
+        Text { expression, derivatives: RwLock::default(), complex: RwLock::default() }
     }
 
     /// The expression.
@@ -59,6 +71,32 @@ impl Text {
         let text = self.expr().gradient(input)?.map(|expr| Arc::from(to_text(&expr)));
         if let Ok(mut known) = self.derivatives.write() {
             known.insert(input, text.clone());
+        }
+        Ok(text)
+    }
+
+    /// As [`Text::gradient`], where a tensor or a number is complex.
+    ///
+    /// # Errors
+    /// As [`Expr::complex_gradient`].
+    pub fn complex_gradient(
+        &self,
+        input: usize,
+        variable: Variable,
+    ) -> Result<Option<ComplexText>> {
+        let key = (input, variable);
+        if let Ok(known) = self.complex.read()
+            && let Some(text) = known.get(&key)
+        {
+            return Ok(text.clone());
+        }
+        let found = self.expr().complex_gradient(input, variable)?;
+        let text = found.map(|ComplexGradient { expr, takes_unit }| {
+            let text = Arc::from(to_text(&expr));
+            ComplexText { text, takes_unit }
+        });
+        if let Ok(mut known) = self.complex.write() {
+            known.insert(key, text.clone());
         }
         Ok(text)
     }

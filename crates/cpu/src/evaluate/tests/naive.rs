@@ -2,9 +2,8 @@
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16, rounded_to_odd};
 use keyfold_expr::isa::{self, Isa, Work};
-use keyfold_expr::math::complex;
 use keyfold_expr::math::slices::map_at;
-use keyfold_expr::math::{Real, function as math};
+use keyfold_expr::math::{Real, complex, complex_power, function as math};
 use keyfold_expr::{Binary, Lowered, StepOp, Unary};
 use keyfold_tensor::Tensor;
 
@@ -163,6 +162,10 @@ macro_rules! complex_function {
         let one = Complex::new(1.0 as $t, 0.0);
         let r = match $op {
             Unary::Neg => -c,
+            Unary::Conj => c.conj(),
+            Unary::Sign => complex::sign(c),
+            Unary::Real => return F(c.re.into()),
+            Unary::Imag => return F(c.im.into()),
             Unary::Exp => complex::exp(c),
             Unary::Log => complex::log(c),
             Unary::Sqrt => complex::sqrt(c),
@@ -340,7 +343,7 @@ fn binary(op: Binary, a: Value, b: Value, dtype: DType) -> Option<Value> {
                         Binary::Sub => a - b,
                         Binary::Mul => a * b,
                         Binary::Div => complex::quotient(a, b),
-                        Binary::Pow => a.powc(b),
+                        Binary::Pow => complex_power::power(a, b),
                         other => panic!("{other:?} isn't defined for complex numbers"),
                     };
                     C(Complex::new(r.re.into(), r.im.into()))

@@ -70,12 +70,54 @@ __device__ __forceinline__ F kf_length(kf_complex<F> a) {
     return kf_hypot(a.re, a.im);
 }
 template <typename F>
+__device__ __forceinline__ kf_complex<F> kf_conj(kf_complex<F> a) {
+    return {a.re, -a.im};
+}
+__device__ __forceinline__ float kf_infinity(float) { return __uint_as_float(0x7f800000u); }
+__device__ __forceinline__ double kf_infinity(double) {
+    return __longlong_as_double(0x7ff0000000000000ll);
+}
+template <typename F>
+__device__ __forceinline__ F kf_nan(F a) {
+    return kf_infinity(a) - kf_infinity(a);
+}
+template <typename F>
+__device__ __forceinline__ bool kf_isinf(F a) {
+    return kf_fabs(a) == kf_infinity(a);
+}
+// A product that is 0 where a factor is, also beside infinity (with the product's sign) and NaN.
+template <typename F>
+__device__ __forceinline__ F kf_product(F a, F b) {
+    if (a == (F)0 && !kf_isfinite(b)) return b != b ? a : a * kf_copysign((F)1, b);
+    if (b == (F)0 && !kf_isfinite(a)) return a != a ? b : b * kf_copysign((F)1, a);
+    return a * b;
+}
+// 0 of 0; of one infinite part its sign; NaN of two.
+template <typename F>
+__device__ __forceinline__ kf_complex<F> kf_signum(kf_complex<F> a) {
+    const bool re = kf_isinf(a.re), im = kf_isinf(a.im);
+    if (re && im) return {kf_nan(a.re), kf_nan(a.re)};
+    if (re) return {kf_copysign((F)1, a.re), (F)0};
+    if (im) return {(F)0, kf_copysign((F)1, a.im)};
+    const F size = kf_fabs(a.re) > kf_fabs(a.im) ? kf_fabs(a.re) : kf_fabs(a.im);
+    if (!kf_nonzero(a)) return {(F)0, (F)0};
+    const kf_complex<F> unit = {a.re / size, a.im / size};
+    const F length = kf_length(unit);
+    return {unit.re / length, unit.im / length};
+}
+template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_polar(F length, F angle) {
     // The sine of 0 is 0 and stays so, however long.
     return {length * kf_cos(angle), angle == (F)0 ? angle : length * kf_sin(angle)};
 }
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_exp(kf_complex<F> a) {
+    if (a.im == (F)0) return {kf_exp(a.re), a.im};
+    if (!kf_isfinite(a.im) && kf_isinf(a.re)) {
+        // An infinite length without a direction, or none.
+        if (a.re > (F)0) return {a.re, kf_nan(a.re)};
+        return {(F)0, kf_copysign((F)0, a.im)};
+    }
     return kf_polar(kf_exp(a.re), a.im);
 }
 template <typename F>
@@ -85,6 +127,7 @@ __device__ __forceinline__ kf_complex<F> kf_log(kf_complex<F> a) {
 // Without cancellation: the root of half of the length plus the real part's size.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_sqrt(kf_complex<F> a) {
+    if (kf_isinf(a.im)) return {kf_infinity(a.re), a.im};
     const F root = kf_sqrt((kf_length(a) + kf_fabs(a.re)) * (F)0.5);
     if (root == (F)0) return {root, a.im};
     const F other = a.im / (root * (F)2);
@@ -97,15 +140,22 @@ __device__ __forceinline__ kf_complex<F> kf_rsqrt(kf_complex<F> a) {
 }
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_sin(kf_complex<F> a) {
-    return {kf_sin(a.re) * kf_cosh(a.im), kf_cos(a.re) * kf_sinh(a.im)};
+    if (kf_isinf(a.im) && !kf_isfinite(a.re)) return {kf_nan(a.re), a.im};
+    return {kf_product(kf_sin(a.re), kf_cosh(a.im)), kf_product(kf_cos(a.re), kf_sinh(a.im))};
 }
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_cos(kf_complex<F> a) {
-    return {kf_cos(a.re) * kf_cosh(a.im), -(kf_sin(a.re) * kf_sinh(a.im))};
+    if (kf_isinf(a.im) && !kf_isfinite(a.re)) return {kf_infinity(a.re), kf_nan(a.re)};
+    return {kf_cos(a.re) * kf_cosh(a.im), -kf_product(kf_sin(a.re), kf_sinh(a.im))};
 }
 // Of tanh of the real part and the angle, which neither overflow nor cancel.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_tanh(kf_complex<F> a) {
+    if (a.im == (F)0) return {kf_tanh(a.re), a.im};
+    if (!kf_isfinite(a.im)) {
+        if (kf_isinf(a.re)) return {kf_copysign((F)1, a.re), kf_copysign((F)0, a.im)};
+        return {a.re == (F)0 ? a.re : kf_nan(a.re), kf_nan(a.re)};
+    }
     if (kf_fabs(a.re) > (F)20) {
         const F small = kf_exp((F)-2 * kf_fabs(a.re));
         return {kf_copysign((F)1, a.re), (F)4 * kf_sin(a.im) * kf_cos(a.im) * small};
@@ -114,11 +164,46 @@ __device__ __forceinline__ kf_complex<F> kf_tanh(kf_complex<F> a) {
     const F below = wide * wide + turn * turn;
     return {wide * kf_cosh(a.re) / below, kf_sin(a.im) * turn / below};
 }
+// A product of which a factor may be infinite: then the product is, as C99's G.5.1 has it.
+template <typename F>
+__device__ __forceinline__ kf_complex<F> kf_endless_product(kf_complex<F> a, kf_complex<F> b) {
+    const kf_complex<F> plain = a * b;
+    const bool a_far = kf_isinf(a.re) || kf_isinf(a.im), b_far = kf_isinf(b.re) || kf_isinf(b.im);
+    if (!(plain.re != plain.re && plain.im != plain.im) || !(a_far || b_far)) return plain;
+    const F zero = (F)0, one = (F)1, far = kf_infinity(one);
+    if (a_far) a = {kf_copysign(kf_isinf(a.re) ? one : zero, a.re),
+                    kf_copysign(kf_isinf(a.im) ? one : zero, a.im)};
+    else a = {a.re != a.re ? kf_copysign(zero, a.re) : a.re,
+              a.im != a.im ? kf_copysign(zero, a.im) : a.im};
+    if (b_far) b = {kf_copysign(kf_isinf(b.re) ? one : zero, b.re),
+                    kf_copysign(kf_isinf(b.im) ? one : zero, b.im)};
+    else b = {b.re != b.re ? kf_copysign(zero, b.re) : b.re,
+              b.im != b.im ? kf_copysign(zero, b.im) : b.im};
+    const kf_complex<F> turned = a * b;
+    return {far * turned.re, far * turned.im};
+}
+// As NumPy: products for whole exponents below 100, else by length and angle, or the logarithm.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_pow(kf_complex<F> a, kf_complex<F> b) {
     if (!kf_nonzero(b)) return {(F)1, (F)0};
-    if (!kf_nonzero(a)) return {(F)0, (F)0};
+    if (!kf_nonzero(a)) {
+        if (b.re > (F)0) return {(F)0, (F)0};
+        return {kf_nan(a.re), kf_nan(a.re)};
+    }
+    if (b.im == (F)0 && kf_fabs(b.re) < (F)100 && kf_trunc(b.re) == b.re) {
+        unsigned left = (unsigned)kf_fabs(b.re);
+        kf_complex<F> square = a;
+        for (; !(left & 1u); left >>= 1) square = square * square;
+        kf_complex<F> power = square;
+        while (left >>= 1) {
+            square = square * square;
+            if (left & 1u) power = power * square;
+        }
+        return b.re < (F)0 ? kf_complex<F>{(F)1, (F)0} / power : power;
+    }
     const F length = kf_length(a), angle = kf_atan2(a.im, a.re);
     const F size = kf_pow(length, b.re) * kf_exp(-b.im * angle);
-    return kf_polar(size, b.im * kf_log(length) + b.re * angle);
+    const F turn = b.im * kf_log(length) + b.re * angle;
+    if (kf_isfinite(size) && size > (F)0 && kf_isfinite(turn)) return kf_polar(size, turn);
+    return kf_exp(kf_endless_product(b, kf_log(a)));
 }

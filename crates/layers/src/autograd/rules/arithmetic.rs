@@ -4,7 +4,7 @@ use keyfold_core::Result;
 use keyfold_tensor::Tensor;
 
 use super::super::derivative::{Backward, Gradients, Keeps};
-use super::{FIRST, NOTHING, OTHER, Rules, first, when_needed, zeros};
+use super::{FIRST, NOTHING, OTHER, Rules, conj_scalar, first, over, times, when_needed};
 use crate::aten;
 
 fn add(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
@@ -17,17 +17,17 @@ fn sub(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 
 fn mul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     Ok(vec![
-        when_needed(call, 0, || aten::mul(grad, &call.tensor(1)?))?,
-        when_needed(call, 1, || aten::mul(grad, &call.tensor(0)?))?,
+        when_needed(call, 0, || times(grad, &call.tensor(1)?))?,
+        when_needed(call, 1, || times(grad, &call.tensor(0)?))?,
     ])
 }
 
 /// `d(a / b) = (da - (a / b) db) / b`.
 fn div(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let share = aten::div(grad, &call.tensor(1)?)?;
+    let share = over(grad, &call.tensor(1)?)?;
     Ok(vec![
         when_needed(call, 0, || Ok(share.clone()))?,
-        when_needed(call, 1, || aten::neg(&aten::mul(&share, &call.result(0)?)?))?,
+        when_needed(call, 1, || aten::neg(&times(&share, &call.result(0)?)?))?,
     ])
 }
 
@@ -40,25 +40,22 @@ fn neg(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 }
 
 fn mul_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &aten::mul_scalar(grad, call.scalar(1))?)
+    first(call, &aten::mul_scalar(grad, conj_scalar(call.scalar(1)))?)
 }
 
 fn div_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &aten::div_scalar(grad, call.scalar(1))?)
+    first(call, &aten::div_scalar(grad, conj_scalar(call.scalar(1)))?)
 }
 
 /// `d(s / x) = -(s / x) / x dx`.
 fn rdiv_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let slope = aten::div(&call.result(0)?, &call.tensor(0)?)?;
-    first(call, &aten::neg(&aten::mul(grad, &slope)?)?)
+    first(call, &aten::neg(&times(grad, &slope)?)?)
 }
 
+/// The gradient is real, and so it is a length times a direction.
 fn abs(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first(call, &aten::mul(grad, &aten::sign(&call.tensor(0)?)?)?)
-}
-
-fn sign(call: &Backward<'_>, _: &Tensor) -> Result<Gradients> {
-    Ok(vec![Some(zeros(&call.form(0))?)])
 }
 
 pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
@@ -75,6 +72,5 @@ pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
     rules.add("aten::div.Scalar", NOTHING, div_scalar)?;
     rules.add("aten::rdiv.Scalar", BOTH, rdiv_scalar)?;
     rules.add("aten::neg", NOTHING, neg)?;
-    rules.add("aten::abs", FIRST, abs)?;
-    rules.add("aten::sign", NOTHING, sign)
+    rules.add("aten::abs", FIRST, abs)
 }

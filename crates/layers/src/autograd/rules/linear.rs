@@ -4,7 +4,7 @@ use keyfold_core::Result;
 use keyfold_tensor::Tensor;
 
 use super::super::derivative::{Backward, Gradients};
-use super::{OTHER, Rules, shaped, when_needed};
+use super::{OTHER, Rules, conj, shaped, when_needed};
 use crate::aten;
 use crate::autograd::Meta;
 
@@ -44,11 +44,11 @@ fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
         aten::reshape(&matrix, &aten::sizes(&form.shape))
     };
     let of_left = || {
-        let b = as_matrix(&call.tensor(1)?, 1)?;
+        let b = as_matrix(&conj(&call.tensor(1)?)?, 1)?;
         back(&left, 0, aten::matmul(&g, &transposed(&b)?)?)
     };
     let of_right = || {
-        let a = as_matrix(&call.tensor(0)?, 0)?;
+        let a = as_matrix(&conj(&call.tensor(0)?)?, 0)?;
         let product = if right.shape.len() <= 2 && a.ndim() > 2 {
             // One matrix for the whole batch: one long product instead of a sum of many.
             aten::matmul(&transposed(&flat(&a)?)?, &flat(&g)?)?

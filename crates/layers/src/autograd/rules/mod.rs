@@ -4,12 +4,16 @@
 //! to no gradient: it may belong to others, too. A rule says for each operand what its gradient
 //! reads, and a call keeps what the gradients that are needed read, and nothing else.
 //!
+//! The gradient of a complex number is `dL/dRe + i dL/dIm` of the real loss L, as PyTorch's: it is
+//! multiplied with conjugates of slopes ([`times`]), and a real operand's is the real part ([`shaped`]).
+//!
 //! What has no rule here gives whole numbers or bools (comparisons, `argmax`, ...), or takes no
 //! tensor (factories), so that there is nothing to differentiate. At a kink (`abs`, `relu` and
 //! `sign` at 0) the gradient is 0; of `maximum`, `max` and the like equal elements share it evenly.
 
 mod arithmetic;
 mod choice;
+mod complex;
 mod functions;
 mod index;
 mod join;
@@ -21,7 +25,7 @@ mod write;
 
 use std::sync::Arc;
 
-use keyfold_core::Result;
+use keyfold_core::{Result, Scalar};
 use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Override};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -102,6 +106,7 @@ pub(super) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let rules = Rules(dispatcher);
     arithmetic::register(&rules)?;
     functions::register(&rules)?;
+    complex::register(&rules)?;
     choice::register(&rules)?;
     reduce::register(&rules)?;
     softmax::register(&rules)?;
@@ -122,8 +127,12 @@ const OTHER: &[Keeps] = &[Keeps::these(&[1]), Keeps::these(&[0])];
 const RESULT: &[Keeps] = &[Keeps::RESULTS];
 
 /// A gradient in the form of an operand: its dtype, and summed over the dimensions that
-/// broadcasting stretched.
-fn shaped(form: &Meta, grad: &Tensor) -> Result<Tensor> {
+/// broadcasting stretched. That of a real operand of a complex result is the real part.
+pub(crate) fn shaped(form: &Meta, grad: &Tensor) -> Result<Tensor> {
+    let grad = match grad.dtype().is_complex() && !form.dtype.is_complex() {
+        true => &aten::real(grad)?,
+        false => grad,
+    };
     let grad = sum_to(grad, &form.shape)?;
     if grad.dtype() == form.dtype { Ok(grad) } else { aten::to(&grad, form.dtype) }
 }
@@ -147,6 +156,29 @@ fn first(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let mut grads = vec![None; call.places()];
     grads[0] = fit(call, 0, grad)?;
     Ok(grads)
+}
+
+/// The conjugate of what a gradient is multiplied with; of real numbers themselves.
+fn conj(x: &Tensor) -> Result<Tensor> {
+    if x.dtype().is_complex() { aten::conj(x) } else { Ok(x.clone()) }
+}
+
+/// The gradient of an operand from that of the result, where `slope` is the derivative.
+fn times(grad: &Tensor, slope: &Tensor) -> Result<Tensor> {
+    aten::mul(grad, &conj(slope)?)
+}
+
+/// As [`times`], divided by what `inverse` is.
+fn over(grad: &Tensor, inverse: &Tensor) -> Result<Tensor> {
+    aten::div(grad, &conj(inverse)?)
+}
+
+/// The conjugate of a number.
+fn conj_scalar(number: Scalar) -> Scalar {
+    match number {
+        Scalar::Complex(z) => Scalar::Complex(z.conj()),
+        real => real,
+    }
 }
 
 /// Zeros of that form, of one element in memory.

@@ -1,0 +1,262 @@
+//! Derivatives among complex numbers: W. Wirtinger's, with respect to a variable and to its conjugate.
+//!
+//! The gradient of a real loss L is `dL/dRe + i dL/dIm`, as PyTorch's. From the gradient `g` of a result
+//! `y` that of a variable `z` is `conj(dy/dz) g + (dy/dz*) conj(g)`, and that of a real variable `x`,
+//! `real(conj(dy/dx) g)` (K. Kreutz-Delgado, "The complex gradient operator and the CR-calculus", 2009).
+//! Where an expression is made of functions that have a complex derivative, `dy/dz*` is 0.
+
+use keyfold_core::Result;
+
+use super::Pass;
+use super::slope::Slope;
+use crate::compose::{binary, choose, float, int, mul, unary};
+use crate::graph::{Binary, Expr, Graph, Id, Input, Node, Unary};
+use crate::simplify::{Assume, simplify};
+
+/// What a variable of an expression of complex numbers is itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Variable {
+    /// A real number.
+    Real,
+    /// A complex number.
+    Complex,
+}
+
+/// The gradient with respect to an input, as an expression.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ComplexGradient {
+    /// Of the same inputs and the gradient of the result, which comes last.
+    pub expr: Expr,
+    /// Whether there is one more parameter, the last, which has to be the imaginary unit.
+    pub takes_unit: bool,
+}
+
+/// What the numbers of a pass are.
+pub(super) enum Numbers {
+    /// Real, all of them.
+    Real,
+    /// Complex, but the variable is real: the derivative of a conjugate is the conjugate of the
+    /// derivative.
+    RealVariable,
+    /// Complex, the variable too. These are the derivatives of the nodes so far with respect to the
+    /// other one of the variable and its conjugate.
+    Complex { others: Vec<Option<Slope>>, seeded: bool },
+}
+
+impl Expr {
+    /// The gradient with respect to an elementwise input, where the numbers are complex, or some are;
+    /// `None` where it is zero everywhere.
+    ///
+    /// # Errors
+    /// As [`Expr::derivative`].
+    pub fn complex_gradient(
+        &self,
+        input: usize,
+        variable: Variable,
+    ) -> Result<Option<ComplexGradient>> {
+        let numbers = match variable {
+            Variable::Real => Numbers::RealVariable,
+            Variable::Complex => Numbers::Complex { others: Vec::new(), seeded: true },
+        };
+        let (mut pass, slope) = self.slope(input, numbers)?;
+        let other = match &pass.numbers {
+            Numbers::Complex { others, .. } => others[self.root().index()],
+            _ => None,
+        };
+        let grad = pass.g.add(Node::Input(self.inputs().len() as u32));
+        let direct = slope.map(|slope| {
+            let slope = pass.conj_slope(slope);
+            pass.scaled_by(slope, grad)
+        });
+        let turned = other.map(|other| {
+            let grad = unary(&mut pass.g, Unary::Conj, grad);
+            pass.scaled_by(other, grad)
+        });
+        let Some(whole) = pass.sum(direct, turned) else { return Ok(None) };
+        let whole = pass.settled(whole);
+        let whole = match variable {
+            Variable::Real => unary(&mut pass.g, Unary::Real, whole),
+            Variable::Complex => whole,
+        };
+        let mut inputs = self.inputs().to_vec();
+        inputs.push(Input { name: self.unused_name("grad"), rank: None });
+        let takes_unit = uses_param(&pass.g, whole, self.params().len());
+        let mut params = self.params().to_vec();
+        if takes_unit {
+            params.push(self.unused_name("i"));
+        }
+        let expr = Expr::new(&pass.g, whole, inputs, params);
+        let expr = simplify(&expr, &Assume::floating(self.inputs().len() + 1, input));
+        Ok(Some(ComplexGradient { expr, takes_unit }))
+    }
+}
+
+/// Whether a node depends on a parameter.
+fn uses_param(g: &Graph, root: Id, param: usize) -> bool {
+    let mut uses = Vec::with_capacity(root.index() + 1);
+    for node in &g.nodes()[..=root.index()] {
+        let used = match node {
+            Node::Param(index) => *index as usize == param,
+            Node::Unary(_, a) | Node::Cast(_, a) => uses[a.index()],
+            Node::Binary(_, a, b) => uses[a.index()] || uses[b.index()],
+            Node::Where(c, a, b) => uses[c.index()] || uses[a.index()] || uses[b.index()],
+            Node::At { indices, .. } => indices.iter().any(|id| uses[id.index()]),
+            Node::Literal(_) | Node::Input(_) | Node::Index | Node::Coordinate(_) => false,
+        };
+        uses.push(used);
+    }
+    uses[root.index()]
+}
+
+impl Pass {
+    pub(super) fn is_real(&self) -> bool {
+        matches!(self.numbers, Numbers::Real)
+    }
+
+    /// The derivative of the variable itself.
+    pub(super) fn seed(&mut self) -> Option<Slope> {
+        match self.numbers {
+            Numbers::Complex { seeded: false, .. } => None,
+            _ => Some(Slope::from(float(&mut self.g, 1.0))),
+        }
+    }
+
+    /// Finds the slopes of a node, whose operands have theirs.
+    pub(super) fn visit(&mut self, node: &Node, y: Id) {
+        let slope = self.slope(node, y);
+        if matches!(self.numbers, Numbers::Complex { .. }) {
+            self.exchange(false);
+            let other = self.slope(node, y);
+            self.slopes.push(other);
+            self.exchange(true);
+        }
+        self.slopes.push(slope);
+    }
+
+    /// Puts the derivatives with respect to the conjugate in the place of those with respect to the
+    /// variable, or back.
+    fn exchange(&mut self, to_variable: bool) {
+        if let Numbers::Complex { others, seeded } = &mut self.numbers {
+            std::mem::swap(others, &mut self.slopes);
+            *seeded = to_variable;
+        }
+    }
+
+    fn conj(&mut self, x: Id) -> Id {
+        match *self.g.node(x) {
+            Node::Literal(_) => x,
+            Node::Unary(Unary::Conj, x) => x,
+            _ => unary(&mut self.g, Unary::Conj, x),
+        }
+    }
+
+    fn conj_slope(&mut self, slope: Slope) -> Slope {
+        Slope { value: self.conj(slope.value), ..slope }
+    }
+
+    /// The derivative of the conjugate of `x`; nothing where it is 0.
+    fn slope_of_conjugate(&mut self, x: Id) -> Option<Slope> {
+        let slope = match &self.numbers {
+            Numbers::Complex { others, .. } => others[x.index()],
+            _ => self.slopes[x.index()],
+        };
+        slope.map(|slope| self.conj_slope(slope))
+    }
+
+    fn half(&mut self, slope: Slope) -> Slope {
+        let half = float(&mut self.g, 0.5);
+        self.scaled(half, slope)
+    }
+
+    /// Whether a function reads the conjugate of its operand, which isn't the operand.
+    pub(super) fn reads_conjugate(&self, op: Unary) -> bool {
+        use Unary::{Abs, Conj, Imag, Real, Sign};
+        !self.is_real() && matches!(op, Conj | Real | Imag | Abs | Sign)
+    }
+
+    /// The derivative of such a function, `y`; nothing where it is 0.
+    pub(super) fn turned(&mut self, op: Unary, x: Id, y: Id) -> Option<Slope> {
+        let (direct, turned) = (self.slopes[x.index()], self.slope_of_conjugate(x));
+        match op {
+            Unary::Conj => turned,
+            Unary::Real => {
+                let sum = self.sum(direct, turned)?;
+                Some(self.half(sum))
+            }
+            Unary::Imag => {
+                // (dx - dx*) / 2i, which is (dx* - dx) i / 2.
+                let difference = self.difference(turned, direct)?;
+                let half = self.half(difference);
+                let unit = self.g.add(Node::Param(self.params));
+                Some(self.scaled_by(half, unit))
+            }
+            Unary::Abs => {
+                // Half of conj(s) dx + s dx*, where s = sign(x).
+                let sign = unary(&mut self.g, Unary::Sign, x);
+                let conj = self.conj(sign);
+                let direct = direct.map(|direct| self.scaled(conj, direct));
+                let turned = turned.map(|turned| self.scaled(sign, turned));
+                let sum = self.sum(direct, turned)?;
+                Some(self.half(sum))
+            }
+            // The sign: half of dx - s s dx*, by the length; 0 at 0.
+            _ => {
+                let squared = mul(&mut self.g, y, y);
+                let turned = turned.map(|turned| self.scaled(squared, turned));
+                let difference = self.difference(direct, turned)?;
+                let half = self.half(difference);
+                let half = self.settled(half);
+                let g = &mut self.g;
+                let length = unary(g, Unary::Abs, x);
+                let (zero, one) = (int(g, 0), int(g, 1));
+                let none = binary(g, Binary::Eq, length, zero);
+                let length = choose(g, none, one, length);
+                let slope = self.over(Slope::from(half), length).value;
+                let zero = float(&mut self.g, 0.0);
+                Some(Slope::from(choose(&mut self.g, none, zero, slope)))
+            }
+        }
+    }
+
+    /// Whether `x` is no negative number; one that isn't real is none.
+    pub(super) fn not_negative(&mut self, x: Id) -> Id {
+        let real = self.is_real();
+        let g = &mut self.g;
+        let zero = int(g, 0);
+        if real {
+            return binary(g, Binary::Ge, x, zero);
+        }
+        let (re, im) = (unary(g, Unary::Real, x), unary(g, Unary::Imag, x));
+        let (above, flat) = (binary(g, Binary::Ge, re, zero), binary(g, Binary::Eq, im, zero));
+        binary(g, Binary::And, above, flat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gradient(text: &str, variable: Variable) -> String {
+        let found = Expr::parse(text).unwrap().complex_gradient(0, variable).unwrap();
+        found.map_or_else(|| "0".to_owned(), |found| found.expr.to_string())
+    }
+
+    #[test]
+    fn gradients_are_multiplied_with_the_conjugate_slope() {
+        assert_eq!(gradient("exp(x)", Variable::Complex), "conj(exp(x)) * grad");
+        assert_eq!(gradient("3 * x", Variable::Complex), "3 * grad");
+        assert_eq!(gradient("conj(x)", Variable::Complex), "conj(grad)");
+        assert_eq!(gradient("exp(x)", Variable::Real), "real(conj(exp(x)) * grad)");
+        assert_eq!(gradient("isnan(x)", Variable::Complex), "0");
+    }
+
+    #[test]
+    fn the_imaginary_unit_is_a_parameter() {
+        for (text, takes) in [("imag(x)", true), ("real(x) + abs(x)", false)] {
+            let expr = Expr::parse(text).unwrap();
+            let found = expr.complex_gradient(0, Variable::Complex).unwrap().unwrap();
+            assert_eq!(found.takes_unit, takes, "{text}");
+            assert_eq!(found.expr.params().len(), usize::from(takes));
+        }
+    }
+}
