@@ -434,7 +434,7 @@ fn by_name<'py>(
     name: &Bound<'py, PyString>,
 ) -> PyResult<Option<Bound<'py, PyOperator>>> {
     if ISOLATED.load(Ordering::Relaxed)
-        && let Some(isolated) = CURRENT.with_borrow(Option::clone)
+        && let Some(isolated) = CURRENT.with_borrow(|current| Option::clone(current))
     {
         let text = name.to_string_lossy();
         if isolated.overloads(&text).len() > 1 {
