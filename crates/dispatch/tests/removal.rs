@@ -176,7 +176,7 @@ fn a_kernel_that_is_removed_while_it_runs_goes_with_its_call() {
             let handle = mine.lock().unwrap().take().unwrap();
             if elsewhere {
                 std::thread::scope(|scope| {
-                    assert!(scope.spawn(|| handle.remove()).join().unwrap())
+                    assert!(scope.spawn(|| handle.remove()).join().unwrap());
                 });
             } else {
                 assert!(handle.remove());

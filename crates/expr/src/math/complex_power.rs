@@ -55,7 +55,7 @@ fn repeated(a: Complex<f64>, count: u32) -> Complex<f64> {
     while left > 0 {
         square = square * square;
         if left & 1 == 1 {
-            power = power * square;
+            power *= square;
         }
         left >>= 1;
     }
