@@ -16,12 +16,13 @@ use table::cases;
 
 type Number = Complex<f64>;
 
-/// Operators with a derivative that take no complex numbers.
+/// Operators with a derivative that take no complex numbers; `to` is called with a real dtype in the
+/// table, and tested below with a complex one.
 const REAL_ONLY: &str = "maximum minimum maximum.Scalar minimum.Scalar remainder floor_divide \
     remainder.Scalar floor_divide.Scalar rremainder.Scalar rfloor_divide.Scalar expm1 relu erf \
     softplus silu gelu gelu_tanh floor ceil round trunc log1p sigmoid max min amax amin softmax \
     log_softmax matmul index.Tensor index_put index_put_ index_select index_add masked_select gather \
-    scatter_add";
+    scatter_add to";
 
 fn parts(x: &Tensor) -> Vec<f64> {
     let items = aten::to(x, DType::C128).unwrap().to_vec::<Number>().unwrap();
@@ -165,6 +166,8 @@ fn every_operator_that_takes_complex_numbers() {
 fn numbers_beside_tensors_may_be_complex() {
     let number = Scalar::Complex(Complex::new(0.8, -0.6));
     let x = data(&[2, 3], 0, 0.25, 1.9);
+    let to: &Function = &|x, _| aten::to(&x[0], DType::C128);
+    assert!(agrees("to", to, &[x.clone()], &[]) && agrees("to", to, &[complex(&x, 1)], &[]));
     for op in ["add", "sub", "mul", "div", "rsub", "rdiv", "pow", "rpow"] {
         let name = format!("aten::{op}.Scalar");
         let f = move |x: &[Tensor], _: &[Tensor]| call(&name, &[V::Tensor(&x[0]), number.into()]);
