@@ -169,7 +169,7 @@ fn guards_that_outlive_their_function_end_with_the_thread() {
         let thread = std::thread::spawn(|| {
             GUARD.set(Some(include_keys_with(K::Tracer.into(), kept)));
             // One that is never closed.
-            std::mem::forget(include_keys_with(K::Tracer.into(), lost));
+            let _guard = std::mem::ManuallyDrop::new(include_keys_with(K::Tracer.into(), lost));
             drop(include_keys(K::Profiler.into()));
         });
         thread.join().unwrap();
