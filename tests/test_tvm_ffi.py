@@ -548,3 +548,17 @@ def test_a_round_trip_through_both(d, exported, ns):
 def test_what_isnt_an_operator_is_refused():
     with pytest.raises(kf.UnknownOperator):
         export("no_such::operator")
+
+
+def test_an_exported_operator_is_called_inside_a_layer(ns, lib):
+    """tvm_ffi lets go of the GIL around the call, inside of keyfold's own frames."""
+    lib.define("same(Tensor x) -> Tensor")
+    lib.impl("same", lambda x: x, "CPU")
+    same = kf.tvm_ffi.export(f"{ns}::same")
+    array = tvm_ffi.from_dlpack(np.ones(3))
+
+    def square(x):
+        assert np.from_dlpack(same(array)).tolist() == [1.0, 1.0, 1.0]
+        return x * x
+
+    assert kf.grad(square)(3.0) == 6.0

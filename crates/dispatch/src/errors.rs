@@ -58,8 +58,9 @@ pub(crate) fn unknown_overload(name: &str, overload: &str, known: &[String]) -> 
     )
 }
 
-/// The nearest names: by the bare name alone where that is all that is given; inside the namespace by what follows it, so that a long namespace doesn't make
-/// short names look alike; or, where that is unknown, by the whole.
+/// The known names that are nearest to one. A bare name is compared with bare names. A name in a
+/// known namespace is compared with the names in there, so that a long namespace doesn't make short
+/// names look alike; one in an unknown namespace is compared as a whole.
 fn nearest_operators(name: &str, known: &[&str]) -> Vec<String> {
     if let Some((namespace, bare)) = name.split_once("::") {
         let prefix = format!("{namespace}::");

@@ -198,8 +198,10 @@ impl ThreadState {
         }
         let frame = self.take(self.next_slot());
         slots.pass_on();
-        // The frame's own announcement, which follows, has no fence.
-        frame.slot.announce(false);
+        if slots.is_fenced() {
+            // The frame's own announcement, which follows, has no fence.
+            frame.slot.announce(false);
+        }
         Ok(frame)
     }
 

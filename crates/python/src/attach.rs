@@ -32,8 +32,39 @@ pub(crate) fn try_attach<R>(f: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     if unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
         return Python::try_attach(f);
     }
+    // PyO3 may count the thread as attached from a frame further out, though foreign code in between
+    // let go of the GIL (a function of TVM FFI does): so CPython is asked, too.
+    let _attached = (!is_attached()).then(Attached::new);
     // SAFETY: the interpreter that made this thread's state is there, or ends the thread.
     Some(unsafe { Python::attach_unchecked(f) })
+}
+
+/// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
+#[inline(always)]
+pub(crate) fn is_attached() -> bool {
+    // The stable ABI lacks the question; attaching again is right, too, and slower.
+    #[cfg(feature = "abi3")]
+    return false;
+    // SAFETY: asking is allowed on any thread at any time.
+    #[cfg(not(feature = "abi3"))]
+    return unsafe { ffi::PyGILState_Check() } == 1;
+}
+
+/// The GIL, taken by CPython's own count of who holds it, until this is dropped.
+struct Attached(ffi::PyGILState_STATE);
+
+impl Attached {
+    fn new() -> Self {
+        // SAFETY: the thread has a state of the interpreter, which is there or ends the thread.
+        Attached(unsafe { ffi::PyGILState_Ensure() })
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // SAFETY: gives back what `new` took on this thread.
+        unsafe { ffi::PyGILState_Release(self.0) };
+    }
 }
 
 /// Runs `f` where the GIL is held, by a call from Python that PyO3 doesn't know of.

@@ -181,7 +181,7 @@ impl Slots {
 
     /// Whether every announcement is either fenced or older than the thread's word on that, and
     /// so to be seen after a fence.
-    pub(super) fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
 

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::arrays::numpy_array;
-use crate::attach::try_attach;
+use crate::attach::{is_attached, try_attach};
 
 /// References to NumPy's arrays held by tensors and given back on any thread.
 static ARRAY: ExternalOps =
@@ -30,35 +30,12 @@ static TVM_OBJECT: ExternalOps =
 /// Memory that is held by [`Held`].
 static HELD: ExternalOps = ExternalOps { retain: retain_held, release: release_held, adopt: None };
 
-/// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
-#[inline(always)]
-pub(crate) fn is_attached() -> bool {
-    // The stable ABI lacks the question; attaching again is right, too, and slower.
-    #[cfg(feature = "abi3")]
-    return false;
-    // SAFETY: asking is allowed on any thread at any time.
-    #[cfg(not(feature = "abi3"))]
-    return unsafe { ffi::PyGILState_Check() } == 1;
-}
-
 /// Runs `f` attached; not at all when the interpreter is shutting down, where what it would give
 /// back is beyond anybody's reach. `f` uses the C API alone.
 #[inline]
 fn attached(f: impl FnOnce()) {
     if is_attached() {
         return f();
-    }
-    // A thread of Python's that let go of the GIL, in a library's destructor say: PyO3 may count it
-    // as attached, from a frame further out, so it isn't asked.
-    // SAFETY: allowed on any thread at any time.
-    if !unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
-        // SAFETY: the thread has a state; what is taken is given back. Nothing unwinds in between.
-        unsafe {
-            let state = ffi::PyGILState_Ensure();
-            f();
-            ffi::PyGILState_Release(state);
-        }
-        return;
     }
     let _ = try_attach(|_py| f());
 }

@@ -133,12 +133,14 @@ impl Memory {
             (Some(place), false) => Ok(unsafe { NonNull::new_unchecked(first.add(place)) }),
             (None, _) if self.place.is_none() => Err(Error::new(
                 ErrorKind::Exchange,
-                "the torch tensor was given other memory while the call that keeps a view of it ran;                  change the tensor before or after the call",
+                "the torch tensor was given other memory while the call that keeps a view of it ran; \
+                 change the tensor before or after the call",
             )),
             _ => Err(Error::new(
                 ErrorKind::Exchange,
                 format!(
-                    "the torch tensor's storage has {bytes} bytes, fewer than the view of it reaches:                      it was resized; make the view anew, or copy it before"
+                    "the torch tensor's storage has {bytes} bytes, fewer than the view of it reaches: \
+                     it was resized; make the view anew, or copy it before"
                 ),
             )),
         }

@@ -151,7 +151,7 @@ pub(crate) unsafe fn lend(object: *mut ffi::PyObject, free: &AtomicBool) -> Opti
     // SAFETY: as for the caller.
     let mut dense = unsafe { layout()?.dense(object)? };
     if dense.has_autograd && !free.load(Ordering::Relaxed) {
-        if !owners::is_attached() {
+        if !crate::attach::is_attached() {
             return None;
         }
         // SAFETY: attached, and alive; the object is read again after torch was asked.
