@@ -258,7 +258,7 @@ impl Drop for Object {
         // at once is several times cheaper.
         unsafe {
             let object = ManuallyDrop::take(&mut self.object);
-            if owners::is_attached() {
+            if crate::attach::is_attached() {
                 ffi::Py_DECREF(object.into_ptr());
             }
         }
