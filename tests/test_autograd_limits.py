@@ -69,15 +69,13 @@ def test_in_place_on_leaves_views_and_arrays_is_refused_with_a_reason():
     x = leaf([1.0, 2.0])
     with pytest.raises(kf.GradientError, match="leaf that requires grad"):
         x.fill_(0.0)
-    y = x * 2.0
+    view = (x * 2.0)[0:1]
     with pytest.raises(kf.GradientError, match="view"):
-        y[0] = 1.0
+        view.fill_(0.0)
     z = kf.zeros(2, dtype="float64")
-    with pytest.raises(kf.GradientError, match="view"):
-        z[0:1] = x[0:1]
-    z.copy_(x)
+    z[0:1] = x[0:1] * 3.0
     z.sum().backward()
-    assert x.grad.tolist() == [1.0, 1.0]
+    assert x.grad.tolist() == [3.0, 0.0]
 
 
 def test_a_view_whose_base_changed_is_refused():
@@ -336,7 +334,7 @@ def test_no_grad_decorates_functions_and_coroutines_and_refuses_generators():
 
 
 def test_the_auxiliary_value_is_plain_data():
-    g, aux = kf.grad(lambda x: ((x * x).sum(), {"y": x * 2.0}), has_aux=True)(np.ones(2))
+    g, aux = kf.grad(lambda x: ((x * x).sum(), {"y": x * 2.0}), has_aux=True)(kf.ones(2))
     assert not aux["y"].requires_grad
     assert g.tolist() == [2.0, 2.0]
     with pytest.raises(ValueError, match="twice"):

@@ -94,7 +94,10 @@ USES = {
         lambda: no_keys() and not _core._is_differentiated(),
     ),
     "trace": (lambda: kf.trace(kf.exp, X), lambda: no_keys() and not _core._is_tracing()),
-    "vmap": (lambda: kf.vmap(kf.exp)(X), lambda: no_keys() and _core._VmapFrame(1).level == 1),
+    "vmap": (
+        lambda: kf.vmap(kf.exp)(X),
+        lambda: no_keys() and _core._VmapFrame(1, "error").level == 1,
+    ),
     "checkpoint": (lambda: kf.checkpoint(kf.exp, kf.ones(2)), no_keys),
 }
 

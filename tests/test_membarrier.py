@@ -128,7 +128,7 @@ def test_every_change_happens_with_its_handle(errno):
         with kf.Library("denied") as library:
             library.define("h(Tensor x) -> Tensor")
             library.impl("h", lambda x: x, "CPU")
-            assert kf.ops.denied.h(x) is x
+        assert kf.ops.denied.h(x) is x
         handle, alive = registered()
         assert op(x) is x
         assert handle.remove() and alive() is None
@@ -167,7 +167,7 @@ def test_memory_waits_for_threads_that_read_before_and_no_longer():
     )
 
 
-def test_the_last_reader_to_pass_on_frees_what_waited():
+def test_the_next_change_frees_what_waited_for_the_last_reader():
     run(
         """
         handle, alive = registered()
@@ -181,7 +181,7 @@ def test_the_last_reader_to_pass_on_frees_what_waited():
         assert handle.remove()
         assert alive() is not None
         reader.does(lambda: other(x))
-        assert alive() is None
+        assert keep.remove() and alive() is None
         reader.ends()
         """,
         38,

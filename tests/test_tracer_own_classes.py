@@ -101,7 +101,7 @@ def test_closures_are_constants_by_reference(kind, ops):
 
 def test_misfits_are_refused(kind, ops):
     graph = kf.trace(ops.twice, kind([1.0, 2.0]))
-    with pytest.raises(kf.TraceError):
+    with pytest.raises(kf.BindingError, match="input %0"):
         graph(3)
     x = kind([1.0, 2.0])
     with pytest.raises(kf.TraceError, match=r"y: the object is an argument already.*copy"):
@@ -157,15 +157,11 @@ class Holder:
         return (1, 0)
 
 
-def test_results_of_native_kernels_are_made_again():
+def test_results_of_native_kernels_are_refused_by_name():
     kind = type("Holder", (Holder,), {})
     kf.register_array_type(kind, "CPU", wrap=kind)
-    graph = kf.trace(lambda x: kf.exp(kf.neg(x)), kind(kf.asarray([1.0, 2.0])))
-    assert "keyfold::in_kind(%1, like=%0)" in str(graph) or "keyfold::in_kind(%1, %0)" in str(graph)
-    for values in ([0.0, 0.5], [3.0, 4.0]):
-        result = graph(kind(kf.asarray(values)))
-        assert type(result) is kind
-        np.testing.assert_allclose(np.from_dlpack(result), np.exp(np.negative(values)))
+    with pytest.raises(kf.TraceError, match=r"Holder.*registered.*keyfold\.asarray"):
+        kf.trace(lambda x: kf.exp(kf.negative(x)), kind(kf.asarray([1.0, 2.0])))
 
 
 def test_an_object_over_traced_memory_is_refused(lib, ns):

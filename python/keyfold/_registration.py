@@ -124,7 +124,8 @@ def _check_order(op: Any, key: Any, fn: Any) -> None:
 def _said(given: Any) -> str:
     """An argument as its author wrote it, more or less."""
     if isinstance(given, str):
-        return f'"{given}"'
+        # Half of a surrogate pair can't be printed.
+        return f'"{given}"'.encode(errors="backslashreplace").decode()
     name = getattr(given, "__name__", None) or getattr(given, "name", None)
     return name if isinstance(name, str) else repr(given)
 

@@ -107,6 +107,10 @@ pub trait Work {
     /// What comes of it.
     type Output;
 
+    /// Whether it is compiled for AVX-512, too. Code that memory limits gains little from wider
+    /// registers, and each level is a third of its size.
+    const AVX512: bool = true;
+
     /// Does it.
     fn run<I: Isa>(self) -> Self::Output;
 }
@@ -120,10 +124,10 @@ pub fn dispatch<W: Work>(work: W) -> W::Output {
     match LEVEL.load(Ordering::Relaxed) {
         // SAFETY: the number is only ever stored by `set_level`, after it asked the processor.
         #[cfg(target_arch = "x86_64")]
-        3 => unsafe { run_avx512(work) },
+        3 if W::AVX512 => unsafe { run_avx512(work) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        2 => unsafe { run_avx2(work) },
+        2 | 3 => unsafe { run_avx2(work) },
         1 => work.run::<Baseline>(),
         _ => first(work),
     }

@@ -278,7 +278,7 @@ fn special_values_are_those_of_the_c_library() {
         (slices::log1p, [0.0, -0.0, INF, NAN, NAN, tiny, 1e308f64.ln(), NAN]),
         (slices::tanh, [0.0, -0.0, 1.0, -1.0, NAN, tiny, 1.0, -1.0]),
         (slices::sigmoid, [0.5, 0.5, 1.0, 0.0, NAN, 0.5, 1.0, 0.0]),
-        (slices::sign, [0.0, -0.0, 1.0, -1.0, NAN, 1.0, 1.0, -1.0]),
+        (slices::sign, [0.0, 0.0, 1.0, -1.0, NAN, 1.0, 1.0, -1.0]),
         (slices::sin, [0.0, -0.0, NAN, NAN, NAN, tiny, 1e308f64.sin(), -1e308f64.sin()]),
     ];
     for_each_level(|level| {

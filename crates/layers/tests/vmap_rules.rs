@@ -138,7 +138,7 @@ fn everywhere(shape: &[usize], make: impl Fn(&[usize]) -> Tensor) -> Vec<Arg> {
 fn operators_of_one_tensor() {
     let names = "neg abs relu exp tanh sigmoid sin cos expm1 sign erf softplus silu gelu gelu_tanh \
                  floor ceil round trunc isnan isinf isfinite logical_not clone detach alias \
-                 contiguous sum mean max min ";
+                 contiguous sum mean max min conj real imag ";
     for name in names.split_whitespace() {
         for shape in [&[][..], &[4], &[2, 5], &[1, 3, 2]] {
             for x in everywhere(shape, |s| numbers(s, 1)) {

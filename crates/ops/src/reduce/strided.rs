@@ -28,6 +28,7 @@ struct Gather<T> {
 
 impl<T: Copy> Work for Gather<T> {
     type Output = ();
+    const AVX512: bool = false;
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Gather { mut from, block, mut to } = self;

@@ -97,7 +97,9 @@ impl Tensor {
         if self.device() != keyfold_core::Device::CPU {
             return Err(self.no_memory());
         }
-        self.buffer.locate()
+        let start = self.buffer.locate()?;
+        // A stand-in's buffer has a device and no memory.
+        if start.is_null() && self.numel > 0 { Err(self.no_memory()) } else { Ok(start) }
     }
 
     /// Whether the host finds the memory at one address for as long as the tensor lives. It isn't so

@@ -175,6 +175,7 @@ struct Rows<'a, P, S, T> {
 
 impl<P: Pick, S: To<T> + Copy + 'static, T: Ordered> Work for Rows<'_, P, S, T> {
     type Output = ();
+    const AVX512: bool = false;
     #[inline(always)]
     fn run<I: Isa>(self) {
         for row in 0..self.rows {

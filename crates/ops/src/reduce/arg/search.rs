@@ -26,6 +26,7 @@ where
     S: To<M::Number> + Copy + 'static,
 {
     type Output = ();
+    const AVX512: bool = false;
     #[inline(always)]
     fn run<I: Isa>(self) {
         let Lanes { from, step, len, results, .. } = self;
