@@ -14,7 +14,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::arrays::library::Caller;
-use crate::arrays::{self, numpy_array, owners, torch, tvm};
+use crate::arrays::{self, numpy_array, torch, tvm};
 use crate::attach::{attach, reattach, try_attach};
 use crate::params::Param;
 
