@@ -117,7 +117,7 @@ impl Drop for LocalGuard {
             }
             guard
         });
-        // What it carried may open and close guards when it is dropped.
+        // The data may open and close guards when it is dropped.
         drop(guard);
     }
 }

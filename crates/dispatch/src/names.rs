@@ -83,7 +83,7 @@ pub(crate) fn find_narrow(text: &str) -> Option<RegistrationKey> {
     })
 }
 
-/// What other libraries call a key, and its name here.
+/// Other libraries' names for keys, each with keyfold's.
 const FOREIGN: [(&str, &str); 3] =
     [("GPU", "CUDA"), ("FuncTorchBatched", "Vmap"), ("FuncTorchGradWrapper", "Autograd")];
 

@@ -205,7 +205,7 @@ impl State {
         false
     }
 
-    /// What readers hold, or `None` if one may have announced itself without having said what it
+    /// The pointers that readers hold, or `None` if a reader may have announced itself without having said what it
     /// read.
     fn announcements(&self, ordered: bool) -> Option<Vec<usize>> {
         let mut held = Vec::new();

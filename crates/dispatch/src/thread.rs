@@ -56,7 +56,7 @@ pub(crate) struct ThreadState {
     /// slot says who must take the slow way in: the thread's first call, the one after the last
     /// slot, one where the stack ends.
     next: Cell<*const Slot>,
-    /// What calls gain: the union of the sources below.
+    /// The keys that calls gain: the union of the sources below.
     include: Cell<DispatchKeySet>,
     /// What calls keep: all keys but the union of what the sources below exclude. (In this form, a
     /// call needs one instruction for it.)

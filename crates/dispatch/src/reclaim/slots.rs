@@ -1,4 +1,4 @@
-//! What threads announce: a slot per nesting depth.
+//! The announcements of threads: a slot per nesting depth.
 
 use std::sync::atomic::{AtomicBool as StdAtomicBool, AtomicUsize as StdAtomicUsize};
 
@@ -21,7 +21,7 @@ const SLOW: usize = usize::MAX - 1;
 /// As [`SLOW`], and the thread that lets go of the slot collects.
 const NOTED: usize = usize::MAX;
 
-/// What one thread announces at one nesting depth, and how it gets in there.
+/// One thread's announcement at one nesting depth, and the way into that depth.
 #[repr(C)]
 pub(crate) struct Slot {
     /// Only the thread writes it.
@@ -124,7 +124,7 @@ pub(crate) enum Entry {
     Attended,
 }
 
-/// What one thread announces. The domain owns it, and its thread points to it.
+/// One thread's slots. The domain owns them, and the thread points to them.
 pub(crate) struct Slots {
     /// Slots at and above this depth were never used. Changed under the domain's lock.
     used: StdAtomicUsize,
