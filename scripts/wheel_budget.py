@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import struct
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -17,6 +18,20 @@ MAX_WHEEL = 7 * MEGABYTE
 MAX_INSTALLED = 18 * MEGABYTE
 # What users of the wheel need beside the extension.
 NEEDED = ("keyfold/__init__.py", "keyfold/py.typed", "keyfold/include/keyfold_abi.h")
+
+
+def sections(code: bytes) -> set[str]:
+    """The names of the sections of an ELF file of 64 bits, little-endian."""
+    (table,), (entry, count, names) = (
+        struct.unpack_from("<Q", code, 40),
+        struct.unpack_from("<3H", code, 58),
+    )
+    headers = [struct.unpack_from("<2I4Q", code, table + entry * i) for i in range(count)]
+    start = headers[names][4]
+    return {
+        code[start + header[0] : code.index(b"\0", start + header[0])].decode()
+        for header in headers
+    }
 
 
 def faults(wheel: Path, glibc: str | None) -> Iterator[str]:
@@ -37,8 +52,8 @@ def faults(wheel: Path, glibc: str | None) -> Iterator[str]:
         yield f"installed it has {installed:,} bytes and may have {MAX_INSTALLED:,}"
     if len(extensions) != 1:
         yield f"it has the extensions {extensions}, and one is right"
-    if b".debug_info" in code or b".symtab" in code:
-        yield "its extension has symbols or debug data, which the release profile strips"
+    if left := sections(code) & {".symtab", ".debug_info", ".debug_line"}:
+        yield f"its extension has {sorted(left)}, which the release profile strips"
     yield from (f"{name} is missing" for name in NEEDED if name not in sizes)
     if not scripts:
         yield "the console script is missing"
