@@ -2,6 +2,7 @@
 
 use keyfold_core::{DType, Error, ErrorKind, Scalar};
 use keyfold_dispatch::{DispatchKey, Value as _};
+use keyfold_layers::vmap::Randomness;
 use keyfold_layers::{aten, dispatcher, vmap};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -431,6 +432,39 @@ fn sources_are_written_into_each_example() {
                 check("aten::copy_", &[x.clone(), source]);
             }
         }
+    }
+}
+
+#[test]
+fn random_numbers_are_drawn_as_the_caller_chose() {
+    let ones = Tensor::from_vec(vec![1.0_f64; 3 * 64], &[3, 64]).unwrap();
+    for name in ["rand", "randn", "dropout"] {
+        let operator = dispatcher().operator(&format!("aten::{name}")).unwrap();
+        let draw = |x: &[Tensor]| {
+            let first = match name {
+                "dropout" => ValueRef::Tensor(&x[0]),
+                _ => ValueRef::Ints(&[64]),
+            };
+            let defaults: Vec<Value> = (1..operator.schema().arguments.len())
+                .map(|place| operator.default_value(place).expect("a default").clone())
+                .collect();
+            let args = [first].into_iter().chain(defaults.iter().map(Value::as_ref));
+            Ok(vec![operator.call(&args.collect::<Vec<_>>())?.into_tensor()?])
+        };
+        let run = |randomness| {
+            let inputs = std::slice::from_ref(&ones);
+            vmap::vmap_with(randomness, draw, &[Some(0)], &[Some(0)], inputs)
+        };
+        assert_eq!(run(Randomness::Error).unwrap_err().kind(), ErrorKind::Value, "{name}");
+        let rows = |randomness| -> [Vec<f64>; 3] {
+            let drawn = run(randomness).unwrap().remove(0);
+            let number = |i, j| drawn.get_scalar(&[i, j]).unwrap().as_f64();
+            [0, 1, 2].map(|i| (0..64).map(|j| number(i, j)).collect())
+        };
+        let [first, second, third] = rows(Randomness::Same);
+        assert!(first == second && first == third, "{name}");
+        let [first, second, third] = rows(Randomness::Different);
+        assert!(first != second && second != third && first != third, "{name}");
     }
 }
 
