@@ -23,11 +23,14 @@ pub struct Host {
     pub describe: fn(Error) -> (String, String),
     /// Lets go of references whose release that language puts off.
     pub settle: fn(),
+    /// Runs a call that foreign code makes, with the language's lock in a state that the language
+    /// knows: foreign code may have let go of it.
+    pub run: fn(&mut dyn FnMut()),
 }
 
 impl Host {
     /// Rust alone.
-    pub const NONE: Host = Host { describe, settle: || {} };
+    pub const NONE: Host = Host { describe, settle: || {}, run: |call| call() };
 }
 
 /// Kind and message of an error, in Python's terms.
@@ -92,6 +95,20 @@ unsafe extern "C" fn call_exported(
 ) -> c_int {
     // SAFETY: the object's box, which the caller's reference keeps.
     let exported = unsafe { &*handle.cast::<Exported>() };
+    let mut code = -1;
+    // SAFETY: what the caller promised.
+    (exported.host.run)(&mut || code = unsafe { call_inside(exported, args, count, result) });
+    code
+}
+
+/// # Safety
+/// As the ABI promises of a call's arguments and its room for a result.
+unsafe fn call_inside(
+    exported: &Exported,
+    args: *const Any,
+    count: i32,
+    result: *mut Any,
+) -> c_int {
     let done = catch_unwind(AssertUnwindSafe(|| {
         let args = match usize::try_from(count) {
             Ok(0) => &[][..],

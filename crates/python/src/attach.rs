@@ -39,6 +39,28 @@ pub(crate) fn try_attach<R>(f: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     Some(unsafe { Python::attach_unchecked(f) })
 }
 
+/// Runs a call that foreign code makes. Where that code let go of the GIL inside of a frame that PyO3
+/// counts as attached, PyO3 is told first: what is dropped in there waits for the GIL then.
+pub(crate) fn run_called_back(call: &mut dyn FnMut()) {
+    /// What `detach` runs on this very thread.
+    struct Here<'a>(&'a mut dyn FnMut());
+    // SAFETY: it never leaves its thread.
+    unsafe impl Send for Here<'_> {}
+    impl Here<'_> {
+        fn run(self) {
+            (self.0)();
+        }
+    }
+    // SAFETY: asking is allowed on any thread at any time.
+    if is_attached() || unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+        return call();
+    }
+    let _attached = Attached::new();
+    let here = Here(call);
+    // SAFETY: attached by the line before the last.
+    unsafe { Python::assume_attached() }.detach(move || here.run());
+}
+
 /// Whether this thread is known to be attached to the interpreter, asked in the cheapest way.
 #[inline(always)]
 pub(crate) fn is_attached() -> bool {

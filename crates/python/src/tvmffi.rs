@@ -6,7 +6,7 @@ use keyfold_ffi::runtime;
 use pyo3::prelude::*;
 use pyo3::types::{PyAnyMethods, PyType};
 
-use crate::attach::try_attach;
+use crate::attach::{self, try_attach};
 use crate::errors::IntoPyResult;
 use crate::operator::PyOperator;
 
@@ -19,7 +19,7 @@ pub(crate) fn _tvm_ffi_export(
     replace: bool,
 ) -> PyResult<()> {
     let runtime = runtime::required().py(py)?;
-    let host = Host { describe, settle };
+    let host = Host { describe, settle, run: attach::run_called_back };
     let function = export::export(operator.get().operator.clone(), runtime, host).py(py)?;
     runtime.set_global(name, &function, replace).py(py)
 }
