@@ -310,7 +310,8 @@ impl Model {
             .collect();
         let strides = if tensor.strides.is_null() { &row_major } else { strides };
         let first = i128::from(tensor.data.addr() as u64) + i128::from(tensor.byte_offset);
-        if first > i128::from(u64::MAX) {
+        // No memory reaches that far from its start.
+        if tensor.byte_offset >= 1 << 57 || first > i128::from(u64::MAX) {
             return None;
         }
         let empty = shape.contains(&0);
