@@ -14,7 +14,7 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence},
 };
 
-/// What stands for [`ForkLock`](crate::forklock::ForkLock) when loom runs.
+/// The stand-in for [`ForkLock`](crate::forklock::ForkLock) when loom runs.
 #[cfg(loom)]
 pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
 

@@ -58,7 +58,7 @@ pub(crate) struct ThreadState {
     next: Cell<*const Slot>,
     /// The keys that calls gain: the union of the sources below.
     include: Cell<DispatchKeySet>,
-    /// What calls keep: all keys but the union of what the sources below exclude. (In this form, a
+    /// The keys that calls keep: all keys but the union of what the sources below exclude. (In this form, a
     /// call needs one instruction for it.)
     keep: Cell<DispatchKeySet>,
     /// Keys of the layers that run now.
@@ -96,7 +96,7 @@ thread_local! {
 // unsound.
 const _: () = assert!(!std::mem::needs_drop::<ThreadState>());
 
-/// What is to be done after a frame whose slot was noted. (It looks for the thread's state itself:
+/// Collects after a frame whose slot was noted. (It looks for the thread's state itself:
 /// to have it handed over, the call path would keep it at hand.)
 #[cold]
 #[inline(never)]

@@ -150,7 +150,7 @@ fn a_kernel_may_remove_itself_while_it_runs() {
     assert_eq!(call(&d, "op"), Err(ErrorKind::MissingKernel));
 }
 
-/// What a call held is freed at its end, by the thread that called: no change of a registration
+/// Memory that a call held is freed at its end, by the thread that called: no change of a registration
 /// is waited for. (Another test's thread may just be between announcing itself and saying what it
 /// read, and then it is the one that frees.)
 #[track_caller]

@@ -44,7 +44,7 @@ const THREADS: isize = 50;
 
 /// How many bytes more are in use after each of many rounds.
 fn bytes_left(round: impl Fn()) -> isize {
-    // What is made once.
+    // Made once.
     (0..3).for_each(|_| round());
     let before = LIVE.load(Ordering::Relaxed);
     (0..THREADS).for_each(|_| round());

@@ -92,7 +92,7 @@ pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
     mul(g, above, gate)
 }
 
-/// What the gate of `gelu_tanh` sees of an x that is bounded below, and what it takes `sigmoid` of.
+/// The gate of `gelu_tanh`: its x, bounded below, and the operand of its `sigmoid`.
 pub(crate) fn gelu_tanh_curve(g: &mut Graph, above: Id) -> (Id, Id) {
     let high = float(g, -GELU_TANH_SHUT);
     let near = binary(g, Binary::Min, above, high);

@@ -14,7 +14,7 @@ use keyfold_core::Result;
 use super::{ThreadState, with};
 use crate::local;
 
-/// What is known of a thread's end.
+/// The state of a thread's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Nothing was asked yet.
