@@ -118,7 +118,7 @@ unsafe extern "C" fn redispatch(
                 let operator = Borrowed::from_ptr(py, op).cast_unchecked::<PyOperator>();
                 return Ok(call::call(operator.get(), rest, count, keywords, &Given(set)));
             }
-            let op = Borrowed::from_ptr(py, op).to_owned();
+            let op = Borrowed::from_ptr(py, op);
             packet::redispatch_c(py, &op, set, rest, count, keywords)
         }
     })

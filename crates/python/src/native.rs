@@ -84,7 +84,7 @@ pub(crate) unsafe fn call(
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
     let mut arena = Arena::<INLINE>::new();
-    let mut args = [ValueRef::None; INLINE];
+    let mut args = [const { MaybeUninit::<ValueRef<'_>>::uninit() }; INLINE];
     if objects.len() > INLINE {
         // SAFETY: as for the caller.
         return unsafe { call_generally(context, kernel, params, objects, caller) };
@@ -93,7 +93,7 @@ pub(crate) unsafe fn call(
     for (at, (param, object)) in params.all.iter().zip(objects).enumerate() {
         // SAFETY: as for the caller; each reader follows its type check. Filled places of the
         // arena are read only until the arena is dropped, after the call.
-        args[at] = unsafe {
+        let arg = unsafe {
             let object = *object;
             let tensor = matches!(param.kind, Kind::Tensor | Kind::OptionalTensor);
             if tensor && arrays::is_tensor(object) {
@@ -111,9 +111,14 @@ pub(crate) unsafe fn call(
                 return call_generally(context, kernel, params, objects, caller);
             }
         };
+        args[at].write(arg);
     }
-    // SAFETY: as for the caller.
-    unsafe { run(context, kernel, &args[..objects.len()], objects, objects, caller) }
+    // SAFETY: there are as many parameters as objects, so the loop has written that many; the rest
+    // as for the caller.
+    unsafe {
+        let args = std::slice::from_raw_parts(args.as_ptr().cast(), objects.len());
+        run(context, kernel, args, objects, objects, caller)
+    }
 }
 
 /// The way for any arguments: what isn't at hand is converted and kept aside.

@@ -486,10 +486,9 @@ pub(crate) unsafe fn redispatch_c(
     keywords: *mut ffi::PyObject,
 ) -> PyResult<*mut ffi::PyObject> {
     let given = Given(keyset);
-    let known = match (op.cast::<PyOperator>(), op.cast::<PyString>()) {
-        (Ok(operator), _) => Some(operator.clone()),
-        (_, Ok(name)) => by_name(py, name)?,
-        _ => match op.cast::<PyPacket>() {
+    let known = match op.cast::<PyString>() {
+        Ok(name) => by_name(py, name)?,
+        Err(_) => match op.cast::<PyPacket>() {
             Ok(packet) => packet.get().single().map(|only| {
                 // SAFETY: the packet's own operator object, alive while the packet is.
                 unsafe { Bound::from_borrowed_ptr(py, only).cast_into_unchecked::<PyOperator>() }
