@@ -28,6 +28,10 @@ def keyed(keys, x, n):
     return x
 
 
+def logged(keyset, x, k=2.0):
+    return x
+
+
 def nothing(x):
     return None
 
@@ -130,6 +134,7 @@ MISTAKES = {
     # kernels
     "kernel: arity": lambda: kf.impl("corner::scale", "CUDA", same),
     "kernel: with_keyset": lambda: kf.impl("corner::bare", "Profiler", keyed),
+    "kernel: with_keyset forgotten": lambda: kf.impl("corner::scale", "Profiler", logged),
     "kernel: keyword": lambda: kf.impl("corner::bare", "CPU", same),
     "kernel: twice": lambda: kf.impl("corner::scale", "CPU", other),
     "kernel: not callable": lambda: kf.impl("corner::scale", "CUDA", 3),
@@ -163,6 +168,8 @@ MISTAKES = {
     "call: axis for dim": lambda: OPS.sum(T, axis=0),
     "call: axis for dim, one": lambda: OPS.softmax(T, axis=0),
     "call: dim for axis": lambda: kf.ops.corner.mode(A, dim=0),
+    "explain: axis for dim": lambda: kf.explain("aten::sum", T, axis=0),
+    "call by name: text": lambda: kf.call_direct("aten::add", "CPU", T, "a"),
     "call: keepdims": lambda: OPS.sum(T, [0], keepdims=True),
     "call: add": lambda: OPS.add(T),
     "call: add text": lambda: OPS.add(T, "a"),

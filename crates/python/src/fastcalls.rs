@@ -7,12 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use keyfold_dispatch::DispatchKeySet;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::argument::wrong_type;
 use crate::call::{self, Given};
+use crate::foreign::describe_object;
 use crate::keys::{self, PyKeySet, keyset_from, keyset_object, removed_from};
 use crate::native::panic_text;
 use crate::operator::{self, PyOperator};
@@ -95,6 +96,34 @@ unsafe fn set_from(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Dispa
     }
 }
 
+/// The key set of a redispatch.
+///
+/// # Safety
+/// As for `set_from`.
+#[inline(always)]
+unsafe fn given_set(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<DispatchKeySet> {
+    // SAFETY: as for the caller.
+    unsafe { set_from(py, object).map_err(|error| no_set(py, object, error)) }
+}
+
+/// The error for something else where a redispatch takes its key set: the operator's first argument.
+///
+/// # Safety
+/// As for `set_from`.
+#[cold]
+unsafe fn no_set(py: Python<'_>, object: *mut ffi::PyObject, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return error;
+    }
+    // SAFETY: as for the caller.
+    let given = unsafe { Bound::from_borrowed_ptr(py, object) };
+    let given = describe_object(&given);
+    wrong_type(format!(
+        "redispatch() takes the key set before the operator's arguments, such as \
+         keyset.remove(\"Profiler\"), not {given}"
+    ))
+}
+
 /// # Safety
 /// CPython's contract for `METH_FASTCALL | METH_KEYWORDS`.
 unsafe extern "C" fn redispatch(
@@ -112,7 +141,7 @@ unsafe extern "C" fn redispatch(
         }
         // SAFETY: at least two live objects, then the operator's arguments.
         unsafe {
-            let (op, set) = (*args, set_from(py, *args.add(1))?);
+            let (op, set) = (*args, given_set(py, *args.add(1))?);
             let (rest, count) = (args.add(2), nargs as usize - 2);
             if operator::is_operator(op) {
                 let operator = Borrowed::from_ptr(py, op).cast_unchecked::<PyOperator>();
@@ -141,7 +170,7 @@ unsafe extern "C" fn operator_redispatch(
         // SAFETY: the descriptor checked the type of `this`; at least one live object.
         unsafe {
             let operator = Borrowed::from_ptr(py, this).cast_unchecked::<PyOperator>();
-            let set = set_from(py, *args)?;
+            let set = given_set(py, *args)?;
             let (rest, count) = (args.add(1), nargs as usize - 1);
             Ok(call::call(operator.get(), rest, count, keywords, &Given(set)))
         }

@@ -18,6 +18,7 @@ use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::argument::{Text, wrong_type};
 use crate::errors::IntoPyResult;
+use crate::foreign::describe_object;
 
 /// The base of `keyfold.DispatchKey`.
 #[pyclass(name = "DispatchKeyBase", module = "keyfold._core", subclass, frozen)]
@@ -151,9 +152,9 @@ pub(crate) fn registration_key_from(given: &Bound<'_, PyAny>) -> PyResult<Regist
 }
 
 fn not_a_key(given: &Bound<'_, PyAny>) -> PyErr {
-    let kind = given.get_type().name().map_or_else(|_| "?".to_owned(), |n| n.to_string());
     wrong_type(format!(
-        "a dispatch key is given as a DispatchKey or its name, such as \"CPU\", not {kind}"
+        "a dispatch key is given as a DispatchKey or its name, such as \"CPU\", not {}",
+        describe_object(given)
     ))
 }
 

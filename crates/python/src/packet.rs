@@ -355,16 +355,30 @@ pub(crate) fn overload_for<'py>(
         }
         _ => Vec::new(),
     };
+    let mut tried = Vec::new();
     for operator in &candidates {
         let fits = operator::with_c_arguments(args, kwargs, |all, nargs, names| {
             // SAFETY: live objects held by the tuple and dict; attached.
-            Ok(unsafe { operator.get().accepts(all.as_ptr(), nargs, names) }.is_ok())
+            Ok(unsafe { operator.get().accepts(all.as_ptr(), nargs, names) })
         })?;
-        if fits {
-            return Ok(operator.bind(py).clone());
+        match fits {
+            Ok(()) => return Ok(operator.bind(py).clone()),
+            Err(error) if is_about_an_array(&error) => return Err(for_caller(py, error)),
+            Err(error) => tried.push((operator.bind(py), error)),
         }
     }
-    operator_from(dispatcher, given)
+    match &candidates[..] {
+        // The only overload words the error where it is called.
+        [] | [_] => operator_from(dispatcher, given),
+        [first, ..] => {
+            let keywords: Vec<String> = match kwargs {
+                Some(kwargs) => kwargs.keys().extract()?,
+                None => Vec::new(),
+            };
+            let name = first.get().operator.schema().name.qualified();
+            Err(for_caller(py, refusal::no_overload(&name, tried, &keywords)))
+        }
+    }
 }
 
 /// Whether a kernel of an isolated dispatcher ever ran: before that, names mean the process's own.

@@ -431,21 +431,32 @@ impl Signature {
         let is_keyword = |name: &str| by_keyword.iter().any(|argument| argument.name == name);
         let places = passed + usize::from(self.takes_keyset);
         let what = if self.takes_keyset { "the key set and " } else { "" };
+        let hint = "; a kernel that gets the key set first is registered with with_keyset=True";
         if !self.any_number && self.positional.len() < places {
+            let most = self.positional.len();
+            let s = if most == 1 { "" } else { "s" };
             return Some(format!(
-                "it takes at most {} positional arguments, but gets {what}{passed}",
-                self.positional.len()
+                "it takes at most {most} positional argument{s}, but gets {what}{passed}"
             ));
+        }
+        if !self.takes_keyset
+            && let Some((first, _)) = self.positional.first()
+            && first == "keyset"
+            && schema.argument_index("keyset").is_none()
+        {
+            return Some(format!("its parameter 'keyset' would get no key set{hint}"));
         }
         let (filled, rest) = self.positional.split_at(places.min(self.positional.len()));
         if let Some((name, _)) = filled.iter().find(|(name, _)| is_keyword(name)) {
             return Some(format!("its parameter '{name}' would be given by position and by name"));
         }
         if let Some((name, _)) = rest.iter().find(|(name, must)| *must && !is_keyword(name)) {
+            let surplus = rest.iter().filter(|(name, must)| *must && !is_keyword(name)).count();
+            let hint = if surplus == 1 && !self.takes_keyset { hint } else { "" };
             let required = self.positional.iter().filter(|(_, must)| *must).count();
             return Some(format!(
                 "it requires {required} positional arguments ('{name}' among them), but gets \
-                 {what}{passed}"
+                 {what}{passed}{hint}"
             ));
         }
         if let Some(name) = self.required_keywords.iter().find(|name| !is_keyword(name)) {

@@ -7,7 +7,8 @@ use crate::operator::PyOperator;
 
 /// The error for arguments that no overload takes: the overloads with the reason of each.
 ///
-/// Left out are overloads with an `out` that the call doesn't give. Where the others have one reason
+/// Left out are overloads with an `out` that the call doesn't give, and those without a keyword that
+/// the call gives and others have. Where the others have one reason
 /// in common, or one of them alone has the argument that was meant, that error says all.
 ///
 /// # Panics
@@ -33,6 +34,10 @@ pub(crate) fn no_overload(
     let suggests = |error: &Error| error.message().contains(". Did you mean '");
     if meant.iter().any(|(_, error)| suggests(error)) {
         meant.retain(|(_, error)| suggests(error));
+    }
+    let is_unknown = |error: &Error| error.message().contains("unexpected keyword argument");
+    if meant.iter().any(|(_, error)| !is_unknown(error)) {
+        meant.retain(|(_, error)| !is_unknown(error));
     }
     let (_, first) = &meant[0];
     if meant.iter().all(|(_, error)| reason(error) == reason(first)) {

@@ -1,6 +1,6 @@
 //! Tensors of another dtype or on another device.
 
-use keyfold_core::{Device, DeviceType, ErrorKind};
+use keyfold_core::{DType, Device, DeviceType, ErrorKind, nearest};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -12,7 +12,7 @@ type Any<'py> = Bound<'py, PyAny>;
 
 /// What `to` is asked for: a dtype or a device.
 enum Target {
-    DType(keyfold_core::DType),
+    DType(DType),
     Device(Device),
 }
 
@@ -28,10 +28,21 @@ impl Target {
             return match dtype_from(given) {
                 Ok(dtype) => Ok(Target::DType(dtype)),
                 Err(_) => {
+                    let devices = DeviceType::all_names();
+                    let text = given.to_string();
+                    let known = DType::ALL.iter().map(|dtype| dtype.name());
+                    let near = nearest(&text, known.chain(devices.iter().map(String::as_str)));
+                    let hint = match near.first() {
+                        _ if text.eq_ignore_ascii_case("gpu") => {
+                            "did you mean \"cuda\"? ".to_owned()
+                        }
+                        Some(name) => format!("did you mean \"{name}\"? "),
+                        None => String::new(),
+                    };
                     let message = format!(
-                        "{} is no dtype, such as \"float32\", and no device; devices are {}",
+                        "{} is no dtype, such as \"float32\", and no device; {hint}devices are {}",
                         given.repr()?,
-                        DeviceType::all_names().join(", ")
+                        devices.join(", ")
                     );
                     Err(error(given.py(), ErrorKind::Value, message))
                 }
