@@ -284,8 +284,6 @@ def seen(mistake):
         mistake()
     except Exception as error:
         lines = "".join(traceback.format_exception_only(error)).rstrip()
-        # From 3.12 on, CPython adds a suggestion of its own to names that are missing.
-        lines = re.sub(r"\. Did you mean: '\w+'\?$", "", lines)
     else:
         return "nothing was raised"
     lines = re.sub(r"[^ (]*/mistakes\.py:\d+", "mistakes.py", lines)

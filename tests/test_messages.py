@@ -52,6 +52,26 @@ def test_a_terminal_shows_the_public_name(tmp_path):
     assert done.stderr.splitlines()[-1] == EXPECTED["kernel missing on cuda"]
 
 
+@pytest.mark.parametrize(
+    ("mistake", "line"),
+    [
+        ("kf.tensro", "kf.tensro"),
+        ("operator: none", "kf.ops.aten.softmaxx"),
+        ("operator: namespace", "kf.ops.atn"),
+        ("x.view", "kf.ones(2).view"),
+        ("key: attribute", "kf.DispatchKey.GPU"),
+    ],
+)
+def test_a_terminal_shows_one_suggestion(tmp_path, mistake, line):
+    """CPython adds one of its own to an AttributeError: in terminals, from 3.12 on everywhere."""
+    script = tmp_path / "script.py"
+    script.write_text(f"import keyfold as kf\n{line}\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    said = done.stderr.splitlines()[-1]
+    # Which operators there are differs: the program of mistakes has a namespace of its own.
+    assert said.replace("aten, ", "aten, corner, ") == EXPECTED[mistake]
+
+
 def test_the_line_that_a_missing_kernel_offers_can_be_pasted():
     line = EXPECTED["kernel missing"].rpartition("to add one: ")[2]
     source = (

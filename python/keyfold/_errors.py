@@ -66,6 +66,10 @@ class KernelReturnError(DispatchError, TypeError):
 class UnknownOperator(DispatchError, AttributeError):
     """No operator or overload of that name."""
 
+    def __init__(self, *args: object) -> None:
+        # CPython adds a suggestion of its own to an AttributeError that doesn't say its object.
+        super().__init__(*args, obj=None)
+
 
 class UnknownKey(DispatchError, ValueError):
     """No dispatch key of that name, or no place left for a new one."""

@@ -143,7 +143,7 @@ def attribute_error(name: str, known: list[str]) -> AttributeError:
     """
     text = f"module 'keyfold' has no attribute {name!r}"
     if name in _ABSENT:
-        return AttributeError(f"{text}; {_ABSENT[name]}")
+        return AttributeError(f"{text}; {_ABSENT[name]}", obj=None)
     meant = _MODULE.get(name)
     if meant is None and not name.startswith("_"):
         folded = {candidate.lower(): f"keyfold.{candidate}" for candidate in known}
@@ -152,7 +152,8 @@ def attribute_error(name: str, known: list[str]) -> AttributeError:
             meant = f"the operator keyfold.ops.aten.{name}"
         elif near:
             meant = folded[near[0]]
-    return AttributeError(text if meant is None else f"{text}; did you mean {meant}?")
+    # With `obj` CPython adds no suggestion of its own.
+    return AttributeError(text if meant is None else f"{text}; did you mean {meant}?", obj=None)
 
 
 class _Foreign:
@@ -174,7 +175,8 @@ class _Foreign:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         raise AttributeError(
-            f"'keyfold.Tensor' object has no attribute {self._name!r}; write {self._meant}"
+            f"'keyfold.Tensor' object has no attribute {self._name!r}; write {self._meant}",
+            obj=None,
         )
 
 

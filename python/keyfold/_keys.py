@@ -36,8 +36,10 @@ class _DispatchKeyMeta(type):
             try:
                 _core._key(name)
             except UnknownKey as error:
-                raise AttributeError(f"DispatchKey has no key {name!r}: {error}") from None
-        raise AttributeError(f"DispatchKey has no key {name!r}")
+                # The suggestion in the text is the only one: see `UnknownOperator`.
+                text = f"DispatchKey has no key {name!r}: {error}"
+                raise AttributeError(text, obj=None) from None
+        raise AttributeError(f"DispatchKey has no key {name!r}", obj=None)
 
     def __dir__(cls) -> list[str]:
         return [*super().__dir__(), *(key.name for key in _core._keys())]

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use keyfold_core::{Error, ErrorKind, did_you_mean};
 use keyfold_dispatch::{DispatchKeySet, Dispatcher, Operator};
 use keyfold_tensor::Value;
-use pyo3::exceptions::PyAttributeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -102,11 +101,12 @@ impl PyPacket {
             (None, []) => Err(self.removed(py)),
             (None, many) => {
                 let names: Vec<_> = many.iter().map(|o| o.get().operator.name()).collect();
-                Err(PyAttributeError::new_err(format!(
+                let message = format!(
                     "{} has several overloads and no default one; say which: {}",
                     self.name,
                     names.join(", ")
-                )))
+                );
+                Err(to_pyerr(py, Error::new(ErrorKind::UnknownOperator, message)))
             }
         }
     }
@@ -269,7 +269,10 @@ impl PyPacket {
         let full = format!("{}.{name}", self.name);
         Err(match self.dispatcher.operator(&full) {
             Err(error) if !name.starts_with("__") => to_pyerr(py, error),
-            _ => PyAttributeError::new_err(format!("{} has no overload {name:?}", self.name)),
+            _ => {
+                let message = format!("{} has no overload {name:?}", self.name);
+                to_pyerr(py, Error::new(ErrorKind::UnknownOperator, message))
+            }
         })
     }
 
