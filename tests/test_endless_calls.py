@@ -37,9 +37,11 @@ def test_a_layer_that_keeps_its_key_is_told_so(d, word, limit, depth):
     assert isinstance(raised.value, RecursionError)
     assert "ns::f at Tracer runs inside itself" in text
     assert advice("ns::f", "Tracer") in text
-    pythons = f"ns::f: Python's recursion limit of {depth} is reached:"
+    pythons = "ns::f: Python's recursion limit is reached:"
     engines = "ns::f: operator calls nest 1000 deep on this thread"
-    assert text.startswith(pythons if depth < 1000 else engines) or depth == 3000
+    # CPython 3.12 has a limit of its own for calls through C, which comes before the engine's.
+    last = pythons if sys.version_info[:2] == (3, 12) else engines
+    assert text.startswith(pythons if depth < 1000 else last) or depth == 3000
     assert raised.value.__cause__ is None or type(raised.value.__cause__) is RecursionError
 
 

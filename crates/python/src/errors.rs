@@ -70,8 +70,8 @@ fn endless(py: Python<'_>, raised: PyErr) -> PyErr {
     if 2 * frames > limit {
         return raised;
     }
-    let text = format!("Python's recursion limit of {limit} is reached");
-    let Some(error) = endless_call(&text) else { return raised };
+    // Without a number: CPython 3.12 has a limit of its own for calls through C, which comes first.
+    let Some(error) = endless_call("Python's recursion limit is reached") else { return raised };
     // So near the limit even this may fail; then it is done one call further out.
     let made = class(py, ErrorKind::Recursion).and_then(|class| class.call1((error.message(),)));
     match made {
