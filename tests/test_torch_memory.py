@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import warnings
 
@@ -53,6 +54,13 @@ def write_a_lazy_clone(t):
     clone = torch._lazy_clone(t)
     t.add_(0.0)
     del clone
+
+
+def out_of_band(r):
+    """What pickle makes of a tensor whose elements go beside the stream."""
+    buffers = []
+    stream = pickle.dumps(r, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(stream, buffers=buffers)
 
 
 MOVES = [share, share_by_name, share_module, send, write_a_lazy_clone]
@@ -118,6 +126,79 @@ def test_every_way_to_read_follows():
     assert aten.softmax(r, 1).shape == (2, 3)
     assert aten.cat([r, r]).shape == (4, 3)
     assert aten.clone(r).tolist() == r.tolist()
+    assert len(junk[0]) == 64
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize(
+    "export",
+    [
+        pytest.param(np.asarray, id="asarray"),
+        pytest.param(np.array, id="array"),
+        pytest.param(lambda r: r.numpy(), id="numpy"),
+        pytest.param(np.from_dlpack, id="from_dlpack"),
+        pytest.param(lambda r: np.from_dlpack(r, copy=True), id="from_dlpack, a copy"),
+        pytest.param(torch.from_dlpack, id="torch"),
+        pytest.param(lambda r: pickle.loads(pickle.dumps(r, protocol=5)), id="pickle"),
+        pytest.param(out_of_band, id="pickle, out of band"),
+    ],
+)
+def test_what_is_handed_out_stays_as_it_was(export, move):
+    """An address that was handed out can't follow: the memory behind it is nobody else's."""
+    t = torch.arange(100.0)
+    given = export(kf.asarray(t)[10:90])
+    move(t)
+    junk = churn()
+    t.zero_()
+    assert given.tolist() == [float(n) for n in range(10, 90)]
+    assert junk[0][0][0] == 7.0
+
+
+@pytest.mark.parametrize("export", [np.asarray, np.from_dlpack, lambda r: r.numpy()])
+def test_a_write_to_what_was_handed_out_isnt_lost_in_silence(export):
+    t = torch.zeros(3)
+    given = export(kf.asarray(t))
+    with pytest.raises(ValueError, match="read-only"):
+        given[0] = 5.0
+    given = np.array(kf.asarray(t))
+    given[0] = 5.0
+    assert t.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_an_array_that_must_share_memory_is_refused(raises_saying):
+    r = kf.asarray(torch.zeros(3))
+    words = "another library may move this tensor's memory"
+    with raises_saying(kf.InvalidValue, words, "copy=False"):
+        np.asarray(r, copy=False)
+    with raises_saying(kf.ExchangeError, words, "copy=True"):
+        np.from_dlpack(r, copy=False)
+    with raises_saying(kf.ExchangeError, words, "max_version"):
+        r.__dlpack__()
+    assert kf.from_dlpack(r.__dlpack__(copy=True)).tolist() == [0.0, 0.0, 0.0]
+    assert np.asarray(kf.asarray(torch.zeros(0)), copy=False).shape == (0,)
+
+
+def test_a_result_in_numpys_kind_stays_as_it_was(op):
+    t = torch.full((100,), 3.0)
+    operator, _ = op("numpys(Tensor x) -> Tensor", lambda x: kf.asarray(t))
+    result = operator(np.ones(1))
+    t.share_memory_()
+    junk = churn()
+    t.zero_()
+    assert isinstance(result, np.ndarray)
+    assert result.flags.writeable
+    assert result.tolist() == [3.0] * 100
+    assert len(junk[0]) == 64
+
+
+def test_keyfolds_own_functions_share_what_numpy_gets_a_copy_of():
+    t = torch.zeros(100)
+    views = [kf.from_dlpack(kf.asarray(t)), kf.asarray(kf.asarray(t)), kf.asarray(t).detach()]
+    t.share_memory_()
+    junk = churn()
+    for view in views:
+        view += 1.0
+    assert t.tolist() == [3.0] * 100
     assert len(junk[0]) == 64
 
 

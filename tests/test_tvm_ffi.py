@@ -206,6 +206,25 @@ def test_a_kernel_that_keeps_a_tensor_object_keeps_its_memory(op, kernels):
     assert len(junk) == 100
 
 
+def test_a_kernel_that_keeps_a_tensor_object_of_torchs_memory(op, kernels, raises_saying):
+    torch = pytest.importorskip("torch", reason="torch isn't installed")
+    keep = op("keep(Tensor x) -> ()", with_objects(kernels.keep))
+    total = op("total(Tensor(a!)[] xs) -> float", kernels.total)
+    write = op("write(Tensor(a!) x) -> ()", with_objects(kernels.keep))
+    t = torch.full((100,), 7.0, dtype=torch.float64)
+    keep(t)
+    t.share_memory_()
+    junk = [np.zeros(100) for _ in range(100)]
+    t.zero_()
+    assert kernels.kept() == 7.0
+    kernels.forget()
+    # A copy is no place to write to.
+    for call in (lambda: write(t), lambda: write(kf.asarray(t)), lambda: total([t])):
+        with raises_saying(kf.ExchangeError, "argument 'x", "another library may move"):
+            call()
+    assert len(junk) == 100
+
+
 def test_a_view_isnt_a_tensor_object(op, kernels):
     keep = op("keep(Tensor x) -> ()", kernels.keep)
     with pytest.raises(TypeError, match="Tensor"):

@@ -192,9 +192,11 @@ impl NativeFunction {
         value: ValueRef<'a>,
     ) -> Result<()> {
         let argument = &context.operator().schema().arguments[at];
-        let written = argument.alias.as_ref().is_some_and(|alias| alias.write);
         let as_objects = self.tensors == Tensors::Objects;
-        let mut pushed = if written { note_writes(value) } else { Ok(()) };
+        let mut pushed = match &argument.alias {
+            Some(alias) => share(value, alias.write, as_objects || value.list_len().is_some()),
+            None => Ok(()),
+        };
         if pushed.is_ok() {
             pushed = frame.push(value, &argument.ty, self.objects, as_objects);
         }
@@ -300,6 +302,32 @@ impl NativeFunction {
 /// Whether the schema's returns are Tensors that a function in destination style fills.
 fn fills(schema: &Schema) -> bool {
     !schema.returns.is_empty() && schema.returns.iter().all(|r| r.ty == Type::Tensor)
+}
+
+/// Prepares an argument whose memory the function writes or returns. `as_objects` says that it gets
+/// tensor objects.
+fn share(value: ValueRef<'_>, written: bool, as_objects: bool) -> Result<()> {
+    if written {
+        note_writes(value)?;
+    }
+    if as_objects { check_shared(value) } else { Ok(()) }
+}
+
+/// Refuses tensors that a function would get as copies, where it writes them or returns their memory.
+fn check_shared(value: ValueRef<'_>) -> Result<()> {
+    match value {
+        // Memory that is borrowed for the call says what may become of it once it is held.
+        ValueRef::Tensor(_) | ValueRef::Foreign(_) if value.tensor()?.clone().moves() => {
+            Err(Error::new(
+                ErrorKind::Exchange,
+                "the kernel takes tensor objects, which it may keep, and another library may move \
+                 this tensor's memory (as torch's share_memory_() does), so that the kernel gets a \
+                 copy, which can't be written for the caller: pass a tensor of keyfold's own, or \
+                 register the kernel with tensors=\"view\"",
+            ))
+        }
+        list => list.items().try_for_each(check_shared),
+    }
 }
 
 /// Notes that the tensors of an argument are written to.

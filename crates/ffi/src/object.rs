@@ -83,7 +83,8 @@ impl Object {
         abi::cell(self.object.as_ptr())
     }
 
-    /// A new tensor object that shares the tensor's memory and keeps it.
+    /// A new tensor object that shares the tensor's memory and keeps it; of memory that another
+    /// library may move ([`Tensor::moves`]) a copy, since whoever holds the object knows its address.
     ///
     /// # Errors
     /// For a tensor that DLPack can't share (on the meta device, say).

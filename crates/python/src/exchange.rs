@@ -90,6 +90,14 @@ pub(crate) fn from_dlpack<'py>(
 /// DLPack hides what JAX's and torch's arrays say of themselves.
 fn imported(x: &Any<'_>) -> PyResult<Tensor> {
     let py = x.py();
+    if let Ok(own) = x.cast::<PyTensor>()
+        && own.get().tensor.moves()
+        && !own.get().tensor.requires_grad()
+    {
+        // The view follows the memory, where a capsule would be of a copy.
+        readable::check(py, &own.get().tensor, "from_dlpack()")?;
+        return Ok(own.get().tensor.detach());
+    }
     let known = match x.getattr("__dlpack__") {
         Ok(_) => arrays::types::known(x).py(py)?,
         Err(_) => None,
@@ -136,7 +144,8 @@ pub(crate) fn _rebuild_tensor<'py>(
 
 #[pymethods]
 impl PyTensor {
-    /// A NumPy array of the elements: over the same memory unless dtype or copy ask for more.
+    /// A NumPy array of the elements: over the same memory unless dtype or copy ask for more. Of
+    /// memory that another library may move, as a torch tensor's, it is a read-only copy.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -146,6 +155,12 @@ impl PyTensor {
         let py = slf.py();
         readable::check(py, &slf.get().tensor, "as a NumPy array")?;
         slf.get().check_shareable(py, "__array__()")?;
+        if copy == Some(false) && slf.get().tensor.moves() {
+            let message = "another library may move this tensor's memory (as torch's \
+                           share_memory_() does), so that a NumPy array can only be a copy: don't \
+                           say copy=False, or ask that library for its own array";
+            return Err(error(py, ErrorKind::Value, message));
+        }
         let view = numpy_view(slf)?;
         if let Some(dtype) = dtype
             && !view.getattr("dtype")?.eq(dtype)?
@@ -169,11 +184,12 @@ impl PyTensor {
     ///     stream: None; the CPU has no streams.
     ///     max_version: the newest version that the consumer reads; before 1.0 without it.
     ///     dl_device: the device that the consumer wants, as the standard's pair of numbers.
-    ///     copy: True for a copy; False or None share the memory.
+    ///     copy: True for a copy. False and None share the memory, but for memory that another
+    ///         library may move, as a torch tensor's: None makes a read-only copy, False is refused.
     ///
     /// Raises:
     ///     ExchangeError: the tensor is on meta, requires grad, or is on another device; it is
-    ///         read-only and the consumer is older than 1.0.
+    ///         read-only, or its memory may move, and the consumer is older than 1.0.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
@@ -201,6 +217,19 @@ impl PyTensor {
             let copied = aten::CLONE.call(py, (slf,))?;
             let copied = copied.cast_into::<PyTensor>()?;
             return dlpack::export(py, &copied.get().tensor, versioned, true);
+        }
+        let tensor = slf.get().tensor.clone();
+        if tensor.moves() && (copy == Some(false) || !versioned) {
+            return refuse(
+                "another library may move this tensor's memory (as torch's share_memory_() does), \
+                 so that a DLPack capsule can only be of a copy: ask for it with copy=True (or take \
+                 a read-only one with max_version=(1, 0)), or export that library's own array"
+                    .to_owned(),
+            );
+        }
+        if tensor.moves() && !tensor.requires_grad() {
+            let copied = tensor.into_lasting().py(py)?.into_read_only();
+            return dlpack::export(py, &copied, versioned, true);
         }
         dlpack::export(py, &slf.get().tensor, versioned, false)
     }
@@ -266,7 +295,7 @@ impl PyTensor {
             DeviceType::META => py.None().into_bound(py),
             DeviceType::CPU => {
                 // Not through the operators: pickling is no computation for a layer to see.
-                let plain = wrap(py, tensor.contiguous().py(py)?)?;
+                let plain = wrap(py, tensor.contiguous().and_then(Tensor::into_lasting).py(py)?)?;
                 let bytes = numpy_array::bytes_of(&plain)?;
                 let read_only = !tensor.is_writable();
                 if protocol >= 5 {

@@ -41,7 +41,8 @@ pub(crate) fn wrap(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyTenso
     Bound::new(py, PyTensor { tensor })
 }
 
-/// A tensor as a NumPy array over the same memory, which the array keeps alive.
+/// A tensor as a NumPy array over the same memory, which the array keeps alive, or a copy as of
+/// [`numpy_array::from_tensor`].
 pub(crate) fn into_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     let owner = wrap(py, tensor)?;
     numpy_array::from_tensor(py, &owner.get().tensor, owner.clone().into_any())
@@ -94,9 +95,15 @@ impl PyTensor {
     }
 }
 
-/// A NumPy array over the memory of a tensor object, which it keeps alive.
+/// A NumPy array over the memory of a tensor object, which it keeps alive. A copy, of memory that
+/// another library may move, is read-only: what is written to it would be lost in silence.
 pub(crate) fn numpy_view<'py>(slf: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
-    numpy_array::from_tensor(slf.py(), &slf.get().tensor, slf.clone().into_any())
+    let tensor = &slf.get().tensor;
+    let array = numpy_array::from_tensor(slf.py(), tensor, slf.clone().into_any())?;
+    if tensor.moves() {
+        array.getattr("flags")?.setattr("writeable", false)?;
+    }
+    Ok(array)
 }
 
 #[pymethods]
@@ -211,7 +218,8 @@ impl PyTensor {
         self.tensor.is_contiguous()
     }
 
-    /// A NumPy array over the same memory: nothing is copied, and read-only stays read-only.
+    /// A NumPy array over the same memory: nothing is copied, and read-only stays read-only. Only
+    /// memory that another library may move, as a torch tensor's, is copied: into a read-only array.
     ///
     /// Raises:
     ///     DeviceError: the tensor isn't on the CPU.

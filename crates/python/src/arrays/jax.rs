@@ -187,6 +187,6 @@ pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, 
     // JAX has row-major arrays only, and asks for memory in the form that can't say "read only".
     let shared = tensor.is_contiguous() && tensor.is_writable();
     let tensor = if shared { tensor } else { tensor.copy().py(py)? };
-    let wrapped = tensor::wrap(py, tensor)?;
+    let wrapped = tensor::wrap(py, tensor.into_lasting().py(py)?)?;
     py.import("jax.dlpack")?.call_method1("from_dlpack", (wrapped,))
 }

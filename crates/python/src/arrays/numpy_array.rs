@@ -216,6 +216,9 @@ pub(crate) fn view(array: &Bound<'_, PyAny>) -> Result<Tensor> {
 
 /// A NumPy array over a tensor's memory. The array keeps `owner` alive, which must keep the memory.
 ///
+/// An array holds the address of its elements, so memory that another library may move is copied, in
+/// the order in which it lies.
+///
 /// # Errors
 /// A tensor of another device (nothing is copied silently), and dtypes that NumPy lacks.
 pub(crate) fn from_tensor<'py>(
@@ -245,7 +248,9 @@ pub(crate) fn from_tensor<'py>(
     let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
     // SAFETY: shape and strides stay inside the tensor's memory by its invariant, and the owner
     // keeps that.
-    unsafe { new_array(tensor, number, &mut sizes, &mut strides, owner) }
+    let array = unsafe { new_array(tensor, number, &mut sizes, &mut strides, owner) }?;
+    // Nobody gets the chance to move the memory before it is copied.
+    if tensor.moves() { array.call_method1("copy", ("K",)) } else { Ok(array) }
 }
 
 /// An array over the memory of a tensor on the CPU, of sizes and strides in bytes.
@@ -287,7 +292,8 @@ unsafe fn new_array<'py>(
     }
 }
 
-/// The memory of a contiguous tensor on the CPU as an array of bytes, which keeps the tensor.
+/// The memory of a contiguous tensor on the CPU, which nobody moves, as an array of bytes that keeps
+/// the tensor.
 pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = &object.get().tensor;
     let (mut sizes, mut strides) = ([tensor.nbytes() as npyffi::npy_intp], [1]);

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::owners::{self, Loan};
 use crate::arrays::types::{self, Known, Way};
-use crate::errors::from_pyerr;
+use crate::errors::{IntoPyResult, from_pyerr};
 
 /// The tag of an array on a device.
 pub(crate) fn tag_on(device: keyfold_core::Device, zero_dim: bool) -> Tag {
@@ -121,7 +121,6 @@ pub(crate) fn import_into<'py>(
     tensor: &Tensor,
     api: &ExchangeApi,
 ) -> PyResult<Bound<'py, PyAny>> {
-    use crate::errors::IntoPyResult;
     let Some(import) = api.import else { unreachable!("tables without it aren't taken") };
     let managed = dlpack::to_dlpack_versioned(tensor, false).py(py)?;
     let mut object = std::ptr::null_mut();
@@ -156,19 +155,14 @@ pub(crate) fn give_like<'py>(
     if let Ok(Some(Known { way: Way::Exchange(api), .. })) = types::known(like) {
         return import_into(py, &tensor, api);
     }
-    let wrapped = crate::tensor::wrap(py, tensor)?;
-    let namespace = match like.call_method0("__array_namespace__") {
-        Ok(namespace) => namespace,
-        Err(_) => {
-            let name = crate::arrays::library::library_name(like);
-            match py.import("sys")?.getattr("modules")?.get_item(name) {
-                Ok(module) => module,
-                Err(_) => return Ok(wrapped.into_any()),
-            }
+    let namespace = like.call_method0("__array_namespace__").or_else(|_| {
+        let name = crate::arrays::library::library_name(like);
+        py.import("sys")?.getattr("modules")?.get_item(name)
+    });
+    match namespace.and_then(|namespace| namespace.getattr("from_dlpack")) {
+        Ok(from_dlpack) => {
+            from_dlpack.call1((crate::tensor::wrap(py, tensor.into_lasting().py(py)?)?,))
         }
-    };
-    match namespace.getattr("from_dlpack") {
-        Ok(from_dlpack) => from_dlpack.call1((wrapped,)),
-        Err(_) => Ok(wrapped.into_any()),
+        Err(_) => Ok(crate::tensor::wrap(py, tensor)?.into_any()),
     }
 }

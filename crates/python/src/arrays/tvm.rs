@@ -198,5 +198,6 @@ pub(crate) unsafe fn adopt(object: *mut c_void, lent: Lent) -> Option<Arc<dyn De
 pub(crate) fn give<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     // TVM FFI has no memory that mustn't be written.
     let tensor = if tensor.is_writable() { tensor } else { tensor.copy().py(py)? };
-    py.import("tvm_ffi")?.call_method1("from_dlpack", (tensor::wrap(py, tensor)?,))
+    let wrapped = tensor::wrap(py, tensor.into_lasting().py(py)?)?;
+    py.import("tvm_ffi")?.call_method1("from_dlpack", (wrapped,))
 }

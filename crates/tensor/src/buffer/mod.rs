@@ -338,6 +338,11 @@ impl BufferHandle {
         Ok(Some(BufferHandle { dtype, device, read_only, len, owner: Owner::Shared(pinned) }))
     }
 
+    /// Whether another library may move the memory, so that an address is good for one access only.
+    pub fn moves(&self) -> bool {
+        matches!(&self.owner, Owner::Shared(buffer) if buffer.locate().is_some())
+    }
+
     /// Where the host can reach the memory; null where it can't, and where another library may move
     /// it ([`BufferHandle::locate`] finds that).
     #[inline]

@@ -188,7 +188,7 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
                 .to_owned(),
         ));
     }
-    let tensor = tensor.clone();
+    let tensor = tensor.clone().into_lasting()?;
     let Described { data, device, dtype, shape, strides, .. } = Described::new(&tensor)?;
     let described = Described { data, device, dtype, shape, strides, tensor: PhantomData };
     let boxed = Box::new(Exported { managed: M::blank(flags), described, _tensor: tensor });
@@ -203,17 +203,18 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
 }
 
 /// The tensor as a versioned managed struct, which shares its memory until its deleter is called.
-/// `copied` says that the tensor is a copy made for the consumer.
+/// Memory that another library may move ([`Tensor::moves`]) is copied, for the struct holds its
+/// address. `copied` says that the tensor is a copy made for the consumer.
 ///
 /// # Errors
-/// [`ErrorKind::Exchange`] when the tensor requires grad or is on meta, [`ErrorKind::Device`] for a
-/// device without a code.
+/// [`ErrorKind::Exchange`] when the tensor requires grad or is on meta, and as
+/// [`Tensor::into_lasting`]; [`ErrorKind::Device`] for a device without a code.
 pub fn to_dlpack_versioned(
     tensor: &Tensor,
     copied: bool,
 ) -> Result<NonNull<DLManagedTensorVersioned>> {
     let read_only = if tensor.is_writable() { 0 } else { DLPACK_FLAG_READ_ONLY };
-    let copied = if copied { DLPACK_FLAG_IS_COPIED } else { 0 };
+    let copied = if copied || tensor.moves() { DLPACK_FLAG_IS_COPIED } else { 0 };
     export(tensor, read_only | copied)
 }
 

@@ -110,6 +110,37 @@ impl Tensor {
         !self.base.is_null()
     }
 
+    /// Whether the tensor has elements that another library may move while the tensor lives: none of
+    /// their addresses may be handed to code that keeps it.
+    pub fn moves(&self) -> bool {
+        !self.is_pinned() && self.numel > 0 && self.buffer.moves()
+    }
+
+    /// The same elements at an address that stays good as long as the result lives: a copy where
+    /// [`Tensor::moves`], the tensor itself otherwise.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exchange`] when the memory is gone or too small, and for memory that moves and
+    /// that the host can't copy.
+    pub fn into_lasting(self) -> Result<Tensor> {
+        // What borrows memory for a call is held differently from here on.
+        let tensor = self.into_tracked();
+        if !tensor.moves() {
+            return Ok(tensor);
+        }
+        if tensor.device() != keyfold_core::Device::CPU {
+            return Err(Error::new(
+                ErrorKind::Exchange,
+                format!(
+                    "memory on {} that another library owns and may move can't be handed on: give \
+                     that library's own array",
+                    tensor.device()
+                ),
+            ));
+        }
+        tensor.copy()
+    }
+
     /// The same view at the memory's present address, for one access by a kernel that finds it
     /// several times or on several threads; `None` for memory that no other library may move. It
     /// must be dropped before that library gets the chance to move the memory.
