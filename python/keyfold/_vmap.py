@@ -62,7 +62,8 @@ def vmap(
         ShapeError: arguments whose axes differ in size.
         BindingError: something to map over, or a result, that is no tensor or is of a class
             registered with `register_array_type`.
-        GradientError: writing to an example in place while a tensor of the call requires grad;
+        GradientError: writing to an example in place by an operator without a rule of its own
+            while a tensor of the call requires grad (assignment, `+=` and the like have one);
             `checkpoint` inside `f` whose backward runs outside.
 
     Source: the names and meanings are those of JAX's `vmap`; `randomness` is that of

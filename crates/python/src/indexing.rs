@@ -359,7 +359,7 @@ fn write<'py>(
 ) -> PyResult<()> {
     let py = view.py();
     let written = match picks {
-        Some(picks) => aten::INDEX_PUT.call(py, (view, picks, assigned(view, value)?)),
+        Some(picks) => aten::INDEX_PUT_IN_PLACE.call(py, (view, picks, assigned(view, value)?)),
         None if operand(value) == Operand::Number => aten::FILL.call(py, (view, value)),
         None => aten::COPY.call(py, (view, assigned(view, value)?)),
     };
@@ -375,14 +375,16 @@ fn write_recorded<'py>(
 ) -> PyResult<()> {
     let py = tensor.py();
     let Found { view, steps, picks, .. } = found;
-    let mut part = match picks {
-        Some(_) => aten::CLONE.call(py, (&view,))?,
+    let mut part = if let Some(picks) = picks {
+        aten::INDEX_PUT.call(py, (&view, picks, assigned(&view, value)?))?
+    } else {
         // All of it is replaced, so its history doesn't count.
-        None => aten::CLONE.call(py, (aten::DETACH.call(py, (&view,))?,))?,
+        let part = aten::CLONE.call(py, (aten::DETACH.call(py, (&view,))?,))?;
+        write(&part, None, value)?;
+        part
     };
     // The tensor shares its memory with no other one when it is written.
     drop(view);
-    write(&part, picks.as_ref(), value)?;
     for (base, step) in steps.into_iter().rev() {
         part = step.scatter(&base, &part)?;
     }
@@ -465,7 +467,8 @@ impl PyTensor {
             let elements = assigned(&found.view, &value)?;
             value = aten::WHERE.call(py, (mask, elements, &found.view))?;
         }
-        if !found.steps.is_empty() && requires_grad_here(slf, &value)? {
+        let writes_part = !found.steps.is_empty() || found.picks.is_some();
+        if writes_part && requires_grad_here(slf, &value)? {
             return write_recorded(slf, found, &value);
         }
         write(&found.view, found.picks.as_ref(), &value)

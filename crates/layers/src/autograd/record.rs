@@ -12,6 +12,7 @@ use super::derivative::{Derivative, NoDerivative, SavedCall};
 use super::node::{Edge, Edges, Meta, Node, attach, edge_of};
 use super::saved::Saved;
 use crate::HOST_LOCK_FROM;
+use crate::tracer::kept_shares;
 
 type Context<'c> = CallContext<'c, Value>;
 
@@ -165,7 +166,7 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
              respect to; write under no_grad(), or to a copy (clone())",
         ));
     }
-    if !target.requires_grad() && target.buffer().shares() > 1 {
+    if !target.requires_grad() && is_seen_by_others(target) {
         return Err(refuse(
             "doesn't require grad and shares its memory with other tensors, which would not know of \
              the gradient that is written into it; write before the views are taken, or to a copy \
@@ -178,6 +179,12 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
         target.note_write();
     }
     Ok(result)
+}
+
+/// Whether other tensors share its memory, a recording's own aside.
+fn is_seen_by_others(target: &Tensor) -> bool {
+    let shares = target.buffer().shares();
+    shares > 1 && shares > 1 + kept_shares(target)
 }
 
 /// The tensors among the results; foreign ones as views of them.

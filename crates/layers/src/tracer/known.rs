@@ -325,6 +325,11 @@ impl Known {
         self.lasting.overlapping(seen.memory).is_some()
     }
 
+    /// What is kept until the session ends.
+    pub(super) fn kept(&self) -> &[Value] {
+        &self.kept
+    }
+
     /// Takes everything out, to be dropped without a lock.
     pub(super) fn take(&mut self) -> Known {
         std::mem::take(self)

@@ -38,6 +38,7 @@ mod print;
 mod read;
 mod run;
 mod session;
+mod shares;
 mod simplify;
 mod write;
 
@@ -51,8 +52,8 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 pub use dot::Direction;
 pub use ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
 pub use run::Wrap;
-pub(crate) use session::note_kept;
 pub use session::{Session, check_readable, is_recording, is_recording_here, note_wrapped};
+pub(crate) use session::{kept_shares, note_kept};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let layer = Kernel::boxed(|context, args| match crate::vmap::traced(context, args) {

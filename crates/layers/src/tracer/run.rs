@@ -1,7 +1,7 @@
 //! Replaying a graph on other inputs.
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_dispatch::{Dispatcher, Value as _};
+use keyfold_dispatch::{DispatchKey, Dispatcher, Value as _, inside_layers};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::ir::{Arg, Graph, IN_KIND, Info, Node, ValueId};
@@ -57,7 +57,8 @@ impl Graph {
         any_shape: bool,
         wrap: Wrap<'_>,
     ) -> Result<Vec<Value>> {
-        self.check_inputs(&inputs, any_shape)?;
+        // Where a trace around this one records, too: a class may read its elements to be looked at.
+        inside_layers(DispatchKey::Tracer.into(), || self.check_inputs(&inputs, any_shape))?;
         self.replay(dispatcher, inputs, wrap)
     }
 

@@ -7,13 +7,14 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{
     CallContext, DispatchKey, DispatchKeySet, LocalGuard, LocalKeys, Operator, Value as _,
-    include_keys_with, local_data, outside_layers,
+    call_path, include_keys_with, inside_layers, local_data, outside_layers,
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::errors::{hidden_object, hidden_value, hidden_view, unseen_result};
 use super::ir::{Arg, Argument, Constant, Graph, IN_KIND, Info, Input, Node, ValueId};
 use super::known::{Across, BatchAt, Known, Seen};
+use super::shares::Shares;
 
 /// Sessions that are recording, in the whole process: none, and nobody need ask further.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
@@ -283,6 +284,13 @@ impl Session {
         }
     }
 
+    /// Shows what it keeps.
+    fn add_shares(&self, shares: &mut Shares<'_>) {
+        let state = self.lock();
+        let constants = state.graph.constants.iter().map(|constant| &constant.value);
+        state.known.kept().iter().chain(constants).for_each(|kept| shares.add(kept));
+    }
+
     /// An error for a result that no recorded call has made.
     fn check_known(&self, operator: &Operator<Value>, result: &Value) -> Result<()> {
         match result {
@@ -505,18 +513,34 @@ pub(crate) fn note_kept(tensor: &Tensor) {
     }
 }
 
+/// How many shares of a tensor's memory the recordings on this thread keep, so that its address isn't
+/// used again: nobody reads or writes through them while the function runs.
+pub(crate) fn kept_shares(tensor: &Tensor) -> usize {
+    if !is_recording() {
+        return 0;
+    }
+    let Some(session) = local_data::<Session>() else { return 0 };
+    let mut shares = Shares::of(tensor);
+    session.chain().for_each(|session| session.add_shares(&mut shares));
+    shares.count()
+}
+
 /// Notes that a binding made `made` of a tensor, an object of the class of `like`: a replay does so,
 /// too.
 ///
 /// # Errors
 /// When an object can't be kept.
 pub fn note_wrapped(tensor: &Tensor, like: &Value, made: &Value) -> Result<()> {
-    let Some(session) = active() else { return Ok(()) };
+    // A binding wraps a result while the traced call still runs, where the tracer's own key is off.
+    let at_tracer = call_path().last().is_some_and(|(_, key)| *key == DispatchKey::Tracer);
+    let keys = if at_tracer { DispatchKey::Tracer.into() } else { DispatchKeySet::EMPTY };
+    let Some(session) = outside_layers(keys, active) else { return Ok(()) };
     for session in session.chain() {
-        let (Some(like), Some(made)) = (Seen::look(like.as_ref())?, Seen::look(made.as_ref())?)
-        else {
-            return Ok(());
+        // Looking may run code of the class, which may read what is traced.
+        let look = |value: &Value| {
+            inside_layers(DispatchKey::Tracer.into(), || Seen::look(value.as_ref()))
         };
+        let (Some(like), Some(made)) = (look(like)?, look(made)?) else { return Ok(()) };
         session.wrapped(&Seen::own(tensor), &like, made);
     }
     Ok(())

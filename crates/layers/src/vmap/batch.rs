@@ -111,8 +111,7 @@ impl<'c, 'a> Batch<'c, 'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] when batches of one level differ in size, [`ErrorKind::Value`] when an
-    /// example outlived its `vmap`, and when examples would all write to one argument,
-    /// [`ErrorKind::Gradient`] for a write while an argument requires grad.
+    /// example outlived its `vmap`, and when examples would all write to one argument.
     pub(crate) fn of(
         context: &'c CallContext<'c, Value>,
         args: &'c [ValueRef<'a>],
@@ -169,10 +168,6 @@ impl<'c, 'a> Batch<'c, 'a> {
         }
         let brought = tags(args);
         let keyset = context.keyset();
-        // Off under no_grad: then nothing is recorded, and nothing is lost.
-        if keyset.contains(DispatchKey::Autograd) && brought.contains(DispatchKey::Autograd) {
-            check_unwritten(context, args, size)?;
-        }
         let modes = keyset - brought - DispatchKey::Vmap.into();
         Ok(Some(Batch { context, args, level, size, modes, taken: brought - keyset }))
     }
@@ -227,47 +222,65 @@ impl<'c, 'a> Batch<'c, 'a> {
             .collect()
     }
 
+    /// What an argument stands for, to be written where it is: its place in the graph of derivatives
+    /// becomes another, which a copy of the tensor wouldn't tell it. `None` without a batch.
+    pub(crate) fn target(&self, place: usize) -> Result<Option<Arc<Batched>>> {
+        let batched = batch_of(self.args[place].tensor()?);
+        Ok(batched.filter(|batched| batched.level == self.level))
+    }
+
+    /// The result of an operator that wrote to the [`target`](Self::target) at that place: the
+    /// argument, which requires grad from now on if the target does.
+    pub(crate) fn written(&self, place: usize, target: &Batched) -> Result<Option<Value>> {
+        if target.physical.requires_grad() {
+            self.args[place].tensor()?.set_requires_grad(true)?;
+        }
+        Ok(Some(Value::Argument(place)))
+    }
+
+    /// An error if the operator writes to an argument and the call is recorded for gradients: for
+    /// calls on views or copies of the physical tensors, which can't tell those of their new places
+    /// in the graph.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gradient`] when it writes.
+    pub(crate) fn check_unwritten(&self) -> Result<()> {
+        let (keyset, brought) = (self.context.keyset(), tags(self.args));
+        // Off under no_grad: then nothing is recorded, and nothing is lost.
+        if !(keyset & brought).contains(DispatchKey::Autograd) {
+            return Ok(());
+        }
+        let arguments = &self.operator().schema().arguments;
+        let written = arguments.iter().zip(self.args).find(|(argument, arg)| {
+            let writes = argument.alias.as_ref().is_some_and(|alias| alias.write);
+            writes && !matches!(arg, ValueRef::None)
+        });
+        let Some((written, _)) = written else { return Ok(()) };
+        let requires_grad =
+            |arg: &ValueRef<'_>| Value::tag(*arg).keys().contains(DispatchKey::Autograd);
+        let source = arguments.iter().zip(self.args).find(|(_, arg)| requires_grad(arg));
+        let source = match source {
+            Some((source, _)) if source.name == written.name => "it".to_owned(),
+            Some((source, _)) => format!("argument '{}'", source.name),
+            None => "an argument".to_owned(),
+        };
+        Err(Error::new(
+            ErrorKind::Gradient,
+            format!(
+                "{}: writes to argument '{}', which is one example of a vmap batch of {}, and \
+                 {source} requires grad; such a write isn't recorded, and gradients would be wrong. \
+                 Compute a new tensor and assign it (y[...] = new), or write under no_grad()",
+                self.operator().name(),
+                written.name,
+                self.size
+            ),
+        ))
+    }
+
     /// One example in place of a result, which counts examples along that dimension.
     pub(crate) fn wrap(&self, result: Value, dim: usize) -> Result<Value> {
         wrap(result.into_tensor()?, dim, self.level).map(Value::Tensor)
     }
-}
-
-/// An error if the operator writes to an argument, for calls that are recorded for gradients: a
-/// stand-in shares its physical tensor with others, and none would learn of the tensor's new place
-/// in the graph.
-///
-/// # Errors
-/// [`ErrorKind::Gradient`] when it writes.
-fn check_unwritten(
-    context: &CallContext<'_, Value>,
-    args: &[ValueRef<'_>],
-    size: usize,
-) -> Result<()> {
-    let arguments = &context.operator().schema().arguments;
-    let written = arguments.iter().zip(args).find(|(argument, arg)| {
-        argument.alias.as_ref().is_some_and(|alias| alias.write) && !matches!(arg, ValueRef::None)
-    });
-    let Some((written, _)) = written else { return Ok(()) };
-    let requires_grad =
-        |arg: &ValueRef<'_>| Value::tag(*arg).keys().contains(DispatchKey::Autograd);
-    let source = arguments.iter().zip(args).find(|(_, arg)| requires_grad(arg));
-    let source = match source {
-        Some((source, _)) if source.name == written.name => "it".to_owned(),
-        Some((source, _)) => format!("argument '{}'", source.name),
-        None => "an argument".to_owned(),
-    };
-    Err(Error::new(
-        ErrorKind::Gradient,
-        format!(
-            "{}: writes to argument '{}', which is one example of a vmap batch of {size}, and \
-             {source} requires grad; such a write isn't recorded, and gradients would be wrong. \
-             Compute a new tensor instead (y = y * 2 in place of y *= 2, keyfold.where in place of \
-             an assignment), or write under no_grad()",
-            context.operator().name(),
-            written.name
-        ),
-    ))
 }
 
 /// The keys that arguments bring.

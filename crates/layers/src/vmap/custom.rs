@@ -194,6 +194,7 @@ pub fn with_unwrapped<R>(
     f: impl FnOnce(&Unwrapped<'_>) -> Result<R>,
 ) -> Result<Option<R>> {
     let Some(batch) = Batch::of(context, args)? else { return Ok(None) };
+    batch.check_unwritten()?;
     let unwrapped = Unwrapped::of(&batch)?;
     let _served = random::serve(batch.level);
     outside_layers(DispatchKey::Vmap.into(), || f(&unwrapped)).map(Some)

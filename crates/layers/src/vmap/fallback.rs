@@ -103,9 +103,11 @@ fn written_argument(batch: &Batch<'_, '_>) -> Option<usize> {
 /// no tensor must be the same in all.
 ///
 /// # Errors
-/// Those of the calls; [`ErrorKind::Return`] for results that can't be one, and
+/// Those of the calls; [`ErrorKind::Gradient`] for a write while an argument requires grad;
+/// [`ErrorKind::Return`] for results that can't be one, and
 /// [`ErrorKind::NotSupported`] for a batch of nothing where no Meta kernel tells the shapes.
 pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
+    batch.check_unwritten()?;
     let sources: Vec<_> = batch.args.iter().map(|arg| Source::of(*arg, batch.level)).collect();
     if batch.size == 0 {
         return empty(batch);

@@ -283,6 +283,14 @@ impl BufferHandle {
         }
     }
 
+    /// Whether both handles are shares of one buffer, which [`shares`](Self::shares) counts.
+    pub fn shares_with(&self, other: &BufferHandle) -> bool {
+        match (&self.owner, &other.owner) {
+            (Owner::Shared(own), Owner::Shared(others)) => Arc::ptr_eq(own, others),
+            _ => false,
+        }
+    }
+
     /// Watches the memory for writes, without keeping it.
     pub fn watch(&self) -> Option<Watch> {
         match &self.owner {

@@ -131,8 +131,8 @@ fn common_dim(operands: &[(usize, Operand)], rank: usize) -> Option<usize> {
 
 /// Writes each example of the source into that of the target, which stays as it is.
 fn copy_into(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
-    let (target, source) = (batch.operand(0)?, batch.operand(1)?);
-    let (Some(dim), rank) = (target.dim, target.rank()) else { return Ok(None) };
+    let (Some(target), source) = (batch.target(0)?, batch.operand(1)?) else { return Ok(None) };
+    let (dim, rank) = (target.dim, target.physical.ndim() - 1);
     if source.rank() > rank {
         return Ok(None);
     }
@@ -145,12 +145,12 @@ fn copy_into(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
             aten::unsqueeze(&source.tensor, at as i64)?
         }
     };
-    batch.call(&[(&target.tensor).into(), (&source).into()])?;
-    Ok(Some(Value::Argument(0)))
+    batch.call(&[(&target.physical).into(), (&source).into()])?;
+    batch.written(0, &target)
 }
 
 fn fill(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
-    let target = batch.operand(0)?.tensor;
-    batch.call(&with_first(batch, &target))?;
-    Ok(Some(Value::Argument(0)))
+    let Some(target) = batch.target(0)? else { return Ok(None) };
+    batch.call(&with_first(batch, &target.physical))?;
+    batch.written(0, &target)
 }
