@@ -157,11 +157,64 @@ class Holder:
         return (1, 0)
 
 
-def test_results_of_native_kernels_are_refused_by_name():
+@pytest.fixture
+def holder():
     kind = type("Holder", (Holder,), {})
     kf.register_array_type(kind, "CPU", wrap=kind)
-    with pytest.raises(kf.TraceError, match=r"Holder.*registered.*keyfold\.asarray"):
-        kf.trace(lambda x: kf.exp(kf.negative(x)), kind(kf.asarray([1.0, 2.0])))
+    return lambda *values: kind(kf.asarray(list(values)))
+
+
+WRAPPED = {
+    "one": lambda x: kf.exp(x),
+    "chain": lambda x: kf.exp(kf.negative(x)),
+    "with its argument": lambda x: kf.add(kf.negative(kf.sin(x)), x),
+    "with a constant": lambda x: kf.multiply(kf.asarray([2.0, 3.0]), x),
+    "inside what it holds": lambda x: kf.multiply(kf.exp(x), kf.exp(x).tensor),
+    "several": lambda x: {"first": kf.exp(x), "both": kf.concat([x, kf.sin(x)])},
+    "composite": lambda x: kf.softmax(x, axis=0),
+    "written": lambda x: kf.ops.aten.copy_(kf.exp(x), kf.sin(x)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_results_of_native_kernels_are_wrapped_at_each_replay(name, holder):
+    f = WRAPPED[name]
+    graph = kf.trace(f, holder(1.0, 2.0))
+    inner = kf.trace(lambda x: graph(x), holder(1.0, 2.0))
+    others = holder(3.0, 5.0)
+    expected = _held(f(others))
+    for replayed in (graph, graph.simplified(), inner):
+        result = _held(replayed(others))
+        assert [kind for kind, _ in result] == [kind for kind, _ in expected]
+        assert [values for _, values in result] == [values for _, values in expected]
+        assert result[0][1] != _held(f(holder(1.0, 2.0)))[0][1]
+
+
+def _held(tree):
+    """The class and the values of each array of a tree."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in _held(item)]
+    inside = tree.tensor if isinstance(tree, Holder) else tree
+    return [(type(tree).__name__, inside.tolist())]
+
+
+def test_a_wrapped_result_says_in_the_graph_how_it_was_made(holder):
+    graph = kf.trace(kf.exp, holder(1.0, 2.0))
+    names = [node.operator for node in graph.nodes]
+    assert names == ["aten::exp", "keyfold::in_kind"]
+    assert not graph.constants
+
+
+def test_results_inside_a_traced_kernel_are_not_recorded(holder, lib, ns):
+    """What a kernel calls is inside its own node, the wrapping of the results too."""
+    lib.define("twice(Tensor x) -> Tensor")
+    lib.impl("twice", lambda x: kf.exp(kf.exp(x)), "CPU")
+    graph = kf.trace(getattr(kf.ops, ns).twice, holder(0.1, 0.2))
+    assert [node.operator for node in graph.nodes] == [f"{ns}::twice"]
+    result = graph(holder(0.3, 0.4))
+    np.testing.assert_allclose(result.tensor.numpy(), np.exp(np.exp([0.3, 0.4])))
 
 
 def test_an_object_over_traced_memory_is_refused(lib, ns):

@@ -159,6 +159,8 @@ impl PyGraph {
             let keys = Value::tag(value.as_ref()).keys();
             let library = match was_numpy || caller.wants_numpy() {
                 true if !keys.contains(DispatchKey::Autograd) => Caller::NUMPY,
+                // What the class was to make is an object of the graph already.
+                false if arrays::class_wraps(py, &objects) => Caller::TENSOR,
                 false if !caller.keeps_tensors() => library::home(py, &objects, caller),
                 _ => Caller::TENSOR,
             };

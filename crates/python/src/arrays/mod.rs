@@ -380,6 +380,12 @@ pub(crate) fn give_like<'py>(
     }
 }
 
+/// Whether results of native kernels for these arguments go through a registered class's own `wrap`.
+pub(crate) fn class_wraps(py: Python<'_>, objects: &[*mut ffi::PyObject]) -> bool {
+    let like = library::first_of(py, objects, |library| library == Caller::OTHER);
+    like.is_some_and(|like| registered(&like).is_some_and(|entry| entry.wrap.is_some()))
+}
+
 /// An object as a value that keeps it.
 ///
 /// # Errors
