@@ -1,6 +1,8 @@
 """Libraries: what belongs to a namespace, registered together and taken back together."""
 
 import gc
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -154,6 +156,60 @@ def test_a_library_is_one_block_at_a_time(d):
         library.__enter__()
     library.define("f(Tensor x) -> Tensor")
     assert d.operator_names() == ["lib::f"]
+
+
+def test_a_block_that_ends_is_not_entered_by_another_thread(d):
+    """What the new block collects would go, or be registered, with the old one's end."""
+
+    class Slow(kf.Library):
+        def _leave(self, failed):
+            if self is library and not entered:
+                entered.append(None)
+                thread = threading.Thread(target=enter)
+                thread.start()
+                thread.join()
+            super()._leave(failed)
+
+    def enter():
+        try:
+            with library:
+                library.define("second(Tensor x) -> Tensor")
+        except kf.GuardError as error:
+            refused.append(str(error))
+
+    entered, refused = [], []
+    library = Slow("lib", dispatcher=d)
+    with library:
+        library.define("first(Tensor x) -> Tensor")
+    assert len(refused) == 1
+    assert "in a with block already" in refused[0]
+    assert d.operator_names() == ["lib::first"]
+    with library:
+        library.define("second(Tensor x) -> Tensor")
+    assert d.operator_names() == ["lib::first", "lib::second"]
+
+
+def test_what_a_thread_adds_while_a_block_ends_is_registered(d):
+    library = kf.Library("lib", dispatcher=d)
+    library.define("f(Tensor x) -> Tensor")
+
+    class Late(list):
+        """Ends the block between the look whether it is open and the addition."""
+
+        def append(self, item):
+            leaver.start()
+            while library._is_open:
+                time.sleep(0.001)
+            # Where nothing makes it wait for this addition, the block ends here.
+            leaver.join(timeout=0.3)
+            super().append(item)
+
+    leaver = threading.Thread(target=library.__exit__, args=(None, None, None))
+    library.__enter__()
+    library._kernels = Late()
+    library.impl("f", one, "CPU")
+    leaver.join()
+    assert value(d, "lib::f") == 1
 
 
 def test_closing_one_library_leaves_anothers_kernels(d):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -220,6 +221,9 @@ class Library(_core._Block):
         self._handles: list[_core.Handle] = []
         self._definitions: list[tuple[str, bool, bool]] = []
         self._kernels: list[tuple[str, Any, Any, bool, str]] = []
+        # A call of another thread is collected before the block ends, or acts at once. One that a
+        # thread's signal handler makes doesn't wait for that thread.
+        self._collecting = threading.RLock()
 
     def define(
         self, schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False
@@ -230,9 +234,10 @@ class Library(_core._Block):
             The handle; None inside a `with` block, where nothing is registered yet.
         """
         full = self._qualify(schema)
-        if self._is_open:
-            self._definitions.append((full, mixed_devices, mixed_arrays))
-            return None
+        with self._collecting:
+            if self._is_open:
+                self._definitions.append((full, mixed_devices, mixed_arrays))
+                return None
         options = {"mixed_devices": mixed_devices, "mixed_arrays": mixed_arrays}
         return self._keep(self._dispatcher.define(full, **options))
 
@@ -259,9 +264,10 @@ class Library(_core._Block):
                 f"{_said(key)}, {_said(fn)}), not impl({_said(name)}, {_said(fn)}, {_said(key)})"
             )
         full = self._qualify(name if isinstance(name, str) else name.name)
-        if self._is_open:
-            self._kernels.append((full, fn, key, with_keyset, override))
-            return None
+        with self._collecting:
+            if self._is_open:
+                self._kernels.append((full, fn, key, with_keyset, override))
+                return None
         return self._keep(_implement(self._dispatcher, full, key, fn, with_keyset, override))
 
     def close(self) -> None:
@@ -277,8 +283,9 @@ class Library(_core._Block):
         return tuple(self._handles)
 
     def _leave(self, failed: bool) -> None:
-        definitions, kernels = self._definitions, self._kernels
-        self._definitions, self._kernels = [], []
+        with self._collecting:
+            definitions, kernels = self._definitions, self._kernels
+            self._definitions, self._kernels = [], []
         if not failed:
             commit = self._dispatcher._commit
             find(self._dispatcher, f"{self.ns}::", commit, definitions, kernels, self._handles)
