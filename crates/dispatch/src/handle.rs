@@ -89,6 +89,9 @@ impl<V: Value> Handle<V> {
 
     /// Takes the registration back and restores what it shadowed. Says whether there was
     /// something to take back: not if it was removed or replaced before.
+    ///
+    /// Calls that run the kernel go on. It is dropped, with all that it captured, when the last of them
+    /// ends, on that call's thread: here where none runs, else on any thread that calls operators.
     pub fn remove(&self) -> bool {
         let Some(dispatcher) = Dispatcher::upgrade(&self.dispatcher) else { return false };
         match &self.subject {

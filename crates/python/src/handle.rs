@@ -28,6 +28,9 @@ impl PyHandle {
 impl PyHandle {
     /// Takes the registration back and restores what it shadowed.
     ///
+    /// Calls that run the kernel go on. What it holds is freed when the last of them ends, on that
+    /// call's thread.
+    ///
     /// Returns:
     ///     Whether there was something to take back: not if it was removed or replaced before.
     pub(crate) fn remove(&self, py: Python<'_>) -> PyResult<bool> {
