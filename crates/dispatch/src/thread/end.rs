@@ -66,12 +66,33 @@ fn key() -> Option<libc::pthread_key_t> {
         return None;
     }
     match KEY.compare_exchange(0, u64::from(key) + 1, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Some(key),
+        Ok(_) => {
+            pin_library();
+            Some(key)
+        }
         Err(first) => {
             // SAFETY: made above, and nobody else knows it.
             unsafe { libc::pthread_key_delete(key) };
             libc::pthread_key_t::try_from(first - 1).ok()
         }
+    }
+}
+
+/// Keeps the library that this code is in loaded until the process ends, since threads call the
+/// destructor when they end: a host that closes a library with keyfold in it doesn't unload it. The
+/// main program, which the loader doesn't give out by name, stays in any case.
+fn pin_library() {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: an address, and room for what is known of it.
+    if unsafe { libc::dladdr(thread_ended as *const c_void, found.as_mut_ptr()) } == 0 {
+        return;
+    }
+    // SAFETY: filled, as that succeeded.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    if !name.is_null() {
+        // SAFETY: the loader's own name of the library, which is there: nothing is loaded, and no
+        // code runs. The handle is another share of it, which is never closed.
+        unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
 }
 

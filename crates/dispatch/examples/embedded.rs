@@ -1,0 +1,22 @@
+//! A library with the dispatcher in it, which a test closes while a thread of its lives
+//! (`tests/unloading.rs`).
+
+use std::sync::OnceLock;
+
+use keyfold_dispatch::DispatchKey as K;
+use support::{D, list, says};
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+/// Calls an operator; says whether that worked.
+#[unsafe(no_mangle)]
+extern "C" fn embedded_call() -> bool {
+    static D: OnceLock<D> = OnceLock::new();
+    let d = D.get_or_init(|| {
+        let d = D::new();
+        d.register("op", K::CPU, says("cpu")).unwrap();
+        d
+    });
+    d.call("op", &[list(K::CPU).r()]).is_ok()
+}
