@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use keyfold_core::Result;
+use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_tensor::{ExternalOps, ExternalOwner, Tensor, dlpack};
 
 use crate::abi::{self, Any, Header};
@@ -87,10 +87,19 @@ impl Object {
     /// library may move ([`Tensor::moves`]) a copy, since whoever holds the object knows its address.
     ///
     /// # Errors
-    /// For a tensor that DLPack can't share (on the meta device, say).
+    /// For a tensor that DLPack can't share (on the meta device, say); for memory that moves on a
+    /// device that the host can't copy.
     pub fn of_tensor(tensor: &Tensor, runtime: &'static Runtime) -> Result<Object> {
         let detached = tensor.requires_grad().then(|| tensor.detach());
         let tensor = detached.as_ref().unwrap_or(tensor);
+        if tensor.device() != Device::CPU && tensor.clone().moves() {
+            let message = format!(
+                "a tensor object would keep an address on {}, where another library may move this \
+                 tensor's memory and keyfold can't copy it: register the kernel with tensors=\"view\"",
+                tensor.device()
+            );
+            return Err(Error::new(ErrorKind::Exchange, message));
+        }
         let managed = dlpack::to_dlpack_versioned(tensor, false)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a new struct, which the library takes over when it succeeds.
@@ -107,7 +116,7 @@ impl Object {
         // SAFETY: a new reference, which is ours.
         unsafe { Object::owned(handle, runtime) }.ok_or_else(|| {
             let message = "TVM FFI made no tensor object";
-            keyfold_core::Error::new(keyfold_core::ErrorKind::Exchange, message)
+            Error::new(ErrorKind::Exchange, message)
         })
     }
 }

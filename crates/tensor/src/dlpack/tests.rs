@@ -1,11 +1,12 @@
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use keyfold_core::{DType, Device, ErrorKind, Scalar};
+use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape, layout};
 
 use super::*;
-use crate::buffer::{ExternalOps, ExternalOwner};
+use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer};
 use crate::tensor::Tensor;
 
 /// A producer of its own: data, shape and strides on the heap, and a count of deletions.
@@ -259,4 +260,82 @@ fn a_described_tensor_can_be_viewed_with_another_owner() {
     assert_eq!(view.to_vec::<i32>().unwrap(), [5, 4, 3, 2, 1, 0]);
     assert!(!view.is_writable() && view.buffer().is_borrowed());
     assert_eq!(view.offset(), 5);
+}
+
+/// Three numbers in one of two places, the second of which is where they move to.
+#[derive(Debug)]
+struct Moving {
+    places: [[f64; 3]; 2],
+    now: AtomicPtr<u8>,
+    device: Device,
+}
+
+impl Moving {
+    fn tensor(device: Device) -> (Arc<Moving>, Tensor) {
+        let places = [[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]];
+        let memory = Arc::new(Moving { places, now: AtomicPtr::new(null_mut()), device });
+        memory.move_to(0);
+        let buffer = BufferHandle::new(Arc::<Moving>::clone(&memory), DType::F64).unwrap();
+        let shape = Shape::new(&[3]).unwrap();
+        let strides = layout::contiguous_strides(&shape);
+        let tensor = Tensor::from_parts(buffer, shape, strides, 0).unwrap();
+        (memory, tensor)
+    }
+
+    fn move_to(&self, place: usize) {
+        self.now.store(self.places[place].as_ptr().cast_mut().cast(), Ordering::SeqCst);
+    }
+}
+
+// SAFETY: the place is one of the value's own, which are never written.
+unsafe impl DeviceBuffer for Moving {
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn byte_len(&self) -> usize {
+        24
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
+    fn locate(&self) -> Option<Result<NonNull<u8>>> {
+        NonNull::new(self.now.load(Ordering::SeqCst)).map(Ok)
+    }
+
+    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
+        Ok(Arc::new(HostBuffer::zeroed(24)?))
+    }
+}
+
+#[test]
+fn an_export_of_memory_that_moves_is_a_copy() {
+    let (memory, tensor) = Moving::tensor(Device::CPU);
+    assert!(tensor.moves());
+    let managed = to_dlpack_versioned(&tensor, false).unwrap();
+    memory.move_to(1);
+    // SAFETY: a fresh export, consumed once.
+    let back = unsafe {
+        assert_eq!(managed.as_ref().flags, DLPACK_FLAG_IS_COPIED);
+        from_dlpack_versioned(managed.as_ptr()).unwrap()
+    };
+    assert_eq!(back.to_vec::<f64>().unwrap(), [1.0, 2.0, 3.0]);
+    assert_eq!(tensor.to_vec::<f64>().unwrap(), [7.0, 8.0, 9.0]);
+    let lasting = tensor.into_lasting().unwrap();
+    assert!(!lasting.moves());
+    memory.move_to(0);
+    assert_eq!(lasting.to_vec::<f64>().unwrap(), [7.0, 8.0, 9.0]);
+    let own = Tensor::zeros(&[2], DType::F64, Device::CPU).unwrap();
+    let address = own.raw_data_ptr().unwrap();
+    assert_eq!(own.into_lasting().unwrap().raw_data_ptr().unwrap(), address);
+}
+
+#[test]
+fn memory_that_moves_where_the_host_cant_copy_isnt_handed_on() {
+    let (_, tensor) = Moving::tensor(Device::cuda(0));
+    let error = to_dlpack_versioned(&tensor, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exchange);
+    assert!(error.message().contains("cuda:0"), "{error}");
 }
