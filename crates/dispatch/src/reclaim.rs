@@ -29,7 +29,7 @@ mod tests;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::barrier;
-use crate::sync::{Arc, Lock, Ordering};
+use crate::sync::{Arc, Lock};
 use slots::{BLOCK_ALL, KEY_BITS};
 pub(crate) use slots::{Entry, MAX_DEPTH, Slot, Slots};
 
@@ -170,16 +170,27 @@ impl State {
     /// Takes out the retired snapshots that nobody holds, and notes which slots hold the others.
     fn take_unheld(&mut self, own: Option<&Slots>) -> Vec<Retired> {
         let mut free = Vec::new();
+        // Notes are taken back before the look and never after it: a reader that let go in between
+        // finds its note, or the look finds that it let go.
+        self.threads.iter().for_each(|slots| slots.clear_notes());
         // A reader that let go between the look and the note knows nothing of the note: so another
-        // look follows where something was noted.
-        for _ in 0..2 {
-            let ordered = self.retired.is_empty() || self.order(own);
-            let held = self.announcements(ordered);
-            if let Some(held) = &held {
-                let is_free = |retired: &mut Retired| !held.contains(&retired.pointer);
-                free.extend(self.retired.extract_if(.., is_free));
+        // look follows where a slot was noted. Each slot is noted once, so there is a last look.
+        while !self.retired.is_empty() {
+            let ordered = self.order(own);
+            let State { threads, retired, .. } = self;
+            let slots = threads.iter().flat_map(|thread| thread.announcements(ordered));
+            let held: Vec<(&Slot, usize)> = slots.collect();
+            if held.iter().all(|(_, pointer)| *pointer != BLOCK_ALL) {
+                let is_held = |retired: &Retired| held.iter().any(|held| held.1 == retired.pointer);
+                free.extend(retired.extract_if(.., |retired| !is_held(retired)));
             }
-            if !self.note_holders(ordered, held.is_none()) {
+            let mut is_news = false;
+            for (slot, pointer) in held {
+                let is_waited_for =
+                    |retired: &Retired| [retired.pointer, BLOCK_ALL].contains(&pointer);
+                is_news |= retired.iter().any(is_waited_for) && slot.note();
+            }
+            if !is_news {
                 break;
             }
         }
@@ -203,39 +214,5 @@ impl State {
             own.pass_on();
         }
         false
-    }
-
-    /// The pointers that readers hold, or `None` if a reader may have announced itself without having said what it
-    /// read.
-    fn announcements(&self, ordered: bool) -> Option<Vec<usize>> {
-        let mut held = Vec::new();
-        for slots in &self.threads {
-            if !ordered && !slots.is_fenced() {
-                return None;
-            }
-            for slot in slots.in_use() {
-                let pointer = slot.settled()? & !KEY_BITS;
-                if pointer != 0 {
-                    held.push(pointer);
-                }
-            }
-        }
-        Some(held)
-    }
-
-    /// Notes the slots that what is retired waits for. Says whether one wasn't noted.
-    fn note_holders(&self, ordered: bool, unsettled: bool) -> bool {
-        let mut is_news = false;
-        for slots in &self.threads {
-            let waits_for_thread = !ordered && !slots.is_fenced();
-            is_news |= slots.note(|slot| {
-                let content = slot.content.load(Ordering::Relaxed);
-                let pointer = content & !KEY_BITS;
-                let is_held = self.retired.iter().any(|retired| retired.pointer == pointer);
-                let blocks = waits_for_thread || (unsettled && content == BLOCK_ALL);
-                is_held || (blocks && !self.retired.is_empty())
-            });
-        }
-        is_news
     }
 }

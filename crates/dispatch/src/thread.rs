@@ -184,6 +184,8 @@ impl ThreadState {
     pub(crate) fn enter(&self) -> Result<Frame<'_>> {
         let slots = self.slots_or_start()?;
         let depth = self.depth();
+        // Not with slots that were just taken: their margin is measured from here. So a thread after
+        // its end, which gives slots back at the end of its outermost call, keeps none by failing.
         if depth >= MAX_DEPTH || self.is_stack_low() {
             return Err(Error::new(
                 ErrorKind::Recursion,

@@ -9,7 +9,7 @@
 use loom::cell::UnsafeCell;
 
 use super::*;
-use crate::sync::AtomicPtr;
+use crate::sync::{AtomicPtr, Ordering};
 
 const ALIVE: u32 = 7;
 const FREED: u32 = 0;
@@ -238,4 +238,43 @@ fn a_reader_ends_without_a_word() {
 #[should_panic(expected = "Causality violation")]
 fn a_word_given_too_early_fails() {
     a_reader_turns_to_fences(Word::TooEarly);
+}
+
+/// A reader that collects where its slot is noted, as calls do, against two changes. What is unlinked
+/// is freed without any further change: no note is lost between two looks, or taken back after one.
+#[test]
+fn the_last_reader_frees() {
+    loom::model(|| {
+        let domain = Arc::new(Domain::new());
+        let snapshots = [snapshot(), snapshot(), snapshot()];
+        let current = Arc::new(AtomicPtr::new(snapshots[0]));
+        let slots = joined(&domain, false);
+        let reader = {
+            let (domain, current) = (Arc::clone(&domain), Arc::clone(&current));
+            loom::thread::spawn(move || {
+                let slot = &slots.below(1)[0];
+                Reader::AsItIs.read(slot, &current);
+                // In the place of membarrier; and a step between the release and the look.
+                barrier::full();
+                let _ = current.load(Ordering::Relaxed);
+                if slot.is_noted() {
+                    domain.collect(Some(&slots));
+                }
+                slots
+            })
+        };
+        for pair in snapshots.windows(2) {
+            let old = current.swap(pair[1], Ordering::AcqRel);
+            domain.push(Retired { pointer: old as usize, free: mark_freed });
+            domain.collect(None);
+        }
+        let slots = reader.join().unwrap();
+        assert_eq!(domain.waiting().0, 0, "nobody waits any more");
+        assert_eq!(snapshots.map(|pointer| state_of(pointer)), [FREED, FREED, ALIVE]);
+        domain.leave(Arc::as_ptr(&slots));
+        for pointer in snapshots {
+            // SAFETY: made by `Box::into_raw`, and the reader is gone.
+            drop(unsafe { Box::from_raw(pointer) });
+        }
+    });
 }

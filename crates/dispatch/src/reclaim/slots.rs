@@ -86,8 +86,9 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn is_noted(&self) -> bool {
         // Either the thread sees the note here, or who noted it sees the release (`heavy` is
-        // between the two there). Without membarrier the note may be missed, and the next change
-        // of a registration does what the note asks for.
+        // between the two there). Without membarrier, and where a frame ends quietly, the note may
+        // be missed: then the next call at this depth, or the next change of a registration, does
+        // what the note asks for.
         barrier::compiler_only();
         self.limit.load(Ordering::Relaxed) == NOTED
     }
@@ -99,9 +100,15 @@ impl Slot {
         (pointer != 0 && pointer != BLOCK_ALL).then_some((pointer, (content & KEY_BITS) as u8))
     }
 
+    /// Notes that somebody waits for this slot's release, under the domain's lock. Says whether that
+    /// is new.
+    pub(super) fn note(&self) -> bool {
+        self.limit.swap(NOTED, Ordering::Relaxed) != NOTED
+    }
+
     /// The content once the reader has said what it read: that takes it a few instructions, unless
     /// it lost its processor just there.
-    pub(super) fn settled(&self) -> Option<usize> {
+    fn settled(&self) -> Option<usize> {
         const TRIES: usize = if cfg!(loom) { 1 } else { 200 };
         for _ in 0..TRIES {
             let content = self.content.load(Ordering::Acquire);
@@ -203,14 +210,23 @@ impl Slots {
         }
     }
 
-    /// Notes which slots are waited for, under the domain's lock. Says whether one wasn't noted.
-    pub(super) fn note(&self, is_waited_for: impl Fn(&Slot) -> bool) -> bool {
+    /// The slots that announce something, and the pointers that they hold: `BLOCK_ALL` where a reader
+    /// may have announced itself without having said what it read. `ordered`: whether readers that
+    /// leave their fence out are ordered, too.
+    pub(super) fn announcements(&self, ordered: bool) -> impl Iterator<Item = (&Slot, usize)> {
+        let is_known = ordered || self.is_fenced();
+        self.in_use().iter().filter_map(move |slot| {
+            let content = if is_known { slot.settled() } else { None };
+            let pointer = content.map_or(BLOCK_ALL, |content| content & !KEY_BITS);
+            (pointer != 0).then_some((slot, pointer))
+        })
+    }
+
+    /// Takes the notes back, under the domain's lock: a look at all slots follows, and notes anew.
+    pub(super) fn clear_notes(&self) {
         let usual = self.limit.load(Ordering::Relaxed);
-        let mut is_news = false;
         for slot in self.in_use() {
-            let limit = if is_waited_for(slot) { NOTED } else { usual };
-            is_news |= slot.limit.swap(limit, Ordering::Relaxed) != limit && limit == NOTED;
+            slot.limit.store(usual, Ordering::Relaxed);
         }
-        is_news
     }
 }
