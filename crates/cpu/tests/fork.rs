@@ -4,8 +4,12 @@
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
+#[path = "../../dispatch/tests/support/child.rs"]
+mod child;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use child::{ends_well, in_child};
 use keyfold_cpu::pool::{Schedule, parallel_for, set_num_threads};
 
 fn sum(len: usize) -> usize {
@@ -16,29 +20,6 @@ fn sum(len: usize) -> usize {
     })
     .unwrap();
     sum.into_inner()
-}
-
-/// Runs `check` in a child, and says whether it returned true within the time limit.
-fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `check` and ends without running anything of the parent's. Its one
-    // thread allocates, which the C library allows after fork.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: no pointers; a child that hangs is ended by the signal.
-            unsafe { libc::alarm(60) };
-            let code = i32::from(!check());
-            // SAFETY: ends the process at once.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: a child of ours, and a place for its status.
-            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(ended, child);
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
 }
 
 /// Threads of this process.
@@ -111,10 +92,7 @@ fn a_fork_inside_the_work_is_an_error_in_the_child_or_its_result_is_whole() {
                 unsafe { libc::alarm(60) };
                 is_child.store(true, Ordering::Relaxed);
             } else {
-                let mut status = 0;
-                // SAFETY: a child of ours, and a place for its status.
-                unsafe { libc::waitpid(child, &raw mut status, 0) };
-                assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+                assert!(ends_well(child));
             }
         }
         Ok(())

@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
+#[path = "support/child.rs"]
+mod child;
 mod support;
 
 use std::sync::Arc;
@@ -32,20 +34,10 @@ fn deny(errno: libc::c_int, everywhere: bool) {
 }
 
 fn in_child(check: impl FnOnce()) {
-    // SAFETY: this process has one thread, so the child may do anything.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        // SAFETY: no pointers; a child that hangs is ended by the signal.
-        unsafe { libc::alarm(60) };
-        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
-        // SAFETY: ends the process at once.
-        unsafe { libc::_exit(i32::from(!passed)) };
-    }
-    let mut status = 0;
-    // SAFETY: a child of ours, and a place for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+    assert!(child::in_child(|| {
+        check();
+        true
+    }));
 }
 
 struct Counted(Arc<AtomicUsize>);

@@ -3,36 +3,16 @@
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
+#[path = "support/child.rs"]
+mod child;
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
+use child::{ends_well, in_child};
 use keyfold_dispatch::{DispatchKey as K, Kernel, Override, call_path};
 use support::{Context, D, Ref, list, said, says, word};
-
-/// Runs `check` in a child, and says whether it returned true within the time limit.
-fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `check` and ends without running anything of the parent's. Its one
-    // thread allocates, which the C library allows after fork.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: no pointers; a child that hangs is ended by the signal.
-            unsafe { libc::alarm(60) };
-            let code = i32::from(!check());
-            // SAFETY: ends the process at once.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            let mut status = 0;
-            // SAFETY: a child of ours, and a place for its status.
-            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(ended, child);
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
-}
 
 struct Counted(Arc<AtomicUsize>);
 
@@ -120,10 +100,7 @@ fn in_child_from_here() -> bool {
         assert_eq!(call_path(), [("op".to_owned(), K::CPU)]);
         return true;
     }
-    let mut status = 0;
-    // SAFETY: a child of ours, and a place for its status.
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+    assert!(ends_well(child));
     false
 }
 

@@ -1,5 +1,9 @@
 //! The cache of host memory: reuse, bound, trimming, zeroing, failure, threads, fork, numbers.
 
+#[cfg(target_os = "linux")]
+#[path = "../../dispatch/tests/support/child.rs"]
+mod child;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -213,28 +217,8 @@ fn an_allocation_beyond_all_memory_is_an_error_with_the_size() {
 
 #[cfg(target_os = "linux")]
 mod processes {
+    use super::child::in_child;
     use super::*;
-
-    /// Whether `check` returns true in a child of fork, within a minute.
-    fn in_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child runs `check` and ends; its one thread may allocate.
-        match unsafe { libc::fork() } {
-            -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-            0 => {
-                // SAFETY: no pointers; the signal ends a child that hangs.
-                unsafe { libc::alarm(60) };
-                let code = i32::from(!check());
-                // SAFETY: ends the process at once.
-                unsafe { libc::_exit(code) }
-            }
-            child => {
-                let mut status = 0;
-                // SAFETY: a child of ours, and a place for its status.
-                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-            }
-        }
-    }
 
     #[test]
     fn a_failed_allocation_is_tried_again_after_a_trim() {
