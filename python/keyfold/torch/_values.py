@@ -24,6 +24,8 @@ _DTYPES: dict[str, Any] = {
     if hasattr(torch, name)
 }  # fmt: skip
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# The library that `_in_kind` puts tensors in is this one's.
+_LIKE = torch.empty(0, device="cpu")
 _ENUMERATORS: dict[str, Any] = {
     name: getattr(torch, name)
     for name in (
@@ -135,7 +137,8 @@ def tensor_to_torch(value: Any) -> Any:
     tensor = tensor.detach()
     if tensor.readonly or any(stride < 0 for stride in tensor.strides):
         tensor = tensor.clone().contiguous()
-    return torch.from_dlpack(tensor)
+    # Memory of torch's own stays torch's, wherever it moves; DLPack would be given a copy of it.
+    return _core._in_kind(tensor, _LIKE)
 
 
 def plain_to_torch(value: Any, kind: str) -> Any:
