@@ -44,8 +44,7 @@ pub(crate) fn wrap(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyTenso
 /// A tensor as a NumPy array over the same memory, which the array keeps alive, or a copy as of
 /// [`numpy_array::from_tensor`].
 pub(crate) fn into_numpy(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
-    let owner = wrap(py, tensor)?;
-    numpy_array::from_tensor(py, &owner.get().tensor, owner.clone().into_any())
+    numpy_array::from_tensor(wrap(py, tensor)?)
 }
 
 /// An exception of one of keyfold's kinds.
@@ -99,7 +98,7 @@ impl PyTensor {
 /// another library may move, is read-only: what is written to it would be lost in silence.
 pub(crate) fn numpy_view<'py>(slf: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = &slf.get().tensor;
-    let array = numpy_array::from_tensor(slf.py(), tensor, slf.clone().into_any())?;
+    let array = numpy_array::from_tensor(slf.clone())?;
     if tensor.moves() {
         array.getattr("flags")?.setattr("writeable", false)?;
     }

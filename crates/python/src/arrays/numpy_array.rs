@@ -214,18 +214,15 @@ pub(crate) fn view(array: &Bound<'_, PyAny>) -> Result<Tensor> {
     Ok(borrowed.clone())
 }
 
-/// A NumPy array over a tensor's memory. The array keeps `owner` alive, which must keep the memory.
+/// A NumPy array over a tensor's memory, which keeps the tensor.
 ///
 /// An array holds the address of its elements, so memory that another library may move is copied, in
 /// the order in which it lies.
 ///
 /// # Errors
 /// A tensor of another device (nothing is copied silently), and dtypes that NumPy lacks.
-pub(crate) fn from_tensor<'py>(
-    py: Python<'py>,
-    tensor: &Tensor,
-    owner: Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyAny>> {
+    let (py, tensor) = (object.py(), &object.get().tensor);
     if tensor.device().kind() != DeviceType::CPU {
         let message = format!(
             "a tensor on {} can't become a NumPy array: move it to the CPU first",
@@ -246,30 +243,30 @@ pub(crate) fn from_tensor<'py>(
     type Numbers = SmallVec<[npyffi::npy_intp; 8]>;
     let mut sizes: Numbers = tensor.shape().iter().map(|n| *n as npyffi::npy_intp).collect();
     let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
-    // SAFETY: shape and strides stay inside the tensor's memory by its invariant, and the owner
-    // keeps that.
-    let array = unsafe { new_array(tensor, number, &mut sizes, &mut strides, owner) }?;
+    let moves = tensor.moves();
+    // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
+    let array = unsafe { new_array(object, number, &mut sizes, &mut strides) }?;
     // Nobody gets the chance to move the memory before it is copied.
-    if tensor.moves() { array.call_method1("copy", ("K",)) } else { Ok(array) }
+    if moves { array.call_method1("copy", ("K",)) } else { Ok(array) }
 }
 
-/// An array over the memory of a tensor on the CPU, of sizes and strides in bytes.
+/// An array over the memory of a tensor on the CPU, of sizes and strides in bytes, which keeps the
+/// tensor.
 ///
 /// # Safety
-/// What sizes and strides reach is inside the tensor's memory, and `owner` keeps it.
+/// What sizes and strides reach is inside the tensor's memory.
 unsafe fn new_array<'py>(
-    tensor: &Tensor,
+    object: Bound<'py, PyTensor>,
     number: c_int,
     sizes: &mut [npyffi::npy_intp],
     strides: &mut [npyffi::npy_intp],
-    owner: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = owner.py();
+    let (py, tensor) = (object.py(), &object.get().tensor);
     let data = tensor.raw_data_ptr().py(py)?;
     let flags = if tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
-    // SAFETY: NumPy's C API as documented: the new array borrows `data`, which `owner`, set as
+    // SAFETY: NumPy's C API as documented: the new array borrows `data`, which the tensor, set as
     // its base below, keeps alive; the caller vouches for its extent. The descriptor's reference
-    // is stolen by NewFromDescr, the owner's by SetBaseObject.
+    // is stolen by NewFromDescr, the tensor's by SetBaseObject.
     unsafe {
         let api = &PY_ARRAY_API;
         let descriptor = api.PyArray_DescrFromType(py, number);
@@ -285,7 +282,7 @@ unsafe fn new_array<'py>(
             std::ptr::null_mut(),
         );
         let array = Bound::from_owned_ptr_or_err(py, array)?;
-        if api.PyArray_SetBaseObject(py, array.as_ptr().cast(), owner.into_ptr()) < 0 {
+        if api.PyArray_SetBaseObject(py, array.as_ptr().cast(), object.into_ptr()) < 0 {
             return Err(PyErr::fetch(py));
         }
         Ok(array)
@@ -299,7 +296,7 @@ pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py
     let (mut sizes, mut strides) = ([tensor.nbytes() as npyffi::npy_intp], [1]);
     let number = NPY_TYPES::NPY_UBYTE as c_int;
     // SAFETY: a contiguous tensor has that many bytes from its first element on.
-    unsafe { new_array(tensor, number, &mut sizes, &mut strides, object.clone().into_any()) }
+    unsafe { new_array(object.clone(), number, &mut sizes, &mut strides) }
 }
 
 /// The bytes of an array as a tensor of another dtype, which keeps the array.
