@@ -98,11 +98,11 @@ fn imported(x: &Any<'_>) -> PyResult<Tensor> {
         readable::check(py, &own.get().tensor, "from_dlpack()")?;
         return Ok(own.get().tensor.detach());
     }
-    let known = match x.getattr("__dlpack__") {
-        Ok(_) => arrays::types::known(x).py(py)?,
+    let way = match x.getattr("__dlpack__") {
+        Ok(_) => arrays::way(x).py(py)?,
         Err(_) => None,
     };
-    match known.map(|known| known.way) {
+    match way {
         Some(Way::Torch | Way::Jax | Way::Tvm) => {
             arrays::view(x).map_err(|error| error.at("from_dlpack()")).py(py)
         }

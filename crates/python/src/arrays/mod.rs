@@ -225,6 +225,21 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Option<(Tag, Caller)>> {
     types::look(object)
 }
 
+/// How another library's array is read; `None` for NumPy's and for what is no array.
+///
+/// # Errors
+/// A class whose objects can't be taken, with the reason.
+pub(crate) fn way(object: &Bound<'_, PyAny>) -> Result<Option<Way>> {
+    if numpy_array::is_array(object) {
+        return Ok(None);
+    }
+    // The class of an object that a user registered keeps counting as that: it isn't remembered.
+    match registered(object) {
+        Some(_) => types::way_of(&object.get_type()),
+        None => Ok(types::known(object)?.map(|known| known.way)),
+    }
+}
+
 /// An ndarray that the fast look didn't take: of a subclass, or of a dtype that isn't ours.
 fn subclass(array: &Bound<'_, PyAny>) -> Result<(Tag, Caller)> {
     for base in array.get_type().mro().iter() {
@@ -290,12 +305,7 @@ pub(crate) fn view_for(object: &Bound<'_, PyAny>, written: bool) -> Result<Tenso
         }
         return numpy_array::view(&numpy_array::as_array(object)?);
     }
-    // What a user registered keeps counting as that.
-    let way = match registered(object) {
-        Some(_) => types::way_of(&object.get_type())?,
-        None => types::known(object)?.map(|known| known.way),
-    };
-    match way {
+    match way(object)? {
         Some(Way::Torch) => torch::view(object, written),
         Some(Way::Tvm) => tvm::view(object),
         Some(Way::Jax) => jax::view(object),
