@@ -243,9 +243,14 @@ pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyA
     type Numbers = SmallVec<[npyffi::npy_intp; 8]>;
     let mut sizes: Numbers = tensor.shape().iter().map(|n| *n as npyffi::npy_intp).collect();
     let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
-    let moves = tensor.moves();
-    // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
-    let array = unsafe { new_array(object, number, &mut sizes, &mut strides) }?;
+    if tensor.is_pinned() {
+        let data = tensor.pinned_ptr();
+        // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
+        return unsafe { new_array(object, data, number, &mut sizes, &mut strides) };
+    }
+    let (data, moves) = (tensor.raw_data_ptr().py(py)?, tensor.moves());
+    // SAFETY: as above.
+    let array = unsafe { new_array(object, data, number, &mut sizes, &mut strides) }?;
     // Nobody gets the chance to move the memory before it is copied.
     if moves { array.call_method1("copy", ("K",)) } else { Ok(array) }
 }
@@ -254,16 +259,17 @@ pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyA
 /// tensor.
 ///
 /// # Safety
-/// What sizes and strides reach is inside the tensor's memory.
+/// What sizes and strides reach from `data` on is inside the tensor's memory.
 unsafe fn new_array<'py>(
     object: Bound<'py, PyTensor>,
+    data: *mut u8,
     number: c_int,
     sizes: &mut [npyffi::npy_intp],
     strides: &mut [npyffi::npy_intp],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (py, tensor) = (object.py(), &object.get().tensor);
-    let data = tensor.raw_data_ptr().py(py)?;
-    let flags = if tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
+    let py = object.py();
+    let flags =
+        if object.get().tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: NumPy's C API as documented: the new array borrows `data`, which the tensor, set as
     // its base below, keeps alive; the caller vouches for its extent. The descriptor's reference
     // is stolen by NewFromDescr, the tensor's by SetBaseObject.
@@ -293,10 +299,11 @@ unsafe fn new_array<'py>(
 /// the tensor.
 pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = &object.get().tensor;
+    let data = tensor.raw_data_ptr().py(object.py())?;
     let (mut sizes, mut strides) = ([tensor.nbytes() as npyffi::npy_intp], [1]);
     let number = NPY_TYPES::NPY_UBYTE as c_int;
     // SAFETY: a contiguous tensor has that many bytes from its first element on.
-    unsafe { new_array(object.clone(), number, &mut sizes, &mut strides) }
+    unsafe { new_array(object.clone(), data, number, &mut sizes, &mut strides) }
 }
 
 /// The bytes of an array as a tensor of another dtype, which keeps the array.
