@@ -212,3 +212,37 @@ def test_what_others_see_of_an_example_is_not_written_with_gradients():
     for run in (kf.vmap(kf.grad(f)), lambda *args: kf.trace(kf.vmap(kf.grad(f)), *args)):
         with pytest.raises(kf.GradientError, match="shares its memory with other tensors"):
             run(*both)
+
+
+def test_an_example_of_a_tensor_from_outside_is_not_written_with_gradients():
+    def double(r):
+        r *= 2.0
+        return r
+
+    def first(r):
+        r[0] = 5.0
+        return r
+
+    same = kf.vmap(lambda r: r)
+    for write in (double, first):
+        for run in (kf.vmap(write), lambda y, write=write: write(same(y))):
+            x = kf.asarray(np.ones((3, 4))).requires_grad_()
+            y = x * 2.0
+            with pytest.raises(kf.GradientError, match="view of another tensor"):
+                run(y)
+            kf.sum(y).backward()
+            np.testing.assert_array_equal(x.grad, np.full((3, 4), 2.0))
+
+
+def test_a_batch_that_is_returned_twice_is_two_results():
+    x = kf.asarray(np.ones((3, 4))).requires_grad_()
+
+    def twice(r):
+        y = r * 2.0
+        return y, y
+
+    a, b = kf.vmap(twice)(x)
+    a *= 3.0
+    np.testing.assert_array_equal(b.detach(), np.full((3, 4), 2.0))
+    kf.sum(a + b).backward()
+    np.testing.assert_array_equal(x.grad, np.full((3, 4), 8.0))

@@ -221,7 +221,10 @@ def test_a_kernel_that_keeps_a_tensor_object_of_torchs_memory(op, kernels, raise
     # A copy is no place to write to.
     for call in (lambda: write(t), lambda: write(kf.asarray(t)), lambda: total([t])):
         with raises_saying(kf.ExchangeError, "argument 'x", "another library may move"):
+            version = t._version
             call()
+    # What is refused in a list was not written.
+    assert t._version == version
     assert len(junk) == 100
 
 

@@ -307,10 +307,11 @@ fn fills(schema: &Schema) -> bool {
 /// Prepares an argument whose memory the function writes or returns. `as_objects` says that it gets
 /// tensor objects.
 fn share(value: ValueRef<'_>, written: bool, as_objects: bool) -> Result<()> {
-    if written {
-        note_writes(value)?;
+    // First, so that a refused call counts as no write.
+    if as_objects {
+        check_shared(value)?;
     }
-    if as_objects { check_shared(value) } else { Ok(()) }
+    if written { note_writes(value) } else { Ok(()) }
 }
 
 /// Refuses tensors that a function would get as copies, where it writes them or returns their memory.

@@ -89,6 +89,7 @@ pub(crate) unsafe fn call(
         // SAFETY: as for the caller.
         return unsafe { call_generally(context, kernel, params, objects, caller) };
     }
+    debug_assert_eq!(params.all.len(), objects.len());
     let arguments = &raw mut arena.arguments;
     for (at, (param, object)) in params.all.iter().zip(objects).enumerate() {
         // SAFETY: as for the caller; each reader follows its type check. Filled places of the

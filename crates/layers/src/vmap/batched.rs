@@ -1,12 +1,14 @@
 //! The example that stands for each of a batch, and the batch that it stands for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 use keyfold_tensor::{Attached, Tensor, ValueRef};
 
 use super::frame::{self, Frame};
+use crate::aten;
 
 /// What a stand-in knows: the tensor that holds all examples, and along which dimension.
 #[derive(Debug)]
@@ -18,12 +20,23 @@ pub struct Batched {
     /// All examples; perhaps itself an example of a batch of a lower level.
     pub physical: Tensor,
     frame: Option<Arc<Frame>>,
+    /// Whether the batch was a result of its `vmap` already.
+    left: AtomicBool,
 }
 
 impl Batched {
     /// How many examples there are.
     pub fn size(&self) -> usize {
         self.physical.shape()[self.dim]
+    }
+
+    /// All examples as a result of the `vmap`. A second result of them has memory of its own, so that
+    /// a write to one isn't missed by the other's place in the graph of derivatives.
+    pub(crate) fn leave(&self) -> Result<Tensor> {
+        match self.left.swap(true, Ordering::Relaxed) && self.physical.requires_grad() {
+            true => aten::clone(&self.physical),
+            false => Ok(self.physical.clone()),
+        }
     }
 
     /// An error if the `vmap` has returned.
@@ -65,7 +78,7 @@ pub fn wrap(physical: Tensor, dim: usize, level: usize) -> Result<Tensor> {
     // Kept beyond the call: it is no view of the caller's object any more.
     let physical = physical.with_token(0);
     let frame = frame::at(level);
-    let object = Arc::new(Batched { level, dim, physical, frame });
+    let object = Arc::new(Batched { level, dim, physical, frame, left: AtomicBool::new(false) });
     let attached = Attached { object, place: level as u32 };
     let stand_in = Tensor::stand_in(shape, dtype, device, DispatchKey::Vmap, attached)?;
     for key in keys - DispatchKeySet::BACKENDS - OWN {

@@ -76,6 +76,9 @@ fn run_enter(args: &[ValueRef<'_>]) -> Result<Tensor> {
             format!("keyfold::vmap_enter: shape {:?} has no axis {}", x.shape(), int(*dim)),
         )
     })?;
+    // The caller's tensor shares its place in the graph of derivatives: a write to an example would
+    // move it for the examples alone.
+    let x = if x.requires_grad() { x.into_view() } else { x };
     wrap(x, dim, natural(*level, "level")?)
 }
 
@@ -86,7 +89,7 @@ fn run_exit(args: &[ValueRef<'_>]) -> Result<Tensor> {
     let (batch, from) = match batch_of(&x) {
         Some(batched) if batched.level == level => {
             batched.check_open()?;
-            (batched.physical.clone(), batched.dim)
+            (batched.leave()?, batched.dim)
         }
         Some(batched) if batched.level > level => {
             return Err(Error::new(

@@ -1,5 +1,6 @@
 //! NumPy arrays: read through NumPy's own C API, viewed as tensors without a copy or an allocation.
 
+use std::cmp::Reverse;
 use std::ffi::{c_int, c_long};
 use std::mem::MaybeUninit;
 
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 use crate::arrays::owners;
 use crate::attach::reattach;
 use crate::errors::{IntoPyResult, from_pyerr, to_pyerr};
-use crate::tensor::PyTensor;
+use crate::tensor::{self, PyTensor};
 
 /// NumPy's number of a dtype's kind as our dtype.
 const fn dtype_of_number(number: c_int) -> Option<DType> {
@@ -248,11 +249,24 @@ pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyA
         // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
         return unsafe { new_array(object, data, number, &mut sizes, &mut strides) };
     }
-    let (data, moves) = (tensor.raw_data_ptr().py(py)?, tensor.moves());
+    if tensor.moves() {
+        // Here and not by NumPy, which lets other threads run, and move the memory, while it copies.
+        return tensor::into_numpy(py, copy_in_order(tensor).py(py)?);
+    }
+    let data = tensor.raw_data_ptr().py(py)?;
     // SAFETY: as above.
-    let array = unsafe { new_array(object, data, number, &mut sizes, &mut strides) }?;
-    // Nobody gets the chance to move the memory before it is copied.
-    if moves { array.call_method1("copy", ("K",)) } else { Ok(array) }
+    unsafe { new_array(object, data, number, &mut sizes, &mut strides) }
+}
+
+/// A copy whose dimensions lie in memory in the order of the tensor's own.
+fn copy_in_order(tensor: &Tensor) -> Result<Tensor> {
+    let mut order: Vec<i64> = (0..tensor.ndim() as i64).collect();
+    order.sort_by_key(|axis| Reverse(tensor.strides()[*axis as usize].unsigned_abs()));
+    let mut back = order.clone();
+    for (at, axis) in order.iter().enumerate() {
+        back[*axis as usize] = at as i64;
+    }
+    Ok(tensor.permute(&order)?.copy()?.permute(&back)?.into_whole())
 }
 
 /// An array over the memory of a tensor on the CPU, of sizes and strides in bytes, which keeps the

@@ -286,6 +286,13 @@ impl Tensor {
         self.alias
     }
 
+    /// The same tensor as a view of whatever else has its memory.
+    #[must_use]
+    pub fn into_view(mut self) -> Self {
+        self.alias = true;
+        self
+    }
+
     /// The same tensor as one that isn't a view: for whoever knows that nobody else sees its memory.
     #[must_use]
     pub fn into_whole(mut self) -> Self {
