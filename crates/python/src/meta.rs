@@ -36,7 +36,10 @@ pub(crate) fn _overload_for<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyOperator>> {
-    packet::overload_for(keyfold::dispatcher(), op, args, Some(kwargs))
+    let dispatcher = keyfold::dispatcher();
+    // Where none fits, the default one: what is done with it says why it doesn't.
+    packet::overload_for(dispatcher, op, args, Some(kwargs))
+        .or_else(|error| packet::operator_from(dispatcher, op).map_err(|_| error))
 }
 
 /// A name, whether it carries tensors, its alias sets, and whether it is written to.
