@@ -112,7 +112,7 @@ def _two_dimensions(x, w):
     return kf.sum(kf.where(np.array([False, True, False]), kf.reshape(x, (3, 1)), y), axis=0)
 
 
-# What writes, and what computes the same.
+# Pairs of functions: one writes in place, the other computes the same without.
 WRITES = {
     number: lambda x, w: _one(x * w, 5.0),
     scalar: lambda x, w: _one(x * w, kf.sin(x[1])),

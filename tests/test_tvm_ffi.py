@@ -223,7 +223,7 @@ def test_a_kernel_that_keeps_a_tensor_object_of_torchs_memory(op, kernels, raise
         with raises_saying(kf.ExchangeError, "argument 'x", "another library may move"):
             version = t._version
             call()
-    # What is refused in a list was not written.
+    # The refused list's tensor was not written.
     assert t._version == version
     assert len(junk) == 100
 

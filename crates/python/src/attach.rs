@@ -42,7 +42,7 @@ pub(crate) fn try_attach<R>(f: impl FnOnce(Python<'_>) -> R) -> Option<R> {
 /// Runs a call that foreign code makes. Where that code let go of the GIL inside of a frame that PyO3
 /// counts as attached, PyO3 is told first: what is dropped in there waits for the GIL then.
 pub(crate) fn run_called_back(call: &mut dyn FnMut()) {
-    /// What `detach` runs on this very thread.
+    /// The call for `detach`, which runs it on this very thread.
     struct Here<'a>(&'a mut dyn FnMut());
     // SAFETY: it never leaves its thread.
     unsafe impl Send for Here<'_> {}

@@ -159,7 +159,7 @@ impl PyGraph {
             let keys = Value::tag(value.as_ref()).keys();
             let library = match was_numpy || caller.wants_numpy() {
                 true if !keys.contains(DispatchKey::Autograd) => Caller::NUMPY,
-                // What the class was to make is an object of the graph already.
+                // The result that the class's `wrap` makes is a value of the graph already.
                 false if arrays::class_wraps(py, &objects) => Caller::TENSOR,
                 false if !caller.keeps_tensors() => library::home(py, &objects, caller),
                 _ => Caller::TENSOR,

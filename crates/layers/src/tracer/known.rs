@@ -325,7 +325,7 @@ impl Known {
         self.lasting.overlapping(seen.memory).is_some()
     }
 
-    /// What is kept until the session ends.
+    /// The values that the session keeps until it ends.
     pub(super) fn kept(&self) -> &[Value] {
         &self.kept
     }

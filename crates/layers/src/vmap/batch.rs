@@ -222,8 +222,8 @@ impl<'c, 'a> Batch<'c, 'a> {
             .collect()
     }
 
-    /// What an argument stands for, to be written where it is: its place in the graph of derivatives
-    /// becomes another, which a copy of the tensor wouldn't tell it. `None` without a batch.
+    /// The batch that an argument is an example of, to be written in place: the write gives the physical
+    /// tensor another place in the graph of derivatives, which the batch must see. `None` without a batch.
     pub(crate) fn target(&self, place: usize) -> Result<Option<Arc<Batched>>> {
         let batched = batch_of(self.args[place].tensor()?);
         Ok(batched.filter(|batched| batched.level == self.level))

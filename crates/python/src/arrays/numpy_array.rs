@@ -273,7 +273,7 @@ fn copy_in_order(tensor: &Tensor) -> Result<Tensor> {
 /// tensor.
 ///
 /// # Safety
-/// What sizes and strides reach from `data` on is inside the tensor's memory.
+/// Every element that sizes and strides reach from `data` on is inside the tensor's memory.
 unsafe fn new_array<'py>(
     object: Bound<'py, PyTensor>,
     data: *mut u8,

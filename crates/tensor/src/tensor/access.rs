@@ -123,7 +123,7 @@ impl Tensor {
     /// [`ErrorKind::Exchange`] when the memory is gone or too small, and for memory that moves and
     /// that the host can't copy.
     pub fn into_lasting(self) -> Result<Tensor> {
-        // What borrows memory for a call is held differently from here on.
+        // A tensor that borrows its memory for a call becomes one that owns a share, which may move.
         let tensor = self.into_tracked();
         if !tensor.moves() {
             return Ok(tensor);
