@@ -1,4 +1,4 @@
-"""Polynomial coefficients for crates/expr/src/math: Remez's exchange in many digits.
+"""Polynomial coefficients for crates/kit/src/math: Remez's exchange in many digits.
 
 `python scripts/minimax.py` prints every set of coefficients, lowest power first, with the greatest
 error left over once they are rounded to the type that they are used in. It needs mpmath.

@@ -71,5 +71,5 @@ sanitized "$@"
 if [ "$plain" = yes ]; then
     # Not its tests of fork: ThreadSanitizer ends a child that starts threads.
     step "$kind sanitizer: the pools"
-    sanitized -p keyfold-cpu --lib --test pool
+    sanitized -p keyfold-kit --lib --test pool
 fi

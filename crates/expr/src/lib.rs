@@ -1,21 +1,36 @@
 //! Scalar expressions: one small language, four uses.
 //!
-//! An expression says what one element of a result is. From it come a kernel for the CPU (a blocked
-//! SIMD evaluator), CUDA C, the symbolic derivative that Autograd uses, and fusion.
+//! An expression says what one element of a result is. From it come a kernel for the CPU, CUDA C, the
+//! symbolic derivative that Autograd uses, and fusion. This crate has the language: the parser, the
+//! builder, types, derivatives, simplification, and the emitter of CUDA C. What runs on a device starts
+//! from [`Lowered`], the steps of an expression in one dtype each: the emitter here, and the CPU's
+//! evaluator in `keyfold-kit`.
+//!
+//! ```
+//! use keyfold_core::DType;
+//! use keyfold_expr::cuda::{self, Options};
+//! use keyfold_expr::{Expr, Lowered};
+//!
+//! let expr = Expr::parse("x * exp(y)")?;
+//! assert_eq!(expr.derivative(0)?.to_string(), "exp(y)");
+//!
+//! let lowered = Lowered::new(&expr, &[DType::F32, DType::F64], &[], None)?;
+//! assert_eq!(lowered.result(), DType::F64);
+//! assert!(cuda::emit(&lowered, &Options::new(&expr))?.text.contains("kf_exp"));
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
 
 mod build;
 mod compose;
 pub mod cuda;
 mod derive;
 mod display;
-pub mod eval;
 mod fold;
 mod functions;
 mod graph;
-pub mod half;
-pub mod isa;
 mod lower;
-pub mod math;
 mod parse;
 #[cfg(test)]
 mod random;
@@ -26,7 +41,7 @@ mod simplify;
 pub use build::{Builder, Operand, Ranked, Term};
 pub use derive::{ComplexGradient, Variable};
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
-pub use lower::{Lowered, Step, StepId, StepOp, computed};
+pub use lower::{Lowered, Step, StepId, StepOp, computed, undefined};
 pub use parse::{MAX_NODES, MAX_TEXT, Names};
 
 use keyfold_core::DType;

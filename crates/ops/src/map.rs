@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
-use keyfold_cpu::evaluate::{Compiled, Overlap, evaluate, overlap};
 use keyfold_expr::{Expr, Graph, Input, Node};
+use keyfold_kit::evaluate::{Compiled, Overlap, evaluate, overlap};
 use keyfold_tensor::Tensor;
 
 use crate::op::Op;

@@ -5,8 +5,8 @@ mod reduce_support;
 mod support;
 
 use keyfold_core::{Complex, DType};
-use keyfold_cpu::isa::set_level;
-use keyfold_cpu::pool::set_num_threads;
+use keyfold_kit::isa::set_level;
+use keyfold_kit::pool::set_num_threads;
 use keyfold_tensor::{Tensor, ValueRef};
 use reduce_support::*;
 use support::*;

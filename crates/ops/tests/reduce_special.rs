@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use keyfold_core::{Complex, DType, ErrorKind, Scalar, Shape, Strides};
-use keyfold_cpu::isa::set_level;
+use keyfold_kit::isa::set_level;
 use keyfold_tensor::{BufferHandle, HostBuffer, Tensor, ValueRef};
 use reduce_support::*;
 use support::*;

@@ -4,7 +4,7 @@ mod reduce_support;
 mod support;
 
 use keyfold_core::DType;
-use keyfold_cpu::pool::set_num_threads;
+use keyfold_kit::pool::set_num_threads;
 use keyfold_tensor::{Tensor, ValueRef};
 use reduce_support::*;
 use support::*;

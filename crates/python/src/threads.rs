@@ -1,8 +1,8 @@
 //! How many threads operators compute with, for Python.
 
 use keyfold_core::ErrorKind;
-use keyfold_cpu::pool;
-use keyfold_expr::isa;
+use keyfold_kit::isa;
+use keyfold_kit::pool;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
 

@@ -25,6 +25,7 @@ use written::written;
 
 pub use step::{Step, StepId, StepOp};
 pub use types::computed;
+pub use ways::undefined;
 
 /// An expression for inputs of certain dtypes, as steps of one dtype each: what the evaluator and
 /// the CUDA emitter work from. Equal steps are there once; operands come first, the result last.

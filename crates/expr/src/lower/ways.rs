@@ -5,8 +5,11 @@ use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result, Scalar};
 use super::types::Type;
 use crate::graph::{Binary, Unary};
 
+/// The error of a function that isn't defined for a dtype. [`Lowered::new`](crate::Lowered::new) gives
+/// it to callers. What makes code of steps gives it for a step that it has no code for: a mistake in
+/// lowering then shows as an error, and not as another function's numbers.
 #[cold]
-fn refuse(name: &str, dtype: DType, why: &str) -> Error {
+pub fn undefined(name: &str, dtype: DType, why: &str) -> Error {
     Error::new(ErrorKind::DType, format!("{name} isn't defined for {dtype}: {why}"))
 }
 
@@ -42,7 +45,7 @@ pub(super) enum Way {
 pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
     let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
     let name = op.name();
-    let no = |why: &str| Err(refuse(name, dtype, why));
+    let no = |why: &str| Err(undefined(name, dtype, why));
     let plain = Ok(Way::Compute(ty, ty));
     let whole = matches!(kind, DTypeKind::Bool | DTypeKind::UInt | DTypeKind::Int);
     match op {
@@ -82,7 +85,7 @@ pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
 pub(super) fn binary_way(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> {
     let ty = a.mix(b);
     let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
-    let no = |why: &str| Err(refuse(op.name(), dtype, why));
+    let no = |why: &str| Err(undefined(op.name(), dtype, why));
     match op {
         Binary::Add | Binary::Mul => Ok((ty, ty)),
         Binary::Sub if kind == DTypeKind::Bool => {

@@ -1,7 +1,7 @@
 //! Lowered steps, one element at a time, as plainly as can be: what kernels are compared with.
 
 use keyfold_core::{Complex, DType, DTypeKind, Scalar, bf16, f16};
-use keyfold_expr::{Binary, Lowered, StepId, StepOp, Unary, math};
+use keyfold_expr::{Binary, Lowered, StepId, StepOp, Unary};
 
 /// A value of a step; whole numbers are in range of the step's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,11 +159,16 @@ fn cast(value: Value, to: DType) -> Value {
     }
 }
 
-/// One of the functions that the standard library lacks.
-fn in_double(f: fn(&[f64], &mut [f64]), value: f64) -> f64 {
-    let mut out = [0.0];
-    f(&[value], &mut out);
-    out[0]
+// The C library's functions that Rust's standard library doesn't offer.
+unsafe extern "C" {
+    safe fn erf(x: f64) -> f64;
+    safe fn erfc(x: f64) -> f64;
+}
+
+/// The logistic function; `exp` of a negative number can't overflow.
+fn sigmoid(x: f64) -> f64 {
+    let power = (-x.abs()).exp();
+    if x < 0.0 { power / (1.0 + power) } else { 1.0 / (1.0 + power) }
 }
 
 fn double(op: Unary, a: f64) -> f64 {
@@ -184,9 +189,9 @@ fn double(op: Unary, a: f64) -> f64 {
         Unary::Sin => a.sin(),
         Unary::Cos => a.cos(),
         Unary::Tanh => a.tanh(),
-        Unary::Sigmoid => in_double(math::slices::sigmoid, a),
-        Unary::Erf => in_double(math::slices::erf, a),
-        Unary::Erfc => in_double(math::slices::erfc, a),
+        Unary::Sigmoid => sigmoid(a),
+        Unary::Erf => erf(a),
+        Unary::Erfc => erfc(a),
         Unary::Floor => a.floor(),
         Unary::Ceil => a.ceil(),
         Unary::Round => a.round_ties_even(),

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{Device, Error, ErrorKind, Result, Scalar};
-use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
 use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
 use keyfold_expr::{Expr, Names};
+use keyfold_kit::evaluate::Compiled;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
+use keyfold_kit::evaluate::Compiled;
 use keyfold_tensor::{SameAs, Tensor};
 
 use super::{compile, compute, compute_into};

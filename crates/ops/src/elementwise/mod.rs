@@ -12,9 +12,9 @@ mod operator;
 use std::sync::Arc;
 
 use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, layout};
-use keyfold_cpu::evaluate::{Compiled, Overlap, broadcast_shape, evaluate, overlap};
-use keyfold_expr::eval::{Program, Value};
 use keyfold_expr::{Expr, Names, Node};
+use keyfold_kit::eval::{Program, Value};
+use keyfold_kit::evaluate::{Compiled, Overlap, broadcast_shape, evaluate, overlap};
 use keyfold_tensor::{Tensor, ValueRef};
 use smallvec::SmallVec;
 

@@ -8,9 +8,9 @@
 use std::sync::{Arc, LazyLock, RwLock};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
-use keyfold_cpu::evaluate::Compiled;
 use keyfold_dispatch::Kernel;
 use keyfold_expr::{ComplexGradient, Expr, Names, Variable};
+use keyfold_kit::evaluate::Compiled;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;

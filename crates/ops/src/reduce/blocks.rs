@@ -4,8 +4,8 @@
 use std::any::TypeId;
 use std::mem::MaybeUninit;
 
-use keyfold_expr::eval::memory::prefetch;
-use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_kit::eval::memory::prefetch;
+use keyfold_kit::isa::{self, Isa, Work};
 
 use super::convert::{Convert, Plain, To};
 use super::lanes::AHEAD;

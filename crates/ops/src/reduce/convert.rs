@@ -1,7 +1,7 @@
 //! Elements of any dtype as numbers of the type that a reduction works in, and back, one at a time.
 
 use keyfold_core::{Complex, bf16, f16};
-use keyfold_expr::isa::Isa;
+use keyfold_kit::isa::Isa;
 
 use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 

@@ -10,8 +10,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use keyfold_expr::eval::memory::prefetch;
-use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_kit::eval::memory::prefetch;
+use keyfold_kit::isa::{self, Isa, Work};
 
 use super::convert::{Convert, To};
 use super::monoid::Monoid;

@@ -1,8 +1,8 @@
 //! The operators, each with an overload that writes into a tensor of the caller's.
 
 use keyfold_core::{DType, Result};
-use keyfold_cpu::evaluate::{Overlap, overlap};
 use keyfold_dispatch::Kernel;
+use keyfold_kit::evaluate::{Overlap, overlap};
 use keyfold_tensor::{IntList, SameAs, Tensor};
 
 use super::extreme::End;

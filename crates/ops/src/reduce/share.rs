@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use keyfold_core::Result;
-use keyfold_cpu::pool::{Schedule, parallel_for};
+use keyfold_kit::pool::{Schedule, parallel_for};
 
 /// Below so many elements one thread is faster than several.
 const SERIAL: usize = 1 << 16;

@@ -1,8 +1,8 @@
 //! Elements that are apart in memory, copied together as they are, whatever they mean: once per size
 //! instead of once per conversion.
 
-use keyfold_expr::eval::memory::prefetch;
-use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_kit::eval::memory::prefetch;
+use keyfold_kit::isa::{self, Isa, Work};
 
 use super::blocks::Block;
 

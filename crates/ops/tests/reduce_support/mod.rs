@@ -5,8 +5,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Complex, DType};
-use keyfold_cpu::isa::{Level, level, set_level};
-use keyfold_cpu::pool::{num_threads, set_num_threads};
+use keyfold_kit::isa::{Level, level, set_level};
+use keyfold_kit::pool::{num_threads, set_num_threads};
 use keyfold_tensor::{Tensor, ValueRef};
 
 use crate::support::call;

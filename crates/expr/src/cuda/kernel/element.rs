@@ -5,8 +5,7 @@ use keyfold_core::{DType, Result};
 use super::{Writer, line, write_all};
 use crate::cuda::numbers::{computed, literal, zero};
 use crate::cuda::steps;
-use crate::eval::undefined;
-use crate::lower::{StepId, StepOp};
+use crate::lower::{StepId, StepOp, undefined};
 
 /// Where a step's value is asked for.
 #[derive(Clone, Copy, PartialEq)]
@@ -45,7 +44,7 @@ impl Writer<'_> {
         let operand = |id: StepId| self.operand(id, scope);
         let from = |id: StepId| self.step(id).dtype;
         let found = |text: Option<String>, name: &str, from: DType| {
-            text.ok_or_else(|| undefined("no CUDA C computes", name, from))
+            text.ok_or_else(|| undefined(name, from, "no CUDA C computes it"))
         };
         let value = match &step.op {
             StepOp::Constant(_)

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use keyfold_core::Result;
-use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_kit::isa::{self, Isa, Work};
 
 use super::{Best, Search, is_better};
 use crate::reduce::blocks::{Block, Input, Sink};

@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_kit::isa::{self, Isa, Work};
 
 use super::{Best, is_better};
 use crate::reduce::convert::{Plain, To};

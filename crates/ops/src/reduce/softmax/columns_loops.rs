@@ -1,6 +1,6 @@
 //! The loops over columns side by side, compiled for each level.
 
-use keyfold_expr::isa::{self, Isa, Work};
+use keyfold_kit::isa::{self, Isa, Work};
 
 use super::lanes::Float;
 use crate::reduce::convert::To;

@@ -3,8 +3,8 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 
-use keyfold_expr::isa::{self, Isa, Work};
-use keyfold_expr::math::Real;
+use keyfold_kit::isa::{self, Isa, Work};
+use keyfold_kit::math::Real;
 
 use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::{FEW, dense, together};

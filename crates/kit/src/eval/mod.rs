@@ -1,0 +1,305 @@
+//! Expressions evaluated in blocks: numexpr's idea.
+//!
+//! A [`Program`] is a list of instructions on registers, and a register is a block of elements that
+//! stays in the first-level cache. Each instruction is one loop of vector code over a block; so
+//! reading the program costs little, memory is gone through once, and nothing is compiled at run
+//! time. Whoever has tensors ([`evaluate`](crate::evaluate)) puts blocks of their memory into the slots of
+//! a [`Frame`] and calls [`Program::run`].
+
+pub mod beside;
+mod binary;
+mod cast;
+mod chunks;
+mod compile;
+mod convert;
+mod division;
+mod fuse;
+mod kernel;
+pub mod memory;
+mod number;
+mod run;
+#[cfg(test)]
+mod tests;
+mod unary;
+mod value;
+
+use std::fmt;
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_expr::{Lowered, computed};
+
+use beside::CHUNK;
+pub use compile::Counted;
+use compile::{Code, compile};
+use memory::Access;
+pub use run::{Frame, Table};
+pub use value::Value;
+
+/// Why an element can't be computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A whole number raised to a negative power.
+    NegativePower,
+    /// An index of a ranked input out of range.
+    IndexOutOfRange {
+        /// The input.
+        input: u32,
+        /// Its dimension.
+        dim: u32,
+        /// The index.
+        value: i64,
+        /// The dimension's size.
+        size: i64,
+    },
+}
+
+/// An expression compiled for inputs of certain dtypes, to be run on blocks.
+pub struct Program {
+    code: Code,
+    inputs: Vec<DType>,
+    ranks: Vec<Option<u32>>,
+    names: Vec<String>,
+    result: DType,
+    /// Of the inputs and the output.
+    accesses: Vec<Access>,
+    block: usize,
+}
+
+/// Bytes of a register, where there aren't many.
+const REGISTER: usize = 4096;
+/// Bytes of all registers: half of a small second-level cache.
+const ROOM: usize = 128 << 10;
+
+impl Program {
+    /// Chooses kernels and registers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] for a step whose function isn't defined for its operands' dtype, which
+    /// [`Lowered::new`] makes none of.
+    pub fn new(lowered: &Lowered) -> Result<Program> {
+        let code = compile(lowered)?;
+        let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
+        let stored = stored.max().unwrap_or(1);
+        let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
+        let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
+        let bytes = (ROOM / (registers + code.registers)).clamp(512, REGISTER);
+        Ok(Program {
+            block: if bytes / widest > CHUNK {
+                bytes / widest / CHUNK * CHUNK
+            } else {
+                bytes / widest
+            },
+            inputs: lowered.inputs().to_vec(),
+            ranks: lowered.ranks().to_vec(),
+            names: lowered.names().to_vec(),
+            result: lowered.result(),
+            accesses: lowered
+                .inputs()
+                .iter()
+                .chain([&lowered.result()])
+                .map(|dtype| Access::new(*dtype))
+                .collect(),
+            code,
+        })
+    }
+
+    /// The inputs' names, for messages.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The error of a fault, in words of this expression.
+    #[cold]
+    pub fn error(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::NegativePower => Error::new(
+                ErrorKind::Value,
+                "a whole number was raised to a negative power, which gives a fraction; make the \
+                 base a float",
+            ),
+            Fault::IndexOutOfRange { input, dim, value, size } => Error::new(
+                ErrorKind::Index,
+                format!(
+                    "index {value} is out of range for dimension {dim} of '{}', which has size \
+                     {size}",
+                    self.names[input as usize]
+                ),
+            ),
+        }
+    }
+
+    /// The most elements that [`Program::run`] takes at once.
+    #[inline]
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
+    /// Bytes of a register: room for a block of the widest elements there are.
+    #[inline]
+    pub fn register_bytes(&self) -> usize {
+        REGISTER
+    }
+
+    /// The dtypes of the inputs, as they lie in memory.
+    #[inline]
+    pub fn inputs(&self) -> &[DType] {
+        &self.inputs
+    }
+
+    /// Each input's rank if it is read at computed indices, `None` if element by element.
+    #[inline]
+    pub fn ranks(&self) -> &[Option<u32>] {
+        &self.ranks
+    }
+
+    /// Whether an input is read element by element, into its slot: not at computed indices only, and
+    /// not left unused.
+    #[inline]
+    pub fn reads(&self, input: usize) -> bool {
+        self.code.reads[input]
+    }
+
+    /// The dtype of the result as it is stored; halves are computed as float32.
+    #[inline]
+    pub fn result(&self) -> DType {
+        self.result
+    }
+
+    /// How the inputs are read, and, last, how the result is written.
+    #[inline]
+    pub fn accesses(&self) -> &[Access] {
+        &self.accesses
+    }
+
+    /// What is counted: it has slots behind the inputs, of int64.
+    #[inline]
+    pub fn counted(&self) -> &[Counted] {
+        &self.code.counted
+    }
+
+    /// Whether any input is read at computed indices.
+    #[inline]
+    pub fn gathers(&self) -> bool {
+        self.code.gathers
+    }
+
+    /// How many pointers a frame has.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.first_register() + self.code.registers
+    }
+
+    /// The slot that the output's pointer belongs in.
+    #[inline]
+    pub fn output(&self) -> usize {
+        self.inputs.len() + self.code.counted.len()
+    }
+
+    /// The slot that holds the result after a run: the output's, or that of an input, of something
+    /// counted or of a number that is the result itself.
+    #[inline]
+    pub fn result_slot(&self) -> usize {
+        self.code.result as usize
+    }
+
+    /// Whether what an instruction writes into the output's slot is the result as it is stored.
+    #[inline]
+    pub fn writes_result(&self) -> bool {
+        self.result_slot() == self.output() && computed(self.result) == self.result
+    }
+
+    /// Whether there are instructions that can do something for the memory beside what they compute:
+    /// then [`Program::run_beside`] takes care of all of a block.
+    #[inline]
+    pub fn works_beside(&self) -> bool {
+        self.code.besides > 0
+    }
+
+    /// Whether one instruction is all there is, and writes the result as it is stored: then
+    /// [`Program::run_beside`] writes it past the caches itself.
+    #[inline]
+    pub fn streams(&self) -> bool {
+        self.code.besides == 1 && self.code.instructions.len() == 1 && self.writes_result()
+    }
+
+    /// The first of the slots of kept values, which [`Program::fill`] fills; registers follow.
+    #[inline]
+    pub fn first_kept(&self) -> usize {
+        self.output() + 1
+    }
+
+    fn first_register(&self) -> usize {
+        self.first_kept() + self.code.kept.len()
+    }
+
+    /// What an element takes on one thread, in nanoseconds, roughly; reading and writing included,
+    /// as far as the caches reach.
+    pub fn cost(&self) -> f64 {
+        self.code.cost + 0.05 * self.accesses.len() as f64
+    }
+
+    /// The uniform values where they are known beforehand.
+    #[inline]
+    pub fn constants(&self) -> Option<&[Value]> {
+        (self.code.params.is_empty() && self.code.uniform.is_empty()).then_some(&self.code.values)
+    }
+
+    /// Computes what depends on numbers only into `values`.
+    ///
+    /// # Errors
+    /// As [`Scalar::check`] where a parameter doesn't fit the dtype it is used in,
+    /// [`ErrorKind::Binding`] where there are too few, and a [`Fault`]'s.
+    pub fn prepare(&self, params: &[Scalar], values: &mut impl Extend<Value>) -> Result<()> {
+        let mut all = smallvec::SmallVec::<[Value; 16]>::from_slice(&self.code.values);
+        for param in &self.code.params {
+            let Some(&number) = params.get(param.index as usize) else {
+                return Err(Error::new(
+                    ErrorKind::Binding,
+                    format!(
+                        "parameter {} is missing: {} were given",
+                        param.index + 1,
+                        params.len()
+                    ),
+                ));
+            };
+            number.check(param.to)?;
+            all[param.value as usize] = param.convert(number);
+        }
+        for step in &self.code.uniform {
+            let base = all.as_mut_ptr();
+            let [a, b, c] =
+                step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
+            // SAFETY: each value has room for any element and is aligned for it; a step's own value
+            // is none of its operands.
+            if unsafe { (step.kernel.run)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) }
+            {
+                return Err(self.error(Fault::NegativePower));
+            }
+        }
+        values.extend(all);
+        Ok(())
+    }
+
+    /// Fills the registers of kept values.
+    ///
+    /// # Safety
+    /// The slots from [`Program::first_kept`] on are valid for writing `len` elements.
+    pub unsafe fn fill(&self, slots: &[*mut u8], values: &[Value], len: usize) {
+        for ((value, load), slot) in self.code.kept.iter().zip(&slots[self.first_kept()..]) {
+            // SAFETY: the caller's promise; a value is as large as any element.
+            unsafe { load(*slot, values[*value as usize].0.as_ptr(), 0, len) };
+        }
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("inputs", &self.inputs)
+            .field("result", &self.result)
+            .field("instructions", &self.code.instructions.len())
+            .field("registers", &self.code.registers)
+            .field("block", &self.block)
+            .finish()
+    }
+}

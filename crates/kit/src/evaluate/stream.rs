@@ -1,0 +1,75 @@
+//! Writing past the caches.
+
+pub(super) use crate::eval::beside::LINE;
+use crate::eval::beside::stream_line;
+use crate::eval::memory::prefetch;
+use crate::isa::{Isa, Work, dispatch};
+
+/// Shorter runs are written as usual: their first and last lines, which are shared with other runs,
+/// would cost more than is saved.
+pub(super) const SHORTEST: usize = 1024;
+
+/// Copies bytes to memory that won't be read soon: without reading the lines that are written
+/// first, which ordinary stores do. Meanwhile it asks for the operands' next blocks: each pointer
+/// with how many bytes are wanted for a line of `dst`.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`]; the pointers of operands may be any.
+#[inline]
+pub(crate) unsafe fn copy(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    next: impl Iterator<Item = (*const u8, usize)> + Clone,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let head = dst.align_offset(LINE).min(len);
+        if head > 0 {
+            std::ptr::copy_nonoverlapping(src, dst, head);
+        }
+        let lines = (len - head) / LINE;
+        dispatch(Lines { dst: dst.add(head), src: src.add(head), lines, next });
+        let done = head + lines * LINE;
+        if done < len {
+            std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), len - done);
+        }
+    }
+}
+
+/// Whole lines of the cache.
+struct Lines<N> {
+    dst: *mut u8,
+    src: *const u8,
+    lines: usize,
+    next: N,
+}
+
+impl<N: Iterator<Item = (*const u8, usize)> + Clone> Work for Lines<N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        for line in 0..self.lines {
+            for (operand, bytes) in self.next.clone() {
+                for at in (0..bytes).step_by(LINE) {
+                    prefetch(operand.wrapping_add(line * bytes + at));
+                }
+            }
+            let (to, from) =
+                (self.dst.wrapping_add(line * LINE), self.src.wrapping_add(line * LINE));
+            // SAFETY: the promise of whoever calls `copy`; `to` begins a line.
+            unsafe { stream_line::<I>(to, from) };
+        }
+    }
+}
+
+/// Makes what was streamed visible to other threads before anything that follows.
+#[inline]
+pub(crate) fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}

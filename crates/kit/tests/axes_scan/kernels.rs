@@ -1,0 +1,142 @@
+//! The scan itself: one function per way to do it, generic over the coordinates.
+
+use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_kit::axes::{
+    AxisValue, Contiguity, Determinism, Device, Dtype, Has, HasDtype, Placement,
+};
+
+use crate::array::{Array, Number};
+
+/// The axes of both tables.
+pub(crate) type Axes5 = (Device, Dtype, Contiguity, Placement, Determinism);
+
+/// What the tables hold. `input` is None where the scan is in place.
+pub(crate) type ScanFn = fn(input: Option<&Array>, output: &mut Array) -> Result<Outcome>;
+
+/// What an instance did.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    /// The sums are in the output.
+    Scanned,
+    /// The CUDA C to compile and launch, and the size of its blocks.
+    Kernel(String, usize),
+}
+
+keyfold_kit::axis! {
+    /// How many threads a block on the GPU has: no axis of the table, but a parameter that bodies
+    /// add to their coordinates.
+    pub(crate) enum BlockSize("block size") {
+        Block128 = "128",
+        Block256 = "256",
+        Block512 = "512",
+    }
+}
+
+impl BlockSize {
+    fn threads(self) -> usize {
+        [128, 256, 512][self as usize]
+    }
+}
+
+/// One sum after the other: the same result each time, for every dtype.
+pub(crate) fn in_order<C>(coords: C, input: Option<&Array>, output: &mut Array) -> Result<Outcome>
+where
+    C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>,
+{
+    let mut sum = <C::Element as Number>::Wide::default();
+    walk(coords, input, output, |items| {
+        for item in items {
+            sum = C::Element::plus(sum, item.widen());
+            *item = C::Element::narrow(sum);
+        }
+    })
+}
+
+/// In blocks of 64, each summed from zero and raised by what came before: shorter chains of additions,
+/// which round differently.
+pub(crate) fn in_blocks<C>(coords: C, input: Option<&Array>, output: &mut Array) -> Result<Outcome>
+where
+    C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>,
+{
+    let mut before = <C::Element as Number>::Wide::default();
+    walk(coords, input, output, |items| {
+        for block in items.chunks_mut(64) {
+            let mut sum = <C::Element as Number>::Wide::default();
+            for item in block {
+                sum = C::Element::plus(sum, item.widen());
+                *item = C::Element::narrow(C::Element::plus(before, sum));
+            }
+            before = C::Element::plus(before, sum);
+        }
+    })
+}
+
+/// Calls `f` with all items, read from the input if there is one; what `f` leaves goes to the output.
+fn walk<C>(
+    coords: C,
+    input: Option<&Array>,
+    output: &mut Array,
+    f: impl FnOnce(&mut [C::Element]),
+) -> Result<Outcome>
+where
+    C: HasDtype + Has<Contiguity> + Has<Placement>,
+{
+    if coords.value::<Placement>() == Placement::OutOfPlace {
+        let input = input.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Binding,
+                "scan: argument 'input' is missing; out of place needs it",
+            )
+        })?;
+        let (from, from_step) = input.read::<C::Element>()?;
+        let (to, to_step) = output.write::<C::Element>()?;
+        for (to, from) in to.iter_mut().step_by(to_step).zip(from.iter().step_by(from_step)) {
+            *to = *from;
+        }
+    }
+    let (data, step) = output.write::<C::Element>()?;
+    // Both are known at compile time: the other branch isn't there.
+    match coords.value::<Contiguity>() {
+        Contiguity::Contiguous => f(data),
+        Contiguity::Strided => {
+            let mut items: Vec<_> = data.iter().step_by(step).copied().collect();
+            f(&mut items);
+            for (place, item) in data.iter_mut().step_by(step).zip(items) {
+                *place = item;
+            }
+        }
+    }
+    Ok(Outcome::Scanned)
+}
+
+/// The plan for a GPU: blocks of 256 threads, but 512 for elements of 2 bytes and less, and 128 for
+/// those of 16.
+pub(crate) fn on_gpu<C>(coords: C, _: Option<&Array>, _: &mut Array) -> Result<Outcome>
+where
+    C: HasDtype + Has<Placement> + Has<Determinism>,
+{
+    match size_of::<C::Element>() {
+        1 | 2 => launch(coords.with(Block512)),
+        16 => launch(coords.with(Block128)),
+        _ => launch(coords.with(Block256)),
+    }
+}
+
+/// Needs the block size beside what the table gave.
+fn launch<C>(coords: C) -> Result<Outcome>
+where
+    C: HasDtype + Has<Placement> + Has<Determinism> + Has<BlockSize>,
+{
+    let threads = coords.value::<BlockSize>().threads();
+    let in_place = coords.get::<Placement>().value() == Placement::InPlace;
+    let between = match coords.value::<Determinism>() {
+        Determinism::Required => "reduce_then_scan",
+        Determinism::NotRequired => "decoupled_look_back",
+    };
+    let dtype = coords.value::<Dtype>().short_name();
+    let text = format!(
+        "{between}<{dtype}, {threads}>(const {dtype} *input, {dtype} *output = {})",
+        if in_place { "input" } else { "other memory" }
+    );
+    Ok(Outcome::Kernel(text, threads))
+}

@@ -1,0 +1,92 @@
+//! The table in both styles: bodies that are free functions, and a struct with associated functions.
+//!
+//! The coverage is sparse. The CPU does everything. On CUDA, integers need no thought about
+//! determinism, since their sums are the same in any order: one body covers both. Floats that must be
+//! deterministic are summed in two passes there, which need the input whole: in place is refused.
+
+use keyfold_core::{Element, Result};
+use keyfold_kit::axes::{
+    Body, Contiguity, Cpu, Cuda, Determinism, Device, DispatchTable, FLOATS, Has, HasDtype, INTS,
+    NotRequired, OutOfPlace, Placement, Required,
+};
+use keyfold_kit::body;
+
+use crate::array::{Array, Number};
+use crate::kernels::{Axes5, Outcome, ScanFn, in_blocks, in_order, on_gpu};
+
+/// Each function on its sub-space.
+pub(crate) fn free_functions() -> Result<DispatchTable<Axes5, ScanFn>> {
+    let gpu = body!(
+        on_gpu(input, output) -> ScanFn where HasDtype + Has<Placement> + Has<Determinism>
+    );
+    DispatchTable::builder("inclusive_scan")
+        .cover(
+            (Cpu,),
+            body!(
+                in_order(input, output) -> ScanFn
+                where HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>
+            ),
+        )
+        // Pins one more axis than the body above, and so wins.
+        .cover(
+            (FLOATS, Cpu, NotRequired),
+            body!(
+                in_blocks(input, output) -> ScanFn
+                where HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>
+            ),
+        )
+        .cover((Cuda, INTS), gpu)
+        .cover((Cuda, FLOATS, NotRequired), gpu)
+        .cover((Cuda, FLOATS, Required, OutOfPlace), gpu)
+        .build()
+}
+
+/// One struct on all sub-spaces: which of its functions it is, is known at compile time.
+struct Scan;
+
+impl Scan {
+    fn on_cpu<C>(input: Option<&Array>, output: &mut Array) -> Result<Outcome>
+    where
+        C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement> + Has<Determinism>,
+    {
+        let coords = C::default();
+        let free = coords.value::<Determinism>() == Determinism::NotRequired;
+        if free && C::Element::DTYPE.is_floating() {
+            in_blocks(coords, input, output)
+        } else {
+            in_order(coords, input, output)
+        }
+    }
+
+    fn on_cuda<C>(input: Option<&Array>, output: &mut Array) -> Result<Outcome>
+    where
+        C: HasDtype + Has<Placement> + Has<Determinism>,
+    {
+        on_gpu(C::default(), input, output)
+    }
+}
+
+impl<C> Body<C, ScanFn> for Scan
+where
+    C: HasDtype<Element: Number>
+        + Has<Device>
+        + Has<Contiguity>
+        + Has<Placement>
+        + Has<Determinism>,
+{
+    fn instance(&self, coords: C) -> ScanFn {
+        match coords.value::<Device>() {
+            Device::Cpu => Self::on_cpu::<C>,
+            Device::Cuda => Self::on_cuda::<C>,
+        }
+    }
+}
+
+pub(crate) fn one_struct() -> Result<DispatchTable<Axes5, ScanFn>> {
+    DispatchTable::builder("inclusive_scan")
+        .cover((Cpu,), Scan)
+        .cover((Cuda, INTS), Scan)
+        .cover((Cuda, FLOATS, NotRequired), Scan)
+        .cover((Cuda, FLOATS, Required, OutOfPlace), Scan)
+        .build()
+}
