@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use rustc_hash::FxHashMap;
 
-use crate::compose as c;
+use crate::derived_functions as c;
 use crate::graph::{Binary, Graph, Id, Unary};
 
 /// What a function does with its arguments.

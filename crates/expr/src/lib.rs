@@ -23,9 +23,9 @@
 #![forbid(unsafe_code)]
 
 mod build;
-mod compose;
 pub mod cuda;
 mod derive;
+mod derived_functions;
 mod display;
 mod fold;
 mod functions;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use keyfold_core::DType;
 
-use crate::compose::float;
+use crate::derived_functions::float;
 use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 
 /// A recipe of a node: what, and numbers that pick its operands among those before.

@@ -1,27 +1,27 @@
 //! The functions of the language as methods of terms.
 
 use super::{Operand, Term};
-use crate::compose;
+use crate::derived_functions;
 use crate::graph::{Binary, Id, Unary};
 
 impl<'b> Term<'b> {
     fn unary(self, op: Unary) -> Term<'b> {
-        self.with(|g, x| compose::unary(g, op, x))
+        self.with(|g, x| derived_functions::unary(g, op, x))
     }
 
     fn binary(self, op: Binary, other: impl Into<Operand<'b>>) -> Term<'b> {
-        self.with_two(other, |g, a, b| compose::binary(g, op, a, b))
+        self.with_two(other, |g, a, b| derived_functions::binary(g, op, a, b))
     }
 
     fn logical(self, op: Binary, other: impl Into<Operand<'b>>) -> Term<'b> {
-        self.with_two(other, |g, a, b| compose::logical(g, op, a, b))
+        self.with_two(other, |g, a, b| derived_functions::logical(g, op, a, b))
     }
 
     /// Within `low` and `high`; NaN stays.
     #[must_use]
     pub fn clamp(self, low: impl Into<Operand<'b>>, high: impl Into<Operand<'b>>) -> Term<'b> {
         let high: Id = self.builder.term(high).id;
-        self.with_two(low, |g, x, low| compose::clamp(g, x, low, high))
+        self.with_two(low, |g, x, low| derived_functions::clamp(g, x, low, high))
     }
 
     /// The absolute value.
@@ -159,49 +159,49 @@ impl<'b> Term<'b> {
     /// `x` above 0, else 0; NaN stays.
     #[must_use]
     pub fn relu(self) -> Term<'b> {
-        self.with(compose::relu)
+        self.with(derived_functions::relu)
     }
 
     /// `x` times the normal distribution function, by `erf`.
     #[must_use]
     pub fn gelu(self) -> Term<'b> {
-        self.with(compose::gelu)
+        self.with(derived_functions::gelu)
     }
 
     /// The approximation of `gelu` by `tanh`.
     #[must_use]
     pub fn gelu_tanh(self) -> Term<'b> {
-        self.with(compose::gelu_tanh)
+        self.with(derived_functions::gelu_tanh)
     }
 
     /// `x * sigmoid(x)`
     #[must_use]
     pub fn silu(self) -> Term<'b> {
-        self.with(compose::silu)
+        self.with(derived_functions::silu)
     }
 
     /// `log(1 + exp(x))`, for all x.
     #[must_use]
     pub fn softplus(self) -> Term<'b> {
-        self.with(compose::softplus)
+        self.with(derived_functions::softplus)
     }
 
     /// `x * x`
     #[must_use]
     pub fn square(self) -> Term<'b> {
-        self.with(compose::square)
+        self.with(derived_functions::square)
     }
 
     /// `1 / x`
     #[must_use]
     pub fn reciprocal(self) -> Term<'b> {
-        self.with(compose::reciprocal)
+        self.with(derived_functions::reciprocal)
     }
 
     /// `2 ** x`
     #[must_use]
     pub fn exp2(self) -> Term<'b> {
-        self.with(compose::exp2)
+        self.with(derived_functions::exp2)
     }
 
     /// The logarithm to base 2.
@@ -219,19 +219,19 @@ impl<'b> Term<'b> {
     /// The hyperbolic sine.
     #[must_use]
     pub fn sinh(self) -> Term<'b> {
-        self.with(compose::sinh)
+        self.with(derived_functions::sinh)
     }
 
     /// The hyperbolic cosine.
     #[must_use]
     pub fn cosh(self) -> Term<'b> {
-        self.with(compose::cosh)
+        self.with(derived_functions::cosh)
     }
 
     /// The tangent.
     #[must_use]
     pub fn tan(self) -> Term<'b> {
-        self.with(compose::tan)
+        self.with(derived_functions::tan)
     }
 
     /// `1 - erf(x)`
@@ -243,13 +243,13 @@ impl<'b> Term<'b> {
     /// Whether it is infinite.
     #[must_use]
     pub fn is_inf(self) -> Term<'b> {
-        self.with(compose::is_inf)
+        self.with(derived_functions::is_inf)
     }
 
     /// Whether it is zero.
     #[must_use]
     pub fn logical_not(self) -> Term<'b> {
-        self.with(compose::logical_not)
+        self.with(derived_functions::logical_not)
     }
 
     /// `a ** b`
@@ -315,13 +315,13 @@ impl<'b> Term<'b> {
     /// `log(exp(a) + exp(b))`, for all a and b.
     #[must_use]
     pub fn logaddexp(self, other: impl Into<Operand<'b>>) -> Term<'b> {
-        self.with_two(other, compose::logaddexp)
+        self.with_two(other, derived_functions::logaddexp)
     }
 
     /// `sqrt(a * a + b * b)`, without overflow on the way.
     #[must_use]
     pub fn hypot(self, other: impl Into<Operand<'b>>) -> Term<'b> {
-        self.with_two(other, compose::hypot)
+        self.with_two(other, derived_functions::hypot)
     }
 
     /// Whether both aren't zero.

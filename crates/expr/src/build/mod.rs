@@ -8,7 +8,7 @@ use std::fmt;
 
 use keyfold_core::DType;
 
-use crate::compose;
+use crate::derived_functions;
 use crate::graph::{Expr, Graph, Id, Input, Literal, Node};
 use crate::parse::refuse_name;
 
@@ -195,7 +195,10 @@ impl Builder {
                 term
             }
             Operand::Number(Literal::Float(bits)) => {
-                let id = compose::float(&mut self.parts.borrow_mut().graph, f64::from_bits(bits));
+                let id = derived_functions::float(
+                    &mut self.parts.borrow_mut().graph,
+                    f64::from_bits(bits),
+                );
                 Term { builder: self, id }
             }
             Operand::Number(literal) => self.add(Node::Literal(literal)),

@@ -3,7 +3,7 @@
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 use super::{Operand, Term};
-use crate::compose;
+use crate::derived_functions;
 use crate::graph::{Binary, Unary};
 
 /// A number on the left of an operator: a trait that is implemented for each type of number, since
@@ -27,7 +27,7 @@ macro_rules! operator {
             type Output = Term<'b>;
 
             fn $method(self, other: O) -> Term<'b> {
-                self.with_two(other, |g, a, b| compose::binary(g, Binary::$op, a, b))
+                self.with_two(other, |g, a, b| derived_functions::binary(g, Binary::$op, a, b))
             }
         }
         number_left!($trait, $method: f64 i64 i32 bool);
@@ -51,7 +51,7 @@ impl<'b> Neg for Term<'b> {
     type Output = Term<'b>;
 
     fn neg(self) -> Term<'b> {
-        self.with(|g, x| compose::unary(g, Unary::Neg, x))
+        self.with(|g, x| derived_functions::unary(g, Unary::Neg, x))
     }
 }
 
@@ -60,6 +60,6 @@ impl<'b> Not for Term<'b> {
 
     /// Not of a bool, all bits of a whole number turned over.
     fn not(self) -> Term<'b> {
-        self.with(|g, x| compose::unary(g, Unary::Not, x))
+        self.with(|g, x| derived_functions::unary(g, Unary::Not, x))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Pass;
 use super::slope::Slope;
-use crate::compose::{binary, choose, float, int, mul, sub, unary};
+use crate::derived_functions::{binary, choose, float, int, mul, sub, unary};
 use crate::fold::as_float;
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
@@ -22,7 +22,7 @@ impl Pass {
                 self.sum(Some(half), Some(half))
             }
             Binary::Mul => {
-                if let Some(slope) = self.gated(a, (b, db)).or_else(|| self.length(a, b)) {
+                if let Some(slope) = self.gate_product(a, (b, db)).or_else(|| self.length(a, b)) {
                     return Some(slope);
                 }
                 let of_a = da.map(|da| self.scaled_by(da, b));

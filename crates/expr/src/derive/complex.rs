@@ -9,7 +9,7 @@ use keyfold_core::Result;
 
 use super::Pass;
 use super::slope::Slope;
-use crate::compose::{binary, choose, float, int, mul, unary};
+use crate::derived_functions::{binary, choose, float, int, mul, unary};
 use crate::graph::{Binary, Expr, Graph, Id, Input, Node, Unary};
 use crate::simplify::{Assume, simplify};
 

@@ -13,7 +13,7 @@
 
 mod binary;
 mod complex;
-mod gates;
+mod gelu;
 mod lengths;
 mod slope;
 
@@ -21,7 +21,7 @@ use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-use crate::compose::{add, div, float, int, mul, sub, unary};
+use crate::derived_functions::{add, div, float, int, mul, sub, unary};
 use crate::fold::as_float;
 use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 use crate::simplify::{Assume, simplify};

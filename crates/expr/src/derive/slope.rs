@@ -1,7 +1,7 @@
 //! The derivative of a node, which knows where it is 0 because a branch wasn't taken.
 
 use super::Pass;
-use crate::compose::{add, binary, choose, div, float, sub, unary};
+use crate::derived_functions::{add, binary, choose, div, float, sub, unary};
 use crate::graph::{Binary, Id, Node, Unary};
 
 /// A derivative: `value`, but 0 where the bool `off` holds, whatever `value` is there.

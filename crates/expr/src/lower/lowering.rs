@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::step::{Step, StepId, StepOp};
+use super::type_rules::{TypeRule, binary_rule, small_power, unary_rule};
 use super::types::{Type, computed, stand_in};
-use super::ways::{Way, binary_way, small_power, unary_way};
 use crate::graph::{Binary, Id, Node, Unary};
 
 /// A step and what is known of its type.
@@ -115,13 +115,13 @@ impl Lowering {
     }
 
     fn unary(&mut self, op: Unary, a: Typed) -> Result<Typed> {
-        Ok(match unary_way(op, a.ty)? {
-            Way::Same => a,
-            Way::Known(known) => {
+        Ok(match unary_rule(op, a.ty)? {
+            TypeRule::Same => a,
+            TypeRule::Known(known) => {
                 let step = self.add(StepOp::Constant(Scalar::Bool(known)), DType::Bool);
                 Typed { step, ty: Type::Strong(DType::Bool) }
             }
-            Way::Zero => {
+            TypeRule::Zero => {
                 let (zero, dtype) = (Scalar::Bool(false), a.ty.dtype());
                 let zero = match dtype.kind() {
                     DTypeKind::Bool => zero,
@@ -131,7 +131,7 @@ impl Lowering {
                 let step = self.add(StepOp::Constant(zero), computed(dtype));
                 Typed { step, ty: a.ty }
             }
-            Way::Compute(from, ty) => {
+            TypeRule::Compute(from, ty) => {
                 let operand = self.convert(a, from.dtype(), false)?;
                 let dtype = computed(ty.dtype());
                 let factor = match op {
@@ -153,7 +153,7 @@ impl Lowering {
     }
 
     fn binary(&mut self, op: Binary, a: Typed, b: Typed) -> Result<Typed> {
-        let (from, ty) = binary_way(op, a.ty, b.ty)?;
+        let (from, ty) = binary_rule(op, a.ty, b.ty)?;
         if let Some(step) = self.signs_apart(op, a, b)? {
             return Ok(Typed { step, ty });
         }

@@ -3,14 +3,14 @@
 //! Plain numbers, parameters and indices are weak, as Python's numbers are: they take the dtype of
 //! what they meet where that can hold their kind, else the default dtype of their kind comes in.
 //! Dtypes mix as [`DType::promote`] says. Half floats are computed in float32 and rounded once, at
-//! the end. What functions ask of their operands is told at [`Lowered::new`].
+//! the end. [`Lowered::new`] lists which dtypes each function takes.
 
 mod lowering;
 mod signs;
+mod source_names;
 mod step;
+mod type_rules;
 mod types;
-mod ways;
-mod written;
 
 #[cfg(test)]
 mod tests;
@@ -19,13 +19,13 @@ use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result};
 
 use crate::graph::{Expr, Id};
 use lowering::{Lowering, Typed, lower};
+use source_names::source_name;
 use step::keep_needed;
 use types::Type;
-use written::written;
 
 pub use step::{Step, StepId, StepOp};
+pub use type_rules::undefined;
 pub use types::computed;
-pub use ways::undefined;
 
 /// An expression for inputs of certain dtypes, as steps of one dtype each: what the evaluator and
 /// the CUDA emitter work from. Equal steps are there once; operands come first, the result last.
@@ -73,7 +73,7 @@ impl Lowered {
         let simple = expr.simplified_for(inputs);
         let mut to = Lowering::default();
         let values = lower_all(&mut to, &simple, inputs, params)
-            .map_err(|(_, error)| as_written(expr, inputs, params, error))?;
+            .map_err(|(_, error)| with_source_name(expr, inputs, params, error))?;
         let Some(&root) = values.last() else {
             return Err(Error::new(ErrorKind::Value, "the expression is empty"));
         };
@@ -136,13 +136,14 @@ fn lower_all(
     Ok(values)
 }
 
-/// The error, about the function that was written where it is about a part of one: that is told from
-/// the expression as it was, since simplifying may leave away other parts.
+/// The same error under the name of the function in the source text, where the failing node is a part of a
+/// derived function. It is found in the expression before simplification, which may remove other parts of
+/// that function.
 #[cold]
-fn as_written(expr: &Expr, inputs: &[DType], params: &[DTypeKind], error: Error) -> Error {
+fn with_source_name(expr: &Expr, inputs: &[DType], params: &[DTypeKind], error: Error) -> Error {
     match lower_all(&mut Lowering::default(), expr, inputs, params) {
-        Err((at, error)) => match written(expr, Id(at as u32)) {
-            Some(name) => ways::renamed(error, name),
+        Err((at, error)) => match source_name(expr, Id(at as u32)) {
+            Some(name) => type_rules::renamed(error, name),
             None => error,
         },
         Ok(_) => error,

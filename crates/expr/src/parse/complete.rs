@@ -3,7 +3,7 @@
 use super::lex::{failure, shown};
 use super::operators::{Entry, Infix, Level, Open, Prefix, Waiting};
 use super::parser::{LAST_DIMENSION, Operand, Parser, Step};
-use crate::compose;
+use crate::derived_functions;
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
 impl Parser<'_> {
@@ -123,12 +123,12 @@ impl Parser<'_> {
             Waiting::Prefix(prefix) => {
                 let id = match prefix {
                     Prefix::Plus => last.id,
-                    Prefix::Minus => compose::unary(&mut self.graph, Unary::Neg, last.id),
+                    Prefix::Minus => derived_functions::unary(&mut self.graph, Unary::Neg, last.id),
                     Prefix::Invert => {
                         self.refuse_float(&[last], "~", entry.at)?;
-                        compose::unary(&mut self.graph, Unary::Not, last.id)
+                        derived_functions::unary(&mut self.graph, Unary::Not, last.id)
                     }
-                    Prefix::Not => compose::logical_not(&mut self.graph, last.id),
+                    Prefix::Not => derived_functions::logical_not(&mut self.graph, last.id),
                 };
                 self.push_id(id, entry.at, end)
             }
@@ -136,16 +136,20 @@ impl Parser<'_> {
                 let Some(first) = self.operands.pop() else { return Ok(()) };
                 let id = match op {
                     Infix::Binary(op) => self.binary(op, first, last, entry.at)?,
-                    Infix::And => compose::logical(&mut self.graph, Binary::And, first.id, last.id),
-                    Infix::Or => compose::logical(&mut self.graph, Binary::Or, first.id, last.id),
+                    Infix::And => {
+                        derived_functions::logical(&mut self.graph, Binary::And, first.id, last.id)
+                    }
+                    Infix::Or => {
+                        derived_functions::logical(&mut self.graph, Binary::Or, first.id, last.id)
+                    }
                 };
                 self.push_id(id, first.at, end)
             }
             Waiting::Comparison(op, before) => {
                 let Some(first) = self.operands.pop() else { return Ok(()) };
-                let mut id = compose::binary(&mut self.graph, op, first.id, last.id);
+                let mut id = derived_functions::binary(&mut self.graph, op, first.id, last.id);
                 if let Some(before) = before {
-                    id = compose::binary(&mut self.graph, Binary::And, before, id);
+                    id = derived_functions::binary(&mut self.graph, Binary::And, before, id);
                 }
                 self.push_id(id, first.at, end)
             }
@@ -178,7 +182,7 @@ impl Parser<'_> {
             Binary::Shr => self.refuse_float(&[a, b], ">>", at)?,
             _ => {}
         }
-        Ok(compose::binary(&mut self.graph, op, a.id, b.id))
+        Ok(derived_functions::binary(&mut self.graph, op, a.id, b.id))
     }
 
     /// A divisor that is zero, written out or as numbers that make it.

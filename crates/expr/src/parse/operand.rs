@@ -7,7 +7,7 @@ use super::names::{CONSTANTS, Value};
 use super::operators::{Level, Open, Prefix, Waiting};
 use super::parser::{Parser, Step};
 use crate::graph::{Literal, Node};
-use crate::{DTYPES, compose, functions};
+use crate::{DTYPES, derived_functions, functions};
 
 /// What some know a function as, and its name here.
 const OTHER_NAMES: [(&str, &str); 13] = [
@@ -96,7 +96,7 @@ impl Parser<'_> {
         // There is one NaN, without a sign.
         let minus = if value.is_nan() { None } else { self.takes_minus() };
         let signed = if minus.is_some() { -value } else { value };
-        let id = compose::float(&mut self.graph, signed);
+        let id = derived_functions::float(&mut self.graph, signed);
         self.push_id(id, minus.unwrap_or(token.at), token.end)
     }
 

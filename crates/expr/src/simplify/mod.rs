@@ -6,7 +6,7 @@
 
 use keyfold_core::{DType, DTypeKind};
 
-use crate::compose::{float, int};
+use crate::derived_functions::{float, int};
 use crate::fold::{as_float, fold};
 use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
 

@@ -1,4 +1,4 @@
-//! Which function takes which dtype: what it is computed in, and what it gives.
+//! The type rules: which dtypes a function takes, the dtype it is computed in, and that of its result.
 
 use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result, Scalar};
 
@@ -30,11 +30,11 @@ fn floating(ty: Type) -> Type {
     }
 }
 
-/// How a function treats its operand.
-pub(super) enum Way {
-    /// Nothing changes: whole numbers rounded to whole numbers.
+/// How a function of one operand is computed for an operand's type.
+pub(super) enum TypeRule {
+    /// The result is the operand: whole numbers rounded to whole numbers.
     Same,
-    /// A bool, known beforehand.
+    /// The result is this bool for every operand.
     Known(bool),
     /// 0, of the operand's type.
     Zero,
@@ -42,11 +42,11 @@ pub(super) enum Way {
     Compute(Type, Type),
 }
 
-pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
+pub(super) fn unary_rule(op: Unary, ty: Type) -> Result<TypeRule> {
     let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
     let name = op.name();
     let no = |why: &str| Err(undefined(name, dtype, why));
-    let plain = Ok(Way::Compute(ty, ty));
+    let plain = Ok(TypeRule::Compute(ty, ty));
     let whole = matches!(kind, DTypeKind::Bool | DTypeKind::UInt | DTypeKind::Int);
     match op {
         Unary::Neg if kind == DTypeKind::Bool => no("write ~x for \"not\", or convert it"),
@@ -54,35 +54,35 @@ pub(super) fn unary_way(op: Unary, ty: Type) -> Result<Way> {
         Unary::Not if whole => plain,
         Unary::Not => no("it takes bools and whole numbers"),
         Unary::Abs => match kind {
-            DTypeKind::Bool | DTypeKind::UInt => Ok(Way::Same),
-            _ => Ok(Way::Compute(ty, ty.with(dtype.real()))),
+            DTypeKind::Bool | DTypeKind::UInt => Ok(TypeRule::Same),
+            _ => Ok(TypeRule::Compute(ty, ty.with(dtype.real()))),
         },
-        Unary::Sign if kind == DTypeKind::Bool => Ok(Way::Same),
+        Unary::Sign if kind == DTypeKind::Bool => Ok(TypeRule::Same),
         Unary::Sign => plain,
         Unary::Conj if kind == DTypeKind::Complex => plain,
         Unary::Real | Unary::Imag if kind == DTypeKind::Complex => {
-            Ok(Way::Compute(ty, ty.with(dtype.real())))
+            Ok(TypeRule::Compute(ty, ty.with(dtype.real())))
         }
-        Unary::Conj | Unary::Real => Ok(Way::Same),
-        Unary::Imag => Ok(Way::Zero),
+        Unary::Conj | Unary::Real => Ok(TypeRule::Same),
+        Unary::Imag => Ok(TypeRule::Zero),
         Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => match kind {
             DTypeKind::Complex => no("complex numbers have no order"),
             DTypeKind::Float => plain,
-            _ => Ok(Way::Same),
+            _ => Ok(TypeRule::Same),
         },
-        Unary::IsNan if whole => Ok(Way::Known(false)),
-        Unary::IsFinite if whole => Ok(Way::Known(true)),
-        Unary::IsNan | Unary::IsFinite => Ok(Way::Compute(ty, ty.with(DType::Bool))),
+        Unary::IsNan if whole => Ok(TypeRule::Known(false)),
+        Unary::IsFinite if whole => Ok(TypeRule::Known(true)),
+        Unary::IsNan | Unary::IsFinite => Ok(TypeRule::Compute(ty, ty.with(DType::Bool))),
         Unary::Expm1 | Unary::Log1p | Unary::Sigmoid | Unary::Erf | Unary::Erfc
             if kind == DTypeKind::Complex =>
         {
             no("it takes real numbers")
         }
-        _ => Ok(Way::Compute(floating(ty), floating(ty))),
+        _ => Ok(TypeRule::Compute(floating(ty), floating(ty))),
     }
 }
 
-pub(super) fn binary_way(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> {
+pub(super) fn binary_rule(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> {
     let ty = a.mix(b);
     let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
     let no = |why: &str| Err(undefined(op.name(), dtype, why));
@@ -118,7 +118,7 @@ pub(super) fn binary_way(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> {
     }
 }
 
-/// A whole exponent that few products do for.
+/// The exponent, if the power is at most two products: 1, 2 or 3.
 pub(super) fn small_power(number: Scalar) -> Option<u32> {
     let value = number.as_f64();
     [1, 2, 3]

@@ -1,27 +1,29 @@
-//! `gelu` and `silu`: what a gate lets through is bounded from below, where the gate is shut.
+//! The derivatives of `gelu`, `gelu_tanh` and `silu`: products of a bounded `x` with a gate, a function
+//! of `x` from 0 to 1.
 //!
-//! `max(x, -1000.0) * sigmoid(x)` has the derivative of `x * sigmoid(x)`: below the bound `sigmoid` and
-//! its derivative are 0, so that the bound's own kink has no weight, and none of its cost. Above, where
-//! the gate is open, its derivative is 0 as well, and must not meet an infinite `x`: in those of `gelu`
-//! `x` is bounded to both sides. `silu`'s is too short a computation for a second bound, which would
-//! take 8 % more time.
+//! `max(x, -1000.0) * sigmoid(x)` gets the derivative of `x * sigmoid(x)`. Below the bound `sigmoid` and
+//! its derivative are 0, so the derivative of `max` makes no difference there, and computing it would
+//! only cost time. For large `x` the gate is 1 and its derivative 0, which must not be multiplied with an
+//! infinite `x`: the derivatives of `gelu` and `gelu_tanh` bound `x` on both sides. That of `silu` has no
+//! second bound, which would take 8 % more time.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
 use super::Pass;
 use super::slope::Slope;
-use crate::compose::{
-    GELU_SHUT, GELU_TANH_SHUT, SILU_SHUT, above, binary, float, gelu_tanh_curve, mul, scaled, unary,
+use crate::derived_functions::{
+    GELU_TANH_ZERO_BELOW, GELU_ZERO_BELOW, SILU_ZERO_BELOW, at_least, binary, float,
+    gelu_tanh_curve, mul, scaled, unary,
 };
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
-/// From here on, to both sides, `exp(-(u * u))` is 0 in every format, `u` being at least half of `x`.
+/// For `|x|` above this number `exp(-(u * u))` is 0 in every format, where `|u|` is at least half of `|x|`.
 const BELL_ENDS: f64 = 60.0;
 
 impl Pass {
-    /// The derivative of a product of `a`, which is `max(x, bound)` or a number times that, with a
-    /// gate `b` that is 0 below the bound; `db` is the gate's. Nothing if it is no such product.
-    pub(super) fn gated(&mut self, a: Id, (b, db): (Id, Option<Slope>)) -> Option<Slope> {
+    /// The derivative of `a * b`, where `a` is `max(x, bound)` or a number times that, and `b` a gate that
+    /// is 0 below the bound; `db` is the derivative of `b`. `None` for any other product.
+    pub(super) fn gate_product(&mut self, a: Id, (b, db): (Id, Option<Slope>)) -> Option<Slope> {
         let (factor, bounded) = match *self.g.node(a) {
             Node::Binary(Binary::Mul, factor, bounded) => (self.number(factor)?, bounded),
             _ => (1.0, a),
@@ -29,18 +31,18 @@ impl Pass {
         let Node::Binary(Binary::Max, x, bound) = *self.g.node(bounded) else { return None };
         let bound = self.number(bound)?;
         let dx = self.slopes[x.index()]?;
-        let turned = match *self.g.node(b) {
-            Node::Unary(Unary::Sigmoid, of) if of == x && bound <= SILU_SHUT => {
+        let of_gate = match *self.g.node(b) {
+            Node::Unary(Unary::Sigmoid, of) if of == x && bound <= SILU_ZERO_BELOW => {
                 self.times_number(factor, bounded, db?)
             }
-            Node::Unary(Unary::Sigmoid, of) if bound == GELU_TANH_SHUT => {
+            Node::Unary(Unary::Sigmoid, of) if bound == GELU_TANH_ZERO_BELOW => {
                 let (near, curve) = gelu_tanh_curve(&mut self.g, bounded);
                 if of != curve {
                     return None;
                 }
                 self.times_number(factor, near, db?)
             }
-            Node::Unary(Unary::Erfc, of) if bound <= GELU_SHUT => {
+            Node::Unary(Unary::Erfc, of) if bound <= GELU_ZERO_BELOW => {
                 let by = self.scale(of, x)?;
                 let slope = self.bell(x, by, factor);
                 self.scaled(slope, dx)
@@ -48,16 +50,16 @@ impl Pass {
             _ => return None,
         };
         let factor = float(&mut self.g, factor);
-        let open = self.scaled(factor, dx);
-        let open = self.scaled_by(open, b);
-        self.sum(Some(open), Some(turned))
+        let of_x = self.scaled(factor, dx);
+        let of_x = self.scaled_by(of_x, b);
+        self.sum(Some(of_x), Some(of_gate))
     }
 
-    /// `x` times the derivative of `factor * erfc(by * x)`, of an `x` within the bell's ends: so that the
-    /// next derivative is 0 at infinity, too.
+    /// `x` times the derivative of `factor * erfc(by * x)`, with `x` bounded by [`BELL_ENDS`] on both sides,
+    /// so that the derivative of this is 0 at infinity, too.
     fn bell(&mut self, x: Id, by: f64, factor: f64) -> Id {
         let g = &mut self.g;
-        let least = above(g, x, -BELL_ENDS);
+        let least = at_least(g, x, -BELL_ENDS);
         let most = float(g, BELL_ENDS);
         let near = binary(g, Binary::Min, least, most);
         let squared = mul(g, near, near);
@@ -81,7 +83,7 @@ impl Pass {
         }
     }
 
-    /// The number from -0.7 on downwards that `x` is multiplied with: `erfc` of it is 0 below -40.
+    /// The factor of `x` in `id`, if it is at most -0.7: then `erfc` of the product is 0 for `x` below -40.
     fn scale(&self, id: Id, x: Id) -> Option<f64> {
         match *self.g.node(id) {
             Node::Binary(Binary::Mul, factor, of) if of == x => {

@@ -1,7 +1,9 @@
-//! Functions that are built out of nodes, and the helpers that they are written with.
+//! Functions that are made of several nodes (`gelu`, `logaddexp`, `hypot`), and one-line helpers that
+//! add a node.
 //!
-//! Text and the builder share them. They are written so that neither they nor their derivatives
-//! meet `inf * 0` or `inf - inf` where the true value is finite; `derive` has the gates' part in that.
+//! The parser and the builder share them. No function here, and no derivative of one, computes
+//! `inf * 0` or `inf - inf` where the exact value is finite. For `gelu` and `silu` the rule in
+//! `derive/gelu.rs` is needed as well.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -61,41 +63,43 @@ pub(crate) fn relu(g: &mut Graph, x: Id) -> Id {
     choose(g, flat, zero, x)
 }
 
-/// Below these the gates of `gelu`, `gelu_tanh` and `silu` are 0 in every format. The factor of the
-/// gate is bounded from below by it, since `-inf * 0` is NaN.
-pub(crate) const GELU_SHUT: f64 = -40.0;
-pub(crate) const GELU_TANH_SHUT: f64 = -24.0;
-pub(crate) const SILU_SHUT: f64 = -1000.0;
+/// `gelu`, `gelu_tanh` and `silu` are `x` times a gate: a function from 0 to 1 of `x`. Below these numbers
+/// the gates are 0 in every format. `x` is bounded by them before it is multiplied with the gate, since
+/// `-inf * 0` is NaN.
+pub(crate) const GELU_ZERO_BELOW: f64 = -40.0;
+pub(crate) const GELU_TANH_ZERO_BELOW: f64 = -24.0;
+pub(crate) const SILU_ZERO_BELOW: f64 = -1000.0;
 
-/// `x`, but no less than where a gate is shut; `derive` knows that what is below has no weight.
-pub(crate) fn above(g: &mut Graph, x: Id, shut: f64) -> Id {
-    let shut = float(g, shut);
-    binary(g, Binary::Max, x, shut)
+/// `max(x, bound)`; the derivative of a product with a gate ignores the bound, below which the gate is 0.
+pub(crate) fn at_least(g: &mut Graph, x: Id, bound: f64) -> Id {
+    let bound = float(g, bound);
+    binary(g, Binary::Max, x, bound)
 }
 
-/// `x` times the normal distribution's function, by `erfc`: `1 + erf` would cancel below 0.
+/// `x` times the distribution function of the normal distribution, by `erfc`: `1 + erf` would cancel
+/// below 0.
 pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
     let scaled_x = scaled(g, -FRAC_1_SQRT_2, x);
     let gate = unary(g, Unary::Erfc, scaled_x);
-    let x = above(g, x, GELU_SHUT);
+    let x = at_least(g, x, GELU_ZERO_BELOW);
     let half = scaled(g, 0.5, x);
     mul(g, half, gate)
 }
 
-/// The approximation of `gelu` by `tanh`, in which `0.5 * (1 + tanh(u))`, which would cancel below 0,
-/// is written as `sigmoid(2 * u)`. The cubic sees x within -24 and 24, beyond which the gate is 0 and
-/// 1 in every format: so it can't overflow.
+/// The approximation of `gelu` by `tanh`. Its gate `0.5 * (1 + tanh(u))` would cancel below 0, so it is
+/// computed as `sigmoid(2 * u)`. The cubic `u` takes x between -24 and 24 and can't overflow; beyond, the
+/// gate is 0 or 1 in every format.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
-    let above = above(g, x, GELU_TANH_SHUT);
-    let (_, inner) = gelu_tanh_curve(g, above);
+    let bounded = at_least(g, x, GELU_TANH_ZERO_BELOW);
+    let (_, inner) = gelu_tanh_curve(g, bounded);
     let gate = unary(g, Unary::Sigmoid, inner);
-    mul(g, above, gate)
+    mul(g, bounded, gate)
 }
 
-/// The gate of `gelu_tanh`: its x, bounded below, and the operand of its `sigmoid`.
-pub(crate) fn gelu_tanh_curve(g: &mut Graph, above: Id) -> (Id, Id) {
-    let high = float(g, -GELU_TANH_SHUT);
-    let near = binary(g, Binary::Min, above, high);
+/// Of `x` bounded from below: `x` bounded from above as well, and the operand of `gelu_tanh`'s `sigmoid`.
+pub(crate) fn gelu_tanh_curve(g: &mut Graph, bounded: Id) -> (Id, Id) {
+    let high = float(g, -GELU_TANH_ZERO_BELOW);
+    let near = binary(g, Binary::Min, bounded, high);
     let squared = mul(g, near, near);
     let curve = scaled(g, 0.044_715, squared);
     let one = int(g, 1);
@@ -106,12 +110,12 @@ pub(crate) fn gelu_tanh_curve(g: &mut Graph, above: Id) -> (Id, Id) {
 
 pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     let gate = unary(g, Unary::Sigmoid, x);
-    let x = above(g, x, SILU_SHUT);
+    let x = at_least(g, x, SILU_ZERO_BELOW);
     mul(g, x, gate)
 }
 
-/// `log(1 + exp(x))`. Beyond 40 that is x, to the last bit of a float64; before, nothing overflows
-/// that is used. Without a kink, as derivatives of derivatives want it.
+/// `log(1 + exp(x))`. Above 40 the result is `x`, which is exact to the last bit of a float64, and the
+/// `exp` that overflows isn't selected. There is no kink, so the derivatives of derivatives are right, too.
 pub(crate) fn softplus(g: &mut Graph, x: Id) -> Id {
     let end = int(g, 40);
     let beyond = binary(g, Binary::Gt, x, end);
