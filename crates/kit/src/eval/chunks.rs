@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::beside::{CHUNK, Chunk, kernel};
 use super::kernel::{Kernel, Map1, Map2, Map3};
+use super::streaming::{CHUNK, Chunk, kernel};
 use super::value::Value;
 use crate::isa::Isa;
 use crate::math::slices::map_at;

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use keyfold_core::DType;
 
-use super::beside::Beside;
+use super::streaming::Beside;
 use crate::isa::{Isa, Work, dispatch};
 
 /// A loop over a block: `dst[i] = f(a[i], b[i], c[i])` for `len` elements; operands that the

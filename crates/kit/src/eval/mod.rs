@@ -6,7 +6,6 @@
 //! time. Whoever has tensors ([`evaluate`](crate::evaluate)) puts blocks of their memory into the slots of
 //! a [`Frame`] and calls [`Program::run`].
 
-pub mod beside;
 mod binary;
 mod cast;
 mod chunks;
@@ -18,6 +17,7 @@ mod kernel;
 pub mod memory;
 mod number;
 mod run;
+pub mod streaming;
 #[cfg(test)]
 mod tests;
 mod unary;
@@ -28,11 +28,11 @@ use std::fmt;
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_expr::{Lowered, computed};
 
-use beside::CHUNK;
 pub use compile::Counted;
 use compile::{Code, compile};
 use memory::Access;
 pub use run::{Frame, Table};
+use streaming::CHUNK;
 pub use value::Value;
 
 /// Why an element can't be computed.

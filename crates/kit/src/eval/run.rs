@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::beside::{CHUNK, Past, Side};
 use super::compile::{Action, Gather, Instruction};
 use super::kernel::Kernel;
+use super::streaming::{CHUNK, Past, Side};
 use super::value::Value;
 use super::{Fault, Program};
 

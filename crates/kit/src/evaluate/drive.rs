@@ -5,14 +5,14 @@ use std::ops::Range;
 use keyfold_core::Result;
 use smallvec::SmallVec;
 
-use super::outbox::Outbox;
 use super::plan::{Cursor, Plan, Way};
 use super::scratch;
 use super::stream;
+use super::write_combining::Outbox;
 use super::{AHEAD, Job};
 use crate::eval::Frame;
-use crate::eval::beside::CHUNK;
 use crate::eval::memory::count;
+use crate::eval::streaming::CHUNK;
 
 /// A worker's view of the job: pointers into its scratch.
 pub(super) struct Worker<'a, 'j> {

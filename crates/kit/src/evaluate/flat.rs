@@ -10,8 +10,8 @@ use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
 use super::drive::write;
-use super::outbox::Outbox;
 use super::scratch;
+use super::write_combining::Outbox;
 use super::{AHEAD, Job};
 use crate::eval::memory::count;
 use crate::eval::{Frame, Program};

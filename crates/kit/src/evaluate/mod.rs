@@ -7,7 +7,6 @@
 mod compiled;
 mod drive;
 mod flat;
-mod outbox;
 mod overlap;
 mod plan;
 mod scratch;
@@ -16,6 +15,7 @@ pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod write_combining;
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! Writing past the caches.
 
-pub(super) use crate::eval::beside::LINE;
-use crate::eval::beside::stream_line;
 use crate::eval::memory::prefetch;
+pub(super) use crate::eval::streaming::LINE;
+use crate::eval::streaming::stream_line;
 use crate::isa::{Isa, Work, dispatch};
 
 /// Shorter runs are written as usual: their first and last lines, which are shared with other runs,

@@ -4,12 +4,12 @@
 //! they are of a higher degree, and end where a float32's square would lose too much. Beyond, where
 //! few arguments are, it is the exponential and polynomial of one number (`erfc`).
 
+use crate::math::avx512::Wide;
 use crate::math::erfc::SINGLE;
 use crate::math::exponential::parts;
 use crate::math::function::Erfc;
 use crate::math::many::Many;
 use crate::math::single::MAGIC;
-use crate::math::wide::Wide;
 
 /// How far the points are apart around which there are polynomials.
 const STEP: f32 = 33.0 / 256.0;

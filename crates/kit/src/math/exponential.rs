@@ -3,10 +3,10 @@
 //! The methods are those for one number. A power of two is multiplied with by the instruction for that,
 //! which rounds a subnormal result once and overflows to infinity.
 
+use crate::math::avx512::Wide;
 use crate::math::function::{Exp, Sigmoid};
 use crate::math::many::Many;
 use crate::math::single::{EXP, LN2_HIGH, LN2_LOW, MAGIC, UNIT};
-use crate::math::wide::Wide;
 
 /// n and `exp(r) - 1` with `x = n ln 2 + r`, or `-x` of that.
 #[inline(always)]

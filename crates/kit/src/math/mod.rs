@@ -21,6 +21,7 @@
 //!
 //! The coefficients are those that `scripts/minimax.py` prints.
 
+pub mod avx512;
 pub mod complex;
 pub mod complex_power;
 mod double;
@@ -38,15 +39,14 @@ mod single;
 pub mod slices;
 #[cfg(target_arch = "x86_64")]
 mod table;
-pub mod wide;
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::isa::Isa;
 
+pub use avx512::Around;
+use avx512::Wide;
 pub use function::{Function, Function2};
-pub use wide::Around;
-use wide::Wide;
 
 /// A float that kernels compute in: `f32` and `f64`.
 ///

@@ -3,10 +3,10 @@
 //! No loop that the compiler vectorises can look a table up but in memory, element by element, and in
 //! branch-free code erf takes two polynomials of which one is thrown away.
 
+use crate::math::avx512::Wide;
 use crate::math::function::Erf;
 use crate::math::many::Many;
 use crate::math::single::MAGIC;
-use crate::math::wide::Wide;
 
 /// How far the points are apart around which there are polynomials.
 const STEP: f32 = 33.0 / 256.0;

@@ -18,10 +18,10 @@
 //! A child of fork has none of its parent's workers: it forgets the pool, and starts its own when
 //! it needs one.
 
-mod grain;
+mod cost;
 mod job;
+mod job_queue;
 mod place;
-mod post;
 mod share;
 mod threads;
 mod workers;
@@ -30,7 +30,7 @@ use std::ops::Range;
 
 use keyfold_core::Result;
 
-pub use grain::{PIECE_NANOSECONDS, checked_grain, grain_for};
+pub use cost::{PIECE_NANOSECONDS, checked_grain, grain_for};
 pub use threads::{MAX_THREADS, THREADS_VARIABLE, num_threads, set_num_threads};
 
 /// How a range is shared out among threads.
@@ -64,7 +64,7 @@ pub fn parallel_for(
     if range.len() <= grain && grain != 0 {
         return if range.is_empty() { Ok(()) } else { f(range) };
     }
-    grain::check(grain)?;
+    cost::check(grain)?;
     if num_threads()? == 1 {
         return job::pieces(range, grain, &f);
     }

@@ -9,8 +9,8 @@ use keyfold_dispatch::forklock::{AtFork, ForkLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::job::Job;
+use super::job_queue::{Post, Ticket};
 use super::place;
-use super::post::{Post, Ticket};
 
 /// Room for kernels that call kernels; the system gives memory only to what is used of it.
 const STACK: usize = 8 << 20;

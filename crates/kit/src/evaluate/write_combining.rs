@@ -8,7 +8,7 @@ use keyfold_core::Result;
 
 use super::{Job, stream};
 use crate::eval::Frame;
-use crate::eval::beside::{CHUNK, LINE, Past};
+use crate::eval::streaming::{CHUNK, LINE, Past};
 
 /// Two blocks for results: one is written past the caches while the other is computed.
 pub(super) struct Outbox {
