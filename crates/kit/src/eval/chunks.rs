@@ -1,4 +1,4 @@
-//! What the loops beside the memory compute.
+//! What the streaming loops compute for a chunk.
 
 use std::marker::PhantomData;
 
@@ -19,7 +19,7 @@ struct Wrapped<F, T>(PhantomData<(F, T)>);
 impl<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<1> for One<F, A, R> {
     type From = A;
     type To = R;
-    type Room = ();
+    type Workspace = ();
 
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [R], [a]: [&[A]; 1], _: *const u8, (): &mut ()) {
@@ -30,7 +30,7 @@ impl<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<1> for One<F, A,
 impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for Two<F, A, R> {
     type From = A;
     type To = R;
-    type Room = ();
+    type Workspace = ();
 
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [R], [a, b]: [&[A]; 2], _: *const u8, (): &mut ()) {
@@ -41,7 +41,7 @@ impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for Two<F, A,
 impl<F: Map3<A>, A: Copy + 'static> Chunk<3> for Three<F, A> {
     type From = A;
     type To = A;
-    type Room = ();
+    type Workspace = ();
 
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [A], [a, b, c]: [&[A]; 3], _: *const u8, (): &mut ()) {
@@ -54,7 +54,7 @@ impl<F: Map3<A>, A: Copy + 'static> Chunk<3> for Three<F, A> {
 impl<F: Function, T: Real> Chunk<1> for Mapped<F, T> {
     type From = T;
     type To = T;
-    type Room = ();
+    type Workspace = ();
 
     #[inline(always)]
     unsafe fn compute<I: Isa>(dst: &mut [T], [a]: [&[T]; 1], _: *const u8, (): &mut ()) {
@@ -75,7 +75,7 @@ impl<T: Real> Default for Arguments<T> {
 impl<F: Function, T: Real> Chunk<2> for Wrapped<F, T> {
     type From = T;
     type To = T;
-    type Room = Arguments<T>;
+    type Workspace = Arguments<T>;
     const ANY_LENGTH: bool = false;
 
     #[inline(always)]
@@ -83,7 +83,7 @@ impl<F: Function, T: Real> Chunk<2> for Wrapped<F, T> {
         dst: &mut [T],
         [a, b]: [&[T]; 2],
         constants: *const u8,
-        room: &mut Arguments<T>,
+        workspace: &mut Arguments<T>,
     ) {
         // SAFETY: the caller's promise: they are four values, each with room for any element.
         let [before, behind, least, times] =
@@ -92,7 +92,7 @@ impl<F: Function, T: Real> Chunk<2> for Wrapped<F, T> {
         if F::apply_around::<T, I>(a, b, around, dst) {
             return;
         }
-        let arguments = &mut room.0[..a.len()];
+        let arguments = &mut workspace.0[..a.len()];
         for (argument, a) in arguments.iter_mut().zip(a) {
             *argument = *a * before;
         }

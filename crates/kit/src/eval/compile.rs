@@ -80,8 +80,8 @@ pub(crate) struct Code {
     /// Values that are kept in a register, with the load that fills it.
     pub(crate) kept: Vec<(u32, Load)>,
     pub(crate) registers: usize,
-    /// How many instructions can do something for the memory.
-    pub(crate) besides: usize,
+    /// How many instructions have a streaming kernel.
+    pub(crate) streaming: usize,
     /// Where the result is: the output's slot where an instruction writes it.
     pub(crate) result: Slot,
     pub(crate) gathers: bool,
@@ -294,11 +294,11 @@ pub(crate) fn compile(lowered: &Lowered) -> Result<Code> {
         }
     }
     fill(steps, StepId(last as u32), &mut code, &mut places);
-    let beside = |instruction: &&Instruction| match &instruction.action {
-        Action::Run(kernel) => kernel.beside.is_some(),
+    let streaming = |instruction: &&Instruction| match &instruction.action {
+        Action::Run(kernel) => kernel.streaming.is_some(),
         _ => false,
     };
-    code.besides = code.instructions.iter().filter(beside).count();
+    code.streaming = code.instructions.iter().filter(streaming).count();
     code.result = places.slot[last];
     code.registers = places.registers as usize;
     Ok(code)

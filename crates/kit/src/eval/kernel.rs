@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use keyfold_core::DType;
 
-use super::streaming::Beside;
+use super::streaming::StreamingRun;
 use crate::isa::{Isa, Work, dispatch};
 
 /// A loop over a block: `dst[i] = f(a[i], b[i], c[i])` for `len` elements; operands that the
@@ -18,15 +18,15 @@ pub(crate) type Run = unsafe fn(*mut u8, *const u8, *const u8, *const u8, usize)
 /// The loops of an operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
-    /// What is always there.
+    /// The loop that every operation has.
     pub(crate) run: Run,
-    /// The same for results that are larger than the caches, where that is worth its code.
-    pub(crate) beside: Option<Beside>,
+    /// The same with work for the memory, for operations that are used often enough to be worth the code.
+    pub(crate) streaming: Option<StreamingRun>,
 }
 
 impl From<Run> for Kernel {
     fn from(run: Run) -> Kernel {
-        Kernel { run, beside: None }
+        Kernel { run, streaming: None }
     }
 }
 
@@ -163,22 +163,22 @@ unsafe fn run_two_plain<F: Map2<A, R>, A: Copy, R>(
 
 /// The kernel of a function of one number.
 pub(crate) fn one<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_one::<F, A, R>, beside: None }
+    Kernel { run: run_one::<F, A, R>, streaming: None }
 }
 
 /// The kernel of a function of two.
 pub(crate) fn two<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_two::<F, A, R>, beside: None }
+    Kernel { run: run_two::<F, A, R>, streaming: None }
 }
 
 /// As [`one`], for functions that gain nothing from vector instructions: compiled once.
 pub(crate) fn one_plain<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_one_plain::<F, A, R>, beside: None }
+    Kernel { run: run_one_plain::<F, A, R>, streaming: None }
 }
 
 /// As [`two`], likewise.
 pub(crate) fn two_plain<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_two_plain::<F, A, R>, beside: None }
+    Kernel { run: run_two_plain::<F, A, R>, streaming: None }
 }
 
 /// `dst = if a { b } else { c }`.

@@ -208,18 +208,18 @@ impl Program {
         self.result_slot() == self.output() && computed(self.result) == self.result
     }
 
-    /// Whether there are instructions that can do something for the memory beside what they compute:
-    /// then [`Program::run_beside`] takes care of all of a block.
+    /// Whether an instruction has a streaming kernel: then [`Program::run_streaming`] prefetches and stores
+    /// all of a block.
     #[inline]
-    pub fn works_beside(&self) -> bool {
-        self.code.besides > 0
+    pub fn has_streaming_kernel(&self) -> bool {
+        self.code.streaming > 0
     }
 
     /// Whether one instruction is all there is, and writes the result as it is stored: then
-    /// [`Program::run_beside`] writes it past the caches itself.
+    /// [`Program::run_streaming`] can write it by non-temporal stores.
     #[inline]
-    pub fn streams(&self) -> bool {
-        self.code.besides == 1 && self.code.instructions.len() == 1 && self.writes_result()
+    pub fn streams_result(&self) -> bool {
+        self.code.streaming == 1 && self.code.instructions.len() == 1 && self.writes_result()
     }
 
     /// The first of the slots of kept values, which [`Program::fill`] fills; registers follow.

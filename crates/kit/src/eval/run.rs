@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::compile::{Action, Gather, Instruction};
 use super::kernel::Kernel;
-use super::streaming::{CHUNK, Past, Side};
+use super::streaming::{CHUNK, MemoryWork, PendingStores};
 use super::value::Value;
 use super::{Fault, Program};
 
@@ -54,25 +54,25 @@ impl Program {
         Ok(())
     }
 
-    /// As [`Program::run`]; meanwhile the inputs are asked for what lies so many bytes behind this
-    /// block (0 where that isn't wanted), and results are written past the caches: these themselves
-    /// (`stream`), of a program that [can](Program::streams), and earlier ones.
+    /// As [`Program::run`], with prefetches of the inputs at this block's addresses plus `ahead` bytes (0 for
+    /// an input that isn't prefetched), and non-temporal stores: of `pending`, and of this block's results
+    /// if `streams_result` is set for a program that [can](Program::streams_result) do that.
     ///
     /// # Errors
     /// As [`Program::run`].
     ///
     /// # Safety
-    /// As [`Program::run`], of a program that [works beside](Program::works_beside) the memory. The
-    /// earlier results are in no register that the program uses, and each of the block's whole chunks
-    /// (64 elements) takes care of as many lines as they say: there are no more. Where these results
-    /// are written past the caches, they are whole chunks and begin at a line.
-    pub unsafe fn run_beside(
+    /// As [`Program::run`], of a program that [has a streaming kernel](Program::has_streaming_kernel). The
+    /// pending results are in no register that the program uses, and have at most `per_chunk` lines for each
+    /// of the block's whole chunks (64 elements). If `streams_result` is set, the block is a number of whole
+    /// chunks, and the output's slot begins at a line.
+    pub unsafe fn run_streaming(
         &self,
         frame: &Frame<'_>,
         len: usize,
         ahead: &[isize],
-        past: Past,
-        stream: bool,
+        pending: PendingStores,
+        streams_result: bool,
     ) -> Result<(), Fault> {
         let mut next = SmallVec::<[(*const u8, usize); 4]>::new();
         for ((access, ahead), slot) in self.accesses.iter().zip(ahead).zip(&*frame.slots) {
@@ -80,14 +80,20 @@ impl Program {
                 next.push((slot.wrapping_offset(*ahead).cast_const(), CHUNK * access.size));
             }
         }
-        let mut side = Side { next: &next, past, stream, first: 0, every: self.code.besides };
+        let mut work = MemoryWork {
+            prefetches: &next,
+            pending,
+            streams_results: streams_result,
+            first: 0,
+            every: self.code.streaming,
+        };
         for instruction in &self.code.instructions {
-            if let Action::Run(Kernel { beside: Some(beside), .. }) = &instruction.action {
+            if let Action::Run(Kernel { streaming: Some(streaming), .. }) = &instruction.action {
                 let dst = frame.slots[instruction.dst as usize];
                 let [a, b, c] = instruction.pointers(frame.slots);
                 // SAFETY: the caller's promise.
-                unsafe { beside(dst, a, b, c, len, &side) };
-                side.first += 1;
+                unsafe { streaming(dst, a, b, c, len, &work) };
+                work.first += 1;
             } else {
                 // SAFETY: the caller's promise.
                 unsafe { step(instruction, frame, len)? };

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::plan::{Cursor, Plan, Way};
 use super::scratch;
 use super::stream;
-use super::write_combining::Outbox;
+use super::write_combining::WriteCombiner;
 use super::{AHEAD, Job};
 use crate::eval::Frame;
 use crate::eval::memory::count;
@@ -22,13 +22,13 @@ pub(super) struct Worker<'a, 'j> {
     /// Where each slot's own register is.
     home: *mut u8,
     register: usize,
-    /// Behind the registers and the outbox: room for gathers, then for tiles.
+    /// Behind the registers and the combiner's blocks: room for gathers, then for tiles.
     pub(super) room: *mut u8,
     /// Whether results may be written where they belong, without a block in between.
     direct: bool,
     /// How many bytes behind an operand's block the next one begins; 0 where that isn't known.
     pub(super) ahead: SmallVec<[isize; 4]>,
-    outbox: Outbox,
+    combiner: WriteCombiner,
     /// What a register of a repeated element was last filled with: address and length.
     repeated: SmallVec<[(isize, usize); 4]>,
 }
@@ -84,7 +84,7 @@ impl<'j> Job<'j> {
         let register = program.register_bytes();
         let room = if program.gathers() { 2 * register } else { 0 } + self.tile_bytes(plan);
         let behind = count * register;
-        scratch::with(behind + Outbox::room(register) + room, |home, slots| {
+        scratch::with(behind + WriteCombiner::bytes(register) + room, |home, slots| {
             slots.clear();
             slots.extend((0..count).map(|slot| home.wrapping_add(slot * register)));
             let longest = plan.total.min(program.block());
@@ -96,10 +96,10 @@ impl<'j> Job<'j> {
                 slots,
                 home,
                 register,
-                room: home.wrapping_add(behind + Outbox::room(register)),
+                room: home.wrapping_add(behind + WriteCombiner::bytes(register)),
                 direct: self.writes_directly(),
                 ahead: SmallVec::from_elem(0, plan.operands.len()),
-                outbox: Outbox::new(home.wrapping_add(behind), register),
+                combiner: WriteCombiner::new(home.wrapping_add(behind), register),
                 repeated: SmallVec::from_elem((0, 0), plan.operands.len()),
             };
             match plan.way {
@@ -107,7 +107,7 @@ impl<'j> Job<'j> {
                 Way::Spans => worker.spans(units)?,
                 _ => worker.rows(units)?,
             }
-            worker.outbox.flush();
+            worker.combiner.flush();
             Ok(())
         })
     }
@@ -193,7 +193,7 @@ impl Worker<'_, '_> {
             self.slots[slot] = pointer(at);
             return self.execute(len);
         }
-        if dense && self.job.goes_past(len) {
+        if dense && self.job.combines_writes(len) {
             let (job, target) = (self.job, pointer(at));
             let mut frame = Frame {
                 slots: self.slots,
@@ -205,10 +205,10 @@ impl Worker<'_, '_> {
             // SAFETY: as in `execute`; the plan's addresses are the output's.
             return unsafe {
                 let ahead = &self.ahead[..program.inputs().len()];
-                job.past(&mut frame, &mut self.outbox, target, len, ahead)
+                job.run_combined(&mut frame, &mut self.combiner, target, len, ahead)
             };
         }
-        self.outbox.flush();
+        self.combiner.flush();
         self.slots[slot] = self.home(slot);
         self.execute(len)?;
         let (step, behind) = (step / operand.size, self.home(self.slots.len()));

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::drive::write;
 use super::scratch;
-use super::write_combining::Outbox;
+use super::write_combining::WriteCombiner;
 use super::{AHEAD, Job};
 use crate::eval::memory::count;
 use crate::eval::{Frame, Program};
@@ -41,14 +41,14 @@ impl Job<'_> {
         let (total, block, register) = (out.numel(), self.block(), program.register_bytes());
         let (slots, output) = (program.slots(), program.output());
         let gathers = if program.gathers() { 2 * register } else { 0 };
-        scratch::with(slots * register + Outbox::room(register) + gathers, |home, list| {
+        scratch::with(slots * register + WriteCombiner::bytes(register) + gathers, |home, list| {
             list.clear();
             list.extend((0..slots).map(|slot| home.wrapping_add(slot * register)));
             // SAFETY: kept values have registers of their own, with room for a block.
             unsafe { program.fill(list, self.values, total.min(block)) };
             let behind = home.wrapping_add(slots * register);
-            let mut outbox = Outbox::new(behind, register);
-            let gathered = behind.wrapping_add(Outbox::room(register));
+            let mut combiner = WriteCombiner::new(behind, register);
+            let gathered = behind.wrapping_add(WriteCombiner::bytes(register));
             let result_direct = self.writes_directly();
             // The first block is shorter, so that all others begin at a line of the cache.
             let lead = if total <= block { 0 } else { self.lead(out.pinned_ptr()) };
@@ -89,10 +89,10 @@ impl Job<'_> {
                 // SAFETY: every slot points to its register, or to a block of its operand; in place
                 // the output has a register of its own. The output has room for the block.
                 unsafe {
-                    if self.goes_past(len) {
-                        self.past(&mut frame, &mut outbox, target, len, &ahead)?;
+                    if self.combines_writes(len) {
+                        self.run_combined(&mut frame, &mut combiner, target, len, &ahead)?;
                     } else {
-                        outbox.flush();
+                        combiner.flush();
                         if !result_direct {
                             frame.slots[output] = home.wrapping_add(output * register);
                         }
@@ -104,7 +104,7 @@ impl Job<'_> {
                 }
                 at += len;
             }
-            outbox.flush();
+            combiner.flush();
             Ok(())
         })
     }

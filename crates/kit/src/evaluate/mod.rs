@@ -300,7 +300,7 @@ struct Job<'a> {
     tables: &'a [Table<'a>],
     /// Whether an input is exactly the output: then blocks are computed aside.
     in_place: bool,
-    /// Whether the output goes past the caches.
+    /// Whether the output is written by non-temporal stores.
     streamed: bool,
 }
 
@@ -320,7 +320,7 @@ impl Job<'_> {
     #[inline]
     fn block(&self) -> usize {
         let block = self.program.block();
-        if self.streamed && !self.program.works_beside() {
+        if self.streamed && !self.program.has_streaming_kernel() {
             (block / 2).max(SMALLEST)
         } else {
             block
@@ -355,15 +355,15 @@ impl Job<'_> {
     }
 }
 
-/// Bytes from which on an output goes past the caches. Measured on a Xeon (Sapphire Rapids) with 2 MB
-/// of second-level cache per core, one thread, CPU time.
-/// The tests are not for speed: they do it for small ones.
+/// Outputs of at least so many bytes are written by non-temporal stores. Measured on a Xeon (Sapphire
+/// Rapids) with 2 MB of second-level cache per core, one thread, CPU time. The tests use a small number, so
+/// that small outputs take that path, too.
 pub(crate) const STREAMED: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 
 /// Elements of the smallest block: a program of very many registers has no larger ones.
 const SMALLEST: usize = 32;
 
 /// How many blocks ahead streaming work asks for its inputs. Measured on that Xeon with two threads,
-/// float32, 20 million elements, the program working beside the memory: exp 3.26 ms with blocks of 4 KB
+/// float32, 20 million elements, with streaming kernels: exp 3.26 ms with blocks of 4 KB
 /// and 2 blocks ahead, with 1 block ahead 3.36 to 3.5; with blocks of 2 KB and 4 ahead 3.4 to 3.75.
 const AHEAD: usize = 2;

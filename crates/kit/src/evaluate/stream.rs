@@ -1,4 +1,4 @@
-//! Writing past the caches.
+//! Copies by non-temporal stores.
 
 use crate::eval::memory::prefetch;
 pub(super) use crate::eval::streaming::LINE;

@@ -1,66 +1,219 @@
 //! Functions of float32 by AVX-512's own instructions.
 //!
-//! For those that the compiler's vector code doesn't compute at the processor's speed: because they look
-//! a table up in a register (`table`), or because of instructions that it doesn't know to use
-//! (`exponential`). Measured on a Xeon (Sapphire Rapids), one thread, 4096 elements in the first-level cache,
-//! ns for 16 of them: exp 4.3 by the compiler's code, 3.1 by this; sigmoid 5.3 and 4.9; erf 8.2 and 3.2.
+//! They are for functions that the compiler's vector code doesn't compute at the processor's speed: those
+//! that look up tables in registers (`table`, `erfc_table`), and those with instructions that the compiler
+//! doesn't use by itself (`exponential`). Measured on a Xeon (Sapphire Rapids), one thread, 4096 elements in
+//! the first-level cache, nanoseconds for 16 elements: exp takes 4.3 by the compiler's code and 3.1 by this;
+//! sigmoid 5.3 and 4.9; erf 8.2 and 3.2.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m512, _CMP_GT_OQ, _mm512_add_ps, _mm512_and_ps, _mm512_andnot_ps, _mm512_castps_si512,
+    _mm512_cmp_ps_mask, _mm512_div_ps, _mm512_fmadd_ps, _mm512_fmsub_ps, _mm512_fnmadd_ps,
+    _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
+    _mm512_or_ps, _mm512_permutex2var_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    _mm512_sub_ps,
+};
 
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
-#[cfg(target_arch = "x86_64")]
-use crate::math::many::Many;
+use crate::math::Around;
 
-/// A function of many numbers.
-pub trait Wide {
+/// A function that is computed for whole registers.
+pub trait Avx512Function {
     /// Its values.
     #[cfg(target_arch = "x86_64")]
-    fn of<const N: usize>(x: Many<N>) -> Many<N>;
+    fn of<const N: usize>(x: Vectors<N>) -> Vectors<N>;
 }
 
-/// Other processors have nothing of the kind: there is nothing that a function would have to give.
+/// Other processors have no such registers, so there is nothing to implement.
 #[cfg(not(target_arch = "x86_64"))]
-impl<F> Wide for F {}
+impl<F> Avx512Function for F {}
 
-/// What is done around a function: `(f(x * before) + behind) * (max(y, least) * times)`.
-#[derive(Clone, Copy, Debug)]
-pub struct Around<T> {
-    /// What the argument is multiplied with.
-    pub before: T,
-    /// What is added to the value.
-    pub behind: T,
-    /// What the factor is at least; -inf leaves all as they are.
-    pub least: T,
-    /// What the factor is multiplied with.
-    pub times: T,
+/// N registers of 16 float32 each. A value of this type exists only where the processor has AVX-512: the
+/// caller of [`Vectors::load`] promises that, which makes the other methods safe.
+///
+/// Every operation is done for all N registers in turn. One takes 4 cycles, in which a processor can start
+/// seven others, but it doesn't look far enough ahead to find independent ones in the next iteration.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub struct Vectors<const N: usize>([__m512; N]);
+
+/// An operation on each register: a macro, because closures aren't compiled for the level of their caller.
+#[cfg(target_arch = "x86_64")]
+macro_rules! each {
+    ($x:expr, $i:ident: $value:expr) => {{
+        let mut result = $x;
+        for $i in 0..N {
+            // SAFETY: the processor has AVX-512, or this value wouldn't exist.
+            result.0[$i] = unsafe { $value };
+        }
+        result
+    }};
 }
 
-/// How many numbers are computed together.
 #[cfg(target_arch = "x86_64")]
-const MANY: usize = 64;
+impl<const N: usize> Vectors<N> {
+    /// The first `16 N` numbers of a slice.
+    ///
+    /// # Safety
+    /// The processor has AVX-512.
+    #[inline(always)]
+    pub(super) unsafe fn load(from: &[f32]) -> Vectors<N> {
+        let from = &from[..16 * N];
+        // SAFETY: the caller's promise; the slice is as long.
+        let mut result = Vectors([unsafe { _mm512_loadu_ps(from.as_ptr()) }; N]);
+        for i in 1..N {
+            // SAFETY: as above.
+            result.0[i] = unsafe { _mm512_loadu_ps(from.as_ptr().add(16 * i)) };
+        }
+        result
+    }
 
-/// The values of all, at the level with such registers; at others nothing. Returns whether it is done.
+    /// Writes the numbers to the beginning of a slice.
+    #[inline(always)]
+    pub(super) fn store(self, to: &mut [f32]) {
+        let to = &mut to[..16 * N];
+        for i in 0..N {
+            // SAFETY: the slice is as long; the processor as in `each`.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(16 * i), self.0[i]) };
+        }
+    }
+
+    /// This number in every lane.
+    #[inline(always)]
+    pub(super) fn splat(self, number: f32) -> Vectors<N> {
+        each!(self, _i: _mm512_set1_ps(number))
+    }
+
+    #[inline(always)]
+    pub(super) fn plus(self, b: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_add_ps(self.0[i], b.0[i]))
+    }
+
+    #[inline(always)]
+    pub(super) fn minus(self, b: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_sub_ps(self.0[i], b.0[i]))
+    }
+
+    #[inline(always)]
+    pub(super) fn times(self, b: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_mul_ps(self.0[i], b.0[i]))
+    }
+
+    /// `self * b + c`, rounded once.
+    #[inline(always)]
+    pub(super) fn mul_add(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_fmadd_ps(self.0[i], b.0[i], c.0[i]))
+    }
+
+    /// `c - self * b`, rounded once.
+    #[inline(always)]
+    pub(super) fn mul_from(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_fnmadd_ps(self.0[i], b.0[i], c.0[i]))
+    }
+
+    /// `self * b - c`, rounded once.
+    #[inline(always)]
+    pub(super) fn mul_minus(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_fmsub_ps(self.0[i], b.0[i], c.0[i]))
+    }
+
+    /// NaN stays.
+    #[inline(always)]
+    pub(super) fn at_most(self, bound: f32) -> Vectors<N> {
+        // The second of the two if one of them is NaN.
+        each!(self, i: _mm512_min_ps(_mm512_set1_ps(bound), self.0[i]))
+    }
+
+    /// NaN stays.
+    #[inline(always)]
+    pub(super) fn at_least(self, bound: f32) -> Vectors<N> {
+        each!(self, i: _mm512_max_ps(_mm512_set1_ps(bound), self.0[i]))
+    }
+
+    /// Whether any lane is greater than a number.
+    #[inline(always)]
+    pub(super) fn any_above(self, bound: f32) -> bool {
+        let mut any = 0;
+        for x in self.0 {
+            // SAFETY: as in `each`.
+            any |= unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(bound)) };
+        }
+        any != 0
+    }
+
+    /// The lanes of `other` where `x` is greater than a number, else those of `self`.
+    #[inline(always)]
+    pub(super) fn or_where_above(self, x: Vectors<N>, bound: f32, other: Vectors<N>) -> Vectors<N> {
+        each!(self, i: {
+            let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x.0[i], _mm512_set1_ps(bound));
+            _mm512_mask_blend_ps(above, self.0[i], other.0[i])
+        })
+    }
+
+    /// The absolute values.
+    #[inline(always)]
+    pub(super) fn abs(self) -> Vectors<N> {
+        each!(self, i: _mm512_andnot_ps(_mm512_set1_ps(-0.0), self.0[i]))
+    }
+
+    /// Positive numbers with the signs of others.
+    #[inline(always)]
+    pub(super) fn with_signs_of(self, b: Vectors<N>) -> Vectors<N> {
+        let sign = b.splat(-0.0);
+        each!(self, i: _mm512_or_ps(self.0[i], _mm512_and_ps(sign.0[i], b.0[i])))
+    }
+
+    #[inline(always)]
+    pub(super) fn over(self, b: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_div_ps(self.0[i], b.0[i]))
+    }
+
+    /// `self * 2^n`, rounded once, for whole n.
+    #[inline(always)]
+    pub(super) fn times_power(self, n: Vectors<N>) -> Vectors<N> {
+        each!(self, i: _mm512_scalef_ps(self.0[i], n.0[i]))
+    }
+
+    /// The table's entries at the indices in the lowest five bits of each lane.
+    #[inline(always)]
+    pub(super) fn low_bits_in(self, table: &[[f32; 16]; 2]) -> Vectors<N> {
+        each!(self, i: {
+            let [first, second] = [_mm512_loadu_ps(table[0].as_ptr()), _mm512_loadu_ps(table[1].as_ptr())];
+            _mm512_permutex2var_ps(first, _mm512_castps_si512(self.0[i]), second)
+        })
+    }
+}
+
+/// How many numbers are computed together: four registers.
+#[cfg(target_arch = "x86_64")]
+const TOGETHER: usize = 64;
+
+/// The function of every number, at the level AVX-512; at other levels nothing is computed. Returns whether
+/// it was computed.
 #[inline(always)]
-pub(super) fn all<F: Wide, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
+pub(super) fn all<F: Avx512Function, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
     assert_eq!(x.len(), out.len());
     #[cfg(target_arch = "x86_64")]
     if I::LEVEL == Level::Avx512 {
-        let (places, last) = out.as_chunks_mut::<MANY>();
-        let (whole, rest) = x.as_chunks::<MANY>();
+        let (places, last) = out.as_chunks_mut::<TOGETHER>();
+        let (whole, rest) = x.as_chunks::<TOGETHER>();
         for (out, x) in places.iter_mut().zip(whole) {
             // SAFETY: the processor has the level.
-            unsafe { some::<F, 4>(out, x) };
+            unsafe { compute::<F, 4>(out, x) };
         }
         let (places, last) = last.as_chunks_mut::<16>();
         let (whole, rest) = rest.as_chunks::<16>();
         for (out, x) in places.iter_mut().zip(whole) {
             // SAFETY: as above.
-            unsafe { some::<F, 1>(out, x) };
+            unsafe { compute::<F, 1>(out, x) };
         }
         if !rest.is_empty() {
             let mut results = [0.0; 16];
             // SAFETY: as above.
-            unsafe { some::<F, 1>(&mut results, &filled_up(rest)) };
+            unsafe { compute::<F, 1>(&mut results, &padded(rest)) };
             last.copy_from_slice(&results[..rest.len()]);
         }
         return true;
@@ -69,9 +222,9 @@ pub(super) fn all<F: Wide, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
     false
 }
 
-/// As [`all`], with something around it.
+/// As [`all`], with the computation of [`Around`] around the function.
 #[inline(always)]
-pub(super) fn around<F: Wide, I: Isa>(
+pub(super) fn around<F: Avx512Function, I: Isa>(
     x: &[f32],
     y: &[f32],
     around: Around<f32>,
@@ -83,9 +236,9 @@ pub(super) fn around<F: Wide, I: Isa>(
         // SAFETY: the processor has the level.
         unsafe {
             if around.least == f32::NEG_INFINITY {
-                all_around::<F, false>(x, y, around, out);
+                around_all::<F, false>(x, y, around, out);
             } else {
-                all_around::<F, true>(x, y, around, out);
+                around_all::<F, true>(x, y, around, out);
             }
         }
         return true;
@@ -98,38 +251,40 @@ pub(super) fn around<F: Wide, I: Isa>(
 /// The processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn all_around<F: Wide, const BOUNDED: bool>(
+unsafe fn around_all<F: Avx512Function, const BOUNDED: bool>(
     x: &[f32],
     y: &[f32],
     around: Around<f32>,
     out: &mut [f32],
 ) {
-    let (places, last) = out.as_chunks_mut::<MANY>();
-    let ((whole, rest), (factors, rest_factors)) = (x.as_chunks::<MANY>(), y.as_chunks::<MANY>());
+    let (places, last) = out.as_chunks_mut::<TOGETHER>();
+    let ((whole, rest), (factors, rest_factors)) =
+        (x.as_chunks::<TOGETHER>(), y.as_chunks::<TOGETHER>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: the caller's promise.
-        unsafe { some_around::<F, 4, BOUNDED>(out, x, y, around) };
+        unsafe { compute_around::<F, 4, BOUNDED>(out, x, y, around) };
     }
     let (places, last) = last.as_chunks_mut::<16>();
     let ((whole, rest), (factors, rest_factors)) =
         (rest.as_chunks::<16>(), rest_factors.as_chunks::<16>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: as above.
-        unsafe { some_around::<F, 1, BOUNDED>(out, x, y, around) };
+        unsafe { compute_around::<F, 1, BOUNDED>(out, x, y, around) };
     }
     if !rest.is_empty() {
         let mut results = [0.0; 16];
-        let (x, y) = (filled_up(rest), filled_up(rest_factors));
+        let (x, y) = (padded(rest), padded(rest_factors));
         // SAFETY: as above.
-        unsafe { some_around::<F, 1, BOUNDED>(&mut results, &x, &y, around) };
+        unsafe { compute_around::<F, 1, BOUNDED>(&mut results, &x, &y, around) };
         last.copy_from_slice(&results[..rest.len()]);
     }
 }
 
-/// The last ones go the same way as all others, so that a result doesn't depend on its place.
+/// The last numbers in a whole register: they are computed like all others, so that a result doesn't depend
+/// on its place.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn filled_up(rest: &[f32]) -> [f32; 16] {
+fn padded(rest: &[f32]) -> [f32; 16] {
     let mut all = [0.0; 16];
     all[..rest.len()].copy_from_slice(rest);
     all
@@ -139,9 +294,9 @@ fn filled_up(rest: &[f32]) -> [f32; 16] {
 /// The processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn some<F: Wide, const N: usize>(out: &mut [f32], x: &[f32]) {
+unsafe fn compute<F: Avx512Function, const N: usize>(out: &mut [f32], x: &[f32]) {
     // SAFETY: the caller's promise.
-    let x = unsafe { Many::<N>::load(x) };
+    let x = unsafe { Vectors::<N>::load(x) };
     F::of(x).store(out);
 }
 
@@ -149,15 +304,15 @@ unsafe fn some<F: Wide, const N: usize>(out: &mut [f32], x: &[f32]) {
 /// The processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn some_around<F: Wide, const N: usize, const BOUNDED: bool>(
+unsafe fn compute_around<F: Avx512Function, const N: usize, const BOUNDED: bool>(
     out: &mut [f32],
     x: &[f32],
     y: &[f32],
     around: Around<f32>,
 ) {
     // SAFETY: the caller's promise.
-    let (x, y) = unsafe { (Many::<N>::load(x), Many::<N>::load(y)) };
-    let value = F::of(x.times(x.all(around.before))).plus(x.all(around.behind));
+    let (x, y) = unsafe { (Vectors::<N>::load(x), Vectors::<N>::load(y)) };
+    let value = F::of(x.times(x.splat(around.before))).plus(x.splat(around.behind));
     let factor = if BOUNDED { y.at_least(around.least) } else { y };
-    value.times(factor.times(x.all(around.times))).store(out);
+    value.times(factor.times(x.splat(around.times))).store(out);
 }

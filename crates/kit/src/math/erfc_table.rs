@@ -4,11 +4,10 @@
 //! they are of a higher degree, and end where a float32's square would lose too much. Beyond, where
 //! few arguments are, it is the exponential and polynomial of one number (`erfc`).
 
-use crate::math::avx512::Wide;
+use crate::math::avx512::{Avx512Function, Vectors};
 use crate::math::erfc::SINGLE;
 use crate::math::exponential::parts;
 use crate::math::function::Erfc;
-use crate::math::many::Many;
 use crate::math::single::MAGIC;
 
 /// How far the points are apart around which there are polynomials.
@@ -139,13 +138,13 @@ const TABLE: [[[f32; 16]; 2]; 7] = [
     ],
 ];
 
-impl Wide for Erfc {
+impl Avx512Function for Erfc {
     #[inline(always)]
-    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+    fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
         let size = x.abs();
         let near = size.at_most(END);
         // Of which the lowest five bits count.
-        let point = near.mul_add(x.all(1.0 / STEP), x.all(MAGIC));
+        let point = near.mul_add(x.splat(1.0 / STEP), x.splat(MAGIC));
         let t = near.minus(point.low_bits_in(&POINTS));
         let mut sum = point.low_bits_in(&TABLE[6]);
         for power in [5, 4, 3, 2, 1, 0] {
@@ -154,25 +153,25 @@ impl Wide for Erfc {
         if size.any_above(END) {
             sum = sum.or_where_above(size, END, far(size));
         }
-        x.all(2.0).minus(sum).or_where_above(x, 0.0, sum)
+        x.splat(2.0).minus(sum).or_where_above(x, 0.0, sum)
     }
 }
 
 /// `exp(-x^2) p(u) / (1 + 2 x)`, with the square's rounding error in the exponent.
 #[inline(always)]
-fn far<const N: usize>(size: Many<N>) -> Many<N> {
+fn far<const N: usize>(size: Vectors<N>) -> Vectors<N> {
     let a = size.at_most(10.2);
-    let middle = a.all(3.75);
+    let middle = a.splat(3.75);
     let u = a.minus(middle).over(a.plus(middle));
-    let mut sum = a.all(SINGLE[8]);
+    let mut sum = a.splat(SINGLE[8]);
     for power in [7, 6, 5, 4, 3, 2, 1, 0] {
-        sum = sum.mul_add(u, a.all(SINGLE[power]));
+        sum = sum.mul_add(u, a.splat(SINGLE[power]));
     }
-    let factor = sum.over(a.mul_add(a.all(2.0), a.all(1.0)));
+    let factor = sum.over(a.mul_add(a.splat(2.0), a.splat(1.0)));
     let square = a.times(a);
     let lost = a.mul_minus(a, square);
-    let (n, part) = parts::<false, N>(a.all(0.0).minus(square));
+    let (n, part) = parts::<false, N>(a.splat(0.0).minus(square));
     // exp(-lost) is 1 - lost.
-    let power = part.plus(a.all(1.0));
+    let power = part.plus(a.splat(1.0));
     factor.times(lost.mul_from(power, power)).times_power(n)
 }

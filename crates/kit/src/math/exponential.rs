@@ -3,41 +3,42 @@
 //! The methods are those for one number. A power of two is multiplied with by the instruction for that,
 //! which rounds a subnormal result once and overflows to infinity.
 
-use crate::math::avx512::Wide;
+use crate::math::avx512::{Avx512Function, Vectors};
 use crate::math::function::{Exp, Sigmoid};
-use crate::math::many::Many;
 use crate::math::single::{EXP, LN2_HIGH, LN2_LOW, MAGIC, UNIT};
 
 /// n and `exp(r) - 1` with `x = n ln 2 + r`, or `-x` of that.
 #[inline(always)]
-pub(super) fn parts<const NEGATED: bool, const N: usize>(x: Many<N>) -> (Many<N>, Many<N>) {
+pub(super) fn parts<const NEGATED: bool, const N: usize>(
+    x: Vectors<N>,
+) -> (Vectors<N>, Vectors<N>) {
     let sign = if NEGATED { -1.0 } else { 1.0 };
-    let magic = x.all(MAGIC);
-    let n = x.mul_add(x.all(sign * std::f32::consts::LOG2_E), magic).minus(magic);
+    let magic = x.splat(MAGIC);
+    let n = x.mul_add(x.splat(sign * std::f32::consts::LOG2_E), magic).minus(magic);
     // r or -r.
-    let s = n.mul_from(x.all(sign * LN2_HIGH), x);
-    let s = n.mul_from(x.all(sign * LN2_LOW), s);
+    let s = n.mul_from(x.splat(sign * LN2_HIGH), x);
+    let s = n.mul_from(x.splat(sign * LN2_LOW), s);
     // In pairs: fewer steps wait for one another.
     let [a, b, c, d, e] = EXP;
     let square = s.times(s);
-    let high = square.mul_add(x.all(e), s.mul_add(x.all(sign * d), x.all(c)));
-    let sum = square.mul_add(high, s.mul_add(x.all(sign * b), x.all(a)));
+    let high = square.mul_add(x.splat(e), s.mul_add(x.splat(sign * d), x.splat(c)));
+    let sum = square.mul_add(high, s.mul_add(x.splat(sign * b), x.splat(a)));
     (n, if NEGATED { square.mul_minus(sum, s) } else { square.mul_add(sum, s) })
 }
 
-impl Wide for Exp {
+impl Avx512Function for Exp {
     #[inline(always)]
-    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+    fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
         let (n, part) = parts::<false, N>(x.at_least(-104.0).at_most(89.0));
-        part.plus(x.all(1.0)).times_power(n)
+        part.plus(x.splat(1.0)).times_power(n)
     }
 }
 
-impl Wide for Sigmoid {
+impl Avx512Function for Sigmoid {
     #[inline(always)]
-    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+    fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
         let (n, part) = parts::<true, N>(x.at_least(-104.0).at_most(30.0));
-        let unit = x.all(UNIT);
+        let unit = x.splat(UNIT);
         let power = unit.times_power(n);
         let whole = power.plus(unit);
         let lost = unit.minus(whole.minus(power));

@@ -1,7 +1,7 @@
 //! The functions as types, so that a loop can be generic over which function it applies.
 
 use crate::isa::Isa;
-use crate::math::{Around, Real};
+use crate::math::Real;
 
 /// A function of one number.
 pub trait Function: 'static {
@@ -32,6 +32,19 @@ pub trait Function: 'static {
     fn apply_around<T: Real, I: Isa>(_: &[T], _: &[T], _: Around<T>, _: &mut [T]) -> bool {
         false
     }
+}
+
+/// The computation around a function `f` in a fused kernel: `(f(x * before) + behind) * (max(y, least) * times)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<T> {
+    /// What the argument is multiplied with.
+    pub before: T,
+    /// What is added to the value.
+    pub behind: T,
+    /// What the factor is at least; -inf leaves all as they are.
+    pub least: T,
+    /// What the factor is multiplied with.
+    pub times: T,
 }
 
 /// A function of two numbers.

@@ -32,8 +32,6 @@ mod erfc_table;
 mod exponential;
 pub mod function;
 mod log10;
-#[cfg(target_arch = "x86_64")]
-pub mod many;
 mod power;
 mod single;
 pub mod slices;
@@ -44,9 +42,8 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::isa::Isa;
 
-pub use avx512::Around;
-use avx512::Wide;
-pub use function::{Function, Function2};
+use avx512::Avx512Function;
+pub use function::{Around, Function, Function2};
 
 /// A float that kernels compute in: `f32` and `f64`.
 ///
@@ -134,14 +131,19 @@ pub trait Real:
     /// The error function: an odd polynomial near 0, beyond `1 - 2^-q(|self|)` with a polynomial q
     /// for the logarithm of erfc.
     fn erf<I: Isa>(self) -> Self;
-    /// A function's values for all of them, if there is a faster way for many; returns whether it is done.
+    /// A function of every number, if there is faster code than a loop; returns whether it was computed.
     #[inline(always)]
-    fn all<F: Wide, I: Isa>(_: &[Self], _: &mut [Self]) -> bool {
+    fn all<F: Avx512Function, I: Isa>(_: &[Self], _: &mut [Self]) -> bool {
         false
     }
-    /// Likewise with something around it.
+    /// Likewise with the computation of [`Around`] around the function.
     #[inline(always)]
-    fn around<F: Wide, I: Isa>(_: &[Self], _: &[Self], _: Around<Self>, _: &mut [Self]) -> bool {
+    fn around<F: Avx512Function, I: Isa>(
+        _: &[Self],
+        _: &[Self],
+        _: Around<Self>,
+        _: &mut [Self],
+    ) -> bool {
         false
     }
     /// The logarithm to base 10, whole at powers of ten: `k log10(2) + log10(1 + f)` in parts.

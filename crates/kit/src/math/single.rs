@@ -1,7 +1,7 @@
 //! The functions of float32: in float32 throughout, but for the argument's reduction of sin and cos.
 
 use crate::isa::Isa;
-use crate::math::avx512::{self, Wide};
+use crate::math::avx512::{self, Avx512Function};
 use crate::math::{Around, Real, double, erfc, log10, power};
 
 /// Adding this rounds a number below 2^22 to a whole one, which then stands in the lowest bits.
@@ -310,12 +310,17 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    fn all<F: Wide, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
+    fn all<F: Avx512Function, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
         avx512::all::<F, I>(x, out)
     }
 
     #[inline(always)]
-    fn around<F: Wide, I: Isa>(x: &[f32], y: &[f32], around: Around<f32>, out: &mut [f32]) -> bool {
+    fn around<F: Avx512Function, I: Isa>(
+        x: &[f32],
+        y: &[f32],
+        around: Around<f32>,
+        out: &mut [f32],
+    ) -> bool {
         avx512::around::<F, I>(x, y, around, out)
     }
 

@@ -3,9 +3,8 @@
 //! No loop that the compiler vectorises can look a table up but in memory, element by element, and in
 //! branch-free code erf takes two polynomials of which one is thrown away.
 
-use crate::math::avx512::Wide;
+use crate::math::avx512::{Avx512Function, Vectors};
 use crate::math::function::Erf;
-use crate::math::many::Many;
 use crate::math::single::MAGIC;
 
 /// How far the points are apart around which there are polynomials.
@@ -108,12 +107,12 @@ const TABLE: [[[f32; 16]; 2]; 5] = [
     ],
 ];
 
-impl Wide for Erf {
+impl Avx512Function for Erf {
     #[inline(always)]
-    fn of<const N: usize>(x: Many<N>) -> Many<N> {
+    fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
         let size = x.abs().at_most(END);
         // Of which the lowest five bits count.
-        let point = size.mul_add(x.all(1.0 / STEP), x.all(MAGIC));
+        let point = size.mul_add(x.splat(1.0 / STEP), x.splat(MAGIC));
         let t = size.minus(point.low_bits_in(&POINTS));
         let mut sum = point.low_bits_in(&TABLE[4]);
         for power in [3, 2, 1, 0] {

@@ -1,4 +1,4 @@
-//! How much work makes a part.
+//! What sharing work costs, and the number of indices that make a part worth sharing.
 
 use keyfold_core::{Error, ErrorKind, Result};
 

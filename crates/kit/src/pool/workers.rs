@@ -9,7 +9,7 @@ use keyfold_dispatch::forklock::{AtFork, ForkLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::job::Job;
-use super::job_queue::{Post, Ticket};
+use super::job_queue::{JobQueue, Ticket};
 use super::place;
 
 /// Room for kernels that call kernels; the system gives memory only to what is used of it.
@@ -19,7 +19,7 @@ const STACK: usize = 8 << 20;
 pub(super) struct Workers {
     threads: usize,
     pool: ThreadPool,
-    post: Arc<Post<Arc<Job>>>,
+    queue: Arc<JobQueue<Arc<Job>>>,
 }
 
 static CURRENT: ForkLock<Option<Arc<Workers>>> = ForkLock::new(None);
@@ -78,7 +78,7 @@ pub(super) fn current() -> Result<Option<Arc<Workers>>> {
             ),
         )
     })?;
-    let workers = Arc::new(Workers { threads, pool, post: Arc::default() });
+    let workers = Arc::new(Workers { threads, pool, queue: Arc::default() });
     let old = current.replace(Arc::clone(&workers));
     // Not under the lock: this wakes threads.
     drop(current);
@@ -86,7 +86,7 @@ pub(super) fn current() -> Result<Option<Arc<Workers>>> {
     Ok(Some(workers))
 }
 
-/// Lets workers of another number end when they have done what was posted to them.
+/// Gives up workers of another number; they end when their jobs are done.
 pub(super) fn resize(threads: usize) {
     let old = CURRENT.lock().take_if(|workers| workers.threads != threads);
     // Not under the lock: this wakes threads.
@@ -99,20 +99,20 @@ impl Workers {
         self.threads
     }
 
-    /// Asks so many workers to take part in a job, until it is taken back.
+    /// Offers a job to so many workers, until it is taken back.
     pub(super) fn invite(&self, job: &Arc<Job>, helpers: usize) -> Ticket {
-        let (ticket, called) = self.post.put_up(job, helpers, self.threads - 1);
-        // Who comes too late may be where its caller is busy.
-        let busy = if called > 0 { place::processor() } else { None };
-        for _ in 0..called {
-            let post = Arc::clone(&self.post);
-            self.pool.spawn(move || post.attend(|job| job.help(), || place::leave(busy)));
+        let (ticket, woken) = self.queue.push(job, helpers, self.threads - 1);
+        // A worker that finds no job may have woken on the processor where its caller is busy.
+        let busy = if woken > 0 { place::processor() } else { None };
+        for _ in 0..woken {
+            let queue = Arc::clone(&self.queue);
+            self.pool.spawn(move || queue.serve(|job| job.help(), || place::leave(busy)));
         }
         ticket
     }
 
-    /// Has no more workers come to a job.
+    /// Withdraws a job: no more workers take it.
     pub(super) fn take_back(&self, ticket: Ticket) {
-        self.post.take_down(ticket);
+        self.queue.remove(ticket);
     }
 }

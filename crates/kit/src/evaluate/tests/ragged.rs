@@ -1,4 +1,4 @@
-//! Results past the caches whose blocks begin and end anywhere.
+//! Results written by non-temporal stores, with blocks that begin and end anywhere in a line.
 
 use keyfold_core::DType;
 use keyfold_expr::{Expr, Lowered};
