@@ -4,6 +4,15 @@
 //!
 //! Rounding is to the nearest, ties to even; subnormals, infinities and signed zeros are exact; NaN
 //! stays NaN, a quiet one with the payload's top bits.
+//!
+//! ```
+//! use keyfold_core::f16;
+//! use keyfold_kit::half;
+//!
+//! let mut halves = [f16::ZERO; 3];
+//! half::narrow(&[0.1_f32, 65_519.0, 1e9], &mut halves);
+//! assert_eq!(halves.map(f16::to_f32), [0.099_975_586, 65_504.0, f32::INFINITY]);
+//! ```
 
 mod f16c;
 

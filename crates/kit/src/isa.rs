@@ -3,6 +3,28 @@
 //! Kernels are plain loops without branches, generic over [`Isa`]; the compiler vectorises them
 //! once for every level. [`dispatch`] picks the best that the processor has. So next to nothing is
 //! written with intrinsics, and a level costs no source.
+//!
+//! ```
+//! use keyfold_kit::isa::{Isa, Work, dispatch};
+//!
+//! /// `a * x + y` in place of y.
+//! struct Axpy<'a>(f32, &'a [f32], &'a mut [f32]);
+//!
+//! impl Work for Axpy<'_> {
+//!     type Output = ();
+//!
+//!     #[inline(always)]
+//!     fn run<I: Isa>(self) {
+//!         for (y, x) in self.2.iter_mut().zip(self.1) {
+//!             *y = I::mul_add_f32(self.0, *x, *y);
+//!         }
+//!     }
+//! }
+//!
+//! let (x, mut y) = ([1.0; 100], [0.5; 100]);
+//! dispatch(Axpy(2.0, &x, &mut y));
+//! assert_eq!(y, [2.5; 100]);
+//! ```
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,10 +1,39 @@
-//! Expressions evaluated in blocks: numexpr's idea.
+//! The evaluator of expressions over blocks of elements, as in numexpr.
 //!
 //! A [`Program`] is a list of instructions on registers, and a register is a block of elements that
-//! stays in the first-level cache. Each instruction is one loop of vector code over a block; so
-//! reading the program costs little, memory is gone through once, and nothing is compiled at run
-//! time. Whoever has tensors ([`evaluate`](crate::evaluate)) puts blocks of their memory into the slots of
-//! a [`Frame`] and calls [`Program::run`].
+//! stays in the first-level cache. Each instruction is one loop of vector code over a block. So
+//! reading the program costs little, memory is read and written once, and nothing is compiled at run
+//! time. The caller puts blocks of memory into the slots of a [`Frame`] and calls [`Program::run`];
+//! [`evaluate`](crate::evaluate) does that for whole tensors.
+//!
+//! ```
+//! use std::ptr::null_mut;
+//!
+//! use keyfold_core::DType;
+//! use keyfold_expr::{Expr, Lowered};
+//! use keyfold_kit::eval::{Frame, Program};
+//!
+//! let expr = Expr::parse("x * exp(y)")?;
+//! let program = Program::new(&Lowered::new(&expr, &[DType::F32; 2], &[], None)?)?;
+//!
+//! // One slot per input, one for the output, and registers behind them.
+//! let size = program.register_bytes() / size_of::<u64>();
+//! let mut memory = vec![0_u64; program.slots() * size];
+//! let mut slots: Vec<*mut u8> =
+//!     memory.chunks_mut(size).map(|register| register.as_mut_ptr().cast()).collect();
+//! let (mut x, mut y, mut out) = ([2.0_f32; 8], [0.0_f32; 8], [0.0_f32; 8]);
+//! slots[0] = x.as_mut_ptr().cast();
+//! slots[1] = y.as_mut_ptr().cast();
+//! slots[program.output()] = out.as_mut_ptr().cast();
+//!
+//! let values = program.constants().expect("the expression has no parameters");
+//! let frame =
+//!     Frame { slots: &mut slots, values, tables: &[], places: null_mut(), gathered: null_mut() };
+//! // SAFETY: every slot points to 8 elements or to a register, and a block has more than 8 elements.
+//! unsafe { program.run(&frame, 8) }.expect("no element fails");
+//! assert_eq!(out, [2.0; 8]);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
 
 mod binary;
 mod cast;

@@ -1,8 +1,29 @@
-//! Expressions over tensors.
+//! The evaluator of expressions over whole tensors.
 //!
-//! [`evaluate`] runs a [`Program`] over whole tensors: any strides, broadcast, in place, on all
-//! threads. [`Compiled`] is an expression with the programs that were made of it, one per mixture of
-//! dtypes: what an operator keeps.
+//! [`evaluate`] runs a [`Program`] over tensors of any strides, broadcast, in place, on all threads.
+//! [`Compiled`] is an expression with the programs that were made of it, one for each combination of
+//! dtypes: an operator keeps one.
+//!
+//! ```
+//! use keyfold_core::{Device, Scalar};
+//! use keyfold_expr::{Expr, Names};
+//! use keyfold_kit::evaluate::{Compiled, broadcast_shape, evaluate};
+//! use keyfold_tensor::Tensor;
+//!
+//! let names = Names::new().input("x").input("y").param("beta");
+//! let compiled = Compiled::new(Expr::parse_with("beta * x + y", &names)?);
+//!
+//! let x = Tensor::from_slice(&[1.0_f32, 2.0, 3.0], &[3])?;
+//! let y = Tensor::from_slice(&[10.0_f64, 20.0], &[2, 1])?;
+//! let beta = [Scalar::Float(2.0)];
+//! let program = compiled.program(&[x.dtype(), y.dtype()], &beta, None)?;
+//! let shape = broadcast_shape(&program, &[x.shape(), y.shape()])?;
+//! let out = Tensor::empty(&shape, program.result(), Device::CPU)?;
+//! // SAFETY: nobody else knows the new tensor.
+//! unsafe { evaluate(&program, &[&x, &y], &beta, &out)? };
+//! assert_eq!(out.to_vec::<f64>()?, [12.0, 14.0, 16.0, 22.0, 24.0, 26.0]);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
 
 mod compiled;
 mod drive;

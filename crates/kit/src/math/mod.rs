@@ -20,6 +20,15 @@
 //! an ulp less.
 //!
 //! The coefficients are those that `scripts/minimax.py` prints.
+//!
+//! ```
+//! use keyfold_kit::math::slices;
+//!
+//! let mut out = [0.0_f32; 3];
+//! slices::tanh(&[0.0, 0.5, f32::INFINITY], &mut out);
+//! assert_eq!((out[0], out[2]), (0.0, 1.0));
+//! assert!((out[1] - 0.5_f32.tanh()).abs() < 1e-6);
+//! ```
 
 pub mod avx512;
 pub mod complex;

@@ -12,6 +12,22 @@
 //! nobody ever waits for a thread that has yet to start, which is why nested calls can't deadlock,
 //! and why a small job costs no more than calling the workers.
 //!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! use keyfold_kit::pool::{Schedule, grain_for, parallel_for};
+//!
+//! let numbers: Vec<u64> = (0..100_000).collect();
+//! let sum = AtomicU64::new(0);
+//! // An addition takes about half a nanosecond.
+//! parallel_for(Schedule::Adaptive, 0..numbers.len(), grain_for(0.5), |part| {
+//!     sum.fetch_add(numbers[part].iter().sum(), Ordering::Relaxed);
+//!     Ok(())
+//! })?;
+//! assert_eq!(sum.into_inner(), 4_999_950_000);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+//!
 //! The number of threads is, in this order: [`set_num_threads`], the environment variable
 //! `KEYFOLD_NUM_THREADS`, and what the process's affinity and control group allow.
 //!

@@ -8,6 +8,26 @@
 //! All are `Copy` and `repr(C)`; `include/keyfold_views.h` declares the same structs for CUDA C and
 //! C++. Everything that a view can reach is checked when it is made, in release builds as well.
 //!
+//! ```
+//! use keyfold_kit::for_each::map;
+//! use keyfold_kit::view::{FlatViewMut, RankedView, Strided};
+//!
+//! // Two rows of three, seen as three rows of two: sizes, strides and the offset of the first element.
+//! let data = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+//! let transposed: RankedView<'_, f32, 2, Strided> =
+//!     RankedView::from_slice(&data, [3, 2], [1, 3], 0)?;
+//! assert_eq!(transposed.at([2, 0]), 3.0);
+//! assert_eq!(transposed.get([3, 0]), None);
+//!
+//! let mut copy = [0.0_f32; 6];
+//! map((), FlatViewMut::new(&mut copy), transposed.flat()?, |x| x)?;
+//! assert_eq!(copy, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+//!
+//! // A view that would leave its memory can't be made.
+//! assert!(RankedView::<f32, 2, Strided>::from_slice(&data, [3, 3], [1, 3], 0).is_err());
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+//!
 //! # Who may write
 //! A view borrows the memory that it was made of. Since copies of a writing view alias, its elements
 //! are written by the engine ([`map`](crate::for_each::map) and its relatives), which gives every
