@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::graph::{Binary, Unary};
 
-/// A step's place among the steps of a [`Lowered`].
+/// A step's place among the steps of a [`Lowered`](super::Lowered).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StepId(pub u32);
 

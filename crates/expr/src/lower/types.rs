@@ -56,6 +56,7 @@ pub(super) fn stand_in(kind: DTypeKind) -> Scalar {
 }
 
 /// The dtype that elements of `dtype` are computed in: float32 for the halves.
+#[inline]
 pub fn computed(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
 }

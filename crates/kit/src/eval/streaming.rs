@@ -22,7 +22,7 @@ pub const CHUNK: usize = 64;
 /// The prefetches and non-temporal stores that a loop makes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryWork<'a> {
-    /// What to prefetch, one entry per input: the address for the first chunk, and the bytes of a chunk.
+    /// What to prefetch, of each prefetched input: the address for the first chunk, and the bytes of a chunk.
     pub(crate) prefetches: &'a [(*const u8, usize)],
     /// Earlier results to store.
     pub(crate) pending: PendingStores,

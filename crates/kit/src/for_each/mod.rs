@@ -18,7 +18,7 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 //!
-//! The loop around the body is compiled for every level of [`isa`](crate::isa), with the body inside
+//! The loop around the body is compiled for every level of [`isa`], with the body inside
 //! it, so that a body of plain arithmetic becomes vector code. A body that wants to know the level
 //! (for the functions of [`math`](crate::math)) is a struct that implements [`Body`], given to
 //! [`map_with`].

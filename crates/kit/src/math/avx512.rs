@@ -32,7 +32,7 @@ pub trait Avx512Function {
 impl<F> Avx512Function for F {}
 
 /// N registers of 16 float32 each. A value of this type exists only where the processor has AVX-512: the
-/// caller of [`Vectors::load`] promises that, which makes the other methods safe.
+/// caller of `Vectors::load` promises that, which makes the other methods safe.
 ///
 /// Every operation is done for all N registers in turn. One takes 4 cycles, in which a processor can start
 /// seven others, but it doesn't look far enough ahead to find independent ones in the next iteration.
