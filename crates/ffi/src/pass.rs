@@ -43,10 +43,7 @@ impl<'a> Frame<'a> {
     pub fn push_view(&mut self, tensor: &'a Tensor) -> Result<()> {
         self.tensors.push(DLTensor {
             // The standard wants null where there are no elements.
-            data: match tensor.numel() {
-                0 => std::ptr::null_mut(),
-                _ => tensor.raw_data_ptr()?.cast(),
-            },
+            data: tensor.exchange_ptr()?.cast(),
             device: match tensor.device() {
                 Device::CPU => DLDevice { device_type: dlpack::DL_CPU, device_id: 0 },
                 other => dlpack::device_to_dl(other)?,

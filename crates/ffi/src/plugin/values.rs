@@ -78,7 +78,7 @@ impl<'a> Handed<'a> {
         for (at, (&size, &stride)) in tensor.shape().iter().zip(tensor.strides()).enumerate() {
             (shape[at], strides[at]) = (size as i64, stride as i64);
         }
-        let data = if tensor.numel() == 0 { null_mut() } else { tensor.raw_data_ptr()?.cast() };
+        let data = tensor.exchange_ptr()?.cast();
         let dl = DLTensor {
             data,
             device: device_to(tensor.device()),

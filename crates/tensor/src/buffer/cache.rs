@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use keyfold_core::{Error, ErrorKind, Result};
 
 pub(super) use self::class::Class;
-pub use self::limit::{LIMIT_VARIABLE, limit, set_limit};
+pub use self::limit::{LIMIT_VARIABLE, limit, reset_limit, set_limit};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
 /// Blocks smaller than this are the C library's matter, which is quick about them.

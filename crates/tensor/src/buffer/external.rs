@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use keyfold_core::Device;
+use keyfold_core::{Device, Result};
 
 use super::DeviceBuffer;
 
@@ -35,6 +35,39 @@ pub struct Lent {
     pub device: Device,
     /// Whether it must not be written.
     pub read_only: bool,
+}
+
+/// Lent memory as a buffer, for as long as the handle that lends it is borrowed.
+#[derive(Debug)]
+pub(crate) struct LentBuffer(pub(super) Lent);
+
+// SAFETY: only an address, which the external handle lets every thread use.
+unsafe impl Send for LentBuffer {}
+// SAFETY: as above; a shared reference gives no mutable access.
+unsafe impl Sync for LentBuffer {}
+
+// SAFETY: nothing changes while the value lives, and the contract of the external handle that it was
+// made from vouches for the memory.
+unsafe impl DeviceBuffer for LentBuffer {
+    fn device(&self) -> Device {
+        self.0.device
+    }
+
+    fn byte_len(&self) -> usize {
+        self.0.bytes
+    }
+
+    fn host_ptr(&self) -> Option<NonNull<u8>> {
+        (self.0.device == Device::CPU).then_some(self.0.ptr)
+    }
+
+    fn locate(&self) -> Result<*mut u8> {
+        Ok(self.0.ptr.as_ptr())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.0.read_only
+    }
 }
 
 /// A reference to an object that owns memory: a NumPy array, for example.

@@ -4,13 +4,13 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use keyfold_core::{Device, Element, Result};
 
 use super::DeviceBuffer;
 use super::cache::{self, Class, out_of_memory};
+use crate::device::{Memory, MetaMemory};
 
 /// Alignment of allocations: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -217,10 +217,6 @@ unsafe impl DeviceBuffer for HostBuffer {
     fn version(&self) -> Option<&AtomicU32> {
         Some(&self.version)
     }
-
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        Ok(Arc::new(HostBuffer::copy_of(self.as_bytes())?))
-    }
 }
 
 /// No memory, of a stated size: what a tensor on the device `meta` has, and one that only stands
@@ -257,8 +253,8 @@ unsafe impl DeviceBuffer for NullBuffer {
         None
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        Ok(Arc::new(NullBuffer::on(self.device, self.bytes)))
+    fn memory(&self) -> Option<&dyn Memory> {
+        Some(&MetaMemory)
     }
 }
 

@@ -4,11 +4,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use keyfold_core::{Device, Result};
+use keyfold_core::Device;
 
 use super::{DeviceBuffer, ExternalOwner};
 
-/// A movable buffer at the address that [`DeviceBuffer::locate`] gave: for one access, which asks
+/// A movable buffer on the CPU at the address that [`DeviceBuffer::locate`] gave: for one access, which asks
 /// once and not for every block. It isn't kept longer, since the address would be stale.
 #[derive(Debug)]
 pub(super) struct PinnedBuffer {
@@ -33,11 +33,7 @@ unsafe impl DeviceBuffer for PinnedBuffer {
     }
 
     fn host_ptr(&self) -> Option<NonNull<u8>> {
-        (self.device() == Device::CPU).then_some(self.ptr)
-    }
-
-    fn device_ptr(&self) -> *mut u8 {
-        self.ptr.as_ptr()
+        Some(self.ptr)
     }
 
     fn is_read_only(&self) -> bool {
@@ -54,9 +50,5 @@ unsafe impl DeviceBuffer for PinnedBuffer {
 
     fn external_owner(&self) -> Option<&ExternalOwner> {
         self.memory.external_owner()
-    }
-
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        self.memory.duplicate()
     }
 }

@@ -1,12 +1,11 @@
 //! Memory of an external object, with a count of the writes to it.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_core::{Device, Result};
 
-use super::{DeviceBuffer, ExternalOwner, HostBuffer, Lent};
+use super::{DeviceBuffer, ExternalOwner, Lent};
 
 /// Another runtime's memory as a buffer that handles share: what a tensor over a NumPy array is
 /// made of once it outlives the call.
@@ -48,8 +47,8 @@ unsafe impl DeviceBuffer for TrackedBuffer {
         (self.memory.device == Device::CPU).then_some(self.memory.ptr)
     }
 
-    fn device_ptr(&self) -> *mut u8 {
-        self.memory.ptr.as_ptr()
+    fn locate(&self) -> Result<*mut u8> {
+        Ok(self.memory.ptr.as_ptr())
     }
 
     fn is_read_only(&self) -> bool {
@@ -62,22 +61,5 @@ unsafe impl DeviceBuffer for TrackedBuffer {
 
     fn external_owner(&self) -> Option<&ExternalOwner> {
         Some(&self.owner)
-    }
-
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        if self.memory.device != Device::CPU {
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!(
-                    "memory on {} that another library owns can't be copied from here; copy it \
-                     with that library",
-                    self.memory.device
-                ),
-            ));
-        }
-        // SAFETY: the external handle's contract makes these bytes readable and initialised.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(self.memory.ptr.as_ptr(), self.memory.bytes) };
-        Ok(Arc::new(HostBuffer::copy_of(bytes)?))
     }
 }

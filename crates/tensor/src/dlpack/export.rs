@@ -91,11 +91,11 @@ impl<'a> Described<'a> {
         for (i, (&size, &stride)) in tensor.shape().iter().zip(tensor.strides()).enumerate() {
             (shape[i], strides[i]) = (size as i64, stride as i64);
         }
-        // The standard wants null where there are no elements.
-        let data = if tensor.numel() == 0 { null_mut() } else { tensor.raw_data_ptr()?.cast() };
+        let device = device_to_dl(tensor.device())?;
         Ok(Described {
-            data,
-            device: device_to_dl(tensor.device())?,
+            // The standard wants null where there are no elements.
+            data: tensor.exchange_ptr()?.cast(),
+            device,
             dtype: dtype_to_dl(tensor.dtype()),
             shape,
             strides,

@@ -12,7 +12,7 @@ use super::abi::{
     DLTensor,
 };
 use super::export::dtype_to_dl;
-use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOwner, HostBuffer};
+use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOwner};
 use crate::tensor::{Span, Tensor};
 
 #[cold]
@@ -222,28 +222,12 @@ unsafe impl DeviceBuffer for DlpackBuffer {
         (self.device == Device::CPU).then_some(self.low)
     }
 
-    fn device_ptr(&self) -> *mut u8 {
-        self.low.as_ptr()
+    fn locate(&self) -> Result<*mut u8> {
+        Ok(self.low.as_ptr())
     }
 
     fn is_read_only(&self) -> bool {
         self.read_only
-    }
-
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        let Some(ptr) = self.host_ptr() else {
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!(
-                    "memory on {} that another library owns can't be copied from here; copy it \
-                     with that library",
-                    self.device
-                ),
-            ));
-        };
-        // SAFETY: the producer vouches for these bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(ptr.as_ptr(), self.bytes) };
-        Ok(Arc::new(HostBuffer::copy_of(bytes)?))
     }
 }
 

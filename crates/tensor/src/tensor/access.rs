@@ -1,10 +1,11 @@
 //! Reading and writing elements.
 
 use keyfold_core::{
-    Complex, DType, DTypeKind, Element, Error, ErrorKind, Result, Scalar, bf16, f16, layout,
+    Complex, DType, DTypeKind, Device, Element, Error, ErrorKind, Result, Scalar, bf16, f16, layout,
 };
 
 use super::Tensor;
+use crate::buffer::NullBuffer;
 use crate::strided::Walk;
 
 /// Reads one element. A bool's byte may come from elsewhere and be neither 0 nor 1, which Rust's
@@ -52,13 +53,24 @@ unsafe fn read_scalar(ptr: *const u8, dtype: DType) -> Scalar {
 
 impl Tensor {
     #[cold]
-    fn no_memory(&self) -> Error {
+    pub(super) fn no_memory(&self) -> Error {
         let device = self.device();
         let (kind, why) = match device {
-            keyfold_core::Device::META => (ErrorKind::NotSupported, "has no memory"),
-            _ => (ErrorKind::Device, "has memory that the host can't reach"),
+            Device::META => (ErrorKind::NotSupported, "has no memory; use one on cpu"),
+            _ if self.has_no_memory() => {
+                (ErrorKind::Device, "only stands for others, and has no memory to read")
+            }
+            _ => (
+                ErrorKind::Device,
+                "has memory that the host can't reach; copy it to the host with .cpu()",
+            ),
         };
-        Error::new(kind, format!("a tensor on {device} {why}; use one on cpu"))
+        Error::new(kind, format!("a tensor on {device} {why}"))
+    }
+
+    /// Whether there is a size and nothing else: on meta, and for a tensor that stands for others.
+    pub(super) fn has_no_memory(&self) -> bool {
+        self.buffer.downcast_ref::<NullBuffer>().is_some()
     }
 
     #[cold]
@@ -94,7 +106,7 @@ impl Tensor {
 
     #[cold]
     fn find_start(&self) -> Result<*mut u8> {
-        if self.device() != keyfold_core::Device::CPU {
+        if self.device() != Device::CPU {
             return Err(self.no_memory());
         }
         let start = self.buffer.locate()?;
@@ -128,7 +140,7 @@ impl Tensor {
         if !tensor.moves() {
             return Ok(tensor);
         }
-        if tensor.device() != keyfold_core::Device::CPU {
+        if tensor.device() != Device::CPU {
             return Err(Error::new(
                 ErrorKind::Exchange,
                 format!(
@@ -235,8 +247,8 @@ impl Tensor {
     }
 
     /// The address of the first element in its device's own address space, of whatever dtype; null
-    /// where there is no memory. For passing on to foreign code, for the time of one access: another
-    /// library may move its memory afterwards.
+    /// where it has none. For the time of one access: another library may move its memory afterwards.
+    /// Foreign code is passed [`Tensor::exchange_ptr`].
     ///
     /// # Errors
     /// [`ErrorKind::Exchange`] when another library took the memory away, or made it too small.
@@ -252,6 +264,36 @@ impl Tensor {
             return Ok(start);
         }
         Ok(start.wrapping_add(self.offset * self.dtype().size()))
+    }
+
+    /// As [`Tensor::raw_data_ptr`], for foreign code: null only where there is nothing to access, for
+    /// tensors without elements and on meta.
+    ///
+    /// # Errors
+    /// As [`Tensor::raw_data_ptr`], and [`ErrorKind::Device`] for memory that has no address.
+    #[inline]
+    pub fn exchange_ptr(&self) -> Result<*mut u8> {
+        match self.numel {
+            0 => Ok(std::ptr::null_mut()),
+            _ if self.is_pinned() => Ok(self.pinned_ptr()),
+            _ => self.find_exchanged(),
+        }
+    }
+
+    #[cold]
+    fn find_exchanged(&self) -> Result<*mut u8> {
+        let ptr = self.find_raw()?;
+        if !ptr.is_null() || self.device() == Device::META {
+            return Ok(ptr);
+        }
+        Err(Error::new(
+            ErrorKind::Device,
+            format!(
+                "a tensor on {} has no address that another library could use; copy it to the host \
+                 with .cpu()",
+                self.device()
+            ),
+        ))
     }
 
     /// The elements in row-major order, where they lie that way.
@@ -301,8 +343,7 @@ impl Tensor {
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         let len = self.as_slice::<T>()?.len();
         self.check_exclusive()?;
-        // Memory that somebody may move is never exclusive, so the address is pinned.
-        let ptr = self.base.cast::<T>().wrapping_add(self.offset);
+        let ptr = self.data_ptr::<T>()?.cast_mut();
         // SAFETY: the slice was checked; the memory belongs to this tensor's handle alone, which
         // `&mut self` locks for as long as the result lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
@@ -338,7 +379,7 @@ impl Tensor {
         Ok((self.offset as isize + steps.sum::<isize>()) as usize)
     }
 
-    /// The element at an index.
+    /// The element at an index, in host memory.
     ///
     /// # Errors
     /// As [`Tensor::data_ptr`], and [`ErrorKind::Index`] when the index is out of range.
@@ -349,12 +390,22 @@ impl Tensor {
         Ok(unsafe { read(first.wrapping_add(place)) })
     }
 
-    /// The element at an index, of whatever dtype.
+    /// The element at an index, of whatever dtype. From a device it is downloaded.
     ///
     /// # Errors
     /// [`ErrorKind::Index`] when the index is out of range, [`ErrorKind::Device`] or
-    /// [`ErrorKind::NotSupported`] when the host can't reach the memory.
+    /// [`ErrorKind::NotSupported`] when there is no memory or no way to it; what the device reports.
     pub fn get_scalar(&self, index: &[usize]) -> Result<Scalar> {
+        if self.base.is_null() && self.device() != Device::CPU {
+            let (bytes, place) = (self.dtype().size(), self.place(index)?);
+            let mut element = [0_u128; 1];
+            // SAFETY: the number has 16 initialised bytes, enough for an element and aligned.
+            return unsafe {
+                let start = element.as_mut_ptr().cast::<u8>();
+                self.download_at(place, std::slice::from_raw_parts_mut(start, bytes))?;
+                Ok(read_scalar(start, self.dtype()))
+            };
+        }
         let start = self.host_start()?;
         let place = self.place(index)?;
         let ptr = start.wrapping_add(place * self.dtype().size());
@@ -380,11 +431,17 @@ impl Tensor {
         self.get_scalar(&self.shape.iter().map(|size| size - 1).collect::<Vec<_>>())
     }
 
-    /// A copy of the elements in row-major order, whatever the layout.
+    /// A copy of the elements in row-major order, whatever the layout. From a device they are
+    /// downloaded.
     ///
     /// # Errors
-    /// As [`Tensor::data_ptr`], and [`ErrorKind::Memory`] when there is none left.
+    /// [`ErrorKind::DType`] when `T` isn't the dtype's type, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] when there is no memory or no way to it, [`ErrorKind::Memory`] when
+    /// there is none left; what the device reports.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if self.base.is_null() && self.device() != Device::CPU {
+            return self.on_host()?.to_vec();
+        }
         let ptr = self.data_ptr::<T>()?;
         let mut items = Vec::new();
         items.try_reserve_exact(self.numel).map_err(|_| {

@@ -8,6 +8,7 @@ use keyfold_core::{
 
 use super::Tensor;
 use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer};
+use crate::device::{self, Content};
 
 /// An element's bytes and how many of them there are.
 fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
@@ -53,13 +54,14 @@ impl Tensor {
         Tensor::assume_inside(buffer, shape, strides, 0, numel)
     }
 
-    /// A tensor of zeros, on the CPU or (without memory) on meta.
+    /// A tensor of zeros on a device (on meta, without memory).
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] for too many dimensions or elements, [`ErrorKind::Memory`] when there is
-    /// no memory, [`ErrorKind::Device`] for other devices, whose own backend makes their tensors.
+    /// no memory left, [`ErrorKind::Device`] for a device without memory or an index that isn't there;
+    /// and what the device reports.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        Tensor::made(shape, dtype, device, HostBuffer::zeroed)
+        Tensor::made::<true>(shape, dtype, device)
     }
 
     /// A tensor whose elements are about to be written. Until then they are arbitrary: what memory
@@ -68,33 +70,27 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn empty(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        let any_bytes = dtype != DType::Bool;
-        let memory = if any_bytes { HostBuffer::recycled } else { HostBuffer::zeroed };
-        Tensor::made(shape, dtype, device, memory)
+        match dtype {
+            DType::Bool => Tensor::made::<true>(shape, dtype, device),
+            _ => Tensor::made::<false>(shape, dtype, device),
+        }
     }
 
-    fn made(
-        shape: &[usize],
-        dtype: DType,
-        device: Device,
-        memory: fn(usize) -> Result<HostBuffer>,
-    ) -> Result<Self> {
+    fn made<const ZEROS: bool>(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
         let shape = Shape::new(shape)?;
         let numel = layout::numel(&shape, dtype.size())?;
         let bytes = numel * dtype.size();
-        match device {
-            Device::CPU => Ok(Tensor::whole(Arc::new(memory(bytes)?), shape, numel, dtype)),
-            Device::META => {
-                Ok(Tensor::whole(Arc::new(NullBuffer::new(bytes)), shape, numel, dtype))
+        // Host and meta are called here directly, for the cost of a one-element result.
+        let buffer: Arc<dyn DeviceBuffer> = match device {
+            Device::CPU if ZEROS => Arc::new(HostBuffer::zeroed(bytes)?),
+            Device::CPU => Arc::new(HostBuffer::recycled(bytes)?),
+            Device::META => Arc::new(NullBuffer::new(bytes)),
+            other => {
+                let content = if ZEROS { Content::Zeros } else { Content::Arbitrary };
+                device::allocate(other, bytes, content)?
             }
-            other => Err(Error::new(
-                ErrorKind::Device,
-                format!(
-                    "host code can't allocate memory on {other}; make the tensor with an operator \
-                     that has a kernel for it, or on cpu or meta"
-                ),
-            )),
-        }
+        };
+        Ok(Tensor::whole(buffer, shape, numel, dtype))
     }
 
     /// A tensor without memory: shape, strides and dtype on the device meta.
@@ -128,11 +124,11 @@ impl Tensor {
     /// As [`Tensor::zeros`], and as [`Scalar::check`] where the dtype can't hold the value.
     pub fn full(shape: &[usize], value: Scalar, dtype: DType, device: Device) -> Result<Self> {
         value.check(dtype)?;
+        let (bytes, size) = element_bytes(value, dtype);
         if device != Device::CPU {
-            return Tensor::zeros(shape, dtype, device);
+            return Tensor::filled_on(shape, &bytes[..size], dtype, device);
         }
         let shape = Shape::new(shape)?;
-        let (bytes, size) = element_bytes(value, dtype);
         let numel = layout::numel(&shape, size)?;
         let mut buffer = HostBuffer::zeroed(numel * size)?;
         if bytes != [0; 16] {

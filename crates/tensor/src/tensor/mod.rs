@@ -3,6 +3,7 @@
 mod access;
 mod attached;
 mod construct;
+mod elsewhere;
 mod external;
 mod view;
 
@@ -31,8 +32,9 @@ use crate::buffer::BufferHandle;
 /// whatever [`Tensor::insert_key`] added.
 pub struct Tensor {
     buffer: BufferHandle,
-    /// Where the host finds the buffer's first element; null where it can't reach it, and where the
-    /// memory may move, so that the buffer is asked at every access.
+    /// Where the host finds the buffer's first element, on the CPU; null for memory that only a device
+    /// reaches, and for memory that may move or isn't filled yet, so that the buffer is asked at every
+    /// access.
     base: *mut u8,
     shape: Shape,
     strides: Strides,

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
+use keyfold_core::{Error, ErrorKind, Result, Shape, Strides, layout};
 
 use super::Tensor;
-use crate::buffer::{BufferHandle, HostBuffer};
-use crate::strided::Walk;
+use crate::buffer::HostBuffer;
+use crate::device::copy_elements;
 
 impl Tensor {
     /// A view with elements of this one only, so that it is inside the buffer if this one is.
@@ -249,57 +249,39 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// The same values in memory of their own, row-major without gaps. A meta tensor's copy is meta.
+    /// The same values in memory of their own on the same device, row-major without gaps.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] when there is none left, [`ErrorKind::NotSupported`] for a tensor that
-    /// isn't contiguous on a device that the host can't reach.
+    /// [`ErrorKind::Memory`] when there is none left, [`ErrorKind::NotSupported`] for another
+    /// library's memory on a device that has none here; what the device reports.
     pub fn copy(&self) -> Result<Tensor> {
-        if self.device() == keyfold_core::Device::META {
-            return Tensor::meta(&self.shape, self.dtype());
+        if !self.is_pinned() {
+            return self.copy_unpinned();
         }
-        if let Some(pinned) = self.pinned()? {
-            return pinned.copy();
-        }
-        if !self.base.is_null() && self.is_contiguous() {
+        if self.is_contiguous() {
             // SAFETY: contiguous elements on the host, which the buffer keeps readable.
             let bytes = unsafe { std::slice::from_raw_parts(self.pinned_ptr(), self.nbytes()) };
-            let memory = std::sync::Arc::new(HostBuffer::copy_of(bytes)?);
+            let memory = Arc::new(HostBuffer::copy_of(bytes)?);
             return Ok(Tensor::whole(memory, self.shape.clone(), self.numel, self.dtype()));
-        }
-        let shape = self.shape.clone();
-        let strides = layout::contiguous_strides(&shape);
-        if self.base.is_null() {
-            let whole = self.is_contiguous() && self.numel == self.buffer.len();
-            if !whole {
-                return Err(Error::new(
-                    ErrorKind::NotSupported,
-                    format!(
-                        "a strided tensor on {} can't be copied from the host; use an operator of \
-                         its backend",
-                        self.device()
-                    ),
-                ));
-            }
-            return Tensor::from_parts(self.buffer.clone_buffer()?, shape, strides, 0);
         }
         let mut memory = HostBuffer::recycled(self.nbytes())?;
         let target = memory.as_bytes_mut().as_mut_ptr();
+        let strides = layout::contiguous_strides(&self.shape);
         // SAFETY: the target is fresh, with room for every element, and row-major.
-        unsafe { copy_elements(self, target, &strides)? };
-        let buffer = BufferHandle::new(Arc::new(memory), self.dtype())?;
-        Tensor::from_parts(buffer, shape, strides, 0)
+        unsafe { self.copy_elements_to(target, &strides)? };
+        Ok(Tensor::whole(Arc::new(memory), self.shape.clone(), self.numel, self.dtype()))
     }
 
     /// Writes the elements of `source`, broadcast to this shape, into this tensor's memory.
     ///
     /// # Errors
-    /// [`ErrorKind::DType`] when the dtypes differ, [`ErrorKind::Shape`] when the shape doesn't
-    /// broadcast, [`ErrorKind::ReadOnly`], [`ErrorKind::Value`] when indices of this tensor overlap,
-    /// and as [`Tensor::data_ptr`] on either side.
+    /// [`ErrorKind::DType`] when the dtypes differ, [`ErrorKind::Device`] when the devices do,
+    /// [`ErrorKind::Shape`] when the shape doesn't broadcast, [`ErrorKind::ReadOnly`],
+    /// [`ErrorKind::Value`] when indices of this tensor overlap; and as [`Tensor::copy`].
     ///
     /// # Safety
-    /// Until it returns, nobody else uses this tensor's memory, and no slice of it is alive.
+    /// Until it returns, nobody else uses this tensor's memory, and no slice of it is alive. On a
+    /// device, the same holds until the copy ran, except for operations behind it on the same stream.
     pub unsafe fn copy_from(&self, source: &Tensor) -> Result<()> {
         if source.dtype() != self.dtype() {
             return Err(Error::new(
@@ -318,89 +300,42 @@ impl Tensor {
         let source = source.broadcast_to(&self.shape)?;
         let source = source.pinned()?.unwrap_or(source);
         if self.base.is_null() || source.base.is_null() {
-            let other = if self.base.is_null() { self } else { &source };
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!("host code can't copy from or to memory on {}", other.device()),
-            ));
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_from_unpinned(&source) };
         }
         // Read everything first if a write could change what is still to be read.
         let source = if source.touches(self) { source.copy()? } else { source };
         self.note_write();
         // SAFETY: the view is inside its buffer, nobody else uses it, and the source is elsewhere.
-        unsafe { copy_elements(&source, self.pinned_ptr(), &self.strides) }
+        unsafe { source.copy_elements_to(self.pinned_ptr(), &self.strides) }
+    }
+
+    /// Copies the elements of a pinned tensor to `target`, which has the same shape and those strides.
+    ///
+    /// # Safety
+    /// Every element that shape and strides reach from `target` is valid for writes, and none of them
+    /// is an element of this tensor.
+    #[inline]
+    unsafe fn copy_elements_to(&self, target: *mut u8, strides: &[isize]) -> Result<()> {
+        let (from, size) = (self.pinned_ptr(), self.dtype().size());
+        // SAFETY: the view's elements are in its buffer; the rest is the caller's promise.
+        unsafe { copy_elements(from, &self.strides, target, strides, &self.shape, size) }
     }
 
     /// Whether the memory that the two views span has bytes in common.
     pub fn touches(&self, other: &Tensor) -> bool {
-        let span = |t: &Tensor| {
+        let (address, other_address) = (self.address(), other.address());
+        if address == 0 || other_address == 0 {
+            return self.touches_unlocated(other);
+        }
+        let span = |t: &Tensor, address: usize| {
             let (first, last) = layout::bounds(&t.shape, &t.strides, t.offset).ok()??;
-            let base = t.address().wrapping_sub(t.offset * t.dtype().size());
+            let base = address.wrapping_sub(t.offset * t.dtype().size());
             Some((base + first * t.dtype().size(), base + (last + 1) * t.dtype().size()))
         };
-        match (span(self), span(other)) {
+        match (span(self, address), span(other, other_address)) {
             (Some(a), Some(b)) => self.device() == other.device() && a.0 < b.1 && b.0 < a.1,
             _ => false,
         }
-    }
-}
-
-/// Copies a host tensor's elements to `target`, which has the same shape and those strides.
-///
-/// # Safety
-/// Every element that shape and strides reach from `target` is valid for writes, and none of them
-/// is an element of `source`.
-unsafe fn copy_elements(source: &Tensor, target: *mut u8, strides: &[isize]) -> Result<()> {
-    let size = source.dtype().size();
-    let from = source.pinned_ptr().cast_const();
-    let walk = Walk::new(&source.shape, [&source.strides, strides])?;
-    let (len, [from_step, to_step]) = (walk.run_len(), walk.run_steps());
-    if source.numel == 0 {
-        return Ok(());
-    }
-    walk.runs(|[a, b]| {
-        let from = from.wrapping_offset(a * size as isize);
-        let to = target.wrapping_offset(b * size as isize);
-        // SAFETY: the walk stays inside both layouts, which don't share elements.
-        unsafe {
-            if from_step == 1 && to_step == 1 {
-                std::ptr::copy_nonoverlapping(from, to, len * size);
-                return;
-            }
-            match source.dtype() {
-                DType::Bool | DType::U8 | DType::I8 => {
-                    copy_run::<1>(from, to, len, from_step, to_step);
-                }
-                DType::U16 | DType::I16 | DType::F16 | DType::BF16 => {
-                    copy_run::<2>(from, to, len, from_step, to_step);
-                }
-                DType::U32 | DType::I32 | DType::F32 => {
-                    copy_run::<4>(from, to, len, from_step, to_step);
-                }
-                DType::U64 | DType::I64 | DType::F64 | DType::C64 => {
-                    copy_run::<8>(from, to, len, from_step, to_step);
-                }
-                DType::C128 => copy_run::<16>(from, to, len, from_step, to_step),
-            }
-        }
-    });
-    Ok(())
-}
-
-/// Copies one run of elements of `N` bytes; steps count elements.
-///
-/// # Safety
-/// All `len` elements on both sides are valid, and the sides share none.
-unsafe fn copy_run<const N: usize>(
-    from: *const u8,
-    to: *mut u8,
-    len: usize,
-    from_step: isize,
-    to_step: isize,
-) {
-    let (from, to) = (from.cast::<[u8; N]>(), to.cast::<[u8; N]>());
-    for i in 0..len as isize {
-        // SAFETY: the caller's promise; byte arrays need no alignment.
-        unsafe { *to.wrapping_offset(i * to_step) = *from.wrapping_offset(i * from_step) };
     }
 }

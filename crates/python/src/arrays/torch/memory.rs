@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
-use keyfold_tensor::{BufferHandle, DeviceBuffer, ExternalOwner, HostBuffer, Lent, Tensor};
+use keyfold_tensor::{BufferHandle, DeviceBuffer, ExternalOwner, Lent, Tensor};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -162,8 +162,12 @@ unsafe impl DeviceBuffer for Memory {
         None
     }
 
-    fn locate(&self) -> Option<Result<NonNull<u8>>> {
-        Some(self.find())
+    fn locate(&self) -> Result<*mut u8> {
+        self.find().map(NonNull::as_ptr)
+    }
+
+    fn moves(&self) -> bool {
+        true
     }
 
     fn version(&self) -> Option<&AtomicU32> {
@@ -187,22 +191,6 @@ unsafe impl DeviceBuffer for Memory {
 
     fn external_owner(&self) -> Option<&ExternalOwner> {
         Some(&self.owner)
-    }
-
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        if self.device != Device::CPU {
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!(
-                    "torch's memory on {} can't be copied from here; use x.clone()",
-                    self.device
-                ),
-            ));
-        }
-        let first = self.find()?;
-        // SAFETY: the bytes are inside the storage, and initialised as torch has them.
-        let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), self.bytes) };
-        Ok(Arc::new(HostBuffer::copy_of(bytes)?))
     }
 }
 
@@ -234,12 +222,12 @@ unsafe impl DeviceBuffer for Lost {
         None
     }
 
-    fn locate(&self) -> Option<Result<NonNull<u8>>> {
-        Some(Err(self.error()))
+    fn locate(&self) -> Result<*mut u8> {
+        Err(self.error())
     }
 
-    fn duplicate(&self) -> Result<Arc<dyn DeviceBuffer>> {
-        Err(self.error())
+    fn moves(&self) -> bool {
+        true
     }
 }
 

@@ -35,6 +35,16 @@ pub fn set_limit(bytes: usize) {
     super::shrink(bytes);
 }
 
+/// Sets the limit to what it is where nobody says anything: the environment variable's, or the default.
+///
+/// # Errors
+/// As [`limit`].
+pub fn reset_limit() -> Result<()> {
+    LIMIT.store(UNKNOWN, Ordering::Relaxed);
+    super::shrink(limit()?);
+    Ok(())
+}
+
 #[cold]
 fn find() -> Result<usize> {
     let limit = match std::env::var(LIMIT_VARIABLE) {

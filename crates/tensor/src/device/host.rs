@@ -1,0 +1,286 @@
+//! The host's memory.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use keyfold_core::{Device, Error, ErrorKind, Result};
+
+use super::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
+use crate::buffer::{DeviceBuffer, HostBuffer, cache};
+use crate::strided::Walk;
+
+/// The host's memory: one device with one stream, on which every operation has run when its call
+/// returns. Free blocks are kept by [`cache`], which also counts; blocks below 4 KiB are the C
+/// library's, and aren't counted.
+#[derive(Debug)]
+pub struct HostMemory;
+
+/// The address of a part's element at index zero. Null only where there are no elements.
+///
+/// # Errors
+/// [`ErrorKind::Device`] for a buffer that the host can't reach; as [`DeviceBuffer::locate`].
+pub(super) fn address(part: &Part<'_>) -> Result<*mut u8> {
+    let buffer = part.buffer();
+    if buffer.device() == Device::CPU {
+        let start = buffer.locate()?;
+        if !start.is_null() || part.numel() == 0 {
+            return Ok(start.wrapping_add(part.offset()));
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Device,
+        format!("the host can't reach the memory of {buffer:?} on {}", buffer.device()),
+    ))
+}
+
+/// The host's bytes of a contiguous part.
+///
+/// # Errors
+/// As [`address`].
+///
+/// # Safety
+/// Nobody writes to them while the result is used.
+pub(super) unsafe fn bytes<'a>(part: &Part<'a>) -> Result<&'a [u8]> {
+    let (start, len) = (address(part)?, part.byte_len());
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the elements are inside the buffer, whose bytes are initialised, and nobody writes to
+    // them by the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(start, len) })
+}
+
+/// The host's bytes of a contiguous part, to write.
+///
+/// # Errors
+/// As [`address`].
+///
+/// # Safety
+/// Nobody else uses them while the result is used.
+pub(super) unsafe fn bytes_mut<'a>(part: &Part<'a>) -> Result<&'a mut [u8]> {
+    let (start, len) = (address(part)?, part.byte_len());
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: the elements are inside the buffer, whose bytes are initialised, and nobody else uses
+    // them by the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start, len) })
+}
+
+/// That a device is the host.
+fn check_device(device: Device) -> Result<()> {
+    match device {
+        Device::CPU => Ok(()),
+        _ => {
+            Err(Error::new(ErrorKind::Device, format!("the host's memory isn't that of {device}")))
+        }
+    }
+}
+
+impl Memory for HostMemory {
+    fn device_count(&self) -> usize {
+        1
+    }
+
+    fn stream_count(&self, _device: Device) -> usize {
+        1
+    }
+
+    fn allocate(
+        &self,
+        device: Device,
+        bytes: usize,
+        content: Content,
+    ) -> Result<Arc<dyn DeviceBuffer>> {
+        check_device(device)?;
+        let buffer = match content {
+            Content::Arbitrary => HostBuffer::recycled(bytes)?,
+            Content::Zeros => HostBuffer::zeroed(bytes)?,
+        };
+        Ok(Arc::new(buffer))
+    }
+
+    unsafe fn upload(&self, given: &[u8], target: &Part<'_>, stream: StreamId) -> Result<()> {
+        check_stream(self, Device::CPU, stream)?;
+        target.check_bytes(given.len())?;
+        // SAFETY: the caller's promise.
+        unsafe { bytes_mut(target)? }.copy_from_slice(given);
+        Ok(())
+    }
+
+    fn download(&self, source: &Part<'_>, into: &mut [u8], stream: StreamId) -> Result<()> {
+        check_stream(self, Device::CPU, stream)?;
+        source.check_bytes(into.len())?;
+        // SAFETY: writers of shared memory promise that nobody reads it meanwhile.
+        into.copy_from_slice(unsafe { bytes(source)? });
+        Ok(())
+    }
+
+    unsafe fn copy_strided(
+        &self,
+        source: &Part<'_>,
+        target: &Part<'_>,
+        stream: StreamId,
+    ) -> Result<()> {
+        check_stream(self, Device::CPU, stream)?;
+        target.check_source(source)?;
+        let (from, to) = (address(source)?, address(target)?);
+        let strides = (source.strides(), target.strides());
+        // SAFETY: both parts are inside their buffers; the rest is the caller's promise.
+        unsafe {
+            copy_elements(from, strides.0, to, strides.1, target.shape(), target.element_size())
+        }
+    }
+
+    unsafe fn fill(&self, target: &Part<'_>, element: &[u8], stream: StreamId) -> Result<()> {
+        check_stream(self, Device::CPU, stream)?;
+        target.check_element(element.len())?;
+        let (to, size) = (address(target)?, element.len());
+        let walk = Walk::new(target.shape(), [target.strides()])?;
+        let (len, [step]) = (walk.run_len() as isize, walk.run_steps());
+        walk.runs(|[start]| {
+            for i in 0..len {
+                let place = to.wrapping_offset((start + i * step) * size as isize);
+                // SAFETY: the walk stays inside the part, which nobody else uses.
+                unsafe { place.copy_from_nonoverlapping(element.as_ptr(), size) };
+            }
+        });
+        Ok(())
+    }
+
+    fn record(&self, device: Device, stream: StreamId) -> Result<Event> {
+        check_device(device)?;
+        check_stream(self, device, stream)?;
+        Ok(Event::new(device, Instant::now()))
+    }
+
+    fn wait(&self, device: Device, stream: StreamId, event: &Event) -> Result<()> {
+        check_device(device)?;
+        check_stream(self, device, stream)?;
+        event.downcast_ref::<Instant>().map(|_| ())
+    }
+
+    fn is_done(&self, event: &Event) -> Result<bool> {
+        event.downcast_ref::<Instant>().map(|_| true)
+    }
+
+    fn elapsed(&self, start: &Event, end: &Event) -> Result<i64> {
+        let (start, end) = (*start.downcast_ref::<Instant>()?, *end.downcast_ref::<Instant>()?);
+        let nanoseconds = |to: Instant, from: Instant| {
+            i64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(i64::MAX)
+        };
+        Ok(nanoseconds(end, start) - nanoseconds(start, end))
+    }
+
+    fn synchronize(&self, device: Device) -> Result<()> {
+        check_device(device)
+    }
+
+    fn statistics(&self, device: Device) -> Result<Statistics> {
+        check_device(device)?;
+        let stats = cache::stats()?;
+        Ok(Statistics {
+            in_use: stats.live,
+            cached: stats.cached,
+            peak: stats.peak,
+            allocations: stats.hits + stats.misses,
+            limit: stats.limit,
+        })
+    }
+
+    fn set_limit(&self, device: Device, limit: Option<u64>) -> Result<()> {
+        check_device(device)?;
+        match limit {
+            Some(bytes) => cache::set_limit(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            None => cache::reset_limit()?,
+        }
+        Ok(())
+    }
+}
+
+/// Copies elements from one strided place on the host to another. Strides count elements of `size`
+/// bytes.
+///
+/// # Errors
+/// [`ErrorKind::Shape`] when strides aren't as many as the sizes.
+///
+/// # Safety
+/// Every element that shape and strides reach from `from` is valid for reads, and from `to` for
+/// writes; the two have no byte in common.
+pub(crate) unsafe fn copy_elements(
+    from: *const u8,
+    from_strides: &[isize],
+    to: *mut u8,
+    to_strides: &[isize],
+    shape: &[usize],
+    size: usize,
+) -> Result<()> {
+    let walk = Walk::new(shape, [from_strides, to_strides])?;
+    let (len, steps) = (walk.run_len(), walk.run_steps());
+    let run: CopyRun = match size {
+        _ if steps == [1, 1] => copy_dense,
+        1 => copy_run::<1>,
+        2 => copy_run::<2>,
+        4 => copy_run::<4>,
+        8 => copy_run::<8>,
+        16 => copy_run::<16>,
+        _ => copy_odd,
+    };
+    walk.runs(|[a, b]| {
+        let from = from.wrapping_offset(a * size as isize);
+        let to = to.wrapping_offset(b * size as isize);
+        // SAFETY: the walk stays inside both layouts, which don't share elements.
+        unsafe { run(from, to, size, len, steps) };
+    });
+    Ok(())
+}
+
+/// Copies one run of so many elements of a size; steps count elements. All elements on both sides must
+/// be valid, and the sides share none.
+type CopyRun = unsafe fn(*const u8, *mut u8, usize, usize, [isize; 2]);
+
+/// A [`CopyRun`] of elements without gaps.
+///
+/// # Safety
+/// As [`CopyRun`] says.
+unsafe fn copy_dense(from: *const u8, to: *mut u8, size: usize, len: usize, _: [isize; 2]) {
+    // SAFETY: the caller's promise.
+    unsafe { to.copy_from_nonoverlapping(from, len * size) };
+}
+
+/// A [`CopyRun`] of elements of `N` bytes.
+///
+/// # Safety
+/// As [`CopyRun`] says.
+unsafe fn copy_run<const N: usize>(
+    from: *const u8,
+    to: *mut u8,
+    _size: usize,
+    len: usize,
+    [from_step, to_step]: [isize; 2],
+) {
+    let (from, to) = (from.cast::<[u8; N]>(), to.cast::<[u8; N]>());
+    for i in 0..len as isize {
+        // SAFETY: the caller's promise; byte arrays need no alignment.
+        unsafe { *to.wrapping_offset(i * to_step) = *from.wrapping_offset(i * from_step) };
+    }
+}
+
+/// A [`CopyRun`] of elements of a size that no dtype has.
+///
+/// # Safety
+/// As [`CopyRun`] says.
+unsafe fn copy_odd(
+    from: *const u8,
+    to: *mut u8,
+    size: usize,
+    len: usize,
+    [from_step, to_step]: [isize; 2],
+) {
+    for i in 0..len as isize {
+        let from = from.wrapping_offset(i * from_step * size as isize);
+        let to = to.wrapping_offset(i * to_step * size as isize);
+        // SAFETY: the caller's promise.
+        unsafe { to.copy_from_nonoverlapping(from, size) };
+    }
+}

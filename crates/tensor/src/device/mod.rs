@@ -1,0 +1,53 @@
+//! Devices: where the memory of tensors is, and how bytes get there and back.
+//!
+//! Each type of device has one [`Memory`], which allocates on the devices of that type and copies, fills,
+//! uploads and downloads. [`HostMemory`] and [`MetaMemory`] are built in; a backend brings its own and
+//! registers it here. Tensors are made, copied and read through it: the host reads a device's bytes by
+//! [`Memory::download`] only, and a result is on its operands' device unless another one is asked for by name.
+//!
+//! # Examples
+//! ```
+//! use keyfold_core::{DType, Device, ErrorKind};
+//! use keyfold_tensor::Tensor;
+//! use keyfold_tensor::device::{self, Content, Memory, Part, StreamId};
+//!
+//! // What a tensor on the CPU is made of.
+//! let memory = device::memory_of(Device::CPU)?;
+//! let buffer = memory.allocate(Device::CPU, 16, Content::Zeros)?;
+//! let part = Part::new(&*buffer, 4, &[2, 3], &[6, 2], 1)?;
+//! // SAFETY: nobody else has the buffer.
+//! unsafe { memory.fill(&part, &[7], StreamId::DEFAULT)? };
+//! let mut bytes = [0; 16];
+//! memory.download(&Part::new(&*buffer, 0, &[16], &[1], 1)?, &mut bytes, StreamId::DEFAULT)?;
+//! assert_eq!(bytes, [0, 0, 0, 0, 7, 0, 7, 0, 7, 0, 7, 0, 7, 0, 7, 0]);
+//!
+//! // A copy to another device happens where that device is named.
+//! let x = Tensor::from_slice(&[1.0_f32, 2.0], &[2])?;
+//! assert_eq!(x.to_device(Device::META)?.device(), Device::META);
+//!
+//! // A device that isn't there is an error that lists those that are.
+//! let error = Tensor::zeros(&[2], DType::F32, Device::cuda(0)).unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Device);
+//! assert!(error.message().contains("devices with memory are cpu, meta"), "{error}");
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+
+mod event;
+mod host;
+mod memory;
+mod meta;
+mod registry;
+mod statistics;
+mod stream;
+mod transfer;
+
+pub use event::Event;
+pub use host::HostMemory;
+pub(crate) use host::copy_elements;
+pub use memory::{Content, Memory, Part};
+pub use meta::MetaMemory;
+pub use registry::{MemoryRef, Refused, Registration, devices, memory, memory_of, register};
+pub use statistics::Statistics;
+pub use stream::{StreamId, check_stream, current_stream, set_current_stream};
+pub use transfer::transfer;
+pub(crate) use transfer::{allocate, allocate_in, copy_within};

@@ -1,0 +1,204 @@
+//! Which memory a type of device has.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_dispatch::forklock::{AtFork, ForkLock};
+
+use super::{HostMemory, Memory, MetaMemory};
+
+static HOST: HostMemory = HostMemory;
+static META: MetaMemory = MetaMemory;
+
+struct Entry {
+    id: u64,
+    memory: Arc<dyn Memory>,
+}
+
+/// By the number of the device type. The lock is held for the clone of an `Arc`.
+static ENTRIES: ForkLock<[Option<Entry>; 16]> = ForkLock::new([const { None }; 16]);
+static AT_FORK: AtFork = AtFork::new();
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+unsafe extern "C" fn before_fork() {
+    ENTRIES.acquire();
+}
+
+unsafe extern "C" fn after_fork() {
+    // SAFETY: `before_fork` took it, on this thread or on the one that it continues.
+    unsafe { ENTRIES.release() };
+}
+
+/// A memory: one that is built in or held elsewhere, or a share of a registered one.
+#[derive(Clone, Debug)]
+pub enum MemoryRef<'a> {
+    /// Held elsewhere.
+    Borrowed(&'a dyn Memory),
+    /// A share of its own.
+    Shared(Arc<dyn Memory>),
+}
+
+impl Deref for MemoryRef<'_> {
+    type Target = dyn Memory;
+
+    fn deref(&self) -> &dyn Memory {
+        match self {
+            MemoryRef::Borrowed(memory) => *memory,
+            MemoryRef::Shared(memory) => &**memory,
+        }
+    }
+}
+
+/// A registered memory. Dropping it changes nothing; [`Registration::remove`] takes the memory out.
+pub struct Registration {
+    kind: DeviceType,
+    id: u64,
+}
+
+impl Registration {
+    /// The type of device.
+    pub fn device_type(&self) -> DeviceType {
+        self.kind
+    }
+
+    /// Takes the memory out of the registry and returns it; `None` if it was taken out before.
+    /// Allocations on the device fail from then on. Tensors that are there stay valid, and can be
+    /// copied: their buffers keep their memory.
+    pub fn remove(&self) -> Option<Arc<dyn Memory>> {
+        let mut entries = ENTRIES.lock();
+        let entry = &mut entries[usize::from(self.kind.index())];
+        let taken = entry.take_if(|entry| entry.id == self.id);
+        drop(entries);
+        taken.map(|entry| entry.memory)
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration(memory of {})", self.kind)
+    }
+}
+
+/// A memory that wasn't registered.
+pub struct Refused {
+    /// Why, and what is registered in its place.
+    pub error: Error,
+    /// The memory that was to be registered.
+    pub memory: Arc<dyn Memory>,
+}
+
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).field("memory", &self.memory).finish()
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        refused.error
+    }
+}
+
+/// Gives a type of device its memory.
+///
+/// # Errors
+/// The memory, if the type has one already, which the error names ([`ErrorKind::Registration`]), as
+/// `cpu` and `meta` always have; or if the C library has no room to note the handlers of fork.
+pub fn register(kind: DeviceType, memory: Arc<dyn Memory>) -> Result<Registration, Refused> {
+    if let Some(first) = built_in(kind) {
+        return Err(refused(kind, first, memory));
+    }
+    // SAFETY: the functions touch a lock of ours only.
+    if let Err(error) = unsafe { AT_FORK.register(before_fork, after_fork, after_fork) } {
+        return Err(Refused { error, memory });
+    }
+    let mut entries = ENTRIES.lock();
+    let entry = &mut entries[usize::from(kind.index())];
+    if let Some(first) = entry {
+        // The first one's Debug runs without the lock: it is foreign code.
+        let first = Arc::clone(&first.memory);
+        drop(entries);
+        return Err(refused(kind, &*first, memory));
+    }
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    *entry = Some(Entry { id, memory });
+    Ok(Registration { kind, id })
+}
+
+#[cold]
+fn refused(kind: DeviceType, first: &dyn Memory, memory: Arc<dyn Memory>) -> Refused {
+    let message = format!(
+        "{kind} has a memory already: {first:?}; remove that before {memory:?} is registered"
+    );
+    Refused { error: Error::new(ErrorKind::Registration, message), memory }
+}
+
+fn built_in(kind: DeviceType) -> Option<&'static dyn Memory> {
+    match kind {
+        DeviceType::CPU => Some(&HOST),
+        DeviceType::META => Some(&META),
+        _ => None,
+    }
+}
+
+/// The memory of a type of device, if it has one. `cpu` and `meta` are found without a lock.
+pub fn memory(kind: DeviceType) -> Option<MemoryRef<'static>> {
+    if let Some(memory) = built_in(kind) {
+        return Some(MemoryRef::Borrowed(memory));
+    }
+    let entries = ENTRIES.lock();
+    let entry = entries[usize::from(kind.index())].as_ref()?;
+    Some(MemoryRef::Shared(Arc::clone(&entry.memory)))
+}
+
+/// The memory of a device that is there.
+///
+/// # Errors
+/// [`ErrorKind::Device`] for a type of device without memory and for an index that isn't there, with
+/// the devices that are.
+pub fn memory_of(device: Device) -> Result<MemoryRef<'static>> {
+    let Some(found) = memory(device.kind()) else { return Err(no_memory(device)) };
+    if usize::from(device.index()) < found.device_count() {
+        return Ok(found);
+    }
+    Err(no_index(device, &*found))
+}
+
+/// Every device that has memory.
+pub fn devices() -> Vec<Device> {
+    let kinds = (0..16).filter_map(DeviceType::from_index);
+    let counts = kinds.filter_map(|kind| Some((kind, memory(kind)?.device_count())));
+    counts.flat_map(|(kind, count)| indices(count).map(move |i| Device::new(kind, i))).collect()
+}
+
+/// The indices of so many devices; an index is a byte.
+fn indices(count: usize) -> impl Iterator<Item = u8> {
+    (0..=u8::MAX).take(count)
+}
+
+fn listed(devices: impl IntoIterator<Item = Device>) -> String {
+    devices.into_iter().map(|device| device.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cold]
+fn no_memory(device: Device) -> Error {
+    Error::new(
+        ErrorKind::Device,
+        format!("there is no memory for {device}; devices with memory are {}", listed(devices())),
+    )
+}
+
+#[cold]
+fn no_index(device: Device, memory: &dyn Memory) -> Error {
+    let (kind, count) = (device.kind(), memory.device_count());
+    let known = listed(indices(count).map(|index| Device::new(kind, index)));
+    let message = match count {
+        0 => format!("{kind} has no devices here; there is no {device}"),
+        1 => format!("{kind} has 1 device: {known}; there is no {device}"),
+        _ => format!("{kind} has {count} devices: {known}; there is no {device}"),
+    };
+    Error::new(ErrorKind::Device, message)
+}
