@@ -21,6 +21,7 @@ ALLOWED = {
     "dispatch": {"core"},
     "tensor": {"core", "dispatch"},
     "expr": {"core"},
+    "backend": {"core", "dispatch", "tensor", "expr"},
     "kit": {"core", "dispatch", "tensor", "expr"},
     "ops": {"core", "dispatch", "tensor", "expr", "kit"},
     "layers": {"core", "dispatch", "tensor", "expr", "ops"},
