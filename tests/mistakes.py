@@ -273,7 +273,7 @@ MISTAKES = {
     },
     **{
         f"x.{name}": functools.partial(getattr, T, name)
-        for name in ["cpu", "float", "t", "dim", "matmul", "zero_"]
+        for name in ["cuda", "float", "t", "dim", "matmul", "zero_"]
     },
 }
 

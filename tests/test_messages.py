@@ -101,5 +101,5 @@ def test_advice_on_foreign_attributes_costs_and_shows_nothing():
     x = kf.ones(2)
     assert not hasattr(x, "view")
     assert "view" not in dir(x)
-    assert getattr(x, "cpu", None) is None
+    assert getattr(x, "cuda", None) is None
     assert type(x).__getattribute__ is object.__getattribute__

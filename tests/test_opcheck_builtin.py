@@ -143,6 +143,7 @@ CASES = {
     "sum.dim": (A, [0]),
     "tanh": (B,),
     "to": (A, kf.float32),
+    "to.device": (A, "cpu"),
     "transpose": (A, 0, 1),
     "trunc": (B,),
     "unsqueeze": (A, 1),

@@ -40,14 +40,14 @@ def test_meta_keeps_requires_grad(way):
 
 def test_no_gradient_comes_back_from_meta(raises_saying):
     x = leaf()
-    with raises_saying(kf.GradientError, "keyfold::to_meta", "no data", "cpu"):
+    with raises_saying(kf.GradientError, "aten::to", "no data", "cpu"):
         x.to("meta").sum().backward()
     assert x.grad is None
 
 
 def test_layers_see_it():
     x = kf.ones((2, 3))
-    assert "keyfold::to_meta" in str(kf.trace(lambda x: x.to("meta") * 2.0, x))
+    assert "aten::to.device" in str(kf.trace(lambda x: x.to("meta") * 2.0, x))
     made = kf.vmap(lambda row: row.to("meta"))(x)
     assert (made.shape, made.device) == ((2, 3), kf.Device("meta"))
 

@@ -18,9 +18,10 @@ arrays you already have:
   `register_autograd`
 - checks of operators: `opcheck`, `gradcheck`, `gradgradcheck`
 - batches: `vmap`, `register_vmap`
-- random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`
+- random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`;
+  `random.get_state` and `random.set_state` of a device
 - threads and memory: `get_num_threads`, `set_num_threads`, `memory_stats`, `trim_memory`,
-  `set_cache_limit`
+  `set_cache_limit`, `synchronize`
 - PyTorch: `keyfold.torch`, which is imported when it is first used
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -30,7 +31,7 @@ import typing as _typing
 # First: it says in one line where keyfold can't run.
 from keyfold import _system as _system  # isort: skip
 from keyfold import _dispatcher as _dispatcher
-from keyfold import _foreign_names, _public
+from keyfold import _foreign_names, _public, random
 from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
 from keyfold._core import (
@@ -83,6 +84,7 @@ from keyfold._core import (
     set_cache_limit,
     set_num_threads,
     set_rng_state,
+    synchronize,
     trim_memory,
     uint8,
     uint16,
@@ -442,6 +444,7 @@ __all__ = [
     "profile_range",
     "rand",
     "randn",
+    "random",
     "real",
     "reciprocal",
     "redispatch",
@@ -472,6 +475,7 @@ __all__ = [
     "stack",
     "subtract",
     "sum",
+    "synchronize",
     "take",
     "tanh",
     "trace",

@@ -57,10 +57,6 @@ pub struct ReduceParams {
 pub trait Reduce: Send + Sync {
     /// The kernel that reduces one input of dtype `input` to an output of dtype `output`, both of any
     /// strides. [`ReduceOp::Max`] and its like aren't asked for lanes without elements.
-    fn reduce(
-        &self,
-        op: ReduceOp,
-        input: DType,
-        output: DType,
-    ) -> Offer<&dyn Launch<ReduceParams>>;
+    fn reduce(&self, op: ReduceOp, input: DType, output: DType)
+    -> Offer<&dyn Launch<ReduceParams>>;
 }

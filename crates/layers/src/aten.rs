@@ -188,6 +188,15 @@ pub fn to(x: &Tensor, dtype: DType) -> Result<Tensor> {
     OP.call(&[x.into(), dtype.into()])
 }
 
+/// `aten::to.device`: a copy on a device.
+///
+/// # Errors
+/// Those of the call.
+pub fn to_device(x: &Tensor, device: Device) -> Result<Tensor> {
+    static OP: Aten = Aten::new("aten::to.device");
+    OP.call(&[x.into(), device.into()])
+}
+
 /// `aten::where`.
 ///
 /// # Errors

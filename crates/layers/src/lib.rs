@@ -39,7 +39,6 @@ pub(crate) const HOST_LOCK_FROM: usize = 1 << 15;
 /// # Errors
 /// [`keyfold_core::ErrorKind::Registration`] where one of the keys has a fallback already.
 pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    meta::register(dispatcher)?;
     tracer::register(dispatcher)?;
     profiler::register(dispatcher)?;
     vmap::register(dispatcher)?;

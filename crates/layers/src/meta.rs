@@ -4,22 +4,8 @@
 //! operator without such a kernel is an error that says how to add one.
 
 use keyfold_core::{Device, Error, ErrorKind, Result, Shape, Strides, layout};
-use keyfold_dispatch::{
-    DispatchKey, DispatchKeySet, Dispatcher, Kernel, Operator, Override, RegistrationKey,
-    Value as _,
-};
+use keyfold_dispatch::{DispatchKey, DispatchKeySet, Operator, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
-
-/// `x.to("meta")`: an operator, so that layers see it, and a result that requires grad where `x`
-/// does.
-pub(crate) const TO_META: &str = "keyfold::to_meta";
-
-pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    dispatcher.define("keyfold::to_meta(Tensor self) -> Tensor")?;
-    let kernel = Kernel::typed(|x: &Tensor| Tensor::meta(x.shape(), x.dtype())).named("to_meta");
-    let everywhere = RegistrationKey::CompositeExplicitAutograd;
-    dispatcher.implement(TO_META, everywhere, kernel, Override::Error).map(drop)
-}
 
 /// A tensor without memory that has this one's shape, strides and dtype.
 ///

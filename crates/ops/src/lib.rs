@@ -1,7 +1,6 @@
 //! keyfold's built-in operators, in namespace `aten`: schemas, and kernels for CPU and Meta.
 //!
-//! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random, see [`random`]: `rand`, `randn`,
-//!   `dropout`
+//! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random: `rand`, `randn`, `dropout`
 //! - element by element, see [`elementwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
 //!   `maximum`, `minimum`, `pow`, bit operations, `eq`, `ne`, `lt`, `le`, `gt`, `ge` (each also with a
 //!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`), `logical_not`, `where`, and the functions
@@ -49,9 +48,10 @@ mod map;
 mod matmul;
 mod op;
 mod promote;
-pub mod random;
+mod random;
 mod reduce;
 mod shape_ops;
+mod to_device;
 mod write;
 
 use keyfold_core::Result;
@@ -74,5 +74,6 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     index::register(&ops)?;
     gather::register(&ops)?;
     write::register(&ops)?;
+    to_device::register(dispatcher)?;
     random::register(&ops)
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use keyfold_core::{DType, Device, ErrorKind};
-use keyfold_ops::random::{State, seed, set_state, state};
+use keyfold_tensor::device::random::{self, State};
 use keyfold_tensor::{Tensor, ValueRef};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::*;
@@ -12,6 +12,14 @@ use support::*;
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn seed(seed: u64) {
+    random::manual_seed(seed).unwrap();
+}
+
+fn state() -> State {
+    random::state(Device::CPU).unwrap()
 }
 
 fn draw(name: &str, count: i64, dtype: DType) -> Tensor {
@@ -33,10 +41,14 @@ fn the_same_seed_or_state_gives_the_same_numbers() {
             let first = values(&draw(name, 7, dtype));
             let kept = state();
             let blocks = if dtype == DType::F64 { 4 } else { 2 };
-            assert_eq!(kept, State { seed: 42, offset: blocks }, "{name} {dtype}");
+            assert_eq!(
+                kept,
+                State { device: Device::CPU, seed: 42, offset: blocks },
+                "{name} {dtype}"
+            );
             let second = values(&draw(name, 7, dtype));
             assert_ne!(first, second);
-            set_state(kept);
+            random::set_state(kept).unwrap();
             assert_eq!(values(&draw(name, 7, dtype)), second);
             seed(42);
             assert_eq!(values(&draw(name, 7, dtype)), first);

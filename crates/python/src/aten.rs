@@ -115,7 +115,7 @@ pub(crate) static ALIAS: Aten = Aten::new("aten::alias");
 pub(crate) static DETACH: Aten = Aten::new("aten::detach");
 pub(crate) static CLONE: Aten = Aten::new("aten::clone");
 pub(crate) static TO: Aten = Aten::new("aten::to");
-pub(crate) static TO_META: Aten = Aten::new("keyfold::to_meta");
+pub(crate) static TO_DEVICE: Aten = Aten::new("aten::to.device");
 
 pub(crate) static SELECT: Aten = Aten::new("aten::select.int");
 pub(crate) static SLICE: Aten = Aten::new("aten::slice.Tensor");

@@ -12,7 +12,7 @@ use crate::arrays::dlpack;
 use crate::arrays::numpy_array;
 use crate::arrays::types::Way;
 use crate::aten;
-use crate::dtype::{device_from, dtype_from};
+use crate::dtype::{device_from, dtype_from, find_device};
 use crate::errors::IntoPyResult;
 use crate::foreign::describe_object;
 use crate::readable;
@@ -112,12 +112,13 @@ fn imported(x: &Any<'_>) -> PyResult<Tensor> {
 
 /// A tensor out of what pickle kept. Not for calling.
 #[pyfunction]
-#[pyo3(signature = (data, dtype, shape, requires_grad, /))]
+#[pyo3(signature = (data, dtype, shape, requires_grad, device=None, /))]
 pub(crate) fn _rebuild_tensor<'py>(
     data: &Any<'py>,
     dtype: &Any<'py>,
     shape: Vec<usize>,
     requires_grad: bool,
+    device: Option<&Any<'py>>,
 ) -> PyResult<Bound<'py, PyTensor>> {
     let py = data.py();
     let dtype = dtype_from(dtype)?;
@@ -138,6 +139,18 @@ pub(crate) fn _rebuild_tensor<'py>(
             result => result.py(py)?,
         }
     };
+    let tensor = match device {
+        Some(device) => {
+            // A name that isn't known here, or a device that isn't there.
+            let there = find_device(device).and_then(|device| match device {
+                Some(device) => py.detach(|| tensor.to_device(device)),
+                None => Ok(tensor),
+            });
+            there.map_err(|error| error.at(&format!("a tensor that was pickled on {device}")))
+        }
+        None => Ok(tensor),
+    };
+    let tensor = tensor.py(py)?;
     set_requires_grad(&tensor, requires_grad).py(py)?;
     wrap(py, tensor)
 }
@@ -286,16 +299,22 @@ impl PyTensor {
         Self::__reduce_ex__(slf, 4)
     }
 
-    /// What pickle keeps. From protocol 5 on the elements can go out of band, without a copy.
+    /// What pickle keeps. From protocol 5 on the elements can go out of band, without a copy. Those
+    /// on a device are downloaded, and go back to that device.
     fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();
         let tensor = &slf.get().tensor;
         readable::check(py, tensor, "pickling")?;
-        let data = match tensor.device().kind() {
+        let device = tensor.device();
+        let data = match device.kind() {
             DeviceType::META => py.None().into_bound(py),
-            DeviceType::CPU => {
+            kind => {
                 // Not through the operators: pickling is no computation for a layer to see.
-                let plain = wrap(py, tensor.contiguous().and_then(Tensor::into_lasting).py(py)?)?;
+                let plain = match kind {
+                    DeviceType::CPU => tensor.contiguous().and_then(Tensor::into_lasting),
+                    _ => py.detach(|| tensor.to_device(Device::CPU)),
+                };
+                let plain = wrap(py, plain.map_err(|error| error.at("pickling")).py(py)?)?;
                 let bytes = numpy_array::bytes_of(&plain)?;
                 let read_only = !tensor.is_writable();
                 if protocol >= 5 {
@@ -306,16 +325,15 @@ impl PyTensor {
                     py.get_type::<PyByteArray>().call1((bytes,))?
                 }
             }
-            _ => {
-                let device = tensor.device();
-                let message =
-                    format!("a tensor on {device} can't be pickled; move it to cpu first");
-                return Err(error(py, ErrorKind::NotSupported, message));
-            }
         };
         let rebuild = py.import("keyfold._core")?.getattr("_rebuild_tensor")?;
         let shape = PyTuple::new(py, tensor.shape().iter())?;
-        let args = (data, tensor.dtype().name(), shape, tensor.requires_grad());
-        (rebuild, args).into_pyobject(py)
+        let (dtype, requires_grad) = (tensor.dtype().name(), tensor.requires_grad());
+        let elsewhere = !matches!(device.kind(), DeviceType::CPU | DeviceType::META);
+        if elsewhere {
+            return (rebuild, (data, dtype, shape, requires_grad, device.to_string()))
+                .into_pyobject(py);
+        }
+        (rebuild, (data, dtype, shape, requires_grad)).into_pyobject(py)
     }
 }

@@ -9,7 +9,7 @@
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
 //! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
 //!   `vmap`
-//! - the process's random numbers: `random`
+//! - devices: `devices`; random numbers: `random`
 //! - threads and memory: `threads`, `memory`, `attach`, `forced_unwind` (threads that the interpreter
 //!   ends)
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
@@ -24,6 +24,7 @@ mod block;
 mod call;
 mod convert;
 mod derivative;
+mod devices;
 mod dispatcher;
 mod dtype;
 mod errors;
@@ -88,10 +89,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(random::manual_seed, module)?)?;
     module.add_function(wrap_pyfunction!(random::get_rng_state, module)?)?;
     module.add_function(wrap_pyfunction!(random::set_rng_state, module)?)?;
+    module.add_function(wrap_pyfunction!(random::_random_state, module)?)?;
+    module.add_function(wrap_pyfunction!(random::_set_random_state, module)?)?;
     module.add_function(wrap_pyfunction!(threads::get_num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_num_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::_check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(memory::memory_stats, module)?)?;
+    module.add_function(wrap_pyfunction!(devices::_devices, module)?)?;
+    module.add_function(wrap_pyfunction!(devices::synchronize, module)?)?;
     module.add_function(wrap_pyfunction!(memory::trim_memory, module)?)?;
     module.add_function(wrap_pyfunction!(memory::set_cache_limit, module)?)?;
     module.add_class::<dtype::PyDType>()?;

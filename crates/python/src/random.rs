@@ -1,10 +1,13 @@
-//! The process's stream of random numbers, for Python.
+//! The streams of random numbers, for Python.
 
-use keyfold_core::ErrorKind;
-use keyfold_ops::random::{self, State};
+use keyfold_core::{Device, ErrorKind};
+use keyfold_tensor::device::memory_of;
+use keyfold_tensor::device::random::{self, State};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
+use crate::dtype::device_from;
+use crate::errors::IntoPyResult;
 use crate::tensor::error;
 
 /// A word of the state.
@@ -22,10 +25,10 @@ fn word(object: &Bound<'_, PyAny>, function: &str, argument: &str) -> PyResult<u
     })
 }
 
-/// Goes to the start of the random numbers of a seed, for this process.
+/// Goes to the start of the random numbers of a seed, on every device, those registered later included.
 ///
-/// `rand`, `randn` and `dropout` draw from it, in whichever thread. Until somebody calls this, the
-/// seed is 0.
+/// `rand`, `randn` and `dropout` draw from the numbers of their device, in whichever thread. Until
+/// somebody calls this, the seed is 0.
 ///
 /// Args:
 ///     seed: from 0 to 2 ** 64 - 1.
@@ -35,20 +38,19 @@ fn word(object: &Bound<'_, PyAny>, function: &str, argument: &str) -> PyResult<u
 #[pyfunction]
 #[pyo3(signature = (seed, /))]
 pub(crate) fn manual_seed(seed: &Bound<'_, PyAny>) -> PyResult<()> {
-    random::seed(word(seed, "manual_seed", "seed")?);
-    Ok(())
+    random::manual_seed(word(seed, "manual_seed", "seed")?).py(seed.py())
 }
 
-/// Where the process's random numbers are: `(seed, offset)`, the blocks of 16 bytes drawn so far.
+/// Where the CPU's random numbers are: `(seed, offset)`, the blocks of 16 bytes drawn so far.
 ///
-/// With `set_rng_state` the same numbers can be drawn again.
+/// With `set_rng_state` the same numbers can be drawn again. `kf.random.get_state` is for any device.
 #[pyfunction]
-pub(crate) fn get_rng_state() -> (u64, u64) {
-    let State { seed, offset } = random::state();
-    (seed, offset)
+pub(crate) fn get_rng_state(py: Python<'_>) -> PyResult<(u64, u64)> {
+    let State { seed, offset, .. } = random::state(Device::CPU).py(py)?;
+    Ok((seed, offset))
 }
 
-/// Goes to a place in the random numbers that `get_rng_state` gave.
+/// Goes to a place in the CPU's random numbers that `get_rng_state` gave.
 ///
 /// Args:
 ///     state: the seed and the offset.
@@ -66,6 +68,32 @@ pub(crate) fn set_rng_state(state: &Bound<'_, PyAny>) -> PyResult<()> {
     })?;
     let seed = word(&pair.0, "set_rng_state", "seed")?;
     let offset = word(&pair.1, "set_rng_state", "offset")?;
-    random::set_state(State { seed, offset });
-    Ok(())
+    random::set_state(State { device: Device::CPU, seed, offset }).py(state.py())
+}
+
+/// Where a device's random numbers are: its name, the seed and the offset.
+#[pyfunction]
+#[pyo3(signature = (device, /))]
+pub(crate) fn _random_state(device: &Bound<'_, PyAny>) -> PyResult<(String, u64, u64)> {
+    let py = device.py();
+    let device = device_from(device)?;
+    memory_of(device).py(py)?;
+    let State { seed, offset, .. } = random::state(device).py(py)?;
+    Ok((device.to_string(), seed, offset))
+}
+
+/// Goes to a place in a device's random numbers.
+#[pyfunction]
+#[pyo3(signature = (device, seed, offset, /))]
+pub(crate) fn _set_random_state(
+    device: &Bound<'_, PyAny>,
+    seed: &Bound<'_, PyAny>,
+    offset: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let py = device.py();
+    let device = device_from(device)?;
+    memory_of(device).py(py)?;
+    let seed = word(seed, "random.set_state", "seed")?;
+    let offset = word(offset, "random.set_state", "offset")?;
+    random::set_state(State { device, seed, offset }).py(py)
 }

@@ -52,24 +52,20 @@ impl Target {
     }
 }
 
-/// The tensor on another device. Only meta, which needs no data, can be reached from anywhere.
+/// The tensor on a device: itself if it is there.
 fn moved<'py>(tensor: &Bound<'py, PyTensor>, device: Device) -> PyResult<Any<'py>> {
-    let py = tensor.py();
-    let own = tensor.get().tensor.device();
-    if device == own {
+    if device == tensor.get().tensor.device() {
         return Ok(tensor.clone().into_any());
     }
-    if device.kind() == DeviceType::META {
-        return aten::TO_META.call(py, (tensor,));
+    aten::TO_DEVICE.call(tensor.py(), (tensor, PyDevice(device)))
+}
+
+/// The tensor in a dtype: itself if it is of that one.
+fn converted<'py>(tensor: &Bound<'py, PyTensor>, dtype: DType) -> PyResult<Any<'py>> {
+    if dtype == tensor.get().tensor.dtype() {
+        return Ok(tensor.clone().into_any());
     }
-    let (kind, message) = match own.kind() {
-        DeviceType::META => (
-            ErrorKind::Device,
-            format!("a tensor on meta has no data to bring to {device}; make one with zeros()"),
-        ),
-        _ => (ErrorKind::NotSupported, format!("there is no copy from {own} to {device}")),
-    };
-    Err(error(py, kind, message))
+    aten::TO.call(tensor.py(), (tensor, dtype::object(tensor.py(), dtype)?))
 }
 
 #[pymethods]
@@ -83,8 +79,8 @@ impl PyTensor {
     ///     copy: whether the result is always a copy.
     ///
     /// Raises:
-    ///     NotSupported: there is no way from the tensor's device to that one.
-    ///     DeviceError: the tensor is on meta and has no data.
+    ///     DeviceError: the device isn't there; the tensor is on meta and has no data.
+    ///     NotSupported: the tensor's memory is another library's, on a device without a backend here.
     #[pyo3(signature = (target=None, *, dtype=None, device=None, copy=false))]
     fn to<'py>(
         slf: &Bound<'py, Self>,
@@ -104,17 +100,30 @@ impl PyTensor {
             }
             None => {}
         }
+        // The host converts, where it is one of the two: another device may not know how.
+        let moves_first = wanted.1 == Some(Device::CPU);
         let mut result = slf.clone().into_any();
-        if let Some(dtype) = wanted.0.filter(|dtype| *dtype != slf.get().tensor.dtype()) {
-            result = aten::TO.call(py, (slf, dtype::object(py, dtype)?))?;
-        }
-        if let (Some(device), Ok(tensor)) = (wanted.1, result.cast::<PyTensor>()) {
-            result = moved(tensor, device)?;
+        for moves in [moves_first, !moves_first] {
+            // A layer of the user's may have returned something else.
+            let Ok(tensor) = result.cast::<PyTensor>() else { break };
+            result = match wanted {
+                (_, Some(device)) if moves => moved(tensor, device)?,
+                (Some(dtype), _) if !moves => converted(tensor, dtype)?,
+                _ => continue,
+            };
         }
         if copy && result.is(slf) {
             return aten::CLONE.call(py, (slf,));
         }
         Ok(result)
+    }
+
+    /// The tensor on the CPU: itself if it is there.
+    ///
+    /// Raises:
+    ///     DeviceError: the tensor is on meta and has no data.
+    fn cpu<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
+        moved(slf, Device::CPU)
     }
 
     /// As `to`, the array API standard's name for devices.

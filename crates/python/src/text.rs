@@ -1,6 +1,6 @@
 //! A tensor's text, as NumPy prints values.
 
-use keyfold_core::{DType, DeviceType, bf16};
+use keyfold_core::{DType, Device, DeviceType, bf16};
 use keyfold_layers::vmap;
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
@@ -10,10 +10,13 @@ use crate::errors::IntoPyResult;
 use crate::tensor::into_numpy;
 
 /// The values as a NumPy array: over the same memory where NumPy has the dtype, else converted
-/// (bfloat16 to float32, which holds each of its values).
+/// (bfloat16 to float32, which holds each of its values). From a device they are downloaded.
 pub(crate) fn host_values<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    let plain = tensor.detach();
-    if plain.dtype() == DType::BF16 && plain.device().kind() == DeviceType::CPU {
+    let plain = match tensor.device().kind() {
+        DeviceType::CPU => tensor.detach(),
+        _ => py.detach(|| tensor.to_device(Device::CPU)).py(py)?,
+    };
+    if plain.dtype() == DType::BF16 {
         let values = plain.to_vec::<bf16>().py(py)?.into_iter().map(f32::from).collect();
         return into_numpy(py, Tensor::from_vec(values, tensor.shape()).py(py)?);
     }
@@ -58,8 +61,9 @@ pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
     let (dtype, device) = (tensor.dtype(), tensor.device());
     let on_cpu = device.kind() == DeviceType::CPU;
     // An empty tensor's values say neither shape nor dtype.
-    let empty = on_cpu && tensor.numel() == 0;
-    let mut text = if on_cpu {
+    let readable = on_cpu || tensor.can_download();
+    let empty = readable && tensor.numel() == 0;
+    let mut text = if readable {
         let options = PyDict::new(py);
         options.set_item("separator", ", ")?;
         options.set_item("prefix", "Tensor(")?;
@@ -70,10 +74,10 @@ pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
     } else {
         "Tensor(...".to_owned()
     };
-    if !on_cpu || (empty && tensor.ndim() != 1) {
+    if !readable || (empty && tensor.ndim() != 1) {
         text += &format!(", shape={}", shape_text(tensor));
     }
-    if !on_cpu || empty || !is_default(dtype) {
+    if !readable || empty || !is_default(dtype) {
         text += &format!(", dtype={dtype}");
     }
     if !on_cpu {

@@ -1,6 +1,6 @@
 //! What is checked around a call: devices, arguments' types, results.
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_core::{Device, Error, ErrorKind, Result};
 
 use super::Operator;
 use crate::kernel::Kernel;
@@ -44,11 +44,13 @@ impl<V: Value> Operator<V> {
             });
         }
         let Some((there, other, here, device)) = clash else { return Ok(()) };
+        // Towards the device that was chosen: everything else is on the CPU.
+        let target = if device == Device::CPU { other } else { device }.to_string();
         Err(Error::new(
             ErrorKind::Device,
             format!(
                 "{}: arguments on different devices: {there} is on {other}, {here} is on {device}; \
-                 move one of them (only a 0-dim CPU tensor may stand beside another device's)",
+                 move one of them, with .to({target:?}) (only a 0-dim CPU tensor may stand beside another device's)",
                 self.name
             ),
         ))

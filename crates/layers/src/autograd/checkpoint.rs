@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalContext, outside_layers};
-use keyfold_ops::random;
+use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, Watch};
 
 use super::node::Meta;
@@ -23,9 +23,10 @@ use super::saved::SavedTensor;
 pub struct Segment {
     /// Runs it; results are thrown away.
     again: Box<dyn Fn() -> Result<()> + Send + Sync>,
-    /// Local keys and their data, and the random generator, as they were.
+    /// Local keys and their data, and the random state of the CPU and of the arguments' devices, as
+    /// they were.
     context: LocalContext,
-    random: random::State,
+    random: Vec<random::State>,
     kept: AtomicUsize,
     /// Whether the first run is over.
     over: AtomicBool,
@@ -109,7 +110,7 @@ pub fn checkpoint<R>(
     let segment = Arc::new(Segment {
         again: Box::new(again),
         context: LocalContext::current(),
-        random: random::state(),
+        random: random::states(arguments.iter().map(Tensor::device))?,
         kept: AtomicUsize::new(0),
         over: AtomicBool::new(false),
         gathered: Mutex::default(),
@@ -183,8 +184,8 @@ impl Segment {
                  compute something else; change a copy, or change it before the checkpoint",
             ));
         }
-        let now = random::state();
-        random::set_state(self.random);
+        let now = random::states(self.random.iter().map(|state| state.device))?;
+        self.random.iter().try_for_each(|state| random::set_state(*state))?;
         // As the first run was: with its guards, and recording.
         let autograd = DispatchKeySet::from([DispatchKey::Autograd]);
         let _mode = Leave::enter(Mode::Gather(Vec::new()));
@@ -193,7 +194,7 @@ impl Segment {
             Some(Mode::Gather(items)) => std::mem::take(items),
             _ => Vec::new(),
         });
-        random::set_state(now);
+        now.into_iter().try_for_each(random::set_state)?;
         result.map_err(|error| error.at("the second run of a checkpoint"))?;
         if items.len() != self.kept.load(Ordering::Relaxed) {
             return Err(self.differs(items.len()));

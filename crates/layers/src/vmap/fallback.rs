@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Value as _;
-use keyfold_ops::random::set_state;
+use keyfold_tensor::device::random::set_state;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::batch::{Batch, Operand};
@@ -115,11 +115,10 @@ pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
     let returned = written_argument(batch);
     let mut results = Vec::with_capacity(if returned.is_some() { 0 } else { batch.size });
     let mut slices = Vec::new();
-    let (repeated, _served) = (random::repeated(batch.level), random::serve(batch.level));
+    let repeated = random::repeated(batch.level, batch.args)?;
+    let _served = random::serve(batch.level);
     for example in 0..batch.size {
-        if let Some(state) = repeated {
-            set_state(state);
-        }
+        repeated.iter().try_for_each(|state| set_state(*state))?;
         slices.clear();
         for source in &sources {
             let slice = |operand: &Operand| {

@@ -7,9 +7,9 @@
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{
     CallContext, DispatchKey, DispatchKeySet, Dispatcher, HostLock, Kernel, LocalGuard, Override,
-    include_keys_with, local_data, outside_layers,
+    Value as _, include_keys_with, local_data, outside_layers,
 };
-use keyfold_ops::random::{self, State};
+use keyfold_tensor::device::random::{State, states};
 use keyfold_tensor::{Value, ValueRef};
 
 use super::enter::enter;
@@ -41,10 +41,18 @@ pub(super) fn serve(level: usize) -> LocalGuard {
     include_keys_with(DispatchKeySet::EMPTY, std::sync::Arc::new(Served(served)))
 }
 
-/// Where the generator is to be at each example of that level, if all shall draw the same.
-pub(super) fn repeated(level: usize) -> Option<State> {
-    let frame = frame::at(level)?;
-    (frame.randomness() == Randomness::Same).then(random::state)
+/// Where the random numbers of the CPU and of the arguments' devices are to be at each example of that
+/// level: nowhere in particular, unless all examples shall draw the same.
+///
+/// # Errors
+/// As [`states`].
+pub(super) fn repeated(level: usize, args: &[ValueRef<'_>]) -> Result<Vec<State>> {
+    match frame::at(level) {
+        Some(frame) if frame.randomness() == Randomness::Same => {
+            states(args.iter().filter_map(|arg| Value::tag(*arg).device()))
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// The levels and sizes of the batches whose examples get numbers of their own, outermost first.

@@ -2,6 +2,7 @@
 
 use keyfold_core::{DType, Device, Result, Shape};
 use keyfold_dispatch::Kernel;
+use keyfold_tensor::device::random::take;
 use keyfold_tensor::{IntList, Tensor, Value};
 
 use super::philox::block;
@@ -52,13 +53,17 @@ fn normal_f32([a, b, c, d]: [u32; 4]) -> [f32; 4] {
     [a, b, c, d]
 }
 
-/// Fills a slice from the process's stream, `N` numbers a block.
-fn fill<T: Copy, const N: usize>(items: &mut [T], numbers: impl Fn([u32; 4]) -> [T; N]) {
-    let begin = super::take(items.len().div_ceil(N) as u64);
+/// Fills a slice from the host's stream, `N` numbers a block.
+fn fill<T: Copy, const N: usize>(
+    items: &mut [T],
+    numbers: impl Fn([u32; 4]) -> [T; N],
+) -> Result<()> {
+    let begin = take(Device::CPU, items.len().div_ceil(N) as u64)?;
     for (i, chunk) in (0_u64..).zip(items.chunks_mut(N)) {
         let made = numbers(block(begin.seed, begin.offset.wrapping_add(i)));
         chunk.copy_from_slice(&made[..chunk.len()]);
     }
+    Ok(())
 }
 
 /// Which numbers.
@@ -87,10 +92,10 @@ fn random(
     }
     if dtype == DType::F64 {
         let items = op.at(out.as_mut_slice::<f64>())?;
-        match distribution {
+        op.at(match distribution {
             Distribution::Uniform => fill(items, uniform_f64),
             Distribution::Normal => fill(items, normal_f64),
-        }
+        })?;
         return Ok(out);
     }
     let bits = match dtype {
@@ -99,10 +104,10 @@ fn random(
         _ => 24,
     };
     let items = op.at(out.as_mut_slice::<f32>())?;
-    match distribution {
+    op.at(match distribution {
         Distribution::Uniform => fill(items, |words| uniform_f32(words, bits)),
         Distribution::Normal => fill(items, normal_f32),
-    }
+    })?;
     rounded(op, out, dtype)
 }
 

@@ -225,10 +225,14 @@ pub(crate) fn view(array: &Bound<'_, PyAny>) -> Result<Tensor> {
 pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyAny>> {
     let (py, tensor) = (object.py(), &object.get().tensor);
     if tensor.device().kind() != DeviceType::CPU {
-        let message = format!(
-            "a tensor on {} can't become a NumPy array: move it to the CPU first",
-            tensor.device()
-        );
+        let device = tensor.device();
+        let message = match device.kind() {
+            DeviceType::META => "a tensor on meta has no data for a NumPy array".to_owned(),
+            _ => format!(
+                "a tensor on {device} can't become a NumPy array, which is in the host's memory; \
+                 copy it there with .cpu()"
+            ),
+        };
         return Err(to_pyerr(py, Error::new(ErrorKind::Device, message)));
     }
     let dtype = tensor.dtype();
@@ -244,17 +248,12 @@ pub(crate) fn from_tensor(object: Bound<'_, PyTensor>) -> PyResult<Bound<'_, PyA
     type Numbers = SmallVec<[npyffi::npy_intp; 8]>;
     let mut sizes: Numbers = tensor.shape().iter().map(|n| *n as npyffi::npy_intp).collect();
     let mut strides: Numbers = tensor.strides().iter().map(|n| n * itemsize).collect();
-    if tensor.is_pinned() {
-        let data = tensor.pinned_ptr();
-        // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
-        return unsafe { new_array(object, data, number, &mut sizes, &mut strides) };
-    }
     if tensor.moves() {
         // Here and not by NumPy, which lets other threads run, and move the memory, while it copies.
         return tensor::into_numpy(py, copy_in_order(tensor).py(py)?);
     }
-    let data = tensor.raw_data_ptr().py(py)?;
-    // SAFETY: as above.
+    let data = tensor.exchange_ptr().py(py)?;
+    // SAFETY: shape and strides stay inside the tensor's memory by its invariant.
     unsafe { new_array(object, data, number, &mut sizes, &mut strides) }
 }
 
@@ -313,7 +312,7 @@ unsafe fn new_array<'py>(
 /// the tensor.
 pub(crate) fn bytes_of<'py>(object: &Bound<'py, PyTensor>) -> PyResult<Bound<'py, PyAny>> {
     let tensor = &object.get().tensor;
-    let data = tensor.raw_data_ptr().py(object.py())?;
+    let data = tensor.exchange_ptr().py(object.py())?;
     let (mut sizes, mut strides) = ([tensor.nbytes() as npyffi::npy_intp], [1]);
     let number = NPY_TYPES::NPY_UBYTE as c_int;
     // SAFETY: a contiguous tensor has that many bytes from its first element on.

@@ -36,6 +36,7 @@ mod event;
 mod host;
 mod memory;
 mod meta;
+pub mod random;
 mod registry;
 mod statistics;
 mod stream;

@@ -61,7 +61,9 @@ pub fn device_to_dl(device: Device) -> Result<DLDevice> {
         _ => {
             return Err(Error::new(
                 ErrorKind::Device,
-                format!("DLPack has no code for the device {device}; copy the tensor to cpu"),
+                format!(
+                    "DLPack has no code for the device {device}; copy the tensor to the host with .cpu()"
+                ),
             ));
         }
     };

@@ -173,13 +173,19 @@ impl Tensor {
         }
     }
 
+    /// Whether the elements can be brought to the host: not from meta, where there are none, nor from
+    /// other libraries' memory on a device that has no memory here.
+    pub fn can_download(&self) -> bool {
+        !self.has_no_memory() && self.buffer.memory().is_some()
+    }
+
     /// The tensor on the host, for reading it.
     ///
     /// # Errors
     /// As [`Tensor::to_device`]; for memory that there is no way to, as for reading by address.
     #[cold]
     pub(super) fn on_host(&self) -> Result<Tensor> {
-        if self.has_no_memory() || self.buffer.memory().is_none() {
+        if !self.can_download() {
             return Err(self.no_memory());
         }
         self.to_device(Device::CPU)

@@ -1,6 +1,6 @@
 //! Other shapes of the same elements, copies, parts: gradients go back where the elements came from.
 
-use keyfold_core::{Error, ErrorKind, Result, layout};
+use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{HostLock, Kernel};
 use keyfold_tensor::Tensor;
 
@@ -46,17 +46,22 @@ fn slice(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first(call, &aten::slice_scatter(&blank(call, 0, grad)?, grad, dim, start, end, step)?)
 }
 
-/// Nothing goes back from where there is no data.
-fn from_meta(call: &Backward<'_>, _: &Tensor) -> Result<Gradients> {
+/// Back to the device that the elements came from. Nothing goes back from meta, which has no data.
+fn to_device(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let device = call.form(0).device;
-    Err(Error::new(
-        ErrorKind::Gradient,
-        format!(
-            "{}: a gradient on meta has no data to bring back to {device}; on meta, run the function \
-             forward only",
-            crate::meta::TO_META
-        ),
-    ))
+    if grad.device() == device {
+        return first(call, grad);
+    }
+    if grad.device() == Device::META {
+        return Err(Error::new(
+            ErrorKind::Gradient,
+            format!(
+                "aten::to: a gradient on meta has no data to bring back to {device}; on meta, run \
+                 the function forward only"
+            ),
+        ));
+    }
+    first(call, &aten::to_device(grad, device)?)
 }
 
 /// Cuts the graph: the call goes below, and nothing is recorded.
@@ -72,7 +77,7 @@ pub(super) fn register(rules: &Rules<'_>) -> Result<()> {
     for name in ["aten::reshape", "aten::unsqueeze", "aten::squeeze", "aten::squeeze.dim"] {
         rules.add(name, NOTHING, reshaped)?;
     }
-    rules.add(crate::meta::TO_META, NOTHING, from_meta)?;
+    rules.add("aten::to.device", NOTHING, to_device)?;
     rules.add("aten::transpose", NOTHING, transpose)?;
     rules.add("aten::permute", NOTHING, permute)?;
     rules.add("aten::flip", NOTHING, flip)?;

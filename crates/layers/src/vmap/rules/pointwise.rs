@@ -42,7 +42,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("aten::clone", one),
     ("aten::detach", one),
     ("aten::alias", one),
-    (crate::meta::TO_META, one),
+    ("aten::to.device", one),
     ("aten::contiguous", contiguous),
     ("aten::add", several),
     ("aten::sub", several),
