@@ -253,6 +253,20 @@ impl Expr {
         &self.params
     }
 
+    /// The same expression with those parameters that are whole numbers written into it. It has the same
+    /// parameters.
+    pub(crate) fn with_whole_numbers(&self, params: &[Scalar]) -> Expr {
+        let literal = |node: &Node| match node {
+            Node::Param(at) => match params.get(*at as usize) {
+                Some(Scalar::Int(number)) => Node::Literal(Literal::Int(*number)),
+                _ => node.clone(),
+            },
+            _ => node.clone(),
+        };
+        let nodes = self.nodes.iter().map(literal).collect();
+        Expr { nodes, inputs: self.inputs.clone(), params: self.params.clone() }
+    }
+
     /// A graph with this expression's nodes, at the same places: to build on.
     pub fn to_graph(&self) -> Graph {
         let mut graph = Graph::default();

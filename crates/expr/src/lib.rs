@@ -37,12 +37,14 @@ mod random;
 #[cfg(test)]
 mod reference;
 mod simplify;
+mod specialized;
 
 pub use build::{Builder, Operand, Ranked, Term};
 pub use derive::{ComplexGradient, Variable};
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
-pub use lower::{Lowered, Step, StepId, StepOp, computed, undefined};
+pub use lower::{Lowered, Signature, Step, StepId, StepOp, computed, undefined};
 pub use parse::{MAX_NODES, MAX_TEXT, Names};
+pub use specialized::Specialized;
 
 use keyfold_core::DType;
 

@@ -71,13 +71,50 @@ pub mod dispatch {
     pub use keyfold_dispatch::*;
 }
 
+/// Devices' implementations of the operators: the trait, its groups, and the registry of backends.
+#[cfg(feature = "ops")]
+pub mod backend {
+    pub use keyfold_backend::*;
+}
+
+/// The CPU's implementation.
+#[cfg(feature = "cpu")]
+pub mod cpu {
+    pub use keyfold_cpu::*;
+}
+
+/// Scalar expressions: parser, derivatives, emitters.
+#[cfg(feature = "expr")]
+pub mod expr {
+    pub use keyfold_expr::*;
+}
+
+/// Foreign functions as kernels, operators as foreign functions, and the host of plugins.
+#[cfg(feature = "ffi")]
+pub mod ffi {
+    pub use keyfold_ffi::*;
+}
+
+/// What CPU kernels are written with.
+#[cfg(feature = "kit")]
+pub mod kit {
+    pub use keyfold_kit::*;
+}
+
+/// What a plugin is written with.
+#[cfg(feature = "plugin")]
+pub mod plugin {
+    pub use keyfold_plugin::*;
+}
+
 /// The built-in operators: [`register`](ops::register) brings them into a dispatcher.
+#[cfg(feature = "ops")]
 pub mod ops {
     pub use keyfold_ops::*;
 }
 
 /// The page on layers, whose Rust is tested here.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "layers"))]
 #[doc = include_str!("../../../docs/layers.md")]
 pub struct LayersPage;
 
@@ -97,13 +134,51 @@ pub type Stage = keyfold_dispatch::Stage<Value>;
 pub type CallContext<'c> = keyfold_dispatch::CallContext<'c, Value>;
 
 /// The layers above the backends, one module per dispatch key.
+#[cfg(feature = "layers")]
 pub mod layers {
     pub use keyfold_layers::*;
 }
 
-pub use keyfold_layers::dispatcher;
+/// Registers, in the process's dispatcher, what the features of this crate bring: the built-in
+/// operators, their kernels for each backend that is or will be registered, the layers, and the CPU's
+/// backend. Done once; [`dispatcher`] does it.
+///
+/// # Panics
+/// If a built-in operator contradicts itself: never in a build that passed its tests.
+pub fn init() {
+    static READY: std::sync::Once = std::sync::Once::new();
+    READY.call_once(register_all);
+}
 
-#[cfg(test)]
+fn register_all() {
+    #[cfg(feature = "ops")]
+    {
+        use std::any::Any;
+        use std::sync::Arc;
+
+        let shared = keyfold_tensor::dispatcher();
+        keyfold_ops::register(shared).expect("the built-in operators don't contradict themselves");
+        let kernels: backend::Observer = Arc::new(|kind, backend| {
+            let installed = keyfold_ops::install(keyfold_tensor::dispatcher(), kind, backend)?;
+            Ok(Box::new(installed) as Box<dyn Any + Send>)
+        });
+        backend::observe(kernels).expect("the built-in operators are registered");
+    }
+    #[cfg(feature = "layers")]
+    keyfold_layers::register(keyfold_tensor::dispatcher())
+        .expect("the layers don't contradict themselves");
+    // A backend that somebody registered for the CPU before stays.
+    #[cfg(feature = "cpu")]
+    let _ = backend::register(DeviceType::CPU, std::sync::Arc::new(keyfold_cpu::HostBackend));
+}
+
+/// The process's dispatcher, after [`init`].
+pub fn dispatcher() -> &'static Dispatcher {
+    init();
+    keyfold_tensor::dispatcher()
+}
+
+#[cfg(all(test, feature = "cpu"))]
 mod tests {
     use super::*;
 

@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use keyfold::dispatcher;
 use keyfold_layers::autograd::{self, Options};
-use keyfold_layers::dispatcher;
 use keyfold_tensor::Tensor;
 
 const ROUNDS: usize = 201;

@@ -7,7 +7,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use keyfold_layers::{dispatcher, vmap};
+use keyfold::dispatcher;
+use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, ValueRef};
 
 const BATCH: usize = 1000;

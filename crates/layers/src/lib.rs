@@ -23,8 +23,6 @@ pub mod profiler;
 pub mod tracer;
 pub mod vmap;
 
-use std::sync::OnceLock;
-
 use keyfold_core::Result;
 use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::Value;
@@ -47,18 +45,26 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     elementwise::register(dispatcher)
 }
 
-/// The process's dispatcher, with the built-in operators and the layers.
-///
-/// # Panics
-/// On the first call, if a built-in operator contradicts itself: never in a build that passed its
-/// tests.
-pub fn dispatcher() -> &'static Dispatcher<Value> {
-    static SHARED: OnceLock<Dispatcher<Value>> = OnceLock::new();
-    SHARED.get_or_init(|| {
-        let dispatcher = Dispatcher::shared();
-        keyfold_ops::register(&dispatcher)
-            .expect("the built-in operators don't contradict themselves");
-        register(&dispatcher).expect("the layers don't contradict themselves");
-        dispatcher
-    })
+#[cfg(not(test))]
+pub(crate) use keyfold_tensor::dispatcher;
+
+/// The process's dispatcher, with operators, their kernels for the CPU, and the layers.
+#[cfg(test)]
+pub(crate) fn dispatcher() -> &'static Dispatcher<Value> {
+    static READY: std::sync::Once = std::sync::Once::new();
+    let dispatcher = keyfold_tensor::dispatcher();
+    READY.call_once(|| {
+        with_kernels(dispatcher);
+        register(dispatcher).unwrap();
+    });
+    dispatcher
+}
+
+/// Registers operators and their kernels for the CPU.
+#[cfg(test)]
+pub(crate) fn with_kernels(dispatcher: &Dispatcher<Value>) {
+    let cpu: std::sync::Arc<dyn keyfold_backend::GpuBackend> =
+        std::sync::Arc::new(keyfold_cpu::HostBackend);
+    keyfold_ops::register(dispatcher).unwrap();
+    keyfold_ops::install(dispatcher, keyfold_core::DeviceType::CPU, &cpu).unwrap().keep();
 }

@@ -7,10 +7,11 @@ mod table;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use keyfold::dispatcher;
 use keyfold_core::{DType, Device, Result};
 use keyfold_dispatch::{DispatchKey, Kernel, Override};
+use keyfold_layers::aten;
 use keyfold_layers::autograd::{self, Options};
-use keyfold_layers::{aten, dispatcher};
 use keyfold_tensor::{Tensor, ValueRef as V};
 use support::*;
 use table::cases;

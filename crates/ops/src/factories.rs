@@ -4,13 +4,12 @@ use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::{IntList, Tensor};
 
-use crate::element::{Number, for_dtype};
+use crate::elementwise::{Pointwise, Size, parse};
 use crate::op::{Op, Registrar};
-use crate::promote::rounded;
 
 /// The same value everywhere. Every dtype will do here.
 fn filled(
-    op: Op,
+    op: &Op,
     size: &[i64],
     value: Scalar,
     dtype: Option<DType>,
@@ -18,7 +17,7 @@ fn filled(
 ) -> Result<Tensor> {
     let dtype = dtype.unwrap_or(DType::DEFAULT_FLOAT);
     let shape = op.shape(size)?;
-    op.at(Tensor::full(&shape, value, dtype, device.unwrap_or(op.device)))
+    op.at(Tensor::full(&shape, value, dtype, op.device(device)))
 }
 
 /// A whole number, of whichever size.
@@ -38,7 +37,7 @@ struct Range {
 }
 
 impl Range {
-    fn error(self, op: Op, kind: ErrorKind, why: &str) -> Error {
+    fn error(self, op: &Op, kind: ErrorKind, why: &str) -> Error {
         let Range { start, end, step } = self;
         op.error(kind, format!("can't count from {start} to {end} in steps of {step}{why}"))
     }
@@ -50,7 +49,7 @@ impl Range {
 
     /// How many steps it takes, `end` excluded, as NumPy counts them: in floats unless all three
     /// numbers are whole.
-    fn count(self, op: Op) -> Result<usize> {
+    fn count(self, op: &Op) -> Result<usize> {
         if !self.step.is_nonzero() {
             return Err(self.error(op, ErrorKind::Value, ": the step is zero"));
         }
@@ -68,7 +67,7 @@ impl Range {
     }
 
     /// The dtype of the numbers: the one that is asked for, if it can hold them.
-    fn dtype(self, op: Op, asked: Option<DType>, count: usize) -> Result<DType> {
+    fn dtype(self, op: &Op, asked: Option<DType>, count: usize) -> Result<DType> {
         let Range { start, end, step } = self;
         if let Some(complex) =
             [start, end, step].into_iter().find(|n| matches!(n, Scalar::Complex(_)))
@@ -116,13 +115,14 @@ impl Range {
 }
 
 fn arange(
-    op: Op,
+    row: &Pointwise,
     start: Scalar,
     end: Option<Scalar>,
     step: Scalar,
     dtype: Option<DType>,
     device: Option<Device>,
 ) -> Result<Tensor> {
+    let op = row.op();
     // With one number it is the end.
     let (start, end) = end.map_or((Scalar::Int(0), start), |end| (start, end));
     let range = Range { start, end, step };
@@ -130,44 +130,22 @@ fn arange(
     range.dtype(op, dtype, 0)?;
     let count = range.count(op)?;
     let dtype = range.dtype(op, dtype, count)?;
-    let op = Op { device: device.unwrap_or(op.device), ..op };
-    // Whole numbers are counted in int64, wrapped around where the dtype is uint64 and holds them.
-    let counted = match dtype {
-        DType::F32 | DType::F64 => dtype,
-        DType::F16 | DType::BF16 => DType::F32,
-        _ => DType::I64,
+    let params = match range.whole() {
+        // Whole numbers are counted in int64; uint64 beyond wraps around to what it holds.
+        Some([start, _, step]) if dtype.is_integral() => {
+            [Scalar::Int(start as i64), Scalar::Int(step as i64)]
+        }
+        Some([start, end, step]) if [start, end].map(i64::try_from).iter().all(Result::is_ok) => {
+            [Scalar::Int(start as i64), Scalar::Int(step as i64)]
+        }
+        // NumPy fills in steps of the first difference, rounding included.
+        _ => {
+            let first = start.as_f64();
+            [Scalar::Float(first), Scalar::Float((first + step.as_f64()) - first)]
+        }
     };
-    for_dtype!(signed: op, counted, T => {
-        let mut out = op.output(&[count], counted)?;
-        if op.is_meta() {
-            return rounded(op, out, dtype);
-        }
-        let items = op.at(out.as_mut_slice::<T>())?;
-        match range.whole() {
-            Some([start, end, step])
-                if counted == DType::I64 || [start, end].map(i64::try_from).iter().all(Result::is_ok) =>
-            {
-                let (start, step) = (start as i64, step as i64);
-                for (i, item) in (0_i64..).zip(items) {
-                    *item = T::from_number(start.wrapping_add(i.wrapping_mul(step)));
-                }
-            }
-            Some([start, _, step]) => {
-                for (i, item) in (0_i128..).zip(items) {
-                    *item = T::from_number((start + i * step) as f64);
-                }
-            }
-            None => {
-                // NumPy fills in steps of the first difference, rounding included.
-                let first = start.as_f64();
-                let delta = (first + step.as_f64()) - first;
-                for (i, item) in items.iter_mut().enumerate() {
-                    *item = T::from_number(first + i as f64 * delta);
-                }
-            }
-        }
-        rounded(op, out, dtype)
-    })
+    let size = Size::Given(&[count]);
+    row.compute_on(&[], &params, Some(dtype), (op.device(device), size))
 }
 
 /// Defines these operators in a dispatcher.
@@ -176,7 +154,7 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     fn constant(value: bool) -> impl Fn(Op) -> Kernel<keyfold_tensor::Value> {
         move |op| {
             Kernel::typed(move |size: IntList, dtype: Option<DType>, device: Option<Device>| {
-                filled(op, &size, Scalar::Bool(value), dtype, device)
+                filled(&op, &size, Scalar::Bool(value), dtype, device)
             })
         }
     }
@@ -201,22 +179,24 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
                       value: Scalar,
                       dtype: Option<DType>,
                       device: Option<Device>| {
-                    filled(op, &size, value, Some(dtype.unwrap_or(value.dtype())), device)
+                    filled(&op, &size, value, Some(dtype.unwrap_or(value.dtype())), device)
                 },
             )
         },
     )?;
+    let counting = parse("start + index * step", &[], &["start", "step"])?;
     ops.view(
         "aten::arange(Scalar start, Scalar? end=None, Scalar step=1, *, \
          ScalarType? dtype=None, Device? device=None) -> Tensor",
         |op| {
+            let row = Pointwise::new(op, counting.clone());
             Kernel::typed(
                 move |start: Scalar,
                       end: Option<Scalar>,
                       step: Scalar,
                       dtype: Option<DType>,
                       device: Option<Device>| {
-                    arange(op, start, end, step, dtype, device)
+                    arange(&row, start, end, step, dtype, device)
                 },
             )
         },

@@ -11,7 +11,7 @@ use crate::promote::check_assignable;
 use crate::write::place;
 
 /// The tensors of a list, which mustn't be empty, and the dtype that they promote to.
-fn read(op: Op, list: TensorList<'_>) -> Result<(Vec<&Tensor>, DType)> {
+fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
     let tensors = op.at(list.iter().collect::<Result<Vec<_>>>())?;
     let dtype = tensors.iter().map(|t| t.dtype()).reduce(DType::promote);
     let Some(dtype) = dtype else {
@@ -22,7 +22,7 @@ fn read(op: Op, list: TensorList<'_>) -> Result<(Vec<&Tensor>, DType)> {
 }
 
 /// The tensors one behind the other along a dimension that they have.
-fn cat(op: Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
+fn cat(op: &Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
     let (tensors, dtype) = read(op, list)?;
     let first = tensors[0];
     if first.ndim() == 0 {
@@ -44,7 +44,7 @@ fn cat(op: Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
         }
         shape[axis] = shape[axis].saturating_add(given[axis]);
     }
-    let out = op.output(&shape, dtype)?;
+    let out = op.output(op.device_of(first), &shape, dtype)?;
     let mut start = 0;
     for tensor in tensors {
         let end = start + tensor.shape()[axis] as i64;
@@ -55,7 +55,7 @@ fn cat(op: Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
 }
 
 /// The tensors side by side along a new dimension.
-fn stack(op: Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
+fn stack(op: &Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
     let (tensors, dtype) = read(op, list)?;
     let first = tensors[0];
     let axis = op.at(layout::normalize_axis(dim, first.ndim() + 1))?;
@@ -68,7 +68,7 @@ fn stack(op: Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
     }
     let mut shape: Shape = first.shape().clone();
     op.at(shape.insert(axis, tensors.len()))?;
-    let out = op.output(&shape, dtype)?;
+    let out = op.output(op.device_of(first), &shape, dtype)?;
     for (i, tensor) in tensors.into_iter().enumerate() {
         place(op, &op.at(out.select(axis as i64, i as i64))?, tensor)?;
     }
@@ -77,7 +77,7 @@ fn stack(op: Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
 
 /// A copy of `x` with `source` in the part that `part` picks.
 fn scatter(
-    op: Op,
+    op: &Op,
     x: &Tensor,
     source: &Tensor,
     part: impl Fn(&Tensor) -> Result<Tensor>,
@@ -100,14 +100,14 @@ fn scatter(
 /// Defines these operators in a dispatcher.
 pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     ops.op("aten::cat(Tensor[] tensors, int dim=0) -> Tensor", |op| {
-        Kernel::typed(move |tensors: TensorList<'_>, dim: i64| cat(op, tensors, dim))
+        Kernel::typed(move |tensors: TensorList<'_>, dim: i64| cat(&op, tensors, dim))
     })?;
     ops.op("aten::stack(Tensor[] tensors, int dim=0) -> Tensor", |op| {
-        Kernel::typed(move |tensors: TensorList<'_>, dim: i64| stack(op, tensors, dim))
+        Kernel::typed(move |tensors: TensorList<'_>, dim: i64| stack(&op, tensors, dim))
     })?;
     ops.op("aten::select_scatter(Tensor self, Tensor src, int dim, int index) -> Tensor", |op| {
         Kernel::typed(move |x: &Tensor, source: &Tensor, dim: i64, index: i64| {
-            scatter(op, x, source, |out| out.select(dim, index))
+            scatter(&op, x, source, |out| out.select(dim, index))
         })
     })?;
     ops.op(
@@ -121,7 +121,7 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
                       start: Option<i64>,
                       end: Option<i64>,
                       step: i64| {
-                    scatter(op, x, source, |out| out.slice(dim, start, end, step))
+                    scatter(&op, x, source, |out| out.slice(dim, start, end, step))
                 },
             )
         },

@@ -1,4 +1,5 @@
-//! keyfold's built-in operators, in namespace `aten`: schemas, and kernels for CPU and Meta.
+//! keyfold's built-in operators, in namespace `aten`: schemas, the checks and results' shapes that all
+//! backends share, and registration at the key of each backend.
 //!
 //! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random: `rand`, `randn`, `dropout`
 //! - element by element, see [`elementwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
@@ -27,18 +28,24 @@
 //! as in NumPy. Results are fresh, contiguous, and don't require grad; views share memory.
 //!
 //! ```
+//! use std::sync::Arc;
+//!
+//! use keyfold_backend::GpuBackend;
+//! use keyfold_core::DeviceType;
+//! use keyfold_cpu::HostBackend;
 //! use keyfold_dispatch::Dispatcher;
 //! use keyfold_tensor::{Tensor, Value, ValueRef};
 //!
 //! let dispatcher = Dispatcher::<Value>::new();
 //! keyfold_ops::register(&dispatcher)?;
+//! let cpu: Arc<dyn GpuBackend> = Arc::new(HostBackend);
+//! keyfold_ops::install(&dispatcher, DeviceType::CPU, &cpu)?.keep();
 //! let x = Tensor::from_slice(&[1.0, 2.0, 3.0], &[3])?;
 //! let y = dispatcher.call("aten::add", &[ValueRef::Tensor(&x), ValueRef::Tensor(&x)])?;
 //! assert_eq!(y.into_tensor()?.to_vec::<f64>()?, [2.0, 4.0, 6.0]);
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
-mod element;
 pub mod elementwise;
 mod factories;
 mod gather;
@@ -54,26 +61,67 @@ mod shape_ops;
 mod to_device;
 mod write;
 
-use keyfold_core::Result;
-use keyfold_dispatch::Dispatcher;
+use std::sync::Arc;
+
+use keyfold_backend::GpuBackend;
+use keyfold_core::{DeviceType, Result};
+use keyfold_dispatch::{Dispatcher, Handle};
 use keyfold_tensor::Value;
 
-/// Defines the operators in a dispatcher and registers their kernels. Doing so again changes nothing.
+/// Defines the operators in a dispatcher, with their kernels for Meta. Doing so again changes nothing.
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::Registration`] when one of the names, or one of the keys of an
 /// operator, is taken by something else; what was registered before that stays.
 pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    let ops = op::Registrar(dispatcher);
-    factories::register(&ops)?;
-    elementwise::register(&ops)?;
-    matmul::register(&ops)?;
-    reduce::register(&ops)?;
-    shape_ops::register(&ops)?;
-    join::register(&ops)?;
-    index::register(&ops)?;
-    gather::register(&ops)?;
-    write::register(&ops)?;
     to_device::register(dispatcher)?;
-    random::register(&ops)
+    families(&op::Registrar::define(dispatcher))
+}
+
+/// Registers the operators' kernels for a backend, at its key in a dispatcher that has the operators.
+/// An operator that has a kernel there already keeps it.
+///
+/// # Errors
+/// [`keyfold_core::ErrorKind::UnknownOperator`] for a dispatcher without the operators.
+pub fn install(
+    dispatcher: &Dispatcher<Value>,
+    kind: DeviceType,
+    backend: &Arc<dyn GpuBackend>,
+) -> Result<Installed> {
+    let ops = op::Registrar::install(dispatcher, kind, backend.clone());
+    let done = families(&ops).and_then(|()| ops.definitions());
+    let installed = Installed(ops.into_handles());
+    done.map(|()| installed)
+}
+
+/// The kernels of a backend in a dispatcher. They are taken back when it is dropped.
+#[must_use]
+pub struct Installed(Vec<Handle<Value>>);
+
+impl Installed {
+    /// Leaves the kernels where they are, for as long as the dispatcher lives.
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        for handle in self.0.drain(..) {
+            handle.remove();
+        }
+    }
+}
+
+fn families(ops: &op::Registrar<'_>) -> Result<()> {
+    factories::register(ops)?;
+    elementwise::register(ops)?;
+    matmul::register(ops)?;
+    reduce::register(ops)?;
+    shape_ops::register(ops)?;
+    join::register(ops)?;
+    index::register(ops)?;
+    gather::register(ops)?;
+    write::register(ops)?;
+    random::register(ops)
 }

@@ -1,22 +1,21 @@
 //! Conversions between dtypes, and the shape of what broadcasts.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
 
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_expr::{Expr, Graph, Input, Node};
-use keyfold_kit::evaluate::{Compiled, Overlap, evaluate, overlap};
-use keyfold_tensor::Tensor;
+use keyfold_tensor::{Overlap, Tensor, overlap};
 
+use crate::elementwise::prepare;
 use crate::op::Op;
 
-/// The element as it is: for each dtype of the input and of the result a program.
-static SAME: LazyLock<Compiled> = LazyLock::new(|| {
+/// The element as it is: what a conversion of dtypes computes.
+pub(crate) fn itself() -> Expr {
     let mut graph = Graph::default();
     let root = graph.add(Node::Input(0));
     let input = Input { name: "self".to_owned(), rank: None };
-    Compiled::new(Expr::new(&graph, root, vec![input], Vec::new()))
-});
+    Expr::new(&graph, root, vec![input], Vec::new())
+}
 
 /// A fresh, contiguous tensor with the elements converted to another dtype.
 ///
@@ -24,20 +23,18 @@ static SAME: LazyLock<Compiled> = LazyLock::new(|| {
 ///
 /// # Errors
 /// [`ErrorKind::DType`] from complex to real numbers, which would drop the imaginary parts.
-pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn cast(op: &Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
     if x.dtype().is_complex() && !dtype.is_complex() && dtype != DType::Bool {
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
-    let out = op.output(x.shape(), dtype)?;
-    if !op.is_meta() {
-        // SAFETY: the result was made here and nobody else has it.
-        unsafe { write(op, x, &out) }?;
-    }
+    let out = op.output(op.device_of(x), x.shape(), dtype)?;
+    // SAFETY: the result was made here and nobody else has it.
+    unsafe { write(op, x, &out) }?;
     Ok(out)
 }
 
-/// Writes the elements of `x`, broadcast and converted, into `out`.
+/// Writes the elements of `x`, broadcast and converted, into `out`, unless on Meta.
 ///
 /// # Errors
 /// As [`cast`], [`ErrorKind::Shape`] where `x` doesn't broadcast to the shape of `out`,
@@ -45,11 +42,14 @@ pub(crate) fn cast(op: Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
 ///
 /// # Safety
 /// Nobody else uses the memory of `out` meanwhile, and no slice of it is alive.
-pub(crate) unsafe fn write(op: Op, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(crate) unsafe fn write(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
     if x.shape() != out.shape() {
         op.at(layout::broadcast_strides(x.shape(), x.strides(), out.shape()))?;
     }
-    let program = op.at(SAME.program(&[x.dtype()], &[], Some(out.dtype())))?;
+    let Some(runner) = op.runner() else { return Ok(()) };
+    let make = |lowered| prepare(op, &lowered);
+    let prepared = op.at(runner.conversions.get(&[x.dtype()], &[], Some(out.dtype()), make))?;
+    let Some(kernel) = &prepared.kernel else { return Ok(()) };
     let copy;
     let source = match op.at(overlap(out, x))? {
         // What is written over while it is read is read from a copy.
@@ -60,19 +60,19 @@ pub(crate) unsafe fn write(op: Op, x: &Tensor, out: &Tensor) -> Result<()> {
         _ => x,
     };
     // SAFETY: the caller's promise.
-    op.at(unsafe { evaluate(&program, &[source], &[], out) })
+    op.at(unsafe { kernel.run(&[source], &[], out) })
 }
 
 /// The tensor with its elements converted, itself where there is nothing to convert.
 ///
 /// # Errors
 /// As [`cast`].
-pub(crate) fn converted<'a>(op: Op, x: &'a Tensor, dtype: DType) -> Result<Cow<'a, Tensor>> {
+pub(crate) fn converted<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<Cow<'a, Tensor>> {
     if x.dtype() == dtype { Ok(Cow::Borrowed(x)) } else { cast(op, x, dtype).map(Cow::Owned) }
 }
 
 /// The shape of the result of operands that broadcast together.
-pub(crate) fn broadcast(op: Op, shapes: &[&[usize]]) -> Result<Shape> {
+pub(crate) fn broadcast(op: &Op, shapes: &[&[usize]]) -> Result<Shape> {
     let mut all = Shape::empty();
     for shape in shapes {
         all = op.at(layout::broadcast_shapes(&all, shape))?;

@@ -1,38 +1,142 @@
 //! Which operator a kernel runs for and where, and how operators are registered.
 
-use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape};
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use keyfold_backend::{GpuBackend, Offer, Reason, not_supported};
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape};
 use keyfold_dispatch::schema::Schema;
-use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override, RegistrationKey};
+use keyfold_dispatch::{
+    DispatchKey, Dispatcher, Handle, HostLock, Kernel, Override, RegistrationKey,
+};
+use keyfold_expr::Specialized;
 use keyfold_tensor::{Tensor, Value};
+
+use crate::elementwise::{Definition, Prepared};
+use crate::map::itself;
 
 /// From how many elements on a kernel is worth giving up the host language's lock for.
 pub(crate) const HOST_LOCK_FROM: usize = 1 << 15;
 
-/// The operator that a kernel belongs to and the device that it makes results on.
+/// The operator that a kernel belongs to, and what runs it.
 ///
-/// Each kernel is one function for CPU and Meta: it works out dtype and shape, makes the result,
-/// and on Meta stops there. So both agree by construction.
-#[derive(Clone, Copy, Debug)]
+/// Each kernel is one function for all backends and for Meta: it works out dtype and shape, makes the
+/// result, and on Meta stops there. So they agree by construction.
+#[derive(Clone, Debug)]
 pub(crate) struct Op {
     /// The name without its overload, as messages have it.
     pub(crate) name: &'static str,
-    pub(crate) device: Device,
+    target: Target,
+}
+
+/// What runs a kernel.
+#[derive(Clone, Debug)]
+enum Target {
+    /// Nothing: there are no elements.
+    Meta,
+    Backend(Arc<Runner>),
+}
+
+/// A backend, with what operators keep for it.
+pub(crate) struct Runner {
+    pub(crate) kind: DeviceType,
+    pub(crate) backend: Arc<dyn GpuBackend>,
+    /// Conversions between dtypes.
+    pub(crate) conversions: Specialized<Prepared>,
+}
+
+impl Runner {
+    pub(crate) fn new(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Runner {
+        Runner { kind, backend, conversions: Specialized::new(itself()) }
+    }
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runner({}, {:?})", self.kind, self.backend)
+    }
 }
 
 impl Op {
+    /// The operator on Meta.
+    pub(crate) fn on_meta(name: &'static str) -> Op {
+        Op { name, target: Target::Meta }
+    }
+
+    /// The operator on a backend.
+    pub(crate) fn on(name: &'static str, runner: Arc<Runner>) -> Op {
+        Op { name, target: Target::Backend(runner) }
+    }
+
     /// Whether there is nothing to compute.
+    #[inline]
     pub(crate) fn is_meta(&self) -> bool {
-        self.device == Device::META
+        matches!(self.target, Target::Meta)
     }
 
-    /// A fresh result, of arbitrary elements until each is written.
-    pub(crate) fn output(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        self.at(Tensor::empty(shape, dtype, self.device))
+    /// What runs it; none on Meta.
+    #[inline]
+    pub(crate) fn runner(&self) -> Option<&Runner> {
+        match &self.target {
+            Target::Meta => None,
+            Target::Backend(runner) => Some(runner),
+        }
     }
 
-    /// A fresh result of zeros.
-    pub(crate) fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        self.at(Tensor::zeros(shape, dtype, self.device))
+    /// The device of a result that no argument is on: the one that was asked for, or the first of the
+    /// backend's.
+    pub(crate) fn device(&self, asked: Option<Device>) -> Device {
+        asked.unwrap_or(match &self.target {
+            Target::Meta => Device::META,
+            Target::Backend(runner) => Device::new(runner.kind, 0),
+        })
+    }
+
+    /// The device of a result that goes with an argument.
+    #[inline]
+    pub(crate) fn device_of(&self, argument: &Tensor) -> Device {
+        if self.is_meta() { Device::META } else { argument.device() }
+    }
+
+    /// The kernel that a backend's group offers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`], where the backend has no such group, or no such kernel.
+    #[inline]
+    pub(crate) fn kernel<'a, G: ?Sized + 'a, K>(
+        &'a self,
+        group: impl FnOnce(&'a dyn GpuBackend) -> Option<&'a G>,
+        select: impl FnOnce(&'a G) -> Offer<K>,
+    ) -> Result<K> {
+        let reason = match self.runner().and_then(|runner| group(&*runner.backend)) {
+            None => Reason::from("it doesn't have this group of operations"),
+            Some(group) => match select(group).kernel() {
+                Ok(kernel) => return Ok(kernel),
+                Err(reason) => reason,
+            },
+        };
+        Err(self.not_supported(&reason))
+    }
+
+    /// The error of an operator that the backend doesn't offer.
+    #[cold]
+    pub(crate) fn not_supported(&self, reason: &Reason) -> Error {
+        let backend = self.runner().map_or("meta", |runner| runner.backend.name());
+        let hint = "copy the arguments to another device with .to(), or allow that once and for all \
+                    with kf.allow_fallback()";
+        not_supported(self.name, backend, reason, hint)
+    }
+
+    /// A fresh result on a device, of arbitrary elements until each is written.
+    #[inline]
+    pub(crate) fn output(&self, device: Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        self.at(Tensor::empty(shape, dtype, device))
+    }
+
+    /// A fresh result of zeros on a device.
+    pub(crate) fn zeros(&self, device: Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        self.at(Tensor::zeros(shape, dtype, device))
     }
 
     /// The result, its error prefixed with the operator's name.
@@ -90,18 +194,62 @@ impl Op {
     }
 }
 
-/// Defines operators in a dispatcher and registers their kernels.
-pub(crate) struct Registrar<'d>(pub(crate) &'d Dispatcher<Value>);
+/// Defines operators in a dispatcher, with their kernels for Meta; or registers their kernels for a
+/// backend.
+pub(crate) struct Registrar<'d> {
+    dispatcher: &'d Dispatcher<Value>,
+    /// The backend, and what was registered for it.
+    runner: Option<Arc<Runner>>,
+    handles: RefCell<Vec<Handle<Value>>>,
+}
 
-impl Registrar<'_> {
-    /// An operator that computes, with a kernel for CPU and one for Meta.
+impl<'d> Registrar<'d> {
+    /// To define operators.
+    pub(crate) fn define(dispatcher: &'d Dispatcher<Value>) -> Self {
+        Registrar { dispatcher, runner: None, handles: RefCell::default() }
+    }
+
+    /// To register kernels for a backend.
+    pub(crate) fn install(
+        dispatcher: &'d Dispatcher<Value>,
+        kind: DeviceType,
+        backend: Arc<dyn GpuBackend>,
+    ) -> Self {
+        let runner = Some(Arc::new(Runner::new(kind, backend)));
+        Registrar { dispatcher, runner, handles: RefCell::default() }
+    }
+
+    /// Registers, for the backend, the kernels of those operators in the dispatcher that users made of
+    /// an expression.
+    pub(crate) fn definitions(&self) -> Result<()> {
+        let Some(runner) = &self.runner else { return Ok(()) };
+        let key = DispatchKey::from_device_type(runner.kind);
+        for operator in self.dispatcher.operators() {
+            let Some(meta) = operator.kernel_at(DispatchKey::Meta.into()) else { continue };
+            let definition = meta.payload().cloned().and_then(|any| any.downcast().ok());
+            let Some(definition) = definition else { continue };
+            if operator.has_kernel(key.into()) {
+                continue;
+            }
+            let kernel = Definition::kernel(&definition, runner.clone());
+            let handle = self.dispatcher.register_with(&operator, key, kernel, Override::Error)?;
+            self.handles.borrow_mut().push(handle);
+        }
+        Ok(())
+    }
+
+    /// The registrations that were made for the backend.
+    pub(crate) fn into_handles(self) -> Vec<Handle<Value>> {
+        self.handles.into_inner()
+    }
+
+    /// An operator that computes.
     pub(crate) fn op(
         &self,
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, release), META])
+        self.add(name_of(schema), schema, &kernel, COMPUTES, true)
     }
 
     /// An operator that computes, and its overload that writes into a tensor of the caller's.
@@ -123,10 +271,8 @@ impl Registrar<'_> {
         let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
         let out =
             format!("{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)");
-        let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        let keys = [(DispatchKey::CPU, release), META];
-        self.add(name, &schema, &fresh, &keys)?;
-        self.add(name, &out, &into, &keys)
+        self.add(name, &schema, &fresh, COMPUTES, true)?;
+        self.add(name, &out, &into, COMPUTES, true)
     }
 
     /// An operator that touches no elements: a view, or a factory.
@@ -135,27 +281,29 @@ impl Registrar<'_> {
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, HostLock::Keep), META])
+        self.add(name_of(schema), schema, &kernel, HostLock::Keep, true)
     }
 
     /// An operator whose result's shape depends on data, so that Meta can't have it.
-    pub(crate) fn cpu_only(
+    pub(crate) fn data_dependent(
         &self,
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        let release = HostLock::ReleaseFrom(HOST_LOCK_FROM);
-        self.add(name_of(schema), schema, &kernel, &[(DispatchKey::CPU, release)])
+        self.add(name_of(schema), schema, &kernel, COMPUTES, false)
     }
 
     /// An operator written in terms of others, one kernel for all devices and for Autograd.
     pub(crate) fn composite(&self, text: &'static str, kernel: Kernel<Value>) -> Result<()> {
+        if self.runner.is_some() {
+            return Ok(());
+        }
         let schema = Schema::parse(text)?;
         let (full, label) = (schema.name.to_string(), schema.name.name.clone());
-        self.0.define_with(schema, Default::default())?;
+        self.dispatcher.define_with(schema, Default::default())?;
         let key = RegistrationKey::CompositeImplicitAutograd;
-        let kernel = kernel.named(label).with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM));
-        self.0.implement(&full, key, kernel, Override::Error)?;
+        let kernel = kernel.named(label).with_host_lock(COMPUTES);
+        self.dispatcher.implement(&full, key, kernel, Override::Error)?;
         Ok(())
     }
 
@@ -164,22 +312,30 @@ impl Registrar<'_> {
         name: &'static str,
         text: &str,
         kernel: &dyn Fn(Op) -> Kernel<Value>,
-        keys: &[(DispatchKey, HostLock)],
+        lock: HostLock,
+        has_meta: bool,
     ) -> Result<()> {
         let schema = Schema::parse(text)?;
         let (full, mut label) = (schema.name.to_string(), schema.name.name.clone());
         if !schema.name.overload.is_empty() {
             label = format!("{label}_{}", schema.name.overload.to_lowercase());
         }
-        self.0.define_with(schema, Default::default())?;
-        for &(key, lock) in keys {
-            let (device, suffix) = match key {
-                DispatchKey::Meta => (Device::META, "meta"),
-                _ => (Device::CPU, "cpu"),
-            };
-            let kernel =
-                kernel(Op { name, device }).named(format!("{label}_{suffix}")).with_host_lock(lock);
-            self.0.implement(&full, key, kernel, Override::Error)?;
+        if let Some(runner) = &self.runner {
+            let kind = runner.kind;
+            let own = kernel(Op::on(name, runner.clone()));
+            let own = own.named(format!("{label}_{kind}")).with_host_lock(lock);
+            let key = DispatchKey::from_device_type(kind);
+            if self.dispatcher.has_kernel(&full, key) {
+                return Ok(());
+            }
+            let handle = self.dispatcher.implement(&full, key, own, Override::Error)?;
+            self.handles.borrow_mut().push(handle);
+            return Ok(());
+        }
+        self.dispatcher.define_with(schema, Default::default())?;
+        if has_meta {
+            let meta = kernel(Op::on_meta(name)).named(format!("{label}_meta"));
+            self.dispatcher.implement(&full, DispatchKey::Meta, meta, Override::Error)?;
         }
         Ok(())
     }
@@ -190,4 +346,5 @@ fn name_of(schema: &'static str) -> &'static str {
     schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
 }
 
-const META: (DispatchKey, HostLock) = (DispatchKey::Meta, HostLock::Keep);
+/// For a kernel that computes.
+const COMPUTES: HostLock = HostLock::ReleaseFrom(HOST_LOCK_FROM);

@@ -17,14 +17,15 @@
 //! - Arithmetic of bools is NumPy's: `add` is "or", `mul` is "and"; `sub`, `neg` and `pow` are
 //!   refused.
 
-use std::borrow::Cow;
-
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_tensor::Tensor;
 
-use crate::element::SUPPORTED;
-use crate::map::{cast, converted};
+use crate::map::cast;
 use crate::op::Op;
+
+/// The dtypes that products, random numbers and operations at positions take.
+const SUPPORTED: [DType; 6] =
+    [DType::F16, DType::BF16, DType::F32, DType::F64, DType::I64, DType::Bool];
 
 /// What stands for an array in an operator: one, or a plain number.
 #[derive(Clone, Copy)]
@@ -45,29 +46,13 @@ impl From<Scalar> for Operand<'_> {
     }
 }
 
-impl<'a> Operand<'a> {
-    /// The operand as a tensor for computing a result of that dtype: in [`computed`]'s dtype. A
-    /// number is first rounded to the dtype itself, so that it equals an element that it made.
-    pub(crate) fn to_tensor(self, op: Op, dtype: DType) -> Result<Cow<'a, Tensor>> {
-        let wide = computed(dtype);
-        match self {
-            Operand::Tensor(tensor) => converted(op, tensor, wide),
-            Operand::Scalar(scalar) if wide != dtype => {
-                let exact = op.at(Tensor::from_scalar(scalar, DType::F64))?;
-                cast(op, &cast(op, &exact, dtype)?, wide).map(Cow::Owned)
-            }
-            Operand::Scalar(scalar) => op.at(Tensor::from_scalar(scalar, dtype)).map(Cow::Owned),
-        }
-    }
-}
-
 /// Refuses a dtype of argument `self` that no kernel here takes.
-pub(crate) fn check_supported(op: Op, dtype: DType) -> Result<()> {
+pub(crate) fn check_supported(op: &Op, dtype: DType) -> Result<()> {
     check_argument(op, "self", dtype)
 }
 
 /// Refuses a dtype that no kernel here takes.
-pub(crate) fn check_argument(op: Op, argument: &str, dtype: DType) -> Result<()> {
+pub(crate) fn check_argument(op: &Op, argument: &str, dtype: DType) -> Result<()> {
     if SUPPORTED.contains(&dtype) {
         Ok(())
     } else {
@@ -80,12 +65,12 @@ pub(crate) fn check_argument(op: Op, argument: &str, dtype: DType) -> Result<()>
 /// # Errors
 /// [`ErrorKind::DType`] for a dtype that isn't supported, [`ErrorKind::Value`] for a whole number
 /// that the dtype can't hold.
-pub(crate) fn common(op: Op, a: Operand<'_>, b: Operand<'_>) -> Result<DType> {
+pub(crate) fn common(op: &Op, a: Operand<'_>, b: Operand<'_>) -> Result<DType> {
     common_of(op, a, "other", b)
 }
 
 /// As [`common`], where the second argument has another name.
-pub(crate) fn common_of(op: Op, a: Operand<'_>, second: &str, b: Operand<'_>) -> Result<DType> {
+pub(crate) fn common_of(op: &Op, a: Operand<'_>, second: &str, b: Operand<'_>) -> Result<DType> {
     for (name, operand) in [("self", a), (second, b)] {
         if let Operand::Tensor(tensor) = operand {
             check_argument(op, name, tensor.dtype())?;
@@ -114,7 +99,7 @@ pub(crate) fn computed(dtype: DType) -> DType {
 }
 
 /// A result in the dtype that it should have, after it was computed in [`computed`]'s.
-pub(crate) fn rounded(op: Op, out: Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn rounded(op: &Op, out: Tensor, dtype: DType) -> Result<Tensor> {
     if out.dtype() == dtype { Ok(out) } else { cast(op, &out, dtype) }
 }
 
@@ -130,7 +115,7 @@ pub(crate) fn floating(dtype: DType) -> DType {
 ///
 /// # Errors
 /// [`ErrorKind::DType`].
-pub(crate) fn check_assignable(op: Op, from: DType, to: DType) -> Result<()> {
+pub(crate) fn check_assignable(op: &Op, from: DType, to: DType) -> Result<()> {
     if from.promote(to).kind() == to.kind() {
         return Ok(());
     }
@@ -138,7 +123,7 @@ pub(crate) fn check_assignable(op: Op, from: DType, to: DType) -> Result<()> {
 }
 
 #[cold]
-fn lossy(op: Op, from: DType, to: DType) -> Error {
+fn lossy(op: &Op, from: DType, to: DType) -> Error {
     op.error(
         ErrorKind::DType,
         format!(

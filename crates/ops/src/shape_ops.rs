@@ -12,7 +12,7 @@ use crate::op::{Op, Registrar};
 use crate::write::assign;
 
 /// Broadcasts to those sizes, of which -1 keeps the dimension as it is.
-fn expand(op: Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
+fn expand(op: &Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
     let mut sizes = size.to_vec();
     let added = size.len().saturating_sub(x.ndim());
     for (i, new) in sizes.iter_mut().enumerate() {
@@ -31,7 +31,7 @@ fn expand(op: Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
 }
 
 /// Without the dimensions of size 1.
-fn squeeze(op: Op, x: &Tensor) -> Result<Tensor> {
+fn squeeze(op: &Op, x: &Tensor) -> Result<Tensor> {
     let mut x = x.detach();
     for axis in (0..x.ndim()).rev() {
         if x.shape()[axis] == 1 {
@@ -42,7 +42,7 @@ fn squeeze(op: Op, x: &Tensor) -> Result<Tensor> {
 }
 
 /// The elements in row-major order: a view if they lie so.
-fn contiguous(op: Op, x: &Tensor) -> Result<Tensor> {
+fn contiguous(op: &Op, x: &Tensor) -> Result<Tensor> {
     if x.is_contiguous() { Ok(x.detach()) } else { cast(op, x, x.dtype()) }
 }
 
@@ -52,22 +52,22 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
         Kernel::typed(move |x: &Tensor, shape: IntList| op.at(x.reshape(&shape)))
     })?;
     ops.op("aten::contiguous(Tensor(a) self) -> Tensor(a)", |op| {
-        Kernel::typed(move |x: &Tensor| contiguous(op, x))
+        Kernel::typed(move |x: &Tensor| contiguous(&op, x))
     })?;
     ops.with_out(
         ("aten::clone", ""),
         "Tensor self",
-        |op| Kernel::typed(move |x: &Tensor| cast(op, x, x.dtype())),
+        |op| Kernel::typed(move |x: &Tensor| cast(&op, x, x.dtype())),
         |op| {
             Kernel::typed(move |x: &Tensor, out: &Tensor| {
-                check_out(op, out, x.shape(), x.dtype())?;
-                assign(op, out, x)?;
+                check_out(&op, out, x.shape(), x.dtype())?;
+                assign(&op, out, x)?;
                 Ok::<_, Error>(SameAs(1))
             })
         },
     )?;
     ops.op("aten::to(Tensor self, ScalarType dtype) -> Tensor", |op| {
-        Kernel::typed(move |x: &Tensor, dtype: DType| cast(op, x, dtype))
+        Kernel::typed(move |x: &Tensor, dtype: DType| cast(&op, x, dtype))
     })?;
     ops.view("aten::detach(Tensor(a) self) -> Tensor(a)", |op| {
         Kernel::typed(move |x: &Tensor| op.at(Ok(x.detach())))
@@ -85,13 +85,13 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
         Kernel::typed(move |x: &Tensor, dim: i64| op.at(x.unsqueeze(dim)))
     })?;
     ops.view("aten::squeeze(Tensor(a) self) -> Tensor(a)", |op| {
-        Kernel::typed(move |x: &Tensor| squeeze(op, x))
+        Kernel::typed(move |x: &Tensor| squeeze(&op, x))
     })?;
     ops.view("aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)", |op| {
         Kernel::typed(move |x: &Tensor, dim: i64| op.at(x.squeeze(dim)))
     })?;
     ops.view("aten::expand(Tensor(a) self, int[] size) -> Tensor(a)", |op| {
-        Kernel::typed(move |x: &Tensor, size: IntList| expand(op, x, &size))
+        Kernel::typed(move |x: &Tensor, size: IntList| expand(&op, x, &size))
     })?;
     ops.view("aten::flip(Tensor(a) self, int[] dims) -> Tensor(a)", |op| {
         Kernel::typed(move |x: &Tensor, dims: IntList| op.at(x.flip(&dims)))

@@ -13,7 +13,7 @@ use crate::promote::check_assignable;
 /// # Errors
 /// [`keyfold_core::ErrorKind::DType`] where the kind of the elements would get lost, and as
 /// [`Tensor::copy_from`].
-pub(crate) fn assign(op: Op, target: &Tensor, source: &Tensor) -> Result<Tensor> {
+pub(crate) fn assign(op: &Op, target: &Tensor, source: &Tensor) -> Result<Tensor> {
     check_assignable(op, source.dtype(), target.dtype())?;
     if op.is_meta() {
         op.at(source.broadcast_to(target.shape()))?;
@@ -27,7 +27,7 @@ pub(crate) fn assign(op: Op, target: &Tensor, source: &Tensor) -> Result<Tensor>
 
 /// Writes `source`, converted and broadcast, into a view of a result that is being built: what joins
 /// and scatters do. Does nothing on meta.
-pub(crate) fn place(op: Op, part: &Tensor, source: &Tensor) -> Result<()> {
+pub(crate) fn place(op: &Op, part: &Tensor, source: &Tensor) -> Result<()> {
     if op.is_meta() {
         return Ok(());
     }
@@ -36,16 +36,16 @@ pub(crate) fn place(op: Op, part: &Tensor, source: &Tensor) -> Result<()> {
     unsafe { write(op, source, part) }
 }
 
-pub(crate) fn fill(op: Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
+pub(crate) fn fill(op: &Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
     assign(op, target, &op.at(Tensor::from_scalar(value, target.dtype()))?)
 }
 
 /// Defines these operators in a dispatcher.
 pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     ops.op("aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)", |op| {
-        Kernel::typed(move |x: &Tensor, source: &Tensor| assign(op, x, source))
+        Kernel::typed(move |x: &Tensor, source: &Tensor| assign(&op, x, source))
     })?;
     ops.op("aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", |op| {
-        Kernel::typed(move |x: &Tensor, value: Scalar| fill(op, x, value))
+        Kernel::typed(move |x: &Tensor, value: Scalar| fill(&op, x, value))
     })
 }

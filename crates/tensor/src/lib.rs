@@ -14,6 +14,7 @@
 mod buffer;
 pub mod device;
 pub mod dlpack;
+mod process;
 mod strided;
 mod tensor;
 mod value;
@@ -22,6 +23,7 @@ pub use buffer::{
     Adopt, BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner, HostBuffer, Lent, NullBuffer,
     TrackedBuffer, Watch, cache, memory,
 };
+pub use process::dispatcher;
 pub use strided::{Walk, for_each_offset};
-pub use tensor::{Attached, Tensor};
+pub use tensor::{Attached, Overlap, Tensor, overlap};
 pub use value::{ForeignObject, IntList, SameAs, TensorList, Value, ValueRef};

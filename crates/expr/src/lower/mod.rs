@@ -6,6 +6,7 @@
 //! the end. [`Lowered::new`] lists which dtypes each function takes.
 
 mod lowering;
+mod signature;
 mod signs;
 mod source_names;
 mod step;
@@ -23,6 +24,7 @@ use source_names::source_name;
 use step::keep_needed;
 use types::Type;
 
+pub use signature::Signature;
 pub use step::{Step, StepId, StepOp};
 pub use type_rules::undefined;
 pub use types::computed;
@@ -32,10 +34,7 @@ pub use types::computed;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lowered {
     steps: Vec<Step>,
-    inputs: Vec<DType>,
-    ranks: Vec<Option<u32>>,
-    names: Vec<String>,
-    result: DType,
+    signature: Signature,
 }
 
 impl Lowered {
@@ -85,13 +84,24 @@ impl Lowered {
             }
             Type::Strong(_) => to.cast(root, result)?,
         };
-        Ok(Lowered {
-            steps: keep_needed(to.steps, step),
+        let steps = keep_needed(to.steps, step);
+        let numbers = steps.iter().filter_map(|step| match step.op {
+            StepOp::Param { index, to } => Some((index, to)),
+            _ => None,
+        });
+        let signature = Signature {
             inputs: inputs.to_vec(),
             ranks: simple.inputs().iter().map(|input| input.rank).collect(),
             names: simple.inputs().iter().map(|input| input.name.clone()).collect(),
+            params: numbers.collect(),
             result,
-        })
+        };
+        Ok(Lowered { steps, signature })
+    }
+
+    /// What a caller has to know: dtypes, ranks, names.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
     }
 
     /// The steps; the last one is the result, to be stored as [`Lowered::result`].
@@ -101,23 +111,23 @@ impl Lowered {
 
     /// The dtypes of the inputs.
     pub fn inputs(&self) -> &[DType] {
-        &self.inputs
+        self.signature.inputs()
     }
 
     /// Each input's rank if it is read at computed indices, `None` if element by element.
     pub fn ranks(&self) -> &[Option<u32>] {
-        &self.ranks
+        self.signature.ranks()
     }
 
     /// The inputs' names, for messages.
     pub fn names(&self) -> &[String] {
-        &self.names
+        self.signature.names()
     }
 
     /// The dtype of the result's elements. The last step is of this dtype, or of float32 if this is
     /// a half: then storing rounds.
     pub fn result(&self) -> DType {
-        self.result
+        self.signature.result
     }
 }
 

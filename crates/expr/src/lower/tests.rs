@@ -163,10 +163,13 @@ fn a_function_has_cuda_c_where_it_is_defined_and_nowhere_else() {
         steps.push(step(op, dtype));
         let lowered = Lowered {
             steps,
-            inputs: vec![dtype; operands],
-            ranks: vec![None; operands],
-            names: vec!["x".into(); operands],
-            result: dtype,
+            signature: Signature {
+                inputs: vec![dtype; operands],
+                ranks: vec![None; operands],
+                names: vec!["x".into(); operands],
+                params: Vec::new(),
+                result: dtype,
+            },
         };
         let error = emit(&lowered, &Options::new(expr)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DType);

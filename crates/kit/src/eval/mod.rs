@@ -55,7 +55,7 @@ mod value;
 use std::fmt;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_expr::{Lowered, computed};
+use keyfold_expr::{Lowered, Signature, computed};
 
 pub use compile::Counted;
 use compile::{Code, compile};
@@ -85,10 +85,7 @@ pub enum Fault {
 /// An expression compiled for inputs of certain dtypes, to be run on blocks.
 pub struct Program {
     code: Code,
-    inputs: Vec<DType>,
-    ranks: Vec<Option<u32>>,
-    names: Vec<String>,
-    result: DType,
+    signature: Signature,
     /// Of the inputs and the output.
     accesses: Vec<Access>,
     block: usize,
@@ -118,10 +115,7 @@ impl Program {
             } else {
                 bytes / widest
             },
-            inputs: lowered.inputs().to_vec(),
-            ranks: lowered.ranks().to_vec(),
-            names: lowered.names().to_vec(),
-            result: lowered.result(),
+            signature: lowered.signature().clone(),
             accesses: lowered
                 .inputs()
                 .iter()
@@ -132,9 +126,10 @@ impl Program {
         })
     }
 
-    /// The inputs' names, for messages.
-    pub fn names(&self) -> &[String] {
-        &self.names
+    /// What a caller has to know: dtypes, ranks, names.
+    #[inline]
+    pub fn signature(&self) -> &Signature {
+        &self.signature
     }
 
     /// The error of a fault, in words of this expression.
@@ -151,7 +146,7 @@ impl Program {
                 format!(
                     "index {value} is out of range for dimension {dim} of '{}', which has size \
                      {size}",
-                    self.names[input as usize]
+                    self.signature.names()[input as usize]
                 ),
             ),
         }
@@ -172,13 +167,13 @@ impl Program {
     /// The dtypes of the inputs, as they lie in memory.
     #[inline]
     pub fn inputs(&self) -> &[DType] {
-        &self.inputs
+        self.signature.inputs()
     }
 
     /// Each input's rank if it is read at computed indices, `None` if element by element.
     #[inline]
     pub fn ranks(&self) -> &[Option<u32>] {
-        &self.ranks
+        self.signature.ranks()
     }
 
     /// Whether an input is read element by element, into its slot: not at computed indices only, and
@@ -191,7 +186,7 @@ impl Program {
     /// The dtype of the result as it is stored; halves are computed as float32.
     #[inline]
     pub fn result(&self) -> DType {
-        self.result
+        self.signature.result()
     }
 
     /// How the inputs are read, and, last, how the result is written.
@@ -221,7 +216,7 @@ impl Program {
     /// The slot that the output's pointer belongs in.
     #[inline]
     pub fn output(&self) -> usize {
-        self.inputs.len() + self.code.counted.len()
+        self.inputs().len() + self.code.counted.len()
     }
 
     /// The slot that holds the result after a run: the output's, or that of an input, of something
@@ -234,7 +229,7 @@ impl Program {
     /// Whether what an instruction writes into the output's slot is the result as it is stored.
     #[inline]
     pub fn writes_result(&self) -> bool {
-        self.result_slot() == self.output() && computed(self.result) == self.result
+        self.result_slot() == self.output() && computed(self.result()) == self.result()
     }
 
     /// Whether an instruction has a streaming kernel: then [`Program::run_streaming`] prefetches and stores
@@ -279,19 +274,10 @@ impl Program {
     /// As [`Scalar::check`] where a parameter doesn't fit the dtype it is used in,
     /// [`ErrorKind::Binding`] where there are too few, and a [`Fault`]'s.
     pub fn prepare(&self, params: &[Scalar], values: &mut impl Extend<Value>) -> Result<()> {
+        self.signature.check_params(params)?;
         let mut all = smallvec::SmallVec::<[Value; 16]>::from_slice(&self.code.values);
         for param in &self.code.params {
-            let Some(&number) = params.get(param.index as usize) else {
-                return Err(Error::new(
-                    ErrorKind::Binding,
-                    format!(
-                        "parameter {} is missing: {} were given",
-                        param.index + 1,
-                        params.len()
-                    ),
-                ));
-            };
-            number.check(param.to)?;
+            let number = params[param.index as usize];
             all[param.value as usize] = param.convert(number);
         }
         for step in &self.code.uniform {
@@ -324,8 +310,8 @@ impl Program {
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program")
-            .field("inputs", &self.inputs)
-            .field("result", &self.result)
+            .field("inputs", &self.inputs())
+            .field("result", &self.result())
             .field("instructions", &self.code.instructions.len())
             .field("registers", &self.code.registers)
             .field("block", &self.block)

@@ -7,7 +7,7 @@
 //! ```
 //! use keyfold_core::{Device, Scalar};
 //! use keyfold_expr::{Expr, Names};
-//! use keyfold_kit::evaluate::{Compiled, broadcast_shape, evaluate};
+//! use keyfold_kit::evaluate::{Compiled, evaluate};
 //! use keyfold_tensor::Tensor;
 //!
 //! let names = Names::new().input("x").input("y").param("beta");
@@ -17,7 +17,7 @@
 //! let y = Tensor::from_slice(&[10.0_f64, 20.0], &[2, 1])?;
 //! let beta = [Scalar::Float(2.0)];
 //! let program = compiled.program(&[x.dtype(), y.dtype()], &beta, None)?;
-//! let shape = broadcast_shape(&program, &[x.shape(), y.shape()])?;
+//! let shape = program.signature().broadcast_shape(&[x.shape(), y.shape()])?;
 //! let out = Tensor::empty(&shape, program.result(), Device::CPU)?;
 //! // SAFETY: nobody else knows the new tensor.
 //! unsafe { evaluate(&program, &[&x, &y], &beta, &out)? };
@@ -28,7 +28,6 @@
 mod compiled;
 mod drive;
 mod flat;
-mod overlap;
 mod plan;
 mod scratch;
 mod spans;
@@ -40,12 +39,11 @@ mod write_combining;
 
 use std::ops::Range;
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape, layout};
-use keyfold_tensor::Tensor;
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_tensor::{Overlap, Tensor, overlap};
 use smallvec::SmallVec;
 
 pub use compiled::Compiled;
-pub use overlap::{Overlap, overlap};
 
 use crate::eval::{Counted, Program, Table, Value};
 use crate::pool::{Schedule, grain_for, parallel_for};
@@ -53,25 +51,6 @@ use plan::Plan;
 
 /// The most inputs an expression can be evaluated with.
 pub const MAX_INPUTS: usize = 64;
-
-/// The shape that the inputs of a program broadcast to; those that are read at computed indices
-/// take no part.
-///
-/// # Errors
-/// [`ErrorKind::Shape`] where they don't broadcast, or a ranked input has another rank;
-/// [`ErrorKind::Binding`] where there are too few or too many.
-pub fn broadcast_shape(program: &Program, shapes: &[&[usize]]) -> Result<Shape> {
-    check_count(program, shapes.len())?;
-    let mut all = Shape::empty();
-    for (input, (shape, rank)) in shapes.iter().zip(program.ranks()).enumerate() {
-        match rank {
-            None if *shape == &*all => {}
-            None => all = layout::broadcast_shapes(&all, shape)?,
-            Some(rank) => check_rank(&program.names()[input], shape.len(), *rank)?,
-        }
-    }
-    Ok(all)
-}
 
 fn check_count(program: &Program, given: usize) -> Result<()> {
     let wanted = program.inputs().len();
@@ -90,18 +69,6 @@ fn check_count(program: &Program, given: usize) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-fn check_rank(name: &str, given: usize, rank: u32) -> Result<()> {
-    if given == rank as usize {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Shape,
-        format!(
-            "'{name}' is read at {rank} indices, so it needs {rank} dimensions; it has {given}"
-        ),
-    ))
 }
 
 /// As [`evaluate`], where a tensor has no address that lasts: memory that another library may move is
@@ -177,8 +144,8 @@ fn check_input(
 fn check_strided(program: &Program, index: usize, input: &Tensor, out: &Tensor) -> Result<Fit> {
     let (own, wide) = (input.shape(), out.shape());
     let rank = program.ranks()[index];
-    if let Some(rank) = rank {
-        check_rank(&program.names()[index], input.ndim(), rank)?;
+    if rank.is_some() {
+        program.signature().check_rank(index, input.ndim())?;
     } else if own != wide {
         let fits = own.len() <= wide.len()
             && own.iter().rev().zip(wide.iter().rev()).all(|(n, wide)| n == wide || *n == 1);

@@ -23,7 +23,7 @@
 //!      \x20 %2:  float64[2] = aten::exp(%1)\n\
 //!      \x20 return %2\n"
 //! );
-//! let again = graph.run(keyfold_layers::dispatcher(), &[&w])?;
+//! let again = graph.run(keyfold::dispatcher(), &[&w])?;
 //! assert_eq!(again[0].clone().into_tensor()?.get::<f64>(&[0])?, 4.0_f64.exp());
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```

@@ -137,7 +137,7 @@ fn inputs_that_differ_from_the_recorded_ones_are_named() {
 /// A dispatcher with the layers and an operator of the user's own.
 fn with_operator(schema: &str, kernel: Kernel<Value>) -> Dispatcher<Value> {
     let dispatcher = Dispatcher::new();
-    keyfold_ops::register(&dispatcher).unwrap();
+    crate::with_kernels(&dispatcher);
     crate::register(&dispatcher).unwrap();
     let name = dispatcher.define(schema).unwrap().name().to_owned();
     dispatcher.register(&name, DispatchKey::CPU, kernel).unwrap();

@@ -2,9 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use keyfold::dispatcher;
 use keyfold_core::{DType, Result};
+use keyfold_layers::aten;
 use keyfold_layers::autograd::{self, Options};
-use keyfold_layers::{aten, dispatcher};
 use keyfold_tensor::{Tensor, ValueRef};
 
 /// Calls an operator by its name.

@@ -1,13 +1,11 @@
 //! Arithmetic, comparisons and choices: of two tensors, or of a tensor and a number.
 
-use std::sync::Arc;
-
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
-use keyfold_kit::evaluate::Compiled;
+use keyfold_expr::Expr;
 use keyfold_tensor::{SameAs, Tensor};
 
-use super::{check_out, compile, compute, compute_into};
+use super::{Pointwise, check_out, parse};
 use crate::op::{Op, Registrar};
 use crate::write::fill;
 
@@ -27,64 +25,65 @@ fn unordered(dtype: DType) -> Option<&'static str> {
     dtype.is_complex().then_some("complex numbers have no order; take their abs first")
 }
 
-fn check(op: Op, refusal: Refusal, dtype: DType) -> Result<()> {
+fn check(op: &Op, refusal: Refusal, dtype: DType) -> Result<()> {
     refusal(dtype).map_or(Ok(()), |why| Err(op.error(ErrorKind::DType, why)))
 }
 
 /// Registers an operator of two tensors, and its overload for a tensor and a number.
 fn pair(ops: &Registrar<'_>, name: &'static str, text: &str, refusal: Refusal) -> Result<()> {
-    let both = compile(text, &["self", "other"], &[])?;
+    let both = parse(text, &["self", "other"], &[])?;
     ops.with_out(
         (name, ""),
         "Tensor self, Tensor other",
         |op| {
-            let expression = both.clone();
+            let row = Pointwise::new(op, both.clone());
             Kernel::typed(move |a: &Tensor, b: &Tensor| {
-                check(op, refusal, a.dtype().promote(b.dtype()))?;
-                compute(op, &expression, &[a, b], &[])
+                check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
+                row.compute(&[a, b], &[])
             })
         },
         |op| {
-            let expression = both.clone();
+            let row = Pointwise::new(op, both.clone());
             Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
-                check(op, refusal, a.dtype().promote(b.dtype()))?;
-                compute_into(op, &expression, &[a, b], &[], out)?;
+                check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
+                row.compute_into(&[a, b], &[], out)?;
                 Ok::<_, Error>(SameAs(2))
             })
         },
     )?;
-    number(ops, (name, "Scalar"), &compile(text, &["self"], &["other"])?, refusal)
+    number(ops, (name, "Scalar"), &parse(text, &["self"], &["other"])?, refusal)
 }
 
 /// Registers an operator of a tensor and a number called `other`.
 fn number(
     ops: &Registrar<'_>,
     name: (&'static str, &str),
-    expression: &Arc<Compiled>,
+    expr: &Expr,
     refusal: Refusal,
 ) -> Result<()> {
     ops.with_out(
         name,
         "Tensor self, Scalar other",
         |op| {
-            let expression = expression.clone();
+            let row = Pointwise::new(op, expr.clone());
             Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check(op, refusal, a.dtype().promote_scalar(b))?;
-                if let Some(answer) = beyond(op.name, a.dtype(), b) {
-                    return op.at(Tensor::full(a.shape(), answer, DType::Bool, op.device));
+                check(row.op(), refusal, a.dtype().promote_scalar(b))?;
+                if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
+                    let device = row.op().device_of(a);
+                    return row.op().at(Tensor::full(a.shape(), answer, DType::Bool, device));
                 }
-                compute(op, &expression, &[a], &[b])
+                row.compute(&[a], &[b])
             })
         },
         |op| {
-            let expression = expression.clone();
+            let row = Pointwise::new(op, expr.clone());
             Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check(op, refusal, a.dtype().promote_scalar(b))?;
-                if let Some(answer) = beyond(op.name, a.dtype(), b) {
-                    check_out(op, out, a.shape(), DType::Bool)?;
-                    fill(op, out, answer)?;
+                check(row.op(), refusal, a.dtype().promote_scalar(b))?;
+                if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
+                    check_out(row.op(), out, a.shape(), DType::Bool)?;
+                    fill(row.op(), out, answer)?;
                 } else {
-                    compute_into(op, &expression, &[a], &[b], out)?;
+                    row.compute_into(&[a], &[b], out)?;
                 }
                 Ok::<_, Error>(SameAs(2))
             })
@@ -112,7 +111,7 @@ fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<Scalar> {
     Some(Scalar::Bool(answer))
 }
 
-fn check_condition(op: Op, condition: &Tensor) -> Result<()> {
+fn check_condition(op: &Op, condition: &Tensor) -> Result<()> {
     if condition.dtype() == DType::Bool {
         return Ok(());
     }
@@ -124,25 +123,25 @@ fn check_condition(op: Op, condition: &Tensor) -> Result<()> {
 fn choices(ops: &Registrar<'_>) -> Result<()> {
     const NAME: &str = "aten::where";
     let text = "where(condition, self, other)";
-    let all = compile(text, &["condition", "self", "other"], &[])?;
-    let left = compile(text, &["condition", "other"], &["self"])?;
-    let right = compile(text, &["condition", "self"], &["other"])?;
-    let none = compile(text, &["condition"], &["self", "other"])?;
+    let all = parse(text, &["condition", "self", "other"], &[])?;
+    let left = parse(text, &["condition", "other"], &["self"])?;
+    let right = parse(text, &["condition", "self"], &["other"])?;
+    let none = parse(text, &["condition"], &["self", "other"])?;
     ops.with_out(
         (NAME, ""),
         "Tensor condition, Tensor self, Tensor other",
         |op| {
-            let expression = all.clone();
+            let row = Pointwise::new(op, all.clone());
             Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor| {
-                check_condition(op, c)?;
-                compute(op, &expression, &[c, a, b], &[])
+                check_condition(row.op(), c)?;
+                row.compute(&[c, a, b], &[])
             })
         },
         |op| {
-            let expression = all.clone();
+            let row = Pointwise::new(op, all.clone());
             Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor| {
-                check_condition(op, c)?;
-                compute_into(op, &expression, &[c, a, b], &[], out)?;
+                check_condition(row.op(), c)?;
+                row.compute_into(&[c, a, b], &[], out)?;
                 Ok::<_, Error>(SameAs(3))
             })
         },
@@ -151,17 +150,17 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
         (NAME, "ScalarOther"),
         "Tensor condition, Tensor self, Scalar other",
         |op| {
-            let expression = right.clone();
+            let row = Pointwise::new(op, right.clone());
             Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
-                check_condition(op, c)?;
-                compute(op, &expression, &[c, a], &[b])
+                check_condition(row.op(), c)?;
+                row.compute(&[c, a], &[b])
             })
         },
         |op| {
-            let expression = right.clone();
+            let row = Pointwise::new(op, right.clone());
             Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar, out: &Tensor| {
-                check_condition(op, c)?;
-                compute_into(op, &expression, &[c, a], &[b], out)?;
+                check_condition(row.op(), c)?;
+                row.compute_into(&[c, a], &[b], out)?;
                 Ok::<_, Error>(SameAs(3))
             })
         },
@@ -170,17 +169,17 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
         (NAME, "ScalarSelf"),
         "Tensor condition, Scalar self, Tensor other",
         |op| {
-            let expression = left.clone();
+            let row = Pointwise::new(op, left.clone());
             Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
-                check_condition(op, c)?;
-                compute(op, &expression, &[c, b], &[a])
+                check_condition(row.op(), c)?;
+                row.compute(&[c, b], &[a])
             })
         },
         |op| {
-            let expression = left.clone();
+            let row = Pointwise::new(op, left.clone());
             Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor, out: &Tensor| {
-                check_condition(op, c)?;
-                compute_into(op, &expression, &[c, b], &[a], out)?;
+                check_condition(row.op(), c)?;
+                row.compute_into(&[c, b], &[a], out)?;
                 Ok::<_, Error>(SameAs(3))
             })
         },
@@ -189,17 +188,17 @@ fn choices(ops: &Registrar<'_>) -> Result<()> {
         (NAME, "Scalar"),
         "Tensor condition, Scalar self, Scalar other",
         |op| {
-            let expression = none.clone();
+            let row = Pointwise::new(op, none.clone());
             Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {
-                check_condition(op, c)?;
-                compute(op, &expression, &[c], &[a, b])
+                check_condition(row.op(), c)?;
+                row.compute(&[c], &[a, b])
             })
         },
         |op| {
-            let expression = none.clone();
+            let row = Pointwise::new(op, none.clone());
             Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar, out: &Tensor| {
-                check_condition(op, c)?;
-                compute_into(op, &expression, &[c], &[a, b], out)?;
+                check_condition(row.op(), c)?;
+                row.compute_into(&[c], &[a, b], out)?;
                 Ok::<_, Error>(SameAs(3))
             })
         },
@@ -233,7 +232,7 @@ pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
         pair(ops, name, text, refusal)?;
     }
     // A number on the left: `1 - x` and `1 / x`.
-    let on_the_left = |text| compile(text, &["self"], &["other"]);
+    let on_the_left = |text| parse(text, &["self"], &["other"]);
     number(ops, ("aten::rsub", "Scalar"), &on_the_left("other - self")?, bools)?;
     number(ops, ("aten::rdiv", "Scalar"), &on_the_left("other / self")?, nothing)?;
     for (name, text, refusal) in [

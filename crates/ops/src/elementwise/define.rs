@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_core::{Device, Error, ErrorKind, Result, Scalar};
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
 use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
 use keyfold_expr::{Expr, Names};
-use keyfold_kit::evaluate::Compiled;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::{Size, compute_into_argument, compute_sized, given_shape};
-use crate::op::{HOST_LOCK_FROM, Op};
+use super::{Pointwise, Size, given_shape};
+use crate::op::{HOST_LOCK_FROM, Op, Runner};
 
 /// How an operator's arguments are an expression's inputs and parameters.
 ///
@@ -20,7 +19,9 @@ use crate::op::{HOST_LOCK_FROM, Op};
 /// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does. An
 /// argument `int[]? shape=None` is the result's shape, where no input is read element by element.
 pub struct Definition {
-    expression: Compiled,
+    /// The operator's name without its overload.
+    name: &'static str,
+    expr: Expr,
     /// The positions of the inputs and the parameters among the arguments.
     inputs: Vec<usize>,
     params: Vec<usize>,
@@ -103,12 +104,13 @@ impl Definition {
         }
         let expr = Expr::parse_with(text, &names)
             .map_err(|error| error.at(&format!("elementwise '{}'", schema.name)))?;
-        Ok(Definition { expression: Compiled::new(expr), inputs, params, out, shape })
+        let name = kept(schema.name.qualified());
+        Ok(Definition { name, expr, inputs, params, out, shape })
     }
 
     /// The expression.
     pub fn expr(&self) -> &Expr {
-        self.expression.expr()
+        &self.expr
     }
 
     /// The positions of the inputs among the operator's arguments.
@@ -131,34 +133,46 @@ impl Definition {
         self.shape
     }
 
-    fn run(&self, op: Op, args: &[ValueRef<'_>]) -> Result<Value> {
+    fn run(&self, row: &Pointwise, args: &[ValueRef<'_>]) -> Result<Value> {
         let inputs: SmallVec<[&Tensor; 4]> =
             self.inputs.iter().map(|at| args[*at].tensor()).collect::<Result<_>>()?;
         let params: SmallVec<[Scalar; 4]> =
             self.params.iter().filter_map(|at| args[*at].scalar()).collect();
-        let given = self.shape.map(|at| given_shape(op, args[at])).transpose()?.flatten();
+        let given = self.shape.map(|at| given_shape(row.op(), args[at])).transpose()?.flatten();
         let given = given.as_deref().map(Size::Given);
         match &self.out {
             None => {
                 let size = given.unwrap_or(Size::Unknown);
-                compute_sized(op, &self.expression, &inputs, &params, size).map(Value::Tensor)
+                row.compute_of_size(&inputs, &params, size).map(Value::Tensor)
             }
             Some((at, name)) => {
                 let out = args[*at].tensor()?;
                 let size = given.unwrap_or(Size::Of(out));
-                let to = (&name[..], out);
-                compute_into_argument(op, &self.expression, &inputs, &params, to, size)?;
+                row.compute_into_argument(&inputs, &params, (&name[..], out), size)?;
                 Ok(Value::Argument(*at))
             }
         }
     }
 
-    fn kernel(self: &Arc<Self>, op: Op, suffix: &str) -> Kernel<Value> {
+    fn kernel_of(self: &Arc<Self>, op: Op, suffix: &str) -> Kernel<Value> {
         let definition = self.clone();
-        let label = op.name.rsplit("::").next().unwrap_or(op.name);
-        Kernel::boxed(move |_, args| definition.run(op, args))
+        let label = self.name.rsplit("::").next().unwrap_or(self.name);
+        let row = Pointwise::new(op, self.expr.clone());
+        Kernel::boxed(move |_, args| definition.run(&row, args))
             .named(format!("{label}_{suffix}"))
             .with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
+    }
+
+    /// The operator's kernel for a backend.
+    pub(crate) fn kernel(self: &Arc<Self>, runner: Arc<Runner>) -> Kernel<Value> {
+        let suffix = runner.kind.name();
+        self.kernel_of(Op::on(self.name, runner), &suffix)
+    }
+
+    /// The operator's kernel for Meta. The definition is its payload: so a backend that is registered
+    /// later finds it.
+    fn meta_kernel(self: &Arc<Self>) -> Kernel<Value> {
+        self.kernel_of(Op::on_meta(self.name), "meta").with_payload(self.clone())
     }
 }
 
@@ -174,19 +188,22 @@ fn kept(name: String) -> &'static str {
     name
 }
 
-/// Kernels, each with its key.
-pub type Kernels = [(DispatchKey, Kernel<Value>); 2];
-
-/// The kernels of an operator that is an expression of its arguments: for CPU and for Meta.
+/// The kernels, each with its key, of an operator that is an expression of its arguments: for Meta and
+/// for each backend that is registered. A backend that is registered later gets its kernel then.
 ///
 /// # Errors
 /// As [`Definition::new`].
-pub fn kernels(schema: &Schema, text: &str) -> Result<(Arc<Definition>, Kernels)> {
+pub fn kernels(
+    schema: &Schema,
+    text: &str,
+) -> Result<(Arc<Definition>, Vec<(DispatchKey, Kernel<Value>)>)> {
     let definition = Arc::new(Definition::new(schema, text)?);
-    let name = kept(schema.name.qualified());
-    let cpu = definition.kernel(Op { name, device: Device::CPU }, "cpu");
-    let meta = definition.kernel(Op { name, device: Device::META }, "meta");
-    Ok((definition, [(DispatchKey::CPU, cpu), (DispatchKey::Meta, meta)]))
+    let mut kernels = vec![(DispatchKey::Meta, definition.meta_kernel())];
+    for (kind, backend) in keyfold_backend::backends() {
+        let runner = Arc::new(Runner::new(kind, backend));
+        kernels.push((DispatchKey::from_device_type(kind), definition.kernel(runner)));
+    }
+    Ok((definition, kernels))
 }
 
 /// The schema of an operator's overload that writes the result into a tensor of the caller's:

@@ -1,13 +1,11 @@
 //! Functions of one tensor, and powers.
 
-use std::sync::Arc;
-
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
-use keyfold_kit::evaluate::Compiled;
+use keyfold_expr::Expr;
 use keyfold_tensor::{SameAs, Tensor};
 
-use super::{compile, compute, compute_into};
+use super::{Pointwise, parse};
 use crate::op::{Op, Registrar};
 use crate::promote::Operand;
 
@@ -62,75 +60,81 @@ fn refusal(name: &str, dtype: DType) -> Option<&'static str> {
     }
 }
 
-fn check(op: Op, dtype: DType) -> Result<()> {
+fn check(op: &Op, dtype: DType) -> Result<()> {
     refusal(op.name, dtype).map_or(Ok(()), |why| {
         Err(op.error(ErrorKind::DType, format!("argument 'self': dtype {dtype}: {why}")))
     })
 }
 
-fn function(ops: &Registrar<'_>, name: &'static str, expression: &Arc<Compiled>) -> Result<()> {
+fn function(ops: &Registrar<'_>, name: &'static str, expr: &Expr) -> Result<()> {
     ops.with_out(
         (name, ""),
         "Tensor self",
         |op| {
-            let expression = expression.clone();
+            let row = Pointwise::new(op, expr.clone());
             Kernel::typed(move |x: &Tensor| {
-                check(op, x.dtype())?;
-                compute(op, &expression, &[x], &[])
+                check(row.op(), x.dtype())?;
+                row.compute(&[x], &[])
             })
         },
         |op| {
-            let expression = expression.clone();
+            let row = Pointwise::new(op, expr.clone());
             Kernel::typed(move |x: &Tensor, out: &Tensor| {
-                check(op, x.dtype())?;
-                compute_into(op, &expression, &[x], &[], out)?;
+                check(row.op(), x.dtype())?;
+                row.compute_into(&[x], &[], out)?;
                 Ok::<_, Error>(SameAs(1))
             })
         },
     )
 }
 
-/// Powers, with expressions of their own for exponents that few products do for.
-#[derive(Clone)]
-struct Powers {
-    both: Arc<Compiled>,
-    number: Arc<Compiled>,
-    /// Of a number, on the left.
-    of_number: Arc<Compiled>,
-    /// By exponents that are written into the expression.
-    known: Vec<(Scalar, Arc<Compiled>)>,
+/// Powers of a tensor by numbers. By 2 and by 3 they are products, and expressions of their own.
+struct Powers<T> {
+    any: T,
+    known: Vec<(Scalar, T)>,
 }
 
-impl Powers {
-    fn new() -> Result<Powers> {
+impl Powers<Expr> {
+    /// # Errors
+    /// As [`Expr::parse_with`].
+    fn parse() -> Result<Self> {
         let mut known = Vec::new();
         for power in [2, 3] {
             for (number, text) in [
                 (Scalar::Int(power), format!("self ** {power}")),
                 (Scalar::Float(power as f64), format!("self ** {power}.0")),
             ] {
-                known.push((number, compile(&text, &["self"], &[])?));
+                known.push((number, parse(&text, &["self"], &[])?));
             }
         }
-        Ok(Powers {
-            both: compile("self ** exponent", &["self", "exponent"], &[])?,
-            number: compile("self ** exponent", &["self"], &["exponent"])?,
-            of_number: compile("other ** self", &["self"], &["other"])?,
-            known,
-        })
+        Ok(Powers { any: parse("self ** exponent", &["self"], &["exponent"])?, known })
     }
 
-    /// The expression for an exponent, and its parameters.
-    fn by_number<'p>(&self, exponent: &'p Scalar) -> (&Compiled, &'p [Scalar]) {
+    /// Ready to be computed.
+    fn on(&self, op: &Op) -> Powers<Pointwise> {
+        let row = |expr: &Expr| Pointwise::new(op.clone(), expr.clone());
+        let known = self.known.iter().map(|(number, expr)| (*number, row(expr)));
+        Powers { any: row(&self.any), known: known.collect() }
+    }
+}
+
+impl Powers<Pointwise> {
+    /// The power by a number, and the numbers that its expression takes.
+    fn by<'p>(&self, exponent: &'p Scalar) -> (&Pointwise, &'p [Scalar]) {
         match self.known.iter().find(|(number, _)| number == exponent) {
-            Some((_, expression)) => (expression, &[]),
-            None => (&self.number, std::slice::from_ref(exponent)),
+            Some((_, row)) => (row, &[]),
+            None => (&self.any, std::slice::from_ref(exponent)),
         }
     }
 }
 
 #[cold]
-fn negative_power(op: Op, argument: &str, exponent: impl std::fmt::Display, dtype: DType) -> Error {
+fn negative_power(
+    op: &Op,
+    argument: &str,
+    exponent: impl std::fmt::Display,
+    dtype: DType,
+) -> Error {
     let message = format!(
         "argument '{argument}': {exponent} is negative, which gives fractions that {dtype} can't \
          hold; convert one of the operands to float64 with aten::to"
@@ -139,7 +143,7 @@ fn negative_power(op: Op, argument: &str, exponent: impl std::fmt::Display, dtyp
 }
 
 /// Refuses powers of bools, and negative ones of whole numbers where the exponent is a number.
-fn check_power<'a>(op: Op, a: Operand<'a>, name: &str, b: Operand<'a>) -> Result<()> {
+fn check_power<'a>(op: &Op, a: Operand<'a>, name: &str, b: Operand<'a>) -> Result<()> {
     let dtype = match (a, b) {
         (Operand::Tensor(a), Operand::Tensor(b)) => a.dtype().promote(b.dtype()),
         (Operand::Tensor(t), Operand::Scalar(s)) | (Operand::Scalar(s), Operand::Tensor(t)) => {
@@ -160,76 +164,78 @@ fn check_power<'a>(op: Op, a: Operand<'a>, name: &str, b: Operand<'a>) -> Result
 }
 
 /// The error of a power of whole numbers that met a negative exponent, in words of the operator.
-fn named<T>(op: Op, name: &str, result: Result<T>, exponents: &Tensor) -> Result<T> {
+fn named<T>(op: &Op, name: &str, result: Result<T>, exponents: &Tensor) -> Result<T> {
     let Err(error) = &result else { return result };
     if error.kind() != ErrorKind::Value || !exponents.dtype().is_integral() {
         return result;
     }
     let whole = crate::map::cast(op, exponents, DType::I64)?;
-    match op.at(whole.as_slice::<i64>())?.iter().find(|item| **item < 0) {
+    match op.at(whole.to_vec::<i64>())?.iter().find(|item| **item < 0) {
         Some(negative) => Err(negative_power(op, name, negative, exponents.dtype())),
         None => result,
     }
 }
 
 fn powers(ops: &Registrar<'_>) -> Result<()> {
-    let powers = Powers::new()?;
+    let both = parse("self ** exponent", &["self", "exponent"], &[])?;
     ops.with_out(
         ("aten::pow", ""),
         "Tensor self, Tensor exponent",
         |op| {
-            let powers = powers.clone();
+            let row = Pointwise::new(op, both.clone());
             Kernel::typed(move |a: &Tensor, b: &Tensor| {
-                check_power(op, a.into(), "exponent", b.into())?;
-                named(op, "exponent", compute(op, &powers.both, &[a, b], &[]), b)
+                check_power(row.op(), a.into(), "exponent", b.into())?;
+                named(row.op(), "exponent", row.compute(&[a, b], &[]), b)
             })
         },
         |op| {
-            let powers = powers.clone();
+            let row = Pointwise::new(op, both.clone());
             Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
-                check_power(op, a.into(), "exponent", b.into())?;
-                named(op, "exponent", compute_into(op, &powers.both, &[a, b], &[], out), b)?;
+                check_power(row.op(), a.into(), "exponent", b.into())?;
+                named(row.op(), "exponent", row.compute_into(&[a, b], &[], out), b)?;
                 Ok::<_, Error>(SameAs(2))
             })
         },
     )?;
+    let powers = Powers::parse()?;
     ops.with_out(
         ("aten::pow", "Scalar"),
         "Tensor self, Scalar exponent",
         |op| {
-            let powers = powers.clone();
+            let powers = powers.on(&op);
             Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check_power(op, a.into(), "exponent", b.into())?;
-                let (expression, params) = powers.by_number(&b);
-                compute(op, expression, &[a], params)
+                check_power(&op, a.into(), "exponent", b.into())?;
+                let (row, params) = powers.by(&b);
+                row.compute(&[a], params)
             })
         },
         |op| {
-            let powers = powers.clone();
+            let powers = powers.on(&op);
             Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check_power(op, a.into(), "exponent", b.into())?;
-                let (expression, params) = powers.by_number(&b);
-                compute_into(op, expression, &[a], params, out)?;
+                check_power(&op, a.into(), "exponent", b.into())?;
+                let (row, params) = powers.by(&b);
+                row.compute_into(&[a], params, out)?;
                 Ok::<_, Error>(SameAs(2))
             })
         },
     )?;
     // A number on the left: `2 ** x`.
+    let of_number = parse("other ** self", &["self"], &["other"])?;
     ops.with_out(
         ("aten::rpow", "Scalar"),
         "Tensor self, Scalar other",
         |op| {
-            let powers = powers.clone();
+            let row = Pointwise::new(op, of_number.clone());
             Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check_power(op, b.into(), "self", a.into())?;
-                named(op, "self", compute(op, &powers.of_number, &[a], &[b]), a)
+                check_power(row.op(), b.into(), "self", a.into())?;
+                named(row.op(), "self", row.compute(&[a], &[b]), a)
             })
         },
         |op| {
-            let powers = powers.clone();
+            let row = Pointwise::new(op, of_number.clone());
             Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check_power(op, b.into(), "self", a.into())?;
-                named(op, "self", compute_into(op, &powers.of_number, &[a], &[b], out), a)?;
+                check_power(row.op(), b.into(), "self", a.into())?;
+                named(row.op(), "self", row.compute_into(&[a], &[b], out), a)?;
                 Ok::<_, Error>(SameAs(2))
             })
         },
@@ -239,9 +245,9 @@ fn powers(ops: &Registrar<'_>) -> Result<()> {
 /// Defines these operators in a dispatcher.
 pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
     for (name, text) in FUNCTIONS {
-        function(ops, name, &compile(text, &["self"], &[])?)?;
+        function(ops, name, &parse(text, &["self"], &[])?)?;
     }
     // Anything but zero is true; written with a bool, which changes no dtype.
-    function(ops, "aten::logical_not", &compile("self == False", &["self"], &[])?)?;
+    function(ops, "aten::logical_not", &parse("self == False", &["self"], &[])?)?;
     powers(ops)
 }

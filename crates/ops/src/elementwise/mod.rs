@@ -1,8 +1,8 @@
 //! Operators that work element by element: each is one expression.
 //!
-//! The expression says everything: the CPU kernel evaluates it, for every dtype and layout; the Meta
-//! kernel asks it for the result's dtype; the overload `out` writes what it gives into a tensor of
-//! the caller's.
+//! The expression says everything: each backend computes it, for every dtype and layout; the kernel for
+//! Meta asks it for the result's dtype; the overload `out` writes its value into a tensor of the
+//! caller's.
 
 mod arithmetic;
 mod define;
@@ -11,27 +11,26 @@ mod operator;
 
 use std::sync::Arc;
 
-use keyfold_core::{DType, ErrorKind, Result, Scalar, Shape, layout};
-use keyfold_expr::{Expr, Names, Node};
-use keyfold_kit::eval::{Program, Value};
-use keyfold_kit::evaluate::{Compiled, Overlap, broadcast_shape, evaluate, overlap};
-use keyfold_tensor::{Tensor, ValueRef};
+use keyfold_backend::PointwiseKernel;
+use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape, layout};
+use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, StepOp};
+use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
 use smallvec::SmallVec;
 
 use crate::op::{Op, Registrar};
 
-pub use define::{Definition, Kernels, kernels, out_schema};
+pub use define::{Definition, kernels, out_schema};
 pub use functions::FUNCTIONS;
 pub use operator::{ComplexText, ELEMENTWISE, OUT, Text, from_text, text, to_text};
 
-/// An expression of inputs and parameters of these names, ready to be computed.
+/// An expression of inputs and parameters of these names.
 ///
 /// # Errors
 /// As [`Expr::parse_with`].
-pub(crate) fn compile(text: &str, inputs: &[&str], params: &[&str]) -> Result<Arc<Compiled>> {
+pub(crate) fn parse(text: &str, inputs: &[&str], params: &[&str]) -> Result<Expr> {
     let names = inputs.iter().fold(Names::new(), |names, name| names.input(*name));
     let names = params.iter().fold(names, |names, name| names.param(*name));
-    Ok(Arc::new(Compiled::new(Expr::parse_with(text, &names)?)))
+    Expr::parse_with(text, &names)
 }
 
 /// The dtypes of tensors.
@@ -50,40 +49,8 @@ pub(crate) enum Size<'a> {
     Of(&'a Tensor),
 }
 
-/// The shape of the result: what the inputs that are read element by element broadcast to. Where
-/// there are none it is the caller's to say, but for results whose elements are all the same: then
-/// one is enough.
-fn shape(
-    op: Op,
-    expression: &Compiled,
-    program: &Program,
-    inputs: &[&Tensor],
-    size: Size<'_>,
-) -> Result<Shape> {
-    let shapes: SmallVec<[&[usize]; 4]> = inputs.iter().map(|input| &input.shape()[..]).collect();
-    let own = op.at(broadcast_shape(program, &shapes))?;
-    let free = program.ranks().iter().all(Option::is_some);
-    match size {
-        Size::Of(out) if free => Ok(out.shape().clone()),
-        Size::Given(given) if free => op.at(Shape::new(given)),
-        Size::Given(given) if *given != own[..] => Err(op.error(
-            ErrorKind::Shape,
-            format!(
-                "argument 'shape' is {given:?}, but the inputs broadcast to {own:?}, which is the \
-                 result's shape; leave it away"
-            ),
-        )),
-        Size::Unknown if free && has_places(expression.expr()) => Err(op.error(
-            ErrorKind::Shape,
-            "nothing says which shape the result has: no input is read element by element; give \
-             shape=, which is () for one element, or out=",
-        )),
-        _ => Ok(own),
-    }
-}
-
 /// The value of an argument that is the result's shape, None where it isn't given.
-fn given_shape(op: Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
+fn given_shape(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
     if matches!(value, ValueRef::None) {
         return Ok(None);
     }
@@ -102,100 +69,207 @@ fn has_places(expr: &Expr) -> bool {
     expr.nodes().iter().any(|node| matches!(node, Node::Index | Node::Coordinate(_)))
 }
 
-/// Refuses numbers that the dtypes that they become part of can't hold: what Meta has to find out, as
-/// evaluating does.
-fn check_params(op: Op, program: &Program, params: &[Scalar]) -> Result<()> {
-    if program.constants().is_some() {
-        return Ok(());
+/// An expression for certain dtypes: what a call has to know, and the backend's kernel.
+pub(crate) struct Prepared {
+    signature: Signature,
+    /// Whether whole numbers may be raised to a power that only the call's numbers say.
+    has_uniform_power: bool,
+    /// None on Meta.
+    pub(crate) kernel: Option<Arc<dyn PointwiseKernel>>,
+}
+
+/// An operator that is an expression, on a backend or on Meta.
+pub(crate) struct Pointwise {
+    op: Op,
+    prepared: Specialized<Prepared>,
+}
+
+impl Pointwise {
+    /// No kernel is made yet: that is done for each combination of dtypes when it comes.
+    pub(crate) fn new(op: Op, expr: Expr) -> Pointwise {
+        Pointwise { op, prepared: Specialized::new(expr) }
     }
-    op.at(program.prepare(params, &mut SmallVec::<[Value; 8]>::new()))
-}
 
-/// A fresh tensor with the expression's value.
-pub(crate) fn compute(
-    op: Op,
-    expression: &Compiled,
-    inputs: &[&Tensor],
-    params: &[Scalar],
-) -> Result<Tensor> {
-    compute_sized(op, expression, inputs, params, Size::Unknown)
-}
-
-/// As [`compute`], of a size that the caller may have given.
-pub(crate) fn compute_sized(
-    op: Op,
-    expression: &Compiled,
-    inputs: &[&Tensor],
-    params: &[Scalar],
-    size: Size<'_>,
-) -> Result<Tensor> {
-    let program = op.at(expression.program(&dtypes(inputs), params, None))?;
-    let out = op.output(&shape(op, expression, &program, inputs, size)?, program.result())?;
-    if op.is_meta() {
-        check_params(op, &program, params)?;
-    } else {
-        // SAFETY: the result was made here and nobody else has it.
-        op.at(unsafe { evaluate(&program, inputs, params, &out) })?;
+    /// The operator.
+    #[inline]
+    pub(crate) fn op(&self) -> &Op {
+        &self.op
     }
-    Ok(out)
-}
 
-/// Writes the expression's value into `out`, which has its shape and a dtype of its kind.
-pub(crate) fn compute_into(
-    op: Op,
-    expression: &Compiled,
-    inputs: &[&Tensor],
-    params: &[Scalar],
-    out: &Tensor,
-) -> Result<()> {
-    compute_into_argument(op, expression, inputs, params, ("out", out), Size::Of(out))
-}
-
-/// As [`compute_into`], where the argument that takes the result may have another name.
-pub(crate) fn compute_into_argument(
-    op: Op,
-    expression: &Compiled,
-    inputs: &[&Tensor],
-    params: &[Scalar],
-    (name, out): (&str, &Tensor),
-    size: Size<'_>,
-) -> Result<()> {
-    let dtypes = dtypes(inputs);
-    let own = op.at(expression.program(&dtypes, params, None))?;
-    let form = shape(op, expression, &own, inputs, size)?;
-    check_written(op, name, out, &form, own.result())?;
-    if op.is_meta() {
-        return check_params(op, &own, params);
+    /// The expression.
+    pub(crate) fn expr(&self) -> &Expr {
+        self.prepared.expr()
     }
-    let program = match own.result() == out.dtype() {
-        true => own,
-        false => op.at(expression.program(&dtypes, params, Some(out.dtype())))?,
-    };
-    // An input that is written over while it is read is read from a copy.
-    let mut copies: SmallVec<[(usize, Tensor); 1]> = SmallVec::new();
-    for (at, input) in inputs.iter().enumerate() {
-        let ranked = program.ranks()[at].is_some();
-        let meets = op.at(overlap(out, input))?;
-        if meets == Overlap::Partial || ranked && meets == Overlap::Exact {
-            copies.push((at, op.at(input.copy())?));
+
+    #[inline]
+    fn prepare(
+        &self,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+        out: Option<DType>,
+    ) -> Result<Arc<Prepared>> {
+        let make = |lowered| prepare(&self.op, &lowered);
+        self.op.at(self.prepared.get(&dtypes(inputs), params, out, make))
+    }
+
+    /// The shape of the result: what the inputs that are read element by element broadcast to. Where
+    /// there are none it is the caller's to say, but for results whose elements are all the same: then
+    /// one is enough.
+    fn shape(&self, signature: &Signature, inputs: &[&Tensor], size: Size<'_>) -> Result<Shape> {
+        let shapes: SmallVec<[&[usize]; 4]> =
+            inputs.iter().map(|input| &input.shape()[..]).collect();
+        let own = self.op.at(signature.broadcast_shape(&shapes))?;
+        let free = signature.is_shapeless();
+        match size {
+            Size::Of(out) if free => Ok(out.shape().clone()),
+            Size::Given(given) if free => self.op.at(Shape::new(given)),
+            Size::Given(given) if *given != own[..] => Err(self.op.error(
+                ErrorKind::Shape,
+                format!(
+                    "argument 'shape' is {given:?}, but the inputs broadcast to {own:?}, which is \
+                     the result's shape; leave it away"
+                ),
+            )),
+            Size::Unknown if free && has_places(self.prepared.expr()) => Err(self.op.error(
+                ErrorKind::Shape,
+                "nothing says which shape the result has: no input is read element by element; \
+                 give shape=, which is () for one element, or out=",
+            )),
+            _ => Ok(own),
         }
     }
-    let mut inputs: SmallVec<[&Tensor; 4]> = inputs.into();
-    for (at, copy) in &copies {
-        inputs[*at] = copy;
+
+    /// A fresh tensor with the expression's value.
+    #[inline]
+    pub(crate) fn compute(&self, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
+        self.compute_of_size(inputs, params, Size::Unknown)
     }
-    // SAFETY: the schema says that the operator writes to this argument, so the caller, in whichever
-    // language, gave its memory up for the time of the call.
-    op.at(unsafe { evaluate(&program, &inputs, params, out) })
+
+    /// As [`Pointwise::compute`], of a size that the caller may have given.
+    #[inline]
+    pub(crate) fn compute_of_size(
+        &self,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+        size: Size<'_>,
+    ) -> Result<Tensor> {
+        let device = match inputs.first() {
+            Some(input) => self.op.device_of(input),
+            None => self.op.device(None),
+        };
+        self.compute_on(inputs, params, None, (device, size))
+    }
+
+    /// As [`Pointwise::compute_of_size`], on a device, and of a dtype other than the one that follows.
+    #[inline]
+    pub(crate) fn compute_on(
+        &self,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+        dtype: Option<DType>,
+        (device, size): (Device, Size<'_>),
+    ) -> Result<Tensor> {
+        let prepared = self.prepare(inputs, params, dtype)?;
+        let shape = self.shape(&prepared.signature, inputs, size)?;
+        let out = self.op.output(device, &shape, prepared.signature.result())?;
+        match &prepared.kernel {
+            // SAFETY: the result was made here and nobody else has it.
+            Some(kernel) => self.op.at(unsafe { kernel.run(inputs, params, &out) })?,
+            None => self.check_numbers(&prepared, inputs, params)?,
+        }
+        Ok(out)
+    }
+
+    /// What Meta has to find out about numbers, as computing does: that the dtypes that they become part
+    /// of can hold them, and that no whole number is raised to a negative one.
+    fn check_numbers(
+        &self,
+        prepared: &Prepared,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+    ) -> Result<()> {
+        self.op.at(prepared.signature.check_params(params))?;
+        if prepared.has_uniform_power {
+            self.op.at(self.prepared.check_powers(&dtypes(inputs), params))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the expression's value into argument `out`, which has its shape and a dtype of its kind.
+    pub(crate) fn compute_into(
+        &self,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+        out: &Tensor,
+    ) -> Result<()> {
+        self.compute_into_argument(inputs, params, ("out", out), Size::Of(out))
+    }
+
+    /// As [`Pointwise::compute_into`], where the argument that takes the result may have another name.
+    pub(crate) fn compute_into_argument(
+        &self,
+        inputs: &[&Tensor],
+        params: &[Scalar],
+        (name, out): (&str, &Tensor),
+        size: Size<'_>,
+    ) -> Result<()> {
+        let own = self.prepare(inputs, params, None)?;
+        let form = self.shape(&own.signature, inputs, size)?;
+        check_written(&self.op, name, out, &form, own.signature.result())?;
+        if own.kernel.is_none() {
+            return self.check_numbers(&own, inputs, params);
+        }
+        let prepared = match own.signature.result() == out.dtype() {
+            true => own,
+            false => self.prepare(inputs, params, Some(out.dtype()))?,
+        };
+        let ranks = prepared.signature.ranks();
+        // An input that is written over while it is read is read from a copy.
+        let mut copies: SmallVec<[(usize, Tensor); 1]> = SmallVec::new();
+        for (at, input) in inputs.iter().enumerate() {
+            let meets = self.op.at(overlap(out, input))?;
+            if meets == Overlap::Partial || ranks[at].is_some() && meets == Overlap::Exact {
+                copies.push((at, self.op.at(input.copy())?));
+            }
+        }
+        let mut inputs: SmallVec<[&Tensor; 4]> = inputs.into();
+        for (at, copy) in &copies {
+            inputs[*at] = copy;
+        }
+        let Some(kernel) = &prepared.kernel else { return Ok(()) };
+        // SAFETY: the schema says that the operator writes to this argument, so the caller, in whichever
+        // language, gave its memory up for the time of the call.
+        self.op.at(unsafe { kernel.run(&inputs, params, out) })
+    }
+}
+
+/// The kernel of an expression for certain dtypes, and what calls have to know.
+///
+/// # Errors
+/// [`ErrorKind::NotSupported`] where the backend doesn't offer it.
+#[cold]
+pub(crate) fn prepare(op: &Op, lowered: &Lowered) -> Result<Prepared> {
+    let kernel = match op.runner() {
+        None => None,
+        Some(runner) => match keyfold_backend::prepare(&runner.backend, lowered).kernel() {
+            Ok(kernel) => Some(kernel),
+            Err(reason) => return Err(op.not_supported(&reason)),
+        },
+    };
+    let has_uniform_power = lowered.steps().iter().any(|step| {
+        let power = matches!(step.op, StepOp::Binary(Binary::Pow, ..));
+        step.uniform && power && step.dtype.is_integral()
+    });
+    Ok(Prepared { signature: lowered.signature().clone(), has_uniform_power, kernel })
 }
 
 /// Refuses a tensor to write into, argument `out`, that isn't as the result is.
-pub(crate) fn check_out(op: Op, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
+pub(crate) fn check_out(op: &Op, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
     check_written(op, "out", out, shape, dtype)
 }
 
 /// As [`check_out`], where the argument may have another name.
-fn check_written(op: Op, name: &str, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
+fn check_written(op: &Op, name: &str, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
     if out.shape()[..] != *shape {
         return Err(op.error(
             ErrorKind::Shape,

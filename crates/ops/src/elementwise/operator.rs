@@ -10,12 +10,11 @@ use std::sync::{Arc, LazyLock, RwLock};
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Kernel;
 use keyfold_expr::{ComplexGradient, Expr, Names, Variable};
-use keyfold_kit::evaluate::Compiled;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Size, compute_into_argument, compute_sized, given_shape};
+use super::{Pointwise, Size, given_shape};
 use crate::op::{Op, Registrar};
 
 /// The operator's name.
@@ -24,7 +23,7 @@ pub const ELEMENTWISE: &str = "keyfold::elementwise";
 /// The place of the argument that takes the result, in the overload that has one.
 pub const OUT: usize = 4;
 
-/// How many texts are kept compiled; beyond that all are forgotten and compiled again when needed.
+/// How many texts are kept; beyond that all are forgotten and parsed again when needed.
 const KEPT: usize = 4096;
 
 /// The text of a gradient among complex numbers.
@@ -36,9 +35,9 @@ pub struct ComplexText {
     pub takes_unit: bool,
 }
 
-/// An expression with its arguments, compiled, and the texts of its derivatives.
+/// An expression with its arguments, and the texts of its derivatives.
 pub struct Text {
-    expression: Compiled,
+    expr: Expr,
     /// By input, once they were asked for.
     derivatives: RwLock<FxHashMap<usize, Option<Arc<str>>>>,
     /// By input and what it is, among complex numbers.
@@ -48,13 +47,12 @@ pub struct Text {
 impl Text {
     /// Of an expression.
     pub fn new(expr: Expr) -> Text {
-        let expression = Compiled::new(expr);
-        Text { expression, derivatives: RwLock::default(), complex: RwLock::default() }
+        Text { expr, derivatives: RwLock::default(), complex: RwLock::default() }
     }
 
     /// The expression.
     pub fn expr(&self) -> &Expr {
-        self.expression.expr()
+        &self.expr
     }
 
     /// The text of the gradient with respect to an input, of the same inputs and the gradient of the
@@ -153,57 +151,82 @@ pub fn from_text(text: &str) -> Result<Expr> {
     Expr::parse_with(expression, &names)
 }
 
-/// A text's expression; compiled once.
+/// What was made of texts, by text.
+struct Known<T>(RwLock<FxHashMap<Box<str>, Arc<T>>>);
+
+impl<T> Known<T> {
+    /// # Errors
+    /// Those of `make`, which is called once for a text.
+    fn get(&self, text: &str, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        if let Ok(known) = self.0.read()
+            && let Some(found) = known.get(text)
+        {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(make()?);
+        if let Ok(mut known) = self.0.write() {
+            if known.len() >= KEPT {
+                known.clear();
+            }
+            known.insert(text.into(), made.clone());
+        }
+        Ok(made)
+    }
+}
+
+/// A text's expression; parsed once.
 ///
 /// # Errors
 /// When it doesn't parse.
 pub fn text(text: &str) -> Result<Arc<Text>> {
-    static KNOWN: LazyLock<RwLock<FxHashMap<Box<str>, Arc<Text>>>> = LazyLock::new(RwLock::default);
-    if let Ok(known) = KNOWN.read()
-        && let Some(found) = known.get(text)
-    {
-        return Ok(found.clone());
-    }
-    let parsed = Arc::new(Text::new(from_text(text)?));
-    if let Ok(mut known) = KNOWN.write() {
-        if known.len() >= KEPT {
-            known.clear();
-        }
-        known.insert(text.into(), parsed.clone());
-    }
-    Ok(parsed)
+    static KNOWN: LazyLock<Known<Text>> = LazyLock::new(|| Known(RwLock::default()));
+    KNOWN.get(text, || Ok(Text::new(from_text(text)?)))
+}
+
+/// The operator on a backend or on Meta.
+struct AnyExpression {
+    op: Op,
+    known: Known<Pointwise>,
 }
 
 /// The arguments of a call.
 struct Call<'a> {
-    text: Arc<Text>,
+    row: Arc<Pointwise>,
     inputs: SmallVec<[&'a Tensor; 4]>,
     params: SmallVec<[Scalar; 4]>,
     shape: Option<Shape>,
 }
 
-fn call<'a>(op: Op, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
-    let ValueRef::Str(expression) = args[2] else {
-        return Err(op.error(ErrorKind::Binding, "argument 'expression' must be text"));
-    };
-    let text = op.at(text(expression))?;
-    let inputs: SmallVec<[&Tensor; 4]> =
-        args[0].items().map(ValueRef::tensor).collect::<Result<_>>()?;
-    let params: SmallVec<[Scalar; 4]> = args[1].items().filter_map(ValueRef::scalar).collect();
-    let wanted = (text.expr().inputs().len(), text.expr().params().len());
-    if wanted != (inputs.len(), params.len()) {
-        return Err(op.error(
-            ErrorKind::Binding,
-            format!(
-                "the expression has {} inputs and {} numbers, but {} and {} were given: {expression}",
-                wanted.0,
-                wanted.1,
-                inputs.len(),
-                params.len()
-            ),
-        ));
+impl AnyExpression {
+    fn new(op: Op) -> Self {
+        AnyExpression { op, known: Known(RwLock::default()) }
     }
-    Ok(Call { text, inputs, params, shape: given_shape(op, args[3])? })
+
+    fn call<'a>(&self, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
+        let op = &self.op;
+        let ValueRef::Str(text) = args[2] else {
+            return Err(op.error(ErrorKind::Binding, "argument 'expression' must be text"));
+        };
+        let make = || Ok(Pointwise::new(op.clone(), from_text(text)?));
+        let row = op.at(self.known.get(text, make))?;
+        let inputs: SmallVec<[&Tensor; 4]> =
+            args[0].items().map(ValueRef::tensor).collect::<Result<_>>()?;
+        let params: SmallVec<[Scalar; 4]> = args[1].items().filter_map(ValueRef::scalar).collect();
+        let wanted = (row.expr().inputs().len(), row.expr().params().len());
+        if wanted != (inputs.len(), params.len()) {
+            return Err(op.error(
+                ErrorKind::Binding,
+                format!(
+                    "the expression has {} inputs and {} numbers, but {} and {} were given: {text}",
+                    wanted.0,
+                    wanted.1,
+                    inputs.len(),
+                    params.len()
+                ),
+            ));
+        }
+        Ok(Call { row, inputs, params, shape: given_shape(op, args[3])? })
+    }
 }
 
 /// Defines the operator in a dispatcher.
@@ -212,20 +235,20 @@ pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
         (ELEMENTWISE, ""),
         "Tensor[] inputs, Scalar[] numbers, *, str expression, int[]? shape=None",
         |op| {
+            let any = AnyExpression::new(op);
             Kernel::boxed(move |_, args| {
-                let call = call(op, args)?;
-                let size = call.shape.as_deref().map_or(Size::Unknown, Size::Given);
-                compute_sized(op, &call.text.expression, &call.inputs, &call.params, size)
-                    .map(Value::Tensor)
+                let Call { row, inputs, params, shape } = any.call(args)?;
+                let size = shape.as_deref().map_or(Size::Unknown, Size::Given);
+                row.compute_of_size(&inputs, &params, size).map(Value::Tensor)
             })
         },
         |op| {
+            let any = AnyExpression::new(op);
             Kernel::boxed(move |_, args| {
-                let call = call(op, args)?;
+                let Call { row, inputs, params, shape } = any.call(args)?;
                 let out = args[OUT].tensor()?;
-                let size = call.shape.as_deref().map_or(Size::Of(out), Size::Given);
-                let (expression, to) = (&call.text.expression, ("out", out));
-                compute_into_argument(op, expression, &call.inputs, &call.params, to, size)?;
+                let size = shape.as_deref().map_or(Size::Of(out), Size::Given);
+                row.compute_into_argument(&inputs, &params, ("out", out), size)?;
                 Ok(Value::Argument(OUT))
             })
         },

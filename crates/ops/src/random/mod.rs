@@ -3,6 +3,5 @@
 
 mod dropout;
 mod kernels;
-mod philox;
 
 pub(crate) use kernels::register;

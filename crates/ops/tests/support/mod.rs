@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use keyfold_core::{DType, Device, ErrorKind, Result, Scalar};
+use keyfold_backend::GpuBackend;
+use keyfold_core::{DType, Device, DeviceType, ErrorKind, Result, Scalar};
+use keyfold_cpu::HostBackend;
 use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use proptest::prelude::*;
@@ -17,6 +19,8 @@ pub(crate) fn dispatcher() -> &'static Dispatcher<Value> {
     SHARED.get_or_init(|| {
         let dispatcher = Dispatcher::new();
         keyfold_ops::register(&dispatcher).unwrap();
+        let cpu: Arc<dyn GpuBackend> = Arc::new(HostBackend);
+        keyfold_ops::install(&dispatcher, DeviceType::CPU, &cpu).unwrap().keep();
         dispatcher
     })
 }

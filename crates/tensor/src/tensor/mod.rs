@@ -5,11 +5,13 @@ mod attached;
 mod construct;
 mod elsewhere;
 mod external;
+mod overlap;
 mod view;
 
 pub use attached::Attached;
 use attached::Slot;
 pub(crate) use external::Span;
+pub use overlap::{Overlap, overlap};
 
 #[cfg(test)]
 mod model_tests;

@@ -121,9 +121,12 @@ fn wrong_operands_are_typed_errors() {
     }
     let wide = samples::samples(&[1, 4], DType::F32, 1);
     assert_eq!(refused(&add, &[&x, &wide], &[], &out).kind(), ErrorKind::Shape);
-    assert_eq!(broadcast_shape(&add, &[&[4, 1], &[3]]).unwrap(), [4, 3]);
-    assert_eq!(broadcast_shape(&add, &[&[4], &[3]]).unwrap_err().kind(), ErrorKind::Shape);
-    assert_eq!(broadcast_shape(&add, &[&[4]]).unwrap_err().kind(), ErrorKind::Binding);
+    assert_eq!(add.signature().broadcast_shape(&[&[4, 1], &[3]]).unwrap(), [4, 3]);
+    assert_eq!(
+        add.signature().broadcast_shape(&[&[4], &[3]]).unwrap_err().kind(),
+        ErrorKind::Shape
+    );
+    assert_eq!(add.signature().broadcast_shape(&[&[4]]).unwrap_err().kind(), ErrorKind::Binding);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Whether memory that is written is also read.
 
 use keyfold_core::{Result, layout};
-use keyfold_tensor::Tensor;
+
+use super::Tensor;
 
 /// How the memory of an output and that of an input meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,10 +15,22 @@ pub enum Overlap {
     Partial,
 }
 
-/// The addresses of the first byte and of the one behind the last; `None` without elements.
-fn span(tensor: &Tensor) -> Result<Option<(usize, usize)>> {
+/// Where the first elements of two tensors are, on a scale that they have in common: addresses, or bytes
+/// from the start of one buffer that has no address. `None` where they can't meet.
+fn starts(a: &Tensor, b: &Tensor) -> Option<(usize, usize)> {
+    match (a.address(), b.address()) {
+        (0, 0) => {
+            let start = |tensor: &Tensor| tensor.offset * tensor.dtype().size();
+            (a.buffer.identity() == b.buffer.identity()).then(|| (start(a), start(b)))
+        }
+        (0, _) | (_, 0) => None,
+        found => Some(found),
+    }
+}
+
+/// The first byte and the one behind the last, by the place of the first element; `None` without elements.
+fn span(tensor: &Tensor, start: usize) -> Result<Option<(usize, usize)>> {
     let size = tensor.dtype().size();
-    let start = tensor.address();
     Ok(layout::reach(tensor.shape(), tensor.strides())?.map(|(low, high)| {
         let first = start.wrapping_add_signed(low * size as isize);
         (first, start.wrapping_add_signed(high * size as isize) + size)
@@ -30,25 +43,29 @@ fn span(tensor: &Tensor) -> Result<Option<(usize, usize)>> {
 /// # Errors
 /// [`keyfold_core::ErrorKind::Shape`] for a view that overflows the address space.
 pub fn overlap(out: &Tensor, input: &Tensor) -> Result<Overlap> {
-    let (Some(written), Some(read)) = (span(out)?, span(input)?) else {
+    let Some((to, from)) = starts(out, input) else { return Ok(Overlap::None) };
+    let (Some(written), Some(read)) = (span(out, to)?, span(input, from)?) else {
         return Ok(Overlap::None);
     };
     if written.0 >= read.1 || read.0 >= written.1 {
         return Ok(Overlap::None);
     }
-    let same_place = out.address() == input.address()
-        && out.dtype().size() == input.dtype().size()
-        && out.shape() == input.shape();
+    let same_place =
+        to == from && out.dtype().size() == input.dtype().size() && out.shape() == input.shape();
     let mut dims = out.shape().iter().zip(out.strides().iter().zip(input.strides().iter()));
     if same_place && dims.all(|(size, (a, b))| *size <= 1 || a == b) {
         return Ok(Overlap::Exact);
     }
-    Ok(if interleaved(out, input) { Overlap::None } else { Overlap::Partial })
+    Ok(if interleaved(out, input, from.wrapping_sub(to) as isize) {
+        Overlap::None
+    } else {
+        Overlap::Partial
+    })
 }
 
 /// Whether all elements of both lie on one grid of strides, at different places of it: as the real
-/// and the imaginary parts do, or `x[0::2]` and `x[1::2]`.
-fn interleaved(a: &Tensor, b: &Tensor) -> bool {
+/// and the imaginary parts do, or `x[0::2]` and `x[1::2]`. `b` begins `apart` bytes behind `a`.
+fn interleaved(a: &Tensor, b: &Tensor, apart: isize) -> bool {
     let bytes = |t: &Tensor| {
         let size = t.dtype().size();
         let dims = t.shape().iter().zip(t.strides().iter());
@@ -59,7 +76,6 @@ fn interleaved(a: &Tensor, b: &Tensor) -> bool {
     if grid == 0 {
         return false;
     }
-    let apart = b.address().wrapping_sub(a.address()) as isize;
     let after = apart.rem_euclid(grid as isize) as usize;
     after >= a.dtype().size() && after + b.dtype().size() <= grid
 }

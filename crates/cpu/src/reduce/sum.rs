@@ -4,7 +4,8 @@
 
 use std::marker::PhantomData;
 
-use keyfold_core::{Complex, DType, DTypeKind, Error, ErrorKind, Result, bf16, f16};
+use keyfold_backend::ReduceParams;
+use keyfold_core::{Complex, DType, Error, ErrorKind, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Fill, Input, Sink, fill};
@@ -12,111 +13,73 @@ use super::convert::{Convert, Plain, To, Truth};
 use super::geometry::Reduction;
 use super::monoid::{Addend, Sum};
 use super::ops::Ops;
-use super::{base, out_base, run};
-use crate::op::Op;
+use super::{Kernel, base, out_base, run};
+use crate::kernel::HostKernel;
 
-/// A sum, or what is left after division by the count.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Total {
-    Sum,
-    Mean,
-}
-
-/// The result's shape and dtype.
-///
-/// # Errors
-/// For dimensions that aren't there or are named twice, and dtypes that can't hold the result.
-pub(crate) fn plan(
-    op: Op,
-    total: Total,
-    x: &Tensor,
-    dims: Option<&[i64]>,
-    keepdim: bool,
-    dtype: Option<DType>,
-) -> Result<(Reduction, DType)> {
-    let reduction = Reduction::new(op, x.shape(), dims, keepdim)?;
-    let from = x.dtype();
-    let dtype = dtype.unwrap_or(match (total, from.kind()) {
-        (_, DTypeKind::Float | DTypeKind::Complex) => from,
-        (Total::Mean, _) => DType::DEFAULT_FLOAT,
-        (Total::Sum, DTypeKind::UInt) => DType::U64,
-        (Total::Sum, _) => DType::DEFAULT_INT,
-    });
-    let fits = match total {
-        Total::Sum => dtype != DType::Bool,
-        Total::Mean => dtype.kind() >= DTypeKind::Float,
-    };
-    if !fits {
-        let what = match total {
-            Total::Sum => "a sum; choose a dtype of numbers",
-            Total::Mean => {
-                "a mean; choose one of float16, bfloat16, float32, float64, complex64, \
-                            complex128"
-            }
-        };
-        let message = format!("argument 'dtype': {dtype} can't hold {what}");
-        return Err(op.error(ErrorKind::DType, message));
-    }
-    if from.is_complex() && !dtype.is_complex() {
-        let message = format!("{from} to {dtype} would drop the imaginary parts");
-        return Err(op.error(ErrorKind::DType, message));
-    }
-    Ok((reduction, dtype))
-}
-
-/// Writes the sums, or means, of the lanes of `x` into a tensor of the planned shape and dtype that
-/// shares no memory with it.
-///
-/// # Errors
-/// When a tensor's memory can't be reached, or the result's not be written.
-pub(crate) fn compute_into(
-    total: Total,
-    reduction: &Reduction,
-    x: &Tensor,
-    out: &Tensor,
-) -> Result<()> {
-    let to = out_base(out)?;
-    let job = Job { total, reduction, x, out };
+/// The kernel for sums, or means, of elements of a dtype as numbers of another; none where those can't
+/// hold them.
+pub(crate) fn kernel(mean: bool, from: DType, to: DType) -> Option<Kernel> {
     macro_rules! of {
         // Elements as they are stored, what some are added up in first, and what all are.
         ($type:ty, $stored:ty; $first:ty, $all:ty => $to:ty) => {
-            into(
-                &job,
-                Input::plain::<$type>(base::<$stored>(x)?),
-                Ops::of::<Plain<$type, $first>, Sum<$first>, Sum<$all>>(),
-                Sink::<$all>::of::<$to>(to),
-            )
+            |job: &Job<'_>| {
+                let input = Input::plain::<$type>(base::<$stored>(job.x)?);
+                let ops = Ops::of::<Plain<$type, $first>, Sum<$first>, Sum<$all>>();
+                into(job, input, ops, Sink::<$all>::of::<$to>(job.to))
+            }
         };
+    }
+    macro_rules! both {
+        ($add:expr) => {
+            match mean {
+                true => HostKernel::new(|params, inputs, out| {
+                    $add(&Job::new(true, params, inputs[0], out)?)
+                }),
+                false => HostKernel::new(|params, inputs, out| {
+                    $add(&Job::new(false, params, inputs[0], out)?)
+                }),
+            }
+        };
+    }
+    if to == DType::Bool || from.is_complex() && !to.is_complex() {
+        return None;
     }
     // These are converted in registers. Of 16 bits or less, as many as a part of a lane has have a
     // sum of 32 bits.
-    match (x.dtype(), out.dtype()) {
-        (DType::F16, DType::F16) => of!(f16, f16; f32, f32 => f16),
-        (DType::F16, DType::F32) => of!(f16, f16; f32, f32 => f32),
-        (DType::BF16, DType::BF16) => of!(bf16, bf16; f32, f32 => bf16),
-        (DType::BF16, DType::F32) => of!(bf16, bf16; f32, f32 => f32),
-        (DType::Bool, DType::I64) => of!(Truth, u8; i32, i64 => i64),
-        (DType::I8, DType::I64) => of!(i8, i8; i32, i64 => i64),
-        (DType::I16, DType::I64) => of!(i16, i16; i32, i64 => i64),
-        (DType::I32, DType::I64) => of!(i32, i32; i64, i64 => i64),
-        (DType::U8, DType::U64) => of!(u8, u8; u32, u64 => u64),
-        (DType::U16, DType::U64) => of!(u16, u16; u32, u64 => u64),
-        (DType::U32, DType::U64) => of!(u32, u32; u64, u64 => u64),
-        _ => by_blocks(&job, to),
+    Some(match (from, to) {
+        (DType::F16, DType::F16) => both!(of!(f16, f16; f32, f32 => f16)),
+        (DType::F16, DType::F32) => both!(of!(f16, f16; f32, f32 => f32)),
+        (DType::BF16, DType::BF16) => both!(of!(bf16, bf16; f32, f32 => bf16)),
+        (DType::BF16, DType::F32) => both!(of!(bf16, bf16; f32, f32 => f32)),
+        (DType::Bool, DType::I64) => both!(of!(Truth, u8; i32, i64 => i64)),
+        (DType::I8, DType::I64) => both!(of!(i8, i8; i32, i64 => i64)),
+        (DType::I16, DType::I64) => both!(of!(i16, i16; i32, i64 => i64)),
+        (DType::I32, DType::I64) => both!(of!(i32, i32; i64, i64 => i64)),
+        (DType::U8, DType::U64) => both!(of!(u8, u8; u32, u64 => u64)),
+        (DType::U16, DType::U64) => both!(of!(u16, u16; u32, u64 => u64)),
+        (DType::U32, DType::U64) => both!(of!(u32, u32; u64, u64 => u64)),
+        _ => both!(by_blocks),
+    })
+}
+
+/// The elements to be added up, and where the sums go.
+struct Job<'a> {
+    mean: bool,
+    reduction: Reduction,
+    x: &'a Tensor,
+    out: &'a Tensor,
+    to: *mut u8,
+}
+
+impl<'a> Job<'a> {
+    fn new(mean: bool, params: &ReduceParams, x: &'a Tensor, out: &'a Tensor) -> Result<Self> {
+        Ok(Job { mean, reduction: Reduction::new(params, x), x, out, to: out_base(out)? })
     }
 }
 
-/// What is added up, and where the sums go.
-struct Job<'a> {
-    total: Total,
-    reduction: &'a Reduction,
-    x: &'a Tensor,
-    out: &'a Tensor,
-}
-
 /// Sums of elements that lie as they are computed in, or are converted block by block.
-fn by_blocks(job: &Job<'_>, to: *mut u8) -> Result<()> {
-    let x = job.x;
+fn by_blocks(job: &Job<'_>) -> Result<()> {
+    let (x, to) = (job.x, job.to);
     // Whole numbers are added in 64 bits, which wraps around as the narrower type would.
     match job.out.dtype() {
         DType::F16 => same(job, f32::input(x)?, Sink::of::<f16>(to)),
@@ -146,8 +109,8 @@ where
     S: Copy + 'static,
     A: Addend,
 {
-    let Job { total, reduction, x, out } = *job;
-    if total == Total::Mean {
+    let Job { mean, reduction, x, out, .. } = job;
+    if *mean {
         // Without elements this is 0 / 0, NaN, as in NumPy.
         sink.divide = Some((A::divide, reduction.len as f64));
     }

@@ -5,50 +5,54 @@
 
 mod columns;
 mod search;
-mod turned;
+mod transposed;
 
-use keyfold_core::{DType, Result, bf16, f16};
+use keyfold_backend::ReduceParams;
+use keyfold_core::{DType, Element, Result, bf16, f16};
 use keyfold_tensor::Tensor;
 
 use self::columns::Columns;
 use super::blocks::{Input, Sink};
 use super::convert::{To, Truth};
-use super::extreme::End;
 use super::geometry::{Geometry, Reduction};
+use super::min_max::MinMax;
 use super::monoid::{All, Any, Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
 use super::ops::Loops;
 use super::rows::Rows;
-use super::{base, out_base};
+use super::{Kernel, base, out_base};
+use crate::kernel::HostKernel;
 
-/// Writes the places in the lanes of `x` into a tensor of int64 of the reduction's shape.
-///
-/// # Errors
-/// When a tensor's memory can't be reached, or the result's not be written.
-pub(crate) fn compute_into(
-    end: End,
-    reduction: &Reduction,
-    x: &Tensor,
-    out: &Tensor,
-) -> Result<()> {
+/// The kernel for elements of a dtype; none for complex numbers, which have no order.
+pub(crate) fn kernel(end: MinMax, dtype: DType) -> Option<Kernel> {
     macro_rules! of {
+        // The type that stands for an element, the one that it is stored as, its number.
         ($type:ty, $stored:ty as $number:ty) => {
-            of!(Search::<$type, $number>::of(end), $type, $stored)
-        };
-        ($search:expr, $type:ty, $stored:ty) => {
-            into(
-                &$search,
-                reduction.geometry(x, out, true),
-                Input::plain::<$type>(base::<$stored>(x)?),
-                out,
+            of!(
+                $type,
+                $stored,
+                Search::<$type, $number>::of(MinMax::Max),
+                Search::<$type, $number>::of(MinMax::Min)
             )
         };
+        ($type:ty, $stored:ty, $max:expr, $min:expr) => {
+            match end {
+                MinMax::Max => HostKernel::new(|params, inputs, out| {
+                    launch::<$type, $stored, _>(&$max, params, inputs[0], out)
+                }),
+                MinMax::Min => HostKernel::new(|params, inputs, out| {
+                    launch::<$type, $stored, _>(&$min, params, inputs[0], out)
+                }),
+            }
+        };
     }
-    match x.dtype() {
+    Some(match dtype {
         // The first that is true, or false, decides.
-        DType::Bool => match end {
-            End::Greatest => of!(Search::<Truth, u8>::with::<Greatest, Any<u8>>(), Truth, u8),
-            End::Smallest => of!(Search::<Truth, u8>::with::<Smallest, All<u8>>(), Truth, u8),
-        },
+        DType::Bool => of!(
+            Truth,
+            u8,
+            Search::<Truth, u8>::with::<Greatest, Any<u8>>(),
+            Search::<Truth, u8>::with::<Smallest, All<u8>>()
+        ),
         DType::F16 => of!(f16, f16 as f32),
         DType::BF16 => of!(bf16, bf16 as f32),
         DType::U8 => of!(u8, u8 as u8),
@@ -61,29 +65,31 @@ pub(crate) fn compute_into(
         DType::I64 => of!(i64, i64 as i64),
         DType::F32 => of!(f32, f32 as f32),
         DType::F64 => of!(f64, f64 as f64),
-        // Refused by `extreme::plan`.
-        DType::C64 | DType::C128 => Ok(()),
-    }
+        DType::C64 | DType::C128 => return None,
+    })
 }
 
-fn into<S, T>(
+fn launch<S, D, T>(
     search: &Search<S, T>,
-    geometry: Geometry,
-    mut input: Input<S>,
+    params: &ReduceParams,
+    x: &Tensor,
     out: &Tensor,
 ) -> Result<()>
 where
-    S: To<T> + Copy + 'static,
+    S: To<T> + To<S> + Copy + 'static,
+    D: Element,
     T: Ordered + To<T>,
 {
+    let geometry = Reduction::new(params, x).geometry(x, out, true);
+    let mut input = Input::<S>::plain::<S>(base::<D>(x)?);
     let mut sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
     if geometry.lanes() == 0 {
         return Ok(());
     }
     input.base = input.at(geometry.x_base);
     sink.base = sink.at(geometry.out_base);
-    if turned::is_turned(&geometry) {
-        turned::search(search, &geometry, input, sink)
+    if transposed::is_transposed(&geometry) {
+        transposed::search(search, &geometry, input, sink)
     } else {
         one_way(search, &geometry, input, sink)
     }
@@ -133,10 +139,10 @@ struct Search<S, T> {
 type RowsOf<S, T> = unsafe fn(*const S, isize, usize, &mut [T], &mut [u32], u32);
 
 impl<S: To<T> + Copy + 'static, T: Ordered + To<T>> Search<S, T> {
-    fn of(end: End) -> Self {
+    fn of(end: MinMax) -> Self {
         match end {
-            End::Greatest => Search::with::<Greatest, Extreme<Greatest, T>>(),
-            End::Smallest => Search::with::<Smallest, Extreme<Smallest, T>>(),
+            MinMax::Max => Search::with::<Greatest, Extreme<Greatest, T>>(),
+            MinMax::Min => Search::with::<Smallest, Extreme<Smallest, T>>(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::reduce::monoid::Ordered;
 const LEAST: (usize, usize) = (16, 64);
 
 /// Whether it's worth it.
-pub(super) fn is_turned(geometry: &Geometry) -> bool {
+pub(super) fn is_transposed(geometry: &Geometry) -> bool {
     let [first, .., last] = &*geometry.reduced else { return false };
     let nearer = |than: &Dim| first.x.unsigned_abs() < than.x.unsigned_abs();
     let enough = first.size >= LEAST.0 && geometry.len() / first.size >= LEAST.1;
@@ -29,7 +29,7 @@ impl<T> To<Best<T>> for Best<T> {
     }
 }
 
-/// Writes the places of a geometry that [`is_turned`].
+/// Writes the places of a geometry that [`is_transposed`].
 ///
 /// # Errors
 /// Those of sharing out work.

@@ -3,80 +3,40 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use keyfold_core::{Dims, ErrorKind, Result, Shape, layout};
+use keyfold_backend::ReduceParams;
+use keyfold_core::Dims;
 use keyfold_tensor::Tensor;
 
-use crate::op::Op;
-
-/// Which dimensions are reduced, and the shape of the result.
+/// Which dimensions are reduced.
 pub(crate) struct Reduction {
-    /// By dimension of the input, whether it is reduced.
-    flags: Dims<bool>,
-    keepdim: bool,
-    /// The result's shape: without the reduced dimensions, or with them at size 1.
-    pub(crate) shape: Shape,
+    params: ReduceParams,
     /// How many elements each lane has.
     pub(crate) len: usize,
 }
 
 impl Reduction {
-    /// Of these dimensions, negative ones counted from the back; `None` is all of them.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Index`] for a dimension that isn't there, [`ErrorKind::Value`] for one named
-    /// twice.
-    pub(crate) fn new(
-        op: Op,
-        shape: &[usize],
-        dims: Option<&[i64]>,
-        keepdim: bool,
-    ) -> Result<Self> {
-        let mut flags = Dims::filled(dims.is_none(), shape.len())?;
-        for &dim in dims.unwrap_or_default() {
-            let axis = op.at(layout::normalize_axis(dim, shape.len()))?;
-            if std::mem::replace(&mut flags[axis], true) {
-                let message = format!("dim {dim} is named twice in {:?}", dims.unwrap_or_default());
-                return Err(op.error(ErrorKind::Value, message));
-            }
-        }
-        let stays = flags.iter().filter(|reduced| keepdim || !**reduced).count();
-        let mut result = Shape::filled(1, stays)?;
-        let (mut len, mut at) = (1, 0);
-        for (&size, &reduced) in shape.iter().zip(&*flags) {
-            if reduced {
-                len *= size;
-            } else {
-                result[at] = size;
-            }
-            at += usize::from(keepdim || !reduced);
-        }
-        Ok(Reduction { flags, keepdim, shape: result, len })
-    }
-
-    /// Refuses lanes without elements, if there are any, for a reduction that has no value there.
-    pub(crate) fn check_nonempty(&self, op: Op, shape: &[usize]) -> Result<()> {
-        if self.len > 0 || self.shape.contains(&0) {
-            return Ok(());
-        }
-        let message =
-            format!("shape {shape:?} leaves nothing to choose from; no value stands for that");
-        Err(op.error(ErrorKind::Value, message))
+    /// Of an input.
+    pub(crate) fn new(params: &ReduceParams, x: &Tensor) -> Self {
+        let reduced = x.shape().iter().enumerate().filter(|(d, _)| params.dims >> d & 1 == 1);
+        Reduction { params: *params, len: reduced.map(|(_, size)| size).product() }
     }
 
     /// How to walk `x` and a result. `ordered` keeps the row-major order of a lane's elements, for
     /// those whose places count.
     pub(crate) fn geometry(&self, x: &Tensor, out: &Tensor, ordered: bool) -> Geometry {
-        debug_assert_eq!(out.shape(), &self.shape);
+        let mut flags = Dims::<bool>::filled(false, x.ndim()).unwrap_or_default();
+        let keeps = self.params.keepdim != 0;
         let mut all = Dims::<Dim>::filled(Dim::default(), x.ndim()).unwrap_or_default();
         let mut at = 0;
         for (d, dim) in all.iter_mut().enumerate() {
             *dim = Dim { size: x.shape()[d], x: x.strides()[d], out: 0 };
-            if !self.flags[d] {
+            flags[d] = self.params.dims >> d & 1 == 1;
+            if !flags[d] {
                 dim.out = out.strides()[at];
             }
-            at += usize::from(self.keepdim || !self.flags[d]);
+            at += usize::from(keeps || !flags[d]);
         }
-        Geometry::new(&all, &self.flags, ordered)
+        Geometry::new(&all, &flags, ordered)
     }
 }
 

@@ -1,0 +1,103 @@
+//! Elements read and written at positions.
+
+mod along;
+mod positions;
+mod take;
+
+use std::sync::LazyLock;
+
+use keyfold_backend::{Index, IndexOp, IndexParams, Launch, Offer, Positions};
+use keyfold_core::{DType, Element, Error, ErrorKind, Result};
+use keyfold_kit::axes::{
+    BF16, Body, Bool, DispatchTable, Dtype, F16, F32, F64, HasDtype, I64, OneOf,
+};
+use keyfold_tensor::Tensor;
+
+use crate::HostBackend;
+use crate::element::{Moved, Number};
+use crate::kernel::{HostKernel, offer};
+
+type Kernel = HostKernel<IndexParams>;
+type Kernels = DispatchTable<(Dtype,), Kernel>;
+
+/// The dtypes whose elements are moved, and those that are added.
+const MOVED: OneOf<(F16, BF16, F32, F64, I64, Bool)> = OneOf::new();
+const ADDED: OneOf<(F32, F64, I64, Bool)> = OneOf::new();
+
+struct Take;
+struct Put;
+struct PutAdd;
+struct Gather;
+struct ScatterAdd;
+
+impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Take {
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(take::take::<<C::Element as Moved>::Stored>)
+    }
+}
+
+impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Put {
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(take::put::<<C::Element as Moved>::Stored>)
+    }
+}
+
+impl<C: HasDtype<Element: Number>> Body<C, Kernel> for PutAdd {
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(take::put_add::<C::Element>)
+    }
+}
+
+impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Gather {
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(along::gather::<<C::Element as Moved>::Stored>)
+    }
+}
+
+impl<C: HasDtype<Element: Number>> Body<C, Kernel> for ScatterAdd {
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(along::scatter_add::<C::Element>)
+    }
+}
+
+/// The tables, in the order of [`IndexOp::ALL`].
+static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
+    let tables = [
+        DispatchTable::builder("take").cover((MOVED,), Take).build(),
+        DispatchTable::builder("put").cover((MOVED,), Put).build(),
+        DispatchTable::builder("put_add").cover((ADDED,), PutAdd).build(),
+        DispatchTable::builder("gather").cover((MOVED,), Gather).build(),
+        DispatchTable::builder("scatter_add").cover((ADDED,), ScatterAdd).build(),
+    ];
+    tables.map(|table| table.expect("each dtype is covered once"))
+});
+
+/// The elements of a contiguous output.
+///
+/// # Errors
+/// When its memory can't be reached or written, or isn't contiguous.
+fn contiguous_mut<T: Element>(out: &Tensor) -> Result<&mut [T]> {
+    if !out.is_contiguous() {
+        let message = format!("the output of shape {:?} isn't contiguous", out.shape());
+        return Err(Error::new(ErrorKind::Value, message));
+    }
+    let to = out.data_mut_ptr::<T>()?;
+    // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
+    Ok(unsafe { std::slice::from_raw_parts_mut(to, out.numel()) })
+}
+
+#[cold]
+fn out_of_range(position: i64, dim: usize, size: usize) -> Error {
+    let message = format!("index {position} is out of range for dimension {dim} of size {size}");
+    Error::new(ErrorKind::Index, message)
+}
+
+impl Index for HostBackend {
+    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        offer(&KERNELS[op as usize - 1], elements)
+    }
+
+    fn positions(&self) -> Offer<&dyn Positions> {
+        Offer::Native(self)
+    }
+}

@@ -1,0 +1,79 @@
+//! keyfold's CPU backend: every group of operations, on host memory.
+//!
+//! Its kernels are written with `keyfold-kit`, and choose their instances through the kit's tables.
+//!
+//! ```
+//! use keyfold_backend::{GpuBackend, Support};
+//! use keyfold_core::DType;
+//! use keyfold_cpu::HostBackend;
+//! use keyfold_tensor::Tensor;
+//!
+//! let linalg = HostBackend.linalg().expect("the CPU has every group");
+//! assert_eq!(linalg.matmul(DType::F32, DType::F32).support(), Support::Native);
+//!
+//! let a = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], &[2, 2])?;
+//! let out = Tensor::from_slice(&[0.0_f32; 4], &[2, 2])?;
+//! let kernel = linalg.matmul(DType::F32, DType::F32).kernel().expect("it is native");
+//! // SAFETY: nobody else knows the output.
+//! unsafe { kernel.launch(&(), &[&a, &a], &out)? };
+//! assert_eq!(out.to_vec::<f32>()?, [7.0, 10.0, 15.0, 22.0]);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+
+mod convert;
+mod element;
+mod index;
+mod kernel;
+mod matmul;
+mod pointwise;
+mod random;
+mod reduce;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use keyfold_backend::{GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Rows};
+use keyfold_tensor::device::{HostMemory, Memory};
+
+/// The CPU: every group of operations, and the reference for other backends. Kernels run on the
+/// calling thread and on those of the kit's pool, and have run when the call returns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostBackend;
+
+impl GpuBackend for HostBackend {
+    fn name(&self) -> &str {
+        "host"
+    }
+
+    fn memory(&self) -> Arc<dyn Memory> {
+        Arc::new(HostMemory)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn pointwise(&self) -> Option<Pointwise<'_>> {
+        Some(Pointwise::Expressions(self))
+    }
+
+    fn reduce(&self) -> Option<&dyn Reduce> {
+        Some(self)
+    }
+
+    fn rows(&self) -> Option<&dyn Rows> {
+        Some(self)
+    }
+
+    fn linalg(&self) -> Option<&dyn Linalg> {
+        Some(self)
+    }
+
+    fn index(&self) -> Option<&dyn Index> {
+        Some(self)
+    }
+
+    fn random(&self) -> Option<&dyn Random> {
+        Some(self)
+    }
+}

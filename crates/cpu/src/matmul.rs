@@ -1,0 +1,207 @@
+//! Matrix products.
+
+use std::sync::LazyLock;
+
+use keyfold_backend::{Launch, Linalg, Offer};
+use keyfold_core::{DType, Result, layout};
+use keyfold_kit::axes::{Body, Bool, DispatchTable, Dtype, F32, F64, HasDtype, I64, OneOf, plain};
+use keyfold_tensor::{Tensor, for_each_offset};
+
+use crate::HostBackend;
+use crate::convert::{convert, converted};
+use crate::element::Number;
+use crate::kernel::{HALVES, HostKernel, offer};
+
+/// The part of the right matrix that stays in cache while all rows of the left one pass, where
+/// products are made by loops: 128 KiB of whole numbers.
+const ROWS: usize = 64;
+const COLUMNS: usize = 256;
+/// Up to so many multiplications a product is faster by loops than by what prepares a large one
+/// (about 200 ns): the many small ones of a batch.
+const SMALL: usize = 128;
+
+/// A matrix within a strided slice; every element that its size and strides reach is inside.
+struct Matrix<'a, T: Number> {
+    data: &'a [T::Stored],
+    start: usize,
+    row_step: isize,
+    column_step: isize,
+}
+
+impl<T: Number> Matrix<'_, T> {
+    fn get(&self, row: usize, column: usize) -> T {
+        let offset = row as isize * self.row_step + column as isize * self.column_step;
+        T::load(self.data[self.start.wrapping_add_signed(offset)])
+    }
+}
+
+/// Sizes of one product: `m x k` times `k x n`.
+#[derive(Clone, Copy)]
+struct Sizes {
+    m: usize,
+    k: usize,
+    n: usize,
+}
+
+/// Element types that matrices are multiplied in.
+trait Product: Number {
+    /// Writes `a b` into a contiguous matrix.
+    fn product(sizes: Sizes, a: &Matrix<'_, Self>, b: &Matrix<'_, Self>, out: &mut [Self::Stored]);
+}
+
+/// The product by loops in the order of memory, without preparations.
+fn small_product<T: Number>(
+    Sizes { m, k, n }: Sizes,
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, T>,
+    out: &mut [T::Stored],
+) {
+    for (i, out) in out.chunks_exact_mut(n).take(m).enumerate() {
+        out.fill(T::ZERO.store());
+        for l in 0..k {
+            let factor = a.get(i, l);
+            for (j, out) in out.iter_mut().enumerate() {
+                *out = T::load(*out).add(factor.mul(b.get(l, j))).store();
+            }
+        }
+    }
+}
+
+macro_rules! gemm_product {
+    // The same call for both floats; the crate picks the machine's widest vectors at run time.
+    ($($type:ty),*) => {$(
+        impl Product for $type {
+            fn product(
+                Sizes { m, k, n }: Sizes,
+                a: &Matrix<'_, Self>,
+                b: &Matrix<'_, Self>,
+                out: &mut [Self],
+            ) {
+                assert_eq!(out.len(), m * n, "one element for each row and column");
+                if m * k * n <= SMALL {
+                    return small_product(Sizes { m, k, n }, a, b, out);
+                }
+                let one_thread = gemm::Parallelism::None;
+                // SAFETY: the matrices lie inside their slices (see `Matrix`), and the result is
+                // contiguous, of the asserted size, and borrowed exclusively.
+                unsafe {
+                    let (from_a, from_b) = (a.data.as_ptr().add(a.start), b.data.as_ptr().add(b.start));
+                    gemm::gemm(
+                        m, n, k,
+                        out.as_mut_ptr(), 1, n as isize, false,
+                        from_a, a.column_step, a.row_step,
+                        from_b, b.column_step, b.row_step,
+                        0.0, 1.0, false, false, false, one_thread,
+                    );
+                }
+            }
+        }
+    )*};
+}
+
+gemm_product!(f32, f64);
+
+impl Product for i64 {
+    fn product(sizes: Sizes, a: &Matrix<'_, i64>, b: &Matrix<'_, i64>, out: &mut [i64]) {
+        plain_product(sizes, a, b, out);
+    }
+}
+
+impl Product for bool {
+    fn product(sizes: Sizes, a: &Matrix<'_, bool>, b: &Matrix<'_, bool>, out: &mut [u8]) {
+        plain_product(sizes, a, b, out);
+    }
+}
+
+/// The product by loops, block by block of `b`, each copied to where its rows are dense.
+fn plain_product<T: Number>(
+    Sizes { m, k, n }: Sizes,
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, T>,
+    out: &mut [T::Stored],
+) {
+    out.fill(T::ZERO.store());
+    let mut block = Vec::with_capacity(ROWS * COLUMNS.min(n));
+    for (left, top) in
+        (0..n).step_by(COLUMNS).flat_map(|l| (0..k).step_by(ROWS).map(move |t| (l, t)))
+    {
+        let (columns, rows) = (left..n.min(left + COLUMNS), top..k.min(top + ROWS));
+        block.clear();
+        for l in rows.clone() {
+            block.extend(columns.clone().map(|j| b.get(l, j)));
+        }
+        for (i, out) in out.chunks_exact_mut(n).take(m).enumerate() {
+            let out = &mut out[columns.clone()];
+            for (l, row) in rows.clone().zip(block.chunks_exact(columns.len())) {
+                let factor = a.get(i, l);
+                for (out, x) in out.iter_mut().zip(row) {
+                    *out = T::load(*out).add(factor.mul(*x)).store();
+                }
+            }
+        }
+    }
+}
+
+/// One product for each index of the batch.
+fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
+    let dims = out.ndim() - 2;
+    let sizes = Sizes { m: out.shape()[dims], k: a.shape()[dims + 1], n: out.shape()[dims + 1] };
+    let batch = &out.shape()[..dims];
+    let outer =
+        |t: &Tensor| layout::broadcast_strides(&t.shape()[..dims], &t.strides()[..dims], batch);
+    let (batch_a, batch_b) = (outer(a)?, outer(b)?);
+    let (data_a, origin_a) = a.as_strided_slice::<T::Stored>()?;
+    let (data_b, origin_b) = b.as_strided_slice::<T::Stored>()?;
+    let matrix = |data, origin: usize, at: isize, t: &Tensor| Matrix::<T> {
+        data,
+        start: origin.wrapping_add_signed(at),
+        row_step: t.strides()[dims],
+        column_step: t.strides()[dims + 1],
+    };
+    let to = out.data_mut_ptr::<T::Stored>()?;
+    // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
+    let elements = unsafe { std::slice::from_raw_parts_mut(to, out.numel()) };
+    let mut results = elements.chunks_exact_mut(sizes.m * sizes.n);
+    for_each_offset(batch, [&batch_a, &batch_b], |[at_a, at_b]| {
+        if let Some(out) = results.next() {
+            let (a, b) = (matrix(data_a, origin_a, at_a, a), matrix(data_b, origin_b, at_b, b));
+            T::product(sizes, &a, &b, out);
+        }
+    })
+}
+
+/// Products in the dtype itself.
+struct Exact;
+
+impl<C: HasDtype<Element: Product>> Body<C, HostKernel<()>> for Exact {
+    fn instance(&self, _: C) -> HostKernel<()> {
+        HostKernel::new(|(), inputs, out| multiply::<C::Element>(inputs[0], inputs[1], out))
+    }
+}
+
+/// Products of halves: in float32, rounded once.
+fn of_halves(_: &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+    let (a, b) = (converted(inputs[0], DType::F32)?, converted(inputs[1], DType::F32)?);
+    let wide = Tensor::empty(out.shape(), DType::F32, out.device())?;
+    multiply::<f32>(&a, &b, &wide)?;
+    convert(&wide, out)
+}
+
+const EXACT: OneOf<(F32, F64, I64, Bool)> = OneOf::new();
+
+static KERNELS: LazyLock<DispatchTable<(Dtype,), HostKernel<()>>> = LazyLock::new(|| {
+    DispatchTable::builder("matmul")
+        .cover((EXACT,), Exact)
+        .cover((HALVES,), plain("of_halves", HostKernel::new(of_halves)))
+        .build()
+        .expect("each dtype is covered once")
+});
+
+impl Linalg for HostBackend {
+    fn matmul(&self, input: DType, output: DType) -> Offer<&dyn Launch<()>> {
+        if input != output {
+            return Offer::No(format!("its products of {input} are {input}, not {output}").into());
+        }
+        offer(&KERNELS, input)
+    }
+}

@@ -1,0 +1,36 @@
+//! Expressions: programs of the kit's evaluator.
+
+use std::sync::Arc;
+
+use keyfold_backend::{Expressions, Offer, PointwiseKernel};
+use keyfold_core::{Result, Scalar};
+use keyfold_expr::Lowered;
+use keyfold_kit::eval::Program;
+use keyfold_kit::evaluate::{MAX_INPUTS, evaluate};
+use keyfold_tensor::Tensor;
+
+use crate::HostBackend;
+
+/// A program of the evaluator.
+struct Evaluated(Program);
+
+impl PointwiseKernel for Evaluated {
+    unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { evaluate(&self.0, inputs, params, out) }
+    }
+}
+
+impl Expressions for HostBackend {
+    fn prepare(&self, lowered: &Lowered) -> Offer<Arc<dyn PointwiseKernel>> {
+        let given = lowered.inputs().len();
+        if given > MAX_INPUTS {
+            let reason = format!("it evaluates {MAX_INPUTS} inputs at most, and {given} are given");
+            return Offer::No(reason.into());
+        }
+        match Program::new(lowered) {
+            Ok(program) => Offer::Native(Arc::new(Evaluated(program))),
+            Err(error) => Offer::No(error.message().to_owned().into()),
+        }
+    }
+}

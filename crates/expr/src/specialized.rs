@@ -1,0 +1,158 @@
+//! What is made of an expression for each combination of dtypes that it meets.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use keyfold_core::{DType, DTypeKind, Result, Scalar};
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+
+use crate::{Expr, Lowered};
+
+/// What one is made for.
+#[derive(PartialEq, Eq, Hash)]
+struct Wanted {
+    inputs: SmallVec<[DType; 4]>,
+    params: SmallVec<[DTypeKind; 4]>,
+    out: Option<DType>,
+}
+
+/// How many are kept beside the first ones; then all are forgotten, and made again when
+/// they are needed.
+const MOST: usize = 256;
+
+/// Those that are found without a lock.
+const FIRST: usize = 16;
+
+/// An expression, and what was made of it for the dtypes that it met: a program of an evaluator, or a
+/// kernel of a device. Each is made once.
+///
+/// ```
+/// use keyfold_core::DType;
+/// use keyfold_expr::{Expr, Specialized};
+///
+/// let steps = Specialized::new(Expr::parse("x * exp(y)")?);
+/// let of_floats = steps.get(&[DType::F32; 2], &[], None, |lowered| Ok(lowered.steps().len()))?;
+/// let again = steps.get(&[DType::F32; 2], &[], None, |_| unreachable!("it is there"))?;
+/// assert_eq!(of_floats, again);
+/// # Ok::<(), keyfold_core::Error>(())
+/// ```
+pub struct Specialized<T> {
+    expr: Expr,
+    /// The first ones, by their packed dtypes; filled from the start.
+    first: [OnceLock<(u64, Arc<T>)>; FIRST],
+    /// The others.
+    more: RwLock<HashMap<Wanted, Arc<T>, FxBuildHasher>>,
+}
+
+impl<T> Specialized<T> {
+    /// Nothing is made yet.
+    pub const fn new(expr: Expr) -> Specialized<T> {
+        Specialized {
+            expr,
+            first: [const { OnceLock::new() }; FIRST],
+            more: RwLock::new(HashMap::with_hasher(FxBuildHasher)),
+        }
+    }
+
+    /// The expression.
+    pub fn expr(&self) -> &Expr {
+        &self.expr
+    }
+
+    /// The one for inputs of these dtypes, numbers of these kinds, and a result of dtype `out` or the
+    /// one that follows; `make` makes it of the steps.
+    ///
+    /// # Errors
+    /// As [`Lowered::new`], and the error of `make`; nothing is kept then.
+    #[inline]
+    pub fn get(
+        &self,
+        inputs: &[DType],
+        params: &[Scalar],
+        out: Option<DType>,
+        make: impl FnOnce(Lowered) -> Result<T>,
+    ) -> Result<Arc<T>> {
+        let key = pack(inputs, params, out);
+        if let Some(key) = key {
+            for (known, made) in self.first.iter().map_while(OnceLock::get) {
+                if *known == key {
+                    return Ok(made.clone());
+                }
+            }
+        }
+        self.search(key, inputs, params, out, make)
+    }
+
+    /// That no whole number is raised to a power that is negative with these numbers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Value`](keyfold_core::ErrorKind), and as [`Lowered::new`].
+    pub fn check_powers(&self, inputs: &[DType], params: &[Scalar]) -> Result<()> {
+        let kinds: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
+        Lowered::new(&self.expr.with_whole_numbers(params), inputs, &kinds, None).map(|_| ())
+    }
+
+    #[cold]
+    fn search(
+        &self,
+        key: Option<u64>,
+        inputs: &[DType],
+        params: &[Scalar],
+        out: Option<DType>,
+        make: impl FnOnce(Lowered) -> Result<T>,
+    ) -> Result<Arc<T>> {
+        let kinds: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
+        let wanted = Wanted { inputs: inputs.into(), params: kinds, out };
+        if let Some(made) = self.more.read().unwrap_or_else(PoisonError::into_inner).get(&wanted) {
+            return Ok(made.clone());
+        }
+        // Held to the end, so that nobody else makes the same.
+        let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.first.iter().map_while(OnceLock::get);
+        if let Some((_, made)) = first.find(|(known, _)| Some(*known) == key) {
+            return Ok(made.clone());
+        }
+        if let Some(made) = more.get(&wanted) {
+            return Ok(made.clone());
+        }
+        let made = Arc::new(make(Lowered::new(&self.expr, inputs, &wanted.params, out)?)?);
+        if let Some(key) = key {
+            for slot in &self.first {
+                if slot.set((key, made.clone())).is_ok() {
+                    return Ok(made);
+                }
+            }
+        }
+        if more.len() >= MOST {
+            more.clear();
+        }
+        more.insert(wanted, made.clone());
+        Ok(made)
+    }
+}
+
+/// What one is made for as one number, for up to 8 inputs and 4 numbers.
+#[inline]
+fn pack(inputs: &[DType], params: &[Scalar], out: Option<DType>) -> Option<u64> {
+    if inputs.len() > 8 || params.len() > 4 {
+        return None;
+    }
+    let mut key = (inputs.len() * 5 + params.len()) as u64;
+    key = key << 5 | out.map_or(0, |dtype| dtype as u64 + 1);
+    for number in params {
+        key = key << 3 | kind_of(*number) as u64;
+    }
+    for dtype in inputs {
+        key = key << 4 | *dtype as u64;
+    }
+    Some(key)
+}
+
+/// The kind of a number; whole numbers are of one kind, whatever their size.
+fn kind_of(number: Scalar) -> DTypeKind {
+    match number.kind() {
+        DTypeKind::UInt => DTypeKind::Int,
+        kind => kind,
+    }
+}
