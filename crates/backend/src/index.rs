@@ -38,13 +38,13 @@ impl IndexOp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexParams {
-    /// Bit `d` is set where dimension `d` has positions.
-    pub dims: u64,
+    /// The operation that the kernel was chosen for.
+    pub op: IndexOp,
     /// Where the group's dimensions begin in the output of [`IndexOp::Take`], or in the values of
     /// [`IndexOp::Put`].
     pub at: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bit `d` is set where dimension `d` has positions.
+    pub dims: u64,
 }
 
 /// Where the elements of a mask are true.

@@ -9,6 +9,7 @@
 //! Backends are registered by type of device with [`register`]; who observes the registry
 //! ([`observe`]) gives operators their kernels.
 
+mod fallback;
 mod index;
 mod linalg;
 mod offer;
@@ -26,6 +27,9 @@ use keyfold_core::Result;
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::Memory;
 
+pub use fallback::{
+    Fallback, allow_fallback, fallback_of, fallbacks, note_fallback, observe_fallbacks,
+};
 pub use index::{Index, IndexOp, IndexParams, Positions};
 pub use linalg::Linalg;
 pub use offer::{Cost, Offer, Reason, Support, not_supported};
@@ -70,7 +74,8 @@ pub trait GpuBackend: Any + Send + Sync + fmt::Debug {
     fn random(&self) -> Option<&dyn Random>;
 }
 
-/// A kernel, chosen for an operation and dtypes.
+/// A kernel, chosen for an operation and dtypes. The parameters name the operation again, and tensors
+/// have dtypes: so a backend can be its own kernel, for all of them.
 pub trait Launch<P>: Send + Sync {
     /// Queues the kernel on the current stream of the output's device, or runs it.
     ///

@@ -25,6 +25,10 @@ impl RandomOp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomParams {
+    /// The operation that the kernel was chosen for.
+    pub op: RandomOp,
+    /// Zero.
+    pub reserved: u32,
     /// The stream.
     pub seed: u64,
     /// The first block.

@@ -45,12 +45,12 @@ impl ReduceOp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReduceParams {
-    /// Bit `d` is set where dimension `d` of the input is reduced.
-    pub dims: u64,
+    /// The operation that the kernel was chosen for.
+    pub op: ReduceOp,
     /// 1 where the reduced dimensions stay in the output with size 1, 0 where they are left out.
     pub keepdim: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bit `d` is set where dimension `d` of the input is reduced.
+    pub dims: u64,
 }
 
 /// Reductions.

@@ -23,6 +23,8 @@ impl RowOp {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowParams {
+    /// The operation that the kernel was chosen for.
+    pub op: RowOp,
     /// The dimension that the lanes are along.
     pub axis: u32,
 }

@@ -42,7 +42,7 @@ fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>)
 /// Launches an operation along a dimension.
 fn launch(op: &Op, which: IndexOp, axis: usize, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     let kernel = op.kernel(GpuBackend::index, |index| index.index(which, out.dtype()))?;
-    let params = IndexParams { dims: 1 << axis, at: 0, reserved: 0 };
+    let params = IndexParams { op: which, at: 0, dims: 1 << axis };
     // SAFETY: results were made by their kernels and nobody else has them.
     op.at(unsafe { kernel.launch(&params, inputs, out) })
 }

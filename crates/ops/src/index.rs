@@ -74,7 +74,12 @@ struct Picked<'a> {
 impl<'a> Picked<'a> {
     /// Of a tensor of that shape. Dimensions indexed by several tensors become one group, where the
     /// first of them was if they are neighbours, else in front, as in NumPy.
-    fn new(op: &Op, shape: &[usize], indices: Vec<Option<Cow<'a, Tensor>>>) -> Result<Self> {
+    fn new(
+        op: &Op,
+        which: IndexOp,
+        shape: &[usize],
+        indices: Vec<Option<Cow<'a, Tensor>>>,
+    ) -> Result<Self> {
         let indexed: Vec<usize> = (0..shape.len()).filter(|&d| indices[d].is_some()).collect();
         let first = indexed.first().copied().unwrap_or(0);
         let neighbours = indexed.iter().enumerate().all(|(i, &d)| d == first + i);
@@ -91,15 +96,16 @@ impl<'a> Picked<'a> {
         });
         let dims = indexed.iter().fold(0, |dims, d| dims | 1 << d);
         Ok(Picked {
-            params: IndexParams { dims, at: at as u32, reserved: 0 },
+            params: IndexParams { op: which, at: at as u32, dims },
             positions: positions.collect::<Result<_>>()?,
             shape: op.at(Shape::try_from(result))?,
         })
     }
 
     /// Launches an operation on the first input and the positions.
-    fn launch(&self, op: &Op, which: IndexOp, first: &Tensor, out: &Tensor) -> Result<()> {
-        let kernel = op.kernel(GpuBackend::index, |index| index.index(which, out.dtype()))?;
+    fn launch(&self, op: &Op, first: &Tensor, out: &Tensor) -> Result<()> {
+        let kernel =
+            op.kernel(GpuBackend::index, |index| index.index(self.params.op, out.dtype()))?;
         let positions = self.positions.iter().map(|positions| &**positions);
         let inputs: Vec<&Tensor> = std::iter::once(first).chain(positions).collect();
         // SAFETY: results were made by their kernels and nobody else has them.
@@ -114,10 +120,10 @@ fn index<'a>(
 ) -> Result<Tensor> {
     check_supported(op, x.dtype())?;
     let indices = per_dimension(op, x, indices)?;
-    let picked = Picked::new(op, x.shape(), indices)?;
+    let picked = Picked::new(op, IndexOp::Take, x.shape(), indices)?;
     let out = op.output(op.device_of(x), &picked.shape, x.dtype())?;
     if !op.is_meta() {
-        picked.launch(op, IndexOp::Take, x, &out)?;
+        picked.launch(op, x, &out)?;
     }
     Ok(out)
 }
@@ -149,12 +155,12 @@ fn put_planned(
     // Sums of halves are rounded once, at the end.
     let dtype = if accumulate { computed(x.dtype()) } else { x.dtype() };
     let copy = cast(op, x, dtype)?;
-    let picked = Picked::new(op, copy.shape(), indices)?;
+    let which = if accumulate { IndexOp::PutAdd } else { IndexOp::Put };
+    let picked = Picked::new(op, which, copy.shape(), indices)?;
     let values = op.at(values.broadcast_to(&picked.shape))?;
     if !op.is_meta() {
         let values = cast(op, &values, dtype)?;
-        let which = if accumulate { IndexOp::PutAdd } else { IndexOp::Put };
-        picked.launch(op, which, &values, &copy)?;
+        picked.launch(op, &values, &copy)?;
     }
     rounded(op, copy, x.dtype())
 }

@@ -53,6 +53,7 @@ mod index;
 mod join;
 mod map;
 mod matmul;
+mod on_device;
 mod op;
 mod promote;
 mod random;

@@ -8,13 +8,14 @@ use keyfold_backend::{GpuBackend, Offer, Reason, not_supported};
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{
-    DispatchKey, Dispatcher, Handle, HostLock, Kernel, Override, RegistrationKey,
+    DefineOptions, DispatchKey, Dispatcher, Handle, HostLock, Kernel, Override, RegistrationKey,
 };
 use keyfold_expr::Specialized;
 use keyfold_tensor::{Tensor, Value};
 
 use crate::elementwise::{Definition, Prepared};
 use crate::map::itself;
+use crate::on_device::on_device;
 
 /// From how many elements on a kernel is worth giving up the host language's lock for.
 pub(crate) const HOST_LOCK_FROM: usize = 1 << 15;
@@ -91,6 +92,11 @@ impl Op {
             Target::Meta => Device::META,
             Target::Backend(runner) => Device::new(runner.kind, 0),
         })
+    }
+
+    /// The type of device that it runs on.
+    pub(crate) fn kind(&self) -> DeviceType {
+        self.runner().map_or(DeviceType::META, |runner| runner.kind)
     }
 
     /// The device of a result that goes with an argument.
@@ -249,7 +255,20 @@ impl<'d> Registrar<'d> {
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        self.add(name_of(schema), schema, &kernel, COMPUTES, true)
+        self.add(name_of(schema), schema, &kernel, Form::default())
+    }
+
+    /// An operator that computes, whose arguments may be on several devices.
+    pub(crate) fn across_devices(
+        &self,
+        schema: &'static str,
+        kernel: impl Fn(Op) -> Kernel<Value>,
+    ) -> Result<()> {
+        let form = Form {
+            options: DefineOptions { mixed_devices: true, ..Default::default() },
+            ..Form::default()
+        };
+        self.add(name_of(schema), schema, &kernel, form)
     }
 
     /// An operator that computes, and its overload that writes into a tensor of the caller's.
@@ -271,8 +290,8 @@ impl<'d> Registrar<'d> {
         let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
         let out =
             format!("{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)");
-        self.add(name, &schema, &fresh, COMPUTES, true)?;
-        self.add(name, &out, &into, COMPUTES, true)
+        self.add(name, &schema, &fresh, Form::default())?;
+        self.add(name, &out, &into, Form::default())
     }
 
     /// An operator that touches no elements: a view, or a factory.
@@ -281,7 +300,8 @@ impl<'d> Registrar<'d> {
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        self.add(name_of(schema), schema, &kernel, HostLock::Keep, true)
+        let form = Form { lock: HostLock::Keep, ..Form::default() };
+        self.add(name_of(schema), schema, &kernel, form)
     }
 
     /// An operator whose result's shape depends on data, so that Meta can't have it.
@@ -290,7 +310,8 @@ impl<'d> Registrar<'d> {
         schema: &'static str,
         kernel: impl Fn(Op) -> Kernel<Value>,
     ) -> Result<()> {
-        self.add(name_of(schema), schema, &kernel, COMPUTES, false)
+        let form = Form { has_meta: false, ..Form::default() };
+        self.add(name_of(schema), schema, &kernel, form)
     }
 
     /// An operator written in terms of others, one kernel for all devices and for Autograd.
@@ -312,8 +333,7 @@ impl<'d> Registrar<'d> {
         name: &'static str,
         text: &str,
         kernel: &dyn Fn(Op) -> Kernel<Value>,
-        lock: HostLock,
-        has_meta: bool,
+        form: Form,
     ) -> Result<()> {
         let schema = Schema::parse(text)?;
         let (full, mut label) = (schema.name.to_string(), schema.name.name.clone());
@@ -323,21 +343,39 @@ impl<'d> Registrar<'d> {
         if let Some(runner) = &self.runner {
             let kind = runner.kind;
             let own = kernel(Op::on(name, runner.clone()));
-            let own = own.named(format!("{label}_{kind}")).with_host_lock(lock);
+            let own = own.named(format!("{label}_{kind}")).with_host_lock(form.lock);
             let key = DispatchKey::from_device_type(kind);
             if self.dispatcher.has_kernel(&full, key) {
                 return Ok(());
             }
+            let own = match kind {
+                DeviceType::CPU => own,
+                _ => on_device(own, kind),
+            };
             let handle = self.dispatcher.implement(&full, key, own, Override::Error)?;
             self.handles.borrow_mut().push(handle);
             return Ok(());
         }
-        self.dispatcher.define_with(schema, Default::default())?;
-        if has_meta {
+        self.dispatcher.define_with(schema, form.options)?;
+        if form.has_meta {
             let meta = kernel(Op::on_meta(name)).named(format!("{label}_meta"));
             self.dispatcher.implement(&full, DispatchKey::Meta, meta, Override::Error)?;
         }
         Ok(())
+    }
+}
+
+/// How an operator's kernels are registered.
+struct Form {
+    lock: HostLock,
+    has_meta: bool,
+    options: DefineOptions,
+}
+
+impl Default for Form {
+    /// It computes, on one device.
+    fn default() -> Self {
+        Form { lock: COMPUTES, has_meta: true, options: DefineOptions::default() }
     }
 }
 

@@ -48,7 +48,13 @@ impl Plan {
     /// # Errors
     /// [`ErrorKind::Index`] for a dimension that isn't there, [`ErrorKind::Value`] for one named
     /// twice.
-    fn new(op: &Op, shape: &[usize], dims: Option<&[i64]>, keepdim: bool) -> Result<Self> {
+    fn new(
+        op: &Op,
+        which: ReduceOp,
+        shape: &[usize],
+        dims: Option<&[i64]>,
+        keepdim: bool,
+    ) -> Result<Self> {
         let all = u64::MAX.checked_shr(64 - shape.len() as u32).unwrap_or(0);
         let mut reduced = if dims.is_none() { all } else { 0 };
         for &dim in dims.unwrap_or_default() {
@@ -69,7 +75,7 @@ impl Plan {
             }
             at += usize::from(keepdim || kept);
         }
-        let params = ReduceParams { dims: reduced, keepdim: keepdim.into(), reserved: 0 };
+        let params = ReduceParams { op: which, keepdim: keepdim.into(), dims: reduced };
         Ok(Plan { params, shape: result })
     }
 
@@ -173,11 +179,11 @@ impl Target for Given<'_> {
 #[inline]
 fn reduced<T: Target>(
     (op, to): (&Op, T),
-    which: ReduceOp,
     x: &Tensor,
     plan: &Plan,
     dtype: DType,
 ) -> Result<T::Result> {
+    let which = plan.params.op;
     let select =
         |op| Op::kernel(op, GpuBackend::reduce, |group| group.reduce(which, x.dtype(), dtype));
     to.write(op, x, (&plan.shape, dtype), select, &plan.params)
@@ -191,7 +197,7 @@ fn sum<T: Target>(
     (dims, keepdim): (Option<&[i64]>, bool),
     dtype: Option<DType>,
 ) -> Result<T::Result> {
-    let plan = Plan::new(op, x.shape(), dims, keepdim)?;
+    let plan = Plan::new(op, which, x.shape(), dims, keepdim)?;
     let (from, mean) = (x.dtype(), which == ReduceOp::Mean);
     let dtype = dtype.unwrap_or(match from.kind() {
         DTypeKind::Float | DTypeKind::Complex => from,
@@ -214,7 +220,7 @@ fn sum<T: Target>(
         let message = format!("{from} to {dtype} would drop the imaginary parts");
         return Err(op.error(ErrorKind::DType, message));
     }
-    reduced((op, to), which, x, &plan, dtype)
+    reduced((op, to), x, &plan, dtype)
 }
 
 /// The greatest or the smallest element, or its place as int64.
@@ -225,13 +231,13 @@ fn min_max<T: Target>(
     (dims, keepdim): (Option<&[i64]>, bool),
 ) -> Result<T::Result> {
     check_ordered(op, x.dtype())?;
-    let plan = Plan::new(op, x.shape(), dims, keepdim)?;
+    let plan = Plan::new(op, which, x.shape(), dims, keepdim)?;
     plan.check_nonempty(op, x.shape())?;
     let dtype = match which {
         ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
         _ => x.dtype(),
     };
-    reduced((op, to), which, x, &plan, dtype)
+    reduced((op, to), x, &plan, dtype)
 }
 
 /// Whether all elements are true, or any.
@@ -241,8 +247,8 @@ fn any_all<T: Target>(
     x: &Tensor,
     (dims, keepdim): (Option<&[i64]>, bool),
 ) -> Result<T::Result> {
-    let plan = Plan::new(to.0, x.shape(), dims, keepdim)?;
-    reduced(to, which, x, &plan, DType::Bool)
+    let plan = Plan::new(to.0, which, x.shape(), dims, keepdim)?;
+    reduced(to, x, &plan, DType::Bool)
 }
 
 fn softmax<T: Target>((op, to): (&Op, T), which: RowOp, x: &Tensor, dim: i64) -> Result<T::Result> {
@@ -250,7 +256,7 @@ fn softmax<T: Target>((op, to): (&Op, T), which: RowOp, x: &Tensor, dim: i64) ->
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
     let select = |op| Op::kernel(op, GpuBackend::rows, |group| group.rows(which, x.dtype(), dtype));
-    to.write(op, x, (x.shape(), dtype), select, &RowParams { axis: axis as u32 })
+    to.write(op, x, (x.shape(), dtype), select, &RowParams { op: which, axis: axis as u32 })
 }
 
 /// Defines these operators in a dispatcher.

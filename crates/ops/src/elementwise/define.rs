@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_core::{DeviceType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
 use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
 use keyfold_expr::{Expr, Names};
@@ -10,6 +10,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::{Pointwise, Size, given_shape};
+use crate::on_device::on_device;
 use crate::op::{HOST_LOCK_FROM, Op, Runner};
 
 /// How an operator's arguments are an expression's inputs and parameters.
@@ -165,8 +166,9 @@ impl Definition {
 
     /// The operator's kernel for a backend.
     pub(crate) fn kernel(self: &Arc<Self>, runner: Arc<Runner>) -> Kernel<Value> {
-        let suffix = runner.kind.name();
-        self.kernel_of(Op::on(self.name, runner), &suffix)
+        let kind = runner.kind;
+        let kernel = self.kernel_of(Op::on(self.name, runner), &kind.name());
+        if kind == DeviceType::CPU { kernel } else { on_device(kernel, kind) }
     }
 
     /// The operator's kernel for Meta. The definition is its payload: so a backend that is registered

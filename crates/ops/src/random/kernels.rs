@@ -31,7 +31,7 @@ fn random(
     // A block has four numbers, or two of float64.
     let per_block = if dtype == DType::F64 { 2 } else { 4 };
     let begin = op.at(take(out.device(), out.numel().div_ceil(per_block) as u64))?;
-    let params = RandomParams { seed: begin.seed, offset: begin.offset };
+    let params = RandomParams { op: numbers, reserved: 0, seed: begin.seed, offset: begin.offset };
     // SAFETY: the result was made here and nobody else has it.
     op.at(unsafe { kernel.launch(&params, &[], &out) })?;
     Ok(out)
