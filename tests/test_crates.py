@@ -23,14 +23,24 @@ ALLOWED = {
     "expr": {"core"},
     "backend": {"core", "dispatch", "tensor", "expr"},
     "kit": {"core", "dispatch", "tensor", "expr"},
-    "ops": {"core", "dispatch", "tensor", "expr", "kit"},
+    "cpu": {"core", "tensor", "expr", "backend", "kit"},
+    "ops": {"core", "dispatch", "tensor", "expr", "backend"},
     "layers": {"core", "dispatch", "tensor", "expr", "ops"},
     "plugin": set(),
     "ffi": {"core", "dispatch", "tensor", "plugin"},
-    "keyfold": {"core", "dispatch", "tensor", "ops", "layers"},
-    "python": {
-        *("core", "dispatch", "tensor", "expr", "kit", "ops", "layers", "ffi", "keyfold"),
+    "keyfold": {
+        *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "ops", "layers"),
+        *("plugin", "ffi"),
     },
+    "python": {
+        *("core", "dispatch", "tensor", "expr", "backend", "kit", "ops", "layers", "ffi", "keyfold"),
+    },
+}
+
+# Beside those, for tests, benchmarks and examples.
+ALLOWED_IN_TESTS = {
+    "ops": {"cpu", "kit"},
+    "layers": {"backend", "cpu", "keyfold"},
 }
 
 
@@ -46,16 +56,38 @@ def packages():
 
 def test_crates_depend_on_those_that_the_table_allows(packages):
     folders = {package["name"]: folder for folder, package in packages.items()}
-    edges = {
-        folder: {
-            # Those of tests and build scripts, too.
-            folders[dependency["name"]]
-            for dependency in package["dependencies"]
-            if dependency["name"] in folders
-        }
-        for folder, package in packages.items()
-    }
-    assert edges == ALLOWED
+
+    def edges(*kinds):
+        found = {}
+        for folder, package in packages.items():
+            all_ = package["dependencies"]
+            names = {d["name"] for d in all_ if d["kind"] in kinds and d["name"] in folders}
+            found[folder] = {folders[name] for name in names}
+        return found
+
+    assert edges(None, "build") == ALLOWED
+    in_tests = {folder: found for folder, found in edges("dev").items() if found}
+    assert in_tests == ALLOWED_IN_TESTS
+
+
+def sources(crate):
+    for path in sorted((ROOT / "crates" / crate / "src").rglob("*.rs")):
+        # Documentation may name them.
+        lines = path.read_text().splitlines()
+        yield path, "\n".join(line for line in lines if not line.lstrip().startswith("//"))
+
+
+def test_the_operators_know_no_backend_by_name():
+    for path, text in sources("ops"):
+        named = re.findall(r"DeviceType::CPU|Device::CPU|HostBackend|keyfold_cpu|(?i:cuda)", text)
+        assert not named, path
+
+
+@pytest.mark.parametrize("crate", ["backend", "tensor", "kit", "cpu"])
+def test_the_crates_below_know_no_operator_by_name(crate):
+    for path, text in sources(crate):
+        code = text.split("#[cfg(test)]")[0]
+        assert "aten::" not in code, path
 
 
 def test_the_table_points_one_way():

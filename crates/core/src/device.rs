@@ -29,6 +29,11 @@ impl DeviceType {
     /// No memory at all: shape, strides and dtype only.
     pub const META: DeviceType = DeviceType(14);
 
+    /// Whether the elements of its tensors are in the host's memory.
+    pub const fn is_host(self) -> bool {
+        self.0 == Self::CPU.0
+    }
+
     /// The number of this type, which is also its backend key's bit.
     pub const fn index(self) -> u8 {
         self.0

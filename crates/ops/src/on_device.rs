@@ -1,4 +1,4 @@
-//! Kernels of devices other than the host. Numbers that are tensors of the CPU are copied to the device,
+//! Kernels of devices other than the host. Numbers that are tensors of the host are copied to the device,
 //! and where the backend doesn't offer an operator it runs on another device, if that was allowed.
 
 use keyfold_backend::{fallback_of, note_fallback};
@@ -21,14 +21,14 @@ pub(crate) fn on_device(kernel: Kernel<Value>, kind: DeviceType) -> Kernel<Value
     wrapped.with_provenance(provenance).with_host_lock(lock)
 }
 
-/// Calls `f` with the arguments; 0-dim tensors of the CPU, which calls take beside tensors of any device,
+/// Calls `f` with the arguments; 0-dim tensors of the host, which calls take beside tensors of any device,
 /// are copied to that device.
 fn with_scalars(
     args: &[ValueRef<'_>],
     kind: DeviceType,
     f: impl FnOnce(&[ValueRef<'_>]) -> Result<Value>,
 ) -> Result<Value> {
-    let is_scalar = |tensor: &Tensor| tensor.ndim() == 0 && tensor.device() == Device::CPU;
+    let is_scalar = |tensor: &Tensor| tensor.ndim() == 0 && tensor.device().kind().is_host();
     let place = |arg: &ValueRef<'_>| arg.tensor().is_ok_and(is_scalar);
     if !args.iter().any(place) {
         return f(args);

@@ -348,10 +348,7 @@ impl<'d> Registrar<'d> {
             if self.dispatcher.has_kernel(&full, key) {
                 return Ok(());
             }
-            let own = match kind {
-                DeviceType::CPU => own,
-                _ => on_device(own, kind),
-            };
+            let own = if kind.is_host() { own } else { on_device(own, kind) };
             let handle = self.dispatcher.implement(&full, key, own, Override::Error)?;
             self.handles.borrow_mut().push(handle);
             return Ok(());
