@@ -1,8 +1,6 @@
 //! A kernel written with the kit, for every float dtype and layout, and registered through the facade
 //! alone: `cargo run -p keyfold --example kit_kernel`.
 
-use std::sync::LazyLock;
-
 use keyfold::kit::axes::{Body, DispatchTable, Dtype, F32, F64, HasDtype, OneOf};
 use keyfold::kit::for_each::map;
 use keyfold::kit::view::{FlatView, FlatViewMut, Strided};
@@ -45,20 +43,16 @@ impl<C: HasDtype<Element: Real>> Body<C, Instance> for LeakyRelu {
 
 const DTYPES: OneOf<(F32, F64)> = OneOf::new();
 
-static TABLE: LazyLock<Result<DispatchTable<(Dtype,), Instance>>> =
-    LazyLock::new(|| DispatchTable::builder("leaky_relu").cover((DTYPES,), LeakyRelu).build());
-
-fn leaky_relu(x: &Tensor) -> Result<Tensor> {
-    let table = TABLE.as_ref().map_err(Error::clone)?;
-    let mut out = Tensor::empty(x.shape(), x.dtype(), Device::CPU)?;
-    table.select((x.dtype(),))?(x, &mut out)?;
-    Ok(out)
-}
-
 fn main() -> Result<()> {
     let dispatcher = keyfold::dispatcher();
     dispatcher.define("demo::leaky_relu(Tensor x) -> Tensor")?;
-    let kernel = Kernel::typed(|x: &Tensor| leaky_relu(x));
+    let table: DispatchTable<(Dtype,), Instance> =
+        DispatchTable::builder("leaky_relu").cover((DTYPES,), LeakyRelu).build()?;
+    let kernel = Kernel::typed(move |x: &Tensor| {
+        let mut out = Tensor::empty(x.shape(), x.dtype(), Device::CPU)?;
+        table.select((x.dtype(),))?(x, &mut out)?;
+        Ok::<_, Error>(out)
+    });
     dispatcher.register("demo::leaky_relu", DispatchKey::CPU, kernel)?;
 
     let leaky_relu = dispatcher.typed::<(&Tensor,), Tensor>("demo::leaky_relu")?;

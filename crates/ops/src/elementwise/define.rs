@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use keyfold_core::{DeviceType, Error, ErrorKind, Result, Scalar};
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
 use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
 use keyfold_expr::{Expr, Names};
