@@ -1,8 +1,9 @@
-//! Uniform and adaptive schedules beside rayon's own `par_iter`, on even and on skewed work, and
-//! what an empty job costs: a table of times, ratios, and the bars that the project holds itself to.
+//! Uniform and adaptive schedules beside rayon's own `par_iter`: work of four shapes and three sizes, while
+//! jobs follow each other and after their caller slept; what an empty job costs; a scan of ten million numbers.
+//! Tables of times, ratios, and the bars that the project holds itself to.
 //!
-//! Machines are noisy, so the cases take turns in many rounds, and what counts is the median over
-//! the rounds of each case's ratio to rayon (or to uniform) in the same round.
+//! Machines are noisy, so the subjects take turns in many rounds, and what counts is the lower quartile of
+//! all times of a subject.
 //!
 //!   cargo bench -p keyfold-kit --bench pools [-- threads]
 
@@ -10,67 +11,75 @@
 
 use std::hint::black_box;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use keyfold_core::Result;
 use keyfold_kit::pool::{Schedule, parallel_for, set_num_threads};
-use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
-
-const ROUNDS: usize = 201;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 /// Some arithmetic that takes time in proportion to `amount`.
-fn work(index: usize, amount: usize) -> f64 {
+fn work(index: usize, amount: usize) {
     let mut value = index as f64;
     for _ in 0..amount {
         value = value * 0.999_999 + 1.0;
     }
-    value
+    black_box(value);
 }
 
-/// Even work: each index costs the same.
-fn even(part: Range<usize>) {
-    for index in part {
-        black_box(work(index, 8));
-    }
+/// What an index costs, of so many: 4 on average, whatever the shape.
+type Cost = fn(usize, usize) -> usize;
+
+fn even(_: usize, _: usize) -> usize {
+    4
 }
 
-const EVEN: usize = 200_000;
-
-/// Skewed work: the cost grows along the range, from nothing to twice the mean.
-fn skewed(part: Range<usize>) {
-    for index in part {
-        black_box(work(index, index / 512));
-    }
+fn linear(index: usize, len: usize) -> usize {
+    index * 8 / len
 }
 
-const SKEWED: usize = 16_384;
+/// The last sixteenth costs as much as all the others.
+fn last_sixteenth(index: usize, len: usize) -> usize {
+    if index >= len - len / 16 { 32 } else { 2 }
+}
 
-/// A job as keyfold and as rayon run it.
-struct Subject {
-    name: &'static str,
+/// The last index costs as much as all the others.
+fn last_index(index: usize, len: usize) -> usize {
+    if index == len - 1 { 2 * len } else { 2 }
+}
+
+const SHAPES: [(&str, Cost); 4] = [
+    ("even", even),
+    ("linear", linear),
+    ("last sixteenth", last_sixteenth),
+    ("last index", last_index),
+];
+
+/// Indices, and jobs that follow each other in a round.
+const SIZES: [(usize, usize); 3] = [(1_000, 40), (100_000, 6), (1_000_000, 2)];
+
+struct Job {
     len: usize,
-    grain: usize,
-    body: fn(Range<usize>),
+    cost: Cost,
 }
 
-fn keyfold(schedule: Schedule, subject: &Subject) -> Result<()> {
-    parallel_for(schedule, 0..subject.len, subject.grain, |part| {
-        (subject.body)(part);
-        Ok(())
-    })
-}
+impl Job {
+    fn part(&self, part: Range<usize>) {
+        for index in part {
+            work(index, (self.cost)(index, self.len));
+        }
+    }
 
-/// What somebody with rayon would write: one index per item, cut by rayon.
-fn rayons(subject: &Subject) {
-    (0..subject.len).into_par_iter().for_each(|index| (subject.body)(index..index + 1));
-}
+    fn keyfold(&self, schedule: Schedule) {
+        parallel_for(schedule, 0..self.len, (self.len / 64).min(2048), |part| {
+            self.part(part);
+            Ok(())
+        })
+        .expect("work that doesn't fail");
+    }
 
-/// The same with the smallest cut at the grain.
-fn rayons_with_grain(subject: &Subject) {
-    (0..subject.len)
-        .into_par_iter()
-        .with_min_len(subject.grain)
-        .for_each(|index| (subject.body)(index..index + 1));
+    /// What somebody with rayon would write: one index per item, split by rayon.
+    fn rayon(&self) {
+        (0..self.len).into_par_iter().for_each(|index| self.part(index..index + 1));
+    }
 }
 
 fn seconds(run: impl FnOnce()) -> f64 {
@@ -79,115 +88,108 @@ fn seconds(run: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn lower_quartile(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 4]
 }
 
-const CASES: [&str; 5] = ["one thread", "uniform", "adaptive", "rayon", "rayon, with_min_len"];
+/// Calls `f` again and again for so long.
+fn repeat(time: Duration, f: impl Fn()) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        f();
+    }
+}
 
-/// Seconds by case and round.
-fn measure(subject: &Subject, pool: &rayon::ThreadPool) -> [Vec<f64>; 5] {
-    let mut times: [Vec<f64>; 5] = Default::default();
-    for round in 0..ROUNDS + 3 {
+/// The lower quartile of the times of each subject, called so often in a row in each of so many rounds; once,
+/// after the caller slept, where `sleep` says for how long.
+fn measure<const N: usize>(
+    rounds: usize,
+    in_a_row: usize,
+    sleep: Option<Duration>,
+    subjects: [&dyn Fn(); N],
+) -> [f64; N] {
+    let mut times = [(); N].map(|()| Vec::new());
+    for round in 0..rounds {
         // The order changes, so that nobody always follows the same neighbour.
-        for at in 0..CASES.len() {
-            let case = (at + round) % CASES.len();
-            let time = seconds(|| match case {
-                0 => (subject.body)(0..subject.len),
-                1 => keyfold(Schedule::Uniform, subject).expect("work that doesn't fail"),
-                2 => keyfold(Schedule::Adaptive, subject).expect("work that doesn't fail"),
-                3 => pool.install(|| rayons(subject)),
-                _ => pool.install(|| rayons_with_grain(subject)),
-            });
-            if round >= 3 {
-                times[case].push(time);
+        for at in 0..N {
+            let at = (at + round) % N;
+            match sleep {
+                Some(time) => {
+                    std::thread::sleep(time);
+                    times[at].push(seconds(subjects[at]));
+                }
+                None => {
+                    // The threads of other subjects go to sleep, and those of this one wake.
+                    repeat(Duration::from_micros(1500), std::hint::spin_loop);
+                    repeat(Duration::from_micros(500), subjects[at]);
+                    times[at].extend((0..in_a_row).map(|_| seconds(subjects[at])));
+                }
             }
         }
     }
-    times
+    times.map(lower_quartile)
 }
 
-fn ratio(a: &[f64], b: &[f64]) -> f64 {
-    median(a.iter().zip(b).map(|(a, b)| a / b).collect())
-}
-
-fn bar(what: &str, value: f64, relation: &str, limit: f64) {
-    let holds = if relation == "at most" { value <= limit } else { value >= limit };
-    let verdict = if holds { "holds" } else { "FAILS" };
-    println!("{what:<44} {value:>7.3}  {relation} {limit}: {verdict}");
-}
-
-fn main() {
-    let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
-    let threads: usize = number.unwrap_or(2);
-    set_num_threads(threads).expect("a number of threads");
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-    let subjects = [
-        Subject { name: "even", len: EVEN, grain: 2048, body: even },
-        Subject { name: "even, small", len: EVEN / 20, grain: 1024, body: even },
-        Subject { name: "skewed", len: SKEWED, grain: 64, body: skewed },
-    ];
-    println!("{threads} threads, {ROUNDS} rounds, medians\n");
-    println!("{:<14} {:<20} {:>10} {:>10}", "work", "", "ms", "to rayon");
-    let mut bars = Vec::new();
-    for subject in &subjects {
-        let times = measure(subject, &pool);
-        for (case, name) in CASES.iter().enumerate() {
-            let time = median(times[case].clone()) * 1e3;
-            let to_rayon = ratio(&times[case], &times[3]);
-            println!("{:<14} {name:<20} {time:>10.3} {to_rayon:>10.3}", subject.name);
-        }
-        if subject.name == "skewed" {
-            bars.push((
-                "uniform / adaptive, skewed work",
-                ratio(&times[1], &times[2]),
-                "at least",
-                1.3,
-            ));
-        } else if subject.name == "even" {
-            for case in [1, 2] {
-                let value = ratio(&times[case], &times[3]);
-                let what = ["uniform / rayon, even work", "adaptive / rayon, even work"][case - 1];
-                bars.push((what, value, "at most", 1.05));
+fn shapes(pool: &rayon::ThreadPool) {
+    println!("{:<8} {:<15} {:>9}   ratio to rayon", "", "", "rayon, us");
+    println!(
+        "{:<8} {:<15} {:>9} {:>9} {:>9} {:>11}",
+        "indices", "work", "", "uniform", "adaptive", "one thread"
+    );
+    for (state, sleep) in
+        [("in a row", None), ("after 3 ms of sleep", Some(Duration::from_millis(3)))]
+    {
+        println!("{state}");
+        for (len, in_a_row) in SIZES {
+            for (name, cost) in SHAPES {
+                let job = Job { len, cost };
+                let rounds = if sleep.is_some() { 100 } else { 30 };
+                let [rayon, uniform, adaptive, alone] = measure(
+                    rounds,
+                    in_a_row,
+                    sleep,
+                    [
+                        &|| pool.install(|| job.rayon()),
+                        &|| job.keyfold(Schedule::Uniform),
+                        &|| job.keyfold(Schedule::Adaptive),
+                        &|| job.part(0..len),
+                    ],
+                );
+                // A uniform schedule is for even work: elsewhere its ratio is what it costs to choose it.
+                let bars = [uniform / rayon, adaptive / rayon];
+                let barred = if name == "even" { &bars[..] } else { &bars[1..] };
+                let verdict = if barred.iter().all(|bar| *bar <= 1.0) { "" } else { "  FAILS" };
+                println!(
+                    "{len:<8} {name:<15} {:>9.1} {:>9.2} {:>9.2} {:>11.2}{verdict}",
+                    rayon * 1e6,
+                    bars[0],
+                    bars[1],
+                    alone / rayon
+                );
             }
         }
     }
-    println!();
-    for (what, value, relation, limit) in bars {
-        bar(what, value, relation, limit);
-    }
-    empty_jobs(&pool);
-    short_jobs();
 }
 
 /// How much two threads gain on short jobs of two parts: what the serial cut-off comes from.
 fn short_jobs() {
     println!("\n{:<20} {:>12} {:>18}", "one thread takes", "in a row", "after a pause");
     for parts in [1_usize, 2, 3, 4, 6, 8, 12, 16, 32, 64] {
-        // Pairs of parts of 2.5 microseconds or so.
-        let len = 200 * parts;
-        let alone = || even(0..len);
+        // Pairs of parts of a third of a microsecond or so.
+        let job = Job { len: 200 * parts, cost: even };
+        let alone = || job.part(0..job.len);
         let shared = || {
-            parallel_for(Schedule::Adaptive, 0..len, len.div_ceil(2), |part| {
-                even(part);
+            parallel_for(Schedule::Adaptive, 0..job.len, job.len.div_ceil(2), |part| {
+                job.part(part);
                 Ok(())
             })
             .expect("work that doesn't fail");
         };
-        let mut times: [Vec<f64>; 3] = Default::default();
-        for _ in 0..300 {
-            times[0].push(seconds(alone));
-            times[1].push(seconds(shared));
-            times[1].push(seconds(shared));
-        }
-        for _ in 0..300 {
-            std::thread::sleep(std::time::Duration::from_micros(300));
-            times[2].push(seconds(shared));
-        }
-        let [alone, row, pause] = times.map(median);
-        let name = format!("{:.1} us", alone * 1e6);
-        println!("{name:<20} {:>11.2}x {:>17.2}x", alone / row, alone / pause);
+        let [one, row] = measure(10, 40, None, [&alone, &shared]);
+        let [pause] = measure(300, 1, Some(Duration::from_micros(300)), [&shared]);
+        let name = format!("{:.1} us", one * 1e6);
+        println!("{name:<20} {:>11.2}x {:>17.2}x", one / row, one / pause);
     }
 }
 
@@ -208,23 +210,20 @@ fn empty_jobs(pool: &rayon::ThreadPool) {
             });
         });
     };
-    let pause = || std::thread::sleep(std::time::Duration::from_micros(300));
-    let mut times: [Vec<f64>; 4] = Default::default();
-    for _ in 0..2000 {
-        times[0].push(seconds(ours));
+    println!("\n{:<34} {:>10} {:>10}", "an empty job of two parts, us", "keyfold", "rayon");
+    for (name, sleep) in [("in a row", None), ("after a pause", Some(Duration::from_millis(1)))] {
+        let times = measure(300, 10, sleep, [&ours, &theirs]);
+        println!("{name:<34} {:>10.2} {:>10.2}", times[0] * 1e6, times[1] * 1e6);
     }
-    for _ in 0..2000 {
-        times[1].push(seconds(theirs));
-    }
-    for _ in 0..500 {
-        pause();
-        times[2].push(seconds(ours));
-        pause();
-        times[3].push(seconds(theirs));
-    }
-    println!("\n{:<34} {:>10}", "an empty job of two parts", "us");
-    let names = ["in a row", "rayon, in a row", "after a pause", "rayon, after a pause"];
-    for (name, times) in names.iter().zip(times) {
-        println!("{name:<34} {:>10.2}", median(times) * 1e6);
-    }
+}
+
+fn main() {
+    let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
+    let threads: usize = number.unwrap_or(2);
+    set_num_threads(threads).expect("a number of threads");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+    println!("{threads} threads, lower quartiles\n");
+    shapes(&pool);
+    empty_jobs(&pool);
+    short_jobs();
 }

@@ -6,11 +6,11 @@ use keyfold_core::{Error, ErrorKind, Result};
 /// for an even end.
 ///
 /// Measured by `cargo bench -p keyfold-kit --bench pools` on a shared two-core virtual machine, the
-/// table of short jobs: while jobs follow each other closely, two threads break even at jobs of 3
-/// microseconds, gain 1.5 times at 8 and 1.8 times at 20; after a pause the worker must be woken,
-/// which takes 50 microseconds and costs the caller 2 to 3, and two threads break even at 20 to 60.
-/// So jobs of less than one part, which the caller does alone, would gain nothing or too little to
-/// wake anybody for.
+/// table of short jobs: while jobs follow each other closely, two threads break even at jobs of 2
+/// microseconds, gain 1.5 times at 6 and 1.7 times at 10; after a pause the worker must be woken,
+/// which takes 50 microseconds and costs the caller 15, and two threads break even at 50. So jobs of
+/// less than one part, which the caller does alone, would gain nothing or too little to wake anybody
+/// for.
 pub const PIECE_NANOSECONDS: f64 = 20_000.0;
 
 /// The grain at which a part takes about [`PIECE_NANOSECONDS`], for work of so many nanoseconds per

@@ -1,52 +1,64 @@
-//! What is left of a range, by thread: the owner takes parts from the front, and who has nothing
-//! left takes the upper half of another's rest.
+//! What is left of a range, by thread: the owner takes parts from one end, and who has nothing left takes the
+//! half at the other end of another's rest.
+//!
+//! Every other thread begins at the back of its share, so that what costs most is begun first wherever it is
+//! near an end of the range, and what is left when a thread runs out can be shared again.
 //!
 //! A share is one word: the first part and the one after the last, 32 bits each. Nothing else says
 //! what is left, so a compare-and-exchange that succeeds is right whatever happened in between.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Schedule;
+use smallvec::SmallVec;
 
 /// A cache line of its own (two, for the processors that fetch pairs).
 #[repr(align(128))]
-pub(super) struct Share(AtomicU64);
+struct Share(AtomicU64);
 
-fn pack(from: u32, to: u32) -> u64 {
+/// Parts from the first to before the second.
+type Parts = (u32, u32);
+
+fn pack((from, to): Parts) -> u64 {
     u64::from(from) << 32 | u64::from(to)
 }
 
-fn unpack(share: u64) -> (u32, u32) {
+fn unpack(share: u64) -> Parts {
     ((share >> 32) as u32, share as u32)
 }
 
-impl Share {
-    /// The next part of the thread's own.
-    fn pop(&self) -> Option<u32> {
-        let mut share = self.0.load(Ordering::Relaxed);
-        loop {
-            let (from, to) = unpack(share);
-            if from >= to {
-                return None;
-            }
-            match self.exchange(share, pack(from + 1, to)) {
-                Ok(()) => return Some(from),
-                Err(now) => share = now,
-            }
-        }
-    }
+/// Whether a thread takes its parts from the back.
+fn backwards(thread: usize) -> bool {
+    thread % 2 == 1
+}
 
-    /// The upper half of what is left, the larger one if it is odd.
-    fn split(&self) -> Option<(u32, u32)> {
+/// The part that a thread takes first, and the others.
+fn first(thread: usize, (from, to): Parts) -> (u32, Parts) {
+    if backwards(thread) { (to - 1, (from, to - 1)) } else { (from, (from + 1, to)) }
+}
+
+/// The half that is far from where its owner takes parts, the larger one, and what stays.
+fn far_half(owner: usize, (from, to): Parts) -> (Parts, Parts) {
+    if backwards(owner) {
+        let middle = to - (to - from) / 2;
+        ((from, middle), (middle, to))
+    } else {
+        let middle = from + (to - from) / 2;
+        ((middle, to), (from, middle))
+    }
+}
+
+impl Share {
+    /// Takes what `f` gives first, and leaves the rest; `None` if nothing is there.
+    fn split<T>(&self, f: impl Fn(Parts) -> (T, Parts)) -> Option<T> {
         let mut share = self.0.load(Ordering::Relaxed);
         loop {
-            let (from, to) = unpack(share);
-            if from >= to {
+            let parts = unpack(share);
+            if parts.0 >= parts.1 {
                 return None;
             }
-            let middle = from + (to - from) / 2;
-            match self.exchange(share, pack(from, middle)) {
-                Ok(()) => return Some((middle, to)),
+            let (taken, rest) = f(parts);
+            match self.exchange(share, pack(rest)) {
+                Ok(()) => return Some(taken),
                 Err(now) => share = now,
             }
         }
@@ -59,48 +71,29 @@ impl Share {
     }
 }
 
-/// The parts of a job, numbered from 0, until somebody takes them.
-pub(super) enum Shares {
-    /// Whole shares: one part per thread.
-    Uniform { next: AtomicUsize, parts: u32 },
-    /// One share of parts for each thread.
-    Adaptive(Box<[Share]>),
-}
+/// The parts of a job, numbered from 0, until somebody takes them: one share for each thread.
+pub(super) struct Shares(SmallVec<[Share; 4]>);
 
 impl Shares {
-    pub(super) fn new(schedule: Schedule, parts: u32, threads: usize) -> Shares {
-        match schedule {
-            Schedule::Uniform => Shares::Uniform { next: AtomicUsize::new(0), parts },
-            Schedule::Adaptive => Shares::Adaptive(
-                (0..threads)
-                    .map(|at| {
-                        let bound =
-                            |at: usize| (u64::from(parts) * at as u64 / threads as u64) as u32;
-                        Share(AtomicU64::new(pack(bound(at), bound(at + 1))))
-                    })
-                    .collect(),
-            ),
-        }
+    pub(super) fn new(parts: u32, threads: usize) -> Shares {
+        let bound = |at: usize| (u64::from(parts) * at as u64 / threads as u64) as u32;
+        let share = |at: usize| Share(AtomicU64::new(pack((bound(at), bound(at + 1)))));
+        Shares((0..threads).map(share).collect())
     }
 
     /// A part for this thread (each taking part has a number below `threads`), if any is left.
     pub(super) fn take(&self, thread: usize) -> Option<u32> {
-        let shares = match self {
-            Shares::Uniform { next, parts } => {
-                let part = next.fetch_add(1, Ordering::Relaxed);
-                return u32::try_from(part).ok().filter(|part| part < parts);
-            }
-            Shares::Adaptive(shares) => shares,
-        };
+        let Shares(shares) = self;
         let own = &shares[thread];
-        if let Some(part) = own.pop() {
+        if let Some(part) = own.split(|parts| first(thread, parts)) {
             return Some(part);
         }
         for other in (thread + 1..shares.len()).chain(0..thread) {
-            if let Some((from, to)) = shares[other].split() {
+            if let Some(half) = shares[other].split(|parts| far_half(other, parts)) {
+                let (part, rest) = first(thread, half);
                 // Nobody else puts anything into an empty share.
-                own.0.store(pack(from + 1, to), Ordering::Relaxed);
-                return Some(from);
+                own.0.store(pack(rest), Ordering::Relaxed);
+                return Some(part);
             }
         }
         None
@@ -113,30 +106,43 @@ mod tests {
 
     #[test]
     fn each_part_is_taken_once_whoever_takes() {
-        for schedule in [Schedule::Uniform, Schedule::Adaptive] {
-            for parts in [0, 1, 2, 7, 1000] {
-                for threads in [1, 2, 3, 8] {
-                    let shares = Shares::new(schedule, parts, threads);
-                    let mut taken = Vec::new();
-                    // A thread that takes three for each of the others' one.
-                    let mut turn = [0, 0, 0].into_iter().chain(0..threads).cycle();
-                    let mut idle = 0;
-                    while idle < 2 * threads + 6 {
-                        match shares.take(turn.next().unwrap()) {
-                            Some(part) => taken.push(part),
-                            None => idle += 1,
-                        }
+        for parts in [0, 1, 2, 7, 1000] {
+            for threads in [1, 2, 3, 8] {
+                let shares = Shares::new(parts, threads);
+                let mut taken = Vec::new();
+                // A thread that takes three for each of the others' one.
+                let mut turn = [0, 0, 0].into_iter().chain(0..threads).cycle();
+                let mut idle = 0;
+                while idle < 2 * threads + 6 {
+                    match shares.take(turn.next().unwrap()) {
+                        Some(part) => taken.push(part),
+                        None => idle += 1,
                     }
-                    taken.sort_unstable();
-                    assert_eq!(taken, (0..parts).collect::<Vec<_>>());
                 }
+                taken.sort_unstable();
+                assert_eq!(taken, (0..parts).collect::<Vec<_>>());
             }
         }
     }
 
     #[test]
     fn a_thread_alone_takes_what_the_absent_ones_would() {
-        let shares = Shares::new(Schedule::Adaptive, 100, 4);
+        let shares = Shares::new(100, 4);
         assert_eq!(std::iter::from_fn(|| shares.take(2)).count(), 100);
+    }
+
+    #[test]
+    fn both_ends_are_begun_first_and_what_is_taken_from_others_is_far_from_where_they_are() {
+        let shares = Shares::new(16, 2);
+        assert_eq!([shares.take(0), shares.take(1)], [Some(0), Some(15)]);
+        // The first does its share while the second is at its part, and then what is far from there.
+        let alone: Vec<_> = (0..9).map(|_| shares.take(0).unwrap()).collect();
+        assert_eq!(alone, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(shares.take(1), Some(14));
+        let back = std::iter::from_fn(|| shares.take(1)).collect::<Vec<_>>();
+        assert_eq!(back, [13, 12, 11, 10]);
+        let shares = Shares::new(16, 2);
+        let alone: Vec<_> = std::iter::from_fn(|| shares.take(1)).collect();
+        assert_eq!(alone, [15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
     }
 }
