@@ -129,8 +129,13 @@ impl Op {
     #[cold]
     pub(crate) fn not_supported(&self, reason: &Reason) -> Error {
         let backend = self.runner().map_or("meta", |runner| runner.backend.name());
-        let hint = "copy the arguments to another device with .to(), or allow that once and for all \
-                    with kf.allow_fallback()";
+        let hint = match self.kind().is_host() {
+            true => "convert the arguments with aten::to, or compute it in parts",
+            false => {
+                "copy the arguments to another device with .to(), or allow that once and for all \
+                 with kf.allow_fallback()"
+            }
+        };
         not_supported(self.name, backend, reason, hint)
     }
 

@@ -200,11 +200,12 @@ pub fn kernels(
     text: &str,
 ) -> Result<(Arc<Definition>, Vec<(DispatchKey, Kernel<Value>)>)> {
     let definition = Arc::new(Definition::new(schema, text)?);
-    let mut kernels = vec![(DispatchKey::Meta, definition.meta_kernel())];
+    let mut kernels = Vec::new();
     for (kind, backend) in keyfold_backend::backends() {
         let runner = Arc::new(Runner::new(kind, backend));
         kernels.push((DispatchKey::from_device_type(kind), definition.kernel(runner)));
     }
+    kernels.push((DispatchKey::Meta, definition.meta_kernel()));
     Ok((definition, kernels))
 }
 

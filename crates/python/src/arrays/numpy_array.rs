@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::ffi::{c_int, c_long};
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_tensor::Tensor;
@@ -281,6 +282,8 @@ unsafe fn new_array<'py>(
     strides: &mut [npyffi::npy_intp],
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
+    // NumPy would allocate memory where there is no address, for an array without elements.
+    let data = if data.is_null() { NonNull::<u128>::dangling().as_ptr().cast() } else { data };
     let flags =
         if object.get().tensor.is_writable() { npyffi::flags::NPY_ARRAY_WRITEABLE } else { 0 };
     // SAFETY: NumPy's C API as documented: the new array borrows `data`, which the tensor, set as

@@ -314,11 +314,11 @@ impl BufferHandle {
     /// As [`BufferHandle::memory`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] for another library's memory on a device that has none here.
+    /// [`ErrorKind::Device`] for another library's memory on a device that has none here.
     pub(crate) fn memory_to_copy(&self) -> Result<MemoryRef<'_>> {
         self.memory().ok_or_else(|| {
             Error::new(
-                ErrorKind::NotSupported,
+                ErrorKind::Device,
                 format!(
                     "memory on {} that another library owns can't be copied from here; copy it \
                      with that library",
