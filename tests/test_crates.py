@@ -39,6 +39,8 @@ ALLOWED = {
 
 # Beside those, for tests, benchmarks and examples.
 ALLOWED_IN_TESTS = {
+    "tensor": {"backend"},
+    "keyfold": {"backend"},
     "ops": {"cpu", "kit"},
     "layers": {"backend", "cpu", "keyfold"},
 }

@@ -8,7 +8,12 @@
 //!
 //! Backends are registered by type of device with [`register`]; who observes the registry
 //! ([`observe`]) gives operators their kernels.
+//!
+//! With feature `delayed` comes a device for tests (module `delayed`), which shows each place that reads
+//! too early, frees too early, or copies to the host unasked.
 
+#[cfg(feature = "delayed")]
+pub mod delayed;
 mod fallback;
 mod index;
 mod linalg;

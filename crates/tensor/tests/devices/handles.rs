@@ -69,7 +69,7 @@ fn a_buffer_knows_its_memory_and_shows_no_address() {
     assert_eq!(buffer.memory().unwrap().device_count(), 2);
     let handle = BufferHandle::new(buffer, DType::F64).unwrap();
     assert_eq!((handle.len(), handle.device()), (8, toy.device(1)));
-    let memory = format!("Borrowed(Delayed({}))", toy.name);
+    let memory = format!("Borrowed(DelayedMemory({}))", toy.name);
     assert_eq!(format!("{:?}", handle.memory().unwrap()), memory);
     let host = Tensor::from_slice(&[1_u8], &[1]).unwrap();
     assert_eq!(format!("{:?}", host.buffer().memory().unwrap()), "Borrowed(HostMemory)");

@@ -1,6 +1,5 @@
 //! Devices: the registry, tensors in a memory that the host can't see, streams, and faults.
 
-mod delayed;
 mod handles;
 mod programs;
 mod registry;
@@ -10,11 +9,10 @@ mod tensors;
 use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use keyfold_backend::delayed::DelayedMemory;
 use keyfold_core::{Device, DeviceType, ErrorKind, Result};
 use keyfold_tensor::device::{Registration, register};
 use keyfold_tensor::{HostBuffer, Tensor};
-
-use delayed::Delayed;
 
 /// Bits of the types of devices that toys have: there are twelve places in a process, fewer than tests.
 static USED: Mutex<u8> = Mutex::new(0);
@@ -24,7 +22,7 @@ static FREED: Condvar = Condvar::new();
 struct Toy {
     number: u32,
     name: String,
-    memory: Delayed,
+    memory: DelayedMemory,
     registration: Registration,
 }
 
@@ -38,7 +36,7 @@ impl Toy {
         *used |= 1 << number;
         drop(used);
         let name = format!("toy{number}");
-        let memory = Delayed::new(DeviceType::register(&name).unwrap(), 2, 3);
+        let memory = DelayedMemory::new(DeviceType::register(&name).unwrap(), 2, 3);
         let registration = register(memory.device(0).kind(), Arc::new(memory.clone())).unwrap();
         Toy { number, name, memory, registration }
     }

@@ -2,15 +2,14 @@
 //! planted.
 
 use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
 
+use keyfold_backend::delayed::{Call, DelayedMemory, Mistake};
 use keyfold_core::{DType, Device, ErrorKind, Result, Scalar};
 use keyfold_tensor::device::{Memory, StreamId, current_stream, set_current_stream};
 use keyfold_tensor::{HostBuffer, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::delayed::{Delayed, Plant};
 use crate::{Toy, bytes};
 
 /// One operation. Numbers choose among the tensors that there are, and among their axes.
@@ -86,7 +85,7 @@ type Seen = std::result::Result<(Vec<usize>, Vec<u8>), ErrorKind>;
 
 /// Where a program runs: on the CPU, or on the devices of a toy.
 struct Machine<'a> {
-    toy: Option<&'a Delayed>,
+    toy: Option<&'a DelayedMemory>,
     /// Each tensor and the number of the device that it is on; on the CPU, that it would be on.
     tensors: Vec<(Tensor, u8)>,
     seen: Vec<Seen>,
@@ -120,7 +119,7 @@ fn data(shape: &[usize], dtype: DType, seed: u8) -> Result<Tensor> {
 }
 
 impl Machine<'_> {
-    fn new(toy: Option<&Delayed>) -> Machine<'_> {
+    fn new(toy: Option<&DelayedMemory>) -> Machine<'_> {
         Machine { toy, tensors: Vec::new(), seen: Vec::new(), asked_for: [0; 2] }
     }
 
@@ -304,12 +303,12 @@ impl Machine<'_> {
 }
 
 /// Runs a program on the CPU and on the toy, and compares.
-fn compare(toy: &Delayed, program: &[Step]) -> Result<(), String> {
+fn compare(toy: &DelayedMemory, program: &[Step]) -> Result<(), String> {
     let mut host = Machine::new(None);
     host.run(program).map_err(|error| format!("on the CPU: {error}"))?;
     let transfers = || {
         let counts = toy.counts();
-        [counts.uploads.load(Ordering::SeqCst), counts.downloads.load(Ordering::SeqCst)]
+        [counts.of(Call::Upload), counts.of(Call::Download)]
     };
     let before = transfers();
     let mut device = Machine::new(Some(toy));
@@ -347,16 +346,16 @@ proptest! {
     ) {
         static TOY: LazyLock<Toy> = LazyLock::new(Toy::new);
         let toy = &TOY.memory;
-        toy.fail_late_at(nth);
+        toy.fail_at(Some(Call::Run), nth);
         let mut machine = Machine::new(Some(toy));
         let done = machine.run(&program);
-        toy.fail_late_at(0);
+        toy.fail_at(None, 0);
         let seen = std::mem::take(&mut machine.seen);
         drop(machine);
         let end = toy.drain();
         prop_assert_eq!(toy.live(), 0);
         for error in [done.err(), end.err()].into_iter().flatten() {
-            prop_assert!(error.message().starts_with("injected: operation"), "{}", error);
+            prop_assert!(error.message().starts_with("injected: run"), "{}", error);
             prop_assert_eq!(error.kind(), ErrorKind::KernelFailed);
         }
         // Nothing of what follows the failure was taken for a result.
@@ -372,10 +371,10 @@ proptest! {
     ) {
         static TOY: LazyLock<Toy> = LazyLock::new(Toy::new);
         let toy = &TOY.memory;
-        toy.fail_at(nth);
+        toy.fail_at(None, nth);
         let mut machine = Machine::new(Some(toy));
         let done = machine.run(&program);
-        toy.fail_at(0);
+        toy.fail_at(None, 0);
         let seen = std::mem::take(&mut machine.seen);
         drop(machine);
         toy.drain().unwrap();
@@ -398,7 +397,7 @@ proptest! {
 }
 
 /// Whether random programs find the fault.
-fn is_found(plant: Plant) -> bool {
+fn is_found(plant: Mistake) -> bool {
     let toy = Toy::new();
     toy.memory.plant(plant);
     let config =
@@ -412,14 +411,14 @@ fn is_found(plant: Plant) -> bool {
 
 #[test]
 fn random_programs_find_every_planted_fault_and_none_where_there_is_none() {
-    assert!(!is_found(Plant::None));
+    assert!(!is_found(Mistake::None));
     for plant in [
-        Plant::ReadsEarly,
-        Plant::FreesEarly,
-        Plant::WaitsTooLittle,
-        Plant::CopiesSilently,
-        Plant::GivesHostMemory,
-        Plant::GivesTooLittle,
+        Mistake::ReadsEarly,
+        Mistake::FreesEarly,
+        Mistake::WaitsTooLittle,
+        Mistake::CopiesSilently,
+        Mistake::GivesHostMemory,
+        Mistake::GivesTooLittle,
     ] {
         assert!(is_found(plant), "{plant:?}");
     }

@@ -1,13 +1,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use keyfold_backend::delayed::{DelayedMemory, Mistake};
 use keyfold_core::{DType, Device, DeviceType, ErrorKind, Scalar};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::{
     Content, Memory, MetaMemory, Part, StreamId, devices, memory, memory_of, register,
 };
 
-use crate::delayed::{Delayed, Plant};
 use crate::{Toy, bytes, refused};
 
 fn empty(device: Device) -> keyfold_core::Result<Tensor> {
@@ -30,11 +30,11 @@ fn the_host_and_meta_are_built_in() {
 fn a_second_memory_is_refused_by_the_first_ones_name_and_handed_back() {
     let toy = Toy::new();
     let kind = toy.device(0).kind();
-    let second = Delayed::new(kind, 7, 1);
+    let second = DelayedMemory::new(kind, 7, 1);
     let refused = register(kind, Arc::new(second)).unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::Registration);
     let (message, name) = (refused.error.message(), &toy.name);
-    let words = format!("{name} has a memory already: Delayed({name})");
+    let words = format!("{name} has a memory already: DelayedMemory({name})");
     assert!(message.contains(&words), "{message}");
     assert_eq!(refused.memory.device_count(), 7);
     assert_eq!(memory(kind).unwrap().device_count(), 2);
@@ -54,7 +54,7 @@ fn a_device_that_is_not_there_is_an_error_with_those_that_are() {
     let words = ["no memory for cuda:3", "cpu, ", "toy:0, toy:1", "meta"];
     toy.refuses(empty(Device::cuda(3)), ErrorKind::Device, &words);
     let none = DeviceType::register("no_units").unwrap();
-    let registration = register(none, Arc::new(Delayed::new(none, 0, 1))).unwrap();
+    let registration = register(none, Arc::new(DelayedMemory::new(none, 0, 1))).unwrap();
     toy.refuses(empty(Device::new(none, 0)), ErrorKind::Device, &["no_units has no devices here"]);
     assert!(registration.remove().is_some());
 }
@@ -75,7 +75,7 @@ fn tensors_outlive_the_registration_of_their_memory() {
     assert_eq!(copy.buffer().clone_buffer().unwrap().device(), toy.device(1));
 
     // Another memory for the same device doesn't touch the first one's buffers.
-    let other = Delayed::new(toy.device(0).kind(), 2, 1);
+    let other = DelayedMemory::new(toy.device(0).kind(), 2, 1);
     let registration = register(toy.device(0).kind(), Arc::new(other.clone())).unwrap();
     assert!(toy.registration.remove().is_none(), "it isn't this registration's");
     assert_eq!(copy.get_scalar(&[0, 1]).unwrap(), Scalar::Int(3));
@@ -122,10 +122,10 @@ fn registering_and_allocating_at_the_same_time_is_an_error_or_right() {
 #[test]
 fn memory_that_was_not_asked_for_is_refused() {
     let toy = Toy::new();
-    toy.memory.plant(Plant::GivesHostMemory);
+    toy.memory.plant(Mistake::GivesHostMemory);
     let words = ["toy is at fault", "8 bytes on toy:0", "gave 8 bytes on cpu"];
     toy.refuses(empty(toy.device(0)), ErrorKind::Device, &words);
-    toy.memory.plant(Plant::GivesTooLittle);
+    toy.memory.plant(Mistake::GivesTooLittle);
     toy.refuses(empty(toy.device(0)), ErrorKind::Device, &["gave 7 bytes on toy:0"]);
     assert_eq!(toy.memory.live(), 0);
 }

@@ -1,5 +1,4 @@
-use std::sync::atomic::Ordering;
-
+use keyfold_backend::delayed::{Call, Mistake};
 use keyfold_core::{DType, Device, ErrorKind, Scalar};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::{
@@ -7,7 +6,6 @@ use keyfold_tensor::device::{
 };
 
 use crate::Toy;
-use crate::delayed::Plant;
 
 const SECOND: StreamId = StreamId::new(1);
 
@@ -77,8 +75,8 @@ fn a_copy_to_another_device_comes_behind_the_sources_work_and_before_what_overwr
     assert_eq!(x.to_vec::<i64>().unwrap(), [2; 3]);
     assert_eq!(copy.to_vec::<i64>().unwrap(), [1; 3]);
     set_current_stream(toy.device(1), StreamId::DEFAULT).unwrap();
-    assert_eq!(toy.memory.counts().uploads.load(Ordering::SeqCst), 0);
-    assert_eq!(toy.memory.counts().downloads.load(Ordering::SeqCst), 2);
+    assert_eq!(toy.memory.counts().of(Call::Upload), 0);
+    assert_eq!(toy.memory.counts().of(Call::Download), 2);
 }
 
 #[test]
@@ -104,8 +102,8 @@ fn synchronize_waits_for_every_stream() {
 fn the_toy_shows_an_early_read() {
     let toy = Toy::new();
     let x = full(5, toy.device(0));
-    toy.memory.plant(Plant::ReadsEarly);
+    toy.memory.plant(Mistake::ReadsEarly);
     assert_ne!(x.to_vec::<i64>().unwrap(), [5; 3]);
-    toy.memory.plant(Plant::None);
+    toy.memory.plant(Mistake::None);
     assert_eq!(x.to_vec::<i64>().unwrap(), [5; 3]);
 }

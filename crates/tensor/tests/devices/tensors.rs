@@ -1,5 +1,4 @@
-use std::sync::atomic::Ordering;
-
+use keyfold_backend::delayed::Call;
 use keyfold_core::{Complex, DType, Device, ErrorKind, Scalar};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::dlpack::to_dlpack_versioned;
@@ -50,7 +49,7 @@ fn host_functions_do_not_read_a_devices_memory_by_address() {
     toy.refuses(t.exchange_ptr(), ErrorKind::Device, &["toy:0", "no address"]);
     toy.refuses(to_dlpack_versioned(&t, false), ErrorKind::Device, &["toy:0"]);
     toy.refuses(t.get_scalar(&[2]), ErrorKind::Index, &["[2]"]);
-    assert_eq!(toy.memory.counts().downloads.load(Ordering::SeqCst), 0);
+    assert_eq!(toy.memory.counts().of(Call::Download), 0);
     // Those that return a copy download it.
     assert_eq!(t.get_scalar(&[1]).unwrap(), Scalar::Int(4));
     assert_eq!(t.to_vec::<i64>().unwrap(), [4, 4]);
@@ -62,7 +61,7 @@ fn results_stay_on_the_device_of_their_operands() {
     let toy = Toy::new();
     let x = Tensor::from_slice(&[1_i64, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
     let there = x.to_device(toy.device(1)).unwrap();
-    let asked_for = toy.memory.counts().uploads.load(Ordering::SeqCst);
+    let asked_for = toy.memory.counts().of(Call::Upload);
     let turned = there.transpose(0, 1).unwrap().flip(&[0]).unwrap();
     for result in [
         there.copy().unwrap(),
@@ -75,8 +74,8 @@ fn results_stay_on_the_device_of_their_operands() {
     ] {
         assert_eq!(result.device(), toy.device(1));
     }
-    assert_eq!(toy.memory.counts().uploads.load(Ordering::SeqCst), asked_for);
-    assert_eq!(toy.memory.counts().downloads.load(Ordering::SeqCst), 0);
+    assert_eq!(toy.memory.counts().of(Call::Upload), asked_for);
+    assert_eq!(toy.memory.counts().of(Call::Download), 0);
     let dense = turned.contiguous().unwrap();
     assert!(dense.is_contiguous() && !dense.touches(&there) && turned.touches(&there));
     assert_eq!(dense.to_vec::<i64>().unwrap(), [3, 6, 2, 5, 1, 4]);
@@ -105,7 +104,7 @@ fn nothing_moves_between_the_host_and_a_device_unasked() {
     }
     assert_eq!(host.to_vec::<f32>().unwrap(), [1.0, 2.0]);
     assert_eq!(there.to_vec::<f32>().unwrap(), [0.0, 0.0]);
-    assert_eq!(toy.memory.counts().uploads.load(Ordering::SeqCst), 0);
+    assert_eq!(toy.memory.counts().of(Call::Upload), 0);
 }
 
 #[test]

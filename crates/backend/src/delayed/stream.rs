@@ -1,9 +1,31 @@
 //! A stream: a queue and the thread that works on it, as late as it may.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
+
+/// What an operation failed with.
+#[derive(Clone)]
+pub(super) struct Failure(ErrorKind, String);
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Failure {
+        Failure(error.kind(), error.message().to_owned())
+    }
+}
+
+impl From<&Failure> for Error {
+    fn from(Failure(kind, message): &Failure) -> Error {
+        Error::new(*kind, message.as_str())
+    }
+}
+
+#[cold]
+fn panicked() -> Error {
+    Error::new(ErrorKind::KernelFailed, "an operation panicked")
+}
 
 type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 
@@ -15,19 +37,19 @@ struct Queue {
     /// The number of the last job that somebody waits for: the thread works up to it.
     wanted: u64,
     done: u64,
-    /// What a job failed with. Those behind it don't run, and whoever waits is told.
-    failed: Option<(ErrorKind, String)>,
+    /// What the first job that failed did so with, until somebody who waits is told.
+    failed: Option<Failure>,
     closed: bool,
 }
 
 /// Runs jobs in order, each when somebody first waits for it or for a later one.
-pub(crate) struct Stream {
+pub(super) struct Stream {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
 impl Stream {
-    pub(crate) fn start() -> Arc<Stream> {
+    pub(super) fn start() -> Arc<Stream> {
         let stream = Arc::new(Stream { queue: Mutex::default(), changed: Condvar::new() });
         let worker = Arc::clone(&stream);
         std::thread::spawn(move || worker.work());
@@ -51,13 +73,14 @@ impl Stream {
                 return;
             }
             let job = queue.jobs.pop_front();
-            let is_sound = queue.failed.is_none();
             drop(queue);
-            let error = job.filter(|_| is_sound).and_then(|job| job().err());
+            // What a job holds is free before anybody hears that it ran.
+            let ran = job.map(|job| catch_unwind(AssertUnwindSafe(job)));
+            let error = ran.and_then(|ran| ran.unwrap_or_else(|_| Err(panicked())).err());
             let mut queue = self.lock();
             queue.done += 1;
             if let Some(error) = error {
-                queue.failed = Some((error.kind(), error.message().to_owned()));
+                queue.failed.get_or_insert((&error).into());
             }
             drop(queue);
             self.changed.notify_all();
@@ -65,43 +88,41 @@ impl Stream {
     }
 
     /// Queues a job, and returns its number.
-    pub(crate) fn push(&self, job: impl FnOnce() -> Result<()> + Send + 'static) -> u64 {
+    pub(super) fn push(&self, job: impl FnOnce() -> Result<()> + Send + 'static) -> u64 {
         let mut queue = self.lock();
         queue.jobs.push_back(Box::new(job));
         queue.queued += 1;
         queue.queued
     }
 
-    pub(crate) fn last(&self) -> u64 {
+    pub(super) fn last(&self) -> u64 {
         self.lock().queued
     }
 
-    pub(crate) fn is_done(&self, number: u64) -> bool {
+    pub(super) fn is_done(&self, number: u64) -> bool {
         self.lock().done >= number
     }
 
     /// Has the jobs up to that one run, and waits for them.
-    pub(crate) fn wait(&self, number: u64) -> Result<()> {
+    pub(super) fn reach(&self, number: u64) {
         let mut queue = self.lock();
         queue.wanted = queue.wanted.max(number);
         drop(queue);
         self.changed.notify_all();
-        let queue = self.until(|queue| queue.done >= number);
-        match &queue.failed {
-            Some((kind, message)) => Err(Error::new(*kind, message.as_str())),
-            None => Ok(()),
-        }
+        drop(self.until(|queue| queue.done >= number));
     }
 
-    /// Has everything run, and forgets what failed.
-    pub(crate) fn drain(&self) -> Result<()> {
-        let done = self.wait(self.last());
-        self.lock().failed = None;
-        done
+    /// Has all jobs run that are queued, and waits for them.
+    ///
+    /// # Errors
+    /// What the first one failed with since the last call.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.reach(self.last());
+        self.lock().failed.take().map_or(Ok(()), |failure| Err(Error::from(&failure)))
     }
 
     /// Ends the thread. Jobs that didn't run are dropped.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
         let jobs = std::mem::take(&mut queue.jobs);

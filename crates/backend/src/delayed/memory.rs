@@ -1,0 +1,404 @@
+//! The memory of the device.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_tensor::device::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
+use keyfold_tensor::{DeviceBuffer, HostBuffer};
+
+use super::block::{DelayedBuffer, Lease, Live, Process, Shelf, while_held};
+use super::calls::{Call, Counts};
+use super::stream::{Failure, Stream};
+
+/// A mistake that the device makes, for tests that find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// None: the device is right.
+    None,
+    /// A download doesn't wait for the operations before it.
+    ReadsEarly,
+    /// A buffer's memory is free once the buffer is dropped, whatever is queued.
+    FreesEarly,
+    /// Streams don't wait for events.
+    WaitsTooLittle,
+    /// Copies on the device go by way of the host.
+    CopiesSilently,
+    /// Buffers are in the host's memory.
+    GivesHostMemory,
+    /// Buffers are one byte too small.
+    GivesTooLittle,
+}
+
+struct Unit {
+    streams: Vec<Arc<Stream>>,
+    shelf: Arc<Shelf>,
+}
+
+/// What buffers keep of the memory.
+struct Inner {
+    kind: DeviceType,
+    units: Vec<Unit>,
+    counts: Arc<Counts>,
+    mistake: Mutex<Mistake>,
+    live: Live,
+    process: Process,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            self.units.iter().flat_map(|unit| &unit.streams).for_each(|stream| stream.close());
+        }
+    }
+}
+
+/// The memory of a delayed device.
+#[derive(Clone)]
+pub struct DelayedMemory(Arc<Inner>);
+
+impl fmt::Debug for DelayedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DelayedMemory({})", self.0.kind)
+    }
+}
+
+struct Happening {
+    stream: Arc<Stream>,
+    number: u64,
+    time: Arc<OnceLock<Instant>>,
+}
+
+impl DelayedMemory {
+    /// That of so many devices of a type, with so many streams each.
+    pub fn new(kind: DeviceType, devices: usize, streams: usize) -> DelayedMemory {
+        let unit = |_| Unit {
+            streams: (0..streams).map(|_| Stream::start()).collect(),
+            shelf: Shelf::new(),
+        };
+        DelayedMemory(Arc::new(Inner {
+            kind,
+            units: (0..devices).map(unit).collect(),
+            counts: Arc::default(),
+            mistake: Mutex::new(Mistake::None),
+            live: Live::default(),
+            process: Process::this(),
+        }))
+    }
+
+    /// The device with an index.
+    pub fn device(&self, index: u8) -> Device {
+        Device::new(self.0.kind, index)
+    }
+
+    /// How often the device was called.
+    pub fn counts(&self) -> &Counts {
+        &self.0.counts
+    }
+
+    /// Has the device make a mistake from now on.
+    pub fn plant(&self, mistake: Mistake) {
+        *self.0.mistake.lock().unwrap_or_else(PoisonError::into_inner) = mistake;
+    }
+
+    pub(super) fn makes(&self, mistake: Mistake) -> bool {
+        *self.0.mistake.lock().unwrap_or_else(PoisonError::into_inner) == mistake
+    }
+
+    /// Makes the nth call of a kind fail, counted from now on; without a kind, the nth of any but
+    /// [`Call::Run`]. Nothing fails for 0.
+    pub fn fail_at(&self, call: Option<Call>, nth: usize) {
+        self.0.counts.fail_at(call, nth);
+    }
+
+    /// How many blocks are in use, by buffers or by operations that are queued.
+    pub fn live(&self) -> usize {
+        self.0.live.count()
+    }
+
+    /// Runs everything that is queued, on every device.
+    ///
+    /// # Errors
+    /// What the first operation failed with that nobody was told of.
+    pub fn drain(&self) -> Result<()> {
+        let streams = self.0.units.iter().flat_map(|unit| &unit.streams);
+        let ends: Vec<_> = streams.map(|stream| stream.finish()).collect();
+        ends.into_iter().collect()
+    }
+
+    /// Queues an operation that reads blocks and writes one, whose locks it holds when it runs. It doesn't
+    /// run where one of them doesn't hold what it should; its target doesn't either, then.
+    pub(super) fn queue(
+        &self,
+        on: (Device, StreamId),
+        mut leases: Vec<Arc<Lease>>,
+        target: Option<Arc<Lease>>,
+        work: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let counts = Arc::clone(&self.0.counts);
+        leases.extend(target.clone());
+        self.stream(on.0, on.1)?.push(move || {
+            let spoilt = leases.iter().find_map(|lease| lease.spoilt());
+            let (done, is_told) = match spoilt {
+                Some(failure) => (Err(failure.into()), true),
+                None => (counts.note(Call::Run).and_then(|()| while_held(&leases, work)), false),
+            };
+            match (done, &target) {
+                (Err(error), Some(target)) => {
+                    target.spoil(Failure::from(&error));
+                    if is_told { Ok(()) } else { Err(error) }
+                }
+                (done, _) => done,
+            }
+        });
+        Ok(())
+    }
+
+    /// Queues the write of bytes to a block.
+    pub(super) fn write(
+        &self,
+        on: (Device, StreamId),
+        target: Arc<Lease>,
+        offset: usize,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
+        let block = Arc::clone(&target);
+        self.queue(on, Vec::new(), Some(target), move || {
+            let start = block.start().wrapping_add(offset);
+            // SAFETY: the bytes are inside the block, whose lock is held.
+            unsafe { start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            Ok(())
+        })
+    }
+
+    /// Waits for what is queued on a stream.
+    ///
+    /// # Errors
+    /// What an operation failed with since somebody waited last, or why one of the blocks doesn't hold
+    /// what it should.
+    pub(super) fn finish(&self, on: (Device, StreamId), leases: &[Arc<Lease>]) -> Result<()> {
+        self.stream(on.0, on.1)?.finish()?;
+        let failure = leases.iter().find_map(|lease| lease.spoilt());
+        failure.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    fn unit(&self, device: Device) -> Result<&Unit> {
+        let unit = self.0.units.get(usize::from(device.index()));
+        unit.filter(|_| device.kind() == self.0.kind)
+            .ok_or_else(|| Error::new(ErrorKind::Device, format!("{self:?} has no {device}")))
+    }
+
+    fn stream(&self, device: Device, stream: StreamId) -> Result<&Arc<Stream>> {
+        self.check_process()?;
+        let unit = self.unit(device)?;
+        check_stream(self, device, stream)?;
+        Ok(&unit.streams[stream.number() as usize])
+    }
+
+    /// That the device's threads are there: a child of fork has none of them.
+    fn check_process(&self) -> Result<()> {
+        if self.0.process.is_this() {
+            return Ok(());
+        }
+        let kind = self.0.kind;
+        let message = format!("{kind} was opened before a fork, and can't be used in the child");
+        Err(Error::new(ErrorKind::Device, message))
+    }
+
+    /// The block of a buffer, which errors show as `shown`.
+    pub(super) fn lease(
+        &self,
+        own: Option<&DelayedBuffer>,
+        shown: &dyn fmt::Debug,
+    ) -> Result<Arc<Lease>> {
+        let own = own.filter(|own| Arc::ptr_eq(&own.memory.0, &self.0));
+        own.map(|own| Arc::clone(&own.lease))
+            .ok_or_else(|| Error::new(ErrorKind::Device, format!("{self:?} can't reach {shown:?}")))
+    }
+
+    fn lease_of(&self, part: &Part<'_>) -> Result<Arc<Lease>> {
+        self.lease(part.buffer().downcast_ref(), &part.buffer())
+    }
+
+    /// Counts a call.
+    ///
+    /// # Errors
+    /// Where it is to fail, and in a child of fork.
+    pub(super) fn call(&self, call: Call) -> Result<()> {
+        self.check_process()?;
+        self.0.counts.note(call)
+    }
+}
+
+/// The byte that each element of a part begins at, in row-major order.
+fn places(part: &Part<'_>) -> Vec<usize> {
+    let mut places = vec![part.offset() as isize];
+    for (size, stride) in part.shape().iter().zip(part.strides()) {
+        let step = stride * part.element_size() as isize;
+        places =
+            places.iter().flat_map(|p| (0..*size as isize).map(move |i| p + i * step)).collect();
+    }
+    places.into_iter().map(|place| place as usize).collect()
+}
+
+impl Memory for DelayedMemory {
+    fn device_count(&self) -> usize {
+        self.0.units.len()
+    }
+
+    fn stream_count(&self, device: Device) -> usize {
+        self.unit(device).map_or(0, |unit| unit.streams.len())
+    }
+
+    fn allocate(
+        &self,
+        device: Device,
+        bytes: usize,
+        content: Content,
+    ) -> Result<Arc<dyn DeviceBuffer>> {
+        self.call(Call::Allocate)?;
+        if self.makes(Mistake::GivesHostMemory) {
+            return Ok(Arc::new(HostBuffer::zeroed(bytes)?));
+        }
+        let len = if self.makes(Mistake::GivesTooLittle) { bytes.saturating_sub(1) } else { bytes };
+        let lease = Lease::take(&self.unit(device)?.shelf, &self.0.live, len);
+        if content == Content::Zeros {
+            // On every stream the first operation, so it runs at once.
+            let start = lease.start();
+            // SAFETY: the block has so many bytes, and its lock is held.
+            while_held(&[Arc::clone(&lease)], || unsafe { start.write_bytes(0, len) });
+        }
+        let frees_early = self.makes(Mistake::FreesEarly);
+        Ok(Arc::new(DelayedBuffer::new(self.clone(), lease, device, len, frees_early)))
+    }
+
+    unsafe fn upload(&self, bytes: &[u8], target: &Part<'_>, stream: StreamId) -> Result<()> {
+        self.call(Call::Upload)?;
+        target.check_bytes(bytes.len())?;
+        let on = (target.device(), stream);
+        self.write(on, self.lease_of(target)?, target.offset(), bytes.to_vec())
+    }
+
+    fn download(&self, source: &Part<'_>, bytes: &mut [u8], stream: StreamId) -> Result<()> {
+        self.call(Call::Download)?;
+        source.check_bytes(bytes.len())?;
+        let leases = [self.lease_of(source)?];
+        if !self.makes(Mistake::ReadsEarly) {
+            self.finish((source.device(), stream), &leases)?;
+        }
+        let start = leases[0].start().wrapping_add(source.offset());
+        // SAFETY: the part is inside the block, whose lock is held.
+        while_held(&leases, || unsafe {
+            start.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len());
+        });
+        Ok(())
+    }
+
+    unsafe fn copy_strided(
+        &self,
+        source: &Part<'_>,
+        target: &Part<'_>,
+        stream: StreamId,
+    ) -> Result<()> {
+        self.call(Call::Copy)?;
+        target.check_source(source)?;
+        if self.makes(Mistake::CopiesSilently) && source.is_contiguous() && target.is_contiguous() {
+            let mut bytes = vec![0; source.byte_len()];
+            self.download(source, &mut bytes, stream)?;
+            // SAFETY: the caller's promise.
+            return unsafe { self.upload(&bytes, target, stream) };
+        }
+        let (from, to) = (self.lease_of(source)?, self.lease_of(target)?);
+        let (froms, tos, size) = (places(source), places(target), source.element_size());
+        let (reads, writes) = (vec![Arc::clone(&from)], Some(Arc::clone(&to)));
+        self.queue((target.device(), stream), reads, writes, move || {
+            let (from, to) = (from.start(), to.start());
+            // One by one and from the end: a device may copy in any order.
+            for (source, target) in froms.iter().zip(&tos).rev() {
+                // SAFETY: both parts are inside their blocks, whose locks are held.
+                unsafe { to.add(*target).copy_from(from.add(*source), size) };
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn fill(&self, target: &Part<'_>, element: &[u8], stream: StreamId) -> Result<()> {
+        self.call(Call::Fill)?;
+        target.check_element(element.len())?;
+        let (lease, places, element) = (self.lease_of(target)?, places(target), element.to_vec());
+        let block = Arc::clone(&lease);
+        self.queue((target.device(), stream), Vec::new(), Some(lease), move || {
+            for place in places {
+                // SAFETY: the part is inside the block, whose lock is held.
+                unsafe {
+                    let start = block.start().add(place);
+                    start.copy_from_nonoverlapping(element.as_ptr(), element.len());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn record(&self, device: Device, stream: StreamId) -> Result<Event> {
+        self.call(Call::Record)?;
+        let stream = Arc::clone(self.stream(device, stream)?);
+        let time = Arc::new(OnceLock::new());
+        let set = Arc::clone(&time);
+        let number = stream.push(move || {
+            set.get_or_init(Instant::now);
+            Ok(())
+        });
+        Ok(Event::new(device, Happening { stream, number, time }))
+    }
+
+    fn wait(&self, device: Device, stream: StreamId, event: &Event) -> Result<()> {
+        self.call(Call::Wait)?;
+        let happening = event.downcast_ref::<Happening>()?;
+        let (other, number) = (Arc::clone(&happening.stream), happening.number);
+        let stream = self.stream(device, stream)?;
+        if !self.makes(Mistake::WaitsTooLittle) && !Arc::ptr_eq(stream, &other) {
+            stream.push(move || {
+                other.reach(number);
+                Ok(())
+            });
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, event: &Event) -> Result<bool> {
+        let happening = event.downcast_ref::<Happening>()?;
+        Ok(happening.stream.is_done(happening.number))
+    }
+
+    fn elapsed(&self, start: &Event, end: &Event) -> Result<i64> {
+        let time = |event: &Event| {
+            let happening = event.downcast_ref::<Happening>()?;
+            happening.stream.reach(happening.number);
+            happening
+                .time
+                .get()
+                .copied()
+                .ok_or_else(|| Error::new(ErrorKind::KernelFailed, "no time"))
+        };
+        let (start, end) = (time(start)?, time(end)?);
+        let forwards = end.saturating_duration_since(start).as_nanos() as i64;
+        Ok(forwards - start.saturating_duration_since(end).as_nanos() as i64)
+    }
+
+    fn synchronize(&self, device: Device) -> Result<()> {
+        self.call(Call::Synchronize)?;
+        let ends: Vec<_> =
+            self.unit(device)?.streams.iter().map(|stream| stream.finish()).collect();
+        ends.into_iter().collect()
+    }
+
+    fn statistics(&self, device: Device) -> Result<Statistics> {
+        Ok(self.unit(device)?.shelf.statistics())
+    }
+
+    fn set_limit(&self, device: Device, limit: Option<u64>) -> Result<()> {
+        self.unit(device)?.shelf.set_limit(limit);
+        Ok(())
+    }
+}
