@@ -40,6 +40,7 @@ ALLOWED = {
 # Beside those, for tests, benchmarks and examples.
 ALLOWED_IN_TESTS = {
     "tensor": {"backend"},
+    "backend": {"kit"},
     "keyfold": {"backend"},
     "ops": {"cpu", "kit"},
     "layers": {"backend", "cpu", "keyfold"},

@@ -1,7 +1,8 @@
 //! What a device implements to run keyfold's operators.
 //!
 //! A [`GpuBackend`] has a [`Memory`], which moves bytes, and groups of operations, each a trait of its
-//! own: [`Reduce`], [`Rows`], [`Linalg`], [`Index`], [`Random`], and for expressions [`Pointwise`]. Which
+//! own: [`Reduce`], [`Rows`], [`Linalg`], [`Index`], [`Random`], and for expressions [`Pointwise`]: whole
+//! ones, or the [`primitives`] that they are made of. Which
 //! operation, and on which dtypes, is data. A group answers with an [`Offer`]: the very object that
 //! launches the kernel, or the reason why there is none. So what a backend claims and what it runs
 //! can't differ, and a table of what it supports is made by asking.
@@ -19,6 +20,7 @@ mod index;
 mod linalg;
 mod offer;
 mod pointwise;
+pub mod primitives;
 mod random;
 mod reduce;
 mod registry;

@@ -6,6 +6,7 @@ use keyfold_core::{Result, Scalar};
 use keyfold_expr::Lowered;
 use keyfold_tensor::Tensor;
 
+use crate::primitives::{Primitives, step_by_step};
 use crate::{GpuBackend, Offer};
 
 /// An expression for certain dtypes, ready to be launched.
@@ -35,15 +36,19 @@ pub trait Expressions: Send + Sync {
 pub enum Pointwise<'a> {
     /// It takes them whole.
     Expressions(&'a dyn Expressions),
+    /// It has primitives: expressions run step by step, with temporaries.
+    Primitives(&'a dyn Primitives),
 }
 
-/// The kernel of an expression on a backend.
+/// The kernel of an expression on a backend: the backend's own, or the steps of its primitives, of which the
+/// reason names one that lacks.
 pub fn prepare(
     backend: &Arc<dyn GpuBackend>,
     lowered: &Lowered,
 ) -> Offer<Arc<dyn PointwiseKernel>> {
     match backend.pointwise() {
         Some(Pointwise::Expressions(expressions)) => expressions.prepare(lowered),
+        Some(Pointwise::Primitives(primitives)) => step_by_step(backend, primitives, lowered),
         None => Offer::No("it computes no expressions".into()),
     }
 }

@@ -152,6 +152,14 @@ pub(crate) fn find(name: &str) -> Option<&'static Function> {
     BY_NAME.get(name).copied()
 }
 
+/// The functions that text can call, by all their names, each with the least number of its arguments.
+pub fn functions() -> impl Iterator<Item = (&'static str, usize)> {
+    FUNCTIONS.iter().map(|function| {
+        let arguments = function.arguments.split(", ").filter(|argument| *argument != "...");
+        (function.name, arguments.count())
+    })
+}
+
 /// The names of all functions.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().map(|function| function.name)

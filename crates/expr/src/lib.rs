@@ -41,6 +41,7 @@ mod specialized;
 
 pub use build::{Builder, Operand, Ranked, Term};
 pub use derive::{ComplexGradient, Variable};
+pub use functions::functions;
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 pub use lower::{Lowered, Signature, Step, StepId, StepOp, computed, undefined};
 pub use parse::{MAX_NODES, MAX_TEXT, Names};

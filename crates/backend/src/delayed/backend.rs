@@ -13,6 +13,7 @@ use keyfold_tensor::{BufferHandle, Tensor};
 use super::block::{DelayedBuffer, Lease, while_held};
 use super::calls::Call;
 use super::memory::{DelayedMemory, Mistake};
+use crate::primitives::{Primitive, PrimitiveParams, Primitives};
 use crate::{
     Expressions, GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise,
     PointwiseKernel, Positions, Random, RandomOp, RandomParams, Reason, Reduce, ReduceOp,
@@ -155,6 +156,19 @@ impl Chooses for ReduceParams {
     }
 }
 
+impl Chooses for PrimitiveParams {
+    fn choose<'a>(
+        &self,
+        backend: &'a dyn GpuBackend,
+        inputs: &[&Tensor],
+        out: &Tensor,
+    ) -> Option<Offer<&'a dyn Launch<Self>>> {
+        let Pointwise::Primitives(primitives) = backend.pointwise()? else { return None };
+        let inputs: Vec<DType> = inputs.iter().map(|input| input.dtype()).collect();
+        Some(primitives.primitive(self.primitive, &inputs, out.dtype()))
+    }
+}
+
 impl Chooses for RowParams {
     fn choose<'a>(
         &self,
@@ -237,6 +251,21 @@ impl Reduce for Delayed {
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
         as_own(self.below.reduce().map(|group| group.reduce(op, input, output)), self)
+    }
+}
+
+impl Primitives for Delayed {
+    fn primitive(
+        &self,
+        primitive: Primitive,
+        inputs: &[DType],
+        output: DType,
+    ) -> Offer<&dyn Launch<PrimitiveParams>> {
+        let below = match self.below.pointwise() {
+            Some(Pointwise::Primitives(below)) => below.primitive(primitive, inputs, output),
+            _ => no_group(),
+        };
+        below.map(|_| self as _)
     }
 }
 
@@ -344,7 +373,10 @@ impl GpuBackend for Delayed {
     }
 
     fn pointwise(&self) -> Option<Pointwise<'_>> {
-        self.with(Group::Pointwise).map(|own| Pointwise::Expressions(own))
+        self.with(Group::Pointwise).map(|own| match self.below.pointwise() {
+            Some(Pointwise::Primitives(_)) => Pointwise::Primitives(own),
+            _ => Pointwise::Expressions(own),
+        })
     }
 
     fn reduce(&self) -> Option<&dyn Reduce> {

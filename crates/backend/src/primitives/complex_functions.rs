@@ -1,0 +1,111 @@
+//! Exponentials, logarithms and their kin of complex numbers.
+
+use std::f64::consts::LN_2;
+
+use super::complex::{Pair, pair};
+use super::power::sum_and_rest;
+use super::value::Value;
+
+/// A product that is 0 where a factor is, also beside infinity (with the product's sign) and NaN.
+fn product<'g>(a: Value<'g>, b: Value<'g>) -> Value<'g> {
+    let zero = a.num(0.0);
+    let beside = |zero: Value<'g>, other: Value<'g>| {
+        other.is_nan().choose(zero, other.is_negative().choose(-zero, zero))
+    };
+    let value = (b.equals(zero) & !a.is_finite()).choose(beside(b, a), a * b);
+    (a.equals(zero) & !b.is_finite()).choose(beside(a, b), value)
+}
+
+/// `long * long + short * short - 1`, for numbers below 2: the squares and their sums are carried in two
+/// parts each, as they may cancel down to their last digits.
+fn square_beyond_one<'g>(long: Value<'g>, short: Value<'g>) -> Value<'g> {
+    let ((of_long, long_rest), (of_short, short_rest)) = (long.product(long), short.product(short));
+    let (beyond, rest) = sum_and_rest(of_long, long.num(-1.0));
+    let (sum, other) = sum_and_rest(beyond, of_short);
+    let (digits, last) = sum_and_rest(long_rest, short_rest);
+    let (sum, more) = sum_and_rest(sum, digits);
+    sum + (other + rest + (more + last))
+}
+
+/// The hyperbolic sine and cosine but for a factor, the third, which may be beyond the range.
+fn hyperbolic<'g>(x: Value<'g>) -> (Value<'g>, Value<'g>, Value<'g>) {
+    let far = x.abs().above(x.num(x.format().far));
+    let root = (x.abs() * 0.5).exp();
+    let half = root * 0.5;
+    let (sinh, cosh) = x.sinh_cosh();
+    let (sinh, cosh) = (far.choose(half.copysign(x), sinh), far.choose(half, cosh));
+    (sinh, cosh, far.choose(root, x.num(1.0)))
+}
+
+impl<'g> Pair<'g> {
+    /// `e ** z`, in two factors far from 0.
+    pub(super) fn exp(self) -> Pair<'g> {
+        let Pair { re, im } = self;
+        let (zero, one) = (re.num(0.0), re.num(1.0));
+        let far = re.abs().above(re.num(re.format().far));
+        let first = far.choose(re * 0.5, re).exp();
+        let second = far.choose(first, one);
+        let value = pair(im.cos() * first * second, im.sin() * first * second);
+        // An infinite length without a direction, or none.
+        let lost = re.above(zero);
+        let lost = pair(lost.choose(re, zero), lost.choose(re.num(f64::NAN), zero.copysign(im)));
+        let value = Pair::choose(!im.is_finite() & re.is_infinite(), lost, value);
+        Pair::choose(im.equals(zero), pair(re.exp(), im), value)
+    }
+
+    /// The natural logarithm.
+    pub(super) fn log(self) -> Pair<'g> {
+        let format = self.re.format();
+        let (re, im) = (self.re.abs(), self.im.abs());
+        let upright = re.above(im);
+        let (long, short) = (upright.choose(re, im), upright.choose(im, re));
+        // Near 1 by what the square is beyond 1.
+        let near = square_beyond_one(long, short).log1p() * 0.5;
+        // Beside it by a power of two, where the length would be beyond the range or lose digits.
+        let up = (format.mantissa + 2) as f64;
+        let (zero, one) = (long.num(0.0), long.num(1.0));
+        let small = long.below(long.num(format.least_normal)) & long.above(zero);
+        let large =
+            long.above(long.num(format.greatest / 4.0)) & long.below(long.num(f64::INFINITY));
+        let scale = small.choose(long.num(up.exp2()), large.choose(long.num(0.25), one));
+        let apart = small.choose(long.num(-up * LN_2), large.choose(long.num(2.0 * LN_2), zero));
+        let length = (long * scale).hypot(short * scale).log() + apart;
+        let is_near = long.above(long.num(0.5)) & long.below(long.num(2.0));
+        pair(is_near.choose(near, length), self.im.atan2(self.re))
+    }
+
+    pub(super) fn sin(self) -> Pair<'g> {
+        let (sin, cos) = (self.re.sin(), self.re.cos());
+        let (sinh, cosh, factor) = hyperbolic(self.im);
+        let value = pair(product(product(sin, cosh), factor), product(product(cos, sinh), factor));
+        let lost = self.im.is_infinite() & !self.re.is_finite();
+        Pair::choose(lost, pair(self.re.num(f64::NAN), self.im), value)
+    }
+
+    pub(super) fn cos(self) -> Pair<'g> {
+        let (sin, cos) = (self.re.sin(), self.re.cos());
+        let (sinh, cosh, factor) = hyperbolic(self.im);
+        let value = pair(cos * cosh * factor, product(-product(sin, sinh), factor));
+        let lost = self.im.is_infinite() & !self.re.is_finite();
+        Pair::choose(lost, self.num(f64::INFINITY, f64::NAN), value)
+    }
+
+    /// The hyperbolic tangent, of its real and its turning part, which neither overflow nor cancel.
+    pub(super) fn tanh(self) -> Pair<'g> {
+        let Pair { re, im } = self;
+        let (zero, one) = (re.num(0.0), re.num(1.0));
+        let size = re.abs();
+        let (sin, cos) = (im.sin(), im.cos());
+        let small = (-(size + size)).exp();
+        let far = pair(one.copysign(re), sin * 4.0 * cos * small);
+        let (wide, high) = re.sinh_cosh();
+        let below = wide * wide + cos * cos;
+        let near = pair(wide * high / below, sin * cos / below);
+        let value = Pair::choose(size.above(re.num(20.0)), far, near);
+        let nan = re.num(f64::NAN);
+        let lost = Pair::choose(re.equals(zero), pair(re, nan), pair(nan, nan));
+        let lost = Pair::choose(re.is_infinite(), pair(one.copysign(re), zero.copysign(im)), lost);
+        let value = Pair::choose(im.is_finite(), value, lost);
+        Pair::choose(im.equals(zero), pair(re.tanh(), im), value)
+    }
+}

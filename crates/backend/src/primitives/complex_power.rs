@@ -1,0 +1,67 @@
+//! Powers of complex numbers.
+
+use keyfold_core::DType;
+
+use super::complex::{Pair, pair};
+use super::value::Value;
+
+/// From this whole exponent on, to both sides, a power is computed by the logarithm.
+const MANY: f64 = 100.0;
+/// The bits of whole exponents below it.
+const BITS: i64 = 7;
+
+/// A product of which a factor may be infinite: then the product is, as C99's G.5.1 has it.
+fn product<'g>(a: Pair<'g>, b: Pair<'g>) -> Pair<'g> {
+    let plain = a * b;
+    let endless = |z: Pair<'g>| z.re.is_infinite() | z.im.is_infinite();
+    let (zero, one) = (a.re.num(0.0), a.re.num(1.0));
+    let boxed = |part: Value<'g>| part.is_infinite().choose(one, zero).copysign(part);
+    let known = |part: Value<'g>| part.is_nan().choose(zero.copysign(part), part);
+    let turn = |z: Pair<'g>| Pair::choose(endless(z), z.each(boxed), z.each(known));
+    let turned = (turn(a) * turn(b)).each(|part| part * f64::INFINITY);
+    let lost = plain.re.is_nan() & plain.im.is_nan() & (endless(a) | endless(b));
+    Pair::choose(lost, turned, plain)
+}
+
+impl<'g> Pair<'g> {
+    /// A product of so many factors, a whole number from 1 to 127, by squaring.
+    fn repeated(self, count: Value<'g>) -> Pair<'g> {
+        let zero = count.int(0);
+        let (mut square, mut power) = (self, self);
+        for bit in 0..BITS {
+            let unset = (count & count.int(1 << bit)).equals(zero);
+            if bit > 0 {
+                let first = (count & count.int((1 << bit) - 1)).equals(zero);
+                let next = Pair::choose(first, square, power * square);
+                power = Pair::choose(unset, power, next);
+            }
+            if bit + 1 < BITS {
+                square = square * square;
+            }
+        }
+        power
+    }
+
+    /// `a ** b`: 1 for an exponent 0; of a base 0 it is 0 for an exponent whose real part is positive, and
+    /// NaN for others; products for whole exponents below 100; else of the length and the angle of the
+    /// base, or where those aren't finite `exp(b * log(a))`.
+    pub(super) fn pow(self, b: Pair<'g>) -> Pair<'g> {
+        let (zero, format) = (self.re.num(0.0), self.re.format());
+        let count = b.re.abs();
+        let products = self.repeated(count.cast(DType::I32));
+        let inverse = self.num(1.0, 0.0).quotient(products);
+        let products = Pair::choose(b.re.below(zero), inverse, products);
+        let few = b.im.equals(zero) & count.below(zero.num(MANY)) & b.re.floor().equals(b.re);
+        let (length, angle) = (self.abs(), self.im.atan2(self.re));
+        let size = length.pow(b.re) * (-b.im * angle).exp();
+        let turn = b.im * length.log() + b.re * angle;
+        let turned = pair(size * turn.cos(), size * turn.sin());
+        let normal = size.is_finite() & size.at_least(zero.num(format.least_normal));
+        let value = product(b, self.log()).exp();
+        let value = Pair::choose(normal & turn.is_finite(), turned, value);
+        let value = Pair::choose(few, products, value);
+        let none = b.re.above(zero).choose(zero, zero.num(f64::NAN));
+        let value = Pair::choose(self.is_zero(), pair(none, none), value);
+        Pair::choose(b.is_zero(), self.num(1.0, 0.0), value)
+    }
+}

@@ -1,0 +1,250 @@
+//! [`Value`]: a node as a number to write formulas with.
+
+use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Sub};
+
+use keyfold_core::{DType, DTypeKind};
+
+use super::Primitive;
+use super::graph::{Graph, Id};
+
+/// A node of a real dtype. Operators and methods add nodes to its graph.
+#[derive(Clone, Copy)]
+pub(super) struct Value<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) id: Id,
+    pub(super) dtype: DType,
+}
+
+/// What a format of floats has.
+pub(super) struct Format {
+    /// The whole numbers of its width.
+    pub(super) whole: DType,
+    /// The bits of the mantissa that are stored.
+    pub(super) mantissa: i64,
+    /// What is added to the exponent.
+    pub(super) bias: i64,
+    /// The smallest normal number.
+    pub(super) least_normal: f64,
+    /// The greatest number.
+    pub(super) greatest: f64,
+    /// Up to this absolute value the exponential is far from the ends of the range.
+    pub(super) far: f64,
+}
+
+const SINGLE: Format = Format {
+    whole: DType::I32,
+    mantissa: 23,
+    bias: 127,
+    least_normal: f32::MIN_POSITIVE as f64,
+    greatest: f32::MAX as f64,
+    far: 80.0,
+};
+const DOUBLE: Format = Format {
+    whole: DType::I64,
+    mantissa: 52,
+    bias: 1023,
+    least_normal: f64::MIN_POSITIVE,
+    greatest: f64::MAX,
+    far: 700.0,
+};
+
+impl<'g> Value<'g> {
+    fn apply(self, primitive: Primitive, operands: &[Id], dtype: DType) -> Value<'g> {
+        self.graph.apply(primitive, operands, dtype)
+    }
+
+    fn one(self, primitive: Primitive) -> Value<'g> {
+        self.apply(primitive, &[self.id], self.dtype)
+    }
+
+    fn two(self, primitive: Primitive, other: Value<'g>) -> Value<'g> {
+        self.apply(primitive, &[self.id, other.id], self.dtype)
+    }
+
+    /// The format of a float's dtype.
+    pub(super) fn format(self) -> &'static Format {
+        if self.dtype == DType::F32 { &SINGLE } else { &DOUBLE }
+    }
+
+    /// Whether it is a float32.
+    pub(super) fn is_single(self) -> bool {
+        self.dtype == DType::F32
+    }
+
+    /// A number of this float's dtype.
+    pub(super) fn num(self, number: f64) -> Value<'g> {
+        let bits = match self.dtype {
+            DType::F32 => u64::from((number as f32).to_bits()),
+            _ => number.to_bits(),
+        };
+        self.graph.constant(bits, self.dtype)
+    }
+
+    /// A number of this whole number's dtype, wrapped.
+    pub(super) fn int(self, number: i64) -> Value<'g> {
+        let bits = number as u64;
+        let bits =
+            if self.dtype.size() < 8 { bits & ((1 << (8 * self.dtype.size())) - 1) } else { bits };
+        self.graph.constant(bits, self.dtype)
+    }
+
+    /// A bool.
+    pub(super) fn truth(self, truth: bool) -> Value<'g> {
+        self.graph.constant(u64::from(truth), DType::Bool)
+    }
+
+    /// The memory as whole numbers of a float's width.
+    pub(super) fn bits(self) -> Value<'g> {
+        self.graph.bits(self.id, self.format().whole)
+    }
+
+    /// The memory as another dtype of the same size.
+    pub(super) fn bits_as(self, dtype: DType) -> Value<'g> {
+        self.graph.bits(self.id, dtype)
+    }
+
+    /// The value converted.
+    pub(super) fn cast(self, dtype: DType) -> Value<'g> {
+        if dtype == self.dtype { self } else { self.copied_as(dtype) }
+    }
+
+    /// The value converted, or copied if it has the dtype.
+    pub(super) fn copied_as(self, dtype: DType) -> Value<'g> {
+        self.apply(Primitive::Cast, &[self.id], dtype)
+    }
+
+    /// The value, a bool, which is the fault of that code where it is false.
+    pub(super) fn checked(self, fault: u32) -> Value<'g> {
+        self.graph.apply_or_fault(Primitive::Check, &[self.id], DType::Bool, fault)
+    }
+
+    pub(super) fn abs(self) -> Value<'g> {
+        self.one(Primitive::Abs)
+    }
+
+    pub(super) fn sqrt(self) -> Value<'g> {
+        self.one(Primitive::Sqrt)
+    }
+
+    pub(super) fn exp(self) -> Value<'g> {
+        self.one(Primitive::Exp)
+    }
+
+    pub(super) fn log(self) -> Value<'g> {
+        self.one(Primitive::Log)
+    }
+
+    pub(super) fn sin(self) -> Value<'g> {
+        self.one(Primitive::Sin)
+    }
+
+    pub(super) fn cos(self) -> Value<'g> {
+        self.one(Primitive::Cos)
+    }
+
+    pub(super) fn floor(self) -> Value<'g> {
+        self.one(Primitive::Floor)
+    }
+
+    pub(super) fn shift_left(self, by: Value<'g>) -> Value<'g> {
+        self.two(Primitive::ShiftLeft, by)
+    }
+
+    pub(super) fn shift_right(self, by: Value<'g>) -> Value<'g> {
+        self.two(Primitive::ShiftRight, by)
+    }
+
+    pub(super) fn equals(self, other: Value<'g>) -> Value<'g> {
+        self.apply(Primitive::Equal, &[self.id, other.id], DType::Bool)
+    }
+
+    pub(super) fn differs(self, other: Value<'g>) -> Value<'g> {
+        !self.equals(other)
+    }
+
+    pub(super) fn below(self, other: Value<'g>) -> Value<'g> {
+        self.apply(Primitive::Less, &[self.id, other.id], DType::Bool)
+    }
+
+    pub(super) fn above(self, other: Value<'g>) -> Value<'g> {
+        other.below(self)
+    }
+
+    /// `<=`, false where either is NaN.
+    pub(super) fn at_most(self, other: Value<'g>) -> Value<'g> {
+        self.below(other) | self.equals(other)
+    }
+
+    /// `>=`, false where either is NaN.
+    pub(super) fn at_least(self, other: Value<'g>) -> Value<'g> {
+        other.at_most(self)
+    }
+
+    /// One of two values by this bool.
+    pub(super) fn choose(self, then: Value<'g>, otherwise: Value<'g>) -> Value<'g> {
+        self.apply(Primitive::Where, &[self.id, then.id, otherwise.id], then.dtype)
+    }
+
+    /// The polynomial with these coefficients, lowest power first.
+    pub(super) fn polynomial(self, coefficients: &[f64]) -> Value<'g> {
+        let (last, rest) = coefficients.split_last().unwrap_or((&0.0, &[]));
+        rest.iter().rev().fold(self.num(*last), |sum, coefficient| sum * self + *coefficient)
+    }
+}
+
+impl Neg for Value<'_> {
+    type Output = Self;
+    fn neg(self) -> Self {
+        match self.dtype.kind() {
+            DTypeKind::Float => self.one(Primitive::Neg),
+            _ => self.int(0) - self,
+        }
+    }
+}
+
+impl Not for Value<'_> {
+    type Output = Self;
+    fn not(self) -> Self {
+        match self.dtype {
+            DType::Bool => self ^ self.truth(true),
+            _ => self ^ self.int(-1),
+        }
+    }
+}
+
+macro_rules! operators {
+    // A macro, since each operator is a trait of its own.
+    ($($operator:ident $method:ident $primitive:ident;)*) => {$(
+        impl<'g> $operator for Value<'g> {
+            type Output = Value<'g>;
+            fn $method(self, other: Value<'g>) -> Value<'g> {
+                self.two(Primitive::$primitive, other)
+            }
+        }
+    )*};
+    (numbers: $($operator:ident $method:ident;)*) => {$(
+        impl<'g> $operator<f64> for Value<'g> {
+            type Output = Value<'g>;
+            fn $method(self, other: f64) -> Value<'g> {
+                self.$method(self.num(other))
+            }
+        }
+        impl<'g> $operator<Value<'g>> for f64 {
+            type Output = Value<'g>;
+            fn $method(self, other: Value<'g>) -> Value<'g> {
+                other.num(self).$method(other)
+            }
+        }
+    )*};
+}
+
+operators! {
+    Add add Add;
+    Sub sub Sub;
+    Mul mul Mul;
+    Div div Div;
+    BitAnd bitand And;
+    BitOr bitor Or;
+    BitXor bitxor Xor;
+}
+operators! { numbers: Add add; Sub sub; Mul mul; Div div; }

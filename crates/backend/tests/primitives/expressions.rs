@@ -1,0 +1,130 @@
+//! Expressions of several functions.
+
+use keyfold_core::{DType, DTypeKind, Scalar};
+use keyfold_expr::{Binary, Expr, Graph, Id, Input, Literal, Lowered, Node, StepId, StepOp, Unary};
+
+use crate::compare::{elements, worst};
+use crate::samples::{self, Random};
+use crate::{by_evaluator, by_primitives};
+
+#[test]
+fn the_derivatives_of_gelu_are_those_of_the_evaluator() {
+    for (text, bound) in [("gelu(x)", 6.0), ("gelu_tanh(x)", 16.0), ("softplus(x)", 6.0)] {
+        let derivative = Expr::parse(text).unwrap().derivative(0).unwrap();
+        for dtype in [DType::F16, DType::F32, DType::F64] {
+            let lowered = Lowered::new(&derivative, &[dtype], &[], None).unwrap();
+            let x = samples::inputs(&[dtype], 20_000, 3).remove(0);
+            let got = by_primitives(&lowered, &[&x], &[]).unwrap();
+            let wanted = by_evaluator(&lowered, &[&x], &[]).unwrap();
+            // Near its zero the sum of two terms has only their absolute accuracy.
+            let apart = elements(&got).into_iter().zip(elements(&wanted));
+            for ((got, wanted), x) in apart.zip(elements(&x)) {
+                let (got, wanted) = (got.as_f64(), wanted.as_f64());
+                let epsilon = match dtype {
+                    DType::F16 => 1e-3,
+                    DType::F32 => f64::from(f32::EPSILON),
+                    _ => f64::EPSILON,
+                };
+                let near = (got - wanted).abs() <= bound * epsilon * wanted.abs().max(0.25);
+                let same = got == wanted || got.is_nan() && wanted.is_nan();
+                assert!(near || same, "{text} of {dtype} at {x}: {got}, not {wanted}");
+            }
+        }
+    }
+}
+
+/// Whether every step is exact, or correctly rounded: lengths, roots and quotients of complex numbers
+/// aren't.
+fn is_exact(lowered: &Lowered) -> bool {
+    let is_complex = |id: StepId| lowered.steps()[id.index()].dtype.is_complex();
+    lowered.steps().iter().all(|step| match step.op {
+        StepOp::Unary(Unary::Abs | Unary::Sqrt | Unary::Sign, a) => !is_complex(a),
+        StepOp::Binary(Binary::Div, a, _) => !is_complex(a),
+        _ => true,
+    })
+}
+
+/// One more node of those before, of functions that are exact for real numbers.
+fn grow(nodes: &[Id], random: &mut Random, params: u32) -> Node {
+    const UNARY: [Unary; 8] = [
+        Unary::Neg,
+        Unary::Abs,
+        Unary::Sqrt,
+        Unary::Floor,
+        Unary::Round,
+        Unary::Sign,
+        Unary::IsNan,
+        Unary::Not,
+    ];
+    let pick = |random: &mut Random| nodes[random.below(nodes.len())];
+    let (a, b, c) = (pick(random), pick(random), pick(random));
+    match random.below(16) {
+        0 => Node::Literal(Literal::Int(random.below(5) as i64)),
+        1 => Node::Literal(Literal::Float((random.below(64) as f64 / 8.0).to_bits())),
+        2 => Node::Index,
+        3 => Node::Coordinate(random.below(4) as u32),
+        4 => Node::Param(random.below(params as usize) as u32),
+        5 => Node::Where(a, b, c),
+        6 => Node::Cast(DType::ALL[random.below(DType::ALL.len())], a),
+        7..9 => Node::Unary(UNARY[random.below(UNARY.len())], a),
+        _ => match Binary::ALL[random.below(Binary::ALL.len())] {
+            Binary::Pow => Node::Binary(Binary::Mul, a, b),
+            op => Node::Binary(op, a, b),
+        },
+    }
+}
+
+/// An expression of so many nodes at most, and its inputs' dtypes.
+fn expression(random: &mut Random, numbers: &[Scalar]) -> Lowered {
+    let count = 1 + random.below(3);
+    let dtypes: Vec<DType> =
+        (0..count).map(|_| DType::ALL[random.below(DType::ALL.len())]).collect();
+    let kinds: Vec<DTypeKind> = numbers.iter().map(|number| number.kind()).collect();
+    let mut graph = Graph::default();
+    let mut nodes: Vec<Id> = (0..count).map(|at| graph.add(Node::Input(at as u32))).collect();
+    let lower = |graph: &Graph, root: Id| {
+        let input = |at| Input { name: format!("x{at}"), rank: None };
+        let params = (0..numbers.len()).map(|at| format!("p{at}")).collect();
+        let expr = Expr::new(graph, root, (0..count).map(input).collect(), params);
+        Lowered::new(&expr, &dtypes, &kinds, None)
+    };
+    let mut last = lower(&graph, nodes[0]).unwrap();
+    for _ in 0..random.below(14) {
+        let node = grow(&nodes, random, numbers.len() as u32);
+        let id = graph.add(node);
+        match lower(&graph, id) {
+            Ok(lowered) if is_exact(&lowered) => {
+                last = lowered;
+                nodes.push(id);
+            }
+            _ => {}
+        }
+    }
+    last
+}
+
+#[test]
+fn random_expressions_over_random_shapes_are_those_of_the_evaluator() {
+    let mut random = Random(11);
+    let numbers = [Scalar::Int(3), Scalar::Float(0.75)];
+    for seed in 0..1500 {
+        let lowered = expression(&mut random, &numbers);
+        let shape: Vec<usize> = (0..random.below(4)).map(|_| random.below(5)).collect();
+        let inputs: Vec<_> = lowered
+            .inputs()
+            .iter()
+            .map(|dtype| samples::view(*dtype, &shape, &mut random, seed))
+            .collect();
+        let inputs: Vec<_> = inputs.iter().collect();
+        let wanted = by_evaluator(&lowered, &inputs, &numbers).unwrap();
+        let got = by_primitives(&lowered, &inputs, &numbers).unwrap();
+        let (error, at) = worst(&got, &wanted);
+        assert!(
+            error == 0.0,
+            "seed {seed}, element {at}: {:?}, not {:?}; {:?}",
+            elements(&got)[at],
+            elements(&wanted)[at],
+            lowered.steps()
+        );
+    }
+}
