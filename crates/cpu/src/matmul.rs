@@ -144,27 +144,31 @@ fn plain_product<T: Number>(
 
 /// One product for each index of the batch.
 fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
-    let dims = out.ndim() - 2;
-    let sizes = Sizes { m: out.shape()[dims], k: a.shape()[dims + 1], n: out.shape()[dims + 1] };
-    let batch = &out.shape()[..dims];
-    let outer =
-        |t: &Tensor| layout::broadcast_strides(&t.shape()[..dims], &t.strides()[..dims], batch);
-    let (batch_a, batch_b) = (outer(a)?, outer(b)?);
+    let outer = |t: &Tensor| t.ndim() - 2;
+    let (outer_a, outer_b) = (outer(a), outer(b));
+    let sizes =
+        Sizes { m: a.shape()[outer_a], k: a.shape()[outer_a + 1], n: b.shape()[outer_b + 1] };
+    let batch = layout::broadcast_shapes(&a.shape()[..outer_a], &b.shape()[..outer_b])?;
+    let steps = |t: &Tensor, outer: usize| {
+        layout::broadcast_strides(&t.shape()[..outer], &t.strides()[..outer], &batch)
+    };
+    let (batch_a, batch_b) = (steps(a, outer_a)?, steps(b, outer_b)?);
     let (data_a, origin_a) = a.as_strided_slice::<T::Stored>()?;
     let (data_b, origin_b) = b.as_strided_slice::<T::Stored>()?;
-    let matrix = |data, origin: usize, at: isize, t: &Tensor| Matrix::<T> {
+    let matrix = |data, origin: usize, at: isize, t: &Tensor, outer: usize| Matrix::<T> {
         data,
         start: origin.wrapping_add_signed(at),
-        row_step: t.strides()[dims],
-        column_step: t.strides()[dims + 1],
+        row_step: t.strides()[outer],
+        column_step: t.strides()[outer + 1],
     };
     let to = out.data_mut_ptr::<T::Stored>()?;
     // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
     let elements = unsafe { std::slice::from_raw_parts_mut(to, out.numel()) };
     let mut results = elements.chunks_exact_mut(sizes.m * sizes.n);
-    for_each_offset(batch, [&batch_a, &batch_b], |[at_a, at_b]| {
+    for_each_offset(&batch, [&batch_a, &batch_b], |[at_a, at_b]| {
         if let Some(out) = results.next() {
-            let (a, b) = (matrix(data_a, origin_a, at_a, a), matrix(data_b, origin_b, at_b, b));
+            let a = matrix(data_a, origin_a, at_a, a, outer_a);
+            let b = matrix(data_b, origin_b, at_b, b, outer_b);
             T::product(sizes, &a, &b, out);
         }
     })

@@ -6,6 +6,7 @@ use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::{Tensor, TensorList};
+use smallvec::SmallVec;
 
 use crate::map::{broadcast, cast};
 use crate::op::{Op, Registrar};
@@ -67,7 +68,7 @@ fn per_dimension<'a>(
 struct Picked<'a> {
     params: IndexParams,
     /// One for each indexed dimension, of one shape.
-    positions: Vec<Cow<'a, Tensor>>,
+    positions: SmallVec<[Cow<'a, Tensor>; 1]>,
     shape: Shape,
 }
 
@@ -80,16 +81,18 @@ impl<'a> Picked<'a> {
         shape: &[usize],
         indices: Vec<Option<Cow<'a, Tensor>>>,
     ) -> Result<Self> {
-        let indexed: Vec<usize> = (0..shape.len()).filter(|&d| indices[d].is_some()).collect();
+        let indexed: SmallVec<[usize; 6]> =
+            (0..shape.len()).filter(|&d| indices[d].is_some()).collect();
         let first = indexed.first().copied().unwrap_or(0);
         let neighbours = indexed.iter().enumerate().all(|(i, &d)| d == first + i);
-        let shapes: Vec<&[usize]> = indices.iter().flatten().map(|t| &**t.shape()).collect();
-        let group = broadcast(op, &shapes)?;
+        let group = {
+            let shapes = indices.iter().flatten().map(|positions| &**positions.shape());
+            broadcast(op, &shapes.collect::<SmallVec<[&[usize]; 4]>>())?
+        };
         let at = if neighbours { first } else { 0 };
-        let mut result: Vec<usize> =
+        let mut result: SmallVec<[usize; 6]> =
             (0..shape.len()).filter(|&d| indices[d].is_none()).map(|d| shape[d]).collect();
-        let at = at.min(result.len());
-        result.splice(at..at, group.iter().copied());
+        result.insert_from_slice(at, &group);
         let positions = indices.into_iter().flatten().map(|index| match *index.shape() == group {
             true => Ok(index),
             false => op.at(index.broadcast_to(&group)).map(Cow::Owned),
@@ -98,7 +101,7 @@ impl<'a> Picked<'a> {
         Ok(Picked {
             params: IndexParams { op: which, at: at as u32, dims },
             positions: positions.collect::<Result<_>>()?,
-            shape: op.at(Shape::try_from(result))?,
+            shape: op.at(Shape::new(&result))?,
         })
     }
 
@@ -107,7 +110,7 @@ impl<'a> Picked<'a> {
         let kernel =
             op.kernel(GpuBackend::index, |index| index.index(self.params.op, out.dtype()))?;
         let positions = self.positions.iter().map(|positions| &**positions);
-        let inputs: Vec<&Tensor> = std::iter::once(first).chain(positions).collect();
+        let inputs: SmallVec<[&Tensor; 4]> = std::iter::once(first).chain(positions).collect();
         // SAFETY: results were made by their kernels and nobody else has them.
         op.at(unsafe { kernel.launch(&self.params, &inputs, out) })
     }

@@ -75,24 +75,9 @@ fn matmul(op: &Op, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return Ok(out);
     }
     let kernel = op.kernel(GpuBackend::linalg, |linalg| linalg.matmul(dtype, dtype))?;
-    let full = |x: &Tensor| -> Result<Tensor> {
-        let x = converted(op, x, dtype)?;
-        let outer = x.ndim() - 2;
-        if x.shape()[..outer] == batch[..] {
-            return Ok(x.into_owned());
-        }
-        op.at(x.broadcast_to(&[&batch[..], &x.shape()[outer..]].concat()))
-    };
-    let (rows, columns) = (full(&rows)?, full(&columns)?);
-    let matrices = match a.ndim() > 1 && b.ndim() > 1 {
-        true => out.clone(),
-        false => {
-            let shape = [&batch[..], &[sizes.m, sizes.n]].concat();
-            op.at(out.reshape(&shape.iter().map(|size| *size as i64).collect::<Vec<_>>()))?
-        }
-    };
+    let (rows, columns) = (converted(op, &rows, dtype)?, converted(op, &columns, dtype)?);
     // SAFETY: the result was made here and nobody else has it.
-    op.at(unsafe { kernel.launch(&(), &[&rows, &columns], &matrices) })?;
+    op.at(unsafe { kernel.launch(&(), &[&rows, &columns], &out) })?;
     Ok(out)
 }
 

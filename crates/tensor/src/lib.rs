@@ -24,6 +24,6 @@ pub use buffer::{
     TrackedBuffer, Watch, cache, memory,
 };
 pub use process::dispatcher;
-pub use strided::{Walk, for_each_offset};
+pub use strided::{Loops, Walk, for_each_offset};
 pub use tensor::{Attached, Overlap, Tensor, overlap};
 pub use value::{ForeignObject, IntList, SameAs, TensorList, Value, ValueRef};

@@ -3,8 +3,12 @@
 use keyfold_backend::IndexParams;
 use keyfold_core::{Element, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_tensor::{Tensor, Walk, for_each_offset};
+use smallvec::SmallVec;
 
 use crate::element::Number;
+
+/// Sizes of dimensions, and the steps along them.
+type Sizes = (SmallVec<[usize; 6]>, SmallVec<[isize; 6]>);
 
 /// Where the elements of an indexed tensor are. In the order of the result they are those at
 /// `before + picked + after`, for each offset of the dimensions before the indexed ones, each pick,
@@ -23,7 +27,7 @@ impl Plan {
     fn new(x: &Tensor, params: &IndexParams, positions: &[&Tensor]) -> Result<Plan> {
         let (shape, strides) = (x.shape(), x.strides());
         let group = positions.first().map_or(Shape::empty(), |first| first.shape().clone());
-        let (mut before, mut after) = ((vec![], vec![]), (vec![], vec![]));
+        let (mut before, mut after) = (Sizes::default(), Sizes::default());
         for d in (0..shape.len()).filter(|d| params.dims >> d & 1 == 0) {
             let dims = if before.0.len() < params.at as usize { &mut before } else { &mut after };
             dims.0.push(shape[d]);
@@ -41,9 +45,8 @@ impl Plan {
         for (d, index) in indexed.zip(positions) {
             add_offsets(index, d, shape[d], strides[d], &mut picked)?;
         }
-        let dims = |(sizes, steps): (Vec<usize>, Vec<isize>)| {
-            Ok::<_, Error>((Shape::try_from(sizes)?, Strides::try_from(steps)?))
-        };
+        let dims =
+            |(sizes, steps): Sizes| Ok::<_, Error>((Shape::new(&sizes)?, Strides::new(&steps)?));
         Ok(Plan { before: dims(before)?, picked, after: dims(after)? })
     }
 

@@ -1,11 +1,10 @@
 //! Which dimensions are reduced, and in which order memory is walked best.
 
-use std::cmp::Reverse;
 use std::ops::Range;
 
 use keyfold_backend::ReduceParams;
 use keyfold_core::Dims;
-use keyfold_tensor::Tensor;
+use keyfold_tensor::{Loops, Tensor};
 
 /// Which dimensions are reduced.
 pub(crate) struct Reduction {
@@ -24,6 +23,9 @@ impl Reduction {
     /// How to walk `x` and a result. `ordered` keeps the row-major order of a lane's elements, for
     /// those whose places count.
     pub(crate) fn geometry(&self, x: &Tensor, out: &Tensor, ordered: bool) -> Geometry {
+        if self.len == x.numel() && out.numel() == 1 && x.is_contiguous() {
+            return Geometry::of_all(self.len);
+        }
         let mut flags = Dims::<bool>::filled(false, x.ndim()).unwrap_or_default();
         let keeps = self.params.keepdim != 0;
         let mut all = Dims::<Dim>::filled(Dim::default(), x.ndim()).unwrap_or_default();
@@ -69,6 +71,14 @@ impl Geometry {
         Geometry { kept, reduced, x_base, out_base }
     }
 
+    /// One lane of all the elements of a contiguous input.
+    fn of_all(len: usize) -> Self {
+        let dim = Dim { size: len, x: 1, out: 0 };
+        let reduced =
+            if len == 1 { Dims::default() } else { Dims::filled(dim, 1).unwrap_or_default() };
+        Geometry { kept: Dims::default(), reduced, x_base: 0, out_base: 0 }
+    }
+
     pub(crate) fn lanes(&self) -> usize {
         count(&self.kept)
     }
@@ -111,39 +121,22 @@ fn pick(
     any_order: bool,
     (x_base, out_base): (&mut isize, &mut isize),
 ) -> Dims<Dim> {
-    let mut dims = Dims::<Dim>::filled(Dim::default(), all.len()).unwrap_or_default();
-    let mut len = 0;
-    for (dim, _) in all.iter().zip(flags).filter(|(d, f)| **f == wanted && d.size != 1) {
-        let mut dim = *dim;
-        if any_order && dim.x < 0 && dim.size > 0 {
-            let last = dim.size as isize - 1;
-            *x_base += dim.x * last;
-            *out_base += dim.out * last;
-            (dim.x, dim.out) = (-dim.x, -dim.out);
-        }
-        dims[len] = dim;
-        len += 1;
+    let mut loops = Loops::new(2);
+    for (dim, _) in all.iter().zip(flags).filter(|(_, flag)| **flag == wanted) {
+        loops.push(dim.size, [dim.x, dim.out]);
     }
     if any_order {
-        dims[..len].sort_by_key(|d| Reverse(distance(d.x)));
+        let mut start = [*x_base, *out_base];
+        loops.ascend(0, &mut start);
+        [*x_base, *out_base] = start;
+        loops.sort_by_key(|steps| distance(steps[0]));
     }
-    let mut merged = 0;
-    for at in 0..len {
-        let dim = dims[at];
-        let size = dim.size as isize;
-        if merged > 0 {
-            let before = dims[merged - 1];
-            let evenly = dim.x.checked_mul(size) == Some(before.x)
-                && dim.out.checked_mul(size) == Some(before.out);
-            if evenly && let Some(size) = before.size.checked_mul(dim.size) {
-                dims[merged - 1] = Dim { size, ..dim };
-                continue;
-            }
-        }
-        dims[merged] = dim;
-        merged += 1;
-    }
-    Dims::new(&dims[..merged]).unwrap_or_default()
+    loops.merge(|_, _| true);
+    let sizes = loops.sizes().iter().enumerate();
+    let dims = sizes.map(|(d, &size)| Dim { size, x: loops.row(d)[0], out: loops.row(d)[1] });
+    let mut picked = Dims::<Dim>::filled(Dim::default(), loops.sizes().len()).unwrap_or_default();
+    picked.iter_mut().zip(dims).for_each(|(slot, dim)| *slot = dim);
+    picked
 }
 
 /// Evenly spaced elements: `rows` of `len` each, by the steps of the two innermost dimensions.

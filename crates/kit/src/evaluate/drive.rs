@@ -70,7 +70,7 @@ impl<'j> Job<'j> {
     /// By how much the first piece of a row is shorter than `len`, so that the others begin at lines of
     /// the cache, where rows have several pieces and all lie alike.
     pub(super) fn row_lead(&self, plan: &Plan<'_>, len: usize) -> usize {
-        let (out, last) = (self.program.output(), plan.dims.len() - 1);
+        let (out, last) = (self.program.output(), plan.dims().len() - 1);
         let even = (0..last).all(|dim| plan.row(dim)[out] % stream::LINE as isize == 0)
             && plan.row(last)[out] == plan.operands[out].size
             && len < plan.inner();
@@ -123,7 +123,7 @@ impl Worker<'_, '_> {
     fn rows(&mut self, units: Range<usize>) -> Result<()> {
         let plan = self.plan;
         let (chunks, longest, lead) = self.job.chunks(plan);
-        let steps = plan.row(plan.dims.len() - 1);
+        let steps = plan.row(plan.dims().len() - 1);
         let mut cursor = Cursor::new(plan, 1, units.start / chunks);
         let mut chunk = units.start % chunks;
         for (slot, operand) in plan.operands.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! How operands of one shape are walked together.
 
 use keyfold_core::layout;
-use keyfold_tensor::Tensor;
+use keyfold_tensor::{Loops, Tensor};
 use smallvec::SmallVec;
 
 use crate::eval::memory::Access;
@@ -36,9 +36,8 @@ pub(super) enum Way {
 /// strides.
 pub(super) struct Plan<'a> {
     pub(super) operands: SmallVec<[Operand<'a>; 4]>,
-    pub(super) dims: SmallVec<[usize; 6]>,
-    /// In bytes: those of all operands for the first dimension, then for the second, ...
-    pub(super) strides: SmallVec<[isize; 24]>,
+    /// Steps are in bytes.
+    loops: Loops,
     pub(super) total: usize,
     pub(super) way: Way,
 }
@@ -50,44 +49,25 @@ impl<'a> Plan<'a> {
     /// The plan for operands that broadcast to the output's shape (which has been checked).
     pub(super) fn new(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
         let mut plan = Plan::operands(program, inputs, out);
-        let shape = out.shape();
-        let mut order: SmallVec<[usize; 8]> =
-            (0..shape.len()).filter(|&dim| shape[dim] != 1).collect();
-        order.sort_by_key(|&dim| std::cmp::Reverse(out.strides()[dim].unsigned_abs()));
-        let count = plan.operands.len();
-        for dim in order {
-            let size = shape[dim];
-            let row = plan.strides.len();
-            plan.push_strides(program, inputs, out, dim);
-            if out.strides()[dim] < 0 {
-                // Backwards for the output: walk it the other way.
-                let strides = &mut plan.strides[row..];
-                for (operand, stride) in plan.operands.iter_mut().zip(strides) {
-                    operand.base += *stride * (size as isize - 1);
-                    *stride = -*stride;
-                }
-            }
-            let (before, now) = plan.strides.split_at(row);
-            let merged = row > 0
-                && before[row - count..]
-                    .iter()
-                    .zip(now)
-                    .all(|(outer, inner)| inner.checked_mul(size as isize) == Some(*outer));
-            if merged {
-                plan.strides.copy_within(row.., row - count);
-                plan.strides.truncate(row);
-                let last = plan.dims.len() - 1;
-                plan.dims[last] *= size;
-            } else {
-                plan.dims.push(size);
+        for (dim, &size) in out.shape().iter().enumerate() {
+            if size != 1 {
+                plan.loops.push(size, steps(program, inputs, out, dim));
             }
         }
-        if plan.dims.is_empty() {
-            plan.dims.push(1);
-            plan.strides.extend(plan.operands.iter().map(|operand| operand.size));
+        let lead = plan.operands.len() - 1;
+        let mut bases: SmallVec<[isize; 8]> =
+            plan.operands.iter().map(|operand| operand.base).collect();
+        plan.loops.ascend(lead, &mut bases);
+        for (operand, base) in plan.operands.iter_mut().zip(bases) {
+            operand.base = base;
+        }
+        plan.loops.sort_by_key(|steps| steps[lead].unsigned_abs());
+        plan.loops.merge(|_, _| true);
+        if plan.dims().is_empty() {
+            plan.loops.push_one(plan.operands.iter().map(|operand| operand.size));
         }
         plan.way = match plan.inner() {
-            _ if plan.dims.len() == 1 => Way::Rows,
+            _ if plan.dims().len() == 1 => Way::Rows,
             long if long > program.block() / 2 => plan.long_rows(program),
             // Loading them is little work; or nothing, or one row, or one element of each.
             short if short < SHORT || plan.has_whole_rows() => Way::Spans,
@@ -111,8 +91,8 @@ impl<'a> Plan<'a> {
         }
         operands.extend(program.counted().iter().map(|_| counted));
         operands.push(memory(out, &accesses[inputs.len()], true));
-        let (dims, strides) = (SmallVec::new(), SmallVec::new());
-        Plan { operands, dims, strides, total: out.numel(), way: Way::Rows }
+        let loops = Loops::new(operands.len());
+        Plan { operands, loops, total: out.numel(), way: Way::Rows }
     }
 
     fn long_rows(&mut self, program: &Program) -> Way {
@@ -122,42 +102,28 @@ impl<'a> Plan<'a> {
     /// Moves the dimension along which an input is contiguous, that isn't along the innermost, next
     /// to it. Returns whether there is one.
     fn find_tiles(&mut self, program: &Program) -> bool {
-        let inner = self.dims.len() - 1;
+        let inner = self.dims().len() - 1;
         for slot in 0..program.inputs().len() {
             let size = self.operands[slot].size;
             if !self.operands[slot].walked || self.row(inner)[slot].abs() <= size {
                 continue;
             }
-            let along = (0..inner).find(|&dim| self.row(dim)[slot] == size && self.dims[dim] >= 8);
+            let along =
+                (0..inner).find(|&dim| self.row(dim)[slot] == size && self.dims()[dim] >= 8);
             if let Some(dim) = along {
-                let count = self.operands.len();
-                self.dims[dim..inner].rotate_left(1);
-                self.strides[dim * count..inner * count].rotate_left(count);
+                let mut order: SmallVec<[usize; 8]> = (0..=inner).collect();
+                order[dim..inner].rotate_left(1);
+                self.loops.take(&order);
                 return true;
             }
         }
         false
     }
 
-    /// The strides of all operands along a dimension of the output.
-    fn push_strides(&mut self, program: &Program, inputs: &[&Tensor], out: &Tensor, dim: usize) {
-        let from_end = out.ndim() - dim;
-        for (input, rank) in inputs.iter().zip(program.ranks()) {
-            let size = input.dtype().size() as isize;
-            self.strides.push(match input.ndim().checked_sub(from_end) {
-                Some(own) if rank.is_none() && input.shape()[own] != 1 => {
-                    input.strides()[own] * size
-                }
-                _ => 0,
-            });
-        }
-        for counted in program.counted() {
-            self.strides.push(match counted {
-                Counted::Index => layout::contiguous_strides(out.shape())[dim],
-                Counted::Coordinate(end) => isize::from(*end as usize + 1 == from_end),
-            });
-        }
-        self.strides.push(out.strides()[dim] * out.dtype().size() as isize);
+    /// The sizes of the dimensions.
+    #[inline]
+    pub(super) fn dims(&self) -> &[usize] {
+        self.loops.sizes()
     }
 
     /// Whether all operands are dense, or the same in every row, or all along a row.
@@ -166,38 +132,61 @@ impl<'a> Plan<'a> {
             !self.operands[slot].walked
                 || self.is_dense(slot)
                 || self.is_the_same_in_rows(slot)
-                || (self.row(self.dims.len() - 1)[slot] == 0
+                || (self.row(self.dims().len() - 1)[slot] == 0
                     && self.operands[slot].access.is_some())
         })
     }
 
     /// Whether an operand is the same in every row.
     pub(super) fn is_the_same_in_rows(&self, slot: usize) -> bool {
-        (0..self.dims.len() - 1).all(|dim| self.row(dim)[slot] == 0)
+        (0..self.dims().len() - 1).all(|dim| self.row(dim)[slot] == 0)
     }
 
     /// The strides of all operands along a dimension.
     #[inline]
     pub(super) fn row(&self, dim: usize) -> &[isize] {
-        let count = self.operands.len();
-        &self.strides[dim * count..(dim + 1) * count]
+        self.loops.row(dim)
     }
 
     /// The innermost dimension's size.
     #[inline]
     pub(super) fn inner(&self) -> usize {
-        self.dims[self.dims.len() - 1]
+        self.dims()[self.dims().len() - 1]
     }
 
     /// Whether elements of an operand lie one after another over all dimensions.
     pub(super) fn is_dense(&self, operand: usize) -> bool {
         let mut step = self.operands[operand].size;
-        (0..self.dims.len()).rev().all(|dim| {
+        (0..self.dims().len()).rev().all(|dim| {
             let dense = self.row(dim)[operand] == step;
-            step = step.wrapping_mul(self.dims[dim] as isize);
+            step = step.wrapping_mul(self.dims()[dim] as isize);
             dense
         })
     }
+}
+
+/// The steps of all operands along a dimension of the output, in bytes.
+fn steps<'i>(
+    program: &'i Program,
+    inputs: &'i [&Tensor],
+    out: &'i Tensor,
+    dim: usize,
+) -> impl Iterator<Item = isize> + 'i {
+    let from_end = out.ndim() - dim;
+    let of_input = move |(input, rank): (&&Tensor, &Option<u32>)| {
+        let size = input.dtype().size() as isize;
+        match input.ndim().checked_sub(from_end) {
+            Some(own) if rank.is_none() && input.shape()[own] != 1 => input.strides()[own] * size,
+            _ => 0,
+        }
+    };
+    let of_counted = move |counted: &Counted| match counted {
+        Counted::Index => layout::contiguous_strides(out.shape())[dim],
+        Counted::Coordinate(end) => isize::from(*end as usize + 1 == from_end),
+    };
+    let of_out = out.strides()[dim] * out.dtype().size() as isize;
+    let all = inputs.iter().zip(program.ranks()).map(of_input);
+    all.chain(program.counted().iter().map(of_counted)).chain([of_out])
 }
 
 /// A place in the outer dimensions, with the address of each operand there.
@@ -210,13 +199,13 @@ pub(super) struct Cursor {
 impl Cursor {
     /// The place of row number `row`, where rows run along all but the last `inner` dimensions.
     pub(super) fn new(plan: &Plan<'_>, inner: usize, mut row: usize) -> Cursor {
-        let outer = plan.dims.len() - inner;
+        let outer = plan.dims().len() - inner;
         let mut cursor = Cursor {
             index: SmallVec::from_elem(0, outer),
             at: plan.operands.iter().map(|operand| operand.base).collect(),
         };
         for dim in (0..outer).rev() {
-            let size = plan.dims[dim];
+            let size = plan.dims()[dim];
             cursor.index[dim] = row % size;
             row /= size;
             for (at, stride) in cursor.at.iter_mut().zip(plan.row(dim)) {
@@ -232,7 +221,7 @@ impl Cursor {
         for dim in (0..self.index.len()).rev() {
             self.index[dim] += 1;
             let row = plan.row(dim);
-            if self.index[dim] < plan.dims[dim] {
+            if self.index[dim] < plan.dims()[dim] {
                 for (at, stride) in self.at.iter_mut().zip(row) {
                     *at += stride;
                 }
@@ -240,7 +229,7 @@ impl Cursor {
             }
             self.index[dim] = 0;
             for (at, stride) in self.at.iter_mut().zip(row) {
-                *at -= stride * (plan.dims[dim] as isize - 1);
+                *at -= stride * (plan.dims()[dim] as isize - 1);
             }
         }
     }

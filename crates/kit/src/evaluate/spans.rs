@@ -27,13 +27,13 @@ struct Planes<'a, 'p> {
 
 impl<'a, 'p> Planes<'a, 'p> {
     fn new(plan: &'a Plan<'p>, row: usize) -> Planes<'a, 'p> {
-        let height = plan.dims[plan.dims.len() - 2];
+        let height = plan.dims()[plan.dims().len() - 2];
         Planes { plan, cursor: Cursor::new(plan, 2, row / height), from: row % height }
     }
 
     /// Calls `f` for the pieces of the next rows.
     fn next(&mut self, rows: usize, mut f: impl FnMut(&Cursor, Piece)) {
-        let height = self.plan.dims[self.plan.dims.len() - 2];
+        let height = self.plan.dims()[self.plan.dims().len() - 2];
         let mut done = 0;
         while done < rows {
             let piece =
@@ -54,7 +54,7 @@ impl Worker<'_, '_> {
     /// that are the same in every row are loaded once.
     pub(super) fn spans(&mut self, rows: Range<usize>) -> Result<()> {
         let (program, plan) = (self.job.program, self.plan);
-        let (inner, out, last) = (plan.inner(), program.output(), plan.dims.len() - 1);
+        let (inner, out, last) = (plan.inner(), program.output(), plan.dims().len() - 1);
         let (steps, outer) = (plan.row(last), plan.row(last - 1));
         let block = (self.job.block() / inner).max(1).min(rows.len());
         let mut loaded: SmallVec<[usize; 8]> = SmallVec::new();

@@ -25,7 +25,7 @@ fn buffer_bytes(plan: &Plan<'_>, slot: usize, elements: usize) -> usize {
 impl Job<'_> {
     /// Whether an input is contiguous along the dimension before the innermost.
     fn is_turned(&self, plan: &Plan<'_>, slot: usize) -> bool {
-        let last = plan.dims.len() - 1;
+        let last = plan.dims().len() - 1;
         let operand = &plan.operands[slot];
         operand.walked
             && operand.access.is_some()
@@ -42,7 +42,7 @@ impl Job<'_> {
             .min();
         let rows = HEIGHT / smallest.unwrap_or(8);
         (
-            rows.min(plan.dims[plan.dims.len() - 2]),
+            rows.min(plan.dims()[plan.dims().len() - 2]),
             WIDTH.min(self.program.block()).min(plan.inner()),
         )
     }
@@ -50,7 +50,7 @@ impl Job<'_> {
     /// How many tiles there are, and how many elements they have.
     pub(super) fn tiles(&self, plan: &Plan<'_>) -> (usize, usize) {
         let (rows, cols) = self.tile(plan);
-        let (height, width) = (plan.dims[plan.dims.len() - 2], plan.inner());
+        let (height, width) = (plan.dims()[plan.dims().len() - 2], plan.inner());
         let planes = plan.total / (height * width);
         let across = (width + self.row_lead(plan, cols)).div_ceil(cols);
         (planes * height.div_ceil(rows) * across, rows * cols)
@@ -71,8 +71,8 @@ impl Worker<'_, '_> {
     /// Tiles, one behind the other along the dimension before the innermost.
     pub(super) fn tiles(&mut self, tiles: Range<usize>) -> Result<()> {
         let (program, plan) = (self.job.program, self.plan);
-        let (last, out) = (plan.dims.len() - 1, program.output());
-        let (height, width) = (plan.dims[last - 1], plan.dims[last]);
+        let (last, out) = (plan.dims().len() - 1, program.output());
+        let (height, width) = (plan.dims()[last - 1], plan.dims()[last]);
         let (rows, cols) = self.job.tile(plan);
         let lead = self.job.row_lead(plan, cols);
         let (down, across) = (height.div_ceil(rows), (width + lead).div_ceil(cols));

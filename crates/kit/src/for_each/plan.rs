@@ -6,6 +6,7 @@
 //! scattered from one), so that the body's loop always runs over plain rows.
 
 use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_tensor::Loops;
 use smallvec::smallvec;
 
 use super::operand::Described;
@@ -138,8 +139,7 @@ impl Plan {
         };
         if common {
             plan.find_in_place();
-            plan.go_up();
-            plan.sort_and_merge();
+            plan.arrange();
         } else {
             for (stream, view) in plan.streams.iter_mut().zip(&views).skip(1) {
                 stream.in_place = view.extent.is_same(&out.extent);
@@ -162,57 +162,35 @@ impl Plan {
         }
     }
 
-    /// Walks every dimension in the direction in which the output's addresses grow.
-    fn go_up(&mut self) {
-        for d in 0..self.sizes.len() {
-            if self.streams[0].steps[d] >= 0 {
-                continue;
-            }
-            let last = self.sizes[d] as isize - 1;
-            for stream in &mut self.streams {
-                // The last element of the dimension is inside the view.
-                stream.base = stream.base.wrapping_offset(last * stream.steps[d]);
-                stream.steps[d] = -stream.steps[d];
-            }
-            let (axis, step) = &mut self.index[d];
-            if let Some(origin) = self.origin.get_mut(*axis) {
-                *origin = origin.wrapping_add_signed(last * *step);
-            }
-            *step = -*step;
-        }
-    }
-
-    fn sort_and_merge(&mut self) {
-        let mut order: Few<usize> = (0..self.sizes.len()).collect();
-        order.sort_by_key(|&d| {
-            let step = |stream: &Stream| stream.steps[d].unsigned_abs();
-            let inputs = self.streams[1..].iter().map(step).fold(0_usize, usize::saturating_add);
-            std::cmp::Reverse((step(&self.streams[0]), inputs))
-        });
-        let mut kept: Few<usize> = Few::new();
-        let mut sizes: Few<usize> = Few::new();
-        for d in order {
-            let size = self.sizes[d];
-            let evenly = |outer: &usize| {
-                let over = |outer: isize, inner: isize| {
-                    inner.checked_mul(size as isize).is_some_and(|all| all == outer)
-                };
-                let (outer_index, inner_index) = (self.index[*outer], self.index[d]);
-                self.streams.iter().all(|stream| over(stream.steps[*outer], stream.steps[d]))
-                    && outer_index.0 == inner_index.0
-                    && over(outer_index.1, inner_index.1)
-            };
-            if kept.last().is_some_and(evenly)
-                && let (Some(outer), Some(all)) = (kept.last_mut(), sizes.last_mut())
+    /// Puts the dimensions in the order that suits memory best: the output is walked upwards, its
+    /// smallest steps innermost, and dimensions that all views step through evenly are one.
+    fn arrange(&mut self) {
+        let count = self.streams.len();
+        let mut loops = Loops::new(count + 1);
+        for (d, &size) in self.sizes.iter().enumerate() {
+            let (axis, step) = self.index[d];
+            if self.streams[0].steps[d] < 0
+                && let Some(origin) = self.origin.get_mut(axis)
             {
-                *outer = d;
-                *all *= size;
-            } else {
-                kept.push(d);
-                sizes.push(size);
+                *origin = origin.wrapping_add_signed((size as isize - 1) * step);
             }
+            loops.push(size, self.streams.iter().map(|stream| stream.steps[d]).chain([step]));
         }
-        self.take(&kept, sizes);
+        let mut start: Few<isize> = smallvec![0; count + 1];
+        loops.ascend(0, &mut start);
+        loops.sort_by_key(|steps| {
+            let inputs = steps[1..count].iter().map(|step| step.unsigned_abs());
+            (steps[0].unsigned_abs(), inputs.fold(0_usize, usize::saturating_add))
+        });
+        loops.merge(|outer, inner| self.index[outer].0 == self.index[inner].0);
+        let dims = 0..loops.sizes().len();
+        self.sizes = loops.sizes().into();
+        self.index =
+            dims.clone().map(|d| (self.index[loops.number(d)].0, loops.row(d)[count])).collect();
+        for (n, stream) in self.streams.iter_mut().enumerate() {
+            stream.base = stream.base.wrapping_offset(start[n]);
+            stream.steps = dims.clone().map(|d| loops.row(d)[n]).collect();
+        }
     }
 
     /// Goes on with those dimensions, in that order.

@@ -359,7 +359,7 @@ impl BufferHandle {
     ///
     /// # Errors
     /// As [`device::Memory::allocate`] and [`device::Memory::copy_strided`];
-    /// [`ErrorKind::NotSupported`] for another library's memory on a device that has none here.
+    /// [`ErrorKind::Device`] for another library's memory on a device that has none here.
     pub fn clone_buffer(&self) -> Result<Self> {
         let bytes = self.current_len() * self.dtype.size();
         let memory = self.memory_to_copy()?;

@@ -1,6 +1,9 @@
 //! Walking several strided operands of one shape together.
 
-use keyfold_core::{Error, ErrorKind, Result, Shape, Strides};
+use keyfold_core::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
+
+use super::Loops;
 
 /// A walk over all indices of a shape, for `N` operands with strides of their own.
 ///
@@ -9,8 +12,7 @@ use keyfold_core::{Error, ErrorKind, Result, Shape, Strides};
 /// each operand's first element.
 #[derive(Clone, Debug)]
 pub struct Walk<const N: usize> {
-    shape: Shape,
-    strides: [Strides; N],
+    loops: Loops,
     empty: bool,
 }
 
@@ -20,8 +22,7 @@ impl<const N: usize> Walk<N> {
     /// # Errors
     /// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
     pub fn new(shape: &[usize], strides: [&[isize]; N]) -> Result<Self> {
-        let order: Vec<usize> = (0..shape.len()).collect();
-        Walk::in_order(shape, strides, &order)
+        Walk::planned(shape, strides, |_| {})
     }
 
     /// A walk in the order that suits memory best: the dimension where the first operand's steps
@@ -30,57 +31,49 @@ impl<const N: usize> Walk<N> {
     /// # Errors
     /// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
     pub fn unordered(shape: &[usize], strides: [&[isize]; N]) -> Result<Self> {
-        let mut order: Vec<usize> = (0..shape.len()).collect();
-        if strides.iter().all(|s| s.len() == shape.len()) {
-            order.sort_by_key(|&d| std::cmp::Reverse(strides.map(|s| s[d].unsigned_abs())));
-        }
-        Walk::in_order(shape, strides, &order)
+        Walk::planned(shape, strides, |loops| {
+            loops.sort_by_key(|steps| -> [usize; N] {
+                std::array::from_fn(|n| steps[n].unsigned_abs())
+            });
+        })
     }
 
-    fn in_order(shape: &[usize], strides: [&[isize]; N], order: &[usize]) -> Result<Self> {
+    fn planned(
+        shape: &[usize],
+        strides: [&[isize]; N],
+        order: impl FnOnce(&mut Loops),
+    ) -> Result<Self> {
         if let Some(wrong) = strides.iter().find(|s| s.len() != shape.len()) {
             return Err(Error::new(
                 ErrorKind::Shape,
                 format!("strides {wrong:?} don't fit shape {shape:?}: one per dimension is needed"),
             ));
         }
-        let mut dims = Shape::filled(1, shape.len())?;
-        let mut steps = [const { None::<Strides> }; N];
-        for slot in &mut steps {
-            *slot = Some(Strides::filled(0, shape.len())?);
+        let mut loops = Loops::new(N);
+        for (d, &size) in shape.iter().enumerate() {
+            loops.push(size, strides.map(|s| s[d]));
         }
-        let mut steps = steps.map(Option::unwrap_or_default);
-        let mut count = 0;
-        for &d in order {
-            let size = shape[d];
-            if size == 1 {
-                continue;
-            }
-            // The dimension before steps over exactly this one, for every operand.
-            let evenly = count > 0
-                && (0..N)
-                    .all(|n| strides[n][d].checked_mul(size as isize) == Some(steps[n][count - 1]));
-            let merged = if evenly { dims[count - 1].checked_mul(size) } else { None };
-            if merged.is_none() {
-                count += 1;
-            }
-            dims[count - 1] = merged.unwrap_or(size);
-            for n in 0..N {
-                steps[n][count - 1] = strides[n][d];
-            }
-        }
-        let strides = steps.map(|s| Strides::new(&s[..count]).unwrap_or_default());
-        Ok(Walk { shape: Shape::new(&dims[..count])?, strides, empty: shape.contains(&0) })
+        order(&mut loops);
+        loops.merge(|_, _| true);
+        Ok(Walk { loops, empty: shape.contains(&0) })
     }
 
     /// The length of each run that [`Walk::runs`] gives.
     pub fn run_len(&self) -> usize {
-        if self.empty { 0 } else { self.shape.last().copied().unwrap_or(1) }
+        if self.empty { 0 } else { self.loops.sizes().last().copied().unwrap_or(1) }
     }
 
     /// The step of each operand along a run.
     pub fn run_steps(&self) -> [isize; N] {
-        std::array::from_fn(|n| self.strides[n].last().copied().unwrap_or(1))
+        match self.loops.sizes().len() {
+            0 => [1; N],
+            dims => self.row(dims - 1),
+        }
+    }
+
+    /// The step of each operand along a dimension.
+    fn row(&self, dim: usize) -> [isize; N] {
+        std::array::from_fn(|n| self.loops.row(dim)[n])
     }
 
     /// Calls `f` with the operands' offsets at the start of each run. A run has
@@ -89,8 +82,9 @@ impl<const N: usize> Walk<N> {
         if self.empty {
             return;
         }
-        let outer = self.shape.len().saturating_sub(1);
-        let mut index = Shape::filled(0, outer).unwrap_or_default();
+        let sizes = self.loops.sizes();
+        let outer = sizes.len().saturating_sub(1);
+        let mut index = SmallVec::<[usize; 6]>::from_elem(0, outer);
         let mut offsets = [0_isize; N];
         loop {
             f(offsets);
@@ -102,15 +96,15 @@ impl<const N: usize> Walk<N> {
                 }
                 d -= 1;
                 index[d] += 1;
-                if index[d] < self.shape[d] {
-                    for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
-                        *offset += strides[d];
+                if index[d] < sizes[d] {
+                    for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
+                        *offset += step;
                     }
                     break;
                 }
                 index[d] = 0;
-                for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
-                    *offset -= strides[d] * (self.shape[d] - 1) as isize;
+                for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
+                    *offset -= step * (sizes[d] - 1) as isize;
                 }
             }
         }
