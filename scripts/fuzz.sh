@@ -3,6 +3,7 @@
 #
 #   scripts/fuzz.sh [TARGET...]            each for FUZZ_SECONDS (60), or for FUZZ_RUNS inputs
 #   scripts/fuzz.sh replay TARGET FILE...  what an input does
+#   scripts/fuzz.sh build                  builds the targets
 #   scripts/fuzz.sh short                  a fixed number of inputs, the same each time: for make test
 #
 # libFuzzer with AddressSanitizer, built by the stable compiler with the flags that cargo-fuzz gives,
@@ -77,6 +78,9 @@ replay)
     target=$2
     shift 2
     exec "$(binary "$target")" "$@"
+    ;;
+build)
+    build
     ;;
 short)
     build

@@ -12,6 +12,8 @@ cd "$ROOT"
 parts=${*:-lint rust python wheel fuzz}
 left_out=''
 wheel_job=''
+extension_job=''
+fuzz_job=''
 leave_out() { left_out="$left_out
   $*"; }
 
@@ -41,14 +43,36 @@ check_lint() {
 # The extension crate links no libpython, so it can't be a test binary: pytest is its test.
 check_rust() {
     "$ROOT/scripts/bootstrap.sh" build
+    step "building the Rust tests"
+    "$CARGO" test --workspace --exclude keyfold-python --no-run
+    # Beside the tests, most of which use one core: its link takes minutes on one, too.
+    case " $parts " in *" python "* | *" wheel "*) start_extension ;; esac
     step "cargo test"
     PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}" "$CARGO" test --workspace --exclude keyfold-python
     step "loom: the interleavings of the registry's read side"
     "$ROOT/scripts/loom.sh"
 }
 
-check_python() {
+# The extension is built in the background while the Rust tests run.
+start_extension() {
+    mkdir -p "$TARGET"
+    "$ROOT/scripts/build.sh" >"$TARGET/extension.log" 2>&1 &
+    extension_job=$!
+}
+
+build_extension() {
+    if [ -n "$extension_job" ]; then
+        wait "$extension_job" || {
+            cat "$TARGET/extension.log"
+            die "the extension could not be built"
+        }
+        extension_job=''
+    fi
     "$ROOT/scripts/build.sh"
+}
+
+check_python() {
+    build_extension
     "$ROOT/scripts/bootstrap.sh" test lint
     # Behind the tests, where they follow.
     case " $parts " in *" wheel "*) start_wheel ;; esac
@@ -79,7 +103,7 @@ check_python() {
 # The wheel is built in the background while pytest runs: its link takes minutes on one core.
 start_wheel() {
     [ -z "$wheel_job" ] || return 0
-    "$ROOT/scripts/build.sh"
+    build_extension
     (
         scripts/wheel.sh --this-glibc "$TARGET/wheel-test/specific"
         FEATURES=abi3 scripts/wheel.sh --this-glibc "$TARGET/wheel-test/abi3"
@@ -96,11 +120,24 @@ check_wheel() {
         die "the wheels could not be built, or are over their budget"
     }
     grep '\.whl: ' "$TARGET/wheel-test.log"
+    # The fuzz targets are built in the background while these tests run, on one core.
+    case " $parts " in
+    *" fuzz "*)
+        "$ROOT/scripts/fuzz.sh" build >"$TARGET/fuzz-build.log" 2>&1 &
+        fuzz_job=$!
+        ;;
+    esac
     scripts/test_wheel.sh "$TARGET/wheel-test/abi3" newest
 }
 
 # A fixed number of inputs each; `make fuzz` is the long one.
 check_fuzz() {
+    if [ -n "$fuzz_job" ]; then
+        wait "$fuzz_job" || {
+            cat "$TARGET/fuzz-build.log"
+            die "the fuzz targets could not be built"
+        }
+    fi
     "$ROOT/scripts/fuzz.sh" short
 }
 
