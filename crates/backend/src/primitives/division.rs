@@ -48,14 +48,7 @@ impl<'g> Value<'g> {
             power = (distance & m.int(1 << bit)).equals(zero).choose(power, twice);
         }
         let rest = m.rest(n).times_modulo(power, n, self.dtype);
-        // Times 2^j, in two factors that are normal numbers.
-        let exponent = j - m.int(format.bias + format.mantissa);
-        let first = exponent.shift_right(one);
-        let float = |exponent: Value<'g>| {
-            let stored = exponent + m.int(format.bias);
-            stored.shift_left(m.int(format.mantissa)).bits_as(self.dtype)
-        };
-        let value = rest.cast(self.dtype) * float(first) * float(exponent - first);
+        let value = rest.cast(self.dtype).scaled(j - m.int(format.bias + format.mantissa));
         self.below(b).choose(self, value)
     }
 

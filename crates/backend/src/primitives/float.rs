@@ -147,6 +147,18 @@ impl<'g> Value<'g> {
         (exponent, mantissa.bits_as(self.dtype))
     }
 
+    /// Times `2^k` for a whole k, in two factors: a subnormal result is rounded once. Where k is at most
+    /// twice what exponents are, those of both factors are in range.
+    pub(super) fn scaled(self, k: Value<'g>) -> Value<'g> {
+        let format = self.format();
+        let first = k.shift_right(k.int(1));
+        let power = |k: Value<'g>| {
+            let stored = k + k.int(format.bias);
+            stored.shift_left(k.int(format.mantissa)).bits_as(self.dtype)
+        };
+        self * power(first) * power(k - first)
+    }
+
     /// The hyperbolic sine and cosine for sizes at most [`far`](super::value::Format::far).
     pub(super) fn sinh_cosh(self) -> (Value<'g>, Value<'g>) {
         let up = self.exp();

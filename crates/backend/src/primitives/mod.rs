@@ -172,9 +172,10 @@ pub enum Primitive {
     Abs = 10,
     /// The square root of floats, correctly rounded; NaN below 0, and -0.0 of itself.
     Sqrt = 11,
-    /// `e ** a` of floats, to 2 units in the last place.
+    /// `e ** a` of floats, to 2 units in the last place; 1 of 0.
     Exp = 12,
-    /// The natural logarithm of floats, to 2 units in the last place, also near 1; -inf of 0, NaN below.
+    /// The natural logarithm of floats, to 2 units in the last place, also near 1; 0 of 1, -inf of 0, NaN
+    /// below.
     Log = 13,
     /// The sine of floats in radians, of every size, to 2 units in the last place.
     Sin = 14,

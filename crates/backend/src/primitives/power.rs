@@ -1,6 +1,8 @@
 //! Powers, and logarithms in two parts: a power's logarithm needs as many more bits than the result as the
 //! result's exponent has.
 
+use std::f64::consts::LOG2_E;
+
 use super::value::Value;
 
 /// `2 atanh(s) = 2 s + s z (2/3 + z p(z))`, z = s^2.
@@ -61,13 +63,27 @@ impl<'g> Value<'g> {
         (high, ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2)
     }
 
+    /// A number of two parts, of float64 and of float32.
+    fn two_parts(self, double: [f64; 2], single: [f64; 2]) -> Two<'g> {
+        let [high, low] = if self.is_single() { single } else { double };
+        (self.num(high), self.num(low))
+    }
+
+    /// `e ** (t + low)` where that is small beside t: a power of two times the exponential of a number below 1,
+    /// so that powers of two are exact.
+    fn exp_of_two(self, low: Value<'g>) -> Value<'g> {
+        let k = (self * LOG2_E).round();
+        let ln2 = self.two_parts(LN2, LN2_SINGLE);
+        let rest = ((self - k * ln2.0) - k * ln2.1) + low;
+        let near = rest.exp().scaled(k.cast(self.format().whole));
+        // Beyond this the result is 0 or infinite, and the low part may be NaN.
+        let end = self.num(if self.is_single() { 160.0 } else { 1000.0 });
+        self.abs().below(end).choose(near, self.exp())
+    }
+
     /// The natural logarithm of a positive finite number, in two parts.
     fn log_in_two(self) -> Two<'g> {
         let single = self.is_single();
-        let pick = |wide: [f64; 2], narrow: [f64; 2]| {
-            let [high, low] = if single { narrow } else { wide };
-            (self.num(high), self.num(low))
-        };
         let (k, m) = self.exponent_and_mantissa();
         let f = m - 1.0;
         // s = f / (m + 1), in two parts.
@@ -79,21 +95,20 @@ impl<'g> Value<'g> {
         let s = (s, (((f - back) - back_low) - s * below_low) * inverse);
         let z = times(s, s);
         let more = z.0 * z.0.polynomial(&ATANH[..if single { 4 } else { 8 }]);
-        let two_thirds = pick(TWO_THIRDS, TWO_THIRDS_SINGLE);
+        let two_thirds = self.two_parts(TWO_THIRDS, TWO_THIRDS_SINGLE);
         let (factor, factor_low) = sum(two_thirds.0, more);
         let series = times(z, (factor, factor_low + two_thirds.1));
         let (whole, whole_low) = sum(self.num(2.0), series.0);
         let part = times(s, (whole, whole_low + series.1));
         // |k ln 2| is the greater unless k is 0, and then the sum is exact.
-        let ln2 = pick(LN2, LN2_SINGLE);
+        let ln2 = self.two_parts(LN2, LN2_SINGLE);
         let (high, low) = sum(k * ln2.0, part.0);
         (high, low + (k * ln2.1 + part.1))
     }
 
     /// The logarithm to base 10, whole at powers of ten.
     pub(super) fn log10(self) -> Value<'g> {
-        let [high, low] = if self.is_single() { LOG10_E_SINGLE } else { LOG10_E };
-        let (high, low) = times(self.log_in_two(), (self.num(high), self.num(low)));
+        let (high, low) = times(self.log_in_two(), self.two_parts(LOG10_E, LOG10_E_SINGLE));
         let normal = self.above(self.num(0.0)) & self.below(self.num(f64::INFINITY));
         normal.choose(high + low, self.log())
     }
@@ -107,9 +122,7 @@ impl<'g> Value<'g> {
         let log = size.below(infinity).choose(log, size);
         let log = size.equals(zero).choose(self.num(f64::NEG_INFINITY), log);
         let (t, t_low) = y.product(log);
-        // Beyond this the result is 0 or infinite, and the low part may be NaN.
-        let t_low = t.abs().below(self.num(1000.0)).choose(t_low + y * low, zero);
-        let value = t.exp() * (t_low + 1.0);
+        let value = t.exp_of_two(t_low + y * low);
         let value = size.equals(one).choose(one, value);
         let half = y * 0.5;
         let whole = y.floor().equals(y);

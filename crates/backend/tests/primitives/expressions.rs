@@ -33,6 +33,28 @@ fn the_derivatives_of_gelu_are_those_of_the_evaluator() {
     }
 }
 
+#[test]
+fn powers_and_logarithms_of_powers_are_exact() {
+    let check = |text: &str, dtype: DType, x: &[f64], wanted: &[f64]| {
+        let x: Vec<Scalar> = x.iter().copied().map(Scalar::Float).collect();
+        let lowered = crate::lowered(text, &[dtype]).unwrap();
+        let got = by_primitives(&lowered, &[&samples::tensor(dtype, &x)], &[]).unwrap();
+        for ((got, wanted), x) in elements(&got).into_iter().zip(wanted).zip(x) {
+            assert_eq!(got, Scalar::Float(*wanted), "{text} of {dtype} at {x}");
+        }
+    };
+    for (dtype, exponents) in [(DType::F32, -149..128), (DType::F64, -1074..1024)] {
+        let wholes: Vec<f64> = exponents.map(f64::from).collect();
+        let powers: Vec<f64> = wholes.iter().map(|whole| whole.exp2()).collect();
+        check("exp2(x)", dtype, &wholes, &powers);
+        check("log2(x)", dtype, &powers, &wholes);
+    }
+    let wholes: Vec<f64> = (0..23).map(f64::from).collect();
+    let powers: Vec<f64> = (0..23).map(|whole| 10f64.powi(whole)).collect();
+    check("log10(x)", DType::F64, &powers, &wholes);
+    check("log10(x)", DType::F32, &powers[..11], &wholes);
+}
+
 /// Whether every step is exact, or correctly rounded: lengths, roots and quotients of complex numbers
 /// aren't.
 fn is_exact(lowered: &Lowered) -> bool {

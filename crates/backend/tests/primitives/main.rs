@@ -5,6 +5,8 @@ mod compare;
 mod device;
 mod expressions;
 mod functions;
+#[cfg(feature = "delayed")]
+mod late;
 mod offers;
 mod samples;
 
