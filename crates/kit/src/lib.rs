@@ -9,6 +9,7 @@
 //! | [`evaluate`] | expressions over whole tensors |
 //! | [`eval`] | expressions over blocks of elements, which [`evaluate`] is made of |
 //! | [`math`] | elementary functions without branches, for vector code |
+//! | [`random`] | random numbers by counter |
 //! | [`half`] | float16 and bfloat16 to float32 and back |
 //! | [`isa`] | the instruction sets, and code that is compiled once for each |
 
@@ -21,4 +22,5 @@ pub mod half;
 pub mod isa;
 pub mod math;
 pub mod pool;
+pub mod random;
 pub mod view;

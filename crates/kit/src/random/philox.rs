@@ -14,7 +14,7 @@ const STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
 /// The block of four random words at a counter.
-pub(crate) fn philox([mut a, mut b, mut c, mut d]: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+fn philox([mut a, mut b, mut c, mut d]: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..ROUNDS {
         let first = u64::from(MULTIPLIERS[0]) * u64::from(a);
         let second = u64::from(MULTIPLIERS[1]) * u64::from(c);
@@ -26,7 +26,7 @@ pub(crate) fn philox([mut a, mut b, mut c, mut d]: [u32; 4], mut key: [u32; 2]) 
 }
 
 /// Block `index` of the stream of a seed.
-pub(crate) fn block(seed: u64, index: u64) -> [u32; 4] {
+pub fn block(seed: u64, index: u64) -> [u32; 4] {
     philox([index as u32, (index >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32])
 }
 
