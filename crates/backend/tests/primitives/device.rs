@@ -18,6 +18,8 @@ use keyfold_tensor::device::{HostMemory, Memory};
 pub(crate) struct Host {
     lacks: fn(Primitive, &[DType]) -> bool,
     launches: AtomicUsize,
+    /// Whether the functions are a further unit in the last place off.
+    inexact: bool,
 }
 
 impl Host {
@@ -26,7 +28,12 @@ impl Host {
     }
 
     pub(crate) fn without(lacks: fn(Primitive, &[DType]) -> bool) -> Host {
-        Host { lacks, launches: AtomicUsize::new(0) }
+        Host { lacks, launches: AtomicUsize::new(0), inexact: false }
+    }
+
+    /// With functions that are as inexact as they may be.
+    pub(crate) fn inexact() -> Host {
+        Host { inexact: true, ..Host::complete() }
     }
 
     /// How many primitives were launched.
@@ -110,16 +117,16 @@ impl Launch<PrimitiveParams> for Host {
             Primitive::Where => choose(inputs, out),
             other => match inputs[0].dtype() {
                 DType::Bool => bools(other, inputs, out),
-                DType::U8 => u8::compute(other, inputs, out),
-                DType::U16 => u16::compute(other, inputs, out),
-                DType::U32 => u32::compute(other, inputs, out),
-                DType::U64 => u64::compute(other, inputs, out),
-                DType::I8 => i8::compute(other, inputs, out),
-                DType::I16 => i16::compute(other, inputs, out),
-                DType::I32 => i32::compute(other, inputs, out),
-                DType::I64 => i64::compute(other, inputs, out),
-                DType::F32 => f32::compute(other, inputs, out),
-                DType::F64 => f64::compute(other, inputs, out),
+                DType::U8 => u8::compute(other, inputs, out, self.inexact),
+                DType::U16 => u16::compute(other, inputs, out, self.inexact),
+                DType::U32 => u32::compute(other, inputs, out, self.inexact),
+                DType::U64 => u64::compute(other, inputs, out, self.inexact),
+                DType::I8 => i8::compute(other, inputs, out, self.inexact),
+                DType::I16 => i16::compute(other, inputs, out, self.inexact),
+                DType::I32 => i32::compute(other, inputs, out, self.inexact),
+                DType::I64 => i64::compute(other, inputs, out, self.inexact),
+                DType::F32 => f32::compute(other, inputs, out, self.inexact),
+                DType::F64 => f64::compute(other, inputs, out, self.inexact),
                 dtype => Err(unknown(other, dtype)),
             },
         }
@@ -286,20 +293,20 @@ fn bools(primitive: Primitive, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
 }
 
 trait Compute: Debug {
-    fn compute(primitive: Primitive, inputs: &[&Tensor], out: &Tensor) -> Result<()>;
+    fn compute(p: Primitive, inputs: &[&Tensor], out: &Tensor, inexact: bool) -> Result<()>;
 }
 
 macro_rules! whole {
     // A macro, since the standard library has no trait for whole numbers.
     ($($t:ident)*) => {$(
         impl Compute for $t {
-            fn compute(primitive: Primitive, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+            fn compute(p: Primitive, inputs: &[&Tensor], out: &Tensor, _: bool) -> Result<()> {
                 assert!(matches!(inputs[0].dtype().kind(), DTypeKind::Int | DTypeKind::UInt));
                 let two = |f: fn($t, $t) -> $t| map2(inputs, out, f);
                 let shift = |a: $t, b: $t, f: fn($t, u32) -> $t| {
                     f(a, u32::try_from(b).ok().filter(|b| *b < $t::BITS).unwrap())
                 };
-                match primitive {
+                match p {
                     Primitive::Add => two(|a, b| a.wrapping_add(b)),
                     Primitive::Sub => two(|a, b| a.wrapping_sub(b)),
                     Primitive::Mul => two(|a, b| a.wrapping_mul(b)),
@@ -323,10 +330,17 @@ whole! { u8 u16 u32 u64 i8 i16 i32 i64 }
 macro_rules! floats {
     ($($t:ident)*) => {$(
         impl Compute for $t {
-            fn compute(primitive: Primitive, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+            fn compute(p: Primitive, inputs: &[&Tensor], out: &Tensor, inexact: bool) -> Result<()> {
                 let one = |f: fn($t) -> $t| map1(inputs, out, f);
+                // Exact where the primitive is.
+                let off = |x: $t| match x.to_bits() & 2 {
+                    _ if !inexact || x == 0.0 || x == 1.0 || !x.is_finite() => x,
+                    0 => x.next_up(),
+                    _ => x.next_down(),
+                };
+                let function = |f: fn($t) -> $t| map1(inputs, out, |a| off(f(a)));
                 let two = |f: fn($t, $t) -> $t| map2(inputs, out, f);
-                match primitive {
+                match p {
                     Primitive::Add => two(|a, b| a + b),
                     Primitive::Sub => two(|a, b| a - b),
                     Primitive::Mul => two(|a, b| a * b),
@@ -334,10 +348,10 @@ macro_rules! floats {
                     Primitive::Neg => one(|a| -a),
                     Primitive::Abs => one($t::abs),
                     Primitive::Sqrt => one($t::sqrt),
-                    Primitive::Exp => one($t::exp),
-                    Primitive::Log => one($t::ln),
-                    Primitive::Sin => one($t::sin),
-                    Primitive::Cos => one($t::cos),
+                    Primitive::Exp => function($t::exp),
+                    Primitive::Log => function($t::ln),
+                    Primitive::Sin => function($t::sin),
+                    Primitive::Cos => function($t::cos),
                     Primitive::Floor => one($t::floor),
                     Primitive::Equal => map2(inputs, out, |a: $t, b: $t| a == b),
                     Primitive::Less => map2(inputs, out, |a: $t, b: $t| a < b),

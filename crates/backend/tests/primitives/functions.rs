@@ -7,7 +7,8 @@ use keyfold_expr::{Lowered, functions};
 use keyfold_kit::isa::{self, Level};
 
 use crate::compare::worst;
-use crate::{by_evaluator, by_primitives, lowered, samples};
+use crate::device::Host;
+use crate::{by_evaluator, lowered, on, samples};
 
 /// The page with the table of the greatest errors.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/primitives.md");
@@ -43,7 +44,7 @@ fn call(name: &str, arguments: usize, dtype: DType) -> (String, Vec<DType>) {
 }
 
 /// The greatest distance of primitives from the evaluator, with what is wrong where that is infinite.
-fn measure(name: &str, lowered: &Lowered) -> (f64, String) {
+fn measure(host: Host, name: &str, lowered: &Lowered) -> (f64, String) {
     let dtypes = lowered.inputs();
     let mut inputs = samples::inputs(dtypes, COUNT, 7);
     let is_power = matches!(name, "pow" | "power");
@@ -60,26 +61,25 @@ fn measure(name: &str, lowered: &Lowered) -> (f64, String) {
     }
     let inputs: Vec<_> = inputs.iter().collect();
     let wanted = by_evaluator(lowered, &inputs, &[]).unwrap();
-    let got = by_primitives(lowered, &inputs, &[]).unwrap();
+    let got = on(host, lowered, &inputs, &[]).unwrap();
     let (error, at) = worst(&got, &wanted);
     let given: Vec<_> = inputs.iter().map(|input| input.get_scalar(&[at]).unwrap()).collect();
     let (got, wanted) = (got.get_scalar(&[at]).unwrap(), wanted.get_scalar(&[at]).unwrap());
     (error, format!("{name}{given:?} of {}: {got:?}, not {wanted:?}", dtypes[0]))
 }
 
-fn measured() -> (Table, Vec<String>) {
+fn measured(host: fn() -> Host, dtypes: &[DType]) -> (Table, Vec<String>) {
     let (mut table, mut wrong) = (Table::new(), Vec::new());
-    let (mut done, mut seen) = (0, Vec::new());
+    let mut seen = Vec::new();
     for (name, arguments) in functions() {
-        for dtype in DType::ALL {
+        for &dtype in dtypes {
             let (text, dtypes) = call(name, arguments, dtype);
             let Ok(lowered) = lowered(&text, &dtypes) else { continue };
-            done += 1;
             // A function's other names lower to the same steps.
             if seen.contains(&(lowered.clone(), dtype)) {
                 continue;
             }
-            let (error, worst) = measure(name, &lowered);
+            let (error, worst) = measure(host(), name, &lowered);
             seen.push((lowered, dtype));
             if error.is_infinite() {
                 wrong.push(worst);
@@ -89,7 +89,6 @@ fn measured() -> (Table, Vec<String>) {
             *cell = Some(cell.map_or(error, |known| known.max(error)));
         }
     }
-    assert!(done > 700, "{done}");
     (table, wrong)
 }
 
@@ -122,7 +121,7 @@ fn stated() -> Table {
 #[test]
 fn every_function_is_within_the_stated_error_of_the_evaluator() {
     isa::set_level(Level::ALL[0]);
-    let (table, wrong) = measured();
+    let (table, wrong) = measured(Host::complete, &DType::ALL);
     let text = written(&table);
     assert!(wrong.is_empty(), "{text}\n{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     let stated = stated();
@@ -138,6 +137,22 @@ fn every_function_is_within_the_stated_error_of_the_evaluator() {
     }
 }
 
+/// Of two functions an error of the primitives is a multiple of the result's last place: below -700 silu is
+/// a subnormal number times x, and logaddexp a difference where it is near 0.
+#[test]
+fn functions_as_inexact_as_they_may_be_cost_a_few_units() {
+    isa::set_level(Level::ALL[0]);
+    let (table, wrong) = measured(Host::inexact, &[DType::F32, DType::F64]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let stated = stated();
+    for (name, row) in table.iter().filter(|(name, _)| !["silu", "logaddexp"].contains(&&***name)) {
+        let cells = row.iter().zip(stated[name]).filter_map(|(error, stated)| error.zip(stated));
+        for (error, stated) in cells {
+            assert!(error <= 3.0 * stated + 2.0, "{name}: {error}, not {stated}");
+        }
+    }
+}
+
 #[test]
 fn every_conversion_is_that_of_the_evaluator() {
     for from in DType::ALL {
@@ -149,7 +164,7 @@ fn every_conversion_is_that_of_the_evaluator() {
                 );
                 continue;
             };
-            let (error, wrong) = measure(to.name(), &lowered);
+            let (error, wrong) = measure(Host::complete(), to.name(), &lowered);
             assert_eq!(error, 0.0, "{wrong}");
         }
     }

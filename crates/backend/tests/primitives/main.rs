@@ -36,13 +36,23 @@ fn kernel(backend: &Arc<dyn GpuBackend>, lowered: &Lowered) -> Arc<dyn Pointwise
     prepare(backend, lowered).kernel().unwrap_or_else(|reason| panic!("{reason}"))
 }
 
-/// What the primitives of a device give.
-fn by_primitives(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
-    let backend: Arc<dyn GpuBackend> = Arc::new(device::Host::complete());
+/// What a device gives.
+fn on(
+    host: device::Host,
+    lowered: &Lowered,
+    inputs: &[&Tensor],
+    params: &[Scalar],
+) -> Result<Tensor> {
+    let backend: Arc<dyn GpuBackend> = Arc::new(host);
     let out = output(lowered, inputs)?;
     // SAFETY: nobody else has the output.
     unsafe { kernel(&backend, lowered).run(inputs, params, &out)? };
     Ok(out)
+}
+
+/// What a device with all primitives gives.
+fn by_primitives(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
+    on(device::Host::complete(), lowered, inputs, params)
 }
 
 /// What the evaluator gives.
