@@ -177,6 +177,8 @@ mod tests {
             let mut g = Graph::default();
             let x = g.add(Node::Input(0));
             let shown = function.call().matches(", ").count() + 1;
+            let least = functions().find(|(name, _)| *name == function.name).unwrap().1;
+            assert!(function.takes().starts_with(&least.to_string()), "{}", function.name);
             for count in 0..6 {
                 let right = match function.make {
                     Fold(_) => count >= 2,

@@ -68,7 +68,7 @@ impl<'g> Pair<'g> {
     }
 
     /// The quotient, scaled by the divisor's greater part so that no square overflows or vanishes
-    /// (R. L. Smith, "Algorithm 116: Complex division", 1962); 0 for what is finite by infinity.
+    /// (R. L. Smith, "Algorithm 116: Complex division", 1962); 0 for a finite number by infinity.
     pub(super) fn quotient(self, b: Pair<'g>) -> Pair<'g> {
         let (re, im) = (b.re.abs(), b.im.abs());
         let none = b.is_zero();

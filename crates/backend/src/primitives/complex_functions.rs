@@ -59,7 +59,7 @@ impl<'g> Pair<'g> {
         let (re, im) = (self.re.abs(), self.im.abs());
         let upright = re.above(im);
         let (long, short) = (upright.choose(re, im), upright.choose(im, re));
-        // Near 1 by what the square is beyond 1.
+        // Near 1 by the difference of the square from 1.
         let near = square_beyond_one(long, short).log1p() * 0.5;
         // Beside it by a power of two, where the length would be beyond the range or lose digits.
         let up = (format.mantissa + 2) as f64;

@@ -1,4 +1,4 @@
-//! Floor division of floats, and what it leaves: as Python's, exact for quotients of every size.
+//! Floor division of floats and its remainder: as Python's, exact for quotients of every size.
 //!
 //! With mantissas m as whole numbers, `a = ma 2^i` and `b = mb 2^j` leave `(ma 2^(i - j) mod mb) 2^j`. The
 //! power of two modulo mb is found by squaring.
@@ -52,7 +52,7 @@ impl<'g> Value<'g> {
         self.below(b).choose(self, value)
     }
 
-    /// As C's fmod: what is left of the quotient truncated, with the sign of `a`.
+    /// As C's fmod: the remainder of the truncated quotient, with the sign of `a`.
     fn fmod(self, b: Value<'g>) -> Value<'g> {
         let value = self.abs().modulo_of_sizes(b.abs()).copysign(self);
         let value = b.is_infinite().choose(self, value);
@@ -66,7 +66,7 @@ impl<'g> Value<'g> {
         self.differs(zero) & !self.is_nan() & (self.below(zero) ^ b.below(zero))
     }
 
-    /// What is left, with the divisor's sign.
+    /// The remainder, with the divisor's sign.
     pub(super) fn remainder(self, b: Value<'g>) -> Value<'g> {
         let rest = self.fmod(b);
         let value = rest.rounded_up(b).choose(rest + b, rest);

@@ -4,7 +4,7 @@ use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, LOG2_E, PI};
 
 use super::value::Value;
 
-/// What 64 bits leave out of pi / 4, pi / 2 and pi.
+/// The difference of pi / 4 from the nearest float64 and float32; those of pi / 2 and pi are multiples.
 const FRAC_PI_4_LOW: f64 = 3.061_616_997_868_383e-17;
 const FRAC_PI_4_LOW_SINGLE: f64 = -2.185_569_4e-8;
 
@@ -147,8 +147,8 @@ impl<'g> Value<'g> {
         (exponent, mantissa.bits_as(self.dtype))
     }
 
-    /// Times `2^k` for a whole k, in two factors: a subnormal result is rounded once. Where k is at most
-    /// twice what exponents are, those of both factors are in range.
+    /// Times `2^k` for a whole k, in two factors: a subnormal result is rounded once. Both factors
+    /// are normal numbers where the size of k is at most twice the greatest exponent.
     pub(super) fn scaled(self, k: Value<'g>) -> Value<'g> {
         let format = self.format();
         let first = k.shift_right(k.int(1));

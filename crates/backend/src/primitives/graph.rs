@@ -40,7 +40,7 @@ pub(super) enum Number {
     Start { input: u32 },
 }
 
-/// What a node is.
+/// The kinds of nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Node {
     /// A number, as the bits of its dtype.
@@ -78,7 +78,7 @@ impl Spread {
     }
 }
 
-/// A node with what is known of it.
+/// A node, its dtype and its spread.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) node: Node,

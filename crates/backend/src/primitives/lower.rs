@@ -173,7 +173,7 @@ impl<'g> Lowering<'g, '_> {
         }
     }
 
-    /// A function of complex numbers, in float64 where that is wanted.
+    /// A function of complex numbers, computed in float64 if [`Lowering::wide`].
     fn widely(&self, a: Pair<'g>, f: impl Fn(Pair<'g>) -> Pair<'g>) -> Pair<'g> {
         match self.wide {
             true => f(a.cast(DType::F64)).cast(a.re.dtype),

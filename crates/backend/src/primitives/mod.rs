@@ -7,7 +7,7 @@
 //! are as accurate as the evaluator of the CPU to a few units in the last place, in the dtype of the
 //! expression: nothing of float32 needs float64. Complex64 is computed in float64 where a backend has it.
 //!
-//! What a function needs is known beforehand:
+//! [`primitives_of`] lists the primitives of an expression:
 //!
 //! ```
 //! use keyfold_backend::primitives::primitives_of;
@@ -21,7 +21,7 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 //!
-//! A backend for products of float32, and what runs on it:
+//! A backend that has the product of float32 alone:
 //!
 //! ```
 //! use std::any::Any;
@@ -193,7 +193,7 @@ pub enum Primitive {
     Or = 20,
     /// `a ^ b` of bools and whole numbers.
     Xor = 21,
-    /// `a << b` of whole numbers, for b from 0 to the width less 1; what leaves the width is lost.
+    /// `a << b` of whole numbers, for b from 0 to the width less 1; bits beyond the width are lost.
     ShiftLeft = 22,
     /// `a >> b` of whole numbers, for b from 0 to the width less 1; the sign fills up.
     ShiftRight = 23,
@@ -306,7 +306,7 @@ pub trait Primitives: Send + Sync {
     /// The kernel that takes inputs of these dtypes to an output of that one.
     ///
     /// All have the output's shape, the table of [`Primitive::Gather`] apart, and any strides: inputs also
-    /// strides of 0. Beyond what [`Launch::launch`] says, an input other than a table may be the output:
+    /// strides of 0. In addition to [`Launch::launch`], an input other than a table may be the output:
     /// each element where the output's is, of the same size.
     fn primitive(
         &self,

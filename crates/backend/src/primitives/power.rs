@@ -29,13 +29,13 @@ const LOG10_E_SINGLE: [f64; 2] = [0.434_294_492_006_301_9, -1.010_305_005_223_16
 /// A number as the sum of two floats.
 pub(super) type Two<'g> = (Value<'g>, Value<'g>);
 
-/// `a + b` for `|a| >= |b|`, and what its rounding lost.
+/// `a + b` for `|a| >= |b|`, and its rounding error.
 pub(super) fn sum<'g>(a: Value<'g>, b: Value<'g>) -> Two<'g> {
     let high = a + b;
     (high, b - (high - a))
 }
 
-/// `a + b`, and what its rounding lost (D. E. Knuth, "The Art of Computer Programming" 2, 4.2.2).
+/// `a + b`, and its rounding error (D. E. Knuth, "The Art of Computer Programming" 2, 4.2.2).
 pub(super) fn sum_and_rest<'g>(a: Value<'g>, b: Value<'g>) -> Two<'g> {
     let sum = a + b;
     let of_b = sum - a;
@@ -49,7 +49,7 @@ fn times<'g>(a: Two<'g>, b: Two<'g>) -> Two<'g> {
 }
 
 impl<'g> Value<'g> {
-    /// The product and what its rounding lost (T. Dekker, "A floating-point technique for extending the
+    /// The product and its rounding error (T. Dekker, "A floating-point technique for extending the
     /// available precision", 1971).
     pub(super) fn product(self, other: Value<'g>) -> Two<'g> {
         let splitter = if self.is_single() { 4097.0 } else { 134_217_729.0 };

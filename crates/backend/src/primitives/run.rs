@@ -109,7 +109,7 @@ fn word(words: &Tensor, at: usize, dtype: DType) -> Result<Tensor> {
     Tensor::from_parts(buffer, Shape::empty(), Strides::new(&[])?, offset)
 }
 
-/// What a call works on.
+/// The tensors of a call.
 struct Call<'a> {
     inputs: &'a [&'a Tensor],
     /// Of each ranked input the row of its elements.

@@ -1,7 +1,7 @@
 //! From the graph to steps: which primitives run, in which order, on which temporaries.
 //!
 //! A temporary is reused as soon as its value was read for the last time, also by the very step that
-//! reads it. Numbers and what depends on numbers only are computed once, not for each element.
+//! reads it. Steps that depend on numbers only are computed once, not for each element.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ pub(super) struct Step {
     /// As many as `used` has inputs, of those dtypes.
     pub(super) operands: SmallVec<[Source; 3]>,
     pub(super) target: Target,
-    /// What the shape of the step's elements follows from.
+    /// Along which dimensions the elements differ: the shape follows from it.
     pub(super) spread: Spread,
     pub(super) fault: u32,
 }
@@ -181,7 +181,7 @@ impl<'e> Scheduler<'e> {
     /// The last step of a part of the result.
     fn store(&mut self, root: Id, part: Part) {
         let entry = &self.entries[root.index()];
-        // What others read has a temporary; a leaf has none: both are copied.
+        // A value that other steps read is copied from its temporary, a leaf from where it is.
         let step = match self.slots_of.contains_key(&root) {
             true => None,
             false => self.computation(entry),
@@ -202,7 +202,7 @@ impl<'e> Scheduler<'e> {
         self.program.steps.push(step);
     }
 
-    /// What a node launches; nothing for a leaf.
+    /// The launch of a node; nothing for a leaf.
     fn computation(&mut self, entry: &Entry) -> Option<Step> {
         let (primitive, operands, fault) = match &entry.node {
             Node::Apply { primitive, operands, fault } => {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_step_writes_no_later_step_still_needs() {
+    fn temporaries_are_written_before_they_are_read() {
         for (text, dtype) in [("tanh(x) / (x + 1)", DType::F64), ("x ** x", DType::C64)] {
             let program = program(text, &[dtype]);
             let mut written = vec![None; program.slots.len()];

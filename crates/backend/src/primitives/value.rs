@@ -15,13 +15,13 @@ pub(super) struct Value<'g> {
     pub(super) dtype: DType,
 }
 
-/// What a format of floats has.
+/// The parameters of a format of floats.
 pub(super) struct Format {
     /// The whole numbers of its width.
     pub(super) whole: DType,
     /// The bits of the mantissa that are stored.
     pub(super) mantissa: i64,
-    /// What is added to the exponent.
+    /// The number that is added to exponents where they are stored.
     pub(super) bias: i64,
     /// The smallest normal number.
     pub(super) least_normal: f64,

@@ -30,7 +30,7 @@ impl<'g> Value<'g> {
         }
     }
 
-    /// The quotient, what is left, and whether the quotient was rounded up.
+    /// The quotient, the remainder, and whether the quotient was rounded up.
     fn divided(self, b: Value<'g>) -> (Value<'g>, Value<'g>, Value<'g>) {
         let zero = self.int(0);
         let quotient = self / b;

@@ -13,7 +13,7 @@ use keyfold_core::{DType, DTypeKind, Element, Result, Scalar, bf16, f16};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::{HostMemory, Memory};
 
-/// The device, with a predicate of what it lacks.
+/// The device, with a predicate of the primitives that it lacks.
 #[derive(Debug)]
 pub(crate) struct Host {
     lacks: fn(Primitive, &[DType]) -> bool,

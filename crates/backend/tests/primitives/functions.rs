@@ -29,7 +29,7 @@ fn column(dtype: DType) -> usize {
     }
 }
 
-/// The greatest error of each function, by column; none for what it doesn't take.
+/// The greatest error of each function, by column; none for dtypes that it doesn't take.
 type Table = BTreeMap<String, [Option<f64>; 6]>;
 
 /// The function's text, and the dtypes of its inputs where they are `dtype`.
@@ -43,7 +43,7 @@ fn call(name: &str, arguments: usize, dtype: DType) -> (String, Vec<DType>) {
     (text, dtypes)
 }
 
-/// The greatest distance of primitives from the evaluator, with what is wrong where that is infinite.
+/// The greatest distance of primitives from the evaluator, and the elements that it is found at.
 fn measure(host: Host, name: &str, lowered: &Lowered) -> (f64, String) {
     let dtypes = lowered.inputs();
     let mut inputs = samples::inputs(dtypes, COUNT, 7);

@@ -36,7 +36,7 @@ fn kernel(backend: &Arc<dyn GpuBackend>, lowered: &Lowered) -> Arc<dyn Pointwise
     prepare(backend, lowered).kernel().unwrap_or_else(|reason| panic!("{reason}"))
 }
 
-/// What a device gives.
+/// The result of a device.
 fn on(
     host: device::Host,
     lowered: &Lowered,
@@ -50,12 +50,12 @@ fn on(
     Ok(out)
 }
 
-/// What a device with all primitives gives.
+/// The result of a device with all primitives.
 fn by_primitives(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
     on(device::Host::complete(), lowered, inputs, params)
 }
 
-/// What the evaluator gives.
+/// The evaluator's result.
 fn by_evaluator(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
     let out = output(lowered, inputs)?;
     // SAFETY: nobody else has the output.

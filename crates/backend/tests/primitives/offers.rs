@@ -1,4 +1,4 @@
-//! What a backend with primitives offers, and what it says where one lacks.
+//! The offers of a backend with primitives, and its reasons where a primitive is lacking.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn complex_numbers_need_no_float64() {
 }
 
 #[test]
-fn what_is_used_is_what_is_launched() {
+fn the_primitives_that_are_listed_are_launched() {
     let lowered = lowered("sigmoid(x) * 3", &[DType::F32]).unwrap();
     let host = Arc::new(Host::complete());
     let backend: Arc<dyn GpuBackend> = host.clone();
