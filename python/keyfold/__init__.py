@@ -22,7 +22,6 @@ arrays you already have:
   `random.get_state` and `random.set_state` of a device
 - threads and memory: `get_num_threads`, `set_num_threads`, `memory_stats`, `trim_memory`,
   `set_cache_limit`, `synchronize`
-- operators that a device lacks: `allow_fallback`, `fallbacks`
 - PyTorch: `keyfold.torch`, which is imported when it is first used
 - errors: `Error` and what derives from it, each of them a builtin exception, too
 """
@@ -56,13 +55,11 @@ from keyfold._core import (
     Tensor,
     VmapInfo,
     __version__,
-    allow_fallback,
     bfloat16,
     bool,
     complex64,
     complex128,
     exclude_keys,
-    fallbacks,
     fallthrough,
     float16,
     float32,
@@ -333,7 +330,6 @@ __all__ = [
     "abs",
     "add",
     "all",
-    "allow_fallback",
     "any",
     "arange",
     "argmax",
@@ -377,7 +373,6 @@ __all__ = [
     "explain",
     "expm1",
     "fallback",
-    "fallbacks",
     "fallthrough",
     "flip",
     "float16",

@@ -26,10 +26,7 @@ pub struct Fallback {
 static ALLOWED: [AtomicU8; 16] = [const { AtomicU8::new(0) }; 16];
 static COUNTS: ForkLock<Vec<Fallback>> = ForkLock::new(Vec::new());
 static AT_FORK: AtFork = AtFork::new();
-static OBSERVER: OnceLock<Observer> = OnceLock::new();
-
-/// Is told of an operator that is about to run on another device. Its error ends the call.
-type Observer = fn(&Fallback) -> Result<()>;
+static OBSERVER: OnceLock<fn(&Fallback)> = OnceLock::new();
 
 unsafe extern "C" fn before_fork() {
     COUNTS.acquire();
@@ -70,7 +67,7 @@ pub fn fallback_of(from: DeviceType) -> Option<DeviceType> {
 /// Counts an operator that ran on another device, and tells the observer.
 ///
 /// # Errors
-/// The observer's, and when the C library has no room to note the handlers of fork.
+/// When the C library has no room to note the handlers of fork.
 pub fn note_fallback(op: &str, from: DeviceType, to: DeviceType) -> Result<()> {
     // SAFETY: the functions touch a lock of ours only.
     unsafe { AT_FORK.register(before_fork, after_fork, after_fork)? };
@@ -84,7 +81,10 @@ pub fn note_fallback(op: &str, from: DeviceType, to: DeviceType) -> Result<()> {
     let noted = counts[place].clone();
     // Foreign code runs without the lock.
     drop(counts);
-    OBSERVER.get().map_or(Ok(()), |observer| observer(&noted))
+    if let Some(observer) = OBSERVER.get() {
+        observer(&noted);
+    }
+    Ok(())
 }
 
 /// The operators that ran on another device than their arguments', with how often.
@@ -92,7 +92,7 @@ pub fn fallbacks() -> Vec<Fallback> {
     COUNTS.lock().clone()
 }
 
-/// Has a function told of each such call from now on; its error is that of the call. The first function that is given stays.
-pub fn observe_fallbacks(observer: Observer) {
+/// Has a function told of each such call from now on. The first function that is given stays.
+pub fn observe_fallbacks(observer: fn(&Fallback)) {
     let _ = OBSERVER.set(observer);
 }

@@ -31,7 +31,6 @@ mod errors;
 mod exchange;
 mod explain;
 mod expression;
-mod fallback;
 mod fastcalls;
 mod forced_unwind;
 mod foreign;
@@ -98,9 +97,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(memory::memory_stats, module)?)?;
     module.add_function(wrap_pyfunction!(devices::_devices, module)?)?;
     module.add_function(wrap_pyfunction!(devices::synchronize, module)?)?;
-    module.add_function(wrap_pyfunction!(fallback::allow_fallback, module)?)?;
-    module.add_function(wrap_pyfunction!(fallback::fallbacks, module)?)?;
-    fallback::observe();
     module.add_function(wrap_pyfunction!(memory::trim_memory, module)?)?;
     module.add_function(wrap_pyfunction!(memory::set_cache_limit, module)?)?;
     module.add_class::<dtype::PyDType>()?;
