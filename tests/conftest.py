@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import subprocess
@@ -73,6 +74,18 @@ def lib(ns):
 def npu():
     """The test backend."""
     return kf.register_backend("npu")
+
+
+@pytest.fixture
+def npu_backend(npu):
+    """The backend of examples/backend.py, on "npu" for the time of a test."""
+    path = Path(__file__).parents[1] / "examples" / "backend.py"
+    spec = importlib.util.spec_from_file_location("example_backend", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    handle = kf.register_backend("npu", module.Npu())
+    yield handle
+    handle.remove()
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,8 @@ ALLOWED = {
         *("plugin", "ffi"),
     },
     "python": {
-        *("core", "dispatch", "tensor", "expr", "backend", "kit", "ops", "layers", "ffi", "keyfold"),
+        *("core", "dispatch", "tensor", "expr", "backend", "kit", "ops", "layers", "ffi"),
+        "keyfold",
     },
 }
 

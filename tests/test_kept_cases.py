@@ -194,7 +194,7 @@ def test_registry_schema_and_kernel(lib, ns):
     assert op(np.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_backend_registration_uses_keys(d, npu, word):
+def test_backend_registration_uses_keys(d, npu, npu_backend, word):
     assert str(npu) == "NPU"
     assert npu.is_backend
     assert DispatchKeySet("AutogradNPU") == DispatchKeySet("Autograd", "NPU")
@@ -202,9 +202,21 @@ def test_backend_registration_uses_keys(d, npu, word):
     d.impl("f", "NPU", lambda x: word("on npu", "NPU"))
     assert d.call("f", word("x", "NPU")).text == "on npu"
     assert set(d.get_op("f").table()) == {"NPU"}
+    # A backend with devices: kernels at its key in the process's dispatcher, and tensors there.
+    x = kf.ones((2,), device="npu")
+    assert x.device.type == "npu"
+    assert DispatchKeySet.from_tensors([x]) == DispatchKeySet("NPU")
+    add = kf.ops.aten.add.default
+    assert all(add.has_kernel(key) for key in ("CPU", "Meta", "NPU"))
+    npu_backend.remove()
+    assert add.has_kernel("CPU")
+    assert not add.has_kernel("NPU")
 
 
-def test_dispatch_prefers_meta_when_input_meta():
+def test_dispatch_prefers_meta_when_input_meta(npu_backend):
+    assert all(kf.ops.aten.add.default.has_kernel(key) for key in ("CPU", "Meta", "NPU"))
+    like_npu = kf.explain("aten::add", *[kf.ones((2,), device="meta")] * 2)
+    assert like_npu.key is DispatchKey.Meta
     meta = kf.ops.aten.empty([2, 3], device="meta")
     assert "Meta" in DispatchKeySet.from_tensors([meta])
     assert kf.explain("aten::add", meta, meta).key is DispatchKey.Meta
@@ -212,15 +224,28 @@ def test_dispatch_prefers_meta_when_input_meta():
     assert DispatchKeySet.from_tensors([result]) == DispatchKeySet("Meta")
 
 
-def test_dispatch_prefers_npu_over_cpu(d, npu, word):
+def test_dispatch_prefers_npu_over_cpu(d, npu_backend, word):
     d.define("f(Tensor x) -> Tensor")
     d.impl("f", "CPU", lambda x: word("cpu"))
     d.impl("f", "NPU", lambda x: word("npu", "NPU"))
     assert d.call("f", word("x", "CPU", "NPU")).text == "npu"
     assert d.call("f", word("x", "CPU")).text == "cpu"
+    # A 0-dim tensor of the CPU stands beside tensors of the device, and the device computes.
+    x, two = kf.ones((2,), device="npu"), kf.asarray(2.0)
+    assert DispatchKeySet.from_tensors([x, two]) == DispatchKeySet("NPU", "CPU")
+    assert kf.explain("aten::add", x, two).key is DispatchKey.NPU
+    result = kf.ops.aten.add(x, two)
+    assert result.device.type == "npu"
+    assert result.tolist() == [3.0, 3.0]
+    assert kf.ops.aten.add(two, two).device.type == "cpu"
 
 
-def test_keyset_includes_autograd_when_needed():
+def test_keyset_includes_autograd_when_needed(npu_backend):
+    there = kf.ones((2,), device="npu").requires_grad_()
+    assert there.device.type == "npu"
+    with_grad = DispatchKeySet.from_tensors([there], grad_enabled=True)
+    assert with_grad == DispatchKeySet("Autograd", "NPU") == DispatchKeySet("AutogradNPU")
+    assert DispatchKeySet.from_tensors([there], grad_enabled=False) == DispatchKeySet("NPU")
     x = kf.asarray([1.0, 2.0]).requires_grad_()
     assert x.requires_grad
     with_grad = DispatchKeySet.from_tensors([x], grad_enabled=True)

@@ -20,6 +20,7 @@ arrays you already have:
 - batches: `vmap`, `register_vmap`
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`;
   `random.get_state` and `random.set_state` of a device
+- devices: `backends`, `register_backend`, `allow_fallback`, `fallbacks`, `Device`
 - threads and memory: `get_num_threads`, `set_num_threads`, `memory_stats`, `trim_memory`,
   `set_cache_limit`, `synchronize`
 - PyTorch: `keyfold.torch`, which is imported when it is first used
@@ -34,7 +35,9 @@ from keyfold import _dispatcher as _dispatcher
 from keyfold import _foreign_names, _public, random
 from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
 from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
+from keyfold._backends import Backend, Fallback, backends, fallbacks
 from keyfold._core import (
+    BackendHandle,
     Device,
     Dispatcher,
     DispatchKeySet,
@@ -55,6 +58,7 @@ from keyfold._core import (
     Tensor,
     VmapInfo,
     __version__,
+    allow_fallback,
     bfloat16,
     bool,
     complex64,
@@ -263,6 +267,8 @@ from keyfold._vmap import register_vmap, vmap
 
 __all__ = [
     "BY_KIND",
+    "Backend",
+    "BackendHandle",
     "BindingError",
     "Choice",
     "CudnnError",
@@ -283,6 +289,7 @@ __all__ = [
     "Explanation",
     "Expression",
     "ExpressionError",
+    "Fallback",
     "GradNode",
     "GradientError",
     "Graph",
@@ -330,6 +337,7 @@ __all__ = [
     "abs",
     "add",
     "all",
+    "allow_fallback",
     "any",
     "arange",
     "argmax",
@@ -338,6 +346,7 @@ __all__ = [
     "astype",
     "autocast",
     "autocast_dtype",
+    "backends",
     "bfloat16",
     "bitwise_and",
     "bitwise_invert",
@@ -373,6 +382,7 @@ __all__ = [
     "explain",
     "expm1",
     "fallback",
+    "fallbacks",
     "fallthrough",
     "flip",
     "float16",

@@ -68,9 +68,8 @@ fn for_each_tensor<'a>(arg: ValueRef<'a>, f: &mut impl FnMut(&'a Tensor)) {
     }
 }
 
-/// A value with its tensors on another type of device.
-fn moved(arg: ValueRef<'_>, (from, to): (DeviceType, DeviceType)) -> Result<Value> {
-    let target = Device::new(to, 0);
+/// A value with its tensors of one type of device on a device of another.
+fn moved(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Result<Value> {
     Ok(match arg {
         ValueRef::Device(device) if device.kind() == from => Value::Device(target),
         arg => match (arg.tensor(), arg.list_len()) {
@@ -78,7 +77,7 @@ fn moved(arg: ValueRef<'_>, (from, to): (DeviceType, DeviceType)) -> Result<Valu
                 Value::Tensor(tensor.to_device(target)?)
             }
             (Err(_), Some(_)) => {
-                let items = arg.items().map(|item| moved(item, (from, to)));
+                let items = arg.items().map(|item| moved(item, (from, target)));
                 Value::List(items.collect::<Result<_>>()?)
             }
             _ => Value::from_ref(arg)?,
@@ -96,7 +95,8 @@ fn elsewhere(
 ) -> Result<Value> {
     let schema = context.operator().schema();
     let home = home(args, from);
-    let copies = args.iter().map(|arg| moved(*arg, (from, to))).collect::<Result<Vec<_>>>()?;
+    let there = (from, Device::new(to, 0));
+    let copies = args.iter().map(|arg| moved(*arg, there)).collect::<Result<Vec<_>>>()?;
     let there: Vec<ValueRef<'_>> = copies.iter().map(Value::as_ref).collect();
     note_fallback(&schema.name.to_string(), from, to)?;
     let result = context.dispatcher()?.call(&schema.name.to_string(), &there)?;
@@ -111,6 +111,6 @@ fn elsewhere(
     }
     match returned {
         Some(at) if schema.returns.iter().any(|r| r.alias.is_some()) => Ok(Value::Argument(at)),
-        _ => moved(result.as_ref(), (to, home.kind())),
+        _ => moved(result.as_ref(), (to, home)),
     }
 }

@@ -403,21 +403,6 @@ pub(crate) fn register_key(
     key_object(py, keyfold_dispatch::register_key(&name, above, skippable).py(py)?)
 }
 
-/// Registers a backend: its key (the name in capitals), its narrowed keys, its device type.
-///
-/// Args:
-///     name: the device type's name, such as `"npu"`.
-///
-/// Returns:
-///     The key. Asking again returns the same one.
-///
-/// Raises:
-///     keyfold.UnknownKey: the name is taken or no identifier, or no place is left.
-#[pyfunction]
-pub(crate) fn register_backend(py: Python<'_>, name: Text) -> PyResult<Py<PyAny>> {
-    key_object(py, keyfold_dispatch::register_backend(&name).py(py)?)
-}
-
 /// The set in an object that is exactly a `DispatchKeySet`.
 ///
 /// # Safety

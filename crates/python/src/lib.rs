@@ -9,7 +9,7 @@
 //! - functions that layers call for every call they see, without PyO3's packing: `fastcalls`
 //! - the layers: `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`,
 //!   `vmap`
-//! - devices: `devices`; random numbers: `random`
+//! - devices: `devices`, and `backend`, those that are written in Python; random numbers: `random`
 //! - threads and memory: `threads`, `memory`, `attach`, `forced_unwind` (threads that the interpreter
 //!   ends)
 //! - what users hold: `operator`, `packet`, `dispatcher`, `handle`, `explain`, `nativekernel`, `plugin`
@@ -20,6 +20,7 @@ mod aten;
 mod attach;
 mod autocast;
 mod autograd;
+mod backend;
 mod block;
 mod call;
 mod convert;
@@ -119,7 +120,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(keys::_key, module)?)?;
     module.add_function(wrap_pyfunction!(keys::_keys, module)?)?;
     module.add_function(wrap_pyfunction!(keys::register_key, module)?)?;
-    module.add_function(wrap_pyfunction!(keys::register_backend, module)?)?;
+    module.add_class::<backend::PyBackendHandle>()?;
+    module.add_function(wrap_pyfunction!(backend::register_backend, module)?)?;
+    module.add_function(wrap_pyfunction!(backend::_backends, module)?)?;
+    module.add_function(wrap_pyfunction!(backend::fallback::allow_fallback, module)?)?;
+    module.add_function(wrap_pyfunction!(backend::fallback::_fallbacks, module)?)?;
     module.add_function(wrap_pyfunction!(guards::include_keys, module)?)?;
     module.add_function(wrap_pyfunction!(guards::exclude_keys, module)?)?;
     module.add_function(wrap_pyfunction!(arrays::register_array_type, module)?)?;

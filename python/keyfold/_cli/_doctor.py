@@ -43,6 +43,7 @@ def doctor(*, load: bool = False) -> int:
     for title, rows in (
         ("Versions", list(_versions())),
         ("Processor", list(_processor())),
+        ("Backends", list(_backends())),
         ("Operators", list(_kernels())),
         ("Kernel packages", packages),
         ("GPU", list(_gpu())),
@@ -91,6 +92,17 @@ def _cpuinfo() -> tuple[str, set[str]]:
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     return model[1] if model else "", set(flags[1].split()) if flags else set()
+
+
+def _backends() -> Iterator[tuple[str, str]]:
+    for backend in kf.backends():
+        groups = ", ".join(backend.groups) or "none"
+        yield backend.device_type, f"{backend.name}, with the groups {groups}"
+        for device in backend.devices:
+            stats = kf.memory_stats(device)
+            used = f"{stats['live']:,} bytes in use, {stats['cached']:,} kept"
+            plural = "" if backend.streams == 1 else "s"
+            yield "", f"{device}: {used}, {backend.streams} stream{plural}"
 
 
 def _kernels() -> Iterator[tuple[str, str]]:

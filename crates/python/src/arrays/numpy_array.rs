@@ -70,6 +70,11 @@ fn number_of(dtype: DType) -> Option<c_int> {
     (0..DTYPES.len()).find(|n| DTYPES[*n] == Some(dtype)).map(|n| n as c_int)
 }
 
+/// Whether NumPy has a dtype.
+pub(crate) fn has(dtype: DType) -> bool {
+    number_of(dtype).is_some()
+}
+
 /// The fields of an array.
 ///
 /// # Safety
