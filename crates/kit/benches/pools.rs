@@ -9,11 +9,13 @@
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use keyfold_kit::pool::{Schedule, parallel_for, set_num_threads};
+use keyfold_kit::scan::inclusive_scan;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 /// Some arithmetic that takes time in proportion to `amount`.
@@ -217,6 +219,38 @@ fn empty_jobs(pool: &rayon::ThreadPool) {
     }
 }
 
+/// A scan of ten million float32, by a plain loop, by the kit on one thread and on all.
+fn scans(threads: usize) {
+    let items: Vec<f32> = (0..10_000_000).map(|index| (index % 1000) as f32 - 499.5).collect();
+    let scratch = RefCell::new(items.clone());
+    let plain = || {
+        let mut sum = 0.0;
+        for item in &mut *scratch.borrow_mut() {
+            sum += *item;
+            *item = sum;
+        }
+    };
+    let kit = |threads| {
+        set_num_threads(threads).expect("a number of threads");
+        inclusive_scan(&mut scratch.borrow_mut(), |x| x, |a, b| a + b, |sum| sum)
+            .expect("a scan that doesn't fail");
+    };
+    let [one, all] = [1, threads].map(|threads| {
+        scratch.borrow_mut().copy_from_slice(&items);
+        kit(threads);
+        scratch.borrow().iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
+    });
+    assert!(one == all, "other bits on another number of threads");
+    // Sums of sums grow beyond all bounds, and what isn't finite is added as fast as anything.
+    let [loops, alone, shared] = measure(20, 2, None, [&plain, &|| kit(1), &|| kit(threads)]);
+    println!("\n{:<34} {:>10} {:>12}", "a scan of 10,000,000 float32", "ms", "to a loop");
+    for (name, time) in
+        [("a plain loop", loops), ("the kit, one thread", alone), ("the kit", shared)]
+    {
+        println!("{name:<34} {:>10.2} {:>12.2}", time * 1e3, time / loops);
+    }
+}
+
 fn main() {
     let number = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let threads: usize = number.unwrap_or(2);
@@ -226,4 +260,5 @@ fn main() {
     shapes(&pool);
     empty_jobs(&pool);
     short_jobs();
+    scans(threads);
 }

@@ -6,6 +6,7 @@
 //! | [`view`] | typed views of memory in any layout |
 //! | [`for_each`] | loops over views: the author writes what happens to one element |
 //! | [`pool`] | the thread pool, and sharing a range out among threads |
+//! | [`scan`] | inclusive scans, the same for any number of threads |
 //! | [`evaluate`] | expressions over whole tensors |
 //! | [`eval`] | expressions over blocks of elements, which [`evaluate`] is made of |
 //! | [`math`] | elementary functions without branches, for vector code |
@@ -23,4 +24,5 @@ pub mod isa;
 pub mod math;
 pub mod pool;
 pub mod random;
+pub mod scan;
 pub mod view;

@@ -39,7 +39,7 @@ enum Failure {
     Panic(Box<dyn Any + Send>),
 }
 
-/// A job. It lies in its caller's frame: workers that are counted in `helpers` use it, and nobody else.
+/// A job. It lies in its caller's frame: workers that are counted use it, and nobody else.
 #[repr(C, align(128))]
 pub(super) struct Job {
     // What a helper needs to begin, in one cache line.

@@ -9,7 +9,7 @@ use num_complex::Complex;
 /// An element that can be summed. Half types compute in `f32`, integers wrap around.
 pub(crate) trait Number: Element {
     /// What sums are kept in.
-    type Wide: Copy + Default;
+    type Wide: Copy + Default + Send + Sync;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
     fn plus(a: Self::Wide, b: Self::Wide) -> Self::Wide;

@@ -4,6 +4,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_kit::axes::{
     AxisValue, Contiguity, Determinism, Device, Dtype, Has, HasDtype, Placement,
 };
+use keyfold_kit::scan::inclusive_scan;
 
 use crate::array::{Array, Number};
 
@@ -38,36 +39,13 @@ impl BlockSize {
     }
 }
 
-/// One sum after the other: the same result each time, for every dtype.
-pub(crate) fn in_order<C>(coords: C, input: Option<&Array>, output: &mut Array) -> Result<Outcome>
+/// In parallel, with the same bits for any number of threads: what is deterministic isn't slower.
+pub(crate) fn on_cpu<C>(coords: C, input: Option<&Array>, output: &mut Array) -> Result<Outcome>
 where
     C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>,
 {
-    let mut sum = <C::Element as Number>::Wide::default();
     walk(coords, input, output, |items| {
-        for item in items {
-            sum = C::Element::plus(sum, item.widen());
-            *item = C::Element::narrow(sum);
-        }
-    })
-}
-
-/// In blocks of 64, each summed from zero and raised by what came before: shorter chains of additions,
-/// which round differently.
-pub(crate) fn in_blocks<C>(coords: C, input: Option<&Array>, output: &mut Array) -> Result<Outcome>
-where
-    C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>,
-{
-    let mut before = <C::Element as Number>::Wide::default();
-    walk(coords, input, output, |items| {
-        for block in items.chunks_mut(64) {
-            let mut sum = <C::Element as Number>::Wide::default();
-            for item in block {
-                sum = C::Element::plus(sum, item.widen());
-                *item = C::Element::narrow(C::Element::plus(before, sum));
-            }
-            before = C::Element::plus(before, sum);
-        }
+        inclusive_scan(items, C::Element::widen, C::Element::plus, C::Element::narrow)
     })
 }
 
@@ -76,7 +54,7 @@ fn walk<C>(
     coords: C,
     input: Option<&Array>,
     output: &mut Array,
-    f: impl FnOnce(&mut [C::Element]),
+    f: impl FnOnce(&mut [C::Element]) -> Result<()>,
 ) -> Result<Outcome>
 where
     C: HasDtype + Has<Contiguity> + Has<Placement>,
@@ -97,10 +75,10 @@ where
     let (data, step) = output.write::<C::Element>()?;
     // Both are known at compile time: the other branch isn't there.
     match coords.value::<Contiguity>() {
-        Contiguity::Contiguous => f(data),
+        Contiguity::Contiguous => f(data)?,
         Contiguity::Strided => {
             let mut items: Vec<_> = data.iter().step_by(step).copied().collect();
-            f(&mut items);
+            f(&mut items)?;
             for (place, item) in data.iter_mut().step_by(step).zip(items) {
                 *place = item;
             }

@@ -10,6 +10,7 @@ use keyfold_kit::axes::{
     AxesMap, Contiguity, Contiguous, Coords, Cpu, Determinism, Device, Dtype, F32, InPlace,
     NotRequired, Origin, Placement, Space,
 };
+use keyfold_kit::pool::set_num_threads;
 
 use array::{Array, Number};
 use kernels::{Axes5, Block128, Outcome, ScanFn};
@@ -174,15 +175,25 @@ fn integers_on_cuda_have_one_body_for_both_and_bodies_add_their_block_size() {
 }
 
 #[test]
-fn free_floats_go_to_the_body_that_pins_more() {
-    let table = styles::free_functions().unwrap();
-    let at = |dtype, determinism| {
-        let point = (Device::Cpu, dtype, Contiguity::Strided, Placement::InPlace, determinism);
-        table.body_name(point).unwrap()
+fn sums_of_floats_on_the_cpu_are_the_same_on_any_number_of_threads() {
+    let items: Vec<f32> = (0..100_003).map(|i| (i as f32).sin() * 1e3).collect();
+    let point = |determinism| {
+        (Device::Cpu, Dtype::F32, Contiguity::Strided, Placement::InPlace, determinism)
     };
-    assert_eq!(at(Dtype::F32, Determinism::NotRequired), "in_blocks");
-    assert_eq!(at(Dtype::F32, Determinism::Required), "in_order");
-    assert_eq!(at(Dtype::I32, Determinism::NotRequired), "in_order");
+    for (style, table) in tables() {
+        let sums = |threads, determinism| {
+            set_num_threads(threads).unwrap();
+            let mut array = Array::new(&items, 2);
+            table.select(point(determinism)).unwrap()(None, &mut array).unwrap();
+            array.items::<f32>().unwrap()
+        };
+        let alone = sums(1, Determinism::Required);
+        for threads in 2..=8 {
+            for determinism in [Determinism::Required, Determinism::NotRequired] {
+                assert!(sums(threads, determinism) == alone, "{style}, {threads} threads");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The table in both styles: bodies that are free functions, and a struct with associated functions.
 //!
-//! The coverage is sparse. The CPU does everything. On CUDA, integers need no thought about
+//! The coverage is sparse. The CPU does everything, and deterministically. On CUDA, integers need no thought about
 //! determinism, since their sums are the same in any order: one body covers both. Floats that must be
 //! deterministic are summed in two passes there, which need the input whole: in place is refused.
 
-use keyfold_core::{Element, Result};
+use keyfold_core::Result;
 use keyfold_kit::axes::{
     Body, Contiguity, Cpu, Cuda, Determinism, Device, DispatchTable, FLOATS, Has, HasDtype, INTS,
     NotRequired, OutOfPlace, Placement, Required,
@@ -12,7 +12,7 @@ use keyfold_kit::axes::{
 use keyfold_kit::body;
 
 use crate::array::{Array, Number};
-use crate::kernels::{Axes5, Outcome, ScanFn, in_blocks, in_order, on_gpu};
+use crate::kernels::{Axes5, Outcome, ScanFn, on_cpu, on_gpu};
 
 /// Each function on its sub-space.
 pub(crate) fn free_functions() -> Result<DispatchTable<Axes5, ScanFn>> {
@@ -23,15 +23,7 @@ pub(crate) fn free_functions() -> Result<DispatchTable<Axes5, ScanFn>> {
         .cover(
             (Cpu,),
             body!(
-                in_order(input, output) -> ScanFn
-                where HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>
-            ),
-        )
-        // Pins one more axis than the body above, and so wins.
-        .cover(
-            (FLOATS, Cpu, NotRequired),
-            body!(
-                in_blocks(input, output) -> ScanFn
+                on_cpu(input, output) -> ScanFn
                 where HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>
             ),
         )
@@ -47,15 +39,9 @@ struct Scan;
 impl Scan {
     fn on_cpu<C>(input: Option<&Array>, output: &mut Array) -> Result<Outcome>
     where
-        C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement> + Has<Determinism>,
+        C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>,
     {
-        let coords = C::default();
-        let free = coords.value::<Determinism>() == Determinism::NotRequired;
-        if free && C::Element::DTYPE.is_floating() {
-            in_blocks(coords, input, output)
-        } else {
-            in_order(coords, input, output)
-        }
+        on_cpu(C::default(), input, output)
     }
 
     fn on_cuda<C>(input: Option<&Array>, output: &mut Array) -> Result<Outcome>
