@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use keyfold_kit::isa::{self, Isa, Work};
 
-use super::convert::{Convert, To};
+use super::convert::{Convert, Done, To};
 use super::monoid::Monoid;
 
 struct Accumulate<'a, C: Convert, M, J: Monoid> {
@@ -35,7 +35,12 @@ where
         let mut r = 0;
         // Four at a time, so that the results are loaded and stored less often.
         while r + 4 <= rows {
-            four::<C, M, J>(all, row(r), row(r + 1), row(r + 2), row(r + 3));
+            let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+            if C::IN_GROUPS {
+                grouped::<I, C, M, J>(all, rows)
+            } else {
+                four::<C, M, J>(all, rows)
+            }
             r += 4;
         }
         while r < rows {
@@ -47,8 +52,29 @@ where
     }
 }
 
+/// The same with elements that are converted in groups first.
 #[inline(always)]
-fn four<C, M, J>(all: &mut [J::Number], a: &[C::From], b: &[C::From], c: &[C::From], d: &[C::From])
+fn grouped<I, C, M, J>(all: &mut [J::Number], rows: [&[C::From]; 4])
+where
+    I: Isa,
+    C: Convert,
+    M: Monoid<Number = C::To>,
+    M::Number: To<J::Number>,
+    J: Monoid,
+{
+    let mut numbers = [[M::IDENTITY; CHUNK]; 4];
+    for (at, all) in all.chunks_mut(CHUNK).enumerate() {
+        let part = at * CHUNK..at * CHUNK + all.len();
+        for (numbers, row) in numbers.iter_mut().zip(rows) {
+            C::all::<I>(&row[part.clone()], &mut numbers[..all.len()]);
+        }
+        let [a, b, c, d] = &numbers;
+        four::<Done<M::Number>, M, J>(all, [a, b, c, d]);
+    }
+}
+
+#[inline(always)]
+fn four<C, M, J>(all: &mut [J::Number], [a, b, c, d]: [&[C::From]; 4])
 where
     C: Convert,
     M: Monoid<Number = C::To>,

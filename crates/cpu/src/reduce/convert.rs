@@ -1,9 +1,9 @@
-//! Elements of any dtype as numbers of the type that a reduction works in, and back, one at a time.
+//! Elements of any dtype as numbers of the type that a reduction works in, and back: one at a time, and
+//! float16s in groups where the processor has instructions for them.
 
 use keyfold_core::{Complex, bf16, f16};
+use keyfold_kit::half::Half;
 use keyfold_kit::isa::Isa;
-
-use super::halves::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 
 /// A bool as it is stored: memory from elsewhere may hold bytes other than 0 and 1, which all count
 /// as true.
@@ -43,27 +43,16 @@ macro_rules! numbers {
 }
 
 macro_rules! others {
-    // To each of these: bools, the halves by way of float32, and complex numbers of real ones.
-    ($($to:ty),+) => {$(
-        impl To<$to> for Truth {
+    // Bools, and the halves by way of float32.
+    ($($from:ty, $x:ident => $number:expr; $($to:ty),+;)*) => {$($(
+        impl To<$to> for $from {
             #[inline(always)]
             fn convert(self) -> $to {
-                u8::from(self.0 != 0) as $to
+                let $x = self;
+                $number as $to
             }
         }
-        impl To<$to> for f16 {
-            #[inline(always)]
-            fn convert(self) -> $to {
-                widen_f16(self) as $to
-            }
-        }
-        impl To<$to> for bf16 {
-            #[inline(always)]
-            fn convert(self) -> $to {
-                widen_bf16(self) as $to
-            }
-        }
-    )+};
+    )+)*};
 }
 
 macro_rules! complex {
@@ -95,7 +84,11 @@ numbers! {
     f32 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
     f64 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
 }
-others!(i32, u64, i64, f32, f64);
+others! {
+    Truth, x => u8::from(x.0 != 0); i32, u64, i64, f32, f64;
+    f16, x => x.widen(); i32, u64, i64, f64;
+    bf16, x => x.widen(); i32, u64, i64, f32, f64;
+}
 complex!(Truth, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
 
 impl To<u8> for Truth {
@@ -104,16 +97,32 @@ impl To<u8> for Truth {
         u8::from(self.0 != 0)
     }
 }
+impl To<f32> for f16 {
+    #[inline(always)]
+    fn convert(self) -> f32 {
+        self.widen()
+    }
+    const IN_GROUPS: bool = true;
+    #[inline(always)]
+    fn convert_all<I: Isa>(from: &[f16], to: &mut [f32]) {
+        f16::widen_all::<I>(from, to);
+    }
+}
 impl To<f16> for f32 {
     #[inline(always)]
     fn convert(self) -> f16 {
-        narrow_f16(self)
+        f16::narrow(self)
+    }
+    const IN_GROUPS: bool = true;
+    #[inline(always)]
+    fn convert_all<I: Isa>(from: &[f32], to: &mut [f16]) {
+        f16::narrow_all::<I>(from, to);
     }
 }
 impl To<bf16> for f32 {
     #[inline(always)]
     fn convert(self) -> bf16 {
-        narrow_bf16(self)
+        bf16::narrow(self)
     }
 }
 impl To<Truth> for u8 {
@@ -228,6 +237,17 @@ impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Plain<S, A> {
     #[inline(always)]
     fn all<I: Isa>(from: &[S], to: &mut [A]) {
         S::convert_all::<I>(from, to);
+    }
+}
+
+/// No conversion: numbers that were converted in groups.
+pub(crate) struct Done<A>(std::marker::PhantomData<A>);
+impl<A: Copy + 'static> Convert for Done<A> {
+    type From = A;
+    type To = A;
+    #[inline(always)]
+    fn one(from: A) -> A {
+        from
     }
 }
 

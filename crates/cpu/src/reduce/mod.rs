@@ -16,7 +16,6 @@ mod cascade;
 mod columns;
 mod convert;
 mod geometry;
-mod halves;
 mod lanes;
 mod min_max;
 mod monoid;
