@@ -46,7 +46,7 @@ impl Sum {
         // Dense, unless it is every other.
         let input = if step == 1 { part.contiguous().expect("memory") } else { part };
         let shape: &[usize] = if dims == 0b11 { &[] } else { &[SIDE] };
-        let output = Tensor::empty(shape, matrix.dtype()).expect("memory");
+        let output = Tensor::empty(shape, matrix.dtype(), matrix.device()).expect("memory");
         Sum { input, output, params: ReduceParams { op: ReduceOp::Sum, keepdim: 0, dims } }
     }
 
