@@ -317,3 +317,107 @@ def test_a_removed_backend_is_freed(npu):
     del backend, handle, x
     gc.collect()
     assert gone() is None
+
+
+@pytest.fixture
+def whole(npu_backend):
+    """As the example's backend, with the groups that it leaves out."""
+    npu_backend.remove()
+
+    class Whole(type(npu_backend.backend)):
+        def index(self, name, inputs, out, dims, at):
+            x, *places = inputs
+            places = tuple(places)
+            rank = places[0].ndim
+            group = range(at, at + rank)
+            if name == "take":
+                picked = np.moveaxis(x, dims, range(len(dims)))[places]
+                out[...] = np.moveaxis(picked, range(rank), group)
+            elif name == "gather":
+                out[...] = np.take_along_axis(x, places[0], dims[0])
+            elif name == "scatter_add":
+                grid = list(np.indices(places[0].shape))
+                grid[dims[0]] = places[0]
+                np.add.at(out, tuple(grid), x)
+            else:
+                target = np.moveaxis(out, dims, range(len(dims)))
+                values = np.moveaxis(x, group, range(rank))
+                if name == "put":
+                    target[places] = values
+                else:
+                    np.add.at(target, places, values)
+
+        def positions(self, mask):
+            return np.nonzero(mask)
+
+        def random(self, name, seed, offset, out):
+            kept = kf.random.get_state()
+            kf.random.set_state(kf.random.RandomState("cpu", seed, offset))
+            make = kf.rand if name == "uniform" else kf.randn
+            out[...] = make(out.shape, dtype=out.dtype.name).numpy()
+            kf.random.set_state(kept)
+
+    handle = kf.register_backend("npu", Whole())
+    yield handle
+    handle.remove()
+
+
+def put(x, index, values):
+    x = x.clone()
+    x[index] = values
+    return x
+
+
+ROWS = np.array([2, 0, 2])
+PLACES = np.array([[0, 2, 1, 0]])
+INDEXED = {
+    "rows": lambda x, on: x[on(ROWS)],
+    "a column": lambda x, on: x[:, on(ROWS)],
+    "points": lambda x, on: x[on(ROWS), on(ROWS + 1)],
+    "a mask": lambda x, on: x[x > 0],
+    "put": lambda x, on: put(x, on(ROWS[:2]), 5.0),
+    "gather": lambda x, on: kf.ops.aten.gather(x, 0, on(PLACES)),
+    "scatter_add": lambda x, on: kf.ops.aten.scatter_add(x, 0, on(PLACES), x[:1]),
+    "index_add": lambda x, on: kf.ops.aten.index_add(x, 0, on(ROWS), x),
+}
+
+
+@pytest.mark.parametrize("pick", INDEXED.values(), ids=INDEXED)
+def test_indexing_gives_what_the_cpus_does(whole, pick):
+    x, there = kf.asarray(A).requires_grad_(), on_device(A).requires_grad_()
+    expected = pick(x, kf.asarray)
+    got = pick(there, lambda index: kf.asarray(index).to("npu:1"))
+    assert got.device == "npu:1"
+    assert got.detach().cpu().tolist() == expected.detach().tolist()
+    (expected * expected).sum().backward()
+    (got * got).sum().backward()
+    np.testing.assert_allclose(there.grad.cpu().numpy(), x.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("draw", [kf.rand, kf.randn], ids=["rand", "randn"])
+def test_a_seed_gives_the_cpus_numbers_on_each_device(whole, draw, dtype):
+    kf.manual_seed(11)
+    expected = [draw(5, dtype=dtype).tolist() for _ in range(2)]
+    for device in ("npu:0", "npu:1"):
+        made = [draw(5, dtype=dtype, device=device) for _ in range(2)]
+        assert [x.tolist() for x in made] == expected
+        assert {str(x.device) for x in made} == {device}
+    assert kf.random.get_state("npu:1")[1:] == kf.random.get_state("cpu")[1:]
+    state = kf.random.get_state("npu:1")
+    first = draw(3, device="npu:1").tolist()
+    kf.random.set_state(state)
+    assert draw(3, device="npu:1").tolist() == first
+
+
+def test_a_checkpoint_draws_the_same_again_on_the_device(whole):
+    x = kf.ones(1000, device="npu:1").requires_grad_()
+    kf.manual_seed(2)
+    (kept,) = kf.grad(kf.dropout(x, 0.5).sum(), [x])
+    kf.manual_seed(2)
+    result = kf.checkpoint(lambda x: kf.dropout(x, 0.5), x)
+    kf.rand(10, device="npu:1")
+    after = kf.random.get_state("npu:1")
+    (again,) = kf.grad(result.sum(), [x])
+    assert again.tolist() == kept.tolist()
+    assert kf.random.get_state("npu:1") == after
