@@ -34,13 +34,13 @@ class Fallback(NamedTuple):
         op: its name, with its overload.
         device_type: the type of device that its arguments were on.
         to: the type of device that it ran on.
-        count: how often.
+        calls: how often.
     """
 
     op: str
     device_type: str
     to: str
-    count: int
+    calls: int
 
 
 def fallbacks() -> list[Fallback]:
