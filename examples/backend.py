@@ -7,9 +7,13 @@ are run step by step by two dozen primitives. Every layer works over them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import keyfold as kf
+
+Array = np.ndarray[Any, Any]
 
 # NumPy's functions where they aren't called as the primitive is.
 UFUNCS = {"sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative", "abs": "fabs"}
@@ -23,7 +27,7 @@ class Npu:
     device_count = 2
 
     @np.errstate(all="ignore")
-    def pointwise(self, name, inputs, out):
+    def pointwise(self, name: str, inputs: list[Array], out: Array) -> None:
         """Run a primitive."""
         if name == "cast":
             np.copyto(out, saturated(inputs[0], out.dtype), casting="unsafe")
@@ -39,29 +43,28 @@ class Npu:
         else:
             getattr(np, UFUNCS.get(name, name))(*inputs, out=out)
 
-    def reduce(self, name, x, out, dims, keepdim):
+    def reduce(self, name: str, x: Array, out: Array, dims: tuple[int, ...], keepdim: bool) -> None:
         """Reduce along dimensions."""
         if name in ("argmax", "argmin"):
             kept = [d for d in range(x.ndim) if d not in dims]
             flat = x.transpose(*kept, *dims).reshape(*(x.shape[d] for d in kept), -1)
             out[...] = getattr(np, name)(flat, axis=-1).reshape(out.shape)
-        elif name in ("sum", "mean"):
-            getattr(np, name)(x, axis=dims, dtype=out.dtype, out=out, keepdims=keepdim)
         else:
-            getattr(np, name)(x, axis=dims, out=out, keepdims=keepdim)
+            options: Any = {"dtype": out.dtype} if name in ("sum", "mean") else {}
+            getattr(np, name)(x, axis=dims, out=out, keepdims=keepdim, **options)
 
-    def rows(self, name, x, out, axis):
+    def rows(self, name: str, x: Array, out: Array, axis: int) -> None:
         """Compute softmax or its logarithm."""
         out[...] = x - x.max(axis, keepdims=True)
         total = np.exp(out).sum(axis, keepdims=True)
         out[...] = np.exp(out) / total if name == "softmax" else out - np.log(total)
 
-    def matmul(self, a, b, out):
+    def matmul(self, a: Array, b: Array, out: Array) -> None:
         """Multiply stacks of matrices."""
         np.matmul(a, b, out=out)
 
 
-def saturated(x, dtype):
+def saturated(x: Array, dtype: np.dtype[Any]) -> Array:
     """Whole numbers of floats: the nearest in range, 0 of NaN."""
     if x.dtype.kind != "f" or dtype.kind not in "iu":
         return x
@@ -76,16 +79,15 @@ def main() -> None:
     x = kf.asarray([[1.0, 2.0], [3.0, 4.0]], dtype="float32", device="npu:1").requires_grad_()
     w = kf.ones((2, 2), dtype="float32", device="npu:1")
     print("computed:  ", (x @ w)[0].detach())
-    (x.tanh() @ w).sum().backward()
-    print("gradient:  ", x.grad.device, x.grad.tolist()[0])
+    (gradient,) = kf.grad((x.tanh() @ w).sum(), [x])
+    print("gradient:  ", gradient.device, gradient.tolist()[0])
     print("in a batch:", kf.vmap(lambda row: (row * row).sum())(x.detach()).tolist())
     print("traced:    ", kf.trace(lambda x: x.sigmoid() + 1, w)(w).device)
     with kf.profile() as profile, kf.autocast("float16"):
         print("autocast:  ", (w @ w).dtype)
     print("profiled:  ", sorted({event["name"] for event in profile.events}))
     print("on the CPU:", (x.detach().cpu() * 2).tolist())
-    on_cpu = kf.ones((2, 2))
-    for refused in (lambda: np.asarray(w), lambda: w + on_cpu, lambda: kf.rand(3, device="npu")):
+    for refused in (lambda: np.asarray(w), lambda: w + w.cpu(), lambda: kf.rand(3, device="npu")):
         try:
             refused()
         except kf.Error as error:
