@@ -112,7 +112,9 @@ def main() -> None:
     print(report.table(TITLE, records, "instructions", []))
     tables = [{"title": TITLE, "rows": records}]
     path = chosen.json or RESULTS / "operators_instructions.json"
-    report.write(path, {"unit": "instructions", "machine": report.machine(processor), "tables": tables})
+    report.write(
+        path, {"unit": "instructions", "machine": report.machine(processor), "tables": tables}
+    )
     print(f"written: {path}")
 
 

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use keyfold_core::{DType, Device, Result, Scalar};
+use keyfold_core::{DType, Device, Error, Result, Scalar};
 use keyfold_dispatch::Operator;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -23,12 +23,16 @@ impl Aten {
     /// The operator itself.
     ///
     /// # Errors
-    /// When the process's dispatcher has lost it.
+    /// When the process's dispatcher doesn't have it: `keyfold::init()` wasn't called, or it was removed.
     pub fn operator(&self) -> Result<&Arc<Operator<Value>>> {
         if let Some(operator) = self.operator.get() {
             return Ok(operator);
         }
-        let operator = crate::dispatcher().operator(self.name)?;
+        let operator = crate::dispatcher().operator(self.name).map_err(|error| {
+            let message =
+                format!("{} (keyfold::init() defines the built-in ones)", error.message());
+            Error::new(error.kind(), message)
+        })?;
         Ok(self.operator.get_or_init(|| operator))
     }
 

@@ -1,7 +1,7 @@
 //! Every batching rule against the loop: the same call, with a rule and without.
 
 use keyfold::dispatcher;
-use keyfold_core::{DType, Error, ErrorKind, Scalar};
+use keyfold_core::{DType, Device, Error, ErrorKind, Scalar};
 use keyfold_dispatch::{DispatchKey, Value as _};
 use keyfold_layers::vmap::Randomness;
 use keyfold_layers::{aten, vmap};
@@ -9,6 +9,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 /// Numbers without order or repetition, none of them 0.
 fn numbers(shape: &[usize], seed: usize) -> Tensor {
+    keyfold::init();
     let count = shape.iter().product::<usize>();
     let item = |i: usize| ((i * 37 + seed * 11) % 101) as f64 / 25.0 - 2.013;
     Tensor::from_vec((0..count).map(item).collect(), shape).unwrap()
@@ -181,6 +182,7 @@ fn operators_of_a_tensor_and_a_number() {
     }
     for x in everywhere(&[2, 2], |s| numbers(s, 1)) {
         check("aten::to", &[x.clone(), Arg::Other(Value::DType(DType::F32))]);
+        check("aten::to.device", &[x.clone(), Arg::Other(Value::Device(Device::CPU))]);
         check("aten::fill_.Scalar", &[x.clone(), float(3.0)]);
         check("aten::dropout", &[x, float(0.5), truth(false)]);
     }

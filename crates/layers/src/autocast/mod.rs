@@ -76,6 +76,7 @@ impl Settings {
 /// use keyfold_core::DType;
 /// use keyfold_layers::{aten, autocast};
 /// use keyfold_tensor::Tensor;
+/// keyfold::init();
 ///
 /// let a = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], &[2, 2])?;
 /// let scope = autocast::scope(DType::BF16)?;

@@ -3,6 +3,7 @@
 //! ```
 //! use keyfold_layers::{aten, profiler};
 //! # use keyfold_tensor::Tensor;
+//! keyfold::init();
 //! let x = Tensor::from_slice(&[1.0_f64, 2.0], &[2])?;
 //! let session = profiler::Session::new(profiler::Options::default());
 //! let recording = session.start()?;

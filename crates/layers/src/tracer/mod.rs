@@ -11,6 +11,7 @@
 //! ```
 //! use keyfold_layers::{aten, tracer};
 //! use keyfold_tensor::Tensor;
+//! keyfold::init();
 //!
 //! let w = Tensor::from_slice(&[2.0, 3.0], &[2])?;
 //! let x = Tensor::from_slice(&[1.0, 1.0], &[2])?;

@@ -10,6 +10,7 @@
 //! ```
 //! use keyfold_layers::{aten, vmap};
 //! use keyfold_tensor::Tensor;
+//! keyfold::init();
 //!
 //! let x = Tensor::from_vec(vec![1.0, 2.0, 3.0, 4.0], &[2, 2])?;
 //! let norms = vmap::vmap(|x| Ok(vec![aten::sum_all(&aten::mul(&x[0], &x[0])?)?]), &[Some(0)], &[Some(0)], &[x])?;

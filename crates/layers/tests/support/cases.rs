@@ -1,6 +1,6 @@
 //! The table of operators with derivatives: how each is called, on which tensors.
 
-use keyfold_core::{DType, Result};
+use keyfold_core::{DType, Device, Result};
 use keyfold_layers::aten;
 use keyfold_tensor::{Tensor, ValueRef as V};
 
@@ -92,6 +92,7 @@ fn bools(items: &[bool], shape: &[usize]) -> Tensor {
 
 /// Every operator that has a derivative.
 pub(crate) fn cases() -> Vec<Case> {
+    keyfold::init();
     let mut table = Table::default();
     elementwise(&mut table);
     reductions(&mut table);
@@ -214,6 +215,7 @@ fn shapes(table: &mut Table) {
         table.plain(op, all, vec![]);
     }
     table.plain("aten::to", all, vec![V::DType(DType::F64)]);
+    table.plain("aten::to.device", all, vec![V::Device(Device::CPU)]);
     table.plain("aten::squeeze", &[&[1, 2, 1], &[1], &[2, 3]], vec![]);
     table.plain("aten::squeeze.dim", &[&[2, 1, 3]], vec![V::Int(1)]);
     table.plain("aten::unsqueeze", all, vec![V::Int(-1)]);

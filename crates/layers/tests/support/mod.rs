@@ -16,6 +16,7 @@ pub(crate) fn call(name: &str, args: &[ValueRef<'_>]) -> Result<Tensor> {
 /// Distinct numbers between `low` and `high` that every float dtype holds exactly: multiples of
 /// 1/32, and for odd seeds those in the middle between two, so that two tensors have none in common.
 pub(crate) fn data(shape: &[usize], seed: usize, low: f64, high: f64) -> Tensor {
+    keyfold::init();
     let count: usize = shape.iter().product();
     let item = |i: usize| {
         let place = (i * 7 + seed * 3 + 1) % count;
@@ -30,6 +31,7 @@ pub(crate) type Function = dyn Fn(&[Tensor], &[Tensor]) -> Result<Tensor>;
 
 /// The same elements as a leaf that requires grad.
 pub(crate) fn leaf(x: &Tensor) -> Tensor {
+    keyfold::init();
     let leaf = x.detach();
     autograd::set_requires_grad(&leaf, true).unwrap();
     leaf

@@ -175,7 +175,7 @@ fn memory_on_cuda_is_described_and_never_read() {
     assert_eq!(tensor.keys().to_string(), "DispatchKeySet(CUDA)");
     assert_eq!(tensor.raw_data_ptr().unwrap().cast::<f64>(), producer.data.as_mut_ptr());
     assert_eq!(tensor.as_slice::<f64>().unwrap_err().kind(), ErrorKind::Device);
-    assert_eq!(tensor.copy().unwrap_err().kind(), ErrorKind::NotSupported);
+    assert_eq!(tensor.copy().unwrap_err().kind(), ErrorKind::Device);
     let back = to_dlpack_versioned(&tensor, false).unwrap();
     // SAFETY: the export is alive until its deleter is called, which is right here.
     unsafe {
