@@ -100,7 +100,7 @@ impl<T: Copy, S: Copy> Groups<T, S> {
 
     /// Does groups until all are begun.
     fn work(&self, scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>) {
-        let watch = Watch(&self.known);
+        let mut watch = Watch { known: &self.known, done: false };
         loop {
             let group = self.next.fetch_add(1, Ordering::Relaxed);
             if group >= self.sums.len() {
@@ -127,16 +127,22 @@ impl<T: Copy, S: Copy> Groups<T, S> {
             self.known.fetch_max(group + 1, Ordering::Release);
             sums.spread(scan, items);
         }
-        std::mem::forget(watch);
+        watch.done = true;
     }
 }
 
 /// Tells who waits that nothing comes any more, where a function panics.
-struct Watch<'a>(&'a AtomicUsize);
+struct Watch<'a> {
+    known: &'a AtomicUsize,
+    /// No function panicked.
+    done: bool,
+}
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        self.0.store(FAILED, Ordering::Release);
+        if !self.done {
+            self.known.store(FAILED, Ordering::Release);
+        }
     }
 }
 
@@ -152,6 +158,7 @@ struct Sums<S>([Option<S>; TOGETHER]);
 impl<S: Copy> Sums<S> {
     /// The sum of each block.
     #[inline]
+    #[expect(clippy::needless_range_loop, reason = "blocks are walked side by side")]
     fn of<T: Copy>(
         scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>,
         items: &[T],
@@ -189,6 +196,7 @@ impl<S: Copy> Sums<S> {
 
     /// Writes the sums of all elements, from those of what comes before each block.
     #[inline]
+    #[expect(clippy::needless_range_loop, reason = "blocks are walked side by side")]
     fn spread<T: Copy>(
         &self,
         scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>,

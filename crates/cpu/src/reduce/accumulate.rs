@@ -37,9 +37,9 @@ where
         while r + 4 <= rows {
             let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
             if C::IN_GROUPS {
-                grouped::<I, C, M, J>(all, rows)
+                grouped::<I, C, M, J>(all, rows);
             } else {
-                four::<C, M, J>(all, rows)
+                four::<C, M, J>(all, rows);
             }
             r += 4;
         }
