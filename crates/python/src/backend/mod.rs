@@ -193,10 +193,13 @@ pub(crate) fn register_backend<'py>(
     Ok(Py::new(py, handle)?.into_any())
 }
 
-/// Each backend's name, device type, devices, number of streams of a device, and groups.
+/// A backend's name, device type, devices, number of streams of a device, and groups.
+type Description = (String, String, Vec<PyDevice>, usize, Vec<String>);
+
+/// Each backend.
 #[pyfunction]
-pub(crate) fn _backends() -> Vec<(String, String, Vec<PyDevice>, usize, Vec<String>)> {
-    let describe = |(kind, backend): (DeviceType, Arc<dyn GpuBackend>)| {
+pub(crate) fn _backends() -> Vec<Description> {
+    let describe = |(kind, backend): (DeviceType, Arc<dyn GpuBackend>)| -> Description {
         let memory = backend.memory();
         let indices = (0..=u8::MAX).take(memory.device_count());
         let devices: Vec<_> = indices.map(|i| keyfold_core::Device::new(kind, i)).collect();
