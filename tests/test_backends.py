@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keyfold as kf
+from keyfold._cli import _doctor
 
 
 class Plain:
@@ -54,6 +55,15 @@ def test_a_backend_is_listed_with_its_devices(plain):
     assert plain.remove() is True
     assert plain.remove() is False
     assert "npu" not in [backend.device_type for backend in kf.backends()]
+
+
+def test_doctor_lists_backends_with_their_memory(plain):
+    x = there()
+    rows = list(_doctor._backends())
+    assert ("npu", "plain: offers no operations") in rows
+    assert ("", "npu:0: 0 bytes in use, 0 kept, 1 stream") in rows
+    assert ("", f"npu:1: {x.nbytes} bytes in use, 0 kept, 1 stream") in rows
+    assert any(row[0] == "cpu" and "pointwise" in row[1] for row in rows)
 
 
 def test_without_an_object_a_name_is_a_key_without_memory(npu, raises_saying):

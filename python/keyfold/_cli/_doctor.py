@@ -96,8 +96,8 @@ def _cpuinfo() -> tuple[str, set[str]]:
 
 def _backends() -> Iterator[tuple[str, str]]:
     for backend in kf.backends():
-        groups = ", ".join(backend.groups) or "none"
-        yield backend.device_type, f"{backend.name}, with the groups {groups}"
+        offered = "offers " + (", ".join(backend.groups) or "no operations")
+        yield backend.device_type, f"{backend.name}: {offered}"
         for device in backend.devices:
             stats = kf.memory_stats(device)
             used = f"{stats['live']:,} bytes in use, {stats['cached']:,} kept"
