@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
+use keyfold_dispatch::register_backend;
 use keyfold_tensor::device;
 
 use crate::GpuBackend;
@@ -86,14 +87,16 @@ impl From<Refused> for Error {
     }
 }
 
-/// Gives a type of device its backend and, unless it is the CPU, the backend's memory.
+/// Gives a type of device its backend and, unless it is the CPU, the backend's memory. The type gets its
+/// dispatch key, if it has none yet.
 ///
 /// # Errors
 /// The backend, if the type has one already, which the error names ([`ErrorKind::Registration`]), or
 /// has memory of somebody else's; or if an observer fails. Nothing of it is registered then.
 pub fn register(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Result<Registration, Refused> {
     // SAFETY: the functions touch a lock of ours only.
-    if let Err(error) = unsafe { AT_FORK.register(before_fork, after_fork, after_fork) } {
+    let noted = unsafe { AT_FORK.register(before_fork, after_fork, after_fork) };
+    if let Err(error) = noted.and_then(|()| register_backend(&kind.name()).map(drop)) {
         return Err(Refused { error, backend });
     }
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);

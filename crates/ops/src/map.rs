@@ -6,7 +6,7 @@ use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_expr::{Expr, Graph, Input, Node};
 use keyfold_tensor::{Overlap, Tensor, overlap};
 
-use crate::elementwise::prepare;
+use crate::elementwise::{check_apart, prepare};
 use crate::op::Op;
 
 /// The element as it is: what a conversion of dtypes computes.
@@ -47,6 +47,11 @@ pub(crate) unsafe fn write(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
         op.at(layout::broadcast_strides(x.shape(), x.strides(), out.shape()))?;
     }
     let Some(runner) = op.runner() else { return Ok(()) };
+    // The host's kernels look at this themselves; others, which may run late, needn't.
+    if !runner.kind.is_host() {
+        op.at(out.check_writable())?;
+        check_apart(op, "self", out)?;
+    }
     let make = |lowered| prepare(op, &lowered);
     let prepared = op.at(runner.conversions.get(&[x.dtype()], &[], Some(out.dtype()), make))?;
     let Some(kernel) = &prepared.kernel else { return Ok(()) };

@@ -10,7 +10,9 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 pub(crate) fn on_device(kernel: Kernel<Value>, kind: DeviceType) -> Kernel<Value> {
     let (lock, provenance) = (kernel.host_lock(), kernel.provenance().clone());
     let wrapped = Kernel::boxed(move |context: &CallContext<'_, Value>, args| {
-        match with_scalars(args, kind, |args| kernel.invoke(context, args)) {
+        let result = with_scalars(args, kind, |args| kernel.invoke(context, args));
+        note_writes(context, args);
+        match result {
             Err(error) if error.kind() == ErrorKind::NotSupported => match fallback_of(kind) {
                 Some(to) => elsewhere(context, args, (kind, to)),
                 None => Err(error),
@@ -19,6 +21,17 @@ pub(crate) fn on_device(kernel: Kernel<Value>, kind: DeviceType) -> Kernel<Value
         }
     });
     wrapped.with_provenance(provenance).with_host_lock(lock)
+}
+
+/// Counts the write to each argument that the operator writes to: backends' kernels don't.
+fn note_writes(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) {
+    for (argument, arg) in context.operator().schema().arguments.iter().zip(args) {
+        if argument.alias.as_ref().is_some_and(|alias| alias.write)
+            && let Ok(tensor) = arg.tensor()
+        {
+            tensor.note_write();
+        }
+    }
 }
 
 /// Calls `f` with the arguments; 0-dim tensors of the host, which calls take beside tensors of any device,

@@ -41,6 +41,18 @@ impl Group {
     /// All of them.
     pub const ALL: [Group; 6] =
         [Group::Pointwise, Group::Reduce, Group::Rows, Group::Linalg, Group::Index, Group::Random];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Pointwise => "pointwise",
+            Group::Reduce => "reduce",
+            Group::Rows => "rows",
+            Group::Linalg => "linalg",
+            Group::Index => "index",
+            Group::Random => "random",
+        }
+    }
 }
 
 /// A backend whose kernels are those of a backend of the host, run late on hidden memory.

@@ -31,6 +31,31 @@ pub enum Mistake {
     GivesTooLittle,
 }
 
+impl Mistake {
+    /// All of them.
+    pub const ALL: [Mistake; 6] = [
+        Mistake::ReadsEarly,
+        Mistake::FreesEarly,
+        Mistake::WaitsTooLittle,
+        Mistake::CopiesSilently,
+        Mistake::GivesHostMemory,
+        Mistake::GivesTooLittle,
+    ];
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mistake::None => "none",
+            Mistake::ReadsEarly => "reads_early",
+            Mistake::FreesEarly => "frees_early",
+            Mistake::WaitsTooLittle => "waits_too_little",
+            Mistake::CopiesSilently => "copies_silently",
+            Mistake::GivesHostMemory => "gives_host_memory",
+            Mistake::GivesTooLittle => "gives_too_little",
+        }
+    }
+}
+
 struct Unit {
     streams: Vec<Arc<Stream>>,
     shelf: Arc<Shelf>,

@@ -290,6 +290,12 @@ fn check_written(op: &Op, name: &str, out: &Tensor, shape: &[usize], dtype: DTyp
             ),
         ));
     }
+    check_apart(op, name, out)?;
+    if op.is_meta() { Ok(()) } else { op.at_argument(name, out.check_writable()) }
+}
+
+/// Refuses a tensor to write into whose elements share memory.
+pub(crate) fn check_apart(op: &Op, name: &str, out: &Tensor) -> Result<()> {
     if layout::may_overlap(out.shape(), out.strides()) {
         return Err(op.error(
             ErrorKind::Value,
@@ -301,7 +307,7 @@ fn check_written(op: &Op, name: &str, out: &Tensor, shape: &[usize], dtype: DTyp
             ),
         ));
     }
-    if op.is_meta() { Ok(()) } else { op.at_argument(name, out.check_writable()) }
+    Ok(())
 }
 
 /// Defines these operators in a dispatcher.

@@ -412,14 +412,7 @@ fn is_found(plant: Mistake) -> bool {
 #[test]
 fn random_programs_find_every_planted_fault_and_none_where_there_is_none() {
     assert!(!is_found(Mistake::None));
-    for plant in [
-        Mistake::ReadsEarly,
-        Mistake::FreesEarly,
-        Mistake::WaitsTooLittle,
-        Mistake::CopiesSilently,
-        Mistake::GivesHostMemory,
-        Mistake::GivesTooLittle,
-    ] {
+    for plant in Mistake::ALL {
         assert!(is_found(plant), "{plant:?}");
     }
 }
