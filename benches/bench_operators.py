@@ -2,8 +2,9 @@
 
     scripts/run.sh benches/bench_operators.py [--json FILE] [--only TEXT]
 
-A row is a call of an operator through its packet, on tensors of one float32 element, with its result
-made and dropped. Other load on the machine doesn't disturb the figures, so two builds can be compared.
+A row is a call of an operator through its packet, on tensors of one float32 element, with its
+result made and dropped. Other load on the machine doesn't disturb the figures, so two builds can be
+compared.
 """
 
 from __future__ import annotations

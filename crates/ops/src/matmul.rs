@@ -59,8 +59,7 @@ fn matmul(op: &Op, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     // A vector is one row on the left and one column on the right.
     let rows = if a.ndim() == 1 { op.at(a.unsqueeze(0))? } else { a.detach() };
     let columns = if b.ndim() == 1 { op.at(b.unsqueeze(1))? } else { b.detach() };
-    let (sizes, batch) = plan(op, a, b, &rows, &columns)?;
-    let mut shape = batch.clone();
+    let (sizes, mut shape) = plan(op, a, b, &rows, &columns)?;
     if a.ndim() > 1 {
         op.at(shape.insert(shape.len(), sizes.m))?;
     }

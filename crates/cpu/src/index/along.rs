@@ -57,12 +57,14 @@ pub(super) fn gather<T: Element>(
     let mut along = Along::new(x, params);
     let strides = along.others(x);
     let (data, origin) = x.as_strided_slice::<T>()?;
-    let mut items = super::contiguous_mut::<T>(out)?.iter_mut();
-    for_each_offset(index.shape(), [index.strides(), &strides], |[at, rest]| {
-        let Some(item) = items.next() else { return };
-        if let Some(step) = along.step(positions[first.wrapping_add_signed(at)]) {
-            *item = data[origin.wrapping_add_signed(rest + step)];
-        }
+    super::write::<T>(out, |items| {
+        let mut items = items.iter_mut();
+        for_each_offset(index.shape(), [index.strides(), &strides], |[at, rest]| {
+            let Some(item) = items.next() else { return };
+            if let Some(step) = along.step(positions[first.wrapping_add_signed(at)]) {
+                *item = data[origin.wrapping_add_signed(rest + step)];
+            }
+        })
     })?;
     along.finish()
 }
@@ -77,14 +79,15 @@ pub(super) fn scatter_add<T: Number>(
     let mut along = Along::new(out, params);
     let strides = along.others(out);
     let (values, origin) = source.as_strided_slice::<T::Stored>()?;
-    let data = super::contiguous_mut::<T::Stored>(out)?;
     let all: [&[isize]; 3] = [index.strides(), source.strides(), &strides];
-    for_each_offset(index.shape(), all, |[at, from, rest]| {
-        if let Some(step) = along.step(positions[first.wrapping_add_signed(at)]) {
-            let item = &mut data[(rest + step) as usize];
-            let value = values[origin.wrapping_add_signed(from)];
-            *item = T::load(*item).add(T::load(value)).store();
-        }
+    super::write::<T::Stored>(out, |data| {
+        for_each_offset(index.shape(), all, |[at, from, rest]| {
+            if let Some(step) = along.step(positions[first.wrapping_add_signed(at)]) {
+                let item = &mut data[(rest + step) as usize];
+                let value = values[origin.wrapping_add_signed(from)];
+                *item = T::load(*item).add(T::load(value)).store();
+            }
+        })
     })?;
     along.finish()
 }

@@ -72,18 +72,18 @@ static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
     tables.map(|table| table.expect("each dtype is covered once"))
 });
 
-/// The elements of a contiguous output.
+/// Calls `f` with the elements of a contiguous output.
 ///
 /// # Errors
-/// When its memory can't be reached or written, or isn't contiguous.
-fn contiguous_mut<T: Element>(out: &Tensor) -> Result<&mut [T]> {
+/// When its memory can't be reached or written, or isn't contiguous; those of `f`.
+fn write<T: Element>(out: &Tensor, f: impl FnOnce(&mut [T]) -> Result<()>) -> Result<()> {
     if !out.is_contiguous() {
         let message = format!("the output of shape {:?} isn't contiguous", out.shape());
         return Err(Error::new(ErrorKind::Value, message));
     }
     let to = out.data_mut_ptr::<T>()?;
     // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
-    Ok(unsafe { std::slice::from_raw_parts_mut(to, out.numel()) })
+    f(unsafe { std::slice::from_raw_parts_mut(to, out.numel()) })
 }
 
 #[cold]

@@ -94,11 +94,13 @@ pub(super) fn take<T: Element>(
     let x = inputs[0];
     let plan = Plan::new(x, params, &inputs[1..])?;
     let (data, origin) = x.as_strided_slice::<T>()?;
-    let mut items = super::contiguous_mut::<T>(out)?.iter_mut();
-    plan.for_each(|at| {
-        if let Some(item) = items.next() {
-            *item = data[origin.wrapping_add_signed(at)];
-        }
+    super::write::<T>(out, |items| {
+        let mut items = items.iter_mut();
+        plan.for_each(|at| {
+            if let Some(item) = items.next() {
+                *item = data[origin.wrapping_add_signed(at)];
+            }
+        })
     })
 }
 
@@ -109,11 +111,12 @@ pub(super) fn put<T: Element>(
 ) -> Result<()> {
     let plan = Plan::new(out, params, &inputs[1..])?;
     let mut values = inputs[0].as_slice::<T>()?.iter();
-    let data = super::contiguous_mut::<T>(out)?;
-    plan.for_each(|at| {
-        if let Some(value) = values.next() {
-            data[at as usize] = *value;
-        }
+    super::write::<T>(out, |data| {
+        plan.for_each(|at| {
+            if let Some(value) = values.next() {
+                data[at as usize] = *value;
+            }
+        })
     })
 }
 
@@ -124,11 +127,12 @@ pub(super) fn put_add<T: Number>(
 ) -> Result<()> {
     let plan = Plan::new(out, params, &inputs[1..])?;
     let mut values = inputs[0].as_slice::<T::Stored>()?.iter();
-    let data = super::contiguous_mut::<T::Stored>(out)?;
-    plan.for_each(|at| {
-        if let Some(value) = values.next() {
-            let item = &mut data[at as usize];
-            *item = T::load(*item).add(T::load(*value)).store();
-        }
+    super::write::<T::Stored>(out, |data| {
+        plan.for_each(|at| {
+            if let Some(value) = values.next() {
+                let item = &mut data[at as usize];
+                *item = T::load(*item).add(T::load(*value)).store();
+            }
+        })
     })
 }

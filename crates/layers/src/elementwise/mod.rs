@@ -44,8 +44,7 @@ pub fn implement(
 ) -> Result<Implemented> {
     let operator = dispatcher.operator(operator)?;
     let name = operator.name().to_string();
-    let (definition, kernels) = elementwise::kernels(operator.schema(), text)?;
-    let mut kernels = Vec::from(kernels);
+    let (definition, mut kernels) = elementwise::kernels(operator.schema(), text)?;
     if definition.out().is_none() {
         let text = Arc::new(Text::new(definition.expr().clone()));
         let arguments = (definition.inputs().to_vec(), definition.params().to_vec());

@@ -190,15 +190,15 @@ fn kept(name: String) -> &'static str {
     name
 }
 
+/// Kernels, each with its key.
+pub type Kernels = Vec<(DispatchKey, Kernel<Value>)>;
+
 /// The kernels, each with its key, of an operator that is an expression of its arguments: for Meta and
 /// for each backend that is registered. A backend that is registered later gets its kernel then.
 ///
 /// # Errors
 /// As [`Definition::new`].
-pub fn kernels(
-    schema: &Schema,
-    text: &str,
-) -> Result<(Arc<Definition>, Vec<(DispatchKey, Kernel<Value>)>)> {
+pub fn kernels(schema: &Schema, text: &str) -> Result<(Arc<Definition>, Kernels)> {
     let definition = Arc::new(Definition::new(schema, text)?);
     let mut kernels = Vec::new();
     for (kind, backend) in keyfold_backend::backends() {

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 
 use crate::op::{Op, Registrar};
 
-pub use define::{Definition, kernels, out_schema};
+pub use define::{Definition, Kernels, kernels, out_schema};
 pub use functions::FUNCTIONS;
 pub use operator::{ComplexText, ELEMENTWISE, OUT, Text, from_text, text, to_text};
 
