@@ -24,6 +24,7 @@ mod backend;
 mod block;
 mod call;
 mod convert;
+mod delayed;
 mod derivative;
 mod devices;
 mod dispatcher;
@@ -135,6 +136,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dispatcher::_default_dispatcher, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(testing::_register_testing_layer, module)?)?;
+    module.add_class::<delayed::PyDelayedDevice>()?;
     module.add_class::<autocast::PyAutocast>()?;
     module.add_function(wrap_pyfunction!(autocast::_autocast_dtype, module)?)?;
     module.add_function(wrap_pyfunction!(autocast::_register_autocast, module)?)?;

@@ -102,7 +102,8 @@ def cross_entropy_backward(ctx: Any, grad: Any) -> tuple[Any, None]:
     """Return the gradient with respect to the logits; the labels have none."""
     logits, labels = ctx.saved_tensors
     n, classes = logits.shape
-    right = aten.eq(aten.unsqueeze(labels, 1), aten.arange(classes))
+    numbers = aten.arange(classes, device=logits.device)
+    right = aten.eq(aten.unsqueeze(labels, 1), numbers)
     return grad * (aten.softmax(logits, 1) - kf.astype(right, logits.dtype)) / n, None
 
 

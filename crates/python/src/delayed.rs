@@ -1,0 +1,105 @@
+//! `keyfold.testing`'s device that works late.
+
+use std::sync::Arc;
+
+use keyfold::backend::delayed::{Call, Delayed, DelayedMemory, Group, Mistake};
+use keyfold::backend::{Registration, register};
+use keyfold::cpu::HostBackend;
+use keyfold_core::{DeviceType, Error, ErrorKind, Result};
+use pyo3::prelude::*;
+
+use crate::dtype::PyDevice;
+use crate::errors::IntoPyResult;
+
+/// A registered device for tests.
+#[pyclass(name = "_DelayedDevice", module = "keyfold._core", frozen)]
+pub(crate) struct PyDelayedDevice {
+    memory: DelayedMemory,
+    registration: Registration,
+}
+
+/// The one of these values that a name stands for.
+fn named<T: Copy>(what: &str, all: &[T], name: &str, name_of: impl Fn(T) -> String) -> Result<T> {
+    all.iter().copied().find(|one| name_of(*one) == name).ok_or_else(|| {
+        let known: Vec<String> = all.iter().map(|one| name_of(*one)).collect();
+        let message = format!("'{name}' isn't {what}; known are {}", known.join(", "));
+        Error::new(ErrorKind::Value, message)
+    })
+}
+
+fn call(name: Option<&str>) -> Result<Option<Call>> {
+    name.map(|name| named("a call", &Call::ALL, name, |call| call.name().to_owned())).transpose()
+}
+
+#[pymethods]
+impl PyDelayedDevice {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        name: &str,
+        devices: usize,
+        streams: usize,
+        without: Vec<String>,
+    ) -> PyResult<Self> {
+        let make = || {
+            if !(1..=256).contains(&devices) || !(1..=256).contains(&streams) {
+                let message = format!(
+                    "a delayed device has from 1 to 256 devices with 1 to 256 streams each, not \
+                     {devices} with {streams}"
+                );
+                return Err(Error::new(ErrorKind::Value, message));
+            }
+            let withheld = without
+                .iter()
+                .map(|name| named("a group", &Group::ALL, name, |group| group.name().to_owned()));
+            let withheld = withheld.collect::<Result<Vec<Group>>>()?;
+            keyfold::init();
+            let kind = DeviceType::register(name)?;
+            let memory = DelayedMemory::new(kind, devices, streams);
+            let all = Delayed::over(Arc::new(HostBackend), memory.clone());
+            let backend = withheld.into_iter().fold(all, Delayed::without);
+            Ok(PyDelayedDevice { memory, registration: register(kind, Arc::new(backend))? })
+        };
+        make().py(py)
+    }
+
+    /// Its devices.
+    fn devices(&self) -> Vec<PyDevice> {
+        use keyfold_tensor::device::Memory;
+        let count = self.memory.device_count();
+        (0..=u8::MAX).take(count).map(|index| PyDevice(self.memory.device(index))).collect()
+    }
+
+    /// Takes it out of the registry; whether it was there.
+    fn remove(&self) -> bool {
+        self.registration.remove().is_some()
+    }
+
+    /// How many blocks of its memory are in use.
+    fn live(&self) -> usize {
+        self.memory.live()
+    }
+
+    /// How often a call was made.
+    fn count(&self, py: Python<'_>, name: &str) -> PyResult<usize> {
+        let which = call(Some(name)).py(py)?;
+        Ok(which.map_or(0, |which| self.memory.counts().of(which)))
+    }
+
+    /// Makes the nth call from now on fail.
+    fn fail_at(&self, py: Python<'_>, nth: usize, name: Option<&str>) -> PyResult<()> {
+        self.memory.fail_at(call(name).py(py)?, nth);
+        Ok(())
+    }
+
+    /// Has it make a mistake.
+    fn plant(&self, py: Python<'_>, mistake: Option<&str>) -> PyResult<()> {
+        let known = |mistake: Mistake| mistake.name().to_owned();
+        let mistake = match mistake {
+            Some(name) => named("a mistake", &Mistake::ALL, name, known).py(py)?,
+            None => Mistake::None,
+        };
+        self.memory.plant(mistake);
+        Ok(())
+    }
+}
