@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import keyfold as kf
-from keyfold._demo import tutorial
 from keyfold.testing import delayed_device
 
 
@@ -32,7 +31,8 @@ def device(late):
 def same(there, expected, device):
     """Compare bits, dtype, shape, and the device."""
     assert there.device == device
-    found, expected = there.cpu().numpy(), np.asarray(expected)
+    expected = expected.detach() if isinstance(expected, kf.Tensor) else expected
+    found, expected = there.detach().cpu().numpy(), np.asarray(expected)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert found.tobytes() == expected.tobytes()
 
@@ -245,40 +245,50 @@ def test_checkpoint_draws_the_same_numbers_again(device):
         return (kf.dropout(x, 0.5) * x).sum()
 
     kf.manual_seed(3)
-    x = kf.ones(64, device=device, requires_grad=True)
+    x = kf.ones(64, device=device).requires_grad_()
     kf.checkpoint(f, x).backward()
     kf.manual_seed(3)
-    y = kf.ones(64, device=device, requires_grad=True)
+    y = kf.ones(64, device=device).requires_grad_()
     f(y).backward()
     same(x.grad, y.grad.cpu(), device)
     assert 0 < int((x.grad == 0).sum()) < 64
 
 
-def test_the_demo_trains_on_the_device_as_on_the_cpu(late, device):
-    images, labels = tutorial.load_digits()
-    key = device.type
-    handles = [
-        kf.impl("demo::cross_entropy", key, tutorial.cross_entropy),
-        kf.impl("demo::descend_", key, tutorial.descend),
-    ]
+DEMO = """
+import numpy as np
+from keyfold._demo import tutorial
 
-    def train(where):
-        weight = kf.zeros((64, 10), dtype=kf.float32, device=where, requires_grad=True)
-        bias = kf.zeros(10, dtype=kf.float32, device=where, requires_grad=True)
-        losses = []
-        for batch in np.array_split(np.arange(640), 10):
-            x, y = (kf.asarray(array[batch]).to(where) for array in (images, labels))
-            losses.append(tutorial.step(weight, bias, x, y))
-        return losses, weight.detach(), bias.detach()
+device = late.devices[1]
+images, labels = tutorial.load_digits()
+key = device.type.upper()
+kf.impl("demo::cross_entropy", key, tutorial.cross_entropy)
+kf.impl("demo::descend_", key, tutorial.descend)
 
-    losses, weight, bias = train("cpu")
-    found, weight_there, bias_there = train(device)
-    for handle in handles:
-        handle.remove()
-    assert found == losses
-    assert losses[-1] < losses[0]
-    same(weight_there, weight, device)
-    same(bias_there, bias, device)
+
+def train(where):
+    weight = kf.zeros((64, 10), dtype=kf.float32, device=where).requires_grad_()
+    bias = kf.zeros(10, dtype=kf.float32, device=where).requires_grad_()
+    losses = []
+    for batch in np.array_split(np.arange(640), 10):
+        x, y = (kf.asarray(array[batch]).to(where) for array in (images, labels))
+        losses.append(tutorial.step(weight, bias, x, y))
+    return losses, weight.detach(), bias.detach()
+
+
+losses, *parameters = train("cpu")
+found, *there = train(device)
+assert found == losses
+assert losses[-1] < losses[0]
+for a, b in zip(parameters, there):
+    assert b.device == device
+    assert a.numpy().tobytes() == b.cpu().numpy().tobytes()
+print("equal")
+"""
+
+
+def test_the_demo_trains_on_the_device_as_on_the_cpu():
+    # In a process of its own: the demo's operators are those of the tutorial, too.
+    assert run(DEMO) == "equal\n"
 
 
 def test_a_position_out_of_range_is_told_late_and_its_result_never_read(device, raises_saying):
@@ -316,9 +326,14 @@ def test_planted_mistakes_show():
     with delayed_device("wrong") as late:
         device = late.devices[0]
         x = kf.asarray([1.0, 2.0])
-        for mistake in ["reads_early", "frees_early"]:
-            late.plant(mistake)
-            assert (x.to(device) + 1).tolist() != [2.0, 3.0], mistake
+        late.plant("reads_early")
+        assert (x.to(device) + 1).tolist() != [2.0, 3.0]
+        late.plant("frees_early")
+        there = x.to(device)
+        kf.synchronize(device)
+        total = there + 1
+        del there
+        assert total.tolist() != [2.0, 3.0]
         late.plant("copies_silently")
         before = late.count("download")
         x.to(device).to(late.devices[1])
@@ -356,9 +371,9 @@ def test_tensors_outlive_their_device(raises_saying):
     assert total.cpu().item() == 9.0
     assert "device='gone:1'" in repr(x)
     assert not late.remove()
-    with raises_saying(kf.Error, "gone"):
+    with raises_saying(kf.MissingKernel, "GONE"):
         x + x
-    with raises_saying(kf.DeviceError, "gone"):
+    with raises_saying(kf.MissingKernel, "GONE"):
         kf.ones(2, device="gone")
 
 

@@ -2,7 +2,8 @@
 //! and where the backend doesn't offer an operator it runs on another device, if that was allowed.
 
 use keyfold_backend::{fallback_of, note_fallback};
-use keyfold_core::{Device, DeviceType, ErrorKind, Result};
+use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_dispatch::schema::Argument;
 use keyfold_dispatch::{CallContext, Kernel, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -10,7 +11,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 pub(crate) fn on_device(kernel: Kernel<Value>, kind: DeviceType) -> Kernel<Value> {
     let (lock, provenance) = (kernel.host_lock(), kernel.provenance().clone());
     let wrapped = Kernel::boxed(move |context: &CallContext<'_, Value>, args| {
-        let result = with_scalars(args, kind, |args| kernel.invoke(context, args));
+        let result = with_scalars(context, args, kind, |args| kernel.invoke(context, args));
         note_writes(context, args);
         match result {
             Err(error) if error.kind() == ErrorKind::NotSupported => match fallback_of(kind) {
@@ -26,7 +27,7 @@ pub(crate) fn on_device(kernel: Kernel<Value>, kind: DeviceType) -> Kernel<Value
 /// Counts the write to each argument that the operator writes to: backends' kernels don't.
 fn note_writes(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) {
     for (argument, arg) in context.operator().schema().arguments.iter().zip(args) {
-        if argument.alias.as_ref().is_some_and(|alias| alias.write)
+        if is_written(argument)
             && let Ok(tensor) = arg.tensor()
         {
             tensor.note_write();
@@ -34,27 +35,60 @@ fn note_writes(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) {
     }
 }
 
+fn is_written(argument: &Argument) -> bool {
+    argument.alias.as_ref().is_some_and(|alias| alias.write)
+}
+
 /// Calls `f` with the arguments; 0-dim tensors of the host, which calls take beside tensors of any device,
 /// are copied to that device.
+///
+/// # Errors
+/// [`ErrorKind::Device`] for one that is to be written, unless the operator copies between devices; and
+/// those of `f`.
 fn with_scalars(
+    context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     kind: DeviceType,
     f: impl FnOnce(&[ValueRef<'_>]) -> Result<Value>,
 ) -> Result<Value> {
-    let is_scalar = |tensor: &Tensor| tensor.ndim() == 0 && tensor.device().kind().is_host();
-    let place = |arg: &ValueRef<'_>| arg.tensor().is_ok_and(is_scalar);
-    if !args.iter().any(place) {
+    let operator = context.operator();
+    if operator.allows_mixed_devices() || !args.iter().any(|arg| scalar(*arg).is_some()) {
         return f(args);
     }
     let home = home(args, kind);
-    let copies = args.iter().map(|arg| match arg.tensor() {
-        Ok(tensor) if is_scalar(tensor) => tensor.to_device(home).map(Some),
-        _ => Ok(None),
+    let arguments = &operator.schema().arguments;
+    if let Some((argument, _)) = arguments
+        .iter()
+        .zip(args)
+        .find(|(argument, arg)| is_written(argument) && scalar(**arg).is_some())
+    {
+        let message = format!(
+            "{}: argument '{}' is on the host, and the others on {home}; give a tensor on {home} to write to",
+            operator.name(),
+            argument.name
+        );
+        return Err(Error::new(ErrorKind::Device, message));
+    }
+    let copies = args.iter().map(|arg| match scalar(*arg) {
+        Some(from) => moved(*arg, (from, home)).map(Some),
+        None => Ok(None),
     });
     let copies = copies.collect::<Result<Vec<_>>>()?;
     let all = args.iter().zip(&copies);
-    let all = all.map(|(arg, copy)| copy.as_ref().map_or(*arg, ValueRef::Tensor));
+    let all = all.map(|(arg, copy)| copy.as_ref().map_or(*arg, Value::as_ref));
     f(&all.collect::<Vec<_>>())
+}
+
+/// The type of device of a 0-dim tensor of the host, which an argument is or has in a list.
+fn scalar(arg: ValueRef<'_>) -> Option<DeviceType> {
+    let mut found = None;
+    for_each_tensor(arg, &mut |tensor| {
+        let kind = tensor.device().kind();
+        if tensor.ndim() == 0 && kind.is_host() {
+            found = Some(kind);
+        }
+    });
+    found
 }
 
 /// The device of that type that a call is about.

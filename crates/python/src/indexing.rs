@@ -3,7 +3,7 @@
 //! Whole numbers and slices give views, one operator call each; masks and arrays of positions give
 //! copies, by `aten::index`. Assignment writes through the same views.
 
-use keyfold_core::{DType, ErrorKind};
+use keyfold_core::{DType, Device, ErrorKind};
 use keyfold_dispatch::Value as _;
 use keyfold_dispatch::schema::Type;
 use keyfold_layers::vmap;
@@ -247,12 +247,18 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
     };
     let mut picks = PyList::empty(py);
     let mut dim = 0;
+    // Positions that are numbers, lists or arrays of the host are put where the tensor is. Meta has no
+    // place for them, and needs none.
+    let device = match tensor.get().tensor.device() {
+        Device::META => Device::CPU,
+        device => device,
+    };
+    let here = |positions: Tensor| wrap(py, positions.to_device(device).py(py)?);
     for part in parts {
         match part {
             // Beside arrays a whole number counts as one, as in NumPy.
             Part::Place(place) | Part::ZeroDim(place) if has_arrays => {
-                let place = Tensor::from_vec(vec![place], &[]).py(py)?;
-                picks.append(wrap(py, place)?)?;
+                picks.append(here(Tensor::from_vec(vec![place], &[]).py(py)?)?)?;
                 dim += 1;
             }
             Part::Place(place) | Part::ZeroDim(place) => {
@@ -295,12 +301,16 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
                 dim += rest;
             }
             Part::Array(array, takes) => {
-                picks.append(array)?;
+                if device == Device::CPU || array.is_instance_of::<PyTensor>() {
+                    picks.append(array)?;
+                } else {
+                    picks.append(here(arrays::view(&array).py(py)?)?)?;
+                }
                 dim += takes;
             }
             Part::EmptyMask(takes) => {
                 for _ in 0..takes {
-                    picks.append(wrap(py, Tensor::from_vec(Vec::<i64>::new(), &[0]).py(py)?)?)?;
+                    picks.append(here(Tensor::from_vec(Vec::<i64>::new(), &[0]).py(py)?)?)?;
                 }
                 dim += takes;
             }
