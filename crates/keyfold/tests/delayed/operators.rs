@@ -83,8 +83,11 @@ fn both(name: &str, args: &[Value], device: Device) -> [Result<Vec<Tensor>>; 2] 
     })
 }
 
-/// A call's outcome: what everything holds, or the kind of error.
-fn outcome(result: &Result<Vec<Tensor>>) -> Result<Vec<(DType, Vec<usize>, Vec<u8>)>, ErrorKind> {
+/// What a tensor holds: dtype, shape and bytes.
+type Content = (DType, Vec<usize>, Vec<u8>);
+
+/// A call's outcome: the content of its results and of what it wrote, or the kind of its error.
+fn outcome(result: &Result<Vec<Tensor>>) -> Result<Vec<Content>, ErrorKind> {
     let tensors = result.as_ref().map_err(|error| error.kind())?;
     // An operation's error may come when its result is read.
     tensors.iter().map(seen).collect::<Result<_>>().map_err(|error| error.kind())
@@ -130,7 +133,7 @@ fn every_operator_gives_on_the_device_what_it_gives_on_the_cpu() {
             toy.memory.drain().unwrap();
         }
     }
-    assert!(compared > 900, "{compared} calls were compared, {refused} refused by both");
-    println!("{compared} calls were compared, {refused} refused by both");
+    let counts = format!("{compared} calls were compared, {refused} refused by both");
+    assert!(compared >= 1393 && refused <= compared / 10, "{counts}");
     assert_eq!(toy.memory.live(), 0);
 }

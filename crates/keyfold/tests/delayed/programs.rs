@@ -247,7 +247,7 @@ impl<'a> Machine<'a> {
                 call("aten::expand", &[self_, ValueRef::Ints(&sizes)])?
             }
             Kind::Join => {
-                let list = [x.clone(), y.clone()];
+                let list = [x.clone(), y];
                 let name = ["aten::cat", "aten::stack"][b % 2];
                 call(name, &[ValueRef::Tensors(&list), dim])?
             }

@@ -29,7 +29,7 @@ fn tensors_on_two_devices_are_refused_and_numbers_of_the_cpu_are_not() {
     refused(on("aten::add", &[&here, &there]), ErrorKind::Device, &words);
     refused(on("aten::matmul", &[&here, &there]), ErrorKind::Device, &words[1..]);
     refused(on("aten::add", &[&x, &there]), ErrorKind::Device, &["cpu", &names[1]]);
-    let list = [here.clone(), there.clone()];
+    let list = [here, there.clone()];
     refused(call("aten::cat", &[ValueRef::Tensors(&list)]), ErrorKind::Device, &words[1..]);
     let number = Tensor::from_slice(&[2.0_f32], &[]).unwrap();
     for args in [[&number, &there], [&there, &number]] {
