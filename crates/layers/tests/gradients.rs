@@ -161,7 +161,9 @@ fn only_the_needed_gradients_are_computed() {
 #[test]
 fn derivatives_work_on_meta() {
     let meta = |x: &Tensor| Tensor::meta(x.shape(), x.dtype()).unwrap();
-    for case in cases().iter().filter(|case| !case.has_mask()) {
+    // A copy from meta to a device with elements has none to copy.
+    let works = |case: &&table::Case| !case.has_mask() && case.op != "aten::to.device";
+    for case in cases().iter().filter(works) {
         let leaves: Vec<Tensor> = case.inputs.iter().map(|x| leaf(&meta(x))).collect();
         let constants: Vec<Tensor> = case.constants.iter().map(meta).collect();
         let what = case.label();
