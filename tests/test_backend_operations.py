@@ -51,6 +51,10 @@ GELU = kf.elementwise("npu_tests::gelu(Tensor x) -> Tensor", "0.5 * x * erfc(-x 
 
 OPERATORS = {
     "matmul": lambda x: x @ x.mT,
+    "matrix by vector": lambda x: x @ x[0],
+    "vector by matrix": lambda x: x[0] @ x.mT,
+    "vector by vector": lambda x: x[0] @ x[1],
+    "matrices by vector": lambda x: kf.stack([x, x * 2]) @ x[0],
     "sum": lambda x: x.sum(),
     "sum along": lambda x: x.sum(axis=0, keepdims=True),
     "mean": lambda x: x.mean(axis=1),
@@ -149,6 +153,36 @@ def test_what_the_backend_lacks_is_an_error_that_names_it(npu_backend, raises_sa
     ):
         with raises_saying(kf.NotSupported, "aten::", "'Npu'", ".to()"):
             call()
+
+
+def test_random_numbers_never_come_from_another_device(npu_backend, raises_saying):
+    kf.allow_fallback("npu", "cpu")
+    try:
+        state = kf.random.get_state("cpu")
+        with raises_saying(kf.NotSupported, "aten::rand", "'Npu'", "group random"):
+            kf.rand(3, device="npu:1")
+        assert kf.random.get_state("cpu") == state
+    finally:
+        kf.allow_fallback("npu", None)
+
+
+def test_permissions_that_lead_back_are_refused(npu_backend, raises_saying):
+    kf.allow_fallback("npu", "cuda")
+    with raises_saying(kf.DeviceError, "cuda can't fall back to npu", "come back to cuda"):
+        kf.allow_fallback("cuda", "npu")
+    kf.allow_fallback("npu", None)
+
+
+def test_a_permission_ends_with_the_backend(npu_backend):
+    kf.allow_fallback("npu", "cpu")
+    npu_backend.remove()
+    handle = kf.register_backend("npu", npu_backend.backend)
+    try:
+        with pytest.raises(kf.NotSupported):
+            kf.zeros(3, device="npu")[kf.asarray([0]).to("npu")]
+        assert not [ran for ran in kf.fallbacks() if ran.device_type == "npu"]
+    finally:
+        handle.remove()
 
 
 def test_what_it_lacks_runs_elsewhere_where_that_was_allowed(npu_backend, raises_saying):

@@ -41,7 +41,8 @@ unsafe extern "C" fn after_fork() {
 /// are copied there, and their results back. `None` takes that back.
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for the same type twice and for meta, which has no elements.
+/// [`ErrorKind::Device`] for the same type twice, for meta, which has no elements, and for permissions
+/// that would lead back to the first type.
 pub fn allow_fallback(from: DeviceType, to: Option<DeviceType>) -> Result<()> {
     let kinds = [Some(from), to];
     if to == Some(from) || kinds.contains(&Some(DeviceType::META)) {
@@ -51,9 +52,27 @@ pub fn allow_fallback(from: DeviceType, to: Option<DeviceType>) -> Result<()> {
             format!("operators of {from} can't fall back to {to}; give two devices with elements"),
         ));
     }
+    let mut next = to;
+    while let Some(kind) = next {
+        if kind == from {
+            let to = to.map_or(String::new(), DeviceType::name);
+            let message = format!(
+                "operators of {from} can't fall back to {to}, whose own come back to {from}; take that \
+                 permission back first"
+            );
+            return Err(Error::new(ErrorKind::Device, message));
+        }
+        next = fallback_of(kind);
+    }
     let number = to.map_or(0, |to| to.index() + 1);
     ALLOWED[usize::from(from.index())].store(number, Ordering::Relaxed);
     Ok(())
+}
+
+/// Takes back the permission of a type of device whose backend is removed, and its counts.
+pub(crate) fn forget(from: DeviceType) {
+    ALLOWED[usize::from(from.index())].store(0, Ordering::Relaxed);
+    COUNTS.lock().retain(|fallback| fallback.from != from);
 }
 
 /// The type of device that operators of another one may run on.

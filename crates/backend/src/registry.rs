@@ -11,6 +11,7 @@ use keyfold_dispatch::register_backend;
 use keyfold_tensor::device;
 
 use crate::GpuBackend;
+use crate::fallback::forget;
 
 /// Is told of each backend, those that are registered already first. What it returns is dropped when
 /// the backend is removed.
@@ -148,7 +149,8 @@ fn take(id: u64) -> Option<Arc<dyn GpuBackend>> {
     let at = registry.entries.iter().position(|entry| entry.id == id)?;
     let entry = registry.entries.remove(at);
     drop(registry);
-    let Entry { backend, memory, observed, .. } = entry;
+    let Entry { kind, backend, memory, observed, .. } = entry;
+    forget(kind);
     drop(observed);
     if let Some(memory) = memory {
         memory.remove();

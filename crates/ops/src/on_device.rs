@@ -7,18 +7,26 @@ use keyfold_dispatch::schema::Argument;
 use keyfold_dispatch::{CallContext, Kernel, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-/// A kernel of a device's, with that.
-pub(crate) fn on_device(kernel: Kernel<Value>, kind: DeviceType) -> Kernel<Value> {
+/// A kernel of a device's, with that; `falls_back` says whether the operator may run elsewhere at all.
+pub(crate) fn on_device(
+    kernel: Kernel<Value>,
+    kind: DeviceType,
+    falls_back: bool,
+) -> Kernel<Value> {
     let (lock, provenance) = (kernel.host_lock(), kernel.provenance().clone());
     let wrapped = Kernel::boxed(move |context: &CallContext<'_, Value>, args| {
         let result = with_scalars(context, args, kind, |args| kernel.invoke(context, args));
-        note_writes(context, args);
         match result {
-            Err(error) if error.kind() == ErrorKind::NotSupported => match fallback_of(kind) {
-                Some(to) => elsewhere(context, args, (kind, to)),
-                None => Err(error),
-            },
-            result => result,
+            Err(error) if error.kind() == ErrorKind::NotSupported => {
+                match fallback_of(kind).filter(|_| falls_back) {
+                    Some(to) => elsewhere(context, args, (kind, to)),
+                    None => Err(error),
+                }
+            }
+            result => {
+                note_writes(context, args);
+                result
+            }
         }
     });
     wrapped.with_provenance(provenance).with_host_lock(lock)

@@ -116,7 +116,7 @@ impl Op {
         select: impl FnOnce(&'a G) -> Offer<K>,
     ) -> Result<K> {
         let reason = match self.runner().and_then(|runner| group(&*runner.backend)) {
-            None => Reason::from("it doesn't have this group of operations"),
+            None => lacks_group::<G>(),
             Some(group) => match select(group).kernel() {
                 Ok(kernel) => return Ok(kernel),
                 Err(reason) => reason,
@@ -309,6 +309,16 @@ impl<'d> Registrar<'d> {
         self.add(name_of(schema), schema, &kernel, form)
     }
 
+    /// An operator that draws random numbers: they are its device's own, and never another's.
+    pub(crate) fn random(
+        &self,
+        schema: &'static str,
+        kernel: impl Fn(Op) -> Kernel<Value>,
+    ) -> Result<()> {
+        let form = Form { lock: HostLock::Keep, falls_back: false, ..Form::default() };
+        self.add(name_of(schema), schema, &kernel, form)
+    }
+
     /// An operator whose result's shape depends on data, so that Meta can't have it.
     pub(crate) fn data_dependent(
         &self,
@@ -353,7 +363,7 @@ impl<'d> Registrar<'d> {
             if self.dispatcher.has_kernel(&full, key) {
                 return Ok(());
             }
-            let own = if kind.is_host() { own } else { on_device(own, kind) };
+            let own = if kind.is_host() { own } else { on_device(own, kind, form.falls_back) };
             let handle = self.dispatcher.implement(&full, key, own, Override::Error)?;
             self.handles.borrow_mut().push(handle);
             return Ok(());
@@ -367,17 +377,26 @@ impl<'d> Registrar<'d> {
     }
 }
 
+/// The reason of a backend without a group of operations, which is named as its trait is.
+#[cold]
+fn lacks_group<G: ?Sized>() -> Reason {
+    let group = std::any::type_name::<G>().rsplit("::").next().unwrap_or_default();
+    format!("it doesn't have the operations of group {}", group.to_lowercase()).into()
+}
+
 /// How an operator's kernels are registered.
 struct Form {
     lock: HostLock,
     has_meta: bool,
     options: DefineOptions,
+    /// Whether it may run on another device where the backend doesn't offer it.
+    falls_back: bool,
 }
 
 impl Default for Form {
     /// It computes, on one device.
     fn default() -> Self {
-        Form { lock: COMPUTES, has_meta: true, options: DefineOptions::default() }
+        Form { lock: COMPUTES, has_meta: true, options: DefineOptions::default(), falls_back: true }
     }
 }
 

@@ -168,7 +168,7 @@ impl Definition {
     pub(crate) fn kernel(self: &Arc<Self>, runner: Arc<Runner>) -> Kernel<Value> {
         let kind = runner.kind;
         let kernel = self.kernel_of(Op::on(self.name, runner), &kind.name());
-        if kind.is_host() { kernel } else { on_device(kernel, kind) }
+        if kind.is_host() { kernel } else { on_device(kernel, kind, true) }
     }
 
     /// The operator's kernel for Meta. The definition is its payload: so a backend that is registered

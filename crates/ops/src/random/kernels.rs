@@ -46,11 +46,11 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
             })
         }
     };
-    ops.view(
+    ops.random(
         "aten::rand(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
         kernel(RandomOp::Uniform),
     )?;
-    ops.view(
+    ops.random(
         "aten::randn(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
         kernel(RandomOp::Normal),
     )?;

@@ -8,7 +8,7 @@ use keyfold_backend::{
     Index, IndexOp, IndexParams, Launch, Linalg, Offer, Positions, Random, RandomOp, RandomParams,
     Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
 };
-use keyfold_core::{DType, ErrorKind, Result};
+use keyfold_core::{DType, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -158,9 +158,14 @@ impl Linalg for Kernels {
 
 impl Launch<()> for Kernels {
     unsafe fn launch(&self, (): &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let [a, b] = [inputs[0], inputs[1]].map(|x| x.shape().split_at(x.ndim() - 2));
+        // The product of vectors has fewer dimensions; methods see matrices.
+        let batch = layout::broadcast_shapes(a.0, b.0)?;
+        let sizes = batch.iter().chain([&a.1[0], &b.1[1]]);
+        let out = out.reshape(&sizes.map(|size| *size as i64).collect::<Vec<_>>())?;
         self.0.run("matmul", |py| {
             let (a, b) = (array(py, inputs[0], false)?, array(py, inputs[1], false)?);
-            (a, b, array(py, out, true)?).into_pyobject(py)
+            (a, b, array(py, &out, true)?).into_pyobject(py)
         })
     }
 }
