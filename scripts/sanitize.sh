@@ -27,8 +27,6 @@ address)
     ;;
 thread)
     flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer -Clink-arg=-rdynamic"
-    # rayon's queues order by fences, which ThreadSanitizer doesn't model, unless told so.
-    flags="$flags --cfg crossbeam_sanitize_thread"
     # Suppressions go by function name, which needs a symbolizer.
     command -v llvm-symbolizer >/dev/null 2>&1 ||
         die "llvm-symbolizer is missing: install LLVM's tools (Debian, Ubuntu: apt install llvm)"

@@ -123,8 +123,9 @@ impl<T: Copy, S: Copy> Groups<T, S> {
                 let sum = sums.begin(scan, before);
                 (*self.sums[group].get()).write(sum);
             }
-            // The greatest, so that a failure of another thread stays.
-            self.known.fetch_max(group + 1, Ordering::Release);
+            // It is `group` still, unless a function panicked on another thread, which stays noted.
+            let order = (Ordering::Release, Ordering::Relaxed);
+            let _ = self.known.compare_exchange(group, group + 1, order.0, order.1);
             sums.spread(scan, items);
         }
         watch.done = true;
