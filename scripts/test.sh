@@ -104,20 +104,19 @@ check_python() {
 start_wheel() {
     [ -z "$wheel_job" ] || return 0
     build_extension
-    (
-        scripts/wheel.sh --this-glibc "$TARGET/wheel-test/specific"
-        FEATURES=abi3 scripts/wheel.sh --this-glibc "$TARGET/wheel-test/abi3"
-    ) >"$TARGET/wheel-test.log" 2>&1 &
+    FEATURES=abi3 scripts/wheel.sh --this-glibc "$TARGET/wheel-test/abi3" \
+        >"$TARGET/wheel-test.log" 2>&1 &
     wheel_job=$!
 }
 
-# The budget of both wheels, and the Python tests on the newest CPython; `make test-wheel` takes all.
+# The abi3 wheel's budget, and the Python tests on the newest CPython; `make test-wheel` takes all of
+# them, and `make wheel` holds the other wheel, which differs by some kilobytes, to the same budget.
 check_wheel() {
     start_wheel
-    step "the wheels: size, contents, and the tests on the newest CPython"
+    step "the abi3 wheel: size, contents, and the tests on the newest CPython"
     wait "$wheel_job" || {
         cat "$TARGET/wheel-test.log"
-        die "the wheels could not be built, or are over their budget"
+        die "the wheel could not be built, or is over its budget"
     }
     grep '\.whl: ' "$TARGET/wheel-test.log"
     # The fuzz targets are built in the background while these tests run, on one core.
