@@ -250,7 +250,7 @@ impl<P: Chooses> Launch<P> for Delayed {
     }
 }
 
-/// What is said about a kernel of the backend below, of the delayed one.
+/// The offer of the backend below, with the delayed kernel in place of its own.
 fn as_own<K, T>(offer: Option<Offer<K>>, own: T) -> Offer<T> {
     offer.unwrap_or_else(no_group).map(|_| own)
 }

@@ -12,7 +12,7 @@ use keyfold_tensor::device::{Memory, Statistics};
 use super::DelayedMemory;
 use super::stream::Failure;
 
-/// What free memory holds.
+/// The byte that free memory is filled with.
 const POISON: u8 = 0xdd;
 /// The most bytes on a shelf unless a limit was set.
 const LIMIT: u64 = 1 << 20;

@@ -61,7 +61,7 @@ struct Unit {
     shelf: Arc<Shelf>,
 }
 
-/// What buffers keep of the memory.
+/// The state that the memory shares with its buffers: they outlive its registration.
 struct Inner {
     kind: DeviceType,
     units: Vec<Unit>,
@@ -145,7 +145,7 @@ impl DelayedMemory {
     /// Runs everything that is queued, on every device.
     ///
     /// # Errors
-    /// What the first operation failed with that nobody was told of.
+    /// The error of the first operation that failed and was not reported yet.
     pub fn drain(&self) -> Result<()> {
         let streams = self.0.units.iter().flat_map(|unit| &unit.streams);
         let ends: Vec<_> = streams.map(|stream| stream.finish()).collect();
@@ -200,8 +200,8 @@ impl DelayedMemory {
     /// Waits for what is queued on a stream.
     ///
     /// # Errors
-    /// What an operation failed with since somebody waited last, or why one of the blocks doesn't hold
-    /// what it should.
+    /// The error of an operation that failed since the last wait, or the error of the operation that
+    /// should have written one of the blocks.
     pub(super) fn finish(&self, on: (Device, StreamId), leases: &[Arc<Lease>]) -> Result<()> {
         self.stream(on.0, on.1)?.finish()?;
         let failure = leases.iter().find_map(|lease| lease.spoilt());

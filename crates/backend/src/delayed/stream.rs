@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// What an operation failed with.
+/// The error of an operation: its kind and message, to be reported more than once.
 #[derive(Clone)]
 pub(super) struct Failure(ErrorKind, String);
 
@@ -37,7 +37,7 @@ struct Queue {
     /// The number of the last job that somebody waits for: the thread works up to it.
     wanted: u64,
     done: u64,
-    /// What the first job that failed did so with, until somebody who waits is told.
+    /// The error of the first job that failed, until a waiting thread gets it.
     failed: Option<Failure>,
     closed: bool,
 }
@@ -74,7 +74,7 @@ impl Stream {
             }
             let job = queue.jobs.pop_front();
             drop(queue);
-            // What a job holds is free before anybody hears that it ran.
+            // A job drops its blocks before waiting threads learn that it ran.
             let ran = job.map(|job| catch_unwind(AssertUnwindSafe(job)));
             let error = ran.and_then(|ran| ran.unwrap_or_else(|_| Err(panicked())).err());
             let mut queue = self.lock();
