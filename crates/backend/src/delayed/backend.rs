@@ -146,82 +146,50 @@ fn launch(
     })
 }
 
+/// A kernel of a backend's; none where the backend doesn't have the group.
+type Chosen<'a, P> = Option<Offer<&'a dyn Launch<P>>>;
+
 /// Parameters that say which kernel of a backend they are for.
 trait Chooses: Copy + Send + Sync + 'static {
-    /// That kernel; none where the backend doesn't have the group.
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        inputs: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>>;
+    /// That kernel, for inputs and an output of those dtypes.
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self>;
 }
 
 impl Chooses for ReduceParams {
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        inputs: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>> {
-        Some(backend.reduce()?.reduce(self.op, inputs.first()?.dtype(), out.dtype()))
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+        Some(on.reduce()?.reduce(self.op, *from.first()?, to))
     }
 }
 
 impl Chooses for PrimitiveParams {
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        inputs: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>> {
-        let Pointwise::Primitives(primitives) = backend.pointwise()? else { return None };
-        let inputs: Vec<DType> = inputs.iter().map(|input| input.dtype()).collect();
-        Some(primitives.primitive(self.primitive, &inputs, out.dtype()))
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+        let Pointwise::Primitives(primitives) = on.pointwise()? else { return None };
+        Some(primitives.primitive(self.primitive, from, to))
     }
 }
 
 impl Chooses for RowParams {
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        inputs: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>> {
-        Some(backend.rows()?.rows(self.op, inputs.first()?.dtype(), out.dtype()))
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+        Some(on.rows()?.rows(self.op, *from.first()?, to))
     }
 }
 
+/// A matrix product.
 impl Chooses for () {
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        inputs: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>> {
-        Some(backend.linalg()?.matmul(inputs.first()?.dtype(), out.dtype()))
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+        Some(on.linalg()?.matmul(*from.first()?, to))
     }
 }
 
 impl Chooses for IndexParams {
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        _: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>> {
-        Some(backend.index()?.index(self.op, out.dtype()))
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, _: &[DType], to: DType) -> Chosen<'a, Self> {
+        Some(on.index()?.index(self.op, to))
     }
 }
 
 impl Chooses for RandomParams {
-    fn choose<'a>(
-        &self,
-        backend: &'a dyn GpuBackend,
-        _: &[&Tensor],
-        out: &Tensor,
-    ) -> Option<Offer<&'a dyn Launch<Self>>> {
-        Some(backend.random()?.random(self.op, out.dtype()))
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, _: &[DType], to: DType) -> Chosen<'a, Self> {
+        Some(on.random()?.random(self.op, to))
     }
 }
 
@@ -243,7 +211,8 @@ impl<P: Chooses> Launch<P> for Delayed {
     unsafe fn launch(&self, params: &P, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let (below, params) = (Arc::clone(&self.below), *params);
         launch(&self.memory, inputs, out, move |inputs, out| {
-            let kernel = again(params.choose(&*below, inputs, out))?;
+            let dtypes: Vec<DType> = inputs.iter().map(|input| input.dtype()).collect();
+            let kernel = again(params.choose(&*below, &dtypes, out.dtype()))?;
             // SAFETY: the caller's promise, which is about the time when the kernel runs.
             unsafe { kernel.launch(&params, inputs, out) }
         })
