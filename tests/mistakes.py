@@ -98,7 +98,6 @@ MISTAKES = {
     "key: misspelt": lambda: kf.impl("corner::bare", "AutogradCUDAA", doubled),
     "key: a class": lambda: kf.impl("corner::bare", int, doubled),
     "device: gpu": lambda: kf.zeros(3, device="gpu"),
-    "device: case": lambda: kf.Device("CUDA"),
     "device: unknown": lambda: kf.zeros(3, device="mps"),
     "device: number": lambda: kf.zeros(3, device=0),
     "device: asarray": lambda: kf.asarray([1.0], device="gpu"),

@@ -122,7 +122,7 @@ def test_nothing_comes_to_the_host_unasked(late, device, raises_saying):
     there = kf.asarray([1.0, 2.0, 3.0]).to(device)
     downloads = late.count("download")
     for read in [np.asarray, lambda x: x.numpy(), np.from_dlpack, memoryview]:
-        with raises_saying((kf.Error, TypeError, BufferError)):
+        with raises_saying((kf.Error, TypeError, BufferError, RuntimeError)):
             read(there)
     with raises_saying(kf.DeviceError, "cpu", str(device)):
         there + kf.ones(3)
@@ -342,6 +342,38 @@ def test_planted_mistakes_show():
         assert (x.to(device) + 1).tolist() == [2.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    "read", [repr, lambda x: x.tolist(), lambda x: x.cpu(), lambda x: kf.synchronize(x.device)]
+)
+def test_an_error_that_comes_late_names_the_operator_that_made_it(read):
+    with delayed_device("lacking", devices=1) as late:
+        x = kf.asarray([1.0, 2.0]).to(late.devices[0])
+        result = x[kf.asarray([5]).to(late.devices[0])]
+        with pytest.raises(kf.IndexOutOfRange, match=r"^aten::index: index 5 is out of range"):
+            read(result)
+        late.fail_at(1, "run")
+        x = kf.exp(x)
+        with pytest.raises(kf.KernelFailed, match=r"^aten::exp: injected: run"):
+            read(x)
+
+
+def test_a_fallback_checks_what_it_writes_before_it_runs(late, raises_saying):
+    add = kf.ops.aten.add.out
+    with delayed_device("lacking", without=["pointwise"]) as lacking:
+        kf.allow_fallback("lacking", "cpu")
+        for each in (late, lacking):
+            device = each.devices[0]
+            x = kf.asarray([[1.0, 2.0], [3.0, 4.0]]).to(device)
+            shared = kf.broadcast_to(kf.asarray([0.0, 0.0]).to(device), (2, 2))
+            downloads = each.count("download")
+            with raises_saying(kf.InvalidValue, "aten::add: argument 'out'", "share memory"):
+                add(x, x, out=shared)
+            assert each.count("download") == downloads
+        assert "aten::add.out" not in {
+            ran.op for ran in kf.fallbacks() if ran.device_type == "lacking"
+        }
+
+
 def test_what_a_device_does_not_offer_is_an_error_that_names_it(raises_saying):
     with delayed_device("lacking", devices=1, without=["linalg"]) as late:
         x = kf.ones((2, 2), device=late.devices[0])
@@ -355,8 +387,15 @@ def test_registration_says_what_is_wrong(late, raises_saying):
         delayed_device(late.name)
     with raises_saying(kf.InvalidValue, "'fft'", "linalg"):
         delayed_device("other", without=["fft"])
-    with raises_saying(kf.InvalidValue, "256", "0"):
-        delayed_device("other", devices=0)
+    for number in (0, -1, 257, 2**70):
+        with raises_saying(kf.InvalidValue, "'devices'", "from 1 to 256", str(number)):
+            delayed_device("other", devices=number)
+        with raises_saying(kf.InvalidValue, "'streams'", "from 1 to 256", str(number)):
+            delayed_device("other", streams=number)
+    with raises_saying(kf.BindingError, "'devices'", "'two'"):
+        delayed_device("other", devices="two")
+    with raises_saying(kf.InvalidValue, "'nth'", "-1"):
+        late.fail_at(-1)
     with raises_saying(kf.InvalidValue, "'guess'", "download"):
         late.count("guess")
     with raises_saying(kf.InvalidValue, "'guess'", "reads_early"):

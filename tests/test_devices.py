@@ -28,6 +28,26 @@ def test_a_random_state_is_plain_data_that_knows_its_device(raises_saying):
         kf.random.set_state(again._replace(offset=-1))
 
 
+@pytest.mark.parametrize("name", ["npu:1", "NPU:1", "Npu:1"])
+def test_names_are_read_in_any_case(name):
+    class Two:
+        device_count = 2
+
+    handle = kf.register_backend("NPU", Two())
+    try:
+        assert handle.device_type == "npu"
+        x = kf.asarray([1.0]).to(name)
+        assert (str(x.device), kf.Device(name)) == ("npu:1", x.device)
+        assert kf.asarray([1.0], device=name).device == name
+        assert kf.random.get_state(name).device == "npu:1"
+        assert kf.memory_stats(name)["live"] > 0
+        kf.synchronize(name)
+    finally:
+        handle.remove()
+    assert kf.ones(2, device="CPU").device == "cpu"
+    assert kf.ones(2, device="Meta").device == "meta"
+
+
 def test_each_device_has_a_stream_of_its_own():
     kf.manual_seed(3)
     kf.rand(8)

@@ -228,6 +228,32 @@ def test_a_kernel_that_keeps_a_tensor_object_of_torchs_memory(op, kernels, raise
     assert len(junk) == 100
 
 
+@pytest.mark.parametrize(
+    "schema", ["write(Tensor(a!) x, str s) -> ()", "write(Tensor(a!)[] x, str s) -> ()"]
+)
+def test_a_refused_call_counts_as_no_write(op, kernels, schema, raises_saying):
+    write = op(schema, kernels.keep)
+    x = kf.asarray([1.0, 2.0]).requires_grad_()
+    saved = x * 2.0
+    product = kf.sum(saved * saved)
+    target = saved.detach()
+    with raises_saying(ValueError, "argument 's'", "zero byte"):
+        write([target] if "[]" in schema else target, "a\0b")
+    # A write would be an error here.
+    product.backward()
+    assert x.grad.tolist() == [8.0, 16.0]
+
+
+def test_a_refused_call_counts_as_no_write_to_torchs_memory(op, kernels, raises_saying):
+    torch = pytest.importorskip("torch", reason="torch isn't installed")
+    write = op("write(Tensor(a!) x, str s) -> ()", kernels.keep)
+    t = torch.zeros(3)
+    version = t._version
+    with raises_saying(ValueError, "zero byte"):
+        write(t, "a\0b")
+    assert t._version == version
+
+
 def test_a_view_isnt_a_tensor_object(op, kernels):
     keep = op("keep(Tensor x) -> ()", kernels.keep)
     with pytest.raises(TypeError, match="Tensor"):

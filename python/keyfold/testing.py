@@ -103,6 +103,8 @@ def delayed_device(
 ) -> DelayedDevice:
     """Register a device for tests, whose kernels are the CPU's, run late on hidden memory.
 
+    Each operation takes one microsecond by the device's own clock, which `kf.profile` shows.
+
     An operation that fails when it runs is told at the next read or `kf.synchronize`, and reading
     what it should have written fails with the same error.
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
-use keyfold_dispatch::register_backend;
+use keyfold_dispatch::{note_removed_backend, register_backend};
 use keyfold_tensor::device;
 
 use crate::GpuBackend;
@@ -63,7 +63,9 @@ impl Registration {
     /// memory; `None` if it was taken out before. Tensors on its devices stay valid: their buffers keep
     /// their memory, so they can be copied to another device.
     pub fn remove(&self) -> Option<Arc<dyn GpuBackend>> {
-        take(self.id)
+        let taken = take(self.id)?;
+        note_removed_backend(self.kind);
+        Some(taken)
     }
 }
 

@@ -51,7 +51,8 @@ impl DeviceType {
         known.then_some(DeviceType(index))
     }
 
-    /// Adds a device type, or finds the one that already has this name.
+    /// Adds a device type, or finds the one that already has this name. Names are kept in lower case,
+    /// and found in any.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownKey`] when all twelve places for user device types are taken.
@@ -59,12 +60,13 @@ impl DeviceType {
         if let Ok(found) = name.parse() {
             return Ok(found);
         }
+        let name = name.to_ascii_lowercase();
         let mut names = USER_NAMES.write().unwrap_or_else(|e| e.into_inner());
         // Another thread may have been faster between the look and the lock.
-        let slot = match names.iter().position(|n| n == name) {
+        let slot = match names.iter().position(|n| *n == name) {
             Some(slot) => slot,
             None if names.len() < USER_DEVICE_TYPES.len() => {
-                names.push(name.to_owned());
+                names.push(name);
                 names.len() - 1
             }
             None => {
@@ -100,6 +102,11 @@ impl DeviceType {
         all.extend(names().iter().cloned());
         all
     }
+
+    /// The name that is meant by another library's one.
+    pub fn translated(text: &str) -> Option<&'static str> {
+        text.eq_ignore_ascii_case("gpu").then_some("cuda")
+    }
 }
 
 fn names() -> std::sync::RwLockReadGuard<'static, Vec<String>> {
@@ -110,9 +117,9 @@ fn names() -> std::sync::RwLockReadGuard<'static, Vec<String>> {
 #[cold]
 fn unknown(text: &str) -> Error {
     let known = DeviceType::all_names();
-    let close = match text {
-        _ if text.eq_ignore_ascii_case("gpu") => vec!["cuda"],
-        _ => nearest(text, known.iter().map(String::as_str)),
+    let close = match DeviceType::translated(text) {
+        Some(name) => vec![name],
+        None => nearest(text, known.iter().map(String::as_str)),
     };
     let hint = match close.first() {
         Some(name) => format!("did you mean \"{name}\"? "),
@@ -127,15 +134,20 @@ fn unknown(text: &str) -> Error {
 impl FromStr for DeviceType {
     type Err = Error;
 
+    /// Reads a name, in upper or lower case.
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "cpu" => Ok(DeviceType::CPU),
             "cuda" => Ok(DeviceType::CUDA),
             "meta" => Ok(DeviceType::META),
             _ => {
-                let slot = names().iter().position(|n| n == text);
-                let slot = slot.ok_or_else(|| unknown(text))?;
-                Ok(DeviceType(USER_DEVICE_TYPES.start + slot as u8))
+                let slot = names().iter().position(|n| n.eq_ignore_ascii_case(text));
+                if let Some(slot) = slot {
+                    return Ok(DeviceType(USER_DEVICE_TYPES.start + slot as u8));
+                }
+                let built_in = [DeviceType::CPU, DeviceType::CUDA, DeviceType::META];
+                let found = built_in.into_iter().find(|t| t.name().eq_ignore_ascii_case(text));
+                found.ok_or_else(|| unknown(text))
             }
         }
     }
@@ -196,7 +208,7 @@ impl Default for Device {
 impl FromStr for Device {
     type Err = Error;
 
-    /// Parses `cpu`, `cuda`, `cuda:1`, `npu:0`.
+    /// Parses `cpu`, `cuda`, `cuda:1`, `npu:0`, in upper or lower case.
     fn from_str(text: &str) -> Result<Self> {
         let (kind, index) = match text.split_once(':') {
             None => (text, 0),
@@ -239,6 +251,8 @@ mod tests {
             assert_eq!(text.parse::<Device>().unwrap().to_string(), text);
         }
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::cuda(0));
+        assert_eq!("CUDA:1".parse::<Device>().unwrap(), Device::cuda(1));
+        assert_eq!("Meta".parse::<Device>().unwrap(), Device::META);
     }
 
     #[test]
@@ -253,6 +267,8 @@ mod tests {
     fn register_is_idempotent() {
         let first = DeviceType::register("core_test_device").unwrap();
         assert_eq!(DeviceType::register("core_test_device").unwrap(), first);
+        assert_eq!(DeviceType::register("CORE_test_device").unwrap(), first);
+        assert_eq!("Core_Test_Device".parse::<DeviceType>().unwrap(), first);
         assert_eq!(first.name(), "core_test_device");
         assert_eq!(DeviceType::from_index(first.index()), Some(first));
         assert_eq!(DeviceType::register("cuda").unwrap(), DeviceType::CUDA);

@@ -114,6 +114,7 @@ struct Repr {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    late: bool,
 }
 
 /// An error of keyfold: a [`ErrorKind`], a message, and the foreign error it wraps, if any.
@@ -126,14 +127,15 @@ impl Error {
     /// An error of `kind` that says `message`.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Box::new(Repr { kind, message: message.into(), source: None }))
+        Error(Box::new(Repr { kind, message: message.into(), source: None, late: false }))
     }
 
     /// An exception of another language, kept whole so that it can be raised again as it was.
     #[cold]
     pub fn foreign(source: impl StdError + Send + Sync + 'static) -> Self {
         let message = source.to_string();
-        Error(Box::new(Repr { kind: ErrorKind::Foreign, message, source: Some(Box::new(source)) }))
+        let source = Some(Box::new(source) as Box<dyn StdError + Send + Sync>);
+        Error(Box::new(Repr { kind: ErrorKind::Foreign, message, source, late: false }))
     }
 
     /// The same error with a cause attached.
@@ -144,12 +146,22 @@ impl Error {
     }
 
     /// The same error, its message prefixed with where it happened (`"demo::scale: ..."`).
-    /// A foreign error stays as it was: its text belongs to its author.
+    /// A foreign error stays as it was: its text belongs to its author. So does one that is
+    /// [`late`](Self::late): the place is that of another operation.
     #[must_use]
     pub fn at(mut self, place: &str) -> Self {
-        if self.0.kind != ErrorKind::Foreign && !self.0.message.starts_with(place) {
+        let named = self.0.late || self.0.kind == ErrorKind::Foreign;
+        if !named && !self.0.message.starts_with(place) {
             self.0.message = format!("{place}: {}", self.0.message);
         }
+        self
+    }
+
+    /// The error of an operation that runs after its call returned, with its own place: what waits for the
+    /// operation, a copy to the host say, reports the error and hasn't made it.
+    #[must_use]
+    pub fn late(mut self) -> Self {
+        self.0.late = true;
         self
     }
 

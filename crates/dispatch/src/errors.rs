@@ -6,6 +6,7 @@ use crate::context::{CallContext, call_path, repeated_calls};
 use crate::kernel::Kernel;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
+use crate::names::backend_was_removed;
 use crate::operator::Operator;
 use crate::value::Value;
 use keyfold_core::{did_you_mean, nearest};
@@ -140,6 +141,14 @@ pub(crate) fn missing_kernel<V: Value>(
         text.push_str(&format!(", skipped: [{}]", list(skipped)));
     }
     text.push(')');
+    let kind = set.backend().and_then(DispatchKey::device_type);
+    if let Some(kind) = kind.filter(|kind| backend_was_removed(*kind)) {
+        text.push_str(&format!(
+            "; the backend of {kind} was removed: copy tensors that are on {kind} to the CPU with \
+             .cpu(), or register a backend for {kind} again"
+        ));
+        return Error::new(ErrorKind::MissingKernel, text);
+    }
     if key == Some(DispatchKey::Meta) {
         text.push_str(&format!(
             "; a Meta kernel says which shapes and dtypes the results have, without data: add one \

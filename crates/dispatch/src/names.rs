@@ -3,7 +3,7 @@
 //! Built-in keys are constants; the user's take reserved places. A place is
 //! never given back, so that a bit in a key set means one key for ever.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use keyfold_core::{DeviceType, Error, ErrorKind, Result, USER_DEVICE_TYPES};
@@ -26,6 +26,20 @@ static USER_KEYS: RwLock<Vec<UserKey>> = RwLock::new(Vec::new());
 /// of `USER_KEYS`, after the name is there; read by every table computation.
 static REGISTERED: AtomicU64 = AtomicU64::new(builtin_bits(false));
 static MODES: AtomicU64 = AtomicU64::new(builtin_bits(true));
+
+/// By the number of a device type: [`backend_was_removed`].
+static REMOVED: AtomicU16 = AtomicU16::new(0);
+
+/// Notes that the backend of a type of device was removed: errors say so, until the type's name is
+/// registered again.
+pub fn note_removed_backend(kind: DeviceType) {
+    REMOVED.fetch_or(1 << kind.index(), Ordering::Relaxed);
+}
+
+/// Whether the backend of a type of device was removed, and its name not registered again.
+pub fn backend_was_removed(kind: DeviceType) -> bool {
+    REMOVED.load(Ordering::Relaxed) & 1 << kind.index() != 0
+}
 
 const fn builtin_bits(modes_only: bool) -> u64 {
     let mut bits = 0;
@@ -247,9 +261,9 @@ fn plain_name(users: &[UserKey], key: DispatchKey) -> String {
 /// [`ErrorKind::UnknownKey`] when the name is taken by a functionality key or isn't an
 /// identifier, or when all twelve places are taken.
 pub fn register_backend(name: &str) -> Result<DispatchKey> {
-    let device = name.to_ascii_lowercase();
     let upper = name.to_ascii_uppercase();
-    if let Ok(kind) = device.parse::<DeviceType>() {
+    if let Ok(kind) = name.parse::<DeviceType>() {
+        REMOVED.fetch_and(!(1 << kind.index()), Ordering::Relaxed);
         let key = DispatchKey::from_device_type(kind);
         if registered().contains(key) {
             return Ok(key);
@@ -274,7 +288,7 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
             ));
         }
     }
-    let kind = DeviceType::register(&device)?;
+    let kind = DeviceType::register(name)?;
     debug_assert!(USER_DEVICE_TYPES.contains(&kind.index()));
     let key = DispatchKey::from_device_type(kind);
     let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{CallContext, HostLock, Kernel, Provenance, Value as _, describe_path};
-use keyfold_tensor::{Value, ValueRef};
+use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use crate::abi::{self, Any, SafeCall};
 use crate::alloc;
@@ -127,6 +127,7 @@ impl NativeFunction {
         }
         let mut frame = Frame::new();
         let views = self.tensors == Tensors::Views;
+        let mut writes = false;
         for (at, (argument, value)) in schema.arguments.iter().zip(args).enumerate() {
             // What most calls pass, without a look at anything else.
             match value {
@@ -139,8 +140,11 @@ impl NativeFunction {
                         None => frame.push_view(object.tensor()?)?,
                     }
                 }
-                _ => self.push(&mut frame, context, at, *value)?,
+                _ => writes |= self.push(&mut frame, context, at, *value)?,
             }
+        }
+        if writes {
+            note_writes(schema, args)?;
         }
         let result = self.call(context, &mut frame)?;
         // Common, and a large value that isn't moved about is a fast one.
@@ -157,18 +161,21 @@ impl NativeFunction {
         args: &[ValueRef<'_>],
     ) -> Result<Value> {
         let outputs = outputs(context, args)?;
-        let mut frame = Frame::new();
+        let (mut frame, mut writes) = (Frame::new(), false);
         for (at, value) in args.iter().enumerate() {
             let made = outputs.iter().find(|output| output.argument == Some(at));
             let value = match (made, value) {
                 (Some(output), ValueRef::None) => ValueRef::Tensor(&output.tensor),
                 _ => *value,
             };
-            self.push(&mut frame, context, at, value)?;
+            writes |= self.push(&mut frame, context, at, value)?;
         }
         for output in outputs.iter().filter(|output| output.argument.is_none()) {
             let tensor = ValueRef::Tensor(&output.tensor);
             frame.push(tensor, &Type::Tensor, self.objects, self.tensors == Tensors::Objects)?;
+        }
+        if writes {
+            note_writes(context.operator().schema(), args)?;
         }
         let result = self.call(context, &mut frame)?;
         if let Some(runtime) = self.objects.filter(|_| result.is_object()) {
@@ -183,6 +190,7 @@ impl NativeFunction {
         })
     }
 
+    /// Passes an argument; whether the function writes to it.
     #[inline]
     fn push<'a>(
         &self,
@@ -190,7 +198,7 @@ impl NativeFunction {
         context: &CallContext<'_, Value>,
         at: usize,
         value: ValueRef<'a>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let argument = &context.operator().schema().arguments[at];
         let as_objects = self.tensors == Tensors::Objects;
         let mut pushed = match &argument.alias {
@@ -202,7 +210,8 @@ impl NativeFunction {
         }
         pushed.map_err(|error| {
             error.at(&format!("{}() argument '{}'", context.operator().name(), argument.name))
-        })
+        })?;
+        Ok(argument.alias.as_ref().is_some_and(|alias| alias.write))
     }
 
     /// Calls the function; its error as one of ours.
@@ -307,11 +316,10 @@ fn fills(schema: &Schema) -> bool {
 /// Prepares an argument whose memory the function writes or returns. `as_objects` says that it gets
 /// tensor objects.
 fn share(value: ValueRef<'_>, written: bool, as_objects: bool) -> Result<()> {
-    // First, so that a refused call counts as no write.
     if as_objects {
         check_shared(value)?;
     }
-    if written { note_writes(value) } else { Ok(()) }
+    if written { each_tensor(value, &mut Tensor::check_write) } else { Ok(()) }
 }
 
 /// Refuses tensors that a function would get as copies, where it writes them or returns their memory.
@@ -331,17 +339,35 @@ fn check_shared(value: ValueRef<'_>) -> Result<()> {
     }
 }
 
-/// Notes that the tensors of an argument are written to.
-fn note_writes(value: ValueRef<'_>) -> Result<()> {
-    match value {
-        ValueRef::Tensor(_) | ValueRef::Foreign(_) => value.tensor()?.begin_write()?,
-        list => {
-            for item in list.items() {
-                note_writes(item)?;
-            }
+/// Notes that tensors are written to: when all arguments are passed, so that a refused call counts as
+/// no write.
+#[cold]
+pub(crate) fn note_writes(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
+    for (argument, value) in schema.arguments.iter().zip(args) {
+        if argument.alias.as_ref().is_some_and(|alias| alias.write) {
+            each_tensor(*value, &mut |tensor| {
+                tensor.note_write();
+                Ok(())
+            })?;
         }
     }
     Ok(())
+}
+
+/// Calls `f` with each tensor of an argument.
+pub(crate) fn each_tensor(
+    value: ValueRef<'_>,
+    f: &mut impl FnMut(&Tensor) -> Result<()>,
+) -> Result<()> {
+    match value {
+        ValueRef::Tensor(_) | ValueRef::Foreign(_) => f(value.tensor()?),
+        list => {
+            for item in list.items() {
+                each_tensor(item, f)?;
+            }
+            Ok(())
+        }
+    }
 }
 
 /// The error for a code that isn't 0. The library holds what was raised, where the code says so.

@@ -50,7 +50,7 @@ pub(crate) unsafe fn write(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
     // The host's kernels look at this themselves; others, which may run late, needn't.
     if !runner.kind.is_host() {
         op.at(out.check_writable())?;
-        check_apart(op, "self", out)?;
+        check_apart(op.name, "self", out)?;
     }
     let make = |lowered| prepare(op, &lowered);
     let prepared = op.at(runner.conversions.get(&[x.dtype()], &[], Some(out.dtype()), make))?;

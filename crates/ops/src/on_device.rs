@@ -3,18 +3,19 @@
 
 use keyfold_backend::{fallback_of, note_fallback};
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
-use keyfold_dispatch::schema::Argument;
+use keyfold_dispatch::schema::{Argument, Schema};
 use keyfold_dispatch::{CallContext, Kernel, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+use crate::elementwise::check_apart;
+use crate::op::Runner;
+
 /// A kernel of a device's, with that; `falls_back` says whether the operator may run elsewhere at all.
-pub(crate) fn on_device(
-    kernel: Kernel<Value>,
-    kind: DeviceType,
-    falls_back: bool,
-) -> Kernel<Value> {
+pub(crate) fn on_device(kernel: Kernel<Value>, runner: &Runner, falls_back: bool) -> Kernel<Value> {
+    let (kind, memory) = (runner.kind, runner.memory);
     let (lock, provenance) = (kernel.host_lock(), kernel.provenance().clone());
     let wrapped = Kernel::boxed(move |context: &CallContext<'_, Value>, args| {
+        check_memory(context, args, (kind, memory))?;
         let result = with_scalars(context, args, kind, |args| kernel.invoke(context, args));
         match result {
             Err(error) if error.kind() == ErrorKind::NotSupported => {
@@ -30,6 +31,51 @@ pub(crate) fn on_device(
         }
     });
     wrapped.with_provenance(provenance).with_host_lock(lock)
+}
+
+/// Refuses tensors that are on the device by name, and of a backend that was there before this one.
+///
+/// # Errors
+/// [`ErrorKind::Device`], with the argument.
+fn check_memory(
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+    (kind, memory): (DeviceType, usize),
+) -> Result<()> {
+    let schema = context.operator().schema();
+    for (argument, arg) in schema.arguments.iter().zip(args) {
+        let mut removed = None;
+        for_each_tensor(*arg, &mut |tensor| {
+            if tensor.device().kind() == kind && !tensor.is_of(memory) {
+                removed = Some(tensor);
+            }
+        });
+        if let Some(tensor) = removed {
+            return Err(at(tensor.backend_removed(), schema, argument));
+        }
+    }
+    Ok(())
+}
+
+/// An error with the operator and the argument that it is about.
+#[cold]
+fn at(error: Error, schema: &Schema, argument: &Argument) -> Error {
+    error.at(&format!("argument '{}'", argument.name)).at(&schema.name.qualified())
+}
+
+/// Refuses arguments that the operator writes to and that can't be written: a copy of them could.
+///
+/// # Errors
+/// As of a kernel that writes to them itself.
+fn check_written(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
+    for (argument, arg) in schema.arguments.iter().zip(args) {
+        if is_written(argument) {
+            let tensor = arg.tensor()?;
+            check_apart(&schema.name.qualified(), &argument.name, tensor)?;
+            tensor.check_writable().map_err(|error| at(error, schema, argument))?;
+        }
+    }
+    Ok(())
 }
 
 /// Counts the write to each argument that the operator writes to: backends' kernels don't.
@@ -149,20 +195,23 @@ fn elsewhere(
     (from, to): (DeviceType, DeviceType),
 ) -> Result<Value> {
     let schema = context.operator().schema();
+    check_written(schema, args)?;
     let home = home(args, from);
     let there = (from, Device::new(to, 0));
     let copies = args.iter().map(|arg| moved(*arg, there)).collect::<Result<Vec<_>>>()?;
     let there: Vec<ValueRef<'_>> = copies.iter().map(Value::as_ref).collect();
     note_fallback(&schema.name.to_string(), from, to)?;
     let result = context.dispatcher()?.call(&schema.name.to_string(), &there)?;
-    let written = schema.arguments.iter().map(|a| a.alias.as_ref().is_some_and(|a| a.write));
     let mut returned = None;
-    for (at, _) in written.enumerate().filter(|(_, written)| *written) {
-        let (target, copy) = (args[at].tensor()?, there[at].tensor()?);
-        // SAFETY: the schema says that the operator writes to this argument, so the caller gave its
-        // memory up for the time of the call.
-        unsafe { target.copy_from(&copy.to_device(home)?)? };
-        returned = Some(at);
+    for (place, argument) in schema.arguments.iter().enumerate().filter(|(_, a)| is_written(a)) {
+        let (target, copy) = (args[place].tensor()?, there[place].tensor()?);
+        let written = copy.to_device(home).and_then(|copy| {
+            // SAFETY: the schema says that the operator writes to this argument, so the caller gave its
+            // memory up for the time of the call.
+            unsafe { target.copy_from(&copy) }
+        });
+        written.map_err(|error| at(error, schema, argument))?;
+        returned = Some(place);
     }
     match returned {
         Some(at) if schema.returns.iter().any(|r| r.alias.is_some()) => Ok(Value::Argument(at)),

@@ -43,13 +43,16 @@ enum Target {
 pub(crate) struct Runner {
     pub(crate) kind: DeviceType,
     pub(crate) backend: Arc<dyn GpuBackend>,
+    /// The identity of the backend's memory.
+    pub(crate) memory: usize,
     /// Conversions between dtypes.
     pub(crate) conversions: Specialized<Prepared>,
 }
 
 impl Runner {
     pub(crate) fn new(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Runner {
-        Runner { kind, backend, conversions: Specialized::new(itself()) }
+        let memory = backend.memory().identity();
+        Runner { kind, backend, memory, conversions: Specialized::new(itself()) }
     }
 }
 
@@ -363,7 +366,7 @@ impl<'d> Registrar<'d> {
             if self.dispatcher.has_kernel(&full, key) {
                 return Ok(());
             }
-            let own = if kind.is_host() { own } else { on_device(own, kind, form.falls_back) };
+            let own = if kind.is_host() { own } else { on_device(own, runner, form.falls_back) };
             let handle = self.dispatcher.implement(&full, key, own, Override::Error)?;
             self.handles.borrow_mut().push(handle);
             return Ok(());

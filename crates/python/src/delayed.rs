@@ -1,5 +1,6 @@
 //! `keyfold.testing`'s device that works late.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use keyfold::backend::delayed::{Call, Delayed, DelayedMemory, Group, Mistake};
@@ -7,9 +8,11 @@ use keyfold::backend::{Registration, register};
 use keyfold::cpu::HostBackend;
 use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 use pyo3::prelude::*;
+use pyo3::types::PyInt;
 
 use crate::dtype::PyDevice;
 use crate::errors::IntoPyResult;
+use crate::tensor::error;
 
 /// A registered device for tests.
 #[pyclass(name = "_DelayedDevice", module = "keyfold._core", frozen)]
@@ -27,6 +30,22 @@ fn named<T: Copy>(what: &str, all: &[T], name: &str, name_of: impl Fn(T) -> Stri
     })
 }
 
+/// A whole number in a range.
+fn number(given: &Bound<'_, PyAny>, place: &str, range: RangeInclusive<usize>) -> PyResult<usize> {
+    match given.extract::<usize>() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        result => {
+            let (from, to) = (range.start(), range.end());
+            let kind = match result.is_err() && !given.is_instance_of::<PyInt>() {
+                true => ErrorKind::Binding,
+                false => ErrorKind::Value,
+            };
+            let message = format!("{place} is an int from {from} to {to}, not {}", given.repr()?);
+            Err(error(given.py(), kind, message))
+        }
+    }
+}
+
 fn call(name: Option<&str>) -> Result<Option<Call>> {
     name.map(|name| named("a call", &Call::ALL, name, |call| call.name().to_owned())).transpose()
 }
@@ -37,18 +56,13 @@ impl PyDelayedDevice {
     fn new(
         py: Python<'_>,
         name: &str,
-        devices: usize,
-        streams: usize,
+        devices: &Bound<'_, PyAny>,
+        streams: &Bound<'_, PyAny>,
         without: Vec<String>,
     ) -> PyResult<Self> {
+        let devices = number(devices, "delayed_device() argument 'devices'", 1..=256)?;
+        let streams = number(streams, "delayed_device() argument 'streams'", 1..=256)?;
         let make = || {
-            if !(1..=256).contains(&devices) || !(1..=256).contains(&streams) {
-                let message = format!(
-                    "a delayed device has from 1 to 256 devices with 1 to 256 streams each, not \
-                     {devices} with {streams}"
-                );
-                return Err(Error::new(ErrorKind::Value, message));
-            }
             let withheld = without
                 .iter()
                 .map(|name| named("a group", &Group::ALL, name, |group| group.name().to_owned()));
@@ -87,7 +101,9 @@ impl PyDelayedDevice {
     }
 
     /// Makes the nth call from now on fail.
-    fn fail_at(&self, py: Python<'_>, nth: usize, name: Option<&str>) -> PyResult<()> {
+    fn fail_at(&self, nth: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<()> {
+        let py = nth.py();
+        let nth = number(nth, "fail_at() argument 'nth'", 0..=usize::MAX)?;
         self.memory.fail_at(call(name).py(py)?, nth);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::{describe_path, endless_call};
 use keyfold_ffi::Raised;
-use pyo3::exceptions::{PyException, PyRecursionError, PyRuntimeError};
+use pyo3::exceptions::{PyBaseException, PyException, PyRecursionError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -158,7 +158,11 @@ pub(crate) fn at(py: Python<'_>, error: Error, place: &str) -> Error {
     }
     let source = std::error::Error::source(&error);
     if let Some(raised) = source.and_then(|source| source.downcast_ref::<PyErr>()) {
-        let _ = raised.value(py).call_method1("add_note", (format!("{NOTE}raised by {place}"),));
+        let note = format!("{NOTE}raised by {place}");
+        // Once: the exception of an endless recursion passes here in each round.
+        if !has_note(raised.value(py), |text| text == note) {
+            let _ = raised.value(py).call_method1("add_note", (note,));
+        }
     }
     error
 }
@@ -175,21 +179,22 @@ impl<T> IntoPyResult<T> for keyfold_core::Result<T> {
     }
 }
 
+/// Whether an exception has a note that is so.
+fn has_note(value: &Bound<'_, PyBaseException>, is: impl Fn(&str) -> bool) -> bool {
+    let notes = value.getattr("__notes__").ok().and_then(|notes| notes.cast_into::<PyList>().ok());
+    notes.is_some_and(|notes| {
+        notes
+            .iter()
+            .any(|note| note.cast::<PyString>().is_ok_and(|text| is(&text.to_string_lossy())))
+    })
+}
+
 /// Adds the note with operator and key path to an exception that a kernel raised, once.
 ///
 /// Called inside the kernel's frame, so the path ends with it.
 pub(crate) fn add_note(py: Python<'_>, error: &PyErr) {
     let value = error.value(py);
-    let noted = value
-        .getattr("__notes__")
-        .ok()
-        .and_then(|notes| notes.cast_into::<PyList>().ok())
-        .is_some_and(|notes| {
-            notes.iter().any(|note| {
-                note.cast::<PyString>().is_ok_and(|text| text.to_string_lossy().starts_with(NOTE))
-            })
-        });
-    if !noted {
+    if !has_note(value, |text| text.starts_with(NOTE)) {
         let note = format!("{NOTE}raised in {}", describe_path());
         // An exception class without add_note (none in the standard library) stays without.
         let _ = value.call_method1("add_note", (note,));

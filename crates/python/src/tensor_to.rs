@@ -6,6 +6,7 @@ use pyo3::types::PyString;
 
 use crate::aten;
 use crate::dtype::{self, PyDevice, device_from, dtype_from};
+use crate::errors::IntoPyResult;
 use crate::tensor::{PyTensor, error};
 
 type Any<'py> = Bound<'py, PyAny>;
@@ -32,10 +33,7 @@ impl Target {
                     let text = given.to_string();
                     let known = DType::ALL.iter().map(|dtype| dtype.name());
                     let near = nearest(&text, known.chain(devices.iter().map(String::as_str)));
-                    let hint = match near.first() {
-                        _ if text.eq_ignore_ascii_case("gpu") => {
-                            "did you mean \"cuda\"? ".to_owned()
-                        }
+                    let hint = match DeviceType::translated(&text).or(near.first().copied()) {
                         Some(name) => format!("did you mean \"{name}\"? "),
                         None => String::new(),
                     };
@@ -55,6 +53,7 @@ impl Target {
 /// The tensor on a device: itself if it is there.
 fn moved<'py>(tensor: &Bound<'py, PyTensor>, device: Device) -> PyResult<Any<'py>> {
     if device == tensor.get().tensor.device() {
+        tensor.get().tensor.check_backend().map_err(|error| error.at("aten::to")).py(tensor.py())?;
         return Ok(tensor.clone().into_any());
     }
     aten::TO_DEVICE.call(tensor.py(), (tensor, PyDevice(device)))

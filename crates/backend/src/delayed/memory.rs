@@ -1,10 +1,11 @@
 //! The memory of the device.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
 
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_dispatch::call_path;
 use keyfold_tensor::device::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use keyfold_tensor::{DeviceBuffer, HostBuffer};
 
@@ -92,8 +93,12 @@ impl fmt::Debug for DelayedMemory {
 struct Happening {
     stream: Arc<Stream>,
     number: u64,
-    time: Arc<OnceLock<Instant>>,
+    /// By the clock of its stream.
+    time: Arc<OnceLock<u64>>,
 }
+
+/// How many nanoseconds an operation takes by the clock of its stream.
+pub const OPERATION_NS: u64 = 1_000;
 
 impl DelayedMemory {
     /// That of so many devices of a type, with so many streams each.
@@ -162,13 +167,22 @@ impl DelayedMemory {
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let counts = Arc::clone(&self.0.counts);
+        // Errors name the operator, which has returned when they come about.
+        let operator = call_path().pop().map(|(name, _)| name);
         leases.extend(target.clone());
-        self.stream(on.0, on.1)?.push(move || {
+        let stream = self.stream(on.0, on.1)?;
+        let clock = Arc::clone(&stream.clock);
+        stream.push(move || {
+            clock.fetch_add(OPERATION_NS, Ordering::Relaxed);
             let spoilt = leases.iter().find_map(|lease| lease.spoilt());
             let (done, is_told) = match spoilt {
                 Some(failure) => (Err(failure.into()), true),
                 None => (counts.note(Call::Run).and_then(|()| while_held(&leases, work)), false),
             };
+            let done = done.map_err(|error| match &operator {
+                Some(name) => error.at(without_overload(name)),
+                None => error,
+            });
             match (done, &target) {
                 (Err(error), Some(target)) => {
                     target.spoil(Failure::from(&error));
@@ -256,6 +270,11 @@ impl DelayedMemory {
     }
 }
 
+/// The name of an operator as messages have it: `aten::index` of `aten::index.Tensor`.
+fn without_overload(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(name, _)| name)
+}
+
 /// The byte that each element of a part begins at, in row-major order.
 fn places(part: &Part<'_>) -> Vec<usize> {
     let mut places = vec![part.offset() as isize];
@@ -268,6 +287,10 @@ fn places(part: &Part<'_>) -> Vec<usize> {
 }
 
 impl Memory for DelayedMemory {
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     fn device_count(&self) -> usize {
         self.0.units.len()
     }
@@ -369,9 +392,9 @@ impl Memory for DelayedMemory {
         self.call(Call::Record)?;
         let stream = Arc::clone(self.stream(device, stream)?);
         let time = Arc::new(OnceLock::new());
-        let set = Arc::clone(&time);
+        let (set, clock) = (Arc::clone(&time), Arc::clone(&stream.clock));
         let number = stream.push(move || {
-            set.get_or_init(Instant::now);
+            set.get_or_init(|| clock.load(Ordering::Relaxed));
             Ok(())
         });
         Ok(Event::new(device, Happening { stream, number, time }))
@@ -381,10 +404,13 @@ impl Memory for DelayedMemory {
         self.call(Call::Wait)?;
         let happening = event.downcast_ref::<Happening>()?;
         let (other, number) = (Arc::clone(&happening.stream), happening.number);
+        let time = Arc::clone(&happening.time);
         let stream = self.stream(device, stream)?;
+        let clock = Arc::clone(&stream.clock);
         if !self.makes(Mistake::WaitsTooLittle) && !Arc::ptr_eq(stream, &other) {
             stream.push(move || {
                 other.reach(number);
+                clock.fetch_max(time.get().copied().unwrap_or(0), Ordering::Relaxed);
                 Ok(())
             });
         }
@@ -406,9 +432,8 @@ impl Memory for DelayedMemory {
                 .copied()
                 .ok_or_else(|| Error::new(ErrorKind::KernelFailed, "no time"))
         };
-        let (start, end) = (time(start)?, time(end)?);
-        let forwards = end.saturating_duration_since(start).as_nanos() as i64;
-        Ok(forwards - start.saturating_duration_since(end).as_nanos() as i64)
+        let (start, end): (u64, u64) = (time(start)?, time(end)?);
+        Ok(end.wrapping_sub(start).cast_signed())
     }
 
     fn synchronize(&self, device: Device) -> Result<()> {

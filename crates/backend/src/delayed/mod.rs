@@ -6,6 +6,9 @@
 //! error in each run, and not once a month. Calls can be made to fail ([`DelayedMemory::fail_at`]), and
 //! [`Mistake`]s can be planted, for tests that show that a test finds them.
 //!
+//! Its events tell a time that is the same in every run: each operation takes [`OPERATION_NS`] on its stream,
+//! whatever it does.
+//!
 //! [`DelayedMemory`] is the memory alone; [`Delayed`] has all groups of operations of another backend on
 //! it.
 //!
@@ -21,4 +24,4 @@ mod stream;
 
 pub use backend::{Delayed, Group};
 pub use calls::{Call, Counts};
-pub use memory::{DelayedMemory, Mistake};
+pub use memory::{DelayedMemory, Mistake, OPERATION_NS};

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
@@ -18,7 +19,7 @@ impl From<&Error> for Failure {
 
 impl From<&Failure> for Error {
     fn from(Failure(kind, message): &Failure) -> Error {
-        Error::new(*kind, message.as_str())
+        Error::new(*kind, message.as_str()).late()
     }
 }
 
@@ -44,13 +45,16 @@ struct Queue {
 
 /// Runs jobs in order, each when somebody first waits for it or for a later one.
 pub(super) struct Stream {
+    /// The device's time in nanoseconds, as the operations that ran make it: the same in every run.
+    pub(super) clock: Arc<AtomicU64>,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
 impl Stream {
     pub(super) fn start() -> Arc<Stream> {
-        let stream = Arc::new(Stream { queue: Mutex::default(), changed: Condvar::new() });
+        let (clock, queue, changed) = (Arc::default(), Mutex::default(), Condvar::new());
+        let stream = Arc::new(Stream { clock, queue, changed });
         let worker = Arc::clone(&stream);
         std::thread::spawn(move || worker.work());
         stream

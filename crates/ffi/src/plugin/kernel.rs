@@ -7,12 +7,13 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{CallContext, DispatchKeySet, HostLock, Kernel, Provenance};
 use keyfold_plugin::abi::{self, Any, CallFrame, KernelSpec, SafeCall, Text};
-use keyfold_tensor::{Value, ValueRef};
+use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::library::Library;
 use super::table;
 use super::values::Passed;
+use crate::kernel::{each_tensor, note_writes};
 use crate::outputs::{Output, outputs};
 
 /// A kernel's function and the plugin's data for it. The library stays loaded as long.
@@ -160,7 +161,7 @@ fn pass<'a>(
     args: &'a [ValueRef<'a>],
     outputs: &'a [Output],
 ) -> Result<()> {
-    let operator = context.operator();
+    let (operator, mut writes) = (context.operator(), false);
     for (at, (argument, value)) in operator.schema().arguments.iter().zip(args).enumerate() {
         let made = outputs.iter().find(|output| output.argument == Some(at));
         let value = match made {
@@ -169,29 +170,20 @@ fn pass<'a>(
         };
         let written = argument.alias.as_ref().is_some_and(|alias| alias.write);
         let flags = if written { abi::FLAG_WRITABLE } else { 0 };
-        let mut done = if written { note_writes(value) } else { Ok(()) };
+        let mut done = if written { each_tensor(value, &mut Tensor::check_write) } else { Ok(()) };
         if done.is_ok() {
             done = passed.push(value, flags);
         }
         done.map_err(|error| {
             error.at(&format!("{}() argument '{}'", operator.name(), argument.name))
         })?;
+        writes |= written;
+    }
+    if writes {
+        note_writes(operator.schema(), args)?;
     }
     for output in outputs.iter().filter(|output| output.argument.is_none()) {
         passed.push(ValueRef::Tensor(&output.tensor), abi::FLAG_WRITABLE)?;
-    }
-    Ok(())
-}
-
-/// Notes that the tensors of an argument are written to.
-fn note_writes(value: ValueRef<'_>) -> Result<()> {
-    match value {
-        ValueRef::Tensor(_) | ValueRef::Foreign(_) => value.tensor()?.begin_write()?,
-        list => {
-            for item in list.items() {
-                note_writes(item)?;
-            }
-        }
     }
     Ok(())
 }

@@ -231,6 +231,16 @@ pub(super) struct Known {
     hidden: Ranges,
     /// What must outlive the session, so that no address is used twice.
     kept: Vec<Value>,
+    /// The places in `kept` of each share of a memory, by the buffer's identity: a constant has another share.
+    shares: HashMap<usize, Vec<usize>>,
+}
+
+/// The identity of the memory that a tensor's elements are in; of an example, its batch's.
+fn memory_of(tensor: &Tensor) -> usize {
+    match batch_of(tensor) {
+        Some(batch) => memory_of(&batch.physical),
+        None => tensor.buffer().identity(),
+    }
 }
 
 impl Known {
@@ -253,7 +263,19 @@ impl Known {
         let all = self.places.entry(place).or_default();
         all.retain(|(other, _)| *other != mark);
         all.push((mark, id));
-        self.kept.push(keep);
+        self.keep(keep);
+    }
+
+    fn keep(&mut self, value: Value) {
+        self.note_share(&value);
+        self.kept.push(value);
+    }
+
+    /// Notes a share of the value that is kept next.
+    fn note_share(&mut self, value: &Value) {
+        if let Value::Tensor(tensor) = value {
+            self.shares.entry(memory_of(tensor)).or_default().push(self.kept.len());
+        }
     }
 
     /// The value that it follows from by entering or leaving batches, if there is one.
@@ -296,7 +318,7 @@ impl Known {
     pub(super) fn hide(&mut self, seen: &Seen) {
         if self.find(seen).is_none() && self.across(seen).is_none() {
             self.hidden.insert(seen.memory);
-            self.kept.push(seen.keep.clone());
+            self.keep(seen.keep.clone());
         }
     }
 
@@ -315,9 +337,10 @@ impl Known {
         self.varying.overlapping(seen.memory).is_some()
     }
 
-    /// Its memory is a constant's.
+    /// It is a constant, which the graph holds too, and is [inserted](Self::insert) next.
     pub(super) fn last(&mut self, seen: &Seen) {
         self.lasting.insert(seen.memory);
+        self.note_share(&seen.keep);
     }
 
     /// Whether its memory, or a part of it, is a constant's.
@@ -325,9 +348,10 @@ impl Known {
         self.lasting.overlapping(seen.memory).is_some()
     }
 
-    /// The values that the session keeps until it ends.
-    pub(super) fn kept(&self) -> &[Value] {
-        &self.kept
+    /// The values that the recording keeps of a tensor's memory, one for each share.
+    pub(super) fn kept_of(&self, tensor: &Tensor) -> impl Iterator<Item = &Value> {
+        let places = self.shares.get(&tensor.buffer().identity());
+        places.into_iter().flatten().map(|place| &self.kept[*place])
     }
 
     /// Takes everything out, to be dropped without a lock.

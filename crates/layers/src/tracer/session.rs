@@ -287,8 +287,7 @@ impl Session {
     /// Shows what it keeps.
     fn add_shares(&self, shares: &mut Shares<'_>) {
         let state = self.lock();
-        let constants = state.graph.constants.iter().map(|constant| &constant.value);
-        state.known.kept().iter().chain(constants).for_each(|kept| shares.add(kept));
+        state.known.kept_of(shares.of).for_each(|kept| shares.add(kept));
     }
 
     /// An error for a result that no recorded call has made.

@@ -1,7 +1,7 @@
 //! How many shares of a tensor's memory recordings keep: values that nobody else reads or writes
 //! through.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use keyfold_tensor::{Tensor, Value};
@@ -10,10 +10,10 @@ use crate::vmap::{Batched, batch_of};
 
 /// Shares of the memory of one tensor, as they are found.
 pub(super) struct Shares<'t> {
-    of: &'t Tensor,
+    pub(super) of: &'t Tensor,
     found: usize,
-    /// The batches whose examples are kept, by level: how often each is.
-    batches: BTreeMap<usize, Vec<(Arc<Batched>, usize)>>,
+    /// The batches whose examples are kept, by level and address: how often each is.
+    batches: BTreeMap<usize, HashMap<*const Batched, (Arc<Batched>, usize)>>,
 }
 
 impl<'t> Shares<'t> {
@@ -34,17 +34,14 @@ impl<'t> Shares<'t> {
             return;
         };
         let level = self.batches.entry(batch.level).or_default();
-        match level.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &batch)) {
-            Some((_, times)) => *times += 1,
-            None => level.push((batch, 1)),
-        }
+        level.entry(Arc::as_ptr(&batch)).or_insert((batch, 0)).1 += 1;
     }
 
     /// How many there are. A batch counts whose examples are all kept ones: an example that the
     /// function holds is a reader of its own.
     pub(super) fn count(mut self) -> usize {
         while let Some((_, batches)) = self.batches.pop_last() {
-            for (batch, times) in batches {
+            for (batch, times) in batches.into_values() {
                 // One more is held here.
                 if Arc::strong_count(&batch) == times + 1 {
                     self.add_tensor(&batch.physical);

@@ -167,8 +167,8 @@ impl Definition {
     /// The operator's kernel for a backend.
     pub(crate) fn kernel(self: &Arc<Self>, runner: Arc<Runner>) -> Kernel<Value> {
         let kind = runner.kind;
-        let kernel = self.kernel_of(Op::on(self.name, runner), &kind.name());
-        if kind.is_host() { kernel } else { on_device(kernel, kind, true) }
+        let kernel = self.kernel_of(Op::on(self.name, runner.clone()), &kind.name());
+        if kind.is_host() { kernel } else { on_device(kernel, &runner, true) }
     }
 
     /// The operator's kernel for Meta. The definition is its payload: so a backend that is registered

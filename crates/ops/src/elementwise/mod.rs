@@ -12,7 +12,7 @@ mod operator;
 use std::sync::Arc;
 
 use keyfold_backend::PointwiseKernel;
-use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape, layout};
+use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, StepOp};
 use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
 use smallvec::SmallVec;
@@ -290,17 +290,17 @@ fn check_written(op: &Op, name: &str, out: &Tensor, shape: &[usize], dtype: DTyp
             ),
         ));
     }
-    check_apart(op, name, out)?;
+    check_apart(op.name, name, out)?;
     if op.is_meta() { Ok(()) } else { op.at_argument(name, out.check_writable()) }
 }
 
 /// Refuses a tensor to write into whose elements share memory.
-pub(crate) fn check_apart(op: &Op, name: &str, out: &Tensor) -> Result<()> {
+pub(crate) fn check_apart(op: &str, name: &str, out: &Tensor) -> Result<()> {
     if layout::may_overlap(out.shape(), out.strides()) {
-        return Err(op.error(
+        return Err(Error::new(
             ErrorKind::Value,
             format!(
-                "argument '{name}' has elements that share memory (shape {:?}, strides {:?}); give \
+                "{op}: argument '{name}' has elements that share memory (shape {:?}, strides {:?}); give \
                  one whose elements are apart",
                 out.shape(),
                 out.strides()

@@ -13,7 +13,7 @@ use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::object::{Object, array, arrays};
+use super::object::Object;
 use crate::arrays::numpy_array;
 
 /// The methods of an object.
@@ -108,7 +108,7 @@ impl Launch<PrimitiveParams> for Kernels {
         }
         self.0.run("pointwise", |py| {
             let name = params.primitive.name();
-            (name, arrays(py, inputs)?, array(py, out, true)?).into_pyobject(py)
+            (name, self.0.arrays(py, inputs)?, self.0.array(py, out, true)?).into_pyobject(py)
         })
     }
 }
@@ -127,10 +127,10 @@ impl Reduce for Kernels {
 impl Launch<ReduceParams> for Kernels {
     unsafe fn launch(&self, params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("reduce", |py| {
-            let x = array(py, inputs[0], false)?;
+            let x = self.0.array(py, inputs[0], false)?;
             let dims = PyTuple::new(py, places(params.dims))?;
             let name = reduction(params.op);
-            (name, x, array(py, out, true)?, dims, params.keepdim != 0).into_pyobject(py)
+            (name, x, self.0.array(py, out, true)?, dims, params.keepdim != 0).into_pyobject(py)
         })
     }
 }
@@ -144,8 +144,8 @@ impl Rows for Kernels {
 impl Launch<RowParams> for Kernels {
     unsafe fn launch(&self, params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("rows", |py| {
-            let x = array(py, inputs[0], false)?;
-            (row(params.op), x, array(py, out, true)?, params.axis).into_pyobject(py)
+            let x = self.0.array(py, inputs[0], false)?;
+            (row(params.op), x, self.0.array(py, out, true)?, params.axis).into_pyobject(py)
         })
     }
 }
@@ -164,8 +164,8 @@ impl Launch<()> for Kernels {
         let sizes = batch.iter().chain([&a.1[0], &b.1[1]]);
         let out = out.reshape(&sizes.map(|size| *size as i64).collect::<Vec<_>>())?;
         self.0.run("matmul", |py| {
-            let (a, b) = (array(py, inputs[0], false)?, array(py, inputs[1], false)?);
-            (a, b, array(py, &out, true)?).into_pyobject(py)
+            let (a, b) = (self.0.array(py, inputs[0], false)?, self.0.array(py, inputs[1], false)?);
+            (a, b, self.0.array(py, &out, true)?).into_pyobject(py)
         })
     }
 }
@@ -187,7 +187,8 @@ impl Launch<IndexParams> for Kernels {
     unsafe fn launch(&self, params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("index", |py| {
             let (name, dims) = (indexing(params.op), PyTuple::new(py, places(params.dims))?);
-            (name, arrays(py, inputs)?, array(py, out, true)?, dims, params.at).into_pyobject(py)
+            (name, self.0.arrays(py, inputs)?, self.0.array(py, out, true)?, dims, params.at)
+                .into_pyobject(py)
         })
     }
 }
@@ -206,7 +207,8 @@ impl Positions for Kernels {
             };
             arrays.iter().map(view).collect::<Result<Vec<Tensor>>>()
         };
-        let found = self.0.call(METHOD, |py| PyTuple::new(py, [array(py, mask, false)?]), read)?;
+        let found =
+            self.0.call(METHOD, |py| PyTuple::new(py, [self.0.array(py, mask, false)?]), read)?;
         let count = found.first().map_or(0, Tensor::numel);
         let fits = |x: &Tensor| x.dtype() == DType::I64 && x.ndim() == 1 && x.numel() == count;
         if found.len() != mask.ndim() || !found.iter().all(fits) {
@@ -227,7 +229,7 @@ impl Random for Kernels {
 impl Launch<RandomParams> for Kernels {
     unsafe fn launch(&self, params: &RandomParams, _: &[&Tensor], out: &Tensor) -> Result<()> {
         self.0.run("random", |py| {
-            let out = array(py, out, true)?;
+            let out = self.0.array(py, out, true)?;
             (drawing(params.op), params.seed, params.offset, out).into_pyobject(py)
         })
     }

@@ -51,9 +51,10 @@ pub(super) struct PyBlock {
 }
 
 impl PyBlock {
-    /// The host's block, which arrays over it keep.
-    pub(super) fn block(&self) -> Arc<HostBuffer> {
-        Arc::clone(&self.block)
+    /// The host's block, which arrays over it keep; none for a block of another backend.
+    pub(super) fn of(&self, backend: &Object) -> Option<Arc<HostBuffer>> {
+        let own = std::ptr::eq(&*self.memory.0.object, backend);
+        own.then(|| Arc::clone(&self.block))
     }
 }
 
@@ -126,6 +127,14 @@ impl PyMemory {
 }
 
 impl Memory for PyMemory {
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     fn device_count(&self) -> usize {
         self.0.counts.len()
     }

@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 
 use self::kernels::Kernels;
 use self::memory::PyMemory;
-use self::object::{Object, device_type};
+use self::object::Object;
 use crate::argument::Text;
 use crate::dtype::PyDevice;
 use crate::errors::{IntoPyResult, to_pyerr};
@@ -185,7 +185,7 @@ pub(crate) fn register_backend<'py>(
     // Before the key, which stays.
     Object::new(object)?;
     keyfold_dispatch::register_backend(&name).py(py)?;
-    let kind = device_type(&name).py(py)?;
+    let kind = name.parse::<DeviceType>().py(py)?;
     let made = Arc::new(PyBackend::new(kind, object)?);
     let registration =
         keyfold_backend::register(kind, made).map_err(|refused| to_pyerr(py, refused.error))?;

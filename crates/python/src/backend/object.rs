@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape, Strides};
+use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape, Strides};
 use keyfold_tensor::{BufferHandle, Tensor};
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
@@ -214,36 +214,40 @@ impl Object {
     pub(super) fn error(&self, kind: ErrorKind, method: &str, why: &str) -> Error {
         Error::new(kind, format!("backend '{}', method '{method}': {why}", self.name))
     }
-}
 
-/// An array over a tensor's block, which the array keeps; read-only unless it is an output.
-pub(super) fn array<'py>(
-    py: Python<'py>,
-    tensor: &Tensor,
-    writable: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let place = || {
-        let Some(own) = tensor.buffer().downcast_ref::<PyBlock>() else {
-            return Err(Error::new(
-                ErrorKind::Device,
-                format!("{:?} isn't the memory of a backend in Python", tensor.buffer()),
-            ));
+    /// An array over a tensor's block, which the array keeps; read-only unless it is an output.
+    ///
+    /// # Errors
+    /// Memory that isn't of this backend.
+    pub(super) fn array<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &Tensor,
+        writable: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let place = || {
+            let Some(block) = tensor.buffer().downcast_ref::<PyBlock>() else {
+                return Err(Error::new(
+                    ErrorKind::Device,
+                    format!("{:?} isn't the memory of a backend in Python", tensor.buffer()),
+                ));
+            };
+            let Some(own) = block.of(self) else { return Err(tensor.backend_removed()) };
+            let buffer = BufferHandle::new(own, tensor.dtype())?;
+            let (shape, strides) = (Shape::new(tensor.shape())?, Strides::new(tensor.strides())?);
+            Tensor::from_parts(buffer, shape, strides, tensor.offset())
         };
-        let buffer = BufferHandle::new(own.block(), tensor.dtype())?;
-        let (shape, strides) = (Shape::new(tensor.shape())?, Strides::new(tensor.strides())?);
-        Tensor::from_parts(buffer, shape, strides, tensor.offset())
-    };
-    let view = place().py(py)?;
-    numpy_array::from_tensor(wrap(py, if writable { view } else { view.into_read_only() })?)
-}
+        let view = place().py(py)?;
+        numpy_array::from_tensor(wrap(py, if writable { view } else { view.into_read_only() })?)
+    }
 
-/// Arrays over the blocks of a kernel's inputs.
-pub(super) fn arrays<'py>(py: Python<'py>, tensors: &[&Tensor]) -> PyResult<Bound<'py, PyList>> {
-    let arrays = tensors.iter().map(|tensor| array(py, tensor, false));
-    PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
-}
-
-/// The device type of a name that a backend is registered under.
-pub(super) fn device_type(name: &str) -> Result<DeviceType> {
-    name.to_ascii_lowercase().parse()
+    /// Arrays over the blocks of a kernel's inputs.
+    pub(super) fn arrays<'py>(
+        &self,
+        py: Python<'py>,
+        tensors: &[&Tensor],
+    ) -> PyResult<Bound<'py, PyList>> {
+        let arrays = tensors.iter().map(|tensor| self.array(py, tensor, false));
+        PyList::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
 
 use super::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use crate::buffer::{DeviceBuffer, HostBuffer, cache};
@@ -78,6 +78,14 @@ fn check_device(device: Device) -> Result<()> {
 }
 
 impl Memory for HostMemory {
+    fn identity(&self) -> usize {
+        usize::from(DeviceType::CPU.index())
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     fn device_count(&self) -> usize {
         1
     }

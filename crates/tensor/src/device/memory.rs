@@ -199,11 +199,22 @@ impl fmt::Debug for Part<'_> {
 ///
 /// [`check_stream`]: super::check_stream
 pub trait Memory: Any + Send + Sync + fmt::Debug {
+    /// A number that all handles to this memory have in common, and no other memory that is there: the
+    /// address of what they share, say. Tensors of a memory that was removed are told by it from those
+    /// of the one that took its place.
+    fn identity(&self) -> usize;
+
     /// How many devices there are: those with an index below it.
     fn device_count(&self) -> usize;
 
     /// How many streams a device has: those with a number below it, 1 at least.
     fn stream_count(&self, device: Device) -> usize;
+
+    /// Whether operations may run after their calls return. Where they have run by then, the host's time
+    /// of a call is the device's too, and nobody need [record](Memory::record) it.
+    fn is_asynchronous(&self) -> bool {
+        true
+    }
 
     /// Whether [`Memory::upload_pinned`] uses pinned memory. Elsewhere it is a plain upload.
     fn pins_uploads(&self) -> bool {

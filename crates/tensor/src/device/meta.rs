@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
 
 use super::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use crate::buffer::{DeviceBuffer, NullBuffer};
@@ -13,6 +13,14 @@ use crate::buffer::{DeviceBuffer, NullBuffer};
 pub struct MetaMemory;
 
 impl Memory for MetaMemory {
+    fn identity(&self) -> usize {
+        usize::from(DeviceType::META.index())
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     fn device_count(&self) -> usize {
         1
     }

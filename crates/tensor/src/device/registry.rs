@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_dispatch::backend_was_removed;
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
 use super::{HostMemory, Memory, MetaMemory};
@@ -185,9 +186,14 @@ fn listed(devices: impl IntoIterator<Item = Device>) -> String {
 
 #[cold]
 fn no_memory(device: Device) -> Error {
+    let removed = match backend_was_removed(device.kind()) {
+        true => format!(": the backend of {} was removed", device.kind()),
+        false => String::new(),
+    };
+    let known = listed(devices());
     Error::new(
         ErrorKind::Device,
-        format!("there is no memory for {device}; devices with memory are {}", listed(devices())),
+        format!("there is no memory for {device}{removed}; devices with memory are {known}"),
     )
 }
 

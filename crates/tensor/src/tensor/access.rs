@@ -201,11 +201,21 @@ impl Tensor {
     /// [`ErrorKind::ReadOnly`], and [`ErrorKind::Value`] where elements share memory.
     #[inline]
     pub fn begin_write(&self) -> Result<()> {
+        self.check_write()?;
+        self.note_write();
+        Ok(())
+    }
+
+    /// As [`Tensor::begin_write`], without counting: of a write that may not come about.
+    ///
+    /// # Errors
+    /// As [`Tensor::begin_write`].
+    #[inline]
+    pub fn check_write(&self) -> Result<()> {
         self.check_writable()?;
         if !self.is_contiguous() && self.may_overlap_itself() {
             return Err(self.overlaps_itself());
         }
-        self.note_write();
         Ok(())
     }
 

@@ -92,6 +92,10 @@ impl Tensor {
             return Ok(());
         }
         let memory = self.buffer.memory_to_copy()?;
+        if !source.is_of(memory.identity()) {
+            self.check_backend()?;
+            return Err(source.backend_removed());
+        }
         let (from, to) = (source.buffer.buffer(), self.buffer.buffer());
         // SAFETY: the caller's promise.
         unsafe { device::copy_within(&*memory, &source.part(&*from), &self.part(&*to)) }
@@ -122,7 +126,7 @@ impl Tensor {
     pub fn to_device(&self, device: Device) -> Result<Tensor> {
         let own = self.device();
         if device == own {
-            return Ok(self.clone());
+            return self.check_backend().map(|()| self.clone());
         }
         if device == Device::META {
             return Tensor::meta(&self.shape, self.dtype());
@@ -155,6 +159,39 @@ impl Tensor {
             }
         }
         Ok(copy)
+    }
+
+    /// That the tensor isn't of a backend that was removed and whose device has another one now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Device`], with what to do.
+    #[inline]
+    pub fn check_backend(&self) -> Result<()> {
+        if self.device().kind().is_host() { Ok(()) } else { self.check_memory() }
+    }
+
+    #[cold]
+    fn check_memory(&self) -> Result<()> {
+        let now = device::memory(self.device().kind());
+        let stays = now.is_none_or(|memory| self.is_of(memory.identity()));
+        if stays { Ok(()) } else { Err(self.backend_removed()) }
+    }
+
+    /// Whether its memory is the one of that [identity](device::Memory::identity), or another library's.
+    pub fn is_of(&self, memory: usize) -> bool {
+        let own = self.buffer.memory();
+        own.is_none_or(|own| own.identity() == memory) || self.has_no_memory()
+    }
+
+    /// The error of a tensor that the backend of its device can't reach.
+    #[cold]
+    pub fn backend_removed(&self) -> Error {
+        let device = self.device();
+        let message = format!(
+            "the tensor is of a backend of {device} that was removed, and not of the one that is there; \
+             copy it to the CPU with .cpu(), and from there with .to(\"{device}\")"
+        );
+        Error::new(ErrorKind::Device, message)
     }
 
     /// As [`Tensor::touches`], where one of the two has no address: memory without an address is shared

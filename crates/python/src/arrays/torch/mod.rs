@@ -303,9 +303,6 @@ fn view_undisturbed(object: &Bound<'_, PyAny>, written: bool) -> Result<Tensor> 
     };
     let (conj, neg) = (is("is_conj")?, is("is_neg")?);
     if !conj && !neg {
-        if written {
-            note_write(object)?;
-        }
         return shared(object).map_err(|error| plainly(object, error));
     }
     let bit = if conj { "conjugate" } else { "negative" };
