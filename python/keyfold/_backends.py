@@ -18,6 +18,9 @@ class Backend(NamedTuple):
         devices: its devices.
         streams: how many streams a device has.
         groups: the groups of operations that it offers.
+        dlpack_number: its number among DLPack's extension devices: a tensor on its device `i` has
+            the `__dlpack_device__` `(12, 256 * dlpack_number + i)`. None where DLPack knows the
+            device.
     """
 
     name: str
@@ -25,6 +28,7 @@ class Backend(NamedTuple):
     devices: tuple[_core.Device, ...]
     streams: int
     groups: tuple[str, ...]
+    dlpack_number: int | None = None
 
 
 class Fallback(NamedTuple):
@@ -56,6 +60,6 @@ def backends() -> list[Backend]:
         ['cpu']
     """
     return [
-        Backend(name, device_type, tuple(devices), streams, tuple(groups))
-        for name, device_type, devices, streams, groups in _core._backends()
+        Backend(name, device_type, tuple(devices), streams, tuple(groups), number)
+        for name, device_type, devices, streams, groups, number in _core._backends()
     ]

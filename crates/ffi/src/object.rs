@@ -100,6 +100,8 @@ impl Object {
             );
             return Err(Error::new(ErrorKind::Exchange, message));
         }
+        // Functions find no address of memory that the standard doesn't know.
+        dlpack::device_to_dl(tensor.device())?;
         let managed = dlpack::to_dlpack_versioned(tensor, false)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a new struct, which the library takes over when it succeeds.

@@ -12,7 +12,7 @@ use crate::arrays::dlpack;
 use crate::arrays::numpy_array;
 use crate::arrays::types::Way;
 use crate::aten;
-use crate::dtype::{device_from, dtype_from, find_device};
+use crate::dtype::{PyDevice, device_from, dtype_from, find_device};
 use crate::errors::IntoPyResult;
 use crate::foreign::describe_object;
 use crate::readable;
@@ -53,11 +53,14 @@ pub(crate) fn from_numpy<'py>(array: &Any<'py>) -> PyResult<Bound<'py, PyTensor>
 ///
 /// Args:
 ///     x: the object. A capsule can be taken once.
-///     device: where the tensor shall be; where the memory is, by default.
-///     copy: whether the tensor gets memory of its own.
+///     device: where the tensor shall be; where the memory is, by default. On another device it is a
+///         copy.
+///     copy: True for memory of its own, False for an error where that can't be shared.
 ///
 /// Raises:
 ///     ExchangeError: a capsule that was used already, or a malformed one.
+///     DeviceError: a device that isn't known here, or whose backend was removed; a copy that is needed
+///         and not wanted.
 ///     DTypeError: the dtype isn't supported.
 ///     BindingError: the object has no `__dlpack__`.
 #[pyfunction]
@@ -73,11 +76,14 @@ pub(crate) fn from_dlpack<'py>(
         let wanted = device_from(device)?;
         let own = tensor.get().tensor.device();
         if wanted != own {
-            let message = format!(
-                "from_dlpack() shares memory where it is, on {own}; take the tensor there with \
-                 to(\"{wanted}\") afterwards"
-            );
-            return Err(error(py, ErrorKind::Device, message));
+            if copy == Some(false) || wanted == Device::META {
+                let message = format!(
+                    "from_dlpack(): the memory is on {own}, and can't be shared on {wanted}; take \
+                     the tensor there with to(\"{wanted}\") afterwards"
+                );
+                return Err(error(py, ErrorKind::Device, message));
+            }
+            return aten::TO_DEVICE.call(py, (tensor, PyDevice(wanted)));
         }
     }
     match copy {
@@ -194,11 +200,14 @@ impl PyTensor {
     /// A DLPack capsule over the tensor's memory (array API standard).
     ///
     /// Args:
-    ///     stream: None; the CPU has no streams.
+    ///     stream: None, but for CUDA.
     ///     max_version: the newest version that the consumer reads; before 1.0 without it.
     ///     dl_device: the device that the consumer wants, as the standard's pair of numbers.
     ///     copy: True for a copy. False and None share the memory, but for memory that another
     ///         library may move, as a torch tensor's: None makes a read-only copy, False is refused.
+    ///
+    /// On a device of a registered backend the capsule's device is DLPack's extension device, with the
+    /// number that `kf.backends()` tells, and its address means something to that backend alone.
     ///
     /// Raises:
     ///     ExchangeError: the tensor is on meta, requires grad, or is on another device; it is
@@ -215,14 +224,17 @@ impl PyTensor {
         readable::check(py, &slf.get().tensor, "__dlpack__()")?;
         let refuse = |message: String| Err(error(py, ErrorKind::Exchange, message));
         let device = slf.get().tensor.device();
-        if let Some(stream) = stream.filter(|_| device.kind() == DeviceType::CPU) {
-            return refuse(format!("the CPU has no streams: stream must be None, not {stream}"));
+        if let Some(stream) = stream.filter(|_| device.kind() != DeviceType::CUDA) {
+            let kind = device.kind();
+            return refuse(format!(
+                "DLPack knows no streams of {kind}: stream must be None, not {stream}"
+            ));
         }
         let own = Self::__dlpack_device__(slf)?;
         if let Some(wanted) = dl_device.filter(|wanted| *wanted != own) {
             return refuse(format!(
-                "the tensor is on DLPack device {own:?} and can't be exported to {wanted:?}; move \
-                 it first"
+                "the tensor is on {device}, DLPack's device {own:?}, and can't be exported to \
+                 {wanted:?}; move it first, to the CPU with .cpu()"
             ));
         }
         let versioned = max_version.is_some_and(|(major, _)| major >= 1);
@@ -247,9 +259,10 @@ impl PyTensor {
         dlpack::export(py, &slf.get().tensor, versioned, false)
     }
 
-    /// The DLPack device type and index.
+    /// The DLPack device type and index; of a registered backend's device the extension device, 12, and
+    /// 256 times the number that `kf.backends()` tells, plus the index.
     fn __dlpack_device__(slf: &Bound<'_, Self>) -> PyResult<(i32, i32)> {
-        let device = dl::device_to_dl(slf.get().tensor.device()).py(slf.py())?;
+        let device = dl::exported_device(slf.get().tensor.device()).py(slf.py())?;
         Ok((device.device_type, device.device_id))
     }
 

@@ -14,7 +14,9 @@ use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag};
 use keyfold_ffi::object::Object;
 use keyfold_ffi::{abi, runtime};
-use keyfold_tensor::dlpack::{DL_CPU, DLTensor, device_from_dl, dtype_from_dl, first_element};
+use keyfold_tensor::dlpack::{
+    DL_CPU, DL_EXT_DEV, DLTensor, device_from_dl, dtype_from_dl, first_element,
+};
 use keyfold_tensor::{DeviceBuffer, Lent, Tensor, TrackedBuffer};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -139,7 +141,9 @@ pub(crate) unsafe fn write_view(
         let (dtype, device) =
             (dtype_from_dl(tensor.dtype).ok()?, device_from_dl(tensor.device).ok()?);
         let ndim = usize::try_from(tensor.ndim).ok()?;
-        if ndim > 0 && (tensor.shape.is_null() || tensor.strides.is_null()) {
+        let strided = ndim == 0 || !(tensor.shape.is_null() || tensor.strides.is_null());
+        // The address of memory on other devices leads to its buffer.
+        if !strided || tensor.device.device_type == DL_EXT_DEV {
             return None;
         }
         let words = |first: *mut i64| match ndim {

@@ -14,6 +14,7 @@ use keyfold_backend::{
 };
 use keyfold_core::DeviceType;
 use keyfold_tensor::device::Memory;
+use keyfold_tensor::dlpack::extension_number;
 use pyo3::prelude::*;
 
 use self::kernels::Kernels;
@@ -111,6 +112,13 @@ impl PyBackendHandle {
         self.registration.device_type().name()
     }
 
+    /// Its number among DLPack's extension devices, as in `kf.backends()`. It stays the name's own when the
+    /// backend is removed.
+    #[getter]
+    fn dlpack_number(&self) -> Option<u8> {
+        extension_number(self.registration.device_type())
+    }
+
     /// The key at which operators have kernels for it.
     #[getter]
     fn key(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -193,8 +201,8 @@ pub(crate) fn register_backend<'py>(
     Ok(Py::new(py, handle)?.into_any())
 }
 
-/// A backend's name, device type, devices, number of streams of a device, and groups.
-type Description = (String, String, Vec<PyDevice>, usize, Vec<String>);
+/// A backend's name, device type, devices, number of streams of a device, groups, and DLPack's number.
+type Description = (String, String, Vec<PyDevice>, usize, Vec<String>, Option<u8>);
 
 /// Each backend.
 #[pyfunction]
@@ -214,7 +222,8 @@ pub(crate) fn _backends() -> Vec<Description> {
         ];
         let groups = groups.into_iter().filter(|group| group.1).map(|group| group.0.to_owned());
         let devices = devices.into_iter().map(PyDevice).collect();
-        (backend.name().to_owned(), kind.name(), devices, streams, groups.collect())
+        let number = extension_number(kind);
+        (backend.name().to_owned(), kind.name(), devices, streams, groups.collect(), number)
     };
     backends().into_iter().map(describe).collect()
 }

@@ -23,6 +23,8 @@ pub const DL_CUDA: i32 = 2;
 pub const DL_CUDA_HOST: i32 = 3;
 /// Device type: host memory pinned for an AMD GPU.
 pub const DL_ROCM_HOST: i32 = 11;
+/// Device type: a device that the standard doesn't know.
+pub const DL_EXT_DEV: i32 = 12;
 /// Device type: memory that host and NVIDIA GPU share.
 pub const DL_CUDA_MANAGED: i32 = 13;
 

@@ -11,6 +11,7 @@ use super::abi::{
     DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPACK_FLAG_IS_COPIED,
     DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION, DLPackVersion, DLTensor,
 };
+use super::extension::{Address, exported_device, extension_number};
 use crate::tensor::Tensor;
 
 /// The standard's code for a dtype; every dtype has one.
@@ -43,11 +44,11 @@ const fn code_of(dtype: DType) -> DLDataType {
     DLDataType { code, bits: (8 * dtype.size()) as u8, lanes: 1 }
 }
 
-/// The standard's code for a device.
+/// The standard's code for a device whose memory foreign code can use by its address.
 ///
 /// # Errors
 /// [`ErrorKind::Exchange`] for meta, which has no memory to share, [`ErrorKind::Device`] for a
-/// device type that the standard doesn't know.
+/// device type that the standard doesn't know: see [`exported_device`].
 pub fn device_to_dl(device: Device) -> Result<DLDevice> {
     let device_type = match device.kind() {
         DeviceType::CPU => DL_CPU,
@@ -62,7 +63,8 @@ pub fn device_to_dl(device: Device) -> Result<DLDevice> {
             return Err(Error::new(
                 ErrorKind::Device,
                 format!(
-                    "DLPack has no code for the device {device}; copy the tensor to the host with .cpu()"
+                    "foreign code has no address of memory on {device}; copy the tensor to the host \
+                     with .cpu()"
                 ),
             ));
         }
@@ -72,9 +74,11 @@ pub fn device_to_dl(device: Device) -> Result<DLDevice> {
 
 /// A tensor in DLPack's terms, for passing it to foreign code for the time of a call. Without an
 /// allocation up to six dimensions.
-#[derive(Debug)]
 pub struct Described<'a> {
     data: *mut c_void,
+    byte_offset: u64,
+    /// Of memory on a device that the standard doesn't know.
+    _address: Option<Address>,
     device: DLDevice,
     dtype: DLDataType,
     shape: Dims<i64>,
@@ -86,17 +90,25 @@ impl<'a> Described<'a> {
     /// Describes a tensor.
     ///
     /// # Errors
-    /// As [`device_to_dl`].
+    /// As [`exported_device`] and [`Tensor::exchange_ptr`].
     pub fn new(tensor: &'a Tensor) -> Result<Self> {
         let mut shape = Dims::filled(0_i64, tensor.ndim())?;
         let mut strides = shape.clone();
         for (i, (&size, &stride)) in tensor.shape().iter().zip(tensor.strides()).enumerate() {
             (shape[i], strides[i]) = (size as i64, stride as i64);
         }
-        let device = device_to_dl(tensor.device())?;
+        let device = exported_device(tensor.device())?;
+        // The standard wants null where there are no elements.
+        let extension = extension_number(tensor.device().kind()).filter(|_| tensor.numel() > 0);
+        let address = extension.map(|_| Address::of(tensor)).transpose()?;
+        let (data, byte_offset) = match &address {
+            Some(address) => (address.start(), (tensor.offset() * tensor.dtype().size()) as u64),
+            None => (tensor.exchange_ptr()?.cast(), 0),
+        };
         Ok(Described {
-            // The standard wants null where there are no elements.
-            data: tensor.exchange_ptr()?.cast(),
+            data,
+            byte_offset,
+            _address: address,
             device,
             dtype: dtype_to_dl(tensor.dtype()),
             shape,
@@ -114,7 +126,7 @@ impl<'a> Described<'a> {
             dtype: self.dtype,
             shape: self.shape.as_mut_ptr(),
             strides: self.strides.as_mut_ptr(),
-            byte_offset: 0,
+            byte_offset: self.byte_offset,
         }
     }
 }
@@ -191,8 +203,18 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
         ));
     }
     let tensor = tensor.clone().into_lasting()?;
-    let Described { data, device, dtype, shape, strides, .. } = Described::new(&tensor)?;
-    let described = Described { data, device, dtype, shape, strides, tensor: PhantomData };
+    let Described { data, byte_offset, _address, device, dtype, shape, strides, .. } =
+        Described::new(&tensor)?;
+    let described = Described {
+        data,
+        byte_offset,
+        _address,
+        device,
+        dtype,
+        shape,
+        strides,
+        tensor: PhantomData,
+    };
     let boxed = Box::new(Exported { managed: M::blank(flags), described, _tensor: tensor });
     let raw = Box::into_raw(boxed);
     // SAFETY: the box is ours until the deleter runs, so its fields can be borrowed one by one; from
@@ -210,7 +232,7 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
 ///
 /// # Errors
 /// [`ErrorKind::Exchange`] when the tensor requires grad or is on meta, and as
-/// [`Tensor::into_lasting`]; [`ErrorKind::Device`] for a device without a code.
+/// [`Tensor::into_lasting`].
 pub fn to_dlpack_versioned(
     tensor: &Tensor,
     copied: bool,

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use keyfold_core::{DType, Device, Error, ErrorKind, MAX_DIMS, Result, Shape, Strides, layout};
 
 use super::abi::{
-    DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_ROCM_HOST, DLDataType, DLDevice,
+    DL_CPU, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, DL_EXT_DEV, DL_ROCM_HOST, DLDataType, DLDevice,
     DLManagedTensor, DLManagedTensorVersioned, DLPACK_FLAG_READ_ONLY, DLPACK_MAJOR_VERSION,
     DLTensor,
 };
 use super::export::dtype_to_dl;
+use super::extension::{extension_device, tensor_of};
 use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOwner};
 use crate::tensor::{Span, Tensor};
 
@@ -72,10 +73,11 @@ fn unknown_dtype(dtype: DLDataType) -> Error {
     )
 }
 
-/// The device of a code; pinned host memory is the host's.
+/// The device of a code; pinned host memory is the host's. Devices that the standard doesn't know have a
+/// number here: see [`exported_device`](super::exported_device).
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for a type that keyfold lacks or an ordinal out of range.
+/// [`ErrorKind::Device`] for a type that keyfold lacks, an ordinal out of range or an unknown number.
 pub fn device_from_dl(device: DLDevice) -> Result<Device> {
     match device.device_type {
         DL_CPU | DL_CUDA_HOST | DL_ROCM_HOST => Ok(Device::CPU),
@@ -86,6 +88,7 @@ pub fn device_from_dl(device: DLDevice) -> Result<Device> {
                 format!("CUDA device {} of a DLPack tensor isn't 0 to 255", device.device_id),
             )),
         },
+        DL_EXT_DEV => extension_device(device.device_id),
         other => Err(Error::new(
             ErrorKind::Device,
             format!("DLPack device type {other} isn't supported; copy the tensor to cpu or cuda"),
@@ -114,6 +117,21 @@ struct Checked {
     strides: Strides,
     first: *mut u8,
     span: Span,
+}
+
+impl Checked {
+    /// The tensor on a device that the standard doesn't know; `None` for those it does.
+    ///
+    /// # Errors
+    /// As [`tensor_of`].
+    fn extension(&self, given: &DLTensor, read_only: bool) -> Result<Option<Tensor>> {
+        if given.device.device_type != DL_EXT_DEV {
+            return Ok(None);
+        }
+        let layout = (self.shape.clone(), self.strides.clone());
+        let tensor = tensor_of(given, (self.dtype, self.device), layout)?;
+        Ok(Some(if read_only { tensor.into_read_only() } else { tensor }))
+    }
 }
 
 /// Checks a struct without touching the memory that it describes.
@@ -175,7 +193,7 @@ enum Owner {
 /// Memory of another library, given through DLPack.
 #[derive(Debug)]
 struct DlpackBuffer {
-    owner: Owner,
+    _owner: Owner,
     device: Device,
     low: NonNull<u8>,
     bytes: usize,
@@ -187,11 +205,11 @@ unsafe impl Send for DlpackBuffer {}
 // SAFETY: shared access only tells addresses.
 unsafe impl Sync for DlpackBuffer {}
 
-impl Drop for DlpackBuffer {
+impl Drop for Owner {
     fn drop(&mut self) {
         // SAFETY: the importer took over the struct with the right and duty to delete it once.
         unsafe {
-            match self.owner {
+            match *self {
                 Owner::Old(managed) => {
                     if let Some(delete) = managed.as_ref().deleter {
                         delete(managed.as_ptr());
@@ -231,14 +249,27 @@ unsafe impl DeviceBuffer for DlpackBuffer {
     }
 }
 
-fn take(checked: Checked, owner: Owner, read_only: bool) -> Tensor {
+/// Takes a struct over, unless that fails.
+fn take<M>(
+    checked: Checked,
+    given: &DLTensor,
+    owner: fn(NonNull<M>) -> Owner,
+    managed: NonNull<M>,
+    read_only: bool,
+) -> Result<Tensor> {
+    if let Some(tensor) = checked.extension(given, read_only)? {
+        // The tensor shares the buffer itself.
+        drop(owner(managed));
+        return Ok(tensor);
+    }
+    let owner = owner(managed);
     let Checked { dtype, device, shape, strides, span, .. } = checked;
     let bytes = span.len * dtype.size();
-    let buffer = DlpackBuffer { owner, device, low: span.low, bytes, read_only };
+    let buffer = DlpackBuffer { _owner: owner, device, low: span.low, bytes, read_only };
     // From here on nothing fails, so the buffer's drop can't run before the tensor's.
     let handle = BufferHandle::aligned(Arc::new(buffer), dtype);
     let numel = shape.iter().product();
-    Tensor::assume_inside(handle, shape, strides, span.offset, numel)
+    Ok(Tensor::assume_inside(handle, shape, strides, span.offset, numel))
 }
 
 /// Takes over a versioned managed struct without a copy. Its deleter is called once, when the last
@@ -266,8 +297,10 @@ pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> R
         ));
     }
     // SAFETY: the caller's promise, and the layout is the one known here.
-    let (checked, flags) = unsafe { (check(&managed.as_ref().dl_tensor)?, managed.as_ref().flags) };
-    Ok(take(checked, Owner::Versioned(managed), flags & DLPACK_FLAG_READ_ONLY != 0))
+    let (given, flags) = unsafe { (managed.as_ref().dl_tensor, managed.as_ref().flags) };
+    // SAFETY: as above.
+    let checked = unsafe { check(&given)? };
+    take(checked, &given, Owner::Versioned, managed, flags & DLPACK_FLAG_READ_ONLY != 0)
 }
 
 /// Takes over a managed struct of the time before versions; otherwise as
@@ -281,8 +314,10 @@ pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> R
 pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Tensor> {
     let managed = NonNull::new(managed).ok_or_else(|| malformed("the pointer is null"))?;
     // SAFETY: the caller's promise.
-    let checked = unsafe { check(&managed.as_ref().dl_tensor)? };
-    Ok(take(checked, Owner::Old(managed), false))
+    let given = unsafe { managed.as_ref().dl_tensor };
+    // SAFETY: as above.
+    let checked = unsafe { check(&given)? };
+    take(checked, &given, Owner::Old, managed, false)
 }
 
 /// A view of an array that an object owns, described by a plain [`DLTensor`].
@@ -299,7 +334,11 @@ pub unsafe fn view_dl_tensor(
     read_only: bool,
 ) -> Result<Tensor> {
     // SAFETY: the caller's promise.
-    let Checked { dtype, device, shape, strides, first, .. } = unsafe { check(tensor)? };
+    let checked = unsafe { check(tensor)? };
+    if let Some(tensor) = checked.extension(tensor, read_only)? {
+        return Ok(tensor);
+    }
+    let Checked { dtype, device, shape, strides, first, .. } = checked;
     // SAFETY: the caller's promise.
     unsafe { Tensor::from_external(owner, first, shape, strides, dtype, device, read_only) }
 }

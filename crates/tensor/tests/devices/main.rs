@@ -1,5 +1,6 @@
 //! Devices: the registry, tensors in a memory that the host can't see, streams, and faults.
 
+mod dlpack;
 mod handles;
 mod programs;
 mod registry;

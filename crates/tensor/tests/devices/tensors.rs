@@ -1,7 +1,6 @@
 use keyfold_backend::delayed::Call;
 use keyfold_core::{Complex, DType, Device, ErrorKind, Scalar};
 use keyfold_tensor::Tensor;
-use keyfold_tensor::dlpack::to_dlpack_versioned;
 
 use crate::{Toy, bytes, refused};
 
@@ -47,7 +46,6 @@ fn host_functions_do_not_read_a_devices_memory_by_address() {
     assert!(!t.is_pinned() && t.pinned().unwrap().is_none());
     assert_eq!((t.address(), t.raw_data_ptr().unwrap().addr()), (0, 0));
     toy.refuses(t.exchange_ptr(), ErrorKind::Device, &["toy:0", "no address"]);
-    toy.refuses(to_dlpack_versioned(&t, false), ErrorKind::Device, &["toy:0"]);
     toy.refuses(t.get_scalar(&[2]), ErrorKind::Index, &["[2]"]);
     assert_eq!(toy.memory.counts().of(Call::Download), 0);
     // Those that return a copy download it.
