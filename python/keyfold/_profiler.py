@@ -56,8 +56,10 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
     One event per call: the operator, the keys that it passes, shapes, dtypes, bytes, time, memory.
     What kernels call for themselves counts as a part of the call that they serve, unless `nested`.
     Of several open profiles the innermost records a call. Other threads and tasks that were there
-    before aren't recorded, unless they `attach()`. While no profile is open, calls cost what they
-    cost without one. A profile may be opened again when it is closed, and then goes on.
+    before aren't recorded, unless they `attach()`. Of calls on a device that works late the
+    device's time is recorded too, by events on its stream: reading the profile waits for them,
+    calls don't. While no profile is open, calls cost what they cost without one. A profile may be
+    opened again when it is closed, and then goes on.
 
     Args:
         nested: record the calls that kernels make, too, as children. Without it, a profile that is
@@ -91,8 +93,10 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
 
         Each is a dict: `name`, `kind` ("call" or "range"), `keys` ("Autograd > CPU"), `args`
         ("float32[2, 3]") and `shapes`, `bytes_in`, `bytes_out`, `start`, `duration` and `self_time`
-        in seconds, `thread`, `thread_name`, `depth`, `parent` (the event around it, by its place in
-        this list), `path` (names from the outermost), `allocated` and `live` in bytes, `failed`.
+        in seconds, `device_time` (how long a device that works late took, by its own events; None
+        for calls on others), `thread`, `thread_name`, `depth`, `parent` (the event around it, by
+        its place in this list), `path` (names from the outermost), `allocated` and `live` in bytes,
+        `failed`.
         """
         return self._events()
 
@@ -100,8 +104,8 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
         """Sum the events up by operator and key path.
 
         Args:
-            sort: "self" (time without children), "total", "mean", "calls", "bytes", "allocated" or
-                "operator".
+            sort: "self" (time without children), "total", "mean", "device", "calls", "bytes",
+                "allocated" or "operator".
             limit: the most rows; None for all.
 
         Raises:
@@ -123,8 +127,9 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
-        count, time = self._event_count, 1e3 * self.total_time
-        return f"<profile ({state}, {count} events, {time:.3f} ms)>"
+        count, time, device = self._event_count, 1e3 * self.total_time, self._device_time
+        on_devices = "" if device is None else f", {1e3 * device:.3f} ms on devices"
+        return f"<profile ({state}, {count} events, {time:.3f} ms{on_devices})>"
 
 
 class profile_range(_core._ProfileRange):  # noqa: N801 - used as a block

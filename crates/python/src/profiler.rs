@@ -99,6 +99,12 @@ impl PyProfileSession {
         self.session.total().as_secs_f64()
     }
 
+    /// How long devices that work late worked on the calls, in seconds, if there were such calls.
+    #[getter]
+    fn _device_time(&self, py: Python<'_>) -> Option<f64> {
+        py.detach(|| self.session.profile().device_time()).map(|time| time as f64 / 1e9)
+    }
+
     /// How many events ended.
     #[getter]
     fn _event_count(&self) -> usize {
@@ -107,7 +113,7 @@ impl PyProfileSession {
 
     /// The events that ended, as dicts.
     fn _events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let profile = self.session.profile();
+        let profile = py.detach(|| self.session.profile());
         let list = PyList::empty(py);
         for (number, event) in profile.events.iter().enumerate() {
             let dict = event_dict(py, event)?;
@@ -130,7 +136,7 @@ impl PyProfileSession {
             sort: sort.parse::<SortBy>().py(py)?,
             limit: limit.map(|limit| limit.0),
         };
-        let table = self.session.profile().table(&options);
+        let table = py.detach(|| self.session.profile().table(&options));
         let (heads, rows) = table.cells();
         Ok((table.to_string(), heads, rows, table.notes()))
     }
@@ -151,6 +157,7 @@ fn event_dict<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict
     dict.set_item("start", event.start as f64 / 1e9)?;
     dict.set_item("duration", event.duration as f64 / 1e9)?;
     dict.set_item("self_time", event.self_time as f64 / 1e9)?;
+    dict.set_item("device_time", event.device_time.map(|time| time as f64 / 1e9))?;
     dict.set_item("thread", event.thread)?;
     dict.set_item("depth", event.depth)?;
     dict.set_item("parent", event.parent)?;

@@ -1,6 +1,6 @@
 //! Layers over the device: gradients, batches, traces, autocast, the profiler.
 
-use keyfold::backend::delayed::Call;
+use keyfold::backend::delayed::{Call, OPERATION_NS};
 use keyfold::layers::aten;
 use keyfold::layers::autograd::{self, Options};
 use keyfold::layers::profiler::{self, Session};
@@ -156,11 +156,20 @@ fn autocast_computes_on_the_device_in_the_dtype_of_its_scope() {
 fn the_profiler_records_calls_on_the_device() {
     let toy = Toy::new();
     let inputs = network(toy.device(1));
-    let session = Session::new(profiler::Options { nested: true, memory: true });
-    let recording = session.start().unwrap();
-    let result = loss(&inputs).unwrap();
-    recording.stop().unwrap();
-    let profile = session.profile();
+    let recorded = || {
+        let session = Session::new(profiler::Options { nested: true, memory: true });
+        let recording = session.start().unwrap();
+        let result = loss(&inputs).unwrap();
+        recording.stop().unwrap();
+        (session.profile(), result)
+    };
+    let (profile, result) = recorded();
+    let time = profile.device_time().unwrap();
+    assert!(time >= 10 * OPERATION_NS && time.is_multiple_of(OPERATION_NS), "{time} ns");
+    let times = |profile: &profiler::Profile| -> Vec<Option<u64>> {
+        profile.events.iter().map(|event| event.device_time).collect()
+    };
+    assert_eq!(times(&recorded().0), times(&profile));
     let names: Vec<&str> = profile.events.iter().map(|event| &*event.name).collect();
     for name in ["aten::matmul", "aten::gelu", "aten::index.Tensor", "aten::log_softmax"] {
         assert!(names.contains(&name), "{name} isn't in {names:?}");

@@ -85,6 +85,8 @@ pub struct Event {
     pub duration: u64,
     /// How long it took without its children on the same thread.
     pub self_time: u64,
+    /// How long the device worked on it, for calls on a device that works late.
+    pub device_time: Option<u64>,
     /// The number of its thread in this process.
     pub thread: u32,
     /// How many events were open around it.
@@ -126,11 +128,19 @@ pub struct Profile {
     pub options: Options,
 }
 
+/// Adds a time to a sum, if there is one.
+pub(super) fn add(sum: &mut Option<u64>, time: Option<u64>) {
+    if let Some(time) = time {
+        *sum = Some(sum.unwrap_or(0) + time);
+    }
+}
+
 impl Profile {
     pub(super) fn new(
         origin: Instant,
         mut recorded: Vec<Recorded>,
         threads: BTreeMap<u32, String>,
+        device_times: &HashMap<u64, u64>,
     ) -> Profile {
         let since = |time: Instant| time.saturating_duration_since(origin).as_nanos() as u64;
         // Of what began in the same nanosecond on one thread, the first has the lower number.
@@ -152,6 +162,7 @@ impl Profile {
                 start,
                 duration,
                 self_time: duration,
+                device_time: device_times.get(&raw.id).copied(),
                 thread: raw.thread,
                 depth: raw.depth,
                 parent,
@@ -183,6 +194,22 @@ impl Profile {
     /// The events as a Chrome trace: JSON that Perfetto and `chrome://tracing` open.
     pub fn chrome_trace(&self) -> String {
         trace::chrome(self)
+    }
+
+    /// How long devices that work late worked on the calls; `None` where there was no such call. What a
+    /// call makes others do is a part of its own time.
+    pub fn device_time(&self) -> Option<u64> {
+        let mut sum = None;
+        for event in &self.events {
+            let mut around = event.parent.map(|at| &self.events[at]);
+            while let Some(outer) = around.filter(|outer| outer.device_time.is_none()) {
+                around = outer.parent.map(|at| &self.events[at]);
+            }
+            if around.is_none() {
+                add(&mut sum, event.device_time);
+            }
+        }
+        sum
     }
 
     /// The names of the events around an event and its own, outermost first.

@@ -15,6 +15,7 @@ use keyfold_dispatch::{CallContext, DispatchKey, Operator};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
+use super::device_time::DeviceTime;
 use super::event::{EventKind, Label, Profile, Recorded, TensorInfo};
 use super::record::What;
 
@@ -56,6 +57,7 @@ struct Shaped {
 pub(super) struct Log {
     groups: [Mutex<Group>; GROUPS],
     names: Mutex<BTreeMap<u32, String>>,
+    device_times: Mutex<Vec<Arc<DeviceTime>>>,
 }
 
 // Groups are written by different threads at once: on cache lines of their own.
@@ -148,6 +150,11 @@ impl Log {
         group.raw.push(event(label, tensors, bytes_out));
     }
 
+    /// Adds the device's time of a call.
+    pub(super) fn add_device_time(&self, time: DeviceTime) {
+        lock(&self.device_times).push(Arc::new(time));
+    }
+
     /// Names a thread, in place of what its creator called it.
     pub(super) fn name_thread(&self, thread: u32, name: &str) {
         lock(&self.names).insert(thread, name.to_owned());
@@ -188,7 +195,10 @@ impl Log {
                 known.clone_from(name);
             }
         }
-        Profile::new(origin, recorded, threads)
+        // Reading waits for devices, so without a lock that calls take.
+        let times = lock(&self.device_times).clone();
+        let times = times.iter().filter_map(|time| time.read()).collect();
+        Profile::new(origin, recorded, threads, &times)
     }
 }
 

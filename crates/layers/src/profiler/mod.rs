@@ -23,12 +23,14 @@
 //! - [`Session`] records while it is open; a [`Scope`](session::Scope) is what local keys carry: the
 //!   session and the innermost open range
 //! - `record` is the kernel: it takes the times around the call below and appends one event
+//! - `device_time` has the device's time of calls on devices that work late, by events on their streams
 //! - `log` is where events are kept, by thread, without an allocation for each
 //! - [`Profile`] is what was recorded, as data; [`Table`] sums it up, `trace` writes it as a Chrome
 //!   trace
 //!
 //! While no session is open the key isn't in any set, and nothing of this runs.
 
+mod device_time;
 mod event;
 mod log;
 mod range;

@@ -9,6 +9,7 @@ use keyfold_core::Result;
 use keyfold_dispatch::{CallContext, DispatchKey, outside_layers};
 use keyfold_tensor::{Value, ValueRef, memory};
 
+use super::device_time::{DEVICES, Timer};
 use super::log::Raw;
 use super::session::{Scope, Session};
 
@@ -170,6 +171,37 @@ pub(super) fn call(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
 ) -> Result<Value> {
+    if !context.keyset().intersection(DEVICES).is_empty() {
+        return call_on_device(scope, context, args);
+    }
+    recorded(scope, context, args).1
+}
+
+/// As [`call`], with the device's time.
+#[cold]
+#[inline(never)]
+fn call_on_device(
+    scope: &Scope,
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+) -> Result<Value> {
+    let timer = Timer::start(args);
+    let (event, result) = recorded(scope, context, args);
+    if result.is_ok()
+        && let Some(time) = timer.and_then(|timer| timer.stop(event))
+    {
+        scope.session.log().add_device_time(time);
+    }
+    result
+}
+
+/// The number of the call's event, and its result.
+#[inline(always)]
+fn recorded(
+    scope: &Scope,
+    context: &CallContext<'_, Value>,
+    args: &[ValueRef<'_>],
+) -> (u64, Result<Value>) {
     let session = &scope.session;
     let outer = RUNNING.get();
     let begun = Begun::now(session, Some(scope));
@@ -182,5 +214,5 @@ pub(super) fn call(
         context.call_below(args)
     };
     call.end(result.as_ref().ok());
-    result
+    (event, result)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use keyfold_core::{Error, ErrorKind};
 
-use super::event::{EventKind, Profile};
+use super::event::{EventKind, Profile, add};
 use super::text;
 
 /// What a table's rows are ordered by: the largest first, names by the alphabet.
@@ -22,6 +22,8 @@ pub enum SortBy {
     Total,
     /// Time with children for each call.
     Mean,
+    /// Time on a device that works late.
+    Device,
     /// How many calls.
     Calls,
     /// Bytes in and out.
@@ -33,10 +35,11 @@ pub enum SortBy {
 }
 
 impl SortBy {
-    const NAMES: [(&'static str, SortBy); 7] = [
+    const NAMES: [(&'static str, SortBy); 8] = [
         ("self", SortBy::SelfTime),
         ("total", SortBy::Total),
         ("mean", SortBy::Mean),
+        ("device", SortBy::Device),
         ("calls", SortBy::Calls),
         ("bytes", SortBy::Bytes),
         ("allocated", SortBy::Allocated),
@@ -90,6 +93,8 @@ pub struct Row {
     pub self_time: u64,
     /// Time with children; that of a call inside another one of the same row counts once.
     pub total: u64,
+    /// Time on a device that works late, counted as `total`; `None` where there is none.
+    pub device_time: Option<u64>,
     /// `self_time` as a part of all rows' sum, from 0 to 1.
     pub share: f64,
     /// Bytes in and out.
@@ -116,6 +121,8 @@ pub struct Table {
     pub events: usize,
     /// The sum of all rows' self time, in nanoseconds.
     pub self_total: u64,
+    /// How long devices that work late worked on all calls: [`Profile::device_time`].
+    pub device_time: Option<u64>,
     /// How long the profile was open.
     pub recorded: Duration,
     /// Whether it still was.
@@ -140,6 +147,7 @@ impl Table {
                         failed: 0,
                         self_time: 0,
                         total: 0,
+                        device_time: None,
                         share: 0.0,
                         bytes: 0,
                         allocated: 0,
@@ -158,6 +166,7 @@ impl Table {
             }
             if around.is_none() {
                 row.total += event.duration;
+                add(&mut row.device_time, event.device_time);
             }
             row_of.push(place);
         }
@@ -174,6 +183,7 @@ impl Table {
             left_out,
             events: profile.events.len(),
             self_total,
+            device_time: profile.device_time(),
             recorded: profile.total,
             is_open: profile.is_open,
             memory: profile.options.memory,
@@ -185,6 +195,9 @@ impl Table {
     pub fn cells(&self) -> (Vec<&'static str>, Vec<Vec<String>>) {
         let mut heads =
             vec!["operator", "keys", "calls", "self", "total", "mean", "share", "bytes"];
+        if self.device_time.is_some() {
+            heads.push("device");
+        }
         if self.memory {
             heads.push("allocated");
         }
@@ -207,6 +220,9 @@ impl Table {
                 format!("{:.1} %", 100.0 * row.share),
                 text::bytes(row.bytes),
             ];
+            if self.device_time.is_some() {
+                cells.push(row.device_time.map_or_else(String::new, text::time));
+            }
             if self.memory {
                 cells.push(text::bytes(row.allocated));
             }
@@ -224,8 +240,12 @@ impl Table {
         }
         let events = if self.events == 1 { "event" } else { "events" };
         let recorded = text::time(self.recorded.as_nanos() as u64);
+        let on_devices = match self.device_time {
+            Some(time) => format!(", {} on devices", text::time(time)),
+            None => String::new(),
+        };
         notes.push(format!(
-            "{} {events}, {} in them, {recorded} recorded",
+            "{} {events}, {} in them{on_devices}, {recorded} recorded",
             text::count(self.events as u64),
             text::time(self.self_total),
         ));
@@ -248,6 +268,7 @@ fn sort(rows: &mut [Row], by: SortBy) {
         SortBy::SelfTime => rows.sort_by_key(|row| Reverse(row.self_time)),
         SortBy::Total => rows.sort_by_key(|row| Reverse(row.total)),
         SortBy::Mean => rows.sort_by_key(|row| Reverse(row.mean())),
+        SortBy::Device => rows.sort_by_key(|row| Reverse(row.device_time)),
         SortBy::Calls => rows.sort_by_key(|row| Reverse(row.calls)),
         SortBy::Bytes => rows.sort_by_key(|row| Reverse(row.bytes)),
         SortBy::Allocated => rows.sort_by_key(|row| Reverse(row.allocated)),

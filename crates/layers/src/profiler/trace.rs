@@ -68,6 +68,9 @@ fn complete(profile: &Profile, at: usize, pid: u32, tid: u32) -> Json {
         args.insert("allocated".to_owned(), json!(event.allocated));
     }
     args.insert("self us".to_owned(), micros(event.self_time));
+    if let Some(time) = event.device_time {
+        args.insert("device us".to_owned(), micros(time));
+    }
     args.insert("call path".to_owned(), json!(profile.call_path(at).join(" > ")));
     if event.failed {
         args.insert("failed".to_owned(), json!(true));
