@@ -1,12 +1,9 @@
 //! Kernels of the CPU: functions, as the tables hold them.
 
 use keyfold_backend::{Launch, Offer};
-use keyfold_core::{DType, Result};
-use keyfold_kit::axes::{BF16, DispatchTable, Dtype, F16, OneOf};
+use keyfold_core::Result;
+use keyfold_kit::axes::{Axes, DispatchTable, Query};
 use keyfold_tensor::Tensor;
-
-/// The dtypes that have no arithmetic of their own: their elements are computed in float32.
-pub(crate) const HALVES: OneOf<(F16, BF16)> = OneOf::new();
 
 /// A kernel's function, of the parameters, the inputs, and the output, whose memory nobody else uses.
 type Function<P> = fn(&P, &[&Tensor], &Tensor) -> Result<()>;
@@ -32,14 +29,14 @@ impl<P> Launch<P> for HostKernel<P> {
     }
 }
 
-/// The offer of what a table has for a dtype.
+/// The offer of what a table has at a point.
 #[inline]
-pub(crate) fn offer<P: 'static>(
-    table: &DispatchTable<(Dtype,), HostKernel<P>>,
-    dtype: DType,
+pub(crate) fn offer<S: Axes, P: 'static>(
+    table: &DispatchTable<S, HostKernel<P>>,
+    point: impl Query<S>,
 ) -> Offer<&dyn Launch<P>> {
-    match table.try_select((dtype,)) {
-        Some(kernel) => Offer::Native(kernel),
-        None => Offer::No(format!("its {} takes no {dtype}", table.name()).into()),
+    match table.select(point) {
+        Ok(kernel) => Offer::Native(kernel),
+        Err(error) => Offer::No(error.message().to_owned().into()),
     }
 }

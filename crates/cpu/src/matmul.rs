@@ -4,13 +4,15 @@ use std::sync::LazyLock;
 
 use keyfold_backend::{Launch, Linalg, Offer};
 use keyfold_core::{DType, Result, layout};
-use keyfold_kit::axes::{Body, Bool, DispatchTable, Dtype, F32, F64, HasDtype, I64, OneOf, plain};
+use keyfold_kit::axes::{
+    Body, Bool, DispatchTable, Dtype, F32, F64, HALVES, HasDtype, I64, OneOf, plain,
+};
 use keyfold_tensor::{Tensor, for_each_offset};
 
 use crate::HostBackend;
 use crate::convert::{convert, converted};
 use crate::element::Number;
-use crate::kernel::{HALVES, HostKernel, offer};
+use crate::kernel::{HostKernel, offer};
 
 /// The part of the right matrix that stays in cache while all rows of the left one pass, where
 /// products are made by loops: 128 KiB of whole numbers.
@@ -206,6 +208,6 @@ impl Linalg for HostBackend {
         if input != output {
             return Offer::No(format!("its products of {input} are {input}, not {output}").into());
         }
-        offer(&KERNELS, input)
+        offer(&KERNELS, (input,))
     }
 }

@@ -102,6 +102,6 @@ impl Random for HostBackend {
             RandomOp::Uniform => &UNIFORM,
             RandomOp::Normal => &NORMAL,
         };
-        offer(table, output)
+        offer(table, (output,))
     }
 }

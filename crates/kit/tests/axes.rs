@@ -5,9 +5,9 @@ use std::sync::Arc;
 use keyfold_core::{DType, Device as AnyDevice, ErrorKind};
 use keyfold_kit::axes::{
     ALL_DEVICES, At, AxesMap, Axis, AxisValue, Body, COMPLEX, Contiguity, Contiguous, Coords,
-    Coverage, Cpu, Cuda, Device, DispatchTable, Dtype, F32, F64, FLOATS, HALVES, Has, HasDtype,
-    I32, INTS, Origin, SIGNED_INTS, Scheduling, Space, Strided, UNSIGNED_INTS, Uniform,
-    coordinates, one_of, plain,
+    Coverage, Cpu, Cuda, Device, DispatchTable, Dtype, F16, F32, F64, FLOATS, HALVES, Has,
+    HasDtype, I32, INTS, ORDERED, Origin, Output, SIGNED_INTS, Scheduling, Space, Strided,
+    UNSIGNED_INTS, Uniform, coordinates, one_of, plain,
 };
 use keyfold_kit::body;
 use keyfold_tensor::Tensor;
@@ -325,6 +325,25 @@ fn mixed_tensors_are_refused_by_the_names_of_their_arguments() {
     );
     assert_eq!(Device::from_type(AnyDevice::cuda(1).kind()).unwrap(), Device::Cuda);
     assert_eq!(coordinates("op", &[]).unwrap_err().kind(), ErrorKind::Value);
+}
+
+#[test]
+fn the_dtype_of_the_output_is_an_axis_of_its_own() {
+    type Table = DispatchTable<(Dtype, Output<Dtype>), &'static str>;
+    let builder = Table::builder("convert")
+        .cover((ORDERED, Output(FLOATS)), plain("any", "any"))
+        .cover_same(FLOATS, plain("same", "same"));
+    let table = builder.build().unwrap();
+    assert_eq!(table.count(), 13 * 4);
+    assert_eq!(*table.select((Output(F16), Dtype::F32)).unwrap(), "any");
+    assert_eq!(*table.select((Dtype::F16, Output(Dtype::F16))).unwrap(), "same");
+    let error = table.select((Dtype::C64, Output(Dtype::F64))).unwrap_err();
+    let expected = "convert: no kernel at dtype=complex64, output dtype=float64; nearest covered, where 1 \
+                    axis differs: dtype=bool; dtype=uint8; ";
+    assert!(error.message().starts_with(expected), "{error}");
+    let point = (Dtype::I8, Output(Dtype::F64));
+    type Pairs = Space<(Dtype, Output<Dtype>)>;
+    assert_eq!(Pairs::point(Pairs::index(point)), Some(point));
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn out_of_range(position: i64, dim: usize, size: usize) -> Error {
 
 impl Index for HostBackend {
     fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
-        offer(&KERNELS[op as usize - 1], elements)
+        offer(&KERNELS[op as usize - 1], (elements,))
     }
 
     fn positions(&self) -> Offer<&dyn Positions> {

@@ -1,7 +1,7 @@
 //! Elements of any dtype as numbers of the type that a reduction works in, and back: one at a time, and
 //! float16s in groups where the processor has instructions for them.
 
-use keyfold_core::{Complex, bf16, f16};
+use keyfold_core::{Complex, Element, bf16, f16};
 use keyfold_kit::half::Half;
 use keyfold_kit::isa::Isa;
 
@@ -10,6 +10,51 @@ use keyfold_kit::isa::Isa;
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Truth(u8);
+
+/// An element type with what stands for its elements in reductions.
+pub(crate) trait Reduced: Element {
+    /// In conversions.
+    type Stored: Copy + 'static;
+    /// Where the order of elements counts; complex numbers have none.
+    type Number: Copy + 'static;
+    /// Where it only counts whether an element is zero.
+    type Bits: Copy + 'static;
+    /// In the sum of a part of a lane, which is exact for whole numbers.
+    type Part: Copy + 'static;
+    /// In the sum of a lane. Whole numbers are added in 64 bits, which wraps around as the narrower type
+    /// would.
+    type Sum: Copy + 'static;
+}
+
+macro_rules! reduced {
+    ($($type:ty: $stored:ty, $number:ty, $bits:ty, $part:ty, $sum:ty;)*) => {$(
+        impl Reduced for $type {
+            type Stored = $stored;
+            type Number = $number;
+            type Bits = $bits;
+            type Part = $part;
+            type Sum = $sum;
+        }
+    )*};
+}
+
+reduced! {
+    bool: Truth, u8, u8, i32, i64;
+    u8: u8, u8, u8, u32, u64;
+    u16: u16, u16, u16, u32, u64;
+    u32: u32, u32, u32, u64, u64;
+    u64: u64, u64, u64, u64, u64;
+    i8: i8, i8, u8, i32, i64;
+    i16: i16, i16, u16, i32, i64;
+    i32: i32, i32, u32, i64, i64;
+    i64: i64, i64, u64, i64, i64;
+    f16: f16, f32, f16, f32, f32;
+    bf16: bf16, f32, bf16, f32, f32;
+    f32: f32, f32, f32, f32, f32;
+    f64: f64, f64, f64, f64, f64;
+    Complex<f32>: Complex<f32>, Complex<f32>, Complex<f32>, Complex<f32>, Complex<f32>;
+    Complex<f64>: Complex<f64>, Complex<f64>, Complex<f64>, Complex<f64>, Complex<f64>;
+}
 
 /// A conversion without loss where the target can hold the value, and otherwise as `as` does it.
 pub(crate) trait To<A>: Sized {

@@ -26,20 +26,19 @@ mod softmax;
 mod strided;
 mod sum;
 
-use std::fmt;
 use std::sync::LazyLock;
 
 use keyfold_backend::{Launch, Offer, Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows};
 use keyfold_core::{DType, Element, Result};
+use keyfold_kit::axes::{DispatchTable, Dtype, Output};
 use keyfold_tensor::Tensor;
 
 use self::blocks::{Input, Sink};
 use self::columns::Columns;
 use self::geometry::Geometry;
-use self::min_max::MinMax;
 use self::ops::Ops;
 use crate::HostBackend;
-use crate::kernel::HostKernel;
+use crate::kernel::{HostKernel, offer};
 
 /// The address of a tensor's first element.
 ///
@@ -60,25 +59,7 @@ fn out_base(out: &Tensor) -> Result<*mut u8> {
 }
 
 type Kernel = HostKernel<ReduceParams>;
-
-/// How many dtypes there are.
-const DTYPES: usize = DType::ALL.len();
-
-/// The kernel of a reduction, if there is one.
-fn choose(op: ReduceOp, input: DType, output: DType) -> Option<Kernel> {
-    let wants = |dtype| output == dtype;
-    match op {
-        ReduceOp::Sum => sum::kernel(false, input, output),
-        ReduceOp::Mean => sum::kernel(true, input, output),
-        ReduceOp::Max if wants(input) => min_max::kernel(MinMax::Max, input),
-        ReduceOp::Min if wants(input) => min_max::kernel(MinMax::Min, input),
-        ReduceOp::ArgMax if wants(DType::I64) => arg::kernel(MinMax::Max, input),
-        ReduceOp::ArgMin if wants(DType::I64) => arg::kernel(MinMax::Min, input),
-        ReduceOp::All if wants(DType::Bool) => Some(any_all::kernel(true, input)),
-        ReduceOp::Any if wants(DType::Bool) => Some(any_all::kernel(false, input)),
-        _ => None,
-    }
-}
+type Kernels = DispatchTable<(Dtype, Output<Dtype>), Kernel>;
 
 impl Reduce for HostBackend {
     fn reduce(
@@ -87,38 +68,30 @@ impl Reduce for HostBackend {
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        /// By operation, input and output.
-        static KERNELS: LazyLock<Vec<Option<Kernel>>> = LazyLock::new(|| {
-            let pairs = || DType::ALL.into_iter().flat_map(|a| DType::ALL.map(|b| (a, b)));
-            let all = ReduceOp::ALL.into_iter().flat_map(|op| pairs().map(move |pair| (op, pair)));
-            all.map(|(op, (input, output))| choose(op, input, output)).collect()
+        /// In the order of [`ReduceOp::ALL`].
+        static KERNELS: LazyLock<[Kernels; 8]> = LazyLock::new(|| {
+            [
+                sum::kernels("sum"),
+                sum::kernels("mean"),
+                min_max::kernels::<false>("max"),
+                min_max::kernels::<true>("min"),
+                arg::kernels::<false>("argmax"),
+                arg::kernels::<true>("argmin"),
+                any_all::kernels::<true>("all"),
+                any_all::kernels::<false>("any"),
+            ]
         });
-        let at = ((op as usize - 1) * DTYPES + input as usize) * DTYPES + output as usize;
-        match &KERNELS[at] {
-            Some(kernel) => Offer::Native(kernel),
-            None => lacks(op, input, output),
-        }
+        offer(&KERNELS[op as usize - 1], (input, Output(output)))
     }
 }
 
 impl Rows for HostBackend {
     fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
-        static KERNELS: LazyLock<Vec<Option<HostKernel<RowParams>>>> = LazyLock::new(|| {
-            let pairs = || DType::ALL.into_iter().flat_map(|a| DType::ALL.map(|b| (a, b)));
-            let all = RowOp::ALL.into_iter().flat_map(|op| pairs().map(move |pair| (op, pair)));
-            all.map(|(op, (a, b))| softmax::kernel(op == RowOp::LogSoftmax, a, b)).collect()
-        });
-        let at = ((op as usize - 1) * DTYPES + input as usize) * DTYPES + output as usize;
-        match &KERNELS[at] {
-            Some(kernel) => Offer::Native(kernel),
-            None => lacks(op, input, output),
-        }
+        /// In the order of [`RowOp::ALL`].
+        static KERNELS: LazyLock<[softmax::Table; 2]> =
+            LazyLock::new(|| ["softmax", "log_softmax"].map(softmax::kernels));
+        offer(&KERNELS[op as usize - 1], (input, Output(output)))
     }
-}
-
-#[cold]
-fn lacks<K>(op: impl fmt::Debug, input: DType, output: DType) -> Offer<K> {
-    Offer::No(format!("it has no {op:?} of {input} elements as {output}").into())
 }
 
 /// Reduces lanes of elements of type `S`; `empty` is what those without elements give.

@@ -2,6 +2,8 @@
 
 use keyfold_core::Complex;
 
+use super::convert::To;
+
 /// A way to combine two numbers into one, in any order up to rounding.
 pub(crate) trait Monoid: 'static {
     type Number: Copy + Send + Sync + 'static;
@@ -30,7 +32,7 @@ pub(crate) trait Monoid: 'static {
 }
 
 /// Numbers that can be added and, for means, divided.
-pub(crate) trait Addend: Copy + Send + Sync + 'static {
+pub(crate) trait Addend: To<Self> + Copy + Send + Sync + 'static {
     /// What added to a number changes nothing: for floats -0.0, since 0.0 would change that.
     const NEUTRAL: Self;
     const ZERO: Self;
@@ -93,7 +95,7 @@ impl<T: Addend> Monoid for Sum<T> {
 }
 
 /// Numbers with an order; a NaN is both the greatest and the smallest, as in NumPy.
-pub(crate) trait Ordered: Copy + Send + Sync + PartialEq + 'static {
+pub(crate) trait Ordered: To<Self> + Copy + Send + Sync + PartialEq + 'static {
     const LOWEST: Self;
     const HIGHEST: Self;
     /// Whether there are any that aren't numbers.
@@ -133,95 +135,48 @@ ordered! {
     f64, f64::NEG_INFINITY, f64::INFINITY, x => x.is_nan();
 }
 
-/// Which of two numbers is kept.
-pub(crate) trait Pick: 'static {
-    fn worst<T: Ordered>() -> T;
-    /// Whether `b` is beyond `a`; false for NaN.
-    fn beyond<T: Ordered>(a: T, b: T) -> bool;
+/// Whether `b` is beyond `a`: less for the smallest, greater for the greatest; false for NaN.
+#[inline(always)]
+pub(crate) fn beyond<T: Ordered, const MIN: bool>(a: T, b: T) -> bool {
+    if MIN { b.less(a) } else { a.less(b) }
 }
 
-pub(crate) struct Greatest;
-impl Pick for Greatest {
-    #[inline(always)]
-    fn worst<T: Ordered>() -> T {
-        T::LOWEST
-    }
-    #[inline(always)]
-    fn beyond<T: Ordered>(a: T, b: T) -> bool {
-        a.less(b)
-    }
-}
+/// The smallest number, or the greatest.
+pub(crate) struct Extreme<T, const MIN: bool>(std::marker::PhantomData<T>);
 
-pub(crate) struct Smallest;
-impl Pick for Smallest {
-    #[inline(always)]
-    fn worst<T: Ordered>() -> T {
-        T::HIGHEST
-    }
-    #[inline(always)]
-    fn beyond<T: Ordered>(a: T, b: T) -> bool {
-        b.less(a)
-    }
-}
-
-pub(crate) struct Extreme<P, T>(std::marker::PhantomData<(P, T)>);
-
-macro_rules! extreme {
-    ($($pick:ty, $identity:ident;)*) => {$(
-        impl<T: Ordered> Monoid for Extreme<$pick, T> {
-            type Number = T;
-            const IDENTITY: T = T::$identity;
-            #[inline(always)]
-            fn combine(a: T, b: T) -> T {
-                // Where `a` is a NaN nothing is beyond it.
-                if <$pick>::beyond(a, b) | b.is_nan() { b } else { a }
-            }
-            const SPECIAL: bool = T::NAN;
-            #[inline(always)]
-            fn is_special(x: T) -> bool {
-                x.is_nan()
-            }
-            #[inline(always)]
-            fn quick(a: T, b: T) -> T {
-                if <$pick>::beyond(a, b) { b } else { a }
-            }
-        }
-    )*};
-}
-extreme! {
-    Greatest, LOWEST;
-    Smallest, HIGHEST;
-}
-
-/// Whether any is not zero, as the greatest: beyond zero it's decided.
-pub(crate) struct Any<T>(std::marker::PhantomData<T>);
-/// Whether all are not zero, as the smallest: at zero it's decided.
-pub(crate) struct All<T>(std::marker::PhantomData<T>);
-
-impl<T: Ordered> Monoid for Any<T> {
+impl<T: Ordered, const MIN: bool> Monoid for Extreme<T, MIN> {
     type Number = T;
-    const IDENTITY: T = T::LOWEST;
+    const IDENTITY: T = if MIN { T::HIGHEST } else { T::LOWEST };
+    #[inline(always)]
+    fn combine(a: T, b: T) -> T {
+        // Where `a` is a NaN nothing is beyond it.
+        if beyond::<T, MIN>(a, b) | b.is_nan() { b } else { a }
+    }
+    const SPECIAL: bool = T::NAN;
+    #[inline(always)]
+    fn is_special(x: T) -> bool {
+        x.is_nan()
+    }
+    #[inline(always)]
+    fn quick(a: T, b: T) -> T {
+        if beyond::<T, MIN>(a, b) { b } else { a }
+    }
+}
+
+/// Whether all numbers are not zero, as the smallest: at zero it's decided. Or whether any is, as the
+/// greatest: beyond zero it's decided.
+pub(crate) struct Decision<T, const ALL: bool>(std::marker::PhantomData<T>);
+
+impl<T: Ordered, const ALL: bool> Monoid for Decision<T, ALL> {
+    type Number = T;
+    const IDENTITY: T = if ALL { T::HIGHEST } else { T::LOWEST };
     const DECIDES: bool = true;
     #[inline(always)]
     fn combine(a: T, b: T) -> T {
-        if a.less(b) { b } else { a }
+        if beyond::<T, ALL>(a, b) { b } else { a }
     }
     #[inline(always)]
     fn is_final(a: T) -> bool {
-        a != T::LOWEST
-    }
-}
-
-impl<T: Ordered> Monoid for All<T> {
-    type Number = T;
-    const IDENTITY: T = T::HIGHEST;
-    const DECIDES: bool = true;
-    #[inline(always)]
-    fn combine(a: T, b: T) -> T {
-        if b.less(a) { b } else { a }
-    }
-    #[inline(always)]
-    fn is_final(a: T) -> bool {
-        a == T::LOWEST
+        (a == T::LOWEST) == ALL
     }
 }

@@ -50,6 +50,7 @@ mod coords;
 mod explain;
 #[macro_use]
 mod list;
+mod output;
 mod space;
 mod standard;
 mod table;
@@ -60,6 +61,7 @@ pub use axis::*;
 pub use body::{Body, Instantiate, InstantiateEach, Plain, Sink, plain};
 pub use coords::{At, Coords, Has, HasDtype, Missing, Origin};
 pub use list::*;
+pub use output::*;
 pub use space::*;
 pub use standard::*;
 pub use table::{DispatchTable, TableBuilder};

@@ -218,6 +218,10 @@ pub const UNSIGNED_INTS: OneOf<(U8, U16, U32, U64)> = OneOf::new();
 pub const INTS: OneOf<Ints> = OneOf::new();
 /// The values of [`INTS`].
 pub type Ints = (U8, U16, U32, U64, I8, I16, I32, I64);
+/// Every dtype whose elements have an order: all but the complex ones.
+pub const ORDERED: OneOf<OrderedDtypes> = OneOf::new();
+/// The values of [`ORDERED`].
+pub type OrderedDtypes = (Bool, U8, U16, U32, U64, I8, I16, I32, I64, F16, BF16, F32, F64);
 /// `complex64`, `complex128`.
 pub const COMPLEX: OneOf<(C64, C128)> = OneOf::new();
 /// Contiguous and strided.

@@ -93,3 +93,4 @@ set!(A B C D E F G H I);
 set!(A B C D E F G H I J);
 set!(A B C D E F G H I J K);
 set!(A B C D E F G H I J K L);
+set!(A B C D E F G H I J K L M);

@@ -1,6 +1,5 @@
 //! Columns side by side, searched row by row in tiles that stay in the cache.
 
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use super::{Best, Search, is_better};
 use crate::reduce::blocks::{Block, Input, Sink};
 use crate::reduce::convert::To;
 use crate::reduce::geometry::{Geometry, count, runs, steps};
-use crate::reduce::monoid::{Ordered, Pick};
+use crate::reduce::monoid::Ordered;
 use crate::reduce::rows::{BLOCK, PART};
 use crate::reduce::share::{Shared, for_parts};
 
@@ -163,17 +162,16 @@ fn part_of_columns<S: To<T> + Copy + 'static, T: Ordered>(
     }
 }
 
-struct Rows<'a, P, S, T> {
+struct Rows<'a, S, T, const MIN: bool> {
     from: *const S,
     step: isize,
     rows: usize,
     best: &'a mut [T],
     places: &'a mut [u32],
     first: u32,
-    pick: PhantomData<P>,
 }
 
-impl<P: Pick, S: To<T> + Copy + 'static, T: Ordered> Work for Rows<'_, P, S, T> {
+impl<S: To<T> + Copy + 'static, T: Ordered, const MIN: bool> Work for Rows<'_, S, T, MIN> {
     type Output = ();
     const AVX512: bool = false;
     #[inline(always)]
@@ -182,13 +180,13 @@ impl<P: Pick, S: To<T> + Copy + 'static, T: Ordered> Work for Rows<'_, P, S, T> 
             let from = self.from.wrapping_offset(row as isize * self.step);
             // SAFETY: the caller of `rows` says that each row has so many elements there.
             let x = unsafe { std::slice::from_raw_parts(from, self.best.len()) };
-            one_row::<P, S, T>(self.best, self.places, x, self.first + row as u32);
+            one_row::<S, T, MIN>(self.best, self.places, x, self.first + row as u32);
         }
     }
 }
 
 #[inline(always)]
-fn one_row<P: Pick, S: To<T> + Copy, T: Ordered>(
+fn one_row<S: To<T> + Copy, T: Ordered, const MIN: bool>(
     best: &mut [T],
     places: &mut [u32],
     x: &[S],
@@ -196,7 +194,7 @@ fn one_row<P: Pick, S: To<T> + Copy, T: Ordered>(
 ) {
     for ((best, place), x) in best.iter_mut().zip(places).zip(x) {
         let x = x.convert();
-        let better = is_better::<P, T>(*best, x);
+        let better = is_better::<T, MIN>(*best, x);
         *best = if better { x } else { *best };
         *place = if better { row } else { *place };
     }
@@ -204,7 +202,7 @@ fn one_row<P: Pick, S: To<T> + Copy, T: Ordered>(
 
 /// # Safety
 /// As many elements as there are numbers in `best` can be read in each row.
-pub(super) unsafe fn rows<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(
+pub(super) unsafe fn rows<S: To<T> + Copy + 'static, T: Ordered, const MIN: bool>(
     from: *const S,
     step: isize,
     rows: usize,
@@ -212,5 +210,5 @@ pub(super) unsafe fn rows<P: Pick, S: To<T> + Copy + 'static, T: Ordered>(
     places: &mut [u32],
     first: u32,
 ) {
-    isa::dispatch(Rows::<P, S, T> { from, step, rows, best, places, first, pick: PhantomData });
+    isa::dispatch(Rows::<S, T, MIN> { from, step, rows, best, places, first });
 }

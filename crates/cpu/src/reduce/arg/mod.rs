@@ -8,65 +8,57 @@ mod search;
 mod transposed;
 
 use keyfold_backend::ReduceParams;
-use keyfold_core::{DType, Element, Result, bf16, f16};
+use keyfold_core::{Element, Result};
+use keyfold_kit::axes::{Body, Bool, FLOATS, HasDtype, I64, INTS, Output};
 use keyfold_tensor::Tensor;
 
 use self::columns::Columns;
 use super::blocks::{Input, Sink};
-use super::convert::{To, Truth};
+use super::convert::{Reduced, To, Truth};
 use super::geometry::{Geometry, Reduction};
-use super::min_max::MinMax;
-use super::monoid::{All, Any, Extreme, Greatest, Monoid, Ordered, Pick, Smallest};
+use super::monoid::{Decision, Extreme, Monoid, Ordered, beyond};
 use super::ops::Loops;
 use super::rows::Rows;
-use super::{Kernel, base, out_base};
+use super::{Kernel, Kernels, base, out_base};
 use crate::kernel::HostKernel;
 
-/// The kernel for elements of a dtype; none for complex numbers, which have no order.
-pub(crate) fn kernel(end: MinMax, dtype: DType) -> Option<Kernel> {
-    macro_rules! of {
-        // The type that stands for an element, the one that it is stored as, its number.
-        ($type:ty, $stored:ty as $number:ty) => {
-            of!(
-                $type,
-                $stored,
-                Search::<$type, $number>::of(MinMax::Max),
-                Search::<$type, $number>::of(MinMax::Min)
-            )
-        };
-        ($type:ty, $stored:ty, $max:expr, $min:expr) => {
-            match end {
-                MinMax::Max => HostKernel::new(|params, inputs, out| {
-                    launch::<$type, $stored, _>(&$max, params, inputs[0], out)
-                }),
-                MinMax::Min => HostKernel::new(|params, inputs, out| {
-                    launch::<$type, $stored, _>(&$min, params, inputs[0], out)
-                }),
-            }
-        };
+/// The kernels for the place of the smallest element, or of the greatest.
+pub(crate) fn kernels<const MIN: bool>(name: &str) -> Kernels {
+    let table = Kernels::builder(name)
+        .cover((INTS, Output(I64)), Place::<MIN>)
+        .cover((FLOATS, Output(I64)), Place::<MIN>)
+        .cover((Bool, Output(I64)), PlaceOfBool::<MIN>);
+    table.build().expect("each dtype is covered once")
+}
+
+#[derive(Clone, Copy)]
+struct Place<const MIN: bool>;
+
+impl<C, const MIN: bool> Body<C, Kernel> for Place<MIN>
+where
+    C: HasDtype<Element: Reduced<Number: Ordered> + To<C::Element> + To<Number<C>>>,
+{
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(|params, inputs, out| {
+            let search = Search::with::<Extreme<Number<C>, MIN>, MIN>();
+            launch::<C::Element, C::Element, _>(&search, params, inputs[0], out)
+        })
     }
-    Some(match dtype {
-        // The first that is true, or false, decides.
-        DType::Bool => of!(
-            Truth,
-            u8,
-            Search::<Truth, u8>::with::<Greatest, Any<u8>>(),
-            Search::<Truth, u8>::with::<Smallest, All<u8>>()
-        ),
-        DType::F16 => of!(f16, f16 as f32),
-        DType::BF16 => of!(bf16, bf16 as f32),
-        DType::U8 => of!(u8, u8 as u8),
-        DType::U16 => of!(u16, u16 as u16),
-        DType::U32 => of!(u32, u32 as u32),
-        DType::U64 => of!(u64, u64 as u64),
-        DType::I8 => of!(i8, i8 as i8),
-        DType::I16 => of!(i16, i16 as i16),
-        DType::I32 => of!(i32, i32 as i32),
-        DType::I64 => of!(i64, i64 as i64),
-        DType::F32 => of!(f32, f32 as f32),
-        DType::F64 => of!(f64, f64 as f64),
-        DType::C64 | DType::C128 => return None,
-    })
+}
+
+type Number<C> = <<C as HasDtype>::Element as Reduced>::Number;
+
+/// The first that is true, or false, decides.
+#[derive(Clone, Copy)]
+struct PlaceOfBool<const MIN: bool>;
+
+impl<C: HasDtype, const MIN: bool> Body<C, Kernel> for PlaceOfBool<MIN> {
+    fn instance(&self, _: C) -> Kernel {
+        HostKernel::new(|params, inputs, out| {
+            let search = Search::with::<Decision<u8, MIN>, MIN>();
+            launch::<Truth, C::Element, _>(&search, params, inputs[0], out)
+        })
+    }
 }
 
 fn launch<S, D, T>(
@@ -78,7 +70,7 @@ fn launch<S, D, T>(
 where
     S: To<T> + To<S> + Copy + 'static,
     D: Element,
-    T: Ordered + To<T>,
+    T: Ordered,
 {
     let geometry = Reduction::new(params, x).geometry(x, out, true);
     let mut input = Input::<S>::plain::<S>(base::<D>(x)?);
@@ -138,36 +130,29 @@ struct Search<S, T> {
 
 type RowsOf<S, T> = unsafe fn(*const S, isize, usize, &mut [T], &mut [u32], u32);
 
-impl<S: To<T> + Copy + 'static, T: Ordered + To<T>> Search<S, T> {
-    fn of(end: MinMax) -> Self {
-        match end {
-            MinMax::Max => Search::with::<Greatest, Extreme<Greatest, T>>(),
-            MinMax::Min => Search::with::<Smallest, Extreme<Smallest, T>>(),
-        }
-    }
-
-    /// `M` finds the number that `P` picks.
-    fn with<P: Pick, M: Monoid<Number = T>>() -> Self {
+impl<S: To<T> + Copy + 'static, T: Ordered> Search<S, T> {
+    /// `M` finds the number.
+    fn with<M: Monoid<Number = T>, const MIN: bool>() -> Self {
         let loops = Loops {
-            none: Best { number: P::worst(), place: NONE },
-            lanes: search::lanes::<P, M, S>,
-            join: first_best::<P, T>,
+            none: Best { number: M::IDENTITY, place: NONE },
+            lanes: search::lanes::<M, S, MIN>,
+            join: first_best::<T, MIN>,
             forward: |best, by| Best { place: best.place + by as i64, ..best },
             is_final: |best| M::is_final(best.number),
             decides: M::DECIDES,
         };
-        Search { loops, rows: columns::rows::<P, S, T> }
+        Search { loops, rows: columns::rows::<S, T, MIN> }
     }
 }
 
 /// Whether the second takes the place of the first.
 #[inline(always)]
-fn is_better<P: Pick, T: Ordered>(a: T, b: T) -> bool {
-    P::beyond(a, b) | (b.is_nan() & !a.is_nan())
+fn is_better<T: Ordered, const MIN: bool>(a: T, b: T) -> bool {
+    beyond::<T, MIN>(a, b) | (b.is_nan() & !a.is_nan())
 }
 
 /// The better of two, the first of equals; `b` lies behind `a`.
-fn first_best<P: Pick, T: Ordered>(a: Best<T>, b: Best<T>) -> Best<T> {
-    let better = a.place == NONE || is_better::<P, T>(a.number, b.number);
+fn first_best<T: Ordered, const MIN: bool>(a: Best<T>, b: Best<T>) -> Best<T> {
+    let better = a.place == NONE || is_better::<T, MIN>(a.number, b.number);
     if better && b.place != NONE { b } else { a }
 }

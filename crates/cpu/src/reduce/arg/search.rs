@@ -8,19 +8,18 @@ use keyfold_kit::isa::{self, Isa, Work};
 use super::{Best, is_better};
 use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
-use crate::reduce::monoid::{Extreme, Monoid, Ordered, Pick, Smallest};
+use crate::reduce::monoid::{Extreme, Monoid, Ordered};
 
-struct Lanes<'a, P, M: Monoid, S> {
+struct Lanes<'a, M: Monoid, S, const MIN: bool> {
     from: *const S,
     step: isize,
     len: usize,
     results: &'a mut [Best<M::Number>],
-    how: PhantomData<P>,
+    how: PhantomData<M>,
 }
 
-impl<P, M, S> Work for Lanes<'_, P, M, S>
+impl<M, S, const MIN: bool> Work for Lanes<'_, M, S, MIN>
 where
-    P: Pick,
     M: Monoid,
     M::Number: Ordered,
     S: To<M::Number> + Copy + 'static,
@@ -36,7 +35,7 @@ where
         };
         if len < FEW {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_turn::<P, S, M::Number>(lane(at));
+                *result = in_turn::<S, M::Number, MIN>(lane(at));
             }
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
@@ -53,7 +52,7 @@ where
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_blocks::<I, P, M, S>(lane(at));
+                *result = in_blocks::<I, M, S, MIN>(lane(at));
             }
         }
     }
@@ -63,26 +62,25 @@ where
 ///
 /// # Safety
 /// As for that.
-pub(super) unsafe fn lanes<P, M, S>(
+pub(super) unsafe fn lanes<M, S, const MIN: bool>(
     from: *const S,
     step: isize,
     len: usize,
     results: &mut [Best<M::Number>],
 ) where
-    P: Pick,
     M: Monoid,
     M::Number: Ordered,
     S: To<M::Number> + Copy + 'static,
 {
-    isa::dispatch(Lanes::<P, M, S> { from, step, len, results, how: PhantomData });
+    isa::dispatch(Lanes::<M, S, MIN> { from, step, len, results, how: PhantomData });
 }
 
 #[inline(always)]
-fn in_turn<P: Pick, S: To<T> + Copy, T: Ordered>(x: &[S]) -> Best<T> {
+fn in_turn<S: To<T> + Copy, T: Ordered, const MIN: bool>(x: &[S]) -> Best<T> {
     let mut best = Best { number: x[0].convert(), place: 0 };
     for (place, number) in x.iter().enumerate().skip(1) {
         let number = number.convert();
-        let better = is_better::<P, T>(best.number, number);
+        let better = is_better::<T, MIN>(best.number, number);
         best.number = if better { number } else { best.number };
         best.place = if better { place as i64 } else { best.place };
     }
@@ -90,10 +88,9 @@ fn in_turn<P: Pick, S: To<T> + Copy, T: Ordered>(x: &[S]) -> Best<T> {
 }
 
 #[inline(always)]
-fn in_blocks<I, P, M, S>(x: &[S]) -> Best<M::Number>
+fn in_blocks<I, M, S, const MIN: bool>(x: &[S]) -> Best<M::Number>
 where
     I: Isa,
-    P: Pick,
     M: Monoid,
     M::Number: Ordered,
     S: To<M::Number> + Copy + 'static,
@@ -102,7 +99,7 @@ where
     let blocks = x.len().div_ceil(BLOCK);
     let mut first = 0;
     for (block, number) in numbers.iter().enumerate().take(blocks) {
-        if is_better::<P, M::Number>(numbers[first], *number) {
+        if is_better::<M::Number, MIN>(numbers[first], *number) {
             first = block;
         }
     }
@@ -117,7 +114,7 @@ where
 }
 
 /// The smaller of two places.
-type First = Extreme<Smallest, u32>;
+type First = Extreme<u32, true>;
 
 /// Places of a number, at least [`FEW`] numbers being there: the first of all is among them.
 #[inline(always)]

@@ -4,7 +4,7 @@ use keyfold_kit::isa::{self, Isa, Work};
 
 use super::lanes::Float;
 use crate::reduce::convert::To;
-use crate::reduce::monoid::{Extreme, Greatest, Monoid};
+use crate::reduce::monoid::{Extreme, Monoid};
 
 /// Columns side by side: the greatest of each so far, the sum of the exponentials of the
 /// differences from it, and room for the same of some rows.
@@ -47,7 +47,7 @@ impl<S: To<A> + Copy, A: Float> Work for More<'_, S, A> {
 #[inline(always)]
 fn maxima<S: To<A> + Copy, A: Float>(all: &mut [A], x: &[S]) {
     for (all, x) in all.iter_mut().zip(x) {
-        *all = Extreme::<Greatest, A>::combine(*all, x.convert());
+        *all = Extreme::<A, false>::combine(*all, x.convert());
     }
 }
 

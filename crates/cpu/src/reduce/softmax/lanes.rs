@@ -8,7 +8,7 @@ use keyfold_kit::math::Real;
 
 use crate::reduce::convert::{Plain, To};
 use crate::reduce::lanes::{FEW, dense, together};
-use crate::reduce::monoid::{Addend, Extreme, Greatest, Monoid, Ordered, Sum};
+use crate::reduce::monoid::{Addend, Extreme, Monoid, Ordered, Sum};
 
 /// A float that softmax is computed in.
 pub(super) trait Float: Ordered + Addend + To<Self> {
@@ -68,7 +68,7 @@ impl<A: Float> Stats<A> {
     /// Of the elements of both.
     #[inline(always)]
     pub(super) fn join<I: Isa>(self, other: Self) -> Self {
-        let greatest = Extreme::<Greatest, A>::combine(self.greatest, other.greatest);
+        let greatest = Extreme::<A, false>::combine(self.greatest, other.greatest);
         let part = |s: Self| {
             // Nothing but negative infinities has no sum, and no difference from itself.
             let scaled = s.sum.times(s.greatest.minus(greatest).exp::<I>());
@@ -125,7 +125,7 @@ where
             let out = out.wrapping_offset(lane * out_step);
             // SAFETY: the caller of `softmax_lanes` says that the lane is there.
             let from = unsafe { std::slice::from_raw_parts(x, len) };
-            let greatest = dense::<I, Plain<S, A>, Extreme<Greatest, A>>(from);
+            let greatest = dense::<I, Plain<S, A>, Extreme<A, false>>(from);
             // SAFETY: as above, and the lane of the result is this thread's alone.
             unsafe {
                 if LOG {
@@ -241,12 +241,12 @@ fn greatest<'a, I: Isa, S: To<A> + Copy + 'static, A: Float>(
     lane: impl Fn(usize) -> &'a [S],
 ) -> [A; FEW] {
     if len >= FEW {
-        return together::<I, Plain<S, A>, Extreme<Greatest, A>>(count, len, lane);
+        return together::<I, Plain<S, A>, Extreme<A, false>>(count, len, lane);
     }
     let mut all = [A::LOWEST; FEW];
     for (at, all) in all.iter_mut().enumerate().take(count) {
         for x in lane(at) {
-            *all = Extreme::<Greatest, A>::combine(*all, x.convert());
+            *all = Extreme::<A, false>::combine(*all, x.convert());
         }
     }
     all
@@ -431,7 +431,7 @@ impl<S: To<A> + Copy + 'static, A: Float> Work for Part<'_, S, A> {
     type Output = Stats<A>;
     #[inline(always)]
     fn run<I: Isa>(self) -> Stats<A> {
-        let greatest = dense::<I, Plain<S, A>, Extreme<Greatest, A>>(self.0);
+        let greatest = dense::<I, Plain<S, A>, Extreme<A, false>>(self.0);
         let none = greatest == A::LOWEST;
         let sum = if none { A::ZERO } else { exp_sum::<I, S, A>(self.0, greatest) };
         Stats { greatest, sum }

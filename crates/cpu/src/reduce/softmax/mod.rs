@@ -9,51 +9,75 @@ mod columns_loops;
 mod lanes;
 mod rows;
 
-use keyfold_backend::RowParams;
-use keyfold_core::{DType, Dims, Element, Result, bf16, f16};
+use keyfold_backend::{RowOp, RowParams};
+use keyfold_core::{Dims, Result};
+use keyfold_kit::axes::{
+    Body, DispatchTable, Dtype, FLOATS, HALVES, HasDtype, HasOutput, ORDERED, Output,
+};
 use keyfold_tensor::Tensor;
 
 use self::lanes::Float;
 use super::blocks::{Input, Sink};
-use super::convert::To;
+use super::convert::{Reduced, To};
 use super::geometry::{Dim, Geometry};
-use super::sum::Computed;
 use super::{base, out_base};
 use crate::kernel::HostKernel;
 
-/// The kernel of softmax, or of its logarithm, for elements of a dtype and results of another; none for
-/// complex numbers, which have no order, and results that aren't floats.
-pub(crate) fn kernel(log: bool, from: DType, to: DType) -> Option<HostKernel<RowParams>> {
-    macro_rules! of {
-        // Elements as they are read, what is computed in, and what the results are stored as.
-        ($input:expr; $float:ty => $result:ty) => {
-            match log {
-                true => HostKernel::new(|params, inputs, out| {
-                    let (x, sink) = (inputs[0], Sink::of::<$result>(out_base(out)?));
-                    into::<_, $float, $result>(true, params.axis, (x, $input(x)?), (out, sink))
-                }),
-                false => HostKernel::new(|params, inputs, out| {
-                    let (x, sink) = (inputs[0], Sink::of::<$result>(out_base(out)?));
-                    into::<_, $float, $result>(false, params.axis, (x, $input(x)?), (out, sink))
-                }),
-            }
-        };
+/// The kernels of softmax, or of its logarithm; none for complex numbers, which have no order, and results
+/// that aren't floats.
+pub(crate) fn kernels(name: &str) -> Table {
+    let table = Table::builder(name)
+        .cover((ORDERED, Output(FLOATS)), ByBlocks)
+        .cover_same(HALVES, InRegisters);
+    table.build().expect("each pair of dtypes is covered once")
+}
+
+pub(crate) type Table = DispatchTable<(Dtype, Output<Dtype>), HostKernel<RowParams>>;
+
+type Stored<C> = <<C as HasDtype>::Element as Reduced>::Stored;
+type Computed<C> = <<C as HasOutput>::Output as Reduced>::Sum;
+
+/// Elements that are converted in registers.
+#[derive(Clone, Copy)]
+struct InRegisters;
+
+impl<C> Body<C, HostKernel<RowParams>> for InRegisters
+where
+    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced + To<C::Output>>,
+    Stored<C>: To<Stored<C>> + To<Computed<C>>,
+    Computed<C>: Float + To<C::Output>,
+{
+    fn instance(&self, _: C) -> HostKernel<RowParams> {
+        HostKernel::new(launch::<C::Element, Stored<C>, C::Output>)
     }
-    fn plain<T: Element + To<T>>(x: &Tensor) -> Result<Input<T>> {
-        Ok(Input::plain::<T>(base::<T>(x)?))
+}
+
+/// Elements that lie as they are computed in, or are converted block by block.
+#[derive(Clone, Copy)]
+struct ByBlocks;
+
+impl<C> Body<C, HostKernel<RowParams>> for ByBlocks
+where
+    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced + To<C::Output>>,
+    Stored<C>: To<Computed<C>>,
+    Computed<C>: Float + To<C::Output>,
+{
+    fn instance(&self, _: C) -> HostKernel<RowParams> {
+        HostKernel::new(launch::<C::Element, Computed<C>, C::Output>)
     }
-    if from.is_complex() {
-        return None;
-    }
-    Some(match (from, to) {
-        (DType::F16, DType::F16) => of!(plain::<f16>; f32 => f16),
-        (DType::BF16, DType::BF16) => of!(plain::<bf16>; f32 => bf16),
-        (_, DType::F16) => of!(f32::input; f32 => f16),
-        (_, DType::BF16) => of!(f32::input; f32 => bf16),
-        (_, DType::F32) => of!(f32::input; f32 => f32),
-        (_, DType::F64) => of!(f64::input; f64 => f64),
-        _ => return None,
-    })
+}
+
+/// Elements are read as type `S`.
+fn launch<E, S, D>(params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()>
+where
+    E: Reduced<Stored: To<S>>,
+    S: To<D::Sum> + Copy + 'static,
+    D: Reduced<Sum: Float + To<D>> + To<D>,
+{
+    let (x, sink) = (inputs[0], Sink::of::<D>(out_base(out)?));
+    let input = Input::<S>::plain::<E::Stored>(base::<E>(x)?);
+    let log = params.op == RowOp::LogSoftmax;
+    into::<S, D::Sum, D>(log, params.axis, (x, input), (out, sink))
 }
 
 fn into<S, A, D>(
