@@ -33,12 +33,25 @@ use std::any::Any;
 use std::sync::Arc;
 
 use keyfold_backend::{GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Rows};
-use keyfold_tensor::device::{HostMemory, Memory};
+use keyfold_kit::pool::{Schedule, parallel_for};
+use keyfold_tensor::device::{HostMemory, Memory, share_copies};
 
 /// The CPU: every group of operations, and the reference for other backends. Kernels run on the
 /// calling thread and on those of the kit's pool, and have run when the call returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostBackend;
+
+impl HostBackend {
+    /// Has large copies on the host use the kit's pool from now on: [`share_copies`]. Returns whether they do.
+    pub fn share_copies() -> bool {
+        share_copies(|parts, copy| {
+            parallel_for(Schedule::Adaptive, 0..parts, 1, |parts| {
+                parts.for_each(copy);
+                Ok(())
+            })
+        })
+    }
+}
 
 impl GpuBackend for HostBackend {
     fn name(&self) -> &str {

@@ -167,9 +167,12 @@ fn register_all() {
     #[cfg(feature = "layers")]
     keyfold_layers::register(keyfold_tensor::dispatcher())
         .expect("the layers don't contradict themselves");
-    // A backend that somebody registered for the CPU before stays.
+    // A backend that somebody registered for the CPU before stays, and so does another pool.
     #[cfg(feature = "cpu")]
-    let _ = backend::register(DeviceType::CPU, std::sync::Arc::new(keyfold_cpu::HostBackend));
+    {
+        let _ = backend::register(DeviceType::CPU, std::sync::Arc::new(keyfold_cpu::HostBackend));
+        keyfold_cpu::HostBackend::share_copies();
+    }
 }
 
 /// The process's dispatcher, after [`init`].
@@ -188,6 +191,8 @@ mod tests {
         assert!(dispatcher().has_kernel("aten::add", DispatchKey::CPU));
         assert!(dispatcher().has_kernel("aten::add", DispatchKey::Meta));
         assert!(!dispatcher().has_kernel("aten::add", DispatchKey::CUDA));
+        // Large copies use the pool already.
+        assert!(!keyfold_tensor::device::share_copies(|_, _| Ok(())));
         assert!(!dispatcher().takes_plain_names());
         assert!(!Dispatcher::new().has_kernel("aten::add", DispatchKey::CPU));
     }

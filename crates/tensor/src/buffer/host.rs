@@ -10,7 +10,7 @@ use keyfold_core::{Device, Element, Result};
 
 use super::DeviceBuffer;
 use super::cache::{self, Class, out_of_memory};
-use crate::device::{Memory, MetaMemory};
+use crate::device::{Memory, MetaMemory, copy_bytes};
 
 /// Alignment of allocations: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -146,14 +146,15 @@ impl HostBuffer {
     /// A copy of those bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for.
+    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for; of many bytes what
+    /// [`share_copies`](crate::device::share_copies) was given reports.
     pub fn copy_of(bytes: &[u8]) -> Result<Self> {
         let buffer = match HostBuffer::cached(bytes.len())? {
             Some((buffer, _)) => buffer,
             None => HostBuffer::system(bytes.len(), false)?,
         };
         // SAFETY: fresh memory of that length, which shares nothing with the source.
-        unsafe { buffer.ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        unsafe { copy_bytes(bytes, buffer.ptr.as_ptr())? };
         Ok(buffer)
     }
 

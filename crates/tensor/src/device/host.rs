@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
 
+use super::copy::{copy_bytes, copy_elements};
 use super::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use crate::buffer::{DeviceBuffer, HostBuffer, cache};
 use crate::strided::Walk;
@@ -111,17 +112,15 @@ impl Memory for HostMemory {
     unsafe fn upload(&self, given: &[u8], target: &Part<'_>, stream: StreamId) -> Result<()> {
         check_stream(self, Device::CPU, stream)?;
         target.check_bytes(given.len())?;
-        // SAFETY: the caller's promise.
-        unsafe { bytes_mut(target)? }.copy_from_slice(given);
-        Ok(())
+        // SAFETY: the caller's promise; the bytes are the part's.
+        unsafe { copy_bytes(given, address(target)?) }
     }
 
     fn download(&self, source: &Part<'_>, into: &mut [u8], stream: StreamId) -> Result<()> {
         check_stream(self, Device::CPU, stream)?;
         source.check_bytes(into.len())?;
-        // SAFETY: writers of shared memory promise that nobody reads it meanwhile.
-        into.copy_from_slice(unsafe { bytes(source)? });
-        Ok(())
+        // SAFETY: writers of shared memory promise that nobody reads it meanwhile; as many bytes fit.
+        unsafe { copy_bytes(bytes(source)?, into.as_mut_ptr()) }
     }
 
     unsafe fn copy_strided(
@@ -133,11 +132,10 @@ impl Memory for HostMemory {
         check_stream(self, Device::CPU, stream)?;
         target.check_source(source)?;
         let (from, to) = (address(source)?, address(target)?);
-        let strides = (source.strides(), target.strides());
+        let (from, to) = ((from.cast_const(), source.strides()), (to, target.strides()));
+        let elements = (target.numel(), target.element_size());
         // SAFETY: both parts are inside their buffers; the rest is the caller's promise.
-        unsafe {
-            copy_elements(from, strides.0, to, strides.1, target.shape(), target.element_size())
-        }
+        unsafe { copy_elements(from, to, target.shape(), elements) }
     }
 
     unsafe fn fill(&self, target: &Part<'_>, element: &[u8], stream: StreamId) -> Result<()> {
@@ -203,92 +201,5 @@ impl Memory for HostMemory {
             None => cache::reset_limit()?,
         }
         Ok(())
-    }
-}
-
-/// Copies elements from one strided place on the host to another. Strides count elements of `size`
-/// bytes.
-///
-/// # Errors
-/// [`ErrorKind::Shape`] when strides aren't as many as the sizes.
-///
-/// # Safety
-/// Every element that shape and strides reach from `from` is valid for reads, and from `to` for
-/// writes; the two have no byte in common.
-pub(crate) unsafe fn copy_elements(
-    from: *const u8,
-    from_strides: &[isize],
-    to: *mut u8,
-    to_strides: &[isize],
-    shape: &[usize],
-    size: usize,
-) -> Result<()> {
-    let walk = Walk::new(shape, [from_strides, to_strides])?;
-    let (len, steps) = (walk.run_len(), walk.run_steps());
-    let run: CopyRun = match size {
-        _ if steps == [1, 1] => copy_dense,
-        1 => copy_run::<1>,
-        2 => copy_run::<2>,
-        4 => copy_run::<4>,
-        8 => copy_run::<8>,
-        16 => copy_run::<16>,
-        _ => copy_odd,
-    };
-    walk.runs(|[a, b]| {
-        let from = from.wrapping_offset(a * size as isize);
-        let to = to.wrapping_offset(b * size as isize);
-        // SAFETY: the walk stays inside both layouts, which don't share elements.
-        unsafe { run(from, to, size, len, steps) };
-    });
-    Ok(())
-}
-
-/// Copies one run of so many elements of a size; steps count elements. All elements on both sides must
-/// be valid, and the sides share none.
-type CopyRun = unsafe fn(*const u8, *mut u8, usize, usize, [isize; 2]);
-
-/// A [`CopyRun`] of elements without gaps.
-///
-/// # Safety
-/// As [`CopyRun`] says.
-unsafe fn copy_dense(from: *const u8, to: *mut u8, size: usize, len: usize, _: [isize; 2]) {
-    // SAFETY: the caller's promise.
-    unsafe { to.copy_from_nonoverlapping(from, len * size) };
-}
-
-/// A [`CopyRun`] of elements of `N` bytes.
-///
-/// # Safety
-/// As [`CopyRun`] says.
-unsafe fn copy_run<const N: usize>(
-    from: *const u8,
-    to: *mut u8,
-    _size: usize,
-    len: usize,
-    [from_step, to_step]: [isize; 2],
-) {
-    let (from, to) = (from.cast::<[u8; N]>(), to.cast::<[u8; N]>());
-    for i in 0..len as isize {
-        // SAFETY: the caller's promise; byte arrays need no alignment.
-        unsafe { *to.wrapping_offset(i * to_step) = *from.wrapping_offset(i * from_step) };
-    }
-}
-
-/// A [`CopyRun`] of elements of a size that no dtype has.
-///
-/// # Safety
-/// As [`CopyRun`] says.
-unsafe fn copy_odd(
-    from: *const u8,
-    to: *mut u8,
-    size: usize,
-    len: usize,
-    [from_step, to_step]: [isize; 2],
-) {
-    for i in 0..len as isize {
-        let from = from.wrapping_offset(i * from_step * size as isize);
-        let to = to.wrapping_offset(i * to_step * size as isize);
-        // SAFETY: the caller's promise.
-        unsafe { to.copy_from_nonoverlapping(from, size) };
     }
 }

@@ -32,6 +32,7 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod copy;
 mod event;
 mod host;
 mod memory;
@@ -42,9 +43,10 @@ mod statistics;
 mod stream;
 mod transfer;
 
+pub use copy::{Share, share_copies};
+pub(crate) use copy::{copy_bytes, copy_elements};
 pub use event::Event;
 pub use host::HostMemory;
-pub(crate) use host::copy_elements;
 pub use memory::{Content, Memory, Part};
 pub use meta::MetaMemory;
 pub use registry::{MemoryRef, Refused, Registration, devices, memory, memory_of, register};

@@ -1,5 +1,7 @@
 //! Walking several strided operands of one shape together.
 
+use std::ops::Range;
+
 use keyfold_core::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
@@ -82,32 +84,70 @@ impl<const N: usize> Walk<N> {
         if self.empty {
             return;
         }
-        let sizes = self.loops.sizes();
-        let outer = sizes.len().saturating_sub(1);
-        let mut index = SmallVec::<[usize; 6]>::from_elem(0, outer);
+        let mut index = self.first_run();
         let mut offsets = [0_isize; N];
         loop {
             f(offsets);
-            // Like an odometer: step the last outer dimension, carry where it is full.
-            let mut d = outer;
-            loop {
-                if d == 0 {
-                    return;
-                }
-                d -= 1;
-                index[d] += 1;
-                if index[d] < sizes[d] {
-                    for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
-                        *offset += step;
-                    }
-                    break;
-                }
-                index[d] = 0;
-                for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
-                    *offset -= step * (sizes[d] - 1) as isize;
-                }
+            if !self.next_run(&mut index, &mut offsets) {
+                return;
             }
         }
+    }
+
+    /// Calls `f` with the offsets and the length of each run, the first and the last one cut short, that
+    /// the elements with these numbers are, counted along the walk.
+    pub fn runs_of(&self, elements: Range<usize>, mut f: impl FnMut([isize; N], usize)) {
+        if elements.is_empty() {
+            return;
+        }
+        let (len, steps) = (self.run_len(), self.run_steps());
+        let (mut left, mut at) = (elements.len(), elements.start % len);
+        let mut index = self.first_run();
+        let mut offsets = [0_isize; N];
+        let mut run = elements.start / len;
+        for (d, index) in index.iter_mut().enumerate().rev() {
+            *index = run % self.loops.sizes()[d];
+            run /= self.loops.sizes()[d];
+            for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
+                *offset += step * *index as isize;
+            }
+        }
+        loop {
+            let count = left.min(len - at);
+            f(std::array::from_fn(|n| offsets[n] + steps[n] * at as isize), count);
+            left -= count;
+            at = 0;
+            if left == 0 || !self.next_run(&mut index, &mut offsets) {
+                return;
+            }
+        }
+    }
+
+    /// The index of the first run in the dimensions around the innermost.
+    #[inline]
+    fn first_run(&self) -> SmallVec<[usize; 6]> {
+        SmallVec::from_elem(0, self.loops.sizes().len().saturating_sub(1))
+    }
+
+    /// Goes on to the next run, like an odometer: steps the last outer dimension, carries where it is full.
+    /// Returns whether there is one.
+    #[inline]
+    fn next_run(&self, index: &mut [usize], offsets: &mut [isize; N]) -> bool {
+        let sizes = self.loops.sizes();
+        for d in (0..index.len()).rev() {
+            index[d] += 1;
+            if index[d] < sizes[d] {
+                for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
+                    *offset += step;
+                }
+                return true;
+            }
+            index[d] = 0;
+            for (offset, step) in offsets.iter_mut().zip(self.loops.row(d)) {
+                *offset -= step * (sizes[d] - 1) as isize;
+            }
+        }
+        false
     }
 }
 
@@ -173,6 +213,7 @@ mod tests {
         #[test]
         fn walks_visit_what_a_naive_loop_visits(
             dims in proptest::collection::vec((0_usize..4, -5_isize..6, -5_isize..6), 0..5),
+            from in 0_usize..40,
         ) {
             let shape: Vec<usize> = dims.iter().map(|d| d.0).collect();
             let a: Vec<isize> = dims.iter().map(|d| d.1).collect();
@@ -186,6 +227,16 @@ mod tests {
                     .collect();
             }
             prop_assert_eq!(&collect(&shape, [&a, &b]), &naive);
+            let walk = Walk::new(&shape, [&a, &b]).unwrap();
+            for (start, end) in [(0, naive.len()), (from.min(naive.len()), naive.len()), (0, from)] {
+                let (end, mut some) = (end.min(naive.len()), Vec::new());
+                walk.runs_of(start..end, |at, len| {
+                    let steps = walk.run_steps();
+                    let element = |i| [at[0] + i * steps[0], at[1] + i * steps[1]];
+                    some.extend((0..len as isize).map(element));
+                });
+                prop_assert_eq!(&some, &naive[start..end]);
+            }
             let walk = Walk::unordered(&shape, [&a, &b]).unwrap();
             let mut any_order = Vec::new();
             walk.runs(|start| {

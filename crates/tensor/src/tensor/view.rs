@@ -317,9 +317,10 @@ impl Tensor {
     /// is an element of this tensor.
     #[inline]
     unsafe fn copy_elements_to(&self, target: *mut u8, strides: &[isize]) -> Result<()> {
-        let (from, size) = (self.pinned_ptr(), self.dtype().size());
+        let from = (self.pinned_ptr().cast_const(), &self.strides[..]);
+        let elements = (self.numel, self.dtype().size());
         // SAFETY: the view's elements are in its buffer; the rest is the caller's promise.
-        unsafe { copy_elements(from, &self.strides, target, strides, &self.shape, size) }
+        unsafe { copy_elements(from, (target, strides), &self.shape, elements) }
     }
 
     /// Whether the memory that the two views span has bytes in common.
