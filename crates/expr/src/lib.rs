@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+pub mod coefficients;
 pub mod cuda;
 mod derive;
 mod derived_functions;

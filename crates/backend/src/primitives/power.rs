@@ -3,28 +3,13 @@
 
 use std::f64::consts::LOG2_E;
 
+use keyfold_expr::coefficients::{ATANH, LN2, LOG10_E, LOG10_E_SINGLE, TWO_THIRDS};
+
 use super::value::Value;
 
-/// `2 atanh(s) = 2 s + s z (2/3 + z p(z))`, z = s^2.
-const ATANH: [f64; 8] = [
-    0.399_999_999_999_999_74,
-    0.285_714_285_714_453_1,
-    0.222_222_222_174_874_25,
-    0.181_818_188_764_194_37,
-    0.153_845_564_492_347_57,
-    0.133_363_338_265_548_53,
-    0.116_744_821_410_761_38,
-    0.119_918_393_976_108_72,
-];
-/// 2/3 in two parts.
-const TWO_THIRDS: [f64; 2] = [0.666_666_666_666_666_6, 3.700_743_415_417_188e-17];
+/// 2/3 and ln 2 in two parts, for float32; the first of ln 2 of 15 bits.
 const TWO_THIRDS_SINGLE: [f64; 2] = [0.666_666_686_534_881_6, -1.986_821_492_513_020_8e-8];
-/// ln 2 in two parts, the first of 42 and of 15 bits: its multiples are exact.
-const LN2: [f64; 2] = [0.693_147_180_559_890_3, 5.497_923_018_708_371e-14];
 const LN2_SINGLE: [f64; 2] = [22_713.0 / 32_768.0, 1.428_606_820_309_417e-6];
-/// 1 / ln 10 in two parts.
-const LOG10_E: [f64; 2] = [std::f64::consts::LOG10_E, 1.098_319_650_216_765e-17];
-const LOG10_E_SINGLE: [f64; 2] = [0.434_294_492_006_301_9, -1.010_305_005_223_168_3e-8];
 
 /// A number as the sum of two floats.
 pub(super) type Two<'g> = (Value<'g>, Value<'g>);
@@ -108,7 +93,8 @@ impl<'g> Value<'g> {
 
     /// The logarithm to base 10, whole at powers of ten.
     pub(super) fn log10(self) -> Value<'g> {
-        let (high, low) = times(self.log_in_two(), self.two_parts(LOG10_E, LOG10_E_SINGLE));
+        let (high, low) =
+            times(self.log_in_two(), self.two_parts(LOG10_E, LOG10_E_SINGLE.map(f64::from)));
         let normal = self.above(self.num(0.0)) & self.below(self.num(f64::INFINITY));
         normal.choose(high + low, self.log())
     }

@@ -190,6 +190,18 @@ impl<'g> Value<'g> {
         let (last, rest) = coefficients.split_last().unwrap_or((&0.0, &[]));
         rest.iter().rev().fold(self.num(*last), |sum, coefficient| sum * self + *coefficient)
     }
+
+    /// As [`Value::polynomial`], for float32 and for float64.
+    pub(super) fn polynomial_of<const N: usize>(
+        self,
+        single: &[f32; N],
+        double: &[f64],
+    ) -> Value<'g> {
+        match self.is_single() {
+            true => self.polynomial(&single.map(f64::from)),
+            false => self.polynomial(double),
+        }
+    }
 }
 
 impl Neg for Value<'_> {

@@ -4,8 +4,9 @@
 //! they are of a higher degree, and end where a float32's square would lose too much. Beyond, where
 //! few arguments are, it is the exponential and polynomial of one number (`erfc`).
 
+use keyfold_expr::coefficients::ERFC_SINGLE;
+
 use crate::math::avx512::{Avx512Function, Vectors};
-use crate::math::erfc::SINGLE;
 use crate::math::exponential::parts;
 use crate::math::function::Erfc;
 use crate::math::single::MAGIC;
@@ -163,9 +164,9 @@ fn far<const N: usize>(size: Vectors<N>) -> Vectors<N> {
     let a = size.at_most(10.2);
     let middle = a.splat(3.75);
     let u = a.minus(middle).over(a.plus(middle));
-    let mut sum = a.splat(SINGLE[8]);
+    let mut sum = a.splat(ERFC_SINGLE[8]);
     for power in [7, 6, 5, 4, 3, 2, 1, 0] {
-        sum = sum.mul_add(u, a.splat(SINGLE[power]));
+        sum = sum.mul_add(u, a.splat(ERFC_SINGLE[power]));
     }
     let factor = sum.over(a.mul_add(a.splat(2.0), a.splat(1.0)));
     let square = a.times(a);

@@ -1,6 +1,8 @@
 //! The logarithm to base 10: whole at the powers of ten that floats have, and at those next to the
 //! others.
 
+use keyfold_expr::coefficients::{LOG10_E, LOG10_E_SINGLE};
+
 use super::double::{log_edges, log_rest, mantissa};
 use super::{power, single};
 use crate::isa::Isa;
@@ -8,21 +10,18 @@ use crate::math::Real;
 
 /// log10(2) in two parts: the first has 40 bits, so that its multiples are exact.
 const LOG10_2: [f64; 2] = [0.301_029_995_663_611_77, 3.694_239_077_158_931e-13];
-/// log10(e) in two parts.
-const LOG10_E: [f64; 2] = [std::f64::consts::LOG10_E, 1.098_319_650_216_765e-17];
 
-/// The same of float32, the first of log10(2) with 16 bits.
+/// The same for float32, the first with 16 bits.
 const SINGLE_2: [f32; 2] = [0.301_025_4, 4.605_039e-6];
-const SINGLE_E: [f32; 2] = [std::f32::consts::LOG10_E, -1.010_305e-8];
 
 /// Of a float32, as [`double()`].
 #[inline(always)]
 pub(super) fn single<I: Isa>(x: f32) -> f32 {
     let (k, f) = single::mantissa(x);
     let rest = I::mul_add_f32(f, f.polynomial::<I, 9>(&single::LOG), -0.5) * (f * f);
-    let rest = I::mul_add_f32(rest, SINGLE_E[0], k * SINGLE_2[1]);
-    let rest = I::mul_add_f32(f, SINGLE_E[1], rest);
-    let rest = I::mul_add_f32(f, SINGLE_E[0], rest);
+    let rest = I::mul_add_f32(rest, LOG10_E_SINGLE[0], k * SINGLE_2[1]);
+    let rest = I::mul_add_f32(f, LOG10_E_SINGLE[1], rest);
+    let rest = I::mul_add_f32(f, LOG10_E_SINGLE[0], rest);
     single::log_edges(x, 0.0, I::mul_add_f32(k, SINGLE_2[0], rest))
 }
 

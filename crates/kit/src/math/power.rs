@@ -1,5 +1,7 @@
 //! Powers: the logarithm needs as many more bits than the result as the result's exponent has.
 
+use keyfold_expr::coefficients::{ATANH, LN2, TWO_THIRDS};
+
 use crate::isa::Isa;
 use crate::math::Real;
 use crate::math::double::{EXP, MAGIC, clamp, mantissa, reduce, scale};
@@ -32,20 +34,6 @@ const EXP2: [f64; 8] = [
     0.000_154_693_172_722_649_4,
     1.520_191_229_142_858_8e-5,
 ];
-/// 2 atanh(s) = 2 s + s z (2/3 + z p(z)), z = s^2.
-const ATANH: [f64; 8] = [
-    0.399_999_999_999_999_74,
-    0.285_714_285_714_453_1,
-    0.222_222_222_174_874_25,
-    0.181_818_188_764_194_37,
-    0.153_845_564_492_347_57,
-    0.133_363_338_265_548_53,
-    0.116_744_821_410_761_38,
-    0.119_918_393_976_108_72,
-];
-const TWO_THIRDS: [f64; 2] = [0.666_666_666_666_666_6, 3.700_743_415_417_188e-17];
-/// ln 2, the first part of 42 bits: its multiples are exact.
-const LN2: [f64; 2] = [0.693_147_180_559_890_3, 5.497_923_018_708_371e-14];
 
 /// `a * b` and what its rounding lost: with a fused product, else by T. Dekker's splitting ("A
 /// floating-point technique for extending the available precision", 1971).

@@ -1,5 +1,7 @@
 //! The functions of float32: in float32 throughout, but for the argument's reduction of sin and cos.
 
+use keyfold_expr::coefficients::ERF_SINGLE;
+
 use crate::isa::Isa;
 use crate::math::avx512::{self, Avx512Function};
 use crate::math::{Around, Real, double, erfc, log10, power};
@@ -42,15 +44,6 @@ pub(super) const LOG: [f32; 9] = [
 const SIN: [f32; 4] = [-0.166_666_67, 0.008_333_329, -0.000_198_393_11, 2.718_118e-6];
 const COS: [f32; 3] = [0.041_666_646, -0.001_388_731_6, 2.443_312e-5];
 const ERF_SPLIT: f32 = 0.9;
-pub(super) const ERF: [f32; 7] = [
-    0.128_379_17,
-    -0.376_126_35,
-    0.112_837_15,
-    -0.026_860_51,
-    0.005_203_859_4,
-    -0.000_817_564_1,
-    8.513_111e-5,
-];
 const ERFC: [f32; 8] = [
     -0.000_244_108_55,
     1.629_507_3,
@@ -300,7 +293,7 @@ impl Real for f32 {
     #[inline(always)]
     fn erf<I: Isa>(self) -> f32 {
         let a = self.abs();
-        let near = I::mul_add_f32(a, (a * a).polynomial::<I, 7>(&ERF), a);
+        let near = I::mul_add_f32(a, (a * a).polynomial::<I, 7>(&ERF_SINGLE), a);
         let q = (if a > 4.0 { 4.0 } else { a }).polynomial::<I, 8>(&ERFC);
         let shifted = MAGIC - q;
         let r = (MAGIC - shifted) - q;
