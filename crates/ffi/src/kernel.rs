@@ -127,7 +127,6 @@ impl NativeFunction {
         }
         let mut frame = Frame::new();
         let views = self.tensors == Tensors::Views;
-        let mut writes = false;
         for (at, (argument, value)) in schema.arguments.iter().zip(args).enumerate() {
             // What most calls pass, without a look at anything else.
             match value {
@@ -140,18 +139,48 @@ impl NativeFunction {
                         None => frame.push_view(object.tensor()?)?,
                     }
                 }
-                _ => writes |= self.push(&mut frame, context, at, *value)?,
+                _ if argument.alias.is_none() => {
+                    self.push(&mut frame, context, at, *value)?;
+                }
+                _ => return self.run_sharing(&mut frame, context, args, at),
             }
         }
-        if writes {
-            note_writes(schema, args)?;
+        self.finish(&mut frame, context, args)
+    }
+
+    /// As [`run`](Self::run), from an argument on whose memory is written or returned.
+    #[cold]
+    fn run_sharing<'a>(
+        &self,
+        frame: &mut Frame<'a>,
+        context: &CallContext<'_, Value>,
+        args: &'a [ValueRef<'a>],
+        from: usize,
+    ) -> Result<Value> {
+        let mut writes = false;
+        for (at, value) in args.iter().enumerate().skip(from) {
+            writes |= self.push(frame, context, at, *value)?;
         }
-        let result = self.call(context, &mut frame)?;
+        if writes {
+            note_writes(context.operator().schema(), args)?;
+        }
+        self.finish(frame, context, args)
+    }
+
+    /// Calls the function with what was passed.
+    #[inline(always)]
+    fn finish(
+        &self,
+        frame: &mut Frame<'_>,
+        context: &CallContext<'_, Value>,
+        args: &[ValueRef<'_>],
+    ) -> Result<Value> {
+        let result = self.call(context, frame)?;
         // Common, and a large value that isn't moved about is a fast one.
         if result.type_index == abi::NONE {
             return Ok(Value::None);
         }
-        self.take(context, &frame, result, args)
+        self.take(context, frame, result, args)
     }
 
     /// Destination style: the tensors of the schema's returns come in as arguments.
