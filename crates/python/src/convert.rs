@@ -11,7 +11,6 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::arrays;
 use crate::dtype::{PyDType, dtype_from, find_device};
-use crate::errors::from_pyerr;
 use crate::foreign::Object;
 
 /// Whether an object that is no tensor fits a type, without converting it.
@@ -159,15 +158,27 @@ fn numpy_scalar<'a, 'py>(
 }
 
 fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Result<Option<Value>> {
-    let is_sequence = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
-    if !is_sequence {
+    let items = if let Ok(list) = object.cast::<PyList>() {
+        items_from(list.iter(), item)?
+    } else if let Ok(tuple) = object.cast::<PyTuple>() {
+        items_from(tuple.iter(), item)?
+    } else {
         // One value stands for each element of a list of fixed size.
         let Some(size) = size else { return Ok(None) };
         return Ok(value_from(object, item)?.map(|each| Value::List(vec![each; size])));
-    }
-    let mut items = Vec::new();
-    for element in object.try_iter().map_err(from_pyerr)? {
-        match value_from(&element.map_err(from_pyerr)?, item)? {
+    };
+    let fits = |items: &Vec<Value>| size.is_none_or(|n| n == items.len() || items.is_empty());
+    Ok(items.filter(fits).map(Value::List))
+}
+
+/// The values of a list's elements.
+fn items_from<'py>(
+    elements: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
+    item: &Type,
+) -> Result<Option<Vec<Value>>> {
+    let mut items = Vec::with_capacity(elements.len());
+    for element in elements {
+        match value_from(&element, item)? {
             Some(Value::UInt(number)) if *item == Type::Int => {
                 let message = format!("the integer {number} doesn't fit into int64");
                 return Err(Error::new(ErrorKind::Value, message));
@@ -176,10 +187,7 @@ fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Res
             None => return Ok(None),
         }
     }
-    if size.is_some_and(|size| size != items.len() && !items.is_empty()) {
-        return Ok(None);
-    }
-    Ok(Some(Value::List(items)))
+    Ok(Some(items))
 }
 
 /// A schema's default as the object that a Python kernel gets.

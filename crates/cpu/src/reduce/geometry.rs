@@ -125,6 +125,9 @@ fn pick(
     for (dim, _) in all.iter().zip(flags).filter(|(_, flag)| **flag == wanted) {
         loops.push(dim.size, [dim.x, dim.out]);
     }
+    if loops.sizes().is_empty() {
+        return Dims::default();
+    }
     if any_order {
         let mut start = [*x_base, *out_base];
         loops.ascend(0, &mut start);

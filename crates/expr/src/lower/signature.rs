@@ -61,6 +61,7 @@ impl Signature {
         for (input, (shape, rank)) in shapes.iter().zip(&self.ranks).enumerate() {
             match rank {
                 None if *shape == &*all => {}
+                None if all.is_empty() => all = Shape::new(shape)?,
                 None => all = layout::broadcast_shapes(&all, shape)?,
                 Some(_) => self.check_rank(input, shape.len())?,
             }

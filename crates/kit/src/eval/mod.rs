@@ -56,6 +56,7 @@ use std::fmt;
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_expr::{Lowered, Signature, computed};
+use smallvec::SmallVec;
 
 pub use compile::Counted;
 use compile::{Code, compile};
@@ -268,20 +269,20 @@ impl Program {
         (self.code.params.is_empty() && self.code.uniform.is_empty()).then_some(&self.code.values)
     }
 
-    /// Computes what depends on numbers only into `values`.
+    /// Computes what depends on numbers only into `values`, which is empty.
     ///
     /// # Errors
     /// As [`Scalar::check`] where a parameter doesn't fit the dtype it is used in,
     /// [`ErrorKind::Binding`] where there are too few, and a [`Fault`]'s.
-    pub fn prepare(&self, params: &[Scalar], values: &mut impl Extend<Value>) -> Result<()> {
+    pub fn prepare(&self, params: &[Scalar], values: &mut SmallVec<[Value; 8]>) -> Result<()> {
         self.signature.check_params(params)?;
-        let mut all = smallvec::SmallVec::<[Value; 16]>::from_slice(&self.code.values);
+        values.extend_from_slice(&self.code.values);
         for param in &self.code.params {
             let number = params[param.index as usize];
-            all[param.value as usize] = param.convert(number);
+            values[param.value as usize] = param.convert(number);
         }
         for step in &self.code.uniform {
-            let base = all.as_mut_ptr();
+            let base = values.as_mut_ptr();
             let [a, b, c] =
                 step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
             // SAFETY: each value has room for any element and is aligned for it; a step's own value
@@ -291,7 +292,6 @@ impl Program {
                 return Err(self.error(Fault::NegativePower));
             }
         }
-        values.extend(all);
         Ok(())
     }
 

@@ -54,6 +54,11 @@ impl<'a> Plan<'a> {
                 plan.loops.push(size, steps(program, inputs, out, dim));
             }
         }
+        if plan.dims().is_empty() {
+            // One element.
+            plan.loops.push_one(plan.operands.iter().map(|operand| operand.size));
+            return plan;
+        }
         let lead = plan.operands.len() - 1;
         let mut bases: SmallVec<[isize; 8]> =
             plan.operands.iter().map(|operand| operand.base).collect();
@@ -63,9 +68,6 @@ impl<'a> Plan<'a> {
         }
         plan.loops.sort_by_key(|steps| steps[lead].unsigned_abs());
         plan.loops.merge(|_, _| true);
-        if plan.dims().is_empty() {
-            plan.loops.push_one(plan.operands.iter().map(|operand| operand.size));
-        }
         plan.way = match plan.inner() {
             _ if plan.dims().len() == 1 => Way::Rows,
             long if long > program.block() / 2 => plan.long_rows(program),

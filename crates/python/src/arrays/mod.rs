@@ -265,7 +265,9 @@ fn subclass(array: &Bound<'_, PyAny>) -> Result<(Tag, Caller)> {
 /// Whether the object is a NumPy scalar such as `numpy.float64(1)`: 0-dim data.
 pub(crate) fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> bool {
     let bases = object.get_type().mro();
-    bases.iter().any(|base| {
+    // Between the class itself, since `numpy.generic` has no instances of its own, and `object`: a
+    // Python number has nothing there.
+    bases.iter().take(bases.len().saturating_sub(1)).skip(1).any(|base| {
         base.cast::<PyType>().is_ok_and(|base| {
             base.qualname().is_ok_and(|n| n == "generic")
                 && base.module().is_ok_and(|m| m == "numpy")

@@ -10,7 +10,7 @@ use keyfold_core::{Device, Element, Result};
 
 use super::DeviceBuffer;
 use super::cache::{self, Class, out_of_memory};
-use crate::device::{Memory, MetaMemory, copy_bytes};
+use crate::device::{Content, Memory, MetaMemory, copy_bytes};
 
 /// Alignment of allocations: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -66,18 +66,7 @@ impl HostBuffer {
     /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for; [`ErrorKind::Value`](keyfold_core::ErrorKind) for a malformed
     /// `KEYFOLD_CACHE_BYTES`.
     pub fn zeroed(bytes: usize) -> Result<Self> {
-        match HostBuffer::cached(bytes)? {
-            Some((buffer, zero)) => {
-                // SAFETY: the memory is ours, `bytes` long, of the class that it was taken with.
-                unsafe {
-                    if !zero && !cache::renew(buffer.ptr, Class::from_index(buffer.capacity)) {
-                        buffer.ptr.write_bytes(0, bytes);
-                    }
-                }
-                Ok(buffer)
-            }
-            None => HostBuffer::system_zeroed(bytes),
-        }
+        HostBuffer::new(bytes, Content::Zeros)
     }
 
     /// Memory of that many bytes to be written: initialised, but with arbitrary contents (what
@@ -87,10 +76,24 @@ impl HostBuffer {
     /// As [`HostBuffer::zeroed`].
     #[inline]
     pub fn recycled(bytes: usize) -> Result<Self> {
-        match HostBuffer::cached(bytes)? {
-            Some((buffer, _)) => Ok(buffer),
-            None => HostBuffer::system_zeroed(bytes),
+        HostBuffer::new(bytes, Content::Arbitrary)
+    }
+
+    /// Memory as [`HostBuffer::zeroed`] or [`HostBuffer::recycled`] have it.
+    #[inline]
+    pub(crate) fn new(bytes: usize, content: Content) -> Result<Self> {
+        let Some((buffer, zero)) = HostBuffer::cached(bytes)? else {
+            return HostBuffer::system_zeroed(bytes);
+        };
+        if content == Content::Zeros && !zero {
+            // SAFETY: the memory is ours, `bytes` long, of the class that it was taken with.
+            unsafe {
+                if !cache::renew(buffer.ptr, Class::from_index(buffer.capacity)) {
+                    buffer.ptr.write_bytes(0, bytes);
+                }
+            }
         }
+        Ok(buffer)
     }
 
     /// Memory from the cache, and whether it is zero; none where the cache has no such sizes.

@@ -102,11 +102,7 @@ impl Memory for HostMemory {
         content: Content,
     ) -> Result<Arc<dyn DeviceBuffer>> {
         check_device(device)?;
-        let buffer = match content {
-            Content::Arbitrary => HostBuffer::recycled(bytes)?,
-            Content::Zeros => HostBuffer::zeroed(bytes)?,
-        };
-        Ok(Arc::new(buffer))
+        Ok(Arc::new(HostBuffer::new(bytes, content)?))
     }
 
     unsafe fn upload(&self, given: &[u8], target: &Part<'_>, stream: StreamId) -> Result<()> {

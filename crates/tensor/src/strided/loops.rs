@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 /// dense.merge(|_, _| true);
 /// assert_eq!((dense.sizes(), dense.row(0)), (&[12][..], &[1, 10][..]));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Loops {
     operands: usize,
     sizes: SmallVec<[usize; 6]>,
@@ -47,7 +47,8 @@ impl Loops {
     /// No dimension yet.
     #[inline]
     pub fn new(operands: usize) -> Self {
-        Loops { operands, ..Loops::default() }
+        let (sizes, steps, numbers) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
+        Loops { operands, sizes, steps, numbers, pushed: 0 }
     }
 
     /// Adds a dimension inside of those there are, with the step of each operand. One of size 1 is

@@ -283,15 +283,17 @@ impl Tensor {
     /// As [`Tensor::raw_data_ptr`], and [`ErrorKind::Device`] for memory that has no address.
     #[inline]
     pub fn exchange_ptr(&self) -> Result<*mut u8> {
-        match self.numel {
-            0 => Ok(std::ptr::null_mut()),
-            _ if self.is_pinned() => Ok(self.pinned_ptr()),
-            _ => self.find_exchanged(),
+        if self.is_pinned() && self.numel > 0 {
+            return Ok(self.pinned_ptr());
         }
+        self.find_exchanged()
     }
 
     #[cold]
     fn find_exchanged(&self) -> Result<*mut u8> {
+        if self.numel == 0 {
+            return Ok(std::ptr::null_mut());
+        }
         let ptr = self.find_raw()?;
         if !ptr.is_null() || self.device() == Device::META {
             return Ok(ptr);

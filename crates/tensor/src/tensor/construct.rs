@@ -61,7 +61,7 @@ impl Tensor {
     /// no memory left, [`ErrorKind::Device`] for a device without memory or an index that isn't there;
     /// and what the device reports.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        Tensor::made::<true>(shape, dtype, device)
+        Tensor::made(shape, dtype, device, Content::Zeros)
     }
 
     /// A tensor whose elements are about to be written. Until then they are arbitrary: what memory
@@ -70,25 +70,20 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn empty(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        match dtype {
-            DType::Bool => Tensor::made::<true>(shape, dtype, device),
-            _ => Tensor::made::<false>(shape, dtype, device),
-        }
+        let content = if dtype == DType::Bool { Content::Zeros } else { Content::Arbitrary };
+        Tensor::made(shape, dtype, device, content)
     }
 
-    fn made<const ZEROS: bool>(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+    #[inline]
+    fn made(shape: &[usize], dtype: DType, device: Device, content: Content) -> Result<Self> {
         let shape = Shape::new(shape)?;
         let numel = layout::numel(&shape, dtype.size())?;
         let bytes = numel * dtype.size();
         // Host and meta are called here directly, for the cost of a one-element result.
         let buffer: Arc<dyn DeviceBuffer> = match device {
-            Device::CPU if ZEROS => Arc::new(HostBuffer::zeroed(bytes)?),
-            Device::CPU => Arc::new(HostBuffer::recycled(bytes)?),
+            Device::CPU => Arc::new(HostBuffer::new(bytes, content)?),
             Device::META => Arc::new(NullBuffer::new(bytes)),
-            other => {
-                let content = if ZEROS { Content::Zeros } else { Content::Arbitrary };
-                device::allocate(other, bytes, content)?
-            }
+            other => device::allocate(other, bytes, content)?,
         };
         Ok(Tensor::whole(buffer, shape, numel, dtype))
     }

@@ -17,7 +17,11 @@ pub enum Overlap {
 
 /// Where the first elements of two tensors are, on a scale that they have in common: addresses, or bytes
 /// from the start of one buffer that has no address. `None` where they can't meet.
+#[inline]
 fn starts(a: &Tensor, b: &Tensor) -> Option<(usize, usize)> {
+    if a.is_pinned() && b.is_pinned() {
+        return Some((a.pinned_ptr().addr(), b.pinned_ptr().addr()));
+    }
     match (a.address(), b.address()) {
         (0, 0) => {
             let start = |tensor: &Tensor| tensor.offset * tensor.dtype().size();
@@ -29,7 +33,11 @@ fn starts(a: &Tensor, b: &Tensor) -> Option<(usize, usize)> {
 }
 
 /// The first byte and the one behind the last, by the place of the first element; `None` without elements.
+#[inline]
 fn span(tensor: &Tensor, start: usize) -> Result<Option<(usize, usize)>> {
+    if tensor.is_contiguous() {
+        return Ok((tensor.numel > 0).then(|| (start, start + tensor.nbytes())));
+    }
     let size = tensor.dtype().size();
     Ok(layout::reach(tensor.shape(), tensor.strides())?.map(|(low, high)| {
         let first = start.wrapping_add_signed(low * size as isize);

@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use keyfold_kit::isa::{self, Isa, Work};
 use keyfold_kit::math::Real;
@@ -175,6 +176,15 @@ const SHORT: usize = 64;
 /// Numbers that are done at a time, where lanes are short.
 const BLOCK: usize = 1024;
 
+/// The first `count` of them, as zeros. Clearing all would take longer than a few lanes do.
+#[inline(always)]
+fn zeros<A: Float>(room: &mut [MaybeUninit<A>; BLOCK], count: usize) -> &mut [A] {
+    let room = &mut room[..count];
+    room.fill(MaybeUninit::new(A::ZERO));
+    // SAFETY: these were just written.
+    unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), count) }
+}
+
 #[inline(always)]
 fn short<I: Isa, S, A, D, const LOG: bool>(all: Lanes<S, D>)
 where
@@ -183,10 +193,11 @@ where
     D: Copy + 'static,
 {
     let Lanes { x, x_step, out, out_step, lanes, len } = all;
-    let (mut less, mut exp) = ([A::ZERO; BLOCK], [A::ZERO; BLOCK]);
-    let mut rests = [A::ZERO; BLOCK];
     // So many that groups of them are whole.
-    let most = BLOCK / len / FEW * FEW;
+    let most = (BLOCK / len / FEW * FEW).min(lanes.next_multiple_of(FEW));
+    let mut room = [[const { MaybeUninit::<A>::uninit() }; BLOCK]; 3];
+    let [less, exp, rests] = &mut room;
+    let (less, exp, rests) = (zeros(less, most * len), zeros(exp, most * len), zeros(rests, most));
     for first in (0..lanes).step_by(most) {
         let count = most.min(lanes - first);
         let used = count * len;
@@ -218,7 +229,7 @@ where
             *rest = if LOG { rest.log::<I>() } else { rest.reciprocal() };
         }
         let pairs = exp[..used].chunks_exact_mut(len).zip(less[..used].chunks_exact_mut(len));
-        for (lane, ((exp, less), rest)) in pairs.zip(&rests).enumerate() {
+        for (lane, ((exp, less), rest)) in pairs.zip(&*rests).enumerate() {
             let to = out.wrapping_offset((first + lane) as isize * out_step);
             // SAFETY: as above; lanes of the result are this thread's alone.
             unsafe {
