@@ -7,7 +7,6 @@ use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
 use super::convert::{Bits, NonZero, Reduced, To, Truth};
-use super::geometry::Reduction;
 use super::monoid::{Decision, Monoid, Ordered};
 use super::ops::Ops;
 use super::{Kernel, Kernels, base, out_base, run};
@@ -42,10 +41,20 @@ where
     E: Element,
     S: NonZero<Bits: Ordered + To<Truth>> + To<S> + Copy + 'static,
 {
-    let x = inputs[0];
-    let geometry = Reduction::new(params, x).geometry(x, out, false);
+    decide::<S, ALL>(params, (inputs[0], Input::plain::<S>(base::<E>(inputs[0])?)), out)
+}
+
+/// Compiled once for all elements of these bits.
+#[inline(never)]
+fn decide<S, const ALL: bool>(
+    params: &ReduceParams,
+    x: (&Tensor, Input<S>),
+    out: &Tensor,
+) -> Result<()>
+where
+    S: NonZero<Bits: Ordered + To<Truth>> + Copy + 'static,
+{
     let ops = Ops::of::<Bits<S>, Decision<S::Bits, ALL>, Decision<S::Bits, ALL>>();
-    let input = Input::<S>::plain::<S>(base::<E>(x)?);
     let empty = Decision::<S::Bits, ALL>::IDENTITY;
-    run(geometry, input, ops, Sink::of::<Truth>(out_base(out)?), empty)
+    run(params, x, (out, Sink::of::<Truth>(out_base(out)?)), ops, empty, None)
 }

@@ -8,7 +8,6 @@ use keyfold_tensor::Tensor;
 use super::any_all::AnyAll;
 use super::blocks::{Input, Sink};
 use super::convert::{Plain, Reduced, To};
-use super::geometry::Reduction;
 use super::monoid::{Extreme, Ordered};
 use super::ops::Ops;
 use super::{Kernel, Kernels, base, out_base, run};
@@ -50,8 +49,7 @@ where
     T: Ordered + To<S>,
 {
     let x = inputs[0];
-    let geometry = Reduction::new(params, x).geometry(x, out, false);
     let ops = Ops::of::<Plain<S, T>, Extreme<T, MIN>, Extreme<T, MIN>>();
     let (input, sink) = (Input::<S>::plain::<S>(base::<S>(x)?), Sink::<T>::of::<S>(out_base(out)?));
-    run(geometry, input, ops, sink, T::LOWEST)
+    run(params, (x, input), (out, sink), ops, T::LOWEST, None)
 }

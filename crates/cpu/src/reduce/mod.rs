@@ -33,9 +33,9 @@ use keyfold_core::{DType, Element, Result};
 use keyfold_kit::axes::{DispatchTable, Dtype, Output};
 use keyfold_tensor::Tensor;
 
-use self::blocks::{Input, Sink};
+use self::blocks::{Divide, Input, Sink};
 use self::columns::Columns;
-use self::geometry::Geometry;
+use self::geometry::Reduction;
 use self::ops::Ops;
 use crate::HostBackend;
 use crate::kernel::{HostKernel, offer};
@@ -94,18 +94,24 @@ impl Rows for HostBackend {
     }
 }
 
-/// Reduces lanes of elements of type `S`; `empty` is what those without elements give.
+/// Reduces lanes of elements of type `S`; `empty` is what those without elements give, and `divide` divides
+/// results by the number of elements. Compiled once for all kernels of these types.
+#[inline(never)]
 fn run<S, R>(
-    geometry: Geometry,
-    mut input: Input<S>,
+    params: &ReduceParams,
+    (x, mut input): (&Tensor, Input<S>),
+    (out, mut sink): (&Tensor, Sink<R>),
     ops: Ops<S, R>,
-    mut sink: Sink<R>,
     empty: R,
+    divide: Option<Divide<R>>,
 ) -> Result<()>
 where
     S: Copy + 'static,
     R: Copy + Send + Sync + 'static,
 {
+    let reduction = Reduction::new(params, x);
+    let geometry = reduction.geometry(x, out, false);
+    sink.divide = divide.map(|divide| (divide, reduction.len as f64));
     let lanes = geometry.lanes();
     if lanes == 0 {
         return Ok(());

@@ -8,35 +8,31 @@ use keyfold_backend::{ReduceOp, ReduceParams};
 use keyfold_core::Result;
 use keyfold_kit::axes::{
     BF16, Body, Bool, C64, C128, COMPLEX, F16, F32, F64, FLOATS, HasDtype, HasOutput, I8, I16, I32,
-    I64, ORDERED, OneOf, Output, U8, U16, U32, U64, one_of,
+    I64, ORDERED, Output, U8, U16, U32, U64, one_of,
 };
 use keyfold_tensor::Tensor;
 
-use super::blocks::{Input, Sink, fill};
+use super::blocks::{Divide, Input, Sink, fill};
 use super::convert::{Convert, Plain, Reduced, To};
-use super::geometry::Reduction;
 use super::monoid::{Addend, Sum};
 use super::ops::Ops;
 use super::{Kernel, Kernels, base, out_base, run};
 use crate::kernel::HostKernel;
 
-const WHOLE: OneOf<(Bool, U8, U16, U32, U64, I8, I16, I32, I64)> = OneOf::new();
-const NARROW: Output<OneOf<(U8, U16, U32, I8, I16, I32)>> = Output(OneOf::new());
-const WIDE: Output<OneOf<(U64, I64, F16, BF16, F32, F64, C64, C128)>> = Output(OneOf::new());
-
 /// The kernels for sums, or means, of elements of a dtype as numbers of another that can hold them.
 pub(crate) fn kernels(name: &str) -> Kernels {
-    const SIGNED: OneOf<(Bool, I8, I16, I32)> = OneOf::new();
-    const UNSIGNED: OneOf<(U8, U16, U32)> = OneOf::new();
+    let whole = one_of((Bool, U8, U16, U32, U64, I8, I16, I32, I64));
+    let narrow = Output(one_of((U8, U16, U32, I8, I16, I32)));
+    let wide = Output(one_of((U64, I64, F16, BF16, F32, F64, C64, C128)));
     let table = Kernels::builder(name)
-        .cover((ORDERED, WIDE), ByBlocks)
+        .cover((ORDERED, wide), ByBlocks)
         .cover((COMPLEX, Output(COMPLEX)), ByBlocks)
-        .cover((WHOLE, NARROW), ByBlocks)
-        .cover((FLOATS, NARROW), Saturated)
+        .cover((whole, narrow), ByBlocks)
+        .cover((FLOATS, narrow), Saturated)
         .cover((F16, Output(one_of((F16, F32)))), InRegisters)
         .cover((BF16, Output(one_of((BF16, F32)))), InRegisters)
-        .cover((SIGNED, Output(I64)), InRegisters)
-        .cover((UNSIGNED, Output(U64)), InRegisters);
+        .cover((one_of((Bool, I8, I16, I32)), Output(I64)), InRegisters)
+        .cover((one_of((U8, U16, U32)), Output(U64)), InRegisters);
     table.build().expect("each pair of dtypes is covered once")
 }
 
@@ -80,7 +76,7 @@ where
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let input = Input::<Total<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
-            launch::<_, Out<C>>(params, (inputs[0], input), out, whole())
+            by_blocks::<Out<C>>(params, (inputs[0], input), out)
         })
     }
 }
@@ -101,13 +97,19 @@ where
         HostKernel::new(|params, inputs, out| {
             let mut input = Input::<Total<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
             input.fill = fill::<Through<Stored<C>, Part<C>, Out<C>, Total<C>>>;
-            launch::<_, Out<C>>(params, (inputs[0], input), out, whole())
+            by_blocks::<Out<C>>(params, (inputs[0], input), out)
         })
     }
 }
 
-fn whole<A: Addend>() -> Ops<A, A> {
-    Ops::of::<Plain<A, A>, Sum<A>, Sum<A>>()
+/// Compiled once for all elements that are summed up in one type.
+#[inline(never)]
+fn by_blocks<D>(params: &ReduceParams, x: (&Tensor, Input<D::Sum>), out: &Tensor) -> Result<()>
+where
+    D: Reduced<Sum: Addend + To<D>>,
+{
+    let ops = Ops::of::<Plain<D::Sum, D::Sum>, Sum<D::Sum>, Sum<D::Sum>>();
+    launch::<D::Sum, D>(params, x, out, ops)
 }
 
 fn launch<S, D>(
@@ -120,13 +122,10 @@ where
     S: Copy + 'static,
     D: Reduced<Sum: Addend + To<D>>,
 {
-    let reduction = Reduction::new(params, x);
-    let mut sink = Sink::of::<D>(out_base(out)?);
-    if params.op == ReduceOp::Mean {
-        // Without elements this is 0 / 0, NaN, as in NumPy.
-        sink.divide = Some((D::Sum::divide, reduction.len as f64));
-    }
-    run(reduction.geometry(x, out, false), input, ops, sink, D::Sum::ZERO)
+    // Without elements a mean is 0 / 0, NaN, as in NumPy.
+    let divide: Option<Divide<_>> = (params.op == ReduceOp::Mean).then_some(D::Sum::divide);
+    let sink = Sink::of::<D>(out_base(out)?);
+    run(params, (x, input), (out, sink), ops, D::Sum::ZERO, divide)
 }
 
 /// From `S` to `A` through two types in between.

@@ -8,7 +8,7 @@ mod search;
 mod transposed;
 
 use keyfold_backend::ReduceParams;
-use keyfold_core::{Element, Result};
+use keyfold_core::Result;
 use keyfold_kit::axes::{Body, Bool, FLOATS, HasDtype, I64, INTS, Output};
 use keyfold_tensor::Tensor;
 
@@ -40,8 +40,14 @@ where
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
+            let x = inputs[0];
             let search = Search::with::<Extreme<Number<C>, MIN>, MIN>();
-            launch::<C::Element, C::Element, _>(&search, params, inputs[0], out)
+            launch(
+                &search,
+                params,
+                (x, Input::<C::Element>::plain::<C::Element>(base::<C::Element>(x)?)),
+                out,
+            )
         })
     }
 }
@@ -55,25 +61,31 @@ struct PlaceOfBool<const MIN: bool>;
 impl<C: HasDtype, const MIN: bool> Body<C, Kernel> for PlaceOfBool<MIN> {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
+            let x = inputs[0];
             let search = Search::with::<Decision<u8, MIN>, MIN>();
-            launch::<Truth, C::Element, _>(&search, params, inputs[0], out)
+            launch(
+                &search,
+                params,
+                (x, Input::<Truth>::plain::<Truth>(base::<C::Element>(x)?)),
+                out,
+            )
         })
     }
 }
 
-fn launch<S, D, T>(
+/// Compiled once for all searches of these types.
+#[inline(never)]
+fn launch<S, T>(
     search: &Search<S, T>,
     params: &ReduceParams,
-    x: &Tensor,
+    (x, mut input): (&Tensor, Input<S>),
     out: &Tensor,
 ) -> Result<()>
 where
     S: To<T> + To<S> + Copy + 'static,
-    D: Element,
     T: Ordered,
 {
     let geometry = Reduction::new(params, x).geometry(x, out, true);
-    let mut input = Input::<S>::plain::<S>(base::<D>(x)?);
     let mut sink = Sink::<Best<T>>::of::<i64>(out_base(out)?);
     if geometry.lanes() == 0 {
         return Ok(());

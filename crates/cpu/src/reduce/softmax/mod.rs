@@ -74,36 +74,36 @@ where
     S: To<D::Sum> + Copy + 'static,
     D: Reduced<Sum: Float + To<D>> + To<D>,
 {
-    let (x, sink) = (inputs[0], Sink::of::<D>(out_base(out)?));
-    let input = Input::<S>::plain::<E::Stored>(base::<E>(x)?);
-    let log = params.op == RowOp::LogSoftmax;
-    into::<S, D::Sum, D>(log, params.axis, (x, input), (out, sink))
+    let input = Input::<S>::plain::<E::Stored>(base::<E>(inputs[0])?);
+    into::<S, D::Sum, D>(params, (inputs[0], input), out)
 }
 
+/// Compiled once for all elements that are read as one type.
+#[inline(never)]
 fn into<S, A, D>(
-    log: bool,
-    axis: u32,
+    params: &RowParams,
     (x, mut input): (&Tensor, Input<S>),
-    (out, mut sink): (&Tensor, Sink<D>),
+    out: &Tensor,
 ) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
-    D: Copy + 'static,
+    D: To<D> + Copy + 'static,
 {
+    let mut sink = Sink::of::<D>(out_base(out)?);
     if x.numel() == 0 {
         return Ok(());
     }
     let mut all = Dims::<Dim>::filled(Dim::default(), x.ndim())?;
     let mut flags = Dims::<bool>::filled(false, x.ndim())?;
-    flags[axis as usize] = true;
+    flags[params.axis as usize] = true;
     for (d, dim) in all.iter_mut().enumerate() {
         *dim = Dim { size: x.shape()[d], x: x.strides()[d], out: out.strides()[d] };
     }
     let geometry = Geometry::new(&all, &flags, false);
     input.base = input.at(geometry.x_base);
     sink.base = sink.base.wrapping_offset(geometry.out_base * sink.size as isize);
-    let job = Job { geometry: &geometry, input, sink, log };
+    let job = Job { geometry: &geometry, input, sink, log: params.op == RowOp::LogSoftmax };
     if geometry.along_rows() || geometry.kept.is_empty() || geometry.is_narrow() {
         rows::softmax_rows::<S, A, D>(&job)
     } else {
