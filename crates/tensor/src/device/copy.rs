@@ -26,8 +26,8 @@ const LARGE: usize = 1 << 20;
 /// Bytes of a part, about: copying them takes 20 to 200 microseconds.
 const PART: usize = 256 << 10;
 
-/// Elements of a row that are copied before those of the next row, where the source's nearest elements are
-/// in the next row: its lines stay in the cache until they are read whole.
+/// The most elements of a row that are copied before those of the next row, where the source's nearest
+/// elements are in the next row: its lines stay in the cache until they are read whole.
 const STRIP: usize = 64;
 
 /// Bytes of a line of the cache.
@@ -96,18 +96,19 @@ unsafe fn copy_large(
     let near = |dim: &usize| from_strides[*dim] != 0 && !far(from_strides[*dim]) && shape[*dim] > 1;
     if let Some(last) = shape.len().checked_sub(1)
         && far(from_strides[last])
-        && shape[last] > STRIP
+        && shape[last] * size >= LINE
         && let Some(next) = (0..last).find(near)
     {
-        let (strips, rest) = (shape[last] / STRIP, shape[last] % STRIP);
+        let strip = shape[last].min(STRIP);
+        let (strips, rest) = (shape[last] / strip, shape[last] % strip);
         // The strips are the outermost dimension, and the source's nearest elements are in the next row.
         let others = || (0..last).filter(move |dim| *dim != next).chain([next]);
         let split = |strides: &[isize]| -> Vec<isize> {
-            let all = [strides[last] * STRIP as isize].into_iter();
+            let all = [strides[last] * strip as isize].into_iter();
             all.chain(others().map(|dim| strides[dim])).chain([strides[last]]).collect()
         };
         let mut sizes = vec![strips];
-        sizes.extend(others().map(|dim| shape[dim]).chain([STRIP]));
+        sizes.extend(others().map(|dim| shape[dim]).chain([strip]));
         // SAFETY: the same elements, but for the rest of each row.
         unsafe {
             copy_parts((from, &split(from_strides)), (to, &split(to_strides)), &sizes, size)?;
