@@ -11,6 +11,7 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::arrays;
 use crate::dtype::{PyDType, dtype_from, find_device};
+use crate::errors::from_pyerr;
 use crate::foreign::Object;
 
 /// Whether an object that is no tensor fits a type, without converting it.
@@ -158,10 +159,15 @@ fn numpy_scalar<'a, 'py>(
 }
 
 fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Result<Option<Value>> {
-    let items = if let Ok(list) = object.cast::<PyList>() {
+    let items = if let Ok(list) = object.cast_exact::<PyList>() {
         items_from(list.iter(), item)?
-    } else if let Ok(tuple) = object.cast::<PyTuple>() {
+    } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
         items_from(tuple.iter(), item)?
+    } else if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() {
+        // A class of one's own may say itself what it iterates over.
+        let iterator = object.try_iter().map_err(from_pyerr)?;
+        let items = iterator.map(|item| item.map_err(from_pyerr)).collect::<Result<Vec<_>>>()?;
+        items_from(items.into_iter(), item)?
     } else {
         // One value stands for each element of a list of fixed size.
         let Some(size) = size else { return Ok(None) };

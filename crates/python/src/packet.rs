@@ -430,10 +430,6 @@ fn dispatcher_of_names() -> Dispatcher<Value> {
         .unwrap_or_else(|| keyfold::dispatcher().clone())
 }
 
-/// Operators that were redispatched to by name, by the address of the name's object. Each entry
-/// holds its objects, so an address stands for one name as long as it is there.
-struct NameCache(Vec<Option<CachedName>>);
-
 struct CachedName {
     name: Py<PyString>,
     generation: u64,
@@ -442,7 +438,10 @@ struct CachedName {
 
 const CACHED_NAMES: usize = 64;
 
-static NAMES: Mutex<NameCache> = Mutex::new(NameCache(Vec::new()));
+/// Operators that were redispatched to by name, by the address of the name's object. Each entry
+/// holds its objects, so an address stands for one name as long as it is there.
+static NAMES: Mutex<[Option<CachedName>; CACHED_NAMES]> =
+    Mutex::new([const { None }; CACHED_NAMES]);
 
 /// The operator of a name in the process's dispatcher, by the identity of the string where it
 /// was seen before: a literal in a layer's source is one object.
@@ -464,7 +463,7 @@ fn by_name<'py>(
     let at = (name.as_ptr() as usize >> 4) % CACHED_NAMES;
     {
         let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(cached)) = names.0.get(at)
+        if let Some(cached) = &names[at]
             && cached.name.as_ptr() == name.as_ptr()
             && cached.generation == generation
         {
@@ -481,10 +480,7 @@ fn by_name<'py>(
         CachedName { name: name.clone().unbind(), generation, operator: operator.clone().unbind() };
     let old = {
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.0.is_empty() {
-            names.0.resize_with(CACHED_NAMES, || None);
-        }
-        names.0[at].replace(entry)
+        names[at].replace(entry)
     };
     drop(old);
     Ok(Some(operator))
