@@ -58,6 +58,7 @@ mod tensor;
 mod tensor_methods;
 mod tensor_ops;
 mod tensor_to;
+mod tensor_whole_ops;
 mod testing;
 mod text;
 mod threads;

@@ -1,9 +1,10 @@
-//! The operators of Python on `keyfold.Tensor`: each is a call of a built-in operator.
+//! The operators of Python on `keyfold.Tensor`: each is a call of a built-in operator. Those of
+//! quotients rounded down and of bits are in `tensor_whole_ops`.
 //!
 //! Python's numbers are weak (the tensor's dtype stays where it can hold them), NumPy's scalars and
 //! arrays count as tensors. Whatever else stands beside a tensor gets to try its own method.
 
-use keyfold_core::{DType, ErrorKind};
+use keyfold_core::ErrorKind;
 use keyfold_dispatch::DispatchKey;
 use keyfold_layers::autograd;
 use pyo3::basic::CompareOp;
@@ -55,7 +56,7 @@ fn not_implemented(py: Python<'_>) -> Bound<'_, PyAny> {
 }
 
 /// `tensor (op) other`.
-fn binary<'py>(
+pub(crate) fn binary<'py>(
     slf: &Bound<'py, PyTensor>,
     other: &Bound<'py, PyAny>,
     op: &Pair,
@@ -68,7 +69,7 @@ fn binary<'py>(
 }
 
 /// `other (op) tensor`; `number` is the overload with the number on the left.
-fn reflected<'py>(
+pub(crate) fn reflected<'py>(
     slf: &Bound<'py, PyTensor>,
     other: &Bound<'py, PyAny>,
     op: &Pair,
@@ -83,7 +84,7 @@ fn reflected<'py>(
 
 /// The tensor of `tensor (op)= other` as the derivative reads it: where gradients are recorded, a
 /// copy, since the write replaces its elements.
-fn before_write<'py>(
+pub(crate) fn before_write<'py>(
     slf: &Bound<'py, PyTensor>,
     other: &Bound<'_, PyAny>,
 ) -> PyResult<Bound<'py, PyTensor>> {
@@ -106,7 +107,7 @@ pub(crate) fn requires_grad_here(
 
 /// `tensor (op)= other`: `result`, which `tensor (op) other` gave, is written into the tensor's
 /// memory, which must have room for its shape, its kind of numbers, and be writable.
-fn in_place(
+pub(crate) fn in_place(
     slf: &Bound<'_, PyTensor>,
     other: &Bound<'_, PyAny>,
     sign: &str,
@@ -140,36 +141,6 @@ fn check_product(slf: &Bound<'_, PyTensor>, result: &Bound<'_, PyAny>) -> PyResu
         product.shape()
     );
     Err(error(py, ErrorKind::Shape, message))
-}
-
-/// `&`, `|`, `^` of masks; `op` is what comes to the same on bools.
-fn logical<'py>(
-    slf: &Bound<'py, PyTensor>,
-    other: &Bound<'py, PyAny>,
-    op: &Pair,
-    sign: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = slf.py();
-    let dtype_of = |object: &Bound<'py, PyAny>| -> Option<String> {
-        Some(object.getattr("dtype").ok()?.str().ok()?.to_string())
-    };
-    let (given, is_bool) = match operand(other) {
-        Operand::Other => return Ok(not_implemented(py)),
-        Operand::Number => {
-            (other.get_type().name()?.to_string(), other.is_exact_instance_of::<PyBool>())
-        }
-        Operand::Array => {
-            let dtype = dtype_of(other).unwrap_or_default();
-            let is_bool = dtype == "bool";
-            (dtype, is_bool)
-        }
-    };
-    let own = slf.get().tensor.dtype();
-    if own != DType::Bool || !is_bool {
-        let message = format!("{sign} combines bool tensors, not {own} and {given}; compare first");
-        return Err(error(py, ErrorKind::DType, message));
-    }
-    binary(slf, other, op)
 }
 
 /// Refuses the third argument of Python's `pow`.
@@ -316,69 +287,6 @@ impl PyTensor {
         let product = Self::__matmul__(&before_write(slf, other)?, other)?;
         check_product(slf, &product)?;
         in_place(slf, other, "@=", product)
-    }
-
-    fn __and__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        logical(slf, other, &aten::MUL, "&")
-    }
-
-    fn __rand__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        logical(slf, other, &aten::MUL, "&")
-    }
-
-    fn __iand__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, "&=", logical(slf, other, &aten::MUL, "&=")?)
-    }
-
-    fn __or__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        logical(slf, other, &aten::ADD, "|")
-    }
-
-    fn __ror__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        logical(slf, other, &aten::ADD, "|")
-    }
-
-    fn __ior__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, "|=", logical(slf, other, &aten::ADD, "|=")?)
-    }
-
-    fn __xor__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        logical(slf, other, &aten::NE, "^")
-    }
-
-    fn __rxor__<'py>(
-        slf: &Bound<'py, Self>,
-        other: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        logical(slf, other, &aten::NE, "^")
-    }
-
-    fn __ixor__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<()> {
-        in_place(slf, other, "^=", logical(slf, other, &aten::NE, "^=")?)
-    }
-
-    fn __invert__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let own = slf.get().tensor.dtype();
-        if own != DType::Bool {
-            let message = format!("~ inverts a bool tensor, not {own}; compare first");
-            return Err(error(slf.py(), ErrorKind::DType, message));
-        }
-        aten::LOGICAL_NOT.call(slf.py(), (slf,))
     }
 
     fn __neg__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -30,11 +30,13 @@ const FULL: [&str; 16] = [
 ];
 
 /// What puts several tensors together, which must agree on a dtype.
-const WIDEST: [&str; 18] = [
+const WIDEST: [&str; 20] = [
     "aten::add",
     "aten::sub",
     "aten::mul",
     "aten::div",
+    "aten::floor_divide",
+    "aten::remainder",
     "aten::maximum",
     "aten::minimum",
     "aten::eq",
