@@ -200,9 +200,10 @@ FITTING = [
     ("int?", None),
     ("Device?", "meta"),
     ("Device?", "cpu"),
-    ("ScalarType?", "float32"),
-    ("ScalarType?", np.float32),
-    ("ScalarType?", np.dtype("int64")),
+    ("ScalarType?", kf.float32),
+    ("ScalarType?", None),
+    ("Any", "text"),
+    ("Any", [1, "2"]),
 ]
 
 

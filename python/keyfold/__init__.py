@@ -8,7 +8,7 @@ arrays you already have:
 - kernels of installed packages: the entry points `keyfold.kernels`, `load_kernels`
 - keys: `DispatchKey`, `DispatchKeySet`, `register_key`, `include_keys`, `exclude_keys`
 - recording: `trace`, `Graph`
-- looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`
+- looking inside: `explain`, an operator's `.table()`, `.kernels` and `.schema`, a `Schema`
 - a kernel's instance by dtype, layout and more: `DispatchTable`
 - arrays: `Tensor`, `asarray`, `from_numpy`, `from_dlpack`, and functions by their names in the
   Python array API standard
@@ -261,6 +261,7 @@ from keyfold._registration import (
     get_op,
     impl,
 )
+from keyfold._schema import Schema, SchemaArgument, SchemaReturn
 from keyfold._system import get_include
 from keyfold._tracer import Graph, trace
 from keyfold._vmap import register_vmap, vmap
@@ -325,7 +326,10 @@ __all__ = [
     "ReadOnlyError",
     "RedispatchRecursion",
     "RegistrationError",
+    "Schema",
+    "SchemaArgument",
     "SchemaError",
+    "SchemaReturn",
     "ShapeError",
     "TableEntry",
     "Tensor",

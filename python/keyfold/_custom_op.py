@@ -25,6 +25,7 @@ from keyfold._errors import (
 from keyfold._fake import _problem, register_fake
 from keyfold._infer_schema import infer_schema
 from keyfold._keys import DispatchKey
+from keyfold._schema import Schema
 from keyfold._vmap import register_vmap
 
 __all__ = ["CustomOp", "custom_op"]
@@ -272,7 +273,7 @@ class CustomOp:
         One that consists of operators can compute shapes; for another, the error says what to do.
         """
         name = self.name
-        if not _core._schema_parts(self.operator)[1]:
+        if not self.schema.returns:
             # It only writes, and here is nothing to write to.
             return functools.wraps(function)(lambda *args, **kwargs: None)
 
@@ -297,7 +298,7 @@ class CustomOp:
         return self.operator.name
 
     @property
-    def schema(self) -> str:
+    def schema(self) -> Schema:
         """The operator's schema."""
         return self.operator.schema
 
@@ -498,15 +499,15 @@ def _check_marks(operator: _core.Operator, mutates_args: str | Iterable[str]) ->
     Raises:
         SchemaError: the schema writes to other arguments than `mutates_args` names.
     """
-    arguments, results = _core._schema_parts(operator)
-    written = [name for name, _, _, write in arguments if write]
+    written = [argument.name for argument in operator.schema.arguments if argument.writes]
+    results = operator.schema.returns
     if mutates_args != "unknown" and set(written) != set(mutates_args):
         named = ", ".join(sorted(mutates_args)) or "none"
         raise SchemaError(
             f"{operator.name}: mutates_args names {named}, and the schema marks "
             f"{', '.join(written) or 'none'} with (a!)"
         )
-    aliased = any(sets for _, _, sets, _ in results)
+    aliased = any(result.alias_sets for result in results)
     return bool(written and results and not aliased)
 
 

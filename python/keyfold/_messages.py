@@ -54,11 +54,12 @@ _TYPES = {
     "bool": "True or False",
     "int": "a whole number",
     "int[]": "whole numbers in a tuple or list",
+    "int[1]": "a whole number, or several in a tuple or list",
     "Tensor": "an array",
     "Tensor[]": "a list of arrays",
 }
 
-_TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[\])?)(\??)(?=, not )")
+_TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[1?\])?)(\??)(?=, not )")
 _SEVERAL = " has no overload for these arguments:"
 _MUST_BE = re.compile(r"argument '(\w+)' must be (.+?), not (.+?)(?: \(tensors are .*\))?$", re.M)
 # What a user would have to make an array of first.
@@ -135,7 +136,7 @@ def unexpected(function: Callable[..., Any], foreign: Iterable[str]) -> BindingE
     """
     keyword = next(iter(foreign))
     parameters = inspect.signature(function).parameters.values()
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     same = [name for name in _FOREIGN_KEYWORDS.get(keyword, ()) if name in known]
     near = same or difflib.get_close_matches(keyword, known, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else ""

@@ -61,7 +61,8 @@ pub(crate) fn check(schema: &Schema, name: &str, objects: bool, outputs: Outputs
 
 /// Whether a value of the type can be passed by itself, or in a list.
 fn passable(ty: &Type) -> bool {
-    !matches!(ty.without_optional(), Type::List(..) | Type::Generator | Type::Complex)
+    let ty = ty.without_optional();
+    !matches!(ty, Type::List(..) | Type::Generator | Type::Complex | Type::Any)
 }
 
 /// Whether a function that returns objects can return a value of the type.

@@ -268,7 +268,7 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
     for (name, which) in [("aten::all", ReduceOp::All), ("aten::any", ReduceOp::Any)] {
         ops.with_out(
             (name, ""),
-            "Tensor self, int[]? dim=None, bool keepdim=False",
+            "Tensor self, int[1]? dim=None, bool keepdim=False",
             |op| {
                 Kernel::typed(move |x: &Tensor, dim: Option<IntList>, keepdim: bool| {
                     any_all((&op, Fresh), which, x, (dim.as_deref(), keepdim))
@@ -318,7 +318,7 @@ fn sums(ops: &Registrar<'_>, name: &'static str, which: ReduceOp) -> Result<()> 
     )?;
     ops.with_out(
         (name, "dim"),
-        "Tensor self, int[]? dim, bool keepdim=False, *, ScalarType? dtype=None",
+        "Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None",
         |op| {
             Kernel::typed(
                 move |x: &Tensor, dim: Option<IntList>, keepdim: bool, dtype: Option<DType>| {
@@ -357,7 +357,7 @@ fn min_maxes(
     )?;
     ops.with_out(
         (dim, ""),
-        "Tensor self, int[]? dim=None, bool keepdim=False",
+        "Tensor self, int[1]? dim=None, bool keepdim=False",
         |op| {
             Kernel::typed(move |x: &Tensor, dim: Option<IntList>, keepdim: bool| {
                 min_max((&op, Fresh), value, x, (dim.as_deref(), keepdim))

@@ -212,24 +212,24 @@ unsafe fn bind_and_call<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi:
     // SAFETY: as for the caller; defaults live as long as the operator object, which is held.
     unsafe {
         operator.params.bind(&operator.operator, args, keywords, slots)?;
-        if operator.params.has_sized {
-            return spread_and_call(operator, slots, choose);
+        if operator.params.adapts(slots) {
+            return adapt_and_call(operator, slots, choose);
         }
         with_bound(operator, slots, choose)
     }
 }
 
-/// As [`with_bound`], after single values were replaced by the lists that they stand for.
+/// As [`with_bound`], after what is given was replaced by what kernels get.
 #[cold]
 #[inline(never)]
-unsafe fn spread_and_call<C: Choose>(
+unsafe fn adapt_and_call<C: Choose>(
     operator: &PyOperator,
     slots: &mut [*mut ffi::PyObject],
     choose: C,
 ) -> Result<*mut ffi::PyObject> {
-    // SAFETY: as for the caller; the new lists are held until after the call.
+    // SAFETY: as for the caller; the new objects are held until after the call.
     unsafe {
-        let _lists = operator.params.spread(slots)?;
+        let _adapted = operator.params.adapt(slots)?;
         with_bound(operator, slots, choose)
     }
 }

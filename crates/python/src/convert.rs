@@ -41,8 +41,29 @@ pub(crate) unsafe fn fits_fast(object: *mut ffi::PyObject, ty: &Type) -> bool {
             Type::Bool => ffi::PyBool_Check(object) != 0,
             Type::Str => ffi::PyUnicode_CheckExact(object) != 0,
             Type::Optional(inner) => object == ffi::Py_None() || fits_fast(object, inner),
+            Type::List(item, declared) => list_fits_fast(object, item, *declared),
             _ => false,
         }
+    }
+}
+
+/// [`fits_fast`] of a list or a tuple.
+///
+/// # Safety
+/// As of [`fits_fast`].
+unsafe fn list_fits_fast(object: *mut ffi::PyObject, item: &Type, declared: Option<usize>) -> bool {
+    // SAFETY: each reader follows its type check; its item is borrowed while nothing else runs.
+    unsafe {
+        let (len, get): (_, unsafe extern "C" fn(_, _) -> _) =
+            if ffi::PyTuple_CheckExact(object) != 0 {
+                (ffi::PyTuple_Size(object), ffi::PyTuple_GetItem)
+            } else if ffi::PyList_CheckExact(object) != 0 {
+                (ffi::PyList_Size(object), ffi::PyList_GetItem)
+            } else {
+                return false;
+            };
+        Type::takes_length(declared, len as usize)
+            && (0..len).all(|at| fits_fast(get(object, at), item))
     }
 }
 
@@ -75,7 +96,27 @@ pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<
         },
         // SAFETY: a bound object is alive.
         Type::Generator => Some(unsafe { Object::value(object.as_ptr(), Tag::NONE) }),
+        Type::Any => any_from(object)?,
     })
+}
+
+/// Plain values as native kernels know them; everything else, lists too, is an object to them. An
+/// array doesn't fit: its keys would be lost on the layers.
+fn any_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
+    if object.is_none() {
+        return Ok(Some(Value::None));
+    }
+    if let Ok(text) = object.cast::<PyString>()
+        && let Ok(text) = text.to_str()
+    {
+        return Ok(Some(text.into()));
+    }
+    if let Some(number) = scalar_from(object).unwrap_or(None) {
+        return Ok(Some(number));
+    }
+    // SAFETY: a bound object is alive.
+    let opaque = || unsafe { Object::value(object.as_ptr(), Tag::NONE) };
+    Ok(arrays::look(object)?.is_none().then(opaque))
 }
 
 fn bool_from(object: &Bound<'_, PyAny>) -> Option<Value> {
@@ -173,8 +214,7 @@ fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Res
         let Some(size) = size else { return Ok(None) };
         return Ok(value_from(object, item)?.map(|each| Value::List(vec![each; size])));
     };
-    let fits = |items: &Vec<Value>| size.is_none_or(|n| n == items.len() || items.is_empty());
-    Ok(items.filter(fits).map(Value::List))
+    Ok(items.filter(|items| Type::takes_length(size, items.len())).map(Value::List))
 }
 
 /// The values of a list's elements.

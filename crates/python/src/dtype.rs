@@ -1,6 +1,10 @@
 //! Dtypes and devices as Python objects.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
+
 use keyfold_core::{DType, Device, Error, ErrorKind};
+use pyo3::exceptions::PyAttributeError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
@@ -10,6 +14,20 @@ use crate::errors::{IntoPyResult, to_pyerr};
 /// An element type. Compares equal to its name and to NumPy's dtype of the same elements.
 #[pyclass(name = "DType", module = "keyfold", frozen)]
 pub(crate) struct PyDType(pub(crate) DType);
+
+/// The class's type object.
+static CLASS: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
+
+impl PyDType {
+    /// Whether an object is one.
+    ///
+    /// # Safety
+    /// `object` is a live object.
+    pub(crate) unsafe fn is_exact(object: *mut ffi::PyObject) -> bool {
+        // SAFETY: as for the caller.
+        unsafe { ffi::Py_TYPE(object) == CLASS.load(Ordering::Relaxed) }
+    }
+}
 
 /// The one object of each dtype that keyfold hands out.
 static OBJECTS: [PyOnceLock<Py<PyDType>>; DType::ALL.len()] =
@@ -24,6 +42,7 @@ pub(crate) fn object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyDType
 
 /// A `keyfold.DType` for each dtype there is, as attributes of the module.
 pub(crate) fn add_dtypes(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    CLASS.store(module.py().get_type::<PyDType>().as_type_ptr(), Ordering::Relaxed);
     for dtype in DType::ALL {
         module.add(dtype.name(), object(module.py(), dtype)?)?;
     }
@@ -87,6 +106,19 @@ impl PyDType {
     #[getter]
     fn itemsize(&self) -> usize {
         self.0.size()
+    }
+
+    /// NumPy's dtype of the same elements, by which NumPy takes a keyfold dtype wherever it takes one.
+    ///
+    /// Raises:
+    ///     AttributeError: NumPy has none (bfloat16).
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if self.0 == DType::BF16 {
+            let message = "NumPy has no bfloat16: convert to float32 first";
+            return Err(PyAttributeError::new_err(message));
+        }
+        py.import("numpy")?.call_method1("dtype", (self.0.name(),))
     }
 
     fn __str__(&self) -> &'static str {

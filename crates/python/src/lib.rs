@@ -54,6 +54,7 @@ mod random;
 mod readable;
 mod refusal;
 mod results;
+mod schema;
 mod tensor;
 mod tensor_methods;
 mod tensor_ops;
@@ -143,7 +144,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(autocast::_register_autocast, module)?)?;
     module.add_function(wrap_pyfunction!(meta::_infer_meta, module)?)?;
     module.add_function(wrap_pyfunction!(meta::_overload_for, module)?)?;
-    module.add_function(wrap_pyfunction!(meta::_schema_parts, module)?)?;
+    module.add_function(wrap_pyfunction!(schema::_schema_parts, module)?)?;
+    module.add_function(wrap_pyfunction!(schema::_canonical_schema, module)?)?;
     module.add_class::<autograd::PyNode>()?;
     module.add_class::<autograd::PyHookHandle>()?;
     module.add_function(wrap_pyfunction!(autograd::_grad, module)?)?;

@@ -195,10 +195,11 @@ impl PyOperator {
         }
     }
 
-    /// The schema's text.
+    /// The schema: a text that knows what it says.
     #[getter]
-    fn schema(&self) -> String {
-        self.operator.schema().to_string()
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let class = py.import("keyfold._schema")?.getattr("Schema")?;
+        class.call1((self.operator.schema().to_string(),))
     }
 
     /// The active kernels: from the name of the key that each was registered at to the function.

@@ -11,6 +11,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use crate::arrays::{self, Caller};
 use crate::attach::reattach;
 use crate::convert;
+use crate::dtype::{self, PyDType};
 use crate::foreign::describe_object;
 
 /// What the call path does with an argument.
@@ -42,18 +43,57 @@ pub(crate) struct Params {
     /// How many may be given by position.
     pub(crate) positional: usize,
     /// How many arguments a call gives that can be taken as they are: all by position. No call can
-    /// where there are keyword-only parameters or lists of a fixed size, which one value stands for.
+    /// where there are keyword-only parameters or such as are in `adapted`.
     pub(crate) as_given: usize,
-    /// Whether there are lists of a fixed size, of numbers and the like.
-    pub(crate) has_sized: bool,
+    /// The places of parameters for which an object of another kind may be given than kernels get:
+    /// lists that one value stands for, and dtypes.
+    adapted: Vec<usize>,
     /// The names after those, for calls of Python kernels; none where all are positional.
     pub(crate) keyword_names: Option<Py<PyTuple>>,
 }
 
 impl Param {
-    /// Whether it is a list of a fixed size, of anything but tensors.
-    fn is_sized(&self) -> bool {
-        matches!(self.ty.without_optional(), Type::List(_, Some(_))) && self.kind != Kind::Tensors
+    /// Whether it is a list that one value stands for, of anything but tensors, or a dtype.
+    fn is_adapted(&self) -> bool {
+        match self.ty.without_optional() {
+            Type::List(_, declared) => declared.is_some() && self.kind != Kind::Tensors,
+            ty => *ty == Type::ScalarType,
+        }
+    }
+
+    /// Whether kernels get another object in place of this one, if it fits.
+    ///
+    /// # Safety
+    /// `object` is a live object; the GIL is held.
+    unsafe fn adapts(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: type checks of a live object.
+        unsafe {
+            object != ffi::Py_None()
+                && match self.ty.without_optional() {
+                    Type::ScalarType => !PyDType::is_exact(object),
+                    _ => ffi::PyTuple_Check(object) == 0 && ffi::PyList_Check(object) == 0,
+                }
+        }
+    }
+
+    /// What kernels get in place of an object: the list of as many as are declared, of a value; a
+    /// `keyfold.DType` of whatever says a dtype. `None` where it doesn't fit, which is refused later.
+    fn adapt(&self, given: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+        let py = given.py();
+        let ty = self.ty.without_optional();
+        let Type::List(item, Some(size)) = ty else {
+            return match convert::value_from(given, ty) {
+                Ok(Some(Value::DType(dtype))) => {
+                    Ok(Some(dtype::object(py, dtype)?.into_any().unbind()))
+                }
+                _ => Ok(None),
+            };
+        };
+        if !matches!(convert::value_from(given, item), Ok(Some(_))) {
+            return Ok(None);
+        }
+        let each = std::iter::repeat_n(given, *size);
+        Ok(Some(PyList::new(py, each)?.into_any().unbind()))
     }
 }
 
@@ -88,16 +128,26 @@ impl Params {
         let names: Vec<_> = all[positional..].iter().map(|p| p.name.clone_ref(py)).collect();
         let keyword_names =
             if names.is_empty() { None } else { Some(PyTuple::new(py, names)?.unbind()) };
-        let has_sized = all.iter().any(Param::is_sized);
-        let as_given = match has_sized || positional < all.len() || all.is_empty() {
+        let adapted: Vec<_> = (0..all.len()).filter(|at| all[*at].is_adapted()).collect();
+        let as_given = match !adapted.is_empty() || positional < all.len() || all.is_empty() {
             true => usize::MAX,
             false => positional,
         };
-        Ok(Params { all, positional, as_given, has_sized, keyword_names })
+        Ok(Params { all, positional, as_given, adapted, keyword_names })
     }
 
-    /// The list in place of each single value that is given for a list of a fixed size: `int[2]`
-    /// takes 3 for `[3, 3]`, and kernels get the list. Gives what keeps the new lists alive.
+    /// Whether kernels get other objects in place of some of these, see [`Params::adapt`].
+    ///
+    /// # Safety
+    /// `objects` are live objects, one per parameter; the GIL is held.
+    #[inline(always)]
+    pub(crate) unsafe fn adapts(&self, objects: &[*mut ffi::PyObject]) -> bool {
+        // SAFETY: as for the caller.
+        self.adapted.iter().any(|at| unsafe { self.all[*at].adapts(objects[*at]) })
+    }
+
+    /// Puts in place of what is given what kernels get: `int[2]` takes 3 for `[3, 3]`, and `ScalarType`
+    /// takes "float32" for `keyfold.float32`. Gives what keeps the new objects alive.
     ///
     /// # Errors
     /// What Python raises when there is no memory.
@@ -106,25 +156,23 @@ impl Params {
     /// `objects` are live objects, one per parameter; the GIL is held.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn spread(
+    pub(crate) unsafe fn adapt(
         &self,
         objects: &mut [*mut ffi::PyObject],
-    ) -> Result<Vec<Py<PyList>>> {
+    ) -> Result<Vec<Py<PyAny>>> {
         reattach(|py| {
             let mut made = Vec::new();
-            for (param, object) in self.all.iter().zip(objects) {
-                let Type::List(item, Some(size)) = param.ty.without_optional() else { continue };
+            for at in &self.adapted {
+                let (param, object) = (&self.all[*at], &mut objects[*at]);
                 // SAFETY: a live object, by the contract.
                 let given = unsafe { Bound::from_borrowed_ptr(py, *object) };
-                let fits = || matches!(convert::value_from(&given, item), Ok(Some(_)));
-                // A list, or nothing, stays what it is; what fits nowhere is refused later.
-                if !param.is_sized() || given.is_none() || !fits() {
-                    continue;
+                // SAFETY: as above.
+                if unsafe { param.adapts(*object) }
+                    && let Some(adapted) = param.adapt(&given).map_err(crate::errors::from_pyerr)?
+                {
+                    *object = adapted.as_ptr();
+                    made.push(adapted);
                 }
-                let each = std::iter::repeat_n(&given, *size);
-                let list = PyList::new(py, each).map_err(crate::errors::from_pyerr)?;
-                *object = list.as_ptr();
-                made.push(list.unbind());
             }
             Ok(made)
         })
@@ -137,7 +185,7 @@ impl Params {
     ///
     /// # Safety
     /// `args` are live objects, as many as positional arguments plus `keywords`, a tuple of
-    /// strings or null; `slots` is as long as there are parameters; the GIL is held.
+    /// strings or null; `slots` are null, one per parameter; the GIL is held.
     pub(crate) unsafe fn bind(
         &self,
         operator: &Operator<Value>,
@@ -152,7 +200,6 @@ impl Params {
         };
         let given = args.len() - keyword_count;
         let mut good = given <= self.positional;
-        slots.fill(std::ptr::null_mut());
         let by_position = given.min(self.positional);
         slots[..by_position].copy_from_slice(&args[..by_position]);
         for (i, value) in args[given..].iter().enumerate() {
@@ -241,6 +288,9 @@ unsafe fn inspect_slowly(
                      keyfold.register_array_type)"
                 ));
             }
+            if *param.ty.base() == Type::Any {
+                given.push_str(" (Any brings no keys: declare an array as a Tensor)");
+            }
             operator.wrong_type(&name, &param.ty, &given)
         };
         match param.kind {
@@ -274,7 +324,7 @@ unsafe fn inspect_slowly(
                         })?;
                     sum = (sum.0.merge(tag), sum.1.with(caller));
                 }
-                if size.is_some_and(|size| size != count) {
+                if size.is_some_and(|size| size != count && size != 1) {
                     return Err(wrong());
                 }
                 Ok(sum)

@@ -191,12 +191,13 @@ impl PyKernel {
                 .collect::<PyResult<SmallVec<[_; 6]>>>()
                 .map_err(from_pyerr)?;
             let mut objects: SmallVec<[_; 6]> = held.iter().map(Bound::as_ptr).collect();
-            let _lists = match params.has_sized {
-                // SAFETY: `held` keeps the objects alive; attached.
-                true => unsafe { params.spread(&mut objects) }?,
+            // SAFETY: `held` keeps the objects alive; attached.
+            let _adapted = match unsafe { params.adapts(&objects) } {
+                // SAFETY: as above.
+                true => unsafe { params.adapt(&mut objects) }?,
                 false => Vec::new(),
             };
-            // SAFETY: `held` and the new lists keep the objects alive; attached.
+            // SAFETY: `held` and the adapted objects live until after the call; attached.
             let result = unsafe { self.call_objects(context, params, &objects) }?;
             // SAFETY: a new reference.
             let result = unsafe { Bound::from_owned_ptr(py, result) };

@@ -22,6 +22,7 @@ from keyfold._opcheck._arrays import (
     with_strides,
 )
 from keyfold._opcheck._subject import Failed, Skip, Subject, results_of, why
+from keyfold._schema import SchemaReturn
 
 __all__ = ["layouts", "meta", "schema"]
 
@@ -52,11 +53,11 @@ def schema(subject: Subject) -> None:
 
 def _aliases(subject: Subject, values: Sequence[Any], result: Any) -> None:
     results = results_of(subject, result)
-    for place, (item, (_, _, sets, write)) in enumerate(zip(results, subject.returns, strict=True)):
+    for place, (item, declared) in enumerate(zip(results, subject.returns, strict=True)):
         for array in arrays(item):
-            _alias_of_arguments(subject, values, array, (place, sets, write))
+            _alias_of_arguments(subject, values, array, place, declared)
     for (i, a), (j, b) in itertools.combinations(enumerate(results), 2):
-        together = _meet(subject.returns[i][2], subject.returns[j][2])
+        together = _meet(subject.returns[i].alias_sets, subject.returns[j].alias_sets)
         if together or not any(share_memory(x, y) for x in arrays(a) for y in arrays(b)):
             continue
         raise Failed(
@@ -65,15 +66,15 @@ def _aliases(subject: Subject, values: Sequence[Any], result: Any) -> None:
         )
 
 
-def _meet(a: list[str], b: list[str]) -> bool:
+def _meet(a: frozenset[str], b: frozenset[str]) -> bool:
     """Whether two alias annotations have a set in common; `*` is any set."""
-    return bool(set(a) & set(b)) or bool(a and b and ("*" in a or "*" in b))
+    return bool(a & b) or bool(a and b and ("*" in a or "*" in b))
 
 
 def _alias_of_arguments(
-    subject: Subject, values: Sequence[Any], array: Any, which: tuple[int, list[str], bool]
+    subject: Subject, values: Sequence[Any], array: Any, place: int, declared: SchemaReturn
 ) -> None:
-    place, sets, write = which
+    sets, write = declared.alias_sets, declared.writes
     candidates = []
     for name, argument in subject.tensors(values):
         allowed = _meet(sets, subject.alias_of(name)[0])
@@ -92,7 +93,7 @@ def _alias_of_arguments(
     # What is a view where strides allow it may be a copy where they don't: not of these.
     if not write and _is_view_of_contiguous(subject, place, [name for name, _ in named]):
         return
-    mark = f"({'|'.join(sets)}{'!' if write else ''})"
+    mark = f"({'|'.join(sorted(sets))}{'!' if write else ''})"
     whose = " or ".join(f"'{name}'" for name, _ in named)
     raise Failed(
         f"result {place} is annotated {mark}, as memory of argument {whose}, but has memory of its "

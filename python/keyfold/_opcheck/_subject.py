@@ -64,19 +64,21 @@ class Subject:
         self.operator = operator
         self.rtol, self.atol = rtol, atol
         self.random_state = random_state
-        self.arguments, self.returns = _core._schema_parts(operator)
-        names = [name for name, _, _, _ in self.arguments]
+        self.arguments, self.returns = operator.schema.arguments, operator.schema.returns
+        names = [argument.name for argument in self.arguments]
         self.positional = len(args)
         self.names = [*names[: len(args)], *kwargs]
         self.values = [detached(value) for value in (*args, *kwargs.values())]
 
-    def alias_of(self, name: str) -> tuple[list[str], bool]:
+    def alias_of(self, name: str) -> tuple[frozenset[str], bool]:
         """The alias sets of an argument, and whether it is written to."""
-        return next((sets, write) for n, _, sets, write in self.arguments if n == name)
+        found = next(argument for argument in self.arguments if argument.name == name)
+        # An argument may join a set while the operator runs: `(a -> *)`.
+        return found.alias_sets | found.alias_sets_after, found.writes
 
     @property
     def writes(self) -> bool:
-        return any(write for _, _, _, write in self.arguments)
+        return any(argument.writes for argument in self.arguments)
 
     def call(self, values: Sequence[Any]) -> Any:
         """Call the operator with the same random numbers each time."""

@@ -15,7 +15,7 @@ from keyfold._errors import SchemaError
 
 _KEYFOLD_TYPES = (
     *("Tensor", "Scalar", "int", "float", "bool", "complex", "str"),
-    *("Device", "ScalarType", "Layout", "MemoryFormat", "Generator"),
+    *("Device", "ScalarType", "Layout", "MemoryFormat", "Generator", "Any"),
 )
 _OPENING, _CLOSING = "([", ")]"
 
@@ -342,10 +342,6 @@ def to_keyfold(text: str, namespace: str, name: str, overload: str) -> Schema:
         default = argument.default
         if default is not None and default != "None":
             default = _keyfold_default(schema, argument, default)
-            sized = re.fullmatch(r"(\w+)\[(\d+)\](\??)", kind)
-            if sized and default.startswith("[") and len(_split(default[1:-1])) != int(sized[2]):
-                # torch has such: `int[1] dim=[-2, -1]`.
-                kind = f"{sized[1]}[]{sized[3]}"
         arguments.append(Argument(kind, argument.alias, argument.name, default, argument.keyword))
     returns = tuple(
         Argument(r.type.replace("SymInt", "int"), r.alias, r.name) for r in schema.returns

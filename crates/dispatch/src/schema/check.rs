@@ -76,11 +76,10 @@ pub(super) fn check_default(
     }
 }
 
-/// Whether a list of `length` may be a default of `ty`. Where `ty` fixes a length an empty list may
-/// be one too: in schemas in use (`int[2] stride=[]`) it says that the kernel chooses.
+/// Whether a list of `length` may be a default of `ty`.
 fn sized(ty: &Type, length: usize) -> bool {
     match ty.without_optional() {
-        Type::List(_, Some(size)) => length == *size || length == 0,
+        Type::List(_, declared) => Type::takes_length(*declared, length),
         _ => true,
     }
 }
@@ -105,7 +104,8 @@ fn fits(ty: &Type, literal: &Literal) -> bool {
         (Type::Optional(_), Literal::None) => true,
         (Type::Optional(inner), _) => fits(inner, literal),
         (Type::List(..), _) => false,
-        (Type::Scalar, Literal::Bool(_) | Literal::Int(_) | Literal::Float(_))
+        (Type::Any, Literal::None | Literal::Str(_))
+        | (Type::Any | Type::Scalar, Literal::Bool(_) | Literal::Int(_) | Literal::Float(_))
         | (Type::Int, Literal::Int(_))
         | (Type::Float | Type::Complex, Literal::Int(_) | Literal::Float(_))
         | (Type::Bool, Literal::Bool(_))
@@ -163,7 +163,9 @@ fn wanted(ty: &Type) -> String {
         Type::Tensor | Type::Generator => "None".into(),
         Type::Optional(inner) if matches!(**inner, Type::Tensor | Type::Generator) => wanted(inner),
         Type::Optional(inner) => format!("None or {}", wanted(inner)),
+        Type::Any => "None, a number, a bool or a quoted string".into(),
         Type::List(_, None) => "a list such as []".into(),
+        Type::List(_, Some(1)) => "a list, or one value".into(),
         Type::List(_, Some(size)) => format!("a list of {size}, or one value for all"),
     }
 }
@@ -225,6 +227,13 @@ mod tests {
             "int[2]? x=None",
             "int[2]? x=1",
             "int?[2] x=3",
+            "int[1] x=0",
+            "int[1] x=[-2, -1]",
+            "int[1]? x=[]",
+            "Any x=None",
+            "Any x=1.5",
+            "Any x=\"a\"",
+            "Any[] x=[None, True, 2]",
             "int?[] x=[None, 1]",
             "float x=1",
             "float x=1.5",
@@ -348,6 +357,15 @@ mod tests {
                 "Generator x=1",
                 "the default of `Generator x` can't be written: a Generator has no \
               literal, found the whole number 1",
+            ),
+            (
+                "int[1] x=1.5",
+                "the default of `int[1] x` must be a list, or one value, found the float 1.5",
+            ),
+            (
+                "Any x=sum",
+                "the default of `Any x` must be None, a number, a bool or a quoted string, found \
+              the name `sum`",
             ),
             (
                 "int[2] x=[1, 2, 3]",

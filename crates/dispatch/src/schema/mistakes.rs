@@ -61,7 +61,7 @@ fn mistakes_in_a_type() {
         (
             "a::b(^x, y) -> ()",
             "unknown type `x`; a type is one of Tensor, Scalar, int, float, bool, \
-          complex, str, Device, ScalarType, Layout, MemoryFormat, Generator, and stands before the name",
+          complex, str, Device, ScalarType, Layout, MemoryFormat, Generator, Any, and stands before the name",
         ),
         ("a::b() -> ^None", "unknown type `None`; an operator without returns has `-> ()`"),
         ("a::b(Tensor?^? x) -> ()", "`Tensor?` is optional already"),
@@ -85,7 +85,15 @@ fn mistakes_in_a_type() {
 fn mistakes_in_an_alias() {
     assert_mistakes(&[
         ("a::b(int^(a) x) -> ()", "only a Tensor has an alias annotation, not `int`"),
-        ("a::b(Tensor^! x) -> ()", "`!` stands in an alias annotation, as in `Tensor(a!)`"),
+        ("a::b(Tensor[]^! x) -> ()", "`!` stands directly after `Tensor`, as in `Tensor![]`"),
+        ("a::b(int^! x) -> ()", "only a Tensor is written in place, not `int`"),
+        ("a::b(Tensor!^! x) -> ()", "`!` stands there already"),
+        ("a::b(Tensor(a!)^! x) -> ()", "`!` stands in the alias annotation: `Tensor(a!)`"),
+        (
+            "a::b(Tensor! x) -> ^Tensor!",
+            "`Tensor!` in a return doesn't say which argument it is: name the set there and here, as \
+             in `Tensor(a!)`",
+        ),
         ("a::b(Tensor(a)^(b) x) -> ()", "a second alias annotation"),
         (
             "a::b(Tensor[]^(a) x) -> ()",
@@ -254,7 +262,7 @@ fn mistakes_in_the_returns() {
         (
             "a::b() -> ^list",
             "unknown type `list`; a type is one of Tensor, Scalar, int, float, bool, \
-          complex, str, Device, ScalarType, Layout, MemoryFormat, Generator, and stands before the name",
+          complex, str, Device, ScalarType, Layout, MemoryFormat, Generator, Any, and stands before the name",
         ),
     ]);
 }

@@ -15,13 +15,14 @@ use keyfold_core::did_you_mean;
 const LONGEST_LIST: usize = 1024;
 
 /// What stands for a type elsewhere, and what to write here.
-const FOREIGN_TYPES: [(&[&str], &str); 6] = [
+const FOREIGN_TYPES: [(&[&str], &str); 7] = [
     (&["string", "String"], "str"),
     (&["double", "float32", "float64", "f32", "f64"], "float"),
     (&["int32", "int64", "int64_t", "i32", "i64", "long"], "int"),
     (&["number", "Number"], "Scalar"),
     (&["dtype", "DType"], "ScalarType"),
     (&["Array", "ndarray"], "Tensor"),
+    (&["any", "object", "Object"], "Any"),
 ];
 
 impl Schema {
@@ -70,13 +71,31 @@ impl FromStr for OperatorName {
     }
 }
 
+/// Names the sets of the arguments that are written `Tensor!`, each one's its own: `a0` of the first
+/// argument, `a1` of the second, as PyTorch does. A name that the schema has already is passed over.
+fn name_written(arguments: &mut [Argument]) {
+    let named = |arguments: &[Argument], name: &String| {
+        let mut aliases = arguments.iter().filter_map(|argument| argument.alias.as_ref());
+        aliases.any(|alias| alias.sets.contains(name) || alias.after.contains(name))
+    };
+    for at in 0..arguments.len() {
+        if arguments[at].alias.as_ref().is_some_and(|alias| alias.sets.is_empty()) {
+            let name = (at..).map(|n| format!("a{n}")).find(|name| !named(arguments, name));
+            if let Some(alias) = &mut arguments[at].alias {
+                alias.sets.extend(name);
+            }
+        }
+    }
+}
+
 impl<'t> Scanner<'t> {
     fn schema(&mut self) -> Parsed<Schema> {
         let name = self.operator_name()?;
         if !self.eat("(") {
             return Err(self.expected("`(` and the arguments after the operator's name"));
         }
-        let arguments = self.arguments()?;
+        let mut arguments = self.arguments()?;
+        name_written(&mut arguments);
         if !self.eat("->") {
             let extra = if self.sees(')') { " (one `)` too many)" } else { "" };
             return Err(self.expected(&format!("`->` and the returns{extra}")));
@@ -222,8 +241,15 @@ impl<'t> Scanner<'t> {
 
     /// One return, its name (or ""), and where that stands.
     fn one_return(&mut self) -> Parsed<(Return, &'t str, usize)> {
+        self.blanks();
+        let at = self.at;
         let (ty, alias) =
             self.annotated_type("a return type such as `Tensor`, or `()` for none")?;
+        if alias.as_ref().is_some_and(|alias| alias.sets.is_empty()) {
+            let message = "`Tensor!` in a return doesn't say which argument it is: name the set \
+                           there and here, as in `Tensor(a!)`";
+            return Err(Failure { at, message: message.into() });
+        }
         self.blanks();
         let name_at = self.at;
         let named = self.peek().is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -242,6 +268,9 @@ impl<'t> Scanner<'t> {
                 return Err(self.failure(&message));
             }
             alias = Some(self.alias()?);
+        } else if ty == Type::Tensor && self.eat("!") {
+            // Its set is named when all arguments are known.
+            alias = Some(Alias { sets: Vec::new(), write: true, after: Vec::new() });
         }
         let mut listed = false;
         loop {
@@ -273,7 +302,16 @@ impl<'t> Scanner<'t> {
                     return Err(self.failure(message));
                 }
                 Some('!') => {
-                    let message = "`!` stands in an alias annotation, as in `Tensor(a!)`";
+                    let message = match (&ty, &alias) {
+                        (_, Some(alias)) if alias.sets.is_empty() => "`!` stands there already",
+                        (_, Some(_)) => "`!` stands in the alias annotation: `Tensor(a!)`",
+                        (ty, None) if ty.carries_tensors() => {
+                            "`!` stands directly after `Tensor`, as in `Tensor![]`"
+                        }
+                        (ty, None) => {
+                            &format!("only a Tensor is written in place, not `{}`", ty.base())
+                        }
+                    };
                     return Err(self.failure(message));
                 }
                 _ => return Ok((ty, alias)),

@@ -201,6 +201,7 @@ mod tests {
             "a::b(int[2] a=[1, -2], bool[] b=[True, False], str[] c=[\"x\", \"\"]) -> Scalar",
             "a::b(ScalarType t=float32, Layout l=strided, MemoryFormat m=contiguous_format) -> int",
             "a::b(int reduction=Mean, complex c=1.5, Device d=\"cuda:1\", int from=0) -> complex",
+            "a::b(Any x, Any? y=None, Any[] z=[1, \"b\"], int[1] dim=[-2, -1]) -> Any",
             "a::b(int low=-9223372036854775808, int high=9223372036854775807) -> str",
         ];
         for text in texts {
@@ -231,6 +232,14 @@ mod tests {
             (
                 "a::b(ScalarType x=long, ScalarType?[] y=[half, None, bool], int[2] z=[]) -> ()",
                 "a::b(ScalarType x=int64, ScalarType?[] y=[float16, None, bool], int[2] z=[]) -> ()",
+            ),
+            (
+                "a::b(Tensor! x, Tensor (a) y, Tensor ! []? z, *, Tensor! out) -> ()",
+                "a::b(Tensor(a0!) x, Tensor(a) y, Tensor(a2!)[]? z, *, Tensor(a3!) out) -> ()",
+            ),
+            (
+                "a::b(Tensor! x, Tensor(a0) y, Tensor(a1 -> a2) z) -> Tensor(a0)",
+                "a::b(Tensor(a3!) x, Tensor(a0) y, Tensor(a1 -> a2) z) -> Tensor(a0)",
             ),
             ("a::b(int x=007, int y=-0) -> ()", "a::b(int x=7, int y=0) -> ()"),
         ];

@@ -46,7 +46,7 @@ fn default_for(ty: &Type) -> BoxedStrategy<Option<Literal>> {
     };
     let some: BoxedStrategy<Literal> = match ty {
         Type::Tensor | Type::Generator => return Just(None).boxed(),
-        Type::Scalar => prop_oneof![
+        Type::Any | Type::Scalar => prop_oneof![
             any::<bool>().prop_map(Literal::Bool),
             any::<i64>().prop_map(Literal::Int),
             float,
@@ -66,7 +66,7 @@ fn default_for(ty: &Type) -> BoxedStrategy<Option<Literal>> {
         }
         Type::List(element, size) => {
             let alone = size.is_some();
-            let sizes = size.map_or(0..=3, |size| size..=size);
+            let sizes = size.filter(|size| *size > 1).map_or(0..=3, |size| size..=size);
             return (proptest::collection::vec(default_for(element), sizes), any::<bool>())
                 .prop_map(move |(items, one)| {
                     let items: Option<Vec<Literal>> = items.into_iter().collect();
@@ -129,7 +129,7 @@ fn nearly_a_schema() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "[()\\[\\]*,=?!|:.\\->\"' \\\\\n\t0-9a-z]{0,3}",
         proptest::sample::select(vec![
-            "::", "->", "Tensor", "int[", "=[", "None", "é", "漢", "\u{0}"
+            "::", "->", "Tensor", "Tensor!", "int[", "=[", "None", "é", "漢", "\u{0}"
         ])
         .prop_map(str::to_owned),
     ];

@@ -146,14 +146,17 @@ pub enum Type {
     Generator,
     /// `T?`: the type, or None.
     Optional(Box<Type>),
-    /// `T[]`, or `T[n]` with exactly `n` elements (one value then stands for each of them; an empty
-    /// list may be the default all the same).
+    /// `Any`: whatever isn't an array, handed on as it is. It brings no keys, and no layer looks inside.
+    Any,
+    /// `T[]`, or `T[n]`, for which one value will do: it stands for `n` of them. Lists have exactly `n`
+    /// elements then, or none (`int[2] stride=[]`: the kernel chooses); but `T[1]` says only that one
+    /// value will do, as in PyTorch's schemas (`int[1] dim=[-2, -1]`).
     List(Box<Type>, Option<usize>),
 }
 
 impl Type {
     /// The types without parts, each with the name that a schema spells it by.
-    pub const BASES: [(&'static str, Type); 12] = [
+    pub const BASES: [(&'static str, Type); 13] = [
         ("Tensor", Type::Tensor),
         ("Scalar", Type::Scalar),
         ("int", Type::Int),
@@ -166,7 +169,13 @@ impl Type {
         ("Layout", Type::Layout),
         ("MemoryFormat", Type::MemoryFormat),
         ("Generator", Type::Generator),
+        ("Any", Type::Any),
     ];
+
+    /// Whether a list that is declared with this length may have `len` elements, see [`Type::List`].
+    pub fn takes_length(declared: Option<usize>, len: usize) -> bool {
+        declared.is_none_or(|declared| declared == 1 || len == declared || len == 0)
+    }
 
     /// The innermost type: `Tensor` for `Tensor?[]`.
     pub fn base(&self) -> &Type {
@@ -291,7 +300,7 @@ mod tests {
         let schema = Schema::parse(
             "a::b(int[2] s=1, int[2]? t=3, int[2]? n=None, int[2] u=[4, 5], int i=7, \
                  int r=Mean, int[] e=[], \
-                 int[2] k=[], *, Tensor x) -> ()",
+                 int[2] k=[], int[1] d=-1, int[1] m=[-2, -1], *, Tensor x) -> ()",
         )
         .unwrap();
         let ints =
@@ -308,6 +317,8 @@ mod tests {
                 Some(Literal::Ident("Mean".into())),
                 Some(ints(&[])),
                 Some(ints(&[])),
+                Some(ints(&[-1])),
+                Some(ints(&[-2, -1])),
                 None,
             ]
         );

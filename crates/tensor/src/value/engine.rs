@@ -94,9 +94,8 @@ impl Engine for Value {
                 matches!(value, ValueRef::None) || Value::conforms(value, inner)
             }
             Type::List(inner, size) => match value.list_len() {
-                // An empty list says that the kernel chooses: `int[2] stride=[]`.
                 Some(len) => {
-                    size.is_none_or(|size| size == len || len == 0)
+                    Type::takes_length(*size, len)
                         && value.items().all(|item| Value::conforms(item, inner))
                 }
                 // One value stands for each element where the schema says how many there are.
@@ -115,6 +114,11 @@ impl Engine for Value {
             Type::Generator => {
                 matches!(value, ValueRef::Foreign(object) if !object.is_tensor())
             }
+            Type::Any => match value {
+                ValueRef::Tensor(_) => false,
+                ValueRef::Foreign(object) => !object.is_tensor(),
+                _ => value.items().all(|item| Value::conforms(item, ty)),
+            },
         }
     }
 
@@ -177,14 +181,15 @@ impl Engine for Value {
             (each, Type::List(inner, Some(size))) => {
                 Value::List(vec![Value::from_literal(each, inner)?; *size])
             }
-            (Literal::Bool(b), Type::Bool | Type::Scalar) => Value::Bool(*b),
-            (Literal::Int(i), Type::Int | Type::Scalar) => Value::Int(*i),
+            (Literal::None, Type::Any) => Value::None,
+            (Literal::Bool(b), Type::Bool | Type::Scalar | Type::Any) => Value::Bool(*b),
+            (Literal::Int(i), Type::Int | Type::Scalar | Type::Any) => Value::Int(*i),
             (Literal::Ident(_), Type::Int) => Value::Int(literal.as_int()?),
             (Literal::Int(i), Type::Float) => Value::Float(*i as f64),
-            (Literal::Float(x), Type::Float | Type::Scalar) => Value::Float(*x),
+            (Literal::Float(x), Type::Float | Type::Scalar | Type::Any) => Value::Float(*x),
             (Literal::Int(i), Type::Complex) => Value::Complex(Complex::new(*i as f64, 0.0)),
             (Literal::Float(x), Type::Complex) => Value::Complex(Complex::new(*x, 0.0)),
-            (Literal::Str(text), Type::Str) => Value::from(text.as_str()),
+            (Literal::Str(text), Type::Str | Type::Any) => Value::from(text.as_str()),
             (Literal::Str(text) | Literal::Ident(text), Type::Layout | Type::MemoryFormat) => {
                 Value::from(text.as_str())
             }
