@@ -18,9 +18,10 @@ def _impl(
     *,
     with_keyset: bool = False,
     override: str = "error",
+    arrays: str | None = None,
 ) -> Any:
     """Register a kernel for an operator at a dispatch key. As `keyfold.impl`."""
-    return _implement(self, op, key, fn, with_keyset, override)
+    return _implement(self, op, key, fn, with_keyset, override, arrays)
 
 
 # The class is the engine's own; a decorator with a default is easier said in Python.

@@ -10,6 +10,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find, missing
 from keyfold._errors import BindingError, GuardError, InvalidValue, UnknownOperator
+from keyfold._numpy_kernel import on_numpy
 
 __all__ = [
     "Library",
@@ -52,14 +53,32 @@ def define(schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = Fal
 
 @overload
 def impl(
-    op: Any, key: Any, fn: None = None, *, with_keyset: bool = False, override: str = "error"
+    op: Any,
+    key: Any,
+    fn: None = None,
+    *,
+    with_keyset: bool = False,
+    override: str = "error",
+    arrays: str | None = None,
 ) -> Callable[[_F], _F]: ...
 @overload
 def impl(
-    op: Any, key: Any, fn: Any, *, with_keyset: bool = False, override: str = "error"
+    op: Any,
+    key: Any,
+    fn: Any,
+    *,
+    with_keyset: bool = False,
+    override: str = "error",
+    arrays: str | None = None,
 ) -> _core.Handle: ...
 def impl(
-    op: Any, key: Any, fn: Any = None, *, with_keyset: bool = False, override: str = "error"
+    op: Any,
+    key: Any,
+    fn: Any = None,
+    *,
+    with_keyset: bool = False,
+    override: str = "error",
+    arrays: str | None = None,
 ) -> Any:
     """Register a kernel for an operator at a dispatch key.
 
@@ -72,25 +91,36 @@ def impl(
         with_keyset: whether the kernel gets the call's key set as its first argument.
         override: what to do where a kernel is registered already: `"error"` (unless the same
             source is registered again), `"shadow"` it, or `"replace"` it.
+        arrays: `"numpy"` for a function that takes NumPy arrays, one compiled by `numba.njit` say:
+            it gets arrays over the memory of the call's, which may be of any library, lists as
+            tuples, and dtypes as NumPy's. By default a kernel gets the caller's own objects.
 
     Returns:
         A handle, whose `remove()` takes the kernel back.
 
     Raises:
+        InvalidValue: `arrays` is something else.
         UnknownOperator: the operator isn't defined: define it first.
         UnknownKey: no such key.
         BindingError: the arguments are in another order than this one.
         RegistrationError: the place is taken, or the kernel's signature contradicts the schema.
     """
-    return _implement(_default, op, key, fn, with_keyset, override)
+    return _implement(_default, op, key, fn, with_keyset, override, arrays)
 
 
 def _implement(
-    dispatcher: _core.Dispatcher, op: Any, key: Any, fn: Any, with_keyset: bool, override: str
+    dispatcher: _core.Dispatcher,
+    op: Any,
+    key: Any,
+    fn: Any,
+    with_keyset: bool,
+    override: str,
+    arrays: str | None,
 ) -> Any:
     _check_order(op, key, fn)
 
     def act(fn: Any) -> _core.Handle:
+        fn = _on(arrays, dispatcher, op, fn, with_keyset)
         return find(dispatcher, op, dispatcher._implement, op, key, fn, with_keyset, override)
 
     if fn is not None:
@@ -101,6 +131,19 @@ def _implement(
         return fn
 
     return register
+
+
+def _on(
+    arrays: str | None, dispatcher: _core.Dispatcher, op: Any, fn: Any, with_keyset: bool
+) -> Any:
+    """The kernel for arrays as the caller has them, or for NumPy's."""
+    if arrays is None:
+        return fn
+    if arrays != "numpy":
+        raise InvalidValue(
+            f'impl(): arrays is "numpy", or None for the caller\'s own, not {arrays!r}'
+        )
+    return on_numpy(dispatcher, op, fn, with_keyset)
 
 
 def _check_order(op: Any, key: Any, fn: Any) -> None:
@@ -249,6 +292,7 @@ class Library(_core._Block):
         *,
         with_keyset: bool = False,
         override: str = "error",
+        arrays: str | None = None,
     ) -> _core.Handle | None:
         """Register a kernel (the arguments in the order of `torch.library`).
 
@@ -266,9 +310,12 @@ class Library(_core._Block):
         full = self._qualify(name if isinstance(name, str) else name.name)
         with self._collecting:
             if self._is_open:
+                fn = _on(arrays, self._dispatcher, full, fn, with_keyset)
                 self._kernels.append((full, fn, key, with_keyset, override))
                 return None
-        return self._keep(_implement(self._dispatcher, full, key, fn, with_keyset, override))
+        return self._keep(
+            _implement(self._dispatcher, full, key, fn, with_keyset, override, arrays)
+        )
 
     def close(self) -> None:
         """Take back everything that this library registered, the last first."""
