@@ -41,70 +41,89 @@ _BUFFERS = (bytes, bytearray, memoryview, array.array, mmap.mmap)
 _ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
 
 
-def _sizes(shape: Any) -> Any:
-    """`3` stands for `(3,)`; what else it is, the operator judges."""
+def sizes_of(shape: Any, rest: tuple[Any, ...] = ()) -> Any:
+    """The sizes that were given as one tuple, or one by one: `3` stands for `(3,)`."""
+    if rest:
+        return (shape, *rest)
     if isinstance(shape, (tuple, list)) or not hasattr(shape, "__index__"):
         return shape
     return (shape,)
 
 
 def empty(
-    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+    shape: SupportsIndex | Sequence[int],
+    *sizes: SupportsIndex,
+    dtype: Any = None,
+    device: Any = None,
 ) -> _core.Tensor:
     """Return a tensor whose elements nobody has set yet.
 
     Args:
-        shape: the sizes, or one size.
+        shape: the sizes, in a tuple or one by one.
+        sizes: the sizes after the first, where they are given one by one.
         dtype: the dtype; float64 by default.
         device: the device; the CPU by default.
 
     Raises:
         ShapeError: a size is negative, or the elements don't fit into memory.
     """
-    made: _core.Tensor = _aten.empty(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.empty(sizes_of(shape, sizes), dtype=dtype, device=device)
     return made
 
 
 def zeros(
-    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+    shape: SupportsIndex | Sequence[int],
+    *sizes: SupportsIndex,
+    dtype: Any = None,
+    device: Any = None,
 ) -> _core.Tensor:
     """Return a tensor of zeros. The arguments are those of `empty`."""
-    made: _core.Tensor = _aten.zeros(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.zeros(sizes_of(shape, sizes), dtype=dtype, device=device)
     return made
 
 
 def ones(
-    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+    shape: SupportsIndex | Sequence[int],
+    *sizes: SupportsIndex,
+    dtype: Any = None,
+    device: Any = None,
 ) -> _core.Tensor:
     """Return a tensor of ones. The arguments are those of `empty`."""
-    made: _core.Tensor = _aten.ones(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.ones(sizes_of(shape, sizes), dtype=dtype, device=device)
     return made
 
 
 def rand(
-    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+    shape: SupportsIndex | Sequence[int],
+    *sizes: SupportsIndex,
+    dtype: Any = None,
+    device: Any = None,
 ) -> _core.Tensor:
     """Return random numbers, evenly distributed from 0 to 1, 1 left out.
 
     They are the process's own, see `manual_seed`: Philox4x32-10.
 
     Args:
-        shape: the sizes, or one size.
+        shape: the sizes, in a tuple or one by one.
+        sizes: the sizes after the first, where they are given one by one.
         dtype: the dtype, a float; float64 by default.
         device: the device; the CPU by default.
 
     Raises:
         DTypeError: the dtype isn't a float.
     """
-    made: _core.Tensor = _aten.rand(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.rand(sizes_of(shape, sizes), dtype=dtype, device=device)
     return made
 
 
 def randn(
-    shape: SupportsIndex | Sequence[int], *, dtype: Any = None, device: Any = None
+    shape: SupportsIndex | Sequence[int],
+    *sizes: SupportsIndex,
+    dtype: Any = None,
+    device: Any = None,
 ) -> _core.Tensor:
     """Return random numbers of the normal distribution: mean 0, variance 1. As `rand` otherwise."""
-    made: _core.Tensor = _aten.randn(_sizes(shape), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.randn(sizes_of(shape, sizes), dtype=dtype, device=device)
     return made
 
 
@@ -126,7 +145,7 @@ def full(
     Raises:
         InvalidValue: the dtype can't hold the number.
     """
-    made: _core.Tensor = _aten.full(_sizes(shape), fill_value, dtype=dtype, device=device)
+    made: _core.Tensor = _aten.full(sizes_of(shape), fill_value, dtype=dtype, device=device)
     return made
 
 

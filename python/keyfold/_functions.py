@@ -2,15 +2,17 @@
 
 They take what the operators take, tensors and arrays of other libraries, and give results of the
 caller's own library. Python numbers may stand on either side of an operator of two operands.
+An `axis` may be given by position, as in NumPy, and as `dim`, PyTorch's name; `keepdims` as
+`keepdim`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Never
+from collections.abc import Callable, Sequence
+from typing import Any, Never, TypedDict, Unpack
 
 from keyfold import _core
-from keyfold._creation import asarray
+from keyfold._creation import asarray, sizes_of
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
 from keyfold._messages import unexpected
@@ -47,21 +49,55 @@ _aten = _default.ops.aten
 _Axis = int | Sequence[int] | None
 
 
+class _Dim(TypedDict, total=False):
+    """PyTorch's name of an axis."""
+
+    dim: int
+
+
+class _Dims(TypedDict, total=False):
+    """PyTorch's names of the axes that are reduced, and of whether they stay."""
+
+    dim: _Axis
+    keepdim: bool
+
+
+def _axis_of(function: Callable[..., Any], axis: Any, default: Any, other: Any) -> Any:
+    """The axis of a function that got `other` keywords than its own."""
+    if not other:
+        return axis
+    dim = other.pop("dim", default)
+    if other:
+        raise unexpected(function, other)
+    if axis != default:
+        raise BindingError(
+            f"keyfold.{function.__name__}() got both 'axis' and 'dim', which mean the same"
+        )
+    return dim
+
+
+def _axes_of(
+    function: Callable[..., Any], axis: _Axis, keepdims: bool, other: Any
+) -> tuple[Any, bool]:
+    """The axes and `keepdims` of a reduction that got `other` keywords than its own."""
+    keepdims = other.pop("keepdim", keepdims) or keepdims
+    axis = _axis_of(function, axis, None, other)
+    return ((axis,) if isinstance(axis, int) else axis), keepdims
+
+
 def _is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
 
 
-def softmax(x: Any, /, *, axis: int = -1, out: Any = None, **foreign: Never) -> Any:
+def softmax(x: Any, /, axis: int = -1, *, out: Any = None, **other: Unpack[_Dim]) -> Any:
     """Return positive numbers that add up to 1 along an axis. Not in the standard."""
-    if foreign:
-        raise unexpected(softmax, foreign)
+    axis = _axis_of(softmax, axis, -1, other)
     return _aten.softmax(x, axis) if out is None else _aten.softmax.out(x, axis, out=out)
 
 
-def log_softmax(x: Any, /, *, axis: int = -1, out: Any = None, **foreign: Never) -> Any:
+def log_softmax(x: Any, /, axis: int = -1, *, out: Any = None, **other: Unpack[_Dim]) -> Any:
     """Return the logarithms of the softmax along an axis. Not in the standard."""
-    if foreign:
-        raise unexpected(log_softmax, foreign)
+    axis = _axis_of(log_softmax, axis, -1, other)
     return _aten.log_softmax(x, axis) if out is None else _aten.log_softmax.out(x, axis, out=out)
 
 
@@ -98,124 +134,158 @@ def _ndim(x: Any, function: str, argument: str = "x") -> int:
     return ndim
 
 
-def _axes(axis: _Axis) -> Sequence[int] | None:
-    return (axis,) if isinstance(axis, int) else axis
-
-
 def sum(
     x: Any,
     /,
-    *,
     axis: _Axis = None,
+    *,
     dtype: Any = None,
     keepdims: bool = False,
     out: Any = None,
-    **foreign: Never,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return the sum of all elements, or along axes. Whole numbers and bools add up to int64.
 
     Unsigned ones add up to uint64. The result's bits don't depend on the number of threads.
     """
-    if foreign:
-        raise unexpected(sum, foreign)
+    axes, keepdims = _axes_of(sum, axis, keepdims, other)
     if out is not None:
-        return _aten.sum.dim_out(x, _axes(axis), keepdims, dtype=dtype, out=out)
-    return _aten.sum.dim(x, _axes(axis), keepdims, dtype=dtype)
+        return _aten.sum.dim_out(x, axes, keepdims, dtype=dtype, out=out)
+    return _aten.sum.dim(x, axes, keepdims, dtype=dtype)
 
 
 def mean(
-    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: _Axis = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return the mean of all elements, or along axes."""
-    if foreign:
-        raise unexpected(mean, foreign)
+    axes, keepdims = _axes_of(mean, axis, keepdims, other)
     if out is not None:
-        return _aten.mean.dim_out(x, _axes(axis), keepdims, out=out)
-    return _aten.mean.dim(x, _axes(axis), keepdims)
+        return _aten.mean.dim_out(x, axes, keepdims, out=out)
+    return _aten.mean.dim(x, axes, keepdims)
 
 
 def max(
-    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: _Axis = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return the greatest element, or the greatest along axes. NaN goes through."""
-    if foreign:
-        raise unexpected(max, foreign)
+    axes, keepdims = _axes_of(max, axis, keepdims, other)
     if out is not None:
-        return _aten.amax.out(x, _axes(axis), keepdims, out=out)
-    return _aten.amax(x, _axes(axis), keepdims)
+        return _aten.amax.out(x, axes, keepdims, out=out)
+    return _aten.amax(x, axes, keepdims)
 
 
 def min(
-    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: _Axis = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return the least element, or the least along axes. NaN goes through."""
-    if foreign:
-        raise unexpected(min, foreign)
+    axes, keepdims = _axes_of(min, axis, keepdims, other)
     if out is not None:
-        return _aten.amin.out(x, _axes(axis), keepdims, out=out)
-    return _aten.amin(x, _axes(axis), keepdims)
+        return _aten.amin.out(x, axes, keepdims, out=out)
+    return _aten.amin(x, axes, keepdims)
 
 
 def all(
-    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: _Axis = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return whether all elements, or all along axes, are true or nonzero."""
-    if foreign:
-        raise unexpected(all, foreign)
+    axes, keepdims = _axes_of(all, axis, keepdims, other)
     if out is not None:
-        return _aten.all.out(x, _axes(axis), keepdims, out=out)
-    return _aten.all(x, _axes(axis), keepdims)
+        return _aten.all.out(x, axes, keepdims, out=out)
+    return _aten.all(x, axes, keepdims)
 
 
 def any(
-    x: Any, /, *, axis: _Axis = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: _Axis = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return whether any element, or any along axes, is true or nonzero."""
-    if foreign:
-        raise unexpected(any, foreign)
+    axes, keepdims = _axes_of(any, axis, keepdims, other)
     if out is not None:
-        return _aten.any.out(x, _axes(axis), keepdims, out=out)
-    return _aten.any(x, _axes(axis), keepdims)
+        return _aten.any.out(x, axes, keepdims, out=out)
+    return _aten.any(x, axes, keepdims)
 
 
 def argmax(
-    x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: int | None = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return where the greatest element is, along an axis or in the flattened array."""
-    if foreign:
-        raise unexpected(argmax, foreign)
+    keepdims = other.pop("keepdim", keepdims) or keepdims
+    axis = _axis_of(argmax, axis, None, other)
     if out is not None:
         return _aten.argmax.out(x, axis, keepdims, out=out)
     return _aten.argmax(x, axis, keepdims)
 
 
 def argmin(
-    x: Any, /, *, axis: int | None = None, keepdims: bool = False, out: Any = None, **foreign: Never
+    x: Any,
+    /,
+    axis: int | None = None,
+    *,
+    keepdims: bool = False,
+    out: Any = None,
+    **other: Unpack[_Dims],
 ) -> Any:
     """Return where the least element is, along an axis or in the flattened array."""
-    if foreign:
-        raise unexpected(argmin, foreign)
+    keepdims = other.pop("keepdim", keepdims) or keepdims
+    axis = _axis_of(argmin, axis, None, other)
     if out is not None:
         return _aten.argmin.out(x, axis, keepdims, out=out)
     return _aten.argmin(x, axis, keepdims)
 
 
-def reshape(x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Any:
+def reshape(x: Any, /, shape: int | Sequence[int], *sizes: int, copy: bool | None = None) -> Any:
     """Return the elements in another shape: a view where the strides allow it, else a copy.
 
     Args:
         x: the array.
-        shape: the sizes; one of them may be -1, for what is left.
+        shape: the sizes, in a tuple or one by one; one of them may be -1, for what is left.
+        sizes: the sizes after the first, where they are given one by one.
         copy: True for a copy in any case; False for none, and an error where one is needed.
 
     Raises:
         ShapeError: the shapes hold different numbers of elements, or a copy is needed.
     """
+    sizes = sizes_of(shape, sizes)
     if copy:
         x = _aten.clone(x)
-    result = _aten.reshape(x, shape)
+    result = _aten.reshape(x, sizes)
     if copy is False and not _same_memory(x, result):
-        raise ShapeError(f"reshape(): shape {tuple(shape)} can't be had here without a copy")
+        raise ShapeError(f"reshape(): shape {tuple(sizes)} can't be had here without a copy")
     return result
 
 
@@ -239,17 +309,16 @@ def matrix_transpose(x: Any, /) -> Any:
     return _aten.transpose(x, -2, -1)
 
 
-def expand_dims(x: Any, /, *, axis: int = 0, **foreign: Never) -> Any:
+def expand_dims(x: Any, /, axis: int = 0, **other: Unpack[_Dim]) -> Any:
     """Return the array with a dimension of size 1 more, at `axis`: a view."""
-    if foreign:
-        raise unexpected(expand_dims, foreign)
-    return _aten.unsqueeze(x, axis)
+    return _aten.unsqueeze(x, _axis_of(expand_dims, axis, 0, other))
 
 
-def squeeze(x: Any, /, axis: int | Sequence[int], **foreign: Never) -> Any:
-    """Return the array without these dimensions of size 1: a view."""
-    if foreign:
-        raise unexpected(squeeze, foreign)
+def squeeze(x: Any, /, axis: _Axis = None, **other: Unpack[_Dims]) -> Any:
+    """Return the array without these dimensions of size 1, or without all of them: a view."""
+    axis = _axis_of(squeeze, axis, None, other)
+    if axis is None:
+        return _aten.squeeze(x)
     ndim = _ndim(x, "squeeze")
     given = (axis,) if isinstance(axis, int) else tuple(axis)
     # From the last on, so that each still counts as it did.
@@ -258,36 +327,32 @@ def squeeze(x: Any, /, axis: int | Sequence[int], **foreign: Never) -> Any:
     return x
 
 
-def flip(x: Any, /, *, axis: _Axis = None, **foreign: Never) -> Any:
+def flip(x: Any, /, axis: _Axis = None, **other: Unpack[_Dims]) -> Any:
     """Return the array in reverse order along some axes, or along all: a view."""
-    if foreign:
-        raise unexpected(flip, foreign)
-    axes = _axes(axis)
+    axis = _axis_of(flip, axis, None, other)
+    axes = (axis,) if isinstance(axis, int) else axis
     return _aten.flip(x, tuple(range(_ndim(x, "flip"))) if axes is None else axes)
 
 
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0, **foreign: Never) -> Any:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0, **other: Unpack[_Dim]) -> Any:
     """Return the arrays one behind the other along an axis; flattened first if it is None.
 
     Raises:
         ShapeError: there are none, or their shapes differ elsewhere than along the axis.
     """
-    if foreign:
-        raise unexpected(concat, foreign)
+    axis = _axis_of(concat, axis, 0, other)
     if axis is None:
         return _aten.cat([_aten.reshape(x, (-1,)) for x in arrays], 0)
     return _aten.cat(arrays, axis)
 
 
-def stack(arrays: Sequence[Any], /, *, axis: int = 0, **foreign: Never) -> Any:
+def stack(arrays: Sequence[Any], /, axis: int = 0, **other: Unpack[_Dim]) -> Any:
     """Return the arrays side by side along a new axis.
 
     Raises:
         ShapeError: there are none, or their shapes differ.
     """
-    if foreign:
-        raise unexpected(stack, foreign)
-    return _aten.stack(arrays, axis)
+    return _aten.stack(arrays, _axis_of(stack, axis, 0, other))
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -304,9 +369,9 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def broadcast_to(x: Any, /, shape: Sequence[int]) -> Any:
+def broadcast_to(x: Any, /, shape: int | Sequence[int], *sizes: int) -> Any:
     """Return the array repeated to a shape: a view with stride 0."""
-    return _aten.expand(x, shape)
+    return _aten.expand(x, sizes_of(shape, sizes))
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
@@ -317,10 +382,9 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     return tuple(broadcast_to(x, shape) for x in arrays)
 
 
-def take(x: Any, indices: Any, /, *, axis: int | None = None, **foreign: Never) -> Any:
+def take(x: Any, indices: Any, /, axis: int | None = None, **other: Unpack[_Dim]) -> Any:
     """Return the elements at these positions along an axis; one dimension needs none named."""
-    if foreign:
-        raise unexpected(take, foreign)
+    axis = _axis_of(take, axis, None, other)
     if axis is None:
         ndim = _ndim(x, "take")
         if ndim != 1:

@@ -48,6 +48,18 @@ impl Aten {
     }
 }
 
+/// An operator along dimensions, and its overload that writes into a tensor of the caller's.
+pub(crate) struct Along {
+    pub(crate) fresh: Aten,
+    pub(crate) out: Aten,
+}
+
+impl Along {
+    const fn new(fresh: &'static str, out: &'static str) -> Self {
+        Along { fresh: Aten::new(fresh), out: Aten::new(out) }
+    }
+}
+
 /// An operator of two tensors, and its overload for a tensor and a number.
 pub(crate) struct Pair {
     pub(crate) tensors: Aten,
@@ -104,16 +116,16 @@ pub(crate) static SIN: Aten = Aten::new("aten::sin");
 pub(crate) static COS: Aten = Aten::new("aten::cos");
 pub(crate) static SOFTMAX: Aten = Aten::new("aten::softmax");
 
-pub(crate) static SUM: Aten = Aten::new("aten::sum.dim");
+pub(crate) static SUM: Along = Along::new("aten::sum.dim", "aten::sum.dim_out");
 pub(crate) static SUM_ALL: Aten = Aten::new("aten::sum");
-pub(crate) static MEAN: Aten = Aten::new("aten::mean.dim");
+pub(crate) static MEAN: Along = Along::new("aten::mean.dim", "aten::mean.dim_out");
 pub(crate) static MEAN_ALL: Aten = Aten::new("aten::mean");
-pub(crate) static AMAX: Aten = Aten::new("aten::amax");
-pub(crate) static AMIN: Aten = Aten::new("aten::amin");
-pub(crate) static ARGMAX: Aten = Aten::new("aten::argmax");
-pub(crate) static ARGMIN: Aten = Aten::new("aten::argmin");
-pub(crate) static ALL: Aten = Aten::new("aten::all");
-pub(crate) static ANY: Aten = Aten::new("aten::any");
+pub(crate) static AMAX: Along = Along::new("aten::amax", "aten::amax.out");
+pub(crate) static AMIN: Along = Along::new("aten::amin", "aten::amin.out");
+pub(crate) static ARGMAX: Along = Along::new("aten::argmax", "aten::argmax.out");
+pub(crate) static ARGMIN: Along = Along::new("aten::argmin", "aten::argmin.out");
+pub(crate) static ALL: Along = Along::new("aten::all", "aten::all.out");
+pub(crate) static ANY: Along = Along::new("aten::any", "aten::any.out");
 
 pub(crate) static RESHAPE: Aten = Aten::new("aten::reshape");
 pub(crate) static TRANSPOSE: Aten = Aten::new("aten::transpose");

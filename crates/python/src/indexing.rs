@@ -499,6 +499,6 @@ impl PyTensor {
             Operand::Number => aten::EQ.number.call(py, (slf, value))?,
             Operand::Other => return Ok(false),
         };
-        aten::ANY.call(py, (equal,))?.is_truthy()
+        aten::ANY.fresh.call(py, (equal,))?.is_truthy()
     }
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 
 use crate::argument::Axis;
-use crate::aten::{self, Aten};
+use crate::aten::{self, Along, Aten};
 use crate::tensor::{PyTensor, error};
 use crate::tensor_ops::{Operand, operand};
 
@@ -31,22 +31,60 @@ fn axes<'py>(axis: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
     Ok(Some(PyTuple::new(axis.py(), [axis])?.into_any()))
 }
 
-/// A reduction along axes, or of all elements.
-fn reduced<'py>(
-    slf: &Bound<'py, PyTensor>,
-    op: &Aten,
-    axis: Option<&Any<'py>>,
+/// What a reduction is told: by NumPy's names, by PyTorch's, and by NumPy's functions, which pass `out`.
+struct Reduction<'py> {
+    axis: Option<Any<'py>>,
     keepdims: bool,
-) -> PyResult<Any<'py>> {
-    op.call(slf.py(), (slf, axes(axis)?, keepdims))
+    out: Option<Any<'py>>,
+}
+
+impl<'py> Reduction<'py> {
+    /// Of the arguments that the method `name` has, and the others that were given.
+    fn new(
+        slf: &Bound<'py, PyTensor>,
+        name: &str,
+        axis: Option<&Any<'py>>,
+        keepdims: bool,
+        others: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Self> {
+        let mut told = Reduction { axis: axis.cloned(), keepdims, out: None };
+        let Some(others) = others else { return Ok(told) };
+        for (keyword, value) in others {
+            match &*keyword.extract::<String>()? {
+                "dim" => told.axis = only(slf.py(), name, told.axis, value)?,
+                "keepdim" => told.keepdims |= value.extract::<bool>()?,
+                "out" => told.out = (!value.is_none()).then_some(value),
+                other => return Err(unexpected(slf.py(), name, other)),
+            }
+        }
+        Ok(told)
+    }
+
+    /// With one axis as a list of axes.
+    fn with_axes(mut self) -> PyResult<Self> {
+        self.axis = axes(self.axis.as_ref())?;
+        Ok(self)
+    }
+
+    /// Calls the operator.
+    fn call(self, slf: &Bound<'py, PyTensor>, op: &Along) -> PyResult<Any<'py>> {
+        let py = slf.py();
+        match self.out {
+            None => op.fresh.call(py, (slf, self.axis, self.keepdims)),
+            Some(out) => {
+                let options = PyDict::new(py);
+                options.set_item("out", out)?;
+                op.out.call_with(py, (slf, self.axis, self.keepdims), &options)
+            }
+        }
+    }
 }
 
 /// A reduction with a dtype of its own; `all` is the overload that reduces all elements.
 fn reduced_as<'py>(
     slf: &Bound<'py, PyTensor>,
-    (all, along): (&Aten, &Aten),
-    axis: Option<&Any<'py>>,
-    keepdims: bool,
+    (all, along): (&Aten, &Along),
+    told: Reduction<'py>,
     dtype: Option<&Any<'py>>,
 ) -> PyResult<Any<'py>> {
     let py = slf.py();
@@ -54,25 +92,61 @@ fn reduced_as<'py>(
     if let Some(dtype) = dtype {
         options.set_item("dtype", dtype)?;
     }
-    if axis.is_none() && !keepdims {
-        return all.call_with(py, (slf,), &options);
+    let axes = axes(told.axis.as_ref())?;
+    match told.out {
+        Some(out) => {
+            options.set_item("out", out)?;
+            along.out.call_with(py, (slf, axes, told.keepdims), &options)
+        }
+        None if axes.is_none() && !told.keepdims => all.call_with(py, (slf,), &options),
+        None => along.fresh.call_with(py, (slf, axes, told.keepdims), &options),
     }
-    along.call_with(py, (slf, axes(axis)?, keepdims), &options)
 }
 
-/// Refuses keywords that a reduction doesn't take, with the one that was meant.
-fn no_others(py: Python<'_>, method: &str, foreign: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-    let Some((keyword, _)) = foreign.and_then(|foreign| foreign.iter().next()) else {
-        return Ok(());
-    };
-    let keyword = keyword.extract::<String>()?;
-    let meant = match keyword.as_str() {
-        "dim" | "dims" | "axes" => Some("axis"),
+/// The axis, which `dim` stands for too: an error where both are given.
+fn only<'py>(
+    py: Python<'py>,
+    method: &str,
+    axis: Option<Any<'py>>,
+    dim: Any<'py>,
+) -> PyResult<Option<Any<'py>>> {
+    if axis.is_none() {
+        return Ok((!dim.is_none()).then_some(dim));
+    }
+    Err(given_twice(py, method))
+}
+
+fn given_twice(py: Python<'_>, method: &str) -> PyErr {
+    let message = format!("Tensor.{method}() got both 'axis' and 'dim', which mean the same");
+    error(py, ErrorKind::Binding, message)
+}
+
+/// The axis of a method that takes nothing else by keyword.
+fn axis_or_dim<'py>(
+    py: Python<'py>,
+    method: &str,
+    axis: Option<&Any<'py>>,
+    others: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Option<Any<'py>>> {
+    let mut axis = axis.cloned();
+    for (keyword, value) in others.into_iter().flatten() {
+        match &*keyword.extract::<String>()? {
+            "dim" => axis = only(py, method, axis, value)?,
+            other => return Err(unexpected(py, method, other)),
+        }
+    }
+    Ok(axis)
+}
+
+/// The error for a keyword that a method doesn't take, with the one that was meant.
+fn unexpected(py: Python<'_>, method: &str, keyword: &str) -> PyErr {
+    let meant = match keyword {
+        "dims" | "axes" => Some("axis"),
         other => nearest(other, ["axis", "keepdims", "dtype"]).first().copied(),
     };
     let hint = meant.map(|name| format!(". Did you mean '{name}'?")).unwrap_or_default();
     let message = format!("Tensor.{method}() got an unexpected keyword argument '{keyword}'{hint}");
-    Err(error(py, ErrorKind::Binding, message))
+    error(py, ErrorKind::Binding, message)
 }
 
 #[pymethods]
@@ -135,15 +209,31 @@ impl PyTensor {
         aten::PERMUTE.call(slf.py(), (slf, unpacked(dims)?))
     }
 
-    /// The tensor with a dimension of size 1 more, at `axis`: a view.
-    fn unsqueeze<'py>(slf: &Bound<'py, Self>, axis: &Any<'py>) -> PyResult<Any<'py>> {
-        aten::UNSQUEEZE.call(slf.py(), (slf, axis))
+    /// The tensor with a dimension of size 1 more, at `axis`: a view. `dim` is the same.
+    #[pyo3(signature = (axis=None, **others), text_signature = "($self, axis=None, *, dim=None)")]
+    fn unsqueeze<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        others: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Any<'py>> {
+        let py = slf.py();
+        match axis_or_dim(py, "unsqueeze", axis, others)? {
+            Some(axis) => aten::UNSQUEEZE.call(py, (slf, axis)),
+            None => {
+                let message = "Tensor.unsqueeze() needs the axis of the new dimension";
+                Err(error(py, ErrorKind::Binding, message))
+            }
+        }
     }
 
-    /// The tensor without a dimension of size 1, or without all of them: a view.
-    #[pyo3(signature = (axis=None))]
-    fn squeeze<'py>(slf: &Bound<'py, Self>, axis: Option<&Any<'py>>) -> PyResult<Any<'py>> {
-        match axis {
+    /// The tensor without a dimension of size 1, or without all of them: a view. `dim` is `axis`.
+    #[pyo3(signature = (axis=None, **others), text_signature = "($self, axis=None, *, dim=None)")]
+    fn squeeze<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        others: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Any<'py>> {
+        match axis_or_dim(slf.py(), "squeeze", axis, others)? {
             Some(axis) => aten::SQUEEZE.call(slf.py(), (slf, axis)),
             None => aten::SQUEEZE_ALL.call(slf.py(), (slf,)),
         }
@@ -167,10 +257,14 @@ impl PyTensor {
         aten::EXPAND.call(slf.py(), (slf, unpacked(shape)?))
     }
 
-    /// The tensor in reverse order along some axes, or along all: a view.
-    #[pyo3(signature = (axis=None))]
-    fn flip<'py>(slf: &Bound<'py, Self>, axis: Option<&Any<'py>>) -> PyResult<Any<'py>> {
-        let axes = match axes(axis)? {
+    /// The tensor in reverse order along some axes, or along all: a view. `dim` is `axis`.
+    #[pyo3(signature = (axis=None, **others), text_signature = "($self, axis=None, *, dim=None)")]
+    fn flip<'py>(
+        slf: &Bound<'py, Self>,
+        axis: Option<&Any<'py>>,
+        others: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Any<'py>> {
+        let axes = match axes(axis_or_dim(slf.py(), "flip", axis, others)?.as_ref())? {
             Some(axes) => axes,
             None => PyTuple::new(slf.py(), 0..slf.get().tensor.ndim())?.into_any(),
         };
@@ -203,136 +297,146 @@ impl PyTensor {
     }
 
     /// The sum of all elements, or along axes. Whole numbers and bools add up to int64.
+    ///
+    /// Args:
+    ///     axis: the axis, or several in a tuple; None for all. `dim` is the same.
+    ///     keepdims: whether these stay as dimensions of size 1. `keepdim` is the same.
+    ///     dtype: the dtype to add up in.
+    ///     out: a tensor to write the result into.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, dtype=None, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False, dtype=None)"
+        signature = (axis=None, *, keepdims=false, dtype=None, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, dtype=None, out=None, dim=None, keepdim=False)"
     )]
     fn sum<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
         dtype: Option<&Any<'py>>,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "sum", foreign)?;
-        reduced_as(slf, (&aten::SUM_ALL, &aten::SUM), axis, keepdims, dtype)
+        let told = Reduction::new(slf, "sum", axis, keepdims, others)?;
+        reduced_as(slf, (&aten::SUM_ALL, &aten::SUM), told, dtype)
     }
 
     /// The mean of all elements, or along axes. Whole numbers and bools give float64.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, dtype=None, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False, dtype=None)"
+        signature = (axis=None, *, keepdims=false, dtype=None, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, dtype=None, out=None, dim=None, keepdim=False)"
     )]
     fn mean<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
         dtype: Option<&Any<'py>>,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "mean", foreign)?;
-        reduced_as(slf, (&aten::MEAN_ALL, &aten::MEAN), axis, keepdims, dtype)
+        let told = Reduction::new(slf, "mean", axis, keepdims, others)?;
+        reduced_as(slf, (&aten::MEAN_ALL, &aten::MEAN), told, dtype)
     }
 
     /// The greatest element, or the greatest along axes. NaN goes through.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False)"
+        signature = (axis=None, *, keepdims=false, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn max<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "max", foreign)?;
-        reduced(slf, &aten::AMAX, axis, keepdims)
+        let told = Reduction::new(slf, "max", axis, keepdims, others)?;
+        told.with_axes()?.call(slf, &aten::AMAX)
     }
 
     /// The least element, or the least along axes. NaN goes through.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False)"
+        signature = (axis=None, *, keepdims=false, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn min<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "min", foreign)?;
-        reduced(slf, &aten::AMIN, axis, keepdims)
+        let told = Reduction::new(slf, "min", axis, keepdims, others)?;
+        told.with_axes()?.call(slf, &aten::AMIN)
     }
 
     /// Where the greatest element is along an axis, or in the flattened tensor: the first of several.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False)"
+        signature = (axis=None, *, keepdims=false, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn argmax<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Bound<'py, PyInt>>,
         keepdims: bool,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "argmax", foreign)?;
-        aten::ARGMAX.call(slf.py(), (slf, axis, keepdims))
+        let axis = axis.map(Bound::as_any);
+        Reduction::new(slf, "argmax", axis, keepdims, others)?.call(slf, &aten::ARGMAX)
     }
 
     /// Where the least element is along an axis, or in the flattened tensor: the first of several.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False)"
+        signature = (axis=None, *, keepdims=false, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn argmin<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Bound<'py, PyInt>>,
         keepdims: bool,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "argmin", foreign)?;
-        aten::ARGMIN.call(slf.py(), (slf, axis, keepdims))
+        let axis = axis.map(Bound::as_any);
+        Reduction::new(slf, "argmin", axis, keepdims, others)?.call(slf, &aten::ARGMIN)
     }
 
     /// Whether all elements, or all along axes, are true or nonzero.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False)"
+        signature = (axis=None, *, keepdims=false, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn all<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "all", foreign)?;
-        reduced(slf, &aten::ALL, axis, keepdims)
+        let told = Reduction::new(slf, "all", axis, keepdims, others)?;
+        told.with_axes()?.call(slf, &aten::ALL)
     }
 
     /// Whether any element, or any along axes, is true or nonzero.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **foreign),
-        text_signature = "($self, axis=None, *, keepdims=False)"
+        signature = (axis=None, *, keepdims=false, **others),
+        text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn any<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
         keepdims: bool,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "any", foreign)?;
-        reduced(slf, &aten::ANY, axis, keepdims)
+        let told = Reduction::new(slf, "any", axis, keepdims, others)?;
+        told.with_axes()?.call(slf, &aten::ANY)
     }
 
     /// The softmax along an axis: positive numbers that add up to 1.
-    #[pyo3(signature = (axis=Axis(-1), **foreign), text_signature = "($self, axis=-1)")]
+    #[pyo3(signature = (axis=Axis(-1), **others), text_signature = "($self, axis=-1, *, dim=-1)")]
     fn softmax<'py>(
         slf: &Bound<'py, Self>,
         axis: Axis,
-        foreign: Option<&Bound<'py, PyDict>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        no_others(slf.py(), "softmax", foreign)?;
-        aten::SOFTMAX.call(slf.py(), (slf, axis.0))
+        let axis = match axis_or_dim(slf.py(), "softmax", None, others)? {
+            None => axis.0,
+            Some(dim) if axis.0 == -1 => dim.extract::<Axis>()?.0,
+            Some(_) => return Err(given_twice(slf.py(), "softmax")),
+        };
+        aten::SOFTMAX.call(slf.py(), (slf, axis))
     }
 
     /// The exponential of each element.
