@@ -216,7 +216,7 @@ MISTAKES = {
     "kf.full: range": lambda: kf.full(3, 300, dtype="uint8"),
     "kf.arange: text": lambda: kf.arange("a"),
     "kf.arange: stop": lambda: kf.arange(0, "b"),
-    "kf.arange: dtype": lambda: kf.arange(5, dtype="complex64"),
+    "kf.arange: dtype": lambda: kf.arange(5, dtype="bool"),
     "kf.arange: step": lambda: kf.arange(0, 5, 0),
     "kf.rand: dtype": lambda: kf.rand(3, dtype="int64"),
     "kf.asarray: objects": lambda: kf.asarray([object()]),

@@ -1,13 +1,16 @@
 //! What kernels ask of an element type.
 
-use keyfold_core::{Element, bf16, f16};
+use std::ops::{Add, Mul};
 
-/// An element type that kernels are written for.
+use crate::bits::Bits;
+use keyfold_core::{Complex, Element, bf16, f16};
+
+/// Numbers that are added and multiplied.
 ///
-/// Elements are stored as themselves, bools as bytes: memory from other libraries may hold bytes
-/// other than 0 and 1, which all count as true, and which Rust's `bool` mustn't see.
-pub(crate) trait Number: Element {
-    type Stored: Element;
+/// They are stored as themselves, bools as bytes: memory from other libraries may hold bytes other
+/// than 0 and 1, which all count as true, and which Rust's `bool` mustn't see.
+pub(crate) trait Number: Copy + Send + Sync + 'static {
+    type Stored: Bits;
     const ZERO: Self;
 
     fn load(stored: Self::Stored) -> Self;
@@ -19,12 +22,12 @@ pub(crate) trait Number: Element {
     fn mul(self, other: Self) -> Self;
 }
 
-macro_rules! float {
-    // Both floats, since no trait of the standard library has these methods.
-    ($type:ident) => {
+macro_rules! number {
+    // Each type, since no trait of the standard library has both kinds of sums and products.
+    ($($type:ty, $zero:expr, $add:expr, $mul:expr;)*) => {$(
         impl Number for $type {
             type Stored = $type;
-            const ZERO: Self = 0.0;
+            const ZERO: Self = $zero;
 
             #[inline]
             fn load(stored: Self) -> Self {
@@ -36,39 +39,25 @@ macro_rules! float {
             }
             #[inline]
             fn add(self, other: Self) -> Self {
-                self + other
+                $add(self, other)
             }
             #[inline]
             fn mul(self, other: Self) -> Self {
-                self * other
+                $mul(self, other)
             }
         }
-    };
+    )*};
 }
 
-float!(f32);
-float!(f64);
-
-impl Number for i64 {
-    type Stored = i64;
-    const ZERO: Self = 0;
-
-    #[inline]
-    fn load(stored: i64) -> Self {
-        stored
-    }
-    #[inline]
-    fn store(self) -> i64 {
-        self
-    }
-    #[inline]
-    fn add(self, other: Self) -> Self {
-        self.wrapping_add(other)
-    }
-    #[inline]
-    fn mul(self, other: Self) -> Self {
-        self.wrapping_mul(other)
-    }
+number! {
+    u8, 0, u8::wrapping_add, u8::wrapping_mul;
+    u16, 0, u16::wrapping_add, u16::wrapping_mul;
+    u32, 0, u32::wrapping_add, u32::wrapping_mul;
+    u64, 0, u64::wrapping_add, u64::wrapping_mul;
+    f32, 0.0, Add::add, Mul::mul;
+    f64, 0.0, Add::add, Mul::mul;
+    Complex<f32>, Complex::new(0.0, 0.0), Add::add, Mul::mul;
+    Complex<f64>, Complex::new(0.0, 0.0), Add::add, Mul::mul;
 }
 
 impl Number for bool {
@@ -93,32 +82,44 @@ impl Number for bool {
     }
 }
 
-/// An element type whose elements are moved.
+/// An element type whose elements are moved: as bits of their size, so that one kernel serves all of
+/// that size.
 pub(crate) trait Moved: Element {
-    /// As they are stored: see [`Number`].
-    type Stored: Element;
+    type Bits: Bits;
 }
 
-impl Moved for bool {
-    type Stored = u8;
+/// An element type whose elements are added and multiplied. Signed numbers wrap around as unsigned ones
+/// of their size do, which therefore compute for both.
+pub(crate) trait Summed: Moved {
+    type Number: Number;
 }
 
-impl Moved for f16 {
-    type Stored = f16;
+macro_rules! elements {
+    // Two associated types for each of fifteen, which share nothing that a function could compute.
+    ($($type:ty: $bits:ty $(, $number:ty)?;)*) => {$(
+        impl Moved for $type {
+            type Bits = $bits;
+        }
+        $(impl Summed for $type {
+            type Number = $number;
+        })?
+    )*};
 }
 
-impl Moved for bf16 {
-    type Stored = bf16;
-}
-
-impl Moved for f32 {
-    type Stored = f32;
-}
-
-impl Moved for f64 {
-    type Stored = f64;
-}
-
-impl Moved for i64 {
-    type Stored = i64;
+elements! {
+    bool: u8, bool;
+    u8: u8, u8;
+    i8: u8, u8;
+    u16: u16, u16;
+    i16: u16, u16;
+    u32: u32, u32;
+    i32: u32, u32;
+    u64: u64, u64;
+    i64: u64, u64;
+    f16: u16;
+    bf16: u16;
+    f32: u32, f32;
+    f64: u64, f64;
+    Complex<f32>: [u32; 2], Complex<f32>;
+    Complex<f64>: [u64; 2], Complex<f64>;
 }

@@ -2,8 +2,18 @@
 
 use keyfold_backend::{Launch, Offer};
 use keyfold_core::Result;
-use keyfold_kit::axes::{Axes, DispatchTable, Query};
+use keyfold_kit::axes::{
+    Axes, Bool, C64, C128, DispatchTable, F32, F64, I8, I16, I32, I64, OneOf, Query, U8, U16, U32,
+    U64,
+};
 use keyfold_tensor::Tensor;
+
+/// The dtypes of bools and whole numbers.
+pub(crate) const WHOLE: OneOf<(Bool, U8, U16, U32, U64, I8, I16, I32, I64)> = OneOf::new();
+
+/// The dtypes of floats, and of pairs of them, that have arithmetic of their own: halves are computed in
+/// float32.
+pub(crate) const NATIVE_FLOATS: OneOf<(F32, F64, C64, C128)> = OneOf::new();
 
 /// A kernel's function, of the parameters, the inputs, and the output, whose memory nobody else uses.
 type Function<P> = fn(&P, &[&Tensor], &Tensor) -> Result<()>;

@@ -20,6 +20,7 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod bits;
 mod convert;
 mod element;
 mod index;

@@ -3,16 +3,15 @@
 use std::sync::LazyLock;
 
 use keyfold_backend::{Launch, Linalg, Offer};
-use keyfold_core::{DType, Result, layout};
-use keyfold_kit::axes::{
-    Body, Bool, DispatchTable, Dtype, F32, F64, HALVES, HasDtype, I64, OneOf, plain,
-};
+use keyfold_core::{Complex, DType, Result, layout};
+use keyfold_kit::axes::{Body, DispatchTable, Dtype, HALVES, HasDtype, plain};
 use keyfold_tensor::{Tensor, for_each_offset};
 
 use crate::HostBackend;
+use crate::bits;
 use crate::convert::{convert, converted};
-use crate::element::Number;
-use crate::kernel::{HostKernel, offer};
+use crate::element::{Number, Summed};
+use crate::kernel::{HostKernel, NATIVE_FLOATS, WHOLE, offer};
 
 /// The part of the right matrix that stays in cache while all rows of the left one pass, where
 /// products are made by loops: 128 KiB of whole numbers.
@@ -103,17 +102,65 @@ macro_rules! gemm_product {
 
 gemm_product!(f32, f64);
 
-impl Product for i64 {
-    fn product(sizes: Sizes, a: &Matrix<'_, i64>, b: &Matrix<'_, i64>, out: &mut [i64]) {
-        plain_product(sizes, a, b, out);
-    }
+macro_rules! loop_product {
+    // The function is generic already; a blanket implementation would be one for the floats, too.
+    ($($type:ty),*) => {$(
+        impl Product for $type {
+            fn product(
+                sizes: Sizes,
+                a: &Matrix<'_, Self>,
+                b: &Matrix<'_, Self>,
+                out: &mut [Self::Stored],
+            ) {
+                plain_product(sizes, a, b, out);
+            }
+        }
+    )*};
 }
 
-impl Product for bool {
-    fn product(sizes: Sizes, a: &Matrix<'_, bool>, b: &Matrix<'_, bool>, out: &mut [u8]) {
-        plain_product(sizes, a, b, out);
-    }
+loop_product!(bool, u8, u16, u32, u64);
+
+macro_rules! complex_product {
+    // The same four calls for both, of products of floats, whose code is there already.
+    ($($float:ty),*) => {$(
+        impl Product for Complex<$float> {
+            fn product(
+                Sizes { m, k, n }: Sizes,
+                a: &Matrix<'_, Self>,
+                b: &Matrix<'_, Self>,
+                out: &mut [Self],
+            ) {
+                assert_eq!(out.len(), m * n, "one element for each row and column");
+                if m * k * n <= SMALL {
+                    return small_product(Sizes { m, k, n }, a, b, out);
+                }
+                let to = out.as_mut_ptr().cast::<$float>();
+                let one_thread = gemm::Parallelism::None;
+                // `re re - im im` and `re im + im re`, each part of two floats behind each other.
+                for (part, of_a, of_b, factor) in
+                    [(0, 0, 0, 1.0), (0, 1, 1, -1.0), (1, 0, 1, 1.0), (1, 1, 0, 1.0)]
+                {
+                    // SAFETY: the matrices lie inside their slices (see `Matrix`), and the result is
+                    // contiguous, of the asserted size, and borrowed exclusively; a complex number is
+                    // its two parts, real one first, so twice the steps lead from part to part.
+                    unsafe {
+                        let from_a = a.data.as_ptr().add(a.start).cast::<$float>().add(of_a);
+                        let from_b = b.data.as_ptr().add(b.start).cast::<$float>().add(of_b);
+                        gemm::gemm(
+                            m, n, k,
+                            to.add(part), 2, 2 * n as isize, of_a != 0,
+                            from_a, 2 * a.column_step, 2 * a.row_step,
+                            from_b, 2 * b.column_step, 2 * b.row_step,
+                            if of_a == 0 { 0.0 } else { 1.0 }, factor, false, false, false, one_thread,
+                        );
+                    }
+                }
+            }
+        }
+    )*};
 }
+
+complex_product!(f32, f64);
 
 /// The product by loops, block by block of `b`, each copied to where its rows are dense.
 fn plain_product<T: Number>(
@@ -155,16 +202,16 @@ fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
         layout::broadcast_strides(&t.shape()[..outer], &t.strides()[..outer], &batch)
     };
     let (batch_a, batch_b) = (steps(a, outer_a)?, steps(b, outer_b)?);
-    let (data_a, origin_a) = a.as_strided_slice::<T::Stored>()?;
-    let (data_b, origin_b) = b.as_strided_slice::<T::Stored>()?;
+    let (data_a, origin_a) = bits::strided::<T::Stored>(a)?;
+    let (data_b, origin_b) = bits::strided::<T::Stored>(b)?;
     let matrix = |data, origin: usize, at: isize, t: &Tensor, outer: usize| Matrix::<T> {
         data,
         start: origin.wrapping_add_signed(at),
         row_step: t.strides()[outer],
         column_step: t.strides()[outer + 1],
     };
-    let to = out.data_mut_ptr::<T::Stored>()?;
-    // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
+    let to = bits::to_write::<T::Stored>(out)?;
+    // SAFETY: the output is contiguous, of elements of that size, and nobody else uses it (`Launch::launch`).
     let elements = unsafe { std::slice::from_raw_parts_mut(to, out.numel()) };
     let mut results = elements.chunks_exact_mut(sizes.m * sizes.n);
     for_each_offset(&batch, [&batch_a, &batch_b], |[at_a, at_b]| {
@@ -179,9 +226,11 @@ fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
 /// Products in the dtype itself.
 struct Exact;
 
-impl<C: HasDtype<Element: Product>> Body<C, HostKernel<()>> for Exact {
+impl<C: HasDtype<Element: Summed<Number: Product>>> Body<C, HostKernel<()>> for Exact {
     fn instance(&self, _: C) -> HostKernel<()> {
-        HostKernel::new(|(), inputs, out| multiply::<C::Element>(inputs[0], inputs[1], out))
+        HostKernel::new(|(), inputs, out| {
+            multiply::<<C::Element as Summed>::Number>(inputs[0], inputs[1], out)
+        })
     }
 }
 
@@ -193,11 +242,10 @@ fn of_halves(_: &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     convert(&wide, out)
 }
 
-const EXACT: OneOf<(F32, F64, I64, Bool)> = OneOf::new();
-
 static KERNELS: LazyLock<DispatchTable<(Dtype,), HostKernel<()>>> = LazyLock::new(|| {
     DispatchTable::builder("matmul")
-        .cover((EXACT,), Exact)
+        .cover((WHOLE,), Exact)
+        .cover((NATIVE_FLOATS,), Exact)
         .cover((HALVES,), plain("of_halves", HostKernel::new(of_halves)))
         .build()
         .expect("each dtype is covered once")

@@ -79,13 +79,8 @@ impl Range {
         let whole = self.whole();
         let natural = if whole.is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
         let dtype = asked.unwrap_or(natural);
-        if dtype == DType::Bool || dtype.is_complex() {
-            let counted = DType::ALL.map(|d| (d != DType::Bool && !d.is_complex()).then_some(d));
-            let counted: Vec<_> = counted.into_iter().flatten().collect();
-            return Err(op.unsupported("dtype", dtype, &counted));
-        }
         let Some([start, _, step]) = whole else {
-            if dtype.is_integral() {
+            if dtype.is_integral() || dtype == DType::Bool {
                 let why = format!(" in {dtype}; all must be whole");
                 return Err(self.error(op, ErrorKind::DType, &why));
             }
@@ -94,8 +89,11 @@ impl Range {
         // The ends are its least and its greatest number.
         let last = start + (count.saturating_sub(1)) as i128 * step;
         for number in [start, last].into_iter().take(count) {
-            let fits = Scalar::from_wide(number).map(|number| number.check(dtype));
-            if !dtype.is_integral() || matches!(fits, Some(Ok(()))) {
+            let (low, high) = match dtype {
+                DType::Bool => (0, 1),
+                _ => dtype.int_range().unwrap_or((i128::MIN, i128::MAX)),
+            };
+            if (low..=high).contains(&number) {
                 continue;
             }
             let Range { start, end, step } = self;
@@ -103,7 +101,6 @@ impl Range {
                 Some(_) => "",
                 None => "; give a dtype that holds it, such as \"uint64\" or \"float64\"",
             };
-            let (low, high) = dtype.int_range().unwrap_or_default();
             let message = format!(
                 "counting from {start} to {end} in steps of {step} comes to {number}, which is out \
                  of range for dtype {dtype}, which holds {low} to {high}{hint}"

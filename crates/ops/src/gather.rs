@@ -2,22 +2,19 @@
 //! for each element.
 
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
-use keyfold_core::{DType, ErrorKind, Result, layout};
+use keyfold_core::{ErrorKind, Result, layout};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::Tensor;
 
 use crate::map::cast;
 use crate::op::{Op, Registrar};
-use crate::promote::{check_argument, check_assignable, check_supported, computed, rounded};
+use crate::positions::{check_whole, positions};
+use crate::promote::{check_assignable, computed, rounded};
 
 /// The dimension, after checks that the index is of whole numbers, has as many dimensions as each of
 /// the others, and fits into `x` (but along that dimension) and `source`.
 fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>) -> Result<usize> {
-    check_supported(op, x.dtype())?;
-    if index.dtype() != DType::I64 {
-        let message = format!("argument 'index' must be int64, not {}", index.dtype());
-        return Err(op.error(ErrorKind::DType, message));
-    }
+    check_whole(op, index)?;
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
     let others = [("self", Some(x), Some(axis)), ("src", source, None)];
     for (name, other, free) in others {
@@ -51,14 +48,13 @@ fn gather(op: &Op, x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
     let axis = check(op, x, dim, index, None)?;
     let out = op.output(op.device_of(x), index.shape(), x.dtype())?;
     if !op.is_meta() {
-        launch(op, IndexOp::Gather, axis, &[x, index], &out)?;
+        launch(op, IndexOp::Gather, axis, &[x, &*positions(op, index)?], &out)?;
     }
     Ok(out)
 }
 
 /// A copy of `x` with each element of `source` added at its position along a dimension.
 fn scatter_add(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-    check_argument(op, "src", source.dtype())?;
     let axis = check(op, x, dim, index, Some(source))?;
     check_assignable(op, source.dtype(), x.dtype())?;
     // Sums of halves are rounded once, at the end.
@@ -66,7 +62,7 @@ fn scatter_add(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -
     let copy = cast(op, x, dtype)?;
     if !op.is_meta() {
         let source = cast(op, source, dtype)?;
-        launch(op, IndexOp::ScatterAdd, axis, &[&source, index], &copy)?;
+        launch(op, IndexOp::ScatterAdd, axis, &[&source, &*positions(op, index)?], &copy)?;
     }
     rounded(op, copy, x.dtype())
 }

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use crate::map::{broadcast, cast};
 use crate::op::{Op, Registrar};
-use crate::promote::{check_argument, check_assignable, check_supported, computed, rounded};
+use crate::positions::{check_whole, positions};
+use crate::promote::{check_assignable, computed, rounded};
 use crate::write::assign;
 
 /// One index per dimension of the indexed tensor, bools turned into positions; `None` takes all.
@@ -26,7 +27,7 @@ fn per_dimension<'a>(
             continue;
         };
         match index.dtype() {
-            DType::I64 => all.push(Some(Cow::Borrowed(index))),
+            dtype if dtype.is_integral() => all.push(Some(positions(op, index)?)),
             DType::Bool => {
                 let place = all.len();
                 let shape = x.shape().get(place..place + index.ndim());
@@ -48,7 +49,12 @@ fn per_dimension<'a>(
                 let found = op.at(found.positions(index))?;
                 all.extend(found.into_iter().map(|p| Some(Cow::Owned(p))));
             }
-            other => return Err(op.unsupported("indices", other, &[DType::I64, DType::Bool])),
+            other => {
+                let message = format!(
+                    "argument 'indices' must be masks, or positions of an integer dtype, not {other}"
+                );
+                return Err(op.error(ErrorKind::DType, message));
+            }
         }
     }
     if all.len() > x.ndim() {
@@ -121,7 +127,6 @@ fn index<'a>(
     x: &Tensor,
     indices: impl Iterator<Item = Result<Option<&'a Tensor>>>,
 ) -> Result<Tensor> {
-    check_supported(op, x.dtype())?;
     let indices = per_dimension(op, x, indices)?;
     let picked = Picked::new(op, IndexOp::Take, x.shape(), indices)?;
     let out = op.output(op.device_of(x), &picked.shape, x.dtype())?;
@@ -141,7 +146,6 @@ fn put(
     accumulate: bool,
 ) -> Result<Tensor> {
     let given = (0..indices.len()).map(|i| indices.get_optional(i));
-    check_supported(op, x.dtype())?;
     check_assignable(op, values.dtype(), x.dtype())?;
     let indices = per_dimension(op, x, given)?;
     put_planned(op, x, indices, values, accumulate)
@@ -183,8 +187,6 @@ fn put_in_place(
 
 /// A copy of `x` with row `i` of `source` along a dimension added to row `index[i]`.
 fn index_add(op: &Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) -> Result<Tensor> {
-    check_supported(op, x.dtype())?;
-    check_argument(op, "source", source.dtype())?;
     check_assignable(op, source.dtype(), x.dtype())?;
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
     check_positions(op, index_)?;
@@ -201,17 +203,17 @@ fn index_add(op: &Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) ->
         return Err(op.error(ErrorKind::Shape, message));
     }
     let mut indices = vec![None; x.ndim()];
-    indices[axis] = Some(Cow::Borrowed(index_));
+    indices[axis] = Some(positions(op, index_)?);
     put_planned(op, x, indices, source, true)
 }
 
 /// Refuses what isn't a list of positions.
 fn check_positions(op: &Op, index_: &Tensor) -> Result<()> {
-    if index_.dtype() == DType::I64 && index_.ndim() == 1 {
+    check_whole(op, index_)?;
+    if index_.ndim() == 1 {
         return Ok(());
     }
-    let (shape, dtype) = (index_.shape(), index_.dtype());
-    let message = format!("argument 'index' must be int64 with 1 dimension, not {dtype} {shape:?}");
+    let message = format!("argument 'index' must have 1 dimension, not shape {:?}", index_.shape());
     Err(op.error(ErrorKind::Index, message))
 }
 

@@ -14,9 +14,8 @@
 //!   `scatter_add`, `select_scatter`, `slice_scatter`; in place `index_put_`, `copy_`, `fill_`
 //!
 //! What computes an element, a reduction or a softmax has an overload `out`, which writes into a tensor
-//! of the caller's, and takes every dtype where it makes sense, as views, copies, joins and constants
-//! do; matmul, random numbers, picking and putting take float16, bfloat16, float32, float64, int64
-//! and bool. Operands broadcast as in NumPy:
+//! of the caller's. Each takes every dtype where it makes sense, and positions are of any integer dtype.
+//! Operands broadcast as in NumPy:
 //!
 //! - within a kind the wider dtype; bool < whole < float; `int64` with `float32` gives `float64`;
 //! - `float16` with `bfloat16` gives `float32`; either alone is computed in `float32` and rounded once;
@@ -55,6 +54,7 @@ mod map;
 mod matmul;
 mod on_device;
 mod op;
+mod positions;
 mod promote;
 mod random;
 mod reduce;

@@ -7,7 +7,6 @@ use keyfold_tensor::Tensor;
 
 use crate::map::converted;
 use crate::op::{Op, Registrar};
-use crate::promote::common;
 
 /// Sizes of one product: `m x k` times `k x n`.
 #[derive(Clone, Copy)]
@@ -47,7 +46,7 @@ fn plan(
 }
 
 fn matmul(op: &Op, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let dtype = common(op, a.into(), b.into())?;
+    let dtype = a.dtype().promote(b.dtype());
     if a.ndim() == 0 || b.ndim() == 0 {
         let (a, b) = (a.shape(), b.shape());
         let message = format!(

@@ -134,7 +134,7 @@ fn positions_that_are_not_there_are_named() {
     fails(index(&x, &[t(&ints(&[-3]))]), ErrorKind::Index, &["index -3"]);
     fails(index(&x, &[t(&ints(&[i64::MIN]))]), ErrorKind::Index, &["size 2"]);
     fails(index(&x, &[t(&bools(&[true]))]), ErrorKind::Index, &["mask", "[1]", "[2, 3, 4]"]);
-    fails(index(&x, &[t(&floats(&[1.0]))]), ErrorKind::DType, &["float64", "int64"]);
+    fails(index(&x, &[t(&floats(&[1.0]))]), ErrorKind::DType, &["integer dtype", "float64"]);
     let (a, b) = (ints(&[0, 1]), ints(&[0, 1, 1]));
     fails(index(&x, &[t(&a), t(&b)]), ErrorKind::Shape, &["[2]", "[3]"]);
     let four = [t(&a), t(&a), t(&a), t(&a)];

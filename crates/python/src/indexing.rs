@@ -15,7 +15,6 @@ use crate::arrays;
 use crate::arrays::numpy_array;
 use crate::aten;
 use crate::convert;
-use crate::dtype;
 use crate::errors::IntoPyResult;
 use crate::readable;
 use crate::tensor::{PyTensor, error, wrap};
@@ -131,11 +130,7 @@ fn parse_array<'py>(array: &Any<'py>) -> PyResult<Part<'py>> {
         },
         (ndim, DType::Bool) if view.numel() == 0 => Ok(Part::EmptyMask(ndim)),
         (ndim, DType::Bool) => Ok(Part::Array(array.clone(), ndim)),
-        (_, DType::I64) => Ok(Part::Array(array.clone(), 1)),
-        _ => {
-            let positions = aten::TO.call(py, (array, dtype::object(py, DType::I64)?))?;
-            Ok(Part::Array(positions, 1))
-        }
+        _ => Ok(Part::Array(array.clone(), 1)),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Elements at positions along one dimension, one position for each element.
 
 use keyfold_backend::IndexParams;
-use keyfold_core::{Element, Result, Strides};
+use keyfold_core::{Result, Strides};
 use keyfold_tensor::{Tensor, for_each_offset};
 
+use crate::bits::{self, Bits};
 use crate::element::Number;
 
 /// Where positions along one dimension lead.
@@ -47,7 +48,7 @@ impl Along {
     }
 }
 
-pub(super) fn gather<T: Element>(
+pub(super) fn gather<B: Bits>(
     params: &IndexParams,
     inputs: &[&Tensor],
     out: &Tensor,
@@ -56,8 +57,8 @@ pub(super) fn gather<T: Element>(
     let (positions, first) = index.as_strided_slice::<i64>()?;
     let mut along = Along::new(x, params);
     let strides = along.others(x);
-    let (data, origin) = x.as_strided_slice::<T>()?;
-    super::write::<T>(out, |items| {
+    let (data, origin) = bits::strided::<B>(x)?;
+    super::write::<B>(out, |items| {
         let mut items = items.iter_mut();
         for_each_offset(index.shape(), [index.strides(), &strides], |[at, rest]| {
             let Some(item) = items.next() else { return };
@@ -78,7 +79,7 @@ pub(super) fn scatter_add<T: Number>(
     let (positions, first) = index.as_strided_slice::<i64>()?;
     let mut along = Along::new(out, params);
     let strides = along.others(out);
-    let (values, origin) = source.as_strided_slice::<T::Stored>()?;
+    let (values, origin) = bits::strided::<T::Stored>(source)?;
     let all: [&[isize]; 3] = [index.strides(), source.strides(), &strides];
     super::write::<T::Stored>(out, |data| {
         for_each_offset(index.shape(), all, |[at, from, rest]| {

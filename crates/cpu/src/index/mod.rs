@@ -7,22 +7,20 @@ mod take;
 use std::sync::LazyLock;
 
 use keyfold_backend::{Index, IndexOp, IndexParams, Launch, Offer, Positions};
-use keyfold_core::{DType, Element, Error, ErrorKind, Result};
-use keyfold_kit::axes::{
-    BF16, Body, Bool, DispatchTable, Dtype, F16, F32, F64, HasDtype, I64, OneOf,
-};
+use keyfold_core::{DType, Error, ErrorKind, Result};
+use keyfold_kit::axes::{Body, DispatchTable, Dtype, Every, HasDtype};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
-use crate::element::{Moved, Number};
-use crate::kernel::{HostKernel, offer};
+use crate::bits::{self, Bits};
+use crate::element::{Moved, Summed};
+use crate::kernel::{HostKernel, NATIVE_FLOATS, WHOLE, offer};
 
 type Kernel = HostKernel<IndexParams>;
 type Kernels = DispatchTable<(Dtype,), Kernel>;
 
-/// The dtypes whose elements are moved, and those that are added.
-const MOVED: OneOf<(F16, BF16, F32, F64, I64, Bool)> = OneOf::new();
-const ADDED: OneOf<(F32, F64, I64, Bool)> = OneOf::new();
+/// Every dtype.
+const EVERY: Every<Dtype> = Every::new();
 
 struct Take;
 struct Put;
@@ -32,42 +30,48 @@ struct ScatterAdd;
 
 impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Take {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(take::take::<<C::Element as Moved>::Stored>)
+        HostKernel::new(take::take::<<C::Element as Moved>::Bits>)
     }
 }
 
 impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Put {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(take::put::<<C::Element as Moved>::Stored>)
+        HostKernel::new(take::put::<<C::Element as Moved>::Bits>)
     }
 }
 
-impl<C: HasDtype<Element: Number>> Body<C, Kernel> for PutAdd {
+impl<C: HasDtype<Element: Summed>> Body<C, Kernel> for PutAdd {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(take::put_add::<C::Element>)
+        HostKernel::new(take::put_add::<<C::Element as Summed>::Number>)
     }
 }
 
 impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Gather {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(along::gather::<<C::Element as Moved>::Stored>)
+        HostKernel::new(along::gather::<<C::Element as Moved>::Bits>)
     }
 }
 
-impl<C: HasDtype<Element: Number>> Body<C, Kernel> for ScatterAdd {
+impl<C: HasDtype<Element: Summed>> Body<C, Kernel> for ScatterAdd {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(along::scatter_add::<C::Element>)
+        HostKernel::new(along::scatter_add::<<C::Element as Summed>::Number>)
     }
 }
 
 /// The tables, in the order of [`IndexOp::ALL`].
 static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
     let tables = [
-        DispatchTable::builder("take").cover((MOVED,), Take).build(),
-        DispatchTable::builder("put").cover((MOVED,), Put).build(),
-        DispatchTable::builder("put_add").cover((ADDED,), PutAdd).build(),
-        DispatchTable::builder("gather").cover((MOVED,), Gather).build(),
-        DispatchTable::builder("scatter_add").cover((ADDED,), ScatterAdd).build(),
+        DispatchTable::builder("take").cover((EVERY,), Take).build(),
+        DispatchTable::builder("put").cover((EVERY,), Put).build(),
+        DispatchTable::builder("put_add")
+            .cover((WHOLE,), PutAdd)
+            .cover((NATIVE_FLOATS,), PutAdd)
+            .build(),
+        DispatchTable::builder("gather").cover((EVERY,), Gather).build(),
+        DispatchTable::builder("scatter_add")
+            .cover((WHOLE,), ScatterAdd)
+            .cover((NATIVE_FLOATS,), ScatterAdd)
+            .build(),
     ];
     tables.map(|table| table.expect("each dtype is covered once"))
 });
@@ -76,13 +80,13 @@ static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
 ///
 /// # Errors
 /// When its memory can't be reached or written, or isn't contiguous; those of `f`.
-fn write<T: Element>(out: &Tensor, f: impl FnOnce(&mut [T]) -> Result<()>) -> Result<()> {
+fn write<B: Bits>(out: &Tensor, f: impl FnOnce(&mut [B]) -> Result<()>) -> Result<()> {
     if !out.is_contiguous() {
         let message = format!("the output of shape {:?} isn't contiguous", out.shape());
         return Err(Error::new(ErrorKind::Value, message));
     }
-    let to = out.data_mut_ptr::<T>()?;
-    // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
+    let to = bits::to_write::<B>(out)?;
+    // SAFETY: the output is contiguous, of elements of that size, and nobody else uses it (`Launch::launch`).
     f(unsafe { std::slice::from_raw_parts_mut(to, out.numel()) })
 }
 

@@ -1,10 +1,11 @@
 //! Elements at positions along several dimensions.
 
 use keyfold_backend::IndexParams;
-use keyfold_core::{Element, Error, ErrorKind, Result, Shape, Strides, layout};
+use keyfold_core::{Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_tensor::{Tensor, Walk, for_each_offset};
 use smallvec::SmallVec;
 
+use crate::bits::{self, Bits};
 use crate::element::Number;
 
 /// Sizes of dimensions, and the steps along them.
@@ -86,15 +87,11 @@ fn add_offsets(
     Err(super::out_of_range(wrong, dim, size))
 }
 
-pub(super) fn take<T: Element>(
-    params: &IndexParams,
-    inputs: &[&Tensor],
-    out: &Tensor,
-) -> Result<()> {
+pub(super) fn take<B: Bits>(params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     let x = inputs[0];
     let plan = Plan::new(x, params, &inputs[1..])?;
-    let (data, origin) = x.as_strided_slice::<T>()?;
-    super::write::<T>(out, |items| {
+    let (data, origin) = bits::strided::<B>(x)?;
+    super::write::<B>(out, |items| {
         let mut items = items.iter_mut();
         plan.for_each(|at| {
             if let Some(item) = items.next() {
@@ -104,14 +101,24 @@ pub(super) fn take<T: Element>(
     })
 }
 
-pub(super) fn put<T: Element>(
-    params: &IndexParams,
-    inputs: &[&Tensor],
-    out: &Tensor,
-) -> Result<()> {
+/// The values that are put, which are contiguous.
+///
+/// # Errors
+/// When they aren't, or their memory can't be reached.
+fn values<B: Bits>(values: &Tensor) -> Result<&[B]> {
+    match values.is_contiguous() {
+        true => Ok(bits::strided::<B>(values)?.0),
+        false => {
+            let message = format!("the values of shape {:?} aren't contiguous", values.shape());
+            Err(Error::new(ErrorKind::Value, message))
+        }
+    }
+}
+
+pub(super) fn put<B: Bits>(params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     let plan = Plan::new(out, params, &inputs[1..])?;
-    let mut values = inputs[0].as_slice::<T>()?.iter();
-    super::write::<T>(out, |data| {
+    let mut values = values::<B>(inputs[0])?.iter();
+    super::write::<B>(out, |data| {
         plan.for_each(|at| {
             if let Some(value) = values.next() {
                 data[at as usize] = *value;
@@ -126,7 +133,7 @@ pub(super) fn put_add<T: Number>(
     out: &Tensor,
 ) -> Result<()> {
     let plan = Plan::new(out, params, &inputs[1..])?;
-    let mut values = inputs[0].as_slice::<T::Stored>()?.iter();
+    let mut values = values::<T::Stored>(inputs[0])?.iter();
     super::write::<T::Stored>(out, |data| {
         plan.for_each(|at| {
             if let Some(value) = values.next() {

@@ -7,7 +7,6 @@ use keyfold_tensor::{SameAs, Tensor};
 
 use super::{Pointwise, parse};
 use crate::op::{Op, Registrar};
-use crate::promote::Operand;
 
 /// The functions of one tensor called `self`, each with its expression.
 pub const FUNCTIONS: [(&str, &str); 31] = [
@@ -140,6 +139,25 @@ fn negative_power(
          hold; convert one of the operands to float64 with aten::to"
     );
     op.error(ErrorKind::Value, message)
+}
+
+/// A base or an exponent: an array, or a plain number.
+#[derive(Clone, Copy)]
+enum Operand<'a> {
+    Tensor(&'a Tensor),
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Operand::Tensor(tensor)
+    }
+}
+
+impl From<Scalar> for Operand<'_> {
+    fn from(scalar: Scalar) -> Self {
+        Operand::Scalar(scalar)
+    }
 }
 
 /// Refuses powers of bools, and negative ones of whole numbers where the exponent is a number.

@@ -102,7 +102,7 @@ fn gather(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let x = batch.operand(0)?;
     let given = batch.operands(1)?;
-    if given.iter().flatten().any(|index| index.tensor.dtype() != DType::I64) {
+    if given.iter().flatten().any(|index| index.tensor.dtype() == DType::Bool) {
         return Ok(None);
     }
     let indexed: Vec<usize> = (0..given.len()).filter(|d| given[*d].is_some()).collect();
