@@ -25,14 +25,25 @@ unsafe impl Bits for Complex<f32> {}
 unsafe impl Bits for Complex<f64> {}
 
 /// The address of the first element of a tensor on the host, whose elements have the size of `B`.
+#[inline]
 fn address<B: Bits>(x: &Tensor) -> Result<*mut B> {
     let dtype = x.dtype();
-    // A complex number is aligned as its parts are.
-    if dtype.size() != size_of::<B>() || align_of::<B>() > dtype.real().size() {
+    // A complex number is aligned as its parts are, any other as its size.
+    let is_aligned = align_of::<B>() < size_of::<B>() || !dtype.is_complex();
+    if dtype.size() != size_of::<B>() || !is_aligned {
         let message =
             format!("elements of {dtype} aren't {} in memory", std::any::type_name::<B>());
         return Err(Error::new(ErrorKind::DType, message));
     }
+    if x.is_pinned() {
+        return Ok(x.pinned_ptr().cast());
+    }
+    locate(x)
+}
+
+/// As [`address`], of memory that isn't the host's, or that another library may move.
+#[cold]
+fn locate<B: Bits>(x: &Tensor) -> Result<*mut B> {
     if !x.device().kind().is_host() {
         let message = format!("a tensor on {} isn't in the host's memory", x.device());
         return Err(Error::new(ErrorKind::Device, message));

@@ -8,8 +8,11 @@ use keyfold_kit::axes::{
 };
 use keyfold_tensor::Tensor;
 
+/// The dtypes of bools and whole numbers, as types.
+type Whole = (Bool, U8, U16, U32, U64, I8, I16, I32, I64);
+
 /// The dtypes of bools and whole numbers.
-pub(crate) const WHOLE: OneOf<(Bool, U8, U16, U32, U64, I8, I16, I32, I64)> = OneOf::new();
+pub(crate) const WHOLE: OneOf<Whole> = OneOf::new();
 
 /// The dtypes of floats, and of pairs of them, that have arithmetic of their own: halves are computed in
 /// float32.

@@ -2,13 +2,13 @@
 //! for each element.
 
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
-use keyfold_core::{ErrorKind, Result, layout};
+use keyfold_core::{DType, ErrorKind, Result, layout};
 use keyfold_dispatch::Kernel;
 use keyfold_tensor::Tensor;
 
 use crate::map::cast;
 use crate::op::{Op, Registrar};
-use crate::positions::{check_whole, positions};
+use crate::positions::{check_whole, widened};
 use crate::promote::{check_assignable, computed, rounded};
 
 /// The dimension, after checks that the index is of whole numbers, has as many dimensions as each of
@@ -48,7 +48,10 @@ fn gather(op: &Op, x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
     let axis = check(op, x, dim, index, None)?;
     let out = op.output(op.device_of(x), index.shape(), x.dtype())?;
     if !op.is_meta() {
-        launch(op, IndexOp::Gather, axis, &[x, &*positions(op, index)?], &out)?;
+        match index.dtype() {
+            DType::I64 => launch(op, IndexOp::Gather, axis, &[x, index], &out)?,
+            _ => launch(op, IndexOp::Gather, axis, &[x, &widened(op, index)?], &out)?,
+        }
     }
     Ok(out)
 }
@@ -62,7 +65,10 @@ fn scatter_add(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -
     let copy = cast(op, x, dtype)?;
     if !op.is_meta() {
         let source = cast(op, source, dtype)?;
-        launch(op, IndexOp::ScatterAdd, axis, &[&source, &*positions(op, index)?], &copy)?;
+        match index.dtype() {
+            DType::I64 => launch(op, IndexOp::ScatterAdd, axis, &[&source, index], &copy)?,
+            _ => launch(op, IndexOp::ScatterAdd, axis, &[&source, &widened(op, index)?], &copy)?,
+        }
     }
     rounded(op, copy, x.dtype())
 }

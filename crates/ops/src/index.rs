@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::map::{broadcast, cast};
 use crate::op::{Op, Registrar};
-use crate::positions::{check_whole, positions};
+use crate::positions::{check_whole, widened};
 use crate::promote::{check_assignable, computed, rounded};
 use crate::write::assign;
 
@@ -27,7 +27,8 @@ fn per_dimension<'a>(
             continue;
         };
         match index.dtype() {
-            dtype if dtype.is_integral() => all.push(Some(positions(op, index)?)),
+            DType::I64 => all.push(Some(Cow::Borrowed(index))),
+            dtype if dtype.is_integral() => all.push(Some(Cow::Owned(widened(op, index)?))),
             DType::Bool => {
                 let place = all.len();
                 let shape = x.shape().get(place..place + index.ndim());
@@ -203,7 +204,10 @@ fn index_add(op: &Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) ->
         return Err(op.error(ErrorKind::Shape, message));
     }
     let mut indices = vec![None; x.ndim()];
-    indices[axis] = Some(positions(op, index_)?);
+    indices[axis] = Some(match index_.dtype() {
+        DType::I64 => Cow::Borrowed(index_),
+        _ => Cow::Owned(widened(op, index_)?),
+    });
     put_planned(op, x, indices, source, true)
 }
 

@@ -1,12 +1,10 @@
 //! Positions, which may be of any integer dtype: kernels of backends take int64.
 
-use std::borrow::Cow;
-
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_tensor::Tensor;
 
 use crate::elementwise::{Pointwise, parse};
-use crate::map::{cast, converted};
+use crate::map::cast;
 use crate::op::Op;
 
 /// Refuses an argument `index` that isn't of positions.
@@ -18,16 +16,17 @@ pub(crate) fn check_whole(op: &Op, index: &Tensor) -> Result<()> {
     Err(op.error(ErrorKind::DType, message))
 }
 
-/// Positions as int64.
+/// Positions of another dtype as int64.
 ///
 /// # Errors
 /// Those of the conversion.
-pub(crate) fn positions<'a>(op: &Op, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
+#[cold]
+pub(crate) fn widened(op: &Op, index: &Tensor) -> Result<Tensor> {
     if index.dtype() != DType::U64 {
-        return converted(op, index, DType::I64);
+        return cast(op, index, DType::I64);
     }
     // What int64 can't hold would become negative, and count from the end: it is out of range instead.
     let capped = op.at(parse("minimum(index_, last)", &["index_"], &["last"]))?;
     let capped = Pointwise::new(op.clone(), capped).compute(&[index], &[i64::MAX.into()])?;
-    cast(op, &capped, DType::I64).map(Cow::Owned)
+    cast(op, &capped, DType::I64)
 }

@@ -201,6 +201,15 @@ unsafe fn bind_and_call<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi:
         // SAFETY: as many objects as that, by the contract.
         unsafe { std::slice::from_raw_parts(args, given) }
     };
+    // All of them by position, some of which kernels might have got another object for.
+    if keywords.is_null() && nargs == count && count == operator.params.positional {
+        // SAFETY: one live object per parameter.
+        unsafe {
+            if !operator.params.adapts(args) {
+                return with_bound(operator, args, choose);
+            }
+        }
+    }
     let mut inline = [std::ptr::null_mut(); INLINE];
     let mut heap = Vec::new();
     let slots = if count <= INLINE {

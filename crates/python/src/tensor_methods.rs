@@ -45,10 +45,9 @@ impl<'py> Reduction<'py> {
         name: &str,
         axis: Option<&Any<'py>>,
         keepdims: bool,
-        others: Option<&Bound<'py, PyDict>>,
+        others: &Bound<'py, PyDict>,
     ) -> PyResult<Self> {
         let mut told = Reduction { axis: axis.cloned(), keepdims, out: None };
-        let Some(others) = others else { return Ok(told) };
         for (keyword, value) in others {
             match &*keyword.extract::<String>()? {
                 "dim" => told.axis = only(slf.py(), name, told.axis, value)?,
@@ -58,12 +57,6 @@ impl<'py> Reduction<'py> {
             }
         }
         Ok(told)
-    }
-
-    /// With one axis as a list of axes.
-    fn with_axes(mut self) -> PyResult<Self> {
-        self.axis = axes(self.axis.as_ref())?;
-        Ok(self)
     }
 
     /// Calls the operator.
@@ -80,25 +73,66 @@ impl<'py> Reduction<'py> {
     }
 }
 
+/// A reduction along axes, or of all elements.
+fn reduced<'py>(
+    slf: &Bound<'py, PyTensor>,
+    (name, op): (&str, &Along),
+    axis: Option<&Any<'py>>,
+    keepdims: bool,
+    others: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Any<'py>> {
+    let Some(others) = others else {
+        return op.fresh.call(slf.py(), (slf, axes(axis)?, keepdims));
+    };
+    let mut told = Reduction::new(slf, name, axis, keepdims, others)?;
+    told.axis = axes(told.axis.as_ref())?;
+    told.call(slf, op)
+}
+
+/// The place of an extreme along an axis, or in the flattened tensor.
+fn placed<'py>(
+    slf: &Bound<'py, PyTensor>,
+    (name, op): (&str, &Along),
+    axis: Option<&Bound<'py, PyInt>>,
+    keepdims: bool,
+    others: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Any<'py>> {
+    let Some(others) = others else { return op.fresh.call(slf.py(), (slf, axis, keepdims)) };
+    Reduction::new(slf, name, axis.map(Bound::as_any), keepdims, others)?.call(slf, op)
+}
+
 /// A reduction with a dtype of its own; `all` is the overload that reduces all elements.
 fn reduced_as<'py>(
     slf: &Bound<'py, PyTensor>,
-    (all, along): (&Aten, &Along),
-    told: Reduction<'py>,
+    (name, all, along): (&str, &Aten, &Along),
+    axis: Option<&Any<'py>>,
+    keepdims: bool,
     dtype: Option<&Any<'py>>,
+    others: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Any<'py>> {
     let py = slf.py();
+    let told = match others {
+        Some(others) => Reduction::new(slf, name, axis, keepdims, others)?,
+        None => Reduction { axis: axis.cloned(), keepdims, out: None },
+    };
+    let axes = axes(told.axis.as_ref())?;
+    let is_whole = axes.is_none() && !told.keepdims;
+    if dtype.is_none() && told.out.is_none() {
+        return match is_whole {
+            true => all.call(py, (slf,)),
+            false => along.fresh.call(py, (slf, axes, told.keepdims)),
+        };
+    }
     let options = PyDict::new(py);
     if let Some(dtype) = dtype {
         options.set_item("dtype", dtype)?;
     }
-    let axes = axes(told.axis.as_ref())?;
     match told.out {
         Some(out) => {
             options.set_item("out", out)?;
             along.out.call_with(py, (slf, axes, told.keepdims), &options)
         }
-        None if axes.is_none() && !told.keepdims => all.call_with(py, (slf,), &options),
+        None if is_whole => all.call_with(py, (slf,), &options),
         None => along.fresh.call_with(py, (slf, axes, told.keepdims), &options),
     }
 }
@@ -314,8 +348,8 @@ impl PyTensor {
         dtype: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let told = Reduction::new(slf, "sum", axis, keepdims, others)?;
-        reduced_as(slf, (&aten::SUM_ALL, &aten::SUM), told, dtype)
+        let ops = ("sum", &aten::SUM_ALL, &aten::SUM);
+        reduced_as(slf, ops, axis, keepdims, dtype, others)
     }
 
     /// The mean of all elements, or along axes. Whole numbers and bools give float64.
@@ -330,8 +364,8 @@ impl PyTensor {
         dtype: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let told = Reduction::new(slf, "mean", axis, keepdims, others)?;
-        reduced_as(slf, (&aten::MEAN_ALL, &aten::MEAN), told, dtype)
+        let ops = ("mean", &aten::MEAN_ALL, &aten::MEAN);
+        reduced_as(slf, ops, axis, keepdims, dtype, others)
     }
 
     /// The greatest element, or the greatest along axes. NaN goes through.
@@ -345,8 +379,7 @@ impl PyTensor {
         keepdims: bool,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let told = Reduction::new(slf, "max", axis, keepdims, others)?;
-        told.with_axes()?.call(slf, &aten::AMAX)
+        reduced(slf, ("max", &aten::AMAX), axis, keepdims, others)
     }
 
     /// The least element, or the least along axes. NaN goes through.
@@ -360,8 +393,7 @@ impl PyTensor {
         keepdims: bool,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let told = Reduction::new(slf, "min", axis, keepdims, others)?;
-        told.with_axes()?.call(slf, &aten::AMIN)
+        reduced(slf, ("min", &aten::AMIN), axis, keepdims, others)
     }
 
     /// Where the greatest element is along an axis, or in the flattened tensor: the first of several.
@@ -375,8 +407,7 @@ impl PyTensor {
         keepdims: bool,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let axis = axis.map(Bound::as_any);
-        Reduction::new(slf, "argmax", axis, keepdims, others)?.call(slf, &aten::ARGMAX)
+        placed(slf, ("argmax", &aten::ARGMAX), axis, keepdims, others)
     }
 
     /// Where the least element is along an axis, or in the flattened tensor: the first of several.
@@ -390,8 +421,7 @@ impl PyTensor {
         keepdims: bool,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let axis = axis.map(Bound::as_any);
-        Reduction::new(slf, "argmin", axis, keepdims, others)?.call(slf, &aten::ARGMIN)
+        placed(slf, ("argmin", &aten::ARGMIN), axis, keepdims, others)
     }
 
     /// Whether all elements, or all along axes, are true or nonzero.
@@ -405,8 +435,7 @@ impl PyTensor {
         keepdims: bool,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let told = Reduction::new(slf, "all", axis, keepdims, others)?;
-        told.with_axes()?.call(slf, &aten::ALL)
+        reduced(slf, ("all", &aten::ALL), axis, keepdims, others)
     }
 
     /// Whether any element, or any along axes, is true or nonzero.
@@ -420,8 +449,7 @@ impl PyTensor {
         keepdims: bool,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let told = Reduction::new(slf, "any", axis, keepdims, others)?;
-        told.with_axes()?.call(slf, &aten::ANY)
+        reduced(slf, ("any", &aten::ANY), axis, keepdims, others)
     }
 
     /// The softmax along an axis: positive numbers that add up to 1.

@@ -56,6 +56,7 @@ fn not_implemented(py: Python<'_>) -> Bound<'_, PyAny> {
 }
 
 /// `tensor (op) other`.
+#[inline]
 pub(crate) fn binary<'py>(
     slf: &Bound<'py, PyTensor>,
     other: &Bound<'py, PyAny>,
@@ -69,6 +70,7 @@ pub(crate) fn binary<'py>(
 }
 
 /// `other (op) tensor`; `number` is the overload with the number on the left.
+#[inline]
 pub(crate) fn reflected<'py>(
     slf: &Bound<'py, PyTensor>,
     other: &Bound<'py, PyAny>,
