@@ -254,3 +254,22 @@ def test_layers_see_them():
     wanted = "floor_divide.Scalar remainder.Scalar bitwise_left_shift.Scalar bitwise_and.Scalar "
     wanted += "bitwise_or bitwise_xor.Scalar bitwise_not"
     assert {f"aten::{name}" for name in wanted.split()} <= names
+
+
+@pytest.mark.parametrize("dtype", [*SIGNED, "uint8", *FLOATS])
+def test_they_are_torchs_too(dtype):
+    torch = pytest.importorskip("torch", reason="torch isn't installed")
+    a, b = samples(dtype), samples(dtype, seed=1)
+    # torch raises where a whole number is divided by zero.
+    b[b == 0] = 3
+    if dtype in SIGNED:
+        b[b == -1] = -2
+    for op in QUOTIENTS:
+        expected = op(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+        check(op(kf.asarray(a), kf.asarray(b)), expected)
+    if dtype in FLOATS:
+        return
+    places = (np.abs(b.astype("int64")) % 7).astype(dtype)
+    for op in (*SHIFTS, *BITS):
+        expected = op(torch.from_numpy(a), torch.from_numpy(places)).numpy()
+        check(op(kf.asarray(a), kf.asarray(places)), expected)
