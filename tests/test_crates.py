@@ -24,16 +24,16 @@ ALLOWED = {
     "backend": {"core", "dispatch", "tensor", "expr"},
     "kit": {"core", "dispatch", "tensor", "expr"},
     "cpu": {"core", "tensor", "expr", "backend", "kit"},
-    "ops": {"core", "dispatch", "tensor", "expr", "backend"},
-    "layers": {"core", "dispatch", "tensor", "expr", "ops"},
+    "layers": {"core", "dispatch", "tensor"},
+    "ops": {"core", "dispatch", "tensor", "expr", "layers", "backend"},
     "plugin": set(),
     "ffi": {"core", "dispatch", "tensor", "plugin"},
     "keyfold": {
-        *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "ops", "layers"),
+        *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "layers", "ops"),
         *("plugin", "ffi"),
     },
     "python": {
-        *("core", "dispatch", "tensor", "expr", "backend", "kit", "ops", "layers", "ffi"),
+        *("core", "dispatch", "tensor", "expr", "backend", "kit", "layers", "ops", "ffi"),
         "keyfold",
     },
 }
@@ -43,7 +43,7 @@ ALLOWED_IN_TESTS = {
     "tensor": {"backend"},
     "backend": {"kit"},
     "keyfold": {"backend"},
-    "ops": {"cpu", "kit"},
+    "ops": {"cpu", "kit", "keyfold"},
     "layers": {"backend", "cpu", "keyfold"},
 }
 

@@ -21,6 +21,7 @@ use crate::names;
 use crate::operator::Operator;
 use crate::registrations::{Override, Registration, Registrations, Replaced};
 use crate::schema::{OperatorName, Schema};
+use crate::tags::Tags;
 use crate::thread;
 use crate::value::Value;
 
@@ -71,6 +72,8 @@ pub struct DefineOptions {
     pub mixed_devices: bool,
     /// Whether arguments may be arrays of different libraries, where a host language has several.
     pub mixed_arrays: bool,
+    /// What else holds for every call of it.
+    pub tags: Tags,
 }
 
 impl<V: Value> Dispatcher<V> {

@@ -17,7 +17,6 @@
 pub mod aten;
 pub mod autocast;
 pub mod autograd;
-pub mod elementwise;
 pub mod meta;
 pub mod profiler;
 pub mod tracer;
@@ -31,8 +30,8 @@ use keyfold_tensor::Value;
 /// the built-in kernels do.
 pub(crate) const HOST_LOCK_FROM: usize = 1 << 15;
 
-/// Registers the layers in a dispatcher: a fallback at each key, and the rules of those built-in
-/// operators that it has. What layers compute themselves goes through the process's dispatcher.
+/// Registers the layers in a dispatcher: a fallback at each key. Rules of single operators come with the
+/// operators. What layers compute themselves goes through the process's dispatcher.
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::Registration`] where one of the keys has a fallback already.
@@ -41,30 +40,5 @@ pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     profiler::register(dispatcher)?;
     vmap::register(dispatcher)?;
     autograd::register(dispatcher)?;
-    autocast::register(dispatcher)?;
-    elementwise::register(dispatcher)
-}
-
-#[cfg(not(test))]
-pub(crate) use keyfold_tensor::dispatcher;
-
-/// The process's dispatcher, with operators, their kernels for the CPU, and the layers.
-#[cfg(test)]
-pub(crate) fn dispatcher() -> &'static Dispatcher<Value> {
-    static READY: std::sync::Once = std::sync::Once::new();
-    let dispatcher = keyfold_tensor::dispatcher();
-    READY.call_once(|| {
-        with_kernels(dispatcher);
-        register(dispatcher).unwrap();
-    });
-    dispatcher
-}
-
-/// Registers operators and their kernels for the CPU.
-#[cfg(test)]
-pub(crate) fn with_kernels(dispatcher: &Dispatcher<Value>) {
-    let cpu: std::sync::Arc<dyn keyfold_backend::GpuBackend> =
-        std::sync::Arc::new(keyfold_cpu::HostBackend);
-    keyfold_ops::register(dispatcher).unwrap();
-    keyfold_ops::install(dispatcher, keyfold_core::DeviceType::CPU, &cpu).unwrap().keep();
+    autocast::register(dispatcher)
 }

@@ -7,8 +7,8 @@ mod table;
 
 use std::collections::BTreeSet;
 
+use keyfold::ops::aten;
 use keyfold_core::{Complex, DType, ErrorKind, Result, Scalar};
-use keyfold_layers::aten;
 use keyfold_layers::autograd::{self, Options};
 use keyfold_tensor::{Tensor, ValueRef as V};
 use support::*;

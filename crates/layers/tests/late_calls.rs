@@ -6,8 +6,9 @@ mod support;
 use std::cell::RefCell;
 use std::sync::mpsc;
 
+use keyfold::ops::aten;
 use keyfold_core::Result;
-use keyfold_layers::{aten, autograd};
+use keyfold_layers::autograd;
 use keyfold_tensor::{Tensor, ValueRef as V};
 use support::{call, data, gradients_of, leaf};
 

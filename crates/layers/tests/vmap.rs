@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold::dispatcher;
+use keyfold::ops::aten;
 use keyfold_core::{DType, ErrorKind, Result, Shape};
 use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Override};
-use keyfold_layers::aten;
 use keyfold_layers::vmap::{self, BatchDim, vmap};
 use keyfold_tensor::{Tensor, TensorList, Value, ValueRef};
 

@@ -1,10 +1,11 @@
 //! Every batching rule against the loop: the same call, with a rule and without.
 
 use keyfold::dispatcher;
+use keyfold::ops::aten;
 use keyfold_core::{DType, Device, Error, ErrorKind, Scalar};
 use keyfold_dispatch::{DispatchKey, Value as _};
+use keyfold_layers::vmap;
 use keyfold_layers::vmap::Randomness;
-use keyfold_layers::{aten, vmap};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 /// Numbers without order or repetition, none of them 0.

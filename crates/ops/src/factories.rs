@@ -2,10 +2,13 @@
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
+use keyfold_layers::autocast::Category;
 use keyfold_tensor::{IntList, Tensor};
 
 use crate::elementwise::{Pointwise, Size, parse};
-use crate::op::{Op, Registrar};
+use crate::gradient::TAKES_NO_TENSOR;
+use crate::op::Op;
+use crate::row::{Layers, Row, Rule};
 
 /// The same value everywhere. Every dtype will do here.
 fn filled(
@@ -145,8 +148,8 @@ fn arange(
     row.compute_on(&[], &params, Some(dtype), (op.device(device), size))
 }
 
-/// Defines these operators in a dispatcher.
-pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
+/// The rows of factories.
+pub(crate) fn rows() -> Result<Vec<Row>> {
     /// A factory that takes only a size and has one value for all.
     fn constant(value: bool) -> impl Fn(Op) -> Kernel<keyfold_tensor::Value> {
         move |op| {
@@ -155,47 +158,59 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
             })
         }
     }
-    ops.view(
-        "aten::empty(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-        constant(false),
-    )?;
-    ops.view(
-        "aten::zeros(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-        constant(false),
-    )?;
-    ops.view(
-        "aten::ones(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-        constant(true),
-    )?;
-    ops.view(
-        "aten::full(int[] size, Scalar fill_value, *, ScalarType? dtype=None, \
-         Device? device=None) -> Tensor",
-        |op| {
-            Kernel::typed(
-                move |size: IntList,
-                      value: Scalar,
-                      dtype: Option<DType>,
-                      device: Option<Device>| {
-                    filled(&op, &size, value, Some(dtype.unwrap_or(value.dtype())), device)
-                },
-            )
-        },
-    )?;
+    let layers = Layers {
+        derivative: TAKES_NO_TENSOR,
+        batching: Rule::Refused("takes no tensor"),
+        autocast: Category::Leave,
+    };
     let counting = parse("start + index * step", &[], &["start", "step"])?;
-    ops.view(
-        "aten::arange(Scalar start, Scalar? end=None, Scalar step=1, *, \
-         ScalarType? dtype=None, Device? device=None) -> Tensor",
-        |op| {
-            let row = Pointwise::new(op, counting.clone());
-            Kernel::typed(
-                move |start: Scalar,
-                      end: Option<Scalar>,
-                      step: Scalar,
-                      dtype: Option<DType>,
-                      device: Option<Device>| {
-                    arange(&row, start, end, step, dtype, device)
-                },
-            )
-        },
-    )
+    Ok(vec![
+        Row::light(
+            "aten::empty(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
+            constant(false),
+            layers,
+        )?,
+        Row::light(
+            "aten::zeros(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
+            constant(false),
+            layers,
+        )?,
+        Row::light(
+            "aten::ones(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
+            constant(true),
+            layers,
+        )?,
+        Row::light(
+            "aten::full(int[] size, Scalar fill_value, *, ScalarType? dtype=None, \
+             Device? device=None) -> Tensor",
+            |op| {
+                Kernel::typed(
+                    move |size: IntList,
+                          value: Scalar,
+                          dtype: Option<DType>,
+                          device: Option<Device>| {
+                        filled(&op, &size, value, Some(dtype.unwrap_or(value.dtype())), device)
+                    },
+                )
+            },
+            layers,
+        )?,
+        Row::light(
+            "aten::arange(Scalar start, Scalar? end=None, Scalar step=1, *, \
+             ScalarType? dtype=None, Device? device=None) -> Tensor",
+            move |op| {
+                let row = Pointwise::new(op, counting.clone());
+                Kernel::typed(
+                    move |start: Scalar,
+                          end: Option<Scalar>,
+                          step: Scalar,
+                          dtype: Option<DType>,
+                          device: Option<Device>| {
+                        arange(&row, start, end, step, dtype, device)
+                    },
+                )
+            },
+            layers,
+        )?,
+    ])
 }

@@ -45,84 +45,54 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+pub mod aten;
+mod batching;
 pub mod elementwise;
 mod factories;
-mod gather;
+mod gradient;
 mod index;
-mod join;
+mod linalg;
 mod map;
-mod matmul;
 mod on_device;
 mod op;
 mod positions;
 mod promote;
 mod random;
 mod reduce;
-mod shape_ops;
+mod register;
+mod row;
+mod shape;
 mod to_device;
 mod write;
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
-use keyfold_backend::GpuBackend;
-use keyfold_core::{DeviceType, Result};
-use keyfold_dispatch::{Dispatcher, Handle};
-use keyfold_tensor::Value;
+use keyfold_core::Result;
 
-/// Defines the operators in a dispatcher, with their kernels for Meta. Doing so again changes nothing.
-///
-/// # Errors
-/// [`keyfold_core::ErrorKind::Registration`] when one of the names, or one of the keys of an
-/// operator, is taken by something else; what was registered before that stays.
-pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    to_device::register(dispatcher)?;
-    families(&op::Registrar::define(dispatcher))
+pub use register::{Installed, install, register};
+pub use row::{Batching, Gradient, Layers, Row, Rule};
+
+/// The built-in operators, one row each. An overload that writes into a tensor of the caller's belongs to
+/// the row of the operator itself.
+pub fn rows() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+        families().expect("the schemas and expressions of the built-in operators parse")
+    });
+    &ROWS
 }
 
-/// Registers the operators' kernels for a backend, at its key in a dispatcher that has the operators.
-/// An operator that has a kernel there already keeps it.
-///
-/// # Errors
-/// [`keyfold_core::ErrorKind::UnknownOperator`] for a dispatcher without the operators.
-pub fn install(
-    dispatcher: &Dispatcher<Value>,
-    kind: DeviceType,
-    backend: &Arc<dyn GpuBackend>,
-) -> Result<Installed> {
-    let ops = op::Registrar::install(dispatcher, kind, backend.clone());
-    let done = families(&ops).and_then(|()| ops.definitions());
-    let installed = Installed(ops.into_handles());
-    done.map(|()| installed)
-}
-
-/// The kernels of a backend in a dispatcher. They are taken back when it is dropped.
-#[must_use]
-pub struct Installed(Vec<Handle<Value>>);
-
-impl Installed {
-    /// Leaves the kernels where they are, for as long as the dispatcher lives.
-    pub fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        for handle in self.0.drain(..) {
-            handle.remove();
-        }
-    }
-}
-
-fn families(ops: &op::Registrar<'_>) -> Result<()> {
-    factories::register(ops)?;
-    elementwise::register(ops)?;
-    matmul::register(ops)?;
-    reduce::register(ops)?;
-    shape_ops::register(ops)?;
-    join::register(ops)?;
-    index::register(ops)?;
-    gather::register(ops)?;
-    write::register(ops)?;
-    random::register(ops)
+fn families() -> Result<Vec<Row>> {
+    let families = [
+        factories::rows,
+        elementwise::rows,
+        linalg::rows,
+        reduce::rows,
+        shape::rows,
+        index::rows,
+        write::rows,
+        random::rows,
+        to_device::rows,
+    ];
+    let rows = families.map(|family| family());
+    Ok(rows.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

@@ -1,24 +1,15 @@
-//! Which operator a kernel runs for and where, and how operators are registered.
+//! Which operator a kernel runs for, and where.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
 use keyfold_backend::{GpuBackend, Offer, Reason, not_supported};
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape};
-use keyfold_dispatch::schema::Schema;
-use keyfold_dispatch::{
-    DefineOptions, DispatchKey, Dispatcher, Handle, HostLock, Kernel, Override, RegistrationKey,
-};
 use keyfold_expr::Specialized;
-use keyfold_tensor::{Tensor, Value};
+use keyfold_tensor::Tensor;
 
-use crate::elementwise::{Definition, Prepared};
+use crate::elementwise::Prepared;
 use crate::map::itself;
-use crate::on_device::on_device;
-
-/// From how many elements on a kernel is worth giving up the host language's lock for.
-pub(crate) const HOST_LOCK_FROM: usize = 1 << 15;
 
 /// The operator that a kernel belongs to, and what runs it.
 ///
@@ -33,7 +24,7 @@ pub(crate) struct Op {
 
 /// What runs a kernel.
 #[derive(Clone, Debug)]
-enum Target {
+pub(crate) enum Target {
     /// Nothing: there are no elements.
     Meta,
     Backend(Arc<Runner>),
@@ -63,14 +54,9 @@ impl fmt::Debug for Runner {
 }
 
 impl Op {
-    /// The operator on Meta.
-    pub(crate) fn on_meta(name: &'static str) -> Op {
-        Op { name, target: Target::Meta }
-    }
-
-    /// The operator on a backend.
-    pub(crate) fn on(name: &'static str, runner: Arc<Runner>) -> Op {
-        Op { name, target: Target::Backend(runner) }
+    /// The operator of that name on what runs it.
+    pub(crate) fn new(name: &'static str, target: Target) -> Op {
+        Op { name, target }
     }
 
     /// Whether there is nothing to compute.
@@ -208,205 +194,9 @@ impl Op {
     }
 }
 
-/// Defines operators in a dispatcher, with their kernels for Meta; or registers their kernels for a
-/// backend.
-pub(crate) struct Registrar<'d> {
-    dispatcher: &'d Dispatcher<Value>,
-    /// The backend, and what was registered for it.
-    runner: Option<Arc<Runner>>,
-    handles: RefCell<Vec<Handle<Value>>>,
-}
-
-impl<'d> Registrar<'d> {
-    /// To define operators.
-    pub(crate) fn define(dispatcher: &'d Dispatcher<Value>) -> Self {
-        Registrar { dispatcher, runner: None, handles: RefCell::default() }
-    }
-
-    /// To register kernels for a backend.
-    pub(crate) fn install(
-        dispatcher: &'d Dispatcher<Value>,
-        kind: DeviceType,
-        backend: Arc<dyn GpuBackend>,
-    ) -> Self {
-        let runner = Some(Arc::new(Runner::new(kind, backend)));
-        Registrar { dispatcher, runner, handles: RefCell::default() }
-    }
-
-    /// Registers, for the backend, the kernels of those operators in the dispatcher that users made of
-    /// an expression.
-    pub(crate) fn definitions(&self) -> Result<()> {
-        let Some(runner) = &self.runner else { return Ok(()) };
-        let key = DispatchKey::from_device_type(runner.kind);
-        for operator in self.dispatcher.operators() {
-            let Some(meta) = operator.kernel_at(DispatchKey::Meta.into()) else { continue };
-            let definition = meta.payload().cloned().and_then(|any| any.downcast().ok());
-            let Some(definition) = definition else { continue };
-            if operator.has_kernel(key.into()) {
-                continue;
-            }
-            let kernel = Definition::kernel(&definition, runner.clone());
-            let handle = self.dispatcher.register_with(&operator, key, kernel, Override::Error)?;
-            self.handles.borrow_mut().push(handle);
-        }
-        Ok(())
-    }
-
-    /// The registrations that were made for the backend.
-    pub(crate) fn into_handles(self) -> Vec<Handle<Value>> {
-        self.handles.into_inner()
-    }
-
-    /// An operator that computes.
-    pub(crate) fn op(
-        &self,
-        schema: &'static str,
-        kernel: impl Fn(Op) -> Kernel<Value>,
-    ) -> Result<()> {
-        self.add(name_of(schema), schema, &kernel, Form::default())
-    }
-
-    /// An operator that computes, whose arguments may be on several devices.
-    pub(crate) fn across_devices(
-        &self,
-        schema: &'static str,
-        kernel: impl Fn(Op) -> Kernel<Value>,
-    ) -> Result<()> {
-        let form = Form {
-            options: DefineOptions { mixed_devices: true, ..Default::default() },
-            ..Form::default()
-        };
-        self.add(name_of(schema), schema, &kernel, form)
-    }
-
-    /// An operator that computes, and its overload that writes into a tensor of the caller's.
-    ///
-    /// `args` is what the schema has between the parentheses; the overload is called `out`, or
-    /// `Scalar_out` if the operator's own is `Scalar`.
-    pub(crate) fn with_out(
-        &self,
-        (name, overload): (&'static str, &str),
-        args: &str,
-        fresh: impl Fn(Op) -> Kernel<Value>,
-        into: impl Fn(Op) -> Kernel<Value>,
-    ) -> Result<()> {
-        let (dot, underscore, star) = (
-            if overload.is_empty() { "" } else { "." },
-            if overload.is_empty() { "" } else { "_" },
-            if args.contains('*') { "" } else { "*, " },
-        );
-        let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
-        let out =
-            format!("{name}.{overload}{underscore}out({args}, {star}Tensor(a!) out) -> Tensor(a!)");
-        self.add(name, &schema, &fresh, Form::default())?;
-        self.add(name, &out, &into, Form::default())
-    }
-
-    /// An operator that touches no elements: a view, or a factory.
-    pub(crate) fn view(
-        &self,
-        schema: &'static str,
-        kernel: impl Fn(Op) -> Kernel<Value>,
-    ) -> Result<()> {
-        let form = Form { lock: HostLock::Keep, ..Form::default() };
-        self.add(name_of(schema), schema, &kernel, form)
-    }
-
-    /// An operator that draws random numbers: they are its device's own, and never another's.
-    pub(crate) fn random(
-        &self,
-        schema: &'static str,
-        kernel: impl Fn(Op) -> Kernel<Value>,
-    ) -> Result<()> {
-        let form = Form { lock: HostLock::Keep, falls_back: false, ..Form::default() };
-        self.add(name_of(schema), schema, &kernel, form)
-    }
-
-    /// An operator whose result's shape depends on data, so that Meta can't have it.
-    pub(crate) fn data_dependent(
-        &self,
-        schema: &'static str,
-        kernel: impl Fn(Op) -> Kernel<Value>,
-    ) -> Result<()> {
-        let form = Form { has_meta: false, ..Form::default() };
-        self.add(name_of(schema), schema, &kernel, form)
-    }
-
-    /// An operator written in terms of others, one kernel for all devices and for Autograd.
-    pub(crate) fn composite(&self, text: &'static str, kernel: Kernel<Value>) -> Result<()> {
-        if self.runner.is_some() {
-            return Ok(());
-        }
-        let schema = Schema::parse(text)?;
-        let (full, label) = (schema.name.to_string(), schema.name.name.clone());
-        self.dispatcher.define_with(schema, Default::default())?;
-        let key = RegistrationKey::CompositeImplicitAutograd;
-        let kernel = kernel.named(label).with_host_lock(COMPUTES);
-        self.dispatcher.implement(&full, key, kernel, Override::Error)?;
-        Ok(())
-    }
-
-    fn add(
-        &self,
-        name: &'static str,
-        text: &str,
-        kernel: &dyn Fn(Op) -> Kernel<Value>,
-        form: Form,
-    ) -> Result<()> {
-        let schema = Schema::parse(text)?;
-        let (full, mut label) = (schema.name.to_string(), schema.name.name.clone());
-        if !schema.name.overload.is_empty() {
-            label = format!("{label}_{}", schema.name.overload.to_lowercase());
-        }
-        if let Some(runner) = &self.runner {
-            let kind = runner.kind;
-            let own = kernel(Op::on(name, runner.clone()));
-            let own = own.named(format!("{label}_{kind}")).with_host_lock(form.lock);
-            let key = DispatchKey::from_device_type(kind);
-            if self.dispatcher.has_kernel(&full, key) {
-                return Ok(());
-            }
-            let own = if kind.is_host() { own } else { on_device(own, runner, form.falls_back) };
-            let handle = self.dispatcher.implement(&full, key, own, Override::Error)?;
-            self.handles.borrow_mut().push(handle);
-            return Ok(());
-        }
-        self.dispatcher.define_with(schema, form.options)?;
-        if form.has_meta {
-            let meta = kernel(Op::on_meta(name)).named(format!("{label}_meta"));
-            self.dispatcher.implement(&full, DispatchKey::Meta, meta, Override::Error)?;
-        }
-        Ok(())
-    }
-}
-
 /// The reason of a backend without a group of operations, which is named as its trait is.
 #[cold]
 fn lacks_group<G: ?Sized>() -> Reason {
     let group = std::any::type_name::<G>().rsplit("::").next().unwrap_or_default();
     format!("it doesn't have the operations of group {}", group.to_lowercase()).into()
 }
-
-/// How an operator's kernels are registered.
-struct Form {
-    lock: HostLock,
-    has_meta: bool,
-    options: DefineOptions,
-    /// Whether it may run on another device where the backend doesn't offer it.
-    falls_back: bool,
-}
-
-impl Default for Form {
-    /// It computes, on one device.
-    fn default() -> Self {
-        Form { lock: COMPUTES, has_meta: true, options: DefineOptions::default(), falls_back: true }
-    }
-}
-
-/// The name that a schema's text begins with, without its overload.
-fn name_of(schema: &'static str) -> &'static str {
-    schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
-}
-
-/// For a kernel that computes.
-const COMPUTES: HostLock = HostLock::ReleaseFrom(HOST_LOCK_FROM);

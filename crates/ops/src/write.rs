@@ -2,11 +2,17 @@
 
 use keyfold_core::{Device, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
-use keyfold_tensor::Tensor;
+use keyfold_layers::autocast::Category;
+use keyfold_layers::autograd::{Backward, Gradients, Product};
+use keyfold_layers::vmap::{self, Batch, move_dim, with_first};
+use keyfold_tensor::{Tensor, Value};
 
+use crate::aten;
+use crate::gradient::{NOTHING, given, when_needed, zeros};
 use crate::map::{converted, write};
-use crate::op::{Op, Registrar};
+use crate::op::Op;
 use crate::promote::check_assignable;
+use crate::row::{Batching, Layers, Row, Rule};
 
 /// Writes `source`, converted and broadcast, into the memory of `target`.
 ///
@@ -67,12 +73,62 @@ pub(crate) fn fill(op: &Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
     assign(op, target, &op.at(Tensor::full(&[], value, target.dtype(), target.device()))?)
 }
 
-/// Defines these operators in a dispatcher.
-pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
-    ops.across_devices("aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)", |op| {
-        Kernel::typed(move |x: &Tensor, source: &Tensor| assign(&op, x, source))
-    })?;
-    ops.op("aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", |op| {
-        Kernel::typed(move |x: &Tensor, value: Scalar| fill(&op, x, value))
-    })
+/// The gradients of `copy_`.
+fn copy_gradients(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    Ok(vec![overwritten(call)?, when_needed(call, 1, || Ok(grad.clone()))?])
+}
+
+/// The gradients of `fill_`.
+fn fill_gradients(call: &Backward<'_>, _: &Tensor) -> Result<Gradients> {
+    Ok(vec![overwritten(call)?])
+}
+
+/// The gradient of what was there before.
+fn overwritten(call: &Backward<'_>) -> Result<Option<Tensor>> {
+    call.needs(0).then(|| zeros(&call.form(0))).transpose()
+}
+
+/// Writes each example of the source into that of the target, which stays as it is.
+fn copy_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let (Some(target), source) = (batch.target(0)?, batch.operand(1)?) else { return Ok(None) };
+    let (dim, rank) = (target.dim, target.physical.ndim() - 1);
+    if source.rank() > rank {
+        return Ok(None);
+    }
+    let source = match source.dim {
+        Some(_) => move_dim(&source.padded(rank)?.tensor, 0, dim)?,
+        None if source.rank() <= rank - dim => source.tensor,
+        None => {
+            // The batch is among the dimensions that the source has: room for it there.
+            let at = source.rank() - (rank - dim);
+            aten::unsqueeze(&source.tensor, at as i64)?
+        }
+    };
+    batch.call(&[(&target.physical).into(), (&source).into()])?;
+    batch.written(0, &target)
+}
+
+fn fill_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let Some(target) = batch.target(0)? else { return Ok(None) };
+    batch.call(&with_first(batch, &target.physical))?;
+    batch.written(0, &target)
+}
+
+/// The rows of operators that write into tensors that exist.
+pub(crate) fn rows() -> Result<Vec<Row>> {
+    fn layers(product: Product, batching: vmap::Rule) -> Layers {
+        let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
+        Layers { derivative, batching: Rule::Given(batching), autocast: Category::Leave }
+    }
+    let copy = Row::computes(
+        "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)",
+        |op| Kernel::typed(move |x: &Tensor, source: &Tensor| assign(&op, x, source)),
+        layers(copy_gradients, copy_batched),
+    )?;
+    let fill = Row::computes(
+        "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)",
+        |op| Kernel::typed(move |x: &Tensor, value: Scalar| fill(&op, x, value)),
+        layers(fill_gradients, fill_batched),
+    )?;
+    Ok(vec![copy.across_devices(), fill])
 }

@@ -146,7 +146,7 @@ impl PyDispatcher {
         mixed_arrays: bool,
     ) -> PyResult<PyHandle> {
         let schema = Schema::parse(&schema).py(py)?;
-        let options = DefineOptions { mixed_devices, mixed_arrays };
+        let options = DefineOptions { mixed_devices, mixed_arrays, ..DefineOptions::default() };
         let handle = self.dispatcher.define_with(schema, options).py(py)?;
         Ok(self.handle(py, handle))
     }
@@ -220,7 +220,7 @@ impl PyDispatcher {
     ) -> PyResult<()> {
         let mut stage = Stage::new(&self.dispatcher);
         for (schema, mixed_devices, mixed_arrays) in definitions {
-            let options = DefineOptions { mixed_devices, mixed_arrays };
+            let options = DefineOptions { mixed_devices, mixed_arrays, ..DefineOptions::default() };
             stage.define(Schema::parse(&schema).py(py)?, options);
         }
         for (name, function, key, with_keyset, mode) in kernels {

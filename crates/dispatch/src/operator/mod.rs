@@ -18,6 +18,7 @@ use crate::registrations::Registrations;
 use crate::schema::Schema;
 use crate::sync::{AtomicPtr, Ordering};
 use crate::table::Table;
+use crate::tags::Tags;
 use crate::thread::DOMAIN;
 use crate::value::Value;
 
@@ -107,6 +108,11 @@ impl<V: Value> Operator<V> {
     /// Whether the operator takes arguments on different devices.
     pub fn allows_mixed_devices(&self) -> bool {
         self.options.mixed_devices
+    }
+
+    /// What holds for every call of it, beyond its schema.
+    pub fn tags(&self) -> Tags {
+        self.options.tags
     }
 
     /// How the operator was defined, beyond its schema.

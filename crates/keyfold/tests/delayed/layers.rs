@@ -1,11 +1,11 @@
 //! Layers over the device: gradients, batches, traces, autocast, the profiler.
 
 use keyfold::backend::delayed::{Call, OPERATION_NS};
-use keyfold::layers::aten;
 use keyfold::layers::autograd::{self, Options};
 use keyfold::layers::profiler::{self, Session};
 use keyfold::layers::vmap::{Randomness, vmap_with};
 use keyfold::layers::{autocast, tracer};
+use keyfold::ops::aten;
 use keyfold::{DType, Device, ErrorKind, Result, Tensor, ValueRef, dispatcher};
 
 use crate::{Toy, call, data, on, positions, seen};

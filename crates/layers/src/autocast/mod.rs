@@ -16,7 +16,6 @@
 
 mod cast;
 mod category;
-mod rules;
 
 use std::sync::Arc;
 
@@ -74,7 +73,8 @@ impl Settings {
 ///
 /// ```
 /// use keyfold_core::DType;
-/// use keyfold_layers::{aten, autocast};
+/// use keyfold::ops::aten;
+/// use keyfold_layers::autocast;
 /// use keyfold_tensor::Tensor;
 /// keyfold::init();
 ///
@@ -121,9 +121,5 @@ pub fn register_rule(
 }
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    dispatcher.fallback(DispatchKey::Autocast, Kernel::fallthrough(), Override::Error)?;
-    rules::register(dispatcher)
+    dispatcher.fallback(DispatchKey::Autocast, Kernel::fallthrough(), Override::Error).map(drop)
 }
-
-#[cfg(test)]
-mod tests;

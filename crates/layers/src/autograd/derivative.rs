@@ -90,41 +90,6 @@ pub trait Derivative: Send + Sync {
 /// Things of a derivative's own that go with a node.
 pub type Extra = Arc<dyn std::any::Any + Send + Sync>;
 
-/// A derivative as a plain function, of an operator with one result.
-pub struct Rule {
-    name: String,
-    keeps: Keeps,
-    function: fn(&Backward<'_>, &Tensor) -> Result<Gradients>,
-}
-
-impl Rule {
-    /// The rule of the operator of that name.
-    pub fn new(
-        name: &str,
-        keeps: Keeps,
-        function: fn(&Backward<'_>, &Tensor) -> Result<Gradients>,
-    ) -> Arc<Self> {
-        Arc::new(Rule { name: name.to_owned(), keeps, function })
-    }
-}
-
-impl Derivative for Rule {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn keeps(&self) -> Keeps {
-        self.keeps
-    }
-
-    fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients> {
-        match grads {
-            [Some(grad)] => (self.function)(call, grad),
-            _ => Ok(vec![None; call.places()]),
-        }
-    }
-}
-
 /// What an operator without a derivative has: it works forward, and says so when asked back.
 pub(crate) struct NoDerivative(pub(crate) String);
 

@@ -15,10 +15,10 @@
 mod checkpoint;
 mod derivative;
 mod engine;
+mod formula;
 mod node;
 pub mod per_example;
 mod record;
-mod rules;
 mod saved;
 
 use std::sync::Arc;
@@ -31,17 +31,16 @@ use keyfold_dispatch::{
 use keyfold_tensor::{Tensor, Value};
 
 pub use checkpoint::{Segment, checkpoint};
-pub use derivative::{Backward, Derivative, Extra, Gradients, Keeps, Rule};
+pub use derivative::{Backward, Derivative, Extra, Gradients, Keeps};
 pub use engine::{Interrupt, Options};
+pub use formula::{Formula, Product};
 pub use node::{Edge, HookFn, Meta, Node, edge_of};
-pub(crate) use rules::{shaped, zeros};
 pub use saved::{Saved, SavedTensor};
 
 use crate::aten;
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    dispatcher.fallback(DispatchKey::Autograd, record::fallback(), Override::Error)?;
-    rules::register(dispatcher)
+    dispatcher.fallback(DispatchKey::Autograd, record::fallback(), Override::Error).map(drop)
 }
 
 /// Registers a derivative: a kernel at (operator, Autograd) that records.

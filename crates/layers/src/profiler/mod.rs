@@ -1,7 +1,8 @@
 //! The profiler: one event per outer call, with its time, key path, arguments and memory.
 //!
 //! ```
-//! use keyfold_layers::{aten, profiler};
+//! use keyfold::ops::aten;
+//! use keyfold_layers::profiler;
 //! # use keyfold_tensor::Tensor;
 //! keyfold::init();
 //! let x = Tensor::from_slice(&[1.0_f64, 2.0], &[2])?;

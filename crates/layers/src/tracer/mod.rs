@@ -9,7 +9,8 @@
 //! them.
 //!
 //! ```
-//! use keyfold_layers::{aten, tracer};
+//! use keyfold::ops::aten;
+//! use keyfold_layers::tracer;
 //! use keyfold_tensor::Tensor;
 //! keyfold::init();
 //!
@@ -42,9 +43,6 @@ mod session;
 mod shares;
 mod simplify;
 mod write;
-
-#[cfg(test)]
-mod tests;
 
 use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{
-    CallContext, DispatchKey, DispatchKeySet, LocalGuard, LocalKeys, Operator, Value as _,
+    CallContext, DispatchKey, DispatchKeySet, LocalGuard, LocalKeys, Operator, Tags, Value as _,
     call_path, include_keys_with, inside_layers, local_data, outside_layers,
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
@@ -18,18 +18,6 @@ use super::shares::Shares;
 
 /// Sessions that are recording, in the whole process: none, and nobody need ask further.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
-
-/// Operators whose results differ from call to call, beside those that take a generator.
-const RANDOM: [&str; 8] = [
-    "aten::rand",
-    "aten::randn",
-    "aten::randint",
-    "aten::randperm",
-    "aten::normal",
-    "aten::uniform",
-    "aten::bernoulli",
-    "aten::dropout",
-];
 
 /// A recording: the object behind the key Tracer, from [`Session::begin`] to [`Session::finish`].
 ///
@@ -215,7 +203,7 @@ impl Session {
                 written: declared.alias.as_ref().is_some_and(|alias| alias.write),
             });
         }
-        let random = RANDOM.contains(&&*schema.name.qualified())
+        let random = operator.tags().contains(Tags::NONDETERMINISTIC_SEEDED)
             || schema.arguments.iter().any(|argument| *argument.ty.base() == Type::Generator);
         let writes = arguments.iter().any(|argument| argument.written);
         let node = Node {

@@ -13,11 +13,15 @@ use super::enter::{move_dim, repeat};
 use crate::aten;
 
 /// A call to serve, and the batch that it is over: the highest level among its arguments.
-pub(crate) struct Batch<'c, 'a> {
-    pub(crate) context: &'c CallContext<'c, Value>,
-    pub(crate) args: &'c [ValueRef<'a>],
-    pub(crate) level: usize,
-    pub(crate) size: usize,
+pub struct Batch<'c, 'a> {
+    /// The call.
+    pub context: &'c CallContext<'c, Value>,
+    /// Its arguments, with examples in the place of batches.
+    pub args: &'c [ValueRef<'a>],
+    /// Which of the nested `vmap`s it belongs to, from 1 for the outermost.
+    pub level: usize,
+    /// How many examples there are.
+    pub size: usize,
     /// Keys of the call that no argument brought: modes.
     modes: DispatchKeySet,
     /// Keys that an argument brought, and that were taken from the call on its way here.
@@ -26,9 +30,11 @@ pub(crate) struct Batch<'c, 'a> {
 
 /// An argument as a rule sees it: a tensor, and the dimension of it that counts examples.
 #[derive(Clone)]
-pub(crate) struct Operand {
-    pub(crate) tensor: Tensor,
-    pub(crate) dim: Option<usize>,
+pub struct Operand {
+    /// All examples, or the tensor that is the same for all.
+    pub tensor: Tensor,
+    /// The dimension that counts examples; none where all have the same.
+    pub dim: Option<usize>,
 }
 
 impl Operand {
@@ -43,18 +49,18 @@ impl Operand {
     }
 
     /// How many dimensions an example has.
-    pub(crate) fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.tensor.ndim() - usize::from(self.dim.is_some())
     }
 
     /// The size of an example's dimension.
-    pub(crate) fn size_at(&self, dim: usize) -> usize {
+    pub fn size_at(&self, dim: usize) -> usize {
         let shift = self.dim.is_some_and(|batch| dim >= batch);
         self.tensor.shape()[dim + usize::from(shift)]
     }
 
     /// The same with the batch in front, if it has one.
-    pub(crate) fn in_front(self) -> Result<Operand> {
+    pub fn in_front(self) -> Result<Operand> {
         match self.dim {
             None | Some(0) => Ok(self),
             Some(dim) => Ok(Operand { tensor: move_dim(&self.tensor, dim, 0)?, dim: Some(0) }),
@@ -62,7 +68,7 @@ impl Operand {
     }
 
     /// The tensor with the batch in front: repeated if it has none.
-    pub(crate) fn batched(self, size: usize) -> Result<Tensor> {
+    pub fn batched(self, size: usize) -> Result<Tensor> {
         match self.dim {
             None => repeat(&self.tensor, size),
             Some(_) => Ok(self.in_front()?.tensor),
@@ -71,7 +77,7 @@ impl Operand {
 
     /// The same with the batch in front and dimensions of size 1 put before an example's own, so
     /// that it has `rank`. Without a batch broadcasting does that.
-    pub(crate) fn padded(self, rank: usize) -> Result<Operand> {
+    pub fn padded(self, rank: usize) -> Result<Operand> {
         let operand = self.in_front()?;
         let missing = rank.saturating_sub(operand.rank());
         if operand.dim.is_none() || missing == 0 {
@@ -112,7 +118,7 @@ impl<'c, 'a> Batch<'c, 'a> {
     /// # Errors
     /// [`ErrorKind::Shape`] when batches of one level differ in size, [`ErrorKind::Value`] when an
     /// example outlived its `vmap`, and when examples would all write to one argument.
-    pub(crate) fn of(
+    pub fn of(
         context: &'c CallContext<'c, Value>,
         args: &'c [ValueRef<'a>],
     ) -> Result<Option<Self>> {
@@ -173,7 +179,7 @@ impl<'c, 'a> Batch<'c, 'a> {
     }
 
     /// The operator.
-    pub(crate) fn operator(&self) -> &Operator<Value> {
+    pub fn operator(&self) -> &Operator<Value> {
         self.context.operator()
     }
 
@@ -187,32 +193,28 @@ impl<'c, 'a> Batch<'c, 'a> {
     }
 
     /// Calls the operator with arguments of its next lower level.
-    pub(crate) fn call(&self, args: &[ValueRef<'_>]) -> Result<Value> {
+    pub fn call(&self, args: &[ValueRef<'_>]) -> Result<Value> {
         self.context.redispatch(self.keys(args), args)
     }
 
     /// Calls another operator so, whose trailing arguments may be left out.
-    pub(crate) fn call_other(
-        &self,
-        operator: &Operator<Value>,
-        args: &[ValueRef<'_>],
-    ) -> Result<Value> {
+    pub fn call_other(&self, operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Value> {
         operator.redispatch(self.keys(args), args)
     }
 
     /// Whether the operator writes to an argument.
-    pub(crate) fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         let arguments = &self.operator().schema().arguments;
         arguments.iter().any(|argument| argument.alias.as_ref().is_some_and(|alias| alias.write))
     }
 
     /// A tensor argument.
-    pub(crate) fn operand(&self, place: usize) -> Result<Operand> {
+    pub fn operand(&self, place: usize) -> Result<Operand> {
         Ok(Operand::of(self.args[place].tensor()?, self.level))
     }
 
     /// The tensors of a list; `None` for those that are absent.
-    pub(crate) fn operands(&self, place: usize) -> Result<Vec<Option<Operand>>> {
+    pub fn operands(&self, place: usize) -> Result<Vec<Option<Operand>>> {
         let items = self.args[place].items();
         items
             .map(|item| match item {
@@ -224,14 +226,14 @@ impl<'c, 'a> Batch<'c, 'a> {
 
     /// The batch that an argument is an example of, to be written in place: the write gives the physical
     /// tensor another place in the graph of derivatives, which the batch must see. `None` without a batch.
-    pub(crate) fn target(&self, place: usize) -> Result<Option<Arc<Batched>>> {
+    pub fn target(&self, place: usize) -> Result<Option<Arc<Batched>>> {
         let batched = batch_of(self.args[place].tensor()?);
         Ok(batched.filter(|batched| batched.level == self.level))
     }
 
     /// The result of an operator that wrote to the [`target`](Self::target) at that place: the
     /// argument, which requires grad from now on if the target does.
-    pub(crate) fn written(&self, place: usize, target: &Batched) -> Result<Option<Value>> {
+    pub fn written(&self, place: usize, target: &Batched) -> Result<Option<Value>> {
         if target.physical.requires_grad() {
             self.args[place].tensor()?.set_requires_grad(true)?;
         }
@@ -244,7 +246,7 @@ impl<'c, 'a> Batch<'c, 'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Gradient`] when it writes.
-    pub(crate) fn check_unwritten(&self) -> Result<()> {
+    pub fn check_unwritten(&self) -> Result<()> {
         let (keyset, brought) = (self.context.keyset(), tags(self.args));
         // Off under no_grad: then nothing is recorded, and nothing is lost.
         if !(keyset & brought).contains(DispatchKey::Autograd) {
@@ -278,7 +280,7 @@ impl<'c, 'a> Batch<'c, 'a> {
     }
 
     /// One example in place of a result, which counts examples along that dimension.
-    pub(crate) fn wrap(&self, result: Value, dim: usize) -> Result<Value> {
+    pub fn wrap(&self, result: Value, dim: usize) -> Result<Value> {
         wrap(result.into_tensor()?, dim, self.level).map(Value::Tensor)
     }
 }

@@ -31,7 +31,7 @@ pub fn exit(x: &Tensor, level: usize, dim: i64, size: usize) -> Result<Tensor> {
 }
 
 /// The same elements with one dimension elsewhere.
-pub(crate) fn move_dim(x: &Tensor, from: usize, to: usize) -> Result<Tensor> {
+pub fn move_dim(x: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     if from == to {
         return Ok(x.clone());
     }

@@ -8,7 +8,8 @@
 //! derivatives: the layer is above Autograd. Random numbers are in `random`.
 //!
 //! ```
-//! use keyfold_layers::{aten, vmap};
+//! use keyfold::ops::aten;
+//! use keyfold_layers::vmap;
 //! use keyfold_tensor::Tensor;
 //! keyfold::init();
 //!
@@ -25,16 +26,18 @@ mod custom;
 mod enter;
 mod fallback;
 mod frame;
+mod pointwise;
 mod random;
-mod rules;
+mod rule;
 
 pub use batched::{Batched, batch_of, physical, wrap};
 pub use custom::{
     BatchDim, BatchInfo, Unwrapped, register_rule, rule_kernel, with_unwrapped, wrap_result,
 };
-pub use enter::{enter, exit};
+pub use enter::{enter, exit, move_dim};
 pub use frame::{Frame, Randomness, current_level, innermost};
 pub(crate) use random::traced;
+pub use random::{composite, draw};
 
 use std::sync::LazyLock;
 
@@ -45,8 +48,9 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-pub(crate) use batch::Batch;
-pub(crate) use rules::{Rule, kernel as rule_of, several};
+pub use batch::{Batch, Operand};
+pub use pointwise::{several, single, with_first};
+pub use rule::{Rule, kernel};
 
 use enter::repeat;
 use frame::OpenFrame;
@@ -220,9 +224,7 @@ pub fn leave(
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     enter::register(dispatcher)?;
     let looped = loop_kernel();
-    dispatcher.fallback(DispatchKey::Vmap, looped, Override::Error)?;
-    rules::register(dispatcher)?;
-    random::register(dispatcher)
+    dispatcher.fallback(DispatchKey::Vmap, looped, Override::Error).map(drop)
 }
 
 /// The general way as a kernel.

@@ -5,8 +5,9 @@
 //! calls a kernel once per example, and what that draws belongs to its example alone.
 
 use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{
-    CallContext, DispatchKey, DispatchKeySet, Dispatcher, HostLock, Kernel, LocalGuard, Override,
+    CallContext, DispatchKey, DispatchKeySet, HostLock, Kernel, LocalGuard, RegistrationKey, Tags,
     Value as _, include_keys_with, local_data, outside_layers,
 };
 use keyfold_tensor::device::random::{State, states};
@@ -14,11 +15,6 @@ use keyfold_tensor::{Value, ValueRef};
 
 use super::enter::enter;
 use super::frame::{self, Randomness};
-
-/// Operators that fill a tensor of a size, their first argument.
-const DRAWING: [&str; 2] = ["aten::rand", "aten::randn"];
-/// An operator that is written in terms of those.
-const DROPOUT: &str = "aten::dropout";
 
 /// The levels whose examples are taken one by one here: bit `n` for level `n`.
 struct Served(u64);
@@ -88,7 +84,7 @@ fn undecided(name: &str) -> Error {
 }
 
 /// Draws for whole batches, and puts one example in the place of each.
-fn draw<'a>(
+fn draw_batches<'a>(
     name: &str,
     args: &[ValueRef<'a>],
     call: impl FnOnce(&[ValueRef<'_>]) -> Result<Value>,
@@ -114,48 +110,50 @@ pub(crate) fn traced(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
 ) -> Option<Result<Value>> {
-    let name = context.operator().name();
-    let drawing = DRAWING.contains(&name);
-    if !drawing && name != DROPOUT {
+    let operator = context.operator();
+    if !operator.tags().contains(Tags::NONDETERMINISTIC_SEEDED) {
         return None;
     }
     frame::innermost()?;
     let again = DispatchKeySet::from([DispatchKey::Tracer, DispatchKey::Vmap]);
-    if !drawing {
+    if operator.has_kernel(RegistrationKey::CompositeImplicitAutograd) {
         return Some(outside_layers(again, || context.call_below(args)));
     }
+    if !fills_a_size(operator.schema()) {
+        return None;
+    }
+    let name = operator.name();
     match batches(name) {
         Ok(batches) if batches.is_empty() => None,
         Ok(_) => Some(outside_layers(again, || {
-            draw(name, args, |args| {
+            draw_batches(name, args, |args| {
                 let _guard = serve(1);
-                context.operator().call(args)
+                operator.call(args)
             })
         })),
         Err(error) => Some(Err(error)),
     }
 }
 
-pub(super) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
-    let add = |name: &str, kernel: Kernel<Value>| {
-        if dispatcher.operator(name).is_err() {
-            return Ok(());
-        }
-        let label = format!("{}_vmap", name.trim_start_matches("aten::"));
-        let kernel =
-            kernel.named(label).with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM));
-        dispatcher.implement(name, DispatchKey::Vmap, kernel, Override::Error).map(drop)
-    };
-    for name in DRAWING {
-        let kernel =
-            Kernel::boxed(move |context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
-                draw(name, args, |args| context.call_below(args))
-            });
-        add(name, kernel)?;
-    }
-    // What it is written in terms of meets the layer itself.
-    let dropout = Kernel::boxed(|context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
+/// Whether an operator makes a tensor of the size that is its first argument, out of nothing.
+fn fills_a_size(schema: &Schema) -> bool {
+    let size = Type::List(Box::new(Type::Int), None);
+    schema.arguments.first().is_some_and(|first| first.ty == size)
+}
+
+/// The kernel at Vmap of an operator that fills a tensor of a size, its first argument, with random
+/// numbers: it draws for the whole batch.
+pub fn draw() -> Kernel<Value> {
+    let kernel = Kernel::boxed(|context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
+        draw_batches(context.operator().name(), args, |args| context.call_below(args))
+    });
+    kernel.with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
+}
+
+/// The kernel at Vmap of an operator that is written in terms of others: these meet the layer themselves.
+pub fn composite() -> Kernel<Value> {
+    let kernel = Kernel::boxed(|context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
         outside_layers(DispatchKey::Vmap.into(), || context.call_below(args))
     });
-    add(DROPOUT, dropout)
+    kernel.with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
 }

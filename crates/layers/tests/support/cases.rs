@@ -1,7 +1,7 @@
 //! The table of operators with derivatives: how each is called, on which tensors.
 
+use keyfold::ops::aten;
 use keyfold_core::{DType, Device, Result};
-use keyfold_layers::aten;
 use keyfold_tensor::{Tensor, ValueRef as V};
 
 use crate::support::{Function, call, data};

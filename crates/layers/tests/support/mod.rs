@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use keyfold::dispatcher;
+use keyfold::ops::aten;
 use keyfold_core::{DType, Result};
-use keyfold_layers::aten;
 use keyfold_layers::autograd::{self, Options};
 use keyfold_tensor::{Tensor, ValueRef};
 

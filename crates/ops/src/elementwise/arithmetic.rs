@@ -1,12 +1,20 @@
-//! Arithmetic, comparisons and choices: of two tensors, or of a tensor and a number.
+//! Arithmetic and comparisons: of two tensors, or of a tensor and a number.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Kernel;
-use keyfold_expr::Expr;
+use keyfold_layers::autocast::Category;
+use keyfold_layers::autograd::Keeps;
 use keyfold_tensor::{SameAs, Tensor};
 
-use super::{Pointwise, check_out, parse};
-use crate::op::{Op, Registrar};
+use super::check_out;
+use super::gradients::arithmetic::{
+    add, div, div_scalar, mul, mul_scalar, neg, rdiv_scalar, same, sub,
+};
+use super::gradients::choice::{maximum, maximum_scalar, minimum, minimum_scalar};
+use super::operator::Expression;
+use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, OTHER, given};
+use crate::op::Op;
+use crate::row::{Gradient, Layers, Row, Rule};
 use crate::write::fill;
 
 /// Why an operator refuses a common dtype beyond what its expression does, if it does.
@@ -29,66 +37,86 @@ fn check(op: &Op, refusal: Refusal, dtype: DType) -> Result<()> {
     refusal(dtype).map_or(Ok(()), |why| Err(op.error(ErrorKind::DType, why)))
 }
 
-/// Registers an operator of two tensors, and its overload for a tensor and a number.
-fn pair(ops: &Registrar<'_>, name: &'static str, text: &str, refusal: Refusal) -> Result<()> {
-    let both = parse(text, &["self", "other"], &[])?;
-    ops.with_out(
-        (name, ""),
-        "Tensor self, Tensor other",
-        |op| {
-            let row = Pointwise::new(op, both.clone());
-            Kernel::typed(move |a: &Tensor, b: &Tensor| {
-                check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
-                row.compute(&[a, b], &[])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, both.clone());
-            Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
-                check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
-                row.compute_into(&[a, b], &[], out)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-    )?;
-    number(ops, (name, "Scalar"), &parse(text, &["self"], &["other"])?, refusal)
+/// An operator of two tensors, and its overload for a tensor and a number.
+struct Pair {
+    name: &'static str,
+    /// Its expression, of `self` and `other`.
+    text: &'static str,
+    refusal: Refusal,
+    /// The derivatives of both overloads.
+    derivatives: [Rule<Gradient>; 2],
+    /// The category of the overload of two tensors; with a number nothing is cast.
+    autocast: Category,
 }
 
-/// Registers an operator of a tensor and a number called `other`.
-fn number(
-    ops: &Registrar<'_>,
-    name: (&'static str, &str),
-    expr: &Expr,
+impl Pair {
+    fn rows(&self) -> Result<[Row; 2]> {
+        let Pair { name, text, refusal, derivatives: [of_tensors, of_number], autocast } = *self;
+        let tensors = Row::pointwise(
+            (name, ""),
+            "Tensor self, Tensor other",
+            Expression::parse(text, &["self", "other"], &[])?,
+            move |row| {
+                Kernel::typed(move |a: &Tensor, b: &Tensor| {
+                    check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
+                    row.compute(&[a, b], &[])
+                })
+            },
+            move |row| {
+                Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
+                    check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
+                    row.compute_into(&[a, b], &[], out)?;
+                    Ok::<_, Error>(SameAs(2))
+                })
+            },
+            Layers { derivative: of_tensors, batching: Rule::Derived, autocast },
+        )?;
+        let (derivative, autocast) = (of_number, Category::Leave);
+        Ok([tensors, Number { name, text, refusal, derivative, autocast }.row()?])
+    }
+}
+
+/// An operator of a tensor and a number called `other`.
+struct Number {
+    name: &'static str,
+    text: &'static str,
     refusal: Refusal,
-) -> Result<()> {
-    ops.with_out(
-        name,
-        "Tensor self, Scalar other",
-        |op| {
-            let row = Pointwise::new(op, expr.clone());
-            Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check(row.op(), refusal, a.dtype().promote_scalar(b))?;
-                if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
-                    let device = row.op().device_of(a);
-                    return row.op().at(Tensor::full(a.shape(), answer, DType::Bool, device));
-                }
-                row.compute(&[a], &[b])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, expr.clone());
-            Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check(row.op(), refusal, a.dtype().promote_scalar(b))?;
-                if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
-                    check_out(row.op(), out, a.shape(), DType::Bool)?;
-                    fill(row.op(), out, answer)?;
-                } else {
-                    row.compute_into(&[a], &[b], out)?;
-                }
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-    )
+    derivative: Rule<Gradient>,
+    autocast: Category,
+}
+
+impl Number {
+    fn row(&self) -> Result<Row> {
+        let Number { name, text, refusal, derivative, autocast } = *self;
+        Row::pointwise(
+            (name, "Scalar"),
+            "Tensor self, Scalar other",
+            Expression::parse(text, &["self"], &["other"])?,
+            move |row| {
+                Kernel::typed(move |a: &Tensor, b: Scalar| {
+                    check(row.op(), refusal, a.dtype().promote_scalar(b))?;
+                    if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
+                        let device = row.op().device_of(a);
+                        return row.op().at(Tensor::full(a.shape(), answer, DType::Bool, device));
+                    }
+                    row.compute(&[a], &[b])
+                })
+            },
+            move |row| {
+                Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
+                    check(row.op(), refusal, a.dtype().promote_scalar(b))?;
+                    if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
+                        check_out(row.op(), out, a.shape(), DType::Bool)?;
+                        fill(row.op(), out, answer)?;
+                    } else {
+                        row.compute_into(&[a], &[b], out)?;
+                    }
+                    Ok::<_, Error>(SameAs(2))
+                })
+            },
+            Layers { derivative, batching: Rule::Derived, autocast },
+        )
+    }
 }
 
 /// What a comparison of whole numbers with one that their dtype can't hold always answers, as in
@@ -111,137 +139,110 @@ fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<Scalar> {
     Some(Scalar::Bool(answer))
 }
 
-fn check_condition(op: &Op, condition: &Tensor) -> Result<()> {
-    if condition.dtype() == DType::Bool {
-        return Ok(());
-    }
-    let given = condition.dtype();
-    let message = format!("argument 'condition' must be bool, not {given}; compare it first");
-    Err(op.error(ErrorKind::DType, message))
-}
-
-fn choices(ops: &Registrar<'_>) -> Result<()> {
-    const NAME: &str = "aten::where";
-    let text = "where(condition, self, other)";
-    let all = parse(text, &["condition", "self", "other"], &[])?;
-    let left = parse(text, &["condition", "other"], &["self"])?;
-    let right = parse(text, &["condition", "self"], &["other"])?;
-    let none = parse(text, &["condition"], &["self", "other"])?;
-    ops.with_out(
-        (NAME, ""),
-        "Tensor condition, Tensor self, Tensor other",
-        |op| {
-            let row = Pointwise::new(op, all.clone());
-            Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor| {
-                check_condition(row.op(), c)?;
-                row.compute(&[c, a, b], &[])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, all.clone());
-            Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor| {
-                check_condition(row.op(), c)?;
-                row.compute_into(&[c, a, b], &[], out)?;
-                Ok::<_, Error>(SameAs(3))
-            })
-        },
-    )?;
-    ops.with_out(
-        (NAME, "ScalarOther"),
-        "Tensor condition, Tensor self, Scalar other",
-        |op| {
-            let row = Pointwise::new(op, right.clone());
-            Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
-                check_condition(row.op(), c)?;
-                row.compute(&[c, a], &[b])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, right.clone());
-            Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar, out: &Tensor| {
-                check_condition(row.op(), c)?;
-                row.compute_into(&[c, a], &[b], out)?;
-                Ok::<_, Error>(SameAs(3))
-            })
-        },
-    )?;
-    ops.with_out(
-        (NAME, "ScalarSelf"),
-        "Tensor condition, Scalar self, Tensor other",
-        |op| {
-            let row = Pointwise::new(op, left.clone());
-            Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
-                check_condition(row.op(), c)?;
-                row.compute(&[c, b], &[a])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, left.clone());
-            Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor, out: &Tensor| {
-                check_condition(row.op(), c)?;
-                row.compute_into(&[c, b], &[a], out)?;
-                Ok::<_, Error>(SameAs(3))
-            })
-        },
-    )?;
-    ops.with_out(
-        (NAME, "Scalar"),
-        "Tensor condition, Scalar self, Scalar other",
-        |op| {
-            let row = Pointwise::new(op, none.clone());
-            Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {
-                check_condition(row.op(), c)?;
-                row.compute(&[c], &[a, b])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, none.clone());
-            Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar, out: &Tensor| {
-                check_condition(row.op(), c)?;
-                row.compute_into(&[c], &[a, b], out)?;
-                Ok::<_, Error>(SameAs(3))
-            })
-        },
-    )
-}
-
-/// Defines these operators in a dispatcher.
-pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
-    let pairs: [(&'static str, &str, Refusal); 19] = [
-        ("aten::add", "self + other", nothing),
-        ("aten::sub", "self - other", bools),
-        ("aten::mul", "self * other", nothing),
-        ("aten::div", "self / other", nothing),
-        ("aten::maximum", "maximum(self, other)", unordered),
-        ("aten::minimum", "minimum(self, other)", unordered),
-        ("aten::floor_divide", "self // other", unordered),
-        ("aten::remainder", "self % other", unordered),
-        ("aten::bitwise_and", "self & other", nothing),
-        ("aten::bitwise_or", "self | other", nothing),
-        ("aten::bitwise_xor", "self ^ other", nothing),
-        ("aten::bitwise_left_shift", "self << other", nothing),
-        ("aten::bitwise_right_shift", "self >> other", nothing),
-        ("aten::eq", "self == other", nothing),
-        ("aten::ne", "self != other", nothing),
-        ("aten::lt", "self < other", unordered),
-        ("aten::le", "self <= other", unordered),
-        ("aten::gt", "self > other", unordered),
-        ("aten::ge", "self >= other", unordered),
+/// The rows of arithmetic and comparisons.
+pub(super) fn rows() -> Result<Vec<Row>> {
+    use Category::{FullPrecision, Leave, Widest};
+    const SHARE: &[Keeps] = &[Keeps::these(&[1]), Keeps::these(&[1]).and_results()];
+    const RESULT_AND_FIRST: &[Keeps] = &[Keeps::these(&[0]).and_results()];
+    const BOTH: &[Keeps] = &[Keeps::these(&[0, 1])];
+    let pair = |name, text, refusal, derivatives, autocast| Pair {
+        name,
+        text,
+        refusal,
+        derivatives,
+        autocast,
+    };
+    let pairs = [
+        pair(
+            "aten::add",
+            "self + other",
+            nothing,
+            [given(NOTHING, add), given(NOTHING, same)],
+            Widest,
+        ),
+        pair(
+            "aten::sub",
+            "self - other",
+            bools,
+            [given(NOTHING, sub), given(NOTHING, same)],
+            Widest,
+        ),
+        pair(
+            "aten::mul",
+            "self * other",
+            nothing,
+            [given(OTHER, mul), given(NOTHING, mul_scalar)],
+            Widest,
+        ),
+        pair(
+            "aten::div",
+            "self / other",
+            nothing,
+            [given(SHARE, div), given(NOTHING, div_scalar)],
+            Widest,
+        ),
+        pair(
+            "aten::maximum",
+            "maximum(self, other)",
+            unordered,
+            [given(BOTH, maximum), given(FIRST, maximum_scalar)],
+            Widest,
+        ),
+        pair(
+            "aten::minimum",
+            "minimum(self, other)",
+            unordered,
+            [given(BOTH, minimum), given(FIRST, minimum_scalar)],
+            Widest,
+        ),
+        pair("aten::floor_divide", "self // other", unordered, [Rule::Derived; 2], Widest),
+        pair("aten::remainder", "self % other", unordered, [Rule::Derived; 2], Widest),
+        pair("aten::bitwise_and", "self & other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
+        pair("aten::bitwise_or", "self | other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
+        pair("aten::bitwise_xor", "self ^ other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
+        pair("aten::bitwise_left_shift", "self << other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
+        pair(
+            "aten::bitwise_right_shift",
+            "self >> other",
+            nothing,
+            [GIVES_WHOLE_NUMBERS; 2],
+            Leave,
+        ),
+        pair("aten::eq", "self == other", nothing, [GIVES_BOOLS; 2], Widest),
+        pair("aten::ne", "self != other", nothing, [GIVES_BOOLS; 2], Widest),
+        pair("aten::lt", "self < other", unordered, [GIVES_BOOLS; 2], Widest),
+        pair("aten::le", "self <= other", unordered, [GIVES_BOOLS; 2], Widest),
+        pair("aten::gt", "self > other", unordered, [GIVES_BOOLS; 2], Widest),
+        pair("aten::ge", "self >= other", unordered, [GIVES_BOOLS; 2], Widest),
     ];
-    for (name, text, refusal) in pairs {
-        pair(ops, name, text, refusal)?;
-    }
     // A number on the left: `1 - x` and `1 / x`.
-    let on_the_left = |text| parse(text, &["self"], &["other"]);
-    number(ops, ("aten::rsub", "Scalar"), &on_the_left("other - self")?, bools)?;
-    number(ops, ("aten::rdiv", "Scalar"), &on_the_left("other / self")?, nothing)?;
-    for (name, text, refusal) in [
-        ("aten::rfloor_divide", "other // self", unordered as Refusal),
-        ("aten::rremainder", "other % self", unordered),
-        ("aten::rbitwise_left_shift", "other << self", nothing),
-        ("aten::rbitwise_right_shift", "other >> self", nothing),
-    ] {
-        number(ops, (name, "Scalar"), &on_the_left(text)?, refusal)?;
+    let number = |name, text, refusal, derivative, autocast| Number {
+        name,
+        text,
+        refusal,
+        derivative,
+        autocast,
+    };
+    let on_the_left = [
+        number("aten::rsub", "other - self", bools, given(NOTHING, neg), Leave),
+        number(
+            "aten::rdiv",
+            "other / self",
+            nothing,
+            given(RESULT_AND_FIRST, rdiv_scalar),
+            FullPrecision,
+        ),
+        number("aten::rfloor_divide", "other // self", unordered, Rule::Derived, Leave),
+        number("aten::rremainder", "other % self", unordered, Rule::Derived, Leave),
+        number("aten::rbitwise_left_shift", "other << self", nothing, GIVES_WHOLE_NUMBERS, Leave),
+        number("aten::rbitwise_right_shift", "other >> self", nothing, GIVES_WHOLE_NUMBERS, Leave),
+    ];
+    let mut rows = Vec::new();
+    for pair in pairs {
+        rows.extend(pair.rows()?);
     }
-    choices(ops)
+    for number in on_the_left {
+        rows.push(number.row()?);
+    }
+    Ok(rows)
 }

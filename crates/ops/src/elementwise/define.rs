@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
-use keyfold_dispatch::{DispatchKey, HostLock, Kernel};
+use keyfold_dispatch::{DispatchKey, Kernel};
 use keyfold_expr::{Expr, Names};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::{Pointwise, Size, given_shape};
 use crate::on_device::on_device;
-use crate::op::{HOST_LOCK_FROM, Op, Runner};
+use crate::op::{Op, Runner, Target};
+use crate::row::COMPUTES;
 
 /// How an operator's arguments are an expression's inputs and parameters.
 ///
@@ -161,20 +162,21 @@ impl Definition {
         let row = Pointwise::new(op, self.expr.clone());
         Kernel::boxed(move |_, args| definition.run(&row, args))
             .named(format!("{label}_{suffix}"))
-            .with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
+            .with_host_lock(COMPUTES)
     }
 
     /// The operator's kernel for a backend.
     pub(crate) fn kernel(self: &Arc<Self>, runner: Arc<Runner>) -> Kernel<Value> {
         let kind = runner.kind;
-        let kernel = self.kernel_of(Op::on(self.name, runner.clone()), &kind.name());
+        let op = Op::new(self.name, Target::Backend(runner.clone()));
+        let kernel = self.kernel_of(op, &kind.name());
         if kind.is_host() { kernel } else { on_device(kernel, &runner, true) }
     }
 
     /// The operator's kernel for Meta. The definition is its payload: so a backend that is registered
     /// later finds it.
     fn meta_kernel(self: &Arc<Self>) -> Kernel<Value> {
-        self.kernel_of(Op::on_meta(self.name), "meta").with_payload(self.clone())
+        self.kernel_of(Op::new(self.name, Target::Meta), "meta").with_payload(self.clone())
     }
 }
 

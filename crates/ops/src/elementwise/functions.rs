@@ -1,271 +1,125 @@
-//! Functions of one tensor, and powers.
+//! Functions of one tensor.
 
-use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_core::{DType, Error, ErrorKind, Result};
 use keyfold_dispatch::Kernel;
-use keyfold_expr::Expr;
+use keyfold_layers::autocast::Category;
 use keyfold_tensor::{SameAs, Tensor};
 
-use super::{Pointwise, parse};
-use crate::op::{Op, Registrar};
-
-/// The functions of one tensor called `self`, each with its expression.
-pub const FUNCTIONS: [(&str, &str); 31] = [
-    ("aten::neg", "-self"),
-    ("aten::abs", "abs(self)"),
-    ("aten::sign", "sign(self)"),
-    ("aten::conj", "conj(self)"),
-    ("aten::real", "real(self)"),
-    ("aten::imag", "imag(self)"),
-    // Written with a bool, which changes no dtype.
-    ("aten::relu", "where((self > False) | isnan(self), self, False)"),
-    ("aten::exp", "exp(self)"),
-    ("aten::expm1", "expm1(self)"),
-    ("aten::log", "log(self)"),
-    ("aten::log1p", "log1p(self)"),
-    ("aten::sqrt", "sqrt(self)"),
-    ("aten::rsqrt", "rsqrt(self)"),
-    ("aten::reciprocal", "1.0 / self"),
-    ("aten::sin", "sin(self)"),
-    ("aten::cos", "cos(self)"),
-    ("aten::tanh", "tanh(self)"),
-    ("aten::sigmoid", "sigmoid(self)"),
-    ("aten::erf", "erf(self)"),
-    ("aten::softplus", "softplus(self)"),
-    ("aten::silu", "silu(self)"),
-    ("aten::gelu", "gelu(self)"),
-    ("aten::gelu_tanh", "gelu_tanh(self)"),
-    ("aten::floor", "floor(self)"),
-    ("aten::ceil", "ceil(self)"),
-    ("aten::round", "round(self)"),
-    ("aten::trunc", "trunc(self)"),
-    ("aten::isnan", "isnan(self)"),
-    ("aten::isinf", "isinf(self)"),
-    ("aten::isfinite", "isfinite(self)"),
-    ("aten::bitwise_not", "~self"),
-];
+use super::gradients::arithmetic::{abs, neg};
+use super::gradients::complex::{conjugate, imag, real, sign};
+use super::gradients::functions::{cos, exp, expm1, log, log1p, relu, sigmoid, sin, sqrt, tanh};
+use super::operator::Expression;
+use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, RESULT, given};
+use crate::op::Op;
+use crate::row::{Gradient, Layers, Row, Rule};
 
 /// Why a function refuses a dtype, where its expression wouldn't say it well.
-fn refusal(name: &str, dtype: DType) -> Option<&'static str> {
-    match name {
-        "aten::neg" if dtype == DType::Bool => {
-            Some("bools can't be negated; use aten::logical_not, or convert")
-        }
-        "aten::relu" | "aten::softplus" | "aten::silu" | "aten::gelu" | "aten::gelu_tanh"
-            if dtype.is_complex() =>
-        {
-            Some("it takes real numbers; take one part, or the abs")
-        }
-        _ => None,
-    }
+type Refusal = fn(DType) -> Option<&'static str>;
+
+fn nothing(_: DType) -> Option<&'static str> {
+    None
 }
 
-fn check(op: &Op, dtype: DType) -> Result<()> {
-    refusal(op.name, dtype).map_or(Ok(()), |why| {
+fn bools(dtype: DType) -> Option<&'static str> {
+    (dtype == DType::Bool).then_some("bools can't be negated; use aten::logical_not, or convert")
+}
+
+fn complex(dtype: DType) -> Option<&'static str> {
+    dtype.is_complex().then_some("it takes real numbers; take one part, or the abs")
+}
+
+fn check(op: &Op, refusal: Refusal, dtype: DType) -> Result<()> {
+    refusal(dtype).map_or(Ok(()), |why| {
         Err(op.error(ErrorKind::DType, format!("argument 'self': dtype {dtype}: {why}")))
     })
 }
 
-fn function(ops: &Registrar<'_>, name: &'static str, expr: &Expr) -> Result<()> {
-    ops.with_out(
-        (name, ""),
-        "Tensor self",
-        |op| {
-            let row = Pointwise::new(op, expr.clone());
-            Kernel::typed(move |x: &Tensor| {
-                check(row.op(), x.dtype())?;
-                row.compute(&[x], &[])
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, expr.clone());
-            Kernel::typed(move |x: &Tensor, out: &Tensor| {
-                check(row.op(), x.dtype())?;
-                row.compute_into(&[x], &[], out)?;
-                Ok::<_, Error>(SameAs(1))
-            })
-        },
-    )
+/// A function of one tensor called `self`.
+struct Function {
+    name: &'static str,
+    /// Its expression, of `self`.
+    text: &'static str,
+    refusal: Refusal,
+    derivative: Rule<Gradient>,
+    autocast: Category,
 }
 
-/// Powers of a tensor by numbers. By 2 and by 3 they are products, and expressions of their own.
-struct Powers<T> {
-    any: T,
-    known: Vec<(Scalar, T)>,
-}
-
-impl Powers<Expr> {
-    /// # Errors
-    /// As [`Expr::parse_with`].
-    fn parse() -> Result<Self> {
-        let mut known = Vec::new();
-        for power in [2, 3] {
-            for (number, text) in [
-                (Scalar::Int(power), format!("self ** {power}")),
-                (Scalar::Float(power as f64), format!("self ** {power}.0")),
-            ] {
-                known.push((number, parse(&text, &["self"], &[])?));
-            }
-        }
-        Ok(Powers { any: parse("self ** exponent", &["self"], &["exponent"])?, known })
-    }
-
-    /// Ready to be computed.
-    fn on(&self, op: &Op) -> Powers<Pointwise> {
-        let row = |expr: &Expr| Pointwise::new(op.clone(), expr.clone());
-        let known = self.known.iter().map(|(number, expr)| (*number, row(expr)));
-        Powers { any: row(&self.any), known: known.collect() }
+impl Function {
+    fn row(&self) -> Result<Row> {
+        let Function { name, text, refusal, derivative, autocast } = *self;
+        Row::pointwise(
+            (name, ""),
+            "Tensor self",
+            Expression::parse(text, &["self"], &[])?,
+            move |row| {
+                Kernel::typed(move |x: &Tensor| {
+                    check(row.op(), refusal, x.dtype())?;
+                    row.compute(&[x], &[])
+                })
+            },
+            move |row| {
+                Kernel::typed(move |x: &Tensor, out: &Tensor| {
+                    check(row.op(), refusal, x.dtype())?;
+                    row.compute_into(&[x], &[], out)?;
+                    Ok::<_, Error>(SameAs(1))
+                })
+            },
+            Layers { derivative, batching: Rule::Derived, autocast },
+        )
     }
 }
 
-impl Powers<Pointwise> {
-    /// The power by a number, and the numbers that its expression takes.
-    fn by<'p>(&self, exponent: &'p Scalar) -> (&Pointwise, &'p [Scalar]) {
-        match self.known.iter().find(|(number, _)| number == exponent) {
-            Some((_, row)) => (row, &[]),
-            None => (&self.any, std::slice::from_ref(exponent)),
-        }
-    }
-}
-
-#[cold]
-fn negative_power(
-    op: &Op,
-    argument: &str,
-    exponent: impl std::fmt::Display,
-    dtype: DType,
-) -> Error {
-    let message = format!(
-        "argument '{argument}': {exponent} is negative, which gives fractions that {dtype} can't \
-         hold; convert one of the operands to float64 with aten::to"
-    );
-    op.error(ErrorKind::Value, message)
-}
-
-/// A base or an exponent: an array, or a plain number.
-#[derive(Clone, Copy)]
-enum Operand<'a> {
-    Tensor(&'a Tensor),
-    Scalar(Scalar),
-}
-
-impl<'a> From<&'a Tensor> for Operand<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Operand::Tensor(tensor)
-    }
-}
-
-impl From<Scalar> for Operand<'_> {
-    fn from(scalar: Scalar) -> Self {
-        Operand::Scalar(scalar)
-    }
-}
-
-/// Refuses powers of bools, and negative ones of whole numbers where the exponent is a number.
-fn check_power<'a>(op: &Op, a: Operand<'a>, name: &str, b: Operand<'a>) -> Result<()> {
-    let dtype = match (a, b) {
-        (Operand::Tensor(a), Operand::Tensor(b)) => a.dtype().promote(b.dtype()),
-        (Operand::Tensor(t), Operand::Scalar(s)) | (Operand::Scalar(s), Operand::Tensor(t)) => {
-            t.dtype().promote_scalar(s)
-        }
-        (Operand::Scalar(a), Operand::Scalar(b)) => a.dtype().promote_scalar(b),
+/// The rows of the functions.
+pub(super) fn rows() -> Result<Vec<Row>> {
+    use Category::{FullPrecision, Leave};
+    let function = |name, text, refusal, derivative, autocast| Function {
+        name,
+        text,
+        refusal,
+        derivative,
+        autocast,
     };
-    if dtype == DType::Bool {
-        return Err(op.error(ErrorKind::DType, "bools have no powers; convert them with aten::to"));
-    }
-    if let Operand::Scalar(exponent) = b
-        && dtype.is_integral()
-        && let Some(exponent @ ..0) = exponent.as_i64()
-    {
-        return Err(negative_power(op, name, exponent, dtype));
-    }
-    Ok(())
-}
-
-/// The error of a power of whole numbers that met a negative exponent, in words of the operator.
-fn named<T>(op: &Op, name: &str, result: Result<T>, exponents: &Tensor) -> Result<T> {
-    let Err(error) = &result else { return result };
-    if error.kind() != ErrorKind::Value || !exponents.dtype().is_integral() {
-        return result;
-    }
-    let whole = crate::map::cast(op, exponents, DType::I64)?;
-    match op.at(whole.to_vec::<i64>())?.iter().find(|item| **item < 0) {
-        Some(negative) => Err(negative_power(op, name, negative, exponents.dtype())),
-        None => result,
-    }
-}
-
-fn powers(ops: &Registrar<'_>) -> Result<()> {
-    let both = parse("self ** exponent", &["self", "exponent"], &[])?;
-    ops.with_out(
-        ("aten::pow", ""),
-        "Tensor self, Tensor exponent",
-        |op| {
-            let row = Pointwise::new(op, both.clone());
-            Kernel::typed(move |a: &Tensor, b: &Tensor| {
-                check_power(row.op(), a.into(), "exponent", b.into())?;
-                named(row.op(), "exponent", row.compute(&[a, b], &[]), b)
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, both.clone());
-            Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
-                check_power(row.op(), a.into(), "exponent", b.into())?;
-                named(row.op(), "exponent", row.compute_into(&[a, b], &[], out), b)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-    )?;
-    let powers = Powers::parse()?;
-    ops.with_out(
-        ("aten::pow", "Scalar"),
-        "Tensor self, Scalar exponent",
-        |op| {
-            let powers = powers.on(&op);
-            Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check_power(&op, a.into(), "exponent", b.into())?;
-                let (row, params) = powers.by(&b);
-                row.compute(&[a], params)
-            })
-        },
-        |op| {
-            let powers = powers.on(&op);
-            Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check_power(&op, a.into(), "exponent", b.into())?;
-                let (row, params) = powers.by(&b);
-                row.compute_into(&[a], params, out)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-    )?;
-    // A number on the left: `2 ** x`.
-    let of_number = parse("other ** self", &["self"], &["other"])?;
-    ops.with_out(
-        ("aten::rpow", "Scalar"),
-        "Tensor self, Scalar other",
-        |op| {
-            let row = Pointwise::new(op, of_number.clone());
-            Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check_power(row.op(), b.into(), "self", a.into())?;
-                named(row.op(), "self", row.compute(&[a], &[b]), a)
-            })
-        },
-        |op| {
-            let row = Pointwise::new(op, of_number.clone());
-            Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check_power(row.op(), b.into(), "self", a.into())?;
-                named(row.op(), "self", row.compute_into(&[a], &[b], out), a)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-    )
-}
-
-/// Defines these operators in a dispatcher.
-pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
-    for (name, text) in FUNCTIONS {
-        function(ops, name, &parse(text, &["self"], &[])?)?;
-    }
-    // Anything but zero is true; written with a bool, which changes no dtype.
-    function(ops, "aten::logical_not", &parse("self == False", &["self"], &[])?)?;
-    powers(ops)
+    let functions = [
+        function("aten::neg", "-self", bools, given(NOTHING, neg), Leave),
+        function("aten::abs", "abs(self)", nothing, given(FIRST, abs), Leave),
+        function("aten::sign", "sign(self)", nothing, given(FIRST, sign), Leave),
+        function("aten::conj", "conj(self)", nothing, given(NOTHING, conjugate), Leave),
+        function("aten::real", "real(self)", nothing, given(NOTHING, real), Leave),
+        function("aten::imag", "imag(self)", nothing, given(NOTHING, imag), Leave),
+        // Written with a bool, which changes no dtype.
+        function(
+            "aten::relu",
+            "where((self > False) | isnan(self), self, False)",
+            complex,
+            given(RESULT, relu),
+            Leave,
+        ),
+        function("aten::exp", "exp(self)", nothing, given(RESULT, exp), FullPrecision),
+        function("aten::expm1", "expm1(self)", nothing, given(RESULT, expm1), FullPrecision),
+        function("aten::log", "log(self)", nothing, given(FIRST, log), FullPrecision),
+        function("aten::log1p", "log1p(self)", nothing, given(FIRST, log1p), FullPrecision),
+        function("aten::sqrt", "sqrt(self)", nothing, given(RESULT, sqrt), Leave),
+        function("aten::rsqrt", "rsqrt(self)", nothing, Rule::Derived, Leave),
+        function("aten::reciprocal", "1.0 / self", nothing, Rule::Derived, Leave),
+        function("aten::sin", "sin(self)", nothing, given(FIRST, sin), Leave),
+        function("aten::cos", "cos(self)", nothing, given(FIRST, cos), Leave),
+        function("aten::tanh", "tanh(self)", nothing, given(RESULT, tanh), Leave),
+        function("aten::sigmoid", "sigmoid(self)", nothing, given(RESULT, sigmoid), Leave),
+        function("aten::erf", "erf(self)", nothing, Rule::Derived, Leave),
+        function("aten::softplus", "softplus(self)", complex, Rule::Derived, Leave),
+        function("aten::silu", "silu(self)", complex, Rule::Derived, Leave),
+        function("aten::gelu", "gelu(self)", complex, Rule::Derived, Leave),
+        function("aten::gelu_tanh", "gelu_tanh(self)", complex, Rule::Derived, Leave),
+        function("aten::floor", "floor(self)", nothing, Rule::Derived, Leave),
+        function("aten::ceil", "ceil(self)", nothing, Rule::Derived, Leave),
+        function("aten::round", "round(self)", nothing, Rule::Derived, Leave),
+        function("aten::trunc", "trunc(self)", nothing, Rule::Derived, Leave),
+        function("aten::isnan", "isnan(self)", nothing, GIVES_BOOLS, Leave),
+        function("aten::isinf", "isinf(self)", nothing, GIVES_BOOLS, Leave),
+        function("aten::isfinite", "isfinite(self)", nothing, GIVES_BOOLS, Leave),
+        function("aten::bitwise_not", "~self", nothing, GIVES_WHOLE_NUMBERS, Leave),
+        // Anything but zero is true; written with a bool, which changes no dtype.
+        function("aten::logical_not", "self == False", nothing, GIVES_BOOLS, Leave),
+    ];
+    functions.iter().map(Function::row).collect()
 }

@@ -5,9 +5,15 @@
 //! caller's.
 
 mod arithmetic;
+mod batching;
+mod choose;
 mod define;
 mod functions;
+mod gradients;
+mod implement;
 mod operator;
+mod powers;
+pub(crate) mod symbolic;
 
 use std::sync::Arc;
 
@@ -17,11 +23,12 @@ use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, S
 use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
 use smallvec::SmallVec;
 
-use crate::op::{Op, Registrar};
+use crate::op::Op;
+use crate::row::Row;
 
 pub use define::{Definition, Kernels, kernels, out_schema};
-pub use functions::FUNCTIONS;
-pub use operator::{ComplexText, ELEMENTWISE, OUT, Text, from_text, text, to_text};
+pub use implement::{Implemented, implement};
+pub use operator::{ComplexText, ELEMENTWISE, Expression, OUT, from_text, text, to_text};
 
 /// An expression of inputs and parameters of these names.
 ///
@@ -310,9 +317,9 @@ pub(crate) fn check_apart(op: &str, name: &str, out: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Defines these operators in a dispatcher.
-pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
-    arithmetic::register(ops)?;
-    functions::register(ops)?;
-    operator::register(ops)
+/// The rows of operators that are expressions.
+pub(crate) fn rows() -> Result<Vec<Row>> {
+    let families = [arithmetic::rows, choose::rows, functions::rows, powers::rows, operator::rows];
+    let rows = families.map(|family| family());
+    Ok(rows.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

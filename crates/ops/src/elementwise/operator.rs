@@ -10,12 +10,15 @@ use std::sync::{Arc, LazyLock, RwLock};
 use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Kernel;
 use keyfold_expr::{ComplexGradient, Expr, Names, Variable};
+use keyfold_layers::autocast::Category;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Pointwise, Size, given_shape};
-use crate::op::{Op, Registrar};
+use super::symbolic::of_list;
+use super::{Pointwise, Size, batching, given_shape, parse};
+use crate::op::Op;
+use crate::row::{Batching, Gradient, Layers, Row, Rule};
 
 /// The operator's name.
 pub const ELEMENTWISE: &str = "keyfold::elementwise";
@@ -36,7 +39,7 @@ pub struct ComplexText {
 }
 
 /// An expression with its arguments, and the texts of its derivatives.
-pub struct Text {
+pub struct Expression {
     expr: Expr,
     /// By input, once they were asked for.
     derivatives: RwLock<FxHashMap<usize, Option<Arc<str>>>>,
@@ -44,10 +47,18 @@ pub struct Text {
     complex: RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
 }
 
-impl Text {
+impl Expression {
     /// Of an expression.
-    pub fn new(expr: Expr) -> Text {
-        Text { expr, derivatives: RwLock::default(), complex: RwLock::default() }
+    pub fn new(expr: Expr) -> Expression {
+        Expression { expr, derivatives: RwLock::default(), complex: RwLock::default() }
+    }
+
+    /// Of a text, with inputs and parameters of these names.
+    ///
+    /// # Errors
+    /// As [`Expr::parse_with`].
+    pub(crate) fn parse(text: &str, inputs: &[&str], params: &[&str]) -> Result<Arc<Expression>> {
+        Ok(Arc::new(Expression::new(parse(text, inputs, params)?)))
     }
 
     /// The expression.
@@ -73,7 +84,7 @@ impl Text {
         Ok(text)
     }
 
-    /// As [`Text::gradient`], where a tensor or a number is complex.
+    /// As [`Expression::gradient`], where a tensor or a number is complex.
     ///
     /// # Errors
     /// As [`Expr::complex_gradient`].
@@ -178,9 +189,9 @@ impl<T> Known<T> {
 ///
 /// # Errors
 /// When it doesn't parse.
-pub fn text(text: &str) -> Result<Arc<Text>> {
-    static KNOWN: LazyLock<Known<Text>> = LazyLock::new(|| Known(RwLock::default()));
-    KNOWN.get(text, || Ok(Text::new(from_text(text)?)))
+pub fn text(text: &str) -> Result<Arc<Expression>> {
+    static KNOWN: LazyLock<Known<Expression>> = LazyLock::new(|| Known(RwLock::default()));
+    KNOWN.get(text, || Ok(Expression::new(from_text(text)?)))
 }
 
 /// The operator on a backend or on Meta.
@@ -229,9 +240,9 @@ impl AnyExpression {
     }
 }
 
-/// Defines the operator in a dispatcher.
-pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
-    ops.with_out(
+/// The row of the operator.
+pub(super) fn rows() -> Result<Vec<Row>> {
+    let row = Row::with_out(
         (ELEMENTWISE, ""),
         "Tensor[] inputs, Scalar[] numbers, *, str expression, int[]? shape=None",
         |op| {
@@ -252,7 +263,13 @@ pub(super) fn register(ops: &Registrar<'_>) -> Result<()> {
                 Ok(Value::Argument(OUT))
             })
         },
-    )
+        Layers {
+            derivative: Rule::Given(Gradient::Other(of_list)),
+            batching: Rule::Given(Batching::Rule(batching::listed)),
+            autocast: Category::Leave,
+        },
+    )?;
+    Ok(vec![row])
 }
 
 #[cfg(test)]

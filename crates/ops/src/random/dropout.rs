@@ -1,10 +1,11 @@
 //! Dropout, written in terms of other operators: every layer that knows those knows it, too.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_dispatch::{CallContext, Kernel, Value as _};
+use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Tags, Value as _};
+use keyfold_layers::autocast::Category;
 use keyfold_tensor::{Value, ValueRef};
 
-use crate::op::Registrar;
+use crate::row::{Layers, Row, Rule};
 
 const NAME: &str = "aten::dropout";
 
@@ -53,10 +54,13 @@ fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Va
     call("aten::mul.Scalar", &[part.as_ref(), ValueRef::Float(1.0 / (1.0 - p))])
 }
 
-/// Defines the operator in a dispatcher.
-pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
-    ops.composite(
+/// The row of dropout.
+pub(super) fn row() -> Result<Row> {
+    let row = Row::composite(
         "aten::dropout(Tensor self, float p=0.5, bool train=True) -> Tensor",
-        Kernel::boxed(dropout),
-    )
+        RegistrationKey::CompositeImplicitAutograd,
+        || Kernel::boxed(dropout),
+        Layers { derivative: Rule::Derived, batching: Rule::Derived, autocast: Category::Leave },
+    )?;
+    Ok(row.tagged(Tags::NONDETERMINISTIC_SEEDED))
 }

@@ -2,11 +2,14 @@
 
 use keyfold_backend::{GpuBackend, RandomOp, RandomParams};
 use keyfold_core::{DType, Device, Result};
-use keyfold_dispatch::Kernel;
+use keyfold_dispatch::{Kernel, Tags};
+use keyfold_layers::autocast::Category;
 use keyfold_tensor::device::random::take;
 use keyfold_tensor::{IntList, Tensor, Value};
 
-use crate::op::{Op, Registrar};
+use crate::gradient::TAKES_NO_TENSOR;
+use crate::op::Op;
+use crate::row::{Batching, Layers, Row, Rule};
 
 /// The floats, which random numbers are.
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -37,8 +40,8 @@ fn random(
     Ok(out)
 }
 
-/// Defines these operators in a dispatcher.
-pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
+/// The rows of uniform and normal numbers.
+pub(super) fn rows() -> Result<Vec<Row>> {
     let kernel = |numbers| {
         move |op: Op| -> Kernel<Value> {
             Kernel::typed(move |size: IntList, dtype: Option<DType>, device: Option<Device>| {
@@ -46,13 +49,20 @@ pub(crate) fn register(ops: &Registrar<'_>) -> Result<()> {
             })
         }
     };
-    ops.random(
+    let layers = Layers {
+        derivative: TAKES_NO_TENSOR,
+        batching: Rule::Given(Batching::Draw),
+        autocast: Category::Leave,
+    };
+    let uniform = Row::light(
         "aten::rand(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
         kernel(RandomOp::Uniform),
+        layers,
     )?;
-    ops.random(
+    let normal = Row::light(
         "aten::randn(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
         kernel(RandomOp::Normal),
+        layers,
     )?;
-    super::dropout::register(ops)
+    Ok([uniform, normal].map(|row| row.tagged(Tags::NONDETERMINISTIC_SEEDED)).into())
 }

@@ -4,4 +4,13 @@
 mod dropout;
 mod kernels;
 
-pub(crate) use kernels::register;
+use keyfold_core::Result;
+
+use crate::row::Row;
+
+/// The rows of random numbers.
+pub(crate) fn rows() -> Result<Vec<Row>> {
+    let mut rows = kernels::rows()?;
+    rows.push(dropout::row()?);
+    Ok(rows)
+}

@@ -1,5 +1,5 @@
 //! `keyfold.Expression` and `keyfold.elementwise`: the language is in `keyfold_expr`, what becomes of
-//! an operator in `keyfold_layers::elementwise`.
+//! an operator in `keyfold_ops::elementwise`.
 
 mod arguments;
 mod call;
@@ -11,8 +11,7 @@ use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{Override, Provenance};
 use keyfold_expr::cuda::{Layout, Options};
 use keyfold_expr::{Expr, Lowered};
-use keyfold_layers::elementwise;
-use keyfold_ops::elementwise::{from_text, to_text};
+use keyfold_ops::elementwise::{self, from_text, to_text};
 #[cfg(not(feature = "abi3"))]
 use pyo3::ffi;
 use pyo3::prelude::*;

@@ -1,0 +1,39 @@
+//! Batching rules of expressions: examples' shapes broadcast, batches stand in front.
+
+use keyfold_core::Result;
+use keyfold_expr::{Expr, Node};
+use keyfold_layers::vmap::{Batch, Rule, several};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use super::operator::text;
+
+/// The rule of an operator that is this expression; `None` where the loop has to do: an element's
+/// place isn't its place in the batch, and tables differ from example to example.
+pub(super) fn rule(expr: &Expr) -> Option<Rule> {
+    is_pointwise(expr).then_some(several as Rule)
+}
+
+fn is_pointwise(expr: &Expr) -> bool {
+    let placed = |node: &Node| matches!(node, Node::Index | Node::Coordinate(_) | Node::At { .. });
+    !expr.nodes().iter().any(placed)
+}
+
+/// The rule of `keyfold::elementwise`.
+pub(super) fn listed(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let (ValueRef::Str(source), ValueRef::None) = (batch.args[2], batch.args[3]) else {
+        return Ok(None);
+    };
+    if !is_pointwise(text(source)?.expr()) {
+        return Ok(None);
+    }
+    let operands: Option<Vec<_>> = batch.operands(0)?.into_iter().collect();
+    let Some(operands) = operands else { return Ok(None) };
+    let rank = operands.iter().map(|operand| operand.rank()).max().unwrap_or(0);
+    let tensors: Vec<Tensor> = operands
+        .into_iter()
+        .map(|operand| Ok(operand.padded(rank)?.tensor))
+        .collect::<Result<_>>()?;
+    let result =
+        batch.call(&[(&tensors[..]).into(), batch.args[1], batch.args[2], ValueRef::None])?;
+    batch.wrap(result, 0).map(Some)
+}

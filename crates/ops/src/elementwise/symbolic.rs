@@ -1,0 +1,135 @@
+//! Derivatives of expressions, which are expressions.
+
+use std::sync::Arc;
+
+use keyfold_core::{Complex, DTypeKind, Error, ErrorKind, Result, Scalar};
+use keyfold_expr::Variable;
+use keyfold_layers::aten::Aten;
+use keyfold_layers::autograd::{Backward, Derivative, Gradients, Keeps, Meta};
+use keyfold_tensor::{Tensor, ValueRef};
+
+use super::operator::{ComplexText, ELEMENTWISE, Expression, text};
+use crate::gradient::{shaped, zeros};
+
+/// Where an operator has the inputs and parameters of its expression.
+enum Source {
+    /// An operator of its own: positions of its arguments.
+    Arguments { text: Arc<Expression>, inputs: Vec<usize>, params: Vec<usize> },
+    /// `keyfold::elementwise`: lists, and the text.
+    List,
+}
+
+/// The derivative of an operator that is an expression.
+struct Symbolic {
+    name: String,
+    source: Source,
+}
+
+/// The derivative of an operator whose arguments at these positions are the inputs and parameters.
+pub(crate) fn of_arguments(
+    name: &str,
+    text: Arc<Expression>,
+    (inputs, params): (Vec<usize>, Vec<usize>),
+) -> Arc<dyn Derivative> {
+    Arc::new(Symbolic { name: name.to_owned(), source: Source::Arguments { text, inputs, params } })
+}
+
+/// The derivative of `keyfold::elementwise`.
+pub(super) fn of_list(name: &str) -> Arc<dyn Derivative> {
+    Arc::new(Symbolic { name: name.to_owned(), source: Source::List })
+}
+
+impl Symbolic {
+    fn gradients(
+        &self,
+        text: &Expression,
+        grad: &Tensor,
+        tensors: &[Tensor],
+        params: &[Scalar],
+        wanted: impl Fn(usize) -> Option<Meta>,
+    ) -> Result<Vec<Option<Tensor>>> {
+        static CALL: Aten = Aten::new(ELEMENTWISE);
+        let mut inputs: Vec<ValueRef<'_>> = tensors.iter().map(ValueRef::from).collect();
+        inputs.push(grad.into());
+        let numbers: Vec<ValueRef<'_>> = params.iter().map(|number| (*number).into()).collect();
+        let unit = Scalar::Complex(Complex::new(0.0, 1.0));
+        let with_unit: Vec<ValueRef<'_>> = numbers.iter().copied().chain([unit.into()]).collect();
+        let complex = tensors.iter().chain([grad]).any(|tensor| tensor.dtype().is_complex())
+            || params.iter().any(|number| number.kind() == DTypeKind::Complex);
+        (0..tensors.len())
+            .map(|i| {
+                let Some(form) = wanted(i) else { return Ok(None) };
+                let found = match complex {
+                    false => text
+                        .gradient(i)
+                        .map(|text| text.map(|text| ComplexText { text, takes_unit: false })),
+                    true => text.complex_gradient(
+                        i,
+                        match form.dtype.is_complex() {
+                            true => Variable::Complex,
+                            false => Variable::Real,
+                        },
+                    ),
+                };
+                let gradient = found.map_err(|error| match error.kind() {
+                    ErrorKind::NotSupported => {
+                        let message = format!("{}: {}", self.name, error.message());
+                        Error::new(ErrorKind::Gradient, message)
+                    }
+                    _ => error.at(&self.name),
+                })?;
+                // Of a step function (`floor`, `round`): zeros, as of any function that is flat here.
+                let Some(gradient) = gradient else { return zeros(&form).map(Some) };
+                let args = [
+                    ValueRef::Refs(&inputs),
+                    ValueRef::Refs(if gradient.takes_unit { &with_unit } else { &numbers }),
+                    ValueRef::Str(&gradient.text),
+                    ValueRef::None,
+                ];
+                shaped(&form, &CALL.call(&args)?).map(Some)
+            })
+            .collect()
+    }
+}
+
+impl Derivative for Symbolic {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn keeps(&self) -> Keeps {
+        match &self.source {
+            Source::List => Keeps::these(&[0]),
+            Source::Arguments { inputs, .. } => {
+                let positions: Vec<u32> =
+                    inputs.iter().map(|at| *at as u32).filter(|at| *at < 64).collect();
+                Keeps::these(&positions)
+            }
+        }
+    }
+
+    fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients> {
+        let [Some(grad)] = grads else { return Ok(vec![None; call.places()]) };
+        match &self.source {
+            Source::Arguments { text, inputs, params } => {
+                let tensors: Vec<Tensor> =
+                    inputs.iter().map(|at| call.tensor(*at)).collect::<Result<_>>()?;
+                let params: Vec<Scalar> = params.iter().map(|at| call.scalar(*at)).collect();
+                let wanted = |i: usize| call.needs(inputs[i]).then(|| call.form(inputs[i]));
+                self.gradients(text, grad, &tensors, &params, wanted)
+            }
+            Source::List => {
+                let ValueRef::Str(source) = call.value(2) else {
+                    return Ok(vec![None; call.places()]);
+                };
+                let expression = text(source)?;
+                let tensors: Vec<Tensor> = call.tensors(0)?.into_iter().flatten().collect();
+                let forms = call.forms(0);
+                let params: Vec<Scalar> =
+                    call.value(1).items().filter_map(ValueRef::scalar).collect();
+                let wanted = |i: usize| forms[i].clone().filter(|_| call.needs_place(i));
+                self.gradients(&expression, grad, &tensors, &params, wanted)
+            }
+        }
+    }
+}

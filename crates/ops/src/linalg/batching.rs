@@ -1,0 +1,77 @@
+//! Products: one large product where the batch is only on one side, else a batch of products.
+
+use keyfold_core::Result;
+use keyfold_layers::vmap::{Batch, Operand};
+use keyfold_tensor::{Tensor, Value};
+
+use crate::aten;
+
+pub(super) fn matmul(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let (a, b) = (batch.operand(0)?, batch.operand(1)?);
+    let (rank_a, rank_b) = (a.rank(), b.rank());
+    let left = size_at_end(&a, 0);
+    let right = size_at_end(&b, usize::from(rank_b > 1));
+    if left.is_none() || left != right {
+        // No product: the loop says so of one example.
+        return Ok(None);
+    }
+    let result = match (a.dim, b.dim) {
+        (Some(_), None) if rank_b <= 2 => rows(batch, &a.in_front()?.tensor, &b.tensor)?,
+        (None, Some(_)) if rank_b == 1 && rank_a == 1 => {
+            rows(batch, &b.in_front()?.tensor, &a.tensor)?
+        }
+        (None, Some(_)) if rank_b == 1 && rank_a == 2 => {
+            // Each example is a row, so that all of them are one matrix.
+            rows(batch, &b.in_front()?.tensor, &aten::transpose(&a.tensor, 0, 1)?)?
+        }
+        _ => general(batch, a, b)?,
+    };
+    batch.wrap(Value::Tensor(result), 0).map(Some)
+}
+
+/// The size of an example's dimension, counted from its last.
+fn size_at_end(operand: &Operand, from_last: usize) -> Option<usize> {
+    Some(operand.size_at(operand.rank().checked_sub(from_last + 1)?))
+}
+
+fn product(batch: &Batch<'_, '_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    batch.call(&[a.into(), b.into()])?.into_tensor()
+}
+
+/// All rows of all examples of `a` against one `b`, a matrix or a vector.
+fn rows(batch: &Batch<'_, '_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    if a.ndim() <= 2 {
+        return product(batch, a, b);
+    }
+    let (outer, inner) = a.shape().split_at(a.ndim() - 1);
+    let mut sizes: Vec<i64> = outer.iter().map(|n| *n as i64).collect();
+    let count: i64 = sizes.iter().product();
+    let result = product(batch, &aten::reshape(a, &[count, inner[0] as i64])?, b)?;
+    sizes.extend(result.shape()[1..].iter().map(|n| *n as i64));
+    aten::reshape(&result, &sizes)
+}
+
+/// A batch of products: both sides as matrices, batches in front, examples' own batches aligned.
+fn general(batch: &Batch<'_, '_>, a: Operand, b: Operand) -> Result<Tensor> {
+    let (row, column) = (a.rank() == 1, b.rank() == 1);
+    let rank = a.rank().max(b.rank()).max(2);
+    let a = matrices(a, row, -2)?.padded(rank)?.tensor;
+    let b = matrices(b, column, -1)?.padded(rank)?.tensor;
+    let mut result = product(batch, &a, &b)?;
+    if column {
+        result = aten::squeeze(&result, -1)?;
+    }
+    if row {
+        result = aten::squeeze(&result, if column { -1 } else { -2 })?;
+    }
+    Ok(result)
+}
+
+/// A vector as a matrix of one row, or one column.
+fn matrices(operand: Operand, vector: bool, at: i64) -> Result<Operand> {
+    let operand = operand.in_front()?;
+    if !vector {
+        return Ok(operand);
+    }
+    Ok(Operand { tensor: aten::unsqueeze(&operand.tensor, at)?, dim: operand.dim })
+}

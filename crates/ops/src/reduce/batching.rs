@@ -1,0 +1,93 @@
+//! Reductions: over the dimensions of an example, never over the batch.
+
+use keyfold_core::Result;
+use keyfold_layers::vmap::Batch;
+use keyfold_tensor::{Value, ValueRef};
+
+use crate::aten::{self, Aten};
+use crate::batching::{behind_batch, int, ints, truth};
+
+/// All dimensions of an example, behind the batch.
+fn all_dims(rank: usize) -> Vec<i64> {
+    (1..=rank as i64).collect()
+}
+
+/// Everything in an example, by the operator that reduces along dimensions.
+fn whole(batch: &Batch<'_, '_>, along: &Aten, rest: &[ValueRef<'_>]) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let dims = all_dims(operand.rank());
+    let mut args = vec![(&operand.tensor).into(), (&dims[..]).into()];
+    args.extend_from_slice(rest);
+    let result = batch.call_other(along.operator()?, &args)?;
+    batch.wrap(result, 0).map(Some)
+}
+
+pub(super) fn sum(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    static ALONG: Aten = Aten::new("aten::sum.dim");
+    whole(batch, &ALONG, &[false.into(), batch.args[1]])
+}
+
+pub(super) fn mean(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    static ALONG: Aten = Aten::new("aten::mean.dim");
+    whole(batch, &ALONG, &[false.into(), batch.args[1]])
+}
+
+pub(super) fn max(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    static ALONG: Aten = Aten::new("aten::amax");
+    whole(batch, &ALONG, &[])
+}
+
+pub(super) fn min(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    static ALONG: Aten = Aten::new("aten::amin");
+    whole(batch, &ALONG, &[])
+}
+
+/// Along given dimensions, or all: `(self, dim, keepdim, ...)`.
+pub(super) fn along(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let rank = operand.rank();
+    let dims = match batch.args[1] {
+        ValueRef::None => all_dims(rank),
+        given => {
+            let Some(given) = ints(given) else { return Ok(None) };
+            let dims: Option<Vec<i64>> = given.iter().map(|d| behind_batch(*d, rank)).collect();
+            let Some(dims) = dims else { return Ok(None) };
+            dims
+        }
+    };
+    let mut args = batch.args.to_vec();
+    args[0] = (&operand.tensor).into();
+    args[1] = (&dims[..]).into();
+    let result = batch.call(&args)?;
+    batch.wrap(result, 0).map(Some)
+}
+
+/// The place of the greatest or least: `(self, dim, keepdim)`, of all elements without `dim`.
+pub(super) fn arg(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let (rank, keepdim) = (operand.rank(), truth(batch.args[2]));
+    if let Some(dim) = int(batch.args[1]) {
+        let Some(dim) = behind_batch(dim, rank) else { return Ok(None) };
+        let args = [(&operand.tensor).into(), dim.into(), keepdim.into()];
+        let result = batch.call(&args)?;
+        return batch.wrap(result, 0).map(Some);
+    }
+    let count: usize = operand.tensor.shape()[1..].iter().product();
+    let flat = aten::reshape(&operand.tensor, &[batch.size as i64, count as i64])?;
+    let mut result = batch.call(&[(&flat).into(), 1_i64.into(), false.into()])?;
+    if keepdim {
+        let mut sizes = vec![1; rank + 1];
+        sizes[0] = batch.size as i64;
+        result = Value::Tensor(aten::reshape(&result.into_tensor()?, &sizes)?);
+    }
+    batch.wrap(result, 0).map(Some)
+}
+
+/// Along one dimension, which stays: `(self, dim)`.
+pub(super) fn in_place_of_lanes(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, operand.rank()));
+    let Some(dim) = dim else { return Ok(None) };
+    let result = batch.call(&[(&operand.tensor).into(), dim.into()])?;
+    batch.wrap(result, 0).map(Some)
+}

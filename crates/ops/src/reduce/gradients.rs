@@ -1,0 +1,119 @@
+//! Derivatives of reductions and of softmax.
+
+use keyfold_core::{DType, Result, layout};
+use keyfold_layers::autograd::{Backward, Gradients};
+use keyfold_tensor::Tensor;
+
+use crate::aten;
+use crate::gradient::first;
+
+/// The shape of the first operand with size 1 for each reduced dimension. `dims` is `None` for all.
+fn kept(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> {
+    let shape = call.shape(0);
+    let Some(dims) = dims else { return Ok(vec![1; shape.len()]) };
+    let mut kept = aten::sizes(&shape);
+    for dim in dims {
+        kept[layout::normalize_axis(*dim, shape.len())?] = 1;
+    }
+    Ok(kept)
+}
+
+/// What every element of the operand gets of a result's gradient.
+fn spread(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Tensor> {
+    let kept = aten::reshape(grad, &kept(call, dims)?)?;
+    aten::expand(&kept, &aten::sizes(&call.shape(0)))
+}
+
+/// How many elements each result is made of.
+fn count(call: &Backward<'_>, grad: &Tensor) -> usize {
+    let all: usize = call.shape(0).iter().product();
+    all / grad.numel().max(1)
+}
+
+pub(crate) fn sum(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &spread(call, grad, None)?)
+}
+
+pub(crate) fn sum_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first(call, &spread(call, grad, call.ints(1).as_deref())?)
+}
+
+/// A gradient shared among the elements of a mean. Of short floats in float32: the count itself
+/// may be beyond their range.
+fn shared(call: &Backward<'_>, grad: &Tensor) -> Result<Tensor> {
+    let count = count(call, grad) as f64;
+    match grad.dtype() {
+        DType::F16 | DType::BF16 => {
+            aten::to(&aten::div_scalar(&aten::to(grad, DType::F32)?, count)?, grad.dtype())
+        }
+        _ => aten::div_scalar(grad, count),
+    }
+}
+
+pub(crate) fn mean(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let share = shared(call, grad)?;
+    first(call, &spread(call, &share, None)?)
+}
+
+pub(crate) fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let share = shared(call, grad)?;
+    first(call, &spread(call, &share, call.ints(1).as_deref())?)
+}
+
+/// Whether elements are beaten by others.
+type Loses = fn(&Tensor, &Tensor) -> Result<Tensor>;
+
+/// Elements that equal the result share its gradient evenly; the others get 0, whatever it is. Where
+/// the result is NaN no element equals it, none is beaten, and the gradient is NaN.
+fn extreme(
+    call: &Backward<'_>,
+    grad: &Tensor,
+    dims: Option<&[i64]>,
+    loses: Loses,
+) -> Result<Gradients> {
+    let x = call.tensor(0)?;
+    let kept = kept(call, dims)?;
+    let result = aten::reshape(&call.result(0)?, &kept)?;
+    // A layer below may have cast the operand: what was rounded equals only what was rounded alike.
+    let seen = if x.dtype() == result.dtype() { x.clone() } else { aten::to(&x, result.dtype())? };
+    let best = aten::eq(&seen, &result)?;
+    let best = aten::to(&best, grad.dtype())?;
+    let reduced: Vec<i64> = match dims {
+        None => (0..x.ndim() as i64).collect(),
+        Some(dims) => dims.to_vec(),
+    };
+    let count = aten::sum(&best, &reduced, true)?;
+    let share = aten::div(&aten::reshape(grad, &kept)?, &count)?;
+    let beaten = loses(&seen, &result)?;
+    first(call, &aten::choose_number(&beaten, 0, &aten::mul(&best, &share)?)?)
+}
+
+pub(crate) fn max(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, None, aten::lt)
+}
+
+pub(crate) fn min(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, None, aten::gt)
+}
+
+pub(crate) fn amax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, call.ints(1).as_deref(), aten::lt)
+}
+
+pub(crate) fn amin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    extreme(call, grad, call.ints(1).as_deref(), aten::gt)
+}
+
+/// `s (g - sum(g s))`.
+pub(crate) fn softmax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let s = call.result(0)?;
+    let both = aten::mul(grad, &s)?;
+    let total = aten::sum(&both, &[call.int(1).unwrap_or(-1)], true)?;
+    first(call, &aten::sub(&both, &aten::mul(&s, &total)?)?)
+}
+
+/// `g - exp(l) sum(g)`.
+pub(crate) fn log_softmax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let total = aten::sum(grad, &[call.int(1).unwrap_or(-1)], true)?;
+    first(call, &aten::sub(grad, &aten::mul(&aten::exp(&call.result(0)?)?, &total)?)?)
+}

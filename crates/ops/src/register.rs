@@ -1,0 +1,83 @@
+//! Brings the rows into a dispatcher, and their kernels for a backend.
+
+use std::sync::Arc;
+
+use keyfold_backend::GpuBackend;
+use keyfold_core::{DeviceType, Result};
+use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override, Tags};
+use keyfold_tensor::Value;
+
+use crate::elementwise::Definition;
+use crate::on_device::on_device;
+use crate::op::{Runner, Target};
+use crate::rows;
+
+/// Defines the operators in a dispatcher, with their kernels for Meta and for the layers. Doing so again
+/// changes nothing.
+///
+/// # Errors
+/// [`keyfold_core::ErrorKind::Registration`] when one of the names, or one of the keys of an
+/// operator, is taken by something else; what was registered before that stays.
+pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
+    rows().iter().try_for_each(|row| row.define(dispatcher))
+}
+
+/// Registers the operators' kernels for a backend, at its key in a dispatcher that has the operators.
+/// An operator that has a kernel there already keeps it.
+///
+/// # Errors
+/// [`keyfold_core::ErrorKind::UnknownOperator`] for a dispatcher without the operators.
+pub fn install(
+    dispatcher: &Dispatcher<Value>,
+    kind: DeviceType,
+    backend: &Arc<dyn GpuBackend>,
+) -> Result<Installed> {
+    // What is registered when an error comes is taken back by dropping this.
+    let mut installed = Installed(Vec::new());
+    let (key, runner) =
+        (DispatchKey::from_device_type(kind), Arc::new(Runner::new(kind, backend.clone())));
+    for row in rows() {
+        for (schema, kernel) in row.kernels(&Target::Backend(runner.clone())) {
+            let name = schema.name.to_string();
+            if dispatcher.has_kernel(&name, key) {
+                continue;
+            }
+            // Random numbers are their device's own, and never another's.
+            let falls_back = !row.tags().contains(Tags::NONDETERMINISTIC_SEEDED);
+            let kernel =
+                if kind.is_host() { kernel } else { on_device(kernel, &runner, falls_back) };
+            installed.0.push(dispatcher.implement(&name, key, kernel, Override::Error)?);
+        }
+    }
+    // Those operators in the dispatcher that users made of an expression.
+    for operator in dispatcher.operators() {
+        let Some(meta) = operator.kernel_at(DispatchKey::Meta.into()) else { continue };
+        let definition = meta.payload().cloned().and_then(|any| any.downcast().ok());
+        let Some(definition) = definition else { continue };
+        if operator.has_kernel(key.into()) {
+            continue;
+        }
+        let kernel = Definition::kernel(&definition, runner.clone());
+        installed.0.push(dispatcher.register_with(&operator, key, kernel, Override::Error)?);
+    }
+    Ok(installed)
+}
+
+/// The kernels of a backend in a dispatcher. They are taken back when it is dropped.
+#[must_use]
+pub struct Installed(Vec<Handle<Value>>);
+
+impl Installed {
+    /// Leaves the kernels where they are, for as long as the dispatcher lives.
+    pub fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        for handle in self.0.drain(..) {
+            handle.remove();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Views: other shapes of the same elements, of each example.
+
+use keyfold_core::Result;
+use keyfold_layers::vmap::{Batch, Operand};
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use crate::aten;
+use crate::batching::{behind_batch, int, ints};
+
+/// The operator with the batch in front, and further arguments in place of its own.
+fn in_front(
+    batch: &Batch<'_, '_>,
+    operand: &Operand,
+    rest: &[ValueRef<'_>],
+) -> Result<Option<Value>> {
+    let mut args = vec![ValueRef::Tensor(&operand.tensor)];
+    args.extend_from_slice(rest);
+    let result = batch.call(&args)?;
+    batch.wrap(result, 0).map(Some)
+}
+
+/// The example's shape, for what it says of the arguments.
+fn example<'a>(batch: &Batch<'_, 'a>) -> Result<&'a Tensor> {
+    batch.args[0].tensor()
+}
+
+pub(super) fn reshape(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let Some(sizes) = ints(batch.args[1]) else { return Ok(None) };
+    // What the size -1 comes to, and whether the sizes fit at all, one example knows.
+    let Ok(example) = example(batch)?.reshape(&sizes) else { return Ok(None) };
+    let mut sizes = vec![batch.size as i64];
+    sizes.extend(example.shape().iter().map(|n| *n as i64));
+    in_front(batch, &batch.operand(0)?.in_front()?, &[(&sizes[..]).into()])
+}
+
+pub(super) fn transpose(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let dim = |place: usize| behind_batch(int(batch.args[place])?, operand.rank());
+    let (Some(a), Some(b)) = (dim(1), dim(2)) else { return Ok(None) };
+    in_front(batch, &operand, &[a.into(), b.into()])
+}
+
+pub(super) fn permute(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let Some(given) = ints(batch.args[1]) else { return Ok(None) };
+    let mut dims = vec![0];
+    for dim in given {
+        let Some(dim) = behind_batch(dim, operand.rank()) else { return Ok(None) };
+        dims.push(dim);
+    }
+    if dims.len() != operand.rank() + 1 {
+        return Ok(None);
+    }
+    in_front(batch, &operand, &[(&dims[..]).into()])
+}
+
+pub(super) fn unsqueeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, operand.rank() + 1));
+    let Some(dim) = dim else { return Ok(None) };
+    in_front(batch, &operand, &[dim.into()])
+}
+
+/// Without the dimensions of size 1, but never without the batch.
+pub(super) fn squeeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let mut tensor = operand.tensor;
+    for dim in (1..tensor.ndim()).rev() {
+        if tensor.shape()[dim] == 1 {
+            tensor = aten::squeeze(&tensor, dim as i64)?;
+        }
+    }
+    batch.wrap(Value::Tensor(tensor), 0).map(Some)
+}
+
+/// What takes one dimension first, and then what has nothing to do with the batch.
+pub(super) fn one_dim(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, operand.rank()));
+    let Some(dim) = dim else { return Ok(None) };
+    let mut rest = batch.args[1..].to_vec();
+    rest[0] = dim.into();
+    in_front(batch, &operand, &rest)
+}
+
+pub(super) fn expand(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?;
+    let Some(given) = ints(batch.args[1]) else { return Ok(None) };
+    let Some(added) = given.len().checked_sub(operand.rank()) else { return Ok(None) };
+    if given[..added].contains(&-1) {
+        return Ok(None);
+    }
+    let operand = operand.padded(given.len())?;
+    let mut sizes = vec![batch.size as i64];
+    sizes.extend(given);
+    in_front(batch, &operand, &[(&sizes[..]).into()])
+}
+
+pub(super) fn flip(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let operand = batch.operand(0)?.in_front()?;
+    let Some(given) = ints(batch.args[1]) else { return Ok(None) };
+    let dims: Option<Vec<i64>> = given.iter().map(|d| behind_batch(*d, operand.rank())).collect();
+    let Some(dims) = dims else { return Ok(None) };
+    in_front(batch, &operand, &[(&dims[..]).into()])
+}
+
+/// Each example contiguous: so the batch in front.
+pub(super) fn contiguous(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+    let tensor = batch.operand(0)?.in_front()?.tensor;
+    let result = batch.call(&[(&tensor).into()])?;
+    batch.wrap(result, 0).map(Some)
+}

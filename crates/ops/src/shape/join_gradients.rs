@@ -1,0 +1,65 @@
+//! Tensors put together, and parts of a tensor replaced.
+
+use keyfold_core::{Result, layout};
+use keyfold_layers::autograd::{Backward, Gradients, Meta};
+use keyfold_tensor::{Tensor, ValueRef};
+
+use crate::aten;
+use crate::gradient::{shaped, when_needed, zeros};
+
+/// The gradients of the tensors of a list, each a part of the whole.
+fn parts(
+    call: &Backward<'_>,
+    mut part: impl FnMut(usize, &Meta) -> Result<Tensor>,
+) -> Result<Gradients> {
+    let forms = call.forms(0).into_iter().enumerate();
+    forms
+        .map(|(i, form)| match form {
+            Some(form) if call.needs_place(i) => shaped(&form, &part(i, &form)?).map(Some),
+            _ => Ok(None),
+        })
+        .collect()
+}
+
+pub(crate) fn cat(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let axis = layout::normalize_axis(call.int(1).unwrap_or(0), grad.ndim())?;
+    let mut ends = Vec::new();
+    let mut end = 0;
+    for form in call.forms(0).into_iter().flatten() {
+        end += form.shape[axis] as i64;
+        ends.push(end);
+    }
+    parts(call, |i, form| {
+        let start = ends[i] - form.shape[axis] as i64;
+        aten::slice(grad, axis as i64, ValueRef::Int(start), ValueRef::Int(ends[i]), 1)
+    })
+}
+
+pub(crate) fn stack(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let axis = layout::normalize_axis(call.int(1).unwrap_or(0), grad.ndim())?;
+    parts(call, |i, _| aten::select(grad, axis as i64, i as i64))
+}
+
+/// Zeros of the form of an operand, in the dtype of the gradient.
+fn nothing(call: &Backward<'_>, argument: usize, grad: &Tensor) -> Result<Tensor> {
+    zeros(&Meta { dtype: grad.dtype(), ..call.form(argument) })
+}
+
+pub(crate) fn select_scatter(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let (dim, index) = (call.int(2).unwrap_or(0), call.int(3).unwrap_or(0));
+    Ok(vec![
+        when_needed(call, 0, || aten::select_scatter(grad, &nothing(call, 1, grad)?, dim, index))?,
+        when_needed(call, 1, || aten::select(grad, dim, index))?,
+    ])
+}
+
+pub(crate) fn slice_scatter(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    let (dim, step) = (call.int(2).unwrap_or(0), call.int(5).unwrap_or(1));
+    let (start, end) = (call.value(3), call.value(4));
+    Ok(vec![
+        when_needed(call, 0, || {
+            aten::slice_scatter(grad, &nothing(call, 1, grad)?, dim, start, end, step)
+        })?,
+        when_needed(call, 1, || aten::slice(grad, dim, start, end, step))?,
+    ])
+}

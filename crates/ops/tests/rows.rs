@@ -1,0 +1,169 @@
+//! The rows as a whole: how many run, derive, batch and cast in which way, and that a derivative that was
+//! written for an operator equals the symbolic one of its expression.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keyfold::Tensor;
+use keyfold::layers::autocast::Category;
+use keyfold::layers::autograd::{self, Options};
+use keyfold::ops::elementwise::{ELEMENTWISE, to_text};
+use keyfold::ops::{Gradient, Row, Rule, aten, rows};
+use keyfold_core::{DType, DeviceType, Scalar};
+use keyfold_dispatch::DispatchKey;
+use keyfold_dispatch::schema::Type;
+use keyfold_tensor::ValueRef;
+
+fn counted<'a>(kinds: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
+    let mut counts = BTreeMap::new();
+    for kind in kinds {
+        *counts.entry(kind).or_default() += 1;
+    }
+    counts
+}
+
+fn kind<T>(rule: &Rule<T>) -> &'static str {
+    match rule {
+        Rule::Given(_) => "given",
+        Rule::Derived => "derived",
+        Rule::Refused(_) => "refused",
+    }
+}
+
+#[test]
+fn each_operator_is_one_row() {
+    let names: BTreeSet<String> = rows().iter().map(|row| row.schema().name.to_string()).collect();
+    assert_eq!(names.len(), rows().len());
+    keyfold::init();
+    // Nothing is defined beside the rows but their overloads `out`, and what enters and leaves a vmap.
+    let outs = rows().iter().filter_map(Row::out_schema).map(|schema| schema.name.to_string());
+    let mut expected: BTreeSet<String> = names.iter().cloned().chain(outs).collect();
+    expected.extend(["keyfold::vmap_enter", "keyfold::vmap_exit"].map(String::from));
+    let defined = keyfold::dispatcher().operators();
+    let defined: BTreeSet<String> = defined.iter().map(|op| op.name().to_owned()).collect();
+    assert_eq!(defined, expected);
+}
+
+#[test]
+fn counts_are_those_that_the_documentation_gives() {
+    let derivatives = counted(rows().iter().map(|row| kind(&row.layers().derivative)));
+    let batching = counted(rows().iter().map(|row| kind(&row.layers().batching)));
+    let autocast = rows().iter().map(|row| match row.layers().autocast {
+        Category::LowerPrecision => "lower",
+        Category::FullPrecision => "full",
+        Category::Widest => "widest",
+        Category::Leave => "leave",
+        Category::To(_) => "to",
+    });
+    let runs = rows().iter().map(|row| match row.expression() {
+        Some(_) => "an expression",
+        None if row.is_composite() => "one kernel for all devices",
+        None => "a kernel for each backend",
+    });
+    println!("{} rows", rows().len());
+    println!("runs: {:?}", counted(runs));
+    println!("derivative: {derivatives:?}");
+    println!("batching: {batching:?}");
+    println!("autocast: {:?}", counted(autocast));
+    let reasons = rows().iter().filter_map(|row| match row.layers().derivative {
+        Rule::Refused(reason) => Some(reason),
+        _ => None,
+    });
+    println!("no derivative, since it: {:?}", counted(reasons));
+    let reasons = rows().iter().filter_map(|row| match row.layers().batching {
+        Rule::Refused(reason) => Some(reason),
+        _ => None,
+    });
+    println!("no batching rule: {:?}", counted(reasons));
+    assert_eq!(derivatives.values().sum::<usize>(), rows().len());
+}
+
+/// Tensors for the inputs of an expression: bools for a condition, else distinct numbers.
+fn inputs(row: &Row) -> Vec<Tensor> {
+    let expr = row.expression().expect("an expression").expr();
+    let inputs = expr.inputs().iter().enumerate();
+    let made = inputs.map(|(at, input)| match &*input.name {
+        "condition" => Tensor::from_slice(&[true, false, true, false], &[4]),
+        _ => Tensor::from_vec(
+            (0..4).map(|i| 0.3 + 0.25 * i as f64 + 0.1 * at as f64).collect(),
+            &[4],
+        ),
+    });
+    made.map(|tensor| tensor.unwrap()).collect()
+}
+
+/// The gradients of a weighted sum of the result.
+fn gradients(result: &Tensor, leaves: &[Tensor]) -> Vec<Option<Vec<f64>>> {
+    let weights = Tensor::from_slice(&[1.0, -2.0, 0.5, 3.0], &[4]).unwrap();
+    let loss = aten::sum_all(&aten::mul(result, &weights).unwrap()).unwrap();
+    let grads = autograd::grad(&[loss], leaves, &[], Options::default(), &|| Ok(())).unwrap();
+    grads.into_iter().map(|grad| grad.map(|grad| grad.to_vec::<f64>().unwrap())).collect()
+}
+
+#[test]
+fn derivatives_that_were_written_equal_the_symbolic_ones() {
+    keyfold::init();
+    let number = Scalar::Float(1.5);
+    let mut compared = 0;
+    for row in rows() {
+        let (Some(expression), Rule::Given(Gradient::Formula(..))) =
+            (row.expression(), row.layers().derivative)
+        else {
+            continue;
+        };
+        let expr = expression.expr();
+        let name = row.schema().name.to_string();
+        let both = ["of the row", "symbolic"].map(|which| {
+            let tensors = inputs(row);
+            let leaves: Vec<Tensor> = tensors
+                .iter()
+                .filter(|tensor| tensor.dtype() == DType::F64)
+                .inspect(|tensor| autograd::set_requires_grad(tensor, true).unwrap())
+                .cloned()
+                .collect();
+            let result = if which == "symbolic" {
+                let inputs: Vec<ValueRef<'_>> = tensors.iter().map(ValueRef::from).collect();
+                let numbers = vec![ValueRef::from(number); expr.params().len()];
+                let text = to_text(expr);
+                let args = [
+                    ValueRef::Refs(&inputs),
+                    ValueRef::Refs(&numbers),
+                    ValueRef::Str(&text),
+                    ValueRef::None,
+                ];
+                keyfold::dispatcher().call(ELEMENTWISE, &args)
+            } else {
+                let args = row.schema().arguments.iter().map(|argument| {
+                    let at = expr.inputs().iter().position(|input| input.name == argument.name);
+                    match (&argument.ty, at) {
+                        (Type::Tensor, Some(at)) => ValueRef::from(&tensors[at]),
+                        _ => ValueRef::from(number),
+                    }
+                });
+                keyfold::dispatcher().call(&name, &args.collect::<Vec<_>>())
+            };
+            gradients(&result.unwrap().into_tensor().unwrap(), &leaves)
+        });
+        let [own, symbolic] = &both;
+        for (own, symbolic) in own.iter().zip(symbolic) {
+            let (own, symbolic) = (own.as_ref().unwrap(), symbolic.as_ref().unwrap());
+            for (a, b) in own.iter().zip(symbolic) {
+                assert!((a - b).abs() <= 1e-12 * a.abs().max(1.0), "{name}: {own:?}, {symbolic:?}");
+            }
+            compared += 1;
+        }
+    }
+    println!("{compared} gradients compared");
+    assert!(compared > 40, "{compared}");
+}
+
+#[test]
+fn every_row_has_a_kernel_for_the_cpu() {
+    keyfold::init();
+    let key = DispatchKey::from_device_type(DeviceType::CPU);
+    for row in rows() {
+        for schema in [Some(row.schema().clone()), row.out_schema()].into_iter().flatten() {
+            let operator = keyfold::dispatcher().operator(&schema.name.to_string()).unwrap();
+            assert!(operator.has_kernel(key.into()), "{}", schema.name);
+        }
+    }
+}
