@@ -167,3 +167,62 @@ fn every_row_has_a_kernel_for_the_cpu() {
         }
     }
 }
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operators.md");
+
+/// A rule in the table of the page.
+fn told<T>(rule: &Rule<T>, given: &str) -> String {
+    match rule {
+        Rule::Given(_) => given.to_owned(),
+        Rule::Derived => "derived".to_owned(),
+        Rule::Refused(reason) => format!("none: {reason}"),
+    }
+}
+
+/// The table of the page: a line for each row.
+fn table() -> String {
+    let mut lines = vec![
+        "| operator | computes | derivative | batching | autocast |".to_owned(),
+        "|---|---|---|---|---|".to_owned(),
+    ];
+    for row in rows() {
+        let schema = row.schema().to_string();
+        let out = if row.out_schema().is_some() { ", and `out`" } else { "" };
+        let computes = match row.expression() {
+            Some(expression) => {
+                format!("`{}`", expression.expr().to_string().replace('|', "\\|"))
+            }
+            None if row.is_composite() => "one kernel for all devices".to_owned(),
+            None => String::new(),
+        };
+        let derivative = match row.layers().derivative {
+            Rule::Given(Gradient::Cut) => "none: cuts the graph".to_owned(),
+            rule => told(&rule, "formula"),
+        };
+        let batching = told(&row.layers().batching, "rule");
+        let autocast = match row.layers().autocast {
+            Category::Leave => String::new(),
+            category => category.to_string(),
+        };
+        lines.push(format!(
+            "| `{schema}`{out} | {computes} | {derivative} | {batching} | {autocast} |"
+        ));
+    }
+    lines.join("\n")
+}
+
+/// `KEYFOLD_WRITE=1` in the environment writes the table into the page instead.
+#[test]
+fn the_page_of_operators_has_these_rows() {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let begin = page.find("| operator |").expect("a table of operators");
+    let end = page[begin..].find("\n\n").map_or(page.len(), |length| begin + length);
+    let table = table();
+    if std::env::var_os("KEYFOLD_WRITE").is_some() {
+        std::fs::write(PAGE, format!("{}{table}{}", &page[..begin], &page[end..])).unwrap();
+        return;
+    }
+    let differs = page[begin..end].trim_end().lines().zip(table.lines()).find(|(a, b)| a != b);
+    assert_eq!(differs, None, "docs/operators.md isn't what KEYFOLD_WRITE=1 cargo test writes");
+    assert_eq!(page[begin..end].trim_end().len(), table.len());
+}
