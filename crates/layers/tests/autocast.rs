@@ -8,6 +8,7 @@ use keyfold_layers::autocast::{self, Category, Settings, current, register_rule,
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 fn tensor(dtype: DType) -> Tensor {
+    keyfold::init();
     let x = Tensor::from_slice(&[1.0_f64, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
     aten::to(&x, dtype).unwrap()
 }

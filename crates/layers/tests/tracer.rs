@@ -12,6 +12,7 @@ use keyfold_layers::tracer::{Arg, Direction, Graph, Session, check_readable, is_
 use keyfold_tensor::{SameAs, Tensor, TensorList, Value, ValueRef};
 
 fn floats(items: &[f64]) -> Tensor {
+    keyfold::init();
     Tensor::from_slice(items, &[items.len()]).unwrap()
 }
 
@@ -25,8 +26,8 @@ fn run(graph: &Graph, inputs: &[&Tensor]) -> Vec<Vec<f64>> {
 
 /// A layer: softmax(relu(x @ w + b)).
 fn network() -> (Graph, Tensor, Tensor) {
-    let w = Tensor::from_slice(&[0.5, -1.0, 2.0, 0.25, 1.0, -0.5], &[3, 2]).unwrap();
     let b = floats(&[0.1, -0.2]);
+    let w = Tensor::from_slice(&[0.5, -1.0, 2.0, 0.25, 1.0, -0.5], &[3, 2]).unwrap();
     let x = Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]).unwrap();
     let graph = trace(&[&x], |x| {
         let hidden = aten::add(&aten::matmul(&x[0], &w)?, &b)?;

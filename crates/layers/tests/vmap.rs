@@ -11,6 +11,7 @@ use keyfold_layers::vmap::{self, BatchDim, vmap};
 use keyfold_tensor::{Tensor, TensorList, Value, ValueRef};
 
 fn numbers(shape: &[usize]) -> Tensor {
+    keyfold::init();
     let count: usize = shape.iter().product();
     Tensor::from_vec((0..count).map(|i| i as f64 + 0.5).collect(), shape).unwrap()
 }
