@@ -568,6 +568,8 @@ class Operator:
     @property
     def overload(self) -> str: ...
     @property
+    def tags(self) -> list[str]: ...
+    @property
     def schema(self) -> Schema: ...
     @property
     def kernels(self) -> dict[str, Any]: ...
@@ -600,7 +602,12 @@ class Dispatcher:
     @property
     def ops(self) -> Ops: ...
     def define(
-        self, schema: str, *, mixed_devices: _bool = False, mixed_arrays: _bool = False
+        self,
+        schema: str,
+        *,
+        mixed_devices: _bool = False,
+        mixed_arrays: _bool = False,
+        tags: Sequence[str] | None = None,
     ) -> Handle: ...
     @overload
     def impl(

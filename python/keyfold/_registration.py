@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
 from keyfold import _core
@@ -26,7 +26,13 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def define(schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False) -> _core.Handle:
+def define(
+    schema: str,
+    *,
+    mixed_devices: bool = False,
+    mixed_arrays: bool = False,
+    tags: str | Iterable[str] = (),
+) -> _core.Handle:
     """Define an operator.
 
     Args:
@@ -34,6 +40,9 @@ def define(schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = Fal
         mixed_devices: whether its arguments may live on different devices.
         mixed_arrays: whether its arguments may be arrays of different libraries, a NumPy array and
             a torch tensor say. Its results are then of the library of the first one.
+        tags: what holds for every call: `"nondeterministic_seeded"` for an operator that draws
+            random numbers, so that a trace keeps its calls; `"data_dependent_shape"` where the
+            result's shape depends on values. `kf.get_op(name).tags` tells them.
 
     Returns:
         A handle. The same schema again gives another one; the operator goes with the last.
@@ -42,13 +51,21 @@ def define(schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = Fal
         SchemaError: the text doesn't parse; a caret shows where.
         RegistrationError: the name is defined already, with another schema.
         BindingError: the schema is no text.
+        InvalidValue: a tag that there isn't.
     """
     if not isinstance(schema, str):
         raise BindingError(
             'define() takes a schema\'s text, such as "ns::scale(Tensor x) -> Tensor", not '
             f"{_said(schema)}; custom_op makes an operator of a function"
         )
-    return _default.define(schema, mixed_devices=mixed_devices, mixed_arrays=mixed_arrays)
+    return _default.define(
+        schema, mixed_devices=mixed_devices, mixed_arrays=mixed_arrays, tags=_names(tags)
+    )
+
+
+def _names(tags: str | Iterable[str]) -> list[str]:
+    """The names of tags; one alone may stand without a list."""
+    return [tags] if isinstance(tags, str) else list(tags)
 
 
 @overload
@@ -262,27 +279,34 @@ class Library(_core._Block):
         self.ns = ns
         self._dispatcher = _default if dispatcher is None else dispatcher
         self._handles: list[_core.Handle] = []
-        self._definitions: list[tuple[str, bool, bool]] = []
+        self._definitions: list[tuple[str, bool, bool, list[str]]] = []
         self._kernels: list[tuple[str, Any, Any, bool, str]] = []
         # A call of another thread is collected before the block ends, or acts at once. One that a
         # thread's signal handler makes doesn't wait for that thread.
         self._collecting = threading.RLock()
 
     def define(
-        self, schema: str, *, mixed_devices: bool = False, mixed_arrays: bool = False
+        self,
+        schema: str,
+        *,
+        mixed_devices: bool = False,
+        mixed_arrays: bool = False,
+        tags: str | Iterable[str] = (),
     ) -> _core.Handle | None:
         """Define an operator as `keyfold.define` does; its name may leave out the namespace.
 
         Returns:
             The handle; None inside a `with` block, where nothing is registered yet.
         """
-        full = self._qualify(schema)
+        full, names = self._qualify(schema), _names(tags)
         with self._collecting:
             if self._is_open:
-                self._definitions.append((full, mixed_devices, mixed_arrays))
+                self._definitions.append((full, mixed_devices, mixed_arrays, names))
                 return None
-        options = {"mixed_devices": mixed_devices, "mixed_arrays": mixed_arrays}
-        return self._keep(self._dispatcher.define(full, **options))
+        handle = self._dispatcher.define(
+            full, mixed_devices=mixed_devices, mixed_arrays=mixed_arrays, tags=names
+        )
+        return self._keep(handle)
 
     def impl(
         self,

@@ -1,7 +1,7 @@
 //! `keyfold.Dispatcher`: operators, kernels and calls by name.
 
 use keyfold_dispatch::schema::Schema;
-use keyfold_dispatch::{DefineOptions, Dispatcher, Kernel, Override, RegistrationKey, Stage};
+use keyfold_dispatch::{DefineOptions, Dispatcher, Kernel, Override, RegistrationKey, Stage, Tags};
 use keyfold_tensor::Value;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -130,6 +130,7 @@ impl PyDispatcher {
     ///     schema: `ns::name.overload(Tensor x, float k=2.0) -> Tensor`.
     ///     mixed_devices: whether its arguments may live on different devices.
     ///     mixed_arrays: whether its arguments may be arrays of different libraries.
+    ///     tags: names of tags: "nondeterministic_seeded", "data_dependent_shape".
     ///
     /// Returns:
     ///     A handle. The same schema again gives another one; the operator goes with the last.
@@ -137,16 +138,19 @@ impl PyDispatcher {
     /// Raises:
     ///     keyfold.SchemaError: the text doesn't parse; a caret shows where.
     ///     keyfold.RegistrationError: the name is defined differently.
-    #[pyo3(signature = (schema, *, mixed_devices=false, mixed_arrays=false))]
+    ///     keyfold.InvalidValue: a tag that there isn't.
+    #[pyo3(signature = (schema, *, mixed_devices=false, mixed_arrays=false, tags=None))]
     fn define(
         &self,
         py: Python<'_>,
         schema: Text,
         mixed_devices: bool,
         mixed_arrays: bool,
+        tags: Option<Vec<Text>>,
     ) -> PyResult<PyHandle> {
         let schema = Schema::parse(&schema).py(py)?;
-        let options = DefineOptions { mixed_devices, mixed_arrays, ..DefineOptions::default() };
+        let tags = tags_from(&tags.unwrap_or_default()).py(py)?;
+        let options = DefineOptions { mixed_devices, mixed_arrays, tags };
         let handle = self.dispatcher.define_with(schema, options).py(py)?;
         Ok(self.handle(py, handle))
     }
@@ -214,13 +218,14 @@ impl PyDispatcher {
     fn commit(
         &self,
         py: Python<'_>,
-        definitions: Vec<(Text, bool, bool)>,
+        definitions: Vec<(Text, bool, bool, Vec<Text>)>,
         kernels: Vec<StagedKernel<'_>>,
         into: &Bound<'_, PyList>,
     ) -> PyResult<()> {
         let mut stage = Stage::new(&self.dispatcher);
-        for (schema, mixed_devices, mixed_arrays) in definitions {
-            let options = DefineOptions { mixed_devices, mixed_arrays, ..DefineOptions::default() };
+        for (schema, mixed_devices, mixed_arrays, tags) in definitions {
+            let tags = tags_from(&tags).py(py)?;
+            let options = DefineOptions { mixed_devices, mixed_arrays, tags };
             stage.define(Schema::parse(&schema).py(py)?, options);
         }
         for (name, function, key, with_keyset, mode) in kernels {
@@ -362,4 +367,9 @@ impl PyDispatcher {
     fn __repr__(&self) -> String {
         format!("<{:?}>", self.dispatcher)
     }
+}
+
+/// The tags of these names.
+fn tags_from(names: &[Text]) -> keyfold_core::Result<Tags> {
+    Tags::from_names(names.iter().map(|name| &**name)).map_err(|error| error.at("argument 'tags'"))
 }

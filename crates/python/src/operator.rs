@@ -195,6 +195,12 @@ impl PyOperator {
         }
     }
 
+    /// The names of the tags that it was defined with.
+    #[getter]
+    fn tags(&self) -> Vec<&'static str> {
+        self.operator.tags().names().collect()
+    }
+
     /// The schema: a text that knows what it says.
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
