@@ -119,18 +119,21 @@ struct Checked {
     span: Span,
 }
 
+/// Whether a tensor is on a device that the standard doesn't know.
+#[inline]
+fn is_extension(given: &DLTensor) -> bool {
+    given.device.device_type == DL_EXT_DEV
+}
+
 impl Checked {
-    /// The tensor on a device that the standard doesn't know; `None` for those it does.
+    /// The tensor on a device that the standard doesn't know: it shares the very buffer.
     ///
     /// # Errors
     /// As [`tensor_of`].
-    fn extension(&self, given: &DLTensor, read_only: bool) -> Result<Option<Tensor>> {
-        if given.device.device_type != DL_EXT_DEV {
-            return Ok(None);
-        }
-        let layout = (self.shape.clone(), self.strides.clone());
-        let tensor = tensor_of(given, (self.dtype, self.device), layout)?;
-        Ok(Some(if read_only { tensor.into_read_only() } else { tensor }))
+    #[cold]
+    fn extension(self, given: &DLTensor, read_only: bool) -> Result<Tensor> {
+        let tensor = tensor_of(given, (self.dtype, self.device), (self.shape, self.strides))?;
+        Ok(if read_only { tensor.into_read_only() } else { tensor })
     }
 }
 
@@ -249,27 +252,14 @@ unsafe impl DeviceBuffer for DlpackBuffer {
     }
 }
 
-/// Takes a struct over, unless that fails.
-fn take<M>(
-    checked: Checked,
-    given: &DLTensor,
-    owner: fn(NonNull<M>) -> Owner,
-    managed: NonNull<M>,
-    read_only: bool,
-) -> Result<Tensor> {
-    if let Some(tensor) = checked.extension(given, read_only)? {
-        // The tensor shares the buffer itself.
-        drop(owner(managed));
-        return Ok(tensor);
-    }
-    let owner = owner(managed);
+fn take(checked: Checked, owner: Owner, read_only: bool) -> Tensor {
     let Checked { dtype, device, shape, strides, span, .. } = checked;
     let bytes = span.len * dtype.size();
     let buffer = DlpackBuffer { _owner: owner, device, low: span.low, bytes, read_only };
     // From here on nothing fails, so the buffer's drop can't run before the tensor's.
     let handle = BufferHandle::aligned(Arc::new(buffer), dtype);
     let numel = shape.iter().product();
-    Ok(Tensor::assume_inside(handle, shape, strides, span.offset, numel))
+    Tensor::assume_inside(handle, shape, strides, span.offset, numel)
 }
 
 /// Takes over a versioned managed struct without a copy. Its deleter is called once, when the last
@@ -297,10 +287,16 @@ pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> R
         ));
     }
     // SAFETY: the caller's promise, and the layout is the one known here.
-    let (given, flags) = unsafe { (managed.as_ref().dl_tensor, managed.as_ref().flags) };
+    let (given, flags) = unsafe { (&managed.as_ref().dl_tensor, managed.as_ref().flags) };
     // SAFETY: as above.
-    let checked = unsafe { check(&given)? };
-    take(checked, &given, Owner::Versioned, managed, flags & DLPACK_FLAG_READ_ONLY != 0)
+    let checked = unsafe { check(given)? };
+    let read_only = flags & DLPACK_FLAG_READ_ONLY != 0;
+    if is_extension(given) {
+        let tensor = checked.extension(given, read_only)?;
+        drop(Owner::Versioned(managed));
+        return Ok(tensor);
+    }
+    Ok(take(checked, Owner::Versioned(managed), read_only))
 }
 
 /// Takes over a managed struct of the time before versions; otherwise as
@@ -314,10 +310,15 @@ pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> R
 pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Tensor> {
     let managed = NonNull::new(managed).ok_or_else(|| malformed("the pointer is null"))?;
     // SAFETY: the caller's promise.
-    let given = unsafe { managed.as_ref().dl_tensor };
+    let given = unsafe { &managed.as_ref().dl_tensor };
     // SAFETY: as above.
-    let checked = unsafe { check(&given)? };
-    take(checked, &given, Owner::Old, managed, false)
+    let checked = unsafe { check(given)? };
+    if is_extension(given) {
+        let tensor = checked.extension(given, false)?;
+        drop(Owner::Old(managed));
+        return Ok(tensor);
+    }
+    Ok(take(checked, Owner::Old(managed), false))
 }
 
 /// A view of an array that an object owns, described by a plain [`DLTensor`].
@@ -335,8 +336,8 @@ pub unsafe fn view_dl_tensor(
 ) -> Result<Tensor> {
     // SAFETY: the caller's promise.
     let checked = unsafe { check(tensor)? };
-    if let Some(tensor) = checked.extension(tensor, read_only)? {
-        return Ok(tensor);
+    if is_extension(tensor) {
+        return checked.extension(tensor, read_only);
     }
     let Checked { dtype, device, shape, strides, first, .. } = checked;
     // SAFETY: the caller's promise.
