@@ -63,9 +63,7 @@ impl Registration {
     /// memory; `None` if it was taken out before. Tensors on its devices stay valid: their buffers keep
     /// their memory, so they can be copied to another device.
     pub fn remove(&self) -> Option<Arc<dyn GpuBackend>> {
-        let taken = take(self.id)?;
-        note_removed_backend(self.kind);
-        Some(taken)
+        take(self.id, true)
     }
 }
 
@@ -120,7 +118,7 @@ pub fn register(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Result<Regist
     drop(registry);
     // Foreign code runs without the lock.
     let refuse = |error| {
-        take(id);
+        take(id, false);
         Err(Refused { error, backend: backend.clone() })
     };
     if kind != DeviceType::CPU {
@@ -146,10 +144,14 @@ fn with(id: u64, change: impl FnOnce(&mut Entry)) {
 }
 
 /// Takes an entry out and drops what belongs to it: kernels first, then the memory.
-fn take(id: u64) -> Option<Arc<dyn GpuBackend>> {
+fn take(id: u64, note: bool) -> Option<Arc<dyn GpuBackend>> {
     let mut registry = REGISTRY.lock();
     let at = registry.entries.iter().position(|entry| entry.id == id)?;
     let entry = registry.entries.remove(at);
+    if note {
+        // Under the lock, so that the note can't be about a backend that was registered since.
+        note_removed_backend(entry.kind);
+    }
     drop(registry);
     let Entry { kind, backend, memory, observed, .. } = entry;
     forget(kind);

@@ -4,8 +4,8 @@
 //! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random: `rand`, `randn`, `dropout`
 //! - element by element, see [`elementwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
 //!   `maximum`, `minimum`, `pow`, bit operations, `eq`, `ne`, `lt`, `le`, `gt`, `ge` (each also with a
-//!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`), `logical_not`, `where`, and the functions
-//!   of one tensor in [`elementwise::FUNCTIONS`]
+//!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`, `rfloor_divide`, `rremainder`, and the shifts),
+//!   `logical_not`, `where`, and the functions of one tensor; [`rows`] has them all
 //! - along dimensions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
 //!   `softmax`, `log_softmax`; `matmul`
 //! - shapes: `reshape`, `contiguous`, `clone`, `to`, `detach`, `alias`, `transpose`, `permute`,

@@ -1,5 +1,7 @@
 //! Positions, which may be of any integer dtype: kernels of backends take int64.
 
+use std::borrow::Cow;
+
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_tensor::Tensor;
 
@@ -16,12 +18,21 @@ pub(crate) fn check_whole(op: &Op, index: &Tensor) -> Result<()> {
     Err(op.error(ErrorKind::DType, message))
 }
 
-/// Positions of another dtype as int64.
+/// Positions as int64.
 ///
 /// # Errors
 /// Those of the conversion.
+#[inline]
+pub(crate) fn as_int64<'a>(op: &Op, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
+    match index.dtype() {
+        DType::I64 => Ok(Cow::Borrowed(index)),
+        _ => widened(op, index).map(Cow::Owned),
+    }
+}
+
+/// Positions of another dtype as int64.
 #[cold]
-pub(crate) fn widened(op: &Op, index: &Tensor) -> Result<Tensor> {
+fn widened(op: &Op, index: &Tensor) -> Result<Tensor> {
     if index.dtype() != DType::U64 {
         return cast(op, index, DType::I64);
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use keyfold_core::Result;
+use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{
     DefineOptions, DispatchKey, Dispatcher, HostLock, Kernel, Override, RegistrationKey, Tags,
@@ -230,8 +230,21 @@ impl Row {
         named.collect()
     }
 
+    /// Refuses a rule that is derived where there is nothing that it could follow from.
+    fn check(&self) -> Result<()> {
+        let derived = matches!(self.layers.derivative, Rule::Derived)
+            || matches!(self.layers.batching, Rule::Derived);
+        if !derived || self.expression.is_some() || self.is_composite() {
+            return Ok(());
+        }
+        let message =
+            format!("{}: a rule is derived, but the row has no expression", self.schema.name);
+        Err(Error::new(ErrorKind::Registration, message))
+    }
+
     /// Defines the operator, with its kernels for Meta and for the layers.
     pub(crate) fn define(&self, dispatcher: &Dispatcher<Value>) -> Result<()> {
+        self.check()?;
         let options = DefineOptions {
             mixed_devices: self.mixed_devices,
             tags: self.tags,
@@ -277,7 +290,7 @@ impl Row {
             }
             Rule::Derived => match &self.expression {
                 Some(expression) => {
-                    symbolic::of_arguments(name, expression.clone(), self.positions(expression))
+                    symbolic::of_arguments(name, expression.clone(), self.positions(expression)?)
                 }
                 None => return Ok(None),
             },
@@ -287,12 +300,22 @@ impl Row {
     }
 
     /// The positions of an expression's inputs and parameters among the arguments.
-    fn positions(&self, expression: &Expression) -> (Vec<usize>, Vec<usize>) {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Registration`] for a name that no argument has.
+    fn positions(&self, expression: &Expression) -> Result<(Vec<usize>, Vec<usize>)> {
         let arguments = &self.schema.arguments;
-        let at = |name: &str| arguments.iter().position(|argument| argument.name == name);
+        let at = |name: &str| {
+            let found = arguments.iter().position(|argument| argument.name == name);
+            found.ok_or_else(|| {
+                let message = format!("{}: no argument is called '{name}'", self.schema.name);
+                Error::new(ErrorKind::Registration, message)
+            })
+        };
         let expr = expression.expr();
-        let inputs = expr.inputs().iter().filter_map(|input| at(&input.name));
-        (inputs.collect(), expr.params().iter().filter_map(|name| at(name)).collect())
+        let inputs = expr.inputs().iter().map(|input| at(&input.name));
+        let params = expr.params().iter().map(|name| at(name));
+        Ok((inputs.collect::<Result<_>>()?, params.collect::<Result<_>>()?))
     }
 
     /// The kernel at Vmap; none where the loop does.

@@ -106,12 +106,17 @@ fn any_from(object: &Bound<'_, PyAny>) -> Result<Option<Value>> {
     if object.is_none() {
         return Ok(Some(Value::None));
     }
-    if let Ok(text) = object.cast::<PyString>()
+    if let Ok(text) = object.cast_exact::<PyString>()
         && let Ok(text) = text.to_str()
     {
         return Ok(Some(text.into()));
     }
-    if let Some(number) = scalar_from(object).unwrap_or(None) {
+    // Other classes' numbers stay the objects that they are, under every layer.
+    let is_number = object.is_exact_instance_of::<PyBool>()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyComplex>();
+    if is_number && let Some(number) = scalar_from(object).unwrap_or(None) {
         return Ok(Some(number));
     }
     // SAFETY: a bound object is alive.

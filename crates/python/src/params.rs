@@ -324,7 +324,7 @@ unsafe fn inspect_slowly(
                         })?;
                     sum = (sum.0.merge(tag), sum.1.with(caller));
                 }
-                if size.is_some_and(|size| size != count && size != 1) {
+                if !Type::takes_length(*size, count) {
                     return Err(wrong());
                 }
                 Ok(sum)

@@ -2,7 +2,7 @@
 //! for each element.
 
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
-use keyfold_core::{DType, ErrorKind, Result, layout};
+use keyfold_core::{ErrorKind, Result, layout};
 use keyfold_dispatch::Kernel;
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
@@ -11,7 +11,7 @@ use super::{INDEX, INDEX_OF_SOURCE, batched, batching, gradients};
 use crate::gradient::given;
 use crate::map::cast;
 use crate::op::Op;
-use crate::positions::{check_whole, widened};
+use crate::positions::{as_int64, check_whole};
 use crate::promote::{check_assignable, computed, rounded};
 use crate::row::{Layers, Row};
 
@@ -52,10 +52,8 @@ fn gather(op: &Op, x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
     let axis = check(op, x, dim, index, None)?;
     let out = op.output(op.device_of(x), index.shape(), x.dtype())?;
     if !op.is_meta() {
-        match index.dtype() {
-            DType::I64 => launch(op, IndexOp::Gather, axis, &[x, index], &out)?,
-            _ => launch(op, IndexOp::Gather, axis, &[x, &widened(op, index)?], &out)?,
-        }
+        let index = as_int64(op, index)?;
+        launch(op, IndexOp::Gather, axis, &[x, &index], &out)?;
     }
     Ok(out)
 }
@@ -69,10 +67,8 @@ fn scatter_add(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -
     let copy = cast(op, x, dtype)?;
     if !op.is_meta() {
         let source = cast(op, source, dtype)?;
-        match index.dtype() {
-            DType::I64 => launch(op, IndexOp::ScatterAdd, axis, &[&source, index], &copy)?,
-            _ => launch(op, IndexOp::ScatterAdd, axis, &[&source, &widened(op, index)?], &copy)?,
-        }
+        let index = as_int64(op, index)?;
+        launch(op, IndexOp::ScatterAdd, axis, &[&source, &index], &copy)?;
     }
     rounded(op, copy, x.dtype())
 }

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use crate::gradient::given;
 use crate::map::{broadcast, cast};
 use crate::op::Op;
-use crate::positions::{check_whole, widened};
+use crate::positions::{as_int64, check_whole};
 use crate::promote::{check_assignable, computed, rounded};
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::write::assign;
@@ -36,8 +36,7 @@ fn per_dimension<'a>(
             continue;
         };
         match index.dtype() {
-            DType::I64 => all.push(Some(Cow::Borrowed(index))),
-            dtype if dtype.is_integral() => all.push(Some(Cow::Owned(widened(op, index)?))),
+            dtype if dtype.is_integral() => all.push(Some(as_int64(op, index)?)),
             DType::Bool => {
                 let place = all.len();
                 let shape = x.shape().get(place..place + index.ndim());
@@ -213,10 +212,7 @@ fn index_add(op: &Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) ->
         return Err(op.error(ErrorKind::Shape, message));
     }
     let mut indices = vec![None; x.ndim()];
-    indices[axis] = Some(match index_.dtype() {
-        DType::I64 => Cow::Borrowed(index_),
-        _ => Cow::Owned(widened(op, index_)?),
-    });
+    indices[axis] = Some(as_int64(op, index_)?);
     put_planned(op, x, indices, source, true)
 }
 
@@ -268,8 +264,9 @@ fn batched(rule: vmap::Rule) -> Rule<Batching> {
 
 /// The rows of picking and putting.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    const NO_RULE: Rule<Batching> =
-        Rule::Refused("each example's indices pick among its own elements");
+    const NO_RULE: Rule<Batching> = Rule::Refused(
+        "examples may have indices of different kinds, and each writes to its own elements",
+    );
     let mut rows = vec![
         Row::computes(
             "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor",

@@ -83,8 +83,17 @@ struct Shared {
     exports: usize,
 }
 
-/// By address. The lock is held for a look, and for the clone of a handle.
-static SHARED: ForkLock<BTreeMap<usize, Shared>> = ForkLock::new(BTreeMap::new());
+/// Which memory an address is one of: addresses of two devices, and those of a removed backend and of
+/// the next one of the name, may be the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    device: Device,
+    memory: usize,
+    address: usize,
+}
+
+/// The lock is held for a look, and for the clone of a handle.
+static SHARED: ForkLock<BTreeMap<Place, Shared>> = ForkLock::new(BTreeMap::new());
 static AT_FORK: AtFork = AtFork::new();
 
 unsafe extern "C" fn before_fork() {
@@ -99,6 +108,7 @@ unsafe extern "C" fn after_fork() {
 /// An address that leads to a buffer until this is dropped.
 pub(super) struct Address {
     start: *mut c_void,
+    place: Place,
     _handle: Option<Box<Handle>>,
 }
 
@@ -117,9 +127,11 @@ impl Address {
             Some(handle) => (std::ptr::from_ref(&handle.0).cast_mut().cast(), 1),
             None => (located.cast(), buffer.len() * buffer.dtype().size()),
         };
+        let memory = buffer.memory().map_or(0, |memory| memory.identity());
+        let place = Place { device: buffer.device(), memory, address: start.addr() };
         let shared = Shared { buffer, reach, exports: 0 };
-        SHARED.lock().entry(start.addr()).or_insert(shared).exports += 1;
-        Ok(Address { start, _handle: handle })
+        SHARED.lock().entry(place).or_insert(shared).exports += 1;
+        Ok(Address { start, place, _handle: handle })
     }
 
     pub(super) fn start(&self) -> *mut c_void {
@@ -130,21 +142,28 @@ impl Address {
 impl Drop for Address {
     fn drop(&mut self) {
         let mut all = SHARED.lock();
-        let Some(shared) = all.get_mut(&self.start.addr()) else { return };
+        let Some(shared) = all.get_mut(&self.place) else { return };
         shared.exports -= 1;
-        let last = if shared.exports == 0 { all.remove(&self.start.addr()) } else { None };
+        let last = if shared.exports == 0 { all.remove(&self.place) } else { None };
         drop(all);
         // Freeing memory runs the backend's code, so without the lock.
         drop(last);
     }
 }
 
-/// The buffer that an address leads to, and how many bytes behind its start that is.
-fn find(address: usize) -> Option<(BufferHandle, usize)> {
+/// The buffer of a device that an address leads to, and how many bytes behind its start that is: one of
+/// the memory that is there now, else one of a memory that was there before.
+fn find(device: Device, address: usize) -> Option<(BufferHandle, usize)> {
+    let now = memory_of(device).map_or(0, |memory| memory.identity());
     let all = SHARED.lock();
-    let (start, shared) = all.range(..=address).next_back()?;
-    let behind = address - start;
-    (behind < shared.reach).then(|| (shared.buffer.clone(), behind))
+    let in_memory = |memory: usize| {
+        let range = Place { device, memory, address: 0 }..=Place { device, memory, address };
+        let (start, shared) = all.range(range).next_back()?;
+        let behind = address - start.address;
+        (behind < shared.reach).then(|| (shared.buffer.clone(), behind))
+    };
+    let of_device = || all.keys().filter(|place| place.device == device);
+    in_memory(now).or_else(|| of_device().find_map(|place| in_memory(place.memory)))
 }
 
 /// The tensor that a struct describes on an extension device, in the memory that its address leads to.
@@ -165,7 +184,7 @@ pub(super) fn tensor_of(
         Error::new(ErrorKind::Exchange, format!("a DLPack tensor on {device}: {why}"))
     };
     let address = given.data.addr();
-    let (buffer, behind) = find(address).filter(|(buffer, _)| buffer.device() == device).ok_or_else(|| {
+    let (buffer, behind) = find(device, address).ok_or_else(|| {
         wrong(format!(
             "address {address:#x} leads to no memory of its backend; only tensors that this process \
              exported, and that are held still, come back from DLPack"
