@@ -71,12 +71,23 @@ pub(crate) unsafe fn copy_elements(
 ///
 /// # Safety
 /// As many fit at `to`, and nobody else uses that memory.
+#[inline]
 pub(crate) unsafe fn copy_bytes(from: &[u8], to: *mut u8) -> Result<()> {
-    if from.len() < LARGE {
+    if from.len() >= LARGE {
         // SAFETY: the caller's promise.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        return Ok(());
+        return unsafe { copy_many_bytes(from, to) };
     }
+    // SAFETY: the caller's promise.
+    unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    Ok(())
+}
+
+/// As [`copy_bytes`], by several threads.
+///
+/// # Safety
+/// As [`copy_bytes`].
+#[cold]
+unsafe fn copy_many_bytes(from: &[u8], to: *mut u8) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { copy_parts((from.as_ptr(), &[1]), (to, &[1]), &[from.len()], 1) }
 }
