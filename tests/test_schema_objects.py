@@ -32,13 +32,14 @@ def test_arguments_say_everything():
     assert table == [
         ("x", "Tensor", True, None, False, {"a"}, False),
         ("others", "Tensor?[]", True, None, False, set(), False),
-        ("stride", "int[2]", False, [1, 1], False, set(), False),
+        ("stride", "int[2]", False, (1, 1), False, set(), False),
         ("dtype", "ScalarType?", False, kf.float32, False, set(), False),
         ("mode", "str", False, "sum", True, set(), False),
         ("out", "Tensor[]", True, None, True, {"b"}, True),
     ]
     assert type(schema.arguments[3].default) is kf.DType
     assert schema.arguments[-1].alias_sets_after == {"c"}
+    assert hash(schema.arguments) == hash(kf.Schema(TEXT).arguments)
     assert [a.is_tensor for a in schema.arguments] == [True, True, False, False, False, True]
 
 

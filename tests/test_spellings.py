@@ -1,6 +1,7 @@
 """What users of NumPy and PyTorch type: names and forms of arguments beside the array API's."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -162,3 +163,91 @@ def test_numpy_has_no_bfloat16():
 def test_the_methods_show_what_they_take():
     shown = inspect.signature(kf.Tensor.sum)
     assert list(shown.parameters)[1:] == ["axis", "keepdims", "dtype", "out", "dim", "keepdim"]
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, *ALONG, "squeeze", "take"])
+def test_an_axis_that_is_the_default_is_given_once_too(name):
+    function, x = getattr(kf, name), kf.asarray(A)
+    default = inspect.signature(function).parameters["axis"].default
+    given = {"take": [x, kf.asarray([0])], "stack": [[x]], "concat": [[x]]}.get(name, [x])
+    for axis in {0, -1, default} - {None}:
+        with pytest.raises(kf.BindingError, match=rf"{name}\(\) got both 'axis' and 'dim'"):
+            function(*given, axis=int(axis), dim=0)
+
+
+def test_softmax_is_told_its_axis_once():
+    x = kf.asarray(A)
+    with pytest.raises(kf.BindingError, match=r"Tensor.softmax\(\) got both 'axis' and 'dim'"):
+        x.softmax(axis=-1, dim=0)
+    same(x.softmax(), x.softmax(-1))
+    same(kf.softmax(x), kf.softmax(x, -1))
+
+
+def test_concat_flattens_where_dim_is_none():
+    x = kf.asarray(A)
+    same(kf.concat([x, x], dim=None), np.concatenate([A, A], None))
+    same(kf.concat([x, x]), np.concatenate([A, A]))
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_whether_axes_stay_is_said_once(name):
+    x, expected = kf.asarray(A), getattr(np, name)(A, 1, keepdims=True)
+    for call in (getattr(x, name), lambda *a, **k: getattr(kf, name)(x, *a, **k)):
+        for keepdims, keepdim in ((False, True), (True, False), (True, True)):
+            with pytest.raises(
+                kf.BindingError, match=rf"{name}\(\) got both 'keepdims' and 'keepdim'"
+            ):
+                call(1, keepdims=keepdims, keepdim=keepdim)
+        for word in ("keepdims", "keepdim"):
+            for true in (True, 1, np.True_):
+                same(call(1, **{word: true}), expected)
+            for false in (False, 0, np.False_, None):
+                same(call(1, **{word: false}), expected[:, 0])
+            with pytest.raises(
+                kf.BindingError, match=r"'keepdims' must be True or False, not int 2"
+            ):
+                call(1, **{word: 2})
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_numpys_functions_return_the_array_that_they_write_to(name):
+    function = getattr(np, name)
+    out = np.empty_like(function(A, 0))
+    assert function(kf.asarray(A), axis=0, out=out) is out
+    np.testing.assert_array_equal(out, function(A, 0))
+
+
+def test_an_axis_that_is_none_is_shown_as_it_was_given():
+    x = kf.asarray(A)
+    for name in REDUCTIONS:
+        for axis, shown in ((True, "bool True"), (1.5, "float 1.5"), ("a", "str 'a'")):
+            for call in (getattr(x, name), lambda a, name=name: getattr(kf, name)(x, a)):
+                with pytest.raises(kf.BindingError, match=f"must be .*, not {shown}$"):
+                    call(axis)
+        same(getattr(x, name)(np.int64(1)), getattr(np, name)(A, 1))
+        same(getattr(kf, name)(x, np.int64(1)), getattr(np, name)(A, 1))
+    for function in (kf.squeeze, kf.flip):
+        with pytest.raises(kf.BindingError, match=r"'axis' must be .*, not bool True$"):
+            function(x, True)
+    with pytest.raises(kf.BindingError, match=r"not tuple \(0, 1\)$"):
+        x.argmax((0, 1))
+    with pytest.raises(kf.BindingError, match=r"not bool True$"):
+        x.reshape(True)
+
+
+def test_sizes_that_are_none_are_shown_as_they_were_given():
+    for make in (kf.zeros, kf.ones, kf.empty, kf.rand, kf.randn, lambda s: kf.full(s, 1)):
+        assert make(np.array([2, 3])).shape == (2, 3)
+        assert make(np.array(4)).shape == (4,)
+        for shape, shown in (
+            (True, "bool True"),
+            (np.array([2.0]), "numpy.ndarray float64[1]"),
+            (kf.asarray([2, 3]), "keyfold.Tensor int64[2]"),
+            (kf.asarray(2), "keyfold.Tensor int64[]"),
+        ):
+            with pytest.raises(kf.BindingError, match=rf"'shape' must be .*{re.escape(shown)}$"):
+                make(shape)
+    with pytest.raises(kf.BindingError, match=r"tuple or list, or one by one, not int 2, str 'f4'"):
+        kf.zeros(2, "f4")
+    with pytest.raises(kf.BindingError, match=r"reshape\(\) .*, not int 4, bool True$"):
+        kf.reshape(kf.asarray(A), 4, True)

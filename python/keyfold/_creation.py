@@ -15,7 +15,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
-from keyfold._errors import DeviceError, DTypeError, InvalidValue
+from keyfold._errors import BindingError, DeviceError, DTypeError, InvalidValue
 
 __all__ = [
     "arange",
@@ -41,13 +41,31 @@ _BUFFERS = (bytes, bytearray, memoryview, array.array, mmap.mmap)
 _ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
 
 
-def sizes_of(shape: Any, rest: tuple[Any, ...] = ()) -> Any:
-    """The sizes that were given as one tuple, or one by one: `3` stands for `(3,)`."""
+def sizes_of(function: str, shape: Any, rest: tuple[Any, ...] = ()) -> Any:
+    """The sizes that were given as one tuple, or one by one: `3` stands for `(3,)`.
+
+    An array of whole numbers stands for the list of them. What is no size at all stays as it is,
+    for the operator to refuse.
+    """
     if rest:
-        return (shape, *rest)
-    if isinstance(shape, (tuple, list)) or not hasattr(shape, "__index__"):
-        return shape
-    return (shape,)
+        sizes = (shape, *rest)
+        if not all(is_index(size) for size in sizes):
+            given = ", ".join(f"{_kind(size)} {size!r}"[:80] for size in sizes)
+            raise BindingError(
+                f"keyfold.{function}() argument 'shape' must be whole numbers in a tuple or list, "
+                f"or one by one, not {given}"
+            )
+        return sizes
+    if isinstance(shape, np.ndarray) and shape.dtype.kind in "iu":
+        shape = shape.tolist()
+    return (shape,) if is_index(shape) else shape
+
+
+def is_index(x: Any) -> bool:
+    """Whether an object stands for one whole number: a bool and an array don't."""
+    if isinstance(x, int):
+        return not isinstance(x, bool)
+    return hasattr(x, "__index__") and not hasattr(x, "__len__")
 
 
 def empty(
@@ -67,7 +85,7 @@ def empty(
     Raises:
         ShapeError: a size is negative, or the elements don't fit into memory.
     """
-    made: _core.Tensor = _aten.empty(sizes_of(shape, sizes), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.empty(sizes_of("empty", shape, sizes), dtype=dtype, device=device)
     return made
 
 
@@ -78,7 +96,7 @@ def zeros(
     device: Any = None,
 ) -> _core.Tensor:
     """Return a tensor of zeros. The arguments are those of `empty`."""
-    made: _core.Tensor = _aten.zeros(sizes_of(shape, sizes), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.zeros(sizes_of("zeros", shape, sizes), dtype=dtype, device=device)
     return made
 
 
@@ -89,7 +107,7 @@ def ones(
     device: Any = None,
 ) -> _core.Tensor:
     """Return a tensor of ones. The arguments are those of `empty`."""
-    made: _core.Tensor = _aten.ones(sizes_of(shape, sizes), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.ones(sizes_of("ones", shape, sizes), dtype=dtype, device=device)
     return made
 
 
@@ -112,7 +130,7 @@ def rand(
     Raises:
         DTypeError: the dtype isn't a float.
     """
-    made: _core.Tensor = _aten.rand(sizes_of(shape, sizes), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.rand(sizes_of("rand", shape, sizes), dtype=dtype, device=device)
     return made
 
 
@@ -123,7 +141,7 @@ def randn(
     device: Any = None,
 ) -> _core.Tensor:
     """Return random numbers of the normal distribution: mean 0, variance 1. As `rand` otherwise."""
-    made: _core.Tensor = _aten.randn(sizes_of(shape, sizes), dtype=dtype, device=device)
+    made: _core.Tensor = _aten.randn(sizes_of("randn", shape, sizes), dtype=dtype, device=device)
     return made
 
 
@@ -145,7 +163,7 @@ def full(
     Raises:
         InvalidValue: the dtype can't hold the number.
     """
-    made: _core.Tensor = _aten.full(sizes_of(shape), fill_value, dtype=dtype, device=device)
+    made: _core.Tensor = _aten.full(sizes_of("full", shape), fill_value, dtype=dtype, device=device)
     return made
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Never, TypedDict, Unpack
 
 from keyfold import _core
-from keyfold._creation import asarray, sizes_of
+from keyfold._creation import asarray, is_index, sizes_of
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
 from keyfold._messages import unexpected
@@ -55,49 +55,102 @@ class _Dim(TypedDict, total=False):
     dim: int
 
 
+class _DimOrNone(TypedDict, total=False):
+    """PyTorch's name of an axis that may be None."""
+
+    dim: int | None
+
+
 class _Dims(TypedDict, total=False):
+    """PyTorch's name of one axis or several."""
+
+    dim: _Axis
+
+
+class _ReducedDim(TypedDict, total=False):
+    """PyTorch's names of the one axis that is reduced, and of whether it stays."""
+
+    dim: int | None
+    keepdim: bool | None
+
+
+class _ReducedDims(TypedDict, total=False):
     """PyTorch's names of the axes that are reduced, and of whether they stay."""
 
     dim: _Axis
-    keepdim: bool
+    keepdim: bool | None
 
 
-def _axis_of(function: Callable[..., Any], axis: Any, default: Any, other: Any) -> Any:
+class _Default(int):
+    """The axis that a function has by default: not the same object as one that was given."""
+
+    __slots__ = ()
+
+
+_LAST = _Default(-1)
+_FIRST = _Default(0)
+
+
+def _axis_of(function: Callable[..., Any], axis: Any, other: Any) -> Any:
     """The axis of a function that got `other` keywords than its own."""
-    if not other:
-        return axis
-    dim = other.pop("dim", default)
     if other:
-        raise unexpected(function, other)
-    if axis != default:
-        raise BindingError(
-            f"keyfold.{function.__name__}() got both 'axis' and 'dim', which mean the same"
-        )
-    return dim
+        if "dim" in other:
+            if axis is not None and not isinstance(axis, _Default):
+                raise _given_twice(function, "axis", "dim")
+            axis = other.pop("dim")
+        if other:
+            raise unexpected(function, other)
+    return int(axis) if isinstance(axis, _Default) else axis
+
+
+def _given_twice(function: Callable[..., Any], name: str, other: str) -> BindingError:
+    return BindingError(
+        f"keyfold.{function.__name__}() got both {name!r} and {other!r}, which mean the same"
+    )
+
+
+def _reduced(
+    function: Callable[..., Any], axis: Any, keepdims: bool | None, other: Any
+) -> tuple[Any, Any]:
+    """The axis and `keepdims` of a reduction that got `other` keywords than its own.
+
+    0 and 1 are taken for False and True, as NumPy takes them.
+    """
+    if "keepdim" in other:
+        if keepdims is not None:
+            raise _given_twice(function, "keepdims", "keepdim")
+        keepdims = other.pop("keepdim")
+    if keepdims is None or (isinstance(keepdims, int) and keepdims in (0, 1)):
+        keepdims = bool(keepdims)
+    return _axis_of(function, axis, other), keepdims
 
 
 def _axes_of(
-    function: Callable[..., Any], axis: _Axis, keepdims: bool, other: Any
-) -> tuple[Any, bool]:
-    """The axes and `keepdims` of a reduction that got `other` keywords than its own."""
-    keepdims = other.pop("keepdim", keepdims) or keepdims
-    axis = _axis_of(function, axis, None, other)
-    return ((axis,) if isinstance(axis, int) else axis), keepdims
+    function: Callable[..., Any], axis: Any, keepdims: bool | None, other: Any
+) -> tuple[Any, Any]:
+    """As `_reduced`, of a function that takes several axes."""
+    axis, keepdims = _reduced(function, axis, keepdims, other)
+    return _several(axis), keepdims
+
+
+def _several(axis: Any) -> Any:
+    """One axis as a tuple of axes. What is none stays as it is, for the operator to refuse."""
+    return (axis,) if is_index(axis) else axis
 
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
 
 
-def softmax(x: Any, /, axis: int = -1, *, out: Any = None, **other: Unpack[_Dim]) -> Any:
+def softmax(x: Any, /, axis: int = _LAST, *, out: Any = None, **other: Unpack[_Dim]) -> Any:
     """Return positive numbers that add up to 1 along an axis. Not in the standard."""
-    axis = _axis_of(softmax, axis, -1, other)
+    axis = _axis_of(softmax, axis, other)
     return _aten.softmax(x, axis) if out is None else _aten.softmax.out(x, axis, out=out)
 
 
-def log_softmax(x: Any, /, axis: int = -1, *, out: Any = None, **other: Unpack[_Dim]) -> Any:
+def log_softmax(x: Any, /, axis: int = _LAST, *, out: Any = None, **other: Unpack[_Dim]) -> Any:
     """Return the logarithms of the softmax along an axis. Not in the standard."""
-    axis = _axis_of(log_softmax, axis, -1, other)
+    axis = _axis_of(log_softmax, axis, other)
     return _aten.log_softmax(x, axis) if out is None else _aten.log_softmax.out(x, axis, out=out)
 
 
@@ -140,9 +193,9 @@ def sum(
     axis: _Axis = None,
     *,
     dtype: Any = None,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDims],
 ) -> Any:
     """Return the sum of all elements, or along axes. Whole numbers and bools add up to int64.
 
@@ -159,9 +212,9 @@ def mean(
     /,
     axis: _Axis = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDims],
 ) -> Any:
     """Return the mean of all elements, or along axes."""
     axes, keepdims = _axes_of(mean, axis, keepdims, other)
@@ -175,9 +228,9 @@ def max(
     /,
     axis: _Axis = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDims],
 ) -> Any:
     """Return the greatest element, or the greatest along axes. NaN goes through."""
     axes, keepdims = _axes_of(max, axis, keepdims, other)
@@ -191,9 +244,9 @@ def min(
     /,
     axis: _Axis = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDims],
 ) -> Any:
     """Return the least element, or the least along axes. NaN goes through."""
     axes, keepdims = _axes_of(min, axis, keepdims, other)
@@ -207,9 +260,9 @@ def all(
     /,
     axis: _Axis = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDims],
 ) -> Any:
     """Return whether all elements, or all along axes, are true or nonzero."""
     axes, keepdims = _axes_of(all, axis, keepdims, other)
@@ -223,9 +276,9 @@ def any(
     /,
     axis: _Axis = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDims],
 ) -> Any:
     """Return whether any element, or any along axes, is true or nonzero."""
     axes, keepdims = _axes_of(any, axis, keepdims, other)
@@ -239,13 +292,12 @@ def argmax(
     /,
     axis: int | None = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDim],
 ) -> Any:
     """Return where the greatest element is, along an axis or in the flattened array."""
-    keepdims = other.pop("keepdim", keepdims) or keepdims
-    axis = _axis_of(argmax, axis, None, other)
+    axis, keepdims = _reduced(argmax, axis, keepdims, other)
     if out is not None:
         return _aten.argmax.out(x, axis, keepdims, out=out)
     return _aten.argmax(x, axis, keepdims)
@@ -256,13 +308,12 @@ def argmin(
     /,
     axis: int | None = None,
     *,
-    keepdims: bool = False,
+    keepdims: bool | None = None,
     out: Any = None,
-    **other: Unpack[_Dims],
+    **other: Unpack[_ReducedDim],
 ) -> Any:
     """Return where the least element is, along an axis or in the flattened array."""
-    keepdims = other.pop("keepdim", keepdims) or keepdims
-    axis = _axis_of(argmin, axis, None, other)
+    axis, keepdims = _reduced(argmin, axis, keepdims, other)
     if out is not None:
         return _aten.argmin.out(x, axis, keepdims, out=out)
     return _aten.argmin(x, axis, keepdims)
@@ -280,7 +331,7 @@ def reshape(x: Any, /, shape: int | Sequence[int], *sizes: int, copy: bool | Non
     Raises:
         ShapeError: the shapes hold different numbers of elements, or a copy is needed.
     """
-    sizes = sizes_of(shape, sizes)
+    sizes = sizes_of("reshape", shape, sizes)
     if copy:
         x = _aten.clone(x)
     result = _aten.reshape(x, sizes)
@@ -309,50 +360,50 @@ def matrix_transpose(x: Any, /) -> Any:
     return _aten.transpose(x, -2, -1)
 
 
-def expand_dims(x: Any, /, axis: int = 0, **other: Unpack[_Dim]) -> Any:
+def expand_dims(x: Any, /, axis: int = _FIRST, **other: Unpack[_Dim]) -> Any:
     """Return the array with a dimension of size 1 more, at `axis`: a view."""
-    return _aten.unsqueeze(x, _axis_of(expand_dims, axis, 0, other))
+    return _aten.unsqueeze(x, _axis_of(expand_dims, axis, other))
 
 
 def squeeze(x: Any, /, axis: _Axis = None, **other: Unpack[_Dims]) -> Any:
     """Return the array without these dimensions of size 1, or without all of them: a view."""
-    axis = _axis_of(squeeze, axis, None, other)
+    axis = _axis_of(squeeze, axis, other)
     if axis is None:
         return _aten.squeeze(x)
-    ndim = _ndim(x, "squeeze")
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    ndim, axes = _ndim(x, "squeeze"), _several(axis)
+    if not hasattr(axes, "__iter__"):
+        return _aten.squeeze(x, axes)
     # From the last on, so that each still counts as it did.
-    for place in sorted((at + ndim if at < 0 else at for at in given), reverse=True):
+    for place in sorted((at + ndim if at < 0 else at for at in axes), reverse=True):
         x = _aten.squeeze(x, place)
     return x
 
 
 def flip(x: Any, /, axis: _Axis = None, **other: Unpack[_Dims]) -> Any:
     """Return the array in reverse order along some axes, or along all: a view."""
-    axis = _axis_of(flip, axis, None, other)
-    axes = (axis,) if isinstance(axis, int) else axis
+    axes = _several(_axis_of(flip, axis, other))
     return _aten.flip(x, tuple(range(_ndim(x, "flip"))) if axes is None else axes)
 
 
-def concat(arrays: Sequence[Any], /, axis: int | None = 0, **other: Unpack[_Dim]) -> Any:
+def concat(arrays: Sequence[Any], /, axis: int | None = _FIRST, **other: Unpack[_DimOrNone]) -> Any:
     """Return the arrays one behind the other along an axis; flattened first if it is None.
 
     Raises:
         ShapeError: there are none, or their shapes differ elsewhere than along the axis.
     """
-    axis = _axis_of(concat, axis, 0, other)
+    axis = _axis_of(concat, axis, other)
     if axis is None:
         return _aten.cat([_aten.reshape(x, (-1,)) for x in arrays], 0)
     return _aten.cat(arrays, axis)
 
 
-def stack(arrays: Sequence[Any], /, axis: int = 0, **other: Unpack[_Dim]) -> Any:
+def stack(arrays: Sequence[Any], /, axis: int = _FIRST, **other: Unpack[_Dim]) -> Any:
     """Return the arrays side by side along a new axis.
 
     Raises:
         ShapeError: there are none, or their shapes differ.
     """
-    return _aten.stack(arrays, _axis_of(stack, axis, 0, other))
+    return _aten.stack(arrays, _axis_of(stack, axis, other))
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -371,7 +422,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 def broadcast_to(x: Any, /, shape: int | Sequence[int], *sizes: int) -> Any:
     """Return the array repeated to a shape: a view with stride 0."""
-    return _aten.expand(x, sizes_of(shape, sizes))
+    return _aten.expand(x, sizes_of("broadcast_to", shape, sizes))
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
@@ -382,9 +433,9 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     return tuple(broadcast_to(x, shape) for x in arrays)
 
 
-def take(x: Any, indices: Any, /, axis: int | None = None, **other: Unpack[_Dim]) -> Any:
+def take(x: Any, indices: Any, /, axis: int | None = None, **other: Unpack[_DimOrNone]) -> Any:
     """Return the elements at these positions along an axis; one dimension needs none named."""
-    axis = _axis_of(take, axis, None, other)
+    axis = _axis_of(take, axis, other)
     if axis is None:
         ndim = _ndim(x, "take")
         if ndim != 1:

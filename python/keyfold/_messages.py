@@ -38,7 +38,7 @@ _NAMES = {
     "other": ("x2",),
     "size": ("shape",),
     "dim": ("axis",),
-    "dims": ("axes",),
+    "dims": ("axes", "axis"),
     "dim0": ("axis",),
     "keepdim": ("keepdims",),
     "tensors": ("arrays",),

@@ -43,8 +43,8 @@ class SchemaArgument:
         name: its name.
         type: its type as the schema spells it, without alias sets: `Tensor?[]`, `int[2]`.
         required: whether a call has to give it: it has no default.
-        default: what kernels get where a call leaves it out, a list for `int[2] stride=1`; None of
-            an argument that is required.
+        default: what kernels get where a call leaves it out, a list there, a tuple here, for
+            `int[2] stride=1`; None of an argument that is required.
         kwarg_only: whether a call has to name it: it stands behind the `*`.
         alias_sets: the alias sets that it is in. A result that shares a set may share its memory.
         alias_sets_after: the sets that it is in when the call ends, where `->` says so.
@@ -107,7 +107,14 @@ class Schema(str):
         """The arguments as declared: those behind the `*` come last."""
         return tuple(
             SchemaArgument(
-                name, kind, required, default, kwarg_only, frozenset(sets), frozenset(after), writes
+                name,
+                kind,
+                required,
+                tuple(default) if isinstance(default, list) else default,
+                kwarg_only,
+                frozenset(sets),
+                frozenset(after),
+                writes,
             )
             for name, kind, required, default, kwarg_only, (sets, after, writes) in self._parts[2]
         )

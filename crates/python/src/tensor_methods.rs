@@ -2,33 +2,71 @@
 
 use keyfold_core::{ErrorKind, nearest};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyTuple};
 
 use crate::argument::Axis;
 use crate::aten::{self, Along, Aten};
+use crate::foreign::describe_object;
 use crate::tensor::{PyTensor, error};
 use crate::tensor_ops::{Operand, operand};
 
 type Any<'py> = Bound<'py, PyAny>;
 
+/// Whether an object stands for one whole number, and so for a list of it.
+fn is_whole_number(object: &Any<'_>) -> bool {
+    if object.is_instance_of::<PyInt>() {
+        return !object.is_instance_of::<PyBool>();
+    }
+    let is_list = object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>();
+    !is_list && object.extract::<i64>().is_ok()
+}
+
 /// `f(2, 3)` and `f((2, 3))` alike.
 fn unpacked<'py>(args: &Bound<'py, PyTuple>) -> PyResult<Any<'py>> {
     if args.len() == 1 {
         let only = args.get_item(0)?;
-        if only.is_instance_of::<PyTuple>() || only.is_instance_of::<PyList>() {
+        if !is_whole_number(&only) {
             return Ok(only);
         }
     }
     Ok(args.clone().into_any())
 }
 
-/// One axis as a list of axes.
+/// One axis as a list of axes. What is none stays as it is, for the operator to refuse.
 fn axes<'py>(axis: Option<&Any<'py>>) -> PyResult<Option<Any<'py>>> {
-    let Some(axis) = axis else { return Ok(None) };
-    if axis.is_instance_of::<PyTuple>() || axis.is_instance_of::<PyList>() {
-        return Ok(Some(axis.clone()));
+    match axis {
+        Some(axis) if is_whole_number(axis) => {
+            Ok(Some(PyTuple::new(axis.py(), [axis])?.into_any()))
+        }
+        other => Ok(other.cloned()),
     }
-    Ok(Some(PyTuple::new(axis.py(), [axis])?.into_any()))
+}
+
+/// An argument whose default can be told from the same value that was given.
+struct Given<'py>(Option<Any<'py>>);
+
+impl<'py> FromPyObject<'_, 'py> for Given<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Given(Some(object.to_owned())))
+    }
+}
+
+/// Whether the reduced dimensions stay: False where nothing was given. 0 and 1 are taken, too.
+fn kept(py: Python<'_>, method: &str, keepdims: Option<&Any<'_>>) -> PyResult<bool> {
+    let Some(given) = keepdims else { return Ok(false) };
+    if let Ok(keep) = given.extract::<bool>() {
+        return Ok(keep);
+    }
+    if let Ok(number @ (0 | 1)) = given.extract::<i64>() {
+        return Ok(number == 1);
+    }
+    let message = format!(
+        "Tensor.{method}() argument 'keepdims' must be True or False, not {}",
+        describe_object(given)
+    );
+    Err(error(py, ErrorKind::Binding, message))
 }
 
 /// What a reduction is told: by NumPy's names, by PyTorch's, and by NumPy's functions, which pass `out`.
@@ -44,30 +82,32 @@ impl<'py> Reduction<'py> {
         slf: &Bound<'py, PyTensor>,
         name: &str,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
-        others: &Bound<'py, PyDict>,
+        keepdims: Option<&Any<'py>>,
+        others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Self> {
-        let mut told = Reduction { axis: axis.cloned(), keepdims, out: None };
-        for (keyword, value) in others {
+        let (py, mut axis, mut keepdims, mut out) =
+            (slf.py(), axis.cloned(), keepdims.cloned(), None);
+        for (keyword, value) in others.into_iter().flatten() {
             match &*keyword.extract::<String>()? {
-                "dim" => told.axis = only(slf.py(), name, told.axis, value)?,
-                "keepdim" => told.keepdims |= value.extract::<bool>()?,
-                "out" => told.out = (!value.is_none()).then_some(value),
-                other => return Err(unexpected(slf.py(), name, other)),
+                "dim" => axis = only(py, name, ("axis", "dim"), axis, value)?,
+                "keepdim" => keepdims = only(py, name, ("keepdims", "keepdim"), keepdims, value)?,
+                "out" => out = (!value.is_none()).then_some(value),
+                other => return Err(unexpected(py, name, other)),
             }
         }
-        Ok(told)
+        Ok(Reduction { axis, keepdims: kept(py, name, keepdims.as_ref())?, out })
     }
 
-    /// Calls the operator.
+    /// Calls the operator. What is written into the caller's `out` is returned as that object.
     fn call(self, slf: &Bound<'py, PyTensor>, op: &Along) -> PyResult<Any<'py>> {
         let py = slf.py();
         match self.out {
             None => op.fresh.call(py, (slf, self.axis, self.keepdims)),
             Some(out) => {
                 let options = PyDict::new(py);
-                options.set_item("out", out)?;
-                op.out.call_with(py, (slf, self.axis, self.keepdims), &options)
+                options.set_item("out", &out)?;
+                op.out.call_with(py, (slf, self.axis, self.keepdims), &options)?;
+                Ok(out)
             }
         }
     }
@@ -78,12 +118,9 @@ fn reduced<'py>(
     slf: &Bound<'py, PyTensor>,
     (name, op): (&str, &Along),
     axis: Option<&Any<'py>>,
-    keepdims: bool,
+    keepdims: Option<&Any<'py>>,
     others: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Any<'py>> {
-    let Some(others) = others else {
-        return op.fresh.call(slf.py(), (slf, axes(axis)?, keepdims));
-    };
     let mut told = Reduction::new(slf, name, axis, keepdims, others)?;
     told.axis = axes(told.axis.as_ref())?;
     told.call(slf, op)
@@ -93,12 +130,11 @@ fn reduced<'py>(
 fn placed<'py>(
     slf: &Bound<'py, PyTensor>,
     (name, op): (&str, &Along),
-    axis: Option<&Bound<'py, PyInt>>,
-    keepdims: bool,
+    axis: Option<&Any<'py>>,
+    keepdims: Option<&Any<'py>>,
     others: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Any<'py>> {
-    let Some(others) = others else { return op.fresh.call(slf.py(), (slf, axis, keepdims)) };
-    Reduction::new(slf, name, axis.map(Bound::as_any), keepdims, others)?.call(slf, op)
+    Reduction::new(slf, name, axis, keepdims, others)?.call(slf, op)
 }
 
 /// A reduction with a dtype of its own; `all` is the overload that reduces all elements.
@@ -106,15 +142,12 @@ fn reduced_as<'py>(
     slf: &Bound<'py, PyTensor>,
     (name, all, along): (&str, &Aten, &Along),
     axis: Option<&Any<'py>>,
-    keepdims: bool,
+    keepdims: Option<&Any<'py>>,
     dtype: Option<&Any<'py>>,
     others: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Any<'py>> {
     let py = slf.py();
-    let told = match others {
-        Some(others) => Reduction::new(slf, name, axis, keepdims, others)?,
-        None => Reduction { axis: axis.cloned(), keepdims, out: None },
-    };
+    let told = Reduction::new(slf, name, axis, keepdims, others)?;
     let axes = axes(told.axis.as_ref())?;
     let is_whole = axes.is_none() && !told.keepdims;
     if dtype.is_none() && told.out.is_none() {
@@ -129,30 +162,29 @@ fn reduced_as<'py>(
     }
     match told.out {
         Some(out) => {
-            options.set_item("out", out)?;
-            along.out.call_with(py, (slf, axes, told.keepdims), &options)
+            options.set_item("out", &out)?;
+            along.out.call_with(py, (slf, axes, told.keepdims), &options)?;
+            Ok(out)
         }
         None if is_whole => all.call_with(py, (slf,), &options),
         None => along.fresh.call_with(py, (slf, axes, told.keepdims), &options),
     }
 }
 
-/// The axis, which `dim` stands for too: an error where both are given.
+/// An argument that has two names, such as `axis` and `dim`: an error where both are given.
 fn only<'py>(
     py: Python<'py>,
     method: &str,
-    axis: Option<Any<'py>>,
-    dim: Any<'py>,
+    (ours, theirs): (&str, &str),
+    first: Option<Any<'py>>,
+    second: Any<'py>,
 ) -> PyResult<Option<Any<'py>>> {
-    if axis.is_none() {
-        return Ok((!dim.is_none()).then_some(dim));
+    if first.is_none() {
+        return Ok((!second.is_none()).then_some(second));
     }
-    Err(given_twice(py, method))
-}
-
-fn given_twice(py: Python<'_>, method: &str) -> PyErr {
-    let message = format!("Tensor.{method}() got both 'axis' and 'dim', which mean the same");
-    error(py, ErrorKind::Binding, message)
+    let message =
+        format!("Tensor.{method}() got both '{ours}' and '{theirs}', which mean the same");
+    Err(error(py, ErrorKind::Binding, message))
 }
 
 /// The axis of a method that takes nothing else by keyword.
@@ -165,7 +197,7 @@ fn axis_or_dim<'py>(
     let mut axis = axis.cloned();
     for (keyword, value) in others.into_iter().flatten() {
         match &*keyword.extract::<String>()? {
-            "dim" => axis = only(py, method, axis, value)?,
+            "dim" => axis = only(py, method, ("axis", "dim"), axis, value)?,
             other => return Err(unexpected(py, method, other)),
         }
     }
@@ -338,13 +370,13 @@ impl PyTensor {
     ///     dtype: the dtype to add up in.
     ///     out: a tensor to write the result into.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, dtype=None, **others),
+        signature = (axis=None, *, keepdims=None, dtype=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, dtype=None, out=None, dim=None, keepdim=False)"
     )]
     fn sum<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
+        keepdims: Option<&Any<'py>>,
         dtype: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
@@ -354,13 +386,13 @@ impl PyTensor {
 
     /// The mean of all elements, or along axes. Whole numbers and bools give float64.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, dtype=None, **others),
+        signature = (axis=None, *, keepdims=None, dtype=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, dtype=None, out=None, dim=None, keepdim=False)"
     )]
     fn mean<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
+        keepdims: Option<&Any<'py>>,
         dtype: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
@@ -370,13 +402,13 @@ impl PyTensor {
 
     /// The greatest element, or the greatest along axes. NaN goes through.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **others),
+        signature = (axis=None, *, keepdims=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn max<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
+        keepdims: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         reduced(slf, ("max", &aten::AMAX), axis, keepdims, others)
@@ -384,13 +416,13 @@ impl PyTensor {
 
     /// The least element, or the least along axes. NaN goes through.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **others),
+        signature = (axis=None, *, keepdims=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn min<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
+        keepdims: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         reduced(slf, ("min", &aten::AMIN), axis, keepdims, others)
@@ -398,13 +430,13 @@ impl PyTensor {
 
     /// Where the greatest element is along an axis, or in the flattened tensor: the first of several.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **others),
+        signature = (axis=None, *, keepdims=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn argmax<'py>(
         slf: &Bound<'py, Self>,
-        axis: Option<&Bound<'py, PyInt>>,
-        keepdims: bool,
+        axis: Option<&Any<'py>>,
+        keepdims: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         placed(slf, ("argmax", &aten::ARGMAX), axis, keepdims, others)
@@ -412,13 +444,13 @@ impl PyTensor {
 
     /// Where the least element is along an axis, or in the flattened tensor: the first of several.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **others),
+        signature = (axis=None, *, keepdims=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn argmin<'py>(
         slf: &Bound<'py, Self>,
-        axis: Option<&Bound<'py, PyInt>>,
-        keepdims: bool,
+        axis: Option<&Any<'py>>,
+        keepdims: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         placed(slf, ("argmin", &aten::ARGMIN), axis, keepdims, others)
@@ -426,13 +458,13 @@ impl PyTensor {
 
     /// Whether all elements, or all along axes, are true or nonzero.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **others),
+        signature = (axis=None, *, keepdims=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn all<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
+        keepdims: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         reduced(slf, ("all", &aten::ALL), axis, keepdims, others)
@@ -440,29 +472,28 @@ impl PyTensor {
 
     /// Whether any element, or any along axes, is true or nonzero.
     #[pyo3(
-        signature = (axis=None, *, keepdims=false, **others),
+        signature = (axis=None, *, keepdims=None, **others),
         text_signature = "($self, axis=None, *, keepdims=False, out=None, dim=None, keepdim=False)"
     )]
     fn any<'py>(
         slf: &Bound<'py, Self>,
         axis: Option<&Any<'py>>,
-        keepdims: bool,
+        keepdims: Option<&Any<'py>>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
         reduced(slf, ("any", &aten::ANY), axis, keepdims, others)
     }
 
     /// The softmax along an axis: positive numbers that add up to 1.
-    #[pyo3(signature = (axis=Axis(-1), **others), text_signature = "($self, axis=-1, *, dim=-1)")]
+    #[pyo3(signature = (axis=Given(None), **others), text_signature = "($self, axis=-1, *, dim=-1)")]
     fn softmax<'py>(
         slf: &Bound<'py, Self>,
-        axis: Axis,
+        axis: Given<'py>,
         others: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Any<'py>> {
-        let axis = match axis_or_dim(slf.py(), "softmax", None, others)? {
-            None => axis.0,
-            Some(dim) if axis.0 == -1 => dim.extract::<Axis>()?.0,
-            Some(_) => return Err(given_twice(slf.py(), "softmax")),
+        let axis = match axis_or_dim(slf.py(), "softmax", axis.0.as_ref(), others)? {
+            None => -1,
+            Some(axis) => axis.extract::<Axis>()?.0,
         };
         aten::SOFTMAX.call(slf.py(), (slf, axis))
     }
