@@ -399,10 +399,18 @@ def test_an_array_of_unsupported_dtype(scale, array, raises_saying):
         kf.ops.aten.neg(array)
 
 
-@pytest.mark.parametrize("dtype", ["complex128", "int8", "int16", "uint64"])
-def test_a_dtype_that_an_operator_doesnt_compute(dtype, raises_saying):
-    with raises_saying(TypeError, "aten::matmul", "'self'", dtype, "float64") as raised:
-        kf.ops.aten.matmul(np.ones((2, 2), dtype=dtype), np.ones((2, 2), dtype=dtype))
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", ["amax", "argmin", "softmax"])
+def test_a_dtype_that_an_operator_doesnt_compute(name, dtype, raises_saying):
+    with raises_saying(TypeError, f"aten::{name}", "'self'", dtype, "float64") as raised:
+        getattr(kf.ops.aten, name)(np.ones((2, 2), dtype=dtype), 0)
+    assert isinstance(raised.value, kf.DTypeError)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "complex64"])
+def test_a_dtype_that_random_numbers_dont_have(dtype, raises_saying):
+    with raises_saying(TypeError, "aten::rand", "'dtype'", dtype, "float64") as raised:
+        kf.rand((2,), dtype=dtype)
     assert isinstance(raised.value, kf.DTypeError)
 
 
