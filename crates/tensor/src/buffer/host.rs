@@ -10,7 +10,7 @@ use keyfold_core::{Device, Element, Result};
 
 use super::DeviceBuffer;
 use super::cache::{self, Class, out_of_memory};
-use crate::device::{Content, Memory, MetaMemory, copy_bytes};
+use crate::device::{Content, Memory, MetaMemory, copy_bytes, is_large};
 
 /// Alignment of allocations: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
@@ -156,9 +156,20 @@ impl HostBuffer {
             Some((buffer, _)) => buffer,
             None => HostBuffer::system(bytes.len(), false)?,
         };
+        if is_large(bytes.len()) {
+            return buffer.filled(bytes);
+        }
         // SAFETY: fresh memory of that length, which shares nothing with the source.
-        unsafe { copy_bytes(bytes, buffer.ptr.as_ptr())? };
+        unsafe { buffer.ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(buffer)
+    }
+
+    /// Fresh memory with those bytes in it, as many as it has.
+    #[cold]
+    fn filled(self, bytes: &[u8]) -> Result<Self> {
+        // SAFETY: fresh memory of that length, which shares nothing with the source.
+        unsafe { copy_bytes(bytes, self.ptr.as_ptr())? };
+        Ok(self)
     }
 
     /// A vector's memory, taken over without a copy.

@@ -23,6 +23,12 @@ pub fn share_copies(share: Share) -> bool {
 /// Copies of so many bytes are shared out. Waking a sleeping worker takes as long as copying half of that.
 const LARGE: usize = 1 << 20;
 
+/// Whether a copy of so many bytes is shared out.
+#[inline]
+pub(crate) fn is_large(bytes: usize) -> bool {
+    bytes >= LARGE
+}
+
 /// Bytes of a part, about: copying them takes 20 to 200 microseconds.
 const PART: usize = 256 << 10;
 
@@ -50,7 +56,7 @@ pub(crate) unsafe fn copy_elements(
     shape: &[usize],
     (numel, size): (usize, usize),
 ) -> Result<()> {
-    if numel * size >= LARGE {
+    if is_large(numel * size) {
         // SAFETY: the caller's promise.
         return unsafe { copy_large((from, from_strides), (to, to_strides), shape, size) };
     }
@@ -73,7 +79,7 @@ pub(crate) unsafe fn copy_elements(
 /// As many fit at `to`, and nobody else uses that memory.
 #[inline]
 pub(crate) unsafe fn copy_bytes(from: &[u8], to: *mut u8) -> Result<()> {
-    if from.len() >= LARGE {
+    if is_large(from.len()) {
         // SAFETY: the caller's promise.
         return unsafe { copy_many_bytes(from, to) };
     }

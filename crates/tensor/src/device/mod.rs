@@ -44,7 +44,7 @@ mod stream;
 mod transfer;
 
 pub use copy::{Share, share_copies};
-pub(crate) use copy::{copy_bytes, copy_elements};
+pub(crate) use copy::{copy_bytes, copy_elements, is_large};
 pub use event::Event;
 pub use host::HostMemory;
 pub use memory::{Content, Memory, Part};
