@@ -43,7 +43,7 @@ def test_a_tag_that_there_is_not_is_refused_by_name():
 def test_a_trace_keeps_the_calls_of_an_operator_that_draws():
     def trace(tags):
         with defined("tags_test::noise(Tensor x) -> Tensor", tags=tags) as noise:
-            kf.impl("tags_test::noise", lambda x: x + 0.0, "CPU")
+            kf.impl("tags_test::noise", "CPU", lambda x: x + 0.0)
 
             def f(x):
                 noise(x)
