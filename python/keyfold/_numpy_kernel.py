@@ -42,7 +42,7 @@ def on_numpy(
         )
     first = 1 if with_keyset else 0
 
-    # What a compiled function has among its attributes stays with it.
+    # The attributes of a compiled function aren't copied.
     @functools.wraps(function, updated=())
     def kernel(*args: Any, **kwargs: Any) -> Any:
         converted = map(_to_numpy, args[first:])

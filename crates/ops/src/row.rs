@@ -31,7 +31,7 @@ pub enum Rule<T> {
     /// Follows from what the operator computes: from its expression, or from the operators that it is
     /// written in.
     Derived,
-    /// The layer's general way has to do, for this reason.
+    /// None: the layer's fallback serves, for this reason.
     Refused(&'static str),
 }
 

@@ -201,7 +201,7 @@ unsafe fn bind_and_call<C: Choose>(request: &Request<'_, C>) -> Result<*mut ffi:
         // SAFETY: as many objects as that, by the contract.
         unsafe { std::slice::from_raw_parts(args, given) }
     };
-    // All of them by position, some of which kernels might have got another object for.
+    // Every argument by position; some may have to be adapted before kernels see them.
     if keywords.is_null() && nargs == count && count == operator.params.positional {
         // SAFETY: one live object per parameter.
         unsafe {

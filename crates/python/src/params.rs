@@ -45,8 +45,8 @@ pub(crate) struct Params {
     /// How many arguments a call gives that can be taken as they are: all by position. No call can
     /// where there are keyword-only parameters or such as are in `adapted`.
     pub(crate) as_given: usize,
-    /// The places of parameters for which an object of another kind may be given than kernels get:
-    /// lists that one value stands for, and dtypes.
+    /// The places of parameters whose objects may be adapted before kernels see them: a single value for
+    /// a list, and anything that names a dtype.
     adapted: Vec<usize>,
     /// The names after those, for calls of Python kernels; none where all are positional.
     pub(crate) keyword_names: Option<Py<PyTuple>>,
@@ -61,7 +61,7 @@ impl Param {
         }
     }
 
-    /// Whether kernels get another object in place of this one, if it fits.
+    /// Whether the object must be adapted before kernels see it, if it fits.
     ///
     /// # Safety
     /// `object` is a live object; the GIL is held.
@@ -76,8 +76,8 @@ impl Param {
         }
     }
 
-    /// What kernels get in place of an object: the list of as many as are declared, of a value; a
-    /// `keyfold.DType` of whatever says a dtype. `None` where it doesn't fit, which is refused later.
+    /// The adapted object: a list of the declared length for a single value, a `keyfold.DType` for anything
+    /// that names a dtype. `None` where the object doesn't fit, which is refused later.
     fn adapt(&self, given: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
         let py = given.py();
         let ty = self.ty.without_optional();
@@ -136,7 +136,7 @@ impl Params {
         Ok(Params { all, positional, as_given, adapted, keyword_names })
     }
 
-    /// Whether kernels get other objects in place of some of these, see [`Params::adapt`].
+    /// Whether some of the objects must be adapted, see [`Params::adapt`].
     ///
     /// # Safety
     /// `objects` are live objects, one per parameter; the GIL is held.

@@ -250,11 +250,11 @@ fn masked_select(op: &Op, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
     index(op, &x, std::iter::once(Ok(Some(&mask))))
 }
 
-/// What the gradient of an operator reads that takes a list of indices.
+/// Gradients that read the list of indices.
 const INDICES: &[Keeps] = &[Keeps::these(&[1])];
-/// As [`INDICES`], of one index along a dimension.
+/// Gradients that read the index along a dimension.
 const INDEX: &[Keeps] = &[Keeps::these(&[2])];
-/// As [`INDEX`], where only the gradient of the source reads it.
+/// As [`INDEX`], where the gradient of `self` reads nothing.
 const INDEX_OF_SOURCE: &[Keeps] = &[Keeps::NONE, Keeps::NONE, Keeps::these(&[2])];
 
 /// A batching rule that was written for an operator.

@@ -161,7 +161,7 @@ impl Target for Given<'_> {
             return Ok(SameAs(argument));
         }
         let kernel = select(op)?;
-        // What is written over while it is read is read from a copy.
+        // An input that is written over while it is read is read from a copy.
         let copy;
         let mut x = x;
         if op.at(overlap(out, x))? != Overlap::None {
