@@ -116,6 +116,8 @@ def _reduced(
 
     0 and 1 are taken for False and True, as NumPy takes them.
     """
+    if keepdims is None and not other:
+        return axis, False
     if "keepdim" in other:
         if keepdims is not None:
             raise _given_twice(function, "keepdims", "keepdim")
@@ -129,6 +131,8 @@ def _axes_of(
     function: Callable[..., Any], axis: Any, keepdims: bool | None, other: Any
 ) -> tuple[Any, Any]:
     """As `_reduced`, of a function that takes several axes."""
+    if axis is None and keepdims is None and not other:
+        return None, False
     axis, keepdims = _reduced(function, axis, keepdims, other)
     return _several(axis), keepdims
 
