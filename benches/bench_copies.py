@@ -25,7 +25,7 @@ def main() -> None:
     deep = kf.from_numpy(np.ones((64, 64, 64, 64), np.float32))
     wide = kf.from_numpy(np.ones((4096, 8192), np.float32))
     whole = (-1,)
-    # What `reshape` can't view it copies.
+    # `reshape` copies where it can't make a view.
     calls = {
         "contiguous": lambda: kf.ops.aten.clone(x),
         "every second column": lambda: kf.reshape(wide[:, :8190:2], whole),

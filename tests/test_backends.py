@@ -368,7 +368,6 @@ def test_threads_share_a_device(plain):
     assert kf.memory_stats("npu:1")["live"] == 0
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_of_fork_has_the_device_and_its_tensors(plain):
     x = there()
     pid = os.fork()

@@ -259,7 +259,6 @@ def test_torch_reads_nothing_by_the_address(name):
     assert kf.from_dlpack(taken).tolist() == x.tolist()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_of_fork_finds_addresses_given_before():
     handle = kf.register_backend("npu", Adds())
     try:

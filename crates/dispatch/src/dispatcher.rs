@@ -72,7 +72,7 @@ pub struct DefineOptions {
     pub mixed_devices: bool,
     /// Whether arguments may be arrays of different libraries, where a host language has several.
     pub mixed_arrays: bool,
-    /// What else holds for every call of it.
+    /// Further facts that hold for every call.
     pub tags: Tags,
 }
 

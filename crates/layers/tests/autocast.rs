@@ -1,4 +1,4 @@
-//! What autocast casts: by category, and which category the built-in operators have.
+//! Casts by category, and the categories of the built-in operators.
 
 use keyfold::dispatcher;
 use keyfold::ops::aten;

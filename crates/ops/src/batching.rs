@@ -1,4 +1,4 @@
-//! What the batching rules of the families share: arguments as plain values.
+//! Arguments as plain values, for the batching rules of all families.
 
 use keyfold_core::layout;
 use keyfold_tensor::ValueRef;

@@ -1,4 +1,4 @@
-//! What the derivatives of the families share.
+//! Helpers of the derivatives of all families.
 //!
 //! Each is written with operators, so that gradients of gradients come by themselves, and writes
 //! to no gradient: it may belong to others, too. A row says for each operand what its gradient

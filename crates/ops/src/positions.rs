@@ -36,7 +36,8 @@ fn widened(op: &Op, index: &Tensor) -> Result<Tensor> {
     if index.dtype() != DType::U64 {
         return cast(op, index, DType::I64);
     }
-    // What int64 can't hold would become negative, and count from the end: it is out of range instead.
+    // A position beyond int64 would wrap to a negative one, which counts from the end: it is capped, and
+    // so out of range.
     let capped = op.at(parse("minimum(index_, last)", &["index_"], &["last"]))?;
     let capped = Pointwise::new(op.clone(), capped).compute(&[index], &[i64::MAX.into()])?;
     cast(op, &capped, DType::I64)

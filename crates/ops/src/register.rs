@@ -32,7 +32,7 @@ pub fn install(
     kind: DeviceType,
     backend: &Arc<dyn GpuBackend>,
 ) -> Result<Installed> {
-    // What is registered when an error comes is taken back by dropping this.
+    // Dropping this, as an error does, takes the kernels back that were registered before it.
     let mut installed = Installed(Vec::new());
     let (key, runner) =
         (DispatchKey::from_device_type(kind), Arc::new(Runner::new(kind, backend.clone())));

@@ -110,7 +110,7 @@ impl<V: Value> Operator<V> {
         self.options.mixed_devices
     }
 
-    /// What holds for every call of it, beyond its schema.
+    /// The tags: facts beyond the schema that hold for every call.
     pub fn tags(&self) -> Tags {
         self.options.tags
     }
