@@ -30,7 +30,7 @@ explore_python() {
     step "pytest, ${KEYFOLD_EXAMPLES:-10} times as many examples"
     # shellcheck disable=SC2046 # a list of files
     KEYFOLD_EXPLORE=1 KEYFOLD_EXAMPLES="${KEYFOLD_EXAMPLES:-10}" \
-        pytest $(grep -l '^from hypothesis\|arrays_at_random import' tests/test_*.py)
+        pytest $(grep -rl --include='test_*.py' '^from hypothesis\|random_arrays import' tests)
 }
 
 find_cargo

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 import keyfold as kf
+from tests.helpers.compiler import compile_c
+from tests.helpers.paths import EXAMPLES
 
 # How fast inputs are made says something about the machine, not about keyfold. Each run takes the
 # same examples, so that what fails fails again; `make explore` looks for new ones.
@@ -25,7 +24,6 @@ settings.register_profile(
 )
 settings.load_profile("keyfold")
 
-ROOT = Path(__file__).resolve().parent.parent
 _counter = itertools.count()
 
 
@@ -70,6 +68,12 @@ def lib(ns):
     library.close()
 
 
+@pytest.fixture
+def seen():
+    """For what a kernel notes of its calls."""
+    return []
+
+
 @pytest.fixture(scope="session")
 def npu():
     """The test backend."""
@@ -79,8 +83,7 @@ def npu():
 @pytest.fixture
 def npu_backend(npu):
     """The backend of examples/backend.py, on "npu" for the time of a test."""
-    path = Path(__file__).parents[1] / "examples" / "backend.py"
-    spec = importlib.util.spec_from_file_location("example_backend", path)
+    spec = importlib.util.spec_from_file_location("example_backend", EXAMPLES / "backend.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     handle = kf.register_backend("npu", module.Npu())
@@ -121,22 +124,10 @@ def native_layer():
         handle.remove()
 
 
-def compile_c(source, target, *flags):
-    """Compiles a C file into a shared library with the compiler that Python was built with.
-
-    keyfold's header is found.
-    """
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()
-    command = [*compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror"]
-    command += [f"-I{kf.get_include()}", *flags]
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, capture_output=True)
-    return target
-
-
 @pytest.fixture(scope="session")
 def c_library(tmp_path_factory):
     """The path of examples/native/scale.c as a shared library."""
-    source = ROOT / "examples" / "native" / "scale.c"
+    source = EXAMPLES / "native" / "scale.c"
     return compile_c(source, tmp_path_factory.mktemp("native") / "libscale.so")
 
 

@@ -1,7 +1,7 @@
 //! Results of the float64 functions beside the standard library's, which are within 1 ulp (tanh
 //! and log1p: 2), over bit patterns and where each function changes; and special values.
 //!
-//! tests/test_accuracy.py measures the errors themselves.
+//! tests/ops/test_accuracy.py measures the errors themselves.
 
 use keyfold_kit::isa::{self, Level};
 use keyfold_kit::math::slices;

@@ -1,0 +1,1 @@
+"""The Python tests, in folders by what they test."""

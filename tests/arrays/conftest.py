@@ -1,0 +1,11 @@
+"""What the tests of other libraries' arrays share."""
+
+import pytest
+
+from tests.helpers.array_libraries import MAKERS
+
+
+@pytest.fixture(params=MAKERS)
+def library(request):
+    """Each library of arrays that is installed."""
+    return MAKERS[request.param]()

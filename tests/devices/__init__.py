@@ -1,0 +1,1 @@
+"""Devices and backends: memory, queued work, removal."""

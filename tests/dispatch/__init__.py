@@ -1,0 +1,1 @@
+"""Calls, keys, registration and what is removed again, of dispatchers."""

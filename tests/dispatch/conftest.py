@@ -1,0 +1,10 @@
+"""What the tests of dispatch share."""
+
+import pytest
+
+
+@pytest.fixture
+def f(d):
+    """An isolated dispatcher with `f(Tensor x) -> Tensor` and nothing else."""
+    d.define("f(Tensor x) -> Tensor")
+    return d

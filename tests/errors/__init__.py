@@ -1,0 +1,1 @@
+"""Messages, the classes of errors, and bad input."""

@@ -1,0 +1,1 @@
+"""Operators made of one expression: values, shapes, derivatives, CUDA C."""

@@ -1,0 +1,1 @@
+"""Autograd, vmap, autocast, traces and fake kernels, alone and on top of each other."""

@@ -1,0 +1,1 @@
+"""Kernels that aren't Python: C, numba, plugins in Rust, TVM FFI."""

@@ -1,0 +1,8 @@
+"""What the tests of native kernels share."""
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def numba():
+    return pytest.importorskip("numba", reason="numba isn't installed")

@@ -1,0 +1,1 @@
+"""TVM FFI both ways: its functions as kernels, operators as its functions."""

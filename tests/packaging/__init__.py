@@ -1,0 +1,1 @@
+"""The package as it is published, imported, documented and extended."""

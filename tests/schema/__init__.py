@@ -1,0 +1,1 @@
+"""Schemas: their text, their objects, and functions whose annotations become one."""

@@ -1,0 +1,1 @@
+"""`keyfold.Tensor`, and the functions that make tensors."""

@@ -1,0 +1,1 @@
+"""Threads, at work, at exit and in the pool."""

@@ -1,0 +1,1 @@
+"""opcheck, gradcheck and the profiler."""

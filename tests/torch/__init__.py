@@ -1,0 +1,1 @@
+"""PyTorch: its tensors, its operators here, keyfold's operators there."""
