@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
 
-__all__ = ["Space", "columns", "describe", "listing"]
+__all__ = ["Space", "describe", "listing"]
 
 # The values of the axes that keyfold knows; those of device and dtype are asked for.
 _CLOSED = {
@@ -67,16 +67,6 @@ def listing(values: Iterable[Any]) -> str:
     more = f" and {len(values) - _LISTED} more" if len(values) > _LISTED + 1 else ""
     shown = values[:_LISTED] if more else values
     return ", ".join(str(value) for value in shown) + more
-
-
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Give the lines of a table, whose first row is the head, with a rule below it."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    ruled = [rows[0], tuple("-" * width for width in widths), *rows[1:]]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in ruled
-    ]
 
 
 def describe(coordinates: Mapping[str, Any]) -> str:

@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 from keyfold import _core
+from keyfold._show import _html, _text
 
 __all__ = ["Backend", "Fallback", "backends", "fallbacks"]
+
+_Row = TypeVar("_Row", bound=tuple[object, ...])
+
+
+class _Listing(list[_Row]):
+    """A list of named tuples that shows itself as a table."""
+
+    _heads: tuple[str, ...]
+
+    def __init__(self, kind: type[_Row], rows: Sequence[_Row]) -> None:
+        super().__init__(rows)
+        self._heads = kind._fields  # type: ignore[attr-defined]
+
+    def _shown(self) -> tuple[list[str], list[list[str]]]:
+        cells = [[_cell(value) for value in row] for row in self]
+        kept = [at for at in range(len(self._heads)) if any(row[at] for row in cells)]
+        heads = [self._heads[at].replace("_", " ") for at in kept]
+        return heads, [[row[at] for at in kept] for row in cells]
+
+    def __repr__(self) -> str:
+        heads, rows = self._shown()
+        return "\n".join(_text.table(rows, heads)) if rows else "[]"
+
+    def _repr_html_(self) -> str:
+        return _html.page("", _html.table(*self._shown()) if self else _html.notes(["none"]))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 class Backend(NamedTuple):
@@ -49,7 +82,7 @@ class Fallback(NamedTuple):
 
 def fallbacks() -> list[Fallback]:
     """Return the operators that ran elsewhere, as `allow_fallback` allows, with how often."""
-    return [Fallback(*ran) for ran in _core._fallbacks()]
+    return _Listing(Fallback, [Fallback(*ran) for ran in _core._fallbacks()])
 
 
 def backends() -> list[Backend]:
@@ -59,7 +92,8 @@ def backends() -> list[Backend]:
         >>> [backend.device_type for backend in kf.backends()]
         ['cpu']
     """
-    return [
+    found = [
         Backend(name, device_type, tuple(devices), streams, tuple(groups), number)
         for name, device_type, devices, streams, groups, number in _core._backends()
     ]
+    return _Listing(Backend, found)

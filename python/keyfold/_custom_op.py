@@ -26,6 +26,7 @@ from keyfold._fake import _problem, register_fake
 from keyfold._infer_schema import infer_schema
 from keyfold._keys import DispatchKey
 from keyfold._schema import Schema
+from keyfold._show._objects import of_operator
 from keyfold._vmap import register_vmap
 
 __all__ = ["CustomOp", "custom_op"]
@@ -457,6 +458,9 @@ class CustomOp:
     def __repr__(self) -> str:
         closed = " (closed)" if self.closed else ""
         return f"<CustomOp {self.schema}{closed}>"
+
+    def _repr_html_(self) -> str:
+        return of_operator(self.operator)
 
 
 class KernelSwitch(contextlib.ContextDecorator, _core._Block):

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from keyfold._array_coordinates import is_array, of_arrays
-from keyfold._axes import Space, columns, describe, listing
+from keyfold._axes import Space, describe, listing
 from keyfold._errors import BindingError, InvalidValue, MissingKernel, RegistrationError
+from keyfold._show import _html, _text
 
 __all__ = ["DispatchTable"]
 
@@ -317,9 +318,16 @@ class DispatchTable:
             if slot is not None:
                 yield self.point(index), slot
 
-    def __repr__(self) -> str:
-        head = f"{self.name}: {len(self)} of {self.size} points covered"
-        rows = [("function", *self._space.axes, "points")]
+    def _head(self) -> str:
+        return f"{self.name}: {len(self)} of {self.size} points covered"
+
+    def _rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The heads and cells of a table of the functions, or of the axes where there is none."""
+        if not self._bodies:
+            return ("axis", "values"), [
+                (axis, listing(values)) for axis, values in self._space.axes.items()
+            ]
+        rows = []
         for body in self._bodies:
             parts = []
             for positions, values in zip(body.subspace, self._space.axes.values(), strict=True):
@@ -327,10 +335,14 @@ class DispatchTable:
                 parts.append("all" if whole else listing(values[at] for at in positions))
             owned = sum(owner is body for owner in self._owners)
             rows.append((body.name, *parts, str(owned)))
-        if not self._bodies:
-            axes = [f"  {axis}: {listing(values)}" for axis, values in self._space.axes.items()]
-            return "\n".join([head, *axes])
-        return "\n".join([head, *columns(rows)])
+        return ("function", *self._space.axes, "points"), rows
+
+    def __repr__(self) -> str:
+        heads, rows = self._rows()
+        return "\n".join([*_text.folded([self._head()]), *_text.table(rows, heads)])
+
+    def _repr_html_(self) -> str:
+        return _html.page(_html.words(self._head()), _html.table(*self._rows()))
 
 
 def _rebuild(

@@ -7,6 +7,8 @@ from typing import Any
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._show import _html
+from keyfold._show._objects import of_operator
 
 __all__ = ["ElementwiseOperator", "elementwise"]
 
@@ -55,6 +57,9 @@ class ElementwiseOperator:
 
     def __repr__(self) -> str:
         return f"<keyfold.ElementwiseOperator {self._operator.name}: {self.expression}>"
+
+    def _repr_html_(self) -> str:
+        return of_operator(self._operator, _html.block(str(self.expression)))
 
 
 def elementwise(op: Any, text: str, *, override: str = "error") -> ElementwiseOperator:

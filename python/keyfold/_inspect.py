@@ -2,67 +2,99 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from keyfold import _core
+from keyfold._keys import DispatchKey
+from keyfold._show import _html, _text
 
 __all__ = ["Choice", "Explanation", "OperatorTable"]
+
+_COMPOSITES = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
 
 class OperatorTable(Mapping[str, "_core.TableEntry"]):
     """An operator's computed table: from a runtime key's name to its entry.
 
-    Keys with nothing are absent. `str()` gives a text table, notebooks show HTML.
+    Keys with nothing are absent. Its text, and HTML in notebooks, have one line for what is the
+    same for several backends.
     """
 
     def __init__(self, operator: str, rows: dict[str, _core.TableEntry]) -> None:
         self.operator = operator
-        self._rows = rows
+        self._rows_by_key = rows
 
     def __getitem__(self, key: object) -> _core.TableEntry:
-        return self._rows[str(key)]
+        return self._rows_by_key[str(key)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._rows_by_key)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows_by_key)
 
-    def _lines(self) -> list[tuple[str, str, str]]:
-        rows = []
-        for key, entry in self._rows.items():
-            at = entry.registered_at
-            rule = "" if entry.rule == "Direct" else f" ({entry.rule})"
-            rows.append((key, entry.origin, at + rule))
-        return rows
+    def _rows(self) -> tuple[list[str], list[list[str]]]:
+        """Heads and cells: layers first, and one row for backends that have the same."""
+        rank = {str(key): -number for number, key in enumerate(DispatchKey)}
+        backends = [str(key) for key in DispatchKey if key.is_backend][::-1]
+        shared: dict[tuple[str, ...], list[str]] = {}
+        for entry in self._rows_by_key.values():
+            layer = entry.functionality or ""
+            shared.setdefault((layer, *_described(entry)), []).append(entry.backend)
+        order = sorted(shared, key=lambda row: (row[0] == "", rank.get(row[0], 0)))
+        rows = [[_keys(row, shared[row], backends), *row[1:]] for row in order]
+        # What says nothing about any row is no column.
+        heads = ["key", "kernel", "where", "registered as"]
+        kept = [at for at in range(4) if at < 2 or any(row[at] for row in rows)]
+        return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+    def _lines(self, width: int = _text.WIDTH, indent: int = 0) -> list[str]:
+        heads, rows = self._rows()
+        rows = [[_text.shorten(cell) for cell in row] for row in rows]
+        paths = [at for at, head in enumerate(heads) if head == "where"]
+        return _text.table(rows, heads, width=width, indent=indent, paths=paths)
 
     def __str__(self) -> str:
-        head = ("key", "kernel", "registered at")
-        rows = self._lines()
-        if not rows:
+        if not self._rows_by_key:
             return f"{self.operator}: no kernels"
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(head, widths, strict=True)).rstrip()]
-        lines.append("  ".join("-" * w for w in widths))
-        for row in rows:
-            lines.append("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
-        return "\n".join([self.operator, *lines])
+        return "\n".join([self.operator, *self._lines()])
 
     __repr__ = __str__
 
+    def _html(self) -> str:
+        """The table alone."""
+        return _html.table(*self._rows()) if self._rows_by_key else _html.notes(["no kernels"])
+
     def _repr_html_(self) -> str:
-        cells = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._lines()
-        )
-        head = "".join(f"<th>{name}</th>" for name in ("key", "kernel", "registered at"))
-        return (
-            f"<table><caption>{html.escape(self.operator)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{cells}</tbody></table>"
-        )
+        return _html.page(_html.code(self.operator), self._html())
+
+
+def _described(entry: _core.TableEntry) -> tuple[str, str, str]:
+    """A kernel, where it is written, and as what it is registered if not at the key itself."""
+    if entry.rule == "Fallback":
+        by = "fallback"
+    else:
+        by = entry.registered_at if entry.registered_at in _COMPOSITES else ""
+    if entry.kernel is _core.fallthrough:
+        return "fallthrough", "", by
+    if entry.source == "built in":
+        return "built in", "", by
+    text, of_expression, _ = entry.origin.rpartition(" (expression, ")
+    name = text.removesuffix(f".{entry.name}") if of_expression else entry.name
+    return name, entry.source, by
+
+
+def _keys(row: tuple[str, ...], some: list[str], backends: list[str]) -> str:
+    """The runtime keys of a row: those of its layer, or of none, for some of the backends."""
+    layer, *_, registered_as = row
+    others = [backend for backend in backends if backend not in some]
+    if not others and len(some) > 1:
+        return layer or "every backend"
+    if (layer or registered_as) and len(others) < len(some):
+        return f"{layer or 'every backend'} but {', '.join(layer + other for other in others)}"
+    return ", ".join(layer + backend for backend in some)
 
 
 @dataclass(frozen=True)
@@ -100,7 +132,7 @@ class Explanation:
         self,
         *,
         operator: _core.Operator,
-        text: str,
+        rows: list[tuple[str, str]],
         arguments: list[tuple[str, _core.DispatchKeySet, _core.Device | None]],
         included: _core.DispatchKeySet,
         excluded: _core.DispatchKeySet,
@@ -123,7 +155,7 @@ class Explanation:
         self.error = error
         self.choice = None if choice is None else Choice(**choice)
         self.next = [Choice(**data) for data in next]
-        self._text = text
+        self._rows = rows
 
     @property
     def key(self) -> Any:
@@ -140,43 +172,15 @@ class Explanation:
         """By which rule that kernel is in the table."""
         return None if self.choice is None else self.choice.rule
 
-    def __str__(self) -> str:
-        return self._text
+    def _lines(self, width: int = _text.WIDTH) -> list[str]:
+        rows = [(head, _text.shorten(text)) for head, text in self._rows]
+        title = _text.folded([str(self.operator.schema)], width=width)
+        return [*title, *_text.pairs(rows, width=width)]
 
-    def __repr__(self) -> str:
-        return f"<Explanation of {self.operator.name}: {self.key or self.error}>"
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows: list[tuple[str, str]] = []
-        for name, keys, device in self.arguments:
-            rows.append((f"argument {name}", f"{_names(keys)} on {device}"))
-        if self.default_backend:
-            rows.append(("default device", str(self.backend)))
-        if self.included:
-            rows.append(("locally included", _names(self.included)))
-        if self.excluded:
-            rows.append(("locally excluded", _names(self.excluded)))
-        rows.append(("key set", _names(self.keyset)))
-        if self.skipped:
-            rows.append(("skipped", _names(self.skipped)))
-        if self.choice is None:
-            rows.append(("error", self.error or ""))
-        else:
-            rows.append(("chosen key", str(self.choice.key)))
-            rows.append(("kernel", self.choice.origin))
-            rows.append(("because", f"{self.choice.registered_at}: {self.choice.because}"))
-            rows += [
-                ("lost to it", f"{who} at {at} ({rule})") for at, rule, who in self.choice.losers
-            ]
-            rows += [("shadowed by it", who) for who in self.choice.shadows]
-        rows += [("a redispatch goes to", f"{c.runtime_key}: {c.origin}") for c in self.next]
-        body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(head)}</th>"
-            f"<td style='text-align:left'>{html.escape(cell)}</td></tr>"
-            for head, cell in rows
-        )
-        return f"<table><caption>{html.escape(self.operator.schema)}</caption>{body}</table>"
-
-
-def _names(keys: _core.DispatchKeySet) -> str:
-    return ", ".join(str(key) for key in keys)
+        return _html.page(_html.code(self.operator.schema), _html.pairs(self._rows))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from keyfold import _core
 from keyfold._errors import UnknownOperator
+from keyfold._show import _html
+from keyfold._show._objects import listing
+from keyfold._show._text import folded
 
 __all__ = ["Namespace", "Ops"]
 
@@ -54,7 +58,14 @@ class Namespace:
         return iter(dir(self))
 
     def __repr__(self) -> str:
-        return f"<operators of {self.__prefix.rstrip(':') or 'no namespace'}: {', '.join(self)}>"
+        names = f"<operators of {self.__prefix.rstrip(':') or 'no namespace'}: {', '.join(self)}>"
+        return "\n".join(folded([names]))
+
+    def _repr_html_(self) -> str:
+        packets = [getattr(self, name) for name in dir(self)]
+        operators = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+        title = f"Operators of {self.__prefix.rstrip(':')}"
+        return _html.page(_html.words(title), listing(operators))
 
 
 class Ops(Namespace):
@@ -91,6 +102,12 @@ class Ops(Namespace):
 
     def __repr__(self) -> str:
         return f"<operators: {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        names = self.__dispatcher.operator_names()
+        counts = Counter(name.rpartition("::")[0] for name in names)
+        rows = [(name, str(count)) for name, count in sorted(counts.items())]
+        return _html.page("Operators", _html.table(("namespace", "operators"), rows, (1,)))
 
     def _look_further(self, provide: Callable[[str], bool]) -> None:
         """Ask for what isn't there: `provide` gets a name, and says whether to look again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 import inspect
 import json
 from collections.abc import Callable
@@ -13,12 +12,23 @@ from typing import Any
 
 from keyfold import _core
 from keyfold._errors import BindingError, InvalidValue
+from keyfold._show import _html, _text
 
 __all__ = ["ProfileTable", "profile", "profile_range"]
 
 
+# Columns that are words, and so are aligned left.
+_WORDS = 2
+# How wide these get before columns are left out for them; what is longer goes on in the next line.
+_ROOM = 28
+# What a text without room for it leaves out, in this order.
+_OPTIONAL = ("mean", "allocated", "bytes", "device", "total", "keys")
+
+
 class ProfileTable:
     """A profile in rows, one per operator and key path. Prints as text, or as HTML in notebooks.
+
+    The text has the columns that 80 characters have room for, and says which ones it leaves out.
 
     Attributes:
         heads: the names of the columns.
@@ -26,15 +36,47 @@ class ProfileTable:
     """
 
     def __init__(
-        self, text: str, heads: list[str], rows: list[list[str]], notes: list[str]
+        self, heads: list[str], rows: list[list[str]], notes: list[str], sort: str = "self"
     ) -> None:
-        self._text = text
         self.heads = heads
         self.rows = rows
         self._notes = notes
+        self._sort = sort
+
+    def _shared_keys(self) -> str | None:
+        """The key path that all calls have, if that is one."""
+        paths = {row[1] for row in self.rows} - {"(range)"}
+        return paths.pop() if len(paths) == 1 else None
+
+    def _lines(self, width: int = _text.WIDTH, indent: int = 0) -> list[str]:
+        """The text's lines."""
+        shown, notes = list(range(len(self.heads))), list(self._notes)
+        shared = self._shared_keys()
+        if shared is not None:
+            shown.remove(1)
+            notes.insert(0, f"the keys of each call: {shared}")
+        whole = [self.heads, *self.rows]
+        sizes = [max(map(_text.size, column)) for column in zip(*whole, strict=True)]
+        sizes[:_WORDS] = [min(size, _ROOM) for size in sizes[:_WORDS]]
+        left_out = []
+        for name in _OPTIONAL:
+            if sum(sizes[at] + 2 for at in shown) - 2 + indent <= width:
+                break
+            at = self.heads.index(name) if name in self.heads else -1
+            if at in shown and name != self._sort:
+                shown.remove(at)
+                left_out.append(name)
+        if left_out:
+            names = ", ".join(name for name in self.heads if name in left_out)
+            notes.append(f"no room for: {names} (see rows)")
+        heads, *rows = ([row[at] for at in shown] for row in whole)
+        numbers = [place for place, at in enumerate(shown) if at >= _WORDS]
+        lines = _text.table(rows, heads, right=numbers, width=width, indent=indent)
+        below = (" " * indent + note for note in notes)
+        return [*(lines if rows else []), *_text.folded(below, width=width)]
 
     def __str__(self) -> str:
-        return self._text
+        return "\n".join(self._lines())
 
     __repr__ = __str__
 
@@ -42,12 +84,9 @@ class ProfileTable:
         return len(self.rows)
 
     def _repr_html_(self) -> str:
-        def line(tag: str, cells: list[str]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-        rows = "".join(line("td", row) for row in self.rows)
-        notes = "<br>".join(html.escape(note) for note in self._notes)
-        return f"<table>{line('th', self.heads)}{rows}</table><p>{notes}</p>"
+        numbers = range(_WORDS, len(self.heads))
+        table = _html.table(self.heads, self.rows, numbers) if self.rows else ""
+        return _html.page("", table, _html.notes(self._notes))
 
 
 class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with keyfold.profile() as p:`
@@ -111,7 +150,7 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
         Raises:
             InvalidValue: there is no such column.
         """
-        return ProfileTable(*self._table(sort, limit))
+        return ProfileTable(*self._table(sort, limit), sort)
 
     def chrome_trace(self) -> dict[str, Any]:
         """Return the recording in the Trace Event Format, as Perfetto and chrome://tracing read it.
@@ -130,6 +169,9 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
         count, time, device = self._event_count, 1e3 * self.total_time, self._device_time
         on_devices = "" if device is None else f", {1e3 * device:.3f} ms on devices"
         return f"<profile ({state}, {count} events, {time:.3f} ms{on_devices})>"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 class profile_range(_core._ProfileRange):  # noqa: N801 - used as a block

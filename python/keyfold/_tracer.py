@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import inspect
 import json
 from collections.abc import Callable, Iterator
@@ -13,6 +12,8 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._errors import BindingError, TraceError
+from keyfold._show import _html
+from keyfold._show._text import counted
 
 __all__ = ["Graph", "trace"]
 
@@ -392,56 +393,52 @@ class Graph:
         return str(self._graph)
 
     def __repr__(self) -> str:
-        def count(number: int, what: str) -> str:
-            return f"{number} {what}{'' if number == 1 else 's'}"
-
-        parts = [
-            count(len(self._graph.inputs), "input"),
-            count(len(self._graph.constants), "constant"),
-            count(len(self._graph.nodes), "node"),
-            count(len(self._graph.outputs), "output"),
-        ]
-        return f"<keyfold.Graph: {', '.join(parts)}>"
+        return "\n".join(_shortened(str(self).splitlines(), "print(graph) shows them"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Graph.from_json, (self.to_json(),))
 
     def _repr_html_(self) -> str:
         """A table for notebooks: one row per value."""
-        rows = []
-        for value in self.inputs:
-            rows.append(("input", value.name, _type(value), value.title))
-        for value, _ in self._graph.constants:
-            rows.append(("constant", value.name, _type(value), ""))
+        rows = [("input", value.name, _type(value), value.title) for value in self.inputs]
+        rows += [("constant", value.name, _type(value), "") for value, _ in self._graph.constants]
         for node in self.nodes:
             made, _, call = repr(node).rpartition(" = ") if node.results else ("", "", repr(node))
             name, _, kind = made.partition(": ")
             rows.append(("call", name, kind, call))
-        cells = [
-            "<tr>"
-            + "".join(f"<td style='text-align:left'>{_cell(part)}</td>" for part in row)
-            + "</tr>"
-            for row in rows
-        ]
-        returned = ", ".join(_cell(getattr(out, "name", repr(out))) for out in self.outputs)
-        head = "".join(
-            f"<th style='text-align:left'>{title}</th>"
-            for title in ("", "value", "type", "made by")
+        returned = ", ".join(getattr(out, "name", repr(out)) for out in self.outputs)
+        title = ", ".join(
+            counted(number, what)
+            for number, what in (
+                (len(self.inputs), "input"),
+                (len(self._graph.constants), "constant"),
+                (len(rows) - len(self.inputs) - len(self._graph.constants), "call"),
+                (len(self.outputs), "output"),
+            )
+            if number
         )
-        return (
-            f"<table><caption>{_cell(repr(self)[1:-1])}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{''.join(cells)}</tbody>"
-            f"<tfoot><tr><td>returns</td><td colspan='3' style='text-align:left'>{returned}</td>"
-            "</tr></tfoot></table>"
+        shown = _shortened([*rows, ("returns", returned, "", "")], "print(graph) shows them")
+        cells = [row if isinstance(row, tuple) else ("", "", "", row) for row in shown]
+        return _html.page(
+            f"Graph: {_html.words(title)}",
+            _html.table(("", "value", "type", "made by"), cells),
         )
+
+
+# How many lines of a graph are shown at the prompt and in notebooks: the first and the last ones.
+_FIRST, _LAST = 150, 50
+
+
+def _shortened(lines: list[Any], where: str) -> list[Any]:
+    """The lines; of very many the first and the last, with a text between them."""
+    left_out = len(lines) - _FIRST - _LAST
+    if left_out <= 1:
+        return lines
+    return [*lines[:_FIRST], f"  ... {left_out} more lines: {where}", *lines[-_LAST:]]
 
 
 def _type(value: _core.GraphValue) -> str:
     return repr(value).partition(": ")[2]
-
-
-def _cell(text: str) -> str:
-    return f"<code>{html.escape(text)}</code>" if text else ""
 
 
 def _leaves(spec: _Spec) -> Iterator[_Spec]:

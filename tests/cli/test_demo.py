@@ -8,11 +8,9 @@ import subprocess
 import sys
 from collections import Counter
 
-import numpy as np
 import pytest
 
 import keyfold as kf
-from keyfold._cli._terminal import profile_lines
 
 
 def run_demo(*options, **environment):
@@ -180,27 +178,9 @@ def test_a_full_disk_is_one_line(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_table_of_a_profile_loses_columns_to_fit(monkeypatch):
-    with kf.profile() as p:
-        kf.ops.aten.exp(np.zeros(3))
-        kf.ops.aten.neg(np.zeros(3))
-    wide = profile_lines(p.table())
-    assert wide[0].split() == p.table().heads
-    assert wide[-1].startswith("  2 events, ")
-    assert profile_lines(p.table(limit=1))[2] == "  ... and 1 more row"
-    monkeypatch.setattr("keyfold._cli._terminal.width", lambda: 40)
-    narrow = profile_lines(p.table())
-    assert narrow[0].split() == ["operator", "calls", "self", "share"]
-    assert max(map(len, narrow[:-1])) <= 40
-    assert len(narrow) == len(wide) == 4
-    with kf.profile() as empty:
-        pass
-    assert profile_lines(empty.table())[0].startswith("  0 events")
-
-
 def test_demo_prints_the_table_of_descend_and_explains_cross_entropy(shown):
-    assert re.search(r"^  CPU +descend +libdescend\.so +CPU$", shown.stdout, re.MULTILINE)
-    assert re.search(r"^  AuditCPU +audit .*Audit \(fallback\)$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^  CPU +descend +libdescend\.so$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^  Audit +audit .* fallback$", shown.stdout, re.MULTILINE)
     assert re.search(r"^  chosen key +Audit$", shown.stdout, re.MULTILINE)
     assert "a redispatch goes to  AutogradCPU: cross_entropy_backward (Python, " in shown.stdout
     assert "a redispatch goes to  CPU: cross_entropy (Python, " in shown.stdout
@@ -210,14 +190,14 @@ def test_demo_infers_shapes_on_the_meta_device(shown):
     assert "on the device meta: (64, 10)" in shown.stdout
 
 
-def test_piped_demo_is_plain_and_at_most_100_wide(shown):
+def test_piped_demo_is_plain_and_at_most_80_wide(shown):
     assert "\x1b" not in shown.stdout + shown.stderr
     assert "\r" not in shown.stderr
     assert shown.stderr.count("\n") == 4
     assert "training 100 %  epoch 200/200" in shown.stderr
     # The names of the files are as long as they were given.
     lines = [line for line in shown.stdout.splitlines() if " is in /" not in line]
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
 
 
 def test_quiet_demo_prints_the_accuracy_alone():
@@ -237,7 +217,7 @@ def test_demo_without_a_compiler_uses_the_python_kernel(tmp_path):
     done = run_demo(PATH=str(tmp_path), CC="no-such-compiler")
     assert done.returncode == 0, done.stderr
     assert "no C compiler found" in done.stdout
-    assert re.search(r"^  CPU +descend +\S*tutorial\.py:\d+ +CPU$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  CPU +descend +\S*tutorial\.py:\d+$", done.stdout, re.MULTILINE)
 
 
 def test_demo_with_a_broken_compiler_says_why_and_goes_on():

@@ -143,9 +143,9 @@ def test_it_says_what_the_call_does(word):
                 d.call("f", x)
 
 
-def test_a_native_kernel_has_its_place():
+def test_a_native_kernel_is_built_in():
     e = kf.explain("aten::add", np.ones(1), np.ones(1))
-    assert "crates/ops" in e.choice.origin
+    assert e.choice.origin == "built in"
     assert callable(e.kernel)
     assert e.kernel(np.ones(1), np.ones(1))[0] == 2.0
 
@@ -160,8 +160,6 @@ def test_as_text(f, word):
 
 def test_as_html(f, word):
     html = f.explain("ns::f", word("x", "CPU", "Tracer"))._repr_html_()
-    assert html.startswith("<table>")
-    assert html.endswith("</table>")
     for part in ["ns::f(Tensor x, int n=1) -&gt; Tensor", "Tracer", "test_explain.py:"]:
         assert part in html
     assert "<locals>" not in html
@@ -176,10 +174,6 @@ def test_html_is_escaped(d, word):
     ]:
         assert "&lt;lambda&gt;" in html
         assert "<lambda>" not in html
-
-
-def test_its_repr_is_short(f, word):
-    assert repr(f.explain("ns::f", word("x"))) == "<Explanation of ns::f: CPU>"
 
 
 def test_a_table_is_a_mapping_of_runtime_keys(f):
@@ -229,9 +223,7 @@ def test_a_table_prints(f):
     assert "test_explain.py:" in text
     f.define("ns::g(Tensor x) -> Tensor")
     assert str(f.get_op("ns::g").table()) == "ns::g: no kernels"
-    html = f.get_op("ns::f").table()._repr_html_()
-    assert html.startswith("<table>")
-    assert "CompositeExplicitAutograd" in html
+    assert "CompositeExplicitAutograd" in f.get_op("ns::f").table()._repr_html_()
 
 
 def test_an_explanation_through_a_fallback(f, word):

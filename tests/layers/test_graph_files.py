@@ -1,7 +1,6 @@
 """Graphs simplified, of random programs, drawn, and in JSON, files and pickles."""
 
 import copy
-import html.parser
 import inspect
 import json
 import pickle
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 import keyfold as kf
 from keyfold import Graph, TraceError, trace
+from tests.helpers.notebook import Reader
 from tests.helpers.tensors import tensor
 
 X = np.arange(6.0).reshape(2, 3)
@@ -196,31 +196,12 @@ def test_drawings_show_shapes_groups_and_kinds(op):
         graph.dot("sideways")
 
 
-class Tags(html.parser.HTMLParser):
-    """Checks that tags close in order, and gathers the text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.seen = [], ""
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.seen += data + "|"
-
-
 def test_notebooks_show_a_table(op):
     odd, _ = op('odd(Tensor x, str how="a") -> Tensor', lambda x, how: x)
     graph = trace(lambda x: odd(x + tensor(3), "<script>"), X)
     text = graph._repr_html_()
     assert "<script>" not in text
-    seen = Tags(text).seen
+    seen = Reader(text).text
     for part in ["%0", "x", "float64[2, 3]", "aten::add(%0, %c0)", "'<script>'", "returns"]:
         assert part in seen, part
 

@@ -29,7 +29,7 @@ def test_a_graph_prints_one_aligned_line_per_call():
         "  %7: float64[2, 4] = aten::softmax(%6, -1)\n"
         "  return %7\n"
     )
-    assert repr(graph) == "<keyfold.Graph: 3 inputs, 0 constants, 5 nodes, 1 output>"
+    assert repr(graph) + "\n" == str(graph)
 
 
 def test_its_parts_can_be_looked_at():

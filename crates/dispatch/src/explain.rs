@@ -187,48 +187,55 @@ fn names(keys: DispatchKeySet) -> String {
     keys.iter().map(DispatchKey::name).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.schema)?;
+impl Explanation {
+    /// The rows that it prints: what is said, and what it is.
+    pub fn rows(&self) -> Vec<(String, String)> {
+        let mut rows = Vec::new();
+        let mut say = |head: &str, text: String| rows.push((head.to_owned(), text));
         for argument in &self.arguments {
-            write!(f, "  argument {:<12} {}", argument.name, names(argument.keys))?;
-            match argument.device {
-                Some(device) => writeln!(f, "  (on {device})")?,
-                None => writeln!(f)?,
-            }
+            let place = argument.device.map_or_else(String::new, |d| format!("  (on {d})"));
+            let keys = names(argument.keys);
+            say(&format!("argument {}", argument.name), format!("{keys}{place}"));
         }
         if self.default_backend {
-            writeln!(
-                f,
-                "  default device        {}  (no argument brings a backend)",
-                DispatchKey::CPU
-            )?;
+            let cpu = DispatchKey::CPU;
+            say("default device", format!("{cpu}  (no argument brings a backend)"));
         }
         if !self.local.included().is_empty() {
-            writeln!(f, "  locally included      {}", names(self.local.included()))?;
+            say("locally included", names(self.local.included()));
         }
         if !self.local.excluded().is_empty() {
-            writeln!(f, "  locally excluded      {}", names(self.local.excluded()))?;
+            say("locally excluded", names(self.local.excluded()));
         }
-        writeln!(f, "  key set               {}", names(self.keyset))?;
+        say("key set", names(self.keyset));
         if !self.skipped.is_empty() {
-            writeln!(f, "  skipped               {}  (no kernel there)", names(self.skipped))?;
+            say("skipped", format!("{}  (no kernel there)", names(self.skipped)));
         }
         if let Some(error) = &self.error {
-            return write!(f, "  error                 {error}");
+            say("error", error.clone());
+        } else if let Some(choice) = &self.choice {
+            say("chosen key", choice.key.to_string());
+            say("kernel", choice.kernel.to_string());
+            say("because", format!("{}: {}", choice.registered_at, choice.rule.describe()));
+            for (at, rule, kernel) in &choice.losers {
+                say("lost to it", format!("{kernel} at {at} ({})", rule.describe()));
+            }
+            for kernel in &choice.shadows {
+                say("shadowed by it", kernel.to_string());
+            }
+            for next in &self.next {
+                say("a redispatch goes to", format!("{}: {}", next.runtime_key, next.kernel));
+            }
         }
-        let Some(choice) = &self.choice else { return Ok(()) };
-        writeln!(f, "  chosen key            {}", choice.key)?;
-        writeln!(f, "  kernel                {}", choice.kernel)?;
-        write!(f, "  because               {}: {}", choice.registered_at, choice.rule.describe())?;
-        for (at, rule, kernel) in &choice.losers {
-            write!(f, "\n  lost to it            {kernel} at {at} ({})", rule.describe())?;
-        }
-        for kernel in &choice.shadows {
-            write!(f, "\n  shadowed by it        {kernel}")?;
-        }
-        for next in &self.next {
-            write!(f, "\n  a redispatch goes to  {}: {}", next.runtime_key, next.kernel)?;
+        rows
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.schema)?;
+        for (head, text) in self.rows() {
+            write!(f, "\n  {head:<20}  {text}")?;
         }
         Ok(())
     }

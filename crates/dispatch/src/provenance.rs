@@ -3,6 +3,12 @@
 use std::fmt;
 use std::panic::Location;
 
+/// The folder of keyfold's crates, as the compiler names it in places of source code.
+const CRATES: &str = {
+    let (folder, _) = file!().split_at(file!().len() - "dispatch/src/provenance.rs".len());
+    folder
+};
+
 /// The origin of a kernel, for explanations and for telling a reload from a clash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provenance {
@@ -37,6 +43,24 @@ impl Provenance {
         }
     }
 
+    /// Whether the kernel comes with keyfold, from one of its crates. Its name and place in keyfold's
+    /// sources say nothing to a user.
+    pub fn is_built_in(&self) -> bool {
+        let inside = self.file.strip_prefix(CRATES).and_then(|path| path.split_once("/src/"));
+        self.language == "Rust"
+            && self.module.is_none()
+            && inside.is_some_and(|(name, _)| !name.contains('/'))
+    }
+
+    /// Where the kernel comes from, as a user looks for it: a file with its line, or "built in".
+    pub fn source(&self) -> String {
+        match self.line {
+            _ if self.is_built_in() => "built in".to_owned(),
+            0 => self.file.clone(),
+            line => format!("{}:{line}", self.file),
+        }
+    }
+
     /// Whether this is the same source registered again: the same module and qualified name,
     /// or the same file and line.
     pub fn is_reload_of(&self, earlier: &Provenance) -> bool {
@@ -57,16 +81,16 @@ impl Provenance {
 
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_built_in() {
+            return f.write_str("built in");
+        }
         match &self.module {
+            // The text says all: the name of what was made of it is keyfold's own.
+            Some(text) if self.language == "expression" => f.write_str(text)?,
             Some(module) => write!(f, "{module}.{}", self.name)?,
             None => f.write_str(&self.name)?,
         }
-        write!(f, " ({}", self.language)?;
-        if self.line == 0 {
-            write!(f, ", {})", self.file)
-        } else {
-            write!(f, ", {}:{})", self.file, self.line)
-        }
+        write!(f, " ({}, {})", self.language, self.source())
     }
 }
 
@@ -102,5 +126,15 @@ mod tests {
     fn prints_name_language_and_place() {
         assert_eq!(python("f", 10, true).to_string(), "pkg.mod.f (Python, pkg/mod.py:10)");
         assert_eq!(python("f", 0, true).to_string(), "pkg.mod.f (Python, pkg/mod.py)");
+    }
+
+    #[test]
+    fn names_no_source_of_keyfold_itself() {
+        let own = Provenance::rust("add_cpu", Location::caller());
+        assert_eq!((own.to_string(), own.source()), ("built in".into(), "built in".into()));
+        for file in ["src/lib.rs", "other/crates/ops/src/lib.rs", "crates/ops/tests/calls.rs"] {
+            let other = Provenance { file: file.into(), line: 7, ..own.clone() };
+            assert_eq!(other.to_string(), format!("add_cpu (Rust, {file}:7)"));
+        }
     }
 }

@@ -37,7 +37,7 @@ fn data<'py>(
     let data = PyDict::new(py);
     let set = |set: DispatchKeySet| keyset_object(py, set);
     data.set_item("operator", operator)?;
-    data.set_item("text", explanation.to_string())?;
+    data.set_item("rows", explanation.rows())?;
     let arguments = PyList::empty(py);
     for argument in &explanation.arguments {
         let device = argument.device.map(|device| Bound::new(py, PyDevice(device))).transpose()?;

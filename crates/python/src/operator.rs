@@ -280,6 +280,10 @@ impl PyOperator {
                 registered_at: entry.registered_at.to_string(),
                 rule: entry.rule.to_string(),
                 origin: entry.kernel.provenance().to_string(),
+                name: entry.kernel.provenance().name.clone(),
+                source: entry.kernel.provenance().source(),
+                functionality: entry.functionality.map(|key| key.to_string()),
+                backend: entry.backend.to_string(),
                 shadows: entry
                     .losers
                     .iter()
@@ -357,8 +361,16 @@ pub(crate) struct PyTableEntry {
     registered_at: String,
     /// By which rule it is there.
     rule: String,
-    /// The kernel's name, language, file and line.
+    /// The kernel's name, language, file and line; `built in` for keyfold's own.
     origin: String,
+    /// The kernel's name, as its author reads it.
+    name: String,
+    /// The file and line that registered it, or `built in`.
+    source: String,
+    /// The key's functionality, such as `Autograd`; None for a backend's own key.
+    functionality: Option<String>,
+    /// The key's backend.
+    backend: String,
     /// What lost to it here.
     shadows: Vec<String>,
 }
@@ -443,7 +455,7 @@ impl PyKernelHandle {
         self.key.to_string()
     }
 
-    /// The kernel's name, language, file and line.
+    /// The kernel's name, language, file and line; `built in` for keyfold's own.
     #[getter]
     fn origin(&self) -> String {
         self.kernel.provenance().to_string()

@@ -14,7 +14,7 @@ use crate::errors::IntoPyResult;
 use crate::guards::{self, PyGuard};
 
 /// A table's text, heads, rows and notes.
-type TableParts = (String, Vec<&'static str>, Vec<Vec<String>>, Vec<String>);
+type TableParts = (Vec<&'static str>, Vec<Vec<String>>, Vec<String>);
 
 /// What records; see `keyfold.profile`.
 #[pyclass(name = "_ProfileSession", module = "keyfold._core", frozen, subclass)]
@@ -130,7 +130,7 @@ impl PyProfileSession {
         py.detach(|| self.session.profile().chrome_trace())
     }
 
-    /// The table as text, and its heads, rows and notes.
+    /// The table's heads, rows and notes.
     fn _table(&self, py: Python<'_>, sort: Text, limit: Option<Count>) -> PyResult<TableParts> {
         let options = TableOptions {
             sort: sort.parse::<SortBy>().py(py)?,
@@ -138,7 +138,7 @@ impl PyProfileSession {
         };
         let table = py.detach(|| self.session.profile().table(&options));
         let (heads, rows) = table.cells();
-        Ok((table.to_string(), heads, rows, table.notes()))
+        Ok((heads, rows, table.notes()))
     }
 }
 

@@ -23,6 +23,28 @@ pub(crate) fn host_values<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bou
     into_numpy(py, plain)
 }
 
+/// The values that are printed of a tensor: of one that is summarized, the first and last `edge` of
+/// each dimension and one between them, so that no more than those come from a device.
+fn printed_values<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    axis: usize,
+    edge: i64,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Some(size) = tensor.shape().get(axis) else { return host_values(py, tensor) };
+    if *size as i64 <= 2 * edge + 1 {
+        return printed_values(py, tensor, axis + 1, edge);
+    }
+    let at = axis as i64;
+    let ends = [
+        tensor.slice(at, None, Some(edge + 1), 1).py(py)?,
+        tensor.slice(at, Some(-edge), None, 1).py(py)?,
+    ];
+    let ends: Vec<_> =
+        ends.iter().map(|end| printed_values(py, end, axis + 1, edge)).collect::<PyResult<_>>()?;
+    py.import("numpy")?.call_method1("concatenate", (ends, axis))
+}
+
 /// Dtypes that a reader takes for granted: what NumPy makes of Python's own numbers.
 fn is_default(dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::I64 | DType::Bool | DType::C128)
@@ -67,8 +89,16 @@ pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
         let options = PyDict::new(py);
         options.set_item("separator", ", ")?;
         options.set_item("prefix", "Tensor(")?;
-        let values = host_values(py, tensor)?;
         let numpy = py.import("numpy")?;
+        let settings = numpy.call_method0("get_printoptions")?;
+        let most: f64 = settings.get_item("threshold")?.extract()?;
+        let values = if on_cpu || tensor.numel() as f64 <= most {
+            host_values(py, tensor)?
+        } else {
+            options.set_item("threshold", 0)?;
+            let edge = settings.get_item("edgeitems")?.extract::<u32>()?;
+            printed_values(py, tensor, 0, i64::from(edge).max(1))?
+        };
         let printed = numpy.call_method("array2string", (values,), Some(&options))?;
         format!("Tensor({printed}")
     } else {

@@ -21,7 +21,8 @@ import numpy as np
 import keyfold as kf
 from keyfold import _core, _entry_points
 from keyfold._cli._operators import overloads
-from keyfold._cli._terminal import columns, fold, heading, paint
+from keyfold._cli._terminal import heading, paint, width
+from keyfold._show._text import pairs
 
 __all__ = ["doctor"]
 
@@ -49,7 +50,7 @@ def doctor(*, load: bool = False) -> int:
         ("GPU", list(_gpu())),
     ):
         print(heading(title))
-        print(*fold("\n".join(columns(rows))), sep="\n")
+        print(*pairs(rows, width=width()), sep="\n")
     return 0
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from typing import Any
 
 import keyfold as kf
 from keyfold._cli._arguments import ArgumentFormError, parse_arguments
-from keyfold._cli._terminal import columns, fold, heading, paint, short, table_lines
+from keyfold._cli._terminal import heading, paint, width
+from keyfold._show import _text
 
 __all__ = ["ArgumentFormError", "explain", "ops", "overloads", "table"]
 
@@ -19,10 +21,27 @@ def ops(options: argparse.Namespace) -> int:
     spaces = dir(kf.ops) if wanted is None else [wanted]
     for space in spaces:
         operators = _named(space)
-        print(heading(f"{space}: {len(operators)} operators"))
-        rows = [(", ".join(op.kernels) or "no kernels", op.schema) for op in operators]
-        print(*fold("\n".join(columns(rows))), sep="\n")
+        print(heading(f"{space}: {_text.counted(len(operators), 'operator')}"))
+        print(*_listing(operators), sep="\n")
     return 0
+
+
+def _listing(operators: list[kf.Operator]) -> list[str]:
+    """Operators in lines, with their kernels' keys; those that nearly all of them have once."""
+    kernels = [list(op.kernels) for op in operators]
+    counts = Counter(key for keys in kernels for key in keys)
+    most = [key for key, count in counts.items() if 4 * count > 3 * len(operators) > 3]
+
+    def cell(keys: list[str]) -> str:
+        if not set(most) <= set(keys):
+            return f"only {', '.join(keys)}" if keys else "none"
+        return ", ".join(key for key in keys if key not in most)
+
+    rows = [(op.schema, cell(keys)) for op, keys in zip(operators, kernels, strict=True)]
+    head = "more kernels" if most else "kernels"
+    lines = _text.table(rows, ("operator", head), width=width(), indent=2, hang=2)
+    said = f'  kernels for {", ".join(most)}, unless a line says "only"\n'
+    return [said, *lines] if most else lines
 
 
 def _named(name: str) -> list[kf.Operator]:
@@ -43,9 +62,9 @@ def overloads(namespace: Any) -> list[kf.Operator]:
 def table(options: argparse.Namespace) -> int:
     """Show an operator's table."""
     operator = kf.get_op(options.op)
-    rows = operator.table(fallbacks=options.fallbacks)
-    print(operator.schema)
-    print(*table_lines(rows) or ["  no kernels"], sep="\n")
+    shown = operator.table(fallbacks=options.fallbacks)
+    print(*_text.folded([operator.schema], width=width()), sep="\n")
+    print(*(shown._lines(width(), indent=2) if shown else ["  no kernels"]), sep="\n")
     return 0
 
 
@@ -54,7 +73,7 @@ def explain(options: argparse.Namespace) -> int:
     args, kwargs = parse_arguments(options.args)
     with kf.include_keys(*options.include), kf.exclude_keys(*options.exclude):
         explanation = kf.explain(options.op, *args, **kwargs)
-    first, *rest = fold(short(str(explanation)))
+    first, *rest = explanation._lines(width())
     print(paint(first, "bold"), *rest, sep="\n")
     # A call that would fail was explained as well as any other: that is no failure of the command.
     return 0

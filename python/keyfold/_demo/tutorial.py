@@ -23,16 +23,8 @@ import numpy as np
 
 import keyfold as kf
 from keyfold._cli._files import graph_text, save
-from keyfold._cli._terminal import (
-    Progress,
-    columns,
-    fold,
-    heading,
-    paint,
-    profile_lines,
-    short,
-    table_lines,
-)
+from keyfold._cli._terminal import Progress, heading, paint, width
+from keyfold._show import _text
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -284,7 +276,7 @@ def run(
     x, y = images[learn], labels[learn]
     say(
         paint("keyfold demo: a digit classifier on operators of its own", "bold"),
-        f"The program is {short(__file__)}: read it as the tutorial.",
+        f"The program is {_text.shorten(__file__)}: read it as the tutorial.",
         heading("The data"),
         f"  {len(images):,} handwritten digits of 8 x 8 cells (UCI, CC BY 4.0):",
         f"  {len(learn):,} to learn from, {len(test):,} to test\n",
@@ -305,7 +297,7 @@ def run(
         f"  descend_ in C: {outcome}",
         f"  linear knows shapes without data, on the device meta: {tuple(on_meta.shape)}",
         "  Do the kernel, the shapes and the derivative of cross_entropy agree?\n",
-        *fold("\n".join(f"  {line}" for line in str(report).splitlines())),
+        *(f"  {line}" for line in report._lines(width() - 2)),
     )
 
     say(heading("Training with Autograd, below our own layer Audit"))
@@ -326,16 +318,17 @@ def run(
 
     say(
         heading("The last epoch, profiled"),
-        *profile_lines(profile.table(limit=12)),
+        *profile.table(limit=12)._lines(width(), indent=2),
         "  step's own time is what no operator took: Python, the way back, Audit",
         heading("What Audit counted: all epochs, backward too"),
-        *columns(
+        *_text.table(
             [
                 (name, f"{count:,}", f"{bytes_in[name] / 1e6:,.1f}")
                 for name, count in calls.most_common(8)
             ],
             ("operator", "calls", "MB in"),
             right=(1, 2),
+            indent=2,
         ),
     )
 
@@ -363,16 +356,11 @@ def run(
 
     with kf.include_keys("Audit"):
         explanation = kf.explain(demo.cross_entropy, demo.linear(x, weight, bias), y)
-    # The table has rows for every backend; these are the CPU's, its own kernel last.
-    rows = demo.descend_.table(fallbacks=True).items()
-    on_cpu = dict(
-        sorted((row for row in rows if row[0].endswith("CPU")), key=lambda row: row[0] == "CPU")
-    )
     say(
-        heading("The dispatch table of demo::descend_, where it is about the CPU"),
-        *table_lines(on_cpu),
+        heading("The dispatch table of demo::descend_"),
+        *demo.descend_.table(fallbacks=True)._lines(width(), indent=2),
         heading("What the call demo::cross_entropy(logits, labels) did, and why"),
-        *fold(short(str(explanation))),
+        *explanation._lines(width()),
         "",
     )
 

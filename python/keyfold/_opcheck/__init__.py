@@ -11,6 +11,7 @@ from keyfold._entry_points import find
 from keyfold._errors import InvalidValue, OpCheckError
 from keyfold._opcheck import _honesty, _layers
 from keyfold._opcheck._subject import Failed, Skip, Subject
+from keyfold._show import _html, _text
 
 __all__ = ["OpCheckReport", "opcheck"]
 
@@ -46,18 +47,29 @@ class OpCheckReport(dict[str, str]):
             if text != "passed" and not text.startswith("skipped: ")
         }
 
-    def __str__(self) -> str:
-        width = max(map(len, self), default=0)
-        lines = [f"opcheck {self.operator}"]
+    def _lines(self, width: int = _text.WIDTH) -> list[str]:
         failures = self.failures
-        for name, text in self.items():
-            first, *rest = text.splitlines() or [""]
-            failed = "FAILED: " if name in failures else ""
-            lines.append(f"  {name.ljust(width)}  {failed}{first}")
-            lines += [f"  {' ' * width}  {line}" for line in rest]
-        return "\n".join(lines)
+        rows = [
+            (name, f"FAILED: {text}" if name in failures else text) for name, text in self.items()
+        ]
+        return [f"opcheck {self.operator}", *_text.pairs(rows, width=width)]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, text in self.items():
+            if text == "passed":
+                rows.append((name, _html.Mark("passed", "good"), ""))
+            elif text.startswith("skipped: "):
+                rows.append((name, _html.Mark("skipped", "other"), text.removeprefix("skipped: ")))
+            else:
+                rows.append((name, _html.Mark("FAILED", "bad"), text))
+        title = f"opcheck {_html.code(self.operator)}"
+        return _html.page(title, _html.table(("test", "result", ""), rows))
 
 
 def opcheck(

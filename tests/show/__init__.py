@@ -1,0 +1,1 @@
+"""What results show of themselves: text and HTML."""
