@@ -83,7 +83,8 @@ def _described(entry: _core.TableEntry) -> tuple[str, str, str]:
         return "built in", "", by
     text, of_expression, _ = entry.origin.rpartition(" (expression, ")
     name = text.removesuffix(f".{entry.name}") if of_expression else entry.name
-    return name, entry.source, by
+    # What a function is inside of is told by its place.
+    return name.rpartition("<locals>.")[2], entry.source, by
 
 
 def _keys(row: tuple[str, ...], some: list[str], backends: list[str]) -> str:

@@ -106,7 +106,7 @@ class Ops(Namespace):
     def _repr_html_(self) -> str:
         names = self.__dispatcher.operator_names()
         counts = Counter(name.rpartition("::")[0] for name in names)
-        rows = [(name, str(count)) for name, count in sorted(counts.items())]
+        rows = [(name or "no namespace", str(count)) for name, count in sorted(counts.items())]
         return _html.page("Operators", _html.table(("namespace", "operators"), rows, (1,)))
 
     def _look_further(self, provide: Callable[[str], bool]) -> None:

@@ -50,6 +50,8 @@ def test_every_object_has_html(ns, scale):
     assert "empty keyset" in explain_without_keys(scale.operator, x)
     assert "passed" in shown(kf.opcheck(scale.operator, (x,), tests="schema"))
     assert "sigmoid(x)" in shown(kf.Expression("log1p(exp(x))"))
+    long = " + ".join(f"x ** {power}" for power in range(2, 90))
+    assert " characters)" in shown(kf.Expression(long))
     assert "parameters|k" in shown(kf.Expression("x * k", inputs=["x"], params=["k"]))
     assert "%0" in shown(kf.trace(lambda x: scale(x), x))
     with kf.profile() as p:
@@ -63,6 +65,12 @@ def test_every_object_has_html(ns, scale):
     assert "log1p(exp(x))" in shown(softplus)
     softplus.remove()
     assert "removed" in shown(softplus)
+
+
+def test_operators_of_an_isolated_dispatcher_are_counted_by_namespace(d):
+    for name in ("f", "f.out", "ns::g"):
+        d.define(f"{name}(Tensor x) -> Tensor")
+    assert "no namespace|2|ns|1" in shown(d.ops)
 
 
 def explain_without_keys(op, x):

@@ -54,7 +54,7 @@ margin:4px 0;max-width:100%;overflow-x:auto}}
 {_on_pages("light", "true")}{{{_variables(LIGHT)}}}
 {_on_pages("dark", "false")}{{{_variables(DARK)}}}
 .keyfold .kf-title{{font-weight:600;padding:2px 8px 6px 0}}
-.keyfold .kf-title code{{font-weight:400}}
+.keyfold .kf-title code{{font-weight:400;background:none;padding:0}}
 .keyfold code,.keyfold pre.kf-text,.keyfold table.kf-table td{{font-size:12px;line-height:1.5;
 background:none;color:inherit;
 font-family:var(--jp-code-font-family,var(--vscode-editor-font-family,ui-monospace,monospace))}}

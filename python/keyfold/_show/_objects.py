@@ -30,6 +30,11 @@ def _read(read: Callable[[], object]) -> str:
         return ""
 
 
+def _cut(text: str, most: int = 400) -> str:
+    """A text, the end of a very long one left out."""
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text):,} characters)"
+
+
 def of_tensor(tensor: _core.Tensor) -> str:
     """Return a tensor's HTML: its values, as its text has them, below what it is."""
     known = [
@@ -61,7 +66,7 @@ def of_expression(expression: _core.Expression) -> str:
     rows += [("parameters", ", ".join(expression.params))] if expression.params else []
     for name in expression.inputs:
         try:
-            rows.append((f"derivative by {name}", str(expression.derivative(name))))
+            rows.append((f"derivative by {name}", _cut(str(expression.derivative(name)))))
         except Exception as error:  # One that has none is shown without it.
             rows.append((f"derivative by {name}", f"none: {error}"))
     return _html.page("Expression", _html.block(str(expression)), _html.pairs(rows))

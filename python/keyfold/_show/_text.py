@@ -53,7 +53,6 @@ def shorten(text: str) -> str:
     one in a temporary directory by its name; another one that is far down by its last folder.
     """
     text = re.sub(r"[\w.<>]+\.(<?\w+>?) \(Python, ", r"\1 (Python, ", text)
-    text = re.sub(r"[\w.<>]+\.<locals>\.", "", text)
     text = text.replace(f"{_PACKAGE}{os.sep}", "")
     with contextlib.suppress(OSError):  # The working directory may have been removed.
         text = text.replace(f"{Path.cwd()}{os.sep}", "")
