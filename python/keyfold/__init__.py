@@ -31,11 +31,16 @@ import typing as _typing
 
 # First: it says in one line where keyfold can't run.
 from keyfold import _system as _system  # isort: skip
-from keyfold import _dispatcher as _dispatcher
 from keyfold import _foreign_names, _public, random
-from keyfold._autocast import autocast, autocast_dtype, is_autocast_enabled, register_autocast
-from keyfold._autograd import checkpoint, grad, no_grad, register_autograd, value_and_grad
-from keyfold._backends import Backend, Fallback, backends, fallbacks
+from keyfold._autograd import (
+    checkpoint,
+    grad,
+    gradcheck,
+    gradgradcheck,
+    no_grad,
+    register_autograd,
+    value_and_grad,
+)
 from keyfold._core import (
     BackendHandle,
     Device,
@@ -95,24 +100,25 @@ from keyfold._core import (
     uint32,
     uint64,
 )
-from keyfold._creation import (
-    arange,
-    asarray,
-    empty,
-    empty_like,
-    full,
-    full_like,
-    ones,
-    ones_like,
-    rand,
-    randn,
-    zeros,
-    zeros_like,
-)
-from keyfold._custom_op import CustomOp, custom_op
 from keyfold._default import dispatcher as _default_dispatcher
+from keyfold._dispatch import _dispatcher as _dispatcher
+from keyfold._dispatch._backends import Backend, Fallback, backends, fallbacks
+from keyfold._dispatch._custom_op import CustomOp
+from keyfold._dispatch._custom_op_function import custom_op
+from keyfold._dispatch._keys import (
+    DispatchKey,
+)
+from keyfold._dispatch._registration import (
+    Library,
+    call_direct,
+    define,
+    explain,
+    fallback,
+    get_kernel,
+    get_op,
+    impl,
+)
 from keyfold._dispatch_table import DispatchTable
-from keyfold._elementwise import ElementwiseOperator, elementwise
 from keyfold._entry_points import KernelPackage, load_kernels
 from keyfold._errors import (
     BY_KIND,
@@ -149,12 +155,37 @@ from keyfold._errors import (
     UnknownKey,
     UnknownOperator,
 )
-from keyfold._fake import infer_meta, register_fake
-from keyfold._functions import (
-    all,
-    any,
-    argmax,
-    argmin,
+from keyfold._inspect import (
+    Choice,
+    Explanation,
+    OperatorTable,
+)
+from keyfold._layers._autocast import (
+    autocast,
+    autocast_dtype,
+    is_autocast_enabled,
+    register_autocast,
+)
+from keyfold._layers._fake import infer_meta, register_fake
+from keyfold._layers._profiler import ProfileTable, profile, profile_range
+from keyfold._layers._vmap import register_vmap, vmap
+from keyfold._opcheck import OpCheckReport, opcheck
+from keyfold._ops._creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    full,
+    full_like,
+    ones,
+    ones_like,
+    rand,
+    randn,
+    zeros,
+    zeros_like,
+)
+from keyfold._ops._elementwise import ElementwiseOperator, elementwise
+from keyfold._ops._functions import (
     astype,
     broadcast_arrays,
     broadcast_shapes,
@@ -166,29 +197,14 @@ from keyfold._functions import (
     log_softmax,
     matmul,
     matrix_transpose,
-    max,
-    mean,
-    min,
     permute_dims,
     reshape,
     softmax,
     squeeze,
     stack,
-    sum,
     take,
 )
-from keyfold._gradcheck import gradcheck, gradgradcheck
-from keyfold._infer_schema import infer_schema
-from keyfold._inspect import (
-    Choice,
-    Explanation,
-    OperatorTable,
-)
-from keyfold._keys import (
-    DispatchKey,
-)
-from keyfold._opcheck import OpCheckReport, opcheck
-from keyfold._pointwise import (
+from keyfold._ops._pointwise import (
     abs,
     bitwise_invert,
     ceil,
@@ -223,7 +239,7 @@ from keyfold._pointwise import (
     tanh,
     trunc,
 )
-from keyfold._pointwise_pairs import (
+from keyfold._ops._pointwise_pairs import (
     add,
     bitwise_and,
     bitwise_left_shift,
@@ -250,266 +266,64 @@ from keyfold._pointwise_pairs import (
     subtract,
     where,
 )
-from keyfold._profiler import ProfileTable, profile, profile_range
-from keyfold._registration import (
-    Library,
-    call_direct,
-    define,
-    explain,
-    fallback,
-    get_kernel,
-    get_op,
-    impl,
-)
+from keyfold._ops._reductions import all, any, argmax, argmin, max, mean, min, sum
 from keyfold._schema import Schema, SchemaArgument, SchemaReturn
+from keyfold._schema._infer_schema import infer_schema
 from keyfold._system import get_include
-from keyfold._tracer import Graph, trace
-from keyfold._vmap import register_vmap, vmap
+from keyfold._trace import Graph, trace
 
+# fmt: off
 __all__ = [
-    "BY_KIND",
-    "Backend",
-    "BackendHandle",
-    "BindingError",
-    "Choice",
-    "CudnnError",
-    "CustomOp",
-    "DType",
-    "DTypeError",
-    "Device",
-    "DeviceError",
-    "DispatchError",
-    "DispatchKey",
-    "DispatchKeySet",
-    "DispatchTable",
-    "Dispatcher",
-    "ElementwiseOperator",
-    "EmptyKeySetError",
-    "Error",
-    "ExchangeError",
-    "Explanation",
-    "Expression",
-    "ExpressionError",
-    "Fallback",
-    "GradNode",
-    "GradientError",
-    "Graph",
-    "GraphNode",
-    "GraphValue",
-    "GuardError",
-    "Handle",
-    "HookHandle",
-    "IndexOutOfRange",
-    "InvalidValue",
-    "KernelFailed",
-    "KernelHandle",
-    "KernelLoadError",
-    "KernelPackage",
-    "KernelPanic",
-    "KernelReturnError",
-    "KeyGuard",
-    "Library",
-    "LibraryLoadError",
-    "MissingKernel",
-    "NativeKernel",
-    "NotSupported",
-    "OpCheckError",
-    "OpCheckReport",
-    "Operator",
-    "OperatorPacket",
-    "OperatorRemoved",
-    "OperatorTable",
-    "OutOfMemory",
-    "PipelineError",
-    "Plugin",
-    "ProfileTable",
-    "ReadOnlyError",
-    "RedispatchRecursion",
-    "RegistrationError",
-    "Schema",
-    "SchemaArgument",
-    "SchemaError",
-    "SchemaReturn",
-    "ShapeError",
-    "TableEntry",
-    "Tensor",
-    "TraceError",
-    "UnknownKey",
-    "UnknownOperator",
-    "VmapInfo",
-    "__version__",
-    "abs",
-    "add",
-    "all",
-    "allow_fallback",
-    "any",
-    "arange",
-    "argmax",
-    "argmin",
-    "asarray",
-    "astype",
-    "autocast",
-    "autocast_dtype",
-    "backends",
-    "bfloat16",
-    "bitwise_and",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "bool",
-    "broadcast_arrays",
-    "broadcast_shapes",
-    "broadcast_to",
-    "call_direct",
-    "ceil",
-    "checkpoint",
-    "clip",
-    "complex64",
-    "complex128",
-    "concat",
-    "conj",
-    "cos",
-    "custom_op",
-    "define",
-    "divide",
-    "dropout",
-    "elementwise",
-    "empty",
-    "empty_like",
-    "equal",
-    "erf",
-    "exclude_keys",
-    "exp",
-    "expand_dims",
-    "explain",
-    "expm1",
-    "fallback",
-    "fallbacks",
-    "fallthrough",
-    "flip",
-    "float16",
-    "float32",
-    "float64",
-    "floor",
-    "floor_divide",
-    "from_dlpack",
-    "from_numpy",
-    "full",
-    "full_like",
-    "gelu",
-    "get_include",
-    "get_kernel",
-    "get_num_threads",
-    "get_op",
-    "get_rng_state",
-    "grad",
-    "gradcheck",
-    "gradgradcheck",
-    "greater",
-    "greater_equal",
-    "imag",
-    "impl",
-    "include_keys",
-    "infer_meta",
-    "infer_schema",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "is_autocast_enabled",
-    "is_grad_enabled",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "less",
-    "less_equal",
-    "load_kernels",
-    "load_plugin",
-    "log",
-    "log1p",
-    "log_softmax",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "manual_seed",
-    "matmul",
-    "matrix_transpose",
-    "max",
-    "maximum",
-    "mean",
-    "memory_stats",
-    "min",
-    "minimum",
-    "multiply",
-    "negative",
-    "no_grad",
-    "not_equal",
-    "ones",
-    "ones_like",
-    "opcheck",
-    "ops",
-    "permute_dims",
-    "positive",
-    "pow",
-    "profile",
-    "profile_range",
-    "rand",
-    "randn",
-    "random",
-    "real",
-    "reciprocal",
-    "redispatch",
-    "register_array_type",
-    "register_autocast",
-    "register_autograd",
-    "register_backend",
-    "register_fake",
-    "register_key",
-    "register_vmap",
-    "relu",
-    "remainder",
-    "reshape",
-    "round",
-    "rsqrt",
-    "set_cache_limit",
-    "set_num_threads",
-    "set_rng_state",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "softmax",
-    "softplus",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "subtract",
-    "sum",
-    "synchronize",
-    "take",
-    "tanh",
-    "trace",
-    "trim_memory",
-    "trunc",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "value_and_grad",
-    "vmap",
-    "where",
-    "zeros",
+    "BY_KIND", "Backend", "BackendHandle", "BindingError", "Choice", "CudnnError", "CustomOp",
+    "DType", "DTypeError", "Device", "DeviceError", "DispatchError", "DispatchKey",
+    "DispatchKeySet", "DispatchTable", "Dispatcher", "ElementwiseOperator", "EmptyKeySetError",
+    "Error", "ExchangeError", "Explanation", "Expression", "ExpressionError", "Fallback",
+    "GradNode", "GradientError", "Graph", "GraphNode", "GraphValue", "GuardError", "Handle",
+    "HookHandle", "IndexOutOfRange", "InvalidValue", "KernelFailed", "KernelHandle",
+    "KernelLoadError", "KernelPackage", "KernelPanic", "KernelReturnError", "KeyGuard", "Library",
+    "LibraryLoadError", "MissingKernel", "NativeKernel", "NotSupported", "OpCheckError",
+    "OpCheckReport", "Operator", "OperatorPacket", "OperatorRemoved", "OperatorTable",
+    "OutOfMemory", "PipelineError", "Plugin", "ProfileTable", "ReadOnlyError",
+    "RedispatchRecursion", "RegistrationError", "Schema", "SchemaArgument", "SchemaError",
+    "SchemaReturn", "ShapeError", "TableEntry", "Tensor", "TraceError", "UnknownKey",
+    "UnknownOperator", "VmapInfo", "__version__", "abs", "add", "all", "allow_fallback", "any",
+    "arange", "argmax", "argmin", "asarray", "astype", "autocast", "autocast_dtype", "backends",
+    "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_shapes",
+    "broadcast_to", "call_direct", "ceil", "checkpoint", "clip", "complex64", "complex128",
+    "concat", "conj", "cos", "custom_op", "define", "divide", "dropout", "elementwise", "empty",
+    "empty_like", "equal", "erf", "exclude_keys", "exp", "expand_dims", "explain", "expm1",
+    "fallback", "fallbacks", "fallthrough", "flip", "float16", "float32", "float64", "floor",
+    "floor_divide", "from_dlpack", "from_numpy", "full", "full_like", "gelu", "get_include",
+    "get_kernel", "get_num_threads", "get_op", "get_rng_state", "grad", "gradcheck",
+    "gradgradcheck", "greater", "greater_equal", "imag", "impl", "include_keys", "infer_meta",
+    "infer_schema", "int8", "int16", "int32", "int64", "is_autocast_enabled", "is_grad_enabled",
+    "isfinite", "isinf", "isnan", "less", "less_equal", "load_kernels", "load_plugin", "log",
+    "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "manual_seed", "matmul", "matrix_transpose", "max", "maximum", "mean", "memory_stats", "min",
+    "minimum", "multiply", "negative", "no_grad", "not_equal", "ones", "ones_like", "opcheck",
+    "ops", "permute_dims", "positive", "pow", "profile", "profile_range", "rand", "randn", "random",
+    "real", "reciprocal", "redispatch", "register_array_type", "register_autocast",
+    "register_autograd", "register_backend", "register_fake", "register_key", "register_vmap",
+    "relu", "remainder", "reshape", "round", "rsqrt", "set_cache_limit", "set_num_threads",
+    "set_rng_state", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sqrt", "square",
+    "squeeze", "stack", "subtract", "sum", "synchronize", "take", "tanh", "trace", "trim_memory",
+    "trunc", "uint8", "uint16", "uint32", "uint64", "value_and_grad", "vmap", "where", "zeros",
     "zeros_like",
 ]
+# fmt: on
 
 ops = _default_dispatcher.ops
 
 _foreign_names.teach_tensor()
 _public.adopt(__name__, globals(), __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names and those of Python, and none of the modules that they come from."""
+    imported = {"testing", "torch", "tvm_ffi"} & globals().keys()
+    return sorted({*__all__, *imported, *_public.special(globals())})
+
 
 if _typing.TYPE_CHECKING:
     from keyfold import torch as torch

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
+from keyfold._dispatch._keys import DispatchKey
 from keyfold._inspect import Explanation, OperatorTable
-from keyfold._keys import DispatchKey
 from keyfold._ops import Ops
 from keyfold._schema import Schema
 

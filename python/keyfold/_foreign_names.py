@@ -6,7 +6,6 @@ name that is in none gets the nearest name that there is.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from keyfold import _core
@@ -139,6 +138,8 @@ def attribute_error(name: str, known: list[str]) -> AttributeError:
         name: the name.
         known: the module's names.
     """
+    import difflib
+
     text = f"module 'keyfold' has no attribute {name!r}"
     if name in _ABSENT:
         return AttributeError(f"{text}; {_ABSENT[name]}", obj=None)

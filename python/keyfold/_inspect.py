@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyfold import _core
-from keyfold._keys import DispatchKey
+from keyfold._dispatch._keys import DispatchKey
 from keyfold._show import _html, _text
 
 __all__ = ["Choice", "Explanation", "OperatorTable"]

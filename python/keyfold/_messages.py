@@ -6,7 +6,6 @@ an error about an argument is about to be raised; calls that go well never come 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
@@ -29,7 +28,8 @@ _FOREIGN_KEYWORDS = {
 
 # The modules whose public functions call operators for a user.
 _MODULES = frozenset(
-    f"keyfold.{name}" for name in ("_creation", "_functions", "_pointwise", "_pointwise_pairs")
+    f"keyfold._ops.{name}"
+    for name in ("_creation", "_functions", "_pointwise", "_pointwise_pairs", "_reductions")
 )
 
 # An operator's argument, and what functions of the array API call it.
@@ -134,6 +134,8 @@ def unexpected(function: Callable[..., Any], foreign: Iterable[str]) -> BindingE
         function: the function.
         foreign: the keywords.
     """
+    import difflib
+
     keyword = next(iter(foreign))
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

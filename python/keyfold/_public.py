@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["adopt"]
+__all__ = ["adopt", "special"]
 
 
 def adopt(module: str, namespace: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -21,3 +21,8 @@ def adopt(module: str, namespace: Mapping[str, Any], names: Iterable[str]) -> No
         defined = getattr(public, "__module__", None)
         if callable(public) and isinstance(defined, str) and defined.startswith("keyfold."):
             public.__module__ = module
+
+
+def special(namespace: Mapping[str, Any]) -> list[str]:
+    """The names that Python itself gives a module, such as `__file__`."""
+    return [name for name in namespace if name.startswith("__") and name.endswith("__")]

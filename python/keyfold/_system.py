@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import sys
-from pathlib import Path
 
 __all__ = ["get_include"]
 
@@ -44,4 +44,4 @@ def get_include() -> str:
 
     Source: the name is that of `numpy.get_include`.
     """
-    return str(Path(__file__).with_name("include"))
+    return os.path.join(os.path.dirname(__file__), "include")

@@ -466,7 +466,7 @@ def test_results_in_another_dtype_of_the_kind(data):
 
 
 def test_every_public_function_is_compared():
-    from keyfold import _pointwise, _pointwise_pairs
+    from keyfold._ops import _pointwise, _pointwise_pairs
 
     compared = {*UNARY, *BINARY, "where", "clip"}
     assert compared == {*_pointwise.__all__, *_pointwise_pairs.__all__}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,19 @@ def test_nothing_but_numpy_is_imported():
     assert found.stdout.split() == ["keyfold"]
 
 
+def test_modules_for_errors_pages_and_files_are_imported_by_those():
+    """Each would make the import of keyfold slower by a part that can be measured."""
+    found = run(
+        "import sys; import numpy; before = set(sys.modules); import keyfold\n"
+        "print(*sorted({'difflib', 'html', 'pathlib', 'urllib'} & (set(sys.modules) - before)))"
+    )
+    assert (found.stdout.strip(), found.stderr) == ("", "")
+
+
 def test_a_subinterpreter_is_refused():
     source = """
 import sys
+import types
 from pathlib import Path
 import keyfold
 import _xxsubinterpreters as interpreters
@@ -128,3 +139,36 @@ def test_a_system_without_the_extension_is_told_where_keyfold_runs(pretend, says
 def test_the_header_for_c_kernels_is_where_get_include_says():
     header = Path(kf.get_include(), "keyfold_abi.h")
     assert "TVMFFIAny" in header.read_text()
+
+
+def test_what_the_module_shows_is_public():
+    shown = [name for name in dir(kf) if not name.startswith("__")]
+    assert set(kf.__all__) - {"__version__"} <= set(shown)
+    assert [name for name in shown if name.startswith("_")] == []
+    # The modules among them are those that users import.
+    modules = [name for name in shown if isinstance(getattr(kf, name), types.ModuleType)]
+    assert set(modules) <= {"random", "testing", "torch", "tvm_ffi"}
+
+
+@pytest.mark.parametrize("name", sorted(kf.__all__))
+def test_a_public_class_or_function_says_that_it_is_the_packages(name):
+    public = getattr(kf, name)
+    if isinstance(public, type | types.FunctionType):
+        assert public.__module__ == "keyfold"
+
+
+def test_a_traceback_names_an_error_by_the_package():
+    failed = run("import keyfold as kf\nkf.get_op('no_such::operator')")
+    assert failed.stderr.splitlines()[-1].startswith("keyfold.UnknownOperator: ")
+
+
+def test_no_module_of_the_package_is_long():
+    """400 lines are read in one sitting."""
+    package = Path(kf.__file__).parent
+    assert package.is_dir()
+    long = {}
+    for path in package.rglob("*.py"):
+        lines = len(path.read_text().splitlines())
+        if lines > 400:
+            long[str(path.relative_to(package))] = lines
+    assert long == {}

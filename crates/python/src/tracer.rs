@@ -1,4 +1,4 @@
-//! `keyfold.trace` and `keyfold.Graph`: sessions and graphs of the tracer for `keyfold._tracer`, which
+//! `keyfold.trace` and `keyfold.Graph`: sessions and graphs of the tracer for `keyfold._trace`, which
 //! knows how Python's arguments and results are arranged.
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
-from keyfold._creation import empty
+from keyfold._ops._creation import empty
 
 __all__ = [
     "Array",

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
-from keyfold._autograd import grad
+from keyfold._autograd import grad, gradcheck
 from keyfold._errors import GradientError, NotSupported
-from keyfold._gradcheck import gradcheck
 from keyfold._opcheck._arrays import (
     arrays,
     copy_of,
@@ -209,7 +208,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def autocast(subject: Subject) -> None:
-    from keyfold._autocast import autocast as scope
+    from keyfold._layers._autocast import autocast as scope
 
     if not any(dtype_name(x) in FLOATS for _, x in subject.tensors(subject.values)):
         raise Skip("no argument is a floating tensor")

@@ -8,7 +8,6 @@ here.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Collection, Iterable, Sequence
 
 __all__ = [
@@ -97,6 +96,8 @@ class Mark(str):
 
 def _escape(text: str) -> str:
     """A text as HTML, in which a half of a surrogate pair can't be written."""
+    import html
+
     return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 

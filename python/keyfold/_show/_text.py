@@ -10,7 +10,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 
 __all__ = ["WIDTH", "counted", "folded", "pairs", "printable", "shorten", "size", "table", "wrap"]
 
@@ -22,7 +21,7 @@ _GAP = "  "
 _LEAST = 8
 # Behind what a word that is too long is broken, if that isn't in its first quarter: folders first.
 _BREAKS = "/,_"
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def size(text: str) -> int:
@@ -55,7 +54,7 @@ def shorten(text: str) -> str:
     text = re.sub(r"[\w.<>]+\.(<?\w+>?) \(Python, ", r"\1 (Python, ", text)
     text = text.replace(f"{_PACKAGE}{os.sep}", "")
     with contextlib.suppress(OSError):  # The working directory may have been removed.
-        text = text.replace(f"{Path.cwd()}{os.sep}", "")
+        text = text.replace(f"{os.getcwd()}{os.sep}", "")
     text = re.sub(r"(?<![\w.])/[^\s:()]*/(?:site-packages/|tmp[\w]*/)", "", text)
     return re.sub(r"(?<![\w.])/(?:[^\s:()/]+/){2,}([^\s:()/]+/[^\s:()/]+)", r".../\1", text)
 

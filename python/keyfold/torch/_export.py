@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keyfold import _core
+from keyfold._dispatch._registration import get_op
 from keyfold._errors import OperatorRemoved, SchemaError
-from keyfold._registration import get_op
 from keyfold.torch import _library, _schema
 from keyfold.torch._exported import Forward, lock
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from keyfold import _core
-from keyfold._errors import DeviceError, GradientError, OperatorRemoved
+from keyfold._errors import GradientError, OperatorRemoved
 from keyfold.torch import _library
-from keyfold.torch._gradients import gradients
+from keyfold.torch._gradients import gradients, signed, unsigned
+from keyfold.torch._results import device_of, extent, own
 from keyfold.torch._schema import MISSING, Argument, Schema
 from keyfold.torch._values import (
     leaves,
@@ -20,7 +21,6 @@ from keyfold.torch._values import (
     resolved,
     stand_in,
     tensor_to_keyfold,
-    tensor_to_torch,
     torch_dtype,
     torch_leaves,
     tree_map,
@@ -131,7 +131,7 @@ class TorchOperator(ABC):
         before = _core.get_rng_state()
         result = function(*given)
         _drawn.state = None if before == _core.get_rng_state() else before
-        return _own(result, [_extent(t) for t in torch_leaves(args)], copies=self.copies)
+        return own(result, [extent(t) for t in torch_leaves(args)], copies=self.copies)
 
     def _to_keyfold(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -155,8 +155,8 @@ class TorchOperator(ABC):
 
     def _results(self, result: Any, values: list[Any]) -> Any:
         # torch demands results with memory of their own.
-        taken = [_extent(tensor) for tensor in torch_leaves(values)]
-        return self._per_return(result, values, lambda leaf: _own(leaf, taken, copies=self.copies))
+        taken = [extent(tensor) for tensor in torch_leaves(values)]
+        return self._per_return(result, values, lambda leaf: own(leaf, taken, copies=self.copies))
 
     def _per_return(self, result: Any, values: list[Any], function: Any) -> Any:
         returns = self.schema.returns
@@ -214,7 +214,7 @@ class TorchOperator(ABC):
                 )
         ctx.keyfold_values = [tree_map(place, value) for value in values]
         state, _drawn.state = getattr(_drawn, "state", None), None
-        ctx.keyfold_random = [_signed(word) for word in state or ()]
+        ctx.keyfold_random = [signed(word) for word in state or ()]
         ctx.save_for_backward(*tensors)
 
     def _backward(self, ctx: Any, *grads: Any) -> Any:
@@ -306,7 +306,7 @@ class Derivative(TorchOperator):
         grads = [next(left) if has else None for has in has_grad]
         now = _core.get_rng_state()
         if random:
-            _core.set_rng_state((_unsigned(random[0]), _unsigned(random[1])))
+            _core.set_rng_state((unsigned(random[0]), unsigned(random[1])))
         try:
             found = gradients(self._of.run, rest, needed, grads)
             drew = not random and _core.get_rng_state() != now
@@ -373,7 +373,7 @@ class Forward(TorchOperator):
             return stand_in(leaf) if isinstance(leaf, torch.Tensor) else plain_to_keyfold(leaf)
 
         args, kwargs = self._arguments([tree_map(like, value) for value in values])
-        device = _device_of(self.schema, values)
+        device = device_of(self.schema, values)
         return tree_map(
             lambda leaf: self._empty(leaf, device),
             _core._infer_meta(self._operator, tuple(args), kwargs),
@@ -397,55 +397,3 @@ class _Saved:
 
     def __init__(self, place: int) -> None:
         self.place = place
-
-
-def _signed(word: int) -> int:
-    """64 bits as the number that torch has for them."""
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _unsigned(number: int) -> int:
-    return number & ((1 << 64) - 1)
-
-
-def _extent(tensor: Any) -> tuple[int, int]:
-    """Where a tensor's elements begin and end."""
-    start = tensor.data_ptr()
-    if tensor.is_contiguous():
-        return start, start + tensor.nbytes
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
-
-
-def _own(value: Any, taken: list[tuple[int, int]], *, copies: bool) -> Any:
-    """A result as a torch tensor; copied if it lies in memory that is taken."""
-    if not isinstance(value, torch.Tensor) and not hasattr(value, "__dlpack__"):
-        return value
-    tensor = tensor_to_torch(value)
-    if copies:
-        return tensor.clone(memory_format=torch.contiguous_format)
-    start, end = _extent(tensor)
-    if any(start < other_end and other_start < end for other_start, other_end in taken):
-        tensor = tensor.clone()
-        start, end = _extent(tensor)
-    taken.append((start, end))
-    return tensor
-
-
-def _device_of(schema: Schema, values: list[Any]) -> Any:
-    """Where the results of a call are: with its tensors, or on the device that it names.
-
-    A tensor without dimensions goes with the others, wherever it is.
-
-    Raises:
-        DeviceError: some tensors are on meta and others have data.
-    """
-    tensors = list(torch_leaves(values))
-    devices = [t.device for t in tensors if t.dim()] or [t.device for t in tensors]
-    if len({device.type == "meta" for device in devices}) > 1:
-        raise DeviceError(
-            f"{schema.full_name}: arguments on different devices: some are on meta and have no "
-            f"data, others are on {next(d for d in devices if d.type != 'meta')}"
-        )
-    devices += [leaf for leaf in leaves(values) if isinstance(leaf, torch.device)]
-    return devices[0] if devices else torch.device("cpu")

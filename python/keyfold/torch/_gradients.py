@@ -70,9 +70,18 @@ def gradients(
             found = _core._grad(list(outputs), variables, list(above), create, create, True)
         else:
             found = [None] * len(variables)
-    from keyfold._creation import zeros_like
+    from keyfold._ops._creation import zeros_like
 
     return [
         zeros_like(variable.detach()) if grad is None else grad
         for variable, grad in zip(variables, found, strict=True)
     ]
+
+
+def signed(word: int) -> int:
+    """64 bits as the number that torch has for them."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def unsigned(number: int) -> int:
+    return number & ((1 << 64) - 1)

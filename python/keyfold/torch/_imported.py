@@ -11,6 +11,7 @@ import torch
 
 from keyfold import _core
 from keyfold._autograd import register_autograd
+from keyfold._dispatch._registration import define, get_op, impl
 from keyfold._errors import (
     GradientError,
     NotSupported,
@@ -18,8 +19,7 @@ from keyfold._errors import (
     ReadOnlyError,
     ShapeError,
 )
-from keyfold._fake import register_fake
-from keyfold._registration import define, get_op, impl
+from keyfold._layers._fake import register_fake
 from keyfold.torch._exported import lock
 from keyfold.torch._library import keep, schema_in_torch
 from keyfold.torch._schema import MISSING, Argument, Schema, parse

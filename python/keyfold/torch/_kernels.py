@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from keyfold import _core
+from keyfold._dispatch._registration import fallback, get_kernel
 from keyfold._errors import MissingKernel, RegistrationError, UnknownKey
-from keyfold._registration import fallback, get_kernel
 from keyfold.torch._schema import parse
 from keyfold.torch._values import resolved, tensor_to_torch, tree_map
 

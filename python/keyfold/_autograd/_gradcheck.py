@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
-from keyfold._autograd import grad
+from keyfold._autograd._grad import grad
 from keyfold._errors import DTypeError, GradientError, InvalidValue
 
 __all__ = ["gradcheck", "gradgradcheck"]

@@ -12,7 +12,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
 from keyfold._errors import BindingError, IndexOutOfRange, InvalidValue, ShapeError
-from keyfold._tree import map_leaves, refuse_registered
+from keyfold._layers._tree import map_leaves, refuse_registered
 
 __all__ = [
     "register_vmap",

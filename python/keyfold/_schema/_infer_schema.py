@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
-from keyfold._annotations import evaluate, schema_type, show
 from keyfold._errors import BindingError, SchemaError
+from keyfold._schema._annotations import evaluate, schema_type, show
 
 __all__ = ["infer_schema"]
 

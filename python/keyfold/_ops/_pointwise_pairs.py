@@ -10,7 +10,7 @@ from typing import Any
 
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, DTypeError
-from keyfold._pointwise import positive
+from keyfold._ops._pointwise import positive
 
 __all__ = [
     "add",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from keyfold._array_coordinates import is_array, of_arrays
-from keyfold._axes import Space, describe, listing
+from keyfold._dispatch_table._array_coordinates import is_array, of_arrays
+from keyfold._dispatch_table._axes import Space, describe, listing
 from keyfold._errors import BindingError, InvalidValue, MissingKernel, RegistrationError
 from keyfold._show import _html, _text
 

@@ -12,7 +12,7 @@ from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._entry_points import find
 from keyfold._errors import BindingError, InvalidValue
-from keyfold._tree import map_leaves, refuse_registered
+from keyfold._layers._tree import map_leaves, refuse_registered
 
 __all__ = [
     "checkpoint",
@@ -264,7 +264,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _number(value: Any) -> _core.Tensor:
-    from keyfold._creation import asarray
+    from keyfold._ops._creation import asarray
 
     return asarray(value)
 
@@ -280,7 +280,7 @@ def _collect(tree: Any, found: Any, sources: Any) -> Any:
     def collect(_: Any) -> Any:
         gradient, source = next(found), next(sources)
         if gradient is None:
-            from keyfold._creation import zeros_like
+            from keyfold._ops._creation import zeros_like
 
             like = _core._view(source) if _is_array(source) else _number(source)
             gradient = zeros_like(like)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -56,6 +55,8 @@ def unhashable(table: str, axis: str, value: Any) -> InvalidValue:
 
 def _nearest(given: Any, known: Iterable[Any]) -> str:
     """The known name that was probably meant, as a question."""
+    import difflib
+
     names = {str(name): name for name in known}
     found = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     return f" did you mean {names[found[0]]!r}?" if found else ""

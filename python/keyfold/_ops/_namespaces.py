@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +86,8 @@ class Ops(Namespace):
             if not dir(found) and self.__provide is not None:
                 self.__provide(name)
         if packet is None and not dir(found):
+            import difflib
+
             known = sorted({n.split("::")[0] for n in self.__dispatcher.operator_names()})
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}? " if close else ""

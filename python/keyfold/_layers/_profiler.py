@@ -7,7 +7,6 @@ import inspect
 import json
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from keyfold import _core
@@ -162,7 +161,9 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the Chrome trace to a file; open it at ui.perfetto.dev or chrome://tracing."""
-        Path(path).write_text(self._chrome_trace(), encoding="utf-8")
+        text = self._chrome_trace()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"

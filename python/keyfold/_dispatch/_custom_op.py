@@ -1,4 +1,4 @@
-"""`custom_op`: a Python function as an operator, defined and registered in one step."""
+"""`CustomOp`: an operator with its function, and what is registered through it."""
 
 from __future__ import annotations
 
@@ -9,159 +9,31 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast
 
 from keyfold import _core
 from keyfold._autograd import register_autograd
 from keyfold._default import dispatcher as _default
+from keyfold._dispatch._custom_op_kernels import check_marks, no_fake, returning_no_argument
+from keyfold._dispatch._keys import DispatchKey
 from keyfold._errors import (
     BindingError,
-    KernelReturnError,
     MissingKernel,
     NotSupported,
     RegistrationError,
-    SchemaError,
 )
-from keyfold._fake import _problem, register_fake
-from keyfold._infer_schema import infer_schema
-from keyfold._keys import DispatchKey
+from keyfold._layers._fake import _problem, register_fake
+from keyfold._layers._vmap import register_vmap
 from keyfold._schema import Schema
 from keyfold._show._objects import of_operator
-from keyfold._vmap import register_vmap
 
-__all__ = ["CustomOp", "custom_op"]
+__all__ = ["CustomOp", "backend_of", "lock"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 # The operators made here, by name: a module that is loaded again takes its own ones over.
 _made: dict[str, CustomOp] = {}
-_lock = threading.RLock()
-
-
-@overload
-def custom_op(
-    name: str,
-    fn: None = None,
-    /,
-    *,
-    mutates_args: str | Iterable[str],
-    device_types: str | Sequence[str] | None = None,
-    keys: Any = None,
-    schema: str | None = None,
-    mixed_devices: bool = False,
-) -> Callable[[Callable[..., Any]], CustomOp]: ...
-@overload
-def custom_op(
-    name: str,
-    fn: Callable[..., Any],
-    /,
-    *,
-    mutates_args: str | Iterable[str],
-    device_types: str | Sequence[str] | None = None,
-    keys: Any = None,
-    schema: str | None = None,
-    mixed_devices: bool = False,
-) -> CustomOp: ...
-def custom_op(
-    name: str,
-    fn: Callable[..., Any] | None = None,
-    /,
-    *,
-    mutates_args: str | Iterable[str],
-    device_types: str | Sequence[str] | None = None,
-    keys: Any = None,
-    schema: str | None = None,
-    mixed_devices: bool = False,
-) -> Any:
-    """Make an operator of a Python function: its schema from the annotations, it as the kernel.
-
-    The function gets the very arrays that a call was given. What it returns must have memory of its
-    own: `opcheck` finds results that share memory with arguments, and an operator that writes to
-    arguments refuses at once to return one of them.
-
-    Without device types and keys, it is the kernel for every backend
-    (`CompositeExplicitAutograd`): NumPy's arrays, CUDA's and those of backends that are registered
-    later; a kernel for one backend (`register_kernel`) comes before it. Its derivative isn't that
-    of the operators that it calls: give one with `register_autograd`. Tensors on meta go through
-    the function, too, if it consists of operators that can compute shapes; else give
-    `register_fake`. What returns nothing has nothing to do there.
-
-    Args:
-        name: the operator's full name, `ns::name`.
-        fn: the function; without it, this is a decorator.
-        mutates_args: the names of the arguments that it writes to: `()` for none, `"unknown"` for
-            all tensors.
-        device_types: the devices that it is the kernel for: `"cpu"`, or several.
-        keys: dispatch keys instead, as `impl` takes them: `"CompositeImplicitAutograd"` for a
-            function whose derivative is that of the operators that it calls.
-        schema: the schema instead of the annotations', with or without the name:
-            `(Tensor x) -> Tensor`. It says by `(a!)` what `mutates_args` names.
-        mixed_devices: whether the arguments may live on different devices.
-
-    Returns:
-        A `CustomOp`, which is called like the function.
-
-    Raises:
-        SchemaError: no schema can be read from the annotations, or the given one is wrong.
-        RegistrationError: the name is taken by another operator. The same function again (a module
-            loaded anew, a notebook's cell run again) takes the place of its former self.
-        DeviceError, UnknownKey: no such device or key.
-
-    Source: the form is that of PyTorch's `torch.library.custom_op`.
-    """
-    if not isinstance(name, str):
-        raise BindingError(f'custom_op() takes a name, "ns::name", not {name!r}')
-
-    def make(function: Callable[..., Any]) -> CustomOp:
-        if device_types is not None and keys is not None:
-            raise BindingError(f"custom_op({name!r}): give device_types or keys, not both")
-        if device_types is not None:
-            places = [_backend_of(device) for device in _several(device_types)]
-        else:
-            places = ["CompositeExplicitAutograd"] if keys is None else _several(keys)
-        text = _schema_text(name, function, mutates_args, schema)
-        with _lock:
-            return CustomOp._make(name, function, text, mutates_args, places, mixed_devices)
-
-    return make if fn is None else make(fn)
-
-
-def _several(given: Any) -> list[Any]:
-    single = isinstance(given, (str, _core.Device, _core.DispatchKeyBase))
-    return [given] if single else list(given)
-
-
-def _backend_of(device: Any) -> Any:
-    """The key of a device's backend."""
-    wanted = _core.Device(device).type
-    return next(key for key in DispatchKey if key.is_backend and key.name.lower() == wanted)
-
-
-def _key_of(place: Any) -> Any:
-    """The key that a place means: a key or its name as it is, a device by its backend."""
-    if isinstance(place, _core.Device):
-        return _backend_of(place)
-    if isinstance(place, str):
-        for key in DispatchKey:
-            if key.is_backend and key.name.lower() == place:
-                return key
-    return place
-
-
-def _schema_text(
-    name: str,
-    function: Callable[..., Any],
-    mutates_args: str | Iterable[str],
-    schema: str | None,
-) -> str:
-    if schema is None:
-        return infer_schema(function, mutates_args=mutates_args, op_name=name)
-    if not schema.lstrip().startswith("("):
-        given = schema.partition("(")[0].strip()
-        if given != name:
-            raise SchemaError(f"custom_op({name!r}): the schema is of {given!r}")
-        return schema
-    return f"{name}{schema.lstrip()}"
+lock = threading.RLock()
 
 
 def _source_of(function: Any) -> tuple[Any, ...]:
@@ -171,6 +43,23 @@ def _source_of(function: Any) -> tuple[Any, ...]:
         return (getattr(function, "__module__", None), name)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return (id(function),) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def backend_of(device: Any) -> Any:
+    """The key of a device's backend."""
+    wanted = _core.Device(device).type
+    return next(key for key in DispatchKey if key.is_backend and key.name.lower() == wanted)
+
+
+def _key_of(place: Any) -> Any:
+    """The key that a place means: a key or its name as it is, a device by its backend."""
+    if isinstance(place, _core.Device):
+        return backend_of(place)
+    if isinstance(place, str):
+        for key in DispatchKey:
+            if key.is_backend and key.name.lower() == place:
+                return key
+    return place
 
 
 class CustomOp:
@@ -243,7 +132,7 @@ class CustomOp:
         try:
             made.operator = _default.get_op(name)
             made.__call__ = made.operator
-            made._wraps = _check_marks(made.operator, mutates_args)
+            made._wraps = check_marks(made.operator, mutates_args)
             kernel = made._wrapped(function)
             for place in places:
                 made._keep(_default.impl(name, place, kernel))
@@ -266,7 +155,7 @@ class CustomOp:
         return handle
 
     def _wrapped(self, kernel: Any) -> Any:
-        return _returning_no_argument(self.name, kernel) if self._wraps else kernel
+        return returning_no_argument(self.name, kernel) if self._wraps else kernel
 
     def _without_data(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function for tensors on meta, as long as there is no fake kernel.
@@ -284,11 +173,11 @@ class CustomOp:
                 result = function(*args, **kwargs)
             except Exception as error:
                 why = f"its function raised {type(error).__name__}: {error}"
-                raise NotSupported(_no_fake(name, why)) from error
+                raise NotSupported(no_fake(name, why)) from error
             for item in result if isinstance(result, (tuple, list)) else (result,):
                 problem = _problem(item)
                 if problem:
-                    raise NotSupported(_no_fake(name, f"its function returned {problem}"))
+                    raise NotSupported(no_fake(name, f"its function returned {problem}"))
             return result
 
         return fake
@@ -423,7 +312,7 @@ class CustomOp:
         return KernelSwitch(self, key, enabled)
 
     def _switch(self, key: str, on: bool) -> None:
-        with _lock:
+        with lock:
             if on and key in self._off:
                 self._off[key].remove()
                 del self._off[key]
@@ -436,7 +325,7 @@ class CustomOp:
 
     def close(self) -> None:
         """Take back the operator and all that was registered through this object."""
-        with _lock:
+        with lock:
             for handle in [*self._off.values(), *reversed(self._handles)]:
                 handle.remove()
             self._off.clear()
@@ -495,60 +384,3 @@ def _either_way(register: Callable[[Any], _core.Handle], function: Any) -> Any:
         return function
 
     return decorate
-
-
-def _check_marks(operator: _core.Operator, mutates_args: str | Iterable[str]) -> bool:
-    """Whether the kernels need to be watched: they write to arguments, and return something.
-
-    Raises:
-        SchemaError: the schema writes to other arguments than `mutates_args` names.
-    """
-    written = [argument.name for argument in operator.schema.arguments if argument.writes]
-    results = operator.schema.returns
-    if mutates_args != "unknown" and set(written) != set(mutates_args):
-        named = ", ".join(sorted(mutates_args)) or "none"
-        raise SchemaError(
-            f"{operator.name}: mutates_args names {named}, and the schema marks "
-            f"{', '.join(written) or 'none'} with (a!)"
-        )
-    aliased = any(result.alias_sets for result in results)
-    return bool(written and results and not aliased)
-
-
-def _returning_no_argument(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with a check that it returns none of its arguments.
-
-    Its schema says so. A caller would take the result for a new array, and autograd and the tracer
-    do; the call itself can't tell.
-    """
-
-    @functools.wraps(function)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        # By identity, and by hand: this runs in each call, and arrays have an `==` of their own.
-        for item in result if isinstance(result, (tuple, list)) else (result,):
-            for given in args:
-                if item is given and hasattr(item, "shape"):
-                    raise _argument_returned(op, function)
-            if kwargs:
-                for given in kwargs.values():
-                    if item is given and hasattr(item, "shape"):
-                        raise _argument_returned(op, function)
-        return result
-
-    return kernel
-
-
-def _argument_returned(op: str, function: Callable[..., Any]) -> KernelReturnError:
-    return KernelReturnError(
-        f"{op}: the kernel {getattr(function, '__qualname__', function)} returned one of its "
-        "arguments, which its schema doesn't say: return None or a copy, or give a schema that "
-        'says it, schema="(Tensor(a!) x) -> Tensor(a!)"'
-    )
-
-
-def _no_fake(op: str, problem: str) -> str:
-    return (
-        f"{op} has no fake kernel, and given tensors on meta, which have no data, {problem}; "
-        "register one with @op.register_fake"
-    )

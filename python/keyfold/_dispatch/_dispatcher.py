@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyfold import _core
-from keyfold._registration import _implement
+from keyfold._dispatch._registration import _implement
 
 __all__: list[str] = []
 

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, overload
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
+from keyfold._dispatch._numpy_kernel import on_numpy
 from keyfold._entry_points import find, missing
 from keyfold._errors import BindingError, GuardError, InvalidValue, UnknownOperator
-from keyfold._numpy_kernel import on_numpy
 
 __all__ = [
     "Library",

@@ -1,0 +1,1 @@
+"""Registration: dispatchers, libraries, keys, backends, functions as operators."""

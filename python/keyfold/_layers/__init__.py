@@ -1,0 +1,1 @@
+"""Layers above the kernels: vmap, autocast, fake kernels, the profiler."""
