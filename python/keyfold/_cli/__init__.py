@@ -25,6 +25,14 @@ from keyfold._cli._terminal import paint
 
 __all__ = ["main"]
 
+_JSON_HELP = {
+    "demo": "the accuracy, alone,",
+    "doctor": "the report",
+    "ops": "the list",
+    "table": "the table",
+    "explain": "the answer",
+}
+
 _ARGUMENT_HELP = """\
 arguments, each one word of the shell (quote what has spaces or brackets):
   3x4:float32            an array of shape (3, 4) on the CPU
@@ -200,6 +208,9 @@ def _parser() -> argparse.ArgumentParser:
             help=f"a key that the call is to {what}, such as Profiler (repeatable)",
         )
     explain.set_defaults(run=_operators.explain)
+    for name, command in commands.choices.items():
+        what = f"print {_JSON_HELP[name]} as JSON"
+        command.add_argument("--json", action="store_true", help=what)
     parser.commands = tuple(commands.choices)
     return parser
 
@@ -222,13 +233,14 @@ def _run_demo(options: argparse.Namespace) -> int:
         quiet=options.quiet,
         save_trace=options.save_trace,
         draw=options.draw,
+        as_json=options.json,
     )
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
     from keyfold._cli._doctor import doctor
 
-    return doctor(load=options.load)
+    return doctor(load=options.load, as_json=options.json)
 
 
 def _natural(text: str) -> int:

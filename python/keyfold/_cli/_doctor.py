@@ -15,11 +15,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
 import keyfold as kf
 from keyfold import _core, _entry_points
+from keyfold._cli import _json
 from keyfold._cli._operators import overloads
 from keyfold._cli._terminal import heading, paint, width
 from keyfold._show._text import pairs
@@ -32,14 +34,18 @@ _ARM_FEATURES = ("asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def doctor(*, load: bool = False) -> int:
+def doctor(*, load: bool = False, as_json: bool = False) -> int:
     """Print the report. It is a report, not a test: the exit code is 0.
 
     Args:
         load: whether to load the kernels that installed packages offer.
+        as_json: whether to print it as JSON.
     """
     # Before the operators are counted.
     packages = list(_packages(load))
+    if as_json:
+        _json.show("doctor", _report())
+        return 0
     print(paint("keyfold doctor", "bold"))
     for title, rows in (
         ("Versions", list(_versions())),
@@ -52,6 +58,20 @@ def doctor(*, load: bool = False) -> int:
         print(heading(title))
         print(*pairs(rows, width=width()), sep="\n")
     return 0
+
+
+def _report() -> dict[str, object]:
+    """The report's fields: those that programs read as data, and lines of text by their names."""
+    return {
+        "versions": _json.named(_versions()),
+        "processor": _json.named(_processor()),
+        "threads": _json.threads(),
+        "backends": _json.backends(),
+        "operators": {space: _counts(space) for space in dir(kf.ops)},
+        "packages": _json.packages(),
+        "unreadable_packages": list(_entry_points.unreadable()),
+        "gpu": _json.named(_gpu()),
+    }
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -107,11 +127,25 @@ def _backends() -> Iterator[tuple[str, str]]:
 
 
 def _kernels() -> Iterator[tuple[str, str]]:
-    backends = [key for key in reversed(list(kf.DispatchKey)) if key.is_backend]
     for space in dir(kf.ops):
-        operators = overloads(getattr(kf.ops, space))
-        counts = [f"{sum(op.has_kernel(key) for op in operators)} on {key}" for key in backends]
-        yield space, f"{len(operators)} operators, with kernels for {', '.join(counts)}"
+        counts = _counts(space)
+        listed = ", ".join(f"{number} on {key}" for key, number in counts["kernels"].items())
+        yield space, f"{counts['count']} operators, with kernels for {listed}"
+
+
+class _Counts(TypedDict):
+    """How many operators there are, and how many have a kernel at each backend's key."""
+
+    count: int
+    kernels: dict[str, int]
+
+
+def _counts(space: str) -> _Counts:
+    """Count the operators of a namespace."""
+    backends = [key for key in reversed(list(kf.DispatchKey)) if key.is_backend]
+    found = overloads(getattr(kf.ops, space))
+    kernels = {str(key): sum(op.has_kernel(key) for op in found) for key in backends}
+    return {"count": len(found), "kernels": kernels}
 
 
 def _packages(load: bool) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import keyfold as kf
+from keyfold._cli import _json
 from keyfold._cli._arguments import ArgumentFormError, parse_arguments
 from keyfold._cli._terminal import heading, paint, width
 from keyfold._show import _text
@@ -19,8 +20,11 @@ def ops(options: argparse.Namespace) -> int:
     wanted = options.namespace
     # An unknown namespace is the engine's error, which names those that there are.
     spaces = dir(kf.ops) if wanted is None else [wanted]
-    for space in spaces:
-        operators = _named(space)
+    listed = {space: _named(space) for space in spaces}
+    if options.json:
+        _json.show("ops", _json.operators(listed))
+        return 0
+    for space, operators in listed.items():
         print(heading(f"{space}: {_text.counted(len(operators), 'operator')}"))
         print(*_listing(operators), sep="\n")
     return 0
@@ -62,6 +66,9 @@ def overloads(namespace: Any) -> list[kf.Operator]:
 def table(options: argparse.Namespace) -> int:
     """Show an operator's table."""
     operator = kf.get_op(options.op)
+    if options.json:
+        _json.show("table", _json.table(operator, fallbacks=options.fallbacks))
+        return 0
     shown = operator.table(fallbacks=options.fallbacks)
     print(*_text.folded([operator.schema], width=width()), sep="\n")
     print(*(shown._lines(width(), indent=2) if shown else ["  no kernels"]), sep="\n")
@@ -73,6 +80,9 @@ def explain(options: argparse.Namespace) -> int:
     args, kwargs = parse_arguments(options.args)
     with kf.include_keys(*options.include), kf.exclude_keys(*options.exclude):
         explanation = kf.explain(options.op, *args, **kwargs)
+    if options.json:
+        _json.show("explain", _json.explanation(explanation))
+        return 0
     first, *rest = explanation._lines(width())
     print(paint(first, "bold"), *rest, sep="\n")
     # A call that would fail was explained as well as any other: that is no failure of the command.
