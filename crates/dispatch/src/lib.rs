@@ -12,7 +12,8 @@
 //! - keys: [`DispatchKey`], [`DispatchKeySet`], [`register_key`], [`register_backend`]
 //! - [`schema`]: the text `ns::name(Tensor x) -> Tensor`, parsed, printed and bound
 //! - registration: [`Dispatcher`], [`Kernel`], [`Handle`], [`Stage`], [`Override`]
-//! - the call: [`Operator`], [`TypedOperator`], [`CallContext`], [`LocalKeys`]
+//! - the call: [`Operator`], [`Packet`] (overloads), [`TypedOperator`], [`CallContext`],
+//!   [`LocalKeys`]
 //! - looking inside: [`Explanation`], [`TableEntry`], [`Rule`], [`Provenance`]
 
 mod barrier;
@@ -30,6 +31,7 @@ mod library;
 mod local;
 mod names;
 mod operator;
+mod packet;
 mod provenance;
 mod reclaim;
 mod registrations;
@@ -58,6 +60,7 @@ pub use local::{
 };
 pub use names::{backend_was_removed, note_removed_backend, register_backend, register_key};
 pub use operator::Operator;
+pub use packet::{Packet, first_that_takes};
 pub use provenance::Provenance;
 pub use registrations::Override;
 pub use table::Rule;

@@ -55,6 +55,33 @@
 //! assert_eq!(matmul.call(&a, &a)?.to_vec::<f64>()?, [7.0, 10.0, 15.0, 22.0]);
 //! # Ok::<(), keyfold::Error>(())
 //! ```
+//!
+//! # Overloads, and `x[...]`
+//! A [`Packet`] calls the first overload that takes the arguments, by position or by name; [`index`] plans
+//! what an index means.
+//! ```
+//! use keyfold::index::{Entry, Pick, plan};
+//! use keyfold::{Tensor, Value, ValueRef};
+//!
+//! let add = keyfold::dispatcher().packet("aten::add")?;
+//! let x = Tensor::from_slice(&[1_i64, 2, 3, 4, 5, 6], &[2, 3])?;
+//! let sum = add.call(&[ValueRef::Tensor(&x)], &[("other", ValueRef::Int(10))])?.into_tensor()?;
+//! assert_eq!(sum.to_vec::<i64>()?, [11, 12, 13, 14, 15, 16]);
+//!
+//! // sum[1:, [2, 0]]: a view of the last row, out of which two positions are picked.
+//! let columns = Tensor::from_slice(&[2_i64, 0], &[2])?;
+//! let planned = plan(sum.shape(), vec![Entry::from(1..), Entry::from_tensor(&columns)?])?;
+//! let view = planned.view(&sum)?;
+//! let picks = planned.picks.into_iter().flatten().map(|pick| match pick {
+//!     Pick::Array(positions, _) => Value::Tensor(positions),
+//!     _ => Value::None,
+//! });
+//! let picks = Value::List(picks.collect());
+//! let args = [ValueRef::Tensor(&view), keyfold::dispatch::Value::as_ref(&picks)];
+//! let picked = keyfold::dispatcher().call("aten::index.Tensor", &args)?.into_tensor()?;
+//! assert_eq!((picked.shape(), picked.to_vec::<i64>()?), (&[1, 2][..], vec![16, 14]));
+//! # Ok::<(), keyfold::Error>(())
+//! ```
 
 pub use keyfold_core::*;
 pub use keyfold_dispatch::{
@@ -122,6 +149,8 @@ pub struct LayersPage;
 pub type Dispatcher = keyfold_dispatch::Dispatcher<Value>;
 /// A tensor operator.
 pub type Operator = keyfold_dispatch::Operator<Value>;
+/// All overloads of a name of tensor operators.
+pub type Packet = keyfold_dispatch::Packet<Value>;
 /// A typed handle of a tensor operator.
 pub type TypedOperator<A, R> = keyfold_dispatch::TypedOperator<Value, A, R>;
 /// A kernel of a tensor operator.

@@ -3,7 +3,7 @@
 //! [`Tensor`] is a plain struct: a [`BufferHandle`], a shape, strides, an offset and the dispatch
 //! keys. Making a view of an array costs no allocation. [`Value`] and [`ValueRef`] are what travels
 //! through the dispatcher, and [`dlpack`] exchanges tensors with other libraries without a copy.
-//! [`device`] has the memories that tensors are made in, the host's and others.
+//! [`index`] plans what `x[...]` means. [`device`] has the memories that tensors are made in, the host's and others.
 //!
 //! # Who may write
 //! Tensors share memory. Everything here that reads is safe; whoever writes to shared memory uses
@@ -14,6 +14,7 @@
 mod buffer;
 pub mod device;
 pub mod dlpack;
+pub mod index;
 mod process;
 mod strided;
 mod tensor;

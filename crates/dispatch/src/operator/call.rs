@@ -285,7 +285,7 @@ impl<V: Value> Operator<V> {
 
     /// Calls the operator with arguments that are complete and of the right types.
     #[inline]
-    fn call_bound(&self, args: &[V::Ref<'_>]) -> Result<V> {
+    pub(crate) fn call_bound(&self, args: &[V::Ref<'_>]) -> Result<V> {
         let tag = args.iter().fold(Tag::NONE, |tag, arg| tag.merge(V::tag(*arg)));
         if tag.is_mixed() {
             self.check_devices(args)?;

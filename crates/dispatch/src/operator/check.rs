@@ -4,7 +4,7 @@ use keyfold_core::{Device, Error, ErrorKind, Result};
 
 use super::Operator;
 use crate::kernel::Kernel;
-use crate::schema::Type;
+use crate::schema::{Source, Type};
 use crate::value::{Tag, Value};
 
 /// Argument names that schemas may have and Python's parameters can't.
@@ -62,22 +62,49 @@ impl<V: Value> Operator<V> {
         if args.len() > self.schema.arguments.len() {
             self.schema.bind(args.len(), &[])?;
         }
-        for (position, argument) in self.schema.arguments.iter().enumerate() {
+        for position in 0..self.schema.arguments.len() {
             match (args.get(position), self.default_value(position)) {
                 (Some(given), _) => bound.push(V::shorten(*given)),
                 (None, Some(default)) => bound.push(default.as_ref()),
                 (None, None) => {
                     // The Rust side passes keyword-only arguments by position too.
                     self.schema.bind(args.len(), &[])?;
-                    return Err(Error::new(
-                        ErrorKind::Binding,
-                        format!("{}() missing argument '{}'", self.name, argument.name),
-                    ));
+                    return Err(self.missing(position));
                 }
             }
         }
         self.check_types(&bound)?;
         Ok(bound)
+    }
+
+    /// As `bind`, with arguments by name, too.
+    pub(crate) fn bind_named<'s, 'a: 's>(
+        &'s self,
+        args: &[V::Ref<'a>],
+        keywords: &[(&str, V::Ref<'a>)],
+    ) -> Result<Vec<V::Ref<'s>>> {
+        if keywords.is_empty() {
+            return self.bind(args);
+        }
+        let names: Vec<&str> = keywords.iter().map(|(name, _)| *name).collect();
+        let sources = self.schema.bind(args.len(), &names)?;
+        let bound = sources.into_iter().enumerate().map(|(position, source)| match source {
+            Source::Positional(at) => Ok(V::shorten(args[at])),
+            Source::Keyword(at) => Ok(V::shorten(keywords[at].1)),
+            Source::Default => match self.default_value(position) {
+                Some(default) => Ok(default.as_ref()),
+                None => Err(self.missing(position)),
+            },
+        });
+        let bound = bound.collect::<Result<Vec<_>>>()?;
+        self.check_types(&bound)?;
+        Ok(bound)
+    }
+
+    #[cold]
+    fn missing(&self, position: usize) -> Error {
+        let argument = &self.schema.arguments[position].name;
+        Error::new(ErrorKind::Binding, format!("{}() missing argument '{argument}'", self.name))
     }
 
     /// Checks bound arguments against the schema's types.
