@@ -1,0 +1,126 @@
+//! Bound objects as the borrowed values that native kernels take.
+
+use std::mem::MaybeUninit;
+
+use keyfold_core::Result;
+use keyfold_dispatch::Tag;
+use keyfold_tensor::{Value, ValueRef};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use crate::call::borrowed::Argument;
+use crate::call::params::{Kind, Param, Params};
+use crate::marshal::arrays::{self, caller::Caller};
+use crate::marshal::tensor::{is_tensor, tensor_of};
+use crate::marshal::values;
+
+/// The caller's arrays of one call, on the stack, at addresses that don't change.
+pub(super) struct Arena<const N: usize> {
+    pub(super) arguments: [MaybeUninit<Argument>; N],
+    pub(super) used: usize,
+}
+
+impl<const N: usize> Arena<N> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Arena { arguments: [const { MaybeUninit::uninit() }; N], used: 0 }
+    }
+}
+
+impl<const N: usize> Drop for Arena<N> {
+    #[inline]
+    fn drop(&mut self) {
+        for argument in &mut self.arguments[..self.used] {
+            // SAFETY: the first `used` places are filled.
+            unsafe { argument.assume_init_drop() };
+        }
+    }
+}
+
+/// Where the value of an argument is kept while native code borrows it.
+pub(super) enum Borrowed<'a> {
+    Ready(ValueRef<'a>),
+    Foreign(usize),
+    Owned(usize),
+}
+
+impl<'a> Borrowed<'a> {
+    #[inline(always)]
+    pub(super) fn value(&self, foreign: &'a [Argument], owned: &'a [Value]) -> ValueRef<'a> {
+        match self {
+            Borrowed::Ready(value) => *value,
+            Borrowed::Foreign(at) => ValueRef::Foreign(&foreign[*at]),
+            Borrowed::Owned(at) => keyfold_dispatch::Value::as_ref(&owned[*at]),
+        }
+    }
+}
+
+/// Borrows an object as a value, or notes where its converted value is kept.
+///
+/// # Safety
+/// `object` is live for as long as the place is used; the GIL is held.
+#[inline(always)]
+pub(super) unsafe fn borrow<'a>(
+    param: &Param,
+    object: *mut ffi::PyObject,
+    foreign: &mut SmallVec<[Argument; 4]>,
+    owned: &mut Vec<Value>,
+) -> Result<Borrowed<'a>> {
+    // SAFETY: as for the caller; each reader follows its type check.
+    unsafe {
+        match param.kind {
+            Kind::Tensor | Kind::OptionalTensor => {
+                if is_tensor(object) {
+                    return Ok(Borrowed::Ready(ValueRef::Tensor(tensor_of(object))));
+                }
+                if object == ffi::Py_None() {
+                    return Ok(Borrowed::Ready(ValueRef::None));
+                }
+                let found = match arrays::look_fast(object) {
+                    Some(found) => found,
+                    None => {
+                        let bound = Bound::from_borrowed_ptr(Python::assume_attached(), object);
+                        arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE))
+                    }
+                };
+                foreign.push(Argument::new(object, found, param));
+                Ok(Borrowed::Foreign(foreign.len() - 1))
+            }
+            Kind::Plain if object == ffi::Py_None() => Ok(Borrowed::Ready(ValueRef::None)),
+            Kind::Plain if ffi::PyFloat_CheckExact(object) != 0 => {
+                Ok(Borrowed::Ready(ValueRef::Float(ffi::PyFloat_AsDouble(object))))
+            }
+            _ => {
+                #[expect(clippy::disallowed_methods, reason = "the GIL is held, by the contract")]
+                let value = Python::attach_unchecked(|py| {
+                    let bound = Bound::from_borrowed_ptr(py, object);
+                    values::value_from(&bound, &param.ty)
+                });
+                let value = value.map_err(|error| error.at(&param.place))?;
+                owned.push(value.unwrap_or(Value::None));
+                Ok(Borrowed::Owned(owned.len() - 1))
+            }
+        }
+    }
+}
+
+/// Shows bound objects to `f` as borrowed values: for explanations and error messages.
+///
+/// # Errors
+/// A conversion that fails.
+pub(crate) fn with_values<R>(
+    _py: Python<'_>,
+    params: &Params,
+    objects: &[*mut ffi::PyObject],
+    f: impl FnOnce(&[ValueRef<'_>]) -> R,
+) -> Result<R> {
+    let (mut foreign, mut owned) = (SmallVec::new(), Vec::new());
+    let mut places = Vec::new();
+    for (param, object) in params.all.iter().zip(objects) {
+        // SAFETY: the callers hold the objects, and `_py` proves that the GIL is held.
+        places.push(unsafe { borrow(param, *object, &mut foreign, &mut owned) }?);
+    }
+    let args: Vec<_> = places.iter().map(|place| place.value(&foreign, &owned)).collect();
+    Ok(f(&args))
+}

@@ -1,0 +1,154 @@
+//! The built-in operators, for what `keyfold.Tensor` does itself: its arithmetic, indexing and
+//! methods are calls of these like any other, so layers and user keys see them.
+
+use pyo3::call::PyCallArgs;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+use crate::call::operator::{self, PyOperator};
+use crate::marshal::errors::IntoPyResult;
+
+/// One overload of a built-in operator, looked up when it is first used.
+pub(crate) struct Aten {
+    name: &'static str,
+    object: PyOnceLock<Py<PyOperator>>,
+}
+
+impl Aten {
+    const fn new(name: &'static str) -> Self {
+        Aten { name, object: PyOnceLock::new() }
+    }
+
+    /// The operator's object. It is kept: an operator that was removed says so when called.
+    fn object<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyOperator>> {
+        let object = self.object.get_or_try_init(py, || {
+            let operator = keyfold::dispatcher().operator(self.name).py(py)?;
+            operator::object_of(py, &operator).map(Bound::unbind)
+        })?;
+        Ok(object.bind(py))
+    }
+
+    /// Calls the operator through the dispatcher.
+    pub(crate) fn call<'py>(
+        &self,
+        py: Python<'py>,
+        args: impl PyCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.object(py)?.call1(args)
+    }
+
+    /// As [`Aten::call`], with keyword arguments.
+    pub(crate) fn call_with<'py>(
+        &self,
+        py: Python<'py>,
+        args: impl PyCallArgs<'py>,
+        kwargs: &Bound<'py, pyo3::types::PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.object(py)?.call(args, Some(kwargs))
+    }
+}
+
+/// An operator along dimensions, and its overload that writes into a tensor of the caller's.
+pub(crate) struct Along {
+    pub(crate) fresh: Aten,
+    pub(crate) out: Aten,
+}
+
+impl Along {
+    const fn new(fresh: &'static str, out: &'static str) -> Self {
+        Along { fresh: Aten::new(fresh), out: Aten::new(out) }
+    }
+}
+
+/// An operator of two tensors, and its overload for a tensor and a number.
+pub(crate) struct Pair {
+    pub(crate) tensors: Aten,
+    pub(crate) number: Aten,
+}
+
+impl Pair {
+    const fn new(tensors: &'static str, number: &'static str) -> Self {
+        Pair { tensors: Aten::new(tensors), number: Aten::new(number) }
+    }
+}
+
+pub(crate) static ADD: Pair = Pair::new("aten::add", "aten::add.Scalar");
+pub(crate) static SUB: Pair = Pair::new("aten::sub", "aten::sub.Scalar");
+pub(crate) static MUL: Pair = Pair::new("aten::mul", "aten::mul.Scalar");
+pub(crate) static DIV: Pair = Pair::new("aten::div", "aten::div.Scalar");
+pub(crate) static RSUB: Aten = Aten::new("aten::rsub.Scalar");
+pub(crate) static RDIV: Aten = Aten::new("aten::rdiv.Scalar");
+pub(crate) static POW: Pair = Pair::new("aten::pow", "aten::pow.Scalar");
+pub(crate) static RPOW: Aten = Aten::new("aten::rpow.Scalar");
+pub(crate) static FLOOR_DIVIDE: Pair = Pair::new("aten::floor_divide", "aten::floor_divide.Scalar");
+pub(crate) static REMAINDER: Pair = Pair::new("aten::remainder", "aten::remainder.Scalar");
+pub(crate) static LEFT_SHIFT: Pair =
+    Pair::new("aten::bitwise_left_shift", "aten::bitwise_left_shift.Scalar");
+pub(crate) static RIGHT_SHIFT: Pair =
+    Pair::new("aten::bitwise_right_shift", "aten::bitwise_right_shift.Scalar");
+pub(crate) static BITWISE_AND: Pair = Pair::new("aten::bitwise_and", "aten::bitwise_and.Scalar");
+pub(crate) static BITWISE_OR: Pair = Pair::new("aten::bitwise_or", "aten::bitwise_or.Scalar");
+pub(crate) static BITWISE_XOR: Pair = Pair::new("aten::bitwise_xor", "aten::bitwise_xor.Scalar");
+pub(crate) static RFLOOR_DIVIDE: Aten = Aten::new("aten::rfloor_divide.Scalar");
+pub(crate) static RREMAINDER: Aten = Aten::new("aten::rremainder.Scalar");
+pub(crate) static RLEFT_SHIFT: Aten = Aten::new("aten::rbitwise_left_shift.Scalar");
+pub(crate) static RRIGHT_SHIFT: Aten = Aten::new("aten::rbitwise_right_shift.Scalar");
+pub(crate) static BITWISE_NOT: Aten = Aten::new("aten::bitwise_not");
+pub(crate) static EQ: Pair = Pair::new("aten::eq", "aten::eq.Scalar");
+pub(crate) static NE: Pair = Pair::new("aten::ne", "aten::ne.Scalar");
+pub(crate) static LT: Pair = Pair::new("aten::lt", "aten::lt.Scalar");
+pub(crate) static LE: Pair = Pair::new("aten::le", "aten::le.Scalar");
+pub(crate) static GT: Pair = Pair::new("aten::gt", "aten::gt.Scalar");
+pub(crate) static GE: Pair = Pair::new("aten::ge", "aten::ge.Scalar");
+pub(crate) static MATMUL: Aten = Aten::new("aten::matmul");
+pub(crate) static NEG: Aten = Aten::new("aten::neg");
+pub(crate) static ABS: Aten = Aten::new("aten::abs");
+pub(crate) static CONJ: Aten = Aten::new("aten::conj");
+pub(crate) static REAL: Aten = Aten::new("aten::real");
+pub(crate) static IMAG: Aten = Aten::new("aten::imag");
+pub(crate) static EXP: Aten = Aten::new("aten::exp");
+pub(crate) static LOG: Aten = Aten::new("aten::log");
+pub(crate) static SQRT: Aten = Aten::new("aten::sqrt");
+pub(crate) static RELU: Aten = Aten::new("aten::relu");
+pub(crate) static TANH: Aten = Aten::new("aten::tanh");
+pub(crate) static SIGMOID: Aten = Aten::new("aten::sigmoid");
+pub(crate) static SIN: Aten = Aten::new("aten::sin");
+pub(crate) static COS: Aten = Aten::new("aten::cos");
+pub(crate) static SOFTMAX: Aten = Aten::new("aten::softmax");
+
+pub(crate) static SUM: Along = Along::new("aten::sum.dim", "aten::sum.dim_out");
+pub(crate) static SUM_ALL: Aten = Aten::new("aten::sum");
+pub(crate) static MEAN: Along = Along::new("aten::mean.dim", "aten::mean.dim_out");
+pub(crate) static MEAN_ALL: Aten = Aten::new("aten::mean");
+pub(crate) static AMAX: Along = Along::new("aten::amax", "aten::amax.out");
+pub(crate) static AMIN: Along = Along::new("aten::amin", "aten::amin.out");
+pub(crate) static ARGMAX: Along = Along::new("aten::argmax", "aten::argmax.out");
+pub(crate) static ARGMIN: Along = Along::new("aten::argmin", "aten::argmin.out");
+pub(crate) static ALL: Along = Along::new("aten::all", "aten::all.out");
+pub(crate) static ANY: Along = Along::new("aten::any", "aten::any.out");
+
+pub(crate) static RESHAPE: Aten = Aten::new("aten::reshape");
+pub(crate) static TRANSPOSE: Aten = Aten::new("aten::transpose");
+pub(crate) static PERMUTE: Aten = Aten::new("aten::permute");
+pub(crate) static UNSQUEEZE: Aten = Aten::new("aten::unsqueeze");
+pub(crate) static SQUEEZE: Aten = Aten::new("aten::squeeze.dim");
+pub(crate) static SQUEEZE_ALL: Aten = Aten::new("aten::squeeze");
+pub(crate) static EXPAND: Aten = Aten::new("aten::expand");
+pub(crate) static FLIP: Aten = Aten::new("aten::flip");
+pub(crate) static CONTIGUOUS: Aten = Aten::new("aten::contiguous");
+pub(crate) static ALIAS: Aten = Aten::new("aten::alias");
+pub(crate) static DETACH: Aten = Aten::new("aten::detach");
+pub(crate) static CLONE: Aten = Aten::new("aten::clone");
+pub(crate) static TO: Aten = Aten::new("aten::to");
+pub(crate) static TO_DEVICE: Aten = Aten::new("aten::to.device");
+
+pub(crate) static SELECT: Aten = Aten::new("aten::select.int");
+pub(crate) static SLICE: Aten = Aten::new("aten::slice.Tensor");
+pub(crate) static INDEX: Aten = Aten::new("aten::index.Tensor");
+pub(crate) static INDEX_PUT: Aten = Aten::new("aten::index_put");
+pub(crate) static INDEX_PUT_IN_PLACE: Aten = Aten::new("aten::index_put_");
+pub(crate) static SELECT_SCATTER: Aten = Aten::new("aten::select_scatter");
+pub(crate) static SLICE_SCATTER: Aten = Aten::new("aten::slice_scatter");
+pub(crate) static WHERE: Aten = Aten::new("aten::where");
+pub(crate) static COPY: Aten = Aten::new("aten::copy_");
+pub(crate) static FILL: Aten = Aten::new("aten::fill_.Scalar");

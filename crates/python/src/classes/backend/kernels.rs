@@ -1,0 +1,236 @@
+//! Kernels that are methods of a backend in Python.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives, fault};
+use keyfold_backend::{
+    Index, IndexOp, IndexParams, Launch, Linalg, Offer, Positions, Random, RandomOp, RandomParams,
+    Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
+};
+use keyfold_core::{DType, ErrorKind, Result, layout};
+use keyfold_tensor::Tensor;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::object::Object;
+use crate::marshal::arrays::numpy_array;
+
+/// The methods of an object.
+pub(super) struct Kernels(Arc<Object>);
+
+impl Kernels {
+    pub(super) fn new(object: Arc<Object>) -> Self {
+        Kernels(object)
+    }
+
+    /// The kernel for an operation, if the object takes it.
+    fn offer<P: 'static>(
+        &self,
+        (method, operation): (&str, &str),
+        inputs: &[DType],
+        output: DType,
+    ) -> Offer<&dyn Launch<P>>
+    where
+        Kernels: Launch<P>,
+    {
+        match self.0.refusal(method, operation, inputs, output) {
+            ControlFlow::Continue(()) => Offer::Native(self),
+            ControlFlow::Break(reason) => Offer::No(reason.into()),
+        }
+    }
+}
+
+/// The numbers of the bits that are set.
+fn places(bits: u64) -> Vec<u32> {
+    (0..u64::BITS).filter(|place| bits >> place & 1 == 1).collect()
+}
+
+const fn reduction(op: ReduceOp) -> &'static str {
+    match op {
+        ReduceOp::Sum => "sum",
+        ReduceOp::Mean => "mean",
+        ReduceOp::Max => "max",
+        ReduceOp::Min => "min",
+        ReduceOp::ArgMax => "argmax",
+        ReduceOp::ArgMin => "argmin",
+        ReduceOp::All => "all",
+        ReduceOp::Any => "any",
+    }
+}
+
+const fn row(op: RowOp) -> &'static str {
+    match op {
+        RowOp::Softmax => "softmax",
+        RowOp::LogSoftmax => "log_softmax",
+    }
+}
+
+const fn indexing(op: IndexOp) -> &'static str {
+    match op {
+        IndexOp::Take => "take",
+        IndexOp::Put => "put",
+        IndexOp::PutAdd => "put_add",
+        IndexOp::Gather => "gather",
+        IndexOp::ScatterAdd => "scatter_add",
+    }
+}
+
+const fn drawing(op: RandomOp) -> &'static str {
+    match op {
+        RandomOp::Uniform => "uniform",
+        RandomOp::Normal => "normal",
+    }
+}
+
+impl Primitives for Kernels {
+    fn primitive(
+        &self,
+        primitive: Primitive,
+        inputs: &[DType],
+        output: DType,
+    ) -> Offer<&dyn Launch<PrimitiveParams>> {
+        self.offer(("pointwise", primitive.name()), inputs, output)
+    }
+}
+
+impl Launch<PrimitiveParams> for Kernels {
+    unsafe fn launch(
+        &self,
+        params: &PrimitiveParams,
+        inputs: &[&Tensor],
+        out: &Tensor,
+    ) -> Result<()> {
+        if params.primitive == Primitive::Check {
+            // The error is keyfold's, and what there is to find out is on the device.
+            let fine = inputs[0].to_vec::<bool>()?.into_iter().all(|fine| fine);
+            return if fine { Ok(()) } else { Err(fault(params.fault)) };
+        }
+        self.0.run("pointwise", |py| {
+            let name = params.primitive.name();
+            (name, self.0.arrays(py, inputs)?, self.0.array(py, out, true)?).into_pyobject(py)
+        })
+    }
+}
+
+impl Reduce for Kernels {
+    fn reduce(
+        &self,
+        op: ReduceOp,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ReduceParams>> {
+        self.offer(("reduce", reduction(op)), &[input], output)
+    }
+}
+
+impl Launch<ReduceParams> for Kernels {
+    unsafe fn launch(&self, params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.0.run("reduce", |py| {
+            let x = self.0.array(py, inputs[0], false)?;
+            let dims = PyTuple::new(py, places(params.dims))?;
+            let name = reduction(params.op);
+            (name, x, self.0.array(py, out, true)?, dims, params.keepdim != 0).into_pyobject(py)
+        })
+    }
+}
+
+impl Rows for Kernels {
+    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
+        self.offer(("rows", row(op)), &[input], output)
+    }
+}
+
+impl Launch<RowParams> for Kernels {
+    unsafe fn launch(&self, params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.0.run("rows", |py| {
+            let x = self.0.array(py, inputs[0], false)?;
+            (row(params.op), x, self.0.array(py, out, true)?, params.axis).into_pyobject(py)
+        })
+    }
+}
+
+impl Linalg for Kernels {
+    fn matmul(&self, input: DType, output: DType) -> Offer<&dyn Launch<()>> {
+        self.offer(("matmul", "matmul"), &[input, input], output)
+    }
+}
+
+impl Launch<()> for Kernels {
+    unsafe fn launch(&self, (): &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let [a, b] = [inputs[0], inputs[1]].map(|x| x.shape().split_at(x.ndim() - 2));
+        // The product of vectors has fewer dimensions; methods see matrices.
+        let batch = layout::broadcast_shapes(a.0, b.0)?;
+        let sizes = batch.iter().chain([&a.1[0], &b.1[1]]);
+        let out = out.reshape(&sizes.map(|size| *size as i64).collect::<Vec<_>>())?;
+        self.0.run("matmul", |py| {
+            let (a, b) = (self.0.array(py, inputs[0], false)?, self.0.array(py, inputs[1], false)?);
+            (a, b, self.0.array(py, &out, true)?).into_pyobject(py)
+        })
+    }
+}
+
+impl Index for Kernels {
+    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        self.offer(("index", indexing(op)), &[elements, DType::I64], elements)
+    }
+
+    fn positions(&self) -> Offer<&dyn Positions> {
+        match self.0.refusal("positions", "positions", &[DType::Bool], DType::I64) {
+            ControlFlow::Continue(()) => Offer::Native(self),
+            ControlFlow::Break(reason) => Offer::No(reason.into()),
+        }
+    }
+}
+
+impl Launch<IndexParams> for Kernels {
+    unsafe fn launch(&self, params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.0.run("index", |py| {
+            let (name, dims) = (indexing(params.op), PyTuple::new(py, places(params.dims))?);
+            (name, self.0.arrays(py, inputs)?, self.0.array(py, out, true)?, dims, params.at)
+                .into_pyobject(py)
+        })
+    }
+}
+
+impl Positions for Kernels {
+    fn positions(&self, mask: &Tensor) -> Result<Vec<Tensor>> {
+        const METHOD: &str = "positions";
+        let wrong = |why: &str| self.0.error(ErrorKind::Return, METHOD, why);
+        let read = |result: Bound<'_, PyAny>| {
+            let arrays: Vec<Bound<'_, PyAny>> = result
+                .extract()
+                .map_err(|_| wrong("it returns a tuple of int64 arrays, one for each dimension"))?;
+            let view = |array| match numpy_array::is_array(array) {
+                true => numpy_array::view(array),
+                false => Err(wrong("it returns NumPy arrays")),
+            };
+            arrays.iter().map(view).collect::<Result<Vec<Tensor>>>()
+        };
+        let found =
+            self.0.call(METHOD, |py| PyTuple::new(py, [self.0.array(py, mask, false)?]), read)?;
+        let count = found.first().map_or(0, Tensor::numel);
+        let fits = |x: &Tensor| x.dtype() == DType::I64 && x.ndim() == 1 && x.numel() == count;
+        if found.len() != mask.ndim() || !found.iter().all(fits) {
+            let rank = mask.ndim();
+            let why = format!("it returns {rank} int64 arrays of one dimension and of one length");
+            return Err(wrong(&why));
+        }
+        found.iter().map(|positions| positions.to_device(mask.device())).collect()
+    }
+}
+
+impl Random for Kernels {
+    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+        self.offer(("random", drawing(op)), &[], output)
+    }
+}
+
+impl Launch<RandomParams> for Kernels {
+    unsafe fn launch(&self, params: &RandomParams, _: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.0.run("random", |py| {
+            let out = self.0.array(py, out, true)?;
+            (drawing(params.op), params.seed, params.offset, out).into_pyobject(py)
+        })
+    }
+}

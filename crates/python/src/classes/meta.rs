@@ -1,0 +1,42 @@
+//! `keyfold.infer_meta`: an operator's results without data.
+
+use keyfold::layers::meta;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::call::operator::PyOperator;
+use crate::call::{context, results};
+use crate::classes::packet;
+use crate::marshal::arrays::caller::Caller;
+use crate::marshal::errors::IntoPyResult;
+
+/// The results of an operator's Meta kernel for real arguments.
+#[pyfunction]
+#[pyo3(signature = (op, args, kwargs))]
+pub(crate) fn _infer_meta<'py>(
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = op.py();
+    let operator = packet::overload_for(keyfold::dispatcher(), op, args, Some(kwargs))?;
+    let operator = operator.get();
+    let result = operator.with_arguments(args, Some(kwargs), |values| {
+        context::in_context(py, || meta::infer(&operator.operator, values))
+    })?;
+    results::value_to_py(py, result?.py(py)?, &[], Caller::TENSOR)
+}
+
+/// The overload that a call with these arguments means.
+#[pyfunction]
+#[pyo3(signature = (op, args, kwargs))]
+pub(crate) fn _overload_for<'py>(
+    op: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyOperator>> {
+    let dispatcher = keyfold::dispatcher();
+    // Where none fits, the default one: what is done with it says why it doesn't.
+    packet::overload_for(dispatcher, op, args, Some(kwargs))
+        .or_else(|error| packet::operator_from(dispatcher, op).map_err(|_| error))
+}

@@ -1,0 +1,41 @@
+//! Whether Python may read a tensor's elements: one question for every place that does.
+//!
+//! An example of a vmap batch has no elements of its own, and what is read of a tensor that is
+//! being traced never gets into the graph: both are errors that say what to do instead.
+
+use keyfold_core::ErrorKind;
+use keyfold_dispatch::DispatchKey;
+use keyfold_layers::tracer;
+use keyfold_tensor::Tensor;
+use pyo3::prelude::*;
+
+use crate::call::context;
+use crate::marshal::errors::{IntoPyResult, error};
+
+/// Refuses to read a tensor whose elements aren't for Python to see; `what` names what was asked
+/// for, `bool()` say.
+///
+/// # Errors
+/// [`ErrorKind::Value`] for an example of a vmap batch, [`ErrorKind::Trace`] for a tensor that
+/// follows from the inputs of a trace that is being recorded.
+#[inline]
+pub(crate) fn check(py: Python<'_>, tensor: &Tensor, what: &str) -> PyResult<()> {
+    if tensor.keys().contains(DispatchKey::Vmap) {
+        return Err(batched(py, tensor, what));
+    }
+    if !tracer::is_recording() {
+        return Ok(());
+    }
+    context::in_context(py, || tracer::check_readable(tensor, what))?.py(py)
+}
+
+#[cold]
+fn batched(py: Python<'_>, tensor: &Tensor, what: &str) -> PyErr {
+    let (dtype, shape) = (tensor.dtype(), tensor.shape());
+    let message = format!(
+        "{what}: the tensor ({dtype}{shape:?}) is one example of a vmap batch and has no data of \
+         its own; compute with operators (keyfold.where chooses element by element), or return it \
+         from the function and read the whole batch"
+    );
+    error(py, ErrorKind::Value, message)
+}
