@@ -177,3 +177,10 @@ def test_numba_takes_tuples_and_gives_numbers(lib, ns, numba):
     op = getattr(kf.ops, ns).weighted
     result = op([kf.ones(2), kf.ones(2)], [2.0, 3.0])
     assert (result.shape, result.item()) == ((), 10.0)
+
+
+def test_a_tensor_of_a_dtype_that_numpy_lacks_is_refused_by_name(op):
+    x = kf.asarray([1.0, 2.0]).to("bfloat16")
+    says = r"::spread\(\) argument 'x' is a tensor of bfloat16, which NumPy lacks.*astype"
+    with pytest.raises(kf.DTypeError, match=says):
+        op(x, [2])

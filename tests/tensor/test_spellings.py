@@ -239,11 +239,12 @@ def test_sizes_that_are_none_are_shown_as_they_were_given():
     for make in (kf.zeros, kf.ones, kf.empty, kf.rand, kf.randn, lambda s: kf.full(s, 1)):
         assert make(np.array([2, 3])).shape == (2, 3)
         assert make(np.array(4)).shape == (4,)
+        assert make(kf.asarray([2, 3])).shape == (2, 3)
+        assert make(kf.asarray(4)).shape == (4,)
         for shape, shown in (
             (True, "bool True"),
             (np.array([2.0]), "numpy.ndarray float64[1]"),
-            (kf.asarray([2, 3]), "keyfold.Tensor int64[2]"),
-            (kf.asarray(2), "keyfold.Tensor int64[]"),
+            (kf.asarray([2.0]), "keyfold.Tensor float64[1]"),
         ):
             with pytest.raises(kf.BindingError, match=rf"'shape' must be .*{re.escape(shown)}$"):
                 make(shape)
@@ -251,3 +252,37 @@ def test_sizes_that_are_none_are_shown_as_they_were_given():
         kf.zeros(2, "f4")
     with pytest.raises(kf.BindingError, match=r"reshape\(\) .*, not int 4, bool True$"):
         kf.reshape(kf.asarray(A), 4, True)
+
+
+WHOLE = {
+    "numpy": lambda value: np.array(value),
+    "tensor": lambda value: kf.asarray(value),
+    "int32": lambda value: np.array(value, dtype="int32"),
+}
+
+
+@pytest.mark.parametrize("made", WHOLE.values(), ids=WHOLE)
+def test_arrays_of_whole_numbers_stand_for_numbers_and_lists(made):
+    values = np.arange(6.0).reshape(2, 3)
+    x = kf.asarray(values)
+    assert x.sum(made(0)).tolist() == values.sum(0).tolist()
+    assert x.sum(made([0, 1])).item() == 15
+    assert x.softmax(made(-1)).tolist() == x.softmax(-1).tolist()
+    assert x.reshape(made(6)).shape == (6,)
+    assert x.reshape(made([3, 2])).tolist() == values.reshape(3, 2).tolist()
+    assert x.reshape(made(3), 2).shape == (3, 2)
+    assert x.permute(made([1, 0])).shape == (3, 2)
+    assert kf.ops.aten.select.int(x, made(1), made(0)).tolist() == values[:, 0].tolist()
+
+
+@pytest.mark.parametrize("axis", [True, np.array(True), 0.0, np.array(0.0), np.zeros((1, 1), int)])
+def test_what_is_no_axis_is_refused_by_name(axis):
+    x = kf.asarray([[1.0, 2.0]])
+    for method in (x.sum, x.softmax, x.argmax):
+        with pytest.raises(kf.BindingError, match="argument 'dim' must be int"):
+            method(axis)
+
+
+def test_a_traced_number_is_no_axis():
+    with pytest.raises(kf.TraceError, match="use as an index"):
+        kf.trace(lambda x, axis: x.sum(axis), kf.asarray([[1.0]]), kf.asarray(0))

@@ -73,7 +73,7 @@ fn a_packet_follows_definitions_and_removals() {
     let x = word("x", K::CPU);
     assert_eq!(said(packet.call(&[x.r(), x.r()], &[]).unwrap()), "more");
     assert!(handle.remove());
-    assert!(d.operator("op.more").unwrap().is_removed() || packet.overloads().is_ok());
+    assert_eq!(packet.overloads().unwrap().len(), 1);
     d.clear();
     let kind = |result: keyfold_core::Result<Val>| result.unwrap_err().kind();
     assert_eq!(kind(packet.call(&[x.r()], &[])), ErrorKind::OperatorRemoved);

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keyfold import _core
-from keyfold._errors import BindingError
+from keyfold._errors import BindingError, DTypeError
 
 __all__ = ["on_numpy"]
 
@@ -45,8 +45,11 @@ def on_numpy(
     # The attributes of a compiled function aren't copied.
     @functools.wraps(function, updated=())
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        converted = map(_to_numpy, args[first:])
-        named = {name: _to_numpy(value) for name, value in kwargs.items()}
+        try:
+            converted = [_to_numpy(value) for value in args[first:]]
+            named = {name: _to_numpy(value) for name, value in kwargs.items()}
+        except DTypeError as error:
+            raise refused(args[first:], kwargs, error) from None
         result = function(*args[:first], *converted, **named)
         if not isinstance(result, (tuple, *_NUMBERS)):
             return result
@@ -54,6 +57,20 @@ def on_numpy(
         if isinstance(result, tuple) and len(returns) == len(result):
             return tuple(map(_to_array, result, returns))
         return _to_array(result, returns[0]) if len(returns) == 1 else result
+
+    def refused(args: Any, kwargs: dict[str, Any], error: DTypeError) -> DTypeError:
+        """The error for a tensor of a dtype that NumPy lacks, which names the argument."""
+        schema = dispatcher.get_op(op).schema
+        names = [argument.name for argument in schema.arguments]
+        for name, value in (dict(zip(names, args, strict=False)) | kwargs).items():
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(item, _core.Tensor) and item.dtype == "bfloat16":
+                    return DTypeError(
+                        f"{schema.name}() argument '{name}' is a tensor of bfloat16, which NumPy "
+                        'lacks, and its kernel has arrays="numpy": convert the tensor, with '
+                        'x.astype("float32"), or register a kernel that takes tensors'
+                    )
+        return error
 
     @functools.cache
     def tensors_returned() -> tuple[bool, ...]:

@@ -58,7 +58,8 @@ def sizes_of(function: str, shape: Any, rest: tuple[Any, ...] = ()) -> Any:
         return sizes
     if isinstance(shape, np.ndarray) and shape.dtype.kind in "iu":
         shape = shape.tolist()
-    return (shape,) if is_index(shape) else shape
+    is_number = isinstance(shape, _core.Tensor) and shape.ndim == 0
+    return (shape,) if is_number or is_index(shape) else shape
 
 
 def is_index(x: Any) -> bool:

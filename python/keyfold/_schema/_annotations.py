@@ -37,6 +37,7 @@ _BY_NAME |= dict.fromkeys(["Device", "keyfold.Device", "kf.Device", "torch.devic
 _BY_NAME |= dict.fromkeys(["Number", "numbers.Number", "torch.types.Number"], "Scalar")
 
 _BY_CLASS: dict[Any, str] = {
+    Any: "Any",
     int: "int",
     float: "float",
     builtins.bool: "bool",

@@ -23,7 +23,7 @@ a parameter can be
   an array: keyfold.Tensor, numpy.ndarray, numpy.typing.NDArray[...], torch.Tensor, jax.Array, a
     class with __dlpack__, a protocol named Array;
   int, float, bool, complex, str; int | float (Scalar); keyfold.DType, numpy.dtype, torch.dtype;
-    keyfold.Device, torch.device;
+    keyfold.Device, torch.device; Any, for what is no array;
   X | None of these; list[X], Sequence[X] or tuple[X, ...] of these; tuple[int, int]"""
 _RESULTS = """
 a result can be
@@ -55,6 +55,7 @@ def infer_schema(
     `int | float`, also with bool and complex                  `Scalar`
     `kf.DType`, `np.dtype`, `torch.dtype`                      `ScalarType`
     `kf.Device`, `torch.device`                                `Device`
+    `Any`, of a parameter                                      `Any`
     `Optional[X]`, `X | None`                                  `X?`
     `list[X]`, `Sequence[X]`, `tuple[X, ...]`                  `X[]`
     `tuple[int, int]`                                          `int[2]`
@@ -174,6 +175,8 @@ class _Inference:
                 f"parameter {name!r} is annotated {show(annotation)}, for which a schema has no "
                 f"type;{_SUPPORTED}{_HINT}"
             )
+        if kind == "Any" and parameter.default is None:
+            kind = "Any?"
         default = "" if parameter.default is parameter.empty else self._default(parameter, kind)
         return f"{self._marked(name, kind)} {name}{default}"
 
@@ -302,19 +305,19 @@ def _literal(value: Any, kind: str) -> str | None:
     if isinstance(value, str):
         if kind == "ScalarType":
             return _dtype(value)
-        return _quoted(value) if kind in ("str", "Device") else None
+        return _quoted(value) if kind in ("str", "Device", "Any") else None
     if kind == "Device":
         return _quoted(str(value)) if _is_device(value) else None
     if kind == "ScalarType":
         return _dtype(value)
     if isinstance(value, bool):
-        return str(value) if kind in ("bool", "Scalar") else None
+        return str(value) if kind in ("bool", "Scalar", "Any") else None
     if isinstance(value, int):
-        fits = kind in ("int", "float", "complex", "Scalar") and -(2**63) <= value < 2**63
+        fits = kind in ("int", "float", "complex", "Scalar", "Any") and -(2**63) <= value < 2**63
         return repr(int(value)) if fits else None
     if isinstance(value, complex) and kind == "complex" and value.imag == 0.0:
         value = value.real
-    if isinstance(value, float) and kind in ("float", "complex", "Scalar"):
+    if isinstance(value, float) and kind in ("float", "complex", "Scalar", "Any"):
         return "nan" if math.isnan(value) else repr(float(value))
     return None
 
