@@ -353,14 +353,15 @@ def run(
         f"  replayed on other images: loss {replayed:.4f}; computed for them: {computed:.4f}",
     )
 
-    hard = hardest(weight, bias, x, y, 4)
-    taken = guesses(weight, bias, x[hard])
-    captions = [f"a {y[i]}, read as {guess}" for i, guess in zip(hard, taken, strict=True)]
-    say(
-        heading("The hardest digits to learn: those with the largest gradients (vmap of grad)"),
-        f"  {'  '.join(f'{caption:16}' for caption in captions)}".rstrip(),
-        *pictures(x[hard]),
-    )
+    if not quiet:  # Each image is a call of its own here, which takes a second.
+        hard = hardest(weight, bias, x, y, 4)
+        taken = guesses(weight, bias, x[hard])
+        captions = [f"a {y[i]}, read as {guess}" for i, guess in zip(hard, taken, strict=True)]
+        say(
+            heading("The hardest digits to learn: those with the largest gradients (vmap of grad)"),
+            f"  {'  '.join(f'{caption:16}' for caption in captions)}".rstrip(),
+            *pictures(x[hard]),
+        )
 
     with kf.include_keys("Audit"):
         explanation = kf.explain(demo.cross_entropy, demo.linear(x, weight, bias), y)
