@@ -69,7 +69,7 @@ impl Reduce for HostBackend {
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
         /// In the order of [`ReduceOp::ALL`].
-        static KERNELS: LazyLock<[Kernels; 8]> = LazyLock::new(|| {
+        static KERNELS: LazyLock<[Kernels; ReduceOp::ALL.len()]> = LazyLock::new(|| {
             [
                 sum::kernels("sum"),
                 sum::kernels("mean"),
@@ -88,7 +88,7 @@ impl Reduce for HostBackend {
 impl Rows for HostBackend {
     fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
         /// In the order of [`RowOp::ALL`].
-        static KERNELS: LazyLock<[softmax::Table; 2]> =
+        static KERNELS: LazyLock<[softmax::Table; RowOp::ALL.len()]> =
             LazyLock::new(|| ["softmax", "log_softmax"].map(softmax::kernels));
         offer(&KERNELS[op as usize - 1], (input, Output(output)))
     }
