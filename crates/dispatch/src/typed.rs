@@ -51,6 +51,20 @@ impl<V: Value, A, R> TypedOperator<V, A, R> {
 
 /// A tuple of argument types, compared with a schema as a whole.
 pub trait Args<V: Value>: 'static {
+    /// The arguments as a kernel sees them.
+    type Of<'a>;
+
+    /// Takes the arguments out of boxed values.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Binding`] for another number of values, and as [`Arg::unbox`].
+    fn unbox<'a>(args: &[V::Ref<'a>]) -> Result<Self::Of<'a>>;
+
+    /// The entry of the unboxed form of a kernel that takes these arguments as one tuple.
+    fn entry<R: Ret<V>, F>() -> *const ()
+    where
+        F: for<'a> Fn(Self::Of<'a>) -> Result<R>;
+
     /// Checks that each type may stand for the schema's argument at its place.
     ///
     /// # Errors
@@ -86,6 +100,21 @@ impl<V: Value> Kernel<V> {
     #[track_caller]
     pub fn typed<A, R, F: TypedKernel<V, A, R>>(function: F) -> Self {
         function.into_kernel()
+    }
+
+    /// A kernel from a function that takes its arguments as one tuple, for code that is generic over
+    /// their number and types.
+    #[track_caller]
+    pub fn tupled<A: Args<V>, R: Ret<V>, F>(function: F) -> Self
+    where
+        F: for<'a> Fn(A::Of<'a>) -> Result<R> + Send + Sync + 'static,
+    {
+        make_kernel::<V, A, R, F>(
+            function,
+            A::entry::<R, F>(),
+            |function, _context, args| Ok(function(A::unbox(args)?)?.into_value()),
+            Location::caller(),
+        )
     }
 
     /// A kernel from a function with a typed signature, its first parameter `&CallContext<V>`.
@@ -165,6 +194,37 @@ fn make_kernel<V: Value, A: Args<V>, R: Ret<V>, F: Send + Sync + 'static>(
 macro_rules! arity {
     ($count:literal; $($type:ident $arg:ident $at:tt),*) => {
         impl<V: Value, $($type: Arg<V>),*> Args<V> for ($($type,)*) {
+            type Of<'x> = ($($type::Arg<'x>,)*);
+
+            #[inline(always)]
+            fn unbox<'x>(args: &[V::Ref<'x>]) -> Result<Self::Of<'x>> {
+                let [$($arg),*] = take_args::<V, $count>(args)?;
+                Ok(($($type::unbox($arg)?,)*))
+            }
+
+            fn entry<R: Ret<V>, Func>() -> *const ()
+            where
+                Func: for<'x> Fn(Self::Of<'x>) -> Result<R>,
+            {
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn entry<'x, V: Value, Func, R, $($type: Arg<V>),*>(
+                    data: *const (),
+                    _context: &CallContext<'_, V>,
+                    $($arg: $type::Arg<'x>),*
+                ) -> Result<R>
+                where
+                    Func: for<'a> Fn(($($type::Arg<'a>,)*)) -> Result<R>,
+                {
+                    // SAFETY: `data` is the function that this entry was registered with.
+                    let function = unsafe { &*data.cast::<Func>() };
+                    function(($($arg,)*))
+                }
+                let entry: for<'c, 'd, 'x> unsafe fn(
+                    *const (), &'c CallContext<'d, V>, $($type::Arg<'x>),*
+                ) -> Result<R> = entry::<V, Func, R, $($type),*>;
+                entry as *const ()
+            }
+
             fn check(arguments: &[Argument]) -> Result<(), Misfit> {
                 if arguments.len() != $count {
                     return Err(Misfit::Arity($count));

@@ -1,26 +1,42 @@
 //! Tensors out of nothing: the device comes from the call.
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
-use keyfold_dispatch::Kernel;
+use keyfold_dispatch::HostLock;
 use keyfold_layers::autocast::Category;
-use keyfold_tensor::{IntList, Tensor};
+use keyfold_tensor::IntList;
 
 use crate::elementwise::{Pointwise, Size, parse};
 use crate::gradient::TAKES_NO_TENSOR;
+use crate::infer::{Call, Filled, Plan, Run};
 use crate::op::Op;
 use crate::row::{Layers, Row, Rule};
 
-/// The same value everywhere. Every dtype will do here.
-fn filled(
-    op: &Op,
+/// A result of that size with one value everywhere. Every dtype will do here.
+fn filled<S>(
+    call: Call<'_, S>,
     size: &[i64],
     value: Scalar,
-    dtype: Option<DType>,
+    asked: Option<DType>,
     device: Option<Device>,
-) -> Result<Tensor> {
-    let dtype = dtype.unwrap_or(DType::DEFAULT_FLOAT);
-    let shape = op.shape(size)?;
-    op.at(Tensor::full(&shape, value, dtype, op.device(device)))
+    natural: DType,
+) -> Result<Plan<Filled>> {
+    let (dtype, device) = call.made(asked, device, natural)?;
+    call.at(value.check(dtype))?;
+    Ok(Plan::new(device, call.shape(size)?, dtype, Filled(value)))
+}
+
+/// A size, and the dtype and the device that were asked for.
+type Sized = (IntList, Option<DType>, Option<Device>);
+
+fn constant(call: Call<'_, bool>, (size, dtype, device): Sized) -> Result<Plan<impl Run + use<>>> {
+    filled(call, &size, Scalar::Bool(*call.state), dtype, device, DType::DEFAULT_FLOAT)
+}
+
+fn full(
+    call: Call<'_, ()>,
+    (size, value, dtype, device): (IntList, Scalar, Option<DType>, Option<Device>),
+) -> Result<Plan<impl Run + use<>>> {
+    filled(call, &size, value, dtype, device, value.dtype())
 }
 
 /// A whole number, of whichever size.
@@ -114,22 +130,24 @@ impl Range {
     }
 }
 
+/// Start, end, step, dtype and device.
+type Counted = (Scalar, Option<Scalar>, Scalar, Option<DType>, Option<Device>);
+
 fn arange(
-    row: &Pointwise,
-    start: Scalar,
-    end: Option<Scalar>,
-    step: Scalar,
-    dtype: Option<DType>,
-    device: Option<Device>,
-) -> Result<Tensor> {
-    let op = row.op();
+    call: Call<'_, Pointwise>,
+    (start, end, step, asked, device): Counted,
+) -> Result<Plan<impl Run>> {
     // With one number it is the end.
     let (start, end) = end.map_or((Scalar::Int(0), start), |end| (start, end));
     let range = Range { start, end, step };
+    let natural = if range.whole().is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
+    let (dtype, device) = call.made(asked, device, natural)?;
+    // Without one that was asked for, the dtype is the natural one or that of `out`.
+    let asked = (asked.is_some() || dtype != natural).then_some(dtype);
     // A complex number has no order to count in, which is said first.
-    range.dtype(op, dtype, 0)?;
-    let count = range.count(op)?;
-    let dtype = range.dtype(op, dtype, count)?;
+    range.dtype(&call, asked, 0)?;
+    let count = range.count(&call)?;
+    let dtype = range.dtype(&call, asked, count)?;
     let params = match range.whole() {
         // Whole numbers are counted in int64; uint64 beyond wraps around to what it holds.
         Some([start, _, step]) if dtype.is_integral() => {
@@ -145,72 +163,40 @@ fn arange(
         }
     };
     let size = Size::Given(&[count]);
-    row.compute_on(&[], &params, Some(dtype), (op.device(device), size))
+    Pointwise::plan_on(call.state, [], params, Some(dtype), (device, size))
 }
 
 /// The rows of factories.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    /// A factory that takes only a size and has one value for all.
-    fn constant(value: bool) -> impl Fn(Op) -> Kernel<keyfold_tensor::Value> {
-        move |op| {
-            Kernel::typed(move |size: IntList, dtype: Option<DType>, device: Option<Device>| {
-                filled(&op, &size, Scalar::Bool(value), dtype, device)
-            })
-        }
-    }
+    const MADE: &str = "int[] size, *, ScalarType? dtype=None, Device? device=None";
     let layers = Layers {
         derivative: TAKES_NO_TENSOR,
         batching: Rule::Refused("takes no tensor"),
         autocast: Category::Leave,
     };
+    let made = |name, value| {
+        Row::computes::<Sized, _, _>((name, ""), MADE, move |_| value, constant, layers)
+    };
     let counting = parse("start + index * step", &[], &["start", "step"])?;
-    Ok(vec![
-        Row::light(
-            "aten::empty(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-            constant(false),
+    let rows = vec![
+        made("aten::empty", false)?,
+        made("aten::zeros", false)?,
+        made("aten::ones", true)?,
+        Row::computes::<(IntList, Scalar, Option<DType>, Option<Device>), _, _>(
+            ("aten::full", ""),
+            "int[] size, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None",
+            |_| (),
+            full,
             layers,
         )?,
-        Row::light(
-            "aten::zeros(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-            constant(false),
+        Row::computes::<Counted, _, _>(
+            ("aten::arange", ""),
+            "Scalar start, Scalar? end=None, Scalar step=1, *, ScalarType? dtype=None, \
+             Device? device=None",
+            move |op| Pointwise::new(op.clone(), counting.clone()),
+            arange,
             layers,
         )?,
-        Row::light(
-            "aten::ones(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-            constant(true),
-            layers,
-        )?,
-        Row::light(
-            "aten::full(int[] size, Scalar fill_value, *, ScalarType? dtype=None, \
-             Device? device=None) -> Tensor",
-            |op| {
-                Kernel::typed(
-                    move |size: IntList,
-                          value: Scalar,
-                          dtype: Option<DType>,
-                          device: Option<Device>| {
-                        filled(&op, &size, value, Some(dtype.unwrap_or(value.dtype())), device)
-                    },
-                )
-            },
-            layers,
-        )?,
-        Row::light(
-            "aten::arange(Scalar start, Scalar? end=None, Scalar step=1, *, \
-             ScalarType? dtype=None, Device? device=None) -> Tensor",
-            move |op| {
-                let row = Pointwise::new(op, counting.clone());
-                Kernel::typed(
-                    move |start: Scalar,
-                          end: Option<Scalar>,
-                          step: Scalar,
-                          dtype: Option<DType>,
-                          device: Option<Device>| {
-                        arange(&row, start, end, step, dtype, device)
-                    },
-                )
-            },
-            layers,
-        )?,
-    ])
+    ];
+    Ok(rows.into_iter().map(|row| row.with_host_lock(HostLock::Keep)).collect())
 }

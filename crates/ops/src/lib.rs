@@ -13,8 +13,8 @@
 //! - picking and putting: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
 //!   `scatter_add`, `select_scatter`, `slice_scatter`; in place `index_put_`, `copy_`, `fill_`
 //!
-//! What computes an element, a reduction or a softmax has an overload `out`, which writes into a tensor
-//! of the caller's. Each takes every dtype where it makes sense, and positions are of any integer dtype.
+//! What computes into fresh memory has an overload `out`, which writes into a tensor of the caller's;
+//! not random numbers, and not the operators that are written in terms of others. Each takes every dtype where it makes sense, and positions are of any integer dtype.
 //! Operands broadcast as in NumPy:
 //!
 //! - within a kind the wider dtype; bool < whole < float; `int64` with `float32` gives `float64`;
@@ -51,6 +51,8 @@ pub mod elementwise;
 mod factories;
 mod gradient;
 mod index;
+mod infer;
+mod inferred;
 mod linalg;
 mod map;
 mod on_device;
@@ -69,6 +71,7 @@ use std::sync::LazyLock;
 
 use keyfold_core::Result;
 
+pub use inferred::{Aliasing, Inferred};
 pub use register::{Installed, install, register};
 pub use row::{Batching, Gradient, Layers, Row, Rule};
 

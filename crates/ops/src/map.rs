@@ -7,6 +7,7 @@ use keyfold_expr::{Expr, Graph, Input, Node};
 use keyfold_tensor::{Overlap, Tensor, overlap};
 
 use crate::elementwise::{check_apart, prepare};
+use crate::infer::{AnyStrides, Plan, Run};
 use crate::op::Op;
 
 /// The element as it is: what a conversion of dtypes computes.
@@ -19,19 +20,32 @@ pub(crate) fn itself() -> Expr {
 
 /// A fresh, contiguous tensor with the elements converted to another dtype.
 ///
+/// # Errors
+/// As [`conversion`].
+pub(crate) fn cast(op: &Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    conversion(op, x, dtype)?.fresh(op)
+}
+
+/// The elements converted to another dtype.
+///
 /// Floats to whole numbers truncate towards zero and saturate; anything but zero is true.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] from complex to real numbers, which would drop the imaginary parts.
-pub(crate) fn cast(op: &Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
+pub(crate) fn conversion<'x>(
+    op: &Op,
+    x: &'x Tensor,
+    dtype: DType,
+) -> Result<Plan<impl Run + use<'x>>> {
     if x.dtype().is_complex() && !dtype.is_complex() && dtype != DType::Bool {
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
-    let out = op.output(op.device_of(x), x.shape(), dtype)?;
-    // SAFETY: the result was made here and nobody else has it.
-    unsafe { write(op, x, &out) }?;
-    Ok(out)
+    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
+        unsafe { write(op, x, out) }
+    });
+    Ok(Plan::new(op.device_of(x), x.shape().clone(), dtype, run))
 }
 
 /// Writes the elements of `x`, broadcast and converted, into `out`, unless on Meta.

@@ -13,8 +13,7 @@ use crate::map::itself;
 
 /// The operator that a kernel belongs to, and what runs it.
 ///
-/// Each kernel is one function for all backends and for Meta: it works out dtype and shape, makes the
-/// result, and on Meta stops there. So they agree by construction.
+/// Each kernel is one function for all backends and for Meta, see [`crate::infer`].
 #[derive(Clone, Debug)]
 pub(crate) struct Op {
     /// The name without its overload, as messages have it.
@@ -134,11 +133,6 @@ impl Op {
         self.at(Tensor::empty(shape, dtype, device))
     }
 
-    /// A fresh result of zeros on a device.
-    pub(crate) fn zeros(&self, device: Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        self.at(Tensor::zeros(shape, dtype, device))
-    }
-
     /// The result, its error prefixed with the operator's name.
     pub(crate) fn at<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match error.kind() {
@@ -146,11 +140,6 @@ impl Op {
             ErrorKind::ReadOnly => error.at("argument 'self'").at(self.name),
             _ => error.at(self.name),
         })
-    }
-
-    /// As [`Op::at`], where what is written to is argument `out`.
-    pub(crate) fn at_out<T>(&self, result: Result<T>) -> Result<T> {
-        self.at_argument("out", result)
     }
 
     /// As [`Op::at`], where it is about an argument.
@@ -177,6 +166,12 @@ impl Op {
             ErrorKind::DType,
             format!("argument '{argument}': dtype {dtype} isn't supported here; {advice}"),
         )
+    }
+
+    /// The error of a call of the overload `out` without its argument.
+    #[cold]
+    pub(crate) fn lacks_out(&self) -> Error {
+        self.error(ErrorKind::Binding, "argument 'out' is missing")
     }
 
     /// Sizes as a shape.

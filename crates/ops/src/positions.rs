@@ -39,6 +39,6 @@ fn widened(op: &Op, index: &Tensor) -> Result<Tensor> {
     // A position beyond int64 would wrap to a negative one, which counts from the end: it is capped, and
     // so out of range.
     let capped = op.at(parse("minimum(index_, last)", &["index_"], &["last"]))?;
-    let capped = Pointwise::new(op.clone(), capped).compute(&[index], &[i64::MAX.into()])?;
+    let capped = Pointwise::new(op.clone(), capped).compute([index], [i64::MAX.into()])?;
     cast(op, &capped, DType::I64)
 }

@@ -18,20 +18,13 @@
 //!   refused.
 
 use keyfold_core::{DType, Error, ErrorKind, Result};
-use keyfold_tensor::Tensor;
 
-use crate::map::cast;
 use crate::op::Op;
 
 /// The dtype that kernels compute a result of `dtype` in: float32 for the halves, which have no
-/// arithmetic of their own. The result is rounded once, by [`rounded`].
+/// arithmetic of their own.
 pub(crate) fn computed(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
-}
-
-/// A result in the dtype that it should have, after it was computed in [`computed`]'s.
-pub(crate) fn rounded(op: &Op, out: Tensor, dtype: DType) -> Result<Tensor> {
-    if out.dtype() == dtype { Ok(out) } else { cast(op, &out, dtype) }
 }
 
 /// The dtype of a result that is floating whatever the argument's.

@@ -3,19 +3,23 @@
 //! A family of operators is a function that makes rows. From the rows come the kernels for Meta and for
 //! every backend, the overloads `out`, and the kernels at Autograd, Vmap and Autocast.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{
-    DefineOptions, DispatchKey, Dispatcher, HostLock, Kernel, Override, RegistrationKey, Tags,
+    Args, DefineOptions, DispatchKey, Dispatcher, HostLock, Kernel, Override, Provenance,
+    RegistrationKey, Tags,
 };
 use keyfold_layers::autocast::{self, Category};
 use keyfold_layers::autograd::{self, Derivative, Formula, Keeps, Product};
 use keyfold_layers::vmap;
-use keyfold_tensor::Value;
+use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use crate::elementwise::{Expression, Pointwise, out_schema, symbolic};
+use crate::infer::{Call, Infer, Run};
+use crate::inferred::Inferred;
 use crate::op::{Op, Target};
 
 /// For a kernel that computes: the host language's lock is given up from so many elements on.
@@ -67,14 +71,26 @@ pub struct Layers {
 }
 
 /// A function that makes the kernel of an operator for what it runs on.
-type Make = Box<dyn Fn(Op) -> Kernel<Value> + Send + Sync>;
+type Make = Box<dyn Fn(&Op) -> Kernel<Value> + Send + Sync>;
 
 /// How an operator runs.
 enum Runs {
-    /// A kernel for Meta and for each backend.
+    /// A kernel for Meta and for each backend, and one for the overload `out`.
     Everywhere { fresh: Make, out: Option<Make>, lock: HostLock },
     /// One kernel for all devices, in terms of other operators or of none.
     Composite(RegistrationKey, fn() -> Kernel<Value>),
+}
+
+/// A function that infers the form of a result from boxed arguments.
+type InferForm = dyn Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync;
+
+/// What the form of an operator's result follows from.
+#[derive(Clone)]
+enum FormFollows {
+    /// From the forms of the arguments, so Meta has a kernel.
+    Arguments(Arc<InferForm>),
+    /// From the elements of the arguments, too.
+    Elements,
 }
 
 /// An operator: its schema, what runs it, and what each layer does with it.
@@ -85,92 +101,188 @@ pub struct Row {
     mixed_devices: bool,
     tags: Tags,
     runs: Runs,
+    infer: FormFollows,
     /// What it computes, where that is one expression.
     expression: Option<Arc<Expression>>,
     layers: Layers,
+    /// Where the row is written.
+    place: &'static Location<'static>,
 }
 
 impl Row {
-    fn new(name: &'static str, schema: &str, runs: Runs, layers: Layers) -> Result<Row> {
+    #[track_caller]
+    fn new(
+        name: &'static str,
+        schema: &str,
+        runs: Runs,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        layers: Layers,
+    ) -> Result<Row> {
         Ok(Row {
             schema: Schema::parse(schema)?,
             name,
             mixed_devices: false,
             tags: Tags::NONE,
             runs,
+            infer: FormFollows::Arguments(Arc::new(infer)),
             expression: None,
             layers,
+            place: Location::caller(),
         })
     }
 
-    /// An operator that computes.
-    pub(crate) fn computes(
-        schema: &'static str,
-        fresh: impl Fn(Op) -> Kernel<Value> + Send + Sync + 'static,
-        layers: Layers,
-    ) -> Result<Row> {
-        let runs = Runs::Everywhere { fresh: Box::new(fresh), out: None, lock: COMPUTES };
-        Row::new(name_of(schema), schema, runs, layers)
-    }
-
-    /// An operator that touches no elements, or few: a view, a factory, random numbers.
-    pub(crate) fn light(
-        schema: &'static str,
-        fresh: impl Fn(Op) -> Kernel<Value> + Send + Sync + 'static,
-        layers: Layers,
-    ) -> Result<Row> {
-        let runs = Runs::Everywhere { fresh: Box::new(fresh), out: None, lock: HostLock::Keep };
-        Row::new(name_of(schema), schema, runs, layers)
-    }
-
-    /// An operator that computes, and its overload that writes into a tensor of the caller's.
+    /// An operator that computes into fresh memory, and its overload `out`, which writes into a tensor of
+    /// the caller's.
     ///
-    /// `args` is the part of the schema between the parentheses; the overload is called `out`, or
-    /// `Scalar_out` if the operator's own is `Scalar`.
-    pub(crate) fn with_out(
+    /// `args` is the part of the schema between the parentheses. `infer` checks arguments of the types `A`;
+    /// `state` makes what the kernels for a backend, or for Meta, keep from call to call.
+    #[track_caller]
+    pub(crate) fn computes<A, S, F>(
         (name, overload): (&'static str, &str),
         args: &str,
-        fresh: impl Fn(Op) -> Kernel<Value> + Send + Sync + 'static,
-        into: impl Fn(Op) -> Kernel<Value> + Send + Sync + 'static,
+        state: impl Fn(&Op) -> S + Send + Sync + 'static,
+        infer: F,
         layers: Layers,
-    ) -> Result<Row> {
+    ) -> Result<Row>
+    where
+        A: Args<Value>,
+        S: Send + Sync + 'static,
+        F: for<'c, 'a> Infer<'c, 'a, A, S> + Copy + Send + Sync + 'static,
+    {
         let dot = if overload.is_empty() { "" } else { "." };
         let schema = format!("{name}{dot}{overload}({args}) -> Tensor");
-        let out: Option<Make> = Some(Box::new(into));
-        let runs = Runs::Everywhere { fresh: Box::new(fresh), out, lock: COMPUTES };
-        Row::new(name, &schema, runs, layers)
+        let state = Arc::new(state);
+        let (for_out, meta) = (state.clone(), Op::new(name, Target::Meta));
+        let on_meta = state(&meta);
+        let fresh: Make = Box::new(move |op| {
+            let (op, state) = (op.clone(), state(op));
+            Kernel::tupled::<A, Tensor, _>(move |args| {
+                infer.infer(Call::new(&op, &state, None), args)?.fresh(&op)
+            })
+        });
+        let out: Make = Box::new(move |op| {
+            let (op, state) = (op.clone(), for_out(op));
+            Kernel::boxed(move |_, args: &[ValueRef<'_>]| {
+                let (out, args) = args.split_last().ok_or_else(|| op.lacks_out())?;
+                let out = out.tensor()?;
+                let plan = infer.infer(Call::new(&op, &state, Some(out)), A::unbox(args)?)?;
+                // SAFETY: the schema says that the operator writes to this argument, so the caller, in
+                // whichever language, gave its memory up for the time of the call.
+                unsafe { plan.write(&op, ("out", out), args) }?;
+                Ok(Value::Argument(args.len()))
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: Some(out), lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            let call = Call::new(&meta, &on_meta, None);
+            Ok(Inferred::of_form(infer.infer(call, A::unbox(args)?)?.form))
+        };
+        Row::new(name, &schema, runs, form, layers)
     }
 
-    /// An operator that is one expression of its arguments, and its overload that writes into a tensor of
-    /// the caller's. `fresh` and `into` make the kernels that check the arguments and have the expression
-    /// computed.
-    pub(crate) fn pointwise(
+    /// An operator that computes one expression of its arguments; `state` makes what the kernels keep of
+    /// it.
+    #[track_caller]
+    pub(crate) fn pointwise<A, S, F>(
         name: (&'static str, &str),
         args: &str,
         expression: Arc<Expression>,
-        fresh: impl Fn(Pointwise) -> Kernel<Value> + Send + Sync + 'static,
-        into: impl Fn(Pointwise) -> Kernel<Value> + Send + Sync + 'static,
+        state: impl Fn(Pointwise) -> S + Send + Sync + 'static,
+        infer: F,
         layers: Layers,
-    ) -> Result<Row> {
-        let (for_fresh, for_out) = (expression.expr().clone(), expression.expr().clone());
-        let row = Row::with_out(
-            name,
-            args,
-            move |op| fresh(Pointwise::new(op, for_fresh.clone())),
-            move |op| into(Pointwise::new(op, for_out.clone())),
-            layers,
-        )?;
+    ) -> Result<Row>
+    where
+        A: Args<Value>,
+        S: Send + Sync + 'static,
+        F: for<'c, 'a> Infer<'c, 'a, A, S> + Copy + Send + Sync + 'static,
+    {
+        let expr = expression.expr().clone();
+        let state = move |op: &Op| state(Pointwise::new(op.clone(), expr.clone()));
+        let row = Row::computes::<A, S, F>(name, args, state, infer, layers)?;
         Ok(Row { expression: Some(expression), ..row })
     }
 
+    /// An operator whose result is a view of its first argument, or a copy where strides don't allow it.
+    #[track_caller]
+    pub(crate) fn view<A: Args<Value>>(
+        schema: &'static str,
+        view: impl for<'a> Fn(&Op, A::Of<'a>) -> Result<Tensor> + Copy + Send + Sync + 'static,
+        layers: Layers,
+    ) -> Result<Row> {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let fresh: Make = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::tupled::<A, Tensor, _>(move |args| view(&op, args))
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: HostLock::Keep };
+        let form =
+            move |args: &[ValueRef<'_>]| Ok(Inferred::of(&view(&meta, A::unbox(args)?)?, args));
+        Row::new(name, schema, runs, form, layers)
+    }
+
+    /// An operator that writes into its first argument, whose form the inferred one is.
+    #[track_caller]
+    pub(crate) fn writes<A, F>(schema: &'static str, infer: F, layers: Layers) -> Result<Row>
+    where
+        A: Args<Value>,
+        F: for<'c, 'a> Infer<'c, 'a, A, ()> + Copy + Send + Sync + 'static,
+    {
+        let name = name_of(schema);
+        let meta = Op::new(name, Target::Meta);
+        let fresh: Make = Box::new(move |op| {
+            let op = op.clone();
+            Kernel::boxed(move |_, args| {
+                let plan = infer.infer(Call::new(&op, &(), None), A::unbox(args)?)?;
+                if !op.is_meta() {
+                    // SAFETY: the schema says that the operator writes to this argument, so the caller, in
+                    // whichever language, gave its memory up for the time of the call; what computes it
+                    // reads arguments that share it from copies.
+                    unsafe { plan.run.run(&op, args[0].tensor()?) }?;
+                }
+                Ok(Value::Argument(0))
+            })
+        });
+        let runs = Runs::Everywhere { fresh, out: None, lock: COMPUTES };
+        let form = move |args: &[ValueRef<'_>]| {
+            infer.infer(Call::new(&meta, &(), None), A::unbox(args)?)?;
+            Ok(Inferred::argument(0, args[0].tensor()?))
+        };
+        Row::new(name, schema, runs, form, layers)
+    }
+
     /// An operator that has one kernel for all devices, registered at an alias.
+    #[track_caller]
     pub(crate) fn composite(
         schema: &'static str,
         key: RegistrationKey,
         kernel: fn() -> Kernel<Value>,
+        infer: fn(&[ValueRef<'_>]) -> Result<Inferred>,
         layers: Layers,
     ) -> Result<Row> {
-        Row::new(name_of(schema), schema, Runs::Composite(key, kernel), layers)
+        Row::new(name_of(schema), schema, Runs::Composite(key, kernel), infer, layers)
+    }
+
+    /// The same with another rule for the host language's lock.
+    pub(crate) fn with_host_lock(mut self, host_lock: HostLock) -> Row {
+        if let Runs::Everywhere { lock, .. } = &mut self.runs {
+            *lock = host_lock;
+        }
+        self
+    }
+
+    /// The same without the overload `out`.
+    pub(crate) fn without_out(mut self) -> Row {
+        if let Runs::Everywhere { out, .. } = &mut self.runs {
+            *out = None;
+        }
+        self
+    }
+
+    /// The same, where the result's shape follows from elements: there is no kernel for Meta.
+    pub(crate) fn data_dependent(self) -> Row {
+        let row = Row { infer: FormFollows::Elements, ..self };
+        row.tagged(Tags::DATA_DEPENDENT_SHAPE)
     }
 
     /// The same with tags.
@@ -203,6 +315,21 @@ impl Row {
         self.expression.as_deref()
     }
 
+    /// The form of the result of a call, from the forms of the arguments. No element is read or computed.
+    ///
+    /// # Errors
+    /// Those of a call, and [`ErrorKind::NotSupported`] where the shape follows from elements.
+    pub fn infer(&self, args: &[ValueRef<'_>]) -> Result<Inferred> {
+        match &self.infer {
+            FormFollows::Arguments(infer) => infer(args),
+            FormFollows::Elements => {
+                let message =
+                    format!("{}: the result's shape follows from elements", self.schema.name);
+                Err(Error::new(ErrorKind::NotSupported, message))
+            }
+        }
+    }
+
     /// Whether it is written in terms of other operators.
     pub fn is_composite(&self) -> bool {
         matches!(self.runs, Runs::Composite(..))
@@ -219,15 +346,34 @@ impl Row {
         let Runs::Everywhere { fresh, out, lock } = &self.runs else { return Vec::new() };
         let op = Op::new(self.name, target.clone());
         let kind = op.kind();
-        let mut kernels = vec![(self.schema.clone(), fresh(op.clone()))];
+        let mut kernels = vec![(self.schema.clone(), self.checked(fresh(&op)))];
         if let (Some(make), Some(schema)) = (out, self.out_schema()) {
-            kernels.push((schema, make(op)));
+            kernels.push((schema, make(&op)));
         }
         let named = kernels.into_iter().map(|(schema, kernel)| {
-            let label = format!("{}_{kind}", label(&schema));
-            (schema, kernel.named(label).with_host_lock(*lock))
+            let provenance = Provenance::rust(format!("{}_{kind}", label(&schema)), self.place);
+            (schema, kernel.with_provenance(provenance).with_host_lock(*lock))
         });
         named.collect()
+    }
+
+    /// A kernel whose results are compared with the inferred ones, in builds with debug assertions.
+    fn checked(&self, kernel: Kernel<Value>) -> Kernel<Value> {
+        let FormFollows::Arguments(infer) = &self.infer else { return kernel };
+        if !cfg!(debug_assertions) {
+            return kernel;
+        }
+        let (infer, name) = (infer.clone(), self.schema.name.to_string());
+        Kernel::boxed(move |context, args| {
+            let result = kernel.invoke(context, args)?;
+            match infer(args) {
+                Ok(inferred) => inferred.check(&name, &result, args)?,
+                // The shape follows from the elements of this call's arguments.
+                Err(error) if error.kind() == ErrorKind::NotSupported => {}
+                Err(error) => return Err(error.at("inferred after the kernel ran")),
+            }
+            Ok(result)
+        })
     }
 
     /// Refuses a rule that is derived where there is nothing that it could follow from.
@@ -253,7 +399,9 @@ impl Row {
         let name = self.schema.name.to_string();
         if let Runs::Composite(key, kernel) = &self.runs {
             dispatcher.define_with(self.schema.clone(), options)?;
-            let kernel = kernel().named(label(&self.schema)).with_host_lock(COMPUTES);
+            let provenance = Provenance::rust(label(&self.schema), self.place);
+            let kernel = self.checked(kernel()).with_provenance(provenance);
+            let kernel = kernel.with_host_lock(COMPUTES);
             dispatcher.implement(&name, *key, kernel, Override::Error)?;
         }
         for (schema, kernel) in self.kernels(&Target::Meta) {

@@ -7,6 +7,7 @@ use keyfold_layers::vmap;
 use keyfold_tensor::Tensor;
 
 use crate::gradient::{NOTHING, given};
+use crate::inferred::Inferred;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::shape::gradients;
 
@@ -20,6 +21,10 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 let copy = if device == x.device() { x.copy() } else { x.to_device(device) };
                 copy.map_err(|error: Error| error.at("aten::to"))
             })
+        },
+        |args| {
+            let x = args[0].tensor()?;
+            Ok(Inferred::fresh(x.shape().clone(), x.dtype()))
         },
         Layers {
             derivative: given(NOTHING, gradients::to_device),

@@ -1,7 +1,6 @@
 //! Writing into tensors that exist: what `x[...] = y` comes to.
 
-use keyfold_core::{Device, ErrorKind, Result, Scalar};
-use keyfold_dispatch::Kernel;
+use keyfold_core::{Device, ErrorKind, Result, Scalar, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Backward, Gradients, Product};
 use keyfold_layers::vmap::{self, Batch, move_dim, with_first};
@@ -9,6 +8,7 @@ use keyfold_tensor::{Tensor, Value};
 
 use crate::aten;
 use crate::gradient::{NOTHING, given, when_needed, zeros};
+use crate::infer::{Call, Filled, Plan, Run};
 use crate::map::{converted, write};
 use crate::op::Op;
 use crate::promote::check_assignable;
@@ -17,60 +17,57 @@ use crate::row::{Batching, Layers, Row, Rule};
 /// Writes `source`, converted and broadcast, into the memory of `target`.
 ///
 /// # Errors
-/// [`keyfold_core::ErrorKind::DType`] where the kind of the elements would get lost, and as
-/// [`Tensor::copy_from`].
-pub(crate) fn assign(op: &Op, target: &Tensor, source: &Tensor) -> Result<Tensor> {
+/// [`ErrorKind::DType`] where the kind of the elements would get lost, and as [`Tensor::copy_from`].
+fn assign<'t>(op: &Op, target: &Tensor, source: &'t Tensor) -> Result<Plan<impl Run + use<'t>>> {
     check_assignable(op, source.dtype(), target.dtype())?;
-    if op.is_meta() {
-        if target.device() != Device::META {
-            let message = format!(
-                "argument 'src' is on meta and has no elements for argument 'self' on {}",
-                target.device()
-            );
-            return Err(op.error(ErrorKind::Device, message));
+    if source.device() == Device::META && target.device() != Device::META {
+        let message = format!(
+            "argument 'src' is on meta and has no elements for argument 'self' on {}",
+            target.device()
+        );
+        return Err(op.error(ErrorKind::Device, message));
+    }
+    op.at(layout::broadcast_strides(source.shape(), source.strides(), target.shape()))?;
+    let run = move |op: &Op, target: &Tensor| {
+        if source.device() != target.device() {
+            return across(op, target, source);
         }
-        op.at(source.broadcast_to(target.shape()))?;
-        return Ok(target.clone());
-    }
-    if source.device() != target.device() {
-        return across(op, target, source);
-    }
-    // SAFETY: the schema says that the operator writes to this argument, so the caller, in
-    // whichever language, gave its memory up for the time of the call; no slice of it is alive here.
-    unsafe { write(op, source, target) }?;
-    Ok(target.clone())
+        // SAFETY: the target is an argument that the operator writes to (`Run::run`).
+        unsafe { write(op, source, target) }
+    };
+    Ok(Plan::new(target.device(), target.shape().clone(), target.dtype(), run))
 }
 
 /// As [`assign`], from one device to another: elements are converted on the device of the two that the
 /// operator runs on.
 #[cold]
-fn across(op: &Op, target: &Tensor, source: &Tensor) -> Result<Tensor> {
+fn across(op: &Op, target: &Tensor, source: &Tensor) -> Result<()> {
     let home = target.device();
     if op.kind() == home.kind() {
         let source = op.at(source.to_device(home))?;
         // SAFETY: as in `assign`.
-        unsafe { write(op, &source, target) }?;
+        unsafe { write(op, &source, target) }
     } else {
         let source = op.at(converted(op, source, target.dtype())?.to_device(home))?;
         // SAFETY: as in `assign`.
-        op.at(unsafe { target.copy_from(&source) })?;
+        op.at(unsafe { target.copy_from(&source) })
     }
-    Ok(target.clone())
 }
 
 /// Writes `source`, converted and broadcast, into a view of a result that is being built: what joins
-/// and scatters do. Does nothing on meta.
+/// and scatters do.
 pub(crate) fn place(op: &Op, part: &Tensor, source: &Tensor) -> Result<()> {
-    if op.is_meta() {
-        return Ok(());
-    }
-    // SAFETY: the memory belongs to a result that the kernel made and nobody has seen yet; no slice
-    // of it is alive here.
+    // SAFETY: the memory belongs to the output of what computes a result, which is its own (`Run::run`).
     unsafe { write(op, source, part) }
 }
 
-pub(crate) fn fill(op: &Op, target: &Tensor, value: Scalar) -> Result<Tensor> {
-    assign(op, target, &op.at(Tensor::full(&[], value, target.dtype(), target.device()))?)
+fn copy(call: Call<'_, ()>, (x, source): (&Tensor, &Tensor)) -> Result<Plan<impl Run>> {
+    assign(&call, x, source)
+}
+
+fn fill(call: Call<'_, ()>, (x, value): (&Tensor, Scalar)) -> Result<Plan<impl Run + use<>>> {
+    call.at(value.check(x.dtype()))?;
+    Ok(Plan::new(x.device(), x.shape().clone(), x.dtype(), Filled(value)))
 }
 
 /// The gradients of `copy_`.
@@ -120,14 +117,14 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
         Layers { derivative, batching: Rule::Given(batching), autocast: Category::Leave }
     }
-    let copy = Row::computes(
+    let copy = Row::writes::<(&Tensor, &Tensor), _>(
         "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)",
-        |op| Kernel::typed(move |x: &Tensor, source: &Tensor| assign(&op, x, source)),
+        copy,
         layers(copy_gradients, copy_batched),
     )?;
-    let fill = Row::computes(
+    let fill = Row::writes::<(&Tensor, Scalar), _>(
         "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)",
-        |op| Kernel::typed(move |x: &Tensor, value: Scalar| fill(&op, x, value)),
+        fill,
         layers(fill_gradients, fill_batched),
     )?;
     Ok(vec![copy.across_devices(), fill])

@@ -16,7 +16,7 @@ fn grid() -> Tensor {
 }
 
 fn index(x: &Tensor, indices: &[ValueRef<'_>]) -> keyfold_core::Result<Tensor> {
-    call("index", &[t(x), ValueRef::Refs(indices)])
+    call("index.Tensor", &[t(x), ValueRef::Refs(indices)])
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The rows as a whole: what is defined is what they say, the page of operators has them, and a derivative
 //! that was written for an operator equals the symbolic one of its expression.
 
+mod cases;
+
 use std::collections::BTreeSet;
 
 use keyfold::Tensor;
@@ -8,7 +10,7 @@ use keyfold::layers::autocast::Category;
 use keyfold::layers::autograd::{self, Options};
 use keyfold::ops::elementwise::{ELEMENTWISE, to_text};
 use keyfold::ops::{Gradient, Row, Rule, aten, rows};
-use keyfold_core::{DType, DeviceType, Result, Scalar};
+use keyfold_core::{DType, DTypeKind, DeviceType, Result, Scalar};
 use keyfold_dispatch::DispatchKey;
 use keyfold_dispatch::schema::Type;
 use keyfold_tensor::{Value, ValueRef};
@@ -133,13 +135,39 @@ fn told<T>(rule: &Rule<T>, given: &str) -> String {
     }
 }
 
+/// Dtypes in words.
+fn in_words(taken: &[DType]) -> String {
+    let kinds = [
+        ("bool", DTypeKind::Bool),
+        ("unsigned", DTypeKind::UInt),
+        ("signed", DTypeKind::Int),
+        ("floats", DTypeKind::Float),
+        ("complex", DTypeKind::Complex),
+    ];
+    let of = |kind| DType::ALL.into_iter().filter(move |dtype| dtype.kind() == kind);
+    let (mut names, mut lacks) = (Vec::new(), Vec::new());
+    for (name, kind) in kinds {
+        match of(kind).filter(|dtype| taken.contains(dtype)).count() {
+            0 => lacks.push(name),
+            n if n == of(kind).count() => names.push(name),
+            _ => names.extend(of(kind).filter(|dtype| taken.contains(dtype)).map(DType::name)),
+        }
+    }
+    match &lacks[..] {
+        [] if names.len() == kinds.len() => "all".to_owned(),
+        [one] if names.len() + 1 == kinds.len() => format!("all but {one}"),
+        _ => names.join(", "),
+    }
+}
+
 /// The table of the page: a line for each row.
 fn table() -> String {
     let mut lines = vec![
-        "| operator | computes | derivative | batching | autocast |".to_owned(),
-        "|---|---|---|---|---|".to_owned(),
+        "| operator | computes | dtypes | needs | derivative | batching | autocast |".to_owned(),
+        "|---|---|---|---|---|---|---|".to_owned(),
     ];
-    for row in rows() {
+    for (row, needs) in rows().iter().zip(cases::needed_groups()) {
+        let (dtypes, needs) = (in_words(&cases::dtypes(row)), needs.join(", "));
         let schema = row.schema().to_string();
         let out = if row.out_schema().is_some() { ", and `out`" } else { "" };
         let computes = match row.expression() {
@@ -159,7 +187,7 @@ fn table() -> String {
             category => category.to_string(),
         };
         lines.push(format!(
-            "| `{schema}`{out} | {computes} | {derivative} | {batching} | {autocast} |"
+            "| `{schema}`{out} | {computes} | {dtypes} | {needs} | {derivative} | {batching} | {autocast} |"
         ));
     }
     lines.join("\n")
@@ -168,6 +196,7 @@ fn table() -> String {
 /// `KEYFOLD_WRITE=1` in the environment writes the table into the page instead.
 #[test]
 fn the_page_of_operators_has_these_rows() {
+    keyfold::init();
     let page = std::fs::read_to_string(PAGE).unwrap();
     let begin = page.find("| operator |").expect("a table of operators");
     let end = page[begin..].find("\n\n").map_or(page.len(), |length| begin + length);

@@ -1,21 +1,20 @@
 //! Arithmetic and comparisons: of two tensors, or of a tensor and a number.
 
-use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_dispatch::Kernel;
+use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Keeps;
-use keyfold_tensor::{SameAs, Tensor};
+use keyfold_tensor::Tensor;
 
-use super::check_out;
 use super::gradients::arithmetic::{
     add, div, div_scalar, mul, mul_scalar, neg, rdiv_scalar, same, sub,
 };
 use super::gradients::choice::{maximum, maximum_scalar, minimum, minimum_scalar};
 use super::operator::Expression;
+use super::{Pointwise, Size, parse};
 use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, OTHER, given};
+use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
-use crate::write::fill;
 
 /// Why an operator refuses a common dtype beyond what its expression does, if it does.
 type Refusal = fn(DType) -> Option<&'static str>;
@@ -52,23 +51,12 @@ struct Pair {
 impl Pair {
     fn rows(&self) -> Result<[Row; 2]> {
         let Pair { name, text, refusal, derivatives: [of_tensors, of_number], autocast } = *self;
-        let tensors = Row::pointwise(
+        let tensors = Row::pointwise::<(&Tensor, &Tensor), _, _>(
             (name, ""),
             "Tensor self, Tensor other",
             Expression::parse(text, &["self", "other"], &[])?,
-            move |row| {
-                Kernel::typed(move |a: &Tensor, b: &Tensor| {
-                    check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
-                    row.compute(&[a, b], &[])
-                })
-            },
-            move |row| {
-                Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
-                    check(row.op(), refusal, a.dtype().promote(b.dtype()))?;
-                    row.compute_into(&[a, b], &[], out)?;
-                    Ok::<_, Error>(SameAs(2))
-                })
-            },
+            move |row| (row, refusal),
+            pair,
             Layers { derivative: of_tensors, batching: Rule::Derived, autocast },
         )?;
         let (derivative, autocast) = (of_number, Category::Leave);
@@ -88,40 +76,52 @@ struct Number {
 impl Number {
     fn row(&self) -> Result<Row> {
         let Number { name, text, refusal, derivative, autocast } = *self;
-        Row::pointwise(
+        let is_zero = parse("self - self == other", &["self"], &["other"])?;
+        Row::pointwise::<(&Tensor, Scalar), _, _>(
             (name, "Scalar"),
             "Tensor self, Scalar other",
             Expression::parse(text, &["self"], &["other"])?,
             move |row| {
-                Kernel::typed(move |a: &Tensor, b: Scalar| {
-                    check(row.op(), refusal, a.dtype().promote_scalar(b))?;
-                    if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
-                        let device = row.op().device_of(a);
-                        return row.op().at(Tensor::full(a.shape(), answer, DType::Bool, device));
-                    }
-                    row.compute(&[a], &[b])
-                })
+                let is_zero = Pointwise::new(row.op().clone(), is_zero.clone());
+                WithNumber { row, is_zero, refusal }
             },
-            move |row| {
-                Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                    check(row.op(), refusal, a.dtype().promote_scalar(b))?;
-                    if let Some(answer) = beyond(row.op().name, a.dtype(), b) {
-                        check_out(row.op(), out, a.shape(), DType::Bool)?;
-                        fill(row.op(), out, answer)?;
-                    } else {
-                        row.compute_into(&[a], &[b], out)?;
-                    }
-                    Ok::<_, Error>(SameAs(2))
-                })
-            },
+            with_number,
             Layers { derivative, batching: Rule::Derived, autocast },
         )
     }
 }
 
+#[inline(always)]
+fn pair<'t>(
+    call: Call<'_, (Pointwise, Refusal)>,
+    (a, b): (&'t Tensor, &'t Tensor),
+) -> Result<Plan<impl Run>> {
+    let (row, refusal) = call.state;
+    check(&call, *refusal, a.dtype().promote(b.dtype()))?;
+    row.plan([a, b], [], Size::Unknown)
+}
+
+/// An operator of a tensor and a number.
+struct WithNumber {
+    row: Pointwise,
+    /// Whether `other` is 0, for each element of whole numbers.
+    is_zero: Pointwise,
+    refusal: Refusal,
+}
+
+#[inline(always)]
+fn with_number(call: Call<'_, WithNumber>, (a, b): (&Tensor, Scalar)) -> Result<Plan<impl Run>> {
+    let WithNumber { row, is_zero, refusal } = call.state;
+    check(&call, *refusal, a.dtype().promote_scalar(b))?;
+    match beyond(call.name, a.dtype(), b) {
+        None => row.plan([a], [b], Size::Unknown),
+        Some(answer) => is_zero.plan([a], [Scalar::Int((!answer).into())], Size::Unknown),
+    }
+}
+
 /// What a comparison of whole numbers with one that their dtype can't hold always answers, as in
 /// NumPy; arithmetic with such a number is an error.
-fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<Scalar> {
+fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<bool> {
     let fits = !dtype.is_integral()
         || !matches!(number, Scalar::Int(_) | Scalar::UInt(_))
         || number.check(dtype).is_ok();
@@ -136,7 +136,7 @@ fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<Scalar> {
         "aten::gt" | "aten::ge" => below,
         _ => return None,
     };
-    Some(Scalar::Bool(answer))
+    Some(answer)
 }
 
 /// The rows of arithmetic and comparisons.

@@ -1,13 +1,14 @@
 //! Choices between two values by a condition: of tensors, or with numbers in the place of either.
 
-use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_dispatch::Kernel;
+use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_layers::autocast::Category;
-use keyfold_tensor::{SameAs, Tensor};
+use keyfold_tensor::Tensor;
 
 use super::gradients::choice::{choose, choose_number, choose_or};
 use super::operator::Expression;
+use super::{Pointwise, Size};
 use crate::gradient::{FIRST, given};
+use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 
@@ -23,6 +24,39 @@ fn check_condition(op: &Op, condition: &Tensor) -> Result<()> {
     Err(op.error(ErrorKind::DType, message))
 }
 
+#[inline(always)]
+fn tensors<'t>(
+    call: Call<'_, Pointwise>,
+    (condition, a, b): (&'t Tensor, &'t Tensor, &'t Tensor),
+) -> Result<Plan<impl Run>> {
+    check_condition(&call, condition)?;
+    call.state.plan([condition, a, b], [], Size::Unknown)
+}
+
+fn scalar_other<'t>(
+    call: Call<'_, Pointwise>,
+    (condition, a, b): (&'t Tensor, &'t Tensor, Scalar),
+) -> Result<Plan<impl Run>> {
+    check_condition(&call, condition)?;
+    call.state.plan([condition, a], [b], Size::Unknown)
+}
+
+fn scalar_self<'t>(
+    call: Call<'_, Pointwise>,
+    (condition, a, b): (&'t Tensor, Scalar, &'t Tensor),
+) -> Result<Plan<impl Run>> {
+    check_condition(&call, condition)?;
+    call.state.plan([condition, b], [a], Size::Unknown)
+}
+
+fn scalars(
+    call: Call<'_, Pointwise>,
+    (condition, a, b): (&Tensor, Scalar, Scalar),
+) -> Result<Plan<impl Run>> {
+    check_condition(&call, condition)?;
+    call.state.plan([condition], [a, b], Size::Unknown)
+}
+
 /// The rows of `where`.
 pub(super) fn rows() -> Result<Vec<Row>> {
     let layers = |derivative: Rule<Gradient>, autocast| Layers {
@@ -30,85 +64,38 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         batching: Rule::Derived,
         autocast,
     };
-    let all = Expression::parse(TEXT, &["condition", "self", "other"], &[])?;
-    let left = Expression::parse(TEXT, &["condition", "other"], &["self"])?;
-    let right = Expression::parse(TEXT, &["condition", "self"], &["other"])?;
-    let none = Expression::parse(TEXT, &["condition"], &["self", "other"])?;
+    let parse = |inputs: &[&str], params: &[&str]| Expression::parse(TEXT, inputs, params);
     Ok(vec![
-        Row::pointwise(
+        Row::pointwise::<(&Tensor, &Tensor, &Tensor), _, _>(
             (NAME, ""),
             "Tensor condition, Tensor self, Tensor other",
-            all,
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor| {
-                    check_condition(row.op(), c)?;
-                    row.compute(&[c, a, b], &[])
-                })
-            },
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: &Tensor, b: &Tensor, out: &Tensor| {
-                    check_condition(row.op(), c)?;
-                    row.compute_into(&[c, a, b], &[], out)?;
-                    Ok::<_, Error>(SameAs(3))
-                })
-            },
+            parse(&["condition", "self", "other"], &[])?,
+            |row| row,
+            tensors,
             layers(given(FIRST, choose), Category::Widest),
         )?,
-        Row::pointwise(
+        Row::pointwise::<(&Tensor, &Tensor, Scalar), _, _>(
             (NAME, "ScalarOther"),
             "Tensor condition, Tensor self, Scalar other",
-            right,
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar| {
-                    check_condition(row.op(), c)?;
-                    row.compute(&[c, a], &[b])
-                })
-            },
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: &Tensor, b: Scalar, out: &Tensor| {
-                    check_condition(row.op(), c)?;
-                    row.compute_into(&[c, a], &[b], out)?;
-                    Ok::<_, Error>(SameAs(3))
-                })
-            },
+            parse(&["condition", "self"], &["other"])?,
+            |row| row,
+            scalar_other,
             layers(given(FIRST, choose_or), Category::Leave),
         )?,
-        Row::pointwise(
+        Row::pointwise::<(&Tensor, Scalar, &Tensor), _, _>(
             (NAME, "ScalarSelf"),
             "Tensor condition, Scalar self, Tensor other",
-            left,
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor| {
-                    check_condition(row.op(), c)?;
-                    row.compute(&[c, b], &[a])
-                })
-            },
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: Scalar, b: &Tensor, out: &Tensor| {
-                    check_condition(row.op(), c)?;
-                    row.compute_into(&[c, b], &[a], out)?;
-                    Ok::<_, Error>(SameAs(3))
-                })
-            },
+            parse(&["condition", "other"], &["self"])?,
+            |row| row,
+            scalar_self,
             layers(given(FIRST, choose_number), Category::Leave),
         )?,
-        Row::pointwise(
+        Row::pointwise::<(&Tensor, Scalar, Scalar), _, _>(
             (NAME, "Scalar"),
             "Tensor condition, Scalar self, Scalar other",
-            none,
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar| {
-                    check_condition(row.op(), c)?;
-                    row.compute(&[c], &[a, b])
-                })
-            },
-            |row| {
-                Kernel::typed(move |c: &Tensor, a: Scalar, b: Scalar, out: &Tensor| {
-                    check_condition(row.op(), c)?;
-                    row.compute_into(&[c], &[a, b], out)?;
-                    Ok::<_, Error>(SameAs(3))
-                })
-            },
+            parse(&["condition"], &["self", "other"])?,
+            |row| row,
+            scalars,
             layers(Rule::Refused("takes no tensor that has a gradient"), Category::Leave),
         )?,
     ])

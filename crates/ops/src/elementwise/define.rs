@@ -9,7 +9,8 @@ use keyfold_expr::{Expr, Names};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::{Pointwise, Size, given_shape};
+use super::{Pointwise, given_shape};
+use crate::infer::Call;
 use crate::on_device::on_device;
 use crate::op::{Op, Runner, Target};
 use crate::row::COMPUTES;
@@ -141,18 +142,19 @@ impl Definition {
         let params: SmallVec<[Scalar; 4]> =
             self.params.iter().filter_map(|at| args[*at].scalar()).collect();
         let given = self.shape.map(|at| given_shape(row.op(), args[at])).transpose()?.flatten();
-        let given = given.as_deref().map(Size::Given);
-        match &self.out {
-            None => {
-                let size = given.unwrap_or(Size::Unknown);
-                row.compute_of_size(&inputs, &params, size).map(Value::Tensor)
-            }
-            Some((at, name)) => {
-                let out = args[*at].tensor()?;
-                let size = given.unwrap_or(Size::Of(out));
-                row.compute_into_argument(&inputs, &params, (&name[..], out), size)?;
+        let out = match &self.out {
+            None => None,
+            Some((at, _)) => Some(args[*at].tensor()?),
+        };
+        let size = Call::new(row.op(), &(), out).size(given.as_deref());
+        let plan = row.plan(inputs, params, size)?;
+        match (&self.out, out) {
+            (Some((at, name)), Some(out)) => {
+                // SAFETY: the schema says that the operator writes to this argument.
+                unsafe { plan.write(row.op(), (name, out), args) }?;
                 Ok(Value::Argument(*at))
             }
+            _ => plan.fresh(row.op()).map(Value::Tensor),
         }
     }
 

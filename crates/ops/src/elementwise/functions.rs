@@ -1,15 +1,16 @@
 //! Functions of one tensor.
 
-use keyfold_core::{DType, Error, ErrorKind, Result};
-use keyfold_dispatch::Kernel;
+use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_layers::autocast::Category;
-use keyfold_tensor::{SameAs, Tensor};
+use keyfold_tensor::Tensor;
 
 use super::gradients::arithmetic::{abs, neg};
 use super::gradients::complex::{conjugate, imag, real, sign};
 use super::gradients::functions::{cos, exp, expm1, log, log1p, relu, sigmoid, sin, sqrt, tanh};
 use super::operator::Expression;
+use super::{Pointwise, Size};
 use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, RESULT, given};
+use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 
@@ -47,26 +48,22 @@ struct Function {
 impl Function {
     fn row(&self) -> Result<Row> {
         let Function { name, text, refusal, derivative, autocast } = *self;
-        Row::pointwise(
+        Row::pointwise::<(&Tensor,), _, _>(
             (name, ""),
             "Tensor self",
             Expression::parse(text, &["self"], &[])?,
-            move |row| {
-                Kernel::typed(move |x: &Tensor| {
-                    check(row.op(), refusal, x.dtype())?;
-                    row.compute(&[x], &[])
-                })
-            },
-            move |row| {
-                Kernel::typed(move |x: &Tensor, out: &Tensor| {
-                    check(row.op(), refusal, x.dtype())?;
-                    row.compute_into(&[x], &[], out)?;
-                    Ok::<_, Error>(SameAs(1))
-                })
-            },
+            move |row| (row, refusal),
+            unary,
             Layers { derivative, batching: Rule::Derived, autocast },
         )
     }
+}
+
+#[inline(always)]
+fn unary(call: Call<'_, (Pointwise, Refusal)>, (x,): (&Tensor,)) -> Result<Plan<impl Run>> {
+    let (row, refusal) = call.state;
+    check(&call, *refusal, x.dtype())?;
+    row.plan([x], [], Size::Unknown)
 }
 
 /// The rows of the functions.

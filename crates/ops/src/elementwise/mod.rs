@@ -15,6 +15,7 @@ mod operator;
 mod powers;
 pub(crate) mod symbolic;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use keyfold_backend::PointwiseKernel;
@@ -23,6 +24,8 @@ use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, S
 use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
 use smallvec::SmallVec;
 
+use crate::infer::{Form, Plan, Run};
+use crate::map;
 use crate::op::Op;
 use crate::row::Row;
 
@@ -147,44 +150,63 @@ impl Pointwise {
     }
 
     /// A fresh tensor with the expression's value.
-    #[inline]
-    pub(crate) fn compute(&self, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
-        self.compute_of_size(inputs, params, Size::Unknown)
+    pub(crate) fn compute<'t>(
+        &self,
+        inputs: impl AsRef<[&'t Tensor]>,
+        params: impl AsRef<[Scalar]>,
+    ) -> Result<Tensor> {
+        self.plan(inputs, params, Size::Unknown)?.fresh(&self.op)
     }
 
-    /// As [`Pointwise::compute`], of a size that the caller may have given.
-    #[inline]
-    pub(crate) fn compute_of_size(
+    /// The expression of these inputs and numbers, where the result's device is the inputs'.
+    #[inline(always)]
+    pub(crate) fn plan<'t, I, P>(
         &self,
-        inputs: &[&Tensor],
-        params: &[Scalar],
+        inputs: I,
+        params: P,
         size: Size<'_>,
-    ) -> Result<Tensor> {
-        let device = match inputs.first() {
+    ) -> Result<Plan<Evaluate<&Self, I, P>>>
+    where
+        I: AsRef<[&'t Tensor]>,
+        P: AsRef<[Scalar]>,
+    {
+        let device = self.device_of(inputs.as_ref());
+        Pointwise::plan_on(self, inputs, params, None, (device, size))
+    }
+
+    /// The device of the result of these inputs.
+    #[inline]
+    pub(crate) fn device_of(&self, inputs: &[&Tensor]) -> Device {
+        match inputs.first() {
             Some(input) => self.op.device_of(input),
             None => self.op.device(None),
-        };
-        self.compute_on(inputs, params, None, (device, size))
+        }
     }
 
-    /// As [`Pointwise::compute_of_size`], on a device, and of a dtype other than the one that follows.
-    #[inline]
-    pub(crate) fn compute_on(
-        &self,
-        inputs: &[&Tensor],
-        params: &[Scalar],
+    /// As [`Pointwise::plan`], of an operator that is borrowed or shared, on a device, and perhaps of a
+    /// dtype other than the one that follows.
+    #[inline(always)]
+    pub(crate) fn plan_on<'t, W, I, P>(
+        row: W,
+        inputs: I,
+        params: P,
         dtype: Option<DType>,
         (device, size): (Device, Size<'_>),
-    ) -> Result<Tensor> {
-        let prepared = self.prepare(inputs, params, dtype)?;
-        let shape = self.shape(&prepared.signature, inputs, size)?;
-        let out = self.op.output(device, &shape, prepared.signature.result())?;
-        match &prepared.kernel {
-            // SAFETY: the result was made here and nobody else has it.
-            Some(kernel) => self.op.at(unsafe { kernel.run(inputs, params, &out) })?,
-            None => self.check_numbers(&prepared, inputs, params)?,
+    ) -> Result<Plan<Evaluate<W, I, P>>>
+    where
+        W: Borrow<Pointwise>,
+        I: AsRef<[&'t Tensor]>,
+        P: AsRef<[Scalar]>,
+    {
+        let own = row.borrow();
+        let prepared = own.prepare(inputs.as_ref(), params.as_ref(), dtype)?;
+        let shape = own.shape(&prepared.signature, inputs.as_ref(), size)?;
+        if prepared.kernel.is_none() {
+            own.check_numbers(&prepared, inputs.as_ref(), params.as_ref())?;
         }
-        Ok(out)
+        let (result, chosen) = (prepared.signature.result(), dtype.is_some());
+        let run = Evaluate { row, prepared, inputs, params, chosen };
+        Ok(Plan::new(device, shape, result, run))
     }
 
     /// What Meta has to find out about numbers, as computing does: that the dtypes that they become part
@@ -201,42 +223,50 @@ impl Pointwise {
         }
         Ok(())
     }
+}
 
-    /// Writes the expression's value into argument `out`, which has its shape and a dtype of its kind.
-    pub(crate) fn compute_into(
-        &self,
-        inputs: &[&Tensor],
-        params: &[Scalar],
-        out: &Tensor,
-    ) -> Result<()> {
-        self.compute_into_argument(inputs, params, ("out", out), Size::Of(out))
+/// An expression of inputs and numbers, ready to be computed.
+pub(crate) struct Evaluate<W, I, P> {
+    row: W,
+    prepared: Arc<Prepared>,
+    inputs: I,
+    params: P,
+    /// Whether the result's dtype is other than the one that follows.
+    chosen: bool,
+}
+
+impl<'t, W, I, P> Run for Evaluate<W, I, P>
+where
+    W: Borrow<Pointwise>,
+    I: AsRef<[&'t Tensor]>,
+    P: AsRef<[Scalar]>,
+{
+    #[inline(always)]
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        let Some(kernel) = &self.prepared.kernel else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        op.at(unsafe { kernel.run(self.inputs.as_ref(), self.params.as_ref(), out) })
     }
 
-    /// As [`Pointwise::compute_into`], where the argument that takes the result may have another name.
-    pub(crate) fn compute_into_argument(
-        &self,
-        inputs: &[&Tensor],
-        params: &[Scalar],
-        (name, out): (&str, &Tensor),
-        size: Size<'_>,
-    ) -> Result<()> {
-        let own = self.prepare(inputs, params, None)?;
-        let form = self.shape(&own.signature, inputs, size)?;
-        check_written(&self.op, name, out, &form, own.signature.result())?;
-        if own.kernel.is_none() {
-            return self.check_numbers(&own, inputs, params);
+    /// Computes in place where an input is `out`, and converts each element to the dtype of `out`.
+    unsafe fn write(self, op: &Op, form: &Form, out: &Tensor, _: &[ValueRef<'_>]) -> Result<()> {
+        if self.chosen && form.dtype != out.dtype() {
+            let own = self.fresh(op, form)?;
+            // SAFETY: the caller's promise.
+            return unsafe { map::write(op, &own, out) };
         }
-        let prepared = match own.signature.result() == out.dtype() {
-            true => own,
-            false => self.prepare(inputs, params, Some(out.dtype()))?,
+        let (inputs, params) = (self.inputs.as_ref(), self.params.as_ref());
+        let prepared = match form.dtype == out.dtype() {
+            true => self.prepared,
+            false => self.row.borrow().prepare(inputs, params, Some(out.dtype()))?,
         };
         let ranks = prepared.signature.ranks();
         // An input that is written over while it is read is read from a copy.
         let mut copies: SmallVec<[(usize, Tensor); 1]> = SmallVec::new();
         for (at, input) in inputs.iter().enumerate() {
-            let meets = self.op.at(overlap(out, input))?;
+            let meets = op.at(overlap(out, input))?;
             if meets == Overlap::Partial || ranks[at].is_some() && meets == Overlap::Exact {
-                copies.push((at, self.op.at(input.copy())?));
+                copies.push((at, op.at(input.copy())?));
             }
         }
         let mut inputs: SmallVec<[&Tensor; 4]> = inputs.into();
@@ -244,9 +274,8 @@ impl Pointwise {
             inputs[*at] = copy;
         }
         let Some(kernel) = &prepared.kernel else { return Ok(()) };
-        // SAFETY: the schema says that the operator writes to this argument, so the caller, in whichever
-        // language, gave its memory up for the time of the call.
-        self.op.at(unsafe { kernel.run(&inputs, params, out) })
+        // SAFETY: the caller's promise; an input that shares the memory is `out` itself, or a copy.
+        op.at(unsafe { kernel.run(&inputs, params, out) })
     }
 }
 
@@ -270,13 +299,14 @@ pub(crate) fn prepare(op: &Op, lowered: &Lowered) -> Result<Prepared> {
     Ok(Prepared { signature: lowered.signature().clone(), has_uniform_power, kernel })
 }
 
-/// Refuses a tensor to write into, argument `out`, that isn't as the result is.
-pub(crate) fn check_out(op: &Op, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
-    check_written(op, "out", out, shape, dtype)
-}
-
-/// As [`check_out`], where the argument may have another name.
-fn check_written(op: &Op, name: &str, out: &Tensor, shape: &[usize], dtype: DType) -> Result<()> {
+/// Refuses a tensor to write into, an argument of that name, that isn't as the result is.
+pub(crate) fn check_written(
+    op: &Op,
+    name: &str,
+    out: &Tensor,
+    shape: &[usize],
+    dtype: DType,
+) -> Result<()> {
     if out.shape()[..] != *shape {
         return Err(op.error(
             ErrorKind::Shape,

@@ -7,16 +7,16 @@
 
 use std::sync::{Arc, LazyLock, RwLock};
 
-use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape};
-use keyfold_dispatch::Kernel;
+use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_expr::{ComplexGradient, Expr, Names, Variable};
 use keyfold_layers::autocast::Category;
-use keyfold_tensor::{Tensor, Value, ValueRef};
+use keyfold_tensor::{Tensor, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::symbolic::of_list;
-use super::{Pointwise, Size, batching, given_shape, parse};
+use super::{Pointwise, batching, given_shape, parse};
+use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Batching, Gradient, Layers, Row, Rule};
 
@@ -200,69 +200,53 @@ struct AnyExpression {
     known: Known<Pointwise>,
 }
 
-/// The arguments of a call.
-struct Call<'a> {
-    row: Arc<Pointwise>,
-    inputs: SmallVec<[&'a Tensor; 4]>,
-    params: SmallVec<[Scalar; 4]>,
-    shape: Option<Shape>,
-}
+/// Inputs, numbers, the text and the shape.
+type Arguments<'a> = (ValueRef<'a>, ValueRef<'a>, ValueRef<'a>, ValueRef<'a>);
 
 impl AnyExpression {
     fn new(op: Op) -> Self {
         AnyExpression { op, known: Known(RwLock::default()) }
     }
 
-    fn call<'a>(&self, args: &[ValueRef<'a>]) -> Result<Call<'a>> {
-        let op = &self.op;
-        let ValueRef::Str(text) = args[2] else {
-            return Err(op.error(ErrorKind::Binding, "argument 'expression' must be text"));
-        };
-        let make = || Ok(Pointwise::new(op.clone(), from_text(text)?));
-        let row = op.at(self.known.get(text, make))?;
-        let inputs: SmallVec<[&Tensor; 4]> =
-            args[0].items().map(ValueRef::tensor).collect::<Result<_>>()?;
-        let params: SmallVec<[Scalar; 4]> = args[1].items().filter_map(ValueRef::scalar).collect();
-        let wanted = (row.expr().inputs().len(), row.expr().params().len());
-        if wanted != (inputs.len(), params.len()) {
-            return Err(op.error(
-                ErrorKind::Binding,
-                format!(
-                    "the expression has {} inputs and {} numbers, but {} and {} were given: {text}",
-                    wanted.0,
-                    wanted.1,
-                    inputs.len(),
-                    params.len()
-                ),
-            ));
-        }
-        Ok(Call { row, inputs, params, shape: given_shape(op, args[3])? })
+    fn row(&self, text: &str) -> Result<Arc<Pointwise>> {
+        let make = || Ok(Pointwise::new(self.op.clone(), from_text(text)?));
+        self.op.at(self.known.get(text, make))
     }
+}
+
+fn listed(
+    call: Call<'_, AnyExpression>,
+    (inputs, numbers, text, shape): Arguments<'_>,
+) -> Result<Plan<impl Run>> {
+    let ValueRef::Str(text) = text else {
+        return Err(call.error(ErrorKind::Binding, "argument 'expression' must be text"));
+    };
+    let row = call.state.row(text)?;
+    let inputs: SmallVec<[&Tensor; 4]> =
+        inputs.items().map(ValueRef::tensor).collect::<Result<_>>()?;
+    let params: SmallVec<[Scalar; 4]> = numbers.items().filter_map(ValueRef::scalar).collect();
+    let wanted = (row.expr().inputs().len(), row.expr().params().len());
+    if wanted != (inputs.len(), params.len()) {
+        let message = format!(
+            "the expression has {} inputs and {} numbers, but {} and {} were given: {text}",
+            wanted.0,
+            wanted.1,
+            inputs.len(),
+            params.len()
+        );
+        return Err(call.error(ErrorKind::Binding, message));
+    }
+    let (shape, device) = (given_shape(&call, shape)?, row.device_of(&inputs));
+    Pointwise::plan_on(row, inputs, params, None, (device, call.size(shape.as_deref())))
 }
 
 /// The row of the operator.
 pub(super) fn rows() -> Result<Vec<Row>> {
-    let row = Row::with_out(
+    let row = Row::computes::<Arguments<'_>, _, _>(
         (ELEMENTWISE, ""),
         "Tensor[] inputs, Scalar[] numbers, *, str expression, int[]? shape=None",
-        |op| {
-            let any = AnyExpression::new(op);
-            Kernel::boxed(move |_, args| {
-                let Call { row, inputs, params, shape } = any.call(args)?;
-                let size = shape.as_deref().map_or(Size::Unknown, Size::Given);
-                row.compute_of_size(&inputs, &params, size).map(Value::Tensor)
-            })
-        },
-        |op| {
-            let any = AnyExpression::new(op);
-            Kernel::boxed(move |_, args| {
-                let Call { row, inputs, params, shape } = any.call(args)?;
-                let out = args[OUT].tensor()?;
-                let size = shape.as_deref().map_or(Size::Of(out), Size::Given);
-                row.compute_into_argument(&inputs, &params, ("out", out), size)?;
-                Ok(Value::Argument(OUT))
-            })
-        },
+        |op| AnyExpression::new(op.clone()),
+        listed,
         Layers {
             derivative: Rule::Given(Gradient::Other(of_list)),
             batching: Rule::Given(Batching::Rule(batching::listed)),

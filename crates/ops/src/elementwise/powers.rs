@@ -1,64 +1,41 @@
 //! Powers: of tensors, by numbers, of numbers.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
-use keyfold_dispatch::Kernel;
 use keyfold_expr::Expr;
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Keeps;
-use keyfold_tensor::{SameAs, Tensor};
+use keyfold_tensor::{Tensor, ValueRef};
+use smallvec::SmallVec;
 
 use super::gradients::functions::{pow, pow_scalar, rpow_scalar};
 use super::operator::Expression;
-use super::{Pointwise, parse};
+use super::{Pointwise, Size, parse};
 use crate::gradient::{FIRST, RESULT, given};
+use crate::infer::{Call, Form, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 
 /// The expressions of powers by 2 and by 3, which are products.
-struct Powers(Vec<(Scalar, Expr)>);
-
-impl Powers {
-    /// # Errors
-    /// As [`Expr::parse_with`].
-    fn parse() -> Result<Self> {
-        let mut known = Vec::new();
-        for power in [2, 3] {
-            for (number, text) in [
-                (Scalar::Int(power), format!("self ** {power}")),
-                (Scalar::Float(power as f64), format!("self ** {power}.0")),
-            ] {
-                known.push((number, parse(&text, &["self"], &[])?));
-            }
+///
+/// # Errors
+/// As [`Expr::parse_with`].
+fn known_powers() -> Result<Vec<(Scalar, Expr)>> {
+    let mut known = Vec::new();
+    for power in [2, 3] {
+        for (number, text) in [
+            (Scalar::Int(power), format!("self ** {power}")),
+            (Scalar::Float(power as f64), format!("self ** {power}.0")),
+        ] {
+            known.push((number, parse(&text, &["self"], &[])?));
         }
-        Ok(Powers(known))
     }
-
-    /// Ready to be computed, beside the power by any number.
-    fn on(&self, any: Pointwise) -> PreparedPowers {
-        let row = |expr: &Expr| Pointwise::new(any.op().clone(), expr.clone());
-        let known = self.0.iter().map(|(number, expr)| (*number, row(expr))).collect();
-        PreparedPowers { any, known }
-    }
+    Ok(known)
 }
 
-/// Powers of a tensor by numbers, on a backend or on Meta.
-struct PreparedPowers {
+/// Powers of a tensor by numbers: by any, and by those whose expressions are products.
+struct Powers {
     any: Pointwise,
     known: Vec<(Scalar, Pointwise)>,
-}
-
-impl PreparedPowers {
-    fn op(&self) -> &Op {
-        self.any.op()
-    }
-
-    /// The power by a number, and the numbers that its expression takes.
-    fn by<'p>(&self, exponent: &'p Scalar) -> (&Pointwise, &'p [Scalar]) {
-        match self.known.iter().find(|(number, _)| number == exponent) {
-            Some((_, row)) => (row, &[]),
-            None => (&self.any, std::slice::from_ref(exponent)),
-        }
-    }
 }
 
 #[cold]
@@ -128,6 +105,55 @@ fn named<T>(op: &Op, name: &str, result: Result<T>, exponents: &Tensor) -> Resul
     }
 }
 
+/// What computes a power whose exponents are a tensor; an error is told in words of the operator.
+struct Named<'a, R> {
+    run: R,
+    name: &'static str,
+    exponents: &'a Tensor,
+}
+
+impl<R: Run> Run for Named<'_, R> {
+    #[inline(always)]
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        // SAFETY: the caller's promise.
+        named(op, self.name, unsafe { self.run.run(op, out) }, self.exponents)
+    }
+
+    unsafe fn write(self, op: &Op, form: &Form, out: &Tensor, args: &[ValueRef<'_>]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let result = unsafe { self.run.write(op, form, out, args) };
+        named(op, self.name, result, self.exponents)
+    }
+}
+
+fn of_tensors<'t>(
+    call: Call<'_, Pointwise>,
+    (a, b): (&'t Tensor, &'t Tensor),
+) -> Result<Plan<impl Run>> {
+    let (name, exponents) = ("exponent", b);
+    check_power(&call, a.into(), name, b.into())?;
+    let plan = named(&call, name, call.state.plan([a, b], [], Size::Unknown), b)?;
+    Ok(plan.map(|run| Named { run, name, exponents }))
+}
+
+#[inline(always)]
+fn by_number(call: Call<'_, Powers>, (a, b): (&Tensor, Scalar)) -> Result<Plan<impl Run>> {
+    let Powers { any, known } = call.state;
+    check_power(&call, a.into(), "exponent", b.into())?;
+    let (row, params) = match known.iter().find(|(number, _)| *number == b) {
+        Some((_, row)) => (row, None),
+        None => (any, Some(b)),
+    };
+    row.plan([a], SmallVec::<[Scalar; 1]>::from_iter(params), Size::Unknown)
+}
+
+fn of_number(call: Call<'_, Pointwise>, (a, b): (&Tensor, Scalar)) -> Result<Plan<impl Run>> {
+    let (name, exponents) = ("self", a);
+    check_power(&call, b.into(), name, a.into())?;
+    let plan = named(&call, name, call.state.plan([a], [b], Size::Unknown), a)?;
+    Ok(plan.map(|run| Named { run, name, exponents }))
+}
+
 /// The rows of powers.
 pub(super) fn rows() -> Result<Vec<Row>> {
     const POWER: &[Keeps] = &[Keeps::these(&[0, 1]), Keeps::ALL];
@@ -136,69 +162,36 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         batching: Rule::Derived,
         autocast: Category::FullPrecision,
     };
-    let tensors = Row::pointwise(
-        ("aten::pow", ""),
-        "Tensor self, Tensor exponent",
-        Expression::parse("self ** exponent", &["self", "exponent"], &[])?,
-        |row| {
-            Kernel::typed(move |a: &Tensor, b: &Tensor| {
-                check_power(row.op(), a.into(), "exponent", b.into())?;
-                named(row.op(), "exponent", row.compute(&[a, b], &[]), b)
-            })
-        },
-        |row| {
-            Kernel::typed(move |a: &Tensor, b: &Tensor, out: &Tensor| {
-                check_power(row.op(), a.into(), "exponent", b.into())?;
-                named(row.op(), "exponent", row.compute_into(&[a, b], &[], out), b)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-        layers(given(POWER, pow)),
-    )?;
-    // Powers by 2 and 3 are expressions of their own, so the kernels make what they compute themselves.
-    let (known, for_out) = (Powers::parse()?, Powers::parse()?);
-    let by_number = Row::pointwise(
-        ("aten::pow", "Scalar"),
-        "Tensor self, Scalar exponent",
-        Expression::parse("self ** exponent", &["self"], &["exponent"])?,
-        move |row| {
-            let powers = known.on(row);
-            Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check_power(powers.op(), a.into(), "exponent", b.into())?;
-                let (row, params) = powers.by(&b);
-                row.compute(&[a], params)
-            })
-        },
-        move |row| {
-            let powers = for_out.on(row);
-            Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check_power(powers.op(), a.into(), "exponent", b.into())?;
-                let (row, params) = powers.by(&b);
-                row.compute_into(&[a], params, out)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-        layers(given(FIRST, pow_scalar)),
-    )?;
-    // A number on the left: `2 ** x`.
-    let of_number = Row::pointwise(
-        ("aten::rpow", "Scalar"),
-        "Tensor self, Scalar other",
-        Expression::parse("other ** self", &["self"], &["other"])?,
-        |row| {
-            Kernel::typed(move |a: &Tensor, b: Scalar| {
-                check_power(row.op(), b.into(), "self", a.into())?;
-                named(row.op(), "self", row.compute(&[a], &[b]), a)
-            })
-        },
-        |row| {
-            Kernel::typed(move |a: &Tensor, b: Scalar, out: &Tensor| {
-                check_power(row.op(), b.into(), "self", a.into())?;
-                named(row.op(), "self", row.compute_into(&[a], &[b], out), a)?;
-                Ok::<_, Error>(SameAs(2))
-            })
-        },
-        layers(given(RESULT, rpow_scalar)),
-    )?;
-    Ok(vec![tensors, by_number, of_number])
+    let powers = known_powers()?;
+    Ok(vec![
+        Row::pointwise::<(&Tensor, &Tensor), _, _>(
+            ("aten::pow", ""),
+            "Tensor self, Tensor exponent",
+            Expression::parse("self ** exponent", &["self", "exponent"], &[])?,
+            |row| row,
+            of_tensors,
+            layers(given(POWER, pow)),
+        )?,
+        Row::pointwise::<(&Tensor, Scalar), _, _>(
+            ("aten::pow", "Scalar"),
+            "Tensor self, Scalar exponent",
+            Expression::parse("self ** exponent", &["self"], &["exponent"])?,
+            move |any| {
+                let row = |expr: &Expr| Pointwise::new(any.op().clone(), expr.clone());
+                let known = powers.iter().map(|(number, expr)| (*number, row(expr))).collect();
+                Powers { any, known }
+            },
+            by_number,
+            layers(given(FIRST, pow_scalar)),
+        )?,
+        // A number on the left: `2 ** x`.
+        Row::pointwise::<(&Tensor, Scalar), _, _>(
+            ("aten::rpow", "Scalar"),
+            "Tensor self, Scalar other",
+            Expression::parse("other ** self", &["self"], &["other"])?,
+            |row| row,
+            of_number,
+            layers(given(RESULT, rpow_scalar)),
+        )?,
+    ])
 }

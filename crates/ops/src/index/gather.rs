@@ -3,16 +3,16 @@
 
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
 use keyfold_core::{ErrorKind, Result, layout};
-use keyfold_dispatch::Kernel;
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
-use super::{INDEX, INDEX_OF_SOURCE, batched, batching, gradients};
+use super::{INDEX, INDEX_OF_SOURCE, batched, batching, changed, gradients};
 use crate::gradient::given;
+use crate::infer::{Call, Plan, Run};
 use crate::map::cast;
 use crate::op::Op;
 use crate::positions::{as_int64, check_whole};
-use crate::promote::{check_assignable, computed, rounded};
+use crate::promote::{check_assignable, computed};
 use crate::row::{Layers, Row};
 
 /// The dimension, after checks that the index is of whole numbers, has as many dimensions as each of
@@ -44,58 +44,56 @@ fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>)
 fn launch(op: &Op, which: IndexOp, axis: usize, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     let kernel = op.kernel(GpuBackend::index, |index| index.index(which, out.dtype()))?;
     let params = IndexParams { op: which, at: 0, dims: 1 << axis };
-    // SAFETY: results were made by their kernels and nobody else has them.
+    // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
     op.at(unsafe { kernel.launch(&params, inputs, out) })
 }
 
-fn gather(op: &Op, x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
-    let axis = check(op, x, dim, index, None)?;
-    let out = op.output(op.device_of(x), index.shape(), x.dtype())?;
-    if !op.is_meta() {
+fn gather(call: Call<'_, ()>, (x, dim, index): (&Tensor, i64, &Tensor)) -> Result<Plan<impl Run>> {
+    let axis = check(&call, x, dim, index, None)?;
+    let run = move |op: &Op, out: &Tensor| {
         let index = as_int64(op, index)?;
-        launch(op, IndexOp::Gather, axis, &[x, &index], &out)?;
-    }
-    Ok(out)
+        launch(op, IndexOp::Gather, axis, &[x, &index], out)
+    };
+    Ok(Plan::new(call.device_of(x), index.shape().clone(), x.dtype(), run))
 }
 
 /// A copy of `x` with each element of `source` added at its position along a dimension.
-fn scatter_add(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Result<Tensor> {
-    let axis = check(op, x, dim, index, Some(source))?;
-    check_assignable(op, source.dtype(), x.dtype())?;
+fn scatter_add(
+    call: Call<'_, ()>,
+    (x, dim, index, source): (&Tensor, i64, &Tensor, &Tensor),
+) -> Result<Plan<impl Run>> {
+    let axis = check(&call, x, dim, index, Some(source))?;
+    check_assignable(&call, source.dtype(), x.dtype())?;
     // Sums of halves are rounded once, at the end.
     let dtype = computed(x.dtype());
-    let copy = cast(op, x, dtype)?;
-    if !op.is_meta() {
-        let source = cast(op, source, dtype)?;
-        let index = as_int64(op, index)?;
-        launch(op, IndexOp::ScatterAdd, axis, &[&source, &index], &copy)?;
-    }
-    rounded(op, copy, x.dtype())
+    let run = move |op: &Op, out: &Tensor| {
+        let (source, index) = (cast(op, source, dtype)?, as_int64(op, index)?);
+        changed(op, x, dtype, out, |copy| {
+            launch(op, IndexOp::ScatterAdd, axis, &[&source, &index], copy)
+        })
+    };
+    Ok(Plan::new(call.device_of(x), x.shape().clone(), x.dtype(), run))
 }
 
 /// The rows of `gather` and `scatter_add`.
 pub(super) fn rows() -> Result<Vec<Row>> {
     Ok(vec![
-        Row::computes(
-            "aten::gather(Tensor self, int dim, Tensor index) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, dim: i64, index: &Tensor| {
-                    gather(&op, x, dim, index)
-                })
-            },
+        Row::computes::<(&Tensor, i64, &Tensor), _, _>(
+            ("aten::gather", ""),
+            "Tensor self, int dim, Tensor index",
+            |_| (),
+            gather,
             Layers {
                 derivative: given(INDEX, gradients::gather),
                 batching: batched(batching::gather),
                 autocast: Category::Leave,
             },
         )?,
-        Row::computes(
-            "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, dim: i64, index: &Tensor, source: &Tensor| {
-                    scatter_add(&op, x, dim, index, source)
-                })
-            },
+        Row::computes::<(&Tensor, i64, &Tensor, &Tensor), _, _>(
+            ("aten::scatter_add", ""),
+            "Tensor self, int dim, Tensor index, Tensor src",
+            |_| (),
+            scatter_add,
             Layers {
                 derivative: given(INDEX_OF_SOURCE, gradients::scatter_add),
                 batching: batched(batching::gather),

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
-use keyfold_dispatch::{Kernel, Tags};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Keeps;
 use keyfold_layers::vmap;
@@ -16,12 +15,13 @@ use keyfold_tensor::{Tensor, TensorList};
 use smallvec::SmallVec;
 
 use crate::gradient::given;
+use crate::infer::{Call, Form, Plan, Run};
 use crate::map::{broadcast, cast};
 use crate::op::Op;
 use crate::positions::{as_int64, check_whole};
-use crate::promote::{check_assignable, computed, rounded};
+use crate::promote::{check_assignable, computed};
 use crate::row::{Batching, Layers, Row, Rule};
-use crate::write::assign;
+use crate::write::place;
 
 /// One index per dimension of the indexed tensor, bools turned into positions; `None` takes all.
 fn per_dimension<'a>(
@@ -49,14 +49,7 @@ fn per_dimension<'a>(
                     );
                     return Err(op.error(ErrorKind::Index, message));
                 }
-                if op.is_meta() {
-                    let message = "the result's shape depends on the mask's values, which a tensor \
-                                   on meta doesn't have; use aten::where, or a tensor on cpu";
-                    return Err(op.error(ErrorKind::NotSupported, message));
-                }
-                let found = op.kernel(GpuBackend::index, |group| group.positions())?;
-                let found = op.at(found.positions(index))?;
-                all.extend(found.into_iter().map(|p| Some(Cow::Owned(p))));
+                all.extend(positions(op, index)?);
             }
             other => {
                 let message = format!(
@@ -79,23 +72,34 @@ fn per_dimension<'a>(
     Ok(all)
 }
 
-/// An indexed tensor: its positions, and the shape of the result.
+/// The positions of a mask's true elements, one index for each of its dimensions.
+fn positions(op: &Op, mask: &Tensor) -> Result<Vec<Option<Cow<'static, Tensor>>>> {
+    if op.is_meta() {
+        let message = "the result's shape depends on the mask's values, which a tensor on meta doesn't \
+                       have; use aten::where, or a tensor on cpu";
+        return Err(op.error(ErrorKind::NotSupported, message));
+    }
+    let found = op.kernel(GpuBackend::index, |group| group.positions())?;
+    let found = op.at(found.positions(mask))?;
+    Ok(found.into_iter().map(|positions| Some(Cow::Owned(positions))).collect())
+}
+
+/// The picked elements of an indexed tensor.
 struct Picked<'a> {
     params: IndexParams,
     /// One for each indexed dimension, of one shape.
     positions: SmallVec<[Cow<'a, Tensor>; 1]>,
-    shape: Shape,
 }
 
 impl<'a> Picked<'a> {
-    /// Of a tensor of that shape. Dimensions indexed by several tensors become one group, where the
+    /// Of a tensor of that shape, with the shape of the result. Dimensions indexed by several tensors become one group, where the
     /// first of them was if they are neighbours, else in front, as in NumPy.
     fn new(
         op: &Op,
         which: IndexOp,
         shape: &[usize],
         indices: Vec<Option<Cow<'a, Tensor>>>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Shape)> {
         let indexed: SmallVec<[usize; 6]> =
             (0..shape.len()).filter(|&d| indices[d].is_some()).collect();
         let first = indexed.first().copied().unwrap_or(0);
@@ -113,11 +117,9 @@ impl<'a> Picked<'a> {
             false => op.at(index.broadcast_to(&group)).map(Cow::Owned),
         });
         let dims = indexed.iter().fold(0, |dims, d| dims | 1 << d);
-        Ok(Picked {
-            params: IndexParams { op: which, at: at as u32, dims },
-            positions: positions.collect::<Result<_>>()?,
-            shape: op.at(Shape::new(&result))?,
-        })
+        let params = IndexParams { op: which, at: at as u32, dims };
+        let picked = Picked { params, positions: positions.collect::<Result<_>>()? };
+        Ok((picked, op.at(Shape::new(&result))?))
     }
 
     /// Launches an operation on the first input and the positions.
@@ -126,79 +128,97 @@ impl<'a> Picked<'a> {
             op.kernel(GpuBackend::index, |index| index.index(self.params.op, out.dtype()))?;
         let positions = self.positions.iter().map(|positions| &**positions);
         let inputs: SmallVec<[&Tensor; 4]> = std::iter::once(first).chain(positions).collect();
-        // SAFETY: results were made by their kernels and nobody else has them.
+        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&self.params, &inputs, out) })
     }
 }
 
-fn index<'a>(
+/// The picked elements of `x`, of one index per dimension.
+fn taken<'x>(
     op: &Op,
-    x: &Tensor,
-    indices: impl Iterator<Item = Result<Option<&'a Tensor>>>,
-) -> Result<Tensor> {
-    let indices = per_dimension(op, x, indices)?;
-    let picked = Picked::new(op, IndexOp::Take, x.shape(), indices)?;
-    let out = op.output(op.device_of(x), &picked.shape, x.dtype())?;
-    if !op.is_meta() {
-        picked.launch(op, x, &out)?;
-    }
-    Ok(out)
+    x: Cow<'x, Tensor>,
+    indices: Vec<Option<Cow<'x, Tensor>>>,
+) -> Result<Plan<impl Run + use<'x>>> {
+    let (picked, shape) = Picked::new(op, IndexOp::Take, x.shape(), indices)?;
+    let (device, dtype) = (op.device_of(&x), x.dtype());
+    Ok(Plan::new(device, shape, dtype, move |op: &Op, out: &Tensor| picked.launch(op, &x, out)))
 }
 
-/// A copy of `x` with `values`, broadcast, at the picked places. Of a place picked twice the last
-/// value stays; with `accumulate` they all add up with what was there.
-fn put(
-    op: &Op,
-    x: &Tensor,
-    indices: TensorList<'_>,
-    values: &Tensor,
-    accumulate: bool,
-) -> Result<Tensor> {
+fn index<'t>(
+    call: Call<'_, ()>,
+    (x, indices): (&'t Tensor, TensorList<'t>),
+) -> Result<Plan<impl Run>> {
     let given = (0..indices.len()).map(|i| indices.get_optional(i));
-    check_assignable(op, values.dtype(), x.dtype())?;
-    let indices = per_dimension(op, x, given)?;
-    put_planned(op, x, indices, values, accumulate)
+    let indices = per_dimension(&call, x, given)?;
+    taken(&call, Cow::Borrowed(x), indices)
 }
 
-/// As [`put`], of one index per dimension.
-fn put_planned(
+/// A copy of `x` with `values`, broadcast, at the picked places, of one index per dimension. Of a place
+/// picked twice the last value stays; with `accumulate` they all add up with what was there.
+fn written<'x>(
     op: &Op,
-    x: &Tensor,
-    indices: Vec<Option<Cow<'_, Tensor>>>,
-    values: &Tensor,
+    x: &'x Tensor,
+    indices: Vec<Option<Cow<'x, Tensor>>>,
+    values: &'x Tensor,
     accumulate: bool,
-) -> Result<Tensor> {
+) -> Result<Plan<impl Run + use<'x>>> {
     // Sums of halves are rounded once, at the end.
     let dtype = if accumulate { computed(x.dtype()) } else { x.dtype() };
-    let copy = cast(op, x, dtype)?;
     let which = if accumulate { IndexOp::PutAdd } else { IndexOp::Put };
-    let picked = Picked::new(op, which, copy.shape(), indices)?;
-    let values = op.at(values.broadcast_to(&picked.shape))?;
-    if !op.is_meta() {
-        let values = cast(op, &values, dtype)?;
-        picked.launch(op, &values, &copy)?;
+    let (picked, shape) = Picked::new(op, which, x.shape(), indices)?;
+    op.at(layout::broadcast_strides(values.shape(), values.strides(), &shape))?;
+    let run = move |op: &Op, out: &Tensor| {
+        let values = cast(op, &op.at(values.broadcast_to(&shape))?, dtype)?;
+        changed(op, x, dtype, out, |copy| picked.launch(op, &values, copy))
+    };
+    Ok(Plan::new(op.device_of(x), x.shape().clone(), x.dtype(), run))
+}
+
+/// Writes a copy of `x` into `out`, where `change` changes it in another dtype.
+fn changed(
+    op: &Op,
+    x: &Tensor,
+    dtype: DType,
+    out: &Tensor,
+    change: impl FnOnce(&Tensor) -> Result<()>,
+) -> Result<()> {
+    if dtype == out.dtype() {
+        place(op, out, x)?;
+        return change(out);
     }
-    rounded(op, copy, x.dtype())
+    let copy = cast(op, x, dtype)?;
+    change(&copy)?;
+    place(op, out, &copy)
+}
+
+/// The arguments of [`put`]: what is changed, the indices, the values, and whether they add up.
+type Put<'a> = (&'a Tensor, TensorList<'a>, &'a Tensor, bool);
+
+fn put(call: Call<'_, ()>, (x, indices, values, accumulate): Put<'_>) -> Result<Plan<impl Run>> {
+    let given = (0..indices.len()).map(|i| indices.get_optional(i));
+    check_assignable(&call, values.dtype(), x.dtype())?;
+    let indices = per_dimension(&call, x, given)?;
+    written(&call, x, indices, values, accumulate)
 }
 
 /// As [`put`], into the memory of `x`. A copy is changed and written back: the places may overlap in
 /// ways that safe code can't see.
-fn put_in_place(
-    op: &Op,
-    x: &Tensor,
-    indices: TensorList<'_>,
-    values: &Tensor,
-    accumulate: bool,
-) -> Result<Tensor> {
-    let copy = put(op, x, indices, values, accumulate)?;
-    if op.is_meta() { Ok(x.clone()) } else { assign(op, x, &copy) }
+fn put_in_place(call: Call<'_, ()>, args: Put<'_>) -> Result<Plan<impl Run>> {
+    let Plan { form, run } = put(call, args)?;
+    let Form { device, shape, dtype } = form;
+    let own = Form { device, shape: shape.clone(), dtype };
+    let run = move |op: &Op, x: &Tensor| place(op, x, &run.fresh(op, &own)?);
+    Ok(Plan::new(device, shape, dtype, run))
 }
 
 /// A copy of `x` with row `i` of `source` along a dimension added to row `index[i]`.
-fn index_add(op: &Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) -> Result<Tensor> {
-    check_assignable(op, source.dtype(), x.dtype())?;
-    let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
-    check_positions(op, index_)?;
+fn index_add<'t>(
+    call: Call<'_, ()>,
+    (x, dim, index_, source): (&'t Tensor, i64, &'t Tensor, &'t Tensor),
+) -> Result<Plan<impl Run>> {
+    check_assignable(&call, source.dtype(), x.dtype())?;
+    let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
+    check_positions(&call, index_)?;
     let mut wanted = x.shape().clone();
     wanted[axis] = index_.numel();
     if *source.shape() != wanted {
@@ -209,11 +229,11 @@ fn index_add(op: &Op, x: &Tensor, dim: i64, index_: &Tensor, source: &Tensor) ->
             index_.numel(),
             x.shape()
         );
-        return Err(op.error(ErrorKind::Shape, message));
+        return Err(call.error(ErrorKind::Shape, message));
     }
     let mut indices = vec![None; x.ndim()];
-    indices[axis] = Some(as_int64(op, index_)?);
-    put_planned(op, x, indices, source, true)
+    indices[axis] = Some(as_int64(&call, index_)?);
+    written(&call, x, indices, source, true)
 }
 
 /// Refuses what isn't a list of positions.
@@ -226,28 +246,34 @@ fn check_positions(op: &Op, index_: &Tensor) -> Result<()> {
     Err(op.error(ErrorKind::Index, message))
 }
 
-fn index_select(op: &Op, x: &Tensor, dim: i64, index_: &Tensor) -> Result<Tensor> {
-    let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
-    check_positions(op, index_)?;
-    let all = std::iter::repeat_n(None, axis).chain([Some(index_)]);
-    index(op, x, all.map(Ok))
+fn index_select<'t>(
+    call: Call<'_, ()>,
+    (x, dim, index_): (&'t Tensor, i64, &'t Tensor),
+) -> Result<Plan<impl Run>> {
+    let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
+    check_positions(&call, index_)?;
+    let mut indices = vec![None; x.ndim()];
+    indices[axis] = Some(as_int64(&call, index_)?);
+    taken(&call, Cow::Borrowed(x), indices)
 }
 
 /// The elements, broadcast with the mask, where it is true.
-fn masked_select(op: &Op, x: &Tensor, mask: &Tensor) -> Result<Tensor> {
+fn masked_select(
+    call: Call<'_, ()>,
+    (x, mask): (&Tensor, &Tensor),
+) -> Result<Plan<impl Run + use<>>> {
     if mask.dtype() != DType::Bool {
         let message = format!("argument 'mask' must be bool, not {}", mask.dtype());
-        return Err(op.error(ErrorKind::DType, message));
+        return Err(call.error(ErrorKind::DType, message));
     }
-    let shape = broadcast(op, &[x.shape(), mask.shape()])?;
-    let x = op.at(x.broadcast_to(&shape))?;
-    let mask = op.at(mask.broadcast_to(&shape))?;
+    let mut shape = broadcast(&call, &[x.shape(), mask.shape()])?;
     // A 0-dim mask has no dimension to index.
     if shape.is_empty() {
-        let (x, mask) = (op.at(x.unsqueeze(0))?, op.at(mask.unsqueeze(0))?);
-        return index(op, &x, std::iter::once(Ok(Some(&mask))));
+        call.at(shape.insert(0, 1))?;
     }
-    index(op, &x, std::iter::once(Ok(Some(&mask))))
+    let x = call.at(x.broadcast_to(&shape))?;
+    let mask = call.at(mask.broadcast_to(&shape))?;
+    taken(&call, Cow::Owned(x), positions(&call, &mask)?)
 }
 
 /// Gradients that read the list of indices.
@@ -267,84 +293,59 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     const NO_RULE: Rule<Batching> = Rule::Refused(
         "examples may have indices of different kinds, and each writes to its own elements",
     );
+    use Category::{FullPrecision, Leave, Widest};
+    let layers = |derivative, batching, autocast| Layers { derivative, batching, autocast };
     let mut rows = vec![
-        Row::computes(
-            "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, indices: TensorList<'_>| {
-                    index(&op, x, (0..indices.len()).map(|i| indices.get_optional(i)))
-                })
-            },
-            Layers {
-                derivative: given(INDICES, gradients::index),
-                batching: batched(batching::index),
-                autocast: Category::Leave,
-            },
+        Row::computes::<(&Tensor, TensorList<'_>), _, _>(
+            ("aten::index", "Tensor"),
+            "Tensor self, Tensor?[] indices",
+            |_| (),
+            index,
+            layers(given(INDICES, gradients::index), batched(batching::index), Leave),
         )?,
-        Row::computes(
-            "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, \
-             bool accumulate=False) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, at: TensorList<'_>, values: &Tensor, add: bool| {
-                    put(&op, x, at, values, add)
-                })
-            },
-            Layers {
-                derivative: given(INDICES, gradients::index_put),
-                batching: NO_RULE,
-                autocast: Category::Widest,
-            },
+        Row::computes::<Put<'_>, _, _>(
+            ("aten::index_put", ""),
+            "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
+            |_| (),
+            put,
+            layers(given(INDICES, gradients::index_put), NO_RULE, Widest),
         )?,
-        Row::computes(
+        Row::writes::<Put<'_>, _>(
             "aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, \
              bool accumulate=False) -> Tensor(a!)",
-            |op| {
-                Kernel::typed(move |x: &Tensor, at: TensorList<'_>, values: &Tensor, add: bool| {
-                    put_in_place(&op, x, at, values, add)
-                })
-            },
-            Layers {
-                derivative: given(INDICES, gradients::index_put),
-                batching: NO_RULE,
-                autocast: Category::Leave,
-            },
+            put_in_place,
+            layers(given(INDICES, gradients::index_put), NO_RULE, Leave),
         )?,
-        Row::computes(
-            "aten::index_add(Tensor self, int dim, Tensor index, Tensor source) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, dim: i64, index: &Tensor, source: &Tensor| {
-                    index_add(&op, x, dim, index, source)
-                })
-            },
-            Layers {
-                derivative: given(INDEX_OF_SOURCE, gradients::index_add),
-                batching: batched(batching::index_add),
-                autocast: Category::FullPrecision,
-            },
+        Row::computes::<(&Tensor, i64, &Tensor, &Tensor), _, _>(
+            ("aten::index_add", ""),
+            "Tensor self, int dim, Tensor index, Tensor source",
+            |_| (),
+            index_add,
+            layers(
+                given(INDEX_OF_SOURCE, gradients::index_add),
+                batched(batching::index_add),
+                FullPrecision,
+            ),
         )?,
-        Row::computes(
-            "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, dim: i64, index: &Tensor| {
-                    index_select(&op, x, dim, index)
-                })
-            },
-            Layers {
-                derivative: given(INDEX, gradients::index_select),
-                batching: batched(batching::index_select),
-                autocast: Category::Leave,
-            },
+        Row::computes::<(&Tensor, i64, &Tensor), _, _>(
+            ("aten::index_select", ""),
+            "Tensor self, int dim, Tensor index",
+            |_| (),
+            index_select,
+            layers(given(INDEX, gradients::index_select), batched(batching::index_select), Leave),
         )?,
-        Row::computes(
-            "aten::masked_select(Tensor self, Tensor mask) -> Tensor",
-            |op| Kernel::typed(move |x: &Tensor, mask: &Tensor| masked_select(&op, x, mask)),
-            Layers {
-                derivative: given(INDICES, gradients::masked_select),
-                batching: Rule::Refused("examples' results may differ in size"),
-                autocast: Category::Leave,
-            },
+        Row::computes::<(&Tensor, &Tensor), _, _>(
+            ("aten::masked_select", ""),
+            "Tensor self, Tensor mask",
+            |_| (),
+            masked_select,
+            layers(
+                given(INDICES, gradients::masked_select),
+                Rule::Refused("examples' results may differ in size"),
+                Leave,
+            ),
         )?
-        .tagged(Tags::DATA_DEPENDENT_SHAPE),
+        .data_dependent(),
     ];
     rows.extend(gather::rows()?);
     Ok(rows)

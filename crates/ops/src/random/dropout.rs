@@ -5,6 +5,7 @@ use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Tags, Value as _};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::{Value, ValueRef};
 
+use crate::inferred::Inferred;
 use crate::row::{Layers, Row, Rule};
 
 const NAME: &str = "aten::dropout";
@@ -54,12 +55,24 @@ fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Va
     call("aten::mul.Scalar", &[part.as_ref(), ValueRef::Float(1.0 / (1.0 - p))])
 }
 
+/// The form of the result, which is the argument itself where nothing is replaced.
+fn infer(args: &[ValueRef<'_>]) -> Result<Inferred> {
+    let x = args[0].tensor()?;
+    let keeps = matches!(args[2], ValueRef::Bool(false))
+        || args[1].scalar().is_some_and(|p| !p.is_nonzero());
+    Ok(match keeps {
+        true => Inferred::argument(0, x),
+        false => Inferred::fresh(x.shape().clone(), x.dtype()),
+    })
+}
+
 /// The row of dropout.
 pub(super) fn row() -> Result<Row> {
     let row = Row::composite(
         "aten::dropout(Tensor self, float p=0.5, bool train=True) -> Tensor",
         RegistrationKey::CompositeImplicitAutograd,
         || Kernel::boxed(dropout),
+        infer,
         Layers { derivative: Rule::Derived, batching: Rule::Derived, autocast: Category::Leave },
     )?;
     Ok(row.tagged(Tags::NONDETERMINISTIC_SEEDED))

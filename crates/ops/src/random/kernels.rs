@@ -1,68 +1,57 @@
 //! Uniform and normal numbers.
 
 use keyfold_backend::{GpuBackend, RandomOp, RandomParams};
-use keyfold_core::{DType, Device, Result};
-use keyfold_dispatch::{Kernel, Tags};
+use keyfold_core::{DType, Device, Error, Result};
+use keyfold_dispatch::{HostLock, Tags};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::device::random::take;
-use keyfold_tensor::{IntList, Tensor, Value};
+use keyfold_tensor::{IntList, Tensor};
 
 use crate::gradient::TAKES_NO_TENSOR;
+use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule};
 
 /// The floats, which random numbers are.
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
+/// A size, and the dtype and the device that were asked for.
+type Arguments = (IntList, Option<DType>, Option<Device>);
+
 /// Numbers of the next part of the stream.
-fn random(
-    op: &Op,
-    size: &[i64],
-    dtype: Option<DType>,
-    device: Option<Device>,
-    numbers: RandomOp,
-) -> Result<Tensor> {
-    let dtype = dtype.unwrap_or(DType::DEFAULT_FLOAT);
+fn random(call: Call<'_, RandomOp>, (size, dtype, device): Arguments) -> Result<Plan<impl Run>> {
+    let (dtype, device) = call.made(dtype, device, DType::DEFAULT_FLOAT)?;
     if !FLOATS.contains(&dtype) {
-        return Err(op.unsupported("dtype", dtype, &FLOATS));
+        return Err(call.unsupported("dtype", dtype, &FLOATS));
     }
-    let out = op.output(op.device(device), &op.shape(size)?, dtype)?;
-    if op.is_meta() {
-        return Ok(out);
-    }
-    let kernel = op.kernel(GpuBackend::random, |random| random.random(numbers, dtype))?;
-    // A block has four numbers, or two of float64.
-    let per_block = if dtype == DType::F64 { 2 } else { 4 };
-    let begin = op.at(take(out.device(), out.numel().div_ceil(per_block) as u64))?;
-    let params = RandomParams { op: numbers, reserved: 0, seed: begin.seed, offset: begin.offset };
-    // SAFETY: the result was made here and nobody else has it.
-    op.at(unsafe { kernel.launch(&params, &[], &out) })?;
-    Ok(out)
+    let numbers = *call.state;
+    let run = move |op: &Op, out: &Tensor| {
+        let kernel = op.kernel(GpuBackend::random, |random| random.random(numbers, dtype))?;
+        // A block has four numbers, or two of float64.
+        let per_block = if dtype == DType::F64 { 2 } else { 4 };
+        let begin = op.at(take(out.device(), out.numel().div_ceil(per_block) as u64))?;
+        let (seed, offset) = (begin.seed, begin.offset);
+        let params = RandomParams { op: numbers, reserved: 0, seed, offset };
+        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
+        op.at(unsafe { kernel.launch(&params, &[], out) })
+    };
+    Ok(Plan::new(device, call.shape(&size)?, dtype, run))
 }
 
-/// The rows of uniform and normal numbers.
+/// The rows of uniform and normal numbers. They have no overload `out`: inside vmap such a call would draw
+/// the same numbers for all examples.
 pub(super) fn rows() -> Result<Vec<Row>> {
-    let kernel = |numbers| {
-        move |op: Op| -> Kernel<Value> {
-            Kernel::typed(move |size: IntList, dtype: Option<DType>, device: Option<Device>| {
-                random(&op, &size, dtype, device, numbers)
-            })
-        }
+    let row = |name, numbers| {
+        let args = "int[] size, *, ScalarType? dtype=None, Device? device=None";
+        let layers = Layers {
+            derivative: TAKES_NO_TENSOR,
+            batching: Rule::Given(Batching::Draw),
+            autocast: Category::Leave,
+        };
+        let row =
+            Row::computes::<Arguments, _, _>((name, ""), args, move |_| numbers, random, layers)?;
+        let row = row.without_out().with_host_lock(HostLock::Keep);
+        Ok::<_, Error>(row.tagged(Tags::NONDETERMINISTIC_SEEDED))
     };
-    let layers = Layers {
-        derivative: TAKES_NO_TENSOR,
-        batching: Rule::Given(Batching::Draw),
-        autocast: Category::Leave,
-    };
-    let uniform = Row::light(
-        "aten::rand(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-        kernel(RandomOp::Uniform),
-        layers,
-    )?;
-    let normal = Row::light(
-        "aten::randn(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
-        kernel(RandomOp::Normal),
-        layers,
-    )?;
-    Ok([uniform, normal].map(|row| row.tagged(Tags::NONDETERMINISTIC_SEEDED)).into())
+    Ok(vec![row("aten::rand", RandomOp::Uniform)?, row("aten::randn", RandomOp::Normal)?])
 }

@@ -1,22 +1,19 @@
-//! Reductions along dimensions, and softmax, each with an overload that writes into a tensor of the
-//! caller's.
+//! Reductions along dimensions, and softmax.
 //!
 //! `dim=None` reduces all dimensions; an empty list reduces none, as in NumPy.
 
 mod batching;
 mod gradients;
 
-use keyfold_backend::{GpuBackend, Launch, ReduceOp, ReduceParams, RowOp, RowParams};
+use keyfold_backend::{GpuBackend, ReduceOp, ReduceParams, RowOp, RowParams};
 use keyfold_core::{DType, DTypeKind, ErrorKind, Result, Shape, layout};
-use keyfold_dispatch::Kernel;
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::{Keeps, Product};
+use keyfold_layers::autograd::Keeps;
 use keyfold_layers::vmap;
-use keyfold_tensor::{IntList, Overlap, SameAs, Tensor, overlap};
+use keyfold_tensor::{IntList, Tensor};
 
-use crate::elementwise::check_out;
 use crate::gradient::{GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, RESULT, given};
-use crate::map;
+use crate::infer::{AnyStrides, Call, Plan, Run};
 use crate::op::Op;
 use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule};
@@ -44,13 +41,13 @@ fn check_ordered(op: &Op, dtype: DType) -> Result<()> {
 }
 
 /// Which dimensions are reduced, and the shape of the result.
-struct Plan {
+struct Reduction {
     params: ReduceParams,
     /// The result's shape: without the reduced dimensions, or with them at size 1.
     shape: Shape,
 }
 
-impl Plan {
+impl Reduction {
     /// Of these dimensions, negative ones counted from the back; `None` is all of them.
     ///
     /// # Errors
@@ -84,7 +81,7 @@ impl Plan {
             at += usize::from(keepdim || kept);
         }
         let params = ReduceParams { op: which, keepdim: keepdim.into(), dims: reduced };
-        Ok(Plan { params, shape: result })
+        Ok(Reduction { params, shape: result })
     }
 
     /// Refuses lanes without elements, if there are any, for a reduction that has no value there.
@@ -99,114 +96,39 @@ impl Plan {
     }
 }
 
-/// Where a result goes.
-trait Target: Copy {
-    /// What the kernel returns.
-    type Result;
+/// A call of a reduction.
+type ReduceCall<'c> = Call<'c, ReduceOp>;
 
-    /// Has a kernel write the result, of that shape and dtype, unless on Meta. `select` chooses it.
-    fn write<'o, P: 'o>(
-        self,
-        op: &'o Op,
-        x: &Tensor,
-        form: (&[usize], DType),
-        select: impl FnOnce(&'o Op) -> Result<&'o dyn Launch<P>>,
-        params: &P,
-    ) -> Result<Self::Result>;
-}
+/// Which dimensions are reduced, all without a list, and whether they stay with size 1.
+type Dims<'a> = (Option<&'a [i64]>, bool);
 
-/// A new tensor.
-#[derive(Clone, Copy)]
-struct Fresh;
-
-impl Target for Fresh {
-    type Result = Tensor;
-
-    #[inline]
-    fn write<'o, P: 'o>(
-        self,
-        op: &'o Op,
-        x: &Tensor,
-        (shape, dtype): (&[usize], DType),
-        select: impl FnOnce(&'o Op) -> Result<&'o dyn Launch<P>>,
-        params: &P,
-    ) -> Result<Tensor> {
-        let out = op.output(op.device_of(x), shape, dtype)?;
-        if !op.is_meta() {
-            // SAFETY: the result was made here and nobody else has it.
-            op.at(unsafe { select(op)?.launch(params, &[x], &out) })?;
-        }
-        Ok(out)
-    }
-}
-
-/// A tensor of the caller's, and which argument it is.
-#[derive(Clone, Copy)]
-struct Given<'a>(&'a Tensor, usize);
-
-impl Target for Given<'_> {
-    type Result = SameAs;
-
-    fn write<'o, P: 'o>(
-        self,
-        op: &'o Op,
-        x: &Tensor,
-        (shape, dtype): (&[usize], DType),
-        select: impl FnOnce(&'o Op) -> Result<&'o dyn Launch<P>>,
-        params: &P,
-    ) -> Result<SameAs> {
-        let Given(out, argument) = self;
-        check_out(op, out, shape, dtype)?;
-        if op.is_meta() {
-            return Ok(SameAs(argument));
-        }
-        let kernel = select(op)?;
-        // An input that is written over while it is read is read from a copy.
-        let copy;
-        let mut x = x;
-        if op.at(overlap(out, x))? != Overlap::None {
-            copy = op.at(x.copy())?;
-            x = &copy;
-        }
-        if out.dtype() == dtype {
-            // SAFETY: the schema says that the operator writes to this argument, so the caller gave
-            // its memory up for the time of the call.
-            op.at_out(unsafe { kernel.launch(params, &[x], out) })?;
-        } else {
-            let own = op.output(op.device_of(x), shape, dtype)?;
-            // SAFETY: the tensor was made here and nobody else has it.
-            op.at(unsafe { kernel.launch(params, &[x], &own) })?;
-            // SAFETY: as above, of the argument.
-            unsafe { map::write(op, &own, out) }?;
-        }
-        Ok(SameAs(argument))
-    }
-}
-
-/// The result of a reduction of that plan and dtype.
+/// A reduction to elements of a dtype.
 #[inline]
-fn reduced<T: Target>(
-    (op, to): (&Op, T),
-    x: &Tensor,
-    plan: &Plan,
+fn reduced<'x>(
+    op: &Op,
+    x: &'x Tensor,
+    Reduction { params, shape }: Reduction,
     dtype: DType,
-) -> Result<T::Result> {
-    let which = plan.params.op;
-    let select =
-        |op| Op::kernel(op, GpuBackend::reduce, |group| group.reduce(which, x.dtype(), dtype));
-    to.write(op, x, (&plan.shape, dtype), select, &plan.params)
+) -> Plan<impl Run + use<'x>> {
+    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+        let kernel =
+            op.kernel(GpuBackend::reduce, |group| group.reduce(params.op, x.dtype(), dtype))?;
+        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
+        op.at(unsafe { kernel.launch(&params, &[x], out) })
+    });
+    Plan::new(op.device_of(x), shape, dtype, run)
 }
 
 /// Sums and means.
-fn sum<T: Target>(
-    (op, to): (&Op, T),
-    which: ReduceOp,
+#[inline]
+fn sum(
+    call: ReduceCall<'_>,
     x: &Tensor,
-    (dims, keepdim): (Option<&[i64]>, bool),
+    (dims, keepdim): Dims<'_>,
     dtype: Option<DType>,
-) -> Result<T::Result> {
-    let plan = Plan::new(op, which, x.shape(), dims, keepdim)?;
-    let (from, mean) = (x.dtype(), which == ReduceOp::Mean);
+) -> Result<(Reduction, DType)> {
+    let reduction = Reduction::new(&call, *call.state, x.shape(), dims, keepdim)?;
+    let (from, mean) = (x.dtype(), *call.state == ReduceOp::Mean);
     let dtype = dtype.unwrap_or(match from.kind() {
         DTypeKind::Float | DTypeKind::Complex => from,
         _ if mean => DType::DEFAULT_FLOAT,
@@ -222,89 +144,158 @@ fn sum<T: Target>(
             }
         };
         let message = format!("argument 'dtype': {dtype} can't hold {what}");
-        return Err(op.error(ErrorKind::DType, message));
+        return Err(call.error(ErrorKind::DType, message));
     }
     if from.is_complex() && !dtype.is_complex() {
         let message = format!("{from} to {dtype} would drop the imaginary parts");
-        return Err(op.error(ErrorKind::DType, message));
+        return Err(call.error(ErrorKind::DType, message));
     }
-    reduced((op, to), x, &plan, dtype)
+    Ok((reduction, dtype))
 }
 
-/// Which dimensions are reduced, all without a list, and whether they stay with size 1.
-type Dims<'a> = (Option<&'a [i64]>, bool);
+#[inline(always)]
+fn total(call: ReduceCall<'_>, (x, dtype): (&Tensor, Option<DType>)) -> Result<Plan<impl Run>> {
+    let (reduction, dtype) = sum(call, x, (None, false), dtype)?;
+    Ok(reduced(&call, x, reduction, dtype))
+}
 
-/// Reductions with the same checks, whose results have a dtype that follows.
-trait Computes {
-    fn reduce<T: Target>(
-        to: (&Op, T),
-        which: ReduceOp,
-        x: &Tensor,
-        dims: Dims<'_>,
-    ) -> Result<T::Result>;
+#[inline(always)]
+fn total_along(
+    call: ReduceCall<'_>,
+    (x, dim, keepdim, dtype): (&Tensor, Option<IntList>, bool, Option<DType>),
+) -> Result<Plan<impl Run>> {
+    let (reduction, dtype) = sum(call, x, (dim.as_deref(), keepdim), dtype)?;
+    Ok(reduced(&call, x, reduction, dtype))
 }
 
 /// The greatest or the smallest element, or its position as int64.
-struct MinMax;
+#[inline]
+fn min_max(
+    call: ReduceCall<'_>,
+    x: &Tensor,
+    (dims, keepdim): Dims<'_>,
+) -> Result<(Reduction, DType)> {
+    check_ordered(&call, x.dtype())?;
+    let reduction = Reduction::new(&call, *call.state, x.shape(), dims, keepdim)?;
+    reduction.check_nonempty(&call, x.shape())?;
+    let dtype = match call.state {
+        ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
+        _ => x.dtype(),
+    };
+    Ok((reduction, dtype))
+}
 
-impl Computes for MinMax {
-    fn reduce<T: Target>(
-        (op, to): (&Op, T),
-        which: ReduceOp,
-        x: &Tensor,
-        (dims, keepdim): Dims<'_>,
-    ) -> Result<T::Result> {
-        check_ordered(op, x.dtype())?;
-        let plan = Plan::new(op, which, x.shape(), dims, keepdim)?;
-        plan.check_nonempty(op, x.shape())?;
-        let dtype = match which {
-            ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I64,
-            _ => x.dtype(),
-        };
-        reduced((op, to), x, &plan, dtype)
-    }
+fn extreme(call: ReduceCall<'_>, (x,): (&Tensor,)) -> Result<Plan<impl Run>> {
+    let (reduction, dtype) = min_max(call, x, (None, false))?;
+    Ok(reduced(&call, x, reduction, dtype))
+}
+
+#[inline(always)]
+fn extreme_along(
+    call: ReduceCall<'_>,
+    (x, dim, keepdim): (&Tensor, Option<IntList>, bool),
+) -> Result<Plan<impl Run>> {
+    let (reduction, dtype) = min_max(call, x, (dim.as_deref(), keepdim))?;
+    Ok(reduced(&call, x, reduction, dtype))
+}
+
+fn position(
+    call: ReduceCall<'_>,
+    (x, dim, keepdim): (&Tensor, Option<i64>, bool),
+) -> Result<Plan<impl Run>> {
+    let dims = dim.as_ref().map(std::slice::from_ref);
+    let (reduction, dtype) = min_max(call, x, (dims, keepdim))?;
+    Ok(reduced(&call, x, reduction, dtype))
 }
 
 /// Whether all elements are true, or any.
-struct AnyAll;
-
-impl Computes for AnyAll {
-    fn reduce<T: Target>(
-        to: (&Op, T),
-        which: ReduceOp,
-        x: &Tensor,
-        (dims, keepdim): Dims<'_>,
-    ) -> Result<T::Result> {
-        let plan = Plan::new(to.0, which, x.shape(), dims, keepdim)?;
-        reduced(to, x, &plan, DType::Bool)
-    }
+fn any_all(
+    call: ReduceCall<'_>,
+    (x, dim, keepdim): (&Tensor, Option<IntList>, bool),
+) -> Result<Plan<impl Run>> {
+    let reduction = Reduction::new(&call, *call.state, x.shape(), dim.as_deref(), keepdim)?;
+    Ok(reduced(&call, x, reduction, DType::Bool))
 }
 
-fn softmax<T: Target>((op, to): (&Op, T), which: RowOp, x: &Tensor, dim: i64) -> Result<T::Result> {
-    check_ordered(op, x.dtype())?;
-    let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
+/// Softmax or its logarithm, of each lane along a dimension.
+#[inline(always)]
+fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<Plan<impl Run>> {
+    check_ordered(&call, x.dtype())?;
+    let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
-    let select = |op| Op::kernel(op, GpuBackend::rows, |group| group.rows(which, x.dtype(), dtype));
-    to.write(op, x, (x.shape(), dtype), select, &RowParams { op: which, axis: axis as u32 })
+    let params = RowParams { op: *call.state, axis: axis as u32 };
+    let run = AnyStrides(move |op: &Op, out: &Tensor| {
+        let kernel =
+            op.kernel(GpuBackend::rows, |group| group.rows(params.op, x.dtype(), dtype))?;
+        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
+        op.at(unsafe { kernel.launch(&params, &[x], out) })
+    });
+    Ok(Plan::new(call.device_of(x), x.shape().clone(), dtype, run))
 }
 
 /// The rows of reductions and of softmax.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     const BOTH: &[Keeps] = &[Keeps::these(&[0]).and_results()];
-    let chosen = |product| given(BOTH, product);
+    use Category::{FullPrecision, Leave};
+    const ALONG: &str = "Tensor self, int[1]? dim=None, bool keepdim=False";
+    let sums = |product, batching| layers(given(NOTHING, product), batching, FullPrecision);
+    let chosen = |product, batching| layers(given(BOTH, product), batching, Leave);
+    let sum_all = |name, which, layers| {
+        let args = "Tensor self, *, ScalarType? dtype=None";
+        Row::computes::<(&Tensor, Option<DType>), _, _>(
+            (name, ""),
+            args,
+            move |_| which,
+            total,
+            layers,
+        )
+    };
+    let sum_along = |name, which, layers| {
+        let args = "Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None";
+        type Args = (&'static Tensor, Option<IntList>, bool, Option<DType>);
+        Row::computes::<Args, _, _>((name, "dim"), args, move |_| which, total_along, layers)
+    };
+    let whole = |name, which, layers| {
+        Row::computes::<(&Tensor,), _, _>(
+            (name, ""),
+            "Tensor self",
+            move |_| which,
+            extreme,
+            layers,
+        )
+    };
+    type Along = (&'static Tensor, Option<IntList>, bool);
+    let along = |name, which, layers| {
+        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, extreme_along, layers)
+    };
+    let bools = |name, which| {
+        let layers = layers(GIVES_BOOLS, batching::along, Leave);
+        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, any_all, layers)
+    };
+    let place = |name, which| {
+        let args = "Tensor self, int? dim=None, bool keepdim=False";
+        let layers = layers(GIVES_WHOLE_NUMBERS, batching::arg, Leave);
+        type Args = (&'static Tensor, Option<i64>, bool);
+        Row::computes::<Args, _, _>((name, ""), args, move |_| which, position, layers)
+    };
+    let lanes = |name, which, product| {
+        let layers = layers(given(RESULT, product), batching::in_place_of_lanes, FullPrecision);
+        let args = "Tensor self, int dim";
+        Row::computes::<(&Tensor, i64), _, _>((name, ""), args, move |_| which, softmax, layers)
+    };
     Ok(vec![
-        total("aten::sum", ReduceOp::Sum, gradients::sum, batching::sum)?,
-        total_along("aten::sum", ReduceOp::Sum, gradients::sum_dim)?,
-        total("aten::mean", ReduceOp::Mean, gradients::mean, batching::mean)?,
-        total_along("aten::mean", ReduceOp::Mean, gradients::mean_dim)?,
-        extreme("aten::max", ReduceOp::Max, chosen(gradients::max), batching::max)?,
-        extreme("aten::min", ReduceOp::Min, chosen(gradients::min), batching::min)?,
-        along::<MinMax>("aten::amax", ReduceOp::Max, chosen(gradients::amax))?,
-        along::<MinMax>("aten::amin", ReduceOp::Min, chosen(gradients::amin))?,
-        along::<AnyAll>("aten::all", ReduceOp::All, GIVES_BOOLS)?,
-        along::<AnyAll>("aten::any", ReduceOp::Any, GIVES_BOOLS)?,
-        position("aten::argmax", ReduceOp::ArgMax)?,
-        position("aten::argmin", ReduceOp::ArgMin)?,
+        sum_all("aten::sum", ReduceOp::Sum, sums(gradients::sum, batching::sum))?,
+        sum_along("aten::sum", ReduceOp::Sum, sums(gradients::sum_dim, batching::along))?,
+        sum_all("aten::mean", ReduceOp::Mean, sums(gradients::mean, batching::mean))?,
+        sum_along("aten::mean", ReduceOp::Mean, sums(gradients::mean_dim, batching::along))?,
+        whole("aten::max", ReduceOp::Max, chosen(gradients::max, batching::max))?,
+        whole("aten::min", ReduceOp::Min, chosen(gradients::min, batching::min))?,
+        along("aten::amax", ReduceOp::Max, chosen(gradients::amax, batching::along))?,
+        along("aten::amin", ReduceOp::Min, chosen(gradients::amin, batching::along))?,
+        bools("aten::all", ReduceOp::All)?,
+        bools("aten::any", ReduceOp::Any)?,
+        place("aten::argmax", ReduceOp::ArgMax)?,
+        place("aten::argmin", ReduceOp::ArgMin)?,
         lanes("aten::softmax", RowOp::Softmax, gradients::softmax)?,
         lanes("aten::log_softmax", RowOp::LogSoftmax, gradients::log_softmax)?,
     ])
@@ -313,136 +304,4 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
 /// The layers of an operator that has a batching rule.
 fn layers(derivative: Rule<Gradient>, batching: vmap::Rule, autocast: Category) -> Layers {
     Layers { derivative, batching: Rule::Given(Batching::Rule(batching)), autocast }
-}
-
-/// A sum or a mean of all elements.
-fn total(
-    name: &'static str,
-    which: ReduceOp,
-    product: Product,
-    batching: vmap::Rule,
-) -> Result<Row> {
-    Row::with_out(
-        (name, ""),
-        "Tensor self, *, ScalarType? dtype=None",
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dtype: Option<DType>| {
-                sum((&op, Fresh), which, x, (None, false), dtype)
-            })
-        },
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dtype: Option<DType>, out: &Tensor| {
-                sum((&op, Given(out, 2)), which, x, (None, false), dtype)
-            })
-        },
-        layers(given(NOTHING, product), batching, Category::FullPrecision),
-    )
-}
-
-/// A sum or a mean along dimensions.
-fn total_along(name: &'static str, which: ReduceOp, product: Product) -> Result<Row> {
-    Row::with_out(
-        (name, "dim"),
-        "Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None",
-        move |op| {
-            Kernel::typed(
-                move |x: &Tensor, dim: Option<IntList>, keepdim: bool, dtype: Option<DType>| {
-                    sum((&op, Fresh), which, x, (dim.as_deref(), keepdim), dtype)
-                },
-            )
-        },
-        move |op| {
-            Kernel::typed(
-                move |x: &Tensor,
-                      dim: Option<IntList>,
-                      keepdim: bool,
-                      dtype: Option<DType>,
-                      out: &Tensor| {
-                    sum((&op, Given(out, 4)), which, x, (dim.as_deref(), keepdim), dtype)
-                },
-            )
-        },
-        layers(given(NOTHING, product), batching::along, Category::FullPrecision),
-    )
-}
-
-/// The greatest or the smallest of all elements.
-fn extreme(
-    name: &'static str,
-    which: ReduceOp,
-    derivative: Rule<Gradient>,
-    batching: vmap::Rule,
-) -> Result<Row> {
-    Row::with_out(
-        (name, ""),
-        "Tensor self",
-        move |op| {
-            Kernel::typed(move |x: &Tensor| MinMax::reduce((&op, Fresh), which, x, (None, false)))
-        },
-        move |op| {
-            Kernel::typed(move |x: &Tensor, out: &Tensor| {
-                MinMax::reduce((&op, Given(out, 1)), which, x, (None, false))
-            })
-        },
-        layers(derivative, batching, Category::Leave),
-    )
-}
-
-/// A reduction along dimensions, or of all elements, whose dtype follows.
-fn along<C: Computes>(
-    name: &'static str,
-    which: ReduceOp,
-    derivative: Rule<Gradient>,
-) -> Result<Row> {
-    Row::with_out(
-        (name, ""),
-        "Tensor self, int[1]? dim=None, bool keepdim=False",
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dim: Option<IntList>, keepdim: bool| {
-                C::reduce((&op, Fresh), which, x, (dim.as_deref(), keepdim))
-            })
-        },
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dim: Option<IntList>, keepdim: bool, out: &Tensor| {
-                C::reduce((&op, Given(out, 3)), which, x, (dim.as_deref(), keepdim))
-            })
-        },
-        layers(derivative, batching::along, Category::Leave),
-    )
-}
-
-/// The position of the greatest or the smallest element.
-fn position(name: &'static str, which: ReduceOp) -> Result<Row> {
-    Row::with_out(
-        (name, ""),
-        "Tensor self, int? dim=None, bool keepdim=False",
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dim: Option<i64>, keepdim: bool| {
-                let dims = dim.as_ref().map(std::slice::from_ref);
-                MinMax::reduce((&op, Fresh), which, x, (dims, keepdim))
-            })
-        },
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dim: Option<i64>, keepdim: bool, out: &Tensor| {
-                let dims = dim.as_ref().map(std::slice::from_ref);
-                MinMax::reduce((&op, Given(out, 3)), which, x, (dims, keepdim))
-            })
-        },
-        layers(GIVES_WHOLE_NUMBERS, batching::arg, Category::Leave),
-    )
-}
-
-/// Softmax or its logarithm, of each lane along a dimension.
-fn lanes(name: &'static str, which: RowOp, product: Product) -> Result<Row> {
-    Row::with_out(
-        (name, ""),
-        "Tensor self, int dim",
-        move |op| Kernel::typed(move |x: &Tensor, dim: i64| softmax((&op, Fresh), which, x, dim)),
-        move |op| {
-            Kernel::typed(move |x: &Tensor, dim: i64, out: &Tensor| {
-                softmax((&op, Given(out, 2)), which, x, dim)
-            })
-        },
-        layers(given(RESULT, product), batching::in_place_of_lanes, Category::FullPrecision),
-    )
 }

@@ -3,7 +3,6 @@
 //! These take every dtype, since they compute nothing.
 
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
-use keyfold_dispatch::Kernel;
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Product;
 use keyfold_layers::vmap;
@@ -11,6 +10,7 @@ use keyfold_tensor::{Tensor, TensorList};
 
 use super::{join_batching as batching, join_gradients as gradients};
 use crate::gradient::{NOTHING, given};
+use crate::infer::{AnyStrides, Call, Plan, Run};
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
@@ -28,14 +28,14 @@ fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
 }
 
 /// The tensors one behind the other along a dimension that they have.
-fn cat(op: &Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
-    let (tensors, dtype) = read(op, list)?;
+fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<Plan<impl Run>> {
+    let (tensors, dtype) = read(&call, list)?;
     let first = tensors[0];
     if first.ndim() == 0 {
         let message = "tensors[0] has no dimension to be put together along; use aten::stack";
-        return Err(op.error(ErrorKind::Shape, message));
+        return Err(call.error(ErrorKind::Shape, message));
     }
-    let axis = op.at(layout::normalize_axis(dim, first.ndim()))?;
+    let axis = call.at(layout::normalize_axis(dim, first.ndim()))?;
     let mut shape = first.shape().clone();
     for (i, tensor) in tensors.iter().enumerate().skip(1) {
         let (given, wanted) = (tensor.shape(), first.shape());
@@ -46,51 +46,56 @@ fn cat(op: &Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
                 "tensors[{i}] has shape {given:?}, which must be that of tensors[0], {wanted:?}, but \
                  along dimension {axis}"
             );
-            return Err(op.error(ErrorKind::Shape, message));
+            return Err(call.error(ErrorKind::Shape, message));
         }
         shape[axis] = shape[axis].saturating_add(given[axis]);
     }
-    let out = op.output(op.device_of(first), &shape, dtype)?;
-    let mut start = 0;
-    for tensor in tensors {
-        let end = start + tensor.shape()[axis] as i64;
-        place(op, &op.at(out.slice(axis as i64, Some(start), Some(end), 1))?, tensor)?;
-        start = end;
-    }
-    Ok(out)
+    let device = call.device_of(first);
+    let run = move |op: &Op, out: &Tensor| {
+        let mut start = 0;
+        for tensor in tensors {
+            let end = start + tensor.shape()[axis] as i64;
+            place(op, &op.at(out.slice(axis as i64, Some(start), Some(end), 1))?, tensor)?;
+            start = end;
+        }
+        Ok(())
+    };
+    Ok(Plan::new(device, shape, dtype, AnyStrides(run)))
 }
 
 /// The tensors side by side along a new dimension.
-fn stack(op: &Op, list: TensorList<'_>, dim: i64) -> Result<Tensor> {
-    let (tensors, dtype) = read(op, list)?;
+fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<Plan<impl Run>> {
+    let (tensors, dtype) = read(&call, list)?;
     let first = tensors[0];
-    let axis = op.at(layout::normalize_axis(dim, first.ndim() + 1))?;
+    let axis = call.at(layout::normalize_axis(dim, first.ndim() + 1))?;
     if let Some(i) = tensors.iter().position(|t| t.shape() != first.shape()) {
         let (given, wanted) = (tensors[i].shape(), first.shape());
         let message = format!(
             "tensors[{i}] has shape {given:?}, which must be that of tensors[0], {wanted:?}"
         );
-        return Err(op.error(ErrorKind::Shape, message));
+        return Err(call.error(ErrorKind::Shape, message));
     }
     let mut shape: Shape = first.shape().clone();
-    op.at(shape.insert(axis, tensors.len()))?;
-    let out = op.output(op.device_of(first), &shape, dtype)?;
-    for (i, tensor) in tensors.into_iter().enumerate() {
-        place(op, &op.at(out.select(axis as i64, i as i64))?, tensor)?;
-    }
-    Ok(out)
+    call.at(shape.insert(axis, tensors.len()))?;
+    let device = call.device_of(first);
+    let run = move |op: &Op, out: &Tensor| {
+        for (i, tensor) in tensors.into_iter().enumerate() {
+            place(op, &op.at(out.select(axis as i64, i as i64))?, tensor)?;
+        }
+        Ok(())
+    };
+    Ok(Plan::new(device, shape, dtype, AnyStrides(run)))
 }
 
 /// A copy of `x` with `source` in the part that `part` picks.
-fn scatter(
+fn scatter<'t, P: Fn(&Tensor) -> Result<Tensor>>(
     op: &Op,
-    x: &Tensor,
-    source: &Tensor,
-    part: impl Fn(&Tensor) -> Result<Tensor>,
-) -> Result<Tensor> {
+    x: &'t Tensor,
+    source: &'t Tensor,
+    part: P,
+) -> Result<Plan<impl Run + use<'t, P>>> {
     check_assignable(op, source.dtype(), x.dtype())?;
-    let out = op.at(x.copy())?;
-    let target = op.at(part(&out))?;
+    let target = op.at(part(x))?;
     if target.shape() != source.shape() {
         let message = format!(
             "argument 'src' has shape {:?}, but the part of 'self' that it goes to has {:?}",
@@ -99,8 +104,28 @@ fn scatter(
         );
         return Err(op.error(ErrorKind::Shape, message));
     }
-    place(op, &target, source)?;
-    Ok(out)
+    let run = move |op: &Op, out: &Tensor| {
+        // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
+        op.at(unsafe { out.copy_from(x) })?;
+        place(op, &op.at(part(out))?, source)
+    };
+    Ok(Plan::new(op.device_of(x), x.shape().clone(), x.dtype(), AnyStrides(run)))
+}
+
+fn select_scatter<'t>(
+    call: Call<'_, ()>,
+    (x, source, dim, index): (&'t Tensor, &'t Tensor, i64, i64),
+) -> Result<Plan<impl Run>> {
+    scatter(&call, x, source, move |out| out.select(dim, index))
+}
+
+type Slice<'a> = (&'a Tensor, &'a Tensor, i64, Option<i64>, Option<i64>, i64);
+
+fn slice_scatter(
+    call: Call<'_, ()>,
+    (x, source, dim, start, end, step): Slice<'_>,
+) -> Result<Plan<impl Run>> {
+    scatter(&call, x, source, move |out| out.slice(dim, start, end, step))
 }
 
 /// The rows of joins, and of copies in which a part is replaced.
@@ -110,40 +135,32 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         Layers { derivative, batching: Rule::Given(batching), autocast: Category::Widest }
     }
     Ok(vec![
-        Row::computes(
-            "aten::cat(Tensor[] tensors, int dim=0) -> Tensor",
-            |op| Kernel::typed(move |tensors: TensorList<'_>, dim: i64| cat(&op, tensors, dim)),
+        Row::computes::<(TensorList<'_>, i64), _, _>(
+            ("aten::cat", ""),
+            "Tensor[] tensors, int dim=0",
+            |_| (),
+            cat,
             layers(gradients::cat, batching::cat),
         )?,
-        Row::computes(
-            "aten::stack(Tensor[] tensors, int dim=0) -> Tensor",
-            |op| Kernel::typed(move |tensors: TensorList<'_>, dim: i64| stack(&op, tensors, dim)),
+        Row::computes::<(TensorList<'_>, i64), _, _>(
+            ("aten::stack", ""),
+            "Tensor[] tensors, int dim=0",
+            |_| (),
+            stack,
             layers(gradients::stack, batching::stack),
         )?,
-        Row::computes(
-            "aten::select_scatter(Tensor self, Tensor src, int dim, int index) -> Tensor",
-            |op| {
-                Kernel::typed(move |x: &Tensor, source: &Tensor, dim: i64, index: i64| {
-                    scatter(&op, x, source, |out| out.select(dim, index))
-                })
-            },
+        Row::computes::<(&Tensor, &Tensor, i64, i64), _, _>(
+            ("aten::select_scatter", ""),
+            "Tensor self, Tensor src, int dim, int index",
+            |_| (),
+            select_scatter,
             layers(gradients::select_scatter, batching::scatter),
         )?,
-        Row::computes(
-            "aten::slice_scatter(Tensor self, Tensor src, int dim=0, int? start=None, \
-             int? end=None, int step=1) -> Tensor",
-            |op| {
-                Kernel::typed(
-                    move |x: &Tensor,
-                          source: &Tensor,
-                          dim: i64,
-                          start: Option<i64>,
-                          end: Option<i64>,
-                          step: i64| {
-                        scatter(&op, x, source, |out| out.slice(dim, start, end, step))
-                    },
-                )
-            },
+        Row::computes::<Slice<'_>, _, _>(
+            ("aten::slice_scatter", ""),
+            "Tensor self, Tensor src, int dim=0, int? start=None, int? end=None, int step=1",
+            |_| (),
+            slice_scatter,
             layers(gradients::slice_scatter, batching::scatter),
         )?,
     ])

@@ -8,19 +8,17 @@ mod join;
 mod join_batching;
 mod join_gradients;
 
-use keyfold_core::{DType, Error, ErrorKind, Result};
-use keyfold_dispatch::Kernel;
+use keyfold_core::{DType, Device, ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::Product;
 use keyfold_layers::vmap;
-use keyfold_tensor::{IntList, SameAs, Tensor};
+use keyfold_tensor::{IntList, Tensor};
 
-use crate::elementwise::check_out;
 use crate::gradient::{NOTHING, given};
-use crate::map::cast;
+use crate::infer::{Call, Plan, Run};
+use crate::map::{cast, conversion};
 use crate::op::Op;
-use crate::row::{Batching, Gradient, Layers, Row, Rule};
-use crate::write::assign;
+use crate::row::{Batching, COMPUTES, Gradient, Layers, Row, Rule};
 
 /// Broadcasts to those sizes, of which -1 keeps the dimension as it is.
 fn expand(op: &Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
@@ -53,8 +51,28 @@ fn squeeze(op: &Op, x: &Tensor) -> Result<Tensor> {
 }
 
 /// The elements in row-major order: a view if they lie so.
-fn contiguous(op: &Op, x: &Tensor) -> Result<Tensor> {
+fn contiguous(op: &Op, (x,): (&Tensor,)) -> Result<Tensor> {
     if x.is_contiguous() { Ok(x.detach()) } else { cast(op, x, x.dtype()) }
+}
+
+/// The elements in another shape: a view where strides allow it.
+fn reshape(op: &Op, (x, sizes): (&Tensor, IntList)) -> Result<Tensor> {
+    if !op.is_meta() {
+        return op.at(x.reshape(&sizes));
+    }
+    let shape = op.at(layout::infer_shape(&sizes, x.numel()))?;
+    match op.at(x.reshape_view(&shape))? {
+        Some(view) => Ok(view),
+        None => op.output(Device::META, &shape, x.dtype()),
+    }
+}
+
+fn clone(call: Call<'_, ()>, (x,): (&Tensor,)) -> Result<Plan<impl Run>> {
+    conversion(&call, x, x.dtype())
+}
+
+fn to(call: Call<'_, ()>, (x, dtype): (&Tensor, DType)) -> Result<Plan<impl Run>> {
+    conversion(&call, x, dtype)
 }
 
 /// The rows of shapes.
@@ -64,97 +82,89 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         Layers { derivative, batching: Rule::Given(batching), autocast: Category::Leave }
     }
     let mut rows = vec![
-        Row::computes(
+        Row::view::<(&Tensor, IntList)>(
             "aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, shape: IntList| op.at(x.reshape(&shape))),
+            reshape,
             layers(gradients::reshaped, batching::reshape),
-        )?,
-        Row::computes(
+        )?
+        .with_host_lock(COMPUTES),
+        Row::view::<(&Tensor,)>(
             "aten::contiguous(Tensor(a) self) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor| contiguous(&op, x)),
+            contiguous,
             layers(gradients::same, batching::contiguous),
-        )?,
-        Row::with_out(
+        )?
+        .with_host_lock(COMPUTES),
+        Row::computes::<(&Tensor,), _, _>(
             ("aten::clone", ""),
             "Tensor self",
-            |op| Kernel::typed(move |x: &Tensor| cast(&op, x, x.dtype())),
-            |op| {
-                Kernel::typed(move |x: &Tensor, out: &Tensor| {
-                    check_out(&op, out, x.shape(), x.dtype())?;
-                    assign(&op, out, x)?;
-                    Ok::<_, Error>(SameAs(1))
-                })
-            },
+            |_| (),
+            clone,
             layers(gradients::same, vmap::single),
         )?,
-        Row::computes(
-            "aten::to(Tensor self, ScalarType dtype) -> Tensor",
-            |op| Kernel::typed(move |x: &Tensor, dtype: DType| cast(&op, x, dtype)),
+        Row::computes::<(&Tensor, DType), _, _>(
+            ("aten::to", ""),
+            "Tensor self, ScalarType dtype",
+            |_| (),
+            to,
             layers(gradients::same, vmap::single),
         )?,
-        Row::light(
+        Row::view::<(&Tensor,)>(
             "aten::detach(Tensor(a) self) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor| op.at(Ok(x.detach()))),
+            |_, (x,)| Ok(x.detach()),
             Layers {
                 derivative: Rule::Given(Gradient::Cut),
                 ..layers(gradients::same, vmap::single)
             },
         )?,
-        Row::light(
+        Row::view::<(&Tensor,)>(
             "aten::alias(Tensor(a) self) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor| op.at(Ok(x.detach()))),
+            |_, (x,)| Ok(x.detach()),
             layers(gradients::same, vmap::single),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, i64, i64)>(
             "aten::transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, a: i64, b: i64| op.at(x.transpose(a, b))),
+            |op, (x, a, b)| op.at(x.transpose(a, b)),
             layers(gradients::transpose, batching::transpose),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, IntList)>(
             "aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, dims: IntList| op.at(x.permute(&dims))),
+            |op, (x, dims)| op.at(x.permute(&dims)),
             layers(gradients::permute, batching::permute),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, i64)>(
             "aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, dim: i64| op.at(x.unsqueeze(dim))),
+            |op, (x, dim)| op.at(x.unsqueeze(dim)),
             layers(gradients::reshaped, batching::unsqueeze),
         )?,
-        Row::light(
+        Row::view::<(&Tensor,)>(
             "aten::squeeze(Tensor(a) self) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor| squeeze(&op, x)),
+            |op, (x,)| squeeze(op, x),
             layers(gradients::reshaped, batching::squeeze),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, i64)>(
             "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, dim: i64| op.at(x.squeeze(dim))),
+            |op, (x, dim)| op.at(x.squeeze(dim)),
             layers(gradients::reshaped, batching::one_dim),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, IntList)>(
             "aten::expand(Tensor(a) self, int[] size) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, size: IntList| expand(&op, x, &size)),
+            |op, (x, size)| expand(op, x, &size),
             layers(gradients::same, batching::expand),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, IntList)>(
             "aten::flip(Tensor(a) self, int[] dims) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, dims: IntList| op.at(x.flip(&dims))),
+            |op, (x, dims)| op.at(x.flip(&dims)),
             layers(gradients::flip, batching::flip),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, i64, i64)>(
             "aten::select.int(Tensor(a) self, int dim, int index) -> Tensor(a)",
-            |op| Kernel::typed(move |x: &Tensor, dim: i64, at: i64| op.at(x.select(dim, at))),
+            |op, (x, dim, at)| op.at(x.select(dim, at)),
             layers(gradients::select, batching::one_dim),
         )?,
-        Row::light(
+        Row::view::<(&Tensor, i64, Option<i64>, Option<i64>, i64)>(
             "aten::slice.Tensor(Tensor(a) self, int dim=0, int? start=None, int? end=None, \
              int step=1) -> Tensor(a)",
-            |op| {
-                Kernel::typed(
-                    move |x: &Tensor, dim: i64, start: Option<i64>, end: Option<i64>, step: i64| {
-                        op.at(x.slice(dim, start, end, step))
-                    },
-                )
-            },
+            |op, (x, dim, start, end, step)| op.at(x.slice(dim, start, end, step)),
             layers(gradients::slice, batching::one_dim),
         )?,
     ];

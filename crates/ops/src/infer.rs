@@ -1,0 +1,279 @@
+//! What a call comes to, inferred from its arguments before any element is computed.
+//!
+//! A row that computes has one function that infers: it checks the arguments, and says the result's device,
+//! shape and dtype and what computes its elements. The kernels for Meta and for each backend, the overload
+//! `out` and [`Row::infer`](crate::Row::infer) are made of that function, so they agree by construction.
+
+use std::ops::Deref;
+
+use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape};
+use keyfold_dispatch::Args;
+use keyfold_tensor::{Overlap, Tensor, Value, ValueRef, overlap};
+
+use crate::elementwise::{Size, check_written};
+use crate::map;
+use crate::op::Op;
+
+/// A call of an operator.
+pub(crate) struct Call<'c, S> {
+    op: &'c Op,
+    /// What the operator's kernel keeps from call to call.
+    pub(crate) state: &'c S,
+    /// The tensor of the caller's that the result is written into, of a call of the overload `out`.
+    out: Option<&'c Tensor>,
+}
+
+impl<S> Clone for Call<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Call<'_, S> {}
+
+impl<S> Deref for Call<'_, S> {
+    type Target = Op;
+
+    #[inline]
+    fn deref(&self) -> &Op {
+        self.op
+    }
+}
+
+impl<'c, S> Call<'c, S> {
+    /// Of an operator with that state, whose result is fresh, or written into `out`.
+    #[inline]
+    pub(crate) fn new(op: &'c Op, state: &'c S, out: Option<&'c Tensor>) -> Self {
+        Call { op, state, out }
+    }
+
+    /// The size of a result whose inputs don't say it.
+    pub(crate) fn size<'s>(&self, given: Option<&'s [usize]>) -> Size<'s>
+    where
+        'c: 's,
+    {
+        match (given, self.out) {
+            (Some(given), _) => Size::Given(given),
+            (None, Some(out)) => Size::Of(out),
+            (None, None) => Size::Unknown,
+        }
+    }
+
+    /// The dtype and the device of a result that no argument is like: the ones that were asked for, else
+    /// those of `out`, else `dtype` and the first device of the backend.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Device`] where `out` is on another device.
+    pub(crate) fn made(
+        &self,
+        asked: Option<DType>,
+        device: Option<Device>,
+        dtype: DType,
+    ) -> Result<(DType, Device)> {
+        let Some(out) = self.out else {
+            return Ok((asked.unwrap_or(dtype), self.op.device(device)));
+        };
+        if let Some(device) = device.filter(|device| *device != out.device()) {
+            let message = format!(
+                "argument 'device' is {device}, but argument 'out' is on {}; leave device away",
+                out.device()
+            );
+            return Err(self.op.error(ErrorKind::Device, message));
+        }
+        Ok((asked.unwrap_or(out.dtype()), out.device()))
+    }
+}
+
+/// The form of a result.
+pub(crate) struct Form {
+    pub(crate) device: Device,
+    pub(crate) shape: Shape,
+    pub(crate) dtype: DType,
+}
+
+/// A call before its elements are computed: the form of the result, and what computes it.
+pub(crate) struct Plan<R> {
+    pub(crate) form: Form,
+    pub(crate) run: R,
+}
+
+/// What computes the elements of a result.
+pub(crate) trait Run: Sized {
+    /// Whether the result may have any strides; else it is contiguous.
+    const ANY_STRIDES: bool = false;
+
+    /// Computes the elements.
+    ///
+    /// # Errors
+    /// Those of the backend.
+    ///
+    /// # Safety
+    /// `out` is of the inferred form. Nobody else uses its memory meanwhile, and it shares none with an
+    /// argument.
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()>;
+
+    /// The result in memory of its own.
+    ///
+    /// # Errors
+    /// Those of making a tensor, and of the backend.
+    #[inline(always)]
+    fn fresh(self, op: &Op, form: &Form) -> Result<Tensor> {
+        let out = op.output(form.device, &form.shape, form.dtype)?;
+        // SAFETY: the result was made here and nobody else has it.
+        unsafe { self.run(op, &out) }?;
+        Ok(out)
+    }
+
+    /// The result in a tensor of the caller's, which was checked: of the inferred shape, of a dtype that
+    /// the result converts to, and perhaps of memory that `args` have, too.
+    ///
+    /// # Errors
+    /// As [`Run::fresh`].
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of `out` meanwhile.
+    unsafe fn write(self, op: &Op, form: &Form, out: &Tensor, args: &[ValueRef<'_>]) -> Result<()> {
+        let direct = out.dtype() == form.dtype
+            && (Self::ANY_STRIDES || out.is_contiguous())
+            && !op.at(shares(args, out))?;
+        if direct {
+            // SAFETY: the form is the inferred one, no argument shares the memory, and the caller's promise.
+            return unsafe { self.run(op, out) };
+        }
+        let own = self.fresh(op, form)?;
+        // SAFETY: the caller's promise.
+        unsafe { map::write(op, &own, out) }
+    }
+}
+
+/// Whether a tensor among the arguments has memory that `out` has, too.
+fn shares(args: &[ValueRef<'_>], out: &Tensor) -> Result<bool> {
+    for arg in args {
+        let meets = match (arg, arg.tensor()) {
+            (ValueRef::None, _) => false,
+            (_, Ok(tensor)) => overlap(out, tensor)? != Overlap::None,
+            (list, Err(_)) if list.list_len().is_some() => {
+                shares(&list.items().collect::<Vec<_>>(), out)?
+            }
+            _ => false,
+        };
+        if meets {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for F {
+    #[inline(always)]
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        self(op, out)
+    }
+}
+
+/// What computes a result of any strides.
+pub(crate) struct AnyStrides<F>(pub(crate) F);
+
+impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
+    const ANY_STRIDES: bool = true;
+
+    #[inline(always)]
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        self.0(op, out)
+    }
+}
+
+/// The same value everywhere.
+pub(crate) struct Filled(pub(crate) Scalar);
+
+impl Run for Filled {
+    const ANY_STRIDES: bool = true;
+
+    unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
+        let value = op.at(Tensor::full(&[], self.0, out.dtype(), out.device()))?;
+        // SAFETY: the caller's promise.
+        unsafe { map::write(op, &value, out) }
+    }
+
+    #[inline]
+    fn fresh(self, op: &Op, form: &Form) -> Result<Tensor> {
+        op.at(Tensor::full(&form.shape, self.0, form.dtype, form.device))
+    }
+}
+
+impl<R: Run> Plan<R> {
+    /// A result on that device, of that shape and dtype.
+    #[inline]
+    pub(crate) fn new(device: Device, shape: Shape, dtype: DType, run: R) -> Self {
+        Plan { form: Form { device, shape, dtype }, run }
+    }
+
+    /// The same result, computed by another that is made of this one.
+    #[inline]
+    pub(crate) fn map<T>(self, make: impl FnOnce(R) -> T) -> Plan<T> {
+        Plan { form: self.form, run: make(self.run) }
+    }
+
+    /// The result in memory of its own. On Meta there are no elements.
+    ///
+    /// # Errors
+    /// As [`Run::fresh`].
+    #[inline(always)]
+    pub(crate) fn fresh(self, op: &Op) -> Result<Tensor> {
+        let Plan { form, run } = self;
+        match op.is_meta() {
+            true => op.output(form.device, &form.shape, form.dtype),
+            false => run.fresh(op, &form),
+        }
+    }
+
+    /// Writes the result into an argument of the call with `args`.
+    ///
+    /// # Errors
+    /// As [`check_written`] and [`Run::write`].
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of `out` meanwhile: the schema says that the operator writes to this
+    /// argument.
+    pub(crate) unsafe fn write(
+        self,
+        op: &Op,
+        (name, out): (&str, &Tensor),
+        args: &[ValueRef<'_>],
+    ) -> Result<()> {
+        let Plan { form, run } = self;
+        check_written(op, name, out, &form.shape, form.dtype)?;
+        if op.is_meta() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise; the tensor was checked.
+        unsafe { run.write(op, &form, out, args) }
+    }
+}
+
+/// A function that infers what a call comes to.
+///
+/// Implemented for functions of [`Call`] and the arguments `A` as one tuple, which return a [`Plan`] whose
+/// type may have the lifetimes of both.
+pub(crate) trait Infer<'c, 'a, A: Args<Value>, S> {
+    type Run: Run;
+
+    /// # Errors
+    /// Those of the checks.
+    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<Plan<Self::Run>>;
+}
+
+impl<'c, 'a, A, S, R, F> Infer<'c, 'a, A, S> for F
+where
+    A: Args<Value>,
+    S: 'c,
+    R: Run,
+    F: Fn(Call<'c, S>, A::Of<'a>) -> Result<Plan<R>>,
+{
+    type Run = R;
+
+    #[inline(always)]
+    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<Plan<R>> {
+        self(call, args)
+    }
+}

@@ -1,0 +1,179 @@
+//! What an operator says of a result before its elements are computed, compared with what a kernel gave.
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
+use keyfold_dispatch::Value as _;
+use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use crate::infer::Form;
+
+/// Which memory a result is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aliasing {
+    /// Memory of its own.
+    Fresh,
+    /// The memory of an argument, whose number this is, from an element on.
+    View {
+        /// The argument.
+        argument: usize,
+        /// The first element, counted from the begin of the argument's memory.
+        offset: usize,
+    },
+    /// It is the argument of this number.
+    Argument(usize),
+}
+
+/// The form of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inferred {
+    /// The size of each dimension.
+    pub shape: Shape,
+    /// The dtype.
+    pub dtype: DType,
+    /// The step from one element to the next along each dimension.
+    pub strides: Strides,
+    /// Which memory it is in.
+    pub aliasing: Aliasing,
+}
+
+impl Inferred {
+    /// A contiguous result in memory of its own.
+    pub fn fresh(shape: Shape, dtype: DType) -> Inferred {
+        let strides = layout::contiguous_strides(&shape);
+        Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh }
+    }
+
+    /// A result that is the argument of that number.
+    pub fn argument(number: usize, tensor: &Tensor) -> Inferred {
+        Inferred::of_tensor(tensor, Aliasing::Argument(number))
+    }
+
+    /// A tensor that a kernel gave for these arguments.
+    pub fn of(result: &Tensor, args: &[ValueRef<'_>]) -> Inferred {
+        let memory = result.buffer().identity();
+        let has = |arg: &ValueRef<'_>| {
+            arg.tensor().is_ok_and(|tensor| tensor.buffer().identity() == memory)
+        };
+        let aliasing = match args.iter().position(has) {
+            Some(argument) => Aliasing::View { argument, offset: result.offset() },
+            None => Aliasing::Fresh,
+        };
+        Inferred::of_tensor(result, aliasing)
+    }
+
+    pub(crate) fn of_form(form: Form) -> Inferred {
+        Inferred::fresh(form.shape, form.dtype)
+    }
+
+    fn of_tensor(tensor: &Tensor, aliasing: Aliasing) -> Inferred {
+        Inferred {
+            shape: tensor.shape().clone(),
+            dtype: tensor.dtype(),
+            strides: tensor.strides().clone(),
+            aliasing,
+        }
+    }
+
+    /// Compares this with a kernel's result.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Return`] with the operator and what differs.
+    pub fn check(&self, operator: &str, result: &Value, args: &[ValueRef<'_>]) -> Result<()> {
+        let found = match (result, result.as_argument()) {
+            (_, Some(number)) => Inferred::argument(number, args[number].tensor()?),
+            (Value::Tensor(tensor), None) => Inferred::of(tensor, args),
+            _ => return Ok(()),
+        };
+        let differences = [
+            (found.shape != self.shape)
+                .then(|| format!("shape {:?}, not {:?}", found.shape, self.shape)),
+            (found.dtype != self.dtype)
+                .then(|| format!("dtype {}, not {}", found.dtype, self.dtype)),
+            (found.strides != self.strides)
+                .then(|| format!("strides {:?}, not {:?}", found.strides, self.strides)),
+            (found.aliasing != self.aliasing)
+                .then(|| format!("{}, not {}", found.aliasing.told(), self.aliasing.told())),
+        ];
+        let Some(difference) = differences.into_iter().flatten().next() else { return Ok(()) };
+        let message = format!("{operator}: the result has {difference}, as the row infers it");
+        Err(Error::new(ErrorKind::Return, message))
+    }
+}
+
+impl Aliasing {
+    fn told(self) -> String {
+        match self {
+            Aliasing::Fresh => "memory of its own".to_owned(),
+            Aliasing::View { argument, offset } => {
+                format!("the memory of argument {argument} from element {offset} on")
+            }
+            Aliasing::Argument(number) => format!("the memory of argument {number}, which it is"),
+        }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use keyfold_core::Device;
+    use keyfold_dispatch::{Dispatcher, Kernel, RegistrationKey};
+    use keyfold_layers::autocast::Category;
+
+    use super::*;
+    use crate::row::{Layers, Row, Rule};
+
+    /// What a call with a 2 by 3 tensor says, of a row whose kernel transposes and which infers that.
+    fn answer(infer: fn(&[ValueRef<'_>]) -> Result<Inferred>) -> Result<Tensor> {
+        let none = Layers {
+            derivative: Rule::Refused("a test"),
+            batching: Rule::Refused("a test"),
+            autocast: Category::Leave,
+        };
+        let row = Row::composite(
+            "test::turn(Tensor(a) self) -> Tensor(a)",
+            RegistrationKey::CompositeExplicitAutograd,
+            || Kernel::typed(|x: &Tensor| x.transpose(0, 1)),
+            infer,
+            none,
+        );
+        let dispatcher = Dispatcher::<Value>::new();
+        row?.define(&dispatcher)?;
+        let x = Tensor::zeros(&[2, 3], DType::F32, Device::CPU)?;
+        dispatcher.call("test::turn", &[ValueRef::Tensor(&x)])?.into_tensor()
+    }
+
+    fn told(args: &[ValueRef<'_>]) -> Result<Inferred> {
+        Ok(Inferred::of(&args[0].tensor()?.transpose(0, 1)?, args))
+    }
+
+    #[test]
+    fn a_row_that_infers_wrongly_is_caught() {
+        assert_eq!(**answer(told).unwrap().shape(), [3, 2]);
+        let lies: [(fn(&[ValueRef<'_>]) -> Result<Inferred>, &str); 5] = [
+            (|args| Ok(Inferred::argument(0, args[0].tensor()?)), "shape [3, 2], not [2, 3]"),
+            (
+                |args| Ok(Inferred { dtype: DType::F64, ..told(args)? }),
+                "dtype float32, not float64",
+            ),
+            (
+                |args| Ok(Inferred { strides: Strides::new(&[2, 1])?, ..told(args)? }),
+                "strides [1, 3], not [2, 1]",
+            ),
+            (
+                |args| Ok(Inferred { aliasing: Aliasing::Fresh, ..told(args)? }),
+                "the memory of argument 0 from element 0 on, not memory of its own",
+            ),
+            (
+                |args| {
+                    let aliasing = Aliasing::View { argument: 0, offset: 1 };
+                    Ok(Inferred { aliasing, ..told(args)? })
+                },
+                "from element 0 on, not the memory of argument 0 from element 1 on",
+            ),
+        ];
+        for (infer, difference) in lies {
+            let error = answer(infer).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Return);
+            assert!(error.message().contains("test::turn"), "{error}");
+            assert!(error.message().contains(difference), "no {difference:?} in: {error}");
+        }
+    }
+}
