@@ -39,7 +39,18 @@ ARGUMENTS = {
     "where": (BOOLS, X, Y),
     "softmax": ONE,
     "log_softmax": ONE,
+    "matmul": (X, Y.T),
+    "concat": ((X, Y), -1),
+    "stack": ((X, Y), 1),
+    "take": (X, np.array([1, 0]), 1),
 }
+
+
+def changed(change, value):
+    """The value with each array in it changed."""
+    if isinstance(value, np.ndarray):
+        return change(value)
+    return type(value)(changed(change, x) for x in value) if isinstance(value, tuple) else value
 
 
 def takes_out(name):
@@ -58,15 +69,15 @@ def test_the_result_is_written_and_returned(name):
     for layout in (expected.shape, (*expected.shape, 2)):
         out = np.zeros(layout, expected.dtype)
         out = out if layout == expected.shape else out[..., 1]
-        given = [np.copy(x) if isinstance(x, np.ndarray) else x for x in arguments]
+        given = changed(np.copy, arguments)
         assert function(*given, out=out) is out
         assert np.array_equal(out, expected)
         for x, before in zip(given, arguments, strict=True):
             assert np.array_equal(x, before), "operands stay as they are"
-    tensor = kf.asarray(np.zeros(expected.shape, expected.dtype))
-    tensors = [kf.asarray(x) if isinstance(x, np.ndarray) else x for x in arguments]
-    assert function(*tensors, out=tensor) is tensor
-    assert np.array_equal(tensor.numpy(), expected)
+    tensors, array = changed(kf.asarray, arguments), np.zeros(expected.shape, expected.dtype)
+    for out in (kf.asarray(np.zeros(expected.shape, expected.dtype)), array):
+        assert function(*tensors, out=out) is out, "an array beside tensors, too"
+        assert np.array_equal(np.asarray(out), expected)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

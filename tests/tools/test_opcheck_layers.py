@@ -73,6 +73,37 @@ def test_a_meta_kernel_that_is_wrong_is_caught(make, fake, said):
     assert said in failure(op, x(), test="meta")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "fake", "said"),
+    [
+        (
+            lambda x: np.ascontiguousarray(x.T),
+            lambda x: x.T,
+            "result 0 has strides [2, 1], the Meta kernel says [1, 3]",
+        ),
+        (
+            lambda x: x * 2.0,
+            lambda x: x,
+            "result 0 has its own memory, the Meta kernel says an arg",
+        ),
+        (
+            lambda x: x,
+            lambda x: kf.empty(x.shape, dtype=x.dtype, device="meta"),
+            "result 0 has an argument's memory, the Meta kernel says its own",
+        ),
+        (
+            lambda x: x[1:],
+            lambda x: x[:1],
+            "begins at element 3 of an argument's memory, the Meta kernel says at element 0",
+        ),
+    ],
+)
+def test_other_strides_and_memory_are_caught(make, kernel, fake, said):
+    op = make("f(Tensor(a) x) -> Tensor(a)", kernel)
+    kf.register_fake(op, fake)
+    assert said in failure(op, x(), test="meta")
+
+
 def test_lists_of_another_length_are_caught(make):
     op = make("items(Tensor x) -> Tensor[]", lambda x: [x * 1.0, x * 2.0])
     kf.register_fake(op, lambda x: [x])

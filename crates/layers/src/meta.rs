@@ -27,19 +27,49 @@ pub fn like(tensor: &Tensor) -> Result<Tensor> {
 /// [`ErrorKind::MissingKernel`] where the operator has no Meta kernel; the message says how to add
 /// one. Those of the call. [`ErrorKind::Return`] when the kernel returns a tensor with data.
 pub fn infer(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Value> {
+    infer_aliases(operator, args).map(|(result, _)| result)
+}
+
+/// Which tensor among the arguments a result has its memory from, counted through lists, and how many
+/// elements behind that one's first element it begins; none of a result with memory of its own.
+pub type Alias = Option<(usize, isize)>;
+
+/// As [`infer`], and for each tensor among the results its [`Alias`].
+///
+/// # Errors
+/// As [`infer`].
+pub fn infer_aliases(
+    operator: &Operator<Value>,
+    args: &[ValueRef<'_>],
+) -> Result<(Value, Vec<Alias>)> {
     let metas = args.iter().map(|arg| to_meta(*arg)).collect::<Result<Vec<_>>>()?;
     let args: Vec<_> = metas.iter().map(keyfold_dispatch::Value::as_ref).collect();
     let result = operator.redispatch(DispatchKeySet::from([DispatchKey::Meta]), &args)?;
-    match first_real(result.as_ref()) {
-        None => Ok(result),
-        Some(found) => Err(Error::new(
+    if let Some(found) = first_real(result.as_ref()) {
+        return Err(Error::new(
             ErrorKind::Return,
             format!(
                 "{}: the Meta kernel returned {found}; its results must be tensors on meta, which \
                  have a shape and a dtype and no data",
                 operator.name()
             ),
-        )),
+        ));
+    }
+    let given: Vec<&Tensor> = args.iter().flat_map(|arg| tensors(*arg)).collect();
+    let alias = |result: &Tensor| {
+        let memory = result.buffer().identity();
+        let at = given.iter().position(|given| given.buffer().identity() == memory)?;
+        Some((at, result.offset() as isize - given[at].offset() as isize))
+    };
+    let aliases = tensors(result.as_ref()).into_iter().map(alias).collect();
+    Ok((result, aliases))
+}
+
+/// The tensors in a value, in lists too.
+fn tensors(value: ValueRef<'_>) -> Vec<&Tensor> {
+    match value.tensor() {
+        Ok(tensor) => vec![tensor],
+        Err(_) => value.items().flat_map(tensors).collect(),
     }
 }
 

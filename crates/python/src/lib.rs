@@ -41,7 +41,7 @@ mod _core {
             guards::{PyGuard, exclude_keys, include_keys},
             handle::PyHandle,
             memory::{memory_stats, set_cache_limit, trim_memory},
-            meta::{_infer_meta, _overload_for},
+            meta::{_infer_meta, _infer_meta_aliases, _overload_for},
             nativekernel::PyNativeKernel,
             operator::{PyKernelHandle, PyTableEntry},
             packet::PyPacket,

@@ -19,6 +19,8 @@ __all__ = [
     "detached",
     "difference",
     "dtype_name",
+    "element_strides",
+    "first_address",
     "has_data",
     "is_array",
     "map_arrays",
@@ -112,6 +114,22 @@ def memory_bounds(x: Any) -> tuple[int, int] | None:
         start + sum(r for r in reach if r < 0),
         start + sum(r for r in reach if r > 0) + size,
     )
+
+
+def first_address(x: Any) -> int | None:
+    """Where the first element is; None without elements."""
+    if x.size == 0 or not has_data(x):
+        return None
+    if isinstance(x, np.ndarray):
+        return int(x.__array_interface__["data"][0])
+    return int(x.data_ptr())
+
+
+def element_strides(x: Any) -> list[int]:
+    """The strides, in elements."""
+    if isinstance(x, np.ndarray):
+        return [step // x.itemsize for step in x.strides]
+    return list(x.strides)
 
 
 def share_memory(a: Any, b: Any) -> bool:

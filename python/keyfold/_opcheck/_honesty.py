@@ -15,6 +15,8 @@ from keyfold._opcheck._arrays import (
     contiguous,
     copy_of,
     difference,
+    element_strides,
+    first_address,
     has_data,
     map_arrays,
     memory_bounds,
@@ -169,7 +171,7 @@ def meta(subject: Subject) -> None:
     values, result = subject.example()
     names = subject.names[subject.positional :]
     try:
-        inferred = _core._infer_meta(
+        inferred, aliases = _core._infer_meta_aliases(
             subject.operator,
             tuple(subject.values[: subject.positional]),
             dict(zip(names, subject.values[subject.positional :], strict=True)),
@@ -185,7 +187,9 @@ def meta(subject: Subject) -> None:
     except Exception as error:
         raise Failed(f"the Meta kernel raised {why(error)}") from error
     real, meta = results_of(subject, result), results_of(subject, inferred)
-    devices = {x.device.type for _, x in subject.tensors(values) if isinstance(x, _core.Tensor)}
+    given = [x for _, x in subject.tensors(values)]
+    devices = {x.device.type for x in given if isinstance(x, _core.Tensor)}
+    alias = iter(aliases)
     for place, (a, b) in enumerate(zip(real, meta, strict=True)):
         items, inferred_items = list(arrays(a)), list(arrays(b))
         if len(items) != len(inferred_items):
@@ -195,6 +199,7 @@ def meta(subject: Subject) -> None:
             )
         for x, y in zip(items, inferred_items, strict=True):
             _same_form(place, x, y)
+            _same_memory(place, x, given, next(alias))
             device = x.device.type if isinstance(x, _core.Tensor) else "cpu"
             if len(devices) == 1 and device not in devices:
                 raise Failed(
@@ -209,3 +214,29 @@ def _same_form(place: int, real: Any, meta: Any) -> None:
         a, b = (list(a), list(b)) if what == "shape" else (str(a), str(b))
         if a != b:
             raise Failed(f"result {place} has {what} {a}, the Meta kernel says {b}")
+    a, b = element_strides(real), element_strides(meta)
+    # The step along a dimension of one element is never taken.
+    if real.size and any(n > 1 and s != t for n, s, t in zip(real.shape, a, b, strict=True)):
+        raise Failed(f"result {place} has strides {a}, the Meta kernel says {b}")
+
+
+def _same_memory(
+    place: int, real: Any, given: Sequence[Any], alias: tuple[int, int] | None
+) -> None:
+    """Fail unless a result has the memory that the Meta kernel says."""
+    start = first_address(real)
+    if start is None:
+        return
+    of = next((i for i, x in enumerate(given) if share_memory(real, x)), None)
+    if (of is None) != (alias is None):
+        a, b = ("its own", "an argument's") if of is None else ("an argument's", "its own")
+        raise Failed(f"result {place} has {a} memory, the Meta kernel says {b}")
+    if alias is None:
+        return
+    begin = first_address(given[alias[0]])
+    found = None if begin is None else (start - begin) // real.itemsize
+    if found != alias[1]:
+        raise Failed(
+            f"result {place} begins at element {found} of an argument's memory, the Meta kernel "
+            f"says at element {alias[1]}"
+        )

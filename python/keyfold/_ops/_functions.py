@@ -74,9 +74,9 @@ def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
     return _aten.dropout(x, p, train)
 
 
-def matmul(x1: Any, x2: Any, /) -> Any:
+def matmul(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
     """Return the matrix product over the last two dimensions; the ones before broadcast."""
-    return _aten.matmul(x1, x2)
+    return _aten.matmul(x1, x2) if out is None else _aten.matmul.out(x1, x2, out=out)
 
 
 def _ndim(x: Any, function: str, argument: str = "x") -> int:
@@ -156,7 +156,14 @@ def flip(x: Any, /, axis: Axis = None, **other: Unpack[Dims]) -> Any:
     return _aten.flip(x, tuple(range(_ndim(x, "flip"))) if axes is None else axes)
 
 
-def concat(arrays: Sequence[Any], /, axis: int | None = FIRST, **other: Unpack[DimOrNone]) -> Any:
+def concat(
+    arrays: Sequence[Any],
+    /,
+    axis: int | None = FIRST,
+    *,
+    out: Any = None,
+    **other: Unpack[DimOrNone],
+) -> Any:
     """Return the arrays one behind the other along an axis; flattened first if it is None.
 
     Raises:
@@ -164,17 +171,20 @@ def concat(arrays: Sequence[Any], /, axis: int | None = FIRST, **other: Unpack[D
     """
     axis = axis_of(concat, axis, other)
     if axis is None:
-        return _aten.cat([_aten.reshape(x, (-1,)) for x in arrays], 0)
-    return _aten.cat(arrays, axis)
+        arrays, axis = [_aten.reshape(x, (-1,)) for x in arrays], 0
+    return _aten.cat(arrays, axis) if out is None else _aten.cat.out(arrays, axis, out=out)
 
 
-def stack(arrays: Sequence[Any], /, axis: int = FIRST, **other: Unpack[Dim]) -> Any:
+def stack(
+    arrays: Sequence[Any], /, axis: int = FIRST, *, out: Any = None, **other: Unpack[Dim]
+) -> Any:
     """Return the arrays side by side along a new axis.
 
     Raises:
         ShapeError: there are none, or their shapes differ.
     """
-    return _aten.stack(arrays, axis_of(stack, axis, other))
+    axis = axis_of(stack, axis, other)
+    return _aten.stack(arrays, axis) if out is None else _aten.stack.out(arrays, axis, out=out)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -204,7 +214,15 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     return tuple(broadcast_to(x, shape) for x in arrays)
 
 
-def take(x: Any, indices: Any, /, axis: int | None = None, **other: Unpack[DimOrNone]) -> Any:
+def take(
+    x: Any,
+    indices: Any,
+    /,
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    **other: Unpack[DimOrNone],
+) -> Any:
     """Return the elements at these positions along an axis; one dimension needs none named."""
     axis = axis_of(take, axis, other)
     if axis is None:
@@ -212,6 +230,8 @@ def take(x: Any, indices: Any, /, axis: int | None = None, **other: Unpack[DimOr
         if ndim != 1:
             raise BindingError(f"take() needs an axis for an array of {ndim} dimensions")
         axis = 0
+    if out is not None:
+        return _aten.index_select.out(x, axis, indices, out=out)
     return _aten.index_select(x, axis, indices)
 
 

@@ -27,6 +27,23 @@ pub(crate) fn _infer_meta<'py>(
     results::value_to_py(py, result?.py(py)?, &[], Caller::TENSOR)
 }
 
+/// As [`_infer_meta`], and for each tensor among the results which tensor among the arguments it has its
+/// memory from, and how many elements behind that one's first element it begins.
+#[pyfunction]
+#[pyo3(signature = (op, args, kwargs))]
+pub(crate) fn _infer_meta_aliases<'py>(
+    op: &Bound<'py, PyOperator>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: &Bound<'py, PyDict>,
+) -> PyResult<(Bound<'py, PyAny>, Vec<meta::Alias>)> {
+    let (py, operator) = (op.py(), op.get());
+    let result = operator.with_arguments(args, Some(kwargs), |values| {
+        context::in_context(py, || meta::infer_aliases(&operator.operator, values))
+    })?;
+    let (result, aliases) = result?.py(py)?;
+    Ok((results::value_to_py(py, result, &[], Caller::TENSOR)?, aliases))
+}
+
 /// The overload that a call with these arguments means.
 #[pyfunction]
 #[pyo3(signature = (op, args, kwargs))]

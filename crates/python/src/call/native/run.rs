@@ -108,7 +108,7 @@ fn has_foreign(value: &Value) -> bool {
 }
 
 /// An argument as the result: itself, where it is an array of the one library that the call is
-/// in; else checked and put there like a Python kernel's result.
+/// in, or one that the operator wrote to; else checked and put there like a Python kernel's result.
 ///
 /// # Safety
 /// `object` is one of the call's live objects; the GIL is held.
@@ -123,14 +123,15 @@ unsafe fn hand_back(
     // SAFETY: as for the caller.
     unsafe {
         ffi::Py_INCREF(object);
-        let one_tensor = matches!(
-            &context.operator().schema().returns[..],
-            [only] if only.ty == Type::Tensor
-        );
+        let [only] = &context.operator().schema().returns[..] else {
+            return finish_slowly(context, kernel, object, objects, caller);
+        };
         let at_home = (caller == Caller::TENSOR && is_tensor(object))
             || (caller == Caller::NUMPY && is_ndarray(object))
             || classes::find(object).is_some_and(|class| class.caller == caller);
-        if one_tensor && at_home {
+        // An array that the operator wrote to is the result, in whichever library.
+        let written = || only.alias.as_ref().is_some_and(|alias| alias.write);
+        if only.ty == Type::Tensor && (at_home || written()) {
             return Ok(object);
         }
         finish_slowly(context, kernel, object, objects, caller)
