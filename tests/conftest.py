@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import os
@@ -25,6 +26,12 @@ settings.register_profile(
 settings.load_profile("keyfold")
 
 _counter = itertools.count()
+
+
+def pytest_collection_finish():
+    """Leave what thousands of collected tests are made of out of each `gc.collect()` of a test."""
+    gc.collect()
+    gc.freeze()
 
 
 class Word:
