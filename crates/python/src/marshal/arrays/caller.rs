@@ -43,6 +43,7 @@ impl Caller {
     }
 
     /// Whether it is exactly one library.
+    #[inline(always)]
     pub(crate) fn is_one(self) -> bool {
         self.0.is_power_of_two()
     }
@@ -54,6 +55,7 @@ impl Caller {
     }
 
     /// Whether there are NumPy's arrays and keyfold's tensors alone.
+    #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 & !(Caller::NUMPY.0 | Caller::TENSOR.0) == 0
     }

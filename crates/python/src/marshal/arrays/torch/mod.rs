@@ -125,10 +125,11 @@ impl ArrayLibrary for Torch {
     ) -> Result<()> {
         // Views of tensors are common, and torch keeps a place for them where gradients have theirs.
         if !written && is_free(object).map_err(from_pyerr)? {
-            // SAFETY: as for the caller; torch was asked before the object is read.
-            if let Some(dense) =
-                layout().and_then(|layout| unsafe { layout.dense(object.as_ptr()) })
-            {
+            let dense = layout().and_then(|layout| {
+                // SAFETY: as for the caller; torch was asked before the object is read.
+                unsafe { layout.dense(object.as_ptr()) }
+            });
+            if let Some(dense) = dense {
                 // SAFETY: as for the caller.
                 return unsafe { write_dense(slot, object.as_ptr(), &dense) };
             }
