@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the loom models of the dispatch crate, src/reclaim/loom_tests.rs: the protocol as it is,
+# Runs the loom models of the dispatch crate, src/reclaim/tests/loom.rs: the protocol as it is,
 # and without each of its steps, where loom must object. LOOM_MAX_PREEMPTIONS (3 here) bounds the
 # search; what follows on the command line goes to the test program.
 #
@@ -14,4 +14,4 @@ RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
     LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3} \
     CARGO_PROFILE_RELEASE_LTO=off \
     CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-    "$CARGO" test -p keyfold-dispatch --release --lib --target-dir "$TARGET/loom" loom_tests -- "$@"
+    "$CARGO" test -p keyfold-dispatch --release --lib --target-dir "$TARGET/loom" reclaim::tests::loom -- "$@"

@@ -11,9 +11,9 @@ use keyfold_dispatch::schema::{Schema, Type};
 use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Value as _};
 use keyfold_ffi::abi::{self, Any, FunctionCell, Header};
 use keyfold_ffi::export::Host;
-use keyfold_ffi::read::{Lender, read};
-use keyfold_ffi::take::{copy, take};
-use keyfold_ffi::{Object, Raised, Runtime, export, runtime};
+use keyfold_ffi::from_args::{BorrowTracker, from_arg};
+use keyfold_ffi::from_result::{copy, from_result};
+use keyfold_ffi::{ForeignError, Object, Runtime, export, runtime};
 use keyfold_fuzz::tvm::{Expected, World, check, check_value};
 use keyfold_tensor::dlpack::Described;
 use keyfold_tensor::{Tensor, Value};
@@ -106,9 +106,9 @@ fn run(operators: &Operators, world: &mut World, input: &mut Unstructured<'_>) -
 /// As an argument, with the library and without it.
 fn reads(operators: &Operators, any: &Any, expected: &Expected, ty: &Type) {
     for runtime in [Some(operators.runtime), None] {
-        let mut lender = Lender::default();
+        let mut tracker = BorrowTracker::default();
         // SAFETY: the world's values lead where their objects say.
-        match (unsafe { read(any, ty, runtime, &mut lender) }, expected) {
+        match (unsafe { from_arg(any, ty, runtime, &mut tracker) }, expected) {
             (Ok(value), expected) => {
                 assert!(runtime.is_some() || !any.is_object());
                 check(value.value(), expected, ty);
@@ -121,7 +121,7 @@ fn reads(operators: &Operators, any: &Any, expected: &Expected, ty: &Type) {
                 assert!(named || without || matches!(expected, Expected::Refused), "{error}");
             }
         }
-        assert_eq!(lender.outstanding(), 0);
+        assert_eq!(tracker.outstanding(), 0);
     }
 }
 
@@ -131,13 +131,13 @@ fn takes(operators: &Operators, world: &World, any: &Any, expected: &Expected) {
     // Borrowed things are no results.
     if misplaced || matches!(any.type_index, abi::DL_TENSOR | abi::RAW_STR) {
         // SAFETY: without the library, nothing is touched.
-        let error = unsafe { take(*any, None) }.unwrap_err();
+        let error = unsafe { from_result(*any, None) }.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Return, "{error}");
         return;
     }
     world.retain(any);
     // SAFETY: as above; a reference was made for `take`.
-    let results = unsafe { [copy(any, operators.runtime), take(*any, Some(operators.runtime))] };
+    let results = unsafe { [copy(any, operators.runtime), from_result(*any, Some(operators.runtime))] };
     for result in results {
         match (result, expected) {
             (Ok(value), expected) => check_value(&value, expected),
@@ -163,10 +163,10 @@ fn calls(operators: &Operators, chosen: usize, count: usize, any: Any) {
         0 => {
             assert_eq!(count, 2);
             // SAFETY: a result of the ABI, ours.
-            drop(unsafe { take(result, Some(operators.runtime)) }.unwrap());
+            drop(unsafe { from_result(result, Some(operators.runtime)) }.unwrap());
         }
         -1 => {
-            let raised = Raised::take(operators.runtime).unwrap();
+            let raised = ForeignError::take(operators.runtime).unwrap();
             assert!(!raised.kind.is_empty() && !raised.message.is_empty());
             assert!(!raised.message.contains("panicked"), "{}", raised.message);
         }

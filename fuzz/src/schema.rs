@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use keyfold_core::{DType, Device, ErrorKind};
-use keyfold_dispatch::schema::{Literal, OperatorName, Schema, Source, Type};
+use keyfold_dispatch::schema::{Literal, OperatorName, Schema, ArgumentSource, Type};
 use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -84,21 +84,21 @@ pub fn check_binding(schema: &Schema, dice: &mut Dice) {
 }
 
 /// Binding as a beginner would write it: fill a list of maybes, then look for holes.
-fn naive_bind(schema: &Schema, positional: usize, keywords: &[&str]) -> Option<Vec<Source>> {
-    let mut given: Vec<(&str, Source)> = Vec::new();
+fn naive_bind(schema: &Schema, positional: usize, keywords: &[&str]) -> Option<Vec<ArgumentSource>> {
+    let mut given: Vec<(&str, ArgumentSource)> = Vec::new();
     let mut takers = schema.arguments.iter().filter(|argument| !argument.kwarg_only);
     for index in 0..positional {
-        given.push((&takers.next()?.name, Source::Positional(index)));
+        given.push((&takers.next()?.name, ArgumentSource::Positional(index)));
     }
     for (index, keyword) in keywords.iter().enumerate() {
-        given.push((keyword, Source::Keyword(index)));
+        given.push((keyword, ArgumentSource::Keyword(index)));
     }
     let mut sources = Vec::new();
     for argument in &schema.arguments {
         let mut found = given.iter().filter(|(name, _)| *name == argument.name).map(|(_, s)| *s);
         match (found.next(), found.next(), &argument.default) {
             (Some(one), None, _) => sources.push(one),
-            (None, None, Some(_)) => sources.push(Source::Default),
+            (None, None, Some(_)) => sources.push(ArgumentSource::Default),
             _ => return None,
         }
     }

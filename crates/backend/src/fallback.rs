@@ -1,7 +1,7 @@
-//! Which devices' operators may run elsewhere when their backend doesn't offer them.
+//! Fallbacks: operators that run on another device if their backend doesn't offer them.
 //!
-//! No operator runs on another device than its arguments' unless that was allowed for the two types of
-//! device. Each time it is counted, and an observer is told.
+//! An operator runs on its arguments' device, unless a fallback was allowed for the two types of
+//! device. Every fallback is counted and reported to an observer.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -18,11 +18,11 @@ pub struct Fallback {
     pub from: DeviceType,
     /// The type of device that it ran on.
     pub to: DeviceType,
-    /// How often.
+    /// The number of times.
     pub count: u64,
 }
 
-/// By the number of a device type: that of the type that its operators may run on and 1, or 0.
+/// By device type number: 1 plus the number of the type that its operators may run on, or 0.
 static ALLOWED: [AtomicU8; 16] = [const { AtomicU8::new(0) }; 16];
 static COUNTS: ForkLock<Vec<Fallback>> = ForkLock::new(Vec::new());
 static AT_FORK: AtFork = AtFork::new();
@@ -33,16 +33,16 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took it, on this thread or on the one that it continues.
+    // SAFETY: `before_fork` acquired it, on this thread or on the one that it continues.
     unsafe { COUNTS.release() };
 }
 
-/// Lets operators that the backend of one type of device doesn't offer run on another: their arguments
-/// are copied there, and their results back. `None` takes that back.
+/// Allows operators that the backend of one device type doesn't offer to run on another: their
+/// arguments are copied there, and their results back. `None` revokes it.
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for the same type twice, for meta, which has no elements, and for permissions
-/// that would lead back to the first type.
+/// [`ErrorKind::Device`] for equal types, for meta, which has no elements, and for a chain of
+/// fallbacks that leads back to the first type.
 pub fn allow_fallback(from: DeviceType, to: Option<DeviceType>) -> Result<()> {
     let kinds = [Some(from), to];
     if to == Some(from) || kinds.contains(&Some(DeviceType::META)) {
@@ -69,13 +69,13 @@ pub fn allow_fallback(from: DeviceType, to: Option<DeviceType>) -> Result<()> {
     Ok(())
 }
 
-/// Takes back the permission of a type of device whose backend is removed, and its counts.
+/// Revokes the fallback of a device type whose backend is removed, and deletes its counts.
 pub(crate) fn forget(from: DeviceType) {
     ALLOWED[usize::from(from.index())].store(0, Ordering::Relaxed);
     COUNTS.lock().retain(|fallback| fallback.from != from);
 }
 
-/// The type of device that operators of another one may run on.
+/// Returns the device type that operators of another one may run on.
 pub fn fallback_of(from: DeviceType) -> Option<DeviceType> {
     match ALLOWED[usize::from(from.index())].load(Ordering::Relaxed) {
         0 => None,
@@ -83,12 +83,12 @@ pub fn fallback_of(from: DeviceType) -> Option<DeviceType> {
     }
 }
 
-/// Counts an operator that ran on another device, and tells the observer.
+/// Counts a fallback and calls the observer.
 ///
 /// # Errors
-/// When the C library has no room to note the handlers of fork.
+/// If the C library can't register the fork handlers.
 pub fn note_fallback(op: &str, from: DeviceType, to: DeviceType) -> Result<()> {
-    // SAFETY: the functions touch a lock of ours only.
+    // SAFETY: the functions only use a lock of this module.
     unsafe { AT_FORK.register(before_fork, after_fork, after_fork)? };
     let mut counts = COUNTS.lock();
     let known = counts.iter().position(|f| f.op == op && f.from == from && f.to == to);
@@ -98,7 +98,7 @@ pub fn note_fallback(op: &str, from: DeviceType, to: DeviceType) -> Result<()> {
     });
     counts[place].count += 1;
     let noted = counts[place].clone();
-    // Foreign code runs without the lock.
+    // Without the lock, since the observer is foreign code.
     drop(counts);
     if let Some(observer) = OBSERVER.get() {
         observer(&noted);
@@ -106,12 +106,12 @@ pub fn note_fallback(op: &str, from: DeviceType, to: DeviceType) -> Result<()> {
     Ok(())
 }
 
-/// The operators that ran on another device than their arguments', with how often.
+/// Returns the fallbacks so far, with their counts.
 pub fn fallbacks() -> Vec<Fallback> {
     COUNTS.lock().clone()
 }
 
-/// Has a function told of each such call from now on. The first function that is given stays.
+/// Sets the function that is called for each fallback. A second call has no effect.
 pub fn observe_fallbacks(observer: fn(&Fallback)) {
     let _ = OBSERVER.set(observer);
 }

@@ -1,30 +1,30 @@
-//! Elements read and written at positions.
+//! Indexing operations.
 
 use keyfold_core::{DType, Result};
 use keyfold_tensor::Tensor;
 
 use crate::{Launch, Offer};
 
-/// Which operation. Positions are int64; negative ones count from the end, and one that is out of range
-/// is [`keyfold_core::ErrorKind::Index`], reported at the call or, by a device that works late, at the
-/// next synchronization.
+/// The operation. Positions are int64, and negative ones count from the end. A position out of
+/// range is [`keyfold_core::ErrorKind::Index`], reported by the call or, on an asynchronous device,
+/// by the next synchronization.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IndexOp {
-    /// Inputs `x, p...`: the elements of `x` at the positions `p`, one tensor of them for each dimension in
-    /// [`IndexParams::dims`], of one shape: the shape of the group. The output's dimensions are those of `x`
-    /// that have no positions, with the group's at [`IndexParams::at`].
+    /// Inputs `x, p...`: reads the elements of `x` at the positions `p`, one tensor for each
+    /// dimension in [`IndexParams::dims`], all of one shape, the group's. The output's dimensions
+    /// are those of `x` without positions, with the group's inserted at [`IndexParams::at`].
     Take = 1,
-    /// Inputs `values, p...`, the output holds `x`: as [`IndexOp::Take`] the other way round. Of a place
-    /// that is named twice one of the values stays.
+    /// Inputs `values, p...`; the output contains `x`: the inverse of [`IndexOp::Take`], writes
+    /// values. Of several values for one element any is kept.
     Put = 2,
-    /// As [`IndexOp::Put`], where values are added to what is there, in order.
+    /// As [`IndexOp::Put`], but adds the values, in order.
     PutAdd = 3,
-    /// Inputs `x, p`, one dimension in [`IndexParams::dims`]: for each place of `p`, the element of `x` at
-    /// that place, but at the position along the dimension.
+    /// Inputs `x, p`, one dimension in [`IndexParams::dims`]: for each index of `p`, reads the element
+    /// of `x` at that index, with `p`'s position along the dimension.
     Gather = 4,
-    /// Inputs `values, p`, the output holds `x`: as [`IndexOp::Gather`] the other way round, values are
-    /// added to what is there, in order.
+    /// Inputs `values, p`; the output contains `x`: the inverse of [`IndexOp::Gather`], adds the
+    /// values, in order.
     ScatterAdd = 5,
 }
 
@@ -34,35 +34,36 @@ impl IndexOp {
         [IndexOp::Take, IndexOp::Put, IndexOp::PutAdd, IndexOp::Gather, IndexOp::ScatterAdd];
 }
 
-/// What an operation at positions is launched with.
+/// The parameters of an indexing kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexParams {
-    /// The operation that the kernel was chosen for.
+    /// The kernel's operation.
     pub op: IndexOp,
-    /// Where the group's dimensions begin in the output of [`IndexOp::Take`], or in the values of
-    /// [`IndexOp::Put`].
+    /// The index of the group's first dimension in the output of [`IndexOp::Take`], or in the
+    /// values of [`IndexOp::Put`].
     pub at: u32,
-    /// Bit `d` is set where dimension `d` has positions.
+    /// Bit `d` is set if dimension `d` has positions.
     pub dims: u64,
 }
 
-/// Where the elements of a mask are true.
+/// Finds the true elements of a mask.
 pub trait Positions: Send + Sync {
-    /// For each dimension of the mask a tensor of int64 positions along it, on the mask's device: together
-    /// the places of true elements in row-major order.
+    /// Returns one tensor of int64 positions per dimension of the mask, on the mask's device:
+    /// together the indices of true elements in row-major order.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The device's errors.
     fn positions(&self, mask: &Tensor) -> Result<Vec<Tensor>>;
 }
 
-/// Operations at positions.
+/// Indexing operations.
 pub trait Index: Send + Sync {
-    /// The kernel for elements of a dtype. Inputs have any strides, so has the output, whose elements
-    /// are apart.
+    /// Returns the kernel for elements of a dtype. Inputs and output have any strides; the output's
+    /// elements don't overlap.
     fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>>;
 
-    /// What finds the true elements of a mask. It waits for the device, since the number is a shape.
+    /// Returns the function that finds the true elements of a mask. It waits for the device, since
+    /// their number determines a shape.
     fn positions(&self) -> Offer<&dyn Positions>;
 }

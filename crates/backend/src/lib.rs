@@ -1,17 +1,17 @@
-//! What a device implements to run keyfold's operators.
+//! The interface that a device implements to run keyfold's operators.
 //!
-//! A [`GpuBackend`] has a [`Memory`], which moves bytes, and groups of operations, each a trait of its
-//! own: [`Reduce`], [`Rows`], [`Linalg`], [`Index`], [`Random`], and for expressions [`Pointwise`]: whole
-//! ones, or the [`primitives`] that they are made of. Which
-//! operation, and on which dtypes, is data. A group answers with an [`Offer`]: the very object that
-//! launches the kernel, or the reason why there is none. So what a backend claims and what it runs
-//! can't differ, and a table of what it supports is made by asking.
+//! A [`GpuBackend`] has a [`Memory`], which moves bytes, and groups of operations, one trait each:
+//! [`Reduce`], [`Rows`], [`Linalg`], [`Index`], [`Random`], and [`Pointwise`] for expressions, as a
+//! whole or as the [`primitives`] they are lowered to. Operation and dtypes are data. A group
+//! returns an [`Offer`]: the object that launches the kernel, or the reason why there is none. So
+//! the operations that a backend claims are those that it runs, and a table of them is made by
+//! querying it.
 //!
-//! Backends are registered by type of device with [`register`]; who observes the registry
-//! ([`observe`]) gives operators their kernels.
+//! [`register`] registers a backend for a device type; observers of the registry ([`observe`]) give
+//! operators their kernels.
 //!
-//! With feature `delayed` comes a device for tests (module `delayed`), which shows each place that reads
-//! too early, frees too early, or copies to the host unasked.
+//! Feature `delayed` adds a device for tests (module `delayed`), which exposes code that reads too
+//! early, frees too early, or copies to the host without a request.
 
 #[cfg(feature = "delayed")]
 pub mod delayed;
@@ -50,49 +50,49 @@ pub use rows::{RowOp, RowParams, Rows};
 
 /// A device's implementation of the operators.
 ///
-/// A group that the device doesn't have is `None`; there is no default, so that leaving one out is a
-/// decision.
+/// A group that the device lacks is `None`; there is no default implementation, so that leaving one
+/// out is explicit.
 pub trait GpuBackend: Any + Send + Sync + fmt::Debug {
-    /// The name that errors and tables show.
+    /// Returns the name that errors and tables show.
     fn name(&self) -> &str;
 
-    /// The memory of its devices.
+    /// Returns the memory of its devices.
     fn memory(&self) -> Arc<dyn Memory>;
 
-    /// The concrete backend, for what only it has.
+    /// Returns the concrete backend, to access its own API.
     fn as_any(&self) -> &dyn Any;
 
-    /// Expressions, element by element.
+    /// Returns the implementation of pointwise expressions.
     fn pointwise(&self) -> Option<Pointwise<'_>>;
 
-    /// Reductions along dimensions.
+    /// Returns the reductions along dimensions.
     fn reduce(&self) -> Option<&dyn Reduce>;
 
-    /// Operations on the lanes along one dimension, of the input's shape: softmax.
+    /// Returns the operations on the lanes along one dimension that keep the shape: softmax.
     fn rows(&self) -> Option<&dyn Rows>;
 
-    /// Matrix products.
+    /// Returns the matrix products.
     fn linalg(&self) -> Option<&dyn Linalg>;
 
-    /// Elements read and written at positions.
+    /// Returns the indexing operations.
     fn index(&self) -> Option<&dyn Index>;
 
-    /// Random numbers.
+    /// Returns the generators of random numbers.
     fn random(&self) -> Option<&dyn Random>;
 }
 
-/// A kernel, chosen for an operation and dtypes. The parameters name the operation again, and tensors
-/// have dtypes: so a backend can be its own kernel, for all of them.
+/// A kernel, selected for an operation and dtypes. Its parameters repeat the operation, and tensors
+/// have their dtypes, so one object can serve as the kernel of them all.
 pub trait Launch<P>: Send + Sync {
-    /// Queues the kernel on the current stream of the output's device, or runs it.
+    /// Runs the kernel, or queues it on the current stream of the output's device.
     ///
-    /// Shapes, dtypes and devices are as the group's method says; the caller checked them.
+    /// The caller has checked shapes, dtypes and devices against the group's contract.
     ///
     /// # Errors
-    /// What the device reports; [`keyfold_core::ErrorKind::Index`] for positions out of range.
+    /// The device's errors; [`keyfold_core::ErrorKind::Index`] for positions out of range.
     ///
     /// # Safety
-    /// Nobody else uses the memory of `out` until the kernel ran, except for operations behind it on
-    /// the same stream, and it shares none with an input.
+    /// Until the kernel has run, nothing else accesses the memory of `out`, except for later
+    /// operations on the same stream, and no input overlaps it.
     unsafe fn launch(&self, params: &P, inputs: &[&Tensor], out: &Tensor) -> Result<()>;
 }

@@ -1,15 +1,15 @@
-//! What a backend answers when it is asked for a kernel.
+//! A backend's offer of a kernel.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use keyfold_core::{Error, ErrorKind};
 
-/// How many times slower than a native kernel one is expected to be.
+/// The expected time relative to a native kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Cost(pub f32);
 
-/// Why there is no kernel: a sentence about the backend, without its name.
+/// The reason why there is no kernel: a sentence about the backend, without its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(pub Cow<'static, str>);
 
@@ -31,20 +31,20 @@ impl From<String> for Reason {
     }
 }
 
-/// A kernel, or why there is none.
+/// A kernel, or the reason why there is none.
 #[derive(Clone, Debug)]
 pub enum Offer<K> {
-    /// The device's own.
+    /// A native kernel.
     Native(K),
-    /// Put together from several of the device's own.
+    /// A composition of native kernels.
     ViaComposite(K),
-    /// A slower way that gives the same result, on the device.
+    /// A slower kernel with the same result, on the device.
     Fallback(Cost, K),
-    /// None.
+    /// No kernel.
     No(Reason),
 }
 
-/// What an [`Offer`] says, without the kernel.
+/// An [`Offer`] without the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Support {
     /// See [`Offer::Native`].
@@ -69,7 +69,7 @@ impl fmt::Display for Support {
 }
 
 impl<K> Offer<K> {
-    /// What is said about the kernel.
+    /// Returns the offer without the kernel.
     pub fn support(&self) -> Support {
         match self {
             Offer::Native(_) => Support::Native,
@@ -79,10 +79,10 @@ impl<K> Offer<K> {
         }
     }
 
-    /// The kernel.
+    /// Returns the kernel.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub fn kernel(self) -> Result<K, Reason> {
         match self {
             Offer::Native(kernel) | Offer::ViaComposite(kernel) | Offer::Fallback(_, kernel) => {
@@ -92,7 +92,7 @@ impl<K> Offer<K> {
         }
     }
 
-    /// The same offer of what `f` makes of the kernel.
+    /// Returns the offer with `f` applied to its kernel.
     pub fn map<T>(self, f: impl FnOnce(K) -> T) -> Offer<T> {
         match self {
             Offer::Native(kernel) => Offer::Native(f(kernel)),
@@ -103,8 +103,8 @@ impl<K> Offer<K> {
     }
 }
 
-/// The error of an operation that a backend doesn't offer: [`ErrorKind::NotSupported`], with the
-/// operator, the backend, why, and what helps.
+/// Returns the error of an operation that a backend doesn't offer: [`ErrorKind::NotSupported`],
+/// with the operator, the backend, the reason, and a hint.
 #[cold]
 pub fn not_supported(op: &str, backend: &str, reason: &Reason, hint: &str) -> Error {
     Error::new(

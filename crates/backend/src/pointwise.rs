@@ -1,4 +1,4 @@
-//! Expressions, element by element.
+//! Pointwise expressions.
 
 use std::sync::Arc;
 
@@ -9,39 +9,41 @@ use keyfold_tensor::Tensor;
 use crate::primitives::{Primitives, step_by_step};
 use crate::{GpuBackend, Offer};
 
-/// An expression for certain dtypes, ready to be launched.
+/// An expression compiled for certain dtypes.
 pub trait PointwiseKernel: Send + Sync {
-    /// Writes the value of the expression for each element of `out`, which has the expression's result
-    /// dtype. Inputs broadcast to its shape, or are read at computed indices, and are as many and of the
-    /// dtypes that the kernel was prepared for. An input may be `out` itself where it is read element by
-    /// element.
+    /// Evaluates the expression for each element of `out`, which has its result dtype. The inputs
+    /// have the number and dtypes of the compiled expression, and broadcast to the shape of `out`
+    /// or are read at computed indices. An input that is read element by element may be `out`
+    /// itself.
     ///
     /// # Errors
-    /// What the device reports; [`keyfold_core::ErrorKind::Value`] for a number that its dtype can't hold.
+    /// The device's errors; [`keyfold_core::ErrorKind::Value`] for a number that its dtype can't
+    /// hold.
     ///
     /// # Safety
-    /// Nobody else uses the memory of `out` until the kernel ran, except for operations behind it on the
-    /// same stream. An input shares no memory with it, unless it is the same elements in the same order.
+    /// Until the kernel has run, nothing else accesses the memory of `out`, except for later
+    /// operations on the same stream. No input overlaps it, unless it has the same elements in the
+    /// same order.
     unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Result<()>;
 }
 
-/// A backend that takes whole expressions.
+/// A backend that compiles expressions.
 pub trait Expressions: Send + Sync {
-    /// The kernel of an expression. It is kept by the operator: a call asks for none.
+    /// Returns the kernel of an expression. The operator caches it, so that calls don't compile.
     fn prepare(&self, lowered: &Lowered) -> Offer<Arc<dyn PointwiseKernel>>;
 }
 
-/// How a backend computes expressions.
+/// A backend's implementation of expressions.
 #[derive(Clone, Copy)]
 pub enum Pointwise<'a> {
-    /// It takes them whole.
+    /// It compiles them.
     Expressions(&'a dyn Expressions),
     /// It has primitives: expressions run step by step, with temporaries.
     Primitives(&'a dyn Primitives),
 }
 
-/// The kernel of an expression on a backend: the backend's own, or the steps of its primitives, of which the
-/// reason names one that lacks.
+/// Returns the kernel of an expression on a backend: the compiled one, or a sequence of its
+/// primitives. The reason for a refusal names a missing primitive.
 pub fn prepare(
     backend: &Arc<dyn GpuBackend>,
     lowered: &Lowered,

@@ -1,10 +1,10 @@
-//! Random numbers, by counter.
+//! Counter-based random numbers.
 
 use keyfold_core::DType;
 
 use crate::{Launch, Offer};
 
-/// Which numbers.
+/// The distribution.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RandomOp {
@@ -19,17 +19,17 @@ impl RandomOp {
     pub const ALL: [RandomOp; 2] = [RandomOp::Uniform, RandomOp::Normal];
 }
 
-/// Which part of which stream of Philox4x32-10 the numbers are made of: every device makes the same
-/// numbers of the same part. Block `offset + i` of the seed's stream gives elements `4 i` to `4 i + 3`, of
-/// float64 elements `2 i` and `2 i + 1`.
+/// The part of a Philox4x32-10 stream that the numbers are made of; every device makes the same
+/// numbers of the same part. Block `offset + i` of the seed's stream makes elements `4 i` to `4 i +
+/// 3`, for float64 elements `2 i` and `2 i + 1`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomParams {
-    /// The operation that the kernel was chosen for.
+    /// The kernel's operation.
     pub op: RandomOp,
-    /// Zero.
+    /// Always 0.
     pub reserved: u32,
-    /// The stream.
+    /// The seed, which selects the stream.
     pub seed: u64,
     /// The first block.
     pub offset: u64,
@@ -37,6 +37,6 @@ pub struct RandomParams {
 
 /// Random numbers.
 pub trait Random: Send + Sync {
-    /// The kernel that fills a contiguous output of a floating dtype; it has no inputs.
+    /// Returns the kernel that fills a contiguous output of a floating dtype; it has no inputs.
     fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>>;
 }

@@ -4,26 +4,26 @@ use keyfold_core::DType;
 
 use crate::{Launch, Offer};
 
-/// Which reduction.
+/// The operation.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
-    /// The sum of the elements, 0 of none. Whole numbers wrap around.
+    /// The sum of the elements; 0 without elements. Integers wrap.
     Sum = 1,
-    /// The sum divided by the number of elements, NaN of none.
+    /// The sum divided by the number of elements; NaN without elements.
     Mean = 2,
-    /// The greatest element; NaN where there is one.
+    /// The greatest element; NaN if there is one.
     Max = 3,
-    /// The smallest element; NaN where there is one.
+    /// The smallest element; NaN if there is one.
     Min = 4,
-    /// The place of the first greatest element, or of the first NaN, as int64: in row-major order among
+    /// The int64 position of the first greatest element, or of the first NaN, in row-major order of
     /// the reduced dimensions.
     ArgMax = 5,
-    /// As [`ReduceOp::ArgMax`], of the smallest.
+    /// As [`ReduceOp::ArgMax`], for the smallest element.
     ArgMin = 6,
-    /// Whether each element isn't zero; true of none. NaN isn't zero.
+    /// Whether all elements are nonzero; true without elements. NaN is nonzero.
     All = 7,
-    /// Whether an element isn't zero; false of none.
+    /// Whether an element is nonzero; false without elements.
     Any = 8,
 }
 
@@ -41,22 +41,23 @@ impl ReduceOp {
     ];
 }
 
-/// What a reduction is launched with.
+/// The parameters of a reduction's kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReduceParams {
-    /// The operation that the kernel was chosen for.
+    /// The kernel's operation.
     pub op: ReduceOp,
-    /// 1 where the reduced dimensions stay in the output with size 1, 0 where they are left out.
+    /// 1 if the reduced dimensions are kept in the output with size 1, 0 if they are removed.
     pub keepdim: u32,
-    /// Bit `d` is set where dimension `d` of the input is reduced.
+    /// Bit `d` is set if dimension `d` of the input is reduced.
     pub dims: u64,
 }
 
 /// Reductions.
 pub trait Reduce: Send + Sync {
-    /// The kernel that reduces one input of dtype `input` to an output of dtype `output`, both of any
-    /// strides. [`ReduceOp::Max`] and its like aren't asked for lanes without elements.
+    /// Returns the kernel that reduces one input of dtype `input` to an output of dtype `output`,
+    /// both of any strides. The operations without an identity, such as [`ReduceOp::Max`], are
+    /// never called for lanes without elements.
     fn reduce(&self, op: ReduceOp, input: DType, output: DType)
     -> Offer<&dyn Launch<ReduceParams>>;
 }

@@ -1,4 +1,4 @@
-//! Which backend a type of device has, and who wants to know.
+//! The registry of backends by device type, and its observers.
 
 use std::any::Any;
 use std::fmt;
@@ -13,23 +13,23 @@ use keyfold_tensor::device;
 use crate::GpuBackend;
 use crate::fallback::forget;
 
-/// Is told of each backend, those that are registered already first. What it returns is dropped when
-/// the backend is removed.
+/// Called for each backend, including those registered already. Its result is dropped when the
+/// backend is removed.
 pub type Observer =
     Arc<dyn Fn(DeviceType, &Arc<dyn GpuBackend>) -> Result<Box<dyn Any + Send>> + Send + Sync>;
 
-struct Entry {
+struct BackendEntry {
     id: u64,
     kind: DeviceType,
     backend: Arc<dyn GpuBackend>,
-    /// Of the memory; none for the CPU, whose memory is built in.
+    /// The memory's registration; none for the CPU, whose memory is built in.
     memory: Option<device::Registration>,
-    /// What the observers returned.
+    /// The observers' results.
     observed: Vec<Box<dyn Any + Send>>,
 }
 
 struct Registry {
-    entries: Vec<Entry>,
+    entries: Vec<BackendEntry>,
     observers: Vec<Observer>,
 }
 
@@ -43,25 +43,25 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took it, on this thread or on the one that it continues.
+    // SAFETY: `before_fork` acquired it, on this thread or on the one that it continues.
     unsafe { REGISTRY.release() };
 }
 
-/// A registered backend. Dropping it changes nothing; [`Registration::remove`] takes the backend out.
+/// A registered backend. Dropping this changes nothing; [`Registration::remove`] unregisters.
 pub struct Registration {
     kind: DeviceType,
     id: u64,
 }
 
 impl Registration {
-    /// The type of device.
+    /// Returns the type of device.
     pub fn device_type(&self) -> DeviceType {
         self.kind
     }
 
-    /// Takes the backend out of the registry, with the kernels that operators have for it and its
-    /// memory; `None` if it was taken out before. Tensors on its devices stay valid: their buffers keep
-    /// their memory, so they can be copied to another device.
+    /// Removes the backend, with its operators' kernels and its memory, and returns it; `None` if
+    /// it was removed before. Tensors on its devices stay valid and can be copied to another
+    /// device, since their buffers keep their memory.
     pub fn remove(&self) -> Option<Arc<dyn GpuBackend>> {
         take(self.id, true)
     }
@@ -73,12 +73,12 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A backend that wasn't registered.
+/// The error of a refused registration, with the backend.
 #[derive(Debug)]
 pub struct Refused {
-    /// Why, and which backend is registered in its place.
+    /// The reason, and the backend registered in its place.
     pub error: Error,
-    /// The backend that was to be registered.
+    /// The refused backend.
     pub backend: Arc<dyn GpuBackend>,
 }
 
@@ -88,14 +88,15 @@ impl From<Refused> for Error {
     }
 }
 
-/// Gives a type of device its backend and, unless it is the CPU, the backend's memory. The type gets its
-/// dispatch key, if it has none yet.
+/// Registers the backend of a device type and, except for the CPU, its memory. Registers a dispatch
+/// key for the type, if it has none.
 ///
 /// # Errors
-/// The backend, if the type has one already, which the error names ([`ErrorKind::Registration`]), or
-/// has memory of somebody else's; or if an observer fails. Nothing of it is registered then.
+/// The refused backend, if the type has one already, which the error names
+/// ([`ErrorKind::Registration`]), or another memory; or if an observer fails. Nothing is registered
+/// then.
 pub fn register(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Result<Registration, Refused> {
-    // SAFETY: the functions touch a lock of ours only.
+    // SAFETY: the functions only use a lock of this module.
     let noted = unsafe { AT_FORK.register(before_fork, after_fork, after_fork) };
     if let Err(error) = noted.and_then(|()| register_backend(&kind.name()).map(drop)) {
         return Err(Refused { error, backend });
@@ -112,11 +113,12 @@ pub fn register(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Result<Regist
         );
         return Err(Refused { error: Error::new(ErrorKind::Registration, message), backend });
     }
-    let entry = Entry { id, kind, backend: backend.clone(), memory: None, observed: Vec::new() };
+    let entry =
+        BackendEntry { id, kind, backend: backend.clone(), memory: None, observed: Vec::new() };
     registry.entries.push(entry);
     let observers = registry.observers.clone();
     drop(registry);
-    // Foreign code runs without the lock.
+    // Without the lock, since this runs foreign code.
     let refuse = |error| {
         take(id, false);
         Err(Refused { error, backend: backend.clone() })
@@ -136,24 +138,24 @@ pub fn register(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Result<Regist
     Ok(Registration { kind, id })
 }
 
-/// Changes a registered backend's entry, if it is there still.
-fn with(id: u64, change: impl FnOnce(&mut Entry)) {
+/// Changes a registered backend's entry, unless it was removed.
+fn with(id: u64, change: impl FnOnce(&mut BackendEntry)) {
     if let Some(entry) = REGISTRY.lock().entries.iter_mut().find(|entry| entry.id == id) {
         change(entry);
     }
 }
 
-/// Takes an entry out and drops what belongs to it: kernels first, then the memory.
+/// Removes an entry and drops its parts: kernels first, then the memory.
 fn take(id: u64, note: bool) -> Option<Arc<dyn GpuBackend>> {
     let mut registry = REGISTRY.lock();
     let at = registry.entries.iter().position(|entry| entry.id == id)?;
     let entry = registry.entries.remove(at);
     if note {
-        // Under the lock, so that the note can't be about a backend that was registered since.
+        // Under the lock, so that a backend registered since isn't marked as removed.
         note_removed_backend(entry.kind);
     }
     drop(registry);
-    let Entry { kind, backend, memory, observed, .. } = entry;
+    let BackendEntry { kind, backend, memory, observed, .. } = entry;
     forget(kind);
     drop(observed);
     if let Some(memory) = memory {
@@ -162,10 +164,10 @@ fn take(id: u64, note: bool) -> Option<Arc<dyn GpuBackend>> {
     Some(backend)
 }
 
-/// Has an observer told of each backend, from those that are registered already on.
+/// Calls an observer for each backend, registered already or later.
 ///
 /// # Errors
-/// The observer's, about one that is registered already; it isn't told of others then.
+/// The observer's error about a backend registered already; it isn't called for others then.
 pub fn observe(observer: Observer) -> Result<()> {
     let mut registry = REGISTRY.lock();
     let known: Vec<_> =
@@ -184,19 +186,19 @@ pub fn observe(observer: Observer) -> Result<()> {
     Ok(())
 }
 
-/// The backend of a device, if it has one.
+/// Returns the backend of a device, if it has one.
 pub fn backend(device: Device) -> Option<Arc<dyn GpuBackend>> {
     let registry = REGISTRY.lock();
     let entry = registry.entries.iter().find(|entry| entry.kind == device.kind())?;
     Some(entry.backend.clone())
 }
 
-/// Whether a device has a backend.
+/// Returns whether a device has a backend.
 pub fn has_backend(device: Device) -> bool {
     backend(device).is_some()
 }
 
-/// All backends with their types of device, in the order of those.
+/// Returns all backends with their device types, in the order of the types.
 pub fn backends() -> Vec<(DeviceType, Arc<dyn GpuBackend>)> {
     let mut all: Vec<_> =
         REGISTRY.lock().entries.iter().map(|entry| (entry.kind, entry.backend.clone())).collect();

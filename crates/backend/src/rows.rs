@@ -1,10 +1,10 @@
-//! Operations on the lanes along one dimension, whose results have the shape of the input.
+//! Operations on the lanes along one dimension that keep the input's shape.
 
 use keyfold_core::DType;
 
 use crate::{Launch, Offer};
 
-/// Which operation.
+/// The operation.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowOp {
@@ -19,19 +19,19 @@ impl RowOp {
     pub const ALL: [RowOp; 2] = [RowOp::Softmax, RowOp::LogSoftmax];
 }
 
-/// What an operation on lanes is launched with.
+/// The parameters of a kernel on lanes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowParams {
-    /// The operation that the kernel was chosen for.
+    /// The kernel's operation.
     pub op: RowOp,
-    /// The dimension that the lanes are along.
+    /// The dimension of the lanes.
     pub axis: u32,
 }
 
 /// Operations on lanes.
 pub trait Rows: Send + Sync {
-    /// The kernel that takes one input of dtype `input` to an output of the same shape and of dtype
-    /// `output`, which is floating, both of any strides.
+    /// Returns the kernel for one input of dtype `input` and an output of the same shape and of the
+    /// floating dtype `output`, both of any strides.
     fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>>;
 }

@@ -2,22 +2,22 @@
 
 use crate::error::{Error, ErrorKind};
 
-/// How much of a long line is shown before and after the column, in characters.
+/// The most characters of a long line that are shown on either side of the column.
 const BEFORE: usize = 70;
 const AFTER: usize = 50;
 
-/// Why a text doesn't parse, and where: a byte offset into it, on a character's first byte.
+/// A parse error: its message and its position, a byte offset at a character boundary.
 #[derive(Debug)]
 pub struct Failure {
-    /// Where, in bytes from the beginning.
+    /// The byte offset from the beginning of the text.
     pub at: usize,
-    /// What is wrong there, and what would be right.
+    /// The mistake, and the correct form.
     pub message: String,
 }
 
 impl Failure {
-    /// The error for a person: what is wrong, the line it is wrong in, and a caret under the column.
-    /// `what` says what the text should have been: a schema, an expression.
+    /// Returns the error with its message, the line, and a caret under the column. `what` names the
+    /// kind of text: a schema, an expression.
     #[cold]
     pub fn into_error(self, kind: ErrorKind, what: &str, text: &str) -> Error {
         let (before, after) = text.split_at(self.at);
@@ -38,10 +38,10 @@ impl Failure {
         let line = &text[start..end];
         let mut rest = line.chars().skip(skipped);
         for c in rest.by_ref().take(column - skipped) {
-            shown.push(visible(c));
-            padding.push(as_wide_as(c));
+            shown.push(printable(c));
+            padding.push(blank_of_width(c));
         }
-        shown.extend(rest.by_ref().take(AFTER).map(visible));
+        shown.extend(rest.by_ref().take(AFTER).map(printable));
         if rest.next().is_some() {
             shown.push('…');
         }
@@ -51,8 +51,9 @@ impl Failure {
     }
 }
 
-/// A character that keeps the line one line, and in its order, on a terminal.
-fn visible(c: char) -> char {
+/// Returns `c`, or a placeholder for a character that would break the line or reverse its direction
+/// on a terminal.
+fn printable(c: char) -> char {
     match c {
         c if c.is_control() => ' ',
         '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => ' ',
@@ -60,9 +61,9 @@ fn visible(c: char) -> char {
     }
 }
 
-/// A blank as wide as `c` on a terminal, so that the caret stays below its column, by the eye as
-/// well as by the count of characters.
-fn as_wide_as(c: char) -> char {
+/// Returns a blank of the terminal width of `c`, so that the caret stays below its column on
+/// screen.
+fn blank_of_width(c: char) -> char {
     match u32::from(c) {
         0x0300..=0x036f | 0x200b..=0x200f | 0x20d0..=0x20ff | 0xfe00..=0xfe0f => '\u{200b}',
         0x1100..=0x115f

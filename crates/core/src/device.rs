@@ -1,8 +1,7 @@
 //! Devices: a type (CPU, CUDA, Meta, or one that the user registered) and an index.
 //!
-//! The number of a device type is the bit of its backend key in a dispatch key
-//! set, so going from one to the other costs nothing. That is all that this
-//! crate knows of dispatch keys.
+//! A device type's number is the bit of its backend key in a dispatch key set, so conversion is
+//! free. This crate knows nothing else of dispatch keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +13,7 @@ use crate::nearest;
 /// Device types that the user may add; the numbers between CUDA's and Meta's.
 pub const USER_DEVICE_TYPES: std::ops::Range<u8> = 2..14;
 
-/// A kind of device. `CPU`, `CUDA` and `META` are built in; others come from `register_backend`.
+/// A type of device. `CPU`, `CUDA` and `META` are built in; `register_backend` adds others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceType(u8);
 
@@ -29,17 +28,17 @@ impl DeviceType {
     /// No memory at all: shape, strides and dtype only.
     pub const META: DeviceType = DeviceType(14);
 
-    /// Whether the elements of its tensors are in the host's memory.
+    /// Returns whether the elements of its tensors are in the host's memory.
     pub const fn is_host(self) -> bool {
         self.0 == Self::CPU.0
     }
 
-    /// The number of this type, which is also its backend key's bit.
+    /// Returns the number of this type, which is also its backend key's bit.
     pub const fn index(self) -> u8 {
         self.0
     }
 
-    /// The type with that number, if it is built in or registered.
+    /// Returns the type with that number, if it is built in or registered.
     pub fn from_index(index: u8) -> Option<DeviceType> {
         let known = match index {
             0 | 1 | 14 => true,
@@ -51,18 +50,18 @@ impl DeviceType {
         known.then_some(DeviceType(index))
     }
 
-    /// Adds a device type, or finds the one that already has this name. Names are kept in lower case,
-    /// and found in any.
+    /// Adds a device type, or finds the one of this name. Names are stored in lower case; the
+    /// look-up ignores case.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownKey`] when all twelve places for user device types are taken.
+    /// [`ErrorKind::UnknownKey`] when all twelve slots for user device types are taken.
     pub fn register(name: &str) -> Result<DeviceType> {
         if let Ok(found) = name.parse() {
             return Ok(found);
         }
         let name = name.to_ascii_lowercase();
         let mut names = USER_NAMES.write().unwrap_or_else(|e| e.into_inner());
-        // Another thread may have been faster between the look and the lock.
+        // Another thread may have added the name before this one took the lock.
         let slot = match names.iter().position(|n| *n == name) {
             Some(slot) => slot,
             None if names.len() < USER_DEVICE_TYPES.len() => {
@@ -83,7 +82,7 @@ impl DeviceType {
         Ok(DeviceType(USER_DEVICE_TYPES.start + slot as u8))
     }
 
-    /// The name as users write it: `cpu`, `cuda`, `meta`, `npu`.
+    /// Returns the name as users write it: `cpu`, `cuda`, `meta`, `npu`.
     pub fn name(self) -> String {
         match self {
             DeviceType::CPU => "cpu".to_owned(),
@@ -96,21 +95,21 @@ impl DeviceType {
         }
     }
 
-    /// Every known type's name, built-in ones first.
+    /// Returns every known type's name, built-in ones first.
     pub fn all_names() -> Vec<String> {
         let mut all = vec!["cpu".to_owned(), "cuda".to_owned(), "meta".to_owned()];
         all.extend(names().iter().cloned());
         all
     }
 
-    /// The name that is meant by another library's one.
+    /// Returns the device name here for another library's name of it.
     pub fn translated(text: &str) -> Option<&'static str> {
         text.eq_ignore_ascii_case("gpu").then_some("cuda")
     }
 }
 
 fn names() -> std::sync::RwLockReadGuard<'static, Vec<String>> {
-    // A poisoned lock still holds a whole vector: pushing is the only change ever made.
+    // A poisoned lock still holds a valid vector, since the only change is a push.
     USER_NAMES.read().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -134,7 +133,7 @@ fn unknown(text: &str) -> Error {
 impl FromStr for DeviceType {
     type Err = Error;
 
-    /// Reads a name, in upper or lower case.
+    /// Parses a name in upper or lower case.
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "cpu" => Ok(DeviceType::CPU),
@@ -178,22 +177,22 @@ impl Device {
     /// The device without memory.
     pub const META: Device = Device::new(DeviceType::META, 0);
 
-    /// The device of that type with that ordinal.
+    /// Returns the device of that type with that ordinal.
     pub const fn new(kind: DeviceType, index: u8) -> Device {
         Device { kind, index }
     }
 
-    /// The CUDA device with that ordinal.
+    /// Returns the CUDA device with that ordinal.
     pub const fn cuda(index: u8) -> Device {
         Device::new(DeviceType::CUDA, index)
     }
 
-    /// The type of device.
+    /// Returns the type of device.
     pub const fn kind(self) -> DeviceType {
         self.kind
     }
 
-    /// The ordinal among devices of its type.
+    /// Returns the ordinal among devices of its type.
     pub const fn index(self) -> u8 {
         self.index
     }

@@ -1,4 +1,4 @@
-//! Element types: their names, sizes, kinds, and which type a mixture gives.
+//! Element types: names, sizes, kinds and promotion.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use crate::scalar::Scalar;
 
 /// The type of a tensor's elements.
 ///
-/// Those of the Python array API standard, and the two half-precision floats. The default float
+/// The dtypes of the Python array API standard and the two half-precision floats. The default float
 /// is [`DType::F64`] and the default integer [`DType::I64`], as in NumPy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
@@ -47,14 +47,14 @@ pub enum DType {
     C128,
 }
 
-/// What kind of number a dtype holds; a mixture takes the higher kind.
+/// The kind of number a dtype holds, in the order of promotion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum DTypeKind {
     /// True and false.
     Bool,
-    /// Whole numbers from zero.
+    /// Unsigned integers.
     UInt,
-    /// Whole numbers of either sign.
+    /// Signed integers.
     Int,
     /// Floating point.
     Float,
@@ -94,36 +94,37 @@ impl DType {
         }
         all
     };
-    /// What a Python `float` and a constructor without a dtype give.
+    /// The dtype of a Python `float`, and of constructors without a dtype argument.
     pub const DEFAULT_FLOAT: DType = F64;
-    /// What a Python `int` gives.
+    /// The dtype of a Python `int`.
     pub const DEFAULT_INT: DType = I64;
-    /// What a Python `complex` gives.
+    /// The dtype of a Python `complex`.
     pub const DEFAULT_COMPLEX: DType = C128;
 
-    /// Bytes per element.
+    /// Returns the size of an element in bytes.
     #[inline]
     pub const fn size(self) -> usize {
         TABLE[self as usize].3
     }
 
-    /// The alignment of an element in bytes: its size, but for complex numbers that of a part.
+    /// Returns the alignment of an element in bytes: its size, for complex numbers the size of a
+    /// part.
     #[inline]
     pub const fn align(self) -> usize {
         self.real().size()
     }
 
-    /// The name that NumPy and the array API standard use: `float32`, `complex64`.
+    /// Returns the name that NumPy and the array API standard use: `float32`, `complex64`.
     pub const fn name(self) -> &'static str {
         TABLE[self as usize].1
     }
 
-    /// The short name: `f32`, `c64`.
+    /// Returns the short name: `f32`, `c64`.
     pub const fn short_name(self) -> &'static str {
         TABLE[self as usize].2
     }
 
-    /// What kind of number it holds.
+    /// Returns the kind of number it holds.
     #[inline]
     pub const fn kind(self) -> DTypeKind {
         match self {
@@ -135,20 +136,20 @@ impl DType {
         }
     }
 
-    /// Whether it is a real floating-point type.
+    /// Returns whether it is a real floating-point type.
     #[inline]
     pub const fn is_floating(self) -> bool {
         matches!(self.kind(), DTypeKind::Float)
     }
 
-    /// Whether it holds whole numbers, signed or not; `bool` isn't one.
+    /// Returns whether it holds integers, signed or not; `bool` isn't one.
     #[inline]
     pub const fn is_integral(self) -> bool {
         matches!(self.kind(), DTypeKind::Int | DTypeKind::UInt)
     }
 
-    /// The least and the greatest whole number that it holds; `None` where it isn't a dtype of whole
-    /// numbers.
+    /// Returns the smallest and the largest integer it holds; `None` for a dtype that isn't
+    /// integral.
     pub fn int_range(self) -> Option<(i128, i128)> {
         let bits = 8 * self.size() as u32;
         match self.kind() {
@@ -158,13 +159,13 @@ impl DType {
         }
     }
 
-    /// Whether it is a complex type.
+    /// Returns whether it is a complex type.
     #[inline]
     pub const fn is_complex(self) -> bool {
         matches!(self.kind(), DTypeKind::Complex)
     }
 
-    /// The type of a complex number's parts; every other dtype is its own.
+    /// Returns the dtype of a complex number's parts; for other dtypes, the dtype itself.
     pub const fn real(self) -> DType {
         match self {
             C64 => F32,
@@ -173,14 +174,20 @@ impl DType {
         }
     }
 
-    /// The dtype of a result that mixes arrays of two dtypes.
+    /// Returns the promoted dtype of two arrays' dtypes.
     ///
-    /// This is NumPy's table, which agrees with the array API standard where that says anything:
-    /// within a kind the wider one; signed with unsigned the smallest signed type that holds both
-    /// (`uint64` with a signed type: `float64`); whole numbers with floats or complex the smallest
-    /// of that kind, at least as wide as the float given, that holds integers of that size (8 bits:
-    /// any; 16 bits: `float32`; more: `float64`). `bfloat16` with `float16` gives `float32`.
-    /// The order of the two doesn't matter.
+    /// The table is NumPy's, which agrees with the array API standard wherever the standard defines
+    /// promotion. Within a kind the wider dtype wins. Signed with unsigned gives the smallest
+    /// signed dtype that holds both (`uint64` with a signed one: `float64`). Integers with floats
+    /// or complex numbers give the smallest dtype of that kind that is at least as wide as the
+    /// float and holds integers of that size (8 bits: any; 16 bits: `float32`; more: `float64`).
+    /// `bfloat16` with `float16` gives `float32`. Promotion is commutative.
+    ///
+    /// ```
+    /// use keyfold_core::DType;
+    /// assert_eq!(DType::I32.promote(DType::F32), DType::F64);
+    /// assert_eq!(DType::U8.promote(DType::I8), DType::I16);
+    /// ```
     pub fn promote(self, other: DType) -> DType {
         let (low, high) = if self.kind() <= other.kind() { (self, other) } else { (other, self) };
         match (low.kind(), high.kind()) {
@@ -227,12 +234,17 @@ impl DType {
         }
     }
 
-    /// The dtype of a result that mixes an array of this dtype with a plain number.
+    /// Returns the promoted dtype of an array of this dtype and a plain number.
     ///
-    /// Plain numbers are weak: the array's dtype stays where it can hold the number's kind, and
-    /// otherwise the default dtype of the number's kind comes in (`int64`, `float64`; a complex
-    /// number makes `complex64` of a float of at most 32 bits). Whether the value is in range is
-    /// another question: [`Scalar::check`].
+    /// Plain numbers are weak: the array's dtype stays if it can hold the number's kind; otherwise
+    /// the kind's default dtype is promoted with it (`int64`, `float64`; a complex number makes
+    /// `complex64` of a float of at most 32 bits). [`Scalar::check`] checks the range of the value.
+    ///
+    /// ```
+    /// use keyfold_core::{DType, Scalar};
+    /// assert_eq!(DType::F32.promote_scalar(Scalar::Float(0.5)), DType::F32);
+    /// assert_eq!(DType::I8.promote_scalar(Scalar::Float(0.5)), DType::F64);
+    /// ```
     pub fn promote_scalar(self, scalar: Scalar) -> DType {
         match (scalar.kind(), self.kind()) {
             (DTypeKind::Bool, _) => self,
@@ -262,7 +274,7 @@ impl fmt::Debug for DType {
 impl FromStr for DType {
     type Err = Error;
 
-    /// Parses `float32` and `f32`; an unknown name is an error that offers the nearest one.
+    /// Parses `float32` or `f32`. The error for an unknown name suggests the nearest one.
     fn from_str(text: &str) -> Result<Self> {
         if let Some(row) = TABLE.iter().find(|row| row.1 == text || row.2 == text) {
             return Ok(row.0);
@@ -279,9 +291,9 @@ impl FromStr for DType {
     }
 }
 
-/// The dtype that an unknown name was probably meant to be.
+/// Returns the dtype most likely meant by an unknown name.
 fn nearest(text: &str) -> Option<&'static str> {
-    // What other libraries call them, and where this would be a guess, the likelier one.
+    // Names of other libraries; an ambiguous one maps to the likelier dtype.
     const OTHER_NAMES: [(&str, &str); 13] = [
         ("float", "float64"),
         ("double", "float64"),
@@ -322,19 +334,20 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that stands for a dtype's elements; closed, since the set of dtypes is.
+/// A Rust type for the elements of one dtype. The trait is sealed, since the set of dtypes is
+/// closed.
 pub trait Element:
     sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static
 {
-    /// The dtype whose elements this type is.
+    /// The dtype of this element type.
     const DTYPE: DType;
 
-    /// The number converted to this type as Rust's `as` does: floats to integers truncate and
-    /// saturate, integers to narrower ones wrap, complex to real drops the imaginary part,
-    /// anything but zero is true. [`Scalar::check`] tells beforehand whether something gets lost.
+    /// Converts a number as Rust's `as` does: floats to integers truncate and saturate, integers to
+    /// narrower ones wrap, complex to real drops the imaginary part, anything but zero is true.
+    /// [`Scalar::check`] finds lossy conversions beforehand.
     fn from_scalar(scalar: Scalar) -> Self;
 
-    /// The element as a number.
+    /// Returns the element as a [`Scalar`].
     fn to_scalar(self) -> Scalar;
 }
 
@@ -357,9 +370,10 @@ macro_rules! element {
     )*};
 }
 
-/// A float32 that rounds to the float16 and the bfloat16 nearest to a float64, which the nearest float32
-/// doesn't always: of the two neighbours of what isn't a float32, the one whose last bit is set (rounding
-/// to odd: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+/// Rounds a float64 to a float32 by rounding to odd, so that rounding again to float16 or bfloat16
+/// gives the nearest one. Rounding to the nearest float32 first would round twice. An inexact
+/// result is the neighbour whose last bit is set (S. Boldo and G. Melquiond, "Emulation of FMA and
+/// correctly rounded sums", 2008).
 #[inline(always)]
 pub fn rounded_to_odd(x: f64) -> f32 {
     let near = x as f32;

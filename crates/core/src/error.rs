@@ -1,16 +1,15 @@
-//! The one error type of the workspace.
+//! The error type of the workspace.
 //!
-//! An error is a kind (what a caller matches on, and what decides the Python
-//! exception class) and a message for a person. Messages name the operator, the
-//! argument, what was given and what would be right. The type is one pointer
-//! wide, so that `Result<i64, Error>` travels in two registers on the call path.
+//! An error has a kind (callers match on it, and it selects the Python exception class) and a
+//! message. Messages name the operator, the argument, the given value and the correct one. The type
+//! is one pointer wide, so that `Result<i64, Error>` is returned in two registers on the call path.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What went wrong, as data.
+/// The kind of an error.
 ///
-/// [`ErrorKind::ALL`] lists every kind; a test proves that each can be raised.
+/// [`ErrorKind::ALL`] lists every kind; a test raises each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -104,7 +103,7 @@ impl ErrorKind {
         ErrorKind::Foreign,
     ];
 
-    /// The variant's name, as the Python side and the docs use it.
+    /// Returns the variant's name, as Python and the documentation spell it.
     pub fn name(self) -> String {
         format!("{self:?}")
     }
@@ -124,13 +123,13 @@ pub struct Error(Box<Repr>);
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// Returns an error of `kind` that says `message`.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Repr { kind, message: message.into(), source: None, late: false }))
     }
 
-    /// An exception of another language, kept whole so that it can be raised again as it was.
+    /// Returns an error that wraps another language's exception, to be raised again unchanged.
     #[cold]
     pub fn foreign(source: impl StdError + Send + Sync + 'static) -> Self {
         let message = source.to_string();
@@ -138,16 +137,16 @@ impl Error {
         Error(Box::new(Repr { kind: ErrorKind::Foreign, message, source, late: false }))
     }
 
-    /// The same error with a cause attached.
+    /// Returns the same error with a cause attached.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.0.source = Some(Box::new(source));
         self
     }
 
-    /// The same error, its message prefixed with where it happened (`"demo::scale: ..."`).
-    /// A foreign error stays as it was: its text belongs to its author. So does one that is
-    /// [`late`](Self::late): the place is that of another operation.
+    /// Returns the same error with its message prefixed by the place (`"demo::scale: ..."`). A
+    /// foreign error stays unchanged, since its text is its author's. A [`late`](Self::late) error
+    /// stays unchanged too, since it names its own operation.
     #[must_use]
     pub fn at(mut self, place: &str) -> Self {
         let named = self.0.late || self.0.kind == ErrorKind::Foreign;
@@ -157,25 +156,25 @@ impl Error {
         self
     }
 
-    /// The error of an operation that runs after its call returned, with its own place: what waits for the
-    /// operation, a copy to the host say, reports the error and hasn't made it.
+    /// Marks the error of an asynchronous operation, which is reported by a later call, such as a
+    /// copy to the host that waits for it. [`at`](Self::at) leaves the message unchanged.
     #[must_use]
     pub fn late(mut self) -> Self {
         self.0.late = true;
         self
     }
 
-    /// What went wrong, to match on.
+    /// Returns the kind, to match on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message without the source's.
+    /// Returns the message, without the source's.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Takes the wrapped foreign error out, if there is one.
+    /// Returns the wrapped foreign error, if there is one.
     pub fn into_source(self) -> Option<Box<dyn StdError + Send + Sync>> {
         self.0.source
     }

@@ -1,7 +1,6 @@
-//! keyfold's vocabulary: what every other crate speaks of and none may redefine.
+//! The vocabulary of keyfold: types that all other crates share.
 //!
-//! Errors, devices, dtypes, scalars, shapes and strides. No unsafe code, no
-//! tensors, no dispatch.
+//! Errors, devices, dtypes, scalars, shapes and strides. No unsafe code, no tensors, no dispatch.
 #![forbid(unsafe_code)]
 
 mod caret;
@@ -21,6 +20,6 @@ pub use nearest::{did_you_mean, nearest};
 pub use scalar::Scalar;
 pub use shape::{Dims, MAX_DIMS, Shape, Strides};
 
-// The element types that Rust itself lacks, so that users need not match versions.
+// Re-exported so that users need no matching version of `half`.
 pub use half::{bf16, f16};
 pub use num_complex::Complex;

@@ -1,32 +1,31 @@
-//! Which known names an unknown one was probably meant to be.
+//! Suggestions for misspelled names.
 
-/// Longer names are no typing mistakes, and comparing them would cost time on an error path that
-/// anyone can reach with any text.
+/// Names above this length get no suggestion: they are rarely misspelled, and the edit distance
+/// takes quadratic time on an error path that any input reaches.
 const LONGEST: usize = 128;
 
-/// How many candidates an error message offers.
+/// The most suggestions in an error message.
 const OFFERED: usize = 3;
 
-/// Up to three `candidates` that are close to `name`, the best first; equally close ones stay in
-/// the order given.
+/// Returns up to three `candidates` close to `name`, the closest first; ties keep their order.
 ///
-/// Close means: at most one edit (insertion, deletion, replacement, swap of neighbours) per three
-/// characters of the longer name. Case doesn't count, except to rank. A candidate equal to `name`
-/// is no suggestion and is left out.
+/// A candidate is close if its edit distance is at most one edit (insertion, deletion, replacement,
+/// transposition) per three characters of the longer name. Case only breaks ties. A candidate equal
+/// to `name` is left out.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let Some(wanted) = folded(name) else { return Vec::new() };
+    let Some(wanted) = lowercase_chars(name) else { return Vec::new() };
     let mut close: Vec<(usize, &'a str)> = Vec::new();
     for candidate in candidates {
         if candidate == name || close.iter().any(|&(_, known)| known == candidate) {
             continue;
         }
-        let Some(letters) = folded(candidate) else { continue };
+        let Some(letters) = lowercase_chars(candidate) else { continue };
         let longer = wanted.len().max(letters.len());
         let limit = (longer / 3).max(1);
         if longer < 2 || wanted.len().abs_diff(letters.len()) > limit {
             continue;
         }
-        let distance = edits(&wanted, &letters);
+        let distance = edit_distance(&wanted, &letters);
         if distance <= limit {
             close.push((distance, candidate));
         }
@@ -35,8 +34,13 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     close.into_iter().take(OFFERED).map(|(_, candidate)| candidate).collect()
 }
 
-/// The end of an error message that offers the [`nearest`] names: `; did you mean 'a' or 'b'?`,
-/// or nothing.
+/// Returns the end of an error message that suggests the [`nearest`] names: `; did you mean 'a' or
+/// 'b'?`, or an empty string.
+///
+/// ```
+/// let end = keyfold_core::did_you_mean("flaot32", ["float32", "int32"]);
+/// assert_eq!(end, "; did you mean 'float32'?");
+/// ```
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> =
         nearest(name, candidates).iter().map(|near| format!("'{near}'")).collect();
@@ -47,15 +51,15 @@ pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str
     }
 }
 
-/// The lower-case characters of `name`, or nothing if there are too many to compare.
-fn folded(name: &str) -> Option<Vec<char>> {
+/// Returns the lower-case characters of `name`; `None` above [`LONGEST`].
+fn lowercase_chars(name: &str) -> Option<Vec<char>> {
     let letters: Vec<char> = name.chars().flat_map(char::to_lowercase).take(LONGEST + 1).collect();
     (letters.len() <= LONGEST).then_some(letters)
 }
 
-/// The optimal string alignment distance: edits that turn `a` into `b`, where no stretch is edited
-/// twice. The textbook table, of which three rows are kept.
-fn edits(a: &[char], b: &[char]) -> usize {
+/// Returns the optimal string alignment distance: the fewest edits from `a` to `b` in which no
+/// substring is edited twice. Dynamic programming over three rows of the table.
+fn edit_distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();
     let mut row = last.clone();
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     fn distance(a: &str, b: &str) -> usize {
-        edits(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
+        edit_distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Plain numbers: what a Python `bool`, `int`, `float` or `complex` becomes.
+//! Plain numbers: Python's `bool`, `int`, `float` and `complex`.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use num_complex::Complex;
 use crate::dtype::{DType, DTypeKind, Element};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A number of any kind, without a dtype of its own.
+/// A number of any kind, without a dtype.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Scalar {
     /// True or false.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A whole number beyond the range of `i64`; smaller ones are [`Scalar::Int`].
+    /// An integer beyond the range of `i64`; smaller ones are [`Scalar::Int`].
     UInt(u64),
     /// A float.
     Float(f64),
@@ -23,7 +23,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// Which kind of number it is.
+    /// Returns the kind of the number.
     pub const fn kind(self) -> DTypeKind {
         match self {
             Scalar::Bool(_) => DTypeKind::Bool,
@@ -34,7 +34,7 @@ impl Scalar {
         }
     }
 
-    /// The dtype that a tensor made of this number alone has.
+    /// Returns the dtype of a tensor made of this number alone.
     pub const fn dtype(self) -> DType {
         match self {
             Scalar::Bool(_) => DType::Bool,
@@ -45,8 +45,8 @@ impl Scalar {
         }
     }
 
-    /// The number as a real float; whole numbers beyond 2^53 are rounded, and of a complex number
-    /// it is the real part.
+    /// Returns the number as a real float: integers beyond 2^53 are rounded, and complex numbers
+    /// lose their imaginary part.
     #[inline]
     pub fn as_f64(self) -> f64 {
         match self {
@@ -58,7 +58,7 @@ impl Scalar {
         }
     }
 
-    /// The number as a complex one.
+    /// Returns the number as a complex number.
     #[inline]
     pub fn as_complex(self) -> Complex<f64> {
         match self {
@@ -67,7 +67,7 @@ impl Scalar {
         }
     }
 
-    /// The number as a whole one if it is a bool or a whole number that fits.
+    /// Returns the number as an `i64`, if it is a bool or an integer in range.
     #[inline]
     pub fn as_i64(self) -> Option<i64> {
         match self {
@@ -77,26 +77,26 @@ impl Scalar {
         }
     }
 
-    /// The number truncated to a whole one, wide enough for `i64` and `u64` alike.
+    /// Returns the number truncated to an integer, in a type that holds both `i64` and `u64`.
     #[inline]
     pub(crate) fn as_int_wrapping(self) -> i128 {
         match self {
             Scalar::Bool(b) => i128::from(b),
             Scalar::Int(i) => i128::from(i),
             Scalar::UInt(u) => i128::from(u),
-            // Saturates: infinities become the ends of the range, NaN becomes 0.
+            // Saturates: infinities become the bounds of the range, NaN becomes 0.
             Scalar::Float(x) => x as i128,
             Scalar::Complex(c) => c.re as i128,
         }
     }
 
-    /// A whole number as a scalar, if it fits into 64 bits, with a sign or without.
+    /// Returns an integer as a scalar, if it fits in an `i64` or a `u64`.
     pub fn from_wide(number: i128) -> Option<Scalar> {
         let positive = || u64::try_from(number).ok().map(Scalar::UInt);
         i64::try_from(number).ok().map(Scalar::Int).or_else(positive)
     }
 
-    /// Whether it differs from zero; NaN does.
+    /// Returns whether the number differs from zero, as NaN does.
     #[inline]
     pub fn is_nonzero(self) -> bool {
         match self {
@@ -108,13 +108,13 @@ impl Scalar {
         }
     }
 
-    /// Whether a tensor of `dtype` can hold the number without losing its kind or range.
+    /// Checks that a tensor of `dtype` can hold the number without losing its kind or range.
     ///
-    /// Rounding a float to a narrower one is no loss here, as in NumPy.
+    /// Rounding a float to a narrower dtype is allowed, as in NumPy.
     ///
     /// # Errors
     /// [`ErrorKind::DType`] for a kind above the dtype's (a float for `int64`), and
-    /// [`ErrorKind::Value`] for a whole number out of its range.
+    /// [`ErrorKind::Value`] for an integer out of range.
     pub fn check(self, dtype: DType) -> Result<()> {
         let fits = match self.kind() {
             DTypeKind::Bool => true,
@@ -141,7 +141,7 @@ impl Scalar {
         ))
     }
 
-    /// The number as an element of `T`, converted as [`Element::from_scalar`] says.
+    /// Converts the number to an element of `T`, as [`Element::from_scalar`] does.
     #[inline]
     pub fn to<T: Element>(self) -> T {
         T::from_scalar(self)
@@ -149,7 +149,7 @@ impl Scalar {
 }
 
 impl fmt::Display for Scalar {
-    /// As Python writes it: `True`, `3`, `2.0`, `(1+2j)`.
+    /// Formats the number as Python does: `True`, `3`, `2.0`, `(1+2j)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scalar::Bool(true) => f.write_str("True"),

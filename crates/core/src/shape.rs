@@ -1,4 +1,4 @@
-//! Sizes and strides of a tensor, kept without an allocation up to six dimensions.
+//! Shapes and strides, stored inline up to six dimensions.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,27 +9,27 @@ use crate::error::{Error, ErrorKind, Result};
 /// The most dimensions a tensor can have; NumPy's limit.
 pub const MAX_DIMS: usize = 64;
 
-/// Dimensions kept inline; more are on the heap.
+/// The number of dimensions stored inline; more are stored on the heap.
 const INLINE: usize = 6;
 
 /// One number per dimension.
 ///
-/// A slice in all respects (it derefs to one), at most [`MAX_DIMS`] long. Cloning one of up to six
-/// dimensions copies a few words, so that making a view of a tensor allocates nothing.
+/// It derefs to a slice of at most [`MAX_DIMS`] items. Cloning up to six dimensions copies a few
+/// words, so that a view of a tensor allocates nothing.
 #[derive(Clone)]
 pub struct Dims<T> {
-    // Plain words rather than an enum: values of this type are moved right after they were made, and
-    // a processor is slow to read words back that it wrote as bytes.
+    // A `usize` rather than an enum's tag: these values are moved right after they are built, and
+    // loading a word that was just stored as bytes stalls store forwarding.
     len: usize,
     items: [T; INLINE],
-    /// All of them, where they are more than `items` has room for.
+    /// All items, if they don't fit in `items`.
     heap: Option<Box<[T; MAX_DIMS]>>,
 }
 
 /// The size of each dimension.
 pub type Shape = Dims<usize>;
 
-/// The step from one element to the next along each dimension, in elements; it may be negative or 0.
+/// The step between neighbours along each dimension, in elements; it may be negative or 0.
 pub type Strides = Dims<isize>;
 
 #[cold]
@@ -41,13 +41,13 @@ fn too_many(len: usize) -> Error {
 }
 
 impl<T: Copy + Default> Dims<T> {
-    /// No dimensions: the shape of a single number.
+    /// Returns no dimensions, the shape of a single number.
     #[inline]
     pub fn empty() -> Self {
         Dims { len: 0, items: [T::default(); INLINE], heap: None }
     }
 
-    /// The same numbers as the slice's.
+    /// Copies a slice.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] when there are more than [`MAX_DIMS`].
@@ -58,7 +58,7 @@ impl<T: Copy + Default> Dims<T> {
         Ok(dims)
     }
 
-    /// `len` times the same number.
+    /// Returns `len` copies of one number.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] when `len` is above [`MAX_DIMS`].
@@ -74,7 +74,7 @@ impl<T: Copy + Default> Dims<T> {
         Ok(dims)
     }
 
-    /// Adds a dimension at `index`, which is at most the length.
+    /// Inserts a dimension at `index`, which is at most the length.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] when there are [`MAX_DIMS`] already.
@@ -86,7 +86,7 @@ impl<T: Copy + Default> Dims<T> {
         Ok(())
     }
 
-    /// Takes the dimension at `index` out, which is below the length.
+    /// Removes the dimension at `index`, which is below the length, and returns it.
     pub fn remove(&mut self, index: usize) -> T {
         let removed = self[index];
         self.copy_within(index + 1.., index);
@@ -185,7 +185,7 @@ impl<T: Hash> Hash for Dims<T> {
 
 impl<T: fmt::Debug> fmt::Debug for Dims<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // On one line even where the rest is printed over several.
+        // On one line, also in the alternate format.
         f.write_str("[")?;
         for (i, item) in self.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };

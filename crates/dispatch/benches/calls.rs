@@ -1,5 +1,5 @@
-//! Criterion's measurements of the calls in `subject`: for comparing one version with another
-//! (`--save-baseline`, `--baseline`). The table of ratios is `ratios`.
+//! Criterion benchmarks of the calls in `subject`, to compare versions (`--save-baseline`,
+//! `--baseline`). `ratios` prints the table of ratios.
 
 mod subject;
 

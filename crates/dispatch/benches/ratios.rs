@@ -1,8 +1,8 @@
-//! Times every way to call a no-op in one run, and prints a table: nanoseconds above the direct
-//! call, the ratio to it, instructions, and the bars that the project holds itself to.
+//! Times every way to call a no-op in one run and prints a table: nanoseconds above the direct
+//! call, the ratio to it, instructions, and the project's limits.
 //!
-//! Machines are noisy, so the cases take turns in many short rounds, and what counts is the median
-//! over the rounds of each case's difference from the direct call of the same round. Instructions
+//! Machines are noisy, so the cases alternate in many short rounds. The result of a case is the
+//! median, over the rounds, of its difference from the direct call of the same round. Instructions
 //! are exact: the program runs itself under callgrind, each case with two numbers of calls, and
 //! divides the difference.
 
@@ -14,11 +14,11 @@ use std::process::Command;
 
 use subject::Case;
 
-/// Rounds, and calls of each case in a round.
+/// The number of rounds, and of calls per case and round.
 const ROUNDS: usize = 301;
 const CALLS: u64 = 20_000;
 
-/// Set for a run under callgrind: the case's number and how often to call it.
+/// The environment variable of a run under callgrind: the case's number and its number of calls.
 const COUNT: &str = "KEYFOLD_BENCH_COUNT";
 
 fn main() {
@@ -82,7 +82,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Instructions per call, counted by callgrind; or why not.
+/// Returns instructions per call, counted by callgrind; or the reason why there is no count.
 fn instructions(case: usize) -> Result<f64, String> {
     let (few, many) = (1_000_u64, 11_000_u64);
     let difference = collected(case, many)? - collected(case, few)?;

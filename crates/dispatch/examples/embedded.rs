@@ -1,5 +1,5 @@
-//! A library with the dispatcher in it, which a test closes while a thread of its lives
-//! (`tests/unloading.rs`).
+//! A library that embeds the dispatcher. A test closes it while a thread that called operators is
+//! alive (`tests/unloading.rs`).
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use support::{D, list, says};
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-/// Calls an operator; says whether that worked.
+/// Calls an operator and returns whether that worked.
 #[unsafe(no_mangle)]
 extern "C" fn embedded_call() -> bool {
     static D: OnceLock<D> = OnceLock::new();

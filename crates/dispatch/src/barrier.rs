@@ -1,22 +1,20 @@
 //! An asymmetric memory barrier: free for readers, a system call for writers.
 //!
-//! A reader announces itself (a store) and then loads a pointer; a writer swaps
-//! the pointer and then looks for announcements. Each must see the other's
-//! store before its own load, which on every processor takes a full fence on
-//! both sides. Linux's membarrier(2) runs that fence on the reader's core for
-//! it, so that the reader pays nothing. Where the call isn't there, both sides
-//! fence.
+//! A reader announces itself (a store) and then loads a pointer; a writer swaps the pointer and
+//! then reads the announcements. Each must see the other's store before its own load, which takes a
+//! full fence on both sides on every processor. Linux's membarrier(2) runs the reader's fence on
+//! its core for it, so that readers pay nothing. Without the system call both sides fence.
 //!
-//! A sandbox that is set up later may deny the call to a process that counts on
-//! it, or to one of its threads. `reclaim` then turns the readers to fences.
+//! A sandbox may later deny the call to a process that relies on it, or to one of its threads.
+//! `reclaim` then makes readers fence.
 
 use crate::sync::{Ordering, fence};
 
-/// Whether readers can do without a fence in this process, as far as is known at its first call.
+/// Returns whether readers can omit their fence in this process, as determined at the first call.
 #[cfg(all(target_os = "linux", not(loom)))]
 pub(crate) fn is_asymmetric() -> bool {
     use std::sync::atomic::AtomicU8;
-    // No lock guards this: a child of fork could find it taken. Registering twice does no harm.
+    // Not a lock: a child of fork could find it taken. Registering twice is harmless.
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 2;
     let known = ANSWER.load(Ordering::Relaxed);
@@ -36,34 +34,34 @@ pub(crate) fn is_asymmetric() -> bool {
 
 #[cfg(all(target_os = "linux", not(loom)))]
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier takes integers only and touches no memory of ours.
+    // SAFETY: membarrier takes integers only and accesses no memory of this process.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// The reader's side, between its announcement and its load.
+/// The reader's barrier, between its announcement and its load.
 #[inline(always)]
 pub(crate) fn light(asymmetric: bool) {
     if asymmetric {
-        // The processor's fence is run by `heavy`; only the compiler must keep the order.
+        // `heavy` runs the processor's fence; only the compiler must keep the order.
         compiler_only();
     } else {
         full();
     }
 }
 
-/// Keeps the compiler from moving memory accesses across; the processor may.
+/// Prevents the compiler, but not the processor, from reordering memory accesses.
 #[inline(always)]
 pub(crate) fn compiler_only() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The fence of one side, where the other has one, too.
+/// A full fence, where the other side has one, too.
 pub(crate) fn full() {
     fence(Ordering::SeqCst);
 }
 
-/// The writer's side, between its swap and its look at the announcements. Says whether it stood in
-/// for the readers' fences, too.
+/// The writer's barrier, between its swap and its read of the announcements. Returns whether it ran
+/// the readers' fences, too.
 pub(crate) fn heavy() -> bool {
     full();
     #[cfg(all(target_os = "linux", not(loom)))]

@@ -1,4 +1,4 @@
-//! What a kernel may know of the call it serves.
+//! The call that a kernel serves, as the kernel sees it.
 
 use keyfold_core::Result;
 
@@ -11,9 +11,9 @@ use crate::operator::Operator;
 use crate::thread::{self, ThreadState};
 use crate::value::Value;
 
-/// The call that a kernel serves: its operator, key set and chosen key.
+/// The call in progress: its operator, key set and chosen key.
 ///
-/// It borrows the table, so it can't leave the kernel.
+/// It borrows the table, so it can't outlive the kernel's run.
 pub struct CallContext<'c, V: Value> {
     operator: &'c Operator<V>,
     kernel: &'c Kernel<V>,
@@ -32,51 +32,52 @@ impl<'c, V: Value> CallContext<'c, V> {
         CallContext { operator, kernel, keyset, key }
     }
 
-    /// The operator that was called.
+    /// Returns the operator that was called.
     pub fn operator(&self) -> &'c Operator<V> {
         self.operator
     }
 
-    /// The kernel that runs.
+    /// Returns the running kernel.
     pub fn kernel(&self) -> &'c Kernel<V> {
         self.kernel
     }
 
-    /// The set of the call: the chosen key still in it, nothing masked.
+    /// Returns the key set of the call, which includes the chosen key; nothing is masked.
     pub fn keyset(&self) -> DispatchKeySet {
         self.keyset
     }
 
-    /// The chosen key.
+    /// Returns the chosen key.
     pub fn key(&self) -> DispatchKey {
         self.key
     }
 
-    /// Keys that calls on this thread lose now: those of the running layers, this one's too.
+    /// Returns the keys that calls on this thread lose now: those of the running layers, including
+    /// this one.
     pub fn excluded(&self) -> DispatchKeySet {
         thread::with(ThreadState::exclude)
     }
 
-    /// The dispatcher that the call came through, isolated ones too.
+    /// Returns the dispatcher of the call, which may be an isolated one.
     ///
     /// # Errors
-    /// [`OperatorRemoved`](keyfold_core::ErrorKind::OperatorRemoved) if it is gone.
+    /// [`OperatorRemoved`](keyfold_core::ErrorKind::OperatorRemoved) if it was dropped.
     pub fn dispatcher(&self) -> Result<Dispatcher<V>> {
         self.operator.dispatcher().ok_or_else(|| errors::dispatcher_gone(self.operator.name()))
     }
 
-    /// Calls the same operator with this set, taken as given.
+    /// Calls the same operator with this key set, without adding or removing local keys.
     ///
     /// # Errors
-    /// Those of a call.
+    /// The call's errors.
     pub fn redispatch(&self, keyset: DispatchKeySet, args: &[V::Ref<'_>]) -> Result<V> {
         self.operator.redispatch_bound(keyset, args)
     }
 
-    /// Calls the same operator below this kernel's key: what most layers do.
+    /// Calls the same operator below this kernel's key, as most layers do.
     ///
     /// # Errors
-    /// Those of a call.
+    /// The call's errors.
     pub fn call_below(&self, args: &[V::Ref<'_>]) -> Result<V> {
         self.redispatch(self.keyset.remove(self.key), args)
     }
@@ -84,7 +85,7 @@ impl<'c, V: Value> CallContext<'c, V> {
     /// Calls the kernel that this one shadows.
     ///
     /// # Errors
-    /// [`MissingKernel`](keyfold_core::ErrorKind::MissingKernel) when it shadows none.
+    /// [`MissingKernel`](keyfold_core::ErrorKind::MissingKernel) if it shadows none.
     pub fn call_shadowed(&self, args: &[V::Ref<'_>]) -> Result<V> {
         let Some(below) = self.operator.shadowed_by(self.kernel) else {
             return Err(errors::nothing_shadowed(self.operator.name(), self.key, self.kernel));
@@ -92,13 +93,13 @@ impl<'c, V: Value> CallContext<'c, V> {
         self.operator.run_kernel(&below, self.keyset, self.key, args)
     }
 
-    /// The calls in progress on this thread, outermost first: operator name and chosen key.
+    /// Returns the calls in progress on this thread, outermost first: operator name and chosen key.
     pub fn path(&self) -> Vec<(String, DispatchKey)> {
         call_path()
     }
 }
 
-/// The argument that a kernel returned by its number.
+/// Returns the argument that a kernel returned by its index.
 #[cold]
 pub(crate) fn argument<V: Value>(
     context: &CallContext<'_, V>,
@@ -113,37 +114,37 @@ pub(crate) fn argument<V: Value>(
     }
 }
 
-/// The calls in progress on this thread, outermost first: operator name and chosen key.
+/// Returns the calls in progress on this thread, outermost first: operator name and chosen key.
 pub fn call_path() -> Vec<(String, DispatchKey)> {
     let calls = thread::with(ThreadState::calls);
     calls
         .into_iter()
         .map(|(table, key)| {
             // SAFETY: the address comes from a slot of this thread, which keeps the table alive
-            // until its frame ends, and frames of this thread can't end while this runs.
+            // until its frame ends. Frames of this thread can't end while this runs.
             let label = unsafe { crate::table::label_at(table) };
             (label.to_string(), key)
         })
         .collect()
 }
 
-/// From so many calls inside one another on, an operator and key are taken to call themselves
-/// without end. A kernel that splits its work and calls its operator for the parts stays below.
-const ENDLESS: usize = 10;
+/// The number of nested calls from which an operator and key count as endless recursion. A kernel
+/// that splits its work and calls its operator for the parts stays below.
+const ENDLESS_DEPTH: usize = 10;
 
-/// The calls in progress on this thread that repeat: one round of them, outermost first, and how
-/// often the innermost one is there.
+/// Returns one period of the repeating calls in progress on this thread, outermost first, and the
+/// number of repetitions of the innermost.
 pub(crate) fn repeated_calls() -> Option<(Vec<(String, DispatchKey)>, usize)> {
     let calls = thread::with(ThreadState::calls);
     let (last, outer) = calls.split_last()?;
     let times = 1 + outer.iter().filter(|call| *call == last).count();
     let before = outer.iter().rposition(|call| call == last)?;
     let round = calls.len() - (before + 1);
-    (times >= ENDLESS).then(|| (call_path().split_off(calls.len() - round), times))
+    (times >= ENDLESS_DEPTH).then(|| (call_path().split_off(calls.len() - round), times))
 }
 
-/// The path of the calls in progress as people read it: `demo::f: Autograd > CPU, demo::g: CPU`.
-/// The same call many times over is told once, with the number.
+/// Returns the path of the calls in progress as text: `demo::f: Autograd > CPU, demo::g: CPU`. A
+/// repeated call appears once, with its count.
 pub fn describe_path() -> String {
     let mut text = String::new();
     let mut last: Option<&str> = None;

@@ -1,9 +1,8 @@
-//! The dispatcher: operators by name, fallbacks by key, and everything that changes them.
+//! The dispatcher: operators by name, fallbacks by key, and all changes of them.
 //!
-//! One lock orders all changes of a dispatcher. Calls through an operator never
-//! take it; a call by name takes it for reading while it looks the name up.
-//! Nothing is dropped under it: a kernel's destructor may be a Python object's,
-//! which may run code that registers kernels.
+//! One lock orders all changes of a dispatcher. Calls through an operator never take it; a call by
+//! name takes it for reading while it looks the name up. Nothing is dropped under the lock: a
+//! kernel's destructor may be that of a Python object, which may run code that registers kernels.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 use keyfold_core::{Error, ErrorKind, Result};
 
 use crate::errors;
-use crate::handle::{Handle, Subject};
+use crate::handle::{Handle, HandleTarget};
 use crate::kernel::Kernel;
 use crate::key::{DispatchKey, RegistrationKey};
 use crate::keyset::DispatchKeySet;
@@ -25,15 +24,15 @@ use crate::tags::Tags;
 use crate::thread;
 use crate::value::Value;
 
-/// An operator and the definitions that keep it.
-struct Entry<V: Value> {
+/// An operator and its definitions.
+struct OperatorEntry<V: Value> {
     operator: Arc<Operator<V>>,
-    /// One per `define`; the operator goes with the last.
+    /// One per `define`; removing the last one removes the operator.
     definitions: Vec<u64>,
 }
 
 pub(crate) struct Registry<V: Value> {
-    entries: HashMap<String, Entry<V>>,
+    entries: HashMap<String, OperatorEntry<V>>,
     /// Full names of the overloads of each qualified name, in declaration order.
     overloads: HashMap<String, Vec<String>>,
     pub(crate) fallbacks: Registrations<V>,
@@ -42,15 +41,15 @@ pub(crate) struct Registry<V: Value> {
 pub(crate) struct Inner<V: Value> {
     registry: RwLock<Registry<V>>,
     next_id: AtomicU64,
-    /// Counts definitions and their removals, for caches of what names mean.
+    /// Counts definitions and removals, for caches of name look-ups.
     generation: AtomicU64,
     plain_names: bool,
 }
 
-/// Operators, their kernels and the fallbacks of the keys. Cloning shares.
+/// Operators, their kernels and the fallbacks of the keys. A clone refers to the same dispatcher.
 ///
-/// There is one for the process in the facade crate, and as many isolated ones
-/// as are made with [`Dispatcher::new`]; they share the dispatch keys and nothing else.
+/// The facade crate has the process's dispatcher; [`Dispatcher::new`] makes isolated ones. They
+/// share only the dispatch keys.
 pub struct Dispatcher<V: Value>(Arc<Inner<V>>);
 
 impl<V: Value> Clone for Dispatcher<V> {
@@ -65,24 +64,24 @@ impl<V: Value> Default for Dispatcher<V> {
     }
 }
 
-/// How an operator is defined, beyond its schema.
+/// The options of an operator's definition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DefineOptions {
     /// Whether arguments may live on different devices.
     pub mixed_devices: bool,
-    /// Whether arguments may be arrays of different libraries, where a host language has several.
+    /// Whether arguments may be arrays of different libraries, in a host language with several.
     pub mixed_arrays: bool,
-    /// Further facts that hold for every call.
+    /// Properties that hold for every call.
     pub tags: Tags,
 }
 
 impl<V: Value> Dispatcher<V> {
-    /// An isolated dispatcher without operators. It takes names without a namespace.
+    /// Returns an isolated dispatcher without operators. It allows names without a namespace.
     pub fn new() -> Self {
         Dispatcher::with_names(true)
     }
 
-    /// A dispatcher whose operators must have a namespace: what a process shares.
+    /// Returns a dispatcher whose operators must have a namespace, such as the process's.
     pub fn shared() -> Self {
         Dispatcher::with_names(false)
     }
@@ -108,7 +107,7 @@ impl<V: Value> Dispatcher<V> {
         Arc::downgrade(&self.0)
     }
 
-    /// Whether both are the same dispatcher.
+    /// Returns whether both are the same dispatcher.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -125,11 +124,11 @@ impl<V: Value> Dispatcher<V> {
         self.0.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Defines an operator. The same schema again gives another handle; the operator goes when
-    /// the last one is removed.
+    /// Defines an operator. Defining the same schema again returns another handle; removing the
+    /// last handle removes the operator.
     ///
     /// # Errors
-    /// Text that doesn't parse, or another schema for a name that is taken.
+    /// Text that doesn't parse, or a different schema for a defined name.
     pub fn define(&self, schema: &str) -> Result<Handle<V>> {
         self.define_with(Schema::parse(schema)?, DefineOptions::default())
     }
@@ -137,8 +136,8 @@ impl<V: Value> Dispatcher<V> {
     /// As [`define`](Self::define), from a parsed schema and with options.
     ///
     /// # Errors
-    /// Another schema or other options for a name that is taken; a name without namespace where
-    /// one is needed.
+    /// A different schema or different options for a defined name; a missing namespace where one is
+    /// required.
     pub fn define_with(&self, schema: Schema, options: DefineOptions) -> Result<Handle<V>> {
         if !self.0.plain_names {
             schema.name.require_namespace()?;
@@ -159,7 +158,8 @@ impl<V: Value> Dispatcher<V> {
                 ));
             }
             entry.definitions.push(id);
-            let subject = Subject::Definition { operator: Arc::downgrade(&entry.operator), id };
+            let subject =
+                HandleTarget::Definition { operator: Arc::downgrade(&entry.operator), id };
             return Ok(Handle::new(self, full, subject));
         }
         let qualified = schema.name.qualified();
@@ -170,14 +170,14 @@ impl<V: Value> Dispatcher<V> {
             self.downgrade(),
             &registry.fallbacks,
         )?;
-        let subject = Subject::Definition { operator: Arc::downgrade(&operator), id };
+        let subject = HandleTarget::Definition { operator: Arc::downgrade(&operator), id };
         registry.overloads.entry(qualified).or_default().push(full.clone());
-        registry.entries.insert(full.clone(), Entry { operator, definitions: vec![id] });
+        registry.entries.insert(full.clone(), OperatorEntry { operator, definitions: vec![id] });
         self.0.generation.fetch_add(1, Ordering::Release);
         Ok(Handle::new(self, full, subject))
     }
 
-    /// Whether that definition still keeps the operator.
+    /// Returns whether that definition is in place.
     pub(crate) fn is_defined(&self, operator: &Operator<V>, id: u64) -> bool {
         self.read().entries.get(operator.name()).is_some_and(|entry| {
             std::ptr::eq(Arc::as_ptr(&entry.operator), operator) && entry.definitions.contains(&id)
@@ -189,7 +189,7 @@ impl<V: Value> Dispatcher<V> {
         let mut registry = self.write();
         let full = operator.name();
         let Some(entry) = registry.entries.get_mut(full) else { return false };
-        // A new operator of the same name is another operator.
+        // An operator defined later under the same name is a different one.
         if !std::ptr::eq(Arc::as_ptr(&entry.operator), operator) {
             return false;
         }
@@ -217,8 +217,8 @@ impl<V: Value> Dispatcher<V> {
         known
     }
 
-    /// Registers a kernel for an operator that is defined, or, by a plain name that isn't, for a
-    /// new operator `name(Tensor[] inputs) -> Tensor`.
+    /// Registers a kernel for a defined operator. A plain name without a definition defines an
+    /// operator `name(Tensor[] inputs) -> Tensor`.
     ///
     /// # Errors
     /// See [`register_with`](Self::register_with).
@@ -235,10 +235,10 @@ impl<V: Value> Dispatcher<V> {
         self.register_with(&self.operator(name)?, key, kernel, Override::Error)
     }
 
-    /// Registers a kernel at an operator that is defined.
+    /// Registers a kernel for a defined operator.
     ///
     /// # Errors
-    /// An operator that isn't defined ("define X before impl X"), and those of
+    /// An undefined operator ("define X before impl X"), and the errors of
     /// [`register_with`](Self::register_with).
     pub fn implement(
         &self,
@@ -251,7 +251,7 @@ impl<V: Value> Dispatcher<V> {
         self.register_with(&operator, key, kernel, mode)
     }
 
-    /// The operator that a kernel is for.
+    /// Returns the operator to register a kernel for.
     pub(crate) fn defined(&self, name: &str) -> Result<Arc<Operator<V>>> {
         self.operator(name).map_err(|error| {
             Error::new(
@@ -261,11 +261,11 @@ impl<V: Value> Dispatcher<V> {
         })
     }
 
-    /// Registers a kernel at an operator.
+    /// Registers a kernel for an operator.
     ///
     /// # Errors
-    /// A removed operator, a kernel whose signature contradicts the schema, a place that is taken
-    /// (see [`Override`]), a fallthrough where calls never skip a key.
+    /// A removed operator, a kernel whose signature contradicts the schema, an occupied key (see
+    /// [`Override`]), a fallthrough at a key that calls never skip.
     pub fn register_with(
         &self,
         operator: &Arc<Operator<V>>,
@@ -274,7 +274,7 @@ impl<V: Value> Dispatcher<V> {
         mode: Override,
     ) -> Result<Handle<V>> {
         let (handle, replaced) = self.add_kernel(operator, key.into(), kernel, mode, false)?;
-        // Here, outside the locks: a kernel's destructor may run anything.
+        // Dropped outside the locks, since a kernel's destructor may run any code.
         if let Replaced::Taken(kernel) = replaced {
             drop(kernel);
         }
@@ -297,7 +297,7 @@ impl<V: Value> Dispatcher<V> {
         }
         kernel.check_against(operator.schema())?;
         let id = self.next_id();
-        // Declared before the locks, so that a refused kernel is dropped after them.
+        // Declared before the locks, so that a refused kernel is dropped after their release.
         let kernel = Arc::new(kernel);
         let registry = self.read();
         let mut registrations = operator.registrations();
@@ -309,7 +309,7 @@ impl<V: Value> Dispatcher<V> {
         operator.publish(&registrations, &registry.fallbacks);
         drop(registrations);
         drop(registry);
-        let subject = Subject::Kernel { operator: Arc::downgrade(operator), key, id };
+        let subject = HandleTarget::Kernel { operator: Arc::downgrade(operator), key, id };
         Ok((Handle::new(self, operator.name().to_owned(), subject), replaced))
     }
 
@@ -336,7 +336,7 @@ impl<V: Value> Dispatcher<V> {
     /// Registers a kernel that serves every operator at a key.
     ///
     /// # Errors
-    /// A composite alias, a place that is taken, a fallthrough where calls never skip a key.
+    /// A composite alias, an occupied key, a fallthrough at a key that calls never skip.
     pub fn fallback(
         &self,
         key: impl Into<RegistrationKey>,
@@ -352,7 +352,7 @@ impl<V: Value> Dispatcher<V> {
         }
         check_fallthrough("a fallback", key, &kernel)?;
         let id = self.next_id();
-        // Declared before the lock, so that a refused kernel is dropped after it.
+        // Declared before the lock, so that a refused kernel is dropped after its release.
         let kernel = Arc::new(kernel);
         let new = Registration { id, kernel: Arc::clone(&kernel) };
         let mut registry = self.write();
@@ -361,7 +361,7 @@ impl<V: Value> Dispatcher<V> {
         drop(registry);
         drop(replaced);
         thread::collect();
-        Ok(Handle::new(self, format!("fallback at {key}"), Subject::Fallback { key, id }))
+        Ok(Handle::new(self, format!("fallback at {key}"), HandleTarget::Fallback { key, id }))
     }
 
     pub(crate) fn remove_fallback(&self, key: RegistrationKey, id: u64) -> bool {
@@ -384,9 +384,9 @@ impl<V: Value> Dispatcher<V> {
         }
     }
 
-    /// Removes every operator, kernel and fallback: whoever holds one gets
-    /// [`ErrorKind::OperatorRemoved`]. A kernel that holds its own dispatcher keeps it alive; this
-    /// is how such a circle ends.
+    /// Removes every operator, kernel and fallback; handles to them return
+    /// [`ErrorKind::OperatorRemoved`]. It breaks the reference cycle of a kernel that owns its own
+    /// dispatcher.
     pub fn clear(&self) {
         let mut trash = Vec::new();
         let mut registry = self.write();
@@ -401,7 +401,7 @@ impl<V: Value> Dispatcher<V> {
         thread::collect();
     }
 
-    /// Computes one operator's table anew, for keys that came after it.
+    /// Recomputes one operator's table for keys registered since.
     pub(crate) fn recompute(&self, operator: &Operator<V>) {
         let registry = self.read();
         let registrations = operator.registrations();
@@ -413,7 +413,7 @@ impl<V: Value> Dispatcher<V> {
         thread::collect();
     }
 
-    /// The operator of that name, `ns::name` or `ns::name.overload`.
+    /// Returns the operator `ns::name` or `ns::name.overload`.
     ///
     /// # Errors
     /// [`ErrorKind::UnknownOperator`], with the nearest names.
@@ -423,7 +423,7 @@ impl<V: Value> Dispatcher<V> {
         if let Some(entry) = registry.entries.get(canonical) {
             return Ok(Arc::clone(&entry.operator));
         }
-        // An operator with one overload needs no overload name.
+        // The only overload of an operator needs no overload name.
         if let Some([only]) = registry.overloads.get(canonical).map(Vec::as_slice)
             && let Some(entry) = registry.entries.get(only)
         {
@@ -440,7 +440,7 @@ impl<V: Value> Dispatcher<V> {
         Err(errors::unknown_operator(name, registry.entries.keys().map(String::as_str)))
     }
 
-    /// The overloads of a qualified name `ns::name`, in the order of their definition.
+    /// Returns the overloads of a qualified name `ns::name`, in the order of definition.
     pub fn overloads(&self, qualified: &str) -> Vec<Arc<Operator<V>>> {
         let registry = self.read();
         let Some(names) = registry.overloads.get(qualified) else { return Vec::new() };
@@ -451,7 +451,7 @@ impl<V: Value> Dispatcher<V> {
             .collect()
     }
 
-    /// Every operator, by full name, sorted.
+    /// Returns every operator, sorted by full name.
     pub fn operators(&self) -> Vec<Arc<Operator<V>>> {
         let mut all: Vec<_> =
             self.read().entries.values().map(|entry| Arc::clone(&entry.operator)).collect();
@@ -462,23 +462,23 @@ impl<V: Value> Dispatcher<V> {
     /// Calls an operator by name. See [`Operator::call`].
     ///
     /// # Errors
-    /// An unknown name, and those of the call.
+    /// An unknown name, and the call's errors.
     pub fn call(&self, name: &str, args: &[V::Ref<'_>]) -> Result<V> {
         self.operator(name)?.call(args)
     }
 
-    /// Calls an operator by name with this key set, taken as given.
+    /// Calls an operator by name with this key set, without adding or removing local keys.
     ///
     /// # Errors
-    /// An unknown name, and those of the call.
+    /// An unknown name, and the call's errors.
     pub fn redispatch(&self, name: &str, keyset: DispatchKeySet, args: &[V::Ref<'_>]) -> Result<V> {
         self.operator(name)?.redispatch(keyset, args)
     }
 
-    /// Runs the kernel that an operator has at one key. See [`Operator::call_direct`].
+    /// Runs an operator's kernel at one key. See [`Operator::call_direct`].
     ///
     /// # Errors
-    /// An unknown name, and those of the call.
+    /// An unknown name, and the call's errors.
     pub fn call_direct(
         &self,
         name: &str,
@@ -489,31 +489,33 @@ impl<V: Value> Dispatcher<V> {
         self.operator(name)?.call_direct(key, args, keyset)
     }
 
-    /// Whether a call that chose this key would find a kernel: the computed entry, fallbacks
-    /// not counted. False for an unknown operator.
+    /// Returns whether the operator's table has a kernel at this key, fallbacks not counted. False
+    /// for an unknown operator.
     pub fn has_kernel(&self, name: &str, key: impl Into<RegistrationKey>) -> bool {
         self.operator(name).is_ok_and(|operator| operator.has_kernel(key.into()))
     }
 
-    /// How many kernels are registered, over all operators and fallbacks; shadowed ones not counted.
+    /// Returns the number of kernels registered, for operators and as fallbacks, without shadowed
+    /// ones.
     pub fn kernel_count(&self) -> usize {
         let registry = self.read();
         let kernels = registry.entries.values().map(|entry| entry.operator.registrations().len());
         kernels.sum::<usize>() + registry.fallbacks.len()
     }
 
-    /// Changes whenever an operator is defined or removed: what a cache of names compares.
+    /// Returns a number that changes whenever an operator is defined or removed, for caches of
+    /// names.
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::Acquire)
     }
 
-    /// Whether names without a namespace are taken.
+    /// Returns whether names without a namespace are allowed.
     pub fn takes_plain_names(&self) -> bool {
         self.0.plain_names
     }
 }
 
-/// Backends and representations are never skipped, so a fallthrough there can't mean anything.
+/// Refuses a fallthrough for a backend or representation, which calls never skip.
 fn check_fallthrough<V: Value>(what: &str, key: RegistrationKey, kernel: &Kernel<V>) -> Result<()> {
     let functionality = match key {
         RegistrationKey::Key(key) => Some(key),

@@ -1,4 +1,4 @@
-//! The wording of the engine's own errors, in one place.
+//! The texts of the engine's errors.
 
 use keyfold_core::{Error, ErrorKind};
 
@@ -15,9 +15,9 @@ fn list(keys: DispatchKeySet) -> String {
     keys.iter().map(DispatchKey::name).collect::<Vec<_>>().join(", ")
 }
 
-/// No operator of that name; `known` are the names that exist.
+/// Returns the error for a name without an operator; `known` are the names that exist.
 pub(crate) fn unknown_operator<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Error {
-    // Sorted, so that equally near names come in the same order every time.
+    // Sorted, so that equally near names have a fixed order.
     let mut known: Vec<&str> = known.collect();
     known.sort_unstable();
     let close = nearest_operators(name, &known);
@@ -32,7 +32,7 @@ pub(crate) fn unknown_operator<'k>(name: &str, known: impl Iterator<Item = &'k s
     )
 }
 
-/// A name that only overloads have, none of which is the default one.
+/// Returns the error for a name that has overloads, but no default one.
 pub(crate) fn no_default(name: &str, overloads: &[String]) -> Error {
     Error::new(
         ErrorKind::UnknownOperator,
@@ -43,7 +43,7 @@ pub(crate) fn no_default(name: &str, overloads: &[String]) -> Error {
     )
 }
 
-/// An operator that is there, without that overload.
+/// Returns the error for an operator without that overload.
 pub(crate) fn unknown_overload(name: &str, overload: &str, known: &[String]) -> Error {
     let names: Vec<&str> = known
         .iter()
@@ -59,9 +59,9 @@ pub(crate) fn unknown_overload(name: &str, overload: &str, known: &[String]) -> 
     )
 }
 
-/// The known names that are nearest to one. A bare name is compared with bare names. A name in a
-/// known namespace is compared with the names in there, so that a long namespace doesn't make short
-/// names look alike; one in an unknown namespace is compared as a whole.
+/// Returns the known names nearest to `name`. A bare name is compared with bare names. A name in a
+/// known namespace is compared with that namespace's names only, since a long common prefix would
+/// make short names look alike. A name in an unknown namespace is compared as a whole.
 fn nearest_operators(name: &str, known: &[&str]) -> Vec<String> {
     if let Some((namespace, bare)) = name.split_once("::") {
         let prefix = format!("{namespace}::");
@@ -120,14 +120,14 @@ pub(crate) fn empty_keyset(name: &str, include: DispatchKeySet, exclude: Dispatc
     )
 }
 
-/// The chosen key has no kernel: the explanation in short.
+/// Returns the error for a chosen key without a kernel, with a short explanation.
 pub(crate) fn missing_kernel<V: Value>(
     operator: &Operator<V>,
     set: DispatchKeySet,
     key: Option<DispatchKey>,
 ) -> Error {
     let name = operator.name();
-    // Its own: that the built-in layers have a fallback for everything helps nobody here.
+    // The operator's own entries, since the layers' fallbacks are in every table.
     let mut entries = operator.entries(false);
     entries.retain(|entry| !entry.kernel.is_fallthrough());
     let mut text = match key {
@@ -165,7 +165,7 @@ pub(crate) fn missing_kernel<V: Value>(
     if entries.is_empty() {
         text.push_str("; it has no kernels of its own");
     } else {
-        // The user's order of interest: backends first, then the layers over them.
+        // Backends first, then the layers over them.
         let mut keys: Vec<_> = entries.iter().map(|entry| entry.runtime_key.as_str()).collect();
         keys.sort_by_key(|name| (name.len(), *name));
         let shown = keys.len().min(8);
@@ -176,7 +176,7 @@ pub(crate) fn missing_kernel<V: Value>(
         }
     }
     let key = match key {
-        // The hint above says how.
+        // The hint above explains how.
         Some(DispatchKey::Meta) => return Error::new(ErrorKind::MissingKernel, text),
         Some(key) => runtime_name(key, set),
         None => set.backend().unwrap_or(DispatchKey::CPU).name(),
@@ -185,7 +185,7 @@ pub(crate) fn missing_kernel<V: Value>(
     Error::new(ErrorKind::MissingKernel, text)
 }
 
-/// The runtime key's name that a key in a set stands for.
+/// Returns the name of the runtime key that a key in a set selects.
 fn runtime_name(key: DispatchKey, set: DispatchKeySet) -> String {
     match set.backend() {
         Some(backend) if !key.is_backend() => format!("{key}{backend}"),
@@ -230,7 +230,7 @@ pub(crate) fn nothing_shadowed<V: Value>(
     )
 }
 
-/// Where a recursion came about: the calls that repeat, or the innermost operators and keys.
+/// Adds the place of a recursion: the repeating calls, or the innermost operators and keys.
 pub(crate) fn recursion(name: &str, error: Error) -> Error {
     if let Some(endless) = endless_call(error.message()) {
         return endless;
@@ -250,9 +250,8 @@ pub(crate) fn recursion(name: &str, error: Error) -> Error {
     )
 }
 
-/// The error for calls that repeat without end until something, `limit`, stopped them: which
-/// operator and key, and what to write instead. `None` where the calls in progress on this thread
-/// don't repeat.
+/// Returns the error for endlessly repeating calls that `limit` stopped: operator, key, and a
+/// correction. `None` if the calls in progress on this thread don't repeat.
 #[cold]
 pub fn endless_call(limit: &str) -> Option<Error> {
     let (round, times) = repeated_calls()?;

@@ -1,4 +1,4 @@
-//! Saying what a call would do, without doing it.
+//! Explanations of calls, computed without running them.
 
 use std::fmt;
 
@@ -12,18 +12,18 @@ use crate::provenance::Provenance;
 use crate::table::Rule;
 use crate::value::{Tag, Value};
 
-/// What one argument brings to a call.
+/// The keys of one argument of a call.
 #[derive(Clone, Debug)]
 pub struct ArgumentKeys {
-    /// The argument's name, with the place inside a list.
+    /// The argument's name, with the index inside a list.
     pub name: String,
     /// Its keys.
     pub keys: DispatchKeySet,
-    /// Its device, if it lives on one.
+    /// Its device, if it has one.
     pub device: Option<Device>,
 }
 
-/// A kernel that would run, and why.
+/// A kernel that would run, and the reason.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// The key chosen from the set.
@@ -32,43 +32,43 @@ pub struct Choice {
     pub runtime_key: String,
     /// Where the kernel was registered.
     pub registered_at: RegistrationKey,
-    /// By which rule it is in the table.
+    /// The rule that selected it.
     pub rule: Rule,
     /// The kernel's origin.
     pub kernel: Provenance,
-    /// What lost to it: where registered, by which rule, whose.
+    /// The kernels that it won against: key, rule and origin of each.
     pub losers: Vec<(RegistrationKey, Rule, Provenance)>,
-    /// What it shadows at the same key, nearest first.
+    /// The kernels that it shadows at the same key, nearest first.
     pub shadows: Vec<Provenance>,
 }
 
-/// What a call would do.
+/// The explanation of a call.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The operator's schema.
     pub schema: String,
-    /// The keys of each argument that brings some.
+    /// The keys of each argument that has any.
     pub arguments: Vec<ArgumentKeys>,
-    /// Whether no argument brought a backend, so that the default device's key was added.
+    /// Whether the default device's key was added, since no argument has a backend key.
     pub default_backend: bool,
-    /// The local sets.
+    /// The thread's local key sets.
     pub local: LocalKeys,
     /// The set after includes and excludes.
     pub keyset: DispatchKeySet,
-    /// The backend whose row of the table applies.
+    /// The backend whose row of the table is used.
     pub backend: DispatchKey,
-    /// Modes of the set that are skipped: no kernel, or fallthrough.
+    /// Modes of the set that are skipped, since they have no kernel or a fallthrough.
     pub skipped: DispatchKeySet,
-    /// The kernel that would run; `None` where the call would fail.
+    /// The kernel that would run; `None` if the call would fail.
     pub choice: Option<Choice>,
-    /// Where the call would go on if each layer redispatched below itself.
+    /// The kernels that would run next if each layer redispatched below itself.
     pub next: Vec<Choice>,
-    /// The error that the call would end in, if any.
+    /// The call's error, if it would fail.
     pub error: Option<String>,
 }
 
 impl<V: Value> Operator<V> {
-    /// What a call with these arguments would do on this thread now. Nothing runs.
+    /// Explains a call with these arguments on this thread. Runs no kernel.
     pub fn explain(&self, args: &[V::Ref<'_>]) -> Explanation {
         let mut arguments = Vec::new();
         let mut merged = Tag::NONE;
@@ -110,11 +110,11 @@ impl<V: Value> Operator<V> {
         }
     }
 
-    /// The keys whose kernels a call with this set runs, the first one first, if each layer
+    /// Returns the keys whose kernels a call with this set runs, in order, if each layer
     /// redispatches below itself: down to a backend, or to the last key that has a kernel.
     pub fn key_path(&self, keyset: DispatchKeySet) -> Vec<DispatchKey> {
         let mut path = Vec::new();
-        // Without a frame for the look (calls nest too deep) nothing is known.
+        // The look-up takes a frame, which fails if calls nest too deep; the path is empty then.
         let _ = self.with_table(|table| {
             for key in (keyset & table.mask(keyset)).iter() {
                 if table.entry(key, keyset).is_none() {
@@ -129,7 +129,7 @@ impl<V: Value> Operator<V> {
         path
     }
 
-    /// The choices from the highest key down, until a backend or a missing entry.
+    /// Returns the choices from the highest key down to a backend or a missing entry.
     fn path_from(
         &self,
         keyset: DispatchKeySet,

@@ -1,9 +1,9 @@
 //! A lock for process-wide state that survives fork.
 //!
-//! A child of fork has one thread, and a copy of every lock as it stood: one that another thread
-//! held stays locked for ever. So the forking thread takes these locks first, and both processes
-//! release them afterwards, as C libraries do with their own: what a lock guards is whole in the
-//! child too.
+//! A child of fork has one thread and a copy of every lock's state: a lock that another thread held
+//! would stay locked for ever. So the forking thread acquires these locks before the fork, and both
+//! processes release them afterwards, as C libraries do with their own. The guarded state is
+//! therefore consistent in the child.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -11,30 +11,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// Guards a value in a static. For short critical sections, which neither panic nor call anything
-/// that may fork: who finds it taken gives the processor away until it is free.
+/// A spin lock around a value in a static, for short critical sections that neither panic nor fork.
+/// A thread that finds it locked yields until it is free.
 pub struct ForkLock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value, so it needs to be `Send` only.
+// SAFETY: one thread at a time accesses the value, so `Send` suffices.
 unsafe impl<T: Send> Sync for ForkLock<T> {}
 
 impl<T> ForkLock<T> {
-    /// A lock, open.
+    /// Returns an unlocked lock.
     pub const fn new(value: T) -> Self {
         ForkLock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock until the result is dropped.
+    /// Locks until the guard is dropped.
     #[inline]
     pub fn lock(&self) -> ForkGuard<'_, T> {
         self.acquire();
         ForkGuard(self)
     }
 
-    /// Takes the lock without a guard: for a handler that runs before fork.
+    /// Locks without a guard, for a handler that runs before fork.
     #[inline]
     pub fn acquire(&self) {
         if self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -55,22 +55,24 @@ impl<T> ForkLock<T> {
         }
     }
 
-    /// Opens the lock.
+    /// Unlocks.
     ///
     /// # Safety
-    /// The calling thread, or the one that forked it off, took it by [`ForkLock::acquire`].
+    /// The calling thread, or the thread that forked this process, locked it with
+    /// [`ForkLock::acquire`].
     #[inline]
     pub unsafe fn release(&self) {
         self.held.store(false, Ordering::Release);
     }
 
-    /// The value, for a handler between [`ForkLock::acquire`] and [`ForkLock::release`].
+    /// Returns the value's address, for a handler between [`ForkLock::acquire`] and
+    /// [`ForkLock::release`].
     pub fn value(&self) -> *mut T {
         self.value.get()
     }
 }
 
-/// The lock is taken while this lives.
+/// Unlocks when dropped.
 pub struct ForkGuard<'a, T>(&'a ForkLock<T>);
 
 impl<T> Deref for ForkGuard<'_, T> {
@@ -78,7 +80,7 @@ impl<T> Deref for ForkGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is taken, so nobody else reaches the value.
+        // SAFETY: the lock is held, so no other thread accesses the value.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -86,7 +88,7 @@ impl<T> Deref for ForkGuard<'_, T> {
 impl<T> DerefMut for ForkGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and `&mut self` is the only way to it on this thread.
+        // SAFETY: as above; `&mut self` is the only access on this thread.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -94,44 +96,44 @@ impl<T> DerefMut for ForkGuard<'_, T> {
 impl<T> Drop for ForkGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the guard was made by taking the lock.
+        // SAFETY: the guard holds the lock.
         unsafe { self.0.release() };
     }
 }
 
-/// Functions to run around every fork of this process, registered once.
+/// Handlers that run around every fork of this process, registered once.
 pub struct AtFork {
-    /// 0 before, [`DONE`] after, and the registering process's number meanwhile: its child, which
-    /// has no thread that would finish, begins anew.
+    /// 0 before and [`DONE`] after the registration; meanwhile the registering process's id, so
+    /// that a forked child, which lacks the registering thread, starts over.
     state: AtomicU64,
 }
 
 const DONE: u64 = u64::MAX;
 
-/// What runs at a fork: on the forking thread, before it or after it in one of the processes.
+/// A handler that runs on the forking thread: before the fork, or after it in one of the processes.
 pub type Handler = unsafe extern "C" fn();
 
 impl AtFork {
-    /// Nothing registered.
+    /// Returns an empty registration.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
         AtFork { state: AtomicU64::new(0) }
     }
 
-    /// Registers the functions at the first call.
+    /// Registers the handlers at the first call.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] where the C library has no memory to note them.
+    /// [`ErrorKind::Memory`] if the C library can't allocate the registration.
     ///
     /// # Safety
-    /// The functions can run at any fork until the process ends, and those for the child call
-    /// nothing that waits for another thread.
+    /// The handlers may run at any fork until the process ends, and the one for the child waits for
+    /// no other thread.
     #[inline]
     pub unsafe fn register(&self, before: Handler, parent: Handler, child: Handler) -> Result<()> {
         if self.state.load(Ordering::Acquire) == DONE {
             return Ok(());
         }
-        // SAFETY: as for the caller.
+        // SAFETY: the caller's contract.
         unsafe { self.register_slowly(before, parent, child) }
     }
 
@@ -157,7 +159,7 @@ impl AtFork {
                 std::thread::yield_now();
                 continue;
             }
-            // SAFETY: functions of the right type, which may run at any fork (see `register`).
+            // SAFETY: functions of the right type that may run at any fork (see `register`).
             let failed = unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
             self.state.store(if failed == 0 { DONE } else { 0 }, Ordering::Release);
             if failed == 0 {

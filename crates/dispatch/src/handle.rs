@@ -1,4 +1,4 @@
-//! Handles: what a registration returns, to take it back.
+//! Handles, with which registrations are removed.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -9,8 +9,8 @@ use crate::key::RegistrationKey;
 use crate::operator::Operator;
 use crate::value::Value;
 
-/// What a handle stands for.
-pub(crate) enum Subject<V: Value> {
+/// The registration that a handle refers to.
+pub(crate) enum HandleTarget<V: Value> {
     Definition { operator: Weak<Operator<V>>, id: u64 },
     Kernel { operator: Weak<Operator<V>>, key: RegistrationKey, id: u64 },
     Fallback { key: RegistrationKey, id: u64 },
@@ -18,47 +18,47 @@ pub(crate) enum Subject<V: Value> {
 
 /// A definition, kernel or fallback that was registered.
 ///
-/// Dropping it changes nothing: only [`remove`](Handle::remove) unregisters, never garbage collection.
+/// Dropping it changes nothing; only [`remove`](Handle::remove) unregisters.
 pub struct Handle<V: Value> {
     dispatcher: Weak<Inner<V>>,
     name: String,
-    subject: Subject<V>,
+    subject: HandleTarget<V>,
 }
 
 impl<V: Value> Handle<V> {
-    pub(crate) fn new(dispatcher: &Dispatcher<V>, name: String, subject: Subject<V>) -> Self {
+    pub(crate) fn new(dispatcher: &Dispatcher<V>, name: String, subject: HandleTarget<V>) -> Self {
         Handle { dispatcher: dispatcher.downgrade(), name, subject }
     }
 
-    /// The operator's full name, or `fallback at KEY`.
+    /// Returns the operator's full name, or `fallback at KEY`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The key that a kernel or fallback is registered at; `None` for a definition.
+    /// Returns the key of a kernel or fallback; `None` for a definition.
     pub fn key(&self) -> Option<RegistrationKey> {
         match self.subject {
-            Subject::Definition { .. } => None,
-            Subject::Kernel { key, .. } | Subject::Fallback { key, .. } => Some(key),
+            HandleTarget::Definition { .. } => None,
+            HandleTarget::Kernel { key, .. } | HandleTarget::Fallback { key, .. } => Some(key),
         }
     }
 
-    /// The operator of a definition or kernel, while it lives.
+    /// Returns the operator of a definition or kernel, unless it was dropped.
     pub fn operator(&self) -> Option<Arc<Operator<V>>> {
         match &self.subject {
-            Subject::Definition { operator, .. } | Subject::Kernel { operator, .. } => {
+            HandleTarget::Definition { operator, .. } | HandleTarget::Kernel { operator, .. } => {
                 operator.upgrade().filter(|operator| !operator.is_removed())
             }
-            Subject::Fallback { .. } => None,
+            HandleTarget::Fallback { .. } => None,
         }
     }
 
-    /// The registered kernel, while it is.
+    /// Returns the registered kernel, unless it was removed.
     pub fn kernel(&self) -> Option<Arc<Kernel<V>>> {
         self.find(|stack, at| Some(Arc::clone(&stack.get(at)?.kernel)))
     }
 
-    /// The kernel that this one shadows, if any.
+    /// Returns the kernel that this one shadows, if any.
     pub fn shadowed(&self) -> Option<Arc<Kernel<V>>> {
         self.find(|stack, at| Some(Arc::clone(&stack.get(at.checked_sub(1)?)?.kernel)))
     }
@@ -71,14 +71,14 @@ impl<V: Value> Handle<V> {
             stack.iter().position(|registration| registration.id == id)
         };
         match &self.subject {
-            Subject::Definition { .. } => None,
-            Subject::Kernel { operator, key, id } => {
+            HandleTarget::Definition { .. } => None,
+            HandleTarget::Kernel { operator, key, id } => {
                 let operator = operator.upgrade()?;
                 let registrations = operator.registrations();
                 let stack = registrations.stack(*key);
                 look(stack, position(stack, *id)?)
             }
-            Subject::Fallback { key, id } => {
+            HandleTarget::Fallback { key, id } => {
                 let dispatcher = Dispatcher::upgrade(&self.dispatcher)?;
                 let registry = dispatcher.read();
                 let stack = registry.fallbacks.stack(*key);
@@ -87,28 +87,29 @@ impl<V: Value> Handle<V> {
         }
     }
 
-    /// Takes the registration back and restores what it shadowed. Says whether there was
-    /// something to take back: not if it was removed or replaced before.
+    /// Removes the registration and restores the kernel that it shadowed. Returns false if it was
+    /// removed or replaced before.
     ///
-    /// Calls that run the kernel go on. It is dropped, with all that it captured, when the last of them
-    /// ends, on that call's thread: here where none runs, else on any thread that calls operators.
+    /// Running calls of the kernel finish. The kernel and its captures are dropped at the end of
+    /// the last of them, on its thread: here if none is running, otherwise on any thread that calls
+    /// operators.
     pub fn remove(&self) -> bool {
         let Some(dispatcher) = Dispatcher::upgrade(&self.dispatcher) else { return false };
         match &self.subject {
-            Subject::Definition { operator, id } => operator
+            HandleTarget::Definition { operator, id } => operator
                 .upgrade()
                 .is_some_and(|operator| dispatcher.remove_definition(&operator, *id)),
-            Subject::Kernel { operator, key, id } => operator
+            HandleTarget::Kernel { operator, key, id } => operator
                 .upgrade()
                 .is_some_and(|operator| dispatcher.remove_kernel(&operator, *key, *id)),
-            Subject::Fallback { key, id } => dispatcher.remove_fallback(*key, *id),
+            HandleTarget::Fallback { key, id } => dispatcher.remove_fallback(*key, *id),
         }
     }
 
-    /// Whether the registration is still there (shadowed ones are).
+    /// Returns whether the registration is in place; shadowed ones are.
     pub fn is_active(&self) -> bool {
         match &self.subject {
-            Subject::Definition { id, .. } => Dispatcher::upgrade(&self.dispatcher)
+            HandleTarget::Definition { id, .. } => Dispatcher::upgrade(&self.dispatcher)
                 .zip(self.operator())
                 .is_some_and(|(dispatcher, operator)| dispatcher.is_defined(&operator, *id)),
             _ => self.kernel().is_some(),
@@ -120,9 +121,9 @@ impl<V: Value> fmt::Debug for Handle<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.is_active() { "" } else { ", removed" };
         match &self.subject {
-            Subject::Kernel { key, .. } => write!(f, "Handle({} at {key}{state})", self.name),
-            Subject::Fallback { .. } => write!(f, "Handle({}{state})", self.name),
-            Subject::Definition { .. } => {
+            HandleTarget::Kernel { key, .. } => write!(f, "Handle({} at {key}{state})", self.name),
+            HandleTarget::Fallback { .. } => write!(f, "Handle({}{state})", self.name),
+            HandleTarget::Definition { .. } => {
                 write!(f, "Handle(definition of {}{state})", self.name)
             }
         }

@@ -1,4 +1,4 @@
-//! Looking at an operator's registrations and table.
+//! Inspection of an operator's registrations and table.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::value::Value;
 pub struct TableEntry<V: Value> {
     /// The runtime key's name: `CPU`, `AutogradCUDA`.
     pub runtime_key: String,
-    /// The functionality, unless this is the plain backend's entry.
+    /// The functionality; `None` for the plain backend's entry.
     pub functionality: Option<DispatchKey>,
     /// The backend.
     pub backend: DispatchKey,
-    /// The kernel, which may be the fallthrough mark.
+    /// The kernel, which may be a fallthrough.
     pub kernel: Arc<Kernel<V>>,
     /// Where the kernel was registered.
     pub registered_at: RegistrationKey,
-    /// Why it won.
+    /// The rule by which it won.
     pub rule: Rule,
-    /// What lost to it here: where registered, and by which rule it would have applied.
+    /// The kernels that lost: key, rule and kernel of each.
     pub losers: Vec<(RegistrationKey, Rule, Arc<Kernel<V>>)>,
 }
 
 impl<V: Value> Operator<V> {
-    /// The computed table: entries from this operator's own kernels, and with `fallbacks` those
-    /// of the keys' fallbacks too. Runtime keys with nothing are absent. Backends come highest
-    /// first, each with its functionalities, highest first.
+    /// Returns the entries of the computed table: of this operator's kernels, and with `fallbacks`
+    /// also of the keys' fallbacks. Runtime keys without a kernel are left out. Backends come
+    /// highest first, each with its functionalities, highest first.
     pub fn entries(&self, fallbacks: bool) -> Vec<TableEntry<V>> {
         self.look(|own, shared| {
             RuntimeKey::all()
@@ -42,27 +42,27 @@ impl<V: Value> Operator<V> {
         })
     }
 
-    /// The entry that a key leads to, fallbacks included: for a functionality key over `backend`.
+    /// Returns the entry for a key over `backend`, fallbacks included.
     pub(crate) fn entry_of(&self, key: DispatchKey, backend: DispatchKey) -> Option<TableEntry<V>> {
         let functionality = (!key.is_backend()).then_some(key);
         let backend = if key.is_backend() { key } else { backend };
         self.look(|own, shared| entry(own, shared, RuntimeKey { functionality, backend }))
     }
 
-    /// Whether a call with this set finds a composite at the key: then what it calls is what the key's
-    /// layer sees.
+    /// Returns whether a call with this set selects a composite at the key, so that the key's layer
+    /// runs in the calls that the composite makes.
     pub fn is_composite_at(&self, key: DispatchKey, keyset: DispatchKeySet) -> bool {
         let look = |table: &Table<V>| table.entry(key, keyset).is_some_and(Kernel::is_composite);
         self.with_fresh_table(look).unwrap_or(false)
     }
 
-    /// Whether the table has a kernel of the operator's own at this key: for a functionality
-    /// without a backend, on any backend; for an alias, whether something is registered at it.
+    /// Returns whether the table has a kernel of the operator at this key: for a functionality
+    /// without a backend, on any backend; for an alias, whether a kernel is registered at it.
     pub fn has_kernel(&self, key: RegistrationKey) -> bool {
         self.kernel_at(key).is_some()
     }
 
-    /// The kernel that [`has_kernel`](Self::has_kernel) found.
+    /// Returns the kernel that [`has_kernel`](Self::has_kernel) found.
     pub fn kernel_at(&self, key: RegistrationKey) -> Option<Arc<Kernel<V>>> {
         match key {
             RegistrationKey::CompositeExplicitAutograd
@@ -78,12 +78,13 @@ impl<V: Value> Operator<V> {
     }
 
     fn own_entry(&self, is_it: impl Fn(&TableEntry<V>) -> bool) -> Option<Arc<Kernel<V>>> {
-        // From the lowest backend, so that a functionality's kernel is the CPU's where it differs.
+        // From the lowest backend, so that a functionality's kernel is the CPU's if backends
+        // differ.
         let found = self.entries(false).into_iter().rev().find(is_it)?;
         (!found.kernel.is_fallthrough()).then_some(found.kernel)
     }
 
-    /// The active kernels by the key they were registered at.
+    /// Returns the active kernels with the keys they are registered at.
     pub fn kernels(&self) -> Vec<(RegistrationKey, Arc<Kernel<V>>)> {
         let registrations = self.registrations();
         registrations
@@ -92,13 +93,13 @@ impl<V: Value> Operator<V> {
             .collect()
     }
 
-    /// Every kernel registered at a key, the active one first, then what it shadows.
+    /// Returns every kernel registered at a key, the active one first, then those that it shadows.
     pub fn shadow_stack(&self, key: RegistrationKey) -> Vec<Arc<Kernel<V>>> {
         let registrations = self.registrations();
         registrations.stack(key).iter().rev().map(|r| Arc::clone(&r.kernel)).collect()
     }
 
-    /// How many kernels are active.
+    /// Returns the number of active kernels.
     pub fn kernel_count(&self) -> usize {
         self.registrations().len()
     }

@@ -1,5 +1,4 @@
-//! Kernels: one boxed form that every call can use, and one unboxed form for callers that
-//! know its exact signature.
+//! Kernels: a boxed form for every call, and an unboxed form for callers of its exact signature.
 
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -14,13 +13,13 @@ use crate::provenance::Provenance;
 use crate::schema::Schema;
 use crate::value::Value;
 
-/// A kernel in boxed form: borrowed arguments in declaration order, defaults filled in.
+/// A kernel in boxed form. Arguments are borrowed, in declaration order, with defaults.
 pub type BoxedFn<V> =
     dyn for<'c, 'a> Fn(&CallContext<'c, V>, &[<V as Value>::Ref<'a>]) -> Result<V> + Send + Sync;
 
-/// A kernel called without boxing, by callers whose signature has the same `TypeId`.
+/// A kernel that callers with the same signature (`TypeId`) call without boxing.
 ///
-/// `entry` is a function pointer whose type the signature stands for, `data` its first argument.
+/// `entry` is a function pointer of the signature's type, `data` its first argument.
 #[derive(Clone, Copy)]
 struct Unboxed {
     signature: TypeId,
@@ -28,7 +27,7 @@ struct Unboxed {
     data: *const (),
 }
 
-/// The signature of kernels without an unboxed form. No caller has it.
+/// The signature of kernels without an unboxed form, which no caller has.
 struct NoSignature;
 
 impl Unboxed {
@@ -38,43 +37,44 @@ impl Unboxed {
     }
 }
 
-/// Whether the host language's lock is given up while the kernel runs (Python's GIL).
+/// Whether the host language's lock (Python's GIL) is released while the kernel runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostLock {
-    /// Kept: the kernel is short, or needs it. It must not wait for other threads that touch the
-    /// host's objects (drop a share in a NumPy array, say): they would wait for this lock.
+    /// Held: the kernel is short, or needs it. It must not wait for threads that access the host's
+    /// objects (that drop a reference to a NumPy array, for example), since these wait for the
+    /// lock.
     Keep,
-    /// Released when the call's tensors have at least this many elements together.
+    /// Released if the call's tensors have at least this many elements in total.
     ReleaseFrom(usize),
 }
 
-/// What a kernel's signature says of itself, compared with the schema at registration.
+/// A check of the kernel's signature against the schema, at registration.
 pub type SignatureCheck = dyn Fn(&Schema) -> Result<()> + Send + Sync;
 
-/// A kernel, ready to be registered. Shared and immutable once it is.
+/// A kernel. It is shared and immutable once registered.
 #[repr(C)]
 pub struct Kernel<V: Value> {
-    // The unboxed form first: the typed call reads it and nothing else.
+    // The unboxed form first, since a typed call reads nothing else.
     unboxed: Unboxed,
     boxed: Option<Box<BoxedFn<V>>>,
     provenance: Provenance,
     check: Option<Box<SignatureCheck>>,
     host_lock: HostLock,
-    /// The function that the user registered, where the host language has one.
+    /// The function that the user registered, in a host language.
     payload: Option<Arc<dyn Any + Send + Sync>>,
     removed: AtomicBool,
-    /// Whether it was registered as an implicit composite.
+    /// Whether it is registered as an implicit composite.
     composite: bool,
 }
 
-// SAFETY: `unboxed` is the only field with raw pointers. Its data belongs to a `Send + Sync`
-// value that the kernel keeps alive (the contract of `with_unboxed`), and is only read.
+// SAFETY: only `unboxed` has raw pointers. Its data belongs to a `Send + Sync` value that the
+// kernel keeps alive (the contract of `with_unboxed`), and is only read.
 unsafe impl<V: Value> Send for Kernel<V> {}
 // SAFETY: as above.
 unsafe impl<V: Value> Sync for Kernel<V> {}
 
 impl<V: Value> Kernel<V> {
-    /// A kernel in boxed form.
+    /// Returns a kernel in boxed form.
     #[track_caller]
     pub fn boxed<F>(function: F) -> Self
     where
@@ -92,7 +92,7 @@ impl<V: Value> Kernel<V> {
         }
     }
 
-    /// The mark "this mode has nothing to do here": calls pass the key by.
+    /// Returns a fallthrough: calls skip the key.
     #[track_caller]
     pub fn fallthrough() -> Self {
         Kernel {
@@ -107,12 +107,11 @@ impl<V: Value> Kernel<V> {
         }
     }
 
-    /// The same kernel with an unboxed form beside the boxed one.
+    /// Adds an unboxed form.
     ///
     /// # Safety
-    /// `entry` must be a function pointer of the type that every caller using `signature`
-    /// transmutes it to; `data` must be valid for it as long as the boxed form or the payload
-    /// lives, from any thread.
+    /// `entry` is a function pointer of the type that every caller with `signature` transmutes it
+    /// to; `data` is valid for it from any thread, as long as the boxed form or the payload lives.
     #[must_use]
     pub unsafe fn with_unboxed(
         mut self,
@@ -124,21 +123,21 @@ impl<V: Value> Kernel<V> {
         self
     }
 
-    /// The same kernel with another origin.
+    /// Sets the origin.
     #[must_use]
     pub fn with_provenance(mut self, provenance: Provenance) -> Self {
         self.provenance = provenance;
         self
     }
 
-    /// The same kernel with a name for explanations.
+    /// Sets the name for explanations.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.provenance.name = name.into();
         self
     }
 
-    /// The same kernel with a check of its signature against the operator's schema.
+    /// Sets the check of its signature against the operator's schema.
     #[must_use]
     pub fn with_check(
         mut self,
@@ -148,28 +147,28 @@ impl<V: Value> Kernel<V> {
         self
     }
 
-    /// The same kernel with another rule for the host language's lock.
+    /// Sets the rule for the host language's lock.
     #[must_use]
     pub fn with_host_lock(mut self, host_lock: HostLock) -> Self {
         self.host_lock = host_lock;
         self
     }
 
-    /// The same kernel carrying the object that the user registered.
+    /// Sets the object that the user registered.
     #[must_use]
     pub fn with_payload(mut self, payload: Arc<dyn Any + Send + Sync>) -> Self {
         self.payload = Some(payload);
         self
     }
 
-    /// Whether this is the fallthrough mark.
+    /// Returns whether this is a fallthrough.
     pub fn is_fallthrough(&self) -> bool {
         self.boxed.is_none()
     }
 
-    /// Whether it is written in terms of other operators (`CompositeImplicitAutograd`). At an autograd
-    /// key such a kernel isn't the layer itself: the calls that it makes are what is recorded, so
-    /// the key stays in force meanwhile.
+    /// Returns whether it is written in terms of other operators (`CompositeImplicitAutograd`). At
+    /// an autograd key such a kernel isn't the layer itself: its calls are recorded, so the key
+    /// stays included meanwhile.
     pub fn is_composite(&self) -> bool {
         self.composite
     }
@@ -178,22 +177,22 @@ impl<V: Value> Kernel<V> {
         self.composite = true;
     }
 
-    /// Where the kernel came from.
+    /// Returns the kernel's origin.
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
     }
 
-    /// The object that the user registered, where the host language gave one.
+    /// Returns the object that the user registered, in a host language.
     pub fn payload(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         self.payload.as_ref()
     }
 
-    /// Whether the host language's lock is given up while it runs.
+    /// Returns the rule for the host language's lock.
     pub fn host_lock(&self) -> HostLock {
         self.host_lock
     }
 
-    /// Whether its registration was removed.
+    /// Returns whether its registration was removed.
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
     }
@@ -209,27 +208,27 @@ impl<V: Value> Kernel<V> {
         }
     }
 
-    /// The unboxed form for a signature: the function pointer and its data.
+    /// Returns function pointer and data of the unboxed form, if it has this signature.
     #[inline(always)]
     pub fn unboxed(&self, signature: TypeId) -> Option<(*const (), *const ())> {
         let unboxed = &self.unboxed;
         (unboxed.signature == signature).then_some((unboxed.entry, unboxed.data))
     }
 
-    /// The data of the unboxed form whose entry is this address: for a convention that has one
-    /// entry for all its kernels, which a comparison of addresses finds.
+    /// Returns the data of the unboxed form if its entry is this address. For a calling convention
+    /// with one entry for all kernels, comparing addresses identifies it.
     #[inline(always)]
     pub fn unboxed_at(&self, entry: *const ()) -> Option<*const ()> {
         let unboxed = &self.unboxed;
         std::ptr::eq(unboxed.entry, entry).then_some(unboxed.data)
     }
 
-    /// Runs the boxed form, for a binding's own call path. The result is as the kernel gave it: not
-    /// checked against the schema (see [`Operator::check_return`](crate::Operator::check_return)),
-    /// and perhaps the number of an argument (see [`Value::as_argument`]).
+    /// Runs the boxed form, for a binding's own call path. The result isn't checked against the
+    /// schema (see [`Operator::check_return`](crate::Operator::check_return)) and may be an
+    /// argument's index (see [`Value::as_argument`]).
     ///
     /// # Errors
-    /// What the kernel returns.
+    /// The kernel's errors.
     #[inline(always)]
     pub fn invoke(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
         match &self.boxed {
@@ -238,7 +237,7 @@ impl<V: Value> Kernel<V> {
         }
     }
 
-    /// Runs the boxed form; an argument that it returns by number is put in its place.
+    /// Runs the boxed form and replaces an argument's index by the argument.
     #[inline(always)]
     pub(crate) fn call(&self, context: &CallContext<'_, V>, args: &[V::Ref<'_>]) -> Result<V> {
         let result = self.invoke(context, args);
@@ -252,7 +251,7 @@ impl<V: Value> Kernel<V> {
     }
 }
 
-/// A function's own name out of its type's path: `scale_cpu`, or `closure` for a closure.
+/// Returns a function's name without the path of its type: `scale_cpu`, or `closure` for a closure.
 pub(crate) fn short_name<F>() -> String {
     let full = std::any::type_name::<F>();
     let full = full.split('<').next().unwrap_or(full);

@@ -1,17 +1,16 @@
 //! Dispatch keys: names for the bits of a key set, ordered by priority.
 //!
-//! A key is a bit number, 0 to 63, and its number is its priority: the highest
-//! bit of a set wins. Backends take the low bits (CPU lowest, Meta highest, the
-//! user's twelve between CUDA and Meta), functionality keys the high ones, each
-//! with four reserved places above it for keys that the user registers:
+//! A key is a bit number from 0 to 63, which is also its priority: the highest bit of a set wins.
+//! Backends have the low bits (CPU lowest, Meta highest, twelve user backends between CUDA and
+//! Meta), functionality keys the high ones, each with four reserved bits above it for user keys:
 //!
 //! ```text
 //! bit   0    1     2..13    14    15..18  19      20..23  24         ...  59      60..63
 //! key   CPU  CUDA  (user)   Meta  (user)  Sparse  (user)  Quantized  ...  Tracer  (user)
 //! ```
 //!
-//! Names and numbers are process-wide and never reused, so a key set is a plain
-//! `u64` that means the same in every dispatcher and thread.
+//! Names and numbers are process-wide and never reused, so a key set is a plain `u64` with one
+//! meaning in all dispatchers and threads.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,18 +20,18 @@ use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 use crate::keyset::DispatchKeySet;
 use crate::names;
 
-/// Places for user keys above each functionality key (and above Meta).
+/// The number of bits for user keys above each functionality key (and above Meta).
 pub(crate) const PLACES: u8 = 4;
-/// The first bit that stands for a functionality and not for a backend.
+/// The first bit of functionalities, above those of backends.
 pub(crate) const FIRST_FUNCTIONALITY: u8 = 15;
-/// Bits that stand for a backend, the unused ones included.
+/// The bits of backends, including unused ones.
 pub(crate) const BACKEND_BITS: u64 = (1 << FIRST_FUNCTIONALITY) - 1;
 
 /// One dispatch key: a backend, or a functionality layered over the backends.
 ///
-/// Keys order by priority. [`DispatchKey::ALL`] lists the built-in ones; the
-/// user adds more with [`register_key`](crate::register_key) and
-/// [`register_backend`](crate::register_backend).
+/// Keys are ordered by priority. [`DispatchKey::ALL`] lists the built-in ones;
+/// [`register_key`](crate::register_key) and [`register_backend`](crate::register_backend) add user
+/// keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DispatchKey(u8);
 
@@ -52,7 +51,7 @@ pub(crate) const BUILTIN: [(DispatchKey, &str); 12] = [
     (DispatchKey::Tracer, "Tracer"),
 ];
 
-// Keys are written as the field writes them: `DispatchKey::Autograd`, `DispatchKey::CPU`.
+// In the field's spelling: `DispatchKey::Autograd`, `DispatchKey::CPU`.
 #[allow(non_upper_case_globals)]
 impl DispatchKey {
     /// Kernels on host memory.
@@ -101,42 +100,43 @@ impl DispatchKey {
         self.0
     }
 
-    /// The key's rank: comparable with other keys' in this process, higher wins.
+    /// Returns the key's rank among all keys of this process; higher wins.
     ///
-    /// Not a stable number: keys are open, and later versions may add built-in ones.
+    /// The number isn't stable: user keys may be registered in any order, and later versions may
+    /// add built-in ones.
     pub const fn priority(self) -> u8 {
         self.0
     }
 
-    /// Whether the key stands for a backend (and not for a functionality over backends).
+    /// Returns whether the key is a backend, not a functionality over backends.
     pub const fn is_backend(self) -> bool {
         self.0 < FIRST_FUNCTIONALITY
     }
 
-    /// Whether calls skip this key where it has no kernel (a mode), rather than
-    /// fail because the data would be misread (a representation or a backend).
+    /// Returns whether calls skip this key if it has no kernel (a mode). Without a kernel for a
+    /// representation or a backend, calls fail, since the data would be misread.
     pub fn is_skippable(self) -> bool {
         names::modes().contains(self)
     }
 
-    /// The device type that a backend key stands for.
+    /// Returns the device type of a backend key.
     pub fn device_type(self) -> Option<DeviceType> {
         if self.is_backend() { DeviceType::from_index(self.0) } else { None }
     }
 
-    /// The backend key of a device type.
+    /// Returns the backend key of a device type.
     pub const fn from_device_type(kind: DeviceType) -> DispatchKey {
         DispatchKey(kind.index())
     }
 
-    /// Every key of this process, the user's included, lowest priority first.
+    /// Returns every key of this process, including user keys, lowest priority first.
     pub fn registered() -> Vec<DispatchKey> {
         let mut keys: Vec<_> = DispatchKeySet::all().iter().collect();
         keys.reverse();
         keys
     }
 
-    /// The key's name: `CPU`, `Autograd`, or what the user registered.
+    /// Returns the key's name: `CPU`, `Autograd`, or a user key's.
     pub fn name(self) -> String {
         names::name_of(self)
     }
@@ -162,8 +162,8 @@ impl FromStr for DispatchKey {
     }
 }
 
-/// What a kernel is registered at: a key, one functionality on one backend, or an
-/// alias that stands for many.
+/// A target of a registration: a key, one functionality on one backend, or an alias for several
+/// keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RegistrationKey {
     /// A backend key, or a functionality key on all backends (for Autograd: the alias).
@@ -182,10 +182,10 @@ pub enum RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// The plain keys that stand for this one in a key set: `{Autograd, CUDA}` for `AutogradCUDA`.
+    /// Returns the keys of this one in a key set: `{Autograd, CUDA}` for `AutogradCUDA`.
     ///
     /// # Errors
-    /// [`ErrorKind::UnknownKey`] for the composite aliases, which stand for no bits.
+    /// [`ErrorKind::UnknownKey`] for the composite aliases, which have no bits.
     pub fn keyset(self) -> Result<DispatchKeySet> {
         match self {
             RegistrationKey::Key(key) => Ok(key.into()),
@@ -204,8 +204,8 @@ impl RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// The keys that a set loses which this one is taken from: of a narrowed key the functionality
-    /// alone, since the backend says where the data is and other keys need it, too.
+    /// Returns the keys to remove from a set to remove this one. For `AutogradCUDA` that is
+    /// Autograd alone, since the backend key says where the data is and other keys need it.
     ///
     /// # Errors
     /// As [`keyset`](Self::keyset).

@@ -14,48 +14,48 @@ use crate::names;
 pub struct DispatchKeySet(u64);
 
 impl DispatchKeySet {
-    /// The set without keys.
+    /// The empty set.
     pub const EMPTY: DispatchKeySet = DispatchKeySet(0);
-    /// The bits that stand for backends.
+    /// The bits of all backends.
     pub const BACKENDS: DispatchKeySet = DispatchKeySet(BACKEND_BITS);
 
-    /// The set without keys.
+    /// Returns the empty set.
     pub const fn empty() -> Self {
         DispatchKeySet(0)
     }
 
-    /// Every key of this process, the user's included.
+    /// Returns every key of this process, including user keys.
     pub fn all() -> Self {
         names::registered()
     }
 
-    /// The set with those bits, which [`bits`](Self::bits) gave in this process. Bits that stand
-    /// for no key are kept: calls find no kernel for them. For bits of unknown origin there is
-    /// [`from_bits_truncate`](Self::from_bits_truncate).
+    /// Returns the set with those bits, from [`bits`](Self::bits) in this process. Bits without a
+    /// key are kept, and calls find no kernel for them; use
+    /// [`from_bits_truncate`](Self::from_bits_truncate) for bits of unknown origin.
     pub const fn from_bits(bits: u64) -> Self {
         DispatchKeySet(bits)
     }
 
-    /// The bits, one per key: a compact form for tables and caches in this process.
+    /// Returns the bits, one per key, for tables and caches in this process.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The set with those bits, less those that stand for no registered key.
+    /// Returns the set with those bits that belong to a registered key.
     pub fn from_bits_truncate(bits: u64) -> Self {
         DispatchKeySet(bits).intersection(names::registered())
     }
 
-    /// Parses one name into the keys it stands for: `"AutogradCUDA"` is `{Autograd, CUDA}`.
+    /// Parses a name into its keys: `"AutogradCUDA"` is `{Autograd, CUDA}`.
     ///
     /// # Errors
-    /// An unknown name, or an alias that stands for no bits.
+    /// An unknown name, or an alias without bits.
     pub fn parse(name: &str) -> Result<Self> {
         name.parse::<RegistrationKey>()?.keyset()
     }
 
-    /// Parses one name into the keys that a set loses which it is taken from: `"AutogradCUDA"` takes
-    /// Autograd away and leaves the backend, as in PyTorch.
+    /// Parses a name into the keys to remove from a set: `"AutogradCUDA"` removes Autograd and
+    /// leaves the backend, as in PyTorch.
     ///
     /// ```
     /// use keyfold_dispatch::DispatchKeySet;
@@ -70,42 +70,42 @@ impl DispatchKeySet {
         name.parse::<RegistrationKey>()?.removed_keys()
     }
 
-    /// Whether the key is in the set.
+    /// Returns whether the key is in the set.
     pub const fn contains(self, key: DispatchKey) -> bool {
         self.0 & (1 << key.bit()) != 0
     }
 
-    /// The set with the key in it.
+    /// Returns the set with the key added.
     #[must_use]
     pub const fn insert(self, key: DispatchKey) -> Self {
         DispatchKeySet(self.0 | (1 << key.bit()))
     }
 
-    /// The set without the key.
+    /// Returns the set without the key.
     #[must_use]
     pub const fn remove(self, key: DispatchKey) -> Self {
         DispatchKeySet(self.0 & !(1 << key.bit()))
     }
 
-    /// Keys in either set.
+    /// Returns the keys in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         DispatchKeySet(self.0 | other.0)
     }
 
-    /// Keys in both sets.
+    /// Returns the keys in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         DispatchKeySet(self.0 & other.0)
     }
 
-    /// Keys of this set that aren't in the other.
+    /// Returns the keys of this set that aren't in the other.
     #[must_use]
     pub const fn difference(self, other: Self) -> Self {
         DispatchKeySet(self.0 & !other.0)
     }
 
-    /// The key of highest priority; `None` for the empty set.
+    /// Returns the key of highest priority; `None` for the empty set.
     pub const fn highest(self) -> Option<DispatchKey> {
         if self.0 == 0 {
             None
@@ -114,33 +114,33 @@ impl DispatchKeySet {
         }
     }
 
-    /// The backend of highest priority in the set.
+    /// Returns the backend of highest priority in the set.
     pub const fn backend(self) -> Option<DispatchKey> {
         self.intersection(Self::BACKENDS).highest()
     }
 
-    /// The keys that aren't in the set, those that were never registered included.
+    /// Returns the keys that aren't in the set, including unregistered ones.
     pub(crate) const fn complement(self) -> Self {
         DispatchKeySet(!self.0)
     }
 
-    /// How many keys.
+    /// Returns the number of keys.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is no key.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The keys, from the highest priority to the lowest.
+    /// Iterates over the keys, from the highest priority to the lowest.
     pub const fn iter(self) -> Iter {
         Iter(self)
     }
 }
 
-/// Keys of a set, from the highest priority to the lowest.
+/// Iterates over the keys of a set, from the highest priority to the lowest.
 #[derive(Clone, Debug)]
 pub struct Iter(DispatchKeySet);
 

@@ -1,12 +1,11 @@
 //! Multi-dispatch over ordered key sets.
 //!
-//! Every value carries a set of [`DispatchKey`]s. A call of an [`Operator`]
-//! takes the union over its arguments, adds and removes the thread's local keys,
-//! and runs the kernel of the highest key left; that kernel may redispatch below
-//! itself. Kernels are registered per (operator, key) in a [`Dispatcher`], while
-//! other threads call.
+//! Every value carries a set of [`DispatchKey`]s. A call of an [`Operator`] computes the union over
+//! its arguments, adds and removes the thread's local keys, and runs the kernel of the highest
+//! remaining key; that kernel may redispatch below itself. Kernels are registered per (operator,
+//! key) in a [`Dispatcher`], also while other threads call.
 //!
-//! The engine is generic over a [`Value`] type and knows no tensor.
+//! The engine is generic over a [`Value`] type and has no notion of tensors.
 //!
 //! # How it is laid out
 //! - keys: [`DispatchKey`], [`DispatchKeySet`], [`register_key`], [`register_backend`]
@@ -14,7 +13,7 @@
 //! - registration: [`Dispatcher`], [`Kernel`], [`Handle`], [`Stage`], [`Override`]
 //! - the call: [`Operator`], [`Packet`] (overloads), [`TypedOperator`], [`CallContext`],
 //!   [`LocalKeys`]
-//! - looking inside: [`Explanation`], [`TableEntry`], [`Rule`], [`Provenance`]
+//! - inspection: [`Explanation`], [`TableEntry`], [`Rule`], [`Provenance`]
 
 mod barrier;
 mod context;

@@ -1,4 +1,4 @@
-//! Registering several things together: all of them, or none.
+//! Registering several definitions and kernels together: all of them, or none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ struct Implementation<V: Value> {
     mode: Override,
 }
 
-/// Definitions and kernels that wait to be registered together.
+/// Definitions and kernels to be registered together.
 ///
-/// Kernels may come before the schemas they belong to: [`commit`](Stage::commit)
-/// defines first, then registers, and takes everything back if one step fails.
+/// Kernels may be staged before their schemas: [`commit`](Stage::commit) defines first, then
+/// registers, and undoes everything if one step fails.
 pub struct Stage<V: Value> {
     dispatcher: Dispatcher<V>,
     definitions: Vec<(Schema, DefineOptions)>,
@@ -32,7 +32,7 @@ pub struct Stage<V: Value> {
 }
 
 impl<V: Value> Stage<V> {
-    /// An empty stage for a dispatcher.
+    /// Returns an empty stage for a dispatcher.
     pub fn new(dispatcher: &Dispatcher<V>) -> Self {
         Stage {
             dispatcher: dispatcher.clone(),
@@ -60,18 +60,18 @@ impl<V: Value> Stage<V> {
         self
     }
 
-    /// Registers what was staged. Handles come in the order: definitions, then kernels, each as
+    /// Registers everything staged. Handles are in the order: definitions, then kernels, each as
     /// staged.
     ///
     /// # Errors
-    /// The first failure; what was registered before it is taken back, and what that replaced is
-    /// there again.
+    /// The first failure; earlier registrations are undone, and the kernels that they replaced
+    /// restored.
     pub fn commit(self) -> Result<Vec<Handle<V>>> {
         let dispatcher = self.dispatcher.clone();
-        let mut done = Done { handles: Vec::new(), replaced: Vec::new() };
+        let mut done = Committed { handles: Vec::new(), replaced: Vec::new() };
         match self.apply(&mut done) {
             Ok(()) => {
-                // Replaced kernels were only covered so far.
+                // Until here, replaced kernels are only shadowed.
                 for (operator, key, id) in done.replaced {
                     dispatcher.remove_kernel(&operator, key, id);
                 }
@@ -86,7 +86,7 @@ impl<V: Value> Stage<V> {
         }
     }
 
-    fn apply(self, done: &mut Done<V>) -> Result<()> {
+    fn apply(self, done: &mut Committed<V>) -> Result<()> {
         for (schema, options) in self.definitions {
             done.handles.push(self.dispatcher.define_with(schema, options)?);
         }
@@ -103,10 +103,10 @@ impl<V: Value> Stage<V> {
     }
 }
 
-/// What a commit did so far.
-struct Done<V: Value> {
+/// The completed steps of a commit.
+struct Committed<V: Value> {
     handles: Vec<Handle<V>>,
-    /// Kernels that are to go once all is well.
+    /// Replaced kernels, to be removed once all steps have succeeded.
     replaced: Vec<(Arc<Operator<V>>, RegistrationKey, u64)>,
 }
 

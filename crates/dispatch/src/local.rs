@@ -8,12 +8,12 @@
 //! assert!(LocalKeys::current().excluded().is_empty());
 //! ```
 //!
-//! A guard may carry an object beside its keys: what the layer that it switches on needs to know
-//! (which dtype, where to record). [`local_data`] finds the innermost.
+//! A guard may carry an object beside its keys: data for the layer that it enables (a dtype, a
+//! recorder). [`local_data`] finds the innermost.
 //!
-//! Guards form a list per thread; what applies is the union over the open ones,
-//! so one closed out of order takes its own keys away and no others. Work handed
-//! to another thread takes a [`LocalKeys`] along and enters it there.
+//! Guards form a list per thread, and the union over the open ones applies, so that closing one out
+//! of order removes its own keys and no others. To run work on another thread with the same keys,
+//! pass it a [`LocalKeys`] and enter it there.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use crate::keyset::DispatchKeySet;
 use crate::thread::{self, LocalSets, ThreadState};
 
-/// What a guard carries for the layer that it switches on.
+/// An object that a guard carries for the layer that it enables.
 pub type LocalData = Arc<dyn Any + Send + Sync>;
 
 struct OpenGuard {
@@ -37,8 +37,8 @@ struct OpenGuard {
 }
 
 thread_local! {
-    /// Without a destructor, so that guards work until the thread's very end: `thread_ended` frees
-    /// it, and after that the last guard does.
+    /// Without a destructor, so that guards work until the very end of the thread: `thread_ended`
+    /// frees it, and later the last guard does.
     static OPEN: RefCell<ManuallyDrop<Vec<OpenGuard>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
@@ -60,7 +60,7 @@ fn update(open: &[OpenGuard]) {
 #[must_use = "the keys are local only while the guard lives"]
 pub struct LocalGuard {
     id: u64,
-    /// A guard belongs to its thread.
+    /// A guard must be dropped on its thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -76,7 +76,8 @@ impl LocalGuard {
             id
         });
         OPEN.with_borrow_mut(|open| {
-            // Before memory is kept. (Where the end isn't noticed, the last guard frees it.)
+            // Before memory is allocated. If the thread's end can't be noticed, the last guard
+            // frees it.
             thread::with(ThreadState::notices_end);
             open.push(OpenGuard { id, include, exclude, data });
             update(open);
@@ -84,8 +85,8 @@ impl LocalGuard {
         LocalGuard { id, _not_send: PhantomData }
     }
 
-    /// Closes the guard and says whether that was in order. Its keys are taken away either
-    /// way, and those of the guards opened after it stay.
+    /// Closes the guard. Its keys are removed in any case, and those of guards opened after it
+    /// stay.
     ///
     /// # Errors
     /// [`ErrorKind::Guard`] when a guard opened later is still open.
@@ -117,12 +118,12 @@ impl Drop for LocalGuard {
             }
             guard
         });
-        // The data may open and close guards when it is dropped.
+        // Dropping the data may open and close guards.
         drop(guard);
     }
 }
 
-/// Frees what the guards of a thread left that were never closed.
+/// Frees the guards of a thread that were never closed.
 pub(crate) fn thread_ended() {
     let left = OPEN.with_borrow_mut(|open| std::mem::take(&mut **open));
     update(&[]);
@@ -139,12 +140,12 @@ pub fn include_keys_with(keys: DispatchKeySet, data: LocalData) -> LocalGuard {
     LocalGuard::open(keys, DispatchKeySet::EMPTY, Some(data))
 }
 
-/// Takes keys from every call on this thread while the guard lives. Exclusion beats inclusion.
+/// Removes keys from every call on this thread while the guard lives. Exclusion beats inclusion.
 pub fn exclude_keys(keys: DispatchKeySet) -> LocalGuard {
     LocalGuard::open(DispatchKeySet::EMPTY, keys, None)
 }
 
-/// The local key sets of a thread at one moment, to be taken to another thread.
+/// A snapshot of a thread's local key sets, to apply on another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LocalKeys {
     include: DispatchKeySet,
@@ -152,29 +153,30 @@ pub struct LocalKeys {
 }
 
 impl LocalKeys {
-    /// What applies to calls on this thread now: guards, host context and running layers.
+    /// Returns the sets that apply to calls on this thread now: guards, host context and running
+    /// layers.
     pub fn current() -> LocalKeys {
         thread::with(|state| LocalKeys { include: state.include(), exclude: state.exclude() })
     }
 
-    /// Keys that calls gain.
+    /// Returns the keys that calls gain.
     pub fn included(self) -> DispatchKeySet {
         self.include
     }
 
-    /// Keys that calls lose.
+    /// Returns the keys that calls lose.
     pub fn excluded(self) -> DispatchKeySet {
         self.exclude
     }
 
-    /// Makes these sets apply on the calling thread while the guard lives.
+    /// Applies these sets on the calling thread while the guard lives.
     pub fn enter(self) -> LocalGuard {
         LocalGuard::open(self.include, self.exclude, None)
     }
 }
 
-/// What applies on a thread at one moment, the objects that guards carry included: for work that
-/// is done later, or elsewhere, as if it were done here.
+/// A snapshot of a thread's local key sets and of the objects that guards carry, to run work later
+/// or on another thread as if it ran here.
 #[derive(Clone, Default)]
 pub struct LocalContext {
     keys: LocalKeys,
@@ -182,25 +184,24 @@ pub struct LocalContext {
 }
 
 impl LocalContext {
-    /// What applies to calls on this thread now.
+    /// Returns the context that applies to calls on this thread now.
     pub fn current() -> LocalContext {
         let mut data = thread::ambient_data(<[LocalData]>::to_vec);
         OPEN.with_borrow(|open| data.extend(open.iter().filter_map(|guard| guard.data.clone())));
         LocalContext { keys: LocalKeys::current(), data }
     }
 
-    /// The key sets.
+    /// Returns the key sets.
     pub fn keys(&self) -> LocalKeys {
         self.keys
     }
 
-    /// Whether nothing applies: no key and no object.
+    /// Returns whether it has neither keys nor objects.
     pub fn is_empty(&self) -> bool {
         self.keys == LocalKeys::default() && self.data.is_empty()
     }
 
-    /// Runs `f` with this context in place of the calling thread's own, whatever guards and layers
-    /// there are.
+    /// Runs `f` with this context in place of the calling thread's own guards and layers.
     pub fn replace<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Restore(Vec<OpenGuard>);
         impl Drop for Restore {
@@ -224,8 +225,8 @@ impl LocalContext {
     }
 }
 
-/// The innermost object of this type that an open guard carries: of this thread's guards, then of
-/// the host language's context.
+/// Returns the innermost object of this type that an open guard carries: first of this thread's
+/// guards, then of the host language's context.
 pub fn local_data<T: Any + Send + Sync>() -> Option<Arc<T>> {
     fn find<'a, T: Any + Send + Sync>(
         items: impl Iterator<Item = &'a LocalData>,
@@ -237,8 +238,8 @@ pub fn local_data<T: Any + Send + Sync>() -> Option<Arc<T>> {
         .or_else(|| thread::ambient_data(|data| find(data.iter().rev())))
 }
 
-/// Runs `f` with sets and objects from the host language's own context (Python's contextvars, which
-/// follow an asyncio task wherever it goes) in place of those of an outer host frame.
+/// Runs `f` with key sets and objects of the host language's context (Python's contextvars, which
+/// follow an asyncio task across threads) in place of those of an outer host frame.
 pub fn with_ambient<R>(
     include: DispatchKeySet,
     exclude: DispatchKeySet,
@@ -272,19 +273,20 @@ fn set_ambient(
     })
 }
 
-/// Runs `f` as if no layer ran on this thread: what a scheduler does when it uses a thread that
-/// waits inside a layer for work of somebody else.
+/// Runs `f` as if no layer were running on this thread. A scheduler uses this to run unrelated work
+/// on a thread that waits inside a layer.
 pub fn without_layers<R>(f: impl FnOnce() -> R) -> R {
     change_layers(|_| DispatchKeySet::EMPTY, f)
 }
 
-/// Runs `f` as if the layers at these keys didn't run on this thread: calls inside reach them
-/// again. For a layer that takes one of several levels off its arguments, and ends by itself.
+/// Runs `f` as if the layers at these keys weren't running on this thread, so that calls reach them
+/// again. A layer with several levels uses it after it has removed one level from its arguments.
 pub fn outside_layers<R>(keys: DispatchKeySet, f: impl FnOnce() -> R) -> R {
     change_layers(|layers| layers - keys, f)
 }
 
-/// Runs `f` as if layers at these keys ran on this thread: calls inside don't reach them.
+/// Runs `f` as if the layers at these keys were running on this thread, so that calls don't reach
+/// them.
 pub fn inside_layers<R>(keys: DispatchKeySet, f: impl FnOnce() -> R) -> R {
     change_layers(|layers| layers | keys, f)
 }

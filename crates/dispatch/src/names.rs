@@ -1,7 +1,7 @@
-//! The process-wide register of dispatch keys: names, places, modes.
+//! The process-wide registry of dispatch keys: names, bits, modes.
 //!
-//! Built-in keys are constants; the user's take reserved places. A place is
-//! never given back, so that a bit in a key set means one key for ever.
+//! Built-in keys are constants; user keys get reserved bits. A bit is never freed, so that it means
+//! one key for ever.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -15,28 +15,28 @@ use keyfold_core::nearest;
 struct UserKey {
     key: DispatchKey,
     name: String,
-    /// The key it was placed above; `None` for a backend.
+    /// The key that it was registered above; `None` for a backend.
     above: Option<DispatchKey>,
     skippable: bool,
 }
 
 static USER_KEYS: RwLock<Vec<UserKey>> = RwLock::new(Vec::new());
 
-/// Bits of all keys, and of those that calls may skip. Written under the lock
-/// of `USER_KEYS`, after the name is there; read by every table computation.
+/// Bits of all keys, and of those that calls may skip. Written under the lock of `USER_KEYS` after
+/// the name is stored; read by every computation of a table.
 static REGISTERED: AtomicU64 = AtomicU64::new(builtin_bits(false));
 static MODES: AtomicU64 = AtomicU64::new(builtin_bits(true));
 
-/// By the number of a device type: [`backend_was_removed`].
+/// Bits by device type number, for [`backend_was_removed`].
 static REMOVED: AtomicU16 = AtomicU16::new(0);
 
-/// Notes that the backend of a type of device was removed: errors say so, until the type's name is
-/// registered again.
+/// Marks the backend of a device type as removed, for error messages, until its name is registered
+/// again.
 pub fn note_removed_backend(kind: DeviceType) {
     REMOVED.fetch_or(1 << kind.index(), Ordering::Relaxed);
 }
 
-/// Whether the backend of a type of device was removed, and its name not registered again.
+/// Returns whether the backend of a device type is marked as removed.
 pub fn backend_was_removed(kind: DeviceType) -> bool {
     REMOVED.load(Ordering::Relaxed) & 1 << kind.index() != 0
 }
@@ -59,12 +59,12 @@ const fn builtin_bits(modes_only: bool) -> u64 {
     bits
 }
 
-/// All keys of this process.
+/// Returns all keys of this process.
 pub(crate) fn registered() -> DispatchKeySet {
     DispatchKeySet::from_bits(REGISTERED.load(Ordering::Acquire))
 }
 
-/// Keys that calls skip where they have no kernel.
+/// Returns the keys that calls skip if they have no kernel.
 pub(crate) fn modes() -> DispatchKeySet {
     DispatchKeySet::from_bits(MODES.load(Ordering::Acquire))
 }
@@ -88,7 +88,7 @@ pub(crate) fn find(text: &str) -> Option<DispatchKey> {
     users.iter().find(|u| u.name == text).map(|u| u.key)
 }
 
-/// Reads `AutogradCUDA`: a functionality's name followed by a backend's.
+/// Parses `AutogradCUDA`: a functionality's name followed by a backend's.
 pub(crate) fn find_narrow(text: &str) -> Option<RegistrationKey> {
     let functionalities = registered() - DispatchKeySet::BACKENDS;
     functionalities.iter().find_map(|functionality| {
@@ -101,7 +101,7 @@ pub(crate) fn find_narrow(text: &str) -> Option<RegistrationKey> {
 const FOREIGN: [(&str, &str); 3] =
     [("GPU", "CUDA"), ("FuncTorchBatched", "Vmap"), ("FuncTorchGradWrapper", "Autograd")];
 
-/// No single key of that name.
+/// Returns the error for a name that isn't a single key's.
 pub(crate) fn unknown(text: &str) -> Error {
     if let Some(narrow) = find_narrow(text)
         && let RegistrationKey::Narrow { functionality, backend } = narrow
@@ -124,7 +124,7 @@ pub(crate) fn unknown(text: &str) -> Error {
     suggest(text, &known, &known)
 }
 
-/// Nothing of that name that a kernel can be registered at.
+/// Returns the error for a name at which no kernel can be registered.
 pub(crate) fn unknown_place(text: &str) -> Error {
     let mut known: Vec<String> = registered().iter().map(DispatchKey::name).collect();
     known.extend(["CompositeExplicitAutograd", "CompositeImplicitAutograd"].map(String::from));
@@ -141,7 +141,7 @@ pub(crate) fn unknown_place(text: &str) -> Error {
     suggest(text, &accepted, &known)
 }
 
-/// The error for an unknown name: the nearest of what is accepted there, or what there is.
+/// Returns the error for an unknown name, with the nearest accepted names or a list of them.
 fn suggest(text: &str, accepted: &[String], listed: &[String]) -> Error {
     // The whole name, or the backend at its end: `GPU`, `AutogradGPU`.
     let translated = FOREIGN.iter().find_map(|(foreign, own)| {
@@ -180,21 +180,28 @@ fn check_new_name(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::UnknownKey, format!("the key name {name:?} {problem}")))
 }
 
-/// Registers a functionality key of the user's own, in the lowest free place above `above`
-/// and below the next built-in key. `above` may be a functionality key, built in or the
-/// user's, or a backend (then the key sits just above all backends).
+/// Registers a functionality key, at the lowest free bit above `above` and below the next built-in
+/// key. `above` may be a functionality key, built in or the user's, or a backend (then the key is
+/// just above all backends).
 ///
-/// A `skippable` key is a mode: calls pass it by where it has no kernel. Any other says
-/// what the data is, and a call without a kernel for it is an error.
+/// A `skippable` key is a mode: calls skip it if it has no kernel. Any other key is a
+/// representation, and a call without a kernel for it is an error.
 ///
-/// Asking again with the same name, position and kind returns the same key.
+/// Registering the same name, position and kind again returns the same key.
+///
+/// ```
+/// use keyfold_dispatch::{DispatchKey, register_key};
+/// let audit = register_key("Audit", DispatchKey::Autograd, true)?;
+/// assert!(audit.priority() > DispatchKey::Autograd.priority());
+/// # Ok::<(), keyfold_core::Error>(())
+/// ```
 ///
 /// # Errors
-/// [`ErrorKind::UnknownKey`] when the name is taken in another position or isn't an
-/// identifier, or when the four places there are full.
+/// [`ErrorKind::UnknownKey`] if the name is registered at another position or isn't an identifier,
+/// or if the four bits there are taken.
 pub fn register_key(name: &str, above: DispatchKey, skippable: bool) -> Result<DispatchKey> {
     check_new_name(name)?;
-    // Any backend means the same: right above Meta, the highest of them.
+    // Every backend means the same position: right above Meta, the highest of them.
     let above = if above.is_backend() { DispatchKey::Meta } else { above };
     let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
     let builtin = BUILTIN.iter().find(|(_, n)| *n == name).map(|(k, _)| *k);
@@ -218,7 +225,7 @@ pub fn register_key(name: &str, above: DispatchKey, skippable: bool) -> Result<D
             format!("{name:?} is a built-in dispatch key; choose another name"),
         ));
     }
-    // The gap ends at the next built-in key, or at the top.
+    // The gap ends at the next built-in key, or at the top bit.
     let end = BUILTIN.iter().map(|(k, _)| k.bit()).filter(|b| *b > above.bit()).min().unwrap_or(64);
     let taken = REGISTERED.load(Ordering::Acquire);
     let Some(bit) = (above.bit() + 1..end).find(|bit| taken & (1 << bit) == 0) else {
@@ -253,13 +260,13 @@ fn plain_name(users: &[UserKey], key: DispatchKey) -> String {
     }
 }
 
-/// Registers a backend of the user's own: `register_backend("npu")` gives the key `NPU`, the
-/// narrowed `AutogradNPU` and its like, the device type `npu`, and a row in every operator.
-/// Its priority is above CUDA's and below Meta's. Asking again returns the same key.
+/// Registers a backend: `register_backend("npu")` adds the key `NPU`, `AutogradNPU` and the other
+/// narrowed keys, the device type `npu`, and a row in every operator's table. Its priority is above
+/// CUDA's and below Meta's. Registering it again returns the same key.
 ///
 /// # Errors
-/// [`ErrorKind::UnknownKey`] when the name is taken by a functionality key or isn't an
-/// identifier, or when all twelve places are taken.
+/// [`ErrorKind::UnknownKey`] if the name is a functionality key's or isn't an identifier, or if all
+/// twelve bits are taken.
 pub fn register_backend(name: &str) -> Result<DispatchKey> {
     let upper = name.to_ascii_uppercase();
     if let Ok(kind) = name.parse::<DeviceType>() {
@@ -270,7 +277,7 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
         }
     }
     check_new_name(&upper)?;
-    // Whatever its case: a backend AUTOGRAD beside Autograd would only mislead.
+    // In any case, since a backend AUTOGRAD beside Autograd would mislead.
     let taken = registered().iter().map(DispatchKey::name).find(|k| k.eq_ignore_ascii_case(&upper));
     if let Some(taken) = taken {
         return Err(Error::new(
@@ -278,7 +285,7 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
             format!("the backend name {name:?} is already taken by the dispatch key {taken}"),
         ));
     }
-    // A functionality key such as "AutogradNPU" would now mean two things.
+    // Otherwise a functionality key such as "AutogradNPU" would become ambiguous.
     for functionality in (registered() - DispatchKeySet::BACKENDS).iter() {
         let narrow = format!("{functionality}{upper}");
         if find(&narrow).is_some() {

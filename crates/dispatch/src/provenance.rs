@@ -1,36 +1,36 @@
-//! Where a kernel came from: who registered it, at which file and line.
+//! A kernel's origin: author, file and line.
 
 use std::fmt;
 use std::panic::Location;
 
-/// The folder of keyfold's crates, as the compiler names it in places of source code.
+/// The folder of keyfold's crates, as it begins the file names of `file!()` and `Location`.
 const CRATES: &str = {
     let (folder, _) = file!().split_at(file!().len() - "dispatch/src/provenance.rs".len());
     folder
 };
 
-/// The origin of a kernel, for explanations and for telling a reload from a clash.
+/// The origin of a kernel, for explanations and for distinguishing a reload from a conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provenance {
     /// The language the kernel is written in: `Rust`, `Python`, `C`.
     pub language: &'static str,
-    /// The kernel's name, as its author reads it.
+    /// The kernel's name in its source.
     pub name: String,
-    /// The module or library that it comes from.
+    /// The module or library it comes from.
     pub module: Option<String>,
     /// The source file of the registration.
     pub file: String,
-    /// The line in that file; 0 where it isn't known.
+    /// The line in that file; 0 if unknown.
     pub line: u32,
-    /// Whether module and name identify the kernel across reloads of its source: not for a
-    /// lambda or a function inside a function, of which there are many with one name.
+    /// Whether module and name identify the kernel across reloads of its source. They don't for
+    /// lambdas and nested functions, which share names.
     pub named: bool,
-    /// For a method of an object: which object. Methods of two objects are two kernels.
+    /// The object's identity, for a method: methods of two objects are two kernels.
     pub instance: Option<usize>,
 }
 
 impl Provenance {
-    /// A Rust kernel registered at that place.
+    /// Returns the origin of a Rust kernel registered at that place.
     pub fn rust(name: impl Into<String>, place: &Location<'_>) -> Self {
         Provenance {
             language: "Rust",
@@ -43,8 +43,8 @@ impl Provenance {
         }
     }
 
-    /// Whether the kernel comes with keyfold, from one of its crates. Its name and place in keyfold's
-    /// sources say nothing to a user.
+    /// Returns whether the kernel is from one of keyfold's crates. Users don't know its name and its
+    /// file.
     pub fn is_built_in(&self) -> bool {
         let inside = self.file.strip_prefix(CRATES).and_then(|path| path.split_once("/src/"));
         self.language == "Rust"
@@ -52,7 +52,7 @@ impl Provenance {
             && inside.is_some_and(|(name, _)| !name.contains('/'))
     }
 
-    /// Where the kernel comes from, as a user looks for it: a file with its line, or "built in".
+    /// Returns the source for users: a file with its line, or "built in".
     pub fn source(&self) -> String {
         match self.line {
             _ if self.is_built_in() => "built in".to_owned(),
@@ -61,16 +61,16 @@ impl Provenance {
         }
     }
 
-    /// Whether this is the same source registered again: the same module and qualified name,
-    /// or the same file and line.
+    /// Returns whether this is the same source registered again: the same module and qualified
+    /// name, or the same file and line.
     pub fn is_reload_of(&self, earlier: &Provenance) -> bool {
-        // Without a module (a symbol of a shared library) the file tells names apart.
+        // Without a module (a symbol of a shared library) the file distinguishes equal names.
         let same_name = self.named
             && earlier.named
             && (self.module.is_some() || self.file == earlier.file)
             && self.module == earlier.module
             && self.name == earlier.name;
-        // `<stdin>` and its like are no places: every statement typed there is at line 1.
+        // `<stdin>` and the like aren't files: every statement typed there is at line 1.
         let is_place = self.line != 0 && !self.file.starts_with('<');
         let same_place = is_place && self.line == earlier.line && self.file == earlier.file;
         self.language == earlier.language

@@ -1,4 +1,4 @@
-//! What is registered, key by key: a stack per key, of which the top is active.
+//! Registered kernels: a stack per key, whose top is active.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::kernel::Kernel;
 use crate::key::RegistrationKey;
 use crate::value::Value;
 
-/// What to do when a kernel is registered where there is one already.
+/// The policy for registering a kernel at an occupied key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Override {
-    /// An error that names both places, unless the same source is registered again.
+    /// An error that names both origins, unless the same source is registered again.
     #[default]
     Error,
-    /// The new kernel covers the old one, which comes back when the new one is removed.
+    /// The new kernel shadows the old one, which becomes active again when the new one is removed.
     Shadow,
-    /// The old kernel is removed for good.
+    /// The old kernel is removed.
     Replace,
 }
 
@@ -42,13 +42,13 @@ pub(crate) struct Registration<V: Value> {
     pub(crate) kernel: Arc<Kernel<V>>,
 }
 
-/// What became of the kernel that a new one replaces.
+/// The fate of the kernel that a new one replaces.
 pub(crate) enum Replaced<V: Value> {
     /// There was none, or it is shadowed.
     Nothing,
-    /// It was taken away.
+    /// It was removed.
     Taken(Arc<Kernel<V>>),
-    /// It is below the new one for now; its number.
+    /// It is shadowed until the caller removes it; its number.
     Kept(u64),
 }
 
@@ -64,12 +64,12 @@ impl<V: Value> Default for Registrations<V> {
 }
 
 impl<V: Value> Registrations<V> {
-    /// The active kernel at a key.
+    /// Returns the active kernel at a key.
     pub(crate) fn top(&self, key: RegistrationKey) -> Option<&Arc<Kernel<V>>> {
         self.stacks.get(&key)?.last().map(|registration| &registration.kernel)
     }
 
-    /// The whole stack at a key, bottom first.
+    /// Returns the whole stack at a key, bottom first.
     pub(crate) fn stack(&self, key: RegistrationKey) -> &[Registration<V>] {
         self.stacks.get(&key).map_or(&[], Vec::as_slice)
     }
@@ -79,17 +79,17 @@ impl<V: Value> Registrations<V> {
         self.stacks.iter().map(|(key, stack)| (*key, stack.as_slice()))
     }
 
-    /// How many kernels are active.
+    /// Returns how many kernels are active.
     pub(crate) fn len(&self) -> usize {
         self.stacks.len()
     }
 
-    /// Adds a kernel. Returns what became of the one that it replaces, if any; a kernel is to be
-    /// dropped outside of any lock. With `keep` the replaced one stays below, for the caller to
-    /// remove once it is sure.
+    /// Adds a kernel. Returns the fate of the kernel that it replaces, which must be dropped
+    /// outside of any lock. With `keep` a replaced kernel stays shadowed, for the caller to remove
+    /// later.
     ///
     /// # Errors
-    /// When the place is taken and `mode` doesn't say what to do; the message names both.
+    /// If the key is occupied and `mode` is [`Override::Error`]; the message names both origins.
     pub(crate) fn add(
         &mut self,
         place: &str,
@@ -105,7 +105,7 @@ impl<V: Value> Registrations<V> {
         };
         let reload = new.kernel.provenance().is_reload_of(top.kernel.provenance());
         match mode {
-            // Asked for in so many words: not even a reload is a replacement.
+            // Requested explicitly: not even a reload replaces.
             Override::Shadow => {
                 stack.push(new);
                 Ok(Replaced::Nothing)
@@ -133,7 +133,7 @@ impl<V: Value> Registrations<V> {
         }
     }
 
-    /// Takes a registration away, wherever it is in its stack.
+    /// Removes a registration at any position of its stack.
     pub(crate) fn remove(&mut self, key: RegistrationKey, id: u64) -> Option<Arc<Kernel<V>>> {
         let stack = self.stacks.get_mut(&key)?;
         let at = stack.iter().position(|registration| registration.id == id)?;
@@ -145,7 +145,7 @@ impl<V: Value> Registrations<V> {
         Some(removed)
     }
 
-    /// Takes everything away.
+    /// Removes all registrations.
     pub(crate) fn clear(&mut self) -> Vec<Arc<Kernel<V>>> {
         let stacks = std::mem::take(&mut self.stacks);
         let kernels: Vec<_> = stacks.into_values().flatten().map(|r| r.kernel).collect();
@@ -155,7 +155,7 @@ impl<V: Value> Registrations<V> {
         kernels
     }
 
-    /// The kernel right below this one in its stack.
+    /// Returns the kernel right below this one in its stack.
     pub(crate) fn below(&self, kernel: &Kernel<V>) -> Option<Arc<Kernel<V>>> {
         self.stacks.values().find_map(|stack| {
             let at = stack.iter().position(|r| std::ptr::eq(Arc::as_ptr(&r.kernel), kernel))?;

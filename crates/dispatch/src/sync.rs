@@ -1,4 +1,4 @@
-//! Atomics and locks, loom's when its model checker runs.
+//! Atomics and locks; under loom, the model checker's.
 
 #[cfg(not(loom))]
 pub(crate) use crate::forklock::ForkLock as Lock;
@@ -14,7 +14,7 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence},
 };
 
-/// The stand-in for [`ForkLock`](crate::forklock::ForkLock) when loom runs.
+/// Replaces [`ForkLock`](crate::forklock::ForkLock) under loom.
 #[cfg(loom)]
 pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
 

@@ -1,8 +1,8 @@
 //! The computed table of an operator: one row per backend, one entry per functionality.
 //!
-//! The rules are PyTorch's own (c10/aten `OperatorEntry::computeDispatchTableEntry`), less its
-//! special cases for AutogradOther and nested tensors; see the [`Rule`]s. A table is an
-//! immutable snapshot: a row's mask and its entries always belong together.
+//! The rules are PyTorch's (c10/aten `OperatorEntry::computeDispatchTableEntry`), without its
+//! special cases for AutogradOther and nested tensors; see the [`Rule`]s. A table is an immutable
+//! snapshot, so that a row's mask and its entries are always consistent.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::names;
 use crate::registrations::Registrations;
 use crate::value::Value;
 
-/// By which rule a kernel got its place in the table. The first that applies wins.
+/// The rule by which a kernel is selected for the table. The first that applies wins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Rule {
     /// Registered at exactly this runtime key.
@@ -41,7 +41,7 @@ impl Rule {
         Rule::Fallback,
     ];
 
-    /// The rule in words.
+    /// Returns the description of the rule.
     pub fn describe(self) -> &'static str {
         match self {
             Rule::Direct => "registered at exactly this key",
@@ -62,7 +62,7 @@ impl std::fmt::Display for Rule {
     }
 }
 
-/// A kernel that applies at a runtime key, and why.
+/// A kernel that applies at a runtime key, with its rule.
 pub(crate) struct Candidate<'r, V: Value> {
     pub(crate) kernel: &'r Arc<Kernel<V>>,
     pub(crate) registered_at: RegistrationKey,
@@ -84,7 +84,8 @@ impl RuntimeKey {
         }
     }
 
-    /// Every runtime key of this process: for each backend the plain one, then the functionalities.
+    /// Returns every runtime key of this process: for each backend the plain one, then the
+    /// functionalities.
     pub(crate) fn all() -> Vec<RuntimeKey> {
         let keys = names::registered();
         let functionalities = keys - DispatchKeySet::BACKENDS;
@@ -99,7 +100,7 @@ impl RuntimeKey {
     }
 }
 
-/// Every kernel that applies at a runtime key, the winner first.
+/// Returns every kernel that applies at a runtime key, the winner first.
 pub(crate) fn candidates<'r, V: Value>(
     operator: &'r Registrations<V>,
     fallbacks: &'r Registrations<V>,
@@ -113,8 +114,8 @@ pub(crate) fn candidates<'r, V: Value>(
     };
     let is_backend = functionality.is_none();
     let is_autograd = functionality == Some(DispatchKey::Autograd);
-    // Implicit composites stand back from an autograd key whose backend has its own kernel:
-    // that kernel wants the Autograd alias, not a decomposition recorded step by step.
+    // Implicit composites don't apply at an autograd key whose backend has a kernel of its own:
+    // that kernel needs the Autograd alias, and a decomposition would be recorded step by step.
     let implicit_applies = is_backend
         || (is_autograd
             && operator.top(Key(backend)).is_none()
@@ -146,72 +147,72 @@ pub(crate) fn candidates<'r, V: Value>(
     found
 }
 
-/// Backends that a row can be for.
+/// The number of rows: one per backend bit.
 const ROWS: usize = FIRST_FUNCTIONALITY as usize;
 
-/// The entries of one backend, by the key's bit. Null means nothing, or fallthrough.
-struct Row<V: Value> {
-    /// Keys that stay in a set here: all but the modes whose entry is null.
+/// The entries of one backend, by the key's bit. Null means none, or fallthrough.
+struct BackendRow<V: Value> {
+    /// The keys that a lookup keeps: all but modes whose entry is null.
     mask: DispatchKeySet,
     entries: [*const Kernel<V>; 64],
 }
 
-impl<V: Value> Row<V> {
-    const EMPTY: Row<V> =
-        Row { mask: DispatchKeySet::from_bits(u64::MAX), entries: [std::ptr::null(); 64] };
+impl<V: Value> BackendRow<V> {
+    const EMPTY: BackendRow<V> =
+        BackendRow { mask: DispatchKeySet::from_bits(u64::MAX), entries: [std::ptr::null(); 64] };
 }
 
-/// The start of every table, whatever its value type: what a path is printed from.
+/// The first field of every table, for any value type, from which call paths are printed.
 #[repr(C)]
-struct Header {
+struct TableHeader {
     label: Arc<str>,
 }
 
 /// One operator's computed table.
 #[repr(C, align(64))]
 pub(crate) struct Table<V: Value> {
-    header: Header,
-    /// By the backend's bit, into `_rows`: those of backends that aren't known to an empty row.
-    rows: [*const Row<V>; ROWS],
-    /// Keys that existed when this was computed; more may have come since.
+    header: TableHeader,
+    /// By the backend's bit, pointers into `_rows`; unknown backends point to an empty row.
+    rows: [*const BackendRow<V>; ROWS],
+    /// The keys that existed at the computation; more may be registered since.
     known: DispatchKeySet,
-    /// Never moves: the rows point into it.
-    _rows: Box<[Row<V>]>,
-    /// Keeps the kernels alive that the entries point to.
+    /// Never reallocated, since the rows point into it.
+    _rows: Box<[BackendRow<V>]>,
+    /// Keeps the entries' kernels alive.
     _kernels: Vec<Arc<Kernel<V>>>,
 }
 
-// SAFETY: the pointers are into `_rows`, immutable once made, and into `_kernels`, which are
-// `Send + Sync` and immutable.
+// SAFETY: the pointers are into `_rows`, which is immutable, and to kernels of `_kernels`, which
+// are `Send + Sync` and immutable.
 unsafe impl<V: Value> Send for Table<V> {}
 // SAFETY: as above.
 unsafe impl<V: Value> Sync for Table<V> {}
 
 impl<V: Value> Table<V> {
-    /// A table without entries: of an operator that was removed.
+    /// Returns a table without entries, for a removed operator.
     pub(crate) fn empty(label: Arc<str>) -> Self {
         Table::new(label, DispatchKeySet::EMPTY, names::registered(), Vec::new(), Vec::new())
     }
 
-    /// A table with one row per backend, from the highest.
+    /// Returns a table with one row per backend, the highest first.
     fn new(
         label: Arc<str>,
         backends: DispatchKeySet,
         known: DispatchKeySet,
-        mut rows: Vec<Row<V>>,
+        mut rows: Vec<BackendRow<V>>,
         kernels: Vec<Arc<Kernel<V>>>,
     ) -> Self {
         debug_assert_eq!(rows.len(), backends.len());
-        rows.push(Row::EMPTY);
+        rows.push(BackendRow::EMPTY);
         let stored = rows.into_boxed_slice();
         let mut rows = [&raw const stored[stored.len() - 1]; ROWS];
         for (backend, row) in backends.iter().zip(&stored) {
             rows[usize::from(backend.bit())] = row;
         }
-        Table { header: Header { label }, rows, known, _rows: stored, _kernels: kernels }
+        Table { header: TableHeader { label }, rows, known, _rows: stored, _kernels: kernels }
     }
 
-    /// The table that follows from what is registered, in whatever order that came about.
+    /// Computes the table. It depends on the registrations, but not on their order.
     pub(crate) fn compute(
         label: Arc<str>,
         operator: &Registrations<V>,
@@ -233,7 +234,7 @@ impl<V: Value> Table<V> {
         };
         let mut rows = Vec::with_capacity(backends.len() + 1);
         for backend in backends.iter() {
-            let mut row = Row::EMPTY;
+            let mut row = BackendRow::EMPTY;
             row.entries[usize::from(backend.bit())] = entry(None, backend);
             for functionality in (known - backends).iter() {
                 let kernel = entry(Some(functionality), backend);
@@ -247,50 +248,50 @@ impl<V: Value> Table<V> {
         Table::new(label, backends, known, rows, kernels)
     }
 
-    /// The row of a set's highest backend; CPU's for a set without one.
+    /// Returns the row of a set's highest backend; CPU's for a set without one.
     #[inline(always)]
-    fn row(&self, set: DispatchKeySet) -> &Row<V> {
-        // CPU is bit 0 and the lowest, so adding it changes nothing where there is a backend.
+    fn row(&self, set: DispatchKeySet) -> &BackendRow<V> {
+        // CPU is bit 0, the lowest, so adding it changes nothing if there is another backend.
         let backends = (set & DispatchKeySet::BACKENDS).bits() | 1;
         // SAFETY: it points into `_rows`, which lives with the table.
         unsafe { &*self.rows[63 - backends.leading_zeros() as usize] }
     }
 
-    /// The kernel and key that a set leads to; `None` where there is none (see the errors).
+    /// Returns the kernel and key that a set selects; `None` if there is none (see the errors).
     #[inline(always)]
     pub(crate) fn select(&self, set: DispatchKeySet) -> Option<(&Kernel<V>, DispatchKey)> {
         let row = self.row(set);
-        // A backend below the highest has no entry in that one's row.
+        // A lower backend has no entry in the highest one's row.
         let key = (set & row.mask).highest()?;
         // SAFETY: a non-null entry points to a kernel in `_kernels`, which lives with the table.
         let kernel = unsafe { row.entries[usize::from(key.bit())].as_ref() }?;
         Some((kernel, key))
     }
 
-    /// The kernel at one key, for the backend of a set; the key need not be in the set.
+    /// Returns the kernel at one key for the backend of a set; the key need not be in the set.
     pub(crate) fn entry(&self, key: DispatchKey, set: DispatchKeySet) -> Option<&Kernel<V>> {
         let backend = if key.is_backend() { key.into() } else { set };
         // SAFETY: as in `select`.
         unsafe { self.row(backend).entries[usize::from(key.bit())].as_ref() }
     }
 
-    /// The mask of the row that a set selects.
+    /// Returns the mask of the row that a set selects.
     pub(crate) fn mask(&self, set: DispatchKeySet) -> DispatchKeySet {
         self.row(set).mask
     }
 
-    /// Whether keys were registered after this was computed.
+    /// Returns whether keys were registered since the computation.
     pub(crate) fn is_stale(&self) -> bool {
         self.known != names::registered()
     }
 }
 
-/// The operator's name out of a table whose value type isn't known.
+/// Returns the operator's name from a table of an unknown value type.
 ///
 /// # Safety
 /// `table` must be the address of a live `Table<V>` of any `V`.
 pub(crate) unsafe fn label_at(table: usize) -> Arc<str> {
     // SAFETY: `Table` is `repr(C)` and starts with its header, for every `V`.
-    let header = unsafe { &*(table as *const Header) };
+    let header = unsafe { &*(table as *const TableHeader) };
     Arc::clone(&header.label)
 }

@@ -1,11 +1,11 @@
-//! Facts about an operator that hold for every call of it and that its schema doesn't say.
+//! Properties of an operator that hold for every call and aren't in its schema.
 
 use std::fmt;
 use std::ops::BitOr;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// A set of facts about an operator; their names are those of PyTorch's operator tags where it has them.
+/// A set of properties of an operator, with PyTorch's names for its operator tags.
 ///
 /// ```
 /// use keyfold_dispatch::Tags;
@@ -22,10 +22,10 @@ pub struct Tags(u8);
 impl Tags {
     /// No tag.
     pub const NONE: Tags = Tags(0);
-    /// The operator draws random numbers from its device's stream: two calls differ, a replay must
-    /// draw again, and `vmap` asks whether examples share them.
+    /// The operator draws random numbers from its device's generator: two calls differ, a replay
+    /// must draw again, and `vmap` needs to know whether examples share them.
     pub const NONDETERMINISTIC_SEEDED: Tags = Tags(1);
-    /// The result's shape depends on the values of the arguments, so there is no kernel for Meta.
+    /// The result's shape depends on the values of the arguments, so there is no Meta kernel.
     pub const DATA_DEPENDENT_SHAPE: Tags = Tags(2);
 
     const ALL: [(&'static str, Tags); 2] = [
@@ -33,21 +33,21 @@ impl Tags {
         ("data_dependent_shape", Tags::DATA_DEPENDENT_SHAPE),
     ];
 
-    /// Whether all tags of another set are in this one.
+    /// Returns whether all tags of another set are in this one.
     pub const fn contains(self, other: Tags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The names of the tags in the set.
+    /// Returns the names of the tags in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let present = Tags::ALL.into_iter().filter(move |(_, tag)| self.contains(*tag));
         present.map(|(name, _)| name)
     }
 
-    /// The set of the tags of these names.
+    /// Returns the set of tags with these names.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] for a name that no tag has.
+    /// [`ErrorKind::Value`] for an unknown name.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Tags> {
         names.into_iter().try_fold(Tags::NONE, |tags, name| {
             let known = Tags::ALL.iter().find(|(known, _)| *known == name);

@@ -1,9 +1,8 @@
-//! Typed calls: a handle that checked the signature once and boxes nothing.
+//! Typed calls: a handle whose signature was checked once and that boxes nothing.
 //!
-//! `Dispatcher::typed::<(&Tensor, f64), Tensor>("demo::scale")` gives a handle
-//! whose `call` takes a `&Tensor` and an `f64`. It reaches a kernel registered
-//! from a closure of the same signature through one indirect call; any other
-//! kernel it reaches through the boxed form.
+//! `Dispatcher::typed::<(&Tensor, f64), Tensor>("demo::scale")` returns a handle whose `call` takes
+//! a `&Tensor` and an `f64`. It calls a kernel registered from a closure of the same signature with
+//! one indirect call, and any other kernel in its boxed form.
 
 #![allow(clippy::extra_unused_lifetimes, reason = "the arguments' lifetime, at arity 0")]
 
@@ -43,41 +42,41 @@ impl<V: Value, A, R> fmt::Debug for TypedOperator<V, A, R> {
 }
 
 impl<V: Value, A, R> TypedOperator<V, A, R> {
-    /// The operator.
+    /// Returns the operator.
     pub fn operator(&self) -> &Arc<Operator<V>> {
         &self.operator
     }
 }
 
-/// A tuple of argument types, compared with a schema as a whole.
+/// A tuple of argument types, checked against a schema as a whole.
 pub trait Args<V: Value>: 'static {
-    /// The arguments as a kernel sees them.
+    /// The arguments' types in the kernel.
     type Of<'a>;
 
-    /// Takes the arguments out of boxed values.
+    /// Converts boxed values to the arguments.
     ///
     /// # Errors
     /// [`ErrorKind::Binding`] for another number of values, and as [`Arg::unbox`].
     fn unbox<'a>(args: &[V::Ref<'a>]) -> Result<Self::Of<'a>>;
 
-    /// The entry of the unboxed form of a kernel that takes these arguments as one tuple.
+    /// Returns the entry of the unboxed form of a kernel that takes these arguments as one tuple.
     fn entry<R: Ret<V>, F>() -> *const ()
     where
         F: for<'a> Fn(Self::Of<'a>) -> Result<R>;
 
-    /// Checks that each type may stand for the schema's argument at its place.
+    /// Checks that each type fits the schema's argument at its index.
     ///
     /// # Errors
-    /// The index of the first argument that doesn't fit, and the name of the Rust type there.
+    /// The index of the first argument that doesn't fit, and the name of its Rust type.
     fn check(arguments: &[Argument]) -> Result<(), Misfit>;
 }
 
-/// How a signature differs from a schema.
+/// A difference between a signature and a schema.
 #[derive(Debug, Clone, Copy)]
 pub enum Misfit {
-    /// Another number of arguments: the signature's.
+    /// The signature's number of arguments differs.
     Arity(usize),
-    /// At that place, that Rust type doesn't fit.
+    /// The Rust type at that index doesn't fit.
     Type(usize, &'static str),
 }
 
@@ -88,7 +87,7 @@ pub trait TypedKernel<V: Value, A, R>: Send + Sync + 'static {
     fn into_kernel(self) -> Kernel<V>;
 }
 
-/// A function that also asks for the call's context: `Fn(&CallContext, A...) -> Result<R>`.
+/// A typed kernel that also takes the call's context: `Fn(&CallContext, A...) -> Result<R>`.
 pub trait ContextKernel<V: Value, A, R>: Send + Sync + 'static {
     /// Makes the kernel, with its unboxed form, its boxed form and its check.
     #[track_caller]
@@ -96,14 +95,14 @@ pub trait ContextKernel<V: Value, A, R>: Send + Sync + 'static {
 }
 
 impl<V: Value> Kernel<V> {
-    /// A kernel from a function with a typed signature.
+    /// Returns a kernel from a function with a typed signature.
     #[track_caller]
     pub fn typed<A, R, F: TypedKernel<V, A, R>>(function: F) -> Self {
         function.into_kernel()
     }
 
-    /// A kernel from a function that takes its arguments as one tuple, for code that is generic over
-    /// their number and types.
+    /// Returns a kernel from a function that takes its arguments as one tuple, for code that is
+    /// generic over their number and types.
     #[track_caller]
     pub fn tupled<A: Args<V>, R: Ret<V>, F>(function: F) -> Self
     where
@@ -117,7 +116,8 @@ impl<V: Value> Kernel<V> {
         )
     }
 
-    /// A kernel from a function with a typed signature, its first parameter `&CallContext<V>`.
+    /// Returns a kernel from a function with a typed signature, its first parameter
+    /// `&CallContext<V>`.
     #[track_caller]
     pub fn typed_with_context<A, R, F: ContextKernel<V, A, R>>(function: F) -> Self {
         function.into_context_kernel()
@@ -125,7 +125,7 @@ impl<V: Value> Kernel<V> {
 }
 
 impl<V: Value> Dispatcher<V> {
-    /// A typed handle, the signature checked against the schema.
+    /// Returns a typed handle, after checking the signature against the schema.
     ///
     /// # Errors
     /// An unknown name; [`ErrorKind::Binding`] if the types don't fit the schema.
@@ -161,7 +161,7 @@ fn check_signature<V: Value, A: Args<V>, R: Ret<V>>(
     ))
 }
 
-/// What identifies an unboxed calling convention: argument and return types, in order.
+/// The identity of an unboxed calling convention: argument and return types, in order.
 struct Signature<V, A, R>(PhantomData<(V, A, R)>);
 
 fn signature<V: 'static, A: 'static, R: 'static>() -> TypeId {
@@ -190,7 +190,7 @@ fn make_kernel<V: Value, A: Args<V>, R: Ret<V>, F: Send + Sync + 'static>(
     unsafe { kernel.with_unboxed(signature::<V, A, R>(), entry, data) }
 }
 
-/// One arity of everything above. A macro, since Rust can't be generic over tuple lengths.
+/// Implements everything above for one arity. A macro, since Rust isn't generic over tuple lengths.
 macro_rules! arity {
     ($count:literal; $($type:ident $arg:ident $at:tt),*) => {
         impl<V: Value, $($type: Arg<V>),*> Args<V> for ($($type,)*) {
@@ -241,7 +241,7 @@ macro_rules! arity {
             /// Calls the operator.
             ///
             /// # Errors
-            /// Device and missing-kernel errors, and what the kernel returns.
+            /// Device and missing-kernel errors, and the kernel's errors.
             #[inline]
             pub fn call<'x>(&self, $($arg: $type::Arg<'x>),*) -> Result<R> {
                 let tag = Tag::NONE$(.merge($type::tag(&$arg)))*;
@@ -267,7 +267,7 @@ macro_rules! arity {
                 })
             }
 
-            /// Calls the operator with this key set, taken as given.
+            /// Calls the operator with this key set, without adding or removing local keys.
             ///
             /// # Errors
             /// As for `call`.
@@ -329,7 +329,7 @@ macro_rules! arity {
         {
             #[track_caller]
             fn into_kernel(self) -> Kernel<V> {
-                // Says which of the two signatures of `Func` is meant.
+                // Selects one of the two signatures of `Func`.
                 #[allow(clippy::too_many_arguments)]
                 #[inline(always)]
                 fn apply<Out, $($type),*>(f: impl Fn($($type),*) -> Out, $($arg: $type),*) -> Out {
@@ -413,7 +413,7 @@ macro_rules! arity {
     };
 }
 
-/// A boxed call's arguments, as many as the signature has.
+/// Returns a boxed call's arguments as an array of the signature's arity.
 fn take_args<'s, 'a, V: Value, const N: usize>(args: &'s [V::Ref<'a>]) -> Result<[V::Ref<'a>; N]> {
     <[V::Ref<'a>; N]>::try_from(args).map_err(|_| {
         Error::new(

@@ -1,6 +1,6 @@
-//! What goes wrong, one test each: the error names the operator, what was given and what would be
-//! right, and the dispatcher works on. Mistakes in schema text are tested beside the parser, use
-//! after removal in `removal`, recursion and panics in `concurrency`.
+//! One test per kind of error: it names the operator, the given value and the correct one, and the
+//! dispatcher works afterwards. Errors in schema text are tested beside the parser, use after
+//! removal in `removal`, recursion and panics in `concurrency`.
 
 mod support;
 
@@ -12,7 +12,7 @@ use keyfold_dispatch::{
 };
 use support::{Context, D, Ref, Val, Word, list, said, says, word, wraps};
 
-/// Checks the kind of an error and that its message says all of these.
+/// Checks the kind of an error, and that its message contains all `parts`.
 #[track_caller]
 fn says_all(error: &Error, kind: ErrorKind, parts: &[&str]) {
     let text = error.to_string();
@@ -22,7 +22,7 @@ fn says_all(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// A dispatcher with `demo::scale(Tensor x, int n=2, *, str mode="up") -> Tensor` at CPU.
+/// Returns a dispatcher with `demo::scale(Tensor x, int n=2, *, str mode="up") -> Tensor` at CPU.
 fn demo() -> D {
     let d = D::new();
     d.define("demo::scale(Tensor x, int n=2, *, str mode=\"up\") -> Tensor").unwrap();
@@ -36,7 +36,7 @@ fn demo() -> D {
     d
 }
 
-/// The dispatcher still works.
+/// Checks that the dispatcher still works.
 #[track_caller]
 fn works_on(d: &D) {
     let x = Word::new("x", K::CPU);
@@ -66,7 +66,7 @@ fn the_same_source_again_replaces_without_complaint() {
     assert!(!first.remove(), "a replaced handle's remove does nothing");
     assert!(second.is_active());
     assert_eq!(d.kernel_count(), 1);
-    // By module and qualified name, wherever they moved.
+    // The same module and qualified name, at any line.
     let named = |line| Provenance {
         language: "Python",
         name: "scale".into(),
@@ -271,7 +271,7 @@ fn a_typed_kernel_called_with_the_wrong_boxed_values() {
     d.register("op", K::CPU, kernel).unwrap();
     let operator = d.operator("op").unwrap();
     let kernel = operator.kernel_at(K::CPU.into()).unwrap();
-    // Past the checks, as a binding could: the kernel's own refuse.
+    // Bypasses the checks, as a binding could; the kernel itself refuses.
     let set = DispatchKeySet::from(K::CPU);
     let run = |args: &[Ref<'_>]| {
         operator.run_kernel_with(&kernel, set, K::CPU, |context, _| context.redispatch(set, args))
@@ -368,7 +368,7 @@ fn a_representation_key_without_a_kernel() {
     let parts =
         ["no kernel registered for SparseCPU", "skipping it would hand a kernel data", "fallback"];
     says_all(&error, ErrorKind::MissingKernel, &parts);
-    // The user's own keys are one or the other, as they say.
+    // User keys are a mode or a representation, as registered.
     let ragged = register_key("BadInputRagged", K::Sparse, false).unwrap();
     let audit = register_key("BadInputAudit", K::Sparse, true).unwrap();
     let x = Word::new("x", [ragged, K::CPU]);
@@ -430,7 +430,7 @@ fn tensors_on_two_indices_of_one_device() {
     says_all(&typed.call(&at(0), &at(1)).unwrap_err(), ErrorKind::Device, &parts);
     says_all(&typed.call(&at(2), &at(1)).unwrap_err(), ErrorKind::Device, &["cuda:2", "cuda:1"]);
     assert_eq!(typed.call(&at(1), &at(1)).unwrap().text, "CUDA");
-    // Inside a list, the place is named.
+    // The message names the index inside a list.
     d.register("many", K::CUDA, says("cuda")).unwrap();
     let items = Val::List(vec![Val::Word(at(0)), Val::Word(at(0)), Val::Word(at(1))]);
     let error = d.call("many", &[items.r()]).unwrap_err();
@@ -501,7 +501,7 @@ fn a_kernel_that_returns_the_wrong_kind_or_number() {
     assert_eq!(d.call("two", &[]).unwrap(), good);
     d.register("none", K::CPU, Kernel::boxed(|_, _| Ok(Val::Nil))).unwrap();
     assert_eq!(d.call("none", &[]).unwrap(), Val::Nil);
-    // A typed call of a boxed kernel checks as well.
+    // A typed call of a boxed kernel is checked as well.
     d.register("one", K::CPU, gives(Val::Nil)).unwrap();
     let typed = d.typed::<(), i64>("one").unwrap();
     says_all(&typed.call().unwrap_err(), ErrorKind::Return, &["None", "int"]);

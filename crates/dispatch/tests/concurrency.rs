@@ -1,4 +1,5 @@
-//! Callers and a swapper at once; recursion; panics. What a thread leaves behind is looked at, too.
+//! Callers and a swapper at once; recursion; panics. Checks also that ended threads leave nothing
+//! behind.
 
 mod support;
 
@@ -14,7 +15,7 @@ use keyfold_dispatch::{
 };
 use support::{Context, D, Ref, Val, Word, list, said, says, settles, word, wraps};
 
-/// Counts the live ones.
+/// Counts its live instances.
 struct Live(&'static AtomicI64);
 
 impl Live {
@@ -34,32 +35,34 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a whole number"))
 }
 
-/// The process's memory in KiB, where the system says.
+/// Returns the process's resident memory in KiB, if the system reports it.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Whether a sanitizer's allocator keeps freed memory for a while, so that the process grows.
+/// Returns whether a sanitizer's allocator delays the reuse of freed memory, so that the process
+/// grows.
 fn keeps_freed_memory() -> bool {
     std::env::var_os("KEYFOLD_SANITIZER").is_some()
 }
 
-/// A composite that answers with its number at a backend's key. At an autograd key it calls below
-/// itself, and the same number must answer there: both are one registration.
+/// Returns a composite that returns its number at a backend's key. At an autograd key it calls
+/// below itself, and checks that the result is the same number, since both entries are one
+/// registration.
 fn numbered(number: i64, live: &'static AtomicI64) -> Kernel<Val> {
     let own = Live::new(live);
     Kernel::typed_with_context(move |context: &Context<'_>, x: &Word| {
         let _ = &own;
-        // Read through the kernel's memory: it must be alive.
+        // Reads the kernel's memory, which must be alive.
         assert!(!context.kernel().is_fallthrough());
         Ok(number + i64::from(x.zero_dim))
     })
 }
 
-/// Three callers, by typed handle, by operator and by name, and a swapper that replaces one
-/// registration which two entries of the table come from, and one that comes and goes.
+/// Three callers, by typed handle, by operator and by name, and a swapper that replaces a
+/// registration behind two entries of the table, and another that comes and goes.
 #[allow(clippy::print_stdout, reason = "the soak's figures, for whoever asks with --nocapture")]
 #[test]
 fn soak_callers_and_a_swapper() {
@@ -93,13 +96,13 @@ fn soak_callers_and_a_swapper() {
                             1 => int(operator.call(&[Ref::Word(x)]).unwrap()),
                             _ => int(d.call("op", &[Ref::Word(x)]).unwrap()),
                         };
-                        // Snapshots follow each other: no call sees one older than a call before.
+                        // Snapshots are ordered: no call sees an older one than an earlier call.
                         assert!(number >= last[i], "{number} after {}", last[i]);
                         assert!(number <= newest.load(Ordering::SeqCst));
                         last[i] = number;
                         calls.fetch_add(1, Ordering::Relaxed);
                     }
-                    // All entries stem from the one registration there is.
+                    // All entries come from the single registration.
                     let entries = operator.entries(false);
                     let kernels = entries.iter().map(|entry| Arc::as_ptr(&entry.kernel));
                     let [first, rest @ ..] = &kernels.collect::<Vec<_>>()[..] else {
@@ -110,7 +113,7 @@ fn soak_callers_and_a_swapper() {
             });
         }
         let start = Instant::now();
-        // Swaps go on until both the time and the number are reached.
+        // Swaps continue until both the time and the number are reached.
         while done < swaps || start.elapsed() < seconds {
             done += 1;
             newest.store(done as i64, Ordering::SeqCst);
@@ -128,7 +131,7 @@ fn soak_callers_and_a_swapper() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // The callers hold nothing now; the next change frees what waited for them.
+    // The callers have ended; the next change frees the remaining snapshots.
     replace(i64::MAX - 1);
     settles("only the registered one lives", || LIVE.load(Ordering::SeqCst) == 1);
     assert!(calls.load(Ordering::SeqCst) > 0);
@@ -138,8 +141,8 @@ fn soak_callers_and_a_swapper() {
         calls.load(Ordering::SeqCst)
     );
     if let (Some(before), Some(after), false) = (before, after, keeps_freed_memory()) {
-        // A leak of all that was replaced in between would be some 20,000 KiB and more; threads that
-        // come late to a processor, of this test and of those beside it, have been seen to hold 2500.
+        // Leaking all replaced kernels would take 20,000 KiB and more; threads that are scheduled
+        // late, of this test and of parallel ones, have held up to 2500.
         assert!(after < before + 8192, "{before} KiB grew to {after} KiB");
     }
 }
@@ -152,7 +155,7 @@ fn int(value: Val) -> i64 {
 }
 
 /// A layer and the kernel below it are registered and removed as a pair, the layer last and first:
-/// a call that ran the layer must find the kernel in a later snapshot or an error, but never the
+/// a call that ran the layer must find the kernel or an error in a later snapshot, but never the
 /// mask of one snapshot with the entries of another.
 #[test]
 fn soak_masks_and_entries_belong_together() {
@@ -166,8 +169,8 @@ fn soak_masks_and_entries_belong_together() {
                 let keys = DispatchKeySet::from([K::Tracer, K::Autograd, K::CPU]);
                 let arg = list(keys);
                 while !stop.load(Ordering::Relaxed) {
-                    // Without a kernel Autograd is masked; a mask without it and an entry gone
-                    // would end in an error here.
+                    // Without a kernel Autograd is masked; an old mask with new entries would be an
+                    // error here.
                     let answer = said(d.call("op", &[arg.r()]).unwrap());
                     assert!(["cpu", "grad(cpu)"].contains(&answer.as_str()), "{answer}");
                 }
@@ -217,7 +220,7 @@ fn a_kernel_that_runs_long_holds_back_its_own_table_only() {
     settles("only the registered one lives", || LIVE.load(Ordering::SeqCst) == 1);
 }
 
-/// Calls itself without end, and counts how deep it got.
+/// Registers a kernel that calls itself endlessly and counts the depth.
 fn endless(d: &D) -> Arc<AtomicUsize> {
     let deepest = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&deepest);
@@ -237,7 +240,8 @@ fn recursion_is_an_error_and_the_thread_goes_on(d: &D) {
         assert_eq!(error.kind(), ErrorKind::Recursion);
         let text = error.to_string();
         assert!(text.starts_with("endless: operator calls nest"), "{text}");
-        // On a tiny stack the calls are too few to be told from a kernel that splits its work.
+        // On a tiny stack, too few calls fit to distinguish recursion from a kernel that splits its
+        // work.
         let repeated = text.contains("endless at CPU runs inside itself");
         let last = text.contains("the last calls: endless at CPU, then endless at CPU");
         assert!(repeated || last, "{text}");
@@ -293,7 +297,7 @@ fn a_panic_in_a_kernel_leaves_the_thread_as_it_was() {
     let own = Live::new(&LIVE);
     let panics = Kernel::typed(move |x: &Word| -> keyfold_core::Result<i64> {
         let _ = &own;
-        // A panic, but without the message on stderr two thousand times.
+        // A panic without two thousand messages on stderr.
         std::panic::resume_unwind(Box::new(x.text.clone()))
     });
     let cpu = d.register("op", K::CPU, panics).unwrap();
@@ -304,7 +308,7 @@ fn a_panic_in_a_kernel_leaves_the_thread_as_it_was() {
     let _guard = include_keys(K::Profiler.into());
     let before = LocalKeys::current();
     for _ in 0..2000 {
-        // More often than calls may nest: each gave its depth back.
+        // More often than calls may nest, so that a leaked depth would show.
         let panic = catch_unwind(AssertUnwindSafe(|| typed.call(&x))).unwrap_err();
         assert_eq!(panic.downcast_ref::<String>().unwrap(), "on purpose");
         assert_eq!(LocalKeys::current(), before);
@@ -322,7 +326,7 @@ fn a_layers_key_is_excluded_for_calls_inside_it_and_on_no_other_thread() {
     d.register("op", K::CPU, says("cpu")).unwrap();
     let both = DispatchKeySet::from([K::Autograd, K::CPU]);
     let layer = Kernel::boxed(move |context: &Context<'_>, args: &[Ref<'_>]| {
-        // Not captured: a dispatcher that owns a kernel that owns the dispatcher would live on.
+        // Not captured: a dispatcher that owns a kernel that owns the dispatcher is never freed.
         let outer = context.dispatcher()?;
         assert_eq!(context.excluded(), K::Autograd.into());
         assert_eq!(context.keyset(), both, "the chosen key is still in it");
@@ -339,7 +343,7 @@ fn a_layers_key_is_excluded_for_calls_inside_it_and_on_no_other_thread() {
             });
             assert_eq!(there.join().unwrap(), "cpu", "the sets were handed on");
         });
-        // A guard that a layer opens outlives none of its own calls.
+        // A guard that a layer opens ends before the layer's call.
         let guard = exclude_keys(K::Profiler.into());
         let below = said(context.call_below(args)?);
         guard.close()?;
@@ -350,7 +354,7 @@ fn a_layers_key_is_excluded_for_calls_inside_it_and_on_no_other_thread() {
     assert_eq!(LocalKeys::current(), LocalKeys::default());
 }
 
-/// One call of an operator with a layer, in a dispatcher of its own.
+/// Returns the result of an operator with a layer, in a new dispatcher.
 fn outer_call(d: &D, keys: DispatchKeySet) -> Val {
     d.register("op", K::CPU, says("cpu")).unwrap();
     d.register("op", K::Autograd, wraps("grad")).unwrap();

@@ -1,4 +1,5 @@
-//! membarrier(2) denied to a process that counts on it: in children, since a filter stays for good.
+//! membarrier(2) denied to a process that relies on it. In child processes, since a seccomp filter
+//! can't be removed.
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
@@ -13,7 +14,7 @@ use std::sync::mpsc;
 use keyfold_dispatch::{DispatchKey as K, Handle, Kernel, Override};
 use support::{Context, D, Ref, Val, list, said, word};
 
-/// Denies membarrier with this error, to all threads or to the calling one.
+/// Makes membarrier fail with this error, on all threads or on the calling one.
 fn deny(errno: libc::c_int, everywhere: bool) {
     let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut lines = [
@@ -24,7 +25,7 @@ fn deny(errno: libc::c_int, everywhere: bool) {
     ];
     let program = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_mut_ptr() };
     let flags = if everywhere { libc::SECCOMP_FILTER_FLAG_TSYNC } else { 0 };
-    // SAFETY: integers; then a filter that lives until the call returns, which copies it.
+    // SAFETY: integers, then a filter that lives until the call, which copies it, returns.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let mode = libc::SECCOMP_SET_MODE_FILTER;
@@ -70,7 +71,7 @@ fn call(d: &D) {
     assert_eq!(said(d.call("op", &[list(K::CPU).r()]).unwrap()), "cpu");
 }
 
-/// Ends when it is dropped; calls each time it is told to.
+/// A thread that makes a call for each message and ends when this is dropped.
 struct Reader(Option<mpsc::Sender<()>>, mpsc::Receiver<()>, Option<std::thread::JoinHandle<()>>);
 
 impl Reader {
@@ -126,7 +127,7 @@ fn memory_waits_for_readers_of_before() {
         first.calls();
         register(&d, &dropped);
         assert_eq!(count(), 0, "one is left");
-        // Its end is its word, too.
+        // The end of the thread counts as its confirmation.
         drop(second);
         register(&d, &dropped);
         assert_eq!(count(), 3);

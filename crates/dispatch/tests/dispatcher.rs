@@ -1,4 +1,4 @@
-//! The dispatcher with a value type that has nothing to do with tensors.
+//! The dispatcher with a value type unrelated to tensors.
 
 mod support;
 
@@ -144,7 +144,7 @@ fn an_operator_serves_keys_that_are_registered_after_it() {
     let both = DispatchKeySet::from([npu, K::CPU]);
     assert_eq!(said(operator.redispatch(both, &[arg.r()]).unwrap()), "npu");
     assert!(handle.remove());
-    // Once the dispatcher is gone nobody can compute a table for a newer key.
+    // Without the dispatcher, no table can be computed for a newer key.
     drop(d);
     let later = register_backend("laternpu").unwrap();
     let error = operator.call(&[list(later).r()]).unwrap_err();
@@ -165,7 +165,7 @@ fn what_an_implicit_composite_calls_is_recorded() {
     let arg = list([K::Autograd, K::CPU]);
     assert_eq!(said(d.call("whole", &[arg.r()]).unwrap()), "autograd(cpu)");
     assert_eq!(said(d.call("whole", &[list(K::CPU).r()]).unwrap()), "cpu");
-    // A layer's own kernel at the same key still loses the key meanwhile.
+    // A layer's own kernel at the same key runs with the key excluded, too.
     let layer = Kernel::boxed(|context: &Context<'_>, args: &[Ref<'_>]| {
         context.dispatcher()?.call("part", args)
     });

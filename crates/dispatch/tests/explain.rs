@@ -1,4 +1,4 @@
-//! What a call would do, as data and as text. Nothing runs.
+//! Explanations of calls, as data and as text. No kernel runs.
 
 mod support;
 
@@ -8,7 +8,7 @@ use keyfold_dispatch::{
 };
 use support::{Context, D, Ref, Val, Word, says, wraps};
 
-/// `demo::add` with a composite, a CPU kernel that shadows another, and an Autograd layer.
+/// Returns `demo::add` with a composite, a CPU kernel that shadows another, and an Autograd layer.
 fn layered() -> D {
     let d = D::new();
     d.define("demo::add(Tensor a, Tensor? b=None) -> Tensor").unwrap();

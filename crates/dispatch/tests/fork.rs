@@ -1,5 +1,5 @@
-//! Fork, while other threads of the parent are inside operators: the child has their copies of
-//! what they announced, and none of them. Without the test harness, which has threads of its own.
+//! Fork while other threads of the parent are inside operators: the child has copies of their
+//! announcements, but not the threads. Without the test harness, which has threads of its own.
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
@@ -22,7 +22,7 @@ impl Drop for Counted {
     }
 }
 
-/// A dispatcher whose operator `op` runs `body`, with a kernel that counts its drop.
+/// Returns a dispatcher whose operator `op` runs `body`, with a kernel that counts its drop.
 fn counting(body: impl Fn() + Send + Sync + 'static) -> (D, Arc<AtomicUsize>) {
     let (d, dropped) = (D::new(), Arc::new(AtomicUsize::new(0)));
     let counted = Counted(Arc::clone(&dropped));
@@ -69,7 +69,7 @@ fn what_the_parents_threads_held_is_freed_in_the_child() {
         assert_eq!(dropped.load(Ordering::SeqCst), 0, "held in the parent");
         barrier.wait();
     });
-    // The last of them to leave the kernel frees it.
+    // The last thread to leave the kernel frees it.
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
 }
 
@@ -89,14 +89,14 @@ fn what_the_forking_thread_holds_stays_valid_in_the_child() {
     assert_eq!((answer.as_str(), dropped.load(Ordering::SeqCst)), ("cpu", 0));
 }
 
-/// Forks, and says whether this is the child, which goes on with the call.
+/// Forks; returns true in the child, which continues the call.
 fn in_child_from_here() -> bool {
-    // SAFETY: the child goes on with this call, on its one thread, and ends in the caller.
+    // SAFETY: the child continues this call on its one thread, and ends in the caller.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as in `in_child`.
         unsafe { libc::alarm(60) };
-        // Within the call, whose table is held: replaced, it stays.
+        // Inside the call, its table is protected, also after its replacement.
         assert_eq!(call_path(), [("op".to_owned(), K::CPU)]);
         return true;
     }
@@ -109,8 +109,8 @@ fn children_are_forked_while_threads_come_and_go_and_kernels_change() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Threads of their own dispatchers, since a child can't rely on locks of those that it
-            // didn't bring: they join, read, retire and leave.
+            // Threads with dispatchers of their own, since a child can't use locks that it may have
+            // inherited locked: they join, read, retire and leave.
             while !stop.load(Ordering::Relaxed) {
                 let threads = [0; 3].map(|_| {
                     std::thread::spawn(|| {

@@ -1,6 +1,6 @@
-//! The read side alone: callers that touch no lock and no reference count while kernels are
-//! swapped under them. What they share with the swapper is what the engine's own protocol orders,
-//! so ThreadSanitizer checks this program without any suppression (`scripts/sanitize.sh thread`).
+//! The read side alone: callers without locks and reference counts, while kernels are swapped. Only
+//! the engine's protocol orders their accesses, so that ThreadSanitizer checks this program without
+//! suppressions (`scripts/sanitize.sh thread`).
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{Context, D, Ref, Val, Word};
 
 const CALLERS: usize = 3;
 
-/// A kernel with memory of its own, which its drop destroys: a late reader would find another sum.
+/// A kernel with memory that its drop overwrites, so that a late reader finds a wrong sum.
 struct Sums {
     numbers: Vec<i64>,
 }
@@ -21,7 +21,7 @@ impl Sums {
         Sums { numbers: (start..start + 8).collect() }
     }
 
-    /// The first number, if all belong together.
+    /// Returns the first number if all are consistent.
     fn check(&self) -> i64 {
         let start = self.numbers[0];
         assert!(self.numbers.iter().zip(start..).all(|(a, b)| *a == b), "{:?}", self.numbers);
@@ -60,7 +60,7 @@ fn soak_reads_while_kernels_are_swapped() {
                 let plain = Word::new("x", K::CPU);
                 let grad = Word::new("x", [K::Autograd, K::CPU]);
                 let mut last = [0; 2];
-                // The first call of a thread takes a lock, once.
+                // A thread's first call takes a lock, once.
                 typed.call(&plain).unwrap();
                 let caller = ready.fetch_add(1, Ordering::SeqCst);
                 while !stop.load(Ordering::SeqCst) {
@@ -86,7 +86,8 @@ fn soak_reads_while_kernels_are_swapped() {
             replace(if start % 3 == 0 { K::Autograd } else { K::CPU }, start);
         }
         stop.store(true, Ordering::SeqCst);
-        // One by one: ThreadSanitizer knows pthread_join, but not how a scope waits.
+        // One by one, since ThreadSanitizer understands pthread_join, but not the waiting of a
+        // scope.
         for caller in callers {
             caller.join().unwrap();
         }

@@ -1,4 +1,4 @@
-//! Taking registrations back: from outside, from a kernel that runs, from a kernel's destructor.
+//! Removing registrations: from outside, from a running kernel, from a kernel's destructor.
 
 mod support;
 
@@ -9,7 +9,7 @@ use keyfold_core::ErrorKind;
 use keyfold_dispatch::{DispatchKey as K, DispatchKeySet, Handle, Kernel, Override};
 use support::{Context, D, Ref, Val, Word, list, said, says, settles, word, wraps};
 
-/// Counts how often it is dropped.
+/// Counts its drops.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -56,7 +56,7 @@ fn a_removed_operator_says_so_to_whoever_holds_it() {
     assert_eq!(d.call("ns::op", &args).unwrap_err().kind(), ErrorKind::UnknownOperator);
     assert!(format!("{operator:?}").ends_with("removed)"), "{operator:?}");
 
-    // Another operator of that name is another operator.
+    // A new operator of that name is a different one.
     d.define("ns::op(Tensor x) -> Tensor").unwrap();
     d.register("ns::op", K::CPU, says("new")).unwrap();
     assert_eq!(said(d.call("ns::op", &args).unwrap()), "new");
@@ -150,9 +150,9 @@ fn a_kernel_may_remove_itself_while_it_runs() {
     assert_eq!(call(&d, "op"), Err(ErrorKind::MissingKernel));
 }
 
-/// Memory that a call held is freed at its end, by the thread that called: no change of a registration
-/// is waited for. (Another test's thread may just be between announcing itself and saying what it
-/// read, and then it is the one that frees.)
+/// Checks that a removed kernel is freed at the end of the call that used it, on the calling
+/// thread, without a further change of a registration. (If another test's thread is between
+/// announcing itself and narrowing the announcement, that thread frees it.)
 #[track_caller]
 fn goes_with_the_call(counter: &AtomicUsize) {
     for _ in 0..1_000_000 {
@@ -166,7 +166,7 @@ fn goes_with_the_call(counter: &AtomicUsize) {
 
 #[test]
 fn a_kernel_that_is_removed_while_it_runs_goes_with_its_call() {
-    // In a nested call, typed and boxed, from within and by another thread.
+    // In a nested call, typed and boxed, removed from within and by another thread.
     for (typed, elsewhere) in [(false, false), (false, true), (true, false), (true, true)] {
         let d = D::new();
         let counter = Arc::new(AtomicUsize::new(0));
@@ -274,7 +274,7 @@ fn a_kernel_may_register_replace_and_define_while_it_runs() {
 
 #[test]
 fn a_destructor_of_a_kernel_may_register_and_remove() {
-    /// On its drop, does what a host language's destructor might: anything.
+    /// Calls and registers operators in its drop, as a host language's destructor might.
     struct Last(D, Arc<OnceLock<String>>);
     impl Drop for Last {
         fn drop(&mut self) {
@@ -286,7 +286,7 @@ fn a_destructor_of_a_kernel_may_register_and_remove() {
             self.1.set(answer).unwrap();
         }
     }
-    // By every way a kernel can go.
+    // Every way to remove a kernel.
     for way in 0..6 {
         let d = D::new();
         let seen = Arc::new(OnceLock::new());
@@ -316,14 +316,14 @@ fn a_destructor_of_a_kernel_may_register_and_remove() {
                 }
                 4 => assert!(definition.remove()),
                 _ => {
-                    // A clash: the new kernel is dropped, and the old one removed after that.
+                    // A conflict: the new kernel is dropped, and the old one removed later.
                     d.register_with(&operator, K::CPU, says("no"), Override::Error).unwrap_err();
                     assert!(seen.get().is_none());
                     assert!(handle.remove());
                 }
             }
         }
-        // Another test's thread may have held the snapshot back for a moment.
+        // Another test's thread may have protected the snapshot for a moment.
         settles("the kernel goes", || seen.get().is_some());
         assert_eq!(seen.get().map(String::as_str), Some("t(dropped)"), "way {way}");
     }

@@ -1,5 +1,5 @@
-//! The rules of the computed table, against a model written from the design's text and from none
-//! of the engine's code: every subset of eight registration keys, in shuffled orders.
+//! The rules of the computed table against a model that is written from the design's text, without
+//! the engine's code: every subset of eight registration keys, in shuffled orders.
 
 mod support;
 
@@ -20,7 +20,7 @@ const REGISTRATION_KEYS: [&str; 8] = [
     "CompositeExplicitAutograd",
 ];
 const BACKENDS: [&str; 3] = ["CPU", "CUDA", "Meta"];
-/// Functionality keys from the highest, modes in capitals' place: `true` if calls may skip them.
+/// Functionality keys, highest first; `true` if calls may skip them.
 const FUNCTIONALITIES: [(&str, bool); 9] = [
     ("Tracer", true),
     ("Profiler", true),
@@ -33,7 +33,7 @@ const FUNCTIONALITIES: [(&str, bool); 9] = [
     ("Sparse", false),
 ];
 
-/// What is registered: names of registration keys, for an operator and for the fallbacks.
+/// The registration keys of an operator's kernels and of the fallbacks.
 #[derive(Clone, Default)]
 struct Model {
     own: BTreeSet<&'static str>,
@@ -41,8 +41,8 @@ struct Model {
 }
 
 impl Model {
-    /// The winner at a functionality ("" for none) over a backend: where it is registered, and by
-    /// which of the design's rules (1 to 6) it is there.
+    /// Returns the winner at a functionality ("" for none) over a backend: its registration key and
+    /// the number of the design's rule (1 to 6).
     fn winner(&self, functionality: &str, backend: &str) -> Option<(String, u8)> {
         let runtime = format!("{functionality}{backend}");
         let has = |key: &str| self.own.contains(key);
@@ -60,8 +60,8 @@ impl Model {
         if is_backend && has("CompositeExplicitAutograd") {
             return Some(("CompositeExplicitAutograd".to_owned(), 3));
         }
-        // 4. CompositeImplicitAutograd, where the key is a backend or an autograd key, and there
-        // is neither a direct kernel on that autograd key's own backend nor an explicit composite.
+        // 4. CompositeImplicitAutograd, at a backend or an autograd key, if there is neither a
+        //    direct kernel for that autograd key's backend nor an explicit composite.
         let stands_back = is_autograd && (has(backend) || has("CompositeExplicitAutograd"));
         if (is_backend || is_autograd) && !stands_back && has("CompositeImplicitAutograd") {
             return Some(("CompositeImplicitAutograd".to_owned(), 4));
@@ -91,7 +91,7 @@ impl Model {
         table
     }
 
-    /// Where the kernel is registered that a call with these keys runs.
+    /// Returns the registration key of the kernel that a call with these keys runs.
     fn answer(&self, set: &[&str]) -> Option<String> {
         let backend = BACKENDS.into_iter().rev().find(|b| set.contains(b)).unwrap_or("CPU");
         for (functionality, skippable) in FUNCTIONALITIES {
@@ -121,7 +121,8 @@ fn number(rule: Rule) -> u8 {
     }
 }
 
-/// The operator's table in the model's terms. Each kernel is named after its registration key.
+/// Returns the operator's table in the model's terms. Each kernel is named after its registration
+/// key.
 fn table(operator: &Operator<Val>, fallbacks: bool) -> BTreeMap<String, (String, u8)> {
     let entries = operator.entries(fallbacks);
     entries
@@ -359,7 +360,7 @@ fn a_shadowed_kernel_comes_back_in_the_table() {
     assert!(second.remove());
     assert_eq!(name(), "first");
     assert!(!second.remove(), "removed already");
-    // A kernel in the middle of the stack goes without being seen.
+    // Removing a kernel from the middle of the stack has no effect on calls.
     assert!(first.remove());
     assert!(operator.entries(false).is_empty());
 }

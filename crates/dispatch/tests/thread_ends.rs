@@ -1,5 +1,5 @@
-//! What threads leave behind when they end, and what still works while they do. An allocator counts
-//! the memory, so this is a program of one test at a time.
+//! Memory of ended threads, and operators called in the destructors of a thread. A counting
+//! allocator measures the memory, so this is a program of one test at a time.
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
@@ -21,17 +21,17 @@ struct Counting;
 
 static LIVE: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: the system's allocator, and a count beside it.
+// SAFETY: the system's allocator, with a counter.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: as for the caller.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: as for the caller.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(pointer, layout) };
     }
 }
@@ -39,12 +39,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Rounds of threads; each thread left 8,000 bytes once.
+/// The number of threads; each once leaked 8,000 bytes.
 const THREADS: isize = 50;
 
-/// How many bytes more are in use after each of many rounds.
+/// Returns how many more bytes are in use after many rounds.
 fn bytes_left(round: impl Fn()) -> isize {
-    // Made once.
+    // Allocates what is allocated once.
     (0..3).for_each(|_| round());
     let before = LIVE.load(Ordering::Relaxed);
     (0..THREADS).for_each(|_| round());
@@ -65,7 +65,7 @@ fn call() -> String {
     said(dispatcher().call("op", &[list(K::CPU).r()]).unwrap())
 }
 
-/// Calls, guards and what belongs to them: all that a destructor may want.
+/// Calls, guards and their objects: all that a destructor may use.
 fn everything_works() {
     assert_eq!(call(), "cpu");
     let guard = include_keys_with(K::Tracer.into(), Arc::new(7_i32));
@@ -88,7 +88,7 @@ fn ran() -> usize {
     RAN.swap(0, Ordering::SeqCst)
 }
 
-/// Runs everything when it is dropped.
+/// Runs everything in its drop.
 struct Late;
 
 impl Drop for Late {
@@ -104,7 +104,7 @@ fn rusts_destructors_call_operators() {
     for before in [false, true] {
         let left = bytes_left(|| {
             let thread = std::thread::spawn(move || {
-                // Either's destructor may be the first to run.
+                // Either destructor may run first.
                 if before {
                     everything_works();
                 }
@@ -120,14 +120,14 @@ fn rusts_destructors_call_operators() {
     }
 }
 
-/// A key of the C library's, whose destructor runs everything, `rounds` times.
+/// Returns a key of the C library whose destructor runs everything, `rounds` times.
 fn native_key(rounds: usize) -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     unsafe extern "C" fn destructor(value: *mut c_void) {
         everything_works();
         RAN.fetch_add(1, Ordering::SeqCst);
         if value as usize > 1 {
-            // SAFETY: a key that was made; the value is a number.
+            // SAFETY: a created key; the value is a number.
             unsafe {
                 libc::pthread_setspecific(KEY.get().copied().unwrap(), value.wrapping_sub(1))
             };
@@ -135,11 +135,11 @@ fn native_key(rounds: usize) -> libc::pthread_key_t {
     }
     let key = *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: room for a key.
+        // SAFETY: a place for a key.
         assert_eq!(unsafe { libc::pthread_key_create(&raw mut key, Some(destructor)) }, 0);
         key
     });
-    // SAFETY: a key that was made; the value is a number.
+    // SAFETY: a created key; the value is a number.
     assert_eq!(unsafe { libc::pthread_setspecific(key, rounds as *mut c_void) }, 0);
     key
 }
@@ -168,7 +168,7 @@ fn guards_that_outlive_their_function_end_with_the_thread() {
         let (kept, lost) = (Arc::clone(&data), Arc::clone(&data));
         let thread = std::thread::spawn(|| {
             GUARD.set(Some(include_keys_with(K::Tracer.into(), kept)));
-            // One that is never closed.
+            // A guard that is never closed.
             let _guard = std::mem::ManuallyDrop::new(include_keys_with(K::Tracer.into(), lost));
             drop(include_keys(K::Profiler.into()));
         });

@@ -1,10 +1,10 @@
-//! A host that closes a library with keyfold in it (`examples/embedded.rs`) while a thread lives that
-//! called operators there.
+//! A host closes a library with keyfold in it (`examples/embedded.rs`) while a thread that called
+//! its operators is alive.
 
 use std::ffi::CString;
 use std::sync::{Arc, Barrier};
 
-/// The example, which `cargo test` builds with the others.
+/// Returns the path of the example, which `cargo test` builds.
 fn library() -> CString {
     let tests = std::env::current_exe().unwrap();
     let name = format!("{}embedded{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
@@ -16,7 +16,7 @@ fn library() -> CString {
 #[test]
 fn a_closed_library_stays_for_the_threads_that_end_later() {
     let name = library();
-    // SAFETY: a library of ours, whose initialisation does nothing.
+    // SAFETY: a library of this workspace, whose initialisation does nothing.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null());
     // SAFETY: an open library, and a name.
@@ -35,7 +35,7 @@ fn a_closed_library_stays_for_the_threads_that_end_later() {
         }
     });
     barrier.wait();
-    // SAFETY: an open library, whose function the thread called before and won't call again.
+    // SAFETY: an open library, whose function isn't called any more.
     assert_eq!(unsafe { libc::dlclose(library) }, 0);
     // SAFETY: a name; nothing is loaded.
     let still = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Inputs come with dtypes, parameters with kinds: bool, int, float or complex. `--out DTYPE` sets
-//! the result's dtype, `--vector N` the vector width, `--dims N` how many dimensions can be walked.
+//! the result's dtype, `--vector N` the vector width, `--dims N` the number of dimensions of the
+//! walk.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ fn kind(name: &str) -> Result<DTypeKind> {
     })
 }
 
-/// What the command line said, in order.
+/// The parsed command line, in order.
 #[derive(Default)]
 struct Wanted {
     text: String,

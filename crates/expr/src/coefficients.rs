@@ -1,7 +1,7 @@
-//! The coefficients of functions that both the evaluator (`keyfold-kit`) and the backends' primitives
-//! (`keyfold-backend`) compute, as `scripts/minimax.py` prints them.
+//! Coefficients for both the evaluator (`keyfold-kit`) and the backends' primitives
+//! (`keyfold-backend`), printed by `scripts/minimax.py`.
 
-/// Of `erf(x) = x + x p(x^2)` below 1, for float32.
+/// The coefficients of p in `erf(x) = x + x p(x^2)` below 1, for float32.
 pub const ERF_SINGLE: [f32; 7] = [
     0.128_379_17,
     -0.376_126_35,
@@ -29,8 +29,8 @@ pub const ERF: [f64; 13] = [
     5.945_272_006_707_07e-11,
 ];
 
-/// Of p in `erfc(x) = exp(-x^2) p(u) / (1 + 2 x)`, `u = (x - 3.75) / (x + 3.75)`, from 0.5 to where float32
-/// ends.
+/// The coefficients of p in `erfc(x) = exp(-x^2) p(u) / (1 + 2 x)`, `u = (x - 3.75) / (x + 3.75)`,
+/// from 0.5 to the underflow of float32.
 pub const ERFC_SINGLE: [f32; 9] = [
     1.237_512_6,
     -0.140_240_56,
@@ -43,7 +43,7 @@ pub const ERFC_SINGLE: [f32; 9] = [
     -0.010_811_389,
 ];
 
-/// As [`ERFC_SINGLE`], to where float64 ends.
+/// As [`ERFC_SINGLE`], to the underflow of float64.
 pub const ERFC: [f64; 23] = [
     1.237_512_630_837_827_5,
     -0.140_240_598_585_547_02,
@@ -70,7 +70,7 @@ pub const ERFC: [f64; 23] = [
     -3.839_626_280_396_431_6e-9,
 ];
 
-/// Of `2 atanh(s) = 2 s + s z (2/3 + z p(z))`, z = s^2.
+/// The coefficients of p in `2 atanh(s) = 2 s + s z (2/3 + z p(z))`, z = s^2.
 pub const ATANH: [f64; 8] = [
     0.399_999_999_999_999_74,
     0.285_714_285_714_453_1,
@@ -82,14 +82,14 @@ pub const ATANH: [f64; 8] = [
     0.119_918_393_976_108_72,
 ];
 
-/// 2/3 in two parts.
+/// 2/3 as a double-float.
 pub const TWO_THIRDS: [f64; 2] = [0.666_666_666_666_666_6, 3.700_743_415_417_188e-17];
 
-/// ln 2 in two parts, the first of 42 bits: its multiples are exact.
+/// ln 2 as a double-float, whose high part has 42 bits, so that its multiples are exact.
 pub const LN2: [f64; 2] = [0.693_147_180_559_890_3, 5.497_923_018_708_371e-14];
 
-/// 1 / ln 10 in two parts.
+/// 1 / ln 10 as a double-float.
 pub const LOG10_E: [f64; 2] = [std::f64::consts::LOG10_E, 1.098_319_650_216_765e-17];
 
-/// The same for float32.
+/// As [`LOG10_E`], for float32.
 pub const LOG10_E_SINGLE: [f32; 2] = [std::f32::consts::LOG10_E, -1.010_305e-8];

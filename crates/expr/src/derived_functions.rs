@@ -1,9 +1,9 @@
-//! Functions that are made of several nodes (`gelu`, `logaddexp`, `hypot`), and one-line helpers that
+//! Functions composed of several nodes (`gelu`, `logaddexp`, `hypot`), and one-line helpers that
 //! add a node.
 //!
-//! The parser and the builder share them. No function here, and no derivative of one, computes
-//! `inf * 0` or `inf - inf` where the exact value is finite. For `gelu` and `silu` the rule in
-//! `derive/gelu.rs` is needed as well.
+//! The parser and the builder share them. Neither these functions nor their derivatives compute
+//! `inf * 0` or `inf - inf` if the exact value is finite. For `gelu` and `silu` that takes the rule
+//! in `derive/gelu.rs` as well.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -13,7 +13,7 @@ use crate::graph::{Binary, Graph, Id, Literal, Node, Unary};
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 
 pub(crate) fn float(g: &mut Graph, value: f64) -> Id {
-    // One NaN for all, so that equal expressions are equal.
+    // One NaN, so that equal expressions compare equal.
     let value = if value.is_nan() { f64::NAN } else { value };
     g.add(Node::Literal(Literal::Float(value.to_bits())))
 }
@@ -50,34 +50,35 @@ pub(crate) fn div(g: &mut Graph, a: Id, b: Id) -> Id {
     binary(g, Binary::Div, a, b)
 }
 
-/// A number times a node.
+/// Returns a multiple of a node.
 pub(crate) fn scaled(g: &mut Graph, factor: f64, x: Id) -> Id {
     let factor = float(g, factor);
     mul(g, factor, x)
 }
 
-/// `relu`: one choice, so that NaN stays, and -0.0 becomes 0.0.
+/// Returns `relu` as a single selection, so that NaN stays, and -0.0 becomes 0.0.
 pub(crate) fn relu(g: &mut Graph, x: Id) -> Id {
     let zero = int(g, 0);
     let flat = binary(g, Binary::Le, x, zero);
     choose(g, flat, zero, x)
 }
 
-/// `gelu`, `gelu_tanh` and `silu` are `x` times a gate: a function from 0 to 1 of `x`. Below these numbers
-/// the gates are 0 in every format. `x` is bounded by them before it is multiplied with the gate, since
-/// `-inf * 0` is NaN.
+/// `gelu`, `gelu_tanh` and `silu` are `x` times a gate, a function of `x` with values from 0 to 1.
+/// Below these bounds the gates are 0 in every format. `x` is bounded by them before it is
+/// multiplied with the gate, since `-inf * 0` is NaN.
 pub(crate) const GELU_ZERO_BELOW: f64 = -40.0;
 pub(crate) const GELU_TANH_ZERO_BELOW: f64 = -24.0;
 pub(crate) const SILU_ZERO_BELOW: f64 = -1000.0;
 
-/// `max(x, bound)`; the derivative of a product with a gate ignores the bound, below which the gate is 0.
+/// Returns `max(x, bound)`. The derivative of a product with a gate ignores the bound, below which
+/// the gate is 0.
 pub(crate) fn at_least(g: &mut Graph, x: Id, bound: f64) -> Id {
     let bound = float(g, bound);
     binary(g, Binary::Max, x, bound)
 }
 
-/// `x` times the distribution function of the normal distribution, by `erfc`: `1 + erf` would cancel
-/// below 0.
+/// Returns `x` times the distribution function of the normal distribution, by `erfc`, since `1 +
+/// erf` would cancel below 0.
 pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
     let scaled_x = scaled(g, -FRAC_1_SQRT_2, x);
     let gate = unary(g, Unary::Erfc, scaled_x);
@@ -86,9 +87,9 @@ pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
     mul(g, half, gate)
 }
 
-/// The approximation of `gelu` by `tanh`. Its gate `0.5 * (1 + tanh(u))` would cancel below 0, so it is
-/// computed as `sigmoid(2 * u)`. The cubic `u` takes x between -24 and 24 and can't overflow; beyond, the
-/// gate is 0 or 1 in every format.
+/// Returns the approximation of `gelu` by `tanh`. Its gate `0.5 * (1 + tanh(u))` would cancel below
+/// 0, so it is computed as `sigmoid(2 * u)`. The cubic `u` takes x clamped to [-24, 24] and can't
+/// overflow; beyond, the gate is 0 or 1 in every format.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
     let bounded = at_least(g, x, GELU_TANH_ZERO_BELOW);
     let (_, inner) = gelu_tanh_curve(g, bounded);
@@ -96,7 +97,8 @@ pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
     mul(g, bounded, gate)
 }
 
-/// Of `x` bounded from below: `x` bounded from above as well, and the operand of `gelu_tanh`'s `sigmoid`.
+/// Returns `x`, bounded from below, bounded from above as well, and the operand of `gelu_tanh`'s
+/// `sigmoid`.
 pub(crate) fn gelu_tanh_curve(g: &mut Graph, bounded: Id) -> (Id, Id) {
     let high = float(g, -GELU_TANH_ZERO_BELOW);
     let near = binary(g, Binary::Min, bounded, high);
@@ -114,8 +116,9 @@ pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     mul(g, x, gate)
 }
 
-/// `log(1 + exp(x))`. Above 40 the result is `x`, which is exact to the last bit of a float64, and the
-/// `exp` that overflows isn't selected. There is no kink, so the derivatives of derivatives are right, too.
+/// Returns `log(1 + exp(x))`. Above 40 the result is `x`, exact to the last bit of a float64, and
+/// the overflowing `exp` isn't selected. It has no kink, so that derivatives of derivatives are
+/// right, too.
 pub(crate) fn softplus(g: &mut Graph, x: Id) -> Id {
     let end = int(g, 40);
     let beyond = binary(g, Binary::Gt, x, end);
@@ -128,10 +131,10 @@ fn log1p_exp(g: &mut Graph, x: Id) -> Id {
     unary(g, Unary::Log1p, exp)
 }
 
-/// `log(exp(a) + exp(b))`: the greater one and what the other adds; of equal infinities their mean,
-/// whose derivatives are those of equal numbers.
+/// Returns `log(exp(a) + exp(b))`: the greater operand plus the other's contribution; for equal
+/// infinities their mean, whose derivatives are those of equal numbers.
 pub(crate) fn logaddexp(g: &mut Graph, a: Id, b: Id) -> Id {
-    // As floats: the difference of whole numbers may wrap around.
+    // As floats, since the difference of integers may wrap.
     let (a, b) = (scaled(g, 1.0, a), scaled(g, 1.0, b));
     let (difference, zero) = (sub(g, a, b), int(g, 0));
     let equal = binary(g, Binary::Eq, a, b);
@@ -148,17 +151,18 @@ pub(crate) fn logaddexp(g: &mut Graph, a: Id, b: Id) -> Id {
     choose(g, endless, mean, finite)
 }
 
-/// `sqrt(a * a + b * b)` that neither overflows nor underflows early; infinite if either is. Both
-/// are divided by the power of two in the longer one, which is exact, and constant to derivatives.
-/// Where the root has no derivative, at 0 and at infinities, it is a sum of lengths, whose
-/// derivatives are 0 and the limits.
+/// Returns `sqrt(a * a + b * b)` without intermediate overflow or underflow; infinite if either is.
+/// Both are divided by the power of two of the greater one, which is exact, and constant in
+/// derivatives. At 0 and at infinity, where the square root has no derivative, it is a sum of
+/// absolute values, whose derivatives are 0 and the limits.
 pub(crate) fn hypot(g: &mut Graph, a: Id, b: Id) -> Id {
     let (a, b) = (scaled(g, 1.0, a), scaled(g, 1.0, b));
     let (long_a, long_b) = (unary(g, Unary::Abs, a), unary(g, Unary::Abs, b));
     let long = binary(g, Binary::Max, long_a, long_b);
     let exponent = unary(g, Unary::Log2, long);
     let exponent = unary(g, Unary::Floor, exponent);
-    // One less for large ones: rounded, the greatest number's logarithm is that of infinity.
+    // One less for large numbers, since the rounded logarithm of the greatest number is that of
+    // infinity.
     let (zero, one) = (int(g, 0), int(g, 1));
     let (large, less) = (binary(g, Binary::Gt, exponent, zero), sub(g, exponent, one));
     let exponent = choose(g, large, less, exponent);
@@ -201,7 +205,7 @@ pub(crate) fn exp2(g: &mut Graph, x: Id) -> Id {
     binary(g, Binary::Pow, two, x)
 }
 
-/// `exp(x) / 2` and `exp(-x) / 2`, each finite as long as it can be.
+/// Returns `exp(x) / 2` and `exp(-x) / 2`, each without early overflow.
 fn half_exponentials(g: &mut Graph, x: Id) -> (Id, Id) {
     let halved = scaled(g, 0.5, x);
     let up = unary(g, Unary::Exp, halved);
@@ -218,7 +222,7 @@ pub(crate) fn cosh(g: &mut Graph, x: Id) -> Id {
     add(g, up, down)
 }
 
-/// Near 0 by `expm1`, where the difference of the exponentials would cancel.
+/// Returns `sinh`, near 0 by `expm1`, since the difference of the exponentials would cancel.
 pub(crate) fn sinh(g: &mut Graph, x: Id) -> Id {
     let (up, down) = half_exponentials(g, x);
     let far = sub(g, up, down);
@@ -228,7 +232,7 @@ pub(crate) fn sinh(g: &mut Graph, x: Id) -> Id {
     let ratio = div(g, t, above);
     let sum = add(g, t, ratio);
     let near = scaled(g, 0.5, sum);
-    // Of a float: the least whole number has no opposite.
+    // As a float, since the least integer has no negative.
     let float = scaled(g, 1.0, x);
     let size = unary(g, Unary::Abs, float);
     let is_near = binary(g, Binary::Lt, size, one);
@@ -246,8 +250,8 @@ pub(crate) fn is_inf(g: &mut Graph, x: Id) -> Id {
     binary(g, Binary::Eq, size, infinity)
 }
 
-/// Whether a number isn't zero; of a bool itself.
-pub(crate) fn truth(g: &mut Graph, x: Id) -> Id {
+/// Returns whether a number is nonzero; a bool is unchanged.
+pub(crate) fn to_bool(g: &mut Graph, x: Id) -> Id {
     if g.is_bool(x) {
         return x;
     }
@@ -256,12 +260,12 @@ pub(crate) fn truth(g: &mut Graph, x: Id) -> Id {
 }
 
 pub(crate) fn logical(g: &mut Graph, op: Binary, a: Id, b: Id) -> Id {
-    let (a, b) = (truth(g, a), truth(g, b));
+    let (a, b) = (to_bool(g, a), to_bool(g, b));
     binary(g, op, a, b)
 }
 
 pub(crate) fn logical_not(g: &mut Graph, x: Id) -> Id {
-    let x = truth(g, x);
+    let x = to_bool(g, x);
     unary(g, Unary::Not, x)
 }
 
@@ -277,7 +281,7 @@ mod tests {
         let positive = binary(&mut g, Binary::Gt, x, zero);
         let both = logical(&mut g, Binary::And, positive, x);
         let neither = logical_not(&mut g, both);
-        assert_eq!(truth(&mut g, neither), neither);
-        assert_ne!(truth(&mut g, x), x);
+        assert_eq!(to_bool(&mut g, neither), neither);
+        assert_ne!(to_bool(&mut g, x), x);
     }
 }

@@ -1,7 +1,8 @@
-//! An expression as text, which parses to an equal expression.
+//! Expressions as text, which parses to an equal expression.
 //!
-//! Brackets stand only where the grammar needs them. What is used several times and isn't short gets
-//! a name, in a line of its own before: so the text is in proportion to the nodes.
+//! Brackets are written only where the grammar needs them. A node with several uses that isn't
+//! short is assigned to a name on a line of its own, so that the text's length is proportional to
+//! the number of nodes.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -9,19 +10,19 @@ use crate::functions;
 use crate::graph::{Binary, Expr, Id, Literal, Node, Unary};
 use crate::parse::{Level, sign};
 
-/// What is used several times is written out as long as it has at most so many characters.
-const SHORT: usize = 12;
+/// The most characters of a node with several uses that is written inline.
+const INLINE_LENGTH: usize = 12;
 
-/// A piece of text to come.
+/// A pending piece of text.
 enum Piece {
     Text(&'static str),
-    /// A node that binds at least as tightly as this, else in brackets.
+    /// A node, in brackets unless it binds at least this tightly.
     Node(Id, Level),
-    /// The operand of a minus sign: a number would become negative, and needs brackets.
+    /// The operand of a minus sign, with brackets around a number, which would become negative.
     Negated(Id),
 }
 
-/// How a function of one operand is called.
+/// Returns the function name of a unary operation.
 pub(crate) fn unary_name(op: Unary) -> &'static str {
     match op {
         Unary::Neg => "-",
@@ -29,7 +30,7 @@ pub(crate) fn unary_name(op: Unary) -> &'static str {
     }
 }
 
-/// The sign of a binary operation and how tightly it binds; of a call its name.
+/// Returns the sign and level of a binary operation; for a call its name.
 fn binary_sign(op: Binary) -> (&'static str, Level) {
     match op {
         Binary::Min => ("min", Level::Atom),
@@ -58,7 +59,7 @@ fn level(node: &Node) -> Level {
     }
 }
 
-/// The level above: what an operand on the side that isn't grouped has to bind at.
+/// Returns the next level: the lowest of an operand on the side that doesn't associate.
 fn above(level: Level) -> Level {
     match level {
         Level::Comparison => Level::BitOr,
@@ -72,7 +73,7 @@ fn above(level: Level) -> Level {
     }
 }
 
-/// How an expression is written: which nodes have names.
+/// The layout of a text: which nodes have names.
 struct Text<'e> {
     expr: &'e Expr,
     names: Vec<Option<String>>,
@@ -100,8 +101,8 @@ impl<'e> Text<'e> {
                     | Node::Index
                     | Node::Coordinate(_)
             );
-            if uses[at] > 1 && length > SHORT && !leaf {
-                let name = text.fresh(&mut number);
+            if uses[at] > 1 && length > INLINE_LENGTH && !leaf {
+                let name = text.unused_name(&mut number);
                 lengths[at] = name.len();
                 text.names[at] = Some(name);
             }
@@ -109,7 +110,7 @@ impl<'e> Text<'e> {
         text
     }
 
-    /// About how many characters a node has without its operands.
+    /// Returns the approximate number of characters of a node without its operands.
     fn own_length(&self, node: &Node) -> usize {
         match node {
             Node::Literal(_) => 4,
@@ -124,8 +125,8 @@ impl<'e> Text<'e> {
         }
     }
 
-    /// A name that nothing has.
-    fn fresh(&self, number: &mut usize) -> String {
+    /// Returns an unused name.
+    fn unused_name(&self, number: &mut usize) -> String {
         loop {
             let name = format!("t{number}");
             *number += 1;
@@ -149,7 +150,7 @@ impl<'e> Text<'e> {
         self.value(f, root)
     }
 
-    /// Writes a node out, with the names of what has one.
+    /// Writes a node with all operands, except for those with names.
     fn value(&self, f: &mut Formatter<'_>, id: Id) -> fmt::Result {
         let mut pieces = Vec::new();
         self.node(f, id, &mut pieces)?;
@@ -177,7 +178,7 @@ impl<'e> Text<'e> {
         Ok(())
     }
 
-    /// Writes the beginning of a node, and leaves the rest of it on the stack.
+    /// Writes the beginning of a node, and pushes the rest onto the stack.
     fn node(&self, f: &mut Formatter<'_>, id: Id, pieces: &mut Vec<Piece>) -> fmt::Result {
         let whole = |id: &Id| Piece::Node(*id, Level::Bracket);
         match &self.expr.nodes()[id.index()] {
@@ -235,7 +236,7 @@ impl<'e> Text<'e> {
                 let (sign, level) = binary_sign(*op);
                 let (left, right) = match level {
                     Level::Power => (Level::Atom, Level::Sign),
-                    // Without brackets it would be a chain.
+                    // Without brackets it would be a chained comparison.
                     Level::Comparison => (above(level), above(level)),
                     _ => (level, above(level)),
                 };
@@ -258,7 +259,7 @@ fn is_number(literal: Literal) -> bool {
     }
 }
 
-/// Puts operands with commas between them on the stack, the first on top.
+/// Pushes operands with commas between them onto the stack, the first on top.
 fn call(pieces: &mut Vec<Piece>, operands: impl DoubleEndedIterator<Item = Piece>) {
     for (at, operand) in operands.rev().enumerate() {
         if at > 0 {

@@ -1,17 +1,17 @@
-//! Arithmetic on plain numbers: what an operation on literals gives.
+//! Constant folding of literals.
 //!
-//! Literals are weak, so what is folded stays weak: whole numbers as long as they fit int64, floats
-//! where an operand is one or the operation makes one. What would depend on a dtype isn't folded:
-//! casts, arithmetic on bools, whole numbers that overflow, a whole number divided by zero.
+//! Literals are weak, and so are folded results: integers while they fit int64, floats if an
+//! operand is one or the operation returns one. Operations whose result depends on a dtype aren't
+//! folded: casts, arithmetic on bools, integers that overflow, an integer divided by zero.
 
 use crate::graph::{Binary, Graph, Id, Literal, Node, Unary};
 
 fn float(value: f64) -> Literal {
-    // One NaN for all, so that equal expressions are equal.
+    // One NaN, so that equal expressions compare equal.
     Literal::Float(if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() })
 }
 
-/// The value of a literal as a float.
+/// Returns the value of a literal as a float.
 pub(crate) fn as_float(literal: Literal) -> f64 {
     match literal {
         Literal::Bool(value) => f64::from(u8::from(value)),
@@ -20,7 +20,7 @@ pub(crate) fn as_float(literal: Literal) -> f64 {
     }
 }
 
-/// The literal that a node on literals gives.
+/// Returns the result of a node on literals; `None` if it isn't folded.
 pub(crate) fn fold(node: &Node, mut of: impl FnMut(Id) -> Option<Literal>) -> Option<Literal> {
     match node {
         Node::Literal(literal) => Some(*literal),
@@ -98,7 +98,7 @@ fn binary(op: Binary, a: Literal, b: Literal) -> Option<Literal> {
     use Literal::{Bool, Int};
     match (a, b) {
         (Bool(a), Bool(b)) => bools(op, a, b).map(Bool),
-        // A bool beside a number counts as 0 or 1.
+        // A bool with a number counts as 0 or 1.
         (Int(a), Int(b)) => ints(op, a, b),
         (Bool(a), Int(b)) => ints(op, i64::from(a), b),
         (Int(a), Bool(b)) => ints(op, a, i64::from(b)),
@@ -135,7 +135,7 @@ fn ints(op: Binary, a: i64, b: i64) -> Option<Literal> {
         Binary::Add => a.checked_add(b)?,
         Binary::Sub => a.checked_sub(b)?,
         Binary::Mul => a.checked_mul(b)?,
-        // Beyond 2^53 the quotient would be of rounded numbers.
+        // Beyond 2^53 the operands would be rounded before the division.
         Binary::Div if b == 0 => return None,
         Binary::Div => return Some(float(a as f64 / b as f64)),
         Binary::FloorDiv => {
@@ -186,7 +186,7 @@ fn floats(op: Binary, a: f64, b: f64) -> Option<Literal> {
         Binary::Mul => a * b,
         Binary::Div => a / b,
         Binary::Pow => a.powf(b),
-        // Which zero it is would be a choice of the kernel.
+        // The kernel decides which zero it returns.
         Binary::Min | Binary::Max if both_zero && a.to_bits() != b.to_bits() => return None,
         Binary::Min | Binary::Max if a.is_nan() || b.is_nan() => f64::NAN,
         Binary::Min => a.min(b),
@@ -195,14 +195,14 @@ fn floats(op: Binary, a: f64, b: f64) -> Option<Literal> {
     }))
 }
 
-/// The values of a growing graph's nodes that are made of literals only.
+/// The values of the constant nodes in a growing graph.
 #[derive(Default)]
 pub(crate) struct Constants {
     values: Vec<Option<Literal>>,
 }
 
 impl Constants {
-    /// The value of a node, if it doesn't depend on anything.
+    /// Returns the value of a node, if it is constant.
     pub(crate) fn of(&mut self, graph: &Graph, id: Id) -> Option<Literal> {
         for node in &graph.nodes()[self.values.len()..] {
             let value = fold(node, |id| self.values[id.index()]);

@@ -1,4 +1,4 @@
-//! The functions that text can call, by name.
+//! The functions of the language, by name.
 
 use std::sync::LazyLock;
 
@@ -7,54 +7,54 @@ use rustc_hash::FxHashMap;
 use crate::derived_functions as c;
 use crate::graph::{Binary, Graph, Id, Unary};
 
-/// What a function does with its arguments.
+/// The nodes that a function makes of its arguments.
 #[derive(Clone, Copy)]
-pub(crate) enum Make {
+pub(crate) enum Expansion {
     Unary(Unary),
     Binary(Binary),
-    /// A binary operation on two or more, from the left.
+    /// A binary operation on two or more arguments, left-associative.
     Fold(Binary),
-    /// A binary operation on the truth of two.
+    /// A binary operation on the truth values of two.
     Logical(Binary),
     One(fn(&mut Graph, Id) -> Id),
     Two(fn(&mut Graph, Id, Id) -> Id),
     Three(fn(&mut Graph, Id, Id, Id) -> Id),
 }
 
-/// A function: its name, and how its call is written.
+/// A function: its name and signature.
 pub(crate) struct Function {
     pub(crate) name: &'static str,
-    /// The names of its arguments, as shown in errors.
+    /// The names of its arguments, for errors.
     arguments: &'static str,
-    make: Make,
+    make: Expansion,
 }
 
 impl Function {
-    /// The call as it is right: `clamp(x, lo, hi)`.
+    /// Returns the signature: `clamp(x, lo, hi)`.
     pub(crate) fn call(&self) -> String {
         format!("{}({})", self.name, self.arguments)
     }
 
-    /// How many arguments it takes, in words.
+    /// Returns the number of its arguments in words.
     pub(crate) fn takes(&self) -> &'static str {
         match self.make {
-            Make::Unary(_) | Make::One(_) => "1 argument",
-            Make::Binary(_) | Make::Logical(_) | Make::Two(_) => "2 arguments",
-            Make::Three(_) => "3 arguments",
-            Make::Fold(_) => "2 or more arguments",
+            Expansion::Unary(_) | Expansion::One(_) => "1 argument",
+            Expansion::Binary(_) | Expansion::Logical(_) | Expansion::Two(_) => "2 arguments",
+            Expansion::Three(_) => "3 arguments",
+            Expansion::Fold(_) => "2 or more arguments",
         }
     }
 
-    /// The call's node, or nothing if the number of arguments is wrong.
+    /// Returns the call's node, or `None` for a wrong number of arguments.
     pub(crate) fn apply(&self, g: &mut Graph, arguments: &[Id]) -> Option<Id> {
         Some(match (self.make, arguments) {
-            (Make::Unary(op), [x]) => c::unary(g, op, *x),
-            (Make::Binary(op), [a, b]) => c::binary(g, op, *a, *b),
-            (Make::Logical(op), [a, b]) => c::logical(g, op, *a, *b),
-            (Make::One(make), [x]) => make(g, *x),
-            (Make::Two(make), [a, b]) => make(g, *a, *b),
-            (Make::Three(make), [x, y, z]) => make(g, *x, *y, *z),
-            (Make::Fold(op), [first, second, rest @ ..]) => {
+            (Expansion::Unary(op), [x]) => c::unary(g, op, *x),
+            (Expansion::Binary(op), [a, b]) => c::binary(g, op, *a, *b),
+            (Expansion::Logical(op), [a, b]) => c::logical(g, op, *a, *b),
+            (Expansion::One(make), [x]) => make(g, *x),
+            (Expansion::Two(make), [a, b]) => make(g, *a, *b),
+            (Expansion::Three(make), [x, y, z]) => make(g, *x, *y, *z),
+            (Expansion::Fold(op), [first, second, rest @ ..]) => {
                 let start = c::binary(g, op, *first, *second);
                 rest.iter().fold(start, |all, next| c::binary(g, op, all, *next))
             }
@@ -63,57 +63,57 @@ impl Function {
     }
 }
 
-use Make::{Fold, Logical, One, Three, Two};
+use Expansion::{Fold, Logical, One, Three, Two};
 
 /// Each with its other names.
-const TABLE: &[(&str, &str, Make)] = &[
-    ("neg negative", "x", Make::Unary(Unary::Neg)),
-    ("invert bitwise_not", "x", Make::Unary(Unary::Not)),
-    ("abs absolute fabs", "x", Make::Unary(Unary::Abs)),
-    ("sign", "x", Make::Unary(Unary::Sign)),
-    ("conj conjugate", "x", Make::Unary(Unary::Conj)),
-    ("real", "x", Make::Unary(Unary::Real)),
-    ("imag", "x", Make::Unary(Unary::Imag)),
-    ("exp", "x", Make::Unary(Unary::Exp)),
-    ("expm1", "x", Make::Unary(Unary::Expm1)),
-    ("log", "x", Make::Unary(Unary::Log)),
-    ("log2", "x", Make::Unary(Unary::Log2)),
-    ("log10", "x", Make::Unary(Unary::Log10)),
-    ("log1p", "x", Make::Unary(Unary::Log1p)),
-    ("sqrt", "x", Make::Unary(Unary::Sqrt)),
-    ("rsqrt", "x", Make::Unary(Unary::Rsqrt)),
-    ("sin", "x", Make::Unary(Unary::Sin)),
-    ("cos", "x", Make::Unary(Unary::Cos)),
-    ("tanh", "x", Make::Unary(Unary::Tanh)),
-    ("sigmoid expit", "x", Make::Unary(Unary::Sigmoid)),
-    ("erf", "x", Make::Unary(Unary::Erf)),
-    ("erfc", "x", Make::Unary(Unary::Erfc)),
-    ("floor", "x", Make::Unary(Unary::Floor)),
-    ("ceil", "x", Make::Unary(Unary::Ceil)),
-    ("round rint", "x", Make::Unary(Unary::Round)),
-    ("trunc fix", "x", Make::Unary(Unary::Trunc)),
-    ("isnan", "x", Make::Unary(Unary::IsNan)),
-    ("isfinite", "x", Make::Unary(Unary::IsFinite)),
-    ("add", "a, b", Make::Binary(Binary::Add)),
-    ("sub subtract", "a, b", Make::Binary(Binary::Sub)),
-    ("mul multiply", "a, b", Make::Binary(Binary::Mul)),
-    ("div divide true_divide", "a, b", Make::Binary(Binary::Div)),
-    ("floor_divide", "a, b", Make::Binary(Binary::FloorDiv)),
-    ("remainder mod", "a, b", Make::Binary(Binary::Mod)),
-    ("pow power", "a, b", Make::Binary(Binary::Pow)),
+const TABLE: &[(&str, &str, Expansion)] = &[
+    ("neg negative", "x", Expansion::Unary(Unary::Neg)),
+    ("invert bitwise_not", "x", Expansion::Unary(Unary::Not)),
+    ("abs absolute fabs", "x", Expansion::Unary(Unary::Abs)),
+    ("sign", "x", Expansion::Unary(Unary::Sign)),
+    ("conj conjugate", "x", Expansion::Unary(Unary::Conj)),
+    ("real", "x", Expansion::Unary(Unary::Real)),
+    ("imag", "x", Expansion::Unary(Unary::Imag)),
+    ("exp", "x", Expansion::Unary(Unary::Exp)),
+    ("expm1", "x", Expansion::Unary(Unary::Expm1)),
+    ("log", "x", Expansion::Unary(Unary::Log)),
+    ("log2", "x", Expansion::Unary(Unary::Log2)),
+    ("log10", "x", Expansion::Unary(Unary::Log10)),
+    ("log1p", "x", Expansion::Unary(Unary::Log1p)),
+    ("sqrt", "x", Expansion::Unary(Unary::Sqrt)),
+    ("rsqrt", "x", Expansion::Unary(Unary::Rsqrt)),
+    ("sin", "x", Expansion::Unary(Unary::Sin)),
+    ("cos", "x", Expansion::Unary(Unary::Cos)),
+    ("tanh", "x", Expansion::Unary(Unary::Tanh)),
+    ("sigmoid expit", "x", Expansion::Unary(Unary::Sigmoid)),
+    ("erf", "x", Expansion::Unary(Unary::Erf)),
+    ("erfc", "x", Expansion::Unary(Unary::Erfc)),
+    ("floor", "x", Expansion::Unary(Unary::Floor)),
+    ("ceil", "x", Expansion::Unary(Unary::Ceil)),
+    ("round rint", "x", Expansion::Unary(Unary::Round)),
+    ("trunc fix", "x", Expansion::Unary(Unary::Trunc)),
+    ("isnan", "x", Expansion::Unary(Unary::IsNan)),
+    ("isfinite", "x", Expansion::Unary(Unary::IsFinite)),
+    ("add", "a, b", Expansion::Binary(Binary::Add)),
+    ("sub subtract", "a, b", Expansion::Binary(Binary::Sub)),
+    ("mul multiply", "a, b", Expansion::Binary(Binary::Mul)),
+    ("div divide true_divide", "a, b", Expansion::Binary(Binary::Div)),
+    ("floor_divide", "a, b", Expansion::Binary(Binary::FloorDiv)),
+    ("remainder mod", "a, b", Expansion::Binary(Binary::Mod)),
+    ("pow power", "a, b", Expansion::Binary(Binary::Pow)),
     ("min minimum", "a, b, ...", Fold(Binary::Min)),
     ("max maximum", "a, b, ...", Fold(Binary::Max)),
-    ("eq equal", "a, b", Make::Binary(Binary::Eq)),
-    ("ne not_equal", "a, b", Make::Binary(Binary::Ne)),
-    ("lt less", "a, b", Make::Binary(Binary::Lt)),
-    ("le less_equal", "a, b", Make::Binary(Binary::Le)),
-    ("gt greater", "a, b", Make::Binary(Binary::Gt)),
-    ("ge greater_equal", "a, b", Make::Binary(Binary::Ge)),
-    ("bitwise_and", "a, b", Make::Binary(Binary::And)),
-    ("bitwise_or", "a, b", Make::Binary(Binary::Or)),
-    ("bitwise_xor", "a, b", Make::Binary(Binary::Xor)),
-    ("left_shift bitwise_left_shift", "a, b", Make::Binary(Binary::Shl)),
-    ("right_shift bitwise_right_shift", "a, b", Make::Binary(Binary::Shr)),
+    ("eq equal", "a, b", Expansion::Binary(Binary::Eq)),
+    ("ne not_equal", "a, b", Expansion::Binary(Binary::Ne)),
+    ("lt less", "a, b", Expansion::Binary(Binary::Lt)),
+    ("le less_equal", "a, b", Expansion::Binary(Binary::Le)),
+    ("gt greater", "a, b", Expansion::Binary(Binary::Gt)),
+    ("ge greater_equal", "a, b", Expansion::Binary(Binary::Ge)),
+    ("bitwise_and", "a, b", Expansion::Binary(Binary::And)),
+    ("bitwise_or", "a, b", Expansion::Binary(Binary::Or)),
+    ("bitwise_xor", "a, b", Expansion::Binary(Binary::Xor)),
+    ("left_shift bitwise_left_shift", "a, b", Expansion::Binary(Binary::Shl)),
+    ("right_shift bitwise_right_shift", "a, b", Expansion::Binary(Binary::Shr)),
     ("logical_and", "a, b", Logical(Binary::And)),
     ("logical_or", "a, b", Logical(Binary::Or)),
     ("logical_xor", "a, b", Logical(Binary::Xor)),
@@ -137,7 +137,7 @@ const TABLE: &[(&str, &str, Make)] = &[
 ];
 
 static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| {
-    let named = |(names, arguments, make): &(&'static str, &'static str, Make)| {
+    let named = |(names, arguments, make): &(&'static str, &'static str, Expansion)| {
         let (arguments, make) = (*arguments, *make);
         names.split(' ').map(move |name| Function { name, arguments, make }).collect::<Vec<_>>()
     };
@@ -147,12 +147,13 @@ static FUNCTIONS: LazyLock<Vec<Function>> = LazyLock::new(|| {
 static BY_NAME: LazyLock<FxHashMap<&'static str, &'static Function>> =
     LazyLock::new(|| FUNCTIONS.iter().map(|function| (function.name, function)).collect());
 
-/// The function of a name.
+/// Returns the function of a name.
 pub(crate) fn find(name: &str) -> Option<&'static Function> {
     BY_NAME.get(name).copied()
 }
 
-/// The functions that text can call, by all their names, each with the least number of its arguments.
+/// Returns the functions of the language by all their names, each with its least number of
+/// arguments.
 pub fn functions() -> impl Iterator<Item = (&'static str, usize)> {
     FUNCTIONS.iter().map(|function| {
         let arguments = function.arguments.split(", ").filter(|argument| *argument != "...");
@@ -160,7 +161,7 @@ pub fn functions() -> impl Iterator<Item = (&'static str, usize)> {
     })
 }
 
-/// The names of all functions.
+/// Returns the names of all functions.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().map(|function| function.name)
 }

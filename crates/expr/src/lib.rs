@@ -1,9 +1,9 @@
-//! Scalar expressions: one small language, four uses.
+//! Scalar expressions: one language for four uses.
 //!
-//! An expression says what one element of a result is. From it come a kernel for the CPU, CUDA C, the
-//! symbolic derivative that Autograd uses, and fusion. This crate has the language: the parser, the
-//! builder, types, derivatives, simplification, and the emitter of CUDA C. What runs on a device starts
-//! from [`Lowered`], the steps of an expression in one dtype each: the emitter here, and the CPU's
+//! An expression computes one element of a result. Its uses are CPU kernels, CUDA C, symbolic
+//! derivatives for Autograd, and fusion. This crate has the language: the parser, the builder,
+//! types, derivatives, simplification, and the emitter of CUDA C. Code for a device is made from
+//! [`Lowered`], the steps of an expression in one dtype each: by the emitter here, and by the CPU's
 //! evaluator in `keyfold-kit`.
 //!
 //! ```
@@ -33,12 +33,10 @@ mod functions;
 mod graph;
 mod lower;
 mod parse;
-#[cfg(test)]
-mod random;
-#[cfg(test)]
-mod reference;
 mod simplify;
 mod specialized;
+#[cfg(test)]
+mod tests;
 
 pub use build::{Builder, Operand, Ranked, Term};
 pub use derive::{ComplexGradient, Variable};

@@ -1,4 +1,4 @@
-//! What is made of an expression for each combination of dtypes that it meets.
+//! A cache of an expression's compiled forms, by dtypes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -9,23 +9,23 @@ use smallvec::SmallVec;
 
 use crate::{Expr, Lowered};
 
-/// What one is made for.
+/// The key of an entry.
 #[derive(PartialEq, Eq, Hash)]
-struct Wanted {
+struct Key {
     inputs: SmallVec<[DType; 4]>,
     params: SmallVec<[DTypeKind; 4]>,
     out: Option<DType>,
 }
 
-/// How many are kept beside the first ones; then all are forgotten, and made again when
-/// they are needed.
-const MOST: usize = 256;
+/// The most entries besides the first ones; above, all of these are dropped and compiled again when
+/// needed.
+const CAPACITY: usize = 256;
 
-/// Those that are found without a lock.
-const FIRST: usize = 16;
+/// The number of entries that are found without a lock.
+const LOCK_FREE: usize = 16;
 
-/// An expression, and what was made of it for the dtypes that it met: a program of an evaluator, or a
-/// kernel of a device. Each is made once.
+/// An expression and its compiled forms for the dtypes it was called with: programs of an
+/// evaluator, or kernels of a device. Each is compiled once.
 ///
 /// ```
 /// use keyfold_core::DType;
@@ -39,32 +39,32 @@ const FIRST: usize = 16;
 /// ```
 pub struct Specialized<T> {
     expr: Expr,
-    /// The first ones, by their packed dtypes; filled from the start.
-    first: [OnceLock<(u64, Arc<T>)>; FIRST],
-    /// The others.
-    more: RwLock<HashMap<Wanted, Arc<T>, FxBuildHasher>>,
+    /// The first entries, by their packed dtypes; filled in order.
+    first: [OnceLock<(u64, Arc<T>)>; LOCK_FREE],
+    /// The other entries.
+    more: RwLock<HashMap<Key, Arc<T>, FxBuildHasher>>,
 }
 
 impl<T> Specialized<T> {
-    /// Nothing is made yet.
+    /// Returns an empty cache.
     pub const fn new(expr: Expr) -> Specialized<T> {
         Specialized {
             expr,
-            first: [const { OnceLock::new() }; FIRST],
+            first: [const { OnceLock::new() }; LOCK_FREE],
             more: RwLock::new(HashMap::with_hasher(FxBuildHasher)),
         }
     }
 
-    /// The expression.
+    /// Returns the expression.
     pub fn expr(&self) -> &Expr {
         &self.expr
     }
 
-    /// The one for inputs of these dtypes, numbers of these kinds, and a result of dtype `out` or the
-    /// one that follows; `make` makes it of the steps.
+    /// Returns the compiled form for inputs of these dtypes, numbers of these kinds, and a result
+    /// of dtype `out` or the default; `make` compiles the steps.
     ///
     /// # Errors
-    /// As [`Lowered::new`], and the error of `make`; nothing is kept then.
+    /// As [`Lowered::new`], and the error of `make`; nothing is stored then.
     #[inline]
     pub fn get(
         &self,
@@ -84,13 +84,13 @@ impl<T> Specialized<T> {
         self.search(key, inputs, params, out, make)
     }
 
-    /// That no whole number is raised to a power that is negative with these numbers.
+    /// Checks that no integer is raised to a power that is negative for these numbers.
     ///
     /// # Errors
     /// [`ErrorKind::Value`](keyfold_core::ErrorKind), and as [`Lowered::new`].
     pub fn check_powers(&self, inputs: &[DType], params: &[Scalar]) -> Result<()> {
         let kinds: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
-        Lowered::new(&self.expr.with_whole_numbers(params), inputs, &kinds, None).map(|_| ())
+        Lowered::new(&self.expr.with_integer_params(params), inputs, &kinds, None).map(|_| ())
     }
 
     #[cold]
@@ -103,11 +103,11 @@ impl<T> Specialized<T> {
         make: impl FnOnce(Lowered) -> Result<T>,
     ) -> Result<Arc<T>> {
         let kinds: SmallVec<[DTypeKind; 4]> = params.iter().map(|n| kind_of(*n)).collect();
-        let wanted = Wanted { inputs: inputs.into(), params: kinds, out };
+        let wanted = Key { inputs: inputs.into(), params: kinds, out };
         if let Some(made) = self.more.read().unwrap_or_else(PoisonError::into_inner).get(&wanted) {
             return Ok(made.clone());
         }
-        // Held to the end, so that nobody else makes the same.
+        // Held during compilation, so that no other thread compiles the same.
         let mut more = self.more.write().unwrap_or_else(PoisonError::into_inner);
         let mut first = self.first.iter().map_while(OnceLock::get);
         if let Some((_, made)) = first.find(|(known, _)| Some(*known) == key) {
@@ -124,7 +124,7 @@ impl<T> Specialized<T> {
                 }
             }
         }
-        if more.len() >= MOST {
+        if more.len() >= CAPACITY {
             more.clear();
         }
         more.insert(wanted, made.clone());
@@ -132,7 +132,7 @@ impl<T> Specialized<T> {
     }
 }
 
-/// What one is made for as one number, for up to 8 inputs and 4 numbers.
+/// Returns the key as one number, for up to 8 inputs and 4 numbers.
 #[inline]
 fn pack(inputs: &[DType], params: &[Scalar], out: Option<DType>) -> Option<u64> {
     if inputs.len() > 8 || params.len() > 4 {
@@ -149,7 +149,7 @@ fn pack(inputs: &[DType], params: &[Scalar], out: Option<DType>) -> Option<u64> 
     Some(key)
 }
 
-/// The kind of a number; whole numbers are of one kind, whatever their size.
+/// Returns a representative of a number's kind; integers have one kind, whatever their size.
 fn kind_of(number: Scalar) -> DTypeKind {
     match number.kind() {
         DTypeKind::UInt => DTypeKind::Int,

@@ -1,4 +1,4 @@
-//! Emitted kernels, compiled as C++ and run on the CPU, against an interpreter of the same steps.
+//! Emitted kernels, compiled as C++ and run on the CPU, against an interpreter of the steps.
 
 #[path = "shim/cases.rs"]
 #[allow(dead_code, reason = "two tests share it")]
@@ -17,20 +17,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cases::{Case, Place, Ready};
 use keyfold_core::{DType, DTypeKind};
-use keyfold_expr::cuda::{self, Layout, Options, Source};
+use keyfold_expr::cuda::{self, CudaKernel, Layout, Options};
 use keyfold_expr::{Expr, Lowered, Names};
 use lists::{EXACT, PLACES, case};
 use runner::{Launch, Memory, Run};
 
-/// Computes all cases that aren't refused, and lists the worst error per label and dtype; fails
-/// where it is above what `allowed` says.
+/// Computes all cases that aren't refused, and lists the worst error per label and dtype; fails if
+/// one is above the result of `allowed`.
 fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize {
     let ready: Vec<Ready> = cases
         .into_iter()
         .enumerate()
         .filter_map(|(number, mut case)| match Ready::new(case.clone(), number) {
             Ok(ready) => Some(ready),
-            // Another dtype than the input's can't replace it.
+            // An input of another dtype than the result's can't be replaced.
             Err(_) if case.place == Place::Over || case.place == Place::StridedOver => {
                 case.place = Place::Contiguous;
                 Ready::new(case, number).ok()
@@ -73,7 +73,7 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
     ready.len()
 }
 
-/// For `--nocapture`: what the test measured.
+/// Prints a measurement, for `--nocapture`.
 #[expect(clippy::print_stdout, reason = "numbers for whoever runs the test by hand")]
 fn report(text: &str) {
     println!("{text}");
@@ -83,7 +83,7 @@ fn report(text: &str) {
 fn functions_of_one_operand() {
     let count = check("unary", lists::unary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 if case.text == "-x" => 0.0,
-        // num-complex's, which cancels near the poles.
+        // num-complex's tanh cancels near the poles.
         DType::C128 if case.text == "tanh(x)" => 1024.0,
         DType::C64 | DType::C128 => 16.0,
         _ if EXACT.contains(&case.text.as_str()) => 0.0,
@@ -112,7 +112,7 @@ fn conversions_between_all_dtypes() {
 fn expressions_with_indices_parameters_and_reads() {
     let count =
         check("places", lists::places(), |case| match (case.label.as_str(), case.inputs[0].1) {
-            // Sums cancel: the error of a function is seen enlarged.
+            // Sums cancel, which magnifies a function's error.
             ("formula", DType::F32 | DType::F64) => 64.0,
             ("formula", _) => 1.0,
             (_, DType::C64 | DType::C128) => 8.0,
@@ -167,14 +167,14 @@ fn an_expression_of_depth_10_000_is_a_kernel() {
         case
     });
     let count = check("deep", cases.into(), |case| {
-        // Ten thousand sines shrink every number, and errors with them.
+        // Ten thousand sines shrink every number, and the errors with them.
         if case.text.starts_with("sin") { 1000.0 } else { 0.0 }
     });
     assert_eq!(count, 2);
 }
 
-/// A kernel for `x * 2 + index`, of whole numbers.
-fn doubled(layout: Layout) -> (Source, Options) {
+/// Returns a kernel for `x * 2 + index`, of integers.
+fn doubled(layout: Layout) -> (CudaKernel, Options) {
     let expr = Expr::parse("x * 2 + index(1) * 1000 + index").unwrap();
     let lowered = Lowered::new(&expr, &[DType::I64], &[], None).unwrap();
     let mut options = Options::new(&expr);
@@ -185,7 +185,7 @@ fn doubled(layout: Layout) -> (Source, Options) {
 
 #[test]
 fn elements_beyond_2_to_the_32_are_found() {
-    // The end of a result of 3 x 2^33 elements: only that part of it is there.
+    // The last part of a result of 3 x 2^33 elements, which alone is allocated.
     let shape = [3, 1 << 33];
     let (first, count) = (3 * (1_u64 << 33) - 50, 50_usize);
     let memory = |numbers: &[i64]| Memory {
@@ -197,7 +197,7 @@ fn elements_beyond_2_to_the_32_are_found() {
     let runs = [Layout::Contiguous, Layout::Strided].map(|layout| {
         let (source, options) = doubled(layout);
         let strides = [1_i64 << 33, 1];
-        // Broadcast along the first dimension, so that nothing can be joined.
+        // Broadcast along the first dimension, so that no dimensions can be merged.
         let row = [0, 1];
         let x = if layout == Layout::Strided { &row } else { &strides };
         let mut input = memory(&given);

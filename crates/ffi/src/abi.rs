@@ -1,135 +1,135 @@
-//! The structs and numbers of the ABI, after the description in TVM FFI's `c_api.h`.
+//! The structs and constants of the ABI, as TVM FFI's `c_api.h` defines them.
 
 use std::ffi::{c_int, c_void};
 
 use keyfold_core::Result;
 use keyfold_tensor::dlpack::{self, DLDataType, DLDevice, DLTensor};
 
-/// Nothing.
+/// Type index: no value.
 pub const NONE: i32 = 0;
-/// A whole number.
+/// Type index: an integer.
 pub const INT: i32 = 1;
-/// True or false.
+/// Type index: a bool.
 pub const BOOL: i32 = 2;
-/// A float.
+/// Type index: a float.
 pub const FLOAT: i32 = 3;
-/// A pointer that says nothing of what it points to.
+/// Type index: an untyped pointer.
 pub const OPAQUE_PTR: i32 = 4;
-/// A dtype.
+/// Type index: a dtype.
 pub const DTYPE: i32 = 5;
-/// A device.
+/// Type index: a device.
 pub const DEVICE: i32 = 6;
-/// A borrowed `DLTensor*`.
+/// Type index: a borrowed `DLTensor*`.
 pub const DL_TENSOR: i32 = 7;
-/// Borrowed text, ended by a zero byte; in arguments only.
+/// Type index: borrowed zero-terminated text; in arguments only.
 pub const RAW_STR: i32 = 8;
-/// Text of up to seven bytes, in place.
+/// Type index: text of up to seven bytes, stored inline.
 pub const SMALL_STR: i32 = 11;
-/// From here on: objects with a reference count.
+/// The first type index of reference-counted objects.
 pub const OBJECTS: i32 = 64;
-/// An object: text.
+/// Type index: a string object.
 pub const STR: i32 = 65;
-/// An object: an error.
+/// Type index: an error object.
 pub const ERROR: i32 = 67;
-/// An object: a function.
+/// Type index: a function object.
 pub const FUNCTION: i32 = 68;
-/// An object: a list of whole numbers.
+/// Type index: an object with a list of integers.
 pub const SHAPE: i32 = 69;
-/// An object: a tensor with its owner.
+/// Type index: a tensor object, which owns its memory.
 pub const TENSOR: i32 = 70;
-/// An object: a list that doesn't change.
+/// Type index: an immutable list object.
 pub const ARRAY: i32 = 71;
-/// An object: a list that may change.
+/// Type index: a mutable list object.
 pub const LIST: i32 = 75;
 
-/// One argument or result: what it is, and eight bytes.
+/// One argument or result: a type index and eight bytes of payload.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Any {
-    /// What the payload is: one of the numbers of this module.
+    /// The type of the payload: one of the constants of this module.
     pub type_index: i32,
-    /// The length of a small text; else 0.
+    /// The length of inline text; else 0.
     pub small_len: u32,
     /// The number, the bytes or the address.
     pub payload: u64,
 }
 
 impl Any {
-    /// Nothing, as callers prepare a result.
+    /// No value; callers initialise results with it.
     pub const NONE: Any = Any::new(NONE, 0);
 
-    /// A value of that kind.
+    /// Returns a value of that type.
     #[inline]
     pub const fn new(type_index: i32, payload: u64) -> Any {
         Any { type_index, small_len: 0, payload }
     }
 
-    /// An address.
+    /// Returns an address as a value.
     #[inline]
     pub fn pointer<T>(type_index: i32, address: *const T) -> Any {
         Any::new(type_index, address.expose_provenance() as u64)
     }
 
-    /// The payload as an address.
+    /// Returns the payload as an address.
     #[inline]
     pub fn address<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.payload as usize)
     }
 
-    /// A whole number.
+    /// Returns an integer as a value.
     #[inline]
     pub fn int(number: i64) -> Any {
         Any::new(INT, number as u64)
     }
 
-    /// A float.
+    /// Returns a float as a value.
     #[inline]
     pub fn float(number: f64) -> Any {
         Any::new(FLOAT, number.to_bits())
     }
 
-    /// True or false.
+    /// Returns a bool as a value.
     #[inline]
     pub fn bool(flag: bool) -> Any {
         Any::new(BOOL, u64::from(flag))
     }
 
-    /// A dtype.
+    /// Returns a dtype as a value.
     pub fn dtype(dtype: keyfold_core::DType) -> Any {
         let DLDataType { code, bits, lanes } = dlpack::dtype_to_dl(dtype);
         Any::new(DTYPE, u64::from(code) | u64::from(bits) << 8 | u64::from(lanes) << 16)
     }
 
-    /// A device.
+    /// Returns a device as a value.
     ///
     /// # Errors
-    /// For a device without a number in DLPack.
+    /// For a device that DLPack has no number for.
     pub fn device(device: keyfold_core::Device) -> Result<Any> {
         let DLDevice { device_type, device_id } = dlpack::device_to_dl(device)?;
         Ok(Any::new(DEVICE, u64::from(device_type as u32) | (device_id as u64) << 32))
     }
 
-    /// The payload as a dtype's code, whatever it says.
+    /// Returns the payload as a dtype's code, unchecked.
     pub fn as_dtype(&self) -> DLDataType {
         let word = self.payload;
         DLDataType { code: word as u8, bits: (word >> 8) as u8, lanes: (word >> 16) as u16 }
     }
 
-    /// The payload as a device's code, whatever it says.
+    /// Returns the payload as a device's code, unchecked.
     pub fn as_device(&self) -> DLDevice {
         let word = self.payload;
         DLDevice { device_type: word as i32, device_id: (word >> 32) as i32 }
     }
 
-    /// Whether it is an object with a reference count.
+    /// Returns whether it is a reference-counted object.
     #[inline]
     pub fn is_object(&self) -> bool {
         self.type_index >= OBJECTS
     }
 }
 
-/// The function type of the ABI. `result` is None when it is called; 0 means success, -1 that the
-/// library holds the error.
+/// The function type of the ABI. Callers set `result` to None. A return of 0 means success, -1 that
+/// the library holds the error.
 pub type SafeCall = unsafe extern "C" fn(
     handle: *mut c_void,
     args: *const Any,
@@ -137,67 +137,66 @@ pub type SafeCall = unsafe extern "C" fn(
     result: *mut Any,
 ) -> c_int;
 
-/// Every object begins with this.
+/// The header that every object begins with.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
-    /// Strong references in the lower half, weak ones in the upper.
+    /// Strong references in the lower 32 bits, weak ones in the upper.
     pub references: u64,
-    /// What the object is.
+    /// The type of the object.
     pub type_index: i32,
     padding: u32,
     deleter: Option<unsafe extern "C" fn(*mut c_void, c_int)>,
 }
 
-/// Bytes and their number: text, and the cell of a text object.
+/// A pointer and a length in bytes: text, and the cell of a string object.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ByteArray {
     /// The first byte.
     pub data: *const u8,
-    /// How many.
+    /// The number of bytes.
     pub size: usize,
 }
 
 impl ByteArray {
-    /// Borrowed text.
+    /// Borrows text.
     pub fn of(text: &str) -> ByteArray {
         ByteArray { data: text.as_ptr(), size: text.len() }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
-    /// It was made by TVM FFI's library, or by [`ByteArray::of`], and what it points to lives for
-    /// `'a`.
+    /// It was made by TVM FFI's library or by [`ByteArray::of`], and the bytes live for `'a`.
     pub unsafe fn bytes<'a>(&self) -> &'a [u8] {
         if self.data.is_null() || self.size == 0 || isize::try_from(self.size).is_err() {
             return &[];
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { std::slice::from_raw_parts(self.data, self.size) }
     }
 }
 
-/// The cell of a list of whole numbers.
+/// The cell of a list of integers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ShapeCell {
     /// The first number.
     pub data: *const i64,
-    /// How many.
+    /// The number of items.
     pub size: usize,
 }
 
-/// The cell of a list, as far as all versions of the ABI agree.
+/// The cell of a list: the fields that all versions of the ABI share.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SeqCell {
     /// The first item.
     pub data: *const Any,
-    /// How many.
+    /// The number of items.
     pub size: i64,
-    /// Room for how many.
+    /// The capacity in items.
     pub capacity: i64,
 }
 
@@ -209,19 +208,19 @@ pub struct FunctionCell {
     pub safe_call: Option<SafeCall>,
 }
 
-/// The cell of an error, as far as it is read here.
+/// The cell of an error: the fields that are read here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorCell {
-    /// Its kind: `ValueError`, say.
+    /// The kind, such as `ValueError`.
     pub kind: ByteArray,
-    /// What it says.
+    /// The message.
     pub message: ByteArray,
-    /// Where it was raised, innermost first.
+    /// The traceback, innermost frame first.
     pub backtrace: ByteArray,
 }
 
-/// The address of an object's cell, which follows the header.
+/// Returns the address of an object's cell, which follows its header.
 #[inline]
 pub fn cell<C>(object: *const Header) -> *const C {
     object.wrapping_add(1).cast()
@@ -233,6 +232,6 @@ const _: () = {
     assert!(size_of::<Header>() == 24 && std::mem::offset_of!(Header, type_index) == 8);
     assert!(size_of::<ByteArray>() == 16 && size_of::<ErrorCell>() == 48);
     assert!(size_of::<DLTensor>() == 48);
-    // Shapes and strides are handed over where they lie: see `pass`.
+    // Shapes and strides are passed without conversion: see `arg_frame`.
     assert!(size_of::<usize>() == size_of::<i64>(), "64-bit targets only");
 };

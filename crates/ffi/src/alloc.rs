@@ -1,8 +1,8 @@
-//! Memory for tensor objects that foreign kernels make: TVM FFI asks the environment for it.
+//! The allocator of tensor objects that foreign kernels create, which TVM FFI takes from its
+//! environment.
 //!
-//! `ffi::Tensor::FromEnvAlloc` takes from the thread's allocator, which PyTorch sets while it calls.
-//! Where none is set, keyfold offers its own, so that a kernel that returns a new tensor works on
-//! any array.
+//! `ffi::Tensor::FromEnvAlloc` calls the thread's allocator. PyTorch sets one while it calls a
+//! kernel. On threads without one keyfold sets its own, so that a kernel can return a new tensor.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -13,7 +13,7 @@ use keyfold_core::{Error, ErrorKind, MAX_DIMS, Result, Shape};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::dlpack::{self, DLManagedTensorVersioned, DLTensor};
 
-use crate::raised::kind_for;
+use crate::error::kind_for;
 use crate::runtime::Runtime;
 
 type SetError = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char);
@@ -31,22 +31,23 @@ pub(crate) type SetAllocator =
     unsafe extern "C" fn(Allocator, c_int, *mut Option<Allocator>) -> c_int;
 
 thread_local! {
-    static OFFERED: Cell<bool> = const { Cell::new(false) };
+    static INSTALLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets this thread's allocator, once, if it has none.
+/// Sets this thread's allocator if it has none; checked once per thread.
 #[inline]
-pub(crate) fn offer(runtime: &Runtime) {
-    if !OFFERED.get() {
-        OFFERED.set(true);
-        set(runtime);
+pub(crate) fn install(runtime: &Runtime) {
+    if !INSTALLED.get() {
+        INSTALLED.set(true);
+        install_if_none(runtime);
     }
 }
 
 #[cold]
-fn set(runtime: &Runtime) {
+fn install_if_none(runtime: &Runtime) {
     let Some((get, set)) = runtime.allocator else { return };
-    // SAFETY: the library's functions; only this thread's allocator is set, and ours stays.
+    // SAFETY: the library's functions; they set this thread's allocator only, and `allocate` is
+    // never unloaded.
     unsafe {
         if get().is_none() {
             set(allocate, 0, null_mut());
@@ -54,18 +55,18 @@ fn set(runtime: &Runtime) {
     }
 }
 
-/// Allocates what the prototype describes.
+/// Allocates a tensor like the prototype.
 unsafe extern "C" fn allocate(
     prototype: *mut DLTensor,
     out: *mut *mut DLManagedTensorVersioned,
     context: *mut c_void,
     set_error: Option<SetError>,
 ) -> c_int {
-    // SAFETY: DLPack's promise: the prototype's dtype, device, ndim and shape are set.
-    let made = catch_unwind(|| unsafe { made_like(&*prototype) });
+    // SAFETY: DLPack's contract: the prototype's dtype, device, ndim and shape are set.
+    let made = catch_unwind(|| unsafe { allocate_like(&*prototype) });
     let error = match made {
         Ok(Ok(managed)) => {
-            // SAFETY: room for one pointer.
+            // SAFETY: `out` points to a writable pointer.
             unsafe { out.write(managed.as_ptr()) };
             return 0;
         }
@@ -75,7 +76,7 @@ unsafe extern "C" fn allocate(
     let text = |text: &str| CString::new(text).unwrap_or_default();
     let (kind, message) = (text(kind_for(&error)), text(error.message()));
     if let Some(set_error) = set_error {
-        // SAFETY: DLPack's promise; both texts are copied.
+        // SAFETY: DLPack's contract; both texts are copied.
         unsafe { set_error(context, kind.as_ptr(), message.as_ptr()) };
     }
     -1
@@ -83,7 +84,7 @@ unsafe extern "C" fn allocate(
 
 /// # Safety
 /// `shape` points to `ndim` sizes.
-unsafe fn made_like(prototype: &DLTensor) -> Result<NonNull<DLManagedTensorVersioned>> {
+unsafe fn allocate_like(prototype: &DLTensor) -> Result<NonNull<DLManagedTensorVersioned>> {
     let refused = |what: &str| Error::new(ErrorKind::Shape, format!("a tensor of {what}"));
     let ndim = usize::try_from(prototype.ndim)
         .ok()
@@ -91,7 +92,7 @@ unsafe fn made_like(prototype: &DLTensor) -> Result<NonNull<DLManagedTensorVersi
         .ok_or_else(|| refused(&format!("{} dimensions", prototype.ndim)))?;
     let mut shape = Shape::filled(0, ndim)?;
     for (at, size) in shape.iter_mut().enumerate() {
-        // SAFETY: as for the caller.
+        // SAFETY: the caller's contract; `at` is below `ndim`.
         let given = unsafe { prototype.shape.add(at).read() };
         *size = usize::try_from(given).map_err(|_| refused(&format!("size {given}")))?;
     }

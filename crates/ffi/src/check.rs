@@ -1,15 +1,15 @@
-//! What a foreign function can't be registered for, said by argument name.
+//! Checks whether the C convention can serve a schema; errors name the argument.
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
 
 use crate::kernel::Outputs;
 
-/// How a function takes objects, for a schema with lists.
+/// The hint for a schema with lists.
 const LISTS: &str = "lists are objects of TVM FFI's library: import tvm_ffi (pip install \
                      apache-tvm-ffi), and register the function with objects=True if it takes them";
 
-/// Refuses a schema with types that the ABI can't pass, or not without objects.
+/// Refuses a schema with types that the ABI can't pass, or can't pass without objects.
 pub(crate) fn check(schema: &Schema, name: &str, objects: bool, outputs: Outputs) -> Result<()> {
     let refuse = |what: String| {
         Err(Error::new(
@@ -59,13 +59,13 @@ pub(crate) fn check(schema: &Schema, name: &str, objects: bool, outputs: Outputs
     }
 }
 
-/// Whether a value of the type can be passed by itself, or in a list.
+/// Returns whether a value of the type can be passed by itself or in a list.
 fn passable(ty: &Type) -> bool {
     let ty = ty.without_optional();
     !matches!(ty, Type::List(..) | Type::Generator | Type::Complex | Type::Any)
 }
 
-/// Whether a function that returns objects can return a value of the type.
+/// Returns whether a function that returns objects can return a value of the type.
 fn returnable(ty: &Type) -> bool {
     match ty.without_optional() {
         Type::List(inner, _) => returnable(inner),

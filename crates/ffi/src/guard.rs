@@ -1,4 +1,4 @@
-//! C++ exceptions that leave a kernel, which the ABI forbids and authors forget.
+//! Catches C++ exceptions of kernels, which the ABI forbids.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::abi::{Any, SafeCall};
 
 unsafe extern "C-unwind" {
-    /// In `shim/guard.cc`: the call, and in `thrown` the text of what was thrown, from malloc.
+    /// In `shim/guard.cc`: calls the function; `thrown` gets the text of an exception, from malloc.
     fn keyfold_ffi_guarded_call(
         function: SafeCall,
         handle: *mut c_void,
@@ -23,8 +23,8 @@ unsafe extern "C-unwind" {
 /// The text of a C++ exception that left the function.
 ///
 /// # Safety
-/// The function keeps to the ABI (but for exceptions); `args` are `count` values that are good for
-/// the call, and `result` is None.
+/// The function keeps to the ABI, except that it may throw. `args` are valid for the call, and
+/// `result` is None.
 #[inline]
 pub unsafe fn call(
     function: SafeCall,
@@ -33,7 +33,7 @@ pub unsafe fn call(
     result: &mut Any,
 ) -> Result<c_int, String> {
     let mut thrown: *mut c_char = null_mut();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let code = unsafe {
         let (values, count) = (args.as_ptr(), args.len() as i32);
         keyfold_ffi_guarded_call(function, handle, values, count, result, &raw mut thrown)
@@ -43,7 +43,7 @@ pub unsafe fn call(
 
 #[cold]
 fn text_of(thrown: *mut c_char) -> String {
-    // SAFETY: the shim made the text with malloc and gives it away.
+    // SAFETY: the text is zero-terminated, from malloc, and owned here.
     unsafe {
         let text = CStr::from_ptr(thrown).to_string_lossy().into_owned();
         libc::free(thrown.cast());

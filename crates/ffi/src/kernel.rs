@@ -11,36 +11,37 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use crate::abi::{self, Any, SafeCall};
 use crate::alloc;
+use crate::arg_frame::ArgFrame;
 use crate::check::check;
+use crate::error::ForeignError;
+use crate::from_result::{self, from_result};
 use crate::guard;
 use crate::object::Object;
 use crate::outputs::outputs;
-use crate::pass::Frame;
-use crate::raised::Raised;
 use crate::runtime::{self, Runtime};
-use crate::take;
 
-/// How a function takes tensors.
+/// The form in which a function takes tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tensors {
-    /// As borrowed `DLTensor*`: what every function of the ABI takes; costs nothing.
+    /// Borrowed `DLTensor*`, which every function of the ABI accepts, at no cost.
     #[default]
     Views,
-    /// As TVM FFI's tensor objects, for functions that keep or return them.
+    /// TVM FFI's tensor objects, for functions that keep or return their arguments.
     Objects,
 }
 
-/// How a function hands over the Tensors that its schema returns.
+/// The form in which a function returns the tensors of its schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outputs {
-    /// It fills tensors that keyfold allocates and passes after the schema's arguments.
+    /// It fills tensors that keyfold allocates and passes after the schema's arguments (destination
+    /// passing).
     #[default]
     Filled,
     /// It returns tensor objects: one, or a list of several.
     Returned,
 }
 
-/// A function of TVM FFI's ABI, ready to be made a kernel.
+/// A function of TVM FFI's ABI, with its options, before it becomes a kernel.
 pub struct NativeFunction {
     function: SafeCall,
     handle: usize,
@@ -53,11 +54,12 @@ pub struct NativeFunction {
 }
 
 impl NativeFunction {
-    /// A function that gets a null handle and knows no objects; it runs without the host's lock.
+    /// Returns a function that gets a null handle, takes no objects, and runs without the host
+    /// language's lock.
     ///
     /// # Safety
-    /// The function keeps to the ABI, may be called from any thread, and reads and writes only what
-    /// its arguments describe. It stays loaded while the value lives, or the kernel made of it.
+    /// The function keeps to the ABI, may be called from any thread, and accesses only the memory
+    /// that its arguments describe. It stays loaded while this value or its kernel lives.
     pub unsafe fn new(function: SafeCall, provenance: Provenance) -> Self {
         NativeFunction {
             function,
@@ -71,45 +73,46 @@ impl NativeFunction {
         }
     }
 
-    /// The same function with the address that it gets as its first argument.
+    /// Sets the handle, the function's first argument.
     ///
     /// # Safety
-    /// The address is right for the function, on any thread, as long as the kernel lives.
+    /// The handle is valid for the function on any thread, as long as the kernel lives.
     #[must_use]
     pub unsafe fn with_handle(mut self, handle: *mut c_void) -> Self {
         self.handle = handle.expose_provenance();
         self
     }
 
-    /// The same function with what must live as long as a kernel of it: its library, its object.
+    /// Keeps `owner`, such as the function's library or object, alive as long as the kernel.
     #[must_use]
-    pub fn keeping(mut self, owner: Arc<dyn StdAny + Send + Sync>) -> Self {
+    pub fn with_owner(mut self, owner: Arc<dyn StdAny + Send + Sync>) -> Self {
         self.owner = Some(owner);
         self
     }
 
-    /// The same function, which takes and returns objects of the library: lists and long text.
+    /// Lets the function take and return the library's objects: lists, long text, and tensors in
+    /// the form `tensors`.
     #[must_use]
     pub fn with_objects(mut self, runtime: &'static Runtime, tensors: Tensors) -> Self {
         (self.objects, self.tensors) = (Some(runtime), tensors);
         self
     }
 
-    /// The same function with another way to hand over Tensors.
+    /// Sets the form in which the function returns tensors.
     #[must_use]
     pub fn with_outputs(mut self, outputs: Outputs) -> Self {
         self.outputs = outputs;
         self
     }
 
-    /// The same function with another rule for the host language's lock.
+    /// Sets the rule for the host language's lock.
     #[must_use]
     pub fn with_host_lock(mut self, host_lock: HostLock) -> Self {
         self.host_lock = host_lock;
         self
     }
 
-    /// The kernel. A schema that the ABI can't serve is refused when it is registered.
+    /// Returns the kernel. Registration refuses a schema that the ABI can't serve.
     pub fn kernel(self) -> Kernel<Value> {
         let (objects, outputs) = (self.objects.is_some(), self.outputs);
         let (name, provenance) = (self.provenance.name.clone(), self.provenance.clone());
@@ -122,20 +125,20 @@ impl NativeFunction {
 
     fn run(&self, context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
         let schema = context.operator().schema();
-        if self.outputs == Outputs::Filled && fills(schema) {
+        if self.outputs == Outputs::Filled && fills_returns(schema) {
             return self.run_filling(context, args);
         }
-        let mut frame = Frame::new();
+        let mut frame = ArgFrame::new();
         let views = self.tensors == Tensors::Views;
         for (at, (argument, value)) in schema.arguments.iter().zip(args).enumerate() {
-            // What most calls pass, without a look at anything else.
+            // The common types, without a look-up of the schema.
             match value {
                 ValueRef::Tensor(tensor) if views && argument.alias.is_none() => {
                     frame.push_view(tensor)?;
                 }
                 ValueRef::Foreign(object) if views && argument.alias.is_none() => {
                     match object.lend() {
-                        Some(described) => frame.push_lent(described),
+                        Some(described) => frame.push_described(described),
                         None => frame.push_view(object.tensor()?)?,
                     }
                 }
@@ -148,11 +151,11 @@ impl NativeFunction {
         self.finish(&mut frame, context, args)
     }
 
-    /// As [`run`](Self::run), from an argument on whose memory is written or returned.
+    /// As [`run`](Self::run), from the first argument whose memory is written or returned.
     #[cold]
     fn run_sharing<'a>(
         &self,
-        frame: &mut Frame<'a>,
+        frame: &mut ArgFrame<'a>,
         context: &CallContext<'_, Value>,
         args: &'a [ValueRef<'a>],
         from: usize,
@@ -167,30 +170,30 @@ impl NativeFunction {
         self.finish(frame, context, args)
     }
 
-    /// Calls the function with what was passed.
+    /// Calls the function with the converted arguments.
     #[inline(always)]
     fn finish(
         &self,
-        frame: &mut Frame<'_>,
+        frame: &mut ArgFrame<'_>,
         context: &CallContext<'_, Value>,
         args: &[ValueRef<'_>],
     ) -> Result<Value> {
         let result = self.call(context, frame)?;
-        // Common, and a large value that isn't moved about is a fast one.
+        // The common case, without moving a large value.
         if result.type_index == abi::NONE {
             return Ok(Value::None);
         }
-        self.take(context, frame, result, args)
+        self.convert_result(context, frame, result, args)
     }
 
-    /// Destination style: the tensors of the schema's returns come in as arguments.
+    /// Runs with destination passing: the tensors of the schema's returns are arguments.
     fn run_filling(
         &self,
         context: &CallContext<'_, Value>,
         args: &[ValueRef<'_>],
     ) -> Result<Value> {
         let outputs = outputs(context, args)?;
-        let (mut frame, mut writes) = (Frame::new(), false);
+        let (mut frame, mut writes) = (ArgFrame::new(), false);
         for (at, value) in args.iter().enumerate() {
             let made = outputs.iter().find(|output| output.argument == Some(at));
             let value = match (made, value) {
@@ -208,7 +211,8 @@ impl NativeFunction {
         }
         let result = self.call(context, &mut frame)?;
         if let Some(runtime) = self.objects.filter(|_| result.is_object()) {
-            // SAFETY: the function's result, which the outputs stand for: its reference goes back.
+            // SAFETY: the function's result, whose reference is released; the outputs take its
+            // place.
             drop(unsafe { Object::owned(result.address(), runtime) });
         }
         drop(frame);
@@ -219,11 +223,11 @@ impl NativeFunction {
         })
     }
 
-    /// Passes an argument; whether the function writes to it.
+    /// Adds an argument to the frame. Returns whether the function writes to it.
     #[inline]
     fn push<'a>(
         &self,
-        frame: &mut Frame<'a>,
+        frame: &mut ArgFrame<'a>,
         context: &CallContext<'_, Value>,
         at: usize,
         value: ValueRef<'a>,
@@ -231,7 +235,9 @@ impl NativeFunction {
         let argument = &context.operator().schema().arguments[at];
         let as_objects = self.tensors == Tensors::Objects;
         let mut pushed = match &argument.alias {
-            Some(alias) => share(value, alias.write, as_objects || value.list_len().is_some()),
+            Some(alias) => {
+                check_aliased(value, alias.write, as_objects || value.list_len().is_some())
+            }
             None => Ok(()),
         };
         if pushed.is_ok() {
@@ -243,29 +249,29 @@ impl NativeFunction {
         Ok(argument.alias.as_ref().is_some_and(|alias| alias.write))
     }
 
-    /// Calls the function; its error as one of ours.
+    /// Calls the function and converts its error.
     #[inline]
-    fn call(&self, context: &CallContext<'_, Value>, frame: &mut Frame<'_>) -> Result<Any> {
+    fn call(&self, context: &CallContext<'_, Value>, frame: &mut ArgFrame<'_>) -> Result<Any> {
         let handle = std::ptr::with_exposed_provenance_mut(self.handle);
         if let Some(runtime) = self.objects {
-            alloc::offer(runtime);
+            alloc::install(runtime);
         }
         let mut result = Any::NONE;
-        // SAFETY: the contract of `new`; what the values point to lives in the frame, the outputs and
-        // the caller's arguments until after the call.
-        let code = unsafe { guard::call(self.function, handle, frame.ready(), &mut result) };
+        // SAFETY: the contract of `new`; the frame, the outputs and the caller's arguments keep all
+        // pointees alive until after the call.
+        let code = unsafe { guard::call(self.function, handle, frame.set_pointers(), &mut result) };
         match code {
             Ok(0) => Ok(result),
-            Ok(code) => Err(failed(context, code)),
-            Err(text) => Err(threw(context, &text)),
+            Ok(code) => Err(kernel_error(context, code)),
+            Err(text) => Err(exception_error(context, &text)),
         }
     }
 
-    /// The result as a value; an argument's own object as that argument.
-    fn take(
+    /// Converts the result; an argument's own object becomes that argument.
+    fn convert_result(
         &self,
         context: &CallContext<'_, Value>,
-        frame: &Frame<'_>,
+        frame: &ArgFrame<'_>,
         result: Any,
         args: &[ValueRef<'_>],
     ) -> Result<Value> {
@@ -274,20 +280,20 @@ impl NativeFunction {
             Some(runtime) if result.type_index == abi::TENSOR => {
                 match frame.argument_of(result.address()) {
                     Some(number) => {
-                        // SAFETY: the result's reference, which isn't needed.
+                        // SAFETY: the result's reference, which is released.
                         drop(unsafe { Object::owned(result.address(), runtime) });
                         Ok(Value::Argument(number))
                     }
                     // SAFETY: a result of the function, whose objects are the library's.
-                    None => unsafe { take::take(result, Some(runtime)) },
+                    None => unsafe { from_result(result, Some(runtime)) },
                 }
             }
             Some(runtime) if several && result.is_object() => {
                 // SAFETY: as above.
-                unsafe { self.take_several(frame, result, runtime, args) }
+                unsafe { self.convert_results(frame, result, runtime, args) }
             }
-            // SAFETY: as above; without the library objects aren't touched.
-            objects => unsafe { take::take(result, objects) },
+            // SAFETY: as above; without the library, objects aren't accessed.
+            objects => unsafe { from_result(result, objects) },
         };
         taken.map_err(|error| {
             let (operator, kernel) = (context.operator(), context.kernel());
@@ -301,33 +307,33 @@ impl NativeFunction {
         })
     }
 
-    /// A list as the several results of one call.
+    /// Converts a list to the several results of one call.
     ///
     /// # Safety
     /// `result` is the function's result, an object of the library.
-    unsafe fn take_several(
+    unsafe fn convert_results(
         &self,
-        frame: &Frame<'_>,
+        frame: &ArgFrame<'_>,
         result: Any,
         runtime: &'static Runtime,
         args: &[ValueRef<'_>],
     ) -> Result<Value> {
-        // SAFETY: as for the caller. The list's items live while `held` does.
+        // SAFETY: the caller's contract. `held` keeps the list's items alive.
         unsafe {
             if result.type_index != abi::ARRAY && result.type_index != abi::LIST {
-                return take::take(result, Some(runtime));
+                return from_result(result, Some(runtime));
             }
             let Some(held) = Object::owned(result.address(), runtime) else {
                 return Err(Error::new(ErrorKind::Return, "an object whose address is null"));
             };
-            let items = take::items_of(result.address())?.iter().map(|item| {
+            let items = from_result::items_of(result.address())?.iter().map(|item| {
                 let argument = match item.type_index {
                     abi::TENSOR => frame.argument_of(item.address()),
                     _ => None,
                 };
                 match argument {
                     Some(number) => Value::from_ref(args[number]),
-                    None => take::copy(item, runtime),
+                    None => from_result::copy(item, runtime),
                 }
             });
             let items = items.collect::<Result<_>>().map(Value::Tuple);
@@ -337,24 +343,25 @@ impl NativeFunction {
     }
 }
 
-/// Whether the schema's returns are Tensors that a function in destination style fills.
-fn fills(schema: &Schema) -> bool {
+/// Returns whether all returns are Tensors, which a function with destination passing fills.
+fn fills_returns(schema: &Schema) -> bool {
     !schema.returns.is_empty() && schema.returns.iter().all(|r| r.ty == Type::Tensor)
 }
 
-/// Prepares an argument whose memory the function writes or returns. `as_objects` says that it gets
+/// Checks an argument whose memory the function writes or returns. `as_objects`: it is passed as
 /// tensor objects.
-fn share(value: ValueRef<'_>, written: bool, as_objects: bool) -> Result<()> {
+fn check_aliased(value: ValueRef<'_>, written: bool, as_objects: bool) -> Result<()> {
     if as_objects {
         check_shared(value)?;
     }
     if written { each_tensor(value, &mut Tensor::check_write) } else { Ok(()) }
 }
 
-/// Refuses tensors that a function would get as copies, where it writes them or returns their memory.
+/// Refuses tensors that the function would get as copies, if it writes them or returns their
+/// memory.
 fn check_shared(value: ValueRef<'_>) -> Result<()> {
     match value {
-        // Memory that is borrowed for the call says what may become of it once it is held.
+        // The clone holds the memory; `moves` is known only of memory that is held.
         ValueRef::Tensor(_) | ValueRef::Foreign(_) if value.tensor()?.clone().moves() => {
             Err(Error::new(
                 ErrorKind::Exchange,
@@ -368,8 +375,8 @@ fn check_shared(value: ValueRef<'_>) -> Result<()> {
     }
 }
 
-/// Notes that tensors are written to: when all arguments are passed, so that a refused call counts as
-/// no write.
+/// Bumps the versions of written tensors, once all arguments are converted, so that a refused call
+/// counts as no write.
 #[cold]
 pub(crate) fn note_writes(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
     for (argument, value) in schema.arguments.iter().zip(args) {
@@ -399,12 +406,12 @@ pub(crate) fn each_tensor(
     }
 }
 
-/// The error for a code that isn't 0. The library holds what was raised, where the code says so.
+/// Returns the error for a nonzero code. For -1, the library holds the error raised.
 #[cold]
-fn failed(context: &CallContext<'_, Value>, code: i32) -> Error {
+fn kernel_error(context: &CallContext<'_, Value>, code: i32) -> Error {
     let kernel = context.kernel().provenance();
     let place = format!("{}: the kernel {kernel} failed", context.operator().name());
-    let raised = runtime::loaded().filter(|_| code == -1).and_then(Raised::take);
+    let raised = runtime::loaded().filter(|_| code == -1).and_then(ForeignError::take);
     match raised {
         Some(mut raised) => {
             raised.place = format!("{}, by the kernel {kernel}", describe_path());
@@ -414,9 +421,9 @@ fn failed(context: &CallContext<'_, Value>, code: i32) -> Error {
     }
 }
 
-/// The error for an exception that left the function.
+/// Returns the error for a C++ exception.
 #[cold]
-fn threw(context: &CallContext<'_, Value>, text: &str) -> Error {
+fn exception_error(context: &CallContext<'_, Value>, text: &str) -> Error {
     Error::new(
         ErrorKind::KernelFailed,
         format!(

@@ -1,46 +1,47 @@
-//! TVM FFI's stable C ABI, both ways.
+//! TVM FFI's stable C ABI, in both directions.
 //!
 //! The ABI is one function type, `int (void* handle, const TVMFFIAny* args, int32_t n, TVMFFIAny*
-//! result)`, with DLPack's tensors inside. FlashInfer, TileLang, CuTe DSL and others compile to it.
+//! result)`, with DLPack's tensors as arguments. FlashInfer, TileLang, CuTe DSL and others compile
+//! to it.
 //!
 //! - In: [`NativeFunction`] makes a kernel of such a function.
 //! - Out: [`export()`] makes a TVM FFI function object of an operator.
 //!
-//! Numbers, text and borrowed tensors need nothing but the ABI. Objects (tensors with an owner,
-//! lists, raised errors) belong to TVM FFI's library, which is used where the process has loaded it
-//! and never loaded by itself: see [`runtime`].
+//! Numbers, text and borrowed tensors need only the ABI. Objects (tensors that own their memory,
+//! lists, errors) belong to TVM FFI's library. keyfold uses it if the process has loaded it, and
+//! never loads it by itself: see [`runtime`].
 //!
-//! Modules, from the ABI upwards:
+//! Modules, lowest layer first:
 //!
-//! - [`abi`]: the structs and numbers; [`runtime`]: the library's functions; [`object`]: references
-//!   that are counted
-//! - [`pass`]: values into a foreign function; [`take`]: its result back; [`read`]: what a foreign
-//!   caller passes; [`give`]: what it gets
-//! - [`plugin`]: Rust crates with kernels, loaded at run time, by an ABI of their own
-//! - `alloc`: memory for tensors that foreign functions make
-//! - [`raised`]: errors, both ways; [`guard`]: exceptions of C++
-//! - [`kernel`]: foreign functions as kernels, with `outputs` and `check`; [`export`]: operators as
+//! - [`abi`]: structs and constants; [`runtime`]: the library's functions; [`object`]: counted
+//!   references
+//! - [`arg_frame`]: arguments for a foreign function; [`from_result`]: its result
+//! - [`from_args`]: arguments from a foreign caller; [`to_any`]: results for it
+//! - [`plugin`]: Rust crates with kernels, loaded at run time, over an ABI of their own
+//! - `alloc`: the allocator of tensors that foreign functions create
+//! - [`error`]: errors in both directions; [`guard`]: C++ exceptions
+//! - [`kernel`]: foreign functions as kernels, with `outputs` and `check`; [`mod@export`]: operators as
 //!   foreign functions
 
 pub mod abi;
 mod alloc;
+pub mod arg_frame;
 mod check;
+pub mod error;
 pub mod export;
-pub mod give;
+pub mod from_args;
+pub mod from_result;
 pub mod guard;
 pub mod kernel;
 pub mod object;
 mod outputs;
-pub mod pass;
 pub mod plugin;
-pub mod raised;
-pub mod read;
 pub mod runtime;
-pub mod take;
+pub mod to_any;
 
 pub use abi::{Any, SafeCall};
+pub use error::ForeignError;
 pub use export::export;
 pub use kernel::{NativeFunction, Outputs, Tensors};
 pub use object::Object;
-pub use raised::Raised;
 pub use runtime::Runtime;

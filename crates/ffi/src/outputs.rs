@@ -1,4 +1,5 @@
-//! Tensors that a kernel fills: those that the caller gave, and new ones as the Meta kernel says.
+//! The tensors that a kernel fills: the caller's, and new ones with shape and dtype of the Meta
+//! kernel.
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Schema;
@@ -6,13 +7,13 @@ use keyfold_dispatch::{CallContext, DispatchKey, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-/// A tensor that the kernel fills, and the argument that it stands in, if any.
+/// A tensor that the kernel fills, and the argument that it replaces, if any.
 pub(crate) struct Output {
     pub(crate) tensor: Tensor,
     pub(crate) argument: Option<usize>,
 }
 
-/// The argument whose memory a return shares and the kernel writes: an output given by the caller.
+/// Returns the written argument whose memory a return shares: an output that the caller passed.
 pub(crate) fn written_argument(schema: &Schema, at: usize) -> Option<usize> {
     let sets = &schema.returns[at].alias.as_ref()?.sets;
     schema.arguments.iter().position(|argument| {
@@ -20,7 +21,7 @@ pub(crate) fn written_argument(schema: &Schema, at: usize) -> Option<usize> {
     })
 }
 
-/// The outputs: those that the caller gave, and new ones as the Meta kernel says.
+/// Returns the outputs: the caller's, and new ones with shape and dtype of the Meta kernel.
 pub(crate) fn outputs(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
@@ -31,7 +32,8 @@ pub(crate) fn outputs(
         (!matches!(args[argument], ValueRef::None)).then_some(argument)
     };
     let count = schema.returns.len();
-    // Asked for also where every output is given: foreign code writes what Meta promises, wherever.
+    // Also if the caller passed every output: foreign code writes as many elements as Meta
+    // computes.
     let operator = context.operator();
     let all_given = (0..count).all(|at| given(at).is_some());
     let known = operator.serves(DispatchKey::Meta.into());
@@ -43,7 +45,7 @@ pub(crate) fn outputs(
                 let tensor = args[argument].tensor()?.clone();
                 if let Some(promised) = shapes.get(at) {
                     let name = &schema.arguments[argument].name;
-                    fits(operator.name(), name, &tensor, promised)?;
+                    check_fits(operator.name(), name, &tensor, promised)?;
                 }
                 Ok(Output { tensor, argument: Some(argument) })
             }
@@ -56,8 +58,8 @@ pub(crate) fn outputs(
         .collect()
 }
 
-/// Whether a given output is what the Meta kernel promises.
-fn fits(operator: &str, name: &str, given: &Tensor, promised: &Tensor) -> Result<()> {
+/// Checks that the caller's output has the dtype and shape that the Meta kernel computes.
+fn check_fits(operator: &str, name: &str, given: &Tensor, promised: &Tensor) -> Result<()> {
     let (kind, what, given, promised) = if given.shape() != promised.shape() {
         let shapes = (format!("{:?}", given.shape()), format!("{:?}", promised.shape()));
         (ErrorKind::Shape, "shape", shapes.0, shapes.1)
@@ -77,7 +79,7 @@ fn first_device(args: &[ValueRef<'_>]) -> Device {
     args.iter().find_map(|arg| Value::tag(*arg).device()).unwrap_or(Device::CPU)
 }
 
-/// The argument with its tensors on the meta device.
+/// Returns the argument with its tensors on the meta device.
 fn to_meta(arg: ValueRef<'_>) -> Result<Option<Value>> {
     Ok(match arg {
         ValueRef::Tensor(_) | ValueRef::Foreign(_) => {
@@ -95,7 +97,7 @@ fn to_meta(arg: ValueRef<'_>) -> Result<Option<Value>> {
     })
 }
 
-/// What the operator's Meta kernel says of the outputs.
+/// Runs the operator's Meta kernel and returns its tensors.
 fn meta_outputs(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Vec<Tensor>> {
     let operator = context.operator();
     let stand_ins = args.iter().map(|arg| to_meta(*arg)).collect::<Result<Vec<_>>>()?;

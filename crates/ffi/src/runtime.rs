@@ -1,7 +1,7 @@
-//! TVM FFI's own library, where the process has it.
+//! TVM FFI's own library, if the process has loaded it.
 //!
-//! Importing the `tvm_ffi` package loads it, and so does a kernel library that links it. keyfold
-//! looks for it among the loaded ones, and works without it; it never loads it unasked.
+//! Importing the `tvm_ffi` package loads it, and so does a kernel library linked to it. keyfold
+//! looks for it among the loaded libraries and works without it; it never loads it by itself.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -16,15 +16,15 @@ use crate::abi::{Any, ByteArray, SafeCall};
 use crate::alloc::{GetAllocator, SetAllocator};
 use crate::object::Object;
 
-/// The library's name among the loaded ones.
+/// The library's name among the loaded libraries.
 const SONAME: &str = "libtvm_ffi.so";
 
-/// How to get the library, for error messages.
-pub(crate) const HOW: &str = "import tvm_ffi first (pip install apache-tvm-ffi)";
+/// The hint for loading the library, in error messages.
+pub(crate) const LOAD_HINT: &str = "import tvm_ffi first (pip install apache-tvm-ffi)";
 
 type Handle = *mut c_void;
 
-/// The functions of the library that are used here.
+/// The functions of the library used here.
 pub struct Runtime {
     pub(crate) retain: unsafe extern "C" fn(Handle) -> c_int,
     pub(crate) release: unsafe extern "C" fn(Handle) -> c_int,
@@ -41,7 +41,7 @@ pub struct Runtime {
     pub(crate) tensor_from_dlpack:
         unsafe extern "C" fn(*mut DLManagedTensorVersioned, i32, i32, *mut Handle) -> c_int,
     pub(crate) string: unsafe extern "C" fn(*const ByteArray, *mut Any) -> c_int,
-    /// Absent in libraries before they had it.
+    /// `None` in older versions of the library.
     pub(crate) allocator: Option<(GetAllocator, SetAllocator)>,
     version: (u32, u32, u32),
     array: OnceLock<Object>,
@@ -57,32 +57,32 @@ impl std::fmt::Debug for Runtime {
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-/// The library's functions, if the process has loaded it; found once.
+/// Returns the library's functions, if the process has loaded it. The result is cached.
 pub fn loaded() -> Option<&'static Runtime> {
     required().ok()
 }
 
-/// The library's functions.
+/// Returns the library's functions.
 ///
 /// # Errors
-/// [`ErrorKind::Library`] when it isn't loaded, saying how to get it, or lacks one of the functions.
+/// [`ErrorKind::Library`] with a hint if it isn't loaded, or if it lacks one of the functions.
 pub fn required() -> Result<&'static Runtime> {
     if let Some(runtime) = RUNTIME.get() {
         return Ok(runtime);
     }
-    // SAFETY: nothing is loaded, so no initialiser runs.
+    // SAFETY: `RTLD_NOLOAD` loads nothing, so no initialiser runs.
     let library = unsafe { Library::open(Some(SONAME), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     let library = library.map_err(|_| {
-        Error::new(ErrorKind::Library, format!("TVM FFI's library isn't loaded; {HOW}"))
+        Error::new(ErrorKind::Library, format!("TVM FFI's library isn't loaded; {LOAD_HINT}"))
     })?;
     adopt(library)
 }
 
-/// The library's functions, from a file that is loaded if it wasn't. The first library that was
-/// found is the process's; a second one would know nothing of its objects.
+/// Loads the library from a file, unless one is loaded, and returns its functions. A process uses
+/// one library only, since another one's objects are unknown to it.
 ///
 /// # Errors
-/// [`ErrorKind::Library`] when it can't be loaded or lacks one of the functions.
+/// [`ErrorKind::Library`] if it can't be loaded or lacks one of the functions.
 ///
 /// # Safety
 /// The file is TVM FFI's library, or one that keeps to its ABI.
@@ -90,7 +90,7 @@ pub unsafe fn load(path: &Path) -> Result<&'static Runtime> {
     if let Some(runtime) = RUNTIME.get() {
         return Ok(runtime);
     }
-    // SAFETY: the caller's promise; its initialisers are meant to run.
+    // SAFETY: the caller's contract; its initialisers should run.
     let library = unsafe { Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     let library = library.map_err(|error| {
         let message = format!("can't load {}: {}", path.display(), why(&error));
@@ -100,11 +100,11 @@ pub unsafe fn load(path: &Path) -> Result<&'static Runtime> {
 }
 
 fn adopt(library: Library) -> Result<&'static Runtime> {
-    let found = read(library)?;
+    let found = look_up(library)?;
     Ok(RUNTIME.get_or_init(|| found))
 }
 
-/// What the loader says, which libloading keeps as the cause of its own error.
+/// Returns the loader's message, which libloading keeps as its error's source.
 pub fn why(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => cause.to_string(),
@@ -113,11 +113,11 @@ pub fn why(error: &libloading::Error) -> String {
 }
 
 /// Looks up the functions.
-fn read(library: Library) -> Result<Runtime> {
+fn look_up(library: Library) -> Result<Runtime> {
     /// # Safety
-    /// `F` is the type of the function of that name.
+    /// `F` is the type of the function `name`.
     unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { library.get::<F>(name) }.map(|found| *found).map_err(|error| {
             let message = format!("TVM FFI's library has no {name}: {}", why(&error));
             Error::new(ErrorKind::Library, message)
@@ -149,35 +149,35 @@ fn read(library: Library) -> Result<Runtime> {
 }
 
 impl Runtime {
-    /// The library's version.
+    /// Returns the library's version.
     pub fn version(&self) -> (u32, u32, u32) {
         self.version
     }
 
-    /// The global function of that name.
+    /// Returns the global function of that name.
     ///
     /// # Errors
-    /// What the library raises.
+    /// The errors that the library raises.
     pub fn global(&'static self, name: &str) -> Result<Option<Object>> {
         let mut handle = null_mut();
-        // SAFETY: the text lives meanwhile; the library stores a new reference, or null.
-        self.done(unsafe { (self.get_global)(&ByteArray::of(name), &raw mut handle) })?;
-        // SAFETY: a new reference, which is ours.
+        // SAFETY: the text is alive; the library stores a new reference, or null.
+        self.check(unsafe { (self.get_global)(&ByteArray::of(name), &raw mut handle) })?;
+        // SAFETY: a new reference, owned here.
         Ok(unsafe { Object::owned(handle, self) })
     }
 
     /// Registers a function under a global name.
     ///
     /// # Errors
-    /// What the library raises: the name is taken, and `replace` isn't set.
+    /// The errors that the library raises: the name is taken and `replace` isn't set.
     pub fn set_global(&'static self, name: &str, function: &Object, replace: bool) -> Result<()> {
-        // SAFETY: the text and the object live meanwhile; the library takes a reference of its own.
-        self.done(unsafe {
+        // SAFETY: text and object are alive; the library takes a reference of its own.
+        self.check(unsafe {
             (self.set_global)(&ByteArray::of(name), function.handle(), c_int::from(replace))
         })
     }
 
-    /// The library's constructor of lists.
+    /// Returns the library's constructor of lists.
     pub(crate) fn array(&'static self) -> Result<&'static Object> {
         if let Some(array) = self.array.get() {
             return Ok(array);
@@ -189,12 +189,12 @@ impl Runtime {
         Ok(self.array.get_or_init(|| found))
     }
 
-    /// The error that a function of the library raised, if its code says so.
-    pub(crate) fn done(&'static self, code: c_int) -> Result<()> {
+    /// Returns the pending error if the code of a library function isn't 0.
+    pub(crate) fn check(&'static self, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        Err(match crate::raised::Raised::take(self) {
+        Err(match crate::error::ForeignError::take(self) {
             Some(raised) => raised.into_error("TVM FFI"),
             None => {
                 let message = format!("TVM FFI failed with code {code}");
@@ -203,7 +203,7 @@ impl Runtime {
         })
     }
 
-    /// Sets the calling thread's raised error, as a function of the ABI does before it returns -1.
+    /// Sets the calling thread's pending error, as a function of the ABI does before it returns -1.
     pub fn raise(&self, kind: &str, message: &str) {
         let text = |text: &str| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
         let (kind, message) = (text(kind), text(message));

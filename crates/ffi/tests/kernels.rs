@@ -1,5 +1,5 @@
-//! Foreign functions as kernels, without TVM FFI's library: what is passed, what comes back, what
-//! fails and how. The functions are written here in Rust, those that throw in C++.
+//! Foreign functions as kernels, without TVM FFI's library: arguments, results and errors. The
+//! functions are written here in Rust, those that throw in C++.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ fn provenance(name: &str) -> Provenance {
 }
 
 fn native(function: SafeCall, name: &str) -> NativeFunction {
-    // SAFETY: the functions of this file keep to the ABI, or fail as their tests want.
+    // SAFETY: the functions of this file keep to the ABI, or break it as their tests intend.
     unsafe { NativeFunction::new(function, provenance(name)) }
 }
 
-/// Calls an operator of that schema, whose CPU kernel is the function.
+/// Calls an operator of that schema with the function as CPU kernel.
 fn call(schema: &str, function: SafeCall, args: &[ValueRef<'_>]) -> Result<Value> {
     let dispatcher = Dispatcher::new();
     let schema = keyfold_dispatch::schema::Schema::parse(schema)?;
@@ -41,7 +41,7 @@ fn vector() -> Tensor {
 }
 
 unsafe fn arguments<'a>(args: *const Any, count: i32) -> &'a [Any] {
-    // SAFETY: the ABI's promise, in every function below.
+    // SAFETY: the ABI's contract, in every function below.
     unsafe { std::slice::from_raw_parts(args, count as usize) }
 }
 
@@ -95,7 +95,7 @@ fn more_arguments_than_lie_in_the_frame() {
         args.extend([ValueRef::Tensor(&x), ValueRef::Str(text)]);
     }
     args.extend([ValueRef::Bool(true), ValueRef::Int(2)]);
-    // Twenty digits are beyond 64 bits: the last eight tell the kinds.
+    // Twenty digits don't fit in an i64, so only the last eight arguments count.
     let code = call(&schema, kinds_of_last, &args).unwrap();
     assert!(matches!(code, Value::Int(78_787_823)), "{code:?}");
 }
@@ -116,7 +116,7 @@ unsafe extern "C" fn hands_back(
     n: i32,
     result: *mut Any,
 ) -> c_int {
-    // SAFETY: the last value is held in place.
+    // SAFETY: the last value isn't an object.
     unsafe { result.write(arguments(args, n)[n as usize - 1]) };
     0
 }
@@ -141,7 +141,7 @@ fn values_go_there_and_back() {
 }
 
 unsafe extern "C" fn gives(_: *mut c_void, args: *const Any, n: i32, result: *mut Any) -> c_int {
-    // SAFETY: the last value is the type index to give.
+    // SAFETY: the last value is the type index to return.
     unsafe { result.write(Any::new(arguments(args, n)[1].payload as i32, 0xdead_beef)) };
     0
 }
@@ -207,7 +207,7 @@ fn a_cxx_exception_is_an_error_with_its_text() {
     for (symbol, text) in
         [("throws_error", "no luck"), ("throws_number", "an exception that is no std::exception")]
     {
-        // SAFETY: such a function of the library.
+        // SAFETY: a function of the library with this type.
         let function = unsafe { *library.get::<SafeCall>(symbol).unwrap() };
         for _ in 0..3 {
             let result = call("f(Tensor x) -> int", function, &[ValueRef::Tensor(&x)]);
@@ -239,7 +239,7 @@ fn what_cant_be_passed_is_refused_by_name_at_registration() {
 #[test]
 fn the_owner_lives_as_long_as_the_kernel() {
     let owner = Arc::new(5_u8);
-    let kernel = native(sum, "sum").keeping(Arc::clone(&owner) as _).kernel();
+    let kernel = native(sum, "sum").with_owner(Arc::clone(&owner) as _).kernel();
     assert_eq!(Arc::strong_count(&owner), 2);
     drop(kernel);
     assert_eq!(Arc::strong_count(&owner), 1);
@@ -251,7 +251,7 @@ unsafe extern "C" fn tells_handle(
     _: i32,
     result: *mut Any,
 ) -> c_int {
-    // SAFETY: room for one value.
+    // SAFETY: `result` is writable.
     unsafe { result.write(Any::int(handle.addr() as i64)) };
     0
 }
@@ -262,7 +262,7 @@ fn the_handle_is_the_functions_first_argument() {
     let schema = keyfold_dispatch::schema::Schema::parse("f(Tensor x) -> int").unwrap();
     let _defined = dispatcher.define_with(schema, DefineOptions::default()).unwrap();
     let handle = std::ptr::without_provenance_mut(0x1230);
-    // SAFETY: the function only tells it.
+    // SAFETY: the function only returns its handle.
     let kernel = unsafe { native(tells_handle, "tells").with_handle(handle) }.kernel();
     let _kernel = dispatcher.implement("f", DispatchKey::CPU, kernel, Override::Error).unwrap();
     let result = dispatcher.operator("f").unwrap().call(&[ValueRef::Tensor(&vector())]).unwrap();

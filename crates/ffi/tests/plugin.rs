@@ -1,4 +1,5 @@
-//! Plugins: one of the SDK's (`examples/probe_plugin.rs`), and some in C with one thing wrong.
+//! Plugins: one built with the SDK (`examples/probe_plugin.rs`), and several in C with one mistake
+//! each.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Override, exclude_keys};
 use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-/// The probe, which `cargo test` builds with the other examples.
+/// Returns the path of the probe, which `cargo test` builds with the examples.
 fn probe() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let name =
@@ -32,7 +33,7 @@ fn items(value: Value) -> Vec<f64> {
     value.into_tensor().unwrap().to_vec().unwrap()
 }
 
-/// Compiles `plugin.c` with one thing wrong.
+/// Compiles `plugin.c` with one mistake.
 fn in_c(case: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = directory.join(format!("libplugin_{case}.so"));
@@ -45,7 +46,7 @@ fn in_c(case: &str) -> PathBuf {
     path
 }
 
-/// The error that loading gives, after which nothing is registered.
+/// Returns the error of loading a file; nothing may be registered afterwards.
 fn refused(path: &Path) -> Error {
     let dispatcher = Dispatcher::new();
     let error = plugin::load(path, &dispatcher).unwrap_err();
@@ -278,8 +279,8 @@ fn a_plugin_in_c_is_as_good() {
     assert_eq!((plugin.name(), plugin.version()), ("in-c", "0.3.0"));
     assert_eq!(plugin.path(), path.canonicalize().unwrap());
     assert!(matches!(dispatcher.call("in_c::answer", &[]), Ok(Value::Int(42))));
-    // Loaded once more, to look at its counter.
-    // SAFETY: a library of the test's own; `dropped` is an int that nobody writes now.
+    // Loaded again, to read its counter. SAFETY: a library of the test's own; `dropped` is an int
+    // that is no longer written.
     let library = unsafe { libloading::Library::new(&path) }.unwrap();
     // SAFETY: as above.
     let dropped = || unsafe { **library.get::<*const i32>(b"dropped\0").unwrap() };

@@ -6,7 +6,7 @@ use keyfold::kit::for_each::map;
 use keyfold::kit::view::{FlatView, FlatViewMut, Strided};
 use keyfold::{Device, DispatchKey, Element, Error, Kernel, Result, Tensor};
 
-/// What the kernel needs of an element's type.
+/// The kernel's requirements of an element type.
 trait Real: Element {
     fn leaky(self) -> Self;
 }
@@ -25,7 +25,7 @@ impl Real for f64 {
 
 type Instance = fn(&Tensor, &mut Tensor) -> Result<()>;
 
-/// One element at a time; blocks, vectors, strides and threads are the kit's.
+/// The kernel computes one element; the kit handles blocks, vectors, strides and threads.
 struct LeakyRelu;
 
 impl LeakyRelu {
@@ -58,7 +58,7 @@ fn main() -> Result<()> {
     let leaky_relu = dispatcher.typed::<(&Tensor,), Tensor>("demo::leaky_relu")?;
     let x = Tensor::from_slice(&[-100.0_f32, 1.0, -200.0, 2.0], &[2, 2])?;
     assert_eq!(leaky_relu.call(&x)?.to_vec::<f32>()?, [-1.0, 1.0, -2.0, 2.0]);
-    // A transposed view is read where it lies.
+    // A transposed view is read without a copy.
     assert_eq!(leaky_relu.call(&x.transpose(0, 1)?)?.to_vec::<f32>()?, [-1.0, -2.0, 1.0, 2.0]);
     let error = leaky_relu.call(&Tensor::from_slice(&[1_i64], &[1])?).unwrap_err();
     assert!(error.message().contains("leaky_relu: no kernel at dtype=int64"), "{error}");

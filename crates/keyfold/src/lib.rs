@@ -1,12 +1,12 @@
 //! keyfold: a multi-dispatch engine for tensor kernels.
 //!
-//! Every tensor carries a set of dispatch keys. A call folds over that set from the highest key to
-//! the lowest: each layer does its part and hands on, until a backend runs the math. Anybody can
-//! define operators and register kernels per (operator, key).
+//! Every tensor carries a set of dispatch keys. A call processes that set from the highest key to
+//! the lowest: each layer does its part and redispatches below itself, until a backend computes the
+//! result. Operators and kernels, per (operator, key), can be registered by anyone.
 //!
-//! This crate gathers what Rust users need: the vocabulary (dtypes, shapes, errors), the dispatch
-//! engine, tensors, and the built-in operators in namespace `aten`. [`dispatcher`] is the one that
-//! the process shares; [`Dispatcher::new`] makes an isolated one.
+//! This crate gathers the API for Rust users: dtypes, shapes and errors, the dispatch engine,
+//! tensors, and the built-in operators in namespace `aten`. [`dispatcher`] returns the process's
+//! dispatcher; [`Dispatcher::new`] makes an isolated one.
 //!
 //! # An operator of one's own
 //! ```
@@ -98,7 +98,8 @@ pub mod dispatch {
     pub use keyfold_dispatch::*;
 }
 
-/// Devices' implementations of the operators: the trait, its groups, and the registry of backends.
+/// The devices' implementations of the operators: the trait, its groups of functions, and the
+/// registry of backends.
 #[cfg(feature = "ops")]
 pub mod backend {
     pub use keyfold_backend::*;
@@ -122,25 +123,25 @@ pub mod ffi {
     pub use keyfold_ffi::*;
 }
 
-/// What CPU kernels are written with.
+/// The toolkit for CPU kernels.
 #[cfg(feature = "kit")]
 pub mod kit {
     pub use keyfold_kit::*;
 }
 
-/// What a plugin is written with.
+/// The SDK for plugins.
 #[cfg(feature = "plugin")]
 pub mod plugin {
     pub use keyfold_plugin::*;
 }
 
-/// The built-in operators: [`register`](ops::register) brings them into a dispatcher.
+/// The built-in operators; [`register`](ops::register) adds them to a dispatcher.
 #[cfg(feature = "ops")]
 pub mod ops {
     pub use keyfold_ops::*;
 }
 
-/// The page on layers, whose Rust is tested here.
+/// The documentation page on layers, whose Rust examples are tested here.
 #[cfg(all(doctest, feature = "layers"))]
 #[doc = include_str!("../../../docs/layers.md")]
 pub struct LayersPage;
@@ -155,11 +156,11 @@ pub type Packet = keyfold_dispatch::Packet<Value>;
 pub type TypedOperator<A, R> = keyfold_dispatch::TypedOperator<Value, A, R>;
 /// A kernel of a tensor operator.
 pub type Kernel = keyfold_dispatch::Kernel<Value>;
-/// A registration, to be taken back.
+/// A registration, with which it is removed.
 pub type Handle = keyfold_dispatch::Handle<Value>;
-/// Registrations that take place together.
+/// Registrations that are applied together.
 pub type Stage = keyfold_dispatch::Stage<Value>;
-/// What a kernel can ask about its call.
+/// A kernel's view of its call.
 pub type CallContext<'c> = keyfold_dispatch::CallContext<'c, Value>;
 
 /// The layers above the backends, one module per dispatch key.
@@ -168,12 +169,12 @@ pub mod layers {
     pub use keyfold_layers::*;
 }
 
-/// Registers, in the process's dispatcher, what the features of this crate bring: the built-in
-/// operators, their kernels for each backend that is or will be registered, the layers, and the CPU's
-/// backend. Done once; [`dispatcher`] does it.
+/// Registers, in the process's dispatcher, all that this crate's features include: the built-in
+/// operators, their kernels for every backend, present or future, the layers, and the CPU's
+/// backend. Runs once; [`dispatcher`] calls it.
 ///
 /// # Panics
-/// If a built-in operator contradicts itself: never in a build that passed its tests.
+/// If a built-in operator contradicts itself, which the tests rule out.
 pub fn init() {
     static READY: std::sync::Once = std::sync::Once::new();
     READY.call_once(register_all);
@@ -196,7 +197,7 @@ fn register_all() {
     #[cfg(feature = "layers")]
     keyfold_layers::register(keyfold_tensor::dispatcher())
         .expect("the layers don't contradict themselves");
-    // A backend that somebody registered for the CPU before stays, and so does another pool.
+    // A backend and a pool that were registered before stay in place.
     #[cfg(feature = "cpu")]
     {
         let _ = backend::register(DeviceType::CPU, std::sync::Arc::new(keyfold_cpu::HostBackend));
@@ -204,7 +205,7 @@ fn register_all() {
     }
 }
 
-/// The process's dispatcher, after [`init`].
+/// Returns the process's dispatcher, after [`init`].
 pub fn dispatcher() -> &'static Dispatcher {
     init();
     keyfold_tensor::dispatcher()
@@ -220,7 +221,7 @@ mod tests {
         assert!(dispatcher().has_kernel("aten::add", DispatchKey::CPU));
         assert!(dispatcher().has_kernel("aten::add", DispatchKey::Meta));
         assert!(!dispatcher().has_kernel("aten::add", DispatchKey::CUDA));
-        // Large copies use the pool already.
+        // `init` registered the pool for large copies.
         assert!(!keyfold_tensor::device::share_copies(|_, _| Ok(())));
         assert!(!dispatcher().takes_plain_names());
         assert!(!Dispatcher::new().has_kernel("aten::add", DispatchKey::CPU));

@@ -1,42 +1,43 @@
 //! The binary interface between host and plugin: C layouts, no behaviour.
 //!
-//! The host reads the exported static [`Descriptor`] and compares versions before it runs anything
+//! The host reads the exported static [`Descriptor`] and compares versions before it runs any code
 //! of the plugin. Then it calls `register` with its [`HostTable`]. Kernels follow TVM FFI's calling
 //! convention ([`SafeCall`]); their handle is a [`CallFrame`].
 //!
 //! # Versions
-//! Another major version is another layout: host and plugin don't fit. A minor version adds to the
-//! end of [`HostTable`] and [`CallFrame`], whose first field is their size, and to the kinds of
-//! values; a host takes plugins of its own minor version and of earlier ones.
+//! A change of the major version breaks the layout. A minor version appends to [`HostTable`] and
+//! [`CallFrame`], whose first field is their size, and to the kinds of values; a host loads plugins
+//! of its own minor version and of earlier ones.
 //!
 //! # Ownership
-//! - Text is UTF-8 without an end mark, borrowed for the call that passes it.
-//! - A `*mut HostError` or `*mut HostValue` that a function gives is the plugin's: released once
-//!   through the table, or handed back where a function takes it over. Any thread may do that.
-//! - A `DLTensor` pointer that the host gives lives as long as the call (an argument) or the value
-//!   that it belongs to. Where the host takes such a pointer, it must be one that it gave.
+//! - Text is UTF-8 without a terminator, borrowed for the call that passes it.
+//! - A plugin owns each `*mut HostError` or `*mut HostValue` that it gets from a function. It
+//!   releases it once through the table, or passes it to a function that takes ownership. Any
+//!   thread may do that.
+//! - A `DLTensor` pointer from the host lives as long as the call (an argument) or the value it
+//!   belongs to. Functions that take such a pointer accept only the host's.
 //! - The table lives as long as the process.
 
 use std::ffi::{c_int, c_void};
 
 /// The first eight bytes of a descriptor.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"keyfold\x01");
-/// Another number is another layout.
+/// The major version; a change breaks the layout.
 pub const ABI_MAJOR: u32 = 1;
-/// Another number means additions.
+/// The minor version, raised by additions.
 pub const ABI_MINOR: u32 = 0;
-/// The exported static's name, ended by a zero byte.
+/// The exported static's name, zero-terminated.
 pub const SYMBOL: &[u8] = b"keyfold_plugin\0";
 
-/// An error of the host's. Opaque.
+/// An opaque error of the host.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HostError([u8; 0]);
-/// A value of the host's. Opaque.
+/// An opaque value of the host.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HostValue([u8; 0]);
-/// What collects registrations while a plugin is loaded. Opaque.
+/// The opaque collector of a plugin's registrations.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HostRegistrar([u8; 0]);
@@ -45,32 +46,32 @@ pub struct HostRegistrar([u8; 0]);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Text {
-    /// UTF-8; anything where `len` is 0.
+    /// UTF-8; unspecified if `len` is 0.
     pub data: *const u8,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
 impl Text {
-    /// Borrows text; the result must not outlive it.
+    /// Borrows text, which must outlive the result.
     pub const fn new(text: &str) -> Self {
         Text { data: text.as_ptr(), len: text.len() }
     }
 
-    /// The text.
+    /// Returns the text.
     ///
     /// # Safety
-    /// `data` points to `len` bytes of UTF-8 that stay as they are for `'a`.
+    /// `data` points to `len` bytes of UTF-8, unchanged for `'a`.
     pub unsafe fn get<'a>(self) -> &'a str {
         if self.len == 0 {
             return "";
         }
-        // SAFETY: by the contract.
+        // SAFETY: the contract.
         unsafe { std::str::from_utf8_unchecked(std::slice::from_raw_parts(self.data, self.len)) }
     }
 }
 
-/// What a plugin exports under [`SYMBOL`].
+/// The static that a plugin exports under [`SYMBOL`].
 #[repr(C)]
 #[derive(Debug)]
 pub struct Descriptor {
@@ -84,12 +85,13 @@ pub struct Descriptor {
     pub name: Text,
     /// The plugin's own version.
     pub version: Text,
-    /// Registers what the plugin has. Null: done; else an error made through the table.
+    /// Registers the plugin's definitions and kernels. Returns null, or an error made through the
+    /// table.
     pub register: unsafe extern "C" fn(*const HostTable, *mut HostRegistrar) -> *mut HostError,
 }
 
 impl Descriptor {
-    /// A descriptor of this version of the ABI.
+    /// Returns a descriptor of this version of the ABI.
     pub const fn new(
         name: &'static str,
         version: &'static str,
@@ -117,7 +119,7 @@ pub const INT: i32 = 1;
 pub const BOOL: i32 = 2;
 /// [`Any`]: an `f64`.
 pub const FLOAT: i32 = 3;
-/// [`Any`]: a pointer to a value of the host's that can only be passed on.
+/// [`Any`]: a pointer to a value of the host that can only be passed on.
 pub const OPAQUE: i32 = 4;
 /// [`Any`]: a [`DLDataType`].
 pub const DTYPE: i32 = 5;
@@ -125,51 +127,52 @@ pub const DTYPE: i32 = 5;
 pub const DEVICE: i32 = 6;
 /// [`Any`]: a `DLTensor *`.
 pub const TENSOR: i32 = 7;
-/// [`Any`]: a `const char *` to UTF-8 ended by a zero byte.
+/// [`Any`]: a `const char *` to zero-terminated UTF-8.
 pub const TEXT: i32 = 8;
-/// [`Any`]: a pointer to an [`IntSlice`]. Not TVM FFI's; its numbers up to 63 are plain values.
+/// [`Any`]: a pointer to an [`IntSlice`]. TVM FFI doesn't define it and uses numbers up to 63 for
+/// plain values.
 pub const INTS: i32 = 48;
 
-/// One argument or result: TVM FFI's 16 bytes.
+/// One argument or result, 16 bytes as TVM FFI's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Any {
-    /// What the payload is.
+    /// The type of the payload: one of the constants above.
     pub type_index: i32,
-    /// 0.
+    /// Always 0.
     pub zero_padding: u32,
     /// A number, its bits, or a pointer.
     pub payload: u64,
 }
 
 impl Any {
-    /// A value of that kind.
+    /// Returns a value of that kind.
     pub const fn new(type_index: i32, payload: u64) -> Self {
         Any { type_index, zero_padding: 0, payload }
     }
 }
 
-/// Borrowed whole numbers.
+/// Borrowed integers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IntSlice {
-    /// The numbers; anything where `len` is 0.
+    /// The integers; unspecified if `len` is 0.
     pub data: *const i64,
-    /// How many.
+    /// The number of integers.
     pub len: usize,
 }
 
-/// DLPack's device. Beside its own types: [`DEVICE_EXTENDED`] and above are the host's.
+/// DLPack's device. Types from [`DEVICE_EXTENDED`] on are the host's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLDevice {
-    /// 1 CPU, 2 CUDA, or from [`DEVICE_EXTENDED`] on.
+    /// 1 for the CPU, 2 for CUDA, or from [`DEVICE_EXTENDED`] on.
     pub device_type: i32,
     /// The device's index.
     pub device_id: i32,
 }
 
-/// Added to the number of a device type of the host's that DLPack doesn't know.
+/// The offset of the host's device types that DLPack has no number for.
 pub const DEVICE_EXTENDED: i32 = 0x4b00;
 /// Meta: tensors with a shape and no memory.
 pub const DEVICE_META: i32 = DEVICE_EXTENDED + 14;
@@ -180,9 +183,9 @@ pub const DEVICE_META: i32 = DEVICE_EXTENDED + 14;
 pub struct DLDataType {
     /// 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool.
     pub code: u8,
-    /// Bits of one element.
+    /// The bits of one element.
     pub bits: u8,
-    /// 1.
+    /// Always 1.
     pub lanes: u16,
 }
 
@@ -190,9 +193,9 @@ pub struct DLDataType {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
-    /// The memory, which `byte_offset` counts from; null where there are no elements.
+    /// The memory; `byte_offset` counts from here. Null for a tensor without elements.
     pub data: *mut c_void,
-    /// Where it is.
+    /// The device of the memory.
     pub device: DLDevice,
     /// The number of dimensions.
     pub ndim: i32,
@@ -200,9 +203,9 @@ pub struct DLTensor {
     pub dtype: DLDataType,
     /// `ndim` sizes.
     pub shape: *mut i64,
-    /// `ndim` strides in elements. The host always gives them.
+    /// `ndim` strides in elements; never null.
     pub strides: *mut i64,
-    /// From `data` to the first element, in bytes.
+    /// The offset of the first element from `data`, in bytes.
     pub byte_offset: u64,
 }
 
@@ -212,13 +215,13 @@ pub type SafeCall = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any)
 /// [`CallFrame::flags`]: the kernel may write to the argument.
 pub const FLAG_WRITABLE: u8 = 1;
 
-/// What a plugin kernel gets as its handle: one call. Valid until the kernel returns.
+/// The handle of a plugin kernel: one call. Valid until the kernel returns.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CallFrame {
-    /// Of this struct, in bytes.
+    /// The size of this struct, in bytes.
     pub size: u32,
-    /// Arguments of the schema; those after them are outputs to fill.
+    /// The number of the schema's arguments; the values after them are outputs to fill.
     pub inputs: i32,
     /// The host's functions.
     pub host: *const HostTable,
@@ -226,9 +229,9 @@ pub struct CallFrame {
     pub data: *mut c_void,
     /// The key set of the call.
     pub keyset: u64,
-    /// The chosen key, as a set of one.
+    /// The chosen key, as a set of one key.
     pub key: u64,
-    /// One byte per argument, `FLAG_` bits.
+    /// `FLAG_` bits, one byte per argument.
     pub flags: *const u8,
     /// The operator's full name.
     pub operator: Text,
@@ -242,14 +245,14 @@ pub const RETURNS_INT: i32 = 1;
 pub const RETURNS_BOOL: i32 = 2;
 /// [`KernelSpec::returns`]: a [`FLOAT`] in `result`.
 pub const RETURNS_FLOAT: i32 = 3;
-/// [`KernelSpec::returns`]: values given with [`HostTable::give`].
+/// [`KernelSpec::returns`]: values passed to [`HostTable::give`].
 pub const RETURNS_VALUES: i32 = 4;
 
 /// A kernel to register.
 #[repr(C)]
 #[derive(Debug)]
 pub struct KernelSpec {
-    /// Of this struct, in bytes.
+    /// The size of this struct, in bytes.
     pub size: u32,
     /// One of the `RETURNS_` numbers.
     pub returns: i32,
@@ -259,35 +262,35 @@ pub struct KernelSpec {
     pub key: Text,
     /// The kernel's name, for explanations.
     pub name: Text,
-    /// The kernel. Called from any thread, from several at a time.
+    /// The kernel. Called from any thread, several at a time.
     pub function: SafeCall,
-    /// The plugin's own; the host passes it in the [`CallFrame`].
+    /// The plugin's data, passed in the [`CallFrame`].
     pub data: *mut c_void,
-    /// Called once with `data` when no call will come any more; when the registration is refused, too.
+    /// Called once with `data` after the last call, also if the registration is refused.
     pub drop: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
-/// The host's functions. Those that return `*mut HostError` give null for success.
+/// The host's functions. Those that return `*mut HostError` return null for success.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HostTable {
-    /// Of this struct, in bytes.
+    /// The size of this struct, in bytes.
     pub size: u32,
     /// The host's [`ABI_MAJOR`].
     pub abi_major: u32,
     /// The host's [`ABI_MINOR`].
     pub abi_minor: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 
     /// Stages a definition.
     pub define: unsafe extern "C" fn(*mut HostRegistrar, Text) -> *mut HostError,
-    /// Stages a kernel, and takes its data over.
+    /// Stages a kernel and takes ownership of its data.
     pub kernel: unsafe extern "C" fn(*mut HostRegistrar, *const KernelSpec) -> *mut HostError,
     /// Stages a fallthrough: operator, key.
     pub fallthrough: unsafe extern "C" fn(*mut HostRegistrar, Text, Text) -> *mut HostError,
 
-    /// Calls an operator of the call's dispatcher by name.
+    /// Calls an operator of the same dispatcher by name.
     pub call: unsafe extern "C" fn(
         *const CallFrame,
         Text,
@@ -295,8 +298,8 @@ pub struct HostTable {
         i32,
         *mut *mut HostValue,
     ) -> *mut HostError,
-    /// As `call`, with a key set taken as given. An empty name is the call's own operator; null
-    /// arguments are the call's own.
+    /// As `call`, with an explicit key set. An empty name means the running operator; null
+    /// arguments mean its own.
     pub redispatch: unsafe extern "C" fn(
         *const CallFrame,
         Text,
@@ -305,7 +308,7 @@ pub struct HostTable {
         i32,
         *mut *mut HostValue,
     ) -> *mut HostError,
-    /// A new tensor, row-major and not initialised: shape and its length, dtype, device.
+    /// Returns a new row-major tensor without initialising it: shape and its length, dtype, device.
     pub empty: unsafe extern "C" fn(
         *const i64,
         i32,
@@ -313,27 +316,27 @@ pub struct HostTable {
         DLDevice,
         *mut *mut HostValue,
     ) -> *mut HostError,
-    /// The keys that a name stands for, as a set.
+    /// Parses a key's name into a set of keys.
     pub keys: unsafe extern "C" fn(Text, *mut u64) -> *mut HostError,
-    /// Gives a result of the call, and takes it over; several make a tuple, in order.
+    /// Adds a result of the call and takes ownership of it. Several make a tuple, in order.
     pub give: unsafe extern "C" fn(*const CallFrame, *mut HostValue),
-    /// Says why the call fails, before the kernel returns another number than 0; takes it over.
+    /// Sets the error of the call, before the kernel returns nonzero; takes ownership of it.
     pub fail: unsafe extern "C" fn(*const CallFrame, *mut HostError),
 
-    /// The value, borrowed from it.
+    /// Borrows the value.
     pub value_get: unsafe extern "C" fn(*const HostValue) -> Any,
-    /// How many results or items there are; -1 for a value that is neither tuple nor list.
+    /// Returns the number of results or items; -1 for a value that is neither tuple nor list.
     pub value_len: unsafe extern "C" fn(*const HostValue) -> i64,
-    /// One of them, as a value of its own; null beyond the end.
+    /// Returns one of them as a value of its own; null beyond the end.
     pub value_item: unsafe extern "C" fn(*const HostValue, i64) -> *mut HostValue,
     /// Releases a value.
     pub value_release: unsafe extern "C" fn(*mut HostValue),
 
-    /// An error: kind (the name of one of the host's kinds), message.
+    /// Creates an error of a kind (the name of one of the host's kinds) and a message.
     pub error_new: unsafe extern "C" fn(Text, Text) -> *mut HostError,
-    /// The kind's name, borrowed for ever.
+    /// Returns the kind's name, which is static.
     pub error_kind: unsafe extern "C" fn(*const HostError) -> Text,
-    /// The message, borrowed from it.
+    /// Returns the message, borrowed from the error.
     pub error_message: unsafe extern "C" fn(*const HostError) -> Text,
     /// Releases an error.
     pub error_release: unsafe extern "C" fn(*mut HostError),

@@ -9,24 +9,24 @@ use crate::tensor::{Peers, TensorMut, TensorView};
 use crate::types::{DType, Device};
 use crate::value::Value;
 
-/// The arguments of one call: the schema's in their order, defaults filled in, then the outputs.
+/// The arguments of one call: the schema's in order, with defaults, then the outputs.
 pub struct Args<'a> {
     peers: Peers<'a>,
-    /// Which outputs were taken, up to 64 of them.
+    /// A bit for each output or written argument that was taken, 64 at most.
     taken: Cell<u64>,
 }
 
-/// Outputs and written arguments that one kernel can have.
+/// The most outputs and written arguments of a kernel.
 const WRITTEN: usize = 64;
 
 impl<'a> Args<'a> {
     /// # Safety
-    /// A host's frame and the values of its call, alive for `'a`.
+    /// `frame` is the host's, and the values are its call's, alive for `'a`.
     pub(crate) unsafe fn new(frame: &'a CallFrame, values: *const Any, count: i32) -> Self {
         let (values, flags): (&[Any], &[u8]) = if count <= 0 {
             (&[], &[])
         } else {
-            // SAFETY: by the contract.
+            // SAFETY: the contract.
             unsafe {
                 (
                     std::slice::from_raw_parts(values, count as usize),
@@ -38,17 +38,17 @@ impl<'a> Args<'a> {
         Args { peers: Peers { values, flags, inputs }, taken: Cell::new(0) }
     }
 
-    /// How many arguments the schema has; outputs aren't counted.
+    /// Returns the number of the schema's arguments, without outputs.
     pub fn len(&self) -> usize {
         self.peers.inputs
     }
 
-    /// Whether the schema has no arguments.
+    /// Returns whether the schema has no arguments.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many tensors the kernel is given to fill.
+    /// Returns the number of tensors to fill.
     pub fn outputs(&self) -> usize {
         self.peers.values.len() - self.len()
     }
@@ -60,10 +60,10 @@ impl<'a> Args<'a> {
             .ok_or_else(|| Error::binding(format!("argument {at} of {} was asked for", self.len())))
     }
 
-    /// Whether an optional argument has no value.
+    /// Returns whether an optional argument has no value.
     ///
     /// # Errors
-    /// No such argument.
+    /// An index out of range.
     pub fn is_none(&self, at: usize) -> Result<bool> {
         Ok(self.get(at)?.type_index == abi::NONE)
     }
@@ -72,11 +72,11 @@ impl<'a> Args<'a> {
         if self.is_none(at)? { Ok(None) } else { read().map(Some) }
     }
 
-    /// A tensor.
+    /// Returns a tensor.
     ///
     /// # Errors
-    /// Another kind of value; an argument that the kernel writes, which [`written`](Self::written)
-    /// gives.
+    /// Another kind of value, or an argument that the kernel writes, for which there is
+    /// [`written`](Self::written).
     pub fn tensor(&self, at: usize) -> Result<TensorView<'a>> {
         let any = self.get(at)?;
         if any.type_index != abi::TENSOR {
@@ -91,7 +91,7 @@ impl<'a> Args<'a> {
         Ok(TensorView::new(unsafe { &*(any.payload as *const DLTensor) }, at, self.peers))
     }
 
-    /// A tensor that may be absent.
+    /// Returns a tensor that may be absent.
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor).
@@ -99,10 +99,10 @@ impl<'a> Args<'a> {
         self.optional(at, || self.tensor(at))
     }
 
-    /// A tensor that the schema marks as written, `Tensor(a!)`. Given once.
+    /// Returns a tensor that the schema marks as written, `Tensor(a!)`. Each can be taken once.
     ///
     /// # Errors
-    /// Another kind of value, an argument without the mark, one that was taken before.
+    /// Another kind of value, an argument without the mark, or one that was taken.
     pub fn written(&self, at: usize) -> Result<TensorMut<'a>> {
         let any = self.get(at)?;
         if any.type_index != abi::TENSOR {
@@ -117,11 +117,12 @@ impl<'a> Args<'a> {
         self.take(at)
     }
 
-    /// An output to fill, counted from 0: allocated by the host, row-major and uninitialised. Given
-    /// once.
+    /// Returns an output to fill, counted from 0: allocated by the host, row-major and
+    /// uninitialised. Each can be taken once.
     ///
     /// # Errors
-    /// No such output (an operator that doesn't return tensors has none), one taken before.
+    /// No output of that number (operators that don't return tensors have none), or one that was
+    /// taken.
     pub fn output(&self, number: usize) -> Result<TensorMut<'a>> {
         if number >= self.outputs() {
             return Err(Error::binding(format!(
@@ -143,7 +144,7 @@ impl<'a> Args<'a> {
         Ok(TensorMut::new(unsafe { &*(any.payload as *const DLTensor) }, at, self.peers))
     }
 
-    /// A whole number.
+    /// Returns an integer.
     ///
     /// # Errors
     /// Another kind of value.
@@ -155,7 +156,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A whole number that may be absent.
+    /// Returns an integer that may be absent.
     ///
     /// # Errors
     /// Another kind of value.
@@ -163,7 +164,7 @@ impl<'a> Args<'a> {
         self.optional(at, || self.int(at))
     }
 
-    /// A float; a whole number is one.
+    /// Returns a float; integers are converted.
     ///
     /// # Errors
     /// Another kind of value.
@@ -176,7 +177,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A float that may be absent.
+    /// Returns a float that may be absent.
     ///
     /// # Errors
     /// Another kind of value.
@@ -184,7 +185,7 @@ impl<'a> Args<'a> {
         self.optional(at, || self.float(at))
     }
 
-    /// True or false.
+    /// Returns a bool.
     ///
     /// # Errors
     /// Another kind of value.
@@ -196,7 +197,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// True or false, or absent.
+    /// Returns a bool that may be absent.
     ///
     /// # Errors
     /// Another kind of value.
@@ -204,7 +205,7 @@ impl<'a> Args<'a> {
         self.optional(at, || self.bool(at))
     }
 
-    /// Text.
+    /// Returns text.
     ///
     /// # Errors
     /// Another kind of value.
@@ -213,12 +214,12 @@ impl<'a> Args<'a> {
         if any.type_index != abi::TEXT {
             return Err(wrong(at, any, "a str"));
         }
-        // SAFETY: text of the call, ended by a zero byte.
+        // SAFETY: zero-terminated text of the call.
         let text = unsafe { CStr::from_ptr(any.payload as *const _) };
         text.to_str().map_err(|_| Error::binding(format!("argument {at} isn't UTF-8")))
     }
 
-    /// Text that may be absent.
+    /// Returns text that may be absent.
     ///
     /// # Errors
     /// Another kind of value.
@@ -226,7 +227,7 @@ impl<'a> Args<'a> {
         self.optional(at, || self.str(at))
     }
 
-    /// A dtype.
+    /// Returns a dtype.
     ///
     /// # Errors
     /// Another kind of value.
@@ -238,7 +239,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A device.
+    /// Returns a device.
     ///
     /// # Errors
     /// Another kind of value.
@@ -250,7 +251,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// A list of whole numbers.
+    /// Returns a list of integers.
     ///
     /// # Errors
     /// Another kind of value.
@@ -268,10 +269,10 @@ impl<'a> Args<'a> {
         Ok(unsafe { std::slice::from_raw_parts(list.data, list.len) })
     }
 
-    /// An argument as it is, to pass it on: also one of a kind that can't be read here.
+    /// Returns an argument of any kind, to pass it to a call.
     ///
     /// # Errors
-    /// No such argument.
+    /// An index out of range.
     pub fn value(&self, at: usize) -> Result<Value<'a>> {
         // SAFETY: a value of the call.
         Ok(unsafe { Value::from_any(self.get(at)?) })
@@ -287,7 +288,7 @@ pub(crate) fn device_from(payload: u64) -> Device {
     Device(DLDevice { device_type: payload as i32, device_id: (payload >> 32) as i32 })
 }
 
-/// What kind of value that is, for a message.
+/// Returns the name of a value's kind, for messages.
 pub(crate) fn kind_of(any: Any) -> &'static str {
     match any.type_index {
         abi::NONE => "None",

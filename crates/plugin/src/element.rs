@@ -5,29 +5,29 @@ use crate::types::DType;
 /// A Rust type that elements are read and written as.
 ///
 /// # Safety
-/// `Raw` has the size of an element of [`DTYPE`](Element::DTYPE), and any bits are one.
+/// `Raw` has the size of an element of [`DTYPE`](Element::DTYPE), and every bit pattern is valid.
 pub unsafe trait Element: Copy + 'static {
-    /// The dtype whose elements it is.
+    /// The dtype of this element type.
     const DTYPE: DType;
-    /// What stands in memory.
+    /// The type in memory.
     type Raw: Copy;
 
-    /// From memory.
+    /// Converts from the type in memory.
     fn read(raw: Self::Raw) -> Self;
-    /// Into memory.
+    /// Converts to the type in memory.
     fn write(self) -> Self::Raw;
 }
 
-/// Elements that stand in memory as they are, so that there can be slices of them.
+/// Elements that are stored as themselves, so that slices of them exist.
 ///
 /// # Safety
-/// Any bits are a value.
+/// Every bit pattern is valid.
 pub unsafe trait Plain: Element<Raw = Self> {}
 
 macro_rules! plain {
     // The same two impls for each number type.
     ($($type:ty => $dtype:ident),*) => {$(
-        // SAFETY: a number of that size, for which any bits are a value.
+        // SAFETY: a number of that size, valid for every bit pattern.
         unsafe impl Element for $type {
             const DTYPE: DType = DType::$dtype;
             type Raw = $type;
@@ -50,7 +50,7 @@ plain! {
     f32 => F32, f64 => F64
 }
 
-// SAFETY: one byte, read as "not zero": an array may hold other bits than 0 and 1.
+// SAFETY: one byte, read as "not zero", since arrays may hold bytes other than 0 and 1.
 unsafe impl Element for bool {
     const DTYPE: DType = DType::BOOL;
     type Raw = u8;
@@ -64,19 +64,19 @@ unsafe impl Element for bool {
     }
 }
 
-/// One byte of a `bool` tensor, for slices: any byte but 0 is true.
+/// One byte of a `bool` tensor, for slices; every byte but 0 is true.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bool(pub u8);
 
 impl Bool {
-    /// The truth value.
+    /// Returns the truth value.
     pub const fn get(self) -> bool {
         self.0 != 0
     }
 }
 
-// SAFETY: one byte, of any bits.
+// SAFETY: one byte, valid for every bit pattern.
 unsafe impl Element for Bool {
     const DTYPE: DType = DType::BOOL;
     type Raw = Bool;

@@ -1,11 +1,11 @@
-//! Errors: the plugin's own, and the host's on their way through.
+//! The plugin's errors, and the host's errors passed through.
 
 use std::any::Any;
 use std::fmt;
 
 use crate::abi::{self, HostTable, Text};
 
-/// What went wrong, and so which exception Python users catch.
+/// The kind of an error, which selects the Python exception class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// An argument's type. Python: `TypeError`.
@@ -20,20 +20,20 @@ pub enum ErrorKind {
     Value,
     /// An index out of range. Python: `IndexError`.
     Index,
-    /// Something that isn't offered. Python: `NotImplementedError`.
+    /// An unsupported feature. Python: `NotImplementedError`.
     NotSupported,
-    /// Memory that can't be had. Python: `MemoryError`.
+    /// Memory that can't be allocated. Python: `MemoryError`.
     Memory,
-    /// A contradiction while registering. Python: `ValueError`.
+    /// A contradictory registration. Python: `ValueError`.
     Registration,
-    /// The kernel failed otherwise. Python: `RuntimeError`.
+    /// Any other failure of the kernel. Python: `RuntimeError`.
     KernelFailed,
     /// The kernel panicked. Python: `RuntimeError`.
     KernelPanic,
 }
 
-/// An error: a kind and a message for a person. One that came from the host (from an operator that
-/// the kernel called) goes back as it was, a Python exception as that exception.
+/// An error with a kind and a message. An error of an operator that the kernel called passes
+/// through unchanged, a Python exception as that exception.
 pub struct Error(Repr);
 
 enum Repr {
@@ -45,28 +45,28 @@ enum Repr {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of that kind.
+    /// Returns an error of that kind.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Repr::Own { kind, message: message.into() })
     }
 
-    /// A value out of its range.
+    /// Returns an error of kind [`Value`](ErrorKind::Value).
     pub fn value(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Value, message)
     }
 
-    /// A dtype that the kernel doesn't take.
+    /// Returns an error of kind [`DType`](ErrorKind::DType).
     pub fn dtype(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::DType, message)
     }
 
-    /// Shapes that don't fit.
+    /// Returns an error of kind [`Shape`](ErrorKind::Shape).
     pub fn shape(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::Shape, message)
     }
 
-    /// Something that the kernel doesn't offer.
+    /// Returns an error of kind [`NotSupported`](ErrorKind::NotSupported).
     pub fn not_supported(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::NotSupported, message)
     }
@@ -75,14 +75,15 @@ impl Error {
         Error::new(ErrorKind::Binding, message)
     }
 
-    /// The error of a caught panic. The host knows it by how it begins, and says what panicked.
+    /// Returns the error of a caught panic. The host recognises it by its prefix and adds the
+    /// kernel's name.
     pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Self {
         let text = match panic.downcast_ref::<&str>() {
             Some(text) => (*text).to_owned(),
             None => match panic.downcast::<String>() {
                 Ok(text) => *text,
                 Err(other) => {
-                    // Its destructor is unknown code, which may panic in turn: left alone.
+                    // Leaked, since its destructor is unknown code that may panic.
                     let _ = std::mem::ManuallyDrop::new(other);
                     "no message".to_owned()
                 }
@@ -91,7 +92,7 @@ impl Error {
         Error::new(ErrorKind::KernelPanic, format!("panicked: {text}"))
     }
 
-    /// The name of the kind; the host has more kinds than [`ErrorKind`].
+    /// Returns the name of the kind. The host has more kinds than [`ErrorKind`].
     pub fn kind_name(&self) -> String {
         match &self.0 {
             Repr::Own { kind, .. } => format!("{kind:?}"),
@@ -99,7 +100,7 @@ impl Error {
         }
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         match &self.0 {
             Repr::Own { message, .. } => message,
@@ -107,10 +108,10 @@ impl Error {
         }
     }
 
-    /// Takes an error of the host's over; `None` for null, which is success.
+    /// Takes ownership of the host's error; `None` for null, which means success.
     ///
     /// # Safety
-    /// `error` is null or the caller's to release through this table.
+    /// `error` is null, or owned by the caller and of this table.
     pub(crate) unsafe fn from_host(
         table: &'static HostTable,
         error: *mut abi::HostError,
@@ -121,7 +122,7 @@ impl Error {
         Err(Error(Repr::Host(OwnedError { table, error })))
     }
 
-    /// The error as the host's, for it to take over.
+    /// Converts to an error of the host, which takes ownership.
     pub(crate) fn into_host(self, table: &'static HostTable) -> *mut abi::HostError {
         let own = match self.0 {
             Repr::Own { kind, message } => (format!("{kind:?}"), message),
@@ -130,18 +131,18 @@ impl Error {
             }
             Repr::Host(error) => (error.kind().to_owned(), error.message().to_owned()),
         };
-        // SAFETY: the table's function, with text that lives through the call.
+        // SAFETY: the table's function, with text that is valid for the call.
         unsafe { (table.error_new)(Text::new(&own.0), Text::new(&own.1)) }
     }
 }
 
-/// An error of the host's that is ours to release.
+/// An owned error of the host.
 struct OwnedError {
     table: &'static HostTable,
     error: *mut abi::HostError,
 }
 
-// SAFETY: the ABI lets any thread look at and release an error; it never changes.
+// SAFETY: the ABI lets any thread read and release an error, which is immutable.
 unsafe impl Send for OwnedError {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedError {}
@@ -160,7 +161,7 @@ impl OwnedError {
 
 impl Drop for OwnedError {
     fn drop(&mut self) {
-        // SAFETY: ours, and not used any more.
+        // SAFETY: owned here and not used any more.
         unsafe { (self.table.error_release)(self.error) }
     }
 }

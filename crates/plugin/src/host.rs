@@ -1,4 +1,4 @@
-//! What a kernel can ask of the host while it runs.
+//! The host's functions for a running kernel.
 
 use std::ptr::null_mut;
 
@@ -9,10 +9,10 @@ use crate::owned::{OwnedTensor, OwnedValue};
 use crate::types::{DType, Device};
 use crate::value::{Packed, Value};
 
-/// The call that a kernel serves, and the host's functions.
+/// The running call and the host's functions.
 ///
-/// Calls made here go through the process's dispatcher, with the thread's local keys: they see kernels
-/// registered since and guards around the call.
+/// Calls go through the process's dispatcher with the thread's local keys: kernels registered since
+/// and guards around the call apply.
 pub struct Host<'a> {
     frame: &'a CallFrame,
     table: &'static HostTable,
@@ -20,35 +20,35 @@ pub struct Host<'a> {
 
 impl<'a> Host<'a> {
     /// # Safety
-    /// A frame of the host's, alive for `'a`.
+    /// `frame` is the host's, alive for `'a`.
     pub(crate) unsafe fn new(frame: &'a CallFrame) -> Self {
         // SAFETY: the table lives as long as the process.
         Host { frame, table: unsafe { &*frame.host } }
     }
 
-    /// The operator's full name.
+    /// Returns the operator's full name.
     pub fn operator(&self) -> &'a str {
         // SAFETY: text of the call.
         unsafe { self.frame.operator.get() }
     }
 
-    /// The key set of the call: the chosen key still in it.
+    /// Returns the key set of the call, which includes the chosen key.
     pub fn keyset(&self) -> KeySet {
         KeySet::from_bits(self.frame.keyset)
     }
 
-    /// The chosen key.
+    /// Returns the chosen key.
     pub fn key(&self) -> KeySet {
         KeySet::from_bits(self.frame.key)
     }
 
-    /// The keys that a name stands for: `"CPU"`, `"Pipeline"`, `"AutogradCPU"` (two keys).
+    /// Returns the keys of a name: `"CPU"`, `"Pipeline"`, `"AutogradCPU"` (two keys).
     ///
     /// # Errors
     /// An unknown name.
     pub fn keys(&self, name: &str) -> Result<KeySet> {
         let mut bits = 0;
-        // SAFETY: the table's function, with text that lives through the call.
+        // SAFETY: the table's function, with text that is valid for the call.
         unsafe {
             let error = (self.table.keys)(Text::new(name), &raw mut bits);
             Error::from_host(self.table, error)?;
@@ -56,14 +56,14 @@ impl<'a> Host<'a> {
         Ok(KeySet::from_bits(bits))
     }
 
-    /// Takes the result of a function of the table that gives a value.
+    /// Returns the value or the error of a function of the table.
     fn value(
         &self,
         ask: impl FnOnce(*mut *mut HostValue) -> *mut crate::abi::HostError,
     ) -> Result<OwnedValue> {
         let mut value = null_mut();
         let error = ask(&raw mut value);
-        // SAFETY: the table's own error or value, which is ours from here on.
+        // SAFETY: the table's error or value, owned here from now on.
         unsafe {
             Error::from_host(self.table, error)?;
             Ok(OwnedValue::new(self.table, value))
@@ -74,33 +74,33 @@ impl<'a> Host<'a> {
     /// out where they have defaults.
     ///
     /// # Errors
-    /// Those of the call; an exception of a Python kernel is passed on whole.
+    /// The call's errors; an exception of a Python kernel passes through unchanged.
     pub fn call(&self, operator: &str, args: &[Value<'_>]) -> Result<OwnedValue> {
         let args = Packed::new(args)?;
         let (name, count) = (Text::new(operator), args.values.len() as i32);
-        // SAFETY: the frame's call runs; text and values live through the call.
+        // SAFETY: the frame's call is running; text and values are valid for the call.
         self.value(|value| unsafe {
             (self.table.call)(self.frame, name, args.values.as_ptr(), count, value)
         })
     }
 
-    /// Calls this operator again with its own arguments and this key set, taken as given: what a
-    /// layer does, with `host.keyset().without(host.key())`.
+    /// Calls this operator again with its own arguments and an explicit key set: layers pass
+    /// `host.keyset().without(host.key())`.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The call's errors.
     pub fn redispatch(&self, keyset: KeySet) -> Result<OwnedValue> {
-        // SAFETY: the frame's call runs; no arguments are the call's own.
+        // SAFETY: the frame's call is running; null arguments mean its own.
         self.value(|value| unsafe {
             let own = std::ptr::null();
             (self.table.redispatch)(self.frame, Text::new(""), keyset.bits(), own, 0, value)
         })
     }
 
-    /// Calls an operator with this key set, taken as given, and these arguments.
+    /// Calls an operator with an explicit key set.
     ///
     /// # Errors
-    /// Those of the call.
+    /// The call's errors.
     pub fn redispatch_with(
         &self,
         operator: &str,
@@ -116,20 +116,20 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// A new tensor, row-major, its elements arbitrary.
+    /// Returns a new row-major tensor, uninitialised.
     ///
     /// # Errors
-    /// A negative size, a dtype or device that isn't there, memory that can't be had.
+    /// A negative size, an unknown dtype or device, or memory that can't be allocated.
     pub fn empty(&self, shape: &[i64], dtype: DType, device: Device) -> Result<OwnedTensor> {
         let (data, len) = (shape.as_ptr(), shape.len() as i32);
-        // SAFETY: the table's function, with a shape that lives through the call.
+        // SAFETY: the table's function, with a shape that is valid for the call.
         let value =
             self.value(|value| unsafe { (self.table.empty)(data, len, dtype.0, device.0, value) })?;
         Ok(OwnedTensor::fresh(value))
     }
 
     pub(crate) fn give(&self, value: OwnedValue) {
-        // SAFETY: the frame's call runs; the host takes the value over.
+        // SAFETY: the frame's call is running; the host takes ownership of the value.
         unsafe { (self.table.give)(self.frame, value.into_raw()) }
     }
 

@@ -1,4 +1,4 @@
-//! What a plugin is written with: kernels in a Rust crate of their own, loaded at run time.
+//! The SDK for plugins: kernels in a Rust crate of their own, loaded at run time.
 //!
 //! ```
 //! use keyfold_plugin::{Args, Host, Registrar, Result};
@@ -19,17 +19,17 @@
 //! ```
 //!
 //! The crate is built as a `cdylib` and loaded with `keyfold.load_plugin(path)` or the host crate's
-//! `plugin::load`. Whatever a plugin does, it does through the host's table of functions ([`abi`]):
-//! it has no registry and no thread-locals of its own, and nothing of the host is linked into it.
+//! `plugin::load`. A plugin calls the host only through a table of functions ([`abi`]): it has no
+//! registry and no thread-locals of its own, and it doesn't link the host.
 //!
 //! - [`Registrar`]: definitions and kernels, applied all together or not at all
-//! - [`Args`], [`TensorView`], [`TensorMut`]: what a kernel is given
-//! - [`Host`]: what a kernel can ask for: its key set, calls, redispatch, new tensors
+//! - [`Args`], [`TensorView`], [`TensorMut`]: a kernel's arguments and outputs
+//! - [`Host`]: the host's functions: key set, calls, redispatch, new tensors
 //! - [`OwnedValue`], [`OwnedTensor`]: results of calls, released through the table
-//! - [`Error`]: a kind and a message, or an error of the host's on its way through
+//! - [`Error`]: a kind and a message, or an error of the host passed through
 //!
-//! Kernels that panic are errors of the call that they serve; a plugin is compiled with unwinding
-//! (Rust's default) for that.
+//! A panic of a kernel becomes an error of its call; therefore a plugin is compiled with unwinding
+//! (Rust's default).
 
 pub mod abi;
 mod args;
@@ -59,11 +59,10 @@ pub use value::{Passed, Value};
 #[doc(hidden)]
 pub use register::enter as __enter;
 
-/// Exports the plugin's descriptor, with the crate's name and version and this function
+/// Exports the plugin's descriptor with the crate's name and version and a register function
 /// `fn(&mut Registrar<'_>) -> Result<()>`. Once per crate.
 ///
-/// A macro, since a C symbol has to be a static item of the plugin's own crate: a function can't
-/// make one, and one exported from here would name this crate.
+/// A macro, since the C symbol has to be a static item of the plugin's own crate.
 #[macro_export]
 macro_rules! plugin {
     ($register:path) => {
@@ -72,11 +71,11 @@ macro_rules! plugin {
                 host: *const $crate::abi::HostTable,
                 registrar: *mut $crate::abi::HostRegistrar,
             ) -> *mut $crate::abi::HostError {
-                // SAFETY: the host calls this with its table and registrar, as the ABI says.
+                // SAFETY: the host calls this with its table and registrar, as the ABI specifies.
                 unsafe { $crate::__enter(host, registrar, $register) }
             }
 
-            // SAFETY: the symbol belongs to plugins, and a cdylib has one.
+            // SAFETY: the symbol is reserved for plugins, and a cdylib exports it once.
             #[unsafe(no_mangle)]
             #[allow(non_upper_case_globals)]
             static keyfold_plugin: $crate::abi::Descriptor = $crate::abi::Descriptor::new(

@@ -1,4 +1,4 @@
-//! Values that the host keeps for the plugin: results of calls, and new tensors.
+//! Values of the host that the plugin owns: results of calls, and new tensors.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -11,25 +11,25 @@ use crate::tensor::{Peers, TensorMut, TensorView};
 use crate::types::{DType, Device};
 use crate::value::Value;
 
-/// A value that the host keeps until this is dropped.
+/// An owned value of the host, released on drop.
 pub struct OwnedValue {
     table: &'static HostTable,
     value: *mut HostValue,
 }
 
-// SAFETY: the ABI lets any thread look at and release a value; it never changes.
+// SAFETY: the ABI lets any thread read and release a value, which is immutable.
 unsafe impl Send for OwnedValue {}
 // SAFETY: as above.
 unsafe impl Sync for OwnedValue {}
 
 impl OwnedValue {
     /// # Safety
-    /// A value of this table that is ours to release.
+    /// `value` is of this table and owned by the caller.
     pub(crate) unsafe fn new(table: &'static HostTable, value: *mut HostValue) -> Self {
         OwnedValue { table, value }
     }
 
-    /// Gives the value up, for the host to take over.
+    /// Returns the pointer, for the host to take ownership of.
     pub(crate) fn into_raw(self) -> *mut HostValue {
         ManuallyDrop::new(self).value
     }
@@ -39,7 +39,7 @@ impl OwnedValue {
         unsafe { (self.table.value_get)(self.value) }
     }
 
-    /// The value, to pass it to a call.
+    /// Borrows the value, to pass it to a call.
     pub fn pass(&self) -> Value<'_> {
         // SAFETY: borrowed from a value that lives as long as `self`.
         unsafe { Value::from_any(self.any()) }
@@ -49,12 +49,12 @@ impl OwnedValue {
         Error::binding(format!("the call gave {}, not {expected}", kind_of(self.any())))
     }
 
-    /// Whether there is no value.
+    /// Returns whether the value is None.
     pub fn is_none(&self) -> bool {
         self.any().type_index == abi::NONE
     }
 
-    /// The whole number.
+    /// Returns the integer.
     ///
     /// # Errors
     /// Another kind of value.
@@ -63,7 +63,7 @@ impl OwnedValue {
         if any.type_index == abi::INT { Ok(any.payload as i64) } else { Err(self.wrong("an int")) }
     }
 
-    /// The float; a whole number is one.
+    /// Returns the float; an integer is converted.
     ///
     /// # Errors
     /// Another kind of value.
@@ -76,7 +76,7 @@ impl OwnedValue {
         }
     }
 
-    /// True or false.
+    /// Returns the bool.
     ///
     /// # Errors
     /// Another kind of value.
@@ -85,7 +85,7 @@ impl OwnedValue {
         if any.type_index == abi::BOOL { Ok(any.payload != 0) } else { Err(self.wrong("a bool")) }
     }
 
-    /// The dtype.
+    /// Returns the dtype.
     ///
     /// # Errors
     /// Another kind of value.
@@ -97,7 +97,7 @@ impl OwnedValue {
         }
     }
 
-    /// The device.
+    /// Returns the device.
     ///
     /// # Errors
     /// Another kind of value.
@@ -109,7 +109,7 @@ impl OwnedValue {
         }
     }
 
-    /// The tensor.
+    /// Returns the tensor.
     ///
     /// # Errors
     /// Another kind of value.
@@ -120,7 +120,7 @@ impl OwnedValue {
         Ok(OwnedTensor { value: self, fresh: AtomicBool::new(false) })
     }
 
-    /// The several results of a call, or the items of a list.
+    /// Returns the results of a call, or the items of a list.
     ///
     /// # Errors
     /// A value that is neither.
@@ -130,7 +130,7 @@ impl OwnedValue {
         if len < 0 {
             return Err(self.wrong("several"));
         }
-        // SAFETY: as above; each item is a value of its own, ours to release.
+        // SAFETY: as above; each item is a separate value, owned here.
         let item = |at| unsafe { (self.table.value_item)(self.value, at) };
         Ok((0..len)
             .map(item)
@@ -142,7 +142,7 @@ impl OwnedValue {
 
 impl Drop for OwnedValue {
     fn drop(&mut self) {
-        // SAFETY: ours, and not used any more.
+        // SAFETY: owned here and not used any more.
         unsafe { (self.table.value_release)(self.value) }
     }
 }
@@ -153,10 +153,11 @@ impl fmt::Debug for OwnedValue {
     }
 }
 
-/// A tensor that the host keeps until this is dropped.
+/// An owned tensor of the host, released on drop.
 pub struct OwnedTensor {
     value: OwnedValue,
-    /// Made by [`Host::empty`](crate::Host::empty), and neither viewed nor passed to a call since.
+    /// Whether [`Host::empty`](crate::Host::empty) made it and it was neither viewed nor passed to
+    /// a call since.
     fresh: AtomicBool,
 }
 
@@ -166,20 +167,22 @@ impl OwnedTensor {
     }
 
     fn dl(&self) -> &DLTensor {
-        // SAFETY: it is a tensor, as was checked, which lives as long as the value.
+        // SAFETY: it is a tensor, as checked, which lives as long as the value.
         unsafe { &*(self.value.any().payload as *const DLTensor) }
     }
 
-    /// The tensor to read. From here on it can't be written: who has the view may pass it on.
+    /// Returns a view to read. The tensor can't be written afterwards, since the view may have been
+    /// passed on.
     pub fn view(&self) -> TensorView<'_> {
         self.fresh.store(false, Ordering::Relaxed);
         TensorView::new(self.dl(), 0, Peers::NONE)
     }
 
-    /// The tensor to write: a new one, that nobody else knows of.
+    /// Returns a new tensor to write, which nothing else refers to.
     ///
     /// # Errors
-    /// A result of a call, or a tensor that was viewed or passed to one: others may share its memory.
+    /// A result of a call, or a tensor that was viewed or passed to a call: others may share its
+    /// memory.
     pub fn view_mut(&mut self) -> Result<TensorMut<'_>> {
         if !*self.fresh.get_mut() {
             let message = "only a tensor made by Host::empty can be written, and only before it is \
@@ -189,13 +192,13 @@ impl OwnedTensor {
         Ok(TensorMut::new(self.dl(), 0, Peers::NONE))
     }
 
-    /// The tensor, to pass it to a call.
+    /// Borrows the tensor, to pass it to a call.
     pub fn pass(&self) -> Value<'_> {
         self.fresh.store(false, Ordering::Relaxed);
         self.value.pass()
     }
 
-    /// The tensor as any value.
+    /// Returns the tensor as any value.
     pub fn into_value(self) -> OwnedValue {
         self.value
     }

@@ -1,4 +1,4 @@
-//! From a plugin's functions to the C functions that the host knows.
+//! Registration: a plugin's Rust functions wrapped as C functions for the host.
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -11,9 +11,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::owned::{OwnedTensor, OwnedValue};
 
-/// What a kernel returns.
+/// A return type of kernels.
 pub trait Return {
-    /// How the ABI calls it.
+    /// The ABI's constant for it.
     #[doc(hidden)]
     const CODE: i32;
     #[doc(hidden)]
@@ -47,7 +47,7 @@ impl Return for f64 {
     }
 }
 
-/// The results of another call, as they are.
+/// The results of another call, unchanged.
 impl Return for OwnedValue {
     const CODE: i32 = abi::RETURNS_VALUES;
     fn give(self, host: &Host<'_>, _: &mut Any) {
@@ -72,8 +72,8 @@ impl<const N: usize> Return for [OwnedTensor; N] {
     }
 }
 
-/// Takes a plugin's definitions and kernels. They are registered together once the plugin's function
-/// has returned `Ok`, and not at all if one of them is refused.
+/// Collects a plugin's definitions and kernels. They are registered together once the plugin's
+/// function has returned `Ok`, and not at all if one of them is refused.
 pub struct Registrar<'a> {
     table: &'static HostTable,
     registrar: *mut HostRegistrar,
@@ -84,20 +84,21 @@ impl Registrar<'_> {
     /// Defines an operator: `ns::name(Tensor x, float k=2.0) -> Tensor`.
     ///
     /// # Errors
-    /// Text that doesn't parse.
+    /// A schema that doesn't parse.
     pub fn define(&mut self, schema: &str) -> Result<()> {
-        // SAFETY: the table's function, with text that lives through the call.
+        // SAFETY: the table's function, with text that is valid for the call.
         unsafe {
             let error = (self.table.define)(self.registrar, Text::new(schema));
             Error::from_host(self.table, error)
         }
     }
 
-    /// Registers a kernel at an operator's key. Its name in explanations is the function's.
+    /// Registers a kernel at an operator's key. Explanations show the function's name.
     ///
-    /// It may be called from several threads at a time. What it returns decides how results travel:
-    /// `()` for one that fills [outputs](Args::output), which the host allocates as the operator's
-    /// Meta kernel says (or that returns nothing); a number; an [`OwnedTensor`] or [`OwnedValue`].
+    /// It may be called from several threads at a time. The return type selects how results are
+    /// returned: `()` for a kernel that fills [outputs](Args::output), which the host allocates
+    /// with the shapes of the operator's Meta kernel (or that returns nothing); a number; an
+    /// [`OwnedTensor`] or [`OwnedValue`].
     ///
     /// # Errors
     /// An unknown key.
@@ -117,19 +118,19 @@ impl Registrar<'_> {
             data: Box::into_raw(Box::new(function)).cast(),
             drop: Some(drop_data::<F>),
         };
-        // SAFETY: the table's function; the host takes the data over in any case.
+        // SAFETY: the table's function; the host takes ownership of the data in any case.
         unsafe {
             let error = (self.table.kernel)(self.registrar, &raw const spec);
             Error::from_host(self.table, error)
         }
     }
 
-    /// Says that a mode has nothing to do for an operator: calls pass the key by.
+    /// Registers a fallthrough: calls of the operator skip this mode's key.
     ///
     /// # Errors
     /// An unknown key.
     pub fn fallthrough(&mut self, operator: &str, key: &str) -> Result<()> {
-        // SAFETY: the table's function, with text that lives through the call.
+        // SAFETY: the table's function, with text that is valid for the call.
         unsafe {
             let (operator, key) = (Text::new(operator), Text::new(key));
             let error = (self.table.fallthrough)(self.registrar, operator, key);
@@ -144,7 +145,7 @@ impl std::fmt::Debug for Registrar<'_> {
     }
 }
 
-/// A function's own name out of its type's path.
+/// Returns a function's name without the path of its type.
 pub(crate) fn short_name(full: &str) -> String {
     let full = full.split('<').next().unwrap_or(full);
     let mut parts = full.rsplit("::");
@@ -157,10 +158,10 @@ pub(crate) fn short_name(full: &str) -> String {
     }
 }
 
-/// The kernel as the host calls it.
+/// The C function of a kernel.
 ///
 /// # Safety
-/// The ABI's: a frame whose data is an `F`, and the values of its call.
+/// The ABI's contract: a frame whose data is an `F`, and the values of its call.
 unsafe extern "C" fn run<F, R>(
     handle: *mut c_void,
     values: *const Any,
@@ -171,7 +172,7 @@ where
     F: Fn(&Args<'_>, &Host<'_>) -> Result<R>,
     R: Return,
 {
-    // SAFETY: by the contract; all of it lives until this returns.
+    // SAFETY: the contract; frame, values and result live until this returns.
     let (frame, function, result) = unsafe {
         let frame = &*handle.cast::<CallFrame>();
         (frame, &*frame.data.cast::<F>(), &mut *result)
@@ -195,13 +196,13 @@ where
 /// # Safety
 /// `data` came from a box of an `F` and isn't used any more.
 unsafe extern "C" fn drop_data<F>(data: *mut c_void) {
-    // SAFETY: by the contract.
+    // SAFETY: the contract.
     let function = unsafe { Box::from_raw(data.cast::<F>()) };
-    // Nobody is there to hear of a panic in what a closure captured.
+    // Nothing can report a panic from dropping the closure's captures.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(function)));
 }
 
-/// Runs the plugin's registering function; the macro's business.
+/// Runs the plugin's register function; called by the macro.
 ///
 /// # Safety
 /// The host's table and registrar.

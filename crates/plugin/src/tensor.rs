@@ -1,4 +1,4 @@
-//! Tensors as a kernel sees them: dtype, shape, strides, device, and their elements with checks.
+//! Tensors in a kernel: dtype, shape, strides, device, and checked access to their elements.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,29 +21,29 @@ pub(crate) struct Peers<'a> {
 impl Peers<'_> {
     pub(crate) const NONE: Peers<'static> = Peers { values: &[], flags: &[], inputs: 0 };
 
-    /// Whether the kernel may write to that argument.
+    /// Returns whether the kernel may write to the argument.
     pub(crate) fn is_written(&self, at: usize) -> bool {
         at >= self.inputs || self.flags.get(at).is_some_and(|flags| flags & FLAG_WRITABLE != 0)
     }
 }
 
-/// What views and outputs have in common.
+/// The common part of views and outputs.
 #[derive(Clone, Copy)]
 struct Raw<'a> {
     dl: &'a DLTensor,
-    /// Its place among the arguments.
+    /// Its index among the arguments.
     at: usize,
     peers: Peers<'a>,
 }
 
 impl<'a> Raw<'a> {
     fn shape(&self) -> &'a [i64] {
-        // SAFETY: the host gives `ndim` sizes, which live as long as the tensor.
+        // SAFETY: the host provides `ndim` sizes, which live as long as the tensor.
         unsafe { parts(self.dl.shape, self.dl.ndim) }
     }
 
     fn strides(&self) -> &'a [i64] {
-        // SAFETY: as above; the host always gives strides.
+        // SAFETY: as above; strides are never null.
         unsafe { parts(self.dl.strides, self.dl.ndim) }
     }
 
@@ -60,7 +60,7 @@ impl<'a> Raw<'a> {
         }) || self.numel() == 0
     }
 
-    /// The first element's address; dangling and aligned where there is none.
+    /// Returns the first element's address; dangling and aligned for a tensor without elements.
     fn pointer<T: Element>(&self) -> Result<*mut T::Raw> {
         let (dtype, device) = (DType(self.dl.dtype), Device(self.dl.device));
         if dtype != T::DTYPE {
@@ -77,7 +77,7 @@ impl<'a> Raw<'a> {
         Ok(self.dl.data.wrapping_byte_add(self.dl.byte_offset as usize).cast())
     }
 
-    /// The addresses of the first byte and of the one after the last that the tensor touches.
+    /// Returns the address of the lowest byte of the tensor and the one after its highest.
     fn range(&self) -> (usize, usize) {
         if self.numel() == 0 {
             return (0, 0);
@@ -92,7 +92,8 @@ impl<'a> Raw<'a> {
         (start.wrapping_add_signed(low as isize), start.wrapping_add_signed(high as isize))
     }
 
-    /// Refuses where another tensor of the call, of those that `counts` says, shares memory.
+    /// Refuses a tensor that shares memory with another tensor of the call for which `counts` is
+    /// true.
     fn check_overlap(&self, counts: impl Fn(usize) -> bool) -> Result<()> {
         let (start, end) = self.range();
         for (at, value) in self.peers.values.iter().enumerate() {
@@ -164,11 +165,11 @@ unsafe fn parts<'a>(data: *const i64, len: i32) -> &'a [i64] {
     if len <= 0 {
         return &[];
     }
-    // SAFETY: by the contract.
+    // SAFETY: the contract.
     unsafe { std::slice::from_raw_parts(data, len as usize) }
 }
 
-/// Addresses of elements in row-major order of the indices, whatever the strides.
+/// Iterates over addresses of elements in row-major order of the indices, for any strides.
 struct Walk<'a, T: Element> {
     next: *mut T::Raw,
     left: usize,
@@ -217,7 +218,7 @@ impl<T: Element> Walk<'_, T> {
     }
 }
 
-/// The values of a tensor in row-major order, read as they are asked for.
+/// Iterates over the values of a tensor in row-major order, read one by one.
 pub struct Elements<'a, T: Element>(Walk<'a, T>);
 
 impl<T: Element> Iterator for Elements<'_, T> {
@@ -226,8 +227,8 @@ impl<T: Element> Iterator for Elements<'_, T> {
     #[inline(always)]
     fn next(&mut self) -> Option<T> {
         let at = self.0.advance()?;
-        // SAFETY: an element of a tensor that lives as long as this, of that dtype; it may be
-        // written by others, so no reference to it is made.
+        // SAFETY: an element of a live tensor of that dtype. Others may write to it, so no
+        // reference to it is made.
         Some(T::read(unsafe { at.read_unaligned() }))
     }
 
@@ -245,41 +246,41 @@ impl<T: Element> fmt::Debug for Elements<'_, T> {
 }
 
 macro_rules! described {
-    // What can be asked of a view and of an output alike.
+    // The methods that views and outputs share.
     ($($type:ident),*) => {$(
         impl $type<'_> {
-            /// The element type.
+            /// Returns the element type.
             pub fn dtype(&self) -> DType {
                 DType(self.0.dl.dtype)
             }
 
-            /// Where the memory is.
+            /// Returns the device of the memory.
             pub fn device(&self) -> Device {
                 Device(self.0.dl.device)
             }
 
-            /// The sizes of the dimensions.
+            /// Returns the sizes of the dimensions.
             pub fn shape(&self) -> &[i64] {
                 self.0.shape()
             }
 
-            /// The strides, in elements; 0 and negative ones occur.
+            /// Returns the strides in elements; they may be 0 or negative.
             pub fn strides(&self) -> &[i64] {
                 self.0.strides()
             }
 
-            /// How many elements there are.
+            /// Returns the number of elements.
             pub fn numel(&self) -> usize {
                 self.0.numel()
             }
 
-            /// Whether the elements lie in row-major order without gaps.
+            /// Returns whether the elements lie in row-major order without gaps.
             pub fn is_contiguous(&self) -> bool {
                 self.0.is_contiguous()
             }
 
-            /// The DLPack struct, for code that wants pointers. What is done with it is the
-            /// kernel's to answer for.
+            /// Returns the DLPack struct, for code that needs pointers. The kernel is responsible
+            /// for accesses through it.
             pub fn as_dl_tensor(&self) -> *const DLTensor {
                 self.0.dl
             }
@@ -311,7 +312,7 @@ impl<'a> TensorView<'a> {
         self.0.dl
     }
 
-    /// The values in row-major order, for any strides.
+    /// Returns the values in row-major order, for any strides.
     ///
     /// # Errors
     /// Another dtype than `T`'s, memory that the CPU can't reach.
@@ -319,8 +320,8 @@ impl<'a> TensorView<'a> {
         Ok(Elements(self.0.walk()?))
     }
 
-    /// The values as a slice. Nobody may write to the tensor meanwhile: an operator that the kernel
-    /// calls, or another thread; that is the kernel's to see to.
+    /// Returns the values as a slice. Nothing may write to the tensor meanwhile, neither an
+    /// operator that the kernel calls nor another thread; the kernel has to ensure that.
     ///
     /// # Errors
     /// Another dtype than `T`'s, memory that the CPU can't reach, elements that aren't in row-major
@@ -328,8 +329,8 @@ impl<'a> TensorView<'a> {
     pub fn as_slice<T: Plain>(&self) -> Result<&'a [T]> {
         let pointer = self.0.slice_pointer::<T>()?;
         self.0.check_overlap(|at| self.0.peers.is_written(at))?;
-        // SAFETY: so many aligned elements without gaps, of any bits; they live as long as the
-        // tensor, and the call writes to none of them.
+        // SAFETY: `numel` aligned elements without gaps, of any bits. They live as long as the
+        // tensor, and no argument that the call writes overlaps them.
         Ok(unsafe { std::slice::from_raw_parts(pointer, self.0.numel()) })
     }
 }
@@ -339,8 +340,8 @@ impl<'a> TensorMut<'a> {
         TensorMut(Raw { dl, at, peers })
     }
 
-    /// Its values as they are now, in row-major order: for kernels that change a tensor in place.
-    /// An output that the host made isn't initialised; its values are arbitrary.
+    /// Iterates over its present values in row-major order, for kernels that change a tensor in
+    /// place. An output that the host allocated is uninitialised; its values are arbitrary.
     ///
     /// # Errors
     /// As [`TensorView::elements`].
@@ -348,11 +349,12 @@ impl<'a> TensorMut<'a> {
         Ok(Elements(self.0.walk()?))
     }
 
-    /// Writes values in row-major order, for any strides, each before the next is asked for: an
-    /// input that is the same memory may be read element by element meanwhile.
+    /// Writes values in row-major order, for any strides. Each is written before the next is
+    /// requested from the iterator, so that an input with the same memory can be read element by
+    /// element.
     ///
     /// # Errors
-    /// As [`TensorView::elements`]; more or fewer values than elements.
+    /// As [`TensorView::elements`]; also if there are more or fewer values than elements.
     pub fn fill<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         let mut walk = self.0.walk::<T>()?;
         let mut values = values.into_iter();
@@ -364,7 +366,7 @@ impl<'a> TensorMut<'a> {
                     self.numel()
                 )));
             };
-            // SAFETY: an element of a tensor that lives as long as this and may be written.
+            // SAFETY: an element of a live tensor that may be written.
             unsafe { at.write_unaligned(value.write()) };
             written += 1;
         }
@@ -376,20 +378,20 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// The elements as a slice. As for [`TensorView::as_slice`], nobody else may touch the tensor
-    /// meanwhile.
+    /// Returns the elements as a slice. As for [`TensorView::as_slice`], nothing else may access
+    /// the tensor meanwhile.
     ///
     /// # Errors
     /// As [`TensorView::as_slice`], for memory shared with any other argument.
     pub fn as_mut_slice<T: Plain>(&mut self) -> Result<&mut [T]> {
         let pointer = self.0.slice_pointer::<T>()?;
         self.0.check_overlap(|_| true)?;
-        // SAFETY: as in `as_slice`; no other argument touches the memory, and this is the only
-        // `TensorMut` of it (`Args::output` gives each once).
+        // SAFETY: as in `as_slice`; no other argument shares the memory, and this is its only
+        // `TensorMut` (`Args::output` returns each once).
         Ok(unsafe { std::slice::from_raw_parts_mut(pointer, self.0.numel()) })
     }
 
-    /// The tensor to read, or to pass to a call, once it is written.
+    /// Returns a view of the tensor, to read it or to pass it to a call.
     pub fn into_view(self) -> TensorView<'a> {
         TensorView(self.0)
     }

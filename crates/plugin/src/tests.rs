@@ -1,4 +1,4 @@
-//! The plugin's side alone, with a small host made here.
+//! Unit tests of the plugin's side, over a small host defined here.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -9,7 +9,7 @@ use crate::register::{Return, short_name};
 use crate::tensor::{Peers, TensorMut, TensorView};
 use crate::{Args, Bool, DType, Device, ErrorKind, KeySet};
 
-/// Memory with a shape, as a host would describe it.
+/// Memory with a shape, as a host describes it.
 struct Array {
     dl: DLTensor,
     _shape: Vec<i64>,
@@ -57,7 +57,7 @@ fn frame(inputs: usize, flags: &[u8]) -> CallFrame {
     }
 }
 
-/// The arguments of a call with these values.
+/// Returns the arguments of a call with these values.
 fn args<'a>(frame: &'a CallFrame, values: &'a [Any]) -> Args<'a> {
     // SAFETY: the values live as long as the result, with a flag for each.
     unsafe { Args::new(frame, values.as_ptr(), values.len() as i32) }
@@ -140,7 +140,7 @@ fn memory_that_two_arguments_share_is_no_slice() {
     given.tensor(0).unwrap().as_slice::<f64>().unwrap();
     let error = given.output(0).unwrap().as_mut_slice::<f64>().unwrap_err();
     assert!(error.message().contains("arguments 2 and 1 share memory"), "{error}");
-    // Element by element it is allowed: here the input is the output.
+    // Access element by element is allowed, also if the input is the output.
     let same = [low.any(), high.any(), low.any()];
     let given = args(&call, &same);
     given.tensor(0).unwrap().as_slice::<f64>().unwrap_err();

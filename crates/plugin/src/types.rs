@@ -1,4 +1,4 @@
-//! Dtypes and devices, in DLPack's codes.
+//! Dtypes and devices, as DLPack's codes.
 
 use std::fmt;
 
@@ -42,20 +42,20 @@ pub struct Device(pub(crate) DLDevice);
 impl Device {
     /// The CPU.
     pub const CPU: Device = Device(DLDevice { device_type: 1, device_id: 0 });
-    /// No memory: shapes and dtypes alone.
+    /// The device without memory, for tensors with shape and dtype only.
     pub const META: Device = Device(DLDevice { device_type: DEVICE_META, device_id: 0 });
 
-    /// The NVIDIA GPU of that index.
+    /// Returns the NVIDIA GPU of that index.
     pub const fn cuda(index: i32) -> Self {
         Device(DLDevice { device_type: 2, device_id: index })
     }
 
-    /// Whether its memory can be read here.
+    /// Returns whether the host can read its memory.
     pub const fn is_cpu(self) -> bool {
         self.0.device_type == 1
     }
 
-    /// The index among devices of its type.
+    /// Returns the index among devices of its type.
     pub const fn index(self) -> i32 {
         self.0.device_id
     }

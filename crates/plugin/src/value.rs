@@ -1,4 +1,4 @@
-//! What a kernel passes to the operators that it calls.
+//! Arguments of the operators that a kernel calls.
 
 use std::ffi::CString;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ pub enum Value<'a> {
     None,
     /// True or false.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// A float.
     Float(f64),
@@ -26,13 +26,13 @@ pub enum Value<'a> {
     DType(DType),
     /// A device.
     Device(Device),
-    /// A list of whole numbers.
+    /// A list of integers.
     Ints(&'a [i64]),
-    /// A tensor, or a value that is passed on as it is.
+    /// A tensor, or any value that is passed on unchanged.
     Passed(Passed<'a>),
 }
 
-/// A value of the host's, borrowed.
+/// A borrowed value of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct Passed<'a> {
     any: Any,
@@ -41,13 +41,13 @@ pub struct Passed<'a> {
 
 impl<'a> Value<'a> {
     /// # Safety
-    /// A value that the host gave and that lives for `'a`.
+    /// `any` is a value of the host that lives for `'a`.
     pub(crate) unsafe fn from_any(any: Any) -> Self {
         Value::Passed(Passed { any, owner: PhantomData })
     }
 }
 
-/// Arguments in the ABI's form, and what their pointers point to.
+/// Arguments in the ABI's form and the data they point to.
 pub(crate) struct Packed {
     pub(crate) values: Vec<Any>,
     _texts: Vec<CString>,
@@ -101,7 +101,7 @@ impl Packed {
 }
 
 macro_rules! from {
-    // One line per type that a value is made of.
+    // One line per source type.
     ($($type:ty, $given:ident => $made:expr;)*) => {$(
         impl<'a> From<$type> for Value<'a> {
             fn from($given: $type) -> Self {

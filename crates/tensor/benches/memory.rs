@@ -1,5 +1,5 @@
-//! What a buffer costs: from the cache, from the C library, and from the system with the page faults
-//! of the first write. Medians over rounds in which the cases take turns.
+//! Times of allocating a buffer: from the cache, from the C library, and from the system with the
+//! page faults of the first write. Medians over rounds in which the cases alternate.
 //!
 //!   cargo bench -p keyfold-tensor --bench memory
 
@@ -37,7 +37,7 @@ fn run(case: usize, bytes: usize) {
                 trim();
             }
             let mut buffer = HostBuffer::recycled(bytes).expect("memory");
-            // One write for each page is what a fault costs; the rest is the work itself.
+            // One write per page causes all page faults.
             buffer.as_bytes_mut().fill(1);
             drop(black_box(buffer));
         }

@@ -1,15 +1,15 @@
-//! keyfold's tensor: typed, strided views of memory that somebody owns.
+//! keyfold's tensor: a typed, strided view of shared memory.
 //!
 //! [`Tensor`] is a plain struct: a [`BufferHandle`], a shape, strides, an offset and the dispatch
-//! keys. Making a view of an array costs no allocation. [`Value`] and [`ValueRef`] are what travels
-//! through the dispatcher, and [`dlpack`] exchanges tensors with other libraries without a copy.
-//! [`index`] plans what `x[...]` means. [`device`] has the memories that tensors are made in, the host's and others.
+//! keys. Making a view of an array allocates nothing. The dispatcher passes [`Value`] and
+//! [`ValueRef`]; [`dlpack`] exchanges tensors with other libraries without a copy; [`index`] plans
+//! indexing as `x[...]` does; [`device`] has the memories of the host and of other devices.
 //!
 //! # Who may write
-//! Tensors share memory. Everything here that reads is safe; whoever writes to shared memory uses
-//! an unsafe function or a raw pointer and thereby promises that nobody uses the memory at that
-//! time. Memory that other libraries own is subject to the same promise on their side: writing to a
-//! NumPy array while a kernel reads it is a data race, here as anywhere.
+//! Tensors share memory. Reading is safe. Writing to shared memory takes an unsafe function or a
+//! raw pointer, whose caller guarantees that nothing else accesses the memory meanwhile. The same
+//! holds for other libraries' memory: writing to a NumPy array while a kernel reads it is a data
+//! race.
 
 mod buffer;
 pub mod device;

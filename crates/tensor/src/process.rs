@@ -1,4 +1,4 @@
-//! The dispatcher that a process shares.
+//! The process's dispatcher.
 
 use std::sync::OnceLock;
 
@@ -6,8 +6,8 @@ use keyfold_dispatch::Dispatcher;
 
 use crate::Value;
 
-/// The process's dispatcher. It has no operators until somebody registers some: `keyfold::init()`
-/// registers the built-in ones, their kernels, and the layers.
+/// Returns the process's dispatcher. It starts without operators: `keyfold::init()` registers the
+/// built-in ones, their kernels, and the layers.
 pub fn dispatcher() -> &'static Dispatcher<Value> {
     static SHARED: OnceLock<Dispatcher<Value>> = OnceLock::new();
     SHARED.get_or_init(Dispatcher::shared)

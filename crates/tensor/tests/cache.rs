@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const MIB: usize = 1 << 20;
 
-/// The cache belongs to the process: tests take turns, and begin with nothing in it.
+/// Locks the process's cache for a test, and empties it.
 fn exclusive(limit: usize) -> MutexGuard<'static, ()> {
     static EXCLUSIVE: Mutex<()> = Mutex::new(());
     let guard = EXCLUSIVE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -32,8 +32,8 @@ fn recycled(bytes: usize) -> HostBuffer {
     HostBuffer::recycled(bytes).unwrap()
 }
 
-/// How large the block for so many bytes is: the size rounded up to eighths of the power of two
-/// below it.
+/// Returns the size of the block for so many bytes: rounded up to an eighth of the power of two
+/// below.
 fn rounded(bytes: usize) -> usize {
     let below = bytes.next_power_of_two() / if bytes.is_power_of_two() { 1 } else { 2 };
     bytes.next_multiple_of(below / 8)
@@ -47,7 +47,7 @@ fn freed_blocks_are_used_again() {
         let buffer = recycled(bytes);
         let first = address(&buffer);
         drop(buffer);
-        // Nearly the same size is of the same class.
+        // Nearly the same size is in the same class.
         let buffer = recycled(rounded(bytes) - if bytes > 4096 { 3 } else { 0 });
         assert_eq!(address(&buffer), first);
         let after = stats().unwrap();
@@ -110,7 +110,7 @@ fn no_more_than_the_limit_is_kept() {
     drop(buffers);
     let after = stats().unwrap();
     assert_eq!((after.live, after.cached, after.limit), (0, 10 * MIB as u64, 10 * MIB as u64));
-    // One that is too large by itself pushes nothing out.
+    // A block above the limit evicts nothing.
     drop(recycled(11 * MIB));
     assert_eq!(stats().unwrap().cached, 10 * MIB as u64);
     set_limit(3 * MIB);
@@ -123,7 +123,7 @@ fn the_sizes_not_used_for_longest_make_room() {
     drop(recycled(4 * MIB));
     drop(recycled(5 * MIB));
     drop(recycled(2 * MIB));
-    // 4 went, which was the first; 5 and 2 are there.
+    // 4, the least recently used, was evicted; 5 and 2 remain.
     let before = stats().unwrap();
     assert_eq!(before.cached, 7 * MIB as u64);
     drop((recycled(5 * MIB), recycled(2 * MIB)));
@@ -154,7 +154,7 @@ fn limit_0_switches_the_cache_off() {
     drop(HostBuffer::zeroed(3 * MIB).unwrap());
     let after = stats().unwrap();
     assert_eq!((after.hits, after.misses, after.cached), (before.hits, before.misses, 0));
-    // What came from the cache finds its way back all the same.
+    // Blocks from the cache are freed properly after it is disabled.
     drop(before_off);
     assert_eq!(stats().unwrap().allocated, 0);
 }
@@ -224,13 +224,13 @@ mod processes {
     fn a_failed_allocation_is_tried_again_after_a_trim() {
         let _exclusive = exclusive(256 * MIB);
         assert!(in_child(|| {
-            // 128 MiB are cached, and 64 MiB more is all that the system would give.
+            // 128 MiB are cached, and the system has only 64 MiB more.
             drop(recycled(128 * MIB));
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
             let pages: u64 = pages.split_whitespace().next().unwrap().parse().unwrap();
             let most = pages * 4096 + 64 * MIB as u64;
             let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-            // SAFETY: a limit for this process, in a struct of ours.
+            // SAFETY: a limit for this process, in a valid struct.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
             let cached = stats().unwrap().cached == 128 * MIB as u64;
             let second = HostBuffer::recycled(144 * MIB).is_ok_and(|b| b.as_bytes()[MIB] == 0);
@@ -268,7 +268,7 @@ mod processes {
     }
 }
 
-/// What the cache should do, slowly.
+/// A slow model of the cache.
 #[derive(Default)]
 struct Model {
     live: u64,

@@ -1,4 +1,4 @@
-//! Large copies on the host, in parts on several threads: the same bytes whatever the layouts are.
+//! Large multi-threaded copies on the host copy the right bytes for any layouts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use keyfold_tensor::device::{Content, Part, StreamId, memory_of, share_copies};
 use keyfold_tensor::{HostBuffer, Tensor};
 use proptest::prelude::*;
 
-/// Parts that were shared out.
+/// The number of parts of shared copies.
 static PARTS: AtomicUsize = AtomicUsize::new(0);
-/// Threads that run them, in turns; 0 is refused.
+/// The number of threads that run them; 0 is refused.
 static THREADS: AtomicUsize = AtomicUsize::new(3);
 
 fn share(parts: usize, copy: &(dyn Fn(usize) + Sync)) -> Result<()> {
@@ -28,7 +28,7 @@ fn share(parts: usize, copy: &(dyn Fn(usize) + Sync)) -> Result<()> {
     Ok(())
 }
 
-/// The tests count parts one after the other.
+/// Sets the number of threads. Tests that count parts hold the lock.
 fn use_threads(threads: usize) -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ fn use_threads(threads: usize) -> MutexGuard<'static, ()> {
     one
 }
 
-/// How the elements of a shape lie in memory.
+/// The layout of a shape's elements in memory.
 #[derive(Clone, Debug)]
 struct Place {
     strides: Vec<isize>,
@@ -45,8 +45,8 @@ struct Place {
     len: usize,
 }
 
-/// Dimensions from the innermost outwards, with gaps between them, some backwards; the repeated one has
-/// stride 0.
+/// Returns a layout: dimensions from the innermost outwards, with gaps between them, some
+/// backwards; the repeated one has stride 0.
 fn place(
     shape: &[usize],
     order: &[usize],
@@ -65,12 +65,12 @@ fn place(
     place
 }
 
-/// Bytes that differ from neighbour to neighbour.
+/// Returns bytes that differ between neighbours.
 fn numbered(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i % 251 + i / 65_536) as u8).collect()
 }
 
-/// What a copy element by element gives.
+/// Copies element by element.
 fn naive(shape: &[usize], size: usize, from: (&[u8], &Place), to: (&mut [u8], &Place)) {
     let at = |place: &Place, index: &[usize]| {
         let steps = index.iter().zip(&place.strides).map(|(i, step)| *i as isize * step);
@@ -124,7 +124,7 @@ proptest! {
         let read = Part::new(&from, start, &shape, &source.strides, size).unwrap();
         let written = Part::new(&to, end, &shape, &target.strides, size).unwrap();
         let before = PARTS.load(Ordering::Relaxed);
-        // SAFETY: nobody else has the buffers, and the target's elements are apart.
+        // SAFETY: the buffers aren't shared, and the target's elements are disjoint.
         unsafe { memory.copy_strided(&read, &written, StreamId::DEFAULT) }.unwrap();
         prop_assert!(to.as_bytes() == expected);
         prop_assert!(PARTS.load(Ordering::Relaxed) > before + 3);
@@ -148,7 +148,7 @@ fn copies_of_whole_tensors_uploads_and_downloads_are_shared_and_small_ones_are_n
             let whole = overlapping.copy().unwrap();
             let upper = whole.slice(0, Some(1), None, 1).unwrap();
             let lower = whole.slice(0, None, Some(-1), 1).unwrap();
-            // SAFETY: nobody else has the copy. The two have most rows in common.
+            // SAFETY: the copy isn't shared. The two overlap in most rows.
             unsafe { upper.copy_from(&lower).unwrap() };
             let copied = whole.as_slice::<u8>().unwrap();
             assert!(copied[..2048] == bytes[..2048]);
@@ -161,7 +161,7 @@ fn copies_of_whole_tensors_uploads_and_downloads_are_shared_and_small_ones_are_n
             let buffer = memory.allocate(Device::CPU, bytes.len(), Content::Zeros).unwrap();
             let part = Part::new(&*buffer, 0, &[3 << 20], &[1], 1).unwrap();
             let mut back = vec![0; bytes.len()];
-            // SAFETY: nobody else has the buffer.
+            // SAFETY: the buffer isn't shared.
             unsafe { memory.upload(&bytes, &part, StreamId::DEFAULT).unwrap() };
             memory.download(&part, &mut back, StreamId::DEFAULT).unwrap();
             assert!(back == bytes);
@@ -173,7 +173,7 @@ fn copies_of_whole_tensors_uploads_and_downloads_are_shared_and_small_ones_are_n
     let strided = x.slice(0, None, Some((2 << 20) - 2), 2).unwrap();
     assert_eq!(shared(&|| drop(strided.copy().unwrap())), 0);
 
-    // The first function stays, and its errors are those of the copy.
+    // The first function stays set, and its errors are the copy's.
     assert!(!share_copies(|_, _| Ok(())));
     THREADS.store(0, Ordering::Relaxed);
     assert_eq!(x.copy().unwrap_err().message(), "no threads");

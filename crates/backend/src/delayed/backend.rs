@@ -1,4 +1,4 @@
-//! All groups of operations on the delayed memory: those of another backend, later.
+//! A backend on delayed memory: it runs another backend's operations asynchronously.
 
 use std::any::Any;
 use std::fmt;
@@ -42,7 +42,7 @@ impl Group {
     pub const ALL: [Group; 6] =
         [Group::Pointwise, Group::Reduce, Group::Rows, Group::Linalg, Group::Index, Group::Random];
 
-    /// Its name, in lower case.
+    /// Returns its name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Group::Pointwise => "pointwise",
@@ -55,7 +55,7 @@ impl Group {
     }
 }
 
-/// A backend whose kernels are those of a backend of the host, run late on hidden memory.
+/// A backend that runs the kernels of a host backend asynchronously, on hidden memory.
 pub struct Delayed {
     below: Arc<dyn GpuBackend>,
     memory: DelayedMemory,
@@ -69,31 +69,31 @@ impl fmt::Debug for Delayed {
 }
 
 impl Delayed {
-    /// The groups of a backend whose memory is the host's, on delayed memory.
+    /// Returns a backend with all groups of a host backend, on delayed memory.
     pub fn over(below: Arc<dyn GpuBackend>, memory: DelayedMemory) -> Delayed {
         Delayed { below, memory, withheld: Vec::new() }
     }
 
-    /// Without a group.
+    /// Removes a group.
     #[must_use]
     pub fn without(mut self, group: Group) -> Delayed {
         self.withheld.push(group);
         self
     }
 
-    /// The memory, to plant mistakes and faults in.
+    /// Returns the memory, to plant mistakes and faults.
     pub fn delayed_memory(&self) -> &DelayedMemory {
         &self.memory
     }
 
-    /// The backend, unless a group is withheld.
+    /// Returns the backend, unless a group is withheld.
     fn with(&self, group: Group) -> Option<&Self> {
         (!self.withheld.contains(&group)).then_some(self)
     }
 }
 
-/// A tensor of the device, for later.
-struct View {
+/// A tensor of the device, to be used when an operation runs.
+struct DeferredTensor {
     lease: Arc<Lease>,
     dtype: DType,
     shape: Shape,
@@ -101,15 +101,15 @@ struct View {
     offset: usize,
 }
 
-impl View {
+impl DeferredTensor {
     /// # Errors
     /// [`ErrorKind::Device`] for a tensor on another device than `device`.
-    fn new(memory: &DelayedMemory, tensor: &Tensor, device: Device) -> Result<View> {
+    fn new(memory: &DelayedMemory, tensor: &Tensor, device: Device) -> Result<DeferredTensor> {
         if tensor.device() != device {
             let message = format!("a kernel on {device} was given a tensor on {}", tensor.device());
             return Err(Error::new(ErrorKind::Device, message));
         }
-        Ok(View {
+        Ok(DeferredTensor {
             lease: memory
                 .lease(tensor.buffer().downcast_ref::<DelayedBuffer>(), tensor.buffer())?,
             dtype: tensor.dtype(),
@@ -119,14 +119,14 @@ impl View {
         })
     }
 
-    /// The same elements as a tensor of the host. The lock of the block is held while it is used.
+    /// Returns the elements as a tensor of the host. The block's lock is held while it is used.
     fn tensor(&self) -> Result<Tensor> {
         let buffer = BufferHandle::new(self.lease.alias(), self.dtype)?;
         Tensor::from_parts(buffer, self.shape.clone(), self.strides.clone(), self.offset)
     }
 }
 
-/// Queues a kernel on the current stream of the output's device: `run` gets tensors of the host.
+/// Queues a kernel on the current stream of the output's device. `run` gets tensors of the host.
 fn launch(
     memory: &DelayedMemory,
     inputs: &[&Tensor],
@@ -135,66 +135,66 @@ fn launch(
 ) -> Result<()> {
     memory.call(Call::Launch)?;
     let device = out.device();
-    let views = inputs.iter().map(|tensor| View::new(memory, tensor, device));
+    let views = inputs.iter().map(|tensor| DeferredTensor::new(memory, tensor, device));
     let views = views.collect::<Result<Vec<_>>>()?;
     let reads = views.iter().map(|view| Arc::clone(&view.lease)).collect();
-    let out = View::new(memory, out, device)?;
+    let out = DeferredTensor::new(memory, out, device)?;
     let target = Arc::clone(&out.lease);
     memory.queue((device, current_stream(device)), reads, Some(target), move || {
-        let inputs = views.iter().map(View::tensor).collect::<Result<Vec<_>>>()?;
+        let inputs = views.iter().map(DeferredTensor::tensor).collect::<Result<Vec<_>>>()?;
         run(&inputs.iter().collect::<Vec<_>>(), &out.tensor()?)
     })
 }
 
-/// A kernel of a backend's; none where the backend doesn't have the group.
-type Chosen<'a, P> = Option<Offer<&'a dyn Launch<P>>>;
+/// A backend's kernel; `None` if the backend lacks the group.
+type Selected<'a, P> = Option<Offer<&'a dyn Launch<P>>>;
 
-/// Parameters that say which kernel of a backend they are for.
-trait Chooses: Copy + Send + Sync + 'static {
-    /// That kernel, for inputs and an output of those dtypes.
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self>;
+/// Parameters that select a kernel of a backend.
+trait SelectsKernel: Copy + Send + Sync + 'static {
+    /// Returns the kernel for inputs and an output of those dtypes.
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self>;
 }
 
-impl Chooses for ReduceParams {
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+impl SelectsKernel for ReduceParams {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self> {
         Some(on.reduce()?.reduce(self.op, *from.first()?, to))
     }
 }
 
-impl Chooses for PrimitiveParams {
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+impl SelectsKernel for PrimitiveParams {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self> {
         let Pointwise::Primitives(primitives) = on.pointwise()? else { return None };
         Some(primitives.primitive(self.primitive, from, to))
     }
 }
 
-impl Chooses for RowParams {
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+impl SelectsKernel for RowParams {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self> {
         Some(on.rows()?.rows(self.op, *from.first()?, to))
     }
 }
 
 /// A matrix product.
-impl Chooses for () {
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Chosen<'a, Self> {
+impl SelectsKernel for () {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, from: &[DType], to: DType) -> Selected<'a, Self> {
         Some(on.linalg()?.matmul(*from.first()?, to))
     }
 }
 
-impl Chooses for IndexParams {
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, _: &[DType], to: DType) -> Chosen<'a, Self> {
+impl SelectsKernel for IndexParams {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, _: &[DType], to: DType) -> Selected<'a, Self> {
         Some(on.index()?.index(self.op, to))
     }
 }
 
-impl Chooses for RandomParams {
-    fn choose<'a>(&self, on: &'a dyn GpuBackend, _: &[DType], to: DType) -> Chosen<'a, Self> {
+impl SelectsKernel for RandomParams {
+    fn choose<'a>(&self, on: &'a dyn GpuBackend, _: &[DType], to: DType) -> Selected<'a, Self> {
         Some(on.random()?.random(self.op, to))
     }
 }
 
-/// The kernel that was offered when it was asked for.
-fn again<K>(offer: Option<Offer<K>>) -> Result<K> {
+/// Returns a kernel that was offered before.
+fn reselected<K>(offer: Option<Offer<K>>) -> Result<K> {
     offer.unwrap_or_else(no_group).kernel().map_err(|Reason(reason)| {
         let message =
             format!("the backend below a delayed one offered a kernel before; now {reason}");
@@ -206,21 +206,21 @@ fn no_group<K>() -> Offer<K> {
     Offer::No("it doesn't have this group of operations".into())
 }
 
-// Kernels are chosen again when they run: those of the backend below can't be kept.
-impl<P: Chooses> Launch<P> for Delayed {
+// Kernels are selected again when they run, since the inner backend's can't be stored.
+impl<P: SelectsKernel> Launch<P> for Delayed {
     unsafe fn launch(&self, params: &P, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
         let (below, params) = (Arc::clone(&self.below), *params);
         launch(&self.memory, inputs, out, move |inputs, out| {
             let dtypes: Vec<DType> = inputs.iter().map(|input| input.dtype()).collect();
-            let kernel = again(params.choose(&*below, &dtypes, out.dtype()))?;
-            // SAFETY: the caller's promise, which is about the time when the kernel runs.
+            let kernel = reselected(params.choose(&*below, &dtypes, out.dtype()))?;
+            // SAFETY: the caller's contract, which covers the time when the kernel runs.
             unsafe { kernel.launch(&params, inputs, out) }
         })
     }
 }
 
-/// The offer of the backend below, with the delayed kernel in place of its own.
-fn as_own<K, T>(offer: Option<Offer<K>>, own: T) -> Offer<T> {
+/// Returns the inner backend's offer with the delayed kernel.
+fn with_own_kernel<K, T>(offer: Option<Offer<K>>, own: T) -> Offer<T> {
     offer.unwrap_or_else(no_group).map(|_| own)
 }
 
@@ -231,7 +231,7 @@ impl Reduce for Delayed {
         input: DType,
         output: DType,
     ) -> Offer<&dyn Launch<ReduceParams>> {
-        as_own(self.below.reduce().map(|group| group.reduce(op, input, output)), self)
+        with_own_kernel(self.below.reduce().map(|group| group.reduce(op, input, output)), self)
     }
 }
 
@@ -252,29 +252,29 @@ impl Primitives for Delayed {
 
 impl Rows for Delayed {
     fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
-        as_own(self.below.rows().map(|group| group.rows(op, input, output)), self)
+        with_own_kernel(self.below.rows().map(|group| group.rows(op, input, output)), self)
     }
 }
 
 impl Linalg for Delayed {
     fn matmul(&self, input: DType, output: DType) -> Offer<&dyn Launch<()>> {
-        as_own(self.below.linalg().map(|group| group.matmul(input, output)), self)
+        with_own_kernel(self.below.linalg().map(|group| group.matmul(input, output)), self)
     }
 }
 
 impl Random for Delayed {
     fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
-        as_own(self.below.random().map(|group| group.random(op, output)), self)
+        with_own_kernel(self.below.random().map(|group| group.random(op, output)), self)
     }
 }
 
 impl Index for Delayed {
     fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
-        as_own(self.below.index().map(|group| group.index(op, elements)), self)
+        with_own_kernel(self.below.index().map(|group| group.index(op, elements)), self)
     }
 
     fn positions(&self) -> Offer<&dyn Positions> {
-        as_own(self.below.index().map(Index::positions), self)
+        with_own_kernel(self.below.index().map(Index::positions), self)
     }
 }
 
@@ -283,19 +283,19 @@ impl Positions for Delayed {
         self.memory.call(Call::Launch)?;
         let device = mask.device();
         let on = (device, current_stream(device));
-        let view = View::new(&self.memory, mask, device)?;
+        let view = DeferredTensor::new(&self.memory, mask, device)?;
         let (leases, below) = ([Arc::clone(&view.lease)], Arc::clone(&self.below));
         let found = Arc::new(Mutex::new(Vec::new()));
         let result = Arc::clone(&found);
         let work = move || {
-            let kernel = again(below.index().map(Index::positions))?;
+            let kernel = reselected(below.index().map(Index::positions))?;
             let positions = kernel.positions(&view.tensor()?)?;
             let positions = positions.iter().map(Tensor::to_vec::<i64>);
             *result.lock().unwrap_or_else(PoisonError::into_inner) =
                 positions.collect::<Result<Vec<_>>>()?;
             Ok(())
         };
-        if self.memory.makes(Mistake::ReadsEarly) {
+        if self.memory.has_mistake(Mistake::ReadsEarly) {
             while_held(&leases, work)?;
         } else {
             self.memory.queue(on, leases.to_vec(), None, work)?;
@@ -307,7 +307,7 @@ impl Positions for Delayed {
 }
 
 impl Delayed {
-    /// A tensor of the device with these elements, which were computed there.
+    /// Returns a tensor of the device with these elements, written by its stream.
     fn written(&self, on: (Device, StreamId), items: &[i64]) -> Result<Tensor> {
         let bytes: Vec<u8> = items.iter().flat_map(|item| item.to_ne_bytes()).collect();
         let buffer = self.memory.allocate(on.0, bytes.len(), Content::Arbitrary)?;
@@ -317,7 +317,7 @@ impl Delayed {
     }
 }
 
-/// A kernel of an expression, later.
+/// A kernel of an expression that runs asynchronously.
 struct DelayedKernel {
     memory: DelayedMemory,
     below: Arc<dyn PointwiseKernel>,
@@ -327,7 +327,7 @@ impl PointwiseKernel for DelayedKernel {
     unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Result<()> {
         let (below, params) = (Arc::clone(&self.below), params.to_vec());
         launch(&self.memory, inputs, out, move |inputs, out| {
-            // SAFETY: the caller's promise, which is about the time when the kernel runs.
+            // SAFETY: the caller's contract, which covers the time when the kernel runs.
             unsafe { below.run(inputs, &params, out) }
         })
     }

@@ -1,4 +1,4 @@
-//! Blocks of the device's own heap: who uses them, and what happens when they are free.
+//! Blocks of the device's heap, in use and free.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -10,14 +10,14 @@ use keyfold_tensor::DeviceBuffer;
 use keyfold_tensor::device::{Memory, Statistics};
 
 use super::DelayedMemory;
-use super::stream::Failure;
+use super::stream::OperationFailure;
 
-/// The byte that free memory is filled with.
+/// The byte that freed memory is filled with.
 const POISON: u8 = 0xdd;
-/// The most bytes on a shelf unless a limit was set.
+/// The default limit of free bytes.
 const LIMIT: u64 = 1 << 20;
 
-/// How many blocks are in use.
+/// The number of blocks in use.
 #[derive(Clone, Default)]
 pub(super) struct Live(Arc<AtomicUsize>);
 
@@ -27,8 +27,8 @@ impl Live {
     }
 }
 
-/// The process that a device was opened in. A child of fork has none of the device's threads, and its
-/// locks may be taken for ever, so it leaves everything as it is.
+/// The process that opened a device. A child of fork lacks the device's threads, and may have
+/// inherited locked locks, so it changes nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Process(u32);
 
@@ -47,22 +47,22 @@ impl Process {
 #[derive(Clone, Copy)]
 struct Line([u8; 64]);
 
-/// The bytes of a block. Whoever reads or writes them holds the lock, so that also operations that
-/// aren't ordered, as a planted mistake lets them be, run one after the other.
+/// The bytes of a block, accessed under the lock only, so that operations which a planted mistake
+/// leaves unordered still exclude each other.
 pub(super) struct Storage {
     lines: NonNull<[Line]>,
     bytes: usize,
     lock: Mutex<()>,
 }
 
-// SAFETY: it owns its bytes, which are used under the lock only.
+// SAFETY: it owns its bytes, which are accessed under the lock only.
 unsafe impl Send for Storage {}
 // SAFETY: as above.
 unsafe impl Sync for Storage {}
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // SAFETY: they come from a box, and nobody has the storage any more.
+        // SAFETY: they come from a box, and nothing else refers to the storage.
         drop(unsafe { Box::from_raw(self.lines.as_ptr()) });
     }
 }
@@ -82,18 +82,18 @@ impl Storage {
     }
 }
 
-/// A block's memory as the host's own, for a kernel that runs on it under the lock.
-pub(super) struct Alias(Arc<Storage>);
+/// A block's memory as host memory, for a kernel that runs under the lock.
+pub(super) struct HostAlias(Arc<Storage>);
 
-impl fmt::Debug for Alias {
+impl fmt::Debug for HostAlias {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Alias({} bytes of a device)", self.0.bytes)
+        write!(f, "HostAlias({} bytes of a device)", self.0.bytes)
     }
 }
 
-// SAFETY: the storage stays where it is while the alias keeps it, its bytes are initialised, and the
-// alias lives in an operation that holds the lock.
-unsafe impl DeviceBuffer for Alias {
+// SAFETY: the storage stays at its address while the alias keeps it, its bytes are initialised, and
+// the alias lives in an operation that holds the lock.
+unsafe impl DeviceBuffer for HostAlias {
     fn device(&self) -> Device {
         Device::CPU
     }
@@ -107,8 +107,8 @@ unsafe impl DeviceBuffer for Alias {
     }
 }
 
-/// Free blocks, for allocations of the same size, and the numbers.
-pub(super) struct Shelf {
+/// Free blocks, reused for allocations of the same size, and their statistics.
+pub(super) struct FreeList {
     inside: Mutex<Inside>,
     process: Process,
 }
@@ -120,9 +120,9 @@ struct Inside {
     numbers: Statistics,
 }
 
-impl Shelf {
-    pub(super) fn new() -> Arc<Shelf> {
-        Arc::new(Shelf { inside: Mutex::default(), process: Process::this() })
+impl FreeList {
+    pub(super) fn new() -> Arc<FreeList> {
+        Arc::new(FreeList { inside: Mutex::default(), process: Process::this() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -149,7 +149,7 @@ impl Shelf {
     fn put(&self, storage: &Arc<Storage>) {
         let bytes = storage.bytes;
         let held = storage.lock();
-        // SAFETY: so many bytes are there, and the lock is held.
+        // SAFETY: the storage has that many bytes, and the lock is held.
         unsafe { storage.start().write_bytes(POISON, bytes) };
         drop(held);
         let mut inside = self.lock();
@@ -180,46 +180,46 @@ impl Inside {
     }
 }
 
-/// A block in use: by its buffer, and by each operation that is queued.
+/// A block in use by its buffer and by queued operations.
 pub(super) struct Lease {
     storage: Arc<Storage>,
-    shelf: Arc<Shelf>,
+    shelf: Arc<FreeList>,
     live: Live,
     freed: AtomicBool,
-    /// Why the block doesn't hold what was to be written to it.
-    spoilt: OnceLock<Failure>,
+    /// The failure of an operation that should have written the block.
+    invalidated_by: OnceLock<OperationFailure>,
 }
 
 impl Lease {
-    pub(super) fn take(shelf: &Arc<Shelf>, live: &Live, bytes: usize) -> Arc<Lease> {
+    pub(super) fn take(shelf: &Arc<FreeList>, live: &Live, bytes: usize) -> Arc<Lease> {
         live.0.fetch_add(1, Ordering::SeqCst);
         Arc::new(Lease {
             storage: shelf.take(bytes),
             shelf: Arc::clone(shelf),
             live: live.clone(),
             freed: AtomicBool::new(false),
-            spoilt: OnceLock::new(),
+            invalidated_by: OnceLock::new(),
         })
     }
 
-    /// Where the bytes are, which are used under the lock only.
+    /// Returns the address of the bytes, which are accessed under the lock only.
     pub(super) fn start(&self) -> *mut u8 {
         self.storage.start()
     }
 
-    /// The memory as the host's own. Its elements are used under the lock only.
+    /// Returns the memory as host memory. Its elements are accessed under the lock only.
     pub(super) fn alias(&self) -> Arc<dyn DeviceBuffer> {
-        Arc::new(Alias(Arc::clone(&self.storage)))
+        Arc::new(HostAlias(Arc::clone(&self.storage)))
     }
 
-    /// Notes that the block doesn't hold what it should.
-    pub(super) fn spoil(&self, failure: Failure) {
-        let _ = self.spoilt.set(failure);
+    /// Marks the block's content as invalid.
+    pub(super) fn invalidate(&self, failure: OperationFailure) {
+        let _ = self.invalidated_by.set(failure);
     }
 
-    /// Why the block doesn't hold what it should.
-    pub(super) fn spoilt(&self) -> Option<&Failure> {
-        self.spoilt.get()
+    /// Returns the failure that made the block's content invalid.
+    pub(super) fn invalidated_by(&self) -> Option<&OperationFailure> {
+        self.invalidated_by.get()
     }
 
     fn free(&self) {
@@ -238,7 +238,7 @@ impl Drop for Lease {
     }
 }
 
-/// Calls `f` while the locks of some blocks are held, each once and in one order everywhere.
+/// Calls `f` while holding the locks of some blocks, each once, acquired in a global order.
 pub(super) fn while_held<R>(leases: &[Arc<Lease>], f: impl FnOnce() -> R) -> R {
     let mut storages: Vec<&Storage> = leases.iter().map(|lease| &*lease.storage).collect();
     storages.sort_by_key(|storage| std::ptr::from_ref(*storage));
@@ -284,7 +284,7 @@ impl fmt::Debug for DelayedBuffer {
     }
 }
 
-// SAFETY: the fields never change, and the host is given no address.
+// SAFETY: the fields never change, and there is no host address.
 unsafe impl DeviceBuffer for DelayedBuffer {
     fn device(&self) -> Device {
         self.device

@@ -1,4 +1,4 @@
-//! Calls of the device: how often each was made, and which one fails.
+//! Counters of the device's calls, and injected faults.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,25 +9,25 @@ use keyfold_core::{Error, ErrorKind, Result};
 /// A call that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Memory is allocated.
+    /// Allocates memory.
     Allocate,
-    /// Bytes of the host are copied to the device.
+    /// Copies bytes of the host to the device.
     Upload,
-    /// Bytes are copied to the host.
+    /// Copies bytes to the host.
     Download,
-    /// Elements are copied on the device.
+    /// Copies elements on the device.
     Copy,
-    /// Memory is filled.
+    /// Fills memory.
     Fill,
-    /// A kernel is launched.
+    /// Launches a kernel.
     Launch,
-    /// An event is recorded.
+    /// Records an event.
     Record,
-    /// A stream waits for an event.
+    /// Makes a stream wait for an event.
     Wait,
-    /// The host waits for the device.
+    /// Makes the host wait for the device.
     Synchronize,
-    /// An operation that was queued runs.
+    /// Runs a queued operation.
     Run,
 }
 
@@ -46,7 +46,7 @@ impl Call {
         Call::Run,
     ];
 
-    /// Its name, in lower case.
+    /// Returns its name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Call::Allocate => "allocate",
@@ -69,15 +69,15 @@ impl fmt::Display for Call {
     }
 }
 
-/// A call that is to fail.
+/// An injected fault.
 struct Fault {
-    /// Any but [`Call::Run`] where there is none.
+    /// The call that fails; `None` for any but [`Call::Run`].
     call: Option<Call>,
-    /// How many of them are made until then, with the one that fails.
+    /// The number of such calls until the fault, including the one that fails.
     left: usize,
 }
 
-/// How often each call was made, and which one is to fail.
+/// Counters of the calls, and the injected fault.
 #[derive(Default)]
 pub struct Counts {
     made: [AtomicUsize; Call::ALL.len()],
@@ -85,7 +85,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How often a call was made.
+    /// Returns the number of times a call was made.
     pub fn of(&self, call: Call) -> usize {
         self.made[call as usize].load(Ordering::SeqCst)
     }
@@ -98,7 +98,7 @@ impl Counts {
     /// Counts a call.
     ///
     /// # Errors
-    /// Where it is the one that is to fail.
+    /// If the call is the one that fails.
     pub(super) fn note(&self, call: Call) -> Result<()> {
         let number = self.made[call as usize].fetch_add(1, Ordering::SeqCst) + 1;
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The memory of the device.
+//! The delayed device's memory.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -9,22 +9,22 @@ use keyfold_dispatch::call_path;
 use keyfold_tensor::device::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use keyfold_tensor::{DeviceBuffer, HostBuffer};
 
-use super::block::{DelayedBuffer, Lease, Live, Process, Shelf, while_held};
+use super::block::{DelayedBuffer, FreeList, Lease, Live, Process, while_held};
 use super::calls::{Call, Counts};
-use super::stream::{Failure, Stream};
+use super::stream::{OperationFailure, Stream};
 
-/// A mistake that the device makes, for tests that find it.
+/// A deliberate mistake of the device, to test that tests find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// None: the device is right.
+    /// No mistake.
     None,
-    /// A download doesn't wait for the operations before it.
+    /// A download doesn't wait for earlier operations.
     ReadsEarly,
-    /// A buffer's memory is free once the buffer is dropped, whatever is queued.
+    /// A buffer's memory is freed with the buffer, also if operations are queued.
     FreesEarly,
     /// Streams don't wait for events.
     WaitsTooLittle,
-    /// Copies on the device go by way of the host.
+    /// Copies on the device go through the host.
     CopiesSilently,
     /// Buffers are in the host's memory.
     GivesHostMemory,
@@ -43,7 +43,7 @@ impl Mistake {
         Mistake::GivesTooLittle,
     ];
 
-    /// Its name, in lower case.
+    /// Returns its name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Mistake::None => "none",
@@ -59,10 +59,10 @@ impl Mistake {
 
 struct Unit {
     streams: Vec<Arc<Stream>>,
-    shelf: Arc<Shelf>,
+    shelf: Arc<FreeList>,
 }
 
-/// The state that the memory shares with its buffers: they outlive its registration.
+/// The state shared with the buffers, which may outlive the memory's registration.
 struct Inner {
     kind: DeviceType,
     units: Vec<Unit>,
@@ -90,22 +90,22 @@ impl fmt::Debug for DelayedMemory {
     }
 }
 
-struct Happening {
+struct RecordedEvent {
     stream: Arc<Stream>,
     number: u64,
-    /// By the clock of its stream.
+    /// The completion time by its stream's clock.
     time: Arc<OnceLock<u64>>,
 }
 
-/// How many nanoseconds an operation takes by the clock of its stream.
+/// The duration of an operation in nanoseconds of its stream's clock.
 pub const OPERATION_NS: u64 = 1_000;
 
 impl DelayedMemory {
-    /// That of so many devices of a type, with so many streams each.
+    /// Returns the memory of `devices` devices of a type, with `streams` streams each.
     pub fn new(kind: DeviceType, devices: usize, streams: usize) -> DelayedMemory {
         let unit = |_| Unit {
             streams: (0..streams).map(|_| Stream::start()).collect(),
-            shelf: Shelf::new(),
+            shelf: FreeList::new(),
         };
         DelayedMemory(Arc::new(Inner {
             kind,
@@ -117,22 +117,22 @@ impl DelayedMemory {
         }))
     }
 
-    /// The device with an index.
+    /// Returns the device with that index.
     pub fn device(&self, index: u8) -> Device {
         Device::new(self.0.kind, index)
     }
 
-    /// How often the device was called.
+    /// Returns the counters of calls.
     pub fn counts(&self) -> &Counts {
         &self.0.counts
     }
 
-    /// Has the device make a mistake from now on.
+    /// Makes the device make a mistake from now on.
     pub fn plant(&self, mistake: Mistake) {
         *self.0.mistake.lock().unwrap_or_else(PoisonError::into_inner) = mistake;
     }
 
-    pub(super) fn makes(&self, mistake: Mistake) -> bool {
+    pub(super) fn has_mistake(&self, mistake: Mistake) -> bool {
         *self.0.mistake.lock().unwrap_or_else(PoisonError::into_inner) == mistake
     }
 
@@ -142,23 +142,24 @@ impl DelayedMemory {
         self.0.counts.fail_at(call, nth);
     }
 
-    /// How many blocks are in use, by buffers or by operations that are queued.
+    /// Returns the number of blocks in use, by buffers or by queued operations.
     pub fn live(&self) -> usize {
         self.0.live.count()
     }
 
-    /// Runs everything that is queued, on every device.
+    /// Runs all queued operations, on every device.
     ///
     /// # Errors
-    /// The error of the first operation that failed and was not reported yet.
+    /// The error of the first failed operation that wasn't reported yet.
     pub fn drain(&self) -> Result<()> {
         let streams = self.0.units.iter().flat_map(|unit| &unit.streams);
         let ends: Vec<_> = streams.map(|stream| stream.finish()).collect();
         ends.into_iter().collect()
     }
 
-    /// Queues an operation that reads blocks and writes one, whose locks it holds when it runs. It doesn't
-    /// run where one of them doesn't hold what it should; its target doesn't either, then.
+    /// Queues an operation that reads blocks and writes one, and holds their locks while it runs.
+    /// If the content of one is invalid, the operation is skipped and its target becomes invalid,
+    /// too.
     pub(super) fn queue(
         &self,
         on: (Device, StreamId),
@@ -167,15 +168,15 @@ impl DelayedMemory {
         work: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let counts = Arc::clone(&self.0.counts);
-        // Errors name the operator, which has returned when they come about.
+        // Errors name the operator, which has returned when the operation runs.
         let operator = call_path().pop().map(|(name, _)| name);
         leases.extend(target.clone());
         let stream = self.stream(on.0, on.1)?;
         let clock = Arc::clone(&stream.clock);
         stream.push(move || {
             clock.fetch_add(OPERATION_NS, Ordering::Relaxed);
-            let spoilt = leases.iter().find_map(|lease| lease.spoilt());
-            let (done, is_told) = match spoilt {
+            let invalidated_by = leases.iter().find_map(|lease| lease.invalidated_by());
+            let (done, is_told) = match invalidated_by {
                 Some(failure) => (Err(failure.into()), true),
                 None => (counts.note(Call::Run).and_then(|()| while_held(&leases, work)), false),
             };
@@ -185,7 +186,7 @@ impl DelayedMemory {
             });
             match (done, &target) {
                 (Err(error), Some(target)) => {
-                    target.spoil(Failure::from(&error));
+                    target.invalidate(OperationFailure::from(&error));
                     if is_told { Ok(()) } else { Err(error) }
                 }
                 (done, _) => done,
@@ -211,14 +212,14 @@ impl DelayedMemory {
         })
     }
 
-    /// Waits for what is queued on a stream.
+    /// Waits for a stream's queued operations.
     ///
     /// # Errors
-    /// The error of an operation that failed since the last wait, or the error of the operation that
-    /// should have written one of the blocks.
+    /// The error of an operation that failed since the last wait, or of one that should have
+    /// written one of the blocks.
     pub(super) fn finish(&self, on: (Device, StreamId), leases: &[Arc<Lease>]) -> Result<()> {
         self.stream(on.0, on.1)?.finish()?;
-        let failure = leases.iter().find_map(|lease| lease.spoilt());
+        let failure = leases.iter().find_map(|lease| lease.invalidated_by());
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
@@ -235,7 +236,7 @@ impl DelayedMemory {
         Ok(&unit.streams[stream.number() as usize])
     }
 
-    /// That the device's threads are there: a child of fork has none of them.
+    /// Checks that the device's threads exist, which a child of fork lacks.
     fn check_process(&self) -> Result<()> {
         if self.0.process.is_this() {
             return Ok(());
@@ -245,7 +246,7 @@ impl DelayedMemory {
         Err(Error::new(ErrorKind::Device, message))
     }
 
-    /// The block of a buffer, which errors show as `shown`.
+    /// Returns the block of a buffer, described as `shown` in errors.
     pub(super) fn lease(
         &self,
         own: Option<&DelayedBuffer>,
@@ -263,19 +264,19 @@ impl DelayedMemory {
     /// Counts a call.
     ///
     /// # Errors
-    /// Where it is to fail, and in a child of fork.
+    /// If a fault is injected, and in a child of fork.
     pub(super) fn call(&self, call: Call) -> Result<()> {
         self.check_process()?;
         self.0.counts.note(call)
     }
 }
 
-/// The name of an operator as messages have it: `aten::index` of `aten::index.Tensor`.
+/// Returns an operator's name for messages: `aten::index` for `aten::index.Tensor`.
 fn without_overload(name: &str) -> &str {
     name.split_once('.').map_or(name, |(name, _)| name)
 }
 
-/// The byte that each element of a part begins at, in row-major order.
+/// Returns the byte offset of each element of a part, in row-major order.
 fn places(part: &Part<'_>) -> Vec<usize> {
     let mut places = vec![part.offset() as isize];
     for (size, stride) in part.shape().iter().zip(part.strides()) {
@@ -306,18 +307,19 @@ impl Memory for DelayedMemory {
         content: Content,
     ) -> Result<Arc<dyn DeviceBuffer>> {
         self.call(Call::Allocate)?;
-        if self.makes(Mistake::GivesHostMemory) {
+        if self.has_mistake(Mistake::GivesHostMemory) {
             return Ok(Arc::new(HostBuffer::zeroed(bytes)?));
         }
-        let len = if self.makes(Mistake::GivesTooLittle) { bytes.saturating_sub(1) } else { bytes };
+        let len =
+            if self.has_mistake(Mistake::GivesTooLittle) { bytes.saturating_sub(1) } else { bytes };
         let lease = Lease::take(&self.unit(device)?.shelf, &self.0.live, len);
         if content == Content::Zeros {
-            // On every stream the first operation, so it runs at once.
+            // The block's first operation, which needs no order and runs at once.
             let start = lease.start();
-            // SAFETY: the block has so many bytes, and its lock is held.
+            // SAFETY: the block has that many bytes, and its lock is held.
             while_held(&[Arc::clone(&lease)], || unsafe { start.write_bytes(0, len) });
         }
-        let frees_early = self.makes(Mistake::FreesEarly);
+        let frees_early = self.has_mistake(Mistake::FreesEarly);
         Ok(Arc::new(DelayedBuffer::new(self.clone(), lease, device, len, frees_early)))
     }
 
@@ -332,7 +334,7 @@ impl Memory for DelayedMemory {
         self.call(Call::Download)?;
         source.check_bytes(bytes.len())?;
         let leases = [self.lease_of(source)?];
-        if !self.makes(Mistake::ReadsEarly) {
+        if !self.has_mistake(Mistake::ReadsEarly) {
             self.finish((source.device(), stream), &leases)?;
         }
         let start = leases[0].start().wrapping_add(source.offset());
@@ -351,10 +353,13 @@ impl Memory for DelayedMemory {
     ) -> Result<()> {
         self.call(Call::Copy)?;
         target.check_source(source)?;
-        if self.makes(Mistake::CopiesSilently) && source.is_contiguous() && target.is_contiguous() {
+        if self.has_mistake(Mistake::CopiesSilently)
+            && source.is_contiguous()
+            && target.is_contiguous()
+        {
             let mut bytes = vec![0; source.byte_len()];
             self.download(source, &mut bytes, stream)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.upload(&bytes, target, stream) };
         }
         let (from, to) = (self.lease_of(source)?, self.lease_of(target)?);
@@ -362,7 +367,7 @@ impl Memory for DelayedMemory {
         let (reads, writes) = (vec![Arc::clone(&from)], Some(Arc::clone(&to)));
         self.queue((target.device(), stream), reads, writes, move || {
             let (from, to) = (from.start(), to.start());
-            // One by one and from the end: a device may copy in any order.
+            // One by one and backwards, since a device may copy in any order.
             for (source, target) in froms.iter().zip(&tos).rev() {
                 // SAFETY: both parts are inside their blocks, whose locks are held.
                 unsafe { to.add(*target).copy_from(from.add(*source), size) };
@@ -397,19 +402,19 @@ impl Memory for DelayedMemory {
             set.get_or_init(|| clock.load(Ordering::Relaxed));
             Ok(())
         });
-        Ok(Event::new(device, Happening { stream, number, time }))
+        Ok(Event::new(device, RecordedEvent { stream, number, time }))
     }
 
     fn wait(&self, device: Device, stream: StreamId, event: &Event) -> Result<()> {
         self.call(Call::Wait)?;
-        let happening = event.downcast_ref::<Happening>()?;
+        let happening = event.downcast_ref::<RecordedEvent>()?;
         let (other, number) = (Arc::clone(&happening.stream), happening.number);
         let time = Arc::clone(&happening.time);
         let stream = self.stream(device, stream)?;
         let clock = Arc::clone(&stream.clock);
-        if !self.makes(Mistake::WaitsTooLittle) && !Arc::ptr_eq(stream, &other) {
+        if !self.has_mistake(Mistake::WaitsTooLittle) && !Arc::ptr_eq(stream, &other) {
             stream.push(move || {
-                other.reach(number);
+                other.run_until(number);
                 clock.fetch_max(time.get().copied().unwrap_or(0), Ordering::Relaxed);
                 Ok(())
             });
@@ -418,14 +423,14 @@ impl Memory for DelayedMemory {
     }
 
     fn is_done(&self, event: &Event) -> Result<bool> {
-        let happening = event.downcast_ref::<Happening>()?;
+        let happening = event.downcast_ref::<RecordedEvent>()?;
         Ok(happening.stream.is_done(happening.number))
     }
 
     fn elapsed(&self, start: &Event, end: &Event) -> Result<i64> {
         let time = |event: &Event| {
-            let happening = event.downcast_ref::<Happening>()?;
-            happening.stream.reach(happening.number);
+            let happening = event.downcast_ref::<RecordedEvent>()?;
+            happening.stream.run_until(happening.number);
             happening
                 .time
                 .get()

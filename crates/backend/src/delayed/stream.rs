@@ -1,4 +1,4 @@
-//! A stream: a queue and the thread that works on it, as late as it may.
+//! A stream: a queue with a thread that runs its operations as late as possible.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// The error of an operation: its kind and message, to be reported more than once.
+/// The error of an operation, which may be reported repeatedly.
 #[derive(Clone)]
-pub(super) struct Failure(ErrorKind, String);
+pub(super) struct OperationFailure(ErrorKind, String);
 
-impl From<&Error> for Failure {
-    fn from(error: &Error) -> Failure {
-        Failure(error.kind(), error.message().to_owned())
+impl From<&Error> for OperationFailure {
+    fn from(error: &Error) -> OperationFailure {
+        OperationFailure(error.kind(), error.message().to_owned())
     }
 }
 
-impl From<&Failure> for Error {
-    fn from(Failure(kind, message): &Failure) -> Error {
+impl From<&OperationFailure> for Error {
+    fn from(OperationFailure(kind, message): &OperationFailure) -> Error {
         Error::new(*kind, message.as_str()).late()
     }
 }
@@ -33,19 +33,19 @@ type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// How many jobs were ever queued. A job's number is the count with it.
+    /// The number of jobs queued so far. A job's number is the count that includes it.
     queued: u64,
-    /// The number of the last job that somebody waits for: the thread works up to it.
+    /// The number of the last job that a thread waits for; the stream runs up to it.
     wanted: u64,
     done: u64,
-    /// The error of the first job that failed, until a waiting thread gets it.
-    failed: Option<Failure>,
+    /// The error of the first failed job, until a waiting thread takes it.
+    failed: Option<OperationFailure>,
     closed: bool,
 }
 
-/// Runs jobs in order, each when somebody first waits for it or for a later one.
+/// Runs jobs in order, each when a thread first waits for it or for a later one.
 pub(super) struct Stream {
-    /// The device's time in nanoseconds, as the operations that ran make it: the same in every run.
+    /// The device's time in nanoseconds, computed from the operations run: the same in every run.
     pub(super) clock: Arc<AtomicU64>,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -78,7 +78,7 @@ impl Stream {
             }
             let job = queue.jobs.pop_front();
             drop(queue);
-            // A job drops its blocks before waiting threads learn that it ran.
+            // A job drops its blocks before waiting threads are notified.
             let ran = job.map(|job| catch_unwind(AssertUnwindSafe(job)));
             let error = ran.and_then(|ran| ran.unwrap_or_else(|_| Err(panicked())).err());
             let mut queue = self.lock();
@@ -107,8 +107,8 @@ impl Stream {
         self.lock().done >= number
     }
 
-    /// Has the jobs up to that one run, and waits for them.
-    pub(super) fn reach(&self, number: u64) {
+    /// Runs the jobs up to `number` and waits for them.
+    pub(super) fn run_until(&self, number: u64) {
         let mut queue = self.lock();
         queue.wanted = queue.wanted.max(number);
         drop(queue);
@@ -116,16 +116,16 @@ impl Stream {
         drop(self.until(|queue| queue.done >= number));
     }
 
-    /// Has all jobs run that are queued, and waits for them.
+    /// Runs all queued jobs and waits for them.
     ///
     /// # Errors
-    /// What the first one failed with since the last call.
+    /// The error of the first one that failed since the last call.
     pub(super) fn finish(&self) -> Result<()> {
-        self.reach(self.last());
+        self.run_until(self.last());
         self.lock().failed.take().map_or(Ok(()), |failure| Err(Error::from(&failure)))
     }
 
-    /// Ends the thread. Jobs that didn't run are dropped.
+    /// Ends the thread and drops the remaining jobs.
     pub(super) fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;

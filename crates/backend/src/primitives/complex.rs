@@ -1,7 +1,7 @@
 //! Complex numbers as pairs of floats: arithmetic, and functions without exponentials.
 //!
-//! The formulas hold to the ends of the range: a quotient without squares, lengths scaled by powers of
-//! two. At infinities, NaN and signed zeros they are as C99's Annex G says.
+//! The formulas hold over the whole range: quotients without squares, absolute values scaled by
+//! powers of two. Infinities, NaN and signed zeros are treated as in C99's Annex G.
 
 use std::ops::{Add, Mul, Neg, Sub};
 
@@ -16,28 +16,28 @@ pub(super) struct Pair<'g> {
     pub(super) im: Value<'g>,
 }
 
-/// The pair of these parts.
+/// Returns the pair of a real and an imaginary part.
 pub(super) fn pair<'g>(re: Value<'g>, im: Value<'g>) -> Pair<'g> {
     Pair { re, im }
 }
 
 impl<'g> Pair<'g> {
-    /// The same function of both parts.
+    /// Applies a function to both parts.
     pub(super) fn each(self, f: impl Fn(Value<'g>) -> Value<'g>) -> Pair<'g> {
         pair(f(self.re), f(self.im))
     }
 
-    /// The parts converted.
+    /// Converts both parts.
     pub(super) fn cast(self, dtype: DType) -> Pair<'g> {
         self.each(|part| part.cast(dtype))
     }
 
-    /// A pair of plain numbers.
+    /// Returns a pair of plain numbers.
     pub(super) fn num(self, re: f64, im: f64) -> Pair<'g> {
         pair(self.re.num(re), self.re.num(im))
     }
 
-    /// One of two numbers by a bool.
+    /// Selects one of two numbers by a bool.
     pub(super) fn choose(condition: Value<'g>, then: Pair<'g>, otherwise: Pair<'g>) -> Pair<'g> {
         pair(condition.choose(then.re, otherwise.re), condition.choose(then.im, otherwise.im))
     }
@@ -67,8 +67,9 @@ impl<'g> Pair<'g> {
         self.re.equals(other.re) & self.im.equals(other.im)
     }
 
-    /// The quotient, scaled by the divisor's greater part so that no square overflows or vanishes
-    /// (R. L. Smith, "Algorithm 116: Complex division", 1962); 0 for a finite number by infinity.
+    /// Returns the quotient, scaled by the divisor's greater part so that no square overflows or
+    /// underflows (R. L. Smith, "Algorithm 116: Complex division", 1962); 0 for a finite number
+    /// divided by infinity.
     pub(super) fn quotient(self, b: Pair<'g>) -> Pair<'g> {
         let (re, im) = (b.re.abs(), b.im.abs());
         let none = b.is_zero();
@@ -78,7 +79,7 @@ impl<'g> Pair<'g> {
         let scale = far.choose(re.num(0.25), re.num(1.0));
         let (a, b) = (self.each(|part| part * scale), b.each(|part| part * scale));
         let upright = re.at_least(im);
-        // By the real part, or with both numbers turned by a quarter.
+        // The formula for the greater real part; otherwise both numbers are rotated by 90 degrees.
         let (long, short) = (upright.choose(b.re, b.im), upright.choose(b.im, b.re));
         let ratio = short / long;
         let flat = upright & re.is_infinite() & im.below(re);
@@ -92,7 +93,7 @@ impl<'g> Pair<'g> {
         Pair::choose(none, at_zero, value)
     }
 
-    /// `z / abs(z)`: 0 of 0; of one infinite part its sign; NaN of two.
+    /// Returns `z / abs(z)`: 0 for 0; for one infinite part its sign; NaN for two.
     pub(super) fn sign(self) -> Pair<'g> {
         let (re, im) = (self.re.is_infinite(), self.im.is_infinite());
         let (zero, one) = (self.re.num(0.0), self.re.num(1.0));
@@ -106,7 +107,7 @@ impl<'g> Pair<'g> {
         Pair::choose(re & im, self.num(f64::NAN, f64::NAN), value)
     }
 
-    /// A power of four that brings the number to where neither sums nor quotients leave the range.
+    /// Returns a power of four by which scaling keeps sums and quotients within the range.
     fn scale(self) -> Value<'g> {
         let format = self.re.format();
         let (re, im) = (self.re.abs(), self.im.abs());
@@ -117,11 +118,11 @@ impl<'g> Pair<'g> {
         size.above(size.num(format.greatest / 16.0)).choose(size.num(1.0 / 16.0), small)
     }
 
-    /// The root with a real part that isn't negative, without cancellation.
+    /// Returns the square root with nonnegative real part, without cancellation.
     pub(super) fn sqrt(self) -> Pair<'g> {
         let zero = self.re.num(0.0);
         let scale = self.scale();
-        // The root of the scale's inverse, exactly.
+        // The exact square root of the scale's inverse.
         let down = 1.0 / scale.sqrt();
         let z = self.each(|part| part * scale);
         let root = ((z.abs() + z.re.abs()) * 0.5).sqrt();

@@ -1,12 +1,12 @@
-//! Exponentials, logarithms and their kin of complex numbers.
+//! Exponential, logarithmic and related functions of complex numbers.
 
 use std::f64::consts::LN_2;
 
 use super::complex::{Pair, pair};
-use super::power::sum_and_rest;
+use super::power::two_sum;
 use super::value::Value;
 
-/// A product that is 0 where a factor is, also beside infinity (with the product's sign) and NaN.
+/// Returns a product that is 0 if a factor is, also with infinity (with the product's sign) or NaN.
 fn product<'g>(a: Value<'g>, b: Value<'g>) -> Value<'g> {
     let zero = a.num(0.0);
     let beside = |zero: Value<'g>, other: Value<'g>| {
@@ -16,18 +16,20 @@ fn product<'g>(a: Value<'g>, b: Value<'g>) -> Value<'g> {
     (a.equals(zero) & !b.is_finite()).choose(beside(a, b), value)
 }
 
-/// `long * long + short * short - 1`, for numbers below 2: the squares and their sums are carried in two
-/// parts each, as they may cancel down to their last digits.
-fn square_beyond_one<'g>(long: Value<'g>, short: Value<'g>) -> Value<'g> {
-    let ((of_long, long_rest), (of_short, short_rest)) = (long.product(long), short.product(short));
-    let (beyond, rest) = sum_and_rest(of_long, long.num(-1.0));
-    let (sum, other) = sum_and_rest(beyond, of_short);
-    let (digits, last) = sum_and_rest(long_rest, short_rest);
-    let (sum, more) = sum_and_rest(sum, digits);
+/// Returns `long * long + short * short - 1`, for numbers below 2. The squares and their sums are
+/// double-floats, since they may cancel to their last digits.
+fn squared_modulus_minus_one<'g>(long: Value<'g>, short: Value<'g>) -> Value<'g> {
+    let ((of_long, long_rest), (of_short, short_rest)) =
+        (long.two_product(long), short.two_product(short));
+    let (beyond, rest) = two_sum(of_long, long.num(-1.0));
+    let (sum, other) = two_sum(beyond, of_short);
+    let (digits, last) = two_sum(long_rest, short_rest);
+    let (sum, more) = two_sum(sum, digits);
     sum + (other + rest + (more + last))
 }
 
-/// The hyperbolic sine and cosine but for a factor, the third, which may be beyond the range.
+/// Returns the hyperbolic sine and cosine divided by a common factor, and the factor, which may
+/// overflow.
 fn hyperbolic<'g>(x: Value<'g>) -> (Value<'g>, Value<'g>, Value<'g>) {
     let far = x.abs().above(x.num(x.format().far));
     let root = (x.abs() * 0.5).exp();
@@ -38,7 +40,7 @@ fn hyperbolic<'g>(x: Value<'g>) -> (Value<'g>, Value<'g>, Value<'g>) {
 }
 
 impl<'g> Pair<'g> {
-    /// `e ** z`, in two factors far from 0.
+    /// Returns `e ** z`, as a product of two factors that don't overflow early.
     pub(super) fn exp(self) -> Pair<'g> {
         let Pair { re, im } = self;
         let (zero, one) = (re.num(0.0), re.num(1.0));
@@ -46,22 +48,22 @@ impl<'g> Pair<'g> {
         let first = far.choose(re * 0.5, re).exp();
         let second = far.choose(first, one);
         let value = pair(im.cos() * first * second, im.sin() * first * second);
-        // An infinite length without a direction, or none.
+        // An infinite modulus with an undefined angle.
         let lost = re.above(zero);
         let lost = pair(lost.choose(re, zero), lost.choose(re.num(f64::NAN), zero.copysign(im)));
         let value = Pair::choose(!im.is_finite() & re.is_infinite(), lost, value);
         Pair::choose(im.equals(zero), pair(re.exp(), im), value)
     }
 
-    /// The natural logarithm.
+    /// Returns the natural logarithm.
     pub(super) fn log(self) -> Pair<'g> {
         let format = self.re.format();
         let (re, im) = (self.re.abs(), self.im.abs());
         let upright = re.above(im);
         let (long, short) = (upright.choose(re, im), upright.choose(im, re));
-        // Near 1 by the difference of the square from 1.
-        let near = square_beyond_one(long, short).log1p() * 0.5;
-        // Beside it by a power of two, where the length would be beyond the range or lose digits.
+        // Near 1, by the difference of the squared modulus from 1.
+        let near = squared_modulus_minus_one(long, short).log1p() * 0.5;
+        // Scaled by a power of two if the squared modulus would overflow or lose digits.
         let up = (format.mantissa + 2) as f64;
         let (zero, one) = (long.num(0.0), long.num(1.0));
         let small = long.below(long.num(format.least_normal)) & long.above(zero);
@@ -90,7 +92,7 @@ impl<'g> Pair<'g> {
         Pair::choose(lost, self.num(f64::INFINITY, f64::NAN), value)
     }
 
-    /// The hyperbolic tangent, of its real and its turning part, which neither overflow nor cancel.
+    /// Returns the hyperbolic tangent, without overflow or cancellation.
     pub(super) fn tanh(self) -> Pair<'g> {
         let Pair { re, im } = self;
         let (zero, one) = (re.num(0.0), re.num(1.0));

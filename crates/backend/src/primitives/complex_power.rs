@@ -5,12 +5,12 @@ use keyfold_core::DType;
 use super::complex::{Pair, pair};
 use super::value::Value;
 
-/// From this whole exponent on, to both sides, a power is computed by the logarithm.
+/// The magnitude of integer exponents from which powers are computed with the logarithm.
 const MANY: f64 = 100.0;
-/// The bits of whole exponents below it.
+/// The number of bits of integer exponents below it.
 const BITS: i64 = 7;
 
-/// A product of which a factor may be infinite: then the product is, as C99's G.5.1 has it.
+/// Returns a product that is infinite if a factor is, as in C99's G.5.1.
 fn product<'g>(a: Pair<'g>, b: Pair<'g>) -> Pair<'g> {
     let plain = a * b;
     let endless = |z: Pair<'g>| z.re.is_infinite() | z.im.is_infinite();
@@ -24,8 +24,8 @@ fn product<'g>(a: Pair<'g>, b: Pair<'g>) -> Pair<'g> {
 }
 
 impl<'g> Pair<'g> {
-    /// A product of so many factors, a whole number from 1 to 127, by squaring.
-    fn repeated(self, count: Value<'g>) -> Pair<'g> {
+    /// Returns the power with an integer exponent from 1 to 127, by repeated squaring.
+    fn power_by_squaring(self, count: Value<'g>) -> Pair<'g> {
         let zero = count.int(0);
         let (mut square, mut power) = (self, self);
         for bit in 0..BITS {
@@ -42,13 +42,13 @@ impl<'g> Pair<'g> {
         power
     }
 
-    /// `a ** b`: 1 for an exponent 0; of a base 0 it is 0 for an exponent whose real part is positive, and
-    /// NaN for others; products for whole exponents below 100; else of the length and the angle of the
-    /// base, or where those aren't finite `exp(b * log(a))`.
+    /// Returns `a ** b`. It is 1 for exponent 0; for base 0 it is 0 if the exponent's real part is
+    /// positive, else NaN. Integer exponents below 100 multiply; others use modulus and angle of
+    /// the base, or `exp(b * log(a))` if these aren't finite.
     pub(super) fn pow(self, b: Pair<'g>) -> Pair<'g> {
         let (zero, format) = (self.re.num(0.0), self.re.format());
         let count = b.re.abs();
-        let products = self.repeated(count.cast(DType::I32));
+        let products = self.power_by_squaring(count.cast(DType::I32));
         let inverse = self.num(1.0, 0.0).quotient(products);
         let products = Pair::choose(b.re.below(zero), inverse, products);
         let few = b.im.equals(zero) & count.below(zero.num(MANY)) & b.re.floor().equals(b.re);

@@ -9,37 +9,37 @@ use keyfold_expr::coefficients::{ERF, ERF_SINGLE, ERFC, ERFC_SINGLE};
 use super::value::Value;
 
 impl<'g> Value<'g> {
-    /// `erf(x)` for sizes below 1.
-    fn erf_near(self) -> Value<'g> {
+    /// Returns `erf(x)` for absolute values below 1.
+    fn erf_small(self) -> Value<'g> {
         let p = (self * self).polynomial_of(&ERF_SINGLE, &ERF);
         self + self * p
     }
 
-    /// `erfc(|x|)`. The square's rounding error is put back in front of the exponential, whose error it
-    /// would be multiplied to.
-    fn erfc_of_size(self) -> Value<'g> {
-        // Beyond it is 0.
+    /// Returns `erfc(|x|)`. The square's rounding error is added to the exponential's argument,
+    /// which would magnify it.
+    fn erfc_of_abs(self) -> Value<'g> {
+        // From here on the result is 0.
         let end = self.num(if self.is_single() { 10.2 } else { 28.0 });
         let size = self.abs();
         let a = size.above(end).choose(end, size);
         let u = (a - 3.75) / (a + 3.75);
         let factor = u.polynomial_of(&ERFC_SINGLE, &ERFC) / (a * 2.0 + 1.0);
-        let (square, lost) = a.product(a);
+        let (square, lost) = a.two_product(a);
         let factor = factor - factor * lost;
-        // In two factors, the second of which may be subnormal.
+        // Two factors, the second of which may be subnormal.
         (-square).exp() * factor
     }
 
     pub(super) fn erf(self) -> Value<'g> {
         let split = self.num(if self.is_single() { 0.9 } else { 1.0 });
-        let far = (1.0 - self.erfc_of_size()).copysign(self);
-        self.abs().below(split).choose(self.erf_near(), far)
+        let far = (1.0 - self.erfc_of_abs()).copysign(self);
+        self.abs().below(split).choose(self.erf_small(), far)
     }
 
     pub(super) fn erfc(self) -> Value<'g> {
         let split = self.num(if self.is_single() { 0.65 } else { 0.5 });
-        let value = self.erfc_of_size();
+        let value = self.erfc_of_abs();
         let far = self.below(self.num(0.0)).choose(2.0 - value, value);
-        self.abs().below(split).choose(1.0 - self.erf_near(), far)
+        self.abs().below(split).choose(1.0 - self.erf_small(), far)
     }
 }

@@ -4,12 +4,12 @@ use std::f64::consts::{FRAC_PI_2, FRAC_PI_4, LOG2_E, PI};
 
 use super::value::Value;
 
-/// The difference of pi / 4 from the nearest float64 and float32; those of pi / 2 and pi are multiples.
+/// The low part of pi / 4 for float64 and float32; those of pi / 2 and pi are multiples.
 const FRAC_PI_4_LOW: f64 = 3.061_616_997_868_383e-17;
 const FRAC_PI_4_LOW_SINGLE: f64 = -2.185_569_4e-8;
 
-/// Of the arc tangent below 7/16: `atan(x) = x - x z p(z)`, z = x^2 (from FreeBSD's s_atan.c, by Sun
-/// Microsystems, 1993).
+/// The coefficients of the arc tangent below 7/16: `atan(x) = x - x z p(z)`, z = x^2 (from
+/// FreeBSD's s_atan.c, by Sun Microsystems, 1993).
 const ATAN: [f64; 11] = [
     3.333_333_333_333_293e-1,
     -1.999_999_999_987_648_3e-1,
@@ -37,24 +37,24 @@ impl<'g> Value<'g> {
         self.abs().below(self.num(f64::INFINITY))
     }
 
-    /// Whether the sign bit is set, also of zeros.
+    /// Returns whether the sign bit is set, also of zeros.
     pub(super) fn is_negative(self) -> Value<'g> {
         let bits = self.bits();
         bits.below(bits.int(0))
     }
 
-    /// The absolute value with the sign of another number.
+    /// Returns the absolute value with the sign of another number.
     pub(super) fn copysign(self, sign: Value<'g>) -> Value<'g> {
         let size = self.abs();
         sign.is_negative().choose(-size, size)
     }
 
-    /// The smaller; NaN if either is.
+    /// Returns the smaller; NaN if either is.
     pub(super) fn min(self, other: Value<'g>) -> Value<'g> {
         (self.below(other) | self.is_nan()).choose(self, other)
     }
 
-    /// The greater; NaN if either is.
+    /// Returns the greater; NaN if either is.
     pub(super) fn max(self, other: Value<'g>) -> Value<'g> {
         (self.above(other) | self.is_nan()).choose(self, other)
     }
@@ -67,8 +67,8 @@ impl<'g> Value<'g> {
         self.abs().floor().copysign(self)
     }
 
-    /// The nearest whole number, the even one of two: the sum with a number whose last bit is 1 is rounded
-    /// to it.
+    /// Rounds to the nearest integer, ties to even, by adding a number whose last bit has the value
+    /// 1.
     pub(super) fn round(self) -> Value<'g> {
         let units = 2f64.powi(self.format().mantissa as i32);
         let size = self.abs();
@@ -76,15 +76,15 @@ impl<'g> Value<'g> {
         size.below(self.num(units)).choose(whole, self)
     }
 
-    /// -1, 0 or 1; 0.0 of both zeros, NaN stays.
+    /// Returns -1, 0 or 1; 0.0 for both zeros, NaN for NaN.
     pub(super) fn sign(self) -> Value<'g> {
         let zero = self.num(0.0);
         let others = self.below(zero).choose(self.num(-1.0), self.abs());
         self.above(zero).choose(self.num(1.0), others)
     }
 
-    /// `e ** x - 1`. Near 0 the exponential's rounding error is divided out (W. Kahan): `(u - 1) x / log(u)`
-    /// for `u = exp(x)`, as exact as log is.
+    /// Returns `e ** x - 1`. Near 0 the exponential's rounding error is divided out (W. Kahan): `(u
+    /// - 1) x / log(u)` for `u = exp(x)`, as accurate as log.
     pub(super) fn expm1(self) -> Value<'g> {
         let one = self.num(1.0);
         let u = self.exp();
@@ -93,8 +93,8 @@ impl<'g> Value<'g> {
         self.abs().below(one).choose(near, beyond)
     }
 
-    /// `log(1 + x)`: the logarithm of the rounded sum u, times `x / (u - 1)` (D. Goldberg, "What every
-    /// computer scientist should know about floating-point arithmetic", 1991).
+    /// Returns `log(1 + x)`: the logarithm of the rounded sum u, times `x / (u - 1)` (D. Goldberg,
+    /// "What every computer scientist should know about floating-point arithmetic", 1991).
     pub(super) fn log1p(self) -> Value<'g> {
         let u = self + 1.0;
         let beyond = u - 1.0;
@@ -104,7 +104,8 @@ impl<'g> Value<'g> {
         beyond.equals(self.num(0.0)).choose(self, far)
     }
 
-    /// The logarithm to base 2, exact for its powers: the exponent and the mantissa's logarithm.
+    /// Returns the logarithm to base 2, exact for powers of 2: the exponent plus the mantissa's
+    /// logarithm.
     pub(super) fn log2(self) -> Value<'g> {
         let (exponent, mantissa) = self.exponent_and_mantissa();
         let near = exponent + mantissa.log() * LOG2_E;
@@ -116,7 +117,7 @@ impl<'g> Value<'g> {
         1.0 / self.sqrt()
     }
 
-    /// `1 - 2 / (exp(2 |x|) + 1)`, and near 0 `t / (t + 2)` for `t = exp(2 |x|) - 1`.
+    /// Returns `1 - 2 / (exp(2 |x|) + 1)`, and near 0 `t / (t + 2)` for `t = exp(2 |x|) - 1`.
     pub(super) fn tanh(self) -> Value<'g> {
         let size = self.abs();
         let twice = size + size;
@@ -125,14 +126,15 @@ impl<'g> Value<'g> {
         size.below(self.num(0.55)).choose(t / (t + 2.0), far).copysign(self)
     }
 
-    /// Of `exp(-|x|)`, which can't overflow.
+    /// Returns the logistic function, computed from `exp(-|x|)`, which can't overflow.
     pub(super) fn sigmoid(self) -> Value<'g> {
         let part = (-self.abs()).exp();
         let above = self.at_least(self.num(0.0)).choose(self.num(1.0), part);
         above / (part + 1.0)
     }
 
-    /// k and m with `x = 2^k m`, m from `sqrt(1/2)` to `sqrt(2)`, for a positive finite number.
+    /// Returns k and m with `x = 2^k m`, m from `sqrt(1/2)` to `sqrt(2)`, for a positive finite
+    /// number.
     pub(super) fn exponent_and_mantissa(self) -> (Value<'g>, Value<'g>) {
         let format = self.format();
         let root_half = if self.is_single() { 0x3f35_04f3 } else { 0x3fe6_a09e_667f_3bcd };
@@ -147,8 +149,9 @@ impl<'g> Value<'g> {
         (exponent, mantissa.bits_as(self.dtype))
     }
 
-    /// Times `2^k` for a whole k, in two factors: a subnormal result is rounded once. Both factors
-    /// are normal numbers where the size of k is at most twice the greatest exponent.
+    /// Returns the number times `2^k` for an integer k, in two factors, so that a subnormal result
+    /// is rounded once. Both factors are normal if the magnitude of k is at most twice the greatest
+    /// exponent.
     pub(super) fn scaled(self, k: Value<'g>) -> Value<'g> {
         let format = self.format();
         let first = k.shift_right(k.int(1));
@@ -159,7 +162,8 @@ impl<'g> Value<'g> {
         self * power(first) * power(k - first)
     }
 
-    /// The hyperbolic sine and cosine for sizes at most [`far`](super::value::Format::far).
+    /// Returns the hyperbolic sine and cosine for absolute values at most
+    /// [`far`](super::value::Format::far).
     pub(super) fn sinh_cosh(self) -> (Value<'g>, Value<'g>) {
         let up = self.exp();
         let down = 1.0 / up;
@@ -169,14 +173,15 @@ impl<'g> Value<'g> {
         (sinh, (up + down) * 0.5)
     }
 
-    /// `sqrt(a * a + b * b)`, infinite if either is: both are divided by the power of two in the longer one.
+    /// Returns `sqrt(a * a + b * b)`, infinite if either is. Both are divided by the greater one's
+    /// power of two.
     pub(super) fn hypot(self, other: Value<'g>) -> Value<'g> {
         let format = self.format();
         let (a, b) = (self.abs(), other.abs());
         let long = a.below(b).choose(b, a);
         let bits = long.bits();
         let power = (bits & bits.int(-1 << format.mantissa)).bits_as(self.dtype);
-        // Of subnormal numbers the smallest normal one.
+        // At least the smallest normal number.
         let least = self.num(format.least_normal);
         let power = power.below(least).choose(least, power);
         let (short_a, short_b) = (a / power, b / power);
@@ -184,7 +189,7 @@ impl<'g> Value<'g> {
         (a.is_infinite() | b.is_infinite()).choose(self.num(f64::INFINITY), length)
     }
 
-    /// The angle of the point `(x, y)`, for `y.atan2(x)`.
+    /// Returns the angle of the point `(x, y)`, for `y.atan2(x)`.
     pub(super) fn atan2(self, x: Value<'g>) -> Value<'g> {
         let (y_size, x_size) = (self.abs(), x.abs());
         let steep = y_size.above(x_size);
@@ -193,7 +198,7 @@ impl<'g> Value<'g> {
         let zero = self.num(0.0);
         let ratio =
             y_size.equals(x_size).choose(x_size.equals(zero).choose(zero, self.num(1.0)), ratio);
-        // Above tan(pi / 8) the angle beyond pi / 4.
+        // Above tan(pi / 8), the angle from pi / 4.
         let large = ratio.above(self.num(0.414_213_562_373_095));
         let u = large.choose((ratio - 1.0) / (ratio + 1.0), ratio);
         let z = u * u;
@@ -202,7 +207,7 @@ impl<'g> Value<'g> {
         let angle = large.choose((near + low) + FRAC_PI_4, near);
         let angle = steep.choose(FRAC_PI_2 - (angle - 2.0 * low), angle);
         let angle = x.is_negative().choose(PI - (angle - 4.0 * low), angle);
-        // NaN of NaN.
+        // NaN for NaN.
         (angle + (self.is_nan() | x.is_nan()).choose(self + x, zero)).copysign(self)
     }
 }

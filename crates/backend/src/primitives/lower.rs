@@ -1,14 +1,14 @@
-//! From the steps of an expression to the graph of primitives.
+//! PrimitiveLowering of an expression's steps to the graph of primitives.
 
 use keyfold_core::{DType, DTypeKind, Element, Result, Scalar};
 use keyfold_expr::{Binary, Lowered, Step, StepId, StepOp, Unary, computed, undefined};
 
 use super::OUT_OF_RANGE;
 use super::complex::{Pair, pair};
-use super::graph::{Graph, Node, Number, Part};
+use super::graph::{CallNumber, ComplexPart, Graph, Node};
 use super::value::Value;
 
-/// A step's value.
+/// The value of a step.
 #[derive(Clone, Copy)]
 pub(super) enum Lane<'g> {
     Real(Value<'g>),
@@ -16,8 +16,8 @@ pub(super) enum Lane<'g> {
 }
 use Lane::{Complex as C, Real as R};
 
-/// Steps that were made into nodes.
-struct Lowering<'g, 'l> {
+/// The lowering in progress.
+struct PrimitiveLowering<'g, 'l> {
     graph: &'g Graph,
     lowered: &'l Lowered,
     /// Whether functions of complex64 are computed in float64.
@@ -25,12 +25,12 @@ struct Lowering<'g, 'l> {
     lanes: Vec<Lane<'g>>,
 }
 
-/// Adds the nodes of an expression; returns the result, in the dtype that it is stored as.
+/// Adds the nodes of an expression. Returns the result in the dtype in which it is stored.
 ///
 /// # Errors
-/// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a step that no formula computes.
+/// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a step without a formula.
 pub(super) fn lower<'g>(graph: &'g Graph, lowered: &Lowered, wide: bool) -> Result<Lane<'g>> {
-    let mut to = Lowering { graph, lowered, wide, lanes: Vec::new() };
+    let mut to = PrimitiveLowering { graph, lowered, wide, lanes: Vec::new() };
     for step in lowered.steps() {
         let lane = to.step(step)?;
         to.lanes.push(lane);
@@ -44,7 +44,7 @@ pub(super) fn lower<'g>(graph: &'g Graph, lowered: &Lowered, wide: bool) -> Resu
     }
 }
 
-/// The value as it is stored: halves are rounded, unless they were before.
+/// Returns the value as stored: halves are rounded, unless they are already.
 fn stored(value: Value<'_>, dtype: DType) -> Value<'_> {
     if let Node::Apply { primitive: super::Primitive::Cast, operands, .. } = value.graph.node(value)
     {
@@ -56,12 +56,12 @@ fn stored(value: Value<'_>, dtype: DType) -> Value<'_> {
     value.cast(dtype)
 }
 
-/// The bits of a number as an element of a real dtype, of a part of it if that is complex.
-pub(super) fn number_bits(number: Scalar, dtype: DType, part: Part) -> u64 {
+/// Returns the bits of a number as an element of a real dtype; for a complex one, of a part.
+pub(super) fn number_bits(number: Scalar, dtype: DType, part: ComplexPart) -> u64 {
     let number = match part {
-        Part::Whole => number,
-        Part::Real => Scalar::Float(number.as_complex().re),
-        Part::Imaginary => Scalar::Float(number.as_complex().im),
+        ComplexPart::Whole => number,
+        ComplexPart::Real => Scalar::Float(number.as_complex().re),
+        ComplexPart::Imaginary => Scalar::Float(number.as_complex().im),
     };
     match dtype {
         DType::Bool => u64::from(number.is_nonzero()),
@@ -78,7 +78,7 @@ pub(super) fn number_bits(number: Scalar, dtype: DType, part: Part) -> u64 {
     }
 }
 
-/// A parameter as an element of `to`.
+/// Converts a parameter to an element of `to`.
 pub(super) fn rounded(number: Scalar, to: DType) -> Scalar {
     match to {
         DType::F16 => number.to::<keyfold_core::f16>().to_scalar(),
@@ -87,16 +87,18 @@ pub(super) fn rounded(number: Scalar, to: DType) -> Scalar {
     }
 }
 
-impl<'g> Lowering<'g, '_> {
+impl<'g> PrimitiveLowering<'g, '_> {
     fn lane(&self, id: StepId) -> Lane<'g> {
         self.lanes[id.index()]
     }
 
-    /// A lane of both parts, or of the whole.
-    fn parts(&self, dtype: DType, f: impl Fn(Part, DType) -> Value<'g>) -> Lane<'g> {
+    /// Returns a value of both parts for a complex dtype, else of the whole.
+    fn parts(&self, dtype: DType, f: impl Fn(ComplexPart, DType) -> Value<'g>) -> Lane<'g> {
         match dtype.is_complex() {
-            true => C(pair(f(Part::Real, dtype.real()), f(Part::Imaginary, dtype.real()))),
-            false => R(f(Part::Whole, dtype)),
+            true => {
+                C(pair(f(ComplexPart::Real, dtype.real()), f(ComplexPart::Imaginary, dtype.real())))
+            }
+            false => R(f(ComplexPart::Whole, dtype)),
         }
     }
 
@@ -111,7 +113,7 @@ impl<'g> Lowering<'g, '_> {
                 widened(self.parts(dtype, |part, dtype| graph.input(*input, part, dtype)))
             }
             StepOp::Param { index, to } => self.parts(step.dtype, |part, dtype| {
-                graph.number(Number::Param { index: *index, to: *to, part }, dtype)
+                graph.number(CallNumber::Param { index: *index, to: *to, part }, dtype)
             }),
             StepOp::Index => R(graph.iota(None)),
             StepOp::Coordinate(dim) => R(graph.iota(Some(*dim))),
@@ -152,20 +154,20 @@ impl<'g> Lowering<'g, '_> {
         })
     }
 
-    /// The place of a ranked input's element in the table of its elements.
+    /// Returns the position of a ranked input's element in the row of its memory.
     fn place(&self, input: u32, indices: &[StepId]) -> Value<'g> {
         let graph = self.graph;
         let number = |number| graph.number(number, DType::I64);
-        let start = number(Number::Start { input });
+        let start = number(CallNumber::Start { input });
         let (mut place, mut inside) = (start, None);
         for (dim, index) in indices.iter().enumerate() {
             let R(index) = self.lane(*index) else { continue };
             let (zero, dim) = (index.int(0), dim as u32);
-            let size = number(Number::Size { input, dim });
+            let size = number(CallNumber::Size { input, dim });
             let index = index.below(zero).choose(index + size, index);
             let fits = !index.below(zero) & index.below(size);
             inside = Some(inside.map_or(fits, |inside| inside & fits));
-            place = place + index * number(Number::Stride { input, dim });
+            place = place + index * number(CallNumber::Stride { input, dim });
         }
         match inside {
             Some(inside) => inside.checked(OUT_OF_RANGE).choose(place, start),
@@ -173,8 +175,8 @@ impl<'g> Lowering<'g, '_> {
         }
     }
 
-    /// A function of complex numbers, computed in float64 if [`Lowering::wide`].
-    fn widely(&self, a: Pair<'g>, f: impl Fn(Pair<'g>) -> Pair<'g>) -> Pair<'g> {
+    /// Applies a function of complex numbers, in float64 if [`PrimitiveLowering::wide`].
+    fn in_compute_precision(&self, a: Pair<'g>, f: impl Fn(Pair<'g>) -> Pair<'g>) -> Pair<'g> {
         match self.wide {
             true => f(a.cast(DType::F64)).cast(a.re.dtype),
             false => f(a),
@@ -182,7 +184,8 @@ impl<'g> Lowering<'g, '_> {
     }
 
     fn complex_unary(&self, op: Unary, a: Pair<'g>) -> Result<Lane<'g>> {
-        let real = |f: fn(Pair<'g>) -> Value<'g>| self.widely(a, |a| pair(f(a), a.im)).re;
+        let real =
+            |f: fn(Pair<'g>) -> Value<'g>| self.in_compute_precision(a, |a| pair(f(a), a.im)).re;
         Ok(match op {
             Unary::Neg => C(-a),
             Unary::Conj => C(a.conj()),
@@ -191,18 +194,18 @@ impl<'g> Lowering<'g, '_> {
             Unary::IsNan => R(a.is_nan()),
             Unary::IsFinite => R(a.is_finite()),
             Unary::Abs => R(real(Pair::abs)),
-            Unary::Sign => C(self.widely(a, Pair::sign)),
-            Unary::Exp => C(self.widely(a, Pair::exp)),
-            Unary::Log => C(self.widely(a, Pair::log)),
-            Unary::Sqrt => C(self.widely(a, Pair::sqrt)),
-            // Rounded between the two, as a root.
+            Unary::Sign => C(self.in_compute_precision(a, Pair::sign)),
+            Unary::Exp => C(self.in_compute_precision(a, Pair::exp)),
+            Unary::Log => C(self.in_compute_precision(a, Pair::log)),
+            Unary::Sqrt => C(self.in_compute_precision(a, Pair::sqrt)),
+            // Rounded to a half in between, as `sqrt` is.
             Unary::Rsqrt => {
-                let root = self.widely(a, Pair::sqrt);
-                C(self.widely(root, |root| root.num(1.0, 0.0).quotient(root)))
+                let root = self.in_compute_precision(a, Pair::sqrt);
+                C(self.in_compute_precision(root, |root| root.num(1.0, 0.0).quotient(root)))
             }
-            Unary::Sin => C(self.widely(a, Pair::sin)),
-            Unary::Cos => C(self.widely(a, Pair::cos)),
-            Unary::Tanh => C(self.widely(a, Pair::tanh)),
+            Unary::Sin => C(self.in_compute_precision(a, Pair::sin)),
+            Unary::Cos => C(self.in_compute_precision(a, Pair::cos)),
+            Unary::Tanh => C(self.in_compute_precision(a, Pair::tanh)),
             _ => return Err(unknown(op.name(), a.re.dtype)),
         })
     }
@@ -210,7 +213,7 @@ impl<'g> Lowering<'g, '_> {
     fn complex_binary(&self, op: Binary, a: Pair<'g>, b: Pair<'g>) -> Result<Lane<'g>> {
         let both = |f: fn(Pair<'g>, Pair<'g>) -> Pair<'g>| {
             let wide = if self.wide { b.cast(DType::F64) } else { b };
-            C(self.widely(a, |a| f(a, wide)))
+            C(self.in_compute_precision(a, |a| f(a, wide)))
         };
         Ok(match op {
             Binary::Add => C(a + b),
@@ -225,7 +228,7 @@ impl<'g> Lowering<'g, '_> {
     }
 }
 
-/// Elements as they are computed with: halves as float32.
+/// Returns the elements in the computing dtype: halves as float32.
 fn widened(lane: Lane<'_>) -> Lane<'_> {
     match lane {
         R(value) => R(value.cast(computed(value.dtype))),
@@ -248,8 +251,8 @@ fn unary(op: Unary, a: Value<'_>) -> Result<Value<'_>> {
     Ok(match (op, a.dtype.kind()) {
         (Unary::Not, Bool | Int | UInt) => !a,
         (Unary::Neg, Float | Int | UInt) => -a,
-        (Unary::Abs, Int | UInt) => a.whole_abs(),
-        (Unary::Sign, Int | UInt) => a.whole_sign(),
+        (Unary::Abs, Int | UInt) => a.integer_abs(),
+        (Unary::Sign, Int | UInt) => a.integer_sign(),
         (Unary::Abs, Float) => a.abs(),
         (Unary::Sign, Float) => a.sign(),
         (Unary::Exp, Float) => a.exp(),
@@ -291,11 +294,11 @@ fn binary<'g>(op: Binary, a: Value<'g>, b: Value<'g>) -> Result<Value<'g>> {
         (Binary::Mul, _) => a * b,
         (Binary::Div, Float) => a / b,
         (Binary::FloorDiv, Float) => a.floor_divide(b),
-        (Binary::FloorDiv, Int | UInt) => a.whole_floor_divide(b),
+        (Binary::FloorDiv, Int | UInt) => a.integer_floor_divide(b),
         (Binary::Mod, Float) => a.remainder(b),
-        (Binary::Mod, Int | UInt) => a.whole_remainder(b),
+        (Binary::Mod, Int | UInt) => a.integer_remainder(b),
         (Binary::Pow, Float) => a.pow(b),
-        (Binary::Pow, Int | UInt) => a.whole_pow(b),
+        (Binary::Pow, Int | UInt) => a.integer_pow(b),
         (Binary::Min, Float) => a.min(b),
         (Binary::Max, Float) => a.max(b),
         (Binary::Min, Int | UInt) => a.below(b).choose(a, b),

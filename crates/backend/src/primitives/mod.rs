@@ -1,11 +1,11 @@
-//! Primitives: some twenty elementwise operations on real dtypes, of which every expression is made.
+//! Primitives: 24 pointwise operations on real dtypes, from which every expression is composed.
 //!
-//! A backend that has no compiler of its own takes no whole expressions. It implements [`Primitives`]
-//! instead, and [`prepare`](crate::prepare) runs an expression step by step, each step a launch of one
-//! primitive, with temporaries on the device. Functions that aren't primitives become formulas of them:
-//! `erf` a rational approximation times an exponential, complex numbers pairs of real ones. The formulas
-//! are as accurate as the evaluator of the CPU to a few units in the last place, in the dtype of the
-//! expression: nothing of float32 needs float64. Complex64 is computed in float64 where a backend has it.
+//! For backends without a compiler of expressions. A backend implements [`Primitives`], and
+//! [`prepare`](crate::prepare) runs an expression step by step, each step a launch of one
+//! primitive, with temporaries on the device. Other functions become formulas of primitives: `erf`
+//! a rational approximation times an exponential, complex numbers pairs of real ones. The formulas
+//! are as accurate as the CPU's evaluator to a few units in the last place, in the dtype of the
+//! expression: float32 never needs float64. Complex64 is computed in float64 if the backend has it.
 //!
 //! [`primitives_of`] lists the primitives of an expression:
 //!
@@ -21,7 +21,7 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 //!
-//! A backend that has the product of float32 alone:
+//! A backend that only has the product of float32:
 //!
 //! ```
 //! use std::any::Any;
@@ -120,12 +120,12 @@ mod division;
 mod erf;
 mod float;
 mod graph;
+mod integer;
 mod lower;
 mod power;
 mod run;
 mod schedule;
 mod value;
-mod whole;
 
 use std::fmt;
 
@@ -137,67 +137,69 @@ use crate::{Launch, Offer};
 
 pub(crate) use run::step_by_step;
 
-/// An elementwise operation on tensors of one shape, and of real dtypes.
+/// A pointwise operation on tensors of one shape and of real dtypes.
 ///
-/// "Float" is float32 and float64. Halves are read and written by [`Primitive::Cast`] alone. A bool is a
-/// byte, 0 or 1. Arithmetic is that of IEEE 754: subnormal numbers, signed zeros, infinities and NaN
-/// included, each operation rounded on its own (the payload of a NaN is free).
+/// "Float" means float32 and float64. Only [`Primitive::Cast`] reads and writes halves. A bool is a
+/// byte, 0 or 1. Arithmetic is IEEE 754's, with subnormal numbers, signed zeros, infinities and
+/// NaN, and each operation is rounded separately (a NaN's payload is unspecified).
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Primitive {
-    /// The input, of any real dtype, converted to any. Floats to whole numbers truncate and saturate, NaN
-    /// gives 0; whole numbers to narrower ones wrap; to a float is rounded to the nearest, once, ties to
-    /// even, also from float64 to a half; anything but 0 is true. Of equal dtypes it copies.
+    /// Converts the input between any real dtypes. Floats to integers truncate and saturate, NaN
+    /// becomes 0; integers to narrower ones wrap; conversions to floats round once, to nearest,
+    /// ties to even, also from float64 to a half; anything but 0 is true. Between equal dtypes it
+    /// copies.
     Cast = 1,
-    /// No input: each element's place in row-major order, int64.
+    /// Without input: each element's position in row-major order, int64.
     Iota = 2,
-    /// `table[index]`: the first input is a table of one dimension, of any real dtype and any stride, the
-    /// second the indices, int64, which are within the table.
+    /// `table[index]`: the first input is a table of one dimension, of any real dtype and stride,
+    /// the second the int64 indices, which are in range.
     Gather = 3,
-    /// The input, bool. An element that is false is the error [`fault`] of [`PrimitiveParams::fault`]:
+    /// The input is bool. A false element is the error [`fault`] of [`PrimitiveParams::fault`],
     /// returned by the launch, or at the latest by the next call that waits for the device.
     Check = 4,
-    /// `a + b` of whole numbers, which wrap, and floats.
+    /// `a + b` of integers, which wrap, and floats.
     Add = 5,
-    /// `a - b` of whole numbers, which wrap, and floats.
+    /// `a - b` of integers, which wrap, and floats.
     Sub = 6,
-    /// `a * b` of whole numbers, which wrap, and floats.
+    /// `a * b` of integers, which wrap, and floats.
     Mul = 7,
-    /// `a / b`. Of whole numbers the quotient truncated towards 0: 0 for divisor 0, and the least number by
-    /// -1 wraps to itself. Of floats correctly rounded.
+    /// `a / b`. Integers truncate towards 0; divisor 0 gives 0, and the minimum divided by -1 wraps
+    /// to itself. Floats are correctly rounded.
     Div = 8,
-    /// `-a` of floats: the sign changes, also of zeros.
+    /// `-a` of floats: flips the sign, also of zeros.
     Neg = 9,
     /// The absolute value of floats.
     Abs = 10,
-    /// The square root of floats, correctly rounded; NaN below 0, and -0.0 of itself.
+    /// The square root of floats, correctly rounded; NaN below 0, and -0.0 for -0.0.
     Sqrt = 11,
-    /// `e ** a` of floats, to 2 units in the last place; 1 of 0.
+    /// `e ** a` of floats, to 2 units in the last place; 1 for 0.
     Exp = 12,
-    /// The natural logarithm of floats, to 2 units in the last place, also near 1; 0 of 1, -inf of 0, NaN
-    /// below.
+    /// The natural logarithm of floats, to 2 units in the last place, also near 1; 0 for 1, -inf
+    /// for 0, NaN below.
     Log = 13,
-    /// The sine of floats in radians, of every size, to 2 units in the last place.
+    /// The sine of floats in radians, of any magnitude, to 2 units in the last place.
     Sin = 14,
-    /// The cosine of floats in radians, of every size, to 2 units in the last place.
+    /// The cosine of floats in radians, of any magnitude, to 2 units in the last place.
     Cos = 15,
-    /// The greatest whole number that isn't above, of floats; -0.0 of itself.
+    /// The greatest integer not above `a`, of floats; -0.0 for -0.0.
     Floor = 16,
     /// `a == b`, a bool, of every real dtype but halves; NaN equals nothing.
     Equal = 17,
-    /// `a < b`, a bool, of whole numbers and floats; false where either is NaN.
+    /// `a < b`, a bool, of integers and floats; false where either is NaN.
     Less = 18,
-    /// `a & b` of bools and whole numbers.
+    /// `a & b` of bools and integers.
     And = 19,
-    /// `a | b` of bools and whole numbers.
+    /// `a | b` of bools and integers.
     Or = 20,
-    /// `a ^ b` of bools and whole numbers.
+    /// `a ^ b` of bools and integers.
     Xor = 21,
-    /// `a << b` of whole numbers, for b from 0 to the width less 1; bits beyond the width are lost.
+    /// `a << b` of integers, for b from 0 to the width less 1; bits beyond the width are lost.
     ShiftLeft = 22,
-    /// `a >> b` of whole numbers, for b from 0 to the width less 1; the sign fills up.
+    /// `a >> b` of integers, for b from 0 to the width less 1, with sign extension.
     ShiftRight = 23,
-    /// The second input where the first, a bool, is true, else the third; of every real dtype but halves.
+    /// The second input if the first, a bool, is true, else the third; of every real dtype but
+    /// halves.
     Where = 24,
 }
 
@@ -230,7 +232,7 @@ impl Primitive {
         Primitive::Where,
     ];
 
-    /// The name in messages and tables.
+    /// Returns the primitive's name in messages and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Primitive::Cast => "cast",
@@ -267,22 +269,22 @@ impl fmt::Display for Primitive {
     }
 }
 
-/// What a primitive is launched with.
+/// The parameters of a primitive's kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrimitiveParams {
-    /// Which.
+    /// The kernel's primitive.
     pub primitive: Primitive,
-    /// Of [`Primitive::Check`] the code of the fault, else 0.
+    /// The fault code of [`Primitive::Check`], else 0.
     pub fault: u32,
 }
 
-/// The code of a whole number raised to a negative power.
+/// The fault code of an integer raised to a negative power.
 pub(crate) const NEGATIVE_POWER: u32 = 1;
-/// The code of an index that is out of range.
+/// The fault code of an index out of range.
 pub(crate) const OUT_OF_RANGE: u32 = 2;
 
-/// The error of a [`Primitive::Check`] that found an element false.
+/// Returns the error of a [`Primitive::Check`] with a false element.
 #[cold]
 pub fn fault(code: u32) -> Error {
     match code {
@@ -303,11 +305,11 @@ pub fn fault(code: u32) -> Error {
 
 /// A backend that has primitives.
 pub trait Primitives: Send + Sync {
-    /// The kernel that takes inputs of these dtypes to an output of that one.
+    /// Returns the kernel for inputs and an output of these dtypes.
     ///
-    /// All have the output's shape, the table of [`Primitive::Gather`] apart, and any strides: inputs also
-    /// strides of 0. In addition to [`Launch::launch`], an input other than a table may be the output:
-    /// each element where the output's is, of the same size.
+    /// All tensors have the output's shape, except for the table of [`Primitive::Gather`], and any
+    /// strides, inputs also 0. In addition to [`Launch::launch`], an input other than a table may
+    /// be the output itself, with elements of the same size.
     fn primitive(
         &self,
         primitive: Primitive,
@@ -316,10 +318,10 @@ pub trait Primitives: Send + Sync {
     ) -> Offer<&dyn Launch<PrimitiveParams>>;
 }
 
-/// A primitive for certain dtypes.
+/// A primitive with its dtypes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Used {
-    /// Which.
+    /// The primitive.
     pub primitive: Primitive,
     /// The dtypes of its inputs.
     pub inputs: SmallVec<[DType; 3]>,
@@ -334,10 +336,10 @@ impl fmt::Display for Used {
     }
 }
 
-/// The primitives that an expression needs, each once, in the order of their ids.
+/// Returns the primitives that an expression needs, each once, in the order of their ids.
 ///
 /// # Errors
-/// [`ErrorKind::DType`] for a step that no formula computes.
+/// [`ErrorKind::DType`] for a step without a formula.
 pub fn primitives_of(lowered: &Lowered) -> Result<Vec<Used>> {
     let program = schedule::Program::new(lowered, false)?;
     let mut all: Vec<Used> = Vec::new();

@@ -7,29 +7,29 @@ use keyfold_expr::{Lowered, Signature};
 use keyfold_tensor::Tensor;
 use smallvec::SmallVec;
 
-use super::graph::{Number, Part, Spread};
+use super::graph::{CallNumber, ComplexPart, Spread};
 use super::lower::{number_bits, rounded};
-use super::schedule::{Program, Slot, Source, Step, Target};
+use super::schedule::{LaunchStep, OperandSource, Program, Target, Temporary};
 use super::{OUT_OF_RANGE, PrimitiveParams, Primitives, fault};
 use crate::{GpuBackend, Launch, Offer, Pointwise, PointwiseKernel, Reason, not_supported};
 
-/// An expression as steps, each a launch of one of a backend's primitives.
+/// An expression as a sequence of launches of a backend's primitives.
 struct StepByStep {
     backend: Arc<dyn GpuBackend>,
     program: Program,
     signature: Signature,
-    /// The numbers of the expression, on each device that it ran on.
+    /// The expression's constants, on each device that it has run on.
     constants: Mutex<Vec<(Device, Tensor)>>,
 }
 
-/// The kernel of an expression on a backend that has primitives.
+/// Returns the kernel of an expression on a backend with primitives.
 pub(crate) fn step_by_step(
     backend: &Arc<dyn GpuBackend>,
     primitives: &dyn Primitives,
     lowered: &Lowered,
 ) -> Offer<Arc<dyn PointwiseKernel>> {
     let has = |dtype| lowered.steps().iter().any(|step| step.dtype == dtype);
-    // Functions of complex64 in float64 where the backend has all that it takes.
+    // Functions of complex64 in float64 if the backend has all primitives for that.
     let ways: &[bool] = if has(DType::C64) { &[true, false] } else { &[false] };
     let mut reason = Reason::from("it computes no expressions");
     for wide in ways {
@@ -52,10 +52,10 @@ pub(crate) fn step_by_step(
     Offer::No(reason)
 }
 
-/// The kernel of a step, or which primitive lacks.
+/// Returns the kernel of a step, or an error that names the missing primitive.
 fn kernel<'p>(
     primitives: &'p dyn Primitives,
-    step: &Step,
+    step: &LaunchStep,
 ) -> Result<&'p dyn Launch<PrimitiveParams>, Reason> {
     let used = &step.used;
     primitives
@@ -64,27 +64,27 @@ fn kernel<'p>(
         .map_err(|reason| format!("it lacks the primitive {used}, {reason}").into())
 }
 
-/// The elements of a tensor as they are, in another dtype of the same size, or one part of each complex
+/// Returns the tensor's memory as another dtype of the same size, or as one part of each complex
 /// number.
-fn viewed(tensor: &Tensor, part: Part, dtype: DType) -> Result<Tensor> {
-    if part == Part::Whole && tensor.dtype() == dtype {
+fn reinterpreted(tensor: &Tensor, part: ComplexPart, dtype: DType) -> Result<Tensor> {
+    if part == ComplexPart::Whole && tensor.dtype() == dtype {
         return Ok(tensor.clone());
     }
     let (factor, ahead) = match part {
-        Part::Whole => (1, 0),
-        Part::Real => (2, 0),
-        Part::Imaginary => (2, 1),
+        ComplexPart::Whole => (1, 0),
+        ComplexPart::Real => (2, 0),
+        ComplexPart::Imaginary => (2, 1),
     };
     let strides: SmallVec<[isize; 6]> =
         tensor.strides().iter().map(|stride| stride * factor).collect();
     let offset = tensor.offset() * factor as usize + ahead;
     let buffer = tensor.buffer().clone().with_dtype(dtype.real())?;
     let view = Tensor::from_parts(buffer, tensor.shape().clone(), Strides::new(&strides)?, offset)?;
-    viewed(&view, Part::Whole, dtype)
+    reinterpreted(&view, ComplexPart::Whole, dtype)
 }
 
-/// The elements of a tensor's memory from its first to its last in one row, and the place of the element
-/// at index zero there.
+/// Returns the memory from a tensor's lowest to its highest element as a row, and the position of
+/// the element at index zero in it.
 fn row(tensor: &Tensor) -> Result<(Tensor, i64)> {
     let bounds = layout::bounds(tensor.shape(), tensor.strides(), tensor.offset())?;
     let (first, last) = bounds.unwrap_or((tensor.offset(), tensor.offset()));
@@ -94,25 +94,25 @@ fn row(tensor: &Tensor) -> Result<(Tensor, i64)> {
     Ok((row, (tensor.offset() - first) as i64))
 }
 
-/// Words of eight bytes, each for a number of any real dtype, on a device.
+/// Uploads words of eight bytes, each a number of any real dtype.
 fn upload(words: &[u64], device: Device) -> Result<Tensor> {
     Tensor::from_slice(words, &[words.len()])?.to_device(device)
 }
 
-/// The number at a place among words.
+/// Returns the number at an index among the words.
 fn word(words: &Tensor, at: usize, dtype: DType) -> Result<Tensor> {
     let buffer = words.buffer().clone().with_dtype(dtype)?;
     let items = 8 / dtype.size();
-    // A word's lowest bytes.
+    // A word's low bytes.
     let lowest = if cfg!(target_endian = "big") { items - 1 } else { 0 };
     let offset = (words.offset() + at) * items + lowest;
     Tensor::from_parts(buffer, Shape::empty(), Strides::new(&[])?, offset)
 }
 
 /// The tensors of a call.
-struct Call<'a> {
+struct CallTensors<'a> {
     inputs: &'a [&'a Tensor],
-    /// Of each ranked input the row of its elements.
+    /// For each ranked input, its memory as a row.
     rows: SmallVec<[Option<Tensor>; 4]>,
     out: &'a Tensor,
     slots: Vec<Tensor>,
@@ -121,7 +121,7 @@ struct Call<'a> {
 }
 
 impl StepByStep {
-    /// The shape of a temporary.
+    /// Returns the shape of a temporary.
     fn shape(spread: Spread, out: &Tensor) -> Result<Shape> {
         match spread {
             Spread::Uniform => Ok(Shape::empty()),
@@ -136,8 +136,8 @@ impl StepByStep {
         }
     }
 
-    /// A temporary, as whole numbers of its size.
-    fn temporary(slot: &Slot, out: &Tensor) -> Result<Tensor> {
+    /// Allocates a temporary, as integers of the element size.
+    fn temporary(slot: &Temporary, out: &Tensor) -> Result<Tensor> {
         let dtype = match slot.size {
             1 => DType::U8,
             2 => DType::U16,
@@ -147,7 +147,8 @@ impl StepByStep {
         Tensor::empty(&StepByStep::shape(slot.spread, out)?, dtype, out.device())
     }
 
-    /// The numbers of the expression on a device: uploaded once, and there before any stream reads them.
+    /// Returns the expression's constants on a device. They are uploaded once, before any stream
+    /// reads them.
     fn constants(&self, device: Device) -> Result<Option<Tensor>> {
         if self.program.constants.is_empty() {
             return Ok(None);
@@ -156,7 +157,7 @@ impl StepByStep {
         if let Some((_, words)) = lock().iter().find(|(known, _)| *known == device) {
             return Ok(Some(words.clone()));
         }
-        // A memory may be foreign code, which runs without the lock.
+        // Without the lock, since a memory may be foreign code.
         let words = upload(&self.program.constants, device)?;
         if let Some(memory) = words.buffer().memory() {
             memory.synchronize(device)?;
@@ -165,7 +166,7 @@ impl StepByStep {
         Ok(Some(words))
     }
 
-    /// The numbers of a call on a device.
+    /// Returns the numbers of a call on a device.
     fn numbers(
         &self,
         inputs: &[&Tensor],
@@ -177,21 +178,21 @@ impl StepByStep {
         if numbers.is_empty() {
             return Ok(None);
         }
-        let bits = |(number, dtype): &(Number, DType)| match *number {
-            Number::Param { index, to, part } => {
+        let bits = |(number, dtype): &(CallNumber, DType)| match *number {
+            CallNumber::Param { index, to, part } => {
                 number_bits(rounded(params[index as usize], to), *dtype, part)
             }
-            Number::Size { input, dim } => inputs[input as usize].shape()[dim as usize] as u64,
-            Number::Stride { input, dim } => {
+            CallNumber::Size { input, dim } => inputs[input as usize].shape()[dim as usize] as u64,
+            CallNumber::Stride { input, dim } => {
                 inputs[input as usize].strides()[dim as usize] as i64 as u64
             }
-            Number::Start { input } => starts[input as usize] as u64,
+            CallNumber::Start { input } => starts[input as usize] as u64,
         };
         let words: Vec<u64> = numbers.iter().map(bits).collect();
         upload(&words, device).map(Some)
     }
 
-    /// The row of a ranked input's elements. Without elements no index is in its range.
+    /// Returns the memory of a ranked input as a row. Without elements no index is in range.
     fn row_of(&self, at: usize, input: &Tensor) -> Result<(Tensor, i64)> {
         self.signature.check_rank(at, input.ndim())?;
         if input.numel() == 0 { Err(fault(OUT_OF_RANGE)) } else { row(input) }
@@ -204,30 +205,36 @@ impl StepByStep {
     unsafe fn launch(
         &self,
         primitives: &dyn Primitives,
-        step: &Step,
-        call: &Call<'_>,
+        step: &LaunchStep,
+        call: &CallTensors<'_>,
     ) -> Result<()> {
         let kernel = kernel(primitives, step).map_err(|reason| {
             let hint = "it had that primitive when the expression was prepared";
             not_supported("an expression", self.backend.name(), &reason, hint)
         })?;
         let target = match step.target {
-            Target::Output(part) => viewed(call.out, part, step.used.output)?,
-            Target::Slot(slot) => viewed(&call.slots[slot], Part::Whole, step.used.output)?,
+            Target::Output(part) => reinterpreted(call.out, part, step.used.output)?,
+            Target::Slot(slot) => {
+                reinterpreted(&call.slots[slot], ComplexPart::Whole, step.used.output)?
+            }
         };
         let mut operands: SmallVec<[Tensor; 3]> = SmallVec::new();
         for (source, dtype) in step.operands.iter().zip(&step.used.inputs) {
             let operand = match *source {
-                Source::Slot(slot) => viewed(&call.slots[slot], Part::Whole, *dtype)?,
-                Source::Input { input, part } => viewed(call.inputs[input as usize], part, *dtype)?,
-                Source::Table { input, part } => {
+                OperandSource::Slot(slot) => {
+                    reinterpreted(&call.slots[slot], ComplexPart::Whole, *dtype)?
+                }
+                OperandSource::Input { input, part } => {
+                    reinterpreted(call.inputs[input as usize], part, *dtype)?
+                }
+                OperandSource::Table { input, part } => {
                     let row = call.rows[input as usize].as_ref();
                     let row = row.ok_or_else(|| fault(OUT_OF_RANGE))?;
-                    operands.push(viewed(row, part, *dtype)?);
+                    operands.push(reinterpreted(row, part, *dtype)?);
                     continue;
                 }
-                Source::Constant(at) => word_of(call.constants.as_ref(), at, *dtype)?,
-                Source::Number(at) => word_of(call.numbers.as_ref(), at, *dtype)?,
+                OperandSource::Constant(at) => word_of(call.constants.as_ref(), at, *dtype)?,
+                OperandSource::Number(at) => word_of(call.numbers.as_ref(), at, *dtype)?,
             };
             operands.push(match operand.shape() == target.shape() {
                 true => operand,
@@ -236,9 +243,9 @@ impl StepByStep {
         }
         let operands: SmallVec<[&Tensor; 3]> = operands.iter().collect();
         let params = PrimitiveParams { primitive: step.used.primitive, fault: step.fault };
-        // SAFETY: temporaries are this call's own, and of the output the caller says that nobody else uses
-        // it. A temporary that a step reads and writes has the same elements in the same order, and so has
-        // an input that is the output.
+        // SAFETY: temporaries are this call's own, and the caller's contract covers the output. A
+        // temporary that a step reads and writes has the same elements in the same order, and so
+        // has an input that is the output.
         unsafe { kernel.launch(&params, &operands, &target) }
     }
 }
@@ -284,10 +291,10 @@ impl PointwiseKernel for StepByStep {
         let constants = self.constants(device)?;
         let slots = self.program.slots.iter().map(|slot| StepByStep::temporary(slot, out));
         let slots = slots.collect::<Result<_>>()?;
-        let call = Call { inputs, rows, out, slots, constants, numbers };
+        let call = CallTensors { inputs, rows, out, slots, constants, numbers };
         out.note_write();
         self.program.steps.iter().try_for_each(|step| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe { self.launch(primitives, step, &call) }
         })
     }

@@ -1,7 +1,7 @@
-//! From the graph to steps: which primitives run, in which order, on which temporaries.
+//! Scheduling of the graph: primitives in order, with their temporaries.
 //!
-//! A temporary is reused as soon as its value was read for the last time, also by the very step that
-//! reads it. Steps that depend on numbers only are computed once, not for each element.
+//! A temporary is reused after the last read of its value, also by the step that reads it. Steps
+//! that depend only on numbers run once, not per element.
 
 use std::collections::HashMap;
 
@@ -9,49 +9,49 @@ use keyfold_core::{DType, Result};
 use keyfold_expr::Lowered;
 use smallvec::SmallVec;
 
-use super::graph::{Entry, Graph, Id, Node, Number, Part, Spread};
+use super::graph::{CallNumber, ComplexPart, Graph, Node, NodeEntry, NodeId, Spread};
 use super::lower::{Lane, lower};
 use super::{Primitive, Used};
 
-/// Where the elements of an operand are.
+/// The location of an operand's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum OperandSource {
     /// In a temporary.
     Slot(usize),
     /// In an input.
-    Input { input: u32, part: Part },
-    /// In a ranked input, all elements of its memory in one row.
-    Table { input: u32, part: Part },
-    /// One of the numbers of the expression.
+    Input { input: u32, part: ComplexPart },
+    /// A ranked input's memory as a row.
+    Table { input: u32, part: ComplexPart },
+    /// A constant of the expression.
     Constant(usize),
-    /// One of the numbers of the call.
+    /// A number of the call.
     Number(usize),
 }
 
-/// Where a step writes.
+/// The target of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Slot(usize),
     /// The output, or a part of it.
-    Output(Part),
+    Output(ComplexPart),
 }
 
-/// One launch.
+/// One launch of a primitive.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct LaunchStep {
     pub(super) used: Used,
-    /// As many as `used` has inputs, of those dtypes.
-    pub(super) operands: SmallVec<[Source; 3]>,
+    /// One per input of `used`, of its dtypes.
+    pub(super) operands: SmallVec<[OperandSource; 3]>,
     pub(super) target: Target,
-    /// Along which dimensions the elements differ: the shape follows from it.
+    /// The dimensions along which the elements differ, which determine the shape.
     pub(super) spread: Spread,
     pub(super) fault: u32,
 }
 
 /// A temporary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    /// The bytes of an element.
+pub(super) struct Temporary {
+    /// The size of an element in bytes.
     pub(super) size: usize,
     pub(super) spread: Spread,
 }
@@ -59,40 +59,40 @@ pub(super) struct Slot {
 /// An expression as launches of primitives.
 #[derive(Debug)]
 pub(super) struct Program {
-    pub(super) steps: Vec<Step>,
-    pub(super) slots: Vec<Slot>,
-    /// The bits of the expression's numbers.
+    pub(super) steps: Vec<LaunchStep>,
+    pub(super) slots: Vec<Temporary>,
+    /// The bits of the expression's constants.
     pub(super) constants: Vec<u64>,
-    /// The numbers of a call, with the dtypes that they are read as.
-    pub(super) numbers: Vec<(Number, DType)>,
+    /// The numbers of a call and the dtypes in which they are read.
+    pub(super) numbers: Vec<(CallNumber, DType)>,
 }
 
 impl Program {
-    /// The steps of an expression; functions of complex64 in float64 if that is `wide`.
+    /// Returns the program of an expression, with functions of complex64 in float64 if `wide`.
     ///
     /// # Errors
-    /// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a step that no formula computes.
+    /// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a step without a formula.
     pub(super) fn new(lowered: &Lowered, wide: bool) -> Result<Program> {
         let graph = Graph::default();
         let result = lower(&graph, lowered, wide)?;
-        let roots = roots(result);
+        let roots = stored_values(result);
         let entries = graph.into_entries();
         Ok(Scheduler::new(&entries, &roots).run(&roots))
     }
 }
 
-/// The values to be stored, with the parts of the output that they are stored in.
+/// Returns the values to be stored, with their parts of the output.
 ///
-/// A complex output's imaginary part comes last and as a copy of a temporary: an input that is the output
-/// has been read by then.
-fn roots(result: Lane<'_>) -> SmallVec<[(Id, Part); 2]> {
+/// A complex output's imaginary part comes last and as a copy of a temporary, since writing the
+/// real part may overwrite an input that is the output.
+fn stored_values(result: Lane<'_>) -> SmallVec<[(NodeId, ComplexPart); 2]> {
     match result {
-        Lane::Real(value) => [(value.id, Part::Whole)].into_iter().collect(),
+        Lane::Real(value) => [(value.id, ComplexPart::Whole)].into_iter().collect(),
         Lane::Complex(value) => {
             let re = value.re.copied_as(value.re.dtype);
-            // Not the imaginary part of an input itself, which the first copy may have replaced.
+            // Not an input's imaginary part itself, which the first copy may have overwritten.
             let im = value.im.copied_as(value.im.dtype);
-            [(re.id, Part::Real), (im.copied_as(im.dtype).id, Part::Imaginary)]
+            [(re.id, ComplexPart::Real), (im.copied_as(im.dtype).id, ComplexPart::Imaginary)]
                 .into_iter()
                 .collect()
         }
@@ -100,18 +100,18 @@ fn roots(result: Lane<'_>) -> SmallVec<[(Id, Part); 2]> {
 }
 
 struct Scheduler<'e> {
-    entries: &'e [Entry],
-    /// Of each node, how many steps still read it.
+    entries: &'e [NodeEntry],
+    /// For each node, the number of steps that haven't read it yet.
     readers: Vec<u32>,
-    /// Of each node with a temporary, which.
-    slots_of: HashMap<Id, usize>,
+    /// For each node with a temporary, its index.
+    slots_of: HashMap<NodeId, usize>,
     free: Vec<usize>,
     program: Program,
     known: HashMap<u64, usize>,
 }
 
 impl<'e> Scheduler<'e> {
-    fn new(entries: &'e [Entry], roots: &[(Id, Part)]) -> Self {
+    fn new(entries: &'e [NodeEntry], roots: &[(NodeId, ComplexPart)]) -> Self {
         let mut readers = vec![0; entries.len()];
         for (root, _) in roots {
             readers[memory(entries, *root).index()] += 1;
@@ -131,9 +131,9 @@ impl<'e> Scheduler<'e> {
         Scheduler { entries, readers, slots_of, free: Vec::new(), program, known }
     }
 
-    fn run(mut self, roots: &[(Id, Part)]) -> Program {
+    fn run(mut self, roots: &[(NodeId, ComplexPart)]) -> Program {
         for (at, entry) in self.entries.iter().enumerate() {
-            let id = Id(at as u32);
+            let id = NodeId(at as u32);
             let is_stored = roots.iter().any(|(root, _)| *root == id) && self.writes_output(id);
             if self.readers[at] > 0 && !is_stored {
                 self.step(id, entry);
@@ -145,19 +145,19 @@ impl<'e> Scheduler<'e> {
         self.program
     }
 
-    /// Whether the node of a result needs no temporary: nothing else reads it, and computed for every
-    /// element of the output it is the same, which places along one dimension aren't.
-    fn writes_output(&self, id: Id) -> bool {
+    /// Returns whether a result's node can be written to the output directly: nothing else reads
+    /// it, and it is computed for every element of the output.
+    fn writes_output(&self, id: NodeId) -> bool {
         let entry = &self.entries[id.index()];
         let is_iota = matches!(entry.node, Node::Apply { primitive: Primitive::Iota, .. });
         self.readers[id.index()] == 1 && (!is_iota || entry.spread == Spread::Full)
     }
 
-    /// The step of a node, if it has one, to a temporary.
-    fn step(&mut self, id: Id, entry: &Entry) {
+    /// Adds the step of a node, if it has one, into a temporary.
+    fn step(&mut self, id: NodeId, entry: &NodeEntry) {
         let Some(mut step) = self.computation(entry) else { return };
-        let wanted = Slot { size: entry.dtype.size(), spread: entry.spread };
-        // A table is read at other places than are written.
+        let wanted = Temporary { size: entry.dtype.size(), spread: entry.spread };
+        // A table isn't read at the positions that are written.
         let in_place = step.used.primitive != Primitive::Gather;
         if in_place {
             self.release(entry);
@@ -178,15 +178,15 @@ impl<'e> Scheduler<'e> {
         self.program.steps.push(step);
     }
 
-    /// The last step of a part of the result.
-    fn store(&mut self, root: Id, part: Part) {
+    /// Adds the step that stores a part of the result.
+    fn store(&mut self, root: NodeId, part: ComplexPart) {
         let entry = &self.entries[root.index()];
-        // A value that other steps read is copied from its temporary, a leaf from where it is.
+        // A value that other steps read is copied from its temporary, a leaf from its source.
         let step = match self.slots_of.contains_key(&root) {
             true => None,
             false => self.computation(entry),
         };
-        let mut step = step.unwrap_or_else(|| Step {
+        let mut step = step.unwrap_or_else(|| LaunchStep {
             used: Used {
                 primitive: Primitive::Cast,
                 inputs: [entry.dtype].into_iter().collect(),
@@ -202,8 +202,8 @@ impl<'e> Scheduler<'e> {
         self.program.steps.push(step);
     }
 
-    /// The launch of a node; nothing for a leaf.
-    fn computation(&mut self, entry: &Entry) -> Option<Step> {
+    /// Returns the launch of a node; `None` for a leaf.
+    fn computation(&mut self, entry: &NodeEntry) -> Option<LaunchStep> {
         let (primitive, operands, fault) = match &entry.node {
             Node::Apply { primitive, operands, fault } => {
                 let operands: SmallVec<[_; 3]> = operands
@@ -213,24 +213,24 @@ impl<'e> Scheduler<'e> {
                 (*primitive, operands, *fault)
             }
             Node::Gather { input, part, index } => {
-                let table = (Source::Table { input: *input, part: *part }, entry.dtype);
+                let table = (OperandSource::Table { input: *input, part: *part }, entry.dtype);
                 let index = (self.source(*index), DType::I64);
                 (Primitive::Gather, [table, index].into_iter().collect(), 0)
             }
             _ => return None,
         };
         let inputs = operands.iter().map(|(_, dtype)| *dtype).collect();
-        Some(Step {
+        Some(LaunchStep {
             used: Used { primitive, inputs, output: entry.dtype },
             operands: operands.iter().map(|(source, _)| *source).collect(),
-            target: Target::Output(Part::Whole),
+            target: Target::Output(ComplexPart::Whole),
             spread: entry.spread,
             fault,
         })
     }
 
     /// Frees the temporaries that a node read for the last time.
-    fn release(&mut self, entry: &Entry) {
+    fn release(&mut self, entry: &NodeEntry) {
         let entries = self.entries;
         operands(&entry.node, |id| {
             let id = memory(entries, id);
@@ -243,34 +243,34 @@ impl<'e> Scheduler<'e> {
         });
     }
 
-    fn source(&mut self, id: Id) -> Source {
+    fn source(&mut self, id: NodeId) -> OperandSource {
         let id = memory(self.entries, id);
         let entry = &self.entries[id.index()];
         match &entry.node {
-            Node::Input { input, part } => Source::Input { input: *input, part: *part },
+            Node::Input { input, part } => OperandSource::Input { input: *input, part: *part },
             Node::Constant(bits) => {
                 let next = self.program.constants.len();
                 let at = *self.known.entry(*bits).or_insert(next);
                 if at == next {
                     self.program.constants.push(*bits);
                 }
-                Source::Constant(at)
+                OperandSource::Constant(at)
             }
             Node::Number(number) => {
                 let number = (*number, entry.dtype);
                 let found = self.program.numbers.iter().position(|known| *known == number);
-                Source::Number(found.unwrap_or_else(|| {
+                OperandSource::Number(found.unwrap_or_else(|| {
                     self.program.numbers.push(number);
                     self.program.numbers.len() - 1
                 }))
             }
-            _ => Source::Slot(self.slots_of[&id]),
+            _ => OperandSource::Slot(self.slots_of[&id]),
         }
     }
 }
 
-/// The node whose memory a value is in.
-fn memory(entries: &[Entry], id: Id) -> Id {
+/// Returns the node whose memory a value is in.
+fn memory(entries: &[NodeEntry], id: NodeId) -> NodeId {
     match entries[id.index()].node {
         Node::Bits(inner) => inner,
         _ => id,
@@ -278,7 +278,7 @@ fn memory(entries: &[Entry], id: Id) -> Id {
 }
 
 /// Calls `f` with each operand of a computation.
-fn operands(node: &Node, mut f: impl FnMut(Id)) {
+fn operands(node: &Node, mut f: impl FnMut(NodeId)) {
     match node {
         Node::Apply { operands, .. } => operands.iter().copied().for_each(f),
         Node::Gather { index, .. } => f(*index),
@@ -307,7 +307,7 @@ mod tests {
         assert!(slots(&chain, Spread::Full) <= 2, "{:?}", chain.slots);
         let gelu = program("gelu(x)", &[DType::F32]);
         assert!(gelu.steps.len() > 60 && slots(&gelu, Spread::Full) <= 11, "{:?}", gelu.slots);
-        // The result needs none.
+        // The result needs no temporary.
         assert!(program("x + y", &[DType::F32; 2]).slots.is_empty());
     }
 
@@ -327,7 +327,7 @@ mod tests {
             let mut written = vec![None; program.slots.len()];
             for (at, step) in program.steps.iter().enumerate() {
                 for (source, dtype) in step.operands.iter().zip(&step.used.inputs) {
-                    if let Source::Slot(slot) = source {
+                    if let OperandSource::Slot(slot) = source {
                         assert!(written[*slot].is_some_and(|by| by < at), "{text}, step {at}");
                         assert_eq!(program.slots[*slot].size, dtype.size());
                     }

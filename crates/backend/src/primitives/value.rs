@@ -1,38 +1,38 @@
-//! [`Value`]: a node as a number to write formulas with.
+//! [`Value`]: a node with operators, to write formulas.
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Sub};
 
 use keyfold_core::{DType, DTypeKind};
 
 use super::Primitive;
-use super::graph::{Graph, Id};
+use super::graph::{Graph, NodeId};
 
 /// A node of a real dtype. Operators and methods add nodes to its graph.
 #[derive(Clone, Copy)]
 pub(super) struct Value<'g> {
     pub(super) graph: &'g Graph,
-    pub(super) id: Id,
+    pub(super) id: NodeId,
     pub(super) dtype: DType,
 }
 
 /// The parameters of a format of floats.
 pub(super) struct Format {
-    /// The whole numbers of its width.
-    pub(super) whole: DType,
-    /// The bits of the mantissa that are stored.
+    /// The integer dtype of the same width.
+    pub(super) integer: DType,
+    /// The number of stored mantissa bits.
     pub(super) mantissa: i64,
-    /// The number that is added to exponents where they are stored.
+    /// The exponent's bias.
     pub(super) bias: i64,
     /// The smallest normal number.
     pub(super) least_normal: f64,
     /// The greatest number.
     pub(super) greatest: f64,
-    /// Up to this absolute value the exponential is far from the ends of the range.
+    /// Up to this absolute value the exponential neither overflows nor underflows.
     pub(super) far: f64,
 }
 
 const SINGLE: Format = Format {
-    whole: DType::I32,
+    integer: DType::I32,
     mantissa: 23,
     bias: 127,
     least_normal: f32::MIN_POSITIVE as f64,
@@ -40,7 +40,7 @@ const SINGLE: Format = Format {
     far: 80.0,
 };
 const DOUBLE: Format = Format {
-    whole: DType::I64,
+    integer: DType::I64,
     mantissa: 52,
     bias: 1023,
     least_normal: f64::MIN_POSITIVE,
@@ -49,7 +49,7 @@ const DOUBLE: Format = Format {
 };
 
 impl<'g> Value<'g> {
-    fn apply(self, primitive: Primitive, operands: &[Id], dtype: DType) -> Value<'g> {
+    fn apply(self, primitive: Primitive, operands: &[NodeId], dtype: DType) -> Value<'g> {
         self.graph.apply(primitive, operands, dtype)
     }
 
@@ -61,17 +61,17 @@ impl<'g> Value<'g> {
         self.apply(primitive, &[self.id, other.id], self.dtype)
     }
 
-    /// The format of a float's dtype.
+    /// Returns the format of a float dtype.
     pub(super) fn format(self) -> &'static Format {
         if self.dtype == DType::F32 { &SINGLE } else { &DOUBLE }
     }
 
-    /// Whether it is a float32.
+    /// Returns whether the dtype is float32.
     pub(super) fn is_single(self) -> bool {
         self.dtype == DType::F32
     }
 
-    /// A number of this float's dtype.
+    /// Returns a constant of this float dtype.
     pub(super) fn num(self, number: f64) -> Value<'g> {
         let bits = match self.dtype {
             DType::F32 => u64::from((number as f32).to_bits()),
@@ -80,7 +80,7 @@ impl<'g> Value<'g> {
         self.graph.constant(bits, self.dtype)
     }
 
-    /// A number of this whole number's dtype, wrapped.
+    /// Returns a constant of this integer dtype, wrapped.
     pub(super) fn int(self, number: i64) -> Value<'g> {
         let bits = number as u64;
         let bits =
@@ -88,32 +88,32 @@ impl<'g> Value<'g> {
         self.graph.constant(bits, self.dtype)
     }
 
-    /// A bool.
+    /// Returns a bool constant.
     pub(super) fn truth(self, truth: bool) -> Value<'g> {
         self.graph.constant(u64::from(truth), DType::Bool)
     }
 
-    /// The memory as whole numbers of a float's width.
+    /// Returns the float's bits as integers of its width.
     pub(super) fn bits(self) -> Value<'g> {
-        self.graph.bits(self.id, self.format().whole)
+        self.graph.bits(self.id, self.format().integer)
     }
 
-    /// The memory as another dtype of the same size.
+    /// Returns the memory as another dtype of the same size.
     pub(super) fn bits_as(self, dtype: DType) -> Value<'g> {
         self.graph.bits(self.id, dtype)
     }
 
-    /// The value converted.
+    /// Converts the value.
     pub(super) fn cast(self, dtype: DType) -> Value<'g> {
         if dtype == self.dtype { self } else { self.copied_as(dtype) }
     }
 
-    /// The value converted, or copied if it has the dtype.
+    /// Converts the value, or copies it if it has the dtype.
     pub(super) fn copied_as(self, dtype: DType) -> Value<'g> {
         self.apply(Primitive::Cast, &[self.id], dtype)
     }
 
-    /// The value, a bool, which is the fault of that code where it is false.
+    /// Returns this bool, which reports a fault where it is false.
     pub(super) fn checked(self, fault: u32) -> Value<'g> {
         self.graph.apply_or_fault(Primitive::Check, &[self.id], DType::Bool, fault)
     }
@@ -170,28 +170,28 @@ impl<'g> Value<'g> {
         other.below(self)
     }
 
-    /// `<=`, false where either is NaN.
+    /// Returns `<=`, false if either is NaN.
     pub(super) fn at_most(self, other: Value<'g>) -> Value<'g> {
         self.below(other) | self.equals(other)
     }
 
-    /// `>=`, false where either is NaN.
+    /// Returns `>=`, false if either is NaN.
     pub(super) fn at_least(self, other: Value<'g>) -> Value<'g> {
         other.at_most(self)
     }
 
-    /// One of two values by this bool.
+    /// Selects one of two values by this bool.
     pub(super) fn choose(self, then: Value<'g>, otherwise: Value<'g>) -> Value<'g> {
         self.apply(Primitive::Where, &[self.id, then.id, otherwise.id], then.dtype)
     }
 
-    /// The polynomial with these coefficients, lowest power first.
+    /// Returns the polynomial with these coefficients, lowest power first.
     pub(super) fn polynomial(self, coefficients: &[f64]) -> Value<'g> {
         let (last, rest) = coefficients.split_last().unwrap_or((&0.0, &[]));
         rest.iter().rev().fold(self.num(*last), |sum, coefficient| sum * self + *coefficient)
     }
 
-    /// As [`Value::polynomial`], for float32 and for float64.
+    /// As [`Value::polynomial`], with coefficients for float32 and for float64.
     pub(super) fn polynomial_of<const N: usize>(
         self,
         single: &[f32; N],

@@ -11,7 +11,7 @@ use crate::compare::{elements, worst};
 use crate::device::Host;
 use crate::{by_evaluator, by_primitives, kernel, lowered, samples};
 
-/// The primitives' result, which is the evaluator's.
+/// Returns the primitives' result, after comparing it with the evaluator's.
 fn same(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Tensor {
     let got = by_primitives(lowered, inputs, params).unwrap();
     let wanted = by_evaluator(lowered, inputs, params).unwrap();
@@ -42,7 +42,7 @@ fn an_output_lies_in_any_order() {
         let part = memory.transpose(0, 1).unwrap().slice(0, None, None, 2).unwrap();
         let out = part.slice(1, Some(1), Some(5), 1).unwrap().flip(&[1]).unwrap();
         let backend: Arc<dyn GpuBackend> = Arc::new(Host::complete());
-        // SAFETY: nobody else has the memory.
+        // SAFETY: nothing else accesses the memory.
         unsafe { kernel(&backend, &lowered).run(&[&x], &[], &out).unwrap() };
         assert_eq!(elements(&out), elements(&wanted), "{text}");
     }
@@ -66,7 +66,7 @@ fn an_input_may_be_the_output() {
             let inputs = if text.contains('y') { vec![&x, &y] } else { vec![&x] };
             let wanted = by_primitives(&lowered, &inputs, &[]).unwrap();
             let backend: Arc<dyn GpuBackend> = Arc::new(Host::complete());
-            // SAFETY: nobody else has the memory.
+            // SAFETY: nothing else accesses the memory.
             unsafe { kernel(&backend, &lowered).run(&inputs, &[], &x).unwrap() };
             assert_eq!(worst(&x, &wanted).0, 0.0, "{text} of {dtype}");
         }
@@ -96,7 +96,7 @@ fn places_are_those_of_the_output() {
         let alone = crate::lowered(text, &[]).unwrap();
         let out = Tensor::zeros(&[2, 3, 4], DType::I64, Device::CPU).unwrap();
         let backend: Arc<dyn GpuBackend> = Arc::new(Host::complete());
-        // SAFETY: nobody else has the output.
+        // SAFETY: the output isn't shared.
         unsafe { kernel(&backend, &alone).run(&[], &[], &out).unwrap() };
         assert_eq!(
             elements(&out),
@@ -172,7 +172,7 @@ fn an_index_out_of_range_is_an_error() {
         got
     };
     assert!(at(2, -4).is_ok() && at(-3, 3).is_ok());
-    // The second is within the table's memory, and beyond its dimension.
+    // The second index is within the table's memory, but out of its dimension's range.
     for (i, j) in [(3, 0), (0, 4), (-4, 0), (0, -5), (i64::MAX, 0), (i64::MIN, 1)] {
         assert_eq!(at(i, j).unwrap_err().kind(), ErrorKind::Index, "{i}, {j}");
     }
@@ -183,7 +183,7 @@ fn an_index_out_of_range_is_an_error() {
     let flat = Tensor::zeros(&[4], DType::F32, Device::CPU).unwrap();
     let lowered_out = Tensor::zeros(&[1], DType::F32, Device::CPU).unwrap();
     let backend: Arc<dyn GpuBackend> = Arc::new(Host::complete());
-    // SAFETY: nobody else has the output.
+    // SAFETY: the output isn't shared.
     let run = unsafe { kernel(&backend, &lowered).run(&[&flat, &zero, &zero], &[], &lowered_out) };
     assert_eq!(run.unwrap_err().kind(), ErrorKind::Shape);
 }

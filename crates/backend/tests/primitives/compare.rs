@@ -1,11 +1,10 @@
-//! How far results are apart.
+//! Distances of results.
 
 use keyfold_core::{Complex, DType, Scalar};
 use keyfold_tensor::Tensor;
 
-/// The distance of two numbers: for floats in units of the last place, how many numbers of the dtype lie
-/// between them and one; for complex numbers in units of the length's last place; infinite where one is
-/// special and the other isn't.
+/// Returns the distance of two numbers: for floats in units in the last place, counted in numbers
+/// of the dtype; for complex numbers in units of the modulus; infinite if only one is special.
 pub(crate) fn distance(got: Scalar, wanted: Scalar, dtype: DType) -> f64 {
     match (got, wanted) {
         (Scalar::Float(got), Scalar::Float(wanted)) => between(got, wanted, dtype),
@@ -15,7 +14,7 @@ pub(crate) fn distance(got: Scalar, wanted: Scalar, dtype: DType) -> f64 {
     }
 }
 
-/// The place of a number among all of its dtype, 0 at 0.
+/// Returns the index of a number among all of its dtype, 0 at 0.
 fn rank(x: f64, dtype: DType) -> i64 {
     let size = match dtype {
         DType::F64 => x.abs().to_bits() as i64,
@@ -33,7 +32,7 @@ fn between(got: f64, wanted: f64, dtype: DType) -> f64 {
     if got == 0.0 && wanted == 0.0 && got.is_sign_negative() != wanted.is_sign_negative() {
         return f64::INFINITY;
     }
-    // The least infinite number follows the greatest finite one.
+    // Infinity follows the greatest finite number.
     (i128::from(rank(got, dtype)) - i128::from(rank(wanted, dtype))).unsigned_abs() as f64
 }
 
@@ -48,13 +47,13 @@ fn of_complex(got: Complex<f64>, wanted: Complex<f64>, dtype: DType) -> f64 {
         DType::F32 => (f64::from(f32::EPSILON), f64::from(f32::MIN_POSITIVE)),
         _ => (f64::EPSILON, f64::MIN_POSITIVE),
     };
-    // Quartered, since the length of the greatest numbers is beyond the range.
+    // Quartered, since the modulus of the greatest numbers overflows.
     let length = |z: Complex<f64>| (z.re * 0.25).hypot(z.im * 0.25);
     let apart = Complex::new(got.re * 0.5 - wanted.re * 0.5, got.im * 0.5 - wanted.im * 0.5);
     (2.0 * length(apart) / (epsilon * length(wanted).max(least))).ceil()
 }
 
-/// Every element of a tensor, in row-major order.
+/// Returns every element of a tensor, in row-major order.
 pub(crate) fn elements(tensor: &Tensor) -> Vec<Scalar> {
     let mut indices = vec![vec![]];
     for size in tensor.shape().iter() {
@@ -66,7 +65,7 @@ pub(crate) fn elements(tensor: &Tensor) -> Vec<Scalar> {
     indices.iter().map(|index| tensor.get_scalar(index).unwrap()).collect()
 }
 
-/// The greatest distance of two tensors' elements, with the place of it.
+/// Returns the greatest distance of two tensors' elements, and its position.
 pub(crate) fn worst(got: &Tensor, wanted: &Tensor) -> (f64, usize) {
     assert_eq!((got.dtype(), got.shape()), (wanted.dtype(), wanted.shape()));
     let dtype = got.dtype();

@@ -1,4 +1,4 @@
-//! A device that has primitives and nothing else: plain loops over host memory.
+//! A device with primitives only: plain loops over host memory.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -13,12 +13,12 @@ use keyfold_core::{DType, DTypeKind, Element, Result, Scalar, bf16, f16};
 use keyfold_tensor::Tensor;
 use keyfold_tensor::device::{HostMemory, Memory};
 
-/// The device, with a predicate of the primitives that it lacks.
+/// The device, and a predicate of its missing primitives.
 #[derive(Debug)]
 pub(crate) struct Host {
     lacks: fn(Primitive, &[DType]) -> bool,
     launches: AtomicUsize,
-    /// Whether the functions are a further unit in the last place off.
+    /// Whether functions have an additional error of one unit in the last place.
     inexact: bool,
 }
 
@@ -31,12 +31,12 @@ impl Host {
         Host { lacks, launches: AtomicUsize::new(0), inexact: false }
     }
 
-    /// With functions that are as inexact as they may be.
+    /// Functions with the greatest allowed error.
     pub(crate) fn inexact() -> Host {
         Host { inexact: true, ..Host::complete() }
     }
 
-    /// How many primitives were launched.
+    /// Returns the number of launches.
     pub(crate) fn launches(&self) -> usize {
         self.launches.load(Ordering::Relaxed)
     }
@@ -143,7 +143,7 @@ fn unknown(primitive: Primitive, dtype: DType) -> keyfold_core::Error {
     )
 }
 
-/// The places of a tensor's elements from the first, in elements, in row-major order.
+/// Returns the offsets of a tensor's elements from the first, in elements, in row-major order.
 fn places(tensor: &Tensor) -> Vec<isize> {
     let mut all = vec![0];
     for (size, stride) in tensor.shape().iter().zip(tensor.strides().iter()) {
@@ -156,14 +156,14 @@ fn places(tensor: &Tensor) -> Vec<isize> {
 fn read<T: Copy>(tensor: &Tensor, place: isize) -> T {
     assert_eq!(size_of::<T>(), tensor.dtype().size());
     let start = tensor.raw_data_ptr().unwrap().cast::<T>();
-    // SAFETY: the place is one of an element of the tensor, whose dtype has the type's size.
+    // SAFETY: the offset of an element of the tensor, whose dtype has the type's size.
     unsafe { *start.offset(place) }
 }
 
 fn write<T: Copy>(tensor: &Tensor, place: isize, value: T) {
     assert_eq!(size_of::<T>(), tensor.dtype().size());
     let start = tensor.raw_data_ptr().unwrap().cast::<T>();
-    // SAFETY: as for reading; the launch's caller says that nobody else uses the output.
+    // SAFETY: as for reading; by the launch's contract nothing else accesses the output.
     unsafe { *start.offset(place) = value };
 }
 
@@ -226,7 +226,7 @@ fn cast(input: &Tensor, out: &Tensor) -> Result<()> {
     fn from<A: Element>(input: &Tensor, out: &Tensor) -> Result<()> {
         fn to<A: Element, R: Element>(input: &Tensor, out: &Tensor) -> Result<()> {
             map1(&[input], out, |a: A| match a.to_scalar() {
-                // Rounded once, which a conversion by way of float64 wouldn't.
+                // Rounded once, which a conversion through float64 wouldn't be.
                 Scalar::Int(whole) if R::DTYPE == DType::F32 => {
                     R::from_scalar(Scalar::Float(f64::from(whole as f32)))
                 }
@@ -271,7 +271,7 @@ fn cast(input: &Tensor, out: &Tensor) -> Result<()> {
     }
 }
 
-/// A float beyond a whole dtype's range is the range's end.
+/// Converts a scalar, saturating at the ends of an integer dtype's range.
 fn saturated<R: Element>(scalar: Scalar) -> R {
     match (scalar, R::DTYPE.int_range()) {
         (Scalar::Float(x), Some((low, high))) => {
@@ -297,7 +297,7 @@ trait Compute: Debug {
 }
 
 macro_rules! whole {
-    // A macro, since the standard library has no trait for whole numbers.
+    // A macro, since the standard library has no trait for integers.
     ($($t:ident)*) => {$(
         impl Compute for $t {
             fn compute(p: Primitive, inputs: &[&Tensor], out: &Tensor, _: bool) -> Result<()> {
@@ -332,7 +332,7 @@ macro_rules! floats {
         impl Compute for $t {
             fn compute(p: Primitive, inputs: &[&Tensor], out: &Tensor, inexact: bool) -> Result<()> {
                 let one = |f: fn($t) -> $t| map1(inputs, out, f);
-                // Exact where the primitive is.
+                // Exact arguments and results stay exact.
                 let off = |x: $t| match x.to_bits() & 2 {
                     _ if !inexact || x == 0.0 || x == 1.0 || !x.is_finite() => x,
                     0 => x.next_up(),

@@ -16,7 +16,7 @@ fn the_derivatives_of_gelu_are_those_of_the_evaluator() {
             let x = samples::inputs(&[dtype], 20_000, 3).remove(0);
             let got = by_primitives(&lowered, &[&x], &[]).unwrap();
             let wanted = by_evaluator(&lowered, &[&x], &[]).unwrap();
-            // Near its zero the sum of two terms has only their absolute accuracy.
+            // Near a zero of the sum, two terms have only their absolute accuracy.
             let apart = elements(&got).into_iter().zip(elements(&wanted));
             for ((got, wanted), x) in apart.zip(elements(&x)) {
                 let (got, wanted) = (got.as_f64(), wanted.as_f64());
@@ -55,8 +55,8 @@ fn powers_and_logarithms_of_powers_are_exact() {
     check("log10(x)", DType::F32, &powers[..11], &wholes);
 }
 
-/// Whether every step is exact, or correctly rounded: lengths, roots and quotients of complex numbers
-/// aren't.
+/// Returns whether every step is exact or correctly rounded. Moduli, roots and quotients of complex
+/// numbers aren't.
 fn is_exact(lowered: &Lowered) -> bool {
     let is_complex = |id: StepId| lowered.steps()[id.index()].dtype.is_complex();
     lowered.steps().iter().all(|step| match step.op {
@@ -66,7 +66,7 @@ fn is_exact(lowered: &Lowered) -> bool {
     })
 }
 
-/// One more node of those before, of functions that are exact for real numbers.
+/// Returns a random node over earlier ones, of functions that are exact for real numbers.
 fn grow(nodes: &[Id], random: &mut Random, params: u32) -> Node {
     const UNARY: [Unary; 8] = [
         Unary::Neg,
@@ -96,7 +96,7 @@ fn grow(nodes: &[Id], random: &mut Random, params: u32) -> Node {
     }
 }
 
-/// An expression of so many nodes at most, and its inputs' dtypes.
+/// Returns a random expression of at most `nodes` nodes, and its inputs' dtypes.
 fn expression(random: &mut Random, numbers: &[Scalar]) -> Lowered {
     let count = 1 + random.below(3);
     let dtypes: Vec<DType> =

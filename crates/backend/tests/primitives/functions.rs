@@ -1,4 +1,4 @@
-//! Every function of the language, for every dtype that it takes, against the evaluator.
+//! Every function for every dtype, against the evaluator.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::compare::worst;
 use crate::device::Host;
 use crate::{by_evaluator, lowered, on, samples};
 
-/// The page with the table of the greatest errors.
+/// The page with the table of greatest errors.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/primitives.md");
 /// The table's columns.
 const COLUMNS: [&str; 6] =
     ["bool, whole", "halves", "float32", "float64", "complex64", "complex128"];
-/// Random elements of each dtype.
+/// The number of random elements of each dtype.
 const COUNT: usize = 4000;
 
 fn column(dtype: DType) -> usize {
@@ -29,10 +29,10 @@ fn column(dtype: DType) -> usize {
     }
 }
 
-/// The greatest error of each function, by column; none for dtypes that it doesn't take.
+/// The greatest error of each function, by column; `None` for dtypes that it refuses.
 type Table = BTreeMap<String, [Option<f64>; 6]>;
 
-/// The function's text, and the dtypes of its inputs where they are `dtype`.
+/// Returns a call of the function as text, and its inputs' dtypes if they are `dtype`.
 fn call(name: &str, arguments: usize, dtype: DType) -> (String, Vec<DType>) {
     let inputs = ["x", "y", "z"];
     let text = format!("{name}({})", inputs[..arguments].join(", "));
@@ -43,15 +43,15 @@ fn call(name: &str, arguments: usize, dtype: DType) -> (String, Vec<DType>) {
     (text, dtypes)
 }
 
-/// The greatest distance of primitives from the evaluator, and the elements that it is found at.
+/// Returns the greatest distance of the primitives from the evaluator, and its elements.
 fn measure(host: Host, name: &str, lowered: &Lowered) -> (f64, String) {
     let dtypes = lowered.inputs();
     let mut inputs = samples::inputs(dtypes, COUNT, 7);
     let is_power = matches!(name, "pow" | "power");
     let exponents = match dtypes[0].kind() {
-        // Negative ones are a fault, in a test of their own.
+        // Negative exponents are a fault, which has a test of its own.
         DTypeKind::Int => Some("where(x < 0, ~x, x)"),
-        // Those of larger ones are 0 or infinite, with a direction that is that of a rounding error.
+        // Powers of greater moduli are 0 or infinite, and rounding errors determine their angle.
         DTypeKind::Complex => Some("where((abs(x) > 50) & isfinite(x), x / abs(x), x)"),
         _ => None,
     };
@@ -102,7 +102,7 @@ fn written(table: &Table) -> String {
     text
 }
 
-/// The table of the page.
+/// Returns the table of the documentation page.
 fn stated() -> Table {
     let page = std::fs::read_to_string(PAGE).unwrap();
     let page = page.split_once("## Accuracy").unwrap().1;
@@ -117,7 +117,7 @@ fn stated() -> Table {
     .collect()
 }
 
-/// The evaluator of the lowest level, so that every processor measures the same.
+/// At the evaluator's lowest instruction level, so that all processors measure the same.
 #[test]
 fn every_function_is_within_the_stated_error_of_the_evaluator() {
     isa::set_level(Level::ALL[0]);
@@ -137,8 +137,8 @@ fn every_function_is_within_the_stated_error_of_the_evaluator() {
     }
 }
 
-/// Of two functions an error of the primitives is a multiple of the result's last place: below -700 silu is
-/// a subnormal number times x, and logaddexp a difference where it is near 0.
+/// For two functions an error of the primitives is a multiple of the result's last place: silu
+/// below -700 is a subnormal number times x, and logaddexp near 0 is a difference.
 #[test]
 fn functions_as_inexact_as_they_may_be_cost_a_few_units() {
     isa::set_level(Level::ALL[0]);

@@ -1,5 +1,5 @@
-//! Steps on a device whose work runs late, on memory that the host can't see and that is poisoned when it
-//! is free.
+//! Steps on an asynchronous device, with memory that is hidden from the host and poisoned when
+//! free.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::compare::worst;
 use crate::device::Host;
 use crate::{by_primitives, kernel, lowered, output, samples};
 
-/// Held by each test: there is one device of this type.
+/// Locked by each test, since there is one device of this type.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// The device, while it is registered.
@@ -37,7 +37,7 @@ impl Late {
         self.memory.device(0)
     }
 
-    /// The result of a kernel, on the device.
+    /// Returns the result of a kernel, on the device.
     fn run(
         &self,
         kernel: &dyn PointwiseKernel,
@@ -49,9 +49,9 @@ impl Late {
         let there = there.collect::<Result<Vec<_>>>()?;
         let shape = output(lowered, inputs)?.shape().clone();
         let out = Tensor::empty(&shape, lowered.result(), self.device())?;
-        // SAFETY: nobody else has the output.
+        // SAFETY: the output isn't shared.
         unsafe { kernel.run(&there.iter().collect::<Vec<_>>(), params, &out)? };
-        // The inputs and all temporaries are dropped before anything has to run.
+        // The inputs and all temporaries are dropped before the operations need to run.
         Ok(out)
     }
 }
@@ -62,7 +62,7 @@ impl Drop for Late {
     }
 }
 
-/// Expressions with a temporary, constants, numbers of the call, places, a table.
+/// Expressions with a temporary, constants, numbers of the call, positions, a table.
 fn programs() -> Vec<(Lowered, Vec<Tensor>, Vec<Scalar>)> {
     let plain = [
         ("gelu(x)", vec![DType::F32]),
@@ -122,7 +122,7 @@ fn faults_of_elements_are_told_at_the_latest_when_they_are_read() {
     let expr = Expr::parse_with("t[i]", &Names::new().ranked("t", 1).input("i")).unwrap();
     let read = Lowered::new(&expr, &[DType::I64, DType::I64], &[], None).unwrap();
     for (lowered, kind) in [(power, ErrorKind::Value), (read, ErrorKind::Index)] {
-        // The place 3 is none of the two.
+        // Index 3 is out of range for both.
         let inputs = if kind == ErrorKind::Value { [&x, &y] } else { [&y, &x] };
         let out = late.run(&*kernel(&late.backend, &lowered), &lowered, &inputs, &[]);
         let error = out.and_then(|out| out.to_device(Device::CPU)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Expressions on a device that has primitives only, against the evaluator of the CPU.
+//! Expressions on a device with primitives only, against the CPU's evaluator.
 
 mod calls;
 mod compare;
@@ -19,24 +19,24 @@ use keyfold_kit::eval::Program;
 use keyfold_kit::evaluate::evaluate;
 use keyfold_tensor::Tensor;
 
-/// The steps of a text for inputs x, y, z of these dtypes.
+/// Lowers a text for inputs x, y, z of these dtypes.
 fn lowered(text: &str, inputs: &[DType]) -> Result<Lowered> {
     Lowered::new(&Expr::parse(text)?, inputs, &[], None)
 }
 
-/// A new output for inputs of a lowered expression.
+/// Returns a new output for inputs of a lowered expression.
 fn output(lowered: &Lowered, inputs: &[&Tensor]) -> Result<Tensor> {
     let shapes: Vec<&[usize]> = inputs.iter().map(|input| &input.shape()[..]).collect();
     let shape = lowered.signature().broadcast_shape(&shapes)?;
     Tensor::zeros(&shape, lowered.result(), Device::CPU)
 }
 
-/// The kernel on a backend that has it.
+/// Returns the kernel on a backend that offers it.
 fn kernel(backend: &Arc<dyn GpuBackend>, lowered: &Lowered) -> Arc<dyn PointwiseKernel> {
     prepare(backend, lowered).kernel().unwrap_or_else(|reason| panic!("{reason}"))
 }
 
-/// The result of a device.
+/// Runs an expression on a device and returns the result.
 fn on(
     host: device::Host,
     lowered: &Lowered,
@@ -45,20 +45,20 @@ fn on(
 ) -> Result<Tensor> {
     let backend: Arc<dyn GpuBackend> = Arc::new(host);
     let out = output(lowered, inputs)?;
-    // SAFETY: nobody else has the output.
+    // SAFETY: the output isn't shared.
     unsafe { kernel(&backend, lowered).run(inputs, params, &out)? };
     Ok(out)
 }
 
-/// The result of a device with all primitives.
+/// Runs an expression on a device with all primitives.
 fn by_primitives(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
     on(device::Host::complete(), lowered, inputs, params)
 }
 
-/// The evaluator's result.
+/// Runs an expression with the evaluator.
 fn by_evaluator(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Result<Tensor> {
     let out = output(lowered, inputs)?;
-    // SAFETY: nobody else has the output.
+    // SAFETY: the output isn't shared.
     unsafe { evaluate(&Program::new(lowered)?, inputs, params, &out)? };
     Ok(out)
 }

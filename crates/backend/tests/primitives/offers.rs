@@ -1,4 +1,4 @@
-//! The offers of a backend with primitives, and its reasons where a primitive is lacking.
+//! Offers of backends with primitives, and reasons for missing ones.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn a_primitive_that_lacks_is_named() {
     }
 }
 
-/// Without float64 the functions of complex64 are computed in float32, to fewer digits.
+/// Without float64, functions of complex64 are computed in float32, less accurately.
 #[test]
 fn complex_numbers_need_no_float64() {
     let bounds = [
@@ -60,13 +60,13 @@ fn complex_numbers_need_no_float64() {
     for (text, bound) in bounds {
         let lowered = lowered(text, &[DType::C64]).unwrap();
         let x = samples::random(DType::C64, 3000, 17);
-        // Of moderate size, where no part is lost beside the other.
+        // Of moderate magnitude, so that neither part is lost beside the other.
         let near = crate::lowered("where(abs(x) < 20, x, x * 0 + 1)", &[DType::C64]).unwrap();
         let x = by_evaluator(&near, &[&x], &[]).unwrap();
         let backend: Arc<dyn GpuBackend> =
             Arc::new(Host::without(|_, inputs| inputs.contains(&DType::F64)));
         let out = output(&lowered, &[&x]).unwrap();
-        // SAFETY: nobody else has the output.
+        // SAFETY: the output isn't shared.
         unsafe { kernel(&backend, &lowered).run(&[&x], &[], &out).unwrap() };
         let (error, at) = worst(&out, &by_evaluator(&lowered, &[&x], &[]).unwrap());
         assert!(error <= bound, "{text} at {:?}: {error}", x.get_scalar(&[at]));
@@ -81,7 +81,7 @@ fn the_primitives_that_are_listed_are_launched() {
     let backend: Arc<dyn GpuBackend> = host.clone();
     let x = samples::random(DType::F32, 100, 1);
     let out = output(&lowered, &[&x]).unwrap();
-    // SAFETY: nobody else has the output.
+    // SAFETY: the output isn't shared.
     unsafe { kernel(&backend, &lowered).run(&[&x], &[], &out).unwrap() };
     let used = primitives_of(&lowered).unwrap();
     assert!(host.launches() >= used.len(), "{} of {}", host.launches(), used.len());

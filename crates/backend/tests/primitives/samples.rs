@@ -1,4 +1,4 @@
-//! Numbers to compute with: special ones, and random ones of all sizes.
+//! Sample numbers: special ones, and random ones of all magnitudes.
 
 use keyfold_core::{Complex, DType, Element, Scalar, Shape, Strides, bf16, f16};
 use keyfold_tensor::Tensor;
@@ -19,12 +19,12 @@ impl Random {
         (self.bits() % end as u64) as usize
     }
 
-    /// From -1 to 1.
+    /// Returns a number from -1 to 1.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
     }
 
-    /// Mostly of moderate size, some of any.
+    /// Returns a float, mostly of moderate magnitude.
     fn float(&mut self) -> f64 {
         match self.below(8) {
             0..4 => self.unit() * 8.0,
@@ -56,7 +56,7 @@ impl Random {
         }
     }
 
-    /// Parts of like sizes mostly, and numbers of length near 1.
+    /// Returns a complex number, mostly with parts of similar magnitude or near modulus 1.
     fn complex(&mut self) -> Complex<f64> {
         match self.below(8) {
             0 => Complex::from_polar(1.0 + self.unit() * 1e-3, self.unit() * 4.0),
@@ -67,7 +67,7 @@ impl Random {
     }
 }
 
-/// Numbers at which functions are special.
+/// Returns the special values of functions.
 pub(crate) fn special(dtype: DType) -> Vec<Scalar> {
     let floats = [
         0.0,
@@ -119,7 +119,7 @@ pub(crate) fn special(dtype: DType) -> Vec<Scalar> {
     }
 }
 
-/// A tensor of one dimension with these elements.
+/// Returns a tensor of one dimension with these elements.
 pub(crate) fn tensor(dtype: DType, items: &[Scalar]) -> Tensor {
     fn of<T: Element>(items: &[Scalar]) -> Tensor {
         Tensor::from_vec::<T>(items.iter().map(|item| item.to::<T>()).collect(), &[items.len()])
@@ -144,14 +144,15 @@ pub(crate) fn tensor(dtype: DType, items: &[Scalar]) -> Tensor {
     }
 }
 
-/// Random elements.
+/// Returns random elements.
 pub(crate) fn random(dtype: DType, count: usize, seed: u64) -> Tensor {
     let mut random = Random(seed);
     let items: Vec<Scalar> = (0..count).map(|_| random.scalar(dtype)).collect();
     tensor(dtype, &items)
 }
 
-/// Elements of inputs of these dtypes: the special ones of the first two in all pairs, and random ones.
+/// Returns elements of inputs of these dtypes: all pairs of special ones of the first two, and
+/// random ones.
 pub(crate) fn inputs(dtypes: &[DType], count: usize, seed: u64) -> Vec<Tensor> {
     let specials: Vec<Vec<Scalar>> = dtypes.iter().map(|dtype| special(*dtype)).collect();
     let second = specials.get(1).map_or(1, Vec::len);
@@ -171,7 +172,7 @@ pub(crate) fn inputs(dtypes: &[DType], count: usize, seed: u64) -> Vec<Tensor> {
     dtypes.iter().enumerate().map(column).collect()
 }
 
-/// Random elements that broadcast to a shape, in any order and with gaps.
+/// Returns random elements that broadcast to a shape, with permuted dimensions and gaps.
 pub(crate) fn view(dtype: DType, shape: &[usize], random: &mut Random, seed: u64) -> Tensor {
     let mut sizes = shape[random.below(shape.len() + 1) / 2..].to_vec();
     for size in &mut sizes {

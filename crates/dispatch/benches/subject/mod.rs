@@ -1,7 +1,7 @@
-//! What the benchmarks call: a no-op of two values that carry keys, by every way there is.
+//! The subject of the benchmarks: a no-op of two values that carry keys, called in every way.
 //!
-//! The value type is as a tensor library's would be: the keys sit in an atomic word, a borrowed
-//! value is a small `Copy` enum. Every way ends in `a no-op that returns a plain integer`.
+//! The value type is like a tensor library's: the keys are in an atomic word, a borrowed value is a
+//! small `Copy` enum. Every way calls `a no-op that returns a plain integer`.
 
 mod naive;
 mod value;
@@ -21,7 +21,7 @@ type Typed = TypedOperator<Val, (&'static Tensor, &'static Tensor), i64>;
 /// One way to call the no-op.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Calls it so many times and says how long that took.
+    /// Runs it that many times and returns the elapsed time.
     pub(crate) run: Box<dyn Fn(u64) -> Duration>,
 }
 
@@ -44,7 +44,7 @@ fn noop(_a: &Tensor, _b: &Tensor) -> i64 {
     7
 }
 
-/// The set of the cases with four keys: three layers that have no kernel, over one backend.
+/// Returns a set of four keys: three layers without kernels over one backend.
 fn four_keys() -> DispatchKeySet {
     [K::Tracer, K::Profiler, K::Autograd, K::CPU].into()
 }
@@ -72,7 +72,7 @@ fn dispatcher() -> Dispatcher<Val> {
     dispatcher
 }
 
-/// Every case, the direct call first.
+/// Returns every case, the direct call first.
 pub(crate) fn cases() -> Vec<Case> {
     let one: &'static [Tensor; 2] = pair(K::CPU.into());
     let four = pair(four_keys());
@@ -118,7 +118,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new("typed, one redispatch", move || call(&layered, ga, gb)));
     cases.push(Case::new("typed call of a boxed kernel", move || call(&typed_of_boxed, a, b)));
     for (name, operator) in [("boxed", boxed), ("boxed call of a typed kernel", boxed_of_typed)] {
-        // The operator keeps only a weak reference to its dispatcher.
+        // The operator holds only a weak reference to its dispatcher.
         let keep = dispatcher.clone();
         cases.push(Case::new(name, move || {
             let _ = &keep;

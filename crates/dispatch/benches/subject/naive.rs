@@ -15,7 +15,7 @@ pub(super) struct Naive {
 }
 
 impl Naive {
-    /// With a kernel at CPU, and, if asked, an Autograd layer over it that redispatches.
+    /// A kernel at CPU, and with `layer` an Autograd layer over it that redispatches.
     pub(super) fn new(layer: bool) -> Naive {
         let mut kernels: HashMap<(String, K), Function> = HashMap::new();
         let name = "bench::noop".to_owned();
@@ -35,7 +35,7 @@ impl Naive {
 
     fn redispatch(&self, name: &str, keys: DispatchKeySet, args: &[&Tensor]) -> i64 {
         for key in keys {
-            // The map's key owns its name, so that a look-up takes an owned one.
+            // The map's key owns its name, so that every look-up allocates one.
             if let Some(kernel) = self.kernels.get(&(name.to_owned(), key)) {
                 return kernel(self, keys, args);
             }
@@ -43,7 +43,7 @@ impl Naive {
         panic!("no kernel for {name}");
     }
 
-    /// The same with one owned name for all look-ups.
+    /// As `call`, with one name allocated for all look-ups.
     pub(super) fn call_thrifty(&self, name: &str, args: [&Tensor; 2]) -> i64 {
         let keys = args[0].keys() | args[1].keys();
         let mut place = (name.to_owned(), K::CPU);

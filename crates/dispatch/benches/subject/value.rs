@@ -1,4 +1,4 @@
-//! A value type as a tensor library would have it.
+//! A value type like a tensor library's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Literal, Return, Type};
 use keyfold_dispatch::{Arg, DispatchKeySet, Ret, Tag, Value};
 
-/// As much of a tensor as a call looks at.
+/// The parts of a tensor that a call reads.
 #[derive(Debug)]
 pub(crate) struct Tensor {
     keys: AtomicU64,

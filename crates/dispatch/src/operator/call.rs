@@ -1,4 +1,4 @@
-//! The call: from a key set to a kernel, in all the ways there are.
+//! The call paths, from a key set to a kernel.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::kernel::Kernel;
 use crate::key::{DispatchKey, RegistrationKey};
 use crate::keyset::DispatchKeySet;
 use crate::table::Table;
-use crate::thread::{self, Frame, ThreadState};
+use crate::thread::{self, HazardGuard, ThreadState};
 use crate::value::{Tag, Value};
 
 impl<V: Value> Operator<V> {
-    /// The set that a call with these argument keys starts from: steps 1 of the design.
+    /// Returns the key set of a call with these argument keys: step 1 of the design.
     #[inline(always)]
     fn computed_set(state: &ThreadState, arguments: DispatchKeySet) -> DispatchKeySet {
         #[cold]
@@ -24,21 +24,21 @@ impl<V: Value> Operator<V> {
         }
         let mut keys = arguments;
         if (keys & DispatchKeySet::BACKENDS).is_empty() {
-            // No argument brings a backend: the default device's.
+            // No argument has a backend key: adds the default device's.
             keys = default_device(keys);
         }
         (keys | state.include()) & state.keep()
     }
 
-    /// The set that a call with these argument keys would start from on this thread now.
+    /// Returns the key set of a call with these argument keys on this thread now.
     pub fn keyset_of(&self, arguments: DispatchKeySet) -> DispatchKeySet {
         thread::with(|state| Self::computed_set(state, arguments))
     }
 
     /// Selects the kernel for the set and runs `call` with it.
     ///
-    /// This is the path that every call takes. What is rare, and what runs a layer, is out of
-    /// line, and nothing comes back here from there: so nothing has to be saved for it.
+    /// Every call takes this path. Rare cases and layers are out of line and return to the caller
+    /// directly, so that no register has to be saved for them.
     #[inline(always)]
     fn dispatch<R>(
         &self,
@@ -63,14 +63,13 @@ impl<V: Value> Operator<V> {
                 };
                 return frame.end_with(result);
             }
-            // The slow way takes the same slot.
-            frame.hand_over();
+            // The slow path takes the same slot.
+            frame.end_for_successor();
         }
         self.dispatch_slowly(state, set, call)
     }
 
-    /// As `dispatch`, where the thread calls for the first time, a limit is near, or the table
-    /// has nothing.
+    /// As `dispatch`, for a thread's first call, near a limit, or if the table has no entry.
     #[cold]
     #[inline(never)]
     fn dispatch_slowly<R>(
@@ -92,14 +91,14 @@ impl<V: Value> Operator<V> {
         }
     }
 
-    fn enter<'t>(&self, state: &'t ThreadState) -> Result<Frame<'t>> {
+    fn enter<'t>(&self, state: &'t ThreadState) -> Result<HazardGuard<'t>> {
         match state.enter_fast() {
             Some(frame) => Ok(frame),
             None => state.enter().map_err(|error| errors::recursion(&self.name, error)),
         }
     }
 
-    /// Nothing to call: either the table predates a key, and is computed anew, or it's an error.
+    /// Handles a missing entry: recomputes a table that is older than a key, or returns an error.
     #[cold]
     #[inline(never)]
     fn no_entry(&self, state: &ThreadState, set: DispatchKeySet) -> Result<()> {
@@ -116,7 +115,7 @@ impl<V: Value> Operator<V> {
         Err(errors::missing_kernel(self, set, (set & mask).highest()))
     }
 
-    /// Computes the table anew if keys were registered since; says whether it did.
+    /// Recomputes the table if keys were registered since; returns whether it did.
     fn recompute_if_stale(&self) -> Result<bool> {
         if !self.with_table(Table::is_stale)? {
             return Ok(false);
@@ -126,19 +125,19 @@ impl<V: Value> Operator<V> {
         Ok(true)
     }
 
-    /// Whether a call with this set, taken as given, would find a kernel. Costs no more than the
-    /// choice of a kernel, unlike [`has_kernel`](Self::has_kernel), which leaves fallbacks out.
+    /// Returns whether a redispatch with this set would find a kernel. It costs as much as choosing
+    /// a kernel and includes fallbacks, unlike [`has_kernel`](Self::has_kernel).
     pub fn serves(&self, keyset: DispatchKeySet) -> bool {
         self.with_fresh_table(|table| table.select(keyset).is_some()).unwrap_or(false)
     }
 
-    /// Looks at the table, computed anew if keys were registered since.
+    /// Runs `look` on the table, recomputed if keys were registered since.
     pub(crate) fn with_fresh_table<R>(&self, look: impl FnOnce(&Table<V>) -> R) -> Result<R> {
         self.recompute_if_stale()?;
         self.with_table(look)
     }
 
-    /// Looks at the table without calling anything.
+    /// Runs `look` on the table without calling a kernel.
     pub(crate) fn with_table<R>(&self, look: impl FnOnce(&Table<V>) -> R) -> Result<R> {
         thread::with(|state| {
             let frame = state.enter()?;
@@ -148,11 +147,11 @@ impl<V: Value> Operator<V> {
         })
     }
 
-    /// A call by a host language's binding, which has bound, checked and tagged the arguments:
-    /// `call` gets the chosen kernel and takes its boxed or unboxed form.
+    /// Calls from a host language's binding, which has bound, checked and tagged the arguments:
+    /// `call` gets the chosen kernel and runs its boxed or unboxed form.
     ///
     /// # Errors
-    /// Those of the selection, and what `call` returns.
+    /// The errors of the selection and of `call`.
     #[inline(always)]
     pub fn call_with<R>(
         &self,
@@ -162,12 +161,12 @@ impl<V: Value> Operator<V> {
         thread::with(|state| self.dispatch(state, Self::computed_set(state, keys), call))
     }
 
-    /// As [`call_with`](Self::call_with), with further local keys of a host language's own
-    /// context. They count for the choice of this kernel; a kernel whose own calls should see
-    /// them is run inside [`with_ambient`](crate::with_ambient).
+    /// As [`call_with`](Self::call_with), with further local keys of the host language's context.
+    /// They apply to the choice of this kernel; for the kernel's own calls, run it inside
+    /// [`with_ambient`](crate::with_ambient).
     ///
     /// # Errors
-    /// Those of the selection, and what `call` returns.
+    /// The errors of the selection and of `call`.
     #[inline(always)]
     pub fn call_within<R>(
         &self,
@@ -182,10 +181,10 @@ impl<V: Value> Operator<V> {
         })
     }
 
-    /// As [`call_with`](Self::call_with), with the set taken as given.
+    /// As [`call_with`](Self::call_with), with this key set, without adding or removing local keys.
     ///
     /// # Errors
-    /// Those of the selection, and what `call` returns.
+    /// The errors of the selection and of `call`.
     #[inline(always)]
     pub fn redispatch_with<R>(
         &self,
@@ -195,11 +194,11 @@ impl<V: Value> Operator<V> {
         thread::with(|state| self.dispatch(state, keyset, call))
     }
 
-    /// As [`call_with`](Self::call_with), with the kernel at one key and no other. The key need
-    /// not be in `keyset`, which the kernel receives.
+    /// As [`call_with`](Self::call_with), with the kernel at one key, which need not be in
+    /// `keyset`. The kernel receives `keyset`.
     ///
     /// # Errors
-    /// [`ErrorKind::MissingKernel`] where that key has none; what `call` returns.
+    /// [`ErrorKind::MissingKernel`] if that key has none; the errors of `call`.
     pub fn call_direct_with<R>(
         &self,
         key: RegistrationKey,
@@ -225,8 +224,8 @@ impl<V: Value> Operator<V> {
         })
     }
 
-    /// Runs one kernel of this operator, whatever the table says: what it shadows, or one that
-    /// `get_kernel` gave.
+    /// Runs a given kernel of this operator without using the table: a shadowed one, or one from
+    /// `get_kernel`.
     pub(crate) fn run_kernel(
         &self,
         kernel: &Kernel<V>,
@@ -240,7 +239,8 @@ impl<V: Value> Operator<V> {
     /// As [`call_with`](Self::call_with), with a kernel that the caller holds.
     ///
     /// # Errors
-    /// [`ErrorKind::OperatorRemoved`] if the operator or the kernel was; what `call` returns.
+    /// [`ErrorKind::OperatorRemoved`] if the operator or the kernel was removed; the errors of
+    /// `call`.
     pub fn run_kernel_with<R>(
         &self,
         kernel: &Kernel<V>,
@@ -256,7 +256,7 @@ impl<V: Value> Operator<V> {
         }
         thread::with(|state| {
             let frame = self.enter(state)?;
-            // Held for its label alone: the caller keeps the kernel alive.
+            // Protected for its label alone; the caller keeps the kernel alive.
             let table = frame.protect(&self.table);
             frame.hold(table, key);
             let context = CallContext::new(self, kernel, keyset, key);
@@ -264,16 +264,16 @@ impl<V: Value> Operator<V> {
         })
     }
 
-    /// The kernel right below this one in its shadow stack.
+    /// Returns the kernel right below this one in its shadow stack.
     pub fn shadowed_by(&self, kernel: &Kernel<V>) -> Option<Arc<Kernel<V>>> {
         self.registrations().below(kernel)
     }
 
-    /// Calls the operator with borrowed values in declaration order; trailing ones may be left
-    /// out where they have defaults.
+    /// Calls the operator with borrowed values in declaration order. Trailing arguments with
+    /// defaults may be left out.
     ///
     /// # Errors
-    /// Binding, device and missing-kernel errors, and what the kernel returns.
+    /// Binding, device and missing-kernel errors, and the kernel's errors.
     pub fn call<'a>(&self, args: &[V::Ref<'a>]) -> Result<V> {
         if args.len() != self.schema.arguments.len() {
             let bound = self.bind(args)?;
@@ -283,7 +283,7 @@ impl<V: Value> Operator<V> {
         self.call_bound(args)
     }
 
-    /// Calls the operator with arguments that are complete and of the right types.
+    /// Calls the operator with complete arguments of the right types.
     #[inline]
     pub(crate) fn call_bound(&self, args: &[V::Ref<'_>]) -> Result<V> {
         let tag = args.iter().fold(Tag::NONE, |tag, arg| tag.merge(V::tag(*arg)));
@@ -300,7 +300,7 @@ impl<V: Value> Operator<V> {
         kernel: &Kernel<V>,
         args: &[V::Ref<'_>],
     ) -> Result<V> {
-        // Looked at where it is: moving a value of four words costs more than checking it.
+        // Checked in place, since moving a value of four words costs more than the check.
         let result = kernel.call(context, args);
         if let Ok(value) = &result {
             self.check_return(kernel, value)?;
@@ -308,7 +308,7 @@ impl<V: Value> Operator<V> {
         result
     }
 
-    /// Calls the operator with this key set, taken as given.
+    /// Calls the operator with this key set, without adding or removing local keys.
     ///
     /// # Errors
     /// As for [`call`](Self::call).
@@ -348,13 +348,14 @@ impl<V: Value> Operator<V> {
     }
 }
 
-/// Whether such a result is returned through memory, where it can stay while the frame ends.
+/// Returns whether results of this type are returned through memory, where they stay while the
+/// frame ends.
 const fn is_in_memory<R>() -> bool {
     size_of::<R>() > 2 * size_of::<usize>()
 }
 
-/// Runs a kernel with its key excluded on this thread, if it is a layer's. A composite at an autograd
-/// key is none: what it calls is what gets recorded.
+/// Runs a kernel; a layer's runs with its key excluded on this thread. A composite at an autograd
+/// key isn't a layer: its calls are recorded.
 #[inline(never)]
 fn run_layer<V: Value, R>(
     state: &ThreadState,
@@ -367,7 +368,8 @@ fn run_layer<V: Value, R>(
     call(context, context.kernel())
 }
 
-/// The entry that `call_direct(key)` means: the key, and the set whose backend gives the row.
+/// Returns the table entry of `call_direct(key)`: the key, and the set whose backend selects the
+/// row.
 pub(crate) fn direct_entry(
     name: &str,
     key: RegistrationKey,

@@ -1,13 +1,13 @@
-//! What is checked around a call: devices, arguments' types, results.
+//! Checks around a call: devices, argument types, results.
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 
 use super::Operator;
 use crate::kernel::Kernel;
-use crate::schema::{Source, Type};
+use crate::schema::{ArgumentSource, Type};
 use crate::value::{Tag, Value};
 
-/// Argument names that schemas may have and Python's parameters can't.
+/// Python's keywords, which schemas may use as argument names and Python's parameters can't.
 const PYTHON_KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue",
     "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import",
@@ -44,7 +44,7 @@ impl<V: Value> Operator<V> {
             });
         }
         let Some((there, other, here, device)) = clash else { return Ok(()) };
-        // Towards the device that was chosen: everything else is on the CPU.
+        // The hint moves the CPU tensor to the other device.
         let target = if device == Device::CPU { other } else { device }.to_string();
         Err(Error::new(
             ErrorKind::Device,
@@ -67,7 +67,7 @@ impl<V: Value> Operator<V> {
                 (Some(given), _) => bound.push(V::shorten(*given)),
                 (None, Some(default)) => bound.push(default.as_ref()),
                 (None, None) => {
-                    // The Rust side passes keyword-only arguments by position too.
+                    // Rust callers pass keyword-only arguments by position too.
                     self.schema.bind(args.len(), &[])?;
                     return Err(self.missing(position));
                 }
@@ -89,9 +89,9 @@ impl<V: Value> Operator<V> {
         let names: Vec<&str> = keywords.iter().map(|(name, _)| *name).collect();
         let sources = self.schema.bind(args.len(), &names)?;
         let bound = sources.into_iter().enumerate().map(|(position, source)| match source {
-            Source::Positional(at) => Ok(V::shorten(args[at])),
-            Source::Keyword(at) => Ok(V::shorten(keywords[at].1)),
-            Source::Default => match self.default_value(position) {
+            ArgumentSource::Positional(at) => Ok(V::shorten(args[at])),
+            ArgumentSource::Keyword(at) => Ok(V::shorten(keywords[at].1)),
+            ArgumentSource::Default => match self.default_value(position) {
                 Some(default) => Ok(default.as_ref()),
                 None => Err(self.missing(position)),
             },
@@ -110,7 +110,7 @@ impl<V: Value> Operator<V> {
     /// Checks bound arguments against the schema's types.
     ///
     /// # Errors
-    /// [`ErrorKind::Binding`], naming the argument, what was given and what is wanted.
+    /// [`ErrorKind::Binding`], naming the argument, the given and the expected type.
     #[inline]
     pub fn check_types(&self, args: &[V::Ref<'_>]) -> Result<()> {
         for (position, (argument, value)) in self.schema.arguments.iter().zip(args).enumerate() {
@@ -128,7 +128,7 @@ impl<V: Value> Operator<V> {
         self.wrong_type(&argument.name, &argument.ty, &V::describe(value))
     }
 
-    /// The error for an argument of the wrong type.
+    /// Returns the error for an argument of the wrong type.
     #[cold]
     pub fn wrong_type(&self, argument: &str, wanted: &Type, given: &str) -> Error {
         Error::new(
@@ -137,7 +137,7 @@ impl<V: Value> Operator<V> {
         )
     }
 
-    /// The line of Python that registers a kernel at a key, with the schema's arguments.
+    /// Returns the line of Python that registers a kernel at a key, with the schema's arguments.
     pub fn registration_line(&self, key: &str) -> String {
         let place = self.schema.positional_count();
         let mut names: Vec<&str> = self.schema.arguments.iter().map(|a| a.name.as_str()).collect();
@@ -153,10 +153,10 @@ impl<V: Value> Operator<V> {
         format!("{target}.impl(\"{}\", \"{key}\", lambda{space}{parameters}: ...)", self.name)
     }
 
-    /// Checks what a kernel returned against the schema.
+    /// Checks a kernel's result against the schema.
     ///
     /// # Errors
-    /// [`ErrorKind::Return`], naming the kernel, what it returned and what the schema promises.
+    /// [`ErrorKind::Return`], naming the kernel, its result and the schema's returns.
     #[inline]
     pub fn check_return(&self, kernel: &Kernel<V>, value: &V) -> Result<()> {
         let fits = match &self.schema.returns[..] {
@@ -183,7 +183,7 @@ impl<V: Value> Operator<V> {
         self.wrong_return(kernel, &given)
     }
 
-    /// The error for a return value of the wrong number or kind.
+    /// Returns the error for a result of the wrong number or kind.
     #[cold]
     pub fn wrong_return(&self, kernel: &Kernel<V>, given: &str) -> Error {
         Error::new(

@@ -1,6 +1,6 @@
 //! One operator: its schema, its registrations and its table.
 //!
-//! How it is called is in `call`, what is checked of arguments and results in `check`.
+//! Calls are in `call`, checks of arguments and results in `check`.
 
 mod call;
 mod check;
@@ -25,26 +25,26 @@ use crate::value::Value;
 /// An operator (one overload) of a dispatcher.
 #[repr(C)]
 pub struct Operator<V: Value> {
-    // First, since the call path reads it and nothing else of the operator.
+    // The first field, since the call path reads no other.
     table: AtomicPtr<Table<V>>,
     name: Arc<str>,
     schema: Schema,
-    /// The schema's defaults as values, one place per argument.
+    /// The schema's defaults as values, one per argument.
     defaults: Vec<Option<V>>,
     options: DefineOptions,
     isolated: bool,
     removed: StdAtomicBool,
     registrations: Mutex<Registrations<V>>,
     dispatcher: Weak<Inner<V>>,
-    /// Itself, to be shared by a kernel that knows it by reference.
+    /// A weak reference to itself, for [`share`](Self::share).
     this: Weak<Operator<V>>,
-    /// What a host language keeps with it: its own object for the operator, say.
+    /// An object of the host language, such as its own operator object.
     host: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
 impl<V: Value> Operator<V> {
     /// # Errors
-    /// When a default of the schema has no meaning as a value of `V`.
+    /// If a default of the schema isn't a value of `V`.
     pub(crate) fn new(
         schema: Schema,
         options: DefineOptions,
@@ -90,83 +90,84 @@ impl<V: Value> Operator<V> {
         }))
     }
 
-    /// The full name, `ns::name` or `ns::name.overload`.
+    /// Returns the full name, `ns::name` or `ns::name.overload`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The schema.
+    /// Returns the schema.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// The value that an argument has when a call leaves it out.
+    /// Returns the default value of an argument, if it has one.
     pub fn default_value(&self, argument: usize) -> Option<&V> {
         self.defaults.get(argument)?.as_ref()
     }
 
-    /// Whether the operator takes arguments on different devices.
+    /// Returns whether the operator takes arguments on different devices.
     pub fn allows_mixed_devices(&self) -> bool {
         self.options.mixed_devices
     }
 
-    /// The tags: facts beyond the schema that hold for every call.
+    /// Returns the tags: properties beyond the schema that hold for every call.
     pub fn tags(&self) -> Tags {
         self.options.tags
     }
 
-    /// How the operator was defined, beyond its schema.
+    /// Returns the options of the definition.
     pub fn options(&self) -> DefineOptions {
         self.options
     }
 
-    /// The operator, shared: for a kernel that knows it by reference.
+    /// Returns a counted reference, for a kernel that only borrows the operator.
     pub fn share(&self) -> Arc<Operator<V>> {
         self.this.upgrade().unwrap_or_else(|| unreachable!("operators live in an Arc"))
     }
 
-    /// Looks at what a host language keeps with the operator.
+    /// Runs `look` on the host language's object.
     pub fn host<R>(&self, look: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R) -> R {
         look(self.host.lock().unwrap_or_else(PoisonError::into_inner).as_deref())
     }
 
-    /// Keeps something of a host language with the operator, in place of what was there.
+    /// Stores an object of the host language, in place of the previous one.
     pub fn set_host(&self, object: Box<dyn Any + Send + Sync>) {
         let old = self.host.lock().unwrap_or_else(PoisonError::into_inner).replace(object);
-        // Outside the lock: it may be the last reference to an object with a destructor.
+        // Dropped outside the lock: it may be the last reference to an object with a destructor.
         drop(old);
     }
 
-    /// Whether it belongs to an isolated dispatcher, made with [`Dispatcher::new`].
+    /// Returns whether it belongs to an isolated dispatcher, made with [`Dispatcher::new`].
     #[inline]
     pub fn is_isolated(&self) -> bool {
         self.isolated
     }
 
-    /// Whether it was removed: calls then give [`ErrorKind::OperatorRemoved`].
+    /// Returns whether it was removed; calls then return [`ErrorKind::OperatorRemoved`].
     pub fn is_removed(&self) -> bool {
         self.removed.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// The dispatcher it belongs to, unless that is gone.
+    /// Returns its dispatcher, unless that was dropped.
     pub fn dispatcher(&self) -> Option<Dispatcher<V>> {
         Dispatcher::upgrade(&self.dispatcher)
     }
 
     pub(crate) fn registrations(&self) -> MutexGuard<'_, Registrations<V>> {
-        // Each change under the lock is one push, take or replace: whole at any panic.
+        // Each change under the lock is one push, pop or replacement, so the state is consistent
+        // after any panic.
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the table that follows from the registrations. The caller holds their lock,
-    /// and collects afterwards.
+    /// Computes and publishes the table. The caller holds the registrations' lock, and collects
+    /// afterwards.
     pub(crate) fn publish(&self, registrations: &Registrations<V>, fallbacks: &Registrations<V>) {
         let table = Table::compute(self.name.clone(), registrations, fallbacks);
         self.swap_table(table);
     }
 
-    /// Ends the operator: no kernels, and an error for whoever still holds it. Returns what was
-    /// registered, to be dropped outside of any lock.
+    /// Removes the operator: it has no kernels, and calls return an error. Returns the registered
+    /// kernels, to be dropped outside of any lock.
     pub(crate) fn remove(&self) -> Vec<Arc<Kernel<V>>> {
         let mut registrations = self.registrations();
         self.removed.store(true, std::sync::atomic::Ordering::Release);
@@ -176,16 +177,16 @@ impl<V: Value> Operator<V> {
 
     fn swap_table(&self, table: Table<V>) {
         let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
-        // SAFETY: the pointer was made by `Box::into_raw`, here or in `new`, and the swap
-        // unlinked it: nobody else can retire it.
+        // SAFETY: the pointer was made by `Box::into_raw`, here or in `new`, and the swap unlinked
+        // it, so it is retired once.
         DOMAIN.retire(unsafe { Box::from_raw(old) });
     }
 }
 
 impl<V: Value> Drop for Operator<V> {
     fn drop(&mut self) {
-        // SAFETY: the pointer was made by `Box::into_raw`. A reader reaches the table through a
-        // reference to the operator, and there is none left.
+        // SAFETY: the pointer was made by `Box::into_raw`. Readers reach the table only through a
+        // reference to the operator, of which none is left.
         drop(unsafe { Box::from_raw(self.table.load(Ordering::Acquire)) });
     }
 }

@@ -1,29 +1,25 @@
-//! Freeing snapshots that readers may still hold.
+//! Reclamation of snapshots that readers may still use.
 //!
-//! Tables are immutable snapshots behind one atomic pointer. A call must be able
-//! to read its table, and run a kernel that the table owns, while another thread
-//! swaps the pointer and wants the old table gone. Hazard pointers (M. Michael,
-//! "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects", 2004) with
-//! three changes:
+//! Tables are immutable snapshots behind one atomic pointer. A call must be able to read its table,
+//! and run a kernel that the table owns, while another thread swaps the pointer and retires the old
+//! table. These are hazard pointers (M. Michael, "Hazard Pointers: Safe Memory Reclamation for
+//! Lock-Free Objects", 2004) with three changes:
 //!
 //! - Wait-free entry. Instead of announce-load-recheck, a reader first stores
 //!   `BLOCK_ALL` ("free nothing"), loads the pointer, and then narrows its
 //!   announcement to that pointer. No loop, no retry.
-//! - One slot per nesting depth. A kernel that calls operators takes the next
-//!   slot, so a kernel that runs for hours holds back its own table only.
-//! - The last reader frees. A slot that holds a retired snapshot is noted, and
-//!   the thread that lets go of it collects: nothing waits for the next writer.
+//! - One slot per nesting depth. A kernel that calls operators takes the next slot, so that a
+//!   long-running kernel blocks only the reclamation of its own table.
+//! - The last reader frees. A writer marks the slots that hold a retired snapshot, and the thread
+//!   that releases a marked slot collects, so that nothing waits for the next writer.
 //!
-//! The store-load order between the two sides is [`barrier`](crate::barrier)'s.
-//! When a thread's membarrier(2) fails that worked before, the announcements of
-//! readers that left their fence out can't be ordered. So every thread is told to
-//! fence from now on, and until it has said that it does, or has ended, nothing is
-//! freed, unless another thread's membarrier still works.
+//! [`barrier`](crate::barrier) orders the stores and loads of the two sides. If membarrier(2)
+//! starts to fail on a thread, the announcements of readers without a fence can't be ordered any
+//! more. Then every thread is told to fence. Until all have confirmed or ended, nothing is freed,
+//! unless membarrier still works on another thread.
 
-#[cfg(all(test, loom))]
-mod loom_tests;
 mod slots;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,55 +27,56 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::barrier;
 use crate::sync::{Arc, Lock};
 use slots::{BLOCK_ALL, KEY_BITS};
-pub(crate) use slots::{Entry, MAX_DEPTH, Slot, Slots};
+pub(crate) use slots::{EntryPath, MAX_DEPTH, Slot, Slots};
 
-/// A snapshot that was unlinked and waits for its last reader.
+/// An unlinked snapshot that waits for its last reader.
 struct Retired {
     pointer: usize,
     free: unsafe fn(usize),
 }
 
-/// The threads that read and the snapshots that wait.
-pub(crate) struct Domain(Lock<State>);
+/// The reading threads and the retired snapshots.
+pub(crate) struct Domain(Lock<DomainState>);
 
-struct State {
+struct DomainState {
     threads: Vec<Arc<Slots>>,
     retired: Vec<Retired>,
-    /// Whether threads that join must fence: from the start, or since membarrier failed.
+    /// Whether new threads must fence: from the start, or since membarrier failed.
     fenced: bool,
 }
 
-impl State {
-    const NEW: State = State { threads: Vec::new(), retired: Vec::new(), fenced: false };
+impl DomainState {
+    const NEW: DomainState =
+        DomainState { threads: Vec::new(), retired: Vec::new(), fenced: false };
 }
 
 impl Domain {
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Domain(Lock::new(State::NEW))
+        Domain(Lock::new(DomainState::NEW))
     }
 
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Domain(Lock::new(State::NEW))
+        Domain(Lock::new(DomainState::NEW))
     }
 
-    /// Slots for a thread, which the domain keeps until `leave`. `asymmetric`: whether the thread
-    /// may leave out its fence, as far as is known.
-    pub(crate) fn join(&self, asymmetric: bool, entry: Entry) -> Arc<Slots> {
+    /// Returns slots for a thread, which the domain keeps until `leave`. `asymmetric`: whether the
+    /// thread may omit its fence, as far as is known.
+    pub(crate) fn join(&self, asymmetric: bool, entry: EntryPath) -> Arc<Slots> {
         let mut state = self.0.lock();
         let slots = Arc::new(Slots::new(entry, state.fenced || !asymmetric));
         state.threads.push(Arc::clone(&slots));
         slots
     }
 
-    /// Lets a thread use its slots below this depth.
+    /// Makes a thread's slots below this depth usable.
     pub(crate) fn reserve(&self, slots: &Slots, depth: usize) {
         let _state = self.0.lock();
         slots.reserve(depth);
     }
 
-    /// Takes a thread's slots back. It must hold nothing any more.
+    /// Frees a thread's slots, which must announce nothing.
     pub(crate) fn leave(&self, slots: *const Slots) {
         let mut state = self.0.lock();
         let at = state.threads.iter().position(|other| Arc::as_ptr(other) == slots);
@@ -90,8 +87,8 @@ impl Domain {
         drop(gone);
     }
 
-    /// Takes charge of a snapshot that no new reader can reach any more. Frees nothing: the
-    /// caller may hold locks that a kernel's destructor needs; it calls `collect` after them.
+    /// Retires a snapshot that no new reader can reach. It frees nothing, since the caller may hold
+    /// locks that a kernel's destructor takes; the caller collects after their release.
     pub(crate) fn retire<T>(&self, snapshot: Box<T>) {
         unsafe fn free<T>(pointer: usize) {
             // SAFETY: the pointer came from `Box::into_raw` of a `Box<T>` in `retire`, and
@@ -107,19 +104,18 @@ impl Domain {
         self.0.lock().retired.push(retired);
     }
 
-    /// Frees the retired snapshots that no reader holds. The rest waits for the readers, who are
-    /// told. `own`: the calling thread's slots, if it has some.
+    /// Frees the retired snapshots that no reader holds, and marks the slots that hold others.
+    /// `own`: the calling thread's slots, if it has any.
     pub(crate) fn collect(&self, own: Option<&Slots>) {
         let free = self.0.lock().take_unheld(own);
         // Outside the lock: freeing runs destructors of kernels, which may register others.
         for retired in free {
-            // SAFETY: it was unlinked before `order`, so a reader that announced itself later
-            // can't have read it; of the earlier ones none holds it. It left the list, so it
-            // is freed once.
+            // SAFETY: it was unlinked before `order`, so a reader that announced itself later can't
+            // have read it, and no earlier reader holds it. It left the list, so it is freed once.
             let destroy = || unsafe { (retired.free)(retired.pointer) };
-            // A destructor's panic (which the panic hook has told of) keeps neither the other
-            // snapshots from being freed nor a registration from its handle. Loom's panics, which
-            // tell of wrong orders, go through.
+            // A panic of a destructor, which the panic hook has reported, must neither keep other
+            // snapshots from being freed nor lose the handle of a registration. Loom's panics,
+            // which report wrong orders, propagate.
             if cfg!(loom) {
                 destroy();
             } else {
@@ -128,7 +124,7 @@ impl Domain {
         }
     }
 
-    /// How many snapshots wait for readers, and how many threads there are.
+    /// Returns the numbers of retired snapshots and of threads.
     #[cfg(test)]
     fn waiting(&self) -> (usize, usize) {
         let state = self.0.lock();
@@ -136,10 +132,10 @@ impl Domain {
     }
 }
 
-/// Around a fork. The child has one thread: what others announced there is nobody's.
+/// Handlers around a fork. The child has one thread, so the announcements of others are void there.
 #[cfg(not(loom))]
 impl Domain {
-    /// Before the fork: nobody is in the middle of a change when it happens.
+    /// Before the fork: locks, so that no thread is amid a change when it happens.
     pub(crate) fn before_fork(&self) {
         self.0.acquire();
     }
@@ -149,16 +145,16 @@ impl Domain {
     /// # Safety
     /// `before_fork` ran on this thread.
     pub(crate) unsafe fn after_fork_in_parent(&self) {
-        // SAFETY: taken in `before_fork`.
+        // SAFETY: locked in `before_fork`.
         unsafe { self.0.release() };
     }
 
-    /// After the fork, in the child, whose one thread has these slots, or none.
+    /// After the fork, in the child; `own` are its only thread's slots, or null.
     ///
     /// # Safety
     /// `before_fork` ran on the thread that this one continues.
     pub(crate) unsafe fn after_fork_in_child(&self, own: *const Slots) {
-        // SAFETY: the lock was taken in `before_fork`, and there is no other thread.
+        // SAFETY: `before_fork` locked it, and there is no other thread.
         let state = unsafe { &mut *self.0.value() };
         state.threads.retain(|slots| Arc::as_ptr(slots) == own);
         // SAFETY: as above.
@@ -166,18 +162,19 @@ impl Domain {
     }
 }
 
-impl State {
-    /// Takes out the retired snapshots that nobody holds, and notes which slots hold the others.
+impl DomainState {
+    /// Removes and returns the retired snapshots that no slot holds, and marks the slots that hold
+    /// others.
     fn take_unheld(&mut self, own: Option<&Slots>) -> Vec<Retired> {
         let mut free = Vec::new();
-        // Notes are taken back before the look and never after it: a reader that let go in between
-        // finds its note, or the look finds that it let go.
-        self.threads.iter().for_each(|slots| slots.clear_notes());
-        // A reader that let go between the look and the note knows nothing of the note: so another
-        // look follows where a slot was noted. Each slot is noted once, so there is a last look.
+        // Marks are cleared before the scan and never after it: a reader that releases in between
+        // either finds its mark, or the scan finds its release.
+        self.threads.iter().for_each(|slots| slots.clear_marks());
+        // A reader that releases between the scan and its mark doesn't see the mark, so another
+        // scan follows after a new mark. Each slot is marked once, so the loop ends.
         while !self.retired.is_empty() {
             let ordered = self.order(own);
-            let State { threads, retired, .. } = self;
+            let DomainState { threads, retired, .. } = self;
             let slots = threads.iter().flat_map(|thread| thread.announcements(ordered));
             let held: Vec<(&Slot, usize)> = slots.collect();
             if held.iter().all(|(_, pointer)| *pointer != BLOCK_ALL) {
@@ -188,7 +185,7 @@ impl State {
             for (slot, pointer) in held {
                 let is_waited_for =
                     |retired: &Retired| [retired.pointer, BLOCK_ALL].contains(&pointer);
-                is_news |= retired.iter().any(is_waited_for) && slot.note();
+                is_news |= retired.iter().any(is_waited_for) && slot.mark();
             }
             if !is_news {
                 break;
@@ -197,8 +194,8 @@ impl State {
         free
     }
 
-    /// Orders the swaps before against the readers' announcements. False: only those of threads
-    /// that fence.
+    /// Orders earlier swaps before later reads of announcements. Returns false if only threads that
+    /// fence are ordered.
     fn order(&mut self, own: Option<&Slots>) -> bool {
         if self.threads.iter().all(|slots| slots.is_fenced()) {
             barrier::full();
@@ -210,8 +207,8 @@ impl State {
         self.fenced = true;
         self.threads.iter().for_each(|slots| slots.demand_fences());
         if let Some(own) = own {
-            // This thread sees its own announcements, and the next ones are fenced.
-            own.pass_on();
+            // This thread sees its own announcements, and fences the next ones.
+            own.confirm_fences();
         }
         false
     }

@@ -5,72 +5,71 @@ use std::sync::atomic::{AtomicBool as StdAtomicBool, AtomicUsize as StdAtomicUsi
 use crate::barrier;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// How deep calls may nest on one thread.
+/// The deepest nesting of calls on a thread.
 #[cfg(not(loom))]
 pub(crate) const MAX_DEPTH: usize = 1000;
 #[cfg(loom)]
 pub(crate) const MAX_DEPTH: usize = 2;
 
-/// A slot's content while its reader has not yet read the pointer: nothing may be freed.
+/// A slot's content before its reader has read the pointer: nothing may be freed.
 pub(super) const BLOCK_ALL: usize = 1 << 6;
-/// Tables are aligned to 64 bytes; the low six bits of a slot carry the chosen key.
+/// The low six bits of a slot hold the chosen key; tables are aligned to 64 bytes.
 pub(super) const KEY_BITS: usize = 63;
 
-/// A limit that no stack reaches: the slot is always entered the slow way.
+/// A limit below any stack address: calls always take the slow path.
 const SLOW: usize = usize::MAX - 1;
-/// As [`SLOW`], and the thread that lets go of the slot collects.
-const NOTED: usize = usize::MAX;
+/// As [`SLOW`]; the thread that releases the slot collects.
+const MARKED: usize = usize::MAX;
 
-/// One thread's announcement at one nesting depth, and the way into that depth.
+/// One thread's announcement at one nesting depth, and the limit of its fast path.
 #[repr(C)]
 pub(crate) struct Slot {
-    /// Only the thread writes it.
+    /// Written by the owning thread only.
     pub(super) content: AtomicUsize,
-    /// A call that finds the stack below this address takes the slow way in. Where the slot holds
-    /// back retired snapshots, [`NOTED`]. (The standard library's atomic also under loom: the
-    /// protocol's order doesn't rest on it.)
+    /// A call below this stack address takes the slow path. [`MARKED`] if the slot holds a retired
+    /// snapshot. (The standard library's atomic also under loom, since the protocol's order doesn't
+    /// depend on it.)
     limit: StdAtomicUsize,
 }
 
-/// The slot of threads that have none, so that the next call takes the slow way in.
+/// The slot of threads without slots, so that their next call takes the slow path.
 #[cfg(not(loom))]
-static NOBODYS: Slot = Slot { content: AtomicUsize::new(0), limit: StdAtomicUsize::new(SLOW) };
+static UNOWNED: Slot = Slot { content: AtomicUsize::new(0), limit: StdAtomicUsize::new(SLOW) };
 
 impl Slot {
-    /// A slot that is never taken.
+    /// Returns a slot that is never entered.
     #[cfg(not(loom))]
-    pub(crate) const fn nobodys() -> *const Slot {
-        &raw const NOBODYS
+    pub(crate) const fn unowned() -> *const Slot {
+        &raw const UNOWNED
     }
 
-    /// Under loom nobody calls operators.
+    /// Under loom, operators aren't called.
     #[cfg(loom)]
-    pub(crate) const fn nobodys() -> *const Slot {
+    pub(crate) const fn unowned() -> *const Slot {
         std::ptr::null()
     }
 
-    /// Whether a call that has this stack address must take the slow way in.
+    /// Returns whether a call at this stack address takes the slow path.
     #[inline(always)]
     pub(crate) fn is_slow(&self, stack_address: usize) -> bool {
         stack_address < self.limit.load(Ordering::Relaxed)
     }
 
-    /// Says that something is about to be read, in the order that `heavy` counts on.
+    /// Announces a read, before `heavy`'s side in the protocol's order.
     #[inline(always)]
     pub(crate) fn announce(&self, asymmetric: bool) {
         self.content.store(BLOCK_ALL, Ordering::Relaxed);
         barrier::light(asymmetric);
     }
 
-    /// Announces and reads the pointer; what it points to lives until `release`.
+    /// Announces and reads the pointer; the pointee lives until `release`.
     #[inline(always)]
     pub(crate) fn protect<T>(&self, source: &AtomicPtr<T>, asymmetric: bool) -> *mut T {
         self.announce(asymmetric);
         source.load(Ordering::Acquire)
     }
 
-    /// Narrows the announcement to one pointer, which came from `protect`, with a number of six
-    /// bits beside it.
+    /// Narrows the announcement to one pointer from `protect`, with a key of six bits.
     #[inline(always)]
     pub(crate) fn hold<T>(&self, pointer: *const T, key: u8) {
         self.content.store(pointer as usize | usize::from(key), Ordering::Release);
@@ -82,33 +81,31 @@ impl Slot {
         self.content.store(0, Ordering::Release);
     }
 
-    /// Whether somebody waits for this slot's release: asked after it.
+    /// Returns whether a writer waits for this slot's release. Called after it.
     #[inline(always)]
-    pub(crate) fn is_noted(&self) -> bool {
-        // Either the thread sees the note here, or who noted it sees the release (`heavy` is
-        // between the two there). Without membarrier, and where a frame ends quietly, the note may
-        // be missed: then the next call at this depth, or the next change of a registration, does
-        // what the note asks for.
+    pub(crate) fn is_marked(&self) -> bool {
+        // Either this thread sees the mark, or the marking thread sees the release (`heavy` is
+        // between the two there). Without membarrier, and if a frame ends quietly, the mark may be
+        // missed: then the next call at this depth, or the next change of a registration, collects.
         barrier::compiler_only();
-        self.limit.load(Ordering::Relaxed) == NOTED
+        self.limit.load(Ordering::Relaxed) == MARKED
     }
 
-    /// The pointer (as a number) and the key held here, for the owning thread to look at.
+    /// Returns the pointer (as a number) and the key announced here, for the owning thread.
     pub(crate) fn held(&self) -> Option<(usize, u8)> {
         let content = self.content.load(Ordering::Relaxed);
         let pointer = content & !KEY_BITS;
         (pointer != 0 && pointer != BLOCK_ALL).then_some((pointer, (content & KEY_BITS) as u8))
     }
 
-    /// Notes that somebody waits for this slot's release, under the domain's lock. Says whether that
-    /// is new.
-    pub(super) fn note(&self) -> bool {
-        self.limit.swap(NOTED, Ordering::Relaxed) != NOTED
+    /// Marks the slot, under the domain's lock. Returns whether it wasn't marked before.
+    pub(super) fn mark(&self) -> bool {
+        self.limit.swap(MARKED, Ordering::Relaxed) != MARKED
     }
 
-    /// The content once the reader has said what it read: that takes it a few instructions, unless
-    /// it lost its processor just there.
-    fn settled(&self) -> Option<usize> {
+    /// Returns the content once it isn't `BLOCK_ALL`. A reader changes it within a few
+    /// instructions, unless it is descheduled just there.
+    fn narrowed(&self) -> Option<usize> {
         const TRIES: usize = if cfg!(loom) { 1 } else { 200 };
         for _ in 0..TRIES {
             let content = self.content.load(Ordering::Acquire);
@@ -121,36 +118,35 @@ impl Slot {
     }
 }
 
-/// How a thread's slots are entered.
+/// The path by which a thread enters its slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Entry {
-    /// The fast way, down to this stack address.
+pub(crate) enum EntryPath {
+    /// The fast path, down to this stack address.
     FastAbove(usize),
-    /// The slow way, and whoever leaves a slot looks whether something is to be done: for a thread
-    /// that is ending.
-    Attended,
+    /// The slow path, and every release checks for work, for a thread that is ending.
+    SlowPath,
 }
 
 /// One thread's slots. The domain owns them, and the thread points to them.
 pub(crate) struct Slots {
-    /// Slots at and above this depth were never used. Changed under the domain's lock.
+    /// The number of slots that may be in use. Changed under the domain's lock.
     used: StdAtomicUsize,
-    /// Whether the thread itself fences every announcement that it makes from now on.
+    /// Whether the thread itself fences all its announcements from now on.
     fenced: AtomicBool,
     /// Whether it must.
     must_fence: StdAtomicBool,
-    /// The limit of used slots where nothing is noted.
+    /// The limit of usable slots without a mark.
     limit: StdAtomicUsize,
-    /// One more than can be taken: the last one is the end.
+    /// One slot more than can be entered, as the end.
     slots: Box<[Slot]>,
 }
 
 impl Slots {
-    pub(super) fn new(entry: Entry, fenced: bool) -> Self {
+    pub(super) fn new(entry: EntryPath, fenced: bool) -> Self {
         let limit = match entry {
-            Entry::FastAbove(_) if fenced => SLOW,
-            Entry::FastAbove(address) => address.min(SLOW),
-            Entry::Attended => NOTED,
+            EntryPath::FastAbove(_) if fenced => SLOW,
+            EntryPath::FastAbove(address) => address.min(SLOW),
+            EntryPath::SlowPath => MARKED,
         };
         let slot = |_| Slot { content: AtomicUsize::new(0), limit: StdAtomicUsize::new(SLOW) };
         Slots {
@@ -162,12 +158,12 @@ impl Slots {
         }
     }
 
-    /// The slots below this depth.
+    /// Returns the slots below this depth.
     pub(crate) fn below(&self, depth: usize) -> &[Slot] {
         &self.slots[..depth]
     }
 
-    /// How many slots can be taken without reserving more.
+    /// Returns the number of slots that can be entered without reserving more.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Acquire)
     }
@@ -181,13 +177,13 @@ impl Slots {
         self.used.store(depth, Ordering::Release);
     }
 
-    /// The slots that may hold something.
+    /// Returns the slots that may announce something.
     pub(super) fn in_use(&self) -> &[Slot] {
         self.below(self.used())
     }
 
-    /// Whether every announcement is either fenced or older than the thread's word on that, and
-    /// so to be seen after a fence.
+    /// Returns whether every announcement is either fenced or older than the thread's confirmation,
+    /// and so visible after a fence.
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
@@ -199,31 +195,31 @@ impl Slots {
         for slot in self.in_use() {
             slow(&slot.limit);
         }
-        // After these stores: whoever sees it finds the slow way in everywhere.
+        // After these stores, so that a thread that reads it finds the slow path everywhere.
         self.must_fence.store(true, Ordering::Release);
     }
 
-    /// The thread's word, on its slow way in, that it fences from now on if it must.
-    pub(crate) fn pass_on(&self) {
+    /// Confirms, on the thread's slow path, that it fences from now on if it must.
+    pub(crate) fn confirm_fences(&self) {
         if self.must_fence.load(Ordering::Acquire) && !self.fenced.load(Ordering::Relaxed) {
             self.fenced.store(true, Ordering::Release);
         }
     }
 
-    /// The slots that announce something, and the pointers that they hold: `BLOCK_ALL` where a reader
-    /// may have announced itself without having said what it read. `ordered`: whether readers that
-    /// leave their fence out are ordered, too.
+    /// Returns the slots that announce something, with their pointers: `BLOCK_ALL` if a reader may
+    /// have announced itself without a pointer yet. `ordered`: whether readers without a fence are
+    /// ordered, too.
     pub(super) fn announcements(&self, ordered: bool) -> impl Iterator<Item = (&Slot, usize)> {
         let is_known = ordered || self.is_fenced();
         self.in_use().iter().filter_map(move |slot| {
-            let content = if is_known { slot.settled() } else { None };
+            let content = if is_known { slot.narrowed() } else { None };
             let pointer = content.map_or(BLOCK_ALL, |content| content & !KEY_BITS);
             (pointer != 0).then_some((slot, pointer))
         })
     }
 
-    /// Takes the notes back, under the domain's lock: a look at all slots follows, and notes anew.
-    pub(super) fn clear_notes(&self) {
+    /// Clears the marks, under the domain's lock, before a scan of all slots sets them anew.
+    pub(super) fn clear_marks(&self) {
         let usual = self.limit.load(Ordering::Relaxed);
         for slot in self.in_use() {
             slot.limit.store(usual, Ordering::Relaxed);

@@ -1,22 +1,22 @@
-//! Which value of a call goes to which argument: Python's rules for a function, in its words.
+//! Binding of a call's values to arguments, by Python's rules and with Python's messages.
 
 use keyfold_core::{Error, ErrorKind, Result};
 
 use super::types::{Argument, Schema};
 use keyfold_core::nearest;
 
-/// Where the value of one declared argument comes from.
+/// The source of the value of one declared argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ArgumentSource {
     /// The call's positional argument of this index.
     Positional(usize),
     /// The call's keyword of this index.
     Keyword(usize),
-    /// The declared default: the call left it out.
+    /// The declared default.
     Default,
 }
 
-/// Names that different libraries give the same argument.
+/// Names that libraries use for the same argument.
 const SYNONYMS: [&[&str]; 5] = [
     &["dim", "axis", "dims", "axes"],
     &["keepdim", "keepdims"],
@@ -26,42 +26,51 @@ const SYNONYMS: [&[&str]; 5] = [
 ];
 
 impl Schema {
-    /// How many arguments may be passed by position: those before the `*`.
+    /// Returns the number of arguments that may be passed by position: those before the `*`.
     pub fn positional_count(&self) -> usize {
         self.arguments.partition_point(|argument| !argument.kwarg_only)
     }
 
-    /// How many arguments before the `*` have no default.
+    /// Returns the number of arguments before the `*` without a default.
     pub fn required_positional(&self) -> usize {
         self.positional().iter().filter(|argument| argument.default.is_none()).count()
     }
 
-    /// Whether there are arguments that a call must name.
+    /// Returns whether there are keyword-only arguments.
     pub fn has_kwarg_only(&self) -> bool {
         self.arguments.last().is_some_and(|argument| argument.kwarg_only)
     }
 
-    /// The index of the argument of that name.
+    /// Returns the index of an argument by name.
     pub fn argument_index(&self, name: &str) -> Option<usize> {
         self.arguments.iter().position(|argument| argument.name == name)
     }
 
-    /// The source of each declared argument, in declaration order, for a call with `positional`
-    /// values by position and these keywords.
+    /// Returns the source of each declared argument, in declaration order, for a call with
+    /// `positional` values by position and these keywords.
+    ///
+    /// ```
+    /// use keyfold_dispatch::schema::{ArgumentSource, Schema};
+    /// let schema = Schema::parse("demo::scale(Tensor x, float k=2, *, bool fast=False) -> Tensor")?;
+    /// let sources = schema.bind(1, &["fast"])?;
+    /// assert_eq!(sources[1], ArgumentSource::Default);
+    /// assert_eq!(sources[2], ArgumentSource::Keyword(0));
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Binding`], with CPython's message for a function of that signature, where the
-    /// function's name is the operator's.
-    pub fn bind(&self, positional: usize, keywords: &[&str]) -> Result<Vec<Source>> {
-        let mut sources = vec![Source::Default; self.arguments.len()];
+    /// [`ErrorKind::Binding`], with CPython's message for a function of that signature and the
+    /// operator's name.
+    pub fn bind(&self, positional: usize, keywords: &[&str]) -> Result<Vec<ArgumentSource>> {
+        let mut sources = vec![ArgumentSource::Default; self.arguments.len()];
         self.bind_into(positional, keywords, &mut sources)?;
         Ok(sources)
     }
 
-    /// [`Schema::bind`] into memory of the caller's: one slot for each declared argument.
+    /// As [`Schema::bind`], into the caller's memory: one slot per declared argument.
     ///
     /// # Errors
-    /// As [`Schema::bind`]; the slots then hold nothing of use.
+    /// As [`Schema::bind`]; the slots are unspecified then.
     ///
     /// # Panics
     /// If there are fewer slots than arguments.
@@ -69,43 +78,48 @@ impl Schema {
         &self,
         positional: usize,
         keywords: &[&str],
-        sources: &mut [Source],
+        sources: &mut [ArgumentSource],
     ) -> Result<()> {
         let sources = &mut sources[..self.arguments.len()];
         let taken = self.positional_count();
         for (index, source) in sources.iter_mut().enumerate() {
             let given = index < taken.min(positional);
-            *source = if given { Source::Positional(index) } else { Source::Default };
+            *source =
+                if given { ArgumentSource::Positional(index) } else { ArgumentSource::Default };
         }
-        // CPython's order: a bad keyword is reported before a surplus of positional values, and
-        // that before what is missing.
+        // CPython's order: a bad keyword is reported before surplus positional values, and these
+        // before missing arguments.
         for (index, keyword) in keywords.iter().enumerate() {
             let Some(argument) = self.argument_index(keyword) else {
-                return Err(self.unexpected(keyword));
+                return Err(self.unexpected_keyword(keyword));
             };
-            if sources[argument] != Source::Default {
+            if sources[argument] != ArgumentSource::Default {
                 return Err(self.unbound(&format!("got multiple values for argument '{keyword}'")));
             }
-            sources[argument] = Source::Keyword(index);
+            sources[argument] = ArgumentSource::Keyword(index);
         }
         if positional > taken {
-            return Err(self.surplus(positional, taken, sources));
+            return Err(self.too_many_positional(positional, taken, sources));
         }
         let (by_position, by_keyword) = sources.split_at(taken);
-        self.complete(&self.arguments[..taken], by_position, "positional")?;
-        self.complete(&self.arguments[taken..], by_keyword, "keyword-only")
+        self.check_complete(&self.arguments[..taken], by_position, "positional")?;
+        self.check_complete(&self.arguments[taken..], by_keyword, "keyword-only")
     }
 
     fn positional(&self) -> &[Argument] {
         &self.arguments[..self.positional_count()]
     }
 
-    /// An error if one of `arguments` has neither a value nor a default.
-    fn complete(&self, arguments: &[Argument], sources: &[Source], kind: &str) -> Result<()> {
-        let lacking = arguments
-            .iter()
-            .zip(sources)
-            .filter(|(argument, source)| **source == Source::Default && argument.default.is_none());
+    /// Returns an error if one of `arguments` has neither a value nor a default.
+    fn check_complete(
+        &self,
+        arguments: &[Argument],
+        sources: &[ArgumentSource],
+        kind: &str,
+    ) -> Result<()> {
+        let lacking = arguments.iter().zip(sources).filter(|(argument, source)| {
+            **source == ArgumentSource::Default && argument.default.is_none()
+        });
         let names: Vec<String> = lacking.map(|(a, _)| format!("'{}'", a.name)).collect();
         let listed = match names.as_slice() {
             [one] => one.clone(),
@@ -117,16 +131,17 @@ impl Schema {
         Err(self.unbound(&format!("missing {count} required {kind} argument{s}: {listed}")))
     }
 
-    /// More positional values than arguments that take them.
+    /// Returns the error for too many positional values.
     #[cold]
-    fn surplus(&self, given: usize, taken: usize, sources: &[Source]) -> Error {
+    fn too_many_positional(&self, given: usize, taken: usize, sources: &[ArgumentSource]) -> Error {
         let required = self.required_positional();
         let takes = if required == taken {
             format!("{taken} positional argument{}", plural(taken))
         } else {
             format!("from {required} to {taken} positional arguments")
         };
-        let named = sources[taken..].iter().filter(|source| **source != Source::Default).count();
+        let named =
+            sources[taken..].iter().filter(|source| **source != ArgumentSource::Default).count();
         let given = match (given, named) {
             (1, 0) => "1 was".to_owned(),
             (_, 0) => format!("{given} were"),
@@ -139,9 +154,9 @@ impl Schema {
         self.unbound(&format!("takes {takes} but {given} given"))
     }
 
-    /// A keyword that names no argument. The hint is the one that CPython gives from 3.13 on.
+    /// Returns the error for an unknown keyword. The hint is CPython's from 3.13 on.
     #[cold]
-    fn unexpected(&self, keyword: &str) -> Error {
+    fn unexpected_keyword(&self, keyword: &str) -> Error {
         let mut message = format!("got an unexpected keyword argument '{keyword}'");
         let names = || self.arguments.iter().map(|argument| argument.name.as_str());
         let synonyms = SYNONYMS.iter().find(|group| group.contains(&keyword));
@@ -176,7 +191,7 @@ mod tests {
         error.message().to_owned()
     }
 
-    /// Arguments, values by position, keywords, and what CPython 3.11 says (its texts, unedited).
+    /// Arguments, positional values, keywords, and the messages of CPython 3.11, unedited.
     #[test]
     fn binding_mistakes_have_the_messages_of_cpython() {
         let table: &[(&str, usize, &[&str], &str)] = &[
@@ -344,7 +359,7 @@ mod tests {
 
     #[test]
     fn each_argument_gets_its_source() {
-        use Source::{Default, Keyword, Positional};
+        use ArgumentSource::{Default, Keyword, Positional};
         let schema = schema("Tensor a, Tensor b, int c=1, *, int k, int j=2");
         assert_eq!(
             schema.bind(2, &["k"]).unwrap(),

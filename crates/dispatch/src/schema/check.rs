@@ -1,9 +1,9 @@
-//! Whether a default fits the type of its argument.
+//! Checks that a default fits the type of its argument.
 
 use super::types::{Literal, Type};
 use keyfold_core::did_you_mean;
 
-/// The dtypes' names, those of the array API standard and the two half types.
+/// The dtypes' names: those of the array API standard and the two half types.
 const SCALAR_TYPES: [&str; 15] = [
     "bool",
     "int8",
@@ -22,7 +22,7 @@ const SCALAR_TYPES: [&str; 15] = [
     "complex128",
 ];
 
-/// The dtypes' older names, which schemas in use have, and the names that they are read as.
+/// Older names of dtypes in existing schemas, with the names they are read as.
 const OLDER_SCALAR_TYPES: [(&str, &str); 10] = [
     ("byte", "uint8"),
     ("char", "int8"),
@@ -42,11 +42,11 @@ const LAYOUTS: [&str; 7] =
 const MEMORY_FORMATS: [&str; 4] =
     ["contiguous_format", "preserve_format", "channels_last", "channels_last_3d"];
 
-/// How a loss is reduced: the field declares it as an `int`. Its third value can't be told from
-/// None, and is written 0.
+/// The names of a loss's reductions, which schemas declare as `int`. The third, None, can't be told
+/// from a missing value and is written 0.
 const REDUCTIONS: [&str; 2] = ["Mean", "Sum"];
 
-/// The default of argument `name` in its canonical form, or what is wrong with it.
+/// Returns the default of argument `name` in its canonical form, or an error.
 pub(super) fn check_default(
     name: &str,
     ty: &Type,
@@ -67,7 +67,7 @@ pub(super) fn check_default(
                 .collect();
             checked.map(Literal::List)
         }
-        // One value for each element, expanded when the default is used.
+        // One value for all elements, expanded when the default is used.
         (Type::List(element, Some(_)), each) if each != Literal::None && fits(element, &each) => {
             Ok(canonical(element, each))
         }
@@ -76,7 +76,7 @@ pub(super) fn check_default(
     }
 }
 
-/// Whether a list of `length` may be a default of `ty`.
+/// Returns whether a default of `ty` may be a list of `length` items.
 fn sized(ty: &Type, length: usize) -> bool {
     match ty.without_optional() {
         Type::List(_, declared) => Type::takes_length(*declared, length),
@@ -84,7 +84,8 @@ fn sized(ty: &Type, length: usize) -> bool {
     }
 }
 
-/// A whole number where a float belongs is a float; a dtype has its present name.
+/// Returns the canonical literal: an integer for a float type becomes a float, and an older dtype
+/// name the present one.
 fn canonical(ty: &Type, literal: Literal) -> Literal {
     match (ty.without_optional(), literal) {
         (Type::Float | Type::Complex, Literal::Int(value)) => Literal::Float(value as f64),
@@ -98,7 +99,8 @@ fn present_name(dtype: &str) -> &str {
     older.map_or(dtype, |(_, present)| present)
 }
 
-/// Whether `literal` is a value of `ty`. Lists are judged item by item, so here they never fit.
+/// Returns whether `literal` is a value of `ty`. Lists never are: their items are checked one by
+/// one.
 fn fits(ty: &Type, literal: &Literal) -> bool {
     match (ty, literal) {
         (Type::Optional(_), Literal::None) => true,
@@ -116,7 +118,7 @@ fn fits(ty: &Type, literal: &Literal) -> bool {
     }
 }
 
-/// Why `literal` is no value of `ty`.
+/// Returns the reason why `literal` isn't a value of `ty`.
 fn refusal(subject: &str, ty: &Type, literal: &Literal) -> String {
     let found = describe(literal);
     let hint = match (ty.without_optional(), literal) {
@@ -136,7 +138,7 @@ fn refusal(subject: &str, ty: &Type, literal: &Literal) -> String {
     }
 }
 
-/// The names that are values of `ty`.
+/// Returns the identifiers that are values of `ty`.
 fn enumerators(ty: &Type) -> &'static [&'static str] {
     match ty {
         Type::ScalarType => &SCALAR_TYPES,
@@ -148,7 +150,7 @@ fn enumerators(ty: &Type) -> &'static [&'static str] {
     }
 }
 
-/// What a default of type `ty` would be, in words.
+/// Describes the defaults that a type accepts.
 fn wanted(ty: &Type) -> String {
     match ty {
         Type::Scalar => "a number or a bool".into(),
@@ -170,7 +172,7 @@ fn wanted(ty: &Type) -> String {
     }
 }
 
-/// What a literal is, in words.
+/// Describes the type of a literal.
 fn describe(literal: &Literal) -> String {
     let value = describe_value(literal);
     match literal {
@@ -184,7 +186,7 @@ fn describe(literal: &Literal) -> String {
     }
 }
 
-/// A literal's text, cut where it would drown the message.
+/// Returns a literal's text, shortened if it is long.
 fn describe_value(literal: &Literal) -> String {
     let text = literal.to_string();
     match text.char_indices().nth(40) {
@@ -197,7 +199,7 @@ fn describe_value(literal: &Literal) -> String {
 mod tests {
     use crate::schema::Schema;
 
-    /// The first line of the error for the argument `declared`, without its place.
+    /// Returns the first line of the error for the argument `declared`, without its position.
     fn refusal(declared: &str) -> String {
         let error = Schema::parse(&format!("a::b({declared}) -> ()")).unwrap_err();
         let line = error.message().lines().next().unwrap();

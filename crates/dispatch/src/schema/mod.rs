@@ -1,6 +1,6 @@
 //! An operator's schema: its name, arguments, defaults and returns, as text and as data.
 //!
-//! The grammar is the one that the field writes its operators in:
+//! The grammar is PyTorch's:
 //!
 //! ```text
 //! schema   = name "(" [arguments] ")" "->" returns
@@ -13,26 +13,24 @@
 //! literal  = "None" | "True" | "False" | number | string | ident | "[" [literal {"," literal}] "]"
 //! ```
 //!
-//! [`Schema::parse`] reads it, with errors that point at the column; `Display` prints the canonical
-//! text, which parses to an equal schema; [`Schema::bind`] matches a call's positional arguments
-//! and keywords to the declared ones, by Python's rules and in Python's words.
+//! [`Schema::parse`] parses it, with errors that point at the column; `Display` prints the
+//! canonical text, which parses to an equal schema; [`Schema::bind`] matches a call's positional
+//! arguments and keywords to the declared ones, by Python's rules and with Python's messages.
 //!
-//! Blanks may stand between any two tokens, except inside the operator's name; names have at most
-//! 255 characters, lists of fixed size at most 1024 elements.
+//! Blanks may separate any two tokens, except inside the operator's name. Names have at most 255
+//! characters, lists of fixed size at most 1024 elements.
 //!
-//! The parser is written by hand: the grammar has no recursion (a list holds no lists), and the
-//! precise messages are most of the code whichever way the rest is written.
+//! The parser is written by hand: the grammar has no recursion (a list contains no lists), and most
+//! of the code is precise messages, which a generated parser would need as well.
 
 mod bind;
 mod check;
-#[cfg(test)]
-mod mistakes;
 mod parse;
 mod print;
-#[cfg(test)]
-mod properties;
 mod scan;
+#[cfg(test)]
+mod tests;
 mod types;
 
-pub use bind::Source;
+pub use bind::ArgumentSource;
 pub use types::{Alias, Argument, Literal, OperatorName, Return, Schema, Type};

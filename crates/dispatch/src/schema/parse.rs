@@ -1,4 +1,4 @@
-//! Text to schema: a recursive descent parser that knows the column of everything it says.
+//! A recursive descent parser for schemas, whose errors carry the column.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use super::types::{Alias, Argument, Literal, OperatorName, Return, Schema, Type}
 use keyfold_core::Failure;
 use keyfold_core::did_you_mean;
 
-/// The longest list of fixed size: one default fills it, so its length is memory.
+/// The longest list of fixed size, since a default is expanded to that length.
 const LONGEST_LIST: usize = 1024;
 
-/// What stands for a type elsewhere, and what to write here.
+/// Other systems' names of types, with the names to write here.
 const FOREIGN_TYPES: [(&[&str], &str); 7] = [
     (&["string", "String"], "str"),
     (&["double", "float32", "float64", "f32", "f64"], "float"),
@@ -26,11 +26,19 @@ const FOREIGN_TYPES: [(&[&str], &str); 7] = [
 ];
 
 impl Schema {
-    /// Reads the text of a schema.
+    /// Parses a schema.
+    ///
+    /// ```
+    /// use keyfold_dispatch::schema::Schema;
+    /// let schema = Schema::parse("demo::scale(Tensor x, float k=2) -> Tensor")?;
+    /// assert_eq!(schema.arguments[1].name, "k");
+    /// assert_eq!(schema.to_string(), "demo::scale(Tensor x, float k=2.0) -> Tensor");
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`keyfold_core::ErrorKind::Schema`], with a message that says what was found and what was
-    /// expected, then the line, then a caret under the column.
+    /// [`keyfold_core::ErrorKind::Schema`], with the expected and the found text, then the line,
+    /// then a caret under the column.
     pub fn parse(text: &str) -> Result<Schema> {
         let mut scanner = Scanner { text, at: 0 };
         scanner.schema().map_err(|failure| failure.into_error(ErrorKind::Schema, "schema", text))
@@ -38,8 +46,8 @@ impl Schema {
 }
 
 impl OperatorName {
-    /// Reads `ns::name.overload`, `ns::name`, `name.overload` or `name`. The overload `default` is
-    /// the same as none.
+    /// Parses `ns::name.overload`, `ns::name`, `name.overload` or `name`. The overload `default`
+    /// means none.
     ///
     /// # Errors
     /// [`keyfold_core::ErrorKind::Schema`], as [`Schema::parse`].
@@ -71,8 +79,8 @@ impl FromStr for OperatorName {
     }
 }
 
-/// Names the sets of the arguments that are written `Tensor!`, each one's its own: `a0` of the first
-/// argument, `a1` of the second, as PyTorch does. A name that the schema has already is passed over.
+/// Names the alias sets of arguments written `Tensor!`, a separate one each: `a0` for the first
+/// argument, `a1` for the second, as PyTorch does. Names that the schema uses are skipped.
 fn name_written(arguments: &mut [Argument]) {
     let named = |arguments: &[Argument], name: &String| {
         let mut aliases = arguments.iter().filter_map(|argument| argument.alias.as_ref());
@@ -104,7 +112,7 @@ impl<'t> Scanner<'t> {
         Ok(Schema { name, arguments, returns })
     }
 
-    /// `ns::name.overload`, without blanks inside.
+    /// Parses `ns::name.overload`, without blanks inside.
     fn operator_name(&mut self) -> Parsed<OperatorName> {
         self.blanks();
         if self.text[self.at..].starts_with("::") {
@@ -138,7 +146,7 @@ impl<'t> Scanner<'t> {
         Ok(OperatorName { namespace, name, overload })
     }
 
-    /// From behind `(` to behind `)`.
+    /// Parses arguments, from after `(` to after `)`.
     fn arguments(&mut self) -> Parsed<Vec<Argument>> {
         let opened = self.at - 1;
         let mut arguments: Vec<Argument> = Vec::new();
@@ -210,7 +218,7 @@ impl<'t> Scanner<'t> {
         Ok((Argument { name: name.to_owned(), ty, default, kwarg_only, alias }, name, name_at))
     }
 
-    /// From behind `->` to the end of the text.
+    /// Parses returns, from after `->` to the end of the text.
     fn returns(&mut self) -> Parsed<Vec<Return>> {
         let mut returns = Vec::new();
         if !self.eat("(") {
@@ -239,7 +247,7 @@ impl<'t> Scanner<'t> {
         Ok(returns)
     }
 
-    /// One return, its name (or ""), and where that stands.
+    /// Parses one return. Returns it with its name (or "") and its position.
     fn one_return(&mut self) -> Parsed<(Return, &'t str, usize)> {
         self.blanks();
         let at = self.at;
@@ -257,7 +265,7 @@ impl<'t> Scanner<'t> {
         Ok((Return { name: named.then(|| name.to_owned()), ty, alias }, name, name_at))
     }
 
-    /// A base type, its alias annotation, and what follows: `?`, `[]`, `[n]`.
+    /// Parses a base type, its alias annotation, and suffixes: `?`, `[]`, `[n]`.
     fn annotated_type(&mut self, expected: &str) -> Parsed<(Type, Option<Alias>)> {
         let mut ty = self.base_type(expected)?;
         let mut alias = None;
@@ -269,7 +277,7 @@ impl<'t> Scanner<'t> {
             }
             alias = Some(self.alias()?);
         } else if ty == Type::Tensor && self.eat("!") {
-            // Its set is named when all arguments are known.
+            // `name_written` names its set once all arguments are parsed.
             alias = Some(Alias { sets: Vec::new(), write: true, after: Vec::new() });
         }
         let mut listed = false;
@@ -357,7 +365,7 @@ impl<'t> Scanner<'t> {
         Err(Failure { at, message: format!("unknown type `{name}`{hint}") })
     }
 
-    /// From behind `[` to behind `]`.
+    /// Parses a list's size, from after `[` to after `]`.
     fn list_size(&mut self) -> Parsed<Option<usize>> {
         if self.eat("]") {
             return Ok(None);
@@ -384,7 +392,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// From behind `(` to behind `)`.
+    /// Parses an alias annotation, from after `(` to after `)`.
     fn alias(&mut self) -> Parsed<Alias> {
         let sets = self.alias_sets()?;
         let write = self.eat("!");
@@ -426,7 +434,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// The default of argument `name`.
+    /// Parses the default of argument `name`.
     fn literal(&mut self, name: &str) -> Parsed<Literal> {
         let opened = self.at;
         if !self.eat("[") {
@@ -446,7 +454,7 @@ impl<'t> Scanner<'t> {
         Ok(Literal::List(items))
     }
 
-    /// A literal that is no list.
+    /// Parses a literal that isn't a list.
     fn item(&mut self, expected: &str) -> Parsed<Literal> {
         self.blanks();
         match self.peek() {

@@ -23,7 +23,7 @@ impl Display for Schema {
 }
 
 impl Schema {
-    /// What follows `->` in the canonical text: `Tensor`, `(Tensor, Tensor)`, `()`.
+    /// Returns the canonical text after `->`: `Tensor`, `(Tensor, Tensor)`, `()`.
     pub fn returns_text(&self) -> String {
         Returns(&self.returns).to_string()
     }
@@ -84,7 +84,7 @@ impl Display for Type {
     }
 }
 
-/// A type with the alias annotation in its place: after the base, before `?` and `[]`.
+/// Prints a type with its alias annotation after the base, before `?` and `[]`.
 fn annotated(f: &mut Formatter<'_>, ty: &Type, alias: Option<&Alias>) -> Result {
     match ty {
         Type::Optional(inner) => {
@@ -132,8 +132,8 @@ impl Display for Literal {
             Literal::Bool(false) => f.write_str("False"),
             Literal::Int(value) => write!(f, "{value}"),
             Literal::Float(value) if value.is_nan() => f.write_str("nan"),
-            // `{:?}` is the shortest text that reads back as the same float, and has a point or an
-            // exponent, which tells it from a whole number.
+            // `{:?}` prints the shortest text that parses to the same float, with a point or an
+            // exponent, which distinguishes it from an integer.
             Literal::Float(value) => write!(f, "{value:?}"),
             Literal::Str(text) => quoted(f, text),
             Literal::Ident(name) => f.write_str(name),
@@ -146,7 +146,7 @@ impl Display for Literal {
     }
 }
 
-/// A string in double quotes; what would end it, or can't be seen, is escaped as in Python.
+/// Prints a string in double quotes, with Python's escapes for quotes and invisible characters.
 fn quoted(f: &mut Formatter<'_>, text: &str) -> Result {
     f.write_char('"')?;
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The lexical half of the parser: blanks, names, numbers, strings, and what was found instead.
+//! The scanner: blanks, names, numbers, strings, and descriptions of unexpected text.
 
 use std::str::CharIndices;
 
@@ -7,17 +7,17 @@ use keyfold_core::Failure;
 
 pub(super) type Parsed<T> = std::result::Result<T, Failure>;
 
-/// The longest name. Names go into messages whole.
+/// The longest name, since messages quote names in full.
 const LONGEST_NAME: usize = 255;
 
-/// The text and how much of it is read; `at` is always on a character's first byte.
+/// The text and the position, which is always at a character boundary.
 pub(super) struct Scanner<'t> {
     pub(super) text: &'t str,
     pub(super) at: usize,
 }
 
 impl<'t> Scanner<'t> {
-    /// Reads an identifier: ASCII letters, digits and `_`, no digit first.
+    /// Reads an identifier: ASCII letters, digits and `_`, not starting with a digit.
     pub(super) fn ident(&mut self, expected: &str) -> Parsed<&'t str> {
         let at = self.at;
         let text = self.run(|c| c.is_alphanumeric() || c == '_');
@@ -53,17 +53,17 @@ impl<'t> Scanner<'t> {
         self.text[self.at..].chars().next()
     }
 
-    /// Whether `c` comes at once.
+    /// Returns whether `c` is next.
     pub(super) fn next_is(&self, c: char) -> bool {
         self.peek() == Some(c)
     }
 
-    /// Whether `c` comes next, after blanks.
+    /// Returns whether `c` is next after blanks.
     pub(super) fn sees(&self, c: char) -> bool {
         self.text[self.at..].trim_ascii_start().starts_with(c)
     }
 
-    /// Reads `token`, and blanks before it, if it comes next; else only the blanks.
+    /// Skips blanks, and `token` if it comes next; returns whether it did.
     pub(super) fn eat(&mut self, token: &str) -> bool {
         self.blanks();
         let found = self.text[self.at..].starts_with(token);
@@ -80,7 +80,7 @@ impl<'t> Scanner<'t> {
 
     pub(super) fn number(&mut self) -> Parsed<Literal> {
         let at = self.at;
-        // Everything that could belong to a number, so that a bad one is named whole.
+        // All characters that could belong to a number, so that an error quotes it whole.
         let mut last = ' ';
         let text = self.run(|c| {
             let signs = c == '-' || c == '+';
@@ -104,7 +104,7 @@ impl<'t> Scanner<'t> {
                 )),
             };
         }
-        // The standard parser takes exactly the forms wanted, and the names of infinity and NaN.
+        // Rust's parser accepts exactly these forms, and the names of infinity and NaN.
         let value = match digits.bytes().next() {
             Some(b'0'..=b'9' | b'.') => text.parse::<f64>().ok(),
             _ => None,
@@ -116,7 +116,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    /// A string in `"` or `'`, with Python's usual escapes.
+    /// Reads a string in `"` or `'`, with Python's usual escapes.
     pub(super) fn string(&mut self) -> Parsed<Literal> {
         let opened = self.at;
         let rest = &self.text[opened..];
@@ -154,7 +154,7 @@ impl<'t> Scanner<'t> {
         self.failure(&format!("expected {what}, found {}", self.found()))
     }
 
-    /// After an element of a sequence came neither a comma nor the end.
+    /// Returns the error for an element of a sequence that neither a comma nor the end follows.
     #[cold]
     pub(super) fn unfinished(&self, opened: usize, after: &str) -> Failure {
         let open = &self.text[opened..=opened];
@@ -173,7 +173,7 @@ impl<'t> Scanner<'t> {
         ))
     }
 
-    /// What stands here, in words.
+    /// Describes the text at the position.
     pub(super) fn found(&self) -> String {
         let rest = &self.text[self.at..];
         match rest.chars().next() {
@@ -189,7 +189,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// The character that an escape stands for, from behind its backslash.
+/// Returns the character of an escape sequence after its backslash.
 fn escape(chars: &mut CharIndices<'_>) -> Option<char> {
     let digits = match chars.next()?.1 {
         'n' => return Some('\n'),
@@ -208,7 +208,7 @@ fn escape(chars: &mut CharIndices<'_>) -> Option<char> {
     char::from_u32(code)
 }
 
-/// As much of a text as fits a message.
+/// Returns a text, shortened to fit a message.
 pub(super) fn short(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! What a schema is made of.
+//! The parts of a schema.
 
 use std::hash::{Hash, Hasher};
 
@@ -6,23 +6,23 @@ use keyfold_core::{Error, ErrorKind, Result};
 
 /// An operator's full declaration: `ns::name.overload(arguments) -> returns`.
 ///
-/// [`Schema::parse`] yields the canonical form: `SymInt` is `int`, the overload `default` is none,
-/// a whole number given as the default of a `float` or `complex` is a float, and a dtype has its
-/// present name (`int64` for `long`).
+/// [`Schema::parse`] returns the canonical form: `SymInt` is `int`, the overload `default` is none,
+/// an integer default of a `float` or `complex` is a float, and a dtype has its present name
+/// (`int64` for `long`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Schema {
     /// The operator's name, with its overload.
     pub name: OperatorName,
-    /// The arguments as declared: positional ones first, then those that are keyword-only.
+    /// The arguments in declaration order: positional ones first, then keyword-only ones.
     pub arguments: Vec<Argument>,
-    /// What a kernel returns; empty for `-> ()`.
+    /// The returns; empty for `-> ()`.
     pub returns: Vec<Return>,
 }
 
 /// An operator's name: `ns::name.overload`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperatorName {
-    /// The namespace; empty for a plain name, which only isolated dispatchers take.
+    /// The namespace; empty for a plain name, which only isolated dispatchers allow.
     pub namespace: String,
     /// The name without namespace and overload.
     pub name: String,
@@ -31,7 +31,7 @@ pub struct OperatorName {
 }
 
 impl OperatorName {
-    /// The name without its overload: `ns::name`, or `name` where there is no namespace.
+    /// Returns the name without its overload: `ns::name`, or `name` without a namespace.
     pub fn qualified(&self) -> String {
         if self.namespace.is_empty() {
             self.name.clone()
@@ -40,7 +40,7 @@ impl OperatorName {
         }
     }
 
-    /// An error of kind [`ErrorKind::Schema`] if the name is a plain one.
+    /// [`ErrorKind::Schema`] if the name has no namespace.
     pub fn require_namespace(&self) -> Result<()> {
         if !self.namespace.is_empty() {
             return Ok(());
@@ -61,22 +61,22 @@ impl OperatorName {
 /// One declared argument.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Argument {
-    /// Its name, as a keyword spells it. A Python keyword (`from`) is allowed, as schemas in use
-    /// have such names; Python code passes it by position or with `**`.
+    /// Its name as a keyword. A Python keyword (`from`) is allowed, since existing schemas use
+    /// some; Python code passes such an argument by position or with `**`.
     pub name: String,
     /// Its type.
     pub ty: Type,
-    /// The value it has when a call leaves it out; an argument without one is required.
+    /// The default value; an argument without one is required.
     pub default: Option<Literal>,
-    /// Whether it comes after the `*`, so that a call must name it.
+    /// Whether it is declared after the `*`, so that it must be passed by keyword.
     pub kwarg_only: bool,
-    /// Which memory it shares and whether the operator writes to it. Tensors only.
+    /// The memory that it shares, and whether the operator writes to it. Tensors only.
     pub alias: Option<Alias>,
 }
 
 impl Argument {
-    /// The default as a kernel gets it: where one value stands for each element of a list of fixed
-    /// size (`int[2] stride=1`), the list.
+    /// Returns the default as a kernel gets it: one value for a list of fixed size (`int[2]
+    /// stride=1`) is expanded to the list.
     pub fn default_value(&self) -> Option<Literal> {
         let default = self.default.as_ref()?;
         let Type::List(_, Some(size)) = self.ty.without_optional() else {
@@ -96,30 +96,30 @@ pub struct Return {
     pub name: Option<String>,
     /// Its type.
     pub ty: Type,
-    /// Which arguments' memory it shares. Tensors only.
+    /// The arguments whose memory it shares. Tensors only.
     pub alias: Option<Alias>,
 }
 
 /// An alias annotation: `(a)`, `(a!)`, `(a|b)`, `(a -> *)`, `(a! -> b)`.
 ///
-/// Arguments and returns that share a set may share memory; `*` is any set.
+/// Arguments and returns that share a set may share memory; `*` is every set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Alias {
-    /// The sets it is in when the call begins: names, or `*` alone.
+    /// Its sets before the call: names, or `*` alone.
     pub sets: Vec<String>,
     /// Whether the operator writes to it (`!`).
     pub write: bool,
-    /// The sets it is in when the call ends, if the annotation says so with `->`; else empty.
+    /// Its sets after the call, if the annotation has a `->`; else empty.
     pub after: Vec<String>,
 }
 
 /// The type of an argument or a return.
 ///
-/// Parsing gives at most a list of optionals in an optional (`Tensor?[]?`): never a list of lists,
-/// and never an optional directly in an optional.
+/// The deepest type is an optional list of optionals (`Tensor?[]?`): parsing yields neither a list
+/// of lists nor an optional directly in an optional.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
-    /// `Tensor`: an array, of whatever library.
+    /// `Tensor`: an array of any library.
     Tensor,
     /// `Scalar`: a number of any kind, or a bool.
     Scalar,
@@ -146,16 +146,17 @@ pub enum Type {
     Generator,
     /// `T?`: the type, or None.
     Optional(Box<Type>),
-    /// `Any`: whatever isn't an array, handed on as it is. It brings no keys, and no layer looks inside.
+    /// `Any`: a value other than an array, passed on unchanged. It has no keys, and no layer
+    /// inspects it.
     Any,
-    /// `T[]`, or `T[n]`, for which one value will do: it stands for `n` of them. Lists have exactly `n`
-    /// elements then, or none (`int[2] stride=[]`: the kernel chooses); but `T[1]` says only that one
-    /// value will do, as in PyTorch's schemas (`int[1] dim=[-2, -1]`).
+    /// `T[]`, or `T[n]`, which also accepts one value for all `n`. Lists then have exactly `n`
+    /// elements, or none (`int[2] stride=[]`: the kernel chooses). `T[1]` only means that a single
+    /// value is accepted, as in PyTorch's schemas (`int[1] dim=[-2, -1]`).
     List(Box<Type>, Option<usize>),
 }
 
 impl Type {
-    /// The types without parts, each with the name that a schema spells it by.
+    /// The types without parts, with their names in schemas.
     pub const BASES: [(&'static str, Type); 13] = [
         ("Tensor", Type::Tensor),
         ("Scalar", Type::Scalar),
@@ -172,12 +173,13 @@ impl Type {
         ("Any", Type::Any),
     ];
 
-    /// Whether a list that is declared with this length may have `len` elements, see [`Type::List`].
+    /// Returns whether a list declared with this length may have `len` elements, see
+    /// [`Type::List`].
     pub fn takes_length(declared: Option<usize>, len: usize) -> bool {
         declared.is_none_or(|declared| declared == 1 || len == declared || len == 0)
     }
 
-    /// The innermost type: `Tensor` for `Tensor?[]`.
+    /// Returns the innermost type: `Tensor` for `Tensor?[]`.
     pub fn base(&self) -> &Type {
         match self {
             Type::Optional(inner) | Type::List(inner, _) => inner.base(),
@@ -185,7 +187,7 @@ impl Type {
         }
     }
 
-    /// The type less an outermost `?`.
+    /// Returns the type without an outermost `?`.
     pub fn without_optional(&self) -> &Type {
         match self {
             Type::Optional(inner) => inner,
@@ -193,27 +195,27 @@ impl Type {
         }
     }
 
-    /// Whether None is a value of it.
+    /// Returns whether None is a value of it.
     pub fn is_optional(&self) -> bool {
         matches!(self, Type::Optional(_))
     }
 
-    /// Whether it is a Tensor, an optional one, or a list of such.
+    /// Returns whether it is a Tensor, an optional one, or a list of these.
     pub fn carries_tensors(&self) -> bool {
         *self.base() == Type::Tensor
     }
 }
 
-/// A default, as the schema writes it.
+/// A default as written in the schema.
 ///
-/// Floats compare and hash by their bits, so that equal schemas are equal texts.
+/// Floats compare and hash by their bits, so that schemas are equal if and only if their texts are.
 #[derive(Clone, Debug)]
 pub enum Literal {
     /// `None`.
     None,
     /// `True` or `False`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
     /// A number with a point or an exponent, `inf`, `-inf` or `nan`.
     Float(f64),
@@ -226,8 +228,8 @@ pub enum Literal {
 }
 
 impl Literal {
-    /// The number that the enumerators of type `int` stand for: `Mean` is 1, `Sum` is 2 (the field's
-    /// codes for how a loss is reduced); a whole number is itself.
+    /// Returns the integer of an enumerator of type `int`: `Mean` is 1, `Sum` is 2 (PyTorch's codes
+    /// for a loss's reduction); an integer is itself.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Literal::Int(value) => Some(*value),

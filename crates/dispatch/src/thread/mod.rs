@@ -1,10 +1,9 @@
-//! What a thread knows while it calls: nesting depth, slots, local key sets.
+//! A thread's state while it calls: nesting depth, slots, local key sets.
 //!
-//! One block of cells in thread-local storage without a destructor, so that
-//! reaching it costs one address computation, and so that it can be reached as
-//! long as the thread runs anything at all. What the thread keeps is given back
-//! when it ends (see `end`). Its last destructors may still call operators: then
-//! it takes slots again, for the length of the outermost call.
+//! One block of cells in thread-local storage without a destructor, so that an access costs one
+//! address computation and works until the very end of the thread. The thread's end frees its slots
+//! (see `end`). Destructors that run later may still call operators, and then take slots for the
+//! outermost call's duration.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -17,11 +16,11 @@ use crate::barrier;
 use crate::key::DispatchKey;
 use crate::keyset::DispatchKeySet;
 use crate::local::LocalData;
-use crate::reclaim::{Domain, Entry, MAX_DEPTH, Slot, Slots};
+use crate::reclaim::{Domain, EntryPath, MAX_DEPTH, Slot, Slots};
 use crate::sync::Arc;
 use end::Ending;
 
-/// The process's readers and retired tables, of all dispatchers.
+/// The readers and retired tables of all dispatchers in the process.
 #[cfg(not(loom))]
 pub(crate) static DOMAIN: Domain = Domain::new();
 #[cfg(loom)]
@@ -29,9 +28,9 @@ loom::lazy_static! {
     pub(crate) static ref DOMAIN: Domain = Domain::new();
 }
 
-/// Stack that must be left for the kernel that is entered, where the stack is large enough.
+/// The stack in bytes left for a kernel, if the thread's stack is large enough.
 const STACK_MARGIN: usize = 256 * 1024;
-/// Nesting levels that are reserved at a time.
+/// The number of nesting levels reserved at a time.
 const RESERVED_AT_ONCE: usize = 16;
 
 /// One source of local includes and excludes.
@@ -50,22 +49,22 @@ impl LocalSets {
     }
 }
 
-/// The thread's part of the call path.
+/// The thread's state for calls.
 pub(crate) struct ThreadState {
-    /// The slot that the next call takes: its distance from the first is the nesting depth. The
-    /// slot says who must take the slow way in: the thread's first call, the one after the last
-    /// slot, one where the stack ends.
+    /// The slot of the next call; its distance from the first is the nesting depth. Its limit
+    /// selects the slow path: for the thread's first call, after the last slot, and near the end of
+    /// the stack.
     next: Cell<*const Slot>,
-    /// The keys that calls gain: the union of the sources below.
+    /// The keys that calls gain: the union over the sources below.
     include: Cell<DispatchKeySet>,
-    /// The keys that calls keep: all keys but the union of what the sources below exclude. (In this form, a
-    /// call needs one instruction for it.)
+    /// The keys that calls keep: the complement of the union that the sources below exclude. In
+    /// this form, a call needs one instruction for it.
     keep: Cell<DispatchKeySet>,
-    /// Keys of the layers that run now.
+    /// Keys of the running layers.
     layers: Cell<DispatchKeySet>,
-    /// From open guards (see `local`).
+    /// Keys of open guards (see `local`).
     pub(crate) guards: LocalSets,
-    /// From the host language's context (Python's contextvars).
+    /// Keys of the host language's context (Python's contextvars).
     pub(crate) ambient: LocalSets,
     /// Null without slots: before the first call, and after the thread's end.
     slots: Cell<*const Slots>,
@@ -78,7 +77,7 @@ pub(crate) struct ThreadState {
 thread_local! {
     static STATE: ThreadState = const {
         ThreadState {
-            next: Cell::new(Slot::nobodys()),
+            next: Cell::new(Slot::unowned()),
             include: Cell::new(DispatchKeySet::EMPTY),
             keep: Cell::new(DispatchKeySet::EMPTY.complement()),
             layers: Cell::new(DispatchKeySet::EMPTY),
@@ -92,26 +91,27 @@ thread_local! {
     };
 }
 
-// A destructor would make `STATE` unusable in the destructors of other thread-locals, and `with`
+// A destructor would make `STATE` unusable in destructors of other thread-locals, and `with`
 // unsound.
 const _: () = assert!(!std::mem::needs_drop::<ThreadState>());
 
-/// Collects after a frame whose slot was noted. (It looks for the thread's state itself:
-/// to have it handed over, the call path would keep it at hand.)
+/// Collects after a frame whose slot was marked. It looks up the thread's state itself: as a
+/// parameter, the call path would keep it in a register.
 #[cold]
 #[inline(never)]
-fn attend() {
-    // Not while a panic goes through: a kernel's destructor may panic, too. The note stays.
+fn collect_marked() {
+    // Not while unwinding: a kernel's destructor may panic, too. The mark stays.
     if !std::thread::panicking() {
         collect();
     }
     with(ThreadState::leave_if_ended);
 }
 
-/// Frees what was retired and nobody holds any more. The caller holds no lock that a kernel's
-/// destructor may want.
+/// Frees retired snapshots without readers. The caller holds no lock that a kernel's destructor may
+/// take.
 pub(crate) fn collect() {
-    // Without memory to note the functions, a fork just here would leave the child a taken lock.
+    // If the handlers can't be registered, a fork at this moment would leave the child a locked
+    // domain.
     drop(end::prepare_for_fork());
     with(|state| DOMAIN.collect(state.slots()));
 }
@@ -121,13 +121,13 @@ pub(crate) fn collect() {
 pub(crate) fn with<R>(f: impl FnOnce(&ThreadState) -> R) -> R {
     let state = STATE.with(std::ptr::from_ref);
     // SAFETY: without a destructor and initialised by a constant, it lives as long as its thread,
-    // which runs `f` here; nothing but shared references to it exists. (`STATE.with(f)` would do,
-    // if the optimiser saw that it can't fail.)
+    // which runs `f` here; only shared references to it exist. (`STATE.with(f)` would do if the
+    // optimiser saw that it can't fail.)
     f(unsafe { &*state })
 }
 
 thread_local! {
-    /// The objects of the host language's context; a slice of them, as long as somebody is inside
+    /// The objects of the host language's context, borrowed for the duration of
     /// `with_ambient_data`.
     static AMBIENT_DATA: Cell<*const [LocalData]> =
         const { Cell::new(std::ptr::slice_from_raw_parts(std::ptr::null(), 0)) };
@@ -145,18 +145,18 @@ pub(crate) fn with_ambient_data<R>(data: &[LocalData], f: impl FnOnce() -> R) ->
     f()
 }
 
-/// Shows the host context's objects to `f`, outermost first.
+/// Runs `f` on the host context's objects, outermost first.
 pub(crate) fn ambient_data<R>(f: impl FnOnce(&[LocalData]) -> R) -> R {
     let data = AMBIENT_DATA.get();
     if data.is_null() {
         return f(&[]);
     }
-    // SAFETY: not null, so this runs inside a `with_ambient_data` of this thread, which borrows
-    // the slice until it has put the one before back.
+    // SAFETY: not null, so this runs inside a `with_ambient_data` of this thread, which borrows the
+    // slice until it restores the previous one.
     f(unsafe { &*data })
 }
 
-/// The address that the stack has reached.
+/// Returns the address of the current stack frame.
 #[inline(always)]
 fn stack_address() -> usize {
     let marker = 0u8;
@@ -164,10 +164,10 @@ fn stack_address() -> usize {
 }
 
 impl ThreadState {
-    /// Enters one nesting level, which the frame ends; `None` where [`enter`](Self::enter) is
-    /// needed: on the first call of a thread, where a limit is near, or where readers fence.
+    /// Enters one nesting level, which the guard ends; `None` if [`enter`](Self::enter) is needed:
+    /// on the first call of a thread, near a limit, or if readers fence.
     #[inline(always)]
-    pub(crate) fn enter_fast(&self) -> Option<Frame<'_>> {
+    pub(crate) fn enter_fast(&self) -> Option<HazardGuard<'_>> {
         let slot = self.next_slot();
         if slot.is_slow(stack_address()) {
             return None;
@@ -175,17 +175,18 @@ impl ThreadState {
         Some(self.take(slot))
     }
 
-    /// Enters one nesting level, which the frame ends.
+    /// Enters one nesting level, which the guard ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Recursion`] when calls nest too deep or the stack is nearly used up.
+    /// [`ErrorKind::Recursion`] if calls nest too deep or the stack is nearly used up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn enter(&self) -> Result<Frame<'_>> {
+    pub(crate) fn enter(&self) -> Result<HazardGuard<'_>> {
         let slots = self.slots_or_start()?;
         let depth = self.depth();
-        // Not with slots that were just taken: their margin is measured from here. So a thread after
-        // its end, which gives slots back at the end of its outermost call, keeps none by failing.
+        // Checked before new slots are taken, whose margin is measured from here: a thread after
+        // its end, which frees slots at the end of its outermost call, would keep them after an
+        // error.
         if depth >= MAX_DEPTH || self.is_stack_low() {
             return Err(Error::new(
                 ErrorKind::Recursion,
@@ -199,7 +200,7 @@ impl ThreadState {
             DOMAIN.reserve(slots, (depth + RESERVED_AT_ONCE).min(MAX_DEPTH));
         }
         let frame = self.take(self.next_slot());
-        slots.pass_on();
+        slots.confirm_fences();
         if slots.is_fenced() {
             // The frame's own announcement, which follows, has no fence.
             frame.slot.announce(false);
@@ -209,39 +210,39 @@ impl ThreadState {
 
     #[inline(always)]
     fn next_slot(&self) -> &Slot {
-        // SAFETY: one of this thread's slots, their end included, which live until `leave` puts
-        // the static one in their place.
+        // SAFETY: one of this thread's slots or their end, which live until `leave` replaces them
+        // by the static one.
         unsafe { &*self.next.get() }
     }
 
     #[inline(always)]
-    fn take<'t>(&'t self, slot: &'t Slot) -> Frame<'t> {
+    fn take<'t>(&'t self, slot: &'t Slot) -> HazardGuard<'t> {
         self.next.set(std::ptr::from_ref(slot).wrapping_add(1));
-        Frame { state: self, slot }
+        HazardGuard { state: self, slot }
     }
 
-    /// The thread's slots, if it has some.
+    /// Returns the thread's slots, if it has any.
     fn slots(&self) -> Option<&Slots> {
-        // SAFETY: null or given by the domain, which keeps them until `leave`.
+        // SAFETY: null or from the domain, which keeps them until `leave`.
         unsafe { self.slots.get().as_ref() }
     }
 
-    /// The thread's slots, taken if it has none.
+    /// Returns the thread's slots; takes some if it has none.
     fn slots_or_start(&self) -> Result<&Slots> {
         if let Some(slots) = self.slots() {
             return Ok(slots);
         }
         end::prepare_for_fork()?;
-        // Where the size isn't known, depth alone is the limit.
+        // If the stack's size is unknown, depth alone is limited.
         if let Some(left) = stacker::remaining_stack() {
             let margin = STACK_MARGIN.min(left / 2);
             self.margin.set(margin);
             self.margin_top.set(stack_address().saturating_sub(left) + margin);
         }
         let entry = match self.ending.notice(self) {
-            true => Entry::FastAbove(self.margin_top.get()),
-            // Nothing would give the slots back but the end of the outermost call.
-            false => Entry::Attended,
+            true => EntryPath::FastAbove(self.margin_top.get()),
+            // Only the end of the outermost call would free the slots.
+            false => EntryPath::SlowPath,
         };
         let slots = Arc::as_ptr(&DOMAIN.join(barrier::is_asymmetric(), entry));
         self.slots.set(slots);
@@ -251,16 +252,16 @@ impl ThreadState {
         Ok(slots)
     }
 
-    /// Gives the thread's slots back.
+    /// Frees the thread's slots.
     fn leave(&self) {
-        self.next.set(Slot::nobodys());
+        self.next.set(Slot::unowned());
         let slots = self.slots.replace(std::ptr::null());
         if !slots.is_null() {
             DOMAIN.leave(slots);
         }
     }
 
-    /// Gives slots back that a call took after the thread's end.
+    /// Frees slots that a call took after the thread's end.
     fn leave_if_ended(&self) {
         if !self.ending.is_noticed() && self.depth() == 0 {
             self.leave();
@@ -273,35 +274,36 @@ impl ThreadState {
         distance / size_of::<Slot>()
     }
 
-    /// Whether what the thread keeps is given back when it ends: asked before something is kept.
+    /// Returns whether a destructor will free the thread's memory. Called before memory is
+    /// allocated.
     pub(crate) fn notices_end(&self) -> bool {
         self.ending.notice(self)
     }
 
     fn is_stack_low(&self) -> bool {
-        // Not a plain comparison: on another stack than the thread's own (a coroutine's),
-        // addresses say nothing, and then they rarely fall into the margin.
+        // Not a plain comparison: on a coroutine's stack, addresses have no relation to the margin
+        // and rarely fall into it.
         self.margin_top.get().wrapping_sub(stack_address()) < self.margin.get()
     }
 
-    /// Keys that calls on this thread gain.
+    /// Returns the keys that calls on this thread gain.
     #[inline(always)]
     pub(crate) fn include(&self) -> DispatchKeySet {
         self.include.get()
     }
 
-    /// The other keys than those that calls on this thread lose.
+    /// Returns the complement of the keys that calls on this thread lose.
     #[inline(always)]
     pub(crate) fn keep(&self) -> DispatchKeySet {
         self.keep.get()
     }
 
-    /// Keys that calls on this thread lose.
+    /// Returns the keys that calls on this thread lose.
     pub(crate) fn exclude(&self) -> DispatchKeySet {
         self.keep.get().complement()
     }
 
-    /// Recomputes what applies, after a source changed.
+    /// Recomputes the unions after a source changed.
     pub(crate) fn refresh(&self) {
         self.include.set(self.guards.include.get() | self.ambient.include.get());
         let excluded = self.guards.exclude.get() | self.ambient.exclude.get() | self.layers.get();
@@ -317,7 +319,7 @@ impl ThreadState {
         LayerGuard { state: self, before }
     }
 
-    /// Keys of the layers that run now.
+    /// Returns the keys of the running layers.
     pub(crate) fn layers(&self) -> DispatchKeySet {
         self.layers.get()
     }
@@ -327,7 +329,7 @@ impl ThreadState {
         self.refresh();
     }
 
-    /// The tables (as addresses) and keys of the calls in progress, outermost first.
+    /// Returns the tables (as addresses) and keys of the calls in progress, outermost first.
     pub(crate) fn calls(&self) -> Vec<(usize, DispatchKey)> {
         let Some(slots) = self.slots() else { return Vec::new() };
         slots
@@ -339,56 +341,57 @@ impl ThreadState {
     }
 }
 
-/// One nesting level of one call.
-pub(crate) struct Frame<'t> {
+/// Keeps one nesting level of a call, and its hazard pointer.
+pub(crate) struct HazardGuard<'t> {
     state: &'t ThreadState,
     slot: &'t Slot,
 }
 
-impl Frame<'_> {
-    /// Reads a snapshot, which lives until the frame ends.
+impl HazardGuard<'_> {
+    /// Reads a snapshot, which lives until the guard is dropped.
     #[inline(always)]
     pub(crate) fn protect<T>(&self, source: &crate::sync::AtomicPtr<T>) -> &T {
-        // Without a fence: where one is needed, `enter` has announced, too, and fenced.
+        // Without a fence: where one is needed, `enter` has announced and fenced.
         let snapshot = self.slot.protect(source, true);
-        // SAFETY: the sources here are never null, and what they held when they were read stays
-        // valid until `release` in `drop`. The slot is this frame's alone: it isn't `Send` (it
-        // borrows thread-local state), and `next` has moved on.
+        // SAFETY: the sources here are never null, and a snapshot stays valid until `release` in
+        // `drop`. The slot is this guard's alone: the guard isn't `Send` (it borrows thread-local
+        // state), and `next` points to the next slot.
         unsafe { &*snapshot }
     }
 
-    /// Says which snapshot and key this frame uses, and lets others be freed.
+    /// Narrows the announcement to the snapshot and key in use, so that others can be freed.
     #[inline(always)]
     pub(crate) fn hold<T>(&self, snapshot: &T, key: DispatchKey) {
         self.slot.hold(std::ptr::from_ref(snapshot), key.bit());
     }
 
-    /// Ends the frame of a call that gives this result.
+    /// Ends the frame of a call and returns its result.
     ///
-    /// As the frame's drop would, but for the code that follows from it: a result that fits into
-    /// registers is handed through the rare case instead of being kept for it.
+    /// It does the same as `drop`, with better code: a result in registers is passed through the
+    /// rare path instead of being saved for it.
     #[inline(always)]
     pub(crate) fn end_with<R>(self, result: R) -> R {
         #[cold]
         #[inline(never)]
-        fn attend_with<R>(result: R) -> R {
-            attend();
+        fn collect_marked_with<R>(result: R) -> R {
+            collect_marked();
             result
         }
         let frame = ManuallyDrop::new(self);
         frame.pop();
-        let is_noted = frame.slot.is_noted();
-        if is_noted { attend_with(result) } else { result }
+        let is_marked = frame.slot.is_marked();
+        if is_marked { collect_marked_with(result) } else { result }
     }
 
-    /// Ends the frame for another one that takes the same slot at once, and looks at its end.
+    /// Ends the frame for another one that takes the same slot at once and checks its mark at the
+    /// end.
     #[inline(always)]
-    pub(crate) fn hand_over(self) {
+    pub(crate) fn end_for_successor(self) {
         ManuallyDrop::new(self).pop();
     }
 
-    /// Ends the frame without a look whether somebody waits for its slot: for a caller that may
-    /// hold locks, which the destructors of kernels must not run under.
+    /// Ends the frame without checking its mark, for a caller that may hold locks under which
+    /// kernels must not be dropped.
     pub(crate) fn end_quietly(self) {
         let frame = ManuallyDrop::new(self);
         frame.pop();
@@ -402,18 +405,18 @@ impl Frame<'_> {
     }
 }
 
-impl Drop for Frame<'_> {
+impl Drop for HazardGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Snapshots borrowed from the frame ended before it.
+        // Snapshots borrowed from the guard are out of use.
         self.pop();
-        if self.slot.is_noted() {
-            attend();
+        if self.slot.is_marked() {
+            collect_marked();
         }
     }
 }
 
-/// A layer's key is excluded while this lives.
+/// Excludes a layer's key while it lives.
 pub(crate) struct LayerGuard<'t> {
     state: &'t ThreadState,
     before: DispatchKeySet,

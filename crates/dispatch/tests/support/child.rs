@@ -1,15 +1,15 @@
-//! Children of fork, for the tests of several crates.
+//! Child processes, for the tests of several crates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Whether `check` returns true in a child, within a minute. A panic there is a false.
+/// Runs `check` in a forked child and returns its result; false after a panic or a minute.
 pub(crate) fn in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `check` and ends without running anything of the parent's. Its one
-    // thread allocates, which the C library allows after fork.
+    // SAFETY: the child runs `check` and ends without running the parent's code. Its one thread
+    // allocates, which the C library allows after fork.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
-            // SAFETY: no pointers; a child that hangs is ended by the signal.
+            // SAFETY: no pointers; the signal ends a child that hangs.
             unsafe { libc::alarm(60) };
             let passed = catch_unwind(AssertUnwindSafe(check)).unwrap_or(false);
             // SAFETY: ends the process at once.
@@ -19,10 +19,10 @@ pub(crate) fn in_child(check: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// Waits for a child; whether it ended with status 0.
+/// Waits for a child and returns whether its status was 0.
 pub(crate) fn ends_well(child: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: a child of ours, and a place for its status.
+    // SAFETY: a child of this process, and a place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }

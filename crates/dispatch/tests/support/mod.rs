@@ -1,4 +1,4 @@
-//! A value type that has nothing to do with tensors: words that carry keys; and kernels for it.
+//! A value type unrelated to tensors: words that carry keys; and kernels for it.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -10,14 +10,14 @@ pub(crate) use value::{Ref, Val, Word};
 pub(crate) type D = Dispatcher<Val>;
 pub(crate) type Context<'c> = CallContext<'c, Val>;
 
-/// A kernel in boxed form, which has this label for its name and answers with it.
+/// Returns a boxed kernel that is named `label` and returns it.
 #[track_caller]
 pub(crate) fn says(label: &str) -> Kernel<Val> {
     let text = label.to_owned();
     Kernel::boxed(move |_: &Context<'_>, _: &[Ref<'_>]| Ok(word(&text, K::CPU))).named(label)
 }
 
-/// A layer that answers with its label around the answer of what is below.
+/// Returns a layer that wraps the result of the kernel below in its label.
 #[track_caller]
 pub(crate) fn wraps(label: &str) -> Kernel<Val> {
     let text = label.to_owned();
@@ -32,7 +32,7 @@ pub(crate) fn word(text: &str, keys: impl Into<DispatchKeySet>) -> Val {
     Val::Word(Word::new(text, keys))
 }
 
-/// What a kernel of [`says`] answered.
+/// Returns the label that a kernel of [`says`] returned.
 pub(crate) fn said(value: Val) -> String {
     match value {
         Val::Word(word) => word.text,
@@ -40,12 +40,12 @@ pub(crate) fn said(value: Val) -> String {
     }
 }
 
-/// The argument of an operator in plain form, `name(Tensor[] inputs) -> Tensor`.
+/// Returns the argument of an operator `name(Tensor[] inputs) -> Tensor`.
 pub(crate) fn list(keys: impl Into<DispatchKeySet>) -> Val {
     Val::List(vec![word("x", keys)])
 }
 
-/// Numbers that look random and are the same in each run (Vigna's splitmix64).
+/// Pseudo-random numbers with a fixed seed (Vigna's splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -64,9 +64,9 @@ impl Random {
     }
 }
 
-/// Waits until what is checked is so. Snapshots that nobody holds are freed at the next change,
-/// unless just then some thread of the process, another test's say, is between announcing itself
-/// and saying what it read: so this makes changes until it is.
+/// Waits until the condition holds. Snapshots without readers are freed at the next change, unless
+/// a thread, such as another test's, is just between announcing itself and narrowing the
+/// announcement: so this makes changes until it holds.
 #[track_caller]
 pub(crate) fn settles(what: &str, check: impl Fn() -> bool) {
     let other = D::new();

@@ -4,7 +4,7 @@ use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Literal, Return, Type};
 use keyfold_dispatch::{Arg, DispatchKeySet, Ret, Tag, Value};
 
-/// A word with keys and a device: what stands where a schema says `Tensor`.
+/// A word with keys and a device, in place of a schema's `Tensor`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Word {
     pub(crate) text: String,
@@ -14,7 +14,7 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// On the first device of its backend's kind.
+    /// On the first device of its backend's type.
     pub(crate) fn new(text: &str, keys: impl Into<DispatchKeySet>) -> Word {
         let keys = keys.into();
         let kind = keys.backend().and_then(|k| k.device_type());

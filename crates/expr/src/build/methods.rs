@@ -17,326 +17,326 @@ impl<'b> Term<'b> {
         self.with_two(other, |g, a, b| derived_functions::logical(g, op, a, b))
     }
 
-    /// Within `low` and `high`; NaN stays.
+    /// Clamps to `low` and `high`; NaN for NaN.
     #[must_use]
     pub fn clamp(self, low: impl Into<Operand<'b>>, high: impl Into<Operand<'b>>) -> Term<'b> {
         let high: Id = self.builder.term(high).id;
         self.with_two(low, |g, x, low| derived_functions::clamp(g, x, low, high))
     }
 
-    /// The absolute value.
+    /// Returns the absolute value.
     #[must_use]
     pub fn abs(self) -> Term<'b> {
         self.unary(Unary::Abs)
     }
 
-    /// -1, 0 or 1; NaN stays.
+    /// Returns -1, 0 or 1; NaN for NaN.
     #[must_use]
     pub fn sign(self) -> Term<'b> {
         self.unary(Unary::Sign)
     }
 
-    /// `e ** x`
+    /// Returns `e ** x`.
     #[must_use]
     pub fn exp(self) -> Term<'b> {
         self.unary(Unary::Exp)
     }
 
-    /// `e ** x - 1`, exact near 0.
+    /// Returns `e ** x - 1`, accurate near 0.
     #[must_use]
     pub fn expm1(self) -> Term<'b> {
         self.unary(Unary::Expm1)
     }
 
-    /// The natural logarithm.
+    /// Returns the natural logarithm.
     #[must_use]
     pub fn log(self) -> Term<'b> {
         self.unary(Unary::Log)
     }
 
-    /// `log(1 + x)`, exact near 0.
+    /// Returns `log(1 + x)`, accurate near 0.
     #[must_use]
     pub fn log1p(self) -> Term<'b> {
         self.unary(Unary::Log1p)
     }
 
-    /// The square root.
+    /// Returns the square root.
     #[must_use]
     pub fn sqrt(self) -> Term<'b> {
         self.unary(Unary::Sqrt)
     }
 
-    /// `1 / sqrt(x)`
+    /// Returns `1 / sqrt(x)`.
     #[must_use]
     pub fn rsqrt(self) -> Term<'b> {
         self.unary(Unary::Rsqrt)
     }
 
-    /// The complex conjugate; a real number is its own.
+    /// Returns the complex conjugate; a real number is unchanged.
     #[must_use]
     pub fn conj(self) -> Term<'b> {
         self.unary(Unary::Conj)
     }
 
-    /// The real part.
+    /// Returns the real part.
     #[must_use]
     pub fn real(self) -> Term<'b> {
         self.unary(Unary::Real)
     }
 
-    /// The imaginary part.
+    /// Returns the imaginary part.
     #[must_use]
     pub fn imag(self) -> Term<'b> {
         self.unary(Unary::Imag)
     }
 
-    /// The sine, of radians.
+    /// Returns the sine, of radians.
     #[must_use]
     pub fn sin(self) -> Term<'b> {
         self.unary(Unary::Sin)
     }
 
-    /// The cosine, of radians.
+    /// Returns the cosine, of radians.
     #[must_use]
     pub fn cos(self) -> Term<'b> {
         self.unary(Unary::Cos)
     }
 
-    /// The hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     #[must_use]
     pub fn tanh(self) -> Term<'b> {
         self.unary(Unary::Tanh)
     }
 
-    /// `1 / (1 + exp(-x))`
+    /// Returns `1 / (1 + exp(-x))`.
     #[must_use]
     pub fn sigmoid(self) -> Term<'b> {
         self.unary(Unary::Sigmoid)
     }
 
-    /// The error function.
+    /// Returns the error function.
     #[must_use]
     pub fn erf(self) -> Term<'b> {
         self.unary(Unary::Erf)
     }
 
-    /// The greatest whole number that isn't above.
+    /// Returns the greatest integer not above `x`.
     #[must_use]
     pub fn floor(self) -> Term<'b> {
         self.unary(Unary::Floor)
     }
 
-    /// The smallest whole number that isn't below.
+    /// Returns the smallest integer not below `x`.
     #[must_use]
     pub fn ceil(self) -> Term<'b> {
         self.unary(Unary::Ceil)
     }
 
-    /// The nearest whole number, the even one of two.
+    /// Returns the nearest integer, ties to even.
     #[must_use]
     pub fn round(self) -> Term<'b> {
         self.unary(Unary::Round)
     }
 
-    /// The whole number towards zero.
+    /// Returns the number rounded towards zero.
     #[must_use]
     pub fn trunc(self) -> Term<'b> {
         self.unary(Unary::Trunc)
     }
 
-    /// Whether it is NaN.
+    /// Returns whether it is NaN.
     #[must_use]
     pub fn is_nan(self) -> Term<'b> {
         self.unary(Unary::IsNan)
     }
 
-    /// Whether it is neither infinite nor NaN.
+    /// Returns whether it is neither infinite nor NaN.
     #[must_use]
     pub fn is_finite(self) -> Term<'b> {
         self.unary(Unary::IsFinite)
     }
 
-    /// `x` above 0, else 0; NaN stays.
+    /// Returns `x` above 0, else 0; NaN for NaN.
     #[must_use]
     pub fn relu(self) -> Term<'b> {
         self.with(derived_functions::relu)
     }
 
-    /// `x` times the normal distribution function, by `erf`.
+    /// Returns `x` times the normal distribution function, by `erf`.
     #[must_use]
     pub fn gelu(self) -> Term<'b> {
         self.with(derived_functions::gelu)
     }
 
-    /// The approximation of `gelu` by `tanh`.
+    /// Returns the approximation of `gelu` by `tanh`.
     #[must_use]
     pub fn gelu_tanh(self) -> Term<'b> {
         self.with(derived_functions::gelu_tanh)
     }
 
-    /// `x * sigmoid(x)`
+    /// Returns `x * sigmoid(x)`.
     #[must_use]
     pub fn silu(self) -> Term<'b> {
         self.with(derived_functions::silu)
     }
 
-    /// `log(1 + exp(x))`, for all x.
+    /// Returns `log(1 + exp(x))`, without overflow.
     #[must_use]
     pub fn softplus(self) -> Term<'b> {
         self.with(derived_functions::softplus)
     }
 
-    /// `x * x`
+    /// Returns `x * x`.
     #[must_use]
     pub fn square(self) -> Term<'b> {
         self.with(derived_functions::square)
     }
 
-    /// `1 / x`
+    /// Returns `1 / x`.
     #[must_use]
     pub fn reciprocal(self) -> Term<'b> {
         self.with(derived_functions::reciprocal)
     }
 
-    /// `2 ** x`
+    /// Returns `2 ** x`.
     #[must_use]
     pub fn exp2(self) -> Term<'b> {
         self.with(derived_functions::exp2)
     }
 
-    /// The logarithm to base 2.
+    /// Returns the logarithm to base 2.
     #[must_use]
     pub fn log2(self) -> Term<'b> {
         self.unary(Unary::Log2)
     }
 
-    /// The logarithm to base 10.
+    /// Returns the logarithm to base 10.
     #[must_use]
     pub fn log10(self) -> Term<'b> {
         self.unary(Unary::Log10)
     }
 
-    /// The hyperbolic sine.
+    /// Returns the hyperbolic sine.
     #[must_use]
     pub fn sinh(self) -> Term<'b> {
         self.with(derived_functions::sinh)
     }
 
-    /// The hyperbolic cosine.
+    /// Returns the hyperbolic cosine.
     #[must_use]
     pub fn cosh(self) -> Term<'b> {
         self.with(derived_functions::cosh)
     }
 
-    /// The tangent.
+    /// Returns the tangent.
     #[must_use]
     pub fn tan(self) -> Term<'b> {
         self.with(derived_functions::tan)
     }
 
-    /// `1 - erf(x)`
+    /// Returns `1 - erf(x)`, without cancellation.
     #[must_use]
     pub fn erfc(self) -> Term<'b> {
         self.unary(Unary::Erfc)
     }
 
-    /// Whether it is infinite.
+    /// Returns whether it is infinite.
     #[must_use]
     pub fn is_inf(self) -> Term<'b> {
         self.with(derived_functions::is_inf)
     }
 
-    /// Whether it is zero.
+    /// Returns whether it is zero.
     #[must_use]
     pub fn logical_not(self) -> Term<'b> {
         self.with(derived_functions::logical_not)
     }
 
-    /// `a ** b`
+    /// Returns `a ** b`.
     #[must_use]
     pub fn pow(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Pow, other)
     }
 
-    /// The quotient rounded down.
+    /// Returns the quotient rounded down.
     #[must_use]
     pub fn floor_div(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::FloorDiv, other)
     }
 
-    /// The smaller; NaN if either is.
+    /// Returns the smaller; NaN if either is.
     #[must_use]
     pub fn min(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Min, other)
     }
 
-    /// The greater; NaN if either is.
+    /// Returns the greater; NaN if either is.
     #[must_use]
     pub fn max(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Max, other)
     }
 
-    /// Whether they are equal.
+    /// Returns whether they are equal.
     #[must_use]
     pub fn eq(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Eq, other)
     }
 
-    /// Whether they differ.
+    /// Returns whether they differ.
     #[must_use]
     pub fn ne(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Ne, other)
     }
 
-    /// Whether it is less.
+    /// Returns whether it is less.
     #[must_use]
     pub fn lt(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Lt, other)
     }
 
-    /// Whether it is less or equal.
+    /// Returns whether it is less or equal.
     #[must_use]
     pub fn le(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Le, other)
     }
 
-    /// Whether it is greater.
+    /// Returns whether it is greater.
     #[must_use]
     pub fn gt(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Gt, other)
     }
 
-    /// Whether it is greater or equal.
+    /// Returns whether it is greater or equal.
     #[must_use]
     pub fn ge(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.binary(Binary::Ge, other)
     }
 
-    /// `log(exp(a) + exp(b))`, for all a and b.
+    /// Returns `log(exp(a) + exp(b))`, without overflow.
     #[must_use]
     pub fn logaddexp(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.with_two(other, derived_functions::logaddexp)
     }
 
-    /// `sqrt(a * a + b * b)`, without overflow on the way.
+    /// Returns `sqrt(a * a + b * b)`, without intermediate overflow.
     #[must_use]
     pub fn hypot(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.with_two(other, derived_functions::hypot)
     }
 
-    /// Whether both aren't zero.
+    /// Returns whether both are nonzero.
     #[must_use]
     pub fn logical_and(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.logical(Binary::And, other)
     }
 
-    /// Whether one isn't zero.
+    /// Returns whether at least one is nonzero.
     #[must_use]
     pub fn logical_or(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.logical(Binary::Or, other)
     }
 
-    /// Whether just one isn't zero.
+    /// Returns whether exactly one is nonzero.
     #[must_use]
     pub fn logical_xor(self, other: impl Into<Operand<'b>>) -> Term<'b> {
         self.logical(Binary::Xor, other)

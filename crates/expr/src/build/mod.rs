@@ -1,4 +1,4 @@
-//! Expressions written in Rust.
+//! A builder of expressions in Rust.
 
 mod methods;
 mod operators;
@@ -12,7 +12,7 @@ use crate::derived_functions;
 use crate::graph::{Expr, Graph, Id, Input, Literal, Node};
 use crate::parse::refuse_name;
 
-/// Where an expression is built: it hands out terms, on which the arithmetic of Rust works.
+/// Builds an expression from terms, to which Rust's arithmetic applies.
 ///
 /// ```
 /// use keyfold_expr::Builder;
@@ -23,8 +23,8 @@ use crate::parse::refuse_name;
 /// assert_eq!(expr.to_string(), "log(exp(x) + 1.0)");
 /// ```
 ///
-/// Equal terms are one node, so that nothing is computed twice. Inputs and parameters are numbered in
-/// the order in which they are first asked for.
+/// Equal terms are one node, so that nothing is computed twice. Inputs and parameters are numbered
+/// in the order of their first use.
 #[derive(Default)]
 pub struct Builder {
     parts: RefCell<Parts>,
@@ -37,7 +37,7 @@ struct Parts {
     params: Vec<String>,
 }
 
-/// A value under construction: of a [`Builder`], and as small as a reference.
+/// A value under construction, of a [`Builder`]. It has the size of a reference.
 #[derive(Clone, Copy)]
 pub struct Term<'b> {
     builder: &'b Builder,
@@ -52,12 +52,12 @@ pub struct Ranked<'b> {
     rank: u32,
 }
 
-/// What can stand beside a term: another one, or a number.
+/// An operand of a term: another term, or a number.
 #[derive(Clone, Copy)]
 pub enum Operand<'b> {
     /// A term.
     Term(Term<'b>),
-    /// A plain number, which takes the dtype of what it meets.
+    /// A plain number, which takes the dtype of the other operand.
     Number(Literal),
 }
 
@@ -92,21 +92,22 @@ impl From<bool> for Operand<'_> {
 }
 
 impl Builder {
-    /// Nothing yet.
+    /// Returns an empty builder.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// An input that is read element by element and broadcasts; the same one for the same name.
+    /// Returns an input that is read element by element and broadcasts. The same name returns the
+    /// same input.
     ///
     /// # Panics
-    /// If the name can't be a name in an expression, or is a parameter's or a ranked input's.
+    /// If the name isn't valid in an expression, or is a parameter's or a ranked input's.
     pub fn input(&self, name: &str) -> Term<'_> {
         let input = self.declare(name, None);
         self.add(Node::Input(input))
     }
 
-    /// An input that is read at `rank` computed indices.
+    /// Returns an input that is read at `rank` computed indices.
     ///
     /// # Panics
     /// As [`Builder::input`], or if the name's input has another rank.
@@ -115,10 +116,10 @@ impl Builder {
         Ranked { builder: self, input, rank }
     }
 
-    /// A parameter: a number that is given with each call, weak as a literal is.
+    /// Returns a parameter: a number passed with each call, weak as a literal.
     ///
     /// # Panics
-    /// If the name can't be a name in an expression, or is an input's.
+    /// If the name isn't valid in an expression, or is an input's.
     pub fn param(&self, name: &str) -> Term<'_> {
         let mut parts = self.parts.borrow_mut();
         let known = parts.params.iter().position(|param| param == name);
@@ -133,22 +134,22 @@ impl Builder {
         self.add(Node::Param(number as u32))
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number<'b>(&'b self, value: impl Into<Operand<'b>>) -> Term<'b> {
         self.term(value)
     }
 
-    /// The element's place in the result, in row-major order.
+    /// Returns the element's index in the result, in row-major order.
     pub fn index(&self) -> Term<'_> {
         self.add(Node::Index)
     }
 
-    /// The element's place along a dimension of the result, counted from the last.
+    /// Returns the element's index along a dimension of the result, counted from the last.
     pub fn coordinate(&self, dimension: u32) -> Term<'_> {
         self.add(Node::Coordinate(dimension))
     }
 
-    /// The second where the first holds, else the third.
+    /// Returns the second operand where the first is true, else the third.
     pub fn where_<'b>(
         &'b self,
         condition: impl Into<Operand<'b>>,
@@ -159,7 +160,7 @@ impl Builder {
         self.add(Node::Where(condition.id, a.id, b.id))
     }
 
-    /// The expression whose value is a term. The builder can go on and make others.
+    /// Returns the expression of a term. The builder can make further ones.
     ///
     /// # Panics
     /// If the term is another builder's.
@@ -186,7 +187,7 @@ impl Builder {
         Term { builder: self, id: self.parts.borrow_mut().graph.add(node) }
     }
 
-    /// The term of an operand.
+    /// Returns the term of an operand.
     fn term<'b>(&'b self, operand: impl Into<Operand<'b>>) -> Term<'b> {
         match operand.into() {
             Operand::Term(term) => {
@@ -213,10 +214,10 @@ fn check_name(name: &str) {
 }
 
 impl<'b> Ranked<'b> {
-    /// The element at these indices, one per dimension; negative ones count from the end.
+    /// Returns the element at these indices, one per dimension; negative ones count from the end.
     ///
     /// # Panics
-    /// For another number of indices than dimensions.
+    /// If the number of indices isn't the rank.
     pub fn at(self, indices: &[Term<'b>]) -> Term<'b> {
         let rank = self.rank as usize;
         assert!(indices.len() == rank, "{} indices for an input of rank {rank}", indices.len());
@@ -226,19 +227,19 @@ impl<'b> Ranked<'b> {
 }
 
 impl<'b> Term<'b> {
-    /// Converted to a dtype.
+    /// Converts to a dtype.
     #[must_use]
     pub fn cast(self, dtype: DType) -> Term<'b> {
         self.builder.add(Node::Cast(dtype, self.id))
     }
 
-    /// A term made by a function of the graph.
+    /// Applies a function of the graph.
     fn with(self, make: impl FnOnce(&mut Graph, Id) -> Id) -> Term<'b> {
         let id = make(&mut self.builder.parts.borrow_mut().graph, self.id);
         Term { builder: self.builder, id }
     }
 
-    /// As [`Term::with`], of this and another operand.
+    /// As [`Term::with`], for two operands.
     fn with_two(
         self,
         other: impl Into<Operand<'b>>,

@@ -1,4 +1,4 @@
-//! The operators of Rust on terms, with numbers on either side.
+//! Rust's operators on terms, with numbers on either side.
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
@@ -6,8 +6,8 @@ use super::{Operand, Term};
 use crate::derived_functions;
 use crate::graph::{Binary, Unary};
 
-/// A number on the left of an operator: a trait that is implemented for each type of number, since
-/// one implementation for all of them isn't allowed outside their crate.
+/// Implements an operator with a number on the left. A macro, since Rust's orphan rule forbids one
+/// implementation for all number types.
 macro_rules! number_left {
     ($trait:ident, $method:ident: $($number:ty)*) => {$(
         impl<'b> $trait<Term<'b>> for $number {
@@ -20,7 +20,7 @@ macro_rules! number_left {
     )*};
 }
 
-/// An operator of Rust and the operation that it is.
+/// Implements an operator of Rust as an operation of the language.
 macro_rules! operator {
     ($($trait:ident $method:ident $op:ident;)*) => {$(
         impl<'b, O: Into<Operand<'b>>> $trait<O> for Term<'b> {
@@ -58,7 +58,7 @@ impl<'b> Neg for Term<'b> {
 impl<'b> Not for Term<'b> {
     type Output = Term<'b>;
 
-    /// Not of a bool, all bits of a whole number turned over.
+    /// Logical not for a bool, bitwise not for an integer.
     fn not(self) -> Term<'b> {
         self.with(|g, x| derived_functions::unary(g, Unary::Not, x))
     }

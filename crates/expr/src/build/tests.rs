@@ -1,4 +1,4 @@
-//! The builder says what text says.
+//! Built expressions equal parsed ones.
 
 use keyfold_core::DType;
 
@@ -95,7 +95,7 @@ fn inputs_and_parameters_are_numbered_as_they_are_asked_for() {
     assert_eq!(expr.to_string(), "table[int64(x), index] * beta + x");
     assert_eq!(expr.params(), ["beta"]);
     assert_eq!(expr.inputs()[1].rank, Some(2));
-    // The builder goes on.
+    // The builder remains usable.
     assert_eq!(b.finish(beta * 2).to_string(), "beta * 2");
     assert_eq!(b.finish(3).to_string(), "3");
     assert_eq!(
@@ -104,7 +104,7 @@ fn inputs_and_parameters_are_numbered_as_they_are_asked_for() {
     );
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn panics(build: impl FnOnce() + std::panic::UnwindSafe) -> String {
     let panic = std::panic::catch_unwind(build).expect_err("it has to panic");
     panic.downcast_ref::<String>().cloned().unwrap_or_else(|| {

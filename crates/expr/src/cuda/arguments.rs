@@ -1,10 +1,9 @@
-//! What kernels take by value besides numbers: sizes and strides, as 64-bit words, so that they can
-//! be made in any language.
+//! Sizes and strides as kernel arguments: 64-bit words, which any language can write.
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// `magic` and `shift` for quotients by `size`: `(mulhi(n, magic) + n) >> shift`, of 32 bits for
-/// n below 2^31, of 64 bits for n below 2^63 where `wide`.
+/// Returns `magic` and `shift` for quotients by `size`: `(mulhi(n, magic) + n) >> shift`, in 32
+/// bits for n below 2^31, in 64 bits for n below 2^63 if `wide`.
 ///
 /// Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), figure 4.1.
 fn division(size: u64, wide: bool) -> (u64, u64) {
@@ -15,10 +14,10 @@ fn division(size: u64, wide: bool) -> (u64, u64) {
     (magic as u64, u64::from(shift))
 }
 
-/// A dimension that is walked: its size, and the operands' strides.
+/// A dimension of the walk: its size, and the operands' strides.
 type Walk = (u64, Vec<i64>);
 
-/// Whether so many elements need 64-bit quotients.
+/// Returns whether `count` elements need 64-bit quotients.
 fn is_wide(count: u64) -> bool {
     count > 1 << 31
 }
@@ -30,19 +29,19 @@ fn count(shape: &[u64]) -> Result<u64> {
     })
 }
 
-/// The words of [`Argument::Strides`](super::Argument::Strides): of a result of this shape, and the
-/// strides, in elements, of the result and of the inputs that are read element by element, in this
-/// order (less the one that is replaced): 0 where an input is broadcast. `dims` is
-/// [`Source::dims`](super::Source::dims).
+/// Returns the words of [`Argument::Strides`](super::Argument::Strides) for a result of this shape.
+/// The strides, in elements, are those of the result and then of the elementwise inputs (without
+/// the replaced one), 0 where an input is broadcast. `dims` is
+/// [`CudaKernel::dims`](super::CudaKernel::dims).
 ///
-/// Dimensions of size 1 are dropped, and neighbours that one stride walks are joined.
+/// Dimensions of size 1 are dropped, and neighbouring dimensions with one stride are merged.
 ///
-/// Words: how many dimensions; 1 if quotients are of 64 bits; then, `dims` of each, the last
-/// dimension first: sizes, magic numbers, shifts, and the strides of each operand.
+/// Words: the number of dimensions; 1 for 64-bit quotients, else 0; then `dims` words each, the
+/// last dimension first, of sizes, magic numbers, shifts, and the strides of each operand.
 ///
 /// # Errors
-/// [`ErrorKind::Shape`] if more than `dims` dimensions remain, strides that are not as many as sizes,
-/// or 2^63 elements.
+/// [`ErrorKind::Shape`] if more than `dims` dimensions remain, if the numbers of strides and sizes
+/// differ, or for 2^63 elements.
 pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec<u64>> {
     if let Some(wrong) = strides.iter().find(|strides| strides.len() != shape.len()) {
         return Err(Error::new(
@@ -90,9 +89,9 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
     Ok(words)
 }
 
-/// The words of [`Argument::Shape`](super::Argument::Shape): 1 if quotients are of 64 bits, then,
-/// `dims` of each, the last dimension first: sizes, magic numbers, shifts. Dimensions that the shape
-/// lacks have size 1.
+/// Returns the words of [`Argument::Shape`](super::Argument::Shape): 1 for 64-bit quotients, else
+/// 0, then `dims` words each, the last dimension first, of sizes, magic numbers, shifts. Missing
+/// dimensions have size 1.
 ///
 /// # Errors
 /// [`ErrorKind::Shape`] for 2^63 elements.
@@ -107,8 +106,8 @@ pub fn shape_words(shape: &[u64], dims: u32) -> Result<Vec<u64>> {
     Ok(words)
 }
 
-/// The words of [`Argument::Ranked`](super::Argument::Ranked): sizes, then strides in elements, the
-/// first dimension first.
+/// Returns the words of [`Argument::Ranked`](super::Argument::Ranked): sizes, then strides in
+/// elements, the first dimension first.
 pub fn ranked_words(shape: &[u64], strides: &[i64]) -> Vec<u64> {
     shape.iter().copied().chain(strides.iter().map(|stride| *stride as u64)).collect()
 }
@@ -123,7 +122,7 @@ mod tests {
             let high = (u128::from(number) * u128::from(magic)) >> 64;
             return (high as u64 + number) >> shift;
         }
-        // As the kernel does it, in 32 bits.
+        // As in the kernel, in 32 bits.
         let high = (number * u64::from(magic as u32)) >> 32;
         u64::from((high as u32).wrapping_add(number as u32) >> shift)
     }

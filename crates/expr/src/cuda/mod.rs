@@ -1,16 +1,16 @@
-//! CUDA C from an expression: a kernel that NVRTC compiles without any header.
+//! CUDA C of an expression: a kernel that NVRTC compiles without headers.
 //!
-//! A kernel walks the elements `first..first + count` of the result by a grid-stride loop, so any
-//! grid does, and a result can be split over several devices. Two layouts there are:
-//! [`Layout::Contiguous`] loads and stores vectors of up to 16 bytes where the pointers allow it;
-//! [`Layout::Strided`] finds elements by sizes and strides, with a multiplication and a shift in
-//! place of every division. See `docs/cuda.md` for launching.
+//! A kernel computes the elements `first..first + count` of the result in a grid-stride loop, so
+//! that any grid works and a result can be split over several devices. There are two layouts:
+//! [`Layout::Contiguous`] loads and stores vectors of up to 16 bytes if the pointers are aligned;
+//! [`Layout::Strided`] computes addresses from sizes and strides, with a multiplication and a shift
+//! in place of every division. See `docs/cuda.md` for launching.
 //!
-//! One statement per step, each step once: the text's length is that of the expression, and the
-//! compiler's recursion doesn't grow with its depth. Nothing depends on hashing or addresses: the
-//! same steps give the same text.
+//! Each step is one statement: the text's length is proportional to the expression, and the
+//! compiler's recursion doesn't grow with its depth. The text is deterministic: it depends on
+//! neither hashes nor addresses.
 //!
-//! Numbers: sums and products are rounded separately, as on the CPU, if the kernel is compiled with
+//! Sums and products are rounded separately, as on the CPU, if the kernel is compiled with
 //! [`OPTIONS`] (`--fmad=false`; by default NVRTC contracts `a * b + c` to one instruction that
 //! rounds once, which differs by at most half a unit in the last place of the product). Functions
 //! are CUDA's own.
@@ -28,41 +28,42 @@ use crate::lower::Lowered;
 
 pub use arguments::{ranked_words, shape_words, strides_words};
 
-/// What NVRTC should be told besides the architecture: results as on the CPU.
+/// NVRTC's options besides the architecture, for the CPU's results.
 pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
-/// How the elements of the result and of the inputs lie.
+/// The memory layout of the result and the inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Layout {
-    /// One after the other, all of them in the same order.
+    /// All contiguous, in the same order.
     #[default]
     Contiguous,
-    /// By sizes and strides: views, transposed and broadcast ones too.
+    /// By sizes and strides, for views, transposed and broadcast ones too.
     Strided,
 }
 
-/// What kernel to emit.
+/// The options of a kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
-    /// The kernel's name, an identifier in C.
+    /// The kernel's name, a C identifier.
     pub name: String,
     /// How the elements lie.
     pub layout: Layout,
-    /// The elements per vector where the layout is contiguous: 1, 2, 4, 8 or 16; `None` for as many
-    /// as 16 bytes hold of the widest dtype, fewer where the expression is long.
+    /// The number of elements per vector of a contiguous kernel: 1, 2, 4, 8 or 16; `None` for as
+    /// many elements of the widest dtype as fit in 16 bytes, fewer for a long expression.
     pub vector: Option<u32>,
-    /// The input, of the result's dtype and read element by element, that the result replaces.
+    /// The input whose memory the result overwrites. It has the result's dtype and is read element
+    /// by element.
     pub in_place: Option<u32>,
-    /// How many dimensions the kernel can walk where the layout is strided, after collapsing.
+    /// The most dimensions of a strided kernel, after merging.
     pub dims: u32,
-    /// The inputs' names, for a readable text.
+    /// The inputs' names, for readable text.
     pub inputs: Vec<String>,
     /// The parameters' names.
     pub params: Vec<String>,
 }
 
 impl Options {
-    /// A contiguous kernel called `kernel`, with the names of an expression.
+    /// Returns options of a contiguous kernel called `kernel`, with the names of an expression.
     pub fn new(expr: &Expr) -> Options {
         Options {
             name: "kernel".into(),
@@ -76,65 +77,66 @@ impl Options {
     }
 }
 
-/// What a parameter of the kernel is.
+/// The value of a kernel's parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Argument {
     /// A pointer to the result's element 0, on the device.
     Output,
-    /// A pointer to an input's element 0: by number.
+    /// A pointer to the element 0 of the input of this index.
     Input(u32),
     /// The sizes and strides of an input that is read at computed indices: [`ranked_words`].
     Ranked(u32),
-    /// A number: parameter `index`, converted to `to`, and from there to `dtype` (they differ for
-    /// halves, which come as float32). Two of them where a parameter is used in two dtypes.
+    /// A number: the expression's parameter `index`, converted to `to`, and then to `dtype` (they
+    /// differ for halves, which are passed as float32). A parameter used in two dtypes is passed
+    /// twice.
     Param {
-        /// Which.
+        /// The index of the expression's parameter.
         index: u32,
         /// The dtype it is rounded to.
         to: DType,
-        /// The dtype that it is passed as.
+        /// The dtype in which it is passed.
         dtype: DType,
     },
-    /// The sizes of the result, and the strides: [`strides_words`].
+    /// The result's sizes and all strides: [`strides_words`].
     Strides,
-    /// The last sizes of the result, as many as this: [`shape_words`].
+    /// The last sizes of the result, of this number: [`shape_words`].
     Shape(u32),
-    /// The first element's place in the result, `unsigned long long`.
+    /// The index of the first element in the result, `unsigned long long`.
     First,
-    /// How many elements, `unsigned long long`.
+    /// The number of elements, `unsigned long long`.
     Count,
-    /// A pointer to a word that is 0 before and stays so if all went well; [`fault`] says what else.
+    /// A pointer to the fault word, which is 0 before the launch and stays 0 on success; [`fault`]
+    /// decodes it.
     Fault,
 }
 
-/// A parameter of the kernel, in the order of the call.
+/// A kernel's parameter, in the order of the call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parameter {
     /// Its name in the text.
     pub name: String,
     /// Its type in C.
     pub ty: String,
-    /// What it is.
+    /// Its value.
     pub argument: Argument,
 }
 
 /// A kernel as CUDA C.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Source {
-    /// The text, with everything that it needs. Several can be joined to one program if the kernels'
-    /// names differ.
+pub struct CudaKernel {
+    /// The self-contained text. Several can be joined to one program if the kernels' names differ.
     pub text: String,
-    /// The kernel's name; it is `extern "C"`.
+    /// The kernel's name, which has C linkage.
     pub name: String,
-    /// What it is called with, in order.
+    /// Its parameters, in order.
     pub parameters: Vec<Parameter>,
-    /// The elements that a lane handles at a time where vectors can be used.
+    /// The number of elements per vector.
     pub vector: u32,
-    /// How many dimensions a strided kernel can walk.
+    /// The most dimensions of a strided kernel.
     pub dims: u32,
 }
 
-/// What the number in the fault word means: an error for the person who launched the kernel.
+/// Returns the error of a fault word; `None` for 0.
 pub fn fault(word: u32, options: &Options) -> Option<Error> {
     match word {
         0 => None,
@@ -153,14 +155,14 @@ pub fn fault(word: u32, options: &Options) -> Option<Error> {
     }
 }
 
-/// The kernel for these steps.
+/// Emits the kernel of these steps.
 ///
 /// # Errors
-/// [`ErrorKind::Value`] for a name that isn't an identifier, a vector width that isn't 1, 2, 4, 8 or
-/// 16, no dimensions, or parameters of more than 4096 bytes, which is what CUDA can pass;
-/// [`ErrorKind::Binding`] for a list of names that doesn't fit, or an input that can't be replaced:
-/// one that isn't there, is read at computed indices, or has another dtype than the result.
-pub fn emit(lowered: &Lowered, options: &Options) -> Result<Source> {
+/// [`ErrorKind::Value`] for a name that isn't an identifier, a vector width other than 1, 2, 4, 8
+/// or 16, no dimensions, or parameters of more than 4096 bytes, CUDA's limit;
+/// [`ErrorKind::Binding`] for a wrong number of names, or an `in_place` input that doesn't exist,
+/// is read at computed indices, or has another dtype than the result.
+pub fn emit(lowered: &Lowered, options: &Options) -> Result<CudaKernel> {
     check(lowered, options)?;
     kernel::Writer::new(lowered, options).finish()
 }

@@ -1,9 +1,9 @@
-//! Identifiers in C from names in an expression.
+//! C identifiers for names of an expression.
 
 use std::collections::BTreeSet;
 
-/// Words that can't name a kernel: those of C++ and what CUDA declares by itself.
-const WORDS: &[&str] = &[
+/// UniqueNames that a kernel can't have: C++'s keywords, and CUDA's declarations.
+const RESERVED: &[&str] = &[
     "alignas",
     "alignof",
     "and",
@@ -120,24 +120,24 @@ const WORDS: &[&str] = &[
     "trunc",
 ];
 
-/// Whether a kernel can be called so.
+/// Returns whether a kernel can have that name.
 pub(super) fn is_identifier(name: &str) -> bool {
     let mut letters = name.chars();
     letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && letters.all(|other| other.is_ascii_alphanumeric() || other == '_')
-        && !WORDS.contains(&name)
+        && !RESERVED.contains(&name)
 }
 
-/// Gives names out, each once.
+/// Makes unique names.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct UniqueNames {
     taken: BTreeSet<String>,
 }
 
-impl Names {
-    /// `name_role`, with what C doesn't allow replaced; another one if it is taken. No word of C++
-    /// and no name of a step ends in a role.
-    pub(super) fn give(&mut self, name: &str, role: &str) -> String {
+impl UniqueNames {
+    /// Returns `name_role`, with invalid characters replaced, or a variant if it is taken. No
+    /// keyword of C++ and no name of a step ends in a role.
+    pub(super) fn unique(&mut self, name: &str, role: &str) -> String {
         let plain: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         let first = if plain.starts_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn names_are_identifiers_and_differ() {
-        let mut names = Names::default();
-        assert_eq!(names.give("x", "data"), "x_data");
-        assert_eq!(names.give("x", "data"), "x2_data");
-        assert_eq!(names.give("größe", "value"), "gr__e_value");
-        assert_eq!(names.give("3d", "value"), "_3d_value");
-        assert!(is_identifier(&names.give("float", "value")));
+        let mut names = UniqueNames::default();
+        assert_eq!(names.unique("x", "data"), "x_data");
+        assert_eq!(names.unique("x", "data"), "x2_data");
+        assert_eq!(names.unique("größe", "value"), "gr__e_value");
+        assert_eq!(names.unique("3d", "value"), "_3d_value");
+        assert!(is_identifier(&names.unique("float", "value")));
         for no in ["", "3x", "a-b", "float", "größe"] {
             assert!(!is_identifier(no), "{no}");
         }

@@ -1,8 +1,8 @@
-//! Types of C for dtypes, and numbers as literals that mean exactly these numbers.
+//! C types of dtypes, and exact literals of numbers.
 
 use keyfold_core::{DType, DTypeKind, Scalar};
 
-/// The type of an element in memory.
+/// Returns the C type of an element in memory.
 pub(super) fn stored(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "unsigned char",
@@ -11,7 +11,7 @@ pub(super) fn stored(dtype: DType) -> &'static str {
     }
 }
 
-/// The type of a value while it is computed; halves are computed in float.
+/// Returns the C type in which a value is computed; float for halves.
 pub(super) fn computed(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "bool",
@@ -30,7 +30,7 @@ pub(super) fn computed(dtype: DType) -> &'static str {
     }
 }
 
-/// The number as a literal of the dtype's type.
+/// Returns the number as a literal of the dtype's C type.
 pub(super) fn literal(number: Scalar, dtype: DType) -> String {
     match dtype {
         DType::Bool => number.to::<bool>().to_string(),
@@ -61,7 +61,7 @@ pub(super) fn literal(number: Scalar, dtype: DType) -> String {
     }
 }
 
-/// Zero of the dtype's type.
+/// Returns the zero of the dtype's C type.
 pub(super) fn zero(dtype: DType) -> String {
     match dtype.kind() {
         DTypeKind::Bool => "false".into(),
@@ -87,7 +87,7 @@ fn float64(value: f64) -> String {
     finite(value, "")
 }
 
-/// In decimal where a short one is exact, else in hexadecimal, with a decimal for the reader.
+/// Returns a float in decimal if a short one is exact, else in hexadecimal with a decimal comment.
 fn finite(value: f64, suffix: &str) -> String {
     let short = value.abs() < 1e6 && (value * 1024.0).fract() == 0.0;
     let text = if short { format!("{value:?}{suffix}") } else { hexadecimal(value) + suffix };
@@ -95,7 +95,7 @@ fn finite(value: f64, suffix: &str) -> String {
     if value.is_sign_negative() { format!("({text})") } else { text }
 }
 
-/// `0x1.8p+0` for 1.5. Subnormals as `0x0.` and so on.
+/// Returns `0x1.8p+0` for 1.5; subnormal numbers begin with `0x0.`.
 fn hexadecimal(value: f64) -> String {
     let bits = value.to_bits();
     let sign = if value.is_sign_negative() { "-" } else { "" };

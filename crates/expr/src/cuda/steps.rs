@@ -1,4 +1,4 @@
-//! One step as one expression in C.
+//! One step as a C expression.
 
 use keyfold_core::{DType, DTypeKind};
 
@@ -6,31 +6,31 @@ use super::numbers::{computed, stored};
 use crate::graph::{Binary, Unary};
 use crate::lower::Step;
 
-/// Functions that a text may need.
+/// Groups of helper functions that a text may include.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Helper {
-    /// Vectors, quotients, faults: always there.
+    /// Vectors, quotients, faults: always included.
     Launch,
-    /// Whole numbers.
-    Whole,
+    /// Integers.
+    Integer,
     /// Halves.
     Half,
     /// Floats.
     Float,
-    /// Complex numbers; needs floats.
+    /// Complex numbers; includes floats.
     Complex,
 }
 
 impl Helper {
-    /// Each after those that it needs.
+    /// All groups, dependencies first.
     pub(super) const ALL: [Helper; 5] =
-        [Helper::Launch, Helper::Whole, Helper::Half, Helper::Float, Helper::Complex];
+        [Helper::Launch, Helper::Integer, Helper::Half, Helper::Float, Helper::Complex];
 
-    /// The name of its guard, and its text.
+    /// Returns the name of the group's include guard, and its text.
     pub(super) fn text(self) -> (&'static str, &'static str) {
         match self {
             Helper::Launch => ("KF_LAUNCH", include_str!("helpers/launch.cuh")),
-            Helper::Whole => ("KF_WHOLE", include_str!("helpers/whole.cuh")),
+            Helper::Integer => ("KF_WHOLE", include_str!("helpers/whole.cuh")),
             Helper::Half => ("KF_HALF", include_str!("helpers/half.cuh")),
             Helper::Float => ("KF_FLOAT", include_str!("helpers/float.cuh")),
             Helper::Complex => ("KF_COMPLEX", include_str!("helpers/complex.cuh")),
@@ -38,11 +38,11 @@ impl Helper {
     }
 }
 
-/// What has functions of its own.
+/// The families of dtypes with functions of their own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Family {
     Bool,
-    Whole,
+    Integer,
     Float,
     Complex,
 }
@@ -50,13 +50,13 @@ enum Family {
 fn family(dtype: DType) -> Family {
     match dtype.kind() {
         DTypeKind::Bool => Family::Bool,
-        DTypeKind::UInt | DTypeKind::Int => Family::Whole,
+        DTypeKind::UInt | DTypeKind::Int => Family::Integer,
         DTypeKind::Float => Family::Float,
         DTypeKind::Complex => Family::Complex,
     }
 }
 
-/// `(type)value`, with the value converted to an element in memory.
+/// Returns `(type)value`, with the value converted to an element in memory.
 pub(super) fn store(value: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("(unsigned char)({value})"),
@@ -66,7 +66,7 @@ pub(super) fn store(value: &str, dtype: DType) -> String {
     }
 }
 
-/// An element in memory as a value.
+/// Returns an element in memory, converted to a value.
 pub(super) fn load(element: &str, dtype: DType) -> String {
     match dtype {
         DType::Bool => format!("({element} != 0)"),
@@ -76,11 +76,11 @@ pub(super) fn load(element: &str, dtype: DType) -> String {
     }
 }
 
-/// The helpers that elements of the dtype need.
+/// Calls `need` with the helpers that elements of the dtype use.
 pub(super) fn helpers(dtype: DType, mut need: impl FnMut(Helper)) {
     match (dtype, dtype.kind()) {
         (DType::F16 | DType::BF16, _) => need(Helper::Half),
-        (_, DTypeKind::UInt | DTypeKind::Int) => need(Helper::Whole),
+        (_, DTypeKind::UInt | DTypeKind::Int) => need(Helper::Integer),
         (_, DTypeKind::Float) => need(Helper::Float),
         (_, DTypeKind::Complex) => {
             need(Helper::Float);
@@ -90,21 +90,22 @@ pub(super) fn helpers(dtype: DType, mut need: impl FnMut(Helper)) {
     }
 }
 
-/// A function of one operand, `a`, which has dtype `from`; nothing if it isn't defined for that.
+/// Returns the C expression of a function of one operand, `a`, of dtype `from`; `None` if it isn't
+/// defined for that dtype.
 pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<String> {
-    use Family::{Bool, Complex, Float, Whole};
+    use Family::{Bool, Complex, Float, Integer};
     let ty = computed(step.dtype);
     let call = |name: &str| format!("kf_{name}({a})");
     Some(match (op, family(from)) {
-        (Unary::Neg, Whole) => format!("kf_sub(({ty})0, {a})"),
+        (Unary::Neg, Integer) => format!("kf_sub(({ty})0, {a})"),
         (Unary::Neg, Float | Complex) => format!("-{a}"),
         (Unary::Not, Bool) => format!("!{a}"),
-        (Unary::Not, Whole) => format!("({ty})~{a}"),
-        (Unary::Abs, Whole) => format!("({ty})({a} < 0 ? kf_sub(({ty})0, {a}) : {a})"),
+        (Unary::Not, Integer) => format!("({ty})~{a}"),
+        (Unary::Abs, Integer) => format!("({ty})({a} < 0 ? kf_sub(({ty})0, {a}) : {a})"),
         (Unary::Abs, Complex) => call("length"),
         (Unary::Abs, Float) => call("fabs"),
         (Unary::Sign, Float | Complex) => call("signum"),
-        (Unary::Sign, Whole) => call("sign"),
+        (Unary::Sign, Integer) => call("sign"),
         (Unary::Conj, Complex) => call("conj"),
         (Unary::Real, Complex) => format!("{a}.re"),
         (Unary::Imag, Complex) => format!("{a}.im"),
@@ -133,9 +134,10 @@ pub(super) fn unary(op: Unary, step: &Step, from: DType, a: &str) -> Option<Stri
     })
 }
 
-/// A function of two operands of dtype `from`; nothing if it isn't defined for that.
+/// Returns the C expression of a function of two operands of dtype `from`; `None` if it isn't
+/// defined for that dtype.
 pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> Option<String> {
-    use Family::{Bool, Complex, Float, Whole};
+    use Family::{Bool, Complex, Float, Integer};
     let ty = computed(step.dtype);
     let call = |name: &str| format!("kf_{name}({a}, {b})");
     let infix = |sign: &str| format!("{a} {sign} {b}");
@@ -147,19 +149,19 @@ pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> 
         (Binary::Le, Bool) => format!("!{a} || {b}"),
         (Binary::Gt, Bool) => format!("{a} && !{b}"),
         (Binary::Ge, Bool) => format!("{a} || !{b}"),
-        (Binary::Add, Whole) => call("add"),
-        (Binary::Sub, Whole) => call("sub"),
-        (Binary::Mul, Whole) => call("mul"),
-        (Binary::FloorDiv, Whole) => call("floordiv"),
-        (Binary::Mod, Whole) => call("mod"),
-        (Binary::Pow, Whole) => format!("kf_power({a}, {b}, FAULT)"),
-        (Binary::Min, Whole) => format!("{a} < {b} ? {a} : {b}"),
-        (Binary::Max, Whole) => format!("{a} > {b} ? {a} : {b}"),
-        (Binary::And, Whole) => format!("({ty})({})", infix("&")),
-        (Binary::Or, Whole) => format!("({ty})({})", infix("|")),
-        (Binary::Xor, Whole) => format!("({ty})({})", infix("^")),
-        (Binary::Shl, Whole) => call("shl"),
-        (Binary::Shr, Whole) => call("shr"),
+        (Binary::Add, Integer) => call("add"),
+        (Binary::Sub, Integer) => call("sub"),
+        (Binary::Mul, Integer) => call("mul"),
+        (Binary::FloorDiv, Integer) => call("floordiv"),
+        (Binary::Mod, Integer) => call("mod"),
+        (Binary::Pow, Integer) => format!("kf_power({a}, {b}, FAULT)"),
+        (Binary::Min, Integer) => format!("{a} < {b} ? {a} : {b}"),
+        (Binary::Max, Integer) => format!("{a} > {b} ? {a} : {b}"),
+        (Binary::And, Integer) => format!("({ty})({})", infix("&")),
+        (Binary::Or, Integer) => format!("({ty})({})", infix("|")),
+        (Binary::Xor, Integer) => format!("({ty})({})", infix("^")),
+        (Binary::Shl, Integer) => call("shl"),
+        (Binary::Shr, Integer) => call("shr"),
         (Binary::Add, Float | Complex) => infix("+"),
         (Binary::Sub, Float | Complex) => infix("-"),
         (Binary::Mul, Float | Complex) => infix("*"),
@@ -170,18 +172,18 @@ pub(super) fn binary(op: Binary, step: &Step, from: DType, a: &str, b: &str) -> 
         (Binary::Min, Float) => call("least"),
         (Binary::Max, Float) => call("greatest"),
         (Binary::Eq | Binary::Ne, _) => infix(op.name()),
-        (Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge, Whole | Float) => infix(op.name()),
+        (Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge, Integer | Float) => infix(op.name()),
         _ => return None,
     })
 }
 
-/// The operand, of dtype `from`, converted.
+/// Returns the converted operand, of dtype `from`.
 pub(super) fn cast(from: DType, to: DType, a: &str) -> String {
     let ty = computed(to);
     match (family(from), family(to)) {
         (Family::Complex, Family::Bool) => format!("kf_nonzero({a})"),
         (_, Family::Bool) => format!("{a} != 0"),
-        (Family::Float, Family::Whole) => format!("kf_saturate<{}>({a})", stored(to)),
+        (Family::Float, Family::Integer) => format!("kf_saturate<{}>({a})", stored(to)),
         (Family::Complex, Family::Complex) => {
             let part = computed(to.real());
             format!("{ty}{{({part}){a}.re, ({part}){a}.im}}")
@@ -194,7 +196,7 @@ pub(super) fn cast(from: DType, to: DType, a: &str) -> String {
     }
 }
 
-/// How much text, and how many registers, about: what vectors multiply.
+/// Returns an estimate of a step's text and registers, which vectors multiply.
 pub(super) fn cost(step: &Step) -> u32 {
     use crate::lower::StepOp;
     let complex = if step.dtype.is_complex() { 4 } else { 1 };

@@ -1,12 +1,12 @@
-//! The derivatives of operations on two operands, from those of the operands.
+//! The derivatives of functions of two operands.
 
-use super::Pass;
+use super::Differentiator;
 use super::slope::Slope;
 use crate::derived_functions::{binary, choose, float, int, mul, sub, unary};
 use crate::fold::as_float;
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
-impl Pass {
+impl Differentiator {
     pub(super) fn binary(
         &mut self,
         op: Binary,
@@ -22,7 +22,7 @@ impl Pass {
                 self.sum(Some(half), Some(half))
             }
             Binary::Mul => {
-                if let Some(slope) = self.gate_product(a, (b, db)).or_else(|| self.length(a, b)) {
+                if let Some(slope) = self.gate_product(a, (b, db)).or_else(|| self.hypot(a, b)) {
                     return Some(slope);
                 }
                 let of_a = da.map(|da| self.scaled_by(da, b));
@@ -44,7 +44,7 @@ impl Pass {
         }
     }
 
-    /// `(da - y * db) / b`
+    /// Returns `(da - y * db) / b`.
     fn quotient(
         &mut self,
         da: Option<Slope>,
@@ -52,21 +52,21 @@ impl Pass {
         y: Id,
     ) -> Option<Slope> {
         if let Some(db) = db
-            && let Some((slope, du)) = self.relative_of_exponential(b, db)
+            && let Some((slope, du)) = self.log_derivative_of_exponential(b, db)
         {
-            // da / b - y * (db / b), where db / b doesn't overflow.
-            let of_a = da.map(|da| self.over(da, b));
+            // da / b - y * (db / b), without overflow of db / b.
+            let of_a = da.map(|da| self.divided(da, b));
             let slope = self.scaled(slope, du);
             let of_b = self.scaled(y, slope);
             return self.difference(of_a, Some(of_b));
         }
         let of_b = db.map(|db| self.scaled(y, db));
         let numerator = self.difference(da, of_b)?;
-        Some(self.over(numerator, b))
+        Some(self.divided(numerator, b))
     }
 
-    /// `b * a ** (b - 1) * da + y * log(a) * db`; both are 0 for `0 ** 0`, and the second where the
-    /// base is 0 and the exponent isn't negative.
+    /// Returns `b * a ** (b - 1) * da + y * log(a) * db`. Both terms are 0 for `0 ** 0`, and the
+    /// second also where the base is 0 and the exponent isn't negative.
     fn power(
         &mut self,
         (a, da): (Id, Option<Slope>),
@@ -84,7 +84,7 @@ impl Pass {
             let g = &mut self.g;
             let zero = int(g, 0);
             let none = binary(g, Binary::Eq, a, zero);
-            let above = self.not_negative(b);
+            let above = self.nonnegative(b);
             let g = &mut self.g;
             let flat = binary(g, Binary::And, none, above);
             let one = int(g, 1);
@@ -96,7 +96,7 @@ impl Pass {
         self.sum(of_base, of_exponent)
     }
 
-    /// `n * a ** (n - 1)`, nothing for 0.
+    /// Returns `n * a ** (n - 1)`; `None` for n = 0.
     fn power_of_number(&mut self, a: Id, exponent: Literal) -> Option<Id> {
         let n = as_float(exponent);
         let g = &mut self.g;
@@ -121,7 +121,8 @@ impl Pass {
         let zero = int(g, 0);
         let none = binary(g, Binary::Eq, a, zero);
         let flat = binary(g, Binary::Eq, b, zero);
-        // Only the exponent of 0 ** 0 is changed, to one whose power is finite.
+        // Only where the base is 0 and the exponent 0, the exponent is replaced by one with a
+        // finite power.
         let both = binary(g, Binary::And, none, flat);
         let one = int(g, 1);
         let exponent = choose(g, both, one, b);
@@ -130,8 +131,8 @@ impl Pass {
         mul(g, b, power)
     }
 
-    /// The derivative of the operand that wins, also beside a NaN; equal ones share theirs evenly.
-    /// `loses` compares the first with the second.
+    /// Returns the derivative of the selected operand, also for NaN; equal operands contribute half
+    /// each. `loses` compares the first with the second.
     fn extreme(
         &mut self,
         loses: Binary,

@@ -1,19 +1,19 @@
-//! Derivatives among complex numbers: W. Wirtinger's, with respect to a variable and to its conjugate.
+//! Complex derivatives in Wirtinger's calculus: with respect to a variable and to its conjugate.
 //!
-//! The gradient of a real loss L is `dL/dRe + i dL/dIm`, as PyTorch's. From the gradient `g` of a result
-//! `y` that of a variable `z` is `conj(dy/dz) g + (dy/dz*) conj(g)`, and that of a real variable `x`,
-//! `real(conj(dy/dx) g)` (K. Kreutz-Delgado, "The complex gradient operator and the CR-calculus", 2009).
-//! Where an expression is made of functions that have a complex derivative, `dy/dz*` is 0.
+//! The gradient of a real loss L is `dL/dRe + i dL/dIm`, as in PyTorch. For a result `y` with
+//! gradient `g`, the gradient of a variable `z` is `conj(dy/dz) g + (dy/dz*) conj(g)`, and that of
+//! a real variable `x` is `real(conj(dy/dx) g)` (K. Kreutz-Delgado, "The complex gradient operator
+//! and the CR-calculus", 2009). For holomorphic functions `dy/dz*` is 0.
 
 use keyfold_core::Result;
 
-use super::Pass;
+use super::Differentiator;
 use super::slope::Slope;
 use crate::derived_functions::{binary, choose, float, int, mul, unary};
 use crate::graph::{Binary, Expr, Graph, Id, Input, Node, Unary};
 use crate::simplify::{Assume, simplify};
 
-/// What a variable of an expression of complex numbers is itself.
+/// The kind of a variable in an expression of complex numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Variable {
     /// A real number.
@@ -25,27 +25,27 @@ pub enum Variable {
 /// The gradient with respect to an input, as an expression.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ComplexGradient {
-    /// Of the same inputs and the gradient of the result, which comes last.
+    /// An expression of the same inputs followed by the gradient of the result.
     pub expr: Expr,
-    /// Whether there is one more parameter, the last, which has to be the imaginary unit.
+    /// Whether it has an additional last parameter, to be set to the imaginary unit.
     pub takes_unit: bool,
 }
 
-/// What the numbers of a pass are.
+/// The numbers of a differentiation pass.
 pub(super) enum Numbers {
-    /// Real, all of them.
+    /// All real.
     Real,
-    /// Complex, but the variable is real: the derivative of a conjugate is the conjugate of the
+    /// Complex, with a real variable: the derivative of a conjugate is the conjugate of the
     /// derivative.
     RealVariable,
-    /// Complex, the variable too. These are the derivatives of the nodes so far with respect to the
+    /// Complex, with a complex variable. `others` has the nodes' derivatives with respect to the
     /// other one of the variable and its conjugate.
     Complex { others: Vec<Option<Slope>>, seeded: bool },
 }
 
 impl Expr {
-    /// The gradient with respect to an elementwise input, where the numbers are complex, or some are;
-    /// `None` where it is zero everywhere.
+    /// Returns the gradient with respect to an elementwise input of an expression with complex
+    /// numbers; `None` if it is zero everywhere.
     ///
     /// # Errors
     /// As [`Expr::derivative`].
@@ -91,7 +91,7 @@ impl Expr {
     }
 }
 
-/// Whether a node depends on a parameter.
+/// Returns whether a node depends on a parameter.
 fn uses_param(g: &Graph, root: Id, param: usize) -> bool {
     let mut uses = Vec::with_capacity(root.index() + 1);
     for node in &g.nodes()[..=root.index()] {
@@ -108,12 +108,12 @@ fn uses_param(g: &Graph, root: Id, param: usize) -> bool {
     uses[root.index()]
 }
 
-impl Pass {
+impl Differentiator {
     pub(super) fn is_real(&self) -> bool {
         matches!(self.numbers, Numbers::Real)
     }
 
-    /// The derivative of the variable itself.
+    /// Returns the derivative of the variable itself.
     pub(super) fn seed(&mut self) -> Option<Slope> {
         match self.numbers {
             Numbers::Complex { seeded: false, .. } => None,
@@ -121,7 +121,7 @@ impl Pass {
         }
     }
 
-    /// Finds the slopes of a node, whose operands have theirs.
+    /// Computes the slopes of a node from those of its operands.
     pub(super) fn visit(&mut self, node: &Node, y: Id) {
         let slope = self.slope(node, y);
         if matches!(self.numbers, Numbers::Complex { .. }) {
@@ -133,8 +133,7 @@ impl Pass {
         self.slopes.push(slope);
     }
 
-    /// Puts the derivatives with respect to the conjugate in the place of those with respect to the
-    /// variable, or back.
+    /// Exchanges the derivatives with respect to the variable and to its conjugate.
     fn exchange(&mut self, to_variable: bool) {
         if let Numbers::Complex { others, seeded } = &mut self.numbers {
             std::mem::swap(others, &mut self.slopes);
@@ -154,7 +153,7 @@ impl Pass {
         Slope { value: self.conj(slope.value), ..slope }
     }
 
-    /// The derivative of the conjugate of `x`; nothing where it is 0.
+    /// Returns the derivative of the conjugate of `x`; `None` if it is 0.
     fn slope_of_conjugate(&mut self, x: Id) -> Option<Slope> {
         let slope = match &self.numbers {
             Numbers::Complex { others, .. } => others[x.index()],
@@ -168,14 +167,16 @@ impl Pass {
         self.scaled(half, slope)
     }
 
-    /// Whether a function reads the conjugate of its operand, which isn't the operand.
+    /// Returns whether a function depends on the conjugate of its operand, and the operand isn't
+    /// real.
     pub(super) fn reads_conjugate(&self, op: Unary) -> bool {
         use Unary::{Abs, Conj, Imag, Real, Sign};
         !self.is_real() && matches!(op, Conj | Real | Imag | Abs | Sign)
     }
 
-    /// The derivative of such a function, `y`; nothing where it is 0.
-    pub(super) fn turned(&mut self, op: Unary, x: Id, y: Id) -> Option<Slope> {
+    /// Returns the derivative of a function that [reads the conjugate](Self::reads_conjugate), `y`;
+    /// `None` if it is 0.
+    pub(super) fn conjugate_rule(&mut self, op: Unary, x: Id, y: Id) -> Option<Slope> {
         let (direct, turned) = (self.slopes[x.index()], self.slope_of_conjugate(x));
         match op {
             Unary::Conj => turned,
@@ -199,7 +200,7 @@ impl Pass {
                 let sum = self.sum(direct, turned)?;
                 Some(self.half(sum))
             }
-            // The sign: half of dx - s s dx*, by the length; 0 at 0.
+            // The sign: half of dx - s s dx*, divided by the absolute value; 0 at 0.
             _ => {
                 let squared = mul(&mut self.g, y, y);
                 let turned = turned.map(|turned| self.scaled(squared, turned));
@@ -211,15 +212,15 @@ impl Pass {
                 let (zero, one) = (int(g, 0), int(g, 1));
                 let none = binary(g, Binary::Eq, length, zero);
                 let length = choose(g, none, one, length);
-                let slope = self.over(Slope::from(half), length).value;
+                let slope = self.divided(Slope::from(half), length).value;
                 let zero = float(&mut self.g, 0.0);
                 Some(Slope::from(choose(&mut self.g, none, zero, slope)))
             }
         }
     }
 
-    /// Whether `x` is no negative number; one that isn't real is none.
-    pub(super) fn not_negative(&mut self, x: Id) -> Id {
+    /// Returns whether `x` is a nonnegative real number.
+    pub(super) fn nonnegative(&mut self, x: Id) -> Id {
         let real = self.is_real();
         let g = &mut self.g;
         let zero = int(g, 0);

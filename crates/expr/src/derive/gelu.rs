@@ -1,15 +1,15 @@
-//! The derivatives of `gelu`, `gelu_tanh` and `silu`: products of a bounded `x` with a gate, a function
-//! of `x` from 0 to 1.
+//! The derivatives of `gelu`, `gelu_tanh` and `silu`: products of a bounded `x` with a gate, a
+//! function of `x` with values from 0 to 1.
 //!
-//! `max(x, -1000.0) * sigmoid(x)` gets the derivative of `x * sigmoid(x)`. Below the bound `sigmoid` and
-//! its derivative are 0, so the derivative of `max` makes no difference there, and computing it would
-//! only cost time. For large `x` the gate is 1 and its derivative 0, which must not be multiplied with an
-//! infinite `x`: the derivatives of `gelu` and `gelu_tanh` bound `x` on both sides. That of `silu` has no
-//! second bound, which would take 8 % more time.
+//! `max(x, -1000.0) * sigmoid(x)` gets the derivative of `x * sigmoid(x)`: below the bound
+//! `sigmoid` and its derivative are 0, so the derivative of `max` has no effect and would only cost
+//! time. For large `x` the gate is 1 and its derivative 0, which must not be multiplied with an
+//! infinite `x`: the derivatives of `gelu` and `gelu_tanh` bound `x` on both sides. That of `silu`
+//! has no second bound, which would take 8 % more time.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 
-use super::Pass;
+use super::Differentiator;
 use super::slope::Slope;
 use crate::derived_functions::{
     GELU_TANH_ZERO_BELOW, GELU_ZERO_BELOW, SILU_ZERO_BELOW, at_least, binary, float,
@@ -17,12 +17,13 @@ use crate::derived_functions::{
 };
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
-/// For `|x|` above this number `exp(-(u * u))` is 0 in every format, where `|u|` is at least half of `|x|`.
-const BELL_ENDS: f64 = 60.0;
+/// For `|x|` above this number `exp(-(u * u))` is 0 in every format, where `|u|` is at least half
+/// of `|x|`.
+const GAUSSIAN_BOUND: f64 = 60.0;
 
-impl Pass {
-    /// The derivative of `a * b`, where `a` is `max(x, bound)` or a number times that, and `b` a gate that
-    /// is 0 below the bound; `db` is the derivative of `b`. `None` for any other product.
+impl Differentiator {
+    /// Returns the derivative of `a * b`, where `a` is `max(x, bound)` or a multiple of it, and `b`
+    /// a gate that is 0 below the bound, with derivative `db`. `None` for other products.
     pub(super) fn gate_product(&mut self, a: Id, (b, db): (Id, Option<Slope>)) -> Option<Slope> {
         let (factor, bounded) = match *self.g.node(a) {
             Node::Binary(Binary::Mul, factor, bounded) => (self.number(factor)?, bounded),
@@ -44,7 +45,7 @@ impl Pass {
             }
             Node::Unary(Unary::Erfc, of) if bound <= GELU_ZERO_BELOW => {
                 let by = self.scale(of, x)?;
-                let slope = self.bell(x, by, factor);
+                let slope = self.gaussian(x, by, factor);
                 self.scaled(slope, dx)
             }
             _ => return None,
@@ -55,12 +56,12 @@ impl Pass {
         self.sum(Some(of_x), Some(of_gate))
     }
 
-    /// `x` times the derivative of `factor * erfc(by * x)`, with `x` bounded by [`BELL_ENDS`] on both sides,
-    /// so that the derivative of this is 0 at infinity, too.
-    fn bell(&mut self, x: Id, by: f64, factor: f64) -> Id {
+    /// Returns `x` times the derivative of `factor * erfc(by * x)`, with `x` bounded by
+    /// [`GAUSSIAN_BOUND`] on both sides, so that its own derivative is 0 at infinity, too.
+    fn gaussian(&mut self, x: Id, by: f64, factor: f64) -> Id {
         let g = &mut self.g;
-        let least = at_least(g, x, -BELL_ENDS);
-        let most = float(g, BELL_ENDS);
+        let least = at_least(g, x, -GAUSSIAN_BOUND);
+        let most = float(g, GAUSSIAN_BOUND);
         let near = binary(g, Binary::Min, least, most);
         let squared = mul(g, near, near);
         let exponent = scaled(g, -(by * by), squared);
@@ -69,10 +70,10 @@ impl Pass {
         mul(g, near, slope)
     }
 
-    /// `factor * a * slope`
+    /// Returns `factor * a * slope`.
     fn times_number(&mut self, factor: f64, a: Id, slope: Slope) -> Slope {
         let factor = float(&mut self.g, factor);
-        let a = self.times(factor, a);
+        let a = self.product(factor, a);
         self.scaled(a, slope)
     }
 
@@ -83,7 +84,8 @@ impl Pass {
         }
     }
 
-    /// The factor of `x` in `id`, if it is at most -0.7: then `erfc` of the product is 0 for `x` below -40.
+    /// Returns the factor of `x` in `id` if it is at most -0.7, so that `erfc` of the product is 0
+    /// for `x` below -40.
     fn scale(&self, id: Id, x: Id) -> Option<f64> {
         match *self.g.node(id) {
             Node::Binary(Binary::Mul, factor, of) if of == x => {

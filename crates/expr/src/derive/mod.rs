@@ -1,20 +1,21 @@
-//! The symbolic derivative.
+//! Symbolic derivatives.
 //!
-//! Forward accumulation: one pass over the nodes finds the derivative of each from those of its
-//! operands, so a result is a constant factor larger than the expression, whatever is shared in it.
-//! A choice chooses among finished derivatives, so that an infinite or NaN derivative of the branch
-//! not taken never reaches the result, as it would if a gradient of 0 was multiplied with it. A
-//! derivative that is 0 because a branch wasn't taken stays 0 whatever it is multiplied with later
-//! ([`Slope`]), as Autograd's rules select 0 instead of multiplying by it: `sqrt(relu(x))` has the
-//! derivative 0 where `x` is negative, and not `inf * 0`.
+//! Forward accumulation: one pass computes the derivative of each node from those of its operands,
+//! so that the result is larger than the expression by a constant factor, also if nodes are shared.
+//! `where` selects among finished derivatives, so that an infinite or NaN derivative of the branch
+//! not taken never reaches the result, as it would if it were multiplied with a gradient of 0. The
+//! derivative 0 of a branch not taken stays 0 in later products ([`Slope`]), as Autograd's rules
+//! select 0 instead of multiplying by it: `sqrt(relu(x))` has the derivative 0 where `x` is
+//! negative, not `inf * 0`.
 //!
-//! Kinks are as in Autograd's rules: 0 for `abs` and `sign` at 0, equal operands of `min` and `max`
-//! share evenly, a comparison, a rounding and a conversion to whole numbers have the derivative 0.
+//! Kinks follow Autograd's rules: the derivative of `abs` and `sign` is 0 at 0, equal operands of
+//! `min` and `max` contribute half each, and comparisons, rounding and conversions to integers have
+//! the derivative 0.
 
 mod binary;
 mod complex;
 mod gelu;
-mod lengths;
+mod hypot;
 mod slope;
 
 use std::f64::consts::{FRAC_2_SQRT_PI, LOG2_E, LOG10_E};
@@ -31,15 +32,15 @@ use slope::Slope;
 pub use complex::{ComplexGradient, Variable};
 
 impl Expr {
-    /// The partial derivative with respect to an elementwise input, by number: an expression of the
-    /// same inputs and parameters.
+    /// Returns the partial derivative with respect to the elementwise input of that index: an
+    /// expression of the same inputs and parameters.
     ///
-    /// The derivative is that of real numbers: of `conj(x)` and `real(x)` 1, of `imag(x)` 0. It holds
-    /// for complex numbers, too, where none of `abs`, `sign`, `conj`, `real` and `imag` is used; see
-    /// [`Expr::complex_gradient`].
+    /// The derivative is that of real numbers: 1 for `conj(x)` and `real(x)`, 0 for `imag(x)`. It
+    /// holds for complex numbers, too, if none of `abs`, `sign`, `conj`, `real` and `imag` is used;
+    /// see [`Expr::complex_gradient`].
     ///
-    /// It is simplified, and shares what it has in common with itself. Where the derivative doesn't
-    /// depend on the inputs it is a float, which is weak as all numbers are.
+    /// It is simplified, and common subexpressions are shared. A derivative that doesn't depend on
+    /// the inputs is a float literal, which is weak.
     ///
     /// ```
     /// use keyfold_expr::Expr;
@@ -49,14 +50,14 @@ impl Expr {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] for a ranked input, of which each element may have any number of
-    /// uses; [`ErrorKind::Index`] for a number that no input has.
+    /// [`ErrorKind::NotSupported`] for a ranked input, whose elements may have any number of uses;
+    /// [`ErrorKind::Index`] for an input that doesn't exist.
     pub fn derivative(&self, input: usize) -> Result<Expr> {
         let (mut pass, slope) = self.slope(input, Numbers::Real)?;
         let root = pass.settled_or_zero(slope);
         let derivative = Expr::new(&pass.g, root, self.inputs().to_vec(), self.params().to_vec());
         let simple = simplify(&derivative, &Assume::floating(self.inputs().len(), input));
-        // A derivative that is a number alone is a float, whatever it was computed from.
+        // A constant derivative becomes a float, also if it was computed from integers.
         Ok(match simple.nodes() {
             [Node::Literal(literal)] => {
                 let mut g = Graph::default();
@@ -67,9 +68,10 @@ impl Expr {
         })
     }
 
-    /// The gradient with respect to an elementwise input: the derivative times the gradient of the
-    /// result, an input that comes after this expression's; `None` if no float of the result depends on
-    /// the input. Where a branch wasn't taken it is 0, whatever the gradient of the result is.
+    /// Returns the gradient with respect to an elementwise input: the derivative times the gradient
+    /// of the result, which is an additional input after this expression's; `None` if no float of
+    /// the result depends on the input. It is 0 for branches not taken, whatever the gradient of
+    /// the result.
     ///
     /// ```
     /// use keyfold_expr::Expr;
@@ -86,7 +88,7 @@ impl Expr {
         let Some(slope) = slope else { return Ok(None) };
         let name = self.unused_name("grad");
         let grad = pass.g.add(Node::Input(self.inputs().len() as u32));
-        let value = pass.times(slope.value, grad);
+        let value = pass.product(slope.value, grad);
         let root = pass.settled(Slope { value, ..slope });
         let mut inputs = self.inputs().to_vec();
         inputs.push(Input { name, rank: None });
@@ -94,7 +96,7 @@ impl Expr {
         Ok(Some(simplify(&gradient, &Assume::floating(self.inputs().len() + 1, input))))
     }
 
-    /// The name, or a longer one, that no argument has.
+    /// Returns the name, or a longer one, that no input or parameter has.
     fn unused_name(&self, name: &str) -> String {
         let mut name = name.to_owned();
         while self.inputs().iter().any(|i| i.name == name) || self.params().contains(&name) {
@@ -103,8 +105,8 @@ impl Expr {
         name
     }
 
-    /// The slope of the result, and the graph that it is in.
-    fn slope(&self, input: usize, numbers: Numbers) -> Result<(Pass, Option<Slope>)> {
+    /// Returns the pass with its graph, and the slope of the result.
+    fn slope(&self, input: usize, numbers: Numbers) -> Result<(Differentiator, Option<Slope>)> {
         let Some(known) = self.inputs().get(input) else {
             let count = self.inputs().len();
             let message = format!(
@@ -123,7 +125,8 @@ impl Expr {
         }
         let slopes = Vec::with_capacity(self.nodes().len());
         let params = self.params().len() as u32;
-        let mut pass = Pass { g: self.to_graph(), input: input as u32, slopes, numbers, params };
+        let mut pass =
+            Differentiator { g: self.to_graph(), input: input as u32, slopes, numbers, params };
         for (at, node) in self.nodes().iter().enumerate() {
             pass.visit(node, Id(at as u32));
         }
@@ -132,20 +135,21 @@ impl Expr {
     }
 }
 
-/// The graph that grows, and the input in question.
-struct Pass {
+/// The differentiation pass: the growing graph, and the input.
+struct Differentiator {
     g: Graph,
     input: u32,
-    /// Of the nodes before the one in hand.
+    /// By node, up to the current one.
     slopes: Vec<Option<Slope>>,
-    /// What the numbers are.
+    /// The kind of the numbers.
     numbers: Numbers,
-    /// How many parameters the expression has.
+    /// The number of the expression's parameters.
     params: u32,
 }
 
-impl Pass {
-    /// The derivative of the node `y`; nothing where it is 0 by the structure of the expression.
+impl Differentiator {
+    /// Returns the derivative of the node `y`; `None` if it is 0 by the structure of the
+    /// expression.
     fn slope(&mut self, node: &Node, y: Id) -> Option<Slope> {
         let of = |id: Id| self.slopes[id.index()];
         match *node {
@@ -156,7 +160,7 @@ impl Pass {
             | Node::Index
             | Node::Coordinate(_)
             | Node::At { .. } => None,
-            Node::Unary(op, x) if self.reads_conjugate(op) => self.turned(op, x, y),
+            Node::Unary(op, x) if self.reads_conjugate(op) => self.conjugate_rule(op, x, y),
             Node::Unary(op, x) => {
                 let dx = of(x)?;
                 self.unary(op, x, dx, y)
@@ -168,7 +172,7 @@ impl Pass {
             Node::Where(condition, a, b) => self.choice(condition, of(a), of(b)),
             Node::Cast(dtype, x) if dtype.is_floating() || dtype.is_complex() => {
                 let dx = of(x)?;
-                // The slope of a real number may be complex itself.
+                // The slope of a real number may be complex.
                 if !self.is_real() || matches!(self.g.node(dx.value), Node::Literal(_)) {
                     return Some(dx);
                 }
@@ -178,8 +182,8 @@ impl Pass {
         }
     }
 
-    /// A product in which a factor 1 needs no multiplication.
-    fn times(&mut self, a: Id, b: Id) -> Id {
+    /// Returns a product; a factor 1 is dropped.
+    fn product(&mut self, a: Id, b: Id) -> Id {
         if self.is_number(a, 1.0) {
             b
         } else if self.is_number(b, 1.0) {
@@ -215,10 +219,10 @@ impl Pass {
             Unary::Exp => y,
             // Not y + 1, which cancels below 0.
             Unary::Expm1 => unary(g, Unary::Exp, x),
-            Unary::Log => return Some(self.relative(x, dx)),
+            Unary::Log => return Some(self.log_derivative(x, dx)),
             Unary::Log2 | Unary::Log10 => {
                 let factor = if op == Unary::Log2 { LOG2_E } else { LOG10_E };
-                let slope = self.relative(x, dx);
+                let slope = self.log_derivative(x, dx);
                 let factor = float(&mut self.g, factor);
                 return Some(self.scaled(factor, slope));
             }
@@ -260,15 +264,16 @@ impl Pass {
         Some(self.scaled(slope, dx))
     }
 
-    /// `dx / x`. Of `exp(u)` and `1 + exp(u)` written so that large exponents cancel.
-    fn relative(&mut self, x: Id, dx: Slope) -> Slope {
-        if let Some((slope, du)) = self.relative_of_exponential(x, dx) {
+    /// Returns `dx / x`; for `exp(u)` and `1 + exp(u)` in a form in which large exponentials
+    /// cancel.
+    fn log_derivative(&mut self, x: Id, dx: Slope) -> Slope {
+        if let Some((slope, du)) = self.log_derivative_of_exponential(x, dx) {
             return self.scaled(slope, du);
         }
-        self.over(dx, x)
+        self.divided(dx, x)
     }
 
-    /// The `u` of `1 + exp(u)`.
+    /// Returns the `u` of `1 + exp(u)`.
     fn one_plus_exponential(&self, x: Id) -> Option<Id> {
         let Node::Binary(Binary::Add, a, b) = *self.g.node(x) else { return None };
         let exponential = if self.is_number(a, 1.0) {
@@ -284,9 +289,9 @@ impl Pass {
         }
     }
 
-    /// `dx / x` as a slope and `du`, if `x` is `exp(u)` or `1 + exp(u)` and `dx` is its derivative
-    /// as it is made here: `exp(u) * du`.
-    fn relative_of_exponential(&mut self, x: Id, dx: Slope) -> Option<(Id, Slope)> {
+    /// Returns `dx / x` as a slope and `du`, if `x` is `exp(u)` or `1 + exp(u)` and `dx` is its
+    /// derivative in the form made here, `exp(u) * du`.
+    fn log_derivative_of_exponential(&mut self, x: Id, dx: Slope) -> Option<(Id, Slope)> {
         let one = float(&mut self.g, 1.0);
         if let Node::Unary(Unary::Exp, _) = *self.g.node(x) {
             return Some((one, self.without_factor(dx, x)?));
@@ -297,7 +302,7 @@ impl Pass {
         Some((unary(&mut self.g, Unary::Sigmoid, u), du))
     }
 
-    /// The second factor of a product that has this first factor.
+    /// Returns the second factor of a product with this first factor.
     fn without_factor(&mut self, product: Slope, factor: Id) -> Option<Slope> {
         let value = match *self.g.node(product.value) {
             _ if product.value == factor => float(&mut self.g, 1.0),
@@ -307,7 +312,7 @@ impl Pass {
         Some(Slope { value, ..product })
     }
 
-    /// `dx / (1 + x)`, with `sigmoid(u)` for `exp(u) / (1 + exp(u))`.
+    /// Returns `dx / (1 + x)`, with `sigmoid(u)` for `exp(u) / (1 + exp(u))`.
     fn log1p(&mut self, x: Id, dx: Slope) -> Slope {
         if let Node::Unary(Unary::Exp, u) = *self.g.node(x)
             && let Some(du) = self.without_factor(dx, x)
@@ -317,7 +322,7 @@ impl Pass {
         }
         let one = int(&mut self.g, 1);
         let sum = add(&mut self.g, one, x);
-        self.over(dx, sum)
+        self.divided(dx, sum)
     }
 }
 

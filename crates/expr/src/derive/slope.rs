@@ -1,14 +1,14 @@
-//! The derivative of a node, which knows where it is 0 because a branch wasn't taken.
+//! The derivative of a node, with the condition of a branch that wasn't taken.
 
-use super::Pass;
+use super::Differentiator;
 use crate::derived_functions::{add, binary, choose, div, float, sub, unary};
 use crate::graph::{Binary, Id, Node, Unary};
 
-/// A derivative: `value`, but 0 where the bool `off` holds, whatever `value` is there.
+/// A derivative: `value`, but 0 where the bool `off` is true, for any `value`.
 ///
-/// Factors and divisors go to `value` alone, so the 0 of a branch that wasn't taken meets no
-/// infinity. A slope is settled, `where(off, 0.0, value)`, where it is added to another one, and at
-/// the end.
+/// Factors and divisors apply to `value` alone, so that the 0 of a branch not taken is never
+/// multiplied with infinity. A slope is settled, `where(off, 0.0, value)`, before it is added to
+/// another one, and at the end.
 #[derive(Clone, Copy)]
 pub(super) struct Slope {
     pub(super) value: Id,
@@ -21,7 +21,7 @@ impl From<Id> for Slope {
     }
 }
 
-/// Where a slope is 0 for a branch that wasn't taken.
+/// The condition under which a slope is 0, since its branch wasn't taken.
 #[derive(Clone, Copy, PartialEq)]
 enum Off {
     Never,
@@ -39,8 +39,8 @@ impl Off {
     }
 }
 
-impl Pass {
-    /// `where(off, 0.0, value)`
+impl Differentiator {
+    /// Returns `where(off, 0.0, value)`.
     pub(super) fn settled(&mut self, slope: Slope) -> Id {
         let Some(off) = slope.off else { return slope.value };
         let zero = float(&mut self.g, 0.0);
@@ -57,18 +57,18 @@ impl Pass {
         }
     }
 
-    /// `factor * slope`
+    /// Returns `factor * slope`.
     pub(super) fn scaled(&mut self, factor: Id, slope: Slope) -> Slope {
-        Slope { value: self.times(factor, slope.value), ..slope }
+        Slope { value: self.product(factor, slope.value), ..slope }
     }
 
-    /// `slope * factor`, in that order.
+    /// Returns `slope * factor`, in this order.
     pub(super) fn scaled_by(&mut self, slope: Slope, factor: Id) -> Slope {
-        Slope { value: self.times(slope.value, factor), ..slope }
+        Slope { value: self.product(slope.value, factor), ..slope }
     }
 
-    /// `slope / divisor`
-    pub(super) fn over(&mut self, slope: Slope, divisor: Id) -> Slope {
+    /// Returns `slope / divisor`.
+    pub(super) fn divided(&mut self, slope: Slope, divisor: Id) -> Slope {
         Slope { value: div(&mut self.g, slope.value, divisor), ..slope }
     }
 
@@ -79,7 +79,7 @@ impl Pass {
     pub(super) fn sum(&mut self, a: Option<Slope>, b: Option<Slope>) -> Option<Slope> {
         match (a, b) {
             (Some(a), Some(b)) => {
-                let (a, b, off) = self.beside(a, b);
+                let (a, b, off) = self.addends(a, b);
                 Some(Slope { value: add(&mut self.g, a, b), off })
             }
             (a, b) => a.or(b),
@@ -89,7 +89,7 @@ impl Pass {
     pub(super) fn difference(&mut self, a: Option<Slope>, b: Option<Slope>) -> Option<Slope> {
         match (a, b) {
             (Some(a), Some(b)) => {
-                let (a, b, off) = self.beside(a, b);
+                let (a, b, off) = self.addends(a, b);
                 Some(Slope { value: sub(&mut self.g, a, b), off })
             }
             (None, Some(b)) => Some(self.negative(b)),
@@ -97,8 +97,8 @@ impl Pass {
         }
     }
 
-    /// The values of two slopes that are about to be added, and where both are off.
-    fn beside(&mut self, a: Slope, b: Slope) -> (Id, Id, Option<Id>) {
+    /// Returns the values of two slopes to be added, and the condition under which both are off.
+    fn addends(&mut self, a: Slope, b: Slope) -> (Id, Id, Option<Id>) {
         if a.off == b.off {
             return (a.value, b.value, a.off);
         }
@@ -109,7 +109,7 @@ impl Pass {
         (self.settled(a), self.settled(b), off)
     }
 
-    /// The slope of the branch that a condition chooses; one that isn't there is 0.
+    /// Returns the slope of the branch that a condition selects; a missing one is 0.
     pub(super) fn choice(
         &mut self,
         condition: Id,
@@ -127,23 +127,23 @@ impl Pass {
                 _ => None,
             },
             (Off::Where(a), Off::Where(b)) => Some(choose(&mut self.g, condition, a, b)),
-            (a, Off::Never) => Some(self.joined(Binary::And, condition, a)),
+            (a, Off::Never) => Some(self.combined(Binary::And, condition, a)),
             (a, Off::Always) => {
                 let other = unary(&mut self.g, Unary::Not, condition);
-                Some(self.joined(Binary::Or, other, a))
+                Some(self.combined(Binary::Or, other, a))
             }
             (Off::Never, b) => {
                 let other = unary(&mut self.g, Unary::Not, condition);
-                Some(self.joined(Binary::And, other, b))
+                Some(self.combined(Binary::And, other, b))
             }
-            (Off::Always, b) => Some(self.joined(Binary::Or, condition, b)),
+            (Off::Always, b) => Some(self.combined(Binary::Or, condition, b)),
         };
         Some(Slope { value, off })
     }
 
-    /// A condition and (or) where a slope is off; the condition alone of one that is always (never)
-    /// off.
-    fn joined(&mut self, op: Binary, condition: Id, off: Off) -> Id {
+    /// Returns a condition combined by and (or) with the `off` of a slope; the condition alone if
+    /// that is always (never) true.
+    fn combined(&mut self, op: Binary, condition: Id, off: Off) -> Id {
         match off {
             Off::Where(off) => binary(&mut self.g, op, condition, off),
             Off::Never | Off::Always => condition,

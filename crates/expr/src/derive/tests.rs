@@ -1,23 +1,23 @@
-//! Derivatives against differences of values, at kinks, and far out.
+//! Derivatives against finite differences, at kinks, and for large arguments.
 
 use keyfold_core::ErrorKind;
 use proptest::prelude::*;
 
-use crate::random::{smooth_expr, steps};
-use crate::reference::value;
+use crate::tests::random::{smooth_expr, steps};
+use crate::tests::reference::value;
 use crate::{Expr, Names};
 
 fn parse(text: &str) -> Expr {
     Expr::parse(text).unwrap_or_else(|error| panic!("{}", error.message()))
 }
 
-/// The derivative of a text with respect to its first input, as text.
+/// Returns the derivative of a text with respect to its first input, as text.
 fn derived(text: &str) -> String {
     let names = Names::new().input("x");
     Expr::parse_with(text, &names).unwrap().derivative(0).unwrap().to_string()
 }
 
-/// The slope of an expression by differences at two distances, extrapolated (Richardson).
+/// Returns the slope of an expression by differences at two distances, extrapolated (Richardson).
 fn slope(expr: &Expr, inputs: &[f64], input: usize) -> f64 {
     let at = |distance: f64| {
         let mut moved = inputs.to_vec();
@@ -82,7 +82,7 @@ fn derivatives_are_as_short_as_by_hand() {
     assert_eq!(got, table);
 }
 
-/// Each function with places where it is smooth.
+/// Each function with points where it is smooth.
 const FUNCTIONS: [(&str, &[f64]); 44] = [
     ("-x", &[-2.0, 0.5]),
     ("abs(x)", &[-2.0, 0.5]),
@@ -212,7 +212,7 @@ fn powers_of_zero_and_of_negative_numbers_are_as_autograd_has_them() {
 
 #[test]
 fn far_out_it_stays_finite_where_the_true_one_is() {
-    // The derivative at -inf's side and at inf's side.
+    // The derivatives towards -inf and towards inf.
     let table = [
         ("softplus(x)", 0.0, 1.0),
         ("log1p(exp(x))", 0.0, 1.0),
@@ -259,7 +259,7 @@ fn second_derivatives_of_the_smooth_ones_are_finite_far_out() {
 #[test]
 fn at_infinities_and_zeros_it_is_the_limit_where_there_is_one() {
     let inf = f64::INFINITY;
-    // Of an expression at (x, y): the derivatives by x and y, and the second one by x.
+    // At (x, y): the derivatives by x and y, and the second one by x.
     let table = [
         ("hypot(x, y)", (-inf, 1.0), (-1.0, 0.0), 0.0),
         ("hypot(x, y)", (inf, f64::NAN), (1.0, 0.0), 0.0),
@@ -304,7 +304,7 @@ fn the_bounds_of_gates_have_no_weight() {
     let slope = parse("gelu(x)").derivative(0).unwrap().to_string();
     assert_eq!(slope.matches("where").count(), 0, "{slope}");
     assert_eq!(slope.matches("0.5 * erfc(").count(), 1, "{slope}");
-    // Between the bounds of a value and of its derivative, and about them.
+    // Between the bounds of a value and of its derivative, and around them.
     for text in ["gelu(x)", "gelu_tanh(x)", "silu(x)"] {
         let slope = parse(text).derivative(0).unwrap();
         for size in [15.9, 16.0, 16.1, 20.0, 40.0, 60.0, 61.0, 999.0, 1000.0, 1001.0] {
@@ -312,7 +312,7 @@ fn the_bounds_of_gates_have_no_weight() {
             assert!(below.abs() < 2e-5 && (above - 1.0).abs() < 2e-5, "{text}: {below}, {above}");
         }
     }
-    // One where nothing shuts below it.
+    // Without a gate that is 0 below the bound.
     for text in ["max(x, -1000.0) * sigmoid(0.1 * x)", "max(x, -2.0) * sigmoid(x)", "max(x, 1) * x"]
     {
         let slope = parse(text).derivative(0).unwrap().to_string();
@@ -347,7 +347,7 @@ fn its_size_is_in_proportion_to_the_expression() {
     let size = |expr: &Expr| expr.derivative(0).unwrap().nodes().len();
     assert_eq!(size(&whole) / 100, size(&half) * 2 / 100);
     assert!(size(&whole) < 4 * whole.nodes().len(), "{} of {}", size(&whole), whole.nodes().len());
-    // Depth is no trouble.
+    // Depth isn't limited by recursion.
     let deep = parse(&("exp(".repeat(10_000) + "x" + &")".repeat(10_000)));
     assert!(deep.derivative(0).unwrap().nodes().len() < 30_000);
 }

@@ -1,8 +1,7 @@
-//! The expression itself: a graph of nodes, each once, operands before what uses them.
+//! Expressions as graphs: deduplicated nodes, operands first.
 //!
-//! Nodes are kept in one list, and a node that is there already is not added again: so common
-//! subexpressions are shared by construction, every pass over an expression is one loop without
-//! recursion, and no depth is too deep.
+//! Nodes are in one list, and an equal node isn't added again. So common subexpressions are shared
+//! by construction, and every pass is a loop without recursion, for any depth.
 
 mod operations;
 
@@ -14,27 +13,27 @@ use smallvec::SmallVec;
 
 pub use operations::{Binary, Unary};
 
-/// A node's place in its expression.
+/// The index of a node in its expression.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id(pub(crate) u32);
 
 impl Id {
-    /// The place as a number: nodes have lower numbers than those that use them.
+    /// Returns the index; operands have lower ones than their users.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A plain number in an expression. It is weak, as a Python number is: it takes the dtype of what it
-/// meets, where that can hold its kind.
+/// A plain number in an expression. It is weak, as a Python number is: it takes the other operand's
+/// dtype if that can hold its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Literal {
     /// `true` and `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// The bits of a float64: so that literals can be compared and hashed, NaN too.
+    /// The bits of a float64, so that literals can be compared and hashed, also NaN.
     Float(u64),
 }
 
@@ -53,28 +52,28 @@ impl From<Literal> for Scalar {
 pub enum Node {
     /// A plain number.
     Literal(Literal),
-    /// The element of an input, by number.
+    /// The element of the input of this index.
     Input(u32),
-    /// A number given with the call, by number: weak, as a literal.
+    /// The parameter of this index, a number passed with the call: weak, as a literal.
     Param(u32),
-    /// The element's place in the result, in row-major order (int64).
+    /// The element's index in the result, in row-major order (int64).
     Index,
-    /// The element's place along one dimension of the result, counted from the last: 0 is the last
-    /// dimension (int64; 0 where the result has fewer dimensions).
+    /// The element's index along one dimension of the result, counted from the last: 0 is the last
+    /// dimension (int64; 0 if the result has fewer dimensions).
     Coordinate(u32),
-    /// The element of a ranked input at computed indices, one per dimension of that input. Negative
-    /// indices count from the end.
+    /// The element of a ranked input at computed indices, one per dimension. Negative indices count
+    /// from the end.
     At {
         /// The input.
         input: u32,
-        /// As many as the input's rank.
+        /// One index per dimension.
         indices: SmallVec<[Id; 2]>,
     },
     /// A function of one operand.
     Unary(Unary, Id),
-    /// A function of two.
+    /// A function of two operands.
     Binary(Binary, Id, Id),
-    /// The second where the first holds, else the third.
+    /// The second operand where the first is true, else the third.
     Where(Id, Id, Id),
     /// The operand converted, as by `aten::to`.
     Cast(DType, Id),
@@ -104,7 +103,7 @@ impl Node {
         }
     }
 
-    /// The same node with its operands replaced.
+    /// Returns the node with its operands replaced.
     #[must_use]
     pub fn with_operands(&self, mut f: impl FnMut(Id) -> Id) -> Node {
         match self {
@@ -132,53 +131,53 @@ impl Node {
 pub struct Input {
     /// Its name.
     pub name: String,
-    /// `None` for one that is read element by element and broadcasts; else the number of dimensions
-    /// of one that is read at computed indices only, and takes no part in broadcasting.
+    /// `None` for an elementwise input, which broadcasts; else the number of dimensions of an input
+    /// that is read at computed indices and doesn't broadcast.
     pub rank: Option<u32>,
 }
 
-/// Nodes under construction: each is kept once.
+/// Deduplicated nodes under construction.
 #[derive(Clone, Default, Debug)]
 pub struct Graph {
     nodes: Vec<Node>,
-    /// Of each node, whether it gives a bool whatever the inputs are.
+    /// For each node, whether its result is a bool for all inputs.
     bools: Vec<bool>,
     known: FxHashMap<Node, Id>,
 }
 
 impl Graph {
-    /// The node's place: a new one, or that of an equal node.
+    /// Adds a node and returns its index, or that of an equal node.
     pub fn add(&mut self, node: Node) -> Id {
         match self.known.entry(node) {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => {
                 let id = Id(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
-                self.bools.push(gives_bool(entry.key(), &self.bools));
+                self.bools.push(results_in_bool(entry.key(), &self.bools));
                 self.nodes.push(entry.key().clone());
                 *entry.insert(id)
             }
         }
     }
 
-    /// The node at a place.
+    /// Returns the node of an index.
     #[inline]
     pub fn node(&self, id: Id) -> &Node {
         &self.nodes[id.index()]
     }
 
-    /// Whether the node gives a bool, whatever the inputs are.
+    /// Returns whether the node's result is a bool for all inputs.
     pub fn is_bool(&self, id: Id) -> bool {
         self.bools[id.index()]
     }
 
-    /// All nodes; operands come before what uses them.
+    /// Returns all nodes, operands first.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 }
 
-/// Whether a node gives a bool, where `bools` says it of those before.
-fn gives_bool(node: &Node, bools: &[bool]) -> bool {
+/// Returns whether a node's result is a bool, given `bools` of earlier nodes.
+fn results_in_bool(node: &Node, bools: &[bool]) -> bool {
     use Binary::{And, Eq, Ge, Gt, Le, Lt, Ne, Or, Xor};
     match node {
         Node::Literal(Literal::Bool(_)) => true,
@@ -193,9 +192,9 @@ fn gives_bool(node: &Node, bools: &[bool]) -> bool {
     }
 }
 
-/// A scalar expression: what one element of a result is, given the elements of inputs and numbers.
+/// A scalar expression: one element of a result as a function of elements of inputs and of numbers.
 ///
-/// It is made by [`Expr::new`] from nodes, by the builder, or by parsing; holds only nodes that the
+/// [`Expr::new`] makes it from nodes; so do the builder and the parser. It has only nodes that the
 /// result needs, operands first, the result last.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Expr {
@@ -205,15 +204,15 @@ pub struct Expr {
 }
 
 impl Expr {
-    /// The expression whose value is the node `root` of a graph, of inputs and parameters in this
-    /// order. Nodes that the root doesn't need are left behind, and the others are put in one order
-    /// that depends on the expression alone: each follows its operands, the first operand first. So
-    /// expressions are equal where they say the same, however they were built.
+    /// Returns the expression of the node `root` of a graph, with inputs and parameters in this
+    /// order. Nodes that the root doesn't need are dropped, and the others are sorted in a
+    /// canonical order: each after its operands, the first operand first. So equal expressions
+    /// compare equal, independently of their construction.
     pub fn new(graph: &Graph, root: Id, inputs: Vec<Input>, params: Vec<String>) -> Expr {
         const NONE: Id = Id(u32::MAX);
         let mut places = vec![NONE; root.index() + 1];
         let mut nodes = Vec::new();
-        // What to do, the last first: visit a node, or (true) place it, after its operands.
+        // Pending work, the last first: visit a node, or (true) append it, after its operands.
         let mut stack = vec![(root, false)];
         while let Some((id, operands_done)) = stack.pop() {
             if places[id.index()] != NONE {
@@ -233,29 +232,29 @@ impl Expr {
         Expr { nodes, inputs, params }
     }
 
-    /// The nodes, operands before what uses them, the last one the result.
+    /// Returns the nodes, operands first; the last one is the result.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// The result's node.
+    /// Returns the result's node.
     pub fn root(&self) -> Id {
         Id(self.nodes.len() as u32 - 1)
     }
 
-    /// The inputs: tensors.
+    /// Returns the inputs: tensors.
     pub fn inputs(&self) -> &[Input] {
         &self.inputs
     }
 
-    /// The names of the parameters: numbers.
+    /// Returns the names of the parameters: numbers.
     pub fn params(&self) -> &[String] {
         &self.params
     }
 
-    /// The same expression with those parameters that are whole numbers written into it. It has the same
-    /// parameters.
-    pub(crate) fn with_whole_numbers(&self, params: &[Scalar]) -> Expr {
+    /// Returns the expression with integer parameters replaced by their values. Its list of
+    /// parameters is the same.
+    pub(crate) fn with_integer_params(&self, params: &[Scalar]) -> Expr {
         let literal = |node: &Node| match node {
             Node::Param(at) => match params.get(*at as usize) {
                 Some(Scalar::Int(number)) => Node::Literal(Literal::Int(*number)),
@@ -267,7 +266,7 @@ impl Expr {
         Expr { nodes, inputs: self.inputs.clone(), params: self.params.clone() }
     }
 
-    /// A graph with this expression's nodes, at the same places: to build on.
+    /// Returns a graph with this expression's nodes at the same indices, to add to.
     pub fn to_graph(&self) -> Graph {
         let mut graph = Graph::default();
         for node in &self.nodes {

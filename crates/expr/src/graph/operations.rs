@@ -1,33 +1,33 @@
-//! What nodes compute: functions of one operand and of two.
+//! The operations of nodes: functions of one operand and of two.
 
 /// A function of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unary {
     /// `-x`
     Neg,
-    /// `~x`: not of a bool, all bits of a whole number turned over.
+    /// `~x`: logical not for a bool, bitwise not for an integer.
     Not,
-    /// The absolute value; of a complex number its length, a real number.
+    /// The absolute value; a real number also for a complex operand.
     Abs,
-    /// -1, 0 or 1, 0.0 of -0.0, too; of a complex number `x / abs(x)`, and 0 of 0; NaN stays.
+    /// -1, 0 or 1, 0.0 also for -0.0; for a complex number `x / abs(x)`, and 0 for 0; NaN for NaN.
     Sign,
-    /// The complex conjugate; a real number is its own.
+    /// The complex conjugate; a real number is unchanged.
     Conj,
     /// The real part, a real number.
     Real,
-    /// The imaginary part, a real number: 0 of a real one.
+    /// The imaginary part, a real number: 0 for a real operand.
     Imag,
     /// `e ** x`
     Exp,
-    /// `e ** x - 1`, exact near 0.
+    /// `e ** x - 1`, accurate near 0.
     Expm1,
     /// The natural logarithm.
     Log,
-    /// The logarithm to base 2, exact for its powers.
+    /// The logarithm to base 2, exact for powers of 2.
     Log2,
-    /// The logarithm to base 10, exact for its powers as far as floats have them.
+    /// The logarithm to base 10, exact for the powers of 10 that floats represent.
     Log10,
-    /// `log(1 + x)`, exact near 0.
+    /// `log(1 + x)`, accurate near 0.
     Log1p,
     /// The square root.
     Sqrt,
@@ -45,13 +45,13 @@ pub enum Unary {
     Erf,
     /// `1 - erf(x)`, accurate for large x, too.
     Erfc,
-    /// The greatest whole number that isn't above x; whole numbers stay as they are.
+    /// The greatest integer not above x; integers are unchanged.
     Floor,
-    /// The smallest whole number that isn't below x.
+    /// The smallest integer not below x.
     Ceil,
-    /// The nearest whole number, the even one of two.
+    /// The nearest integer, ties to even.
     Round,
-    /// The whole number towards zero.
+    /// The number rounded towards zero.
     Trunc,
     /// Whether it is NaN.
     IsNan,
@@ -91,7 +91,7 @@ impl Unary {
         Unary::IsFinite,
     ];
 
-    /// The name in texts and messages.
+    /// Returns the name in texts and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Unary::Neg => "negative",
@@ -128,17 +128,17 @@ impl Unary {
 /// A function of two operands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Binary {
-    /// `a + b`; "or" of bools.
+    /// `a + b`; logical or for bools.
     Add,
     /// `a - b`
     Sub,
-    /// `a * b`; "and" of bools.
+    /// `a * b`; logical and for bools.
     Mul,
     /// `a / b`, always floating.
     Div,
-    /// `a // b`: the quotient rounded down; 0 where whole numbers are divided by 0.
+    /// `a // b`: the quotient rounded down; 0 for an integer divided by 0.
     FloorDiv,
-    /// `a % b` with the sign of b, so that `a == a // b * b + a % b`; 0 for whole numbers modulo 0.
+    /// `a % b` with the sign of b, so that `a == a // b * b + a % b`; 0 for an integer modulo 0.
     Mod,
     /// `a ** b`
     Pow,
@@ -146,7 +146,7 @@ pub enum Binary {
     Min,
     /// The greater; NaN if either is.
     Max,
-    /// `a == b`, a bool, as the following.
+    /// `a == b`, a bool, as the following comparisons.
     Eq,
     /// `a != b`
     Ne,
@@ -158,15 +158,15 @@ pub enum Binary {
     Gt,
     /// `a >= b`
     Ge,
-    /// `a & b` of bools or whole numbers.
+    /// `a & b` of bools or integers.
     And,
     /// `a | b`
     Or,
     /// `a ^ b`
     Xor,
-    /// `a << b` of whole numbers; 0 where b is negative or at least the width.
+    /// `a << b` of integers; 0 if b is negative or at least the width.
     Shl,
-    /// `a >> b` of whole numbers; the sign fills up.
+    /// `a >> b` of integers, with sign extension.
     Shr,
 }
 
@@ -195,7 +195,7 @@ impl Binary {
         Binary::Shr,
     ];
 
-    /// The sign, or the name, in texts and messages.
+    /// Returns the sign, or the name, in texts and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Binary::Add => "+",

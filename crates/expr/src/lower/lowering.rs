@@ -1,4 +1,4 @@
-//! From nodes to steps: operands are converted to the dtype that a function is computed in.
+//! Lowering of nodes to steps, whose operands are converted to the dtype of the computation.
 
 use std::f64::consts::{LOG2_E, LOG10_E};
 
@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::step::{Step, StepId, StepOp};
 use super::type_rules::{TypeRule, binary_rule, small_power, unary_rule};
-use super::types::{Type, computed, stand_in};
+use super::types::{Type, computed, placeholder};
 use crate::graph::{Binary, Id, Node, Unary};
 
-/// A step and what is known of its type.
+/// A step and its type.
 #[derive(Clone, Copy)]
-pub(super) struct Typed {
+pub(super) struct TypedStep {
     pub(super) step: StepId,
     pub(super) ty: Type,
 }
@@ -22,7 +22,7 @@ pub(super) struct Typed {
 #[derive(Default)]
 pub(super) struct Lowering {
     pub(super) steps: Vec<Step>,
-    /// By operation and dtype: steps that are there. Constants are found by their bits.
+    /// Existing steps by operation and dtype; constants by their bits.
     known: FxHashMap<String, StepId>,
 }
 
@@ -45,12 +45,12 @@ impl Lowering {
         self.steps[id.index()].dtype
     }
 
-    /// The value as an operand of something that is computed for dtype `to`.
+    /// Returns the value as an operand of a computation for dtype `to`.
     ///
-    /// A number that the expression has is as exact as the computation, for halves a float32;
-    /// compared with a half it is rounded to one first (`rounded`), so that it equals an element
-    /// that it made. One that comes with the call always is, as NumPy does it.
-    pub(super) fn convert(&mut self, value: Typed, to: DType, rounded: bool) -> Result<StepId> {
+    /// A literal has the precision of the computation, float32 for halves. In a comparison with a
+    /// half it is rounded to one first (`rounded`), so that it equals an element made of it. A
+    /// parameter is always rounded, as in NumPy.
+    pub(super) fn convert(&mut self, value: TypedStep, to: DType, rounded: bool) -> Result<StepId> {
         let step = &self.steps[value.step.index()];
         let dtype = computed(to);
         let exact = matches!(step.op, StepOp::Constant(_)) && !rounded;
@@ -68,8 +68,8 @@ impl Lowering {
         }
     }
 
-    /// The value converted because the expression, or the result, says so: rounded if to a half.
-    pub(super) fn cast(&mut self, value: Typed, to: DType) -> Result<StepId> {
+    /// Returns the value after an explicit conversion, rounded if to a half.
+    pub(super) fn cast(&mut self, value: TypedStep, to: DType) -> Result<StepId> {
         let from = value.ty.dtype();
         if from.is_complex() && !to.is_complex() && to != DType::Bool {
             return Err(Error::new(
@@ -91,8 +91,8 @@ impl Lowering {
         Ok(self.add(StepOp::Round(to, step), DType::F32))
     }
 
-    /// An element of a ranked input.
-    fn read(&mut self, input: u32, dtype: DType, indices: &[Typed]) -> Result<Typed> {
+    /// Returns an element of a ranked input.
+    fn read(&mut self, input: u32, dtype: DType, indices: &[TypedStep]) -> Result<TypedStep> {
         let mut places = SmallVec::new();
         for index in indices {
             if !matches!(index.ty.dtype().kind(), DTypeKind::UInt | DTypeKind::Int) {
@@ -103,7 +103,7 @@ impl Lowering {
             }
             let mut index = *index;
             if index.ty == Type::Strong(DType::U64) {
-                // What int64 can't hold is out of range, and stays so.
+                // Indices beyond int64 are out of range and stay so.
                 let most = self.add(StepOp::Constant(Scalar::Int(i64::MAX)), DType::U64);
                 let least = StepOp::Binary(Binary::Min, index.step, most);
                 index.step = self.add(least, DType::U64);
@@ -111,15 +111,15 @@ impl Lowering {
             places.push(self.convert(index, DType::I64, false)?);
         }
         let step = self.add(StepOp::At { input, indices: places }, computed(dtype));
-        Ok(Typed { step, ty: Type::Strong(dtype) })
+        Ok(TypedStep { step, ty: Type::Strong(dtype) })
     }
 
-    fn unary(&mut self, op: Unary, a: Typed) -> Result<Typed> {
+    fn unary(&mut self, op: Unary, a: TypedStep) -> Result<TypedStep> {
         Ok(match unary_rule(op, a.ty)? {
             TypeRule::Same => a,
             TypeRule::Known(known) => {
                 let step = self.add(StepOp::Constant(Scalar::Bool(known)), DType::Bool);
-                Typed { step, ty: Type::Strong(DType::Bool) }
+                TypedStep { step, ty: Type::Strong(DType::Bool) }
             }
             TypeRule::Zero => {
                 let (zero, dtype) = (Scalar::Bool(false), a.ty.dtype());
@@ -129,7 +129,7 @@ impl Lowering {
                     _ => Scalar::Int(0),
                 };
                 let step = self.add(StepOp::Constant(zero), computed(dtype));
-                Typed { step, ty: a.ty }
+                TypedStep { step, ty: a.ty }
             }
             TypeRule::Compute(from, ty) => {
                 let operand = self.convert(a, from.dtype(), false)?;
@@ -140,22 +140,22 @@ impl Lowering {
                     _ => 0.0,
                 };
                 if factor != 0.0 && dtype.is_complex() {
-                    // Complex numbers have one logarithm.
+                    // Complex numbers have only the natural logarithm.
                     let log = self.add(StepOp::Unary(Unary::Log, operand), dtype);
                     let factor = constant(Scalar::Float(factor), dtype);
                     let factor = self.add(StepOp::Constant(factor), dtype);
                     let step = self.add(StepOp::Binary(Binary::Mul, factor, log), dtype);
-                    return Ok(Typed { step, ty });
+                    return Ok(TypedStep { step, ty });
                 }
-                Typed { step: self.add(StepOp::Unary(op, operand), dtype), ty }
+                TypedStep { step: self.add(StepOp::Unary(op, operand), dtype), ty }
             }
         })
     }
 
-    fn binary(&mut self, op: Binary, a: Typed, b: Typed) -> Result<Typed> {
+    fn binary(&mut self, op: Binary, a: TypedStep, b: TypedStep) -> Result<TypedStep> {
         let (from, ty) = binary_rule(op, a.ty, b.ty)?;
-        if let Some(step) = self.signs_apart(op, a, b)? {
-            return Ok(Typed { step, ty });
+        if let Some(step) = self.compare_mixed_signs(op, a, b)? {
+            return Ok(TypedStep { step, ty });
         }
         let rounded = ty.dtype() == DType::Bool;
         let left = self.convert(a, from.dtype(), rounded)?;
@@ -179,14 +179,14 @@ impl Lowering {
                 for _ in 1..power {
                     step = self.add(StepOp::Binary(Binary::Mul, step, left), dtype);
                 }
-                return Ok(Typed { step, ty });
+                return Ok(TypedStep { step, ty });
             }
         }
-        Ok(Typed { step: self.add(StepOp::Binary(op, left, right), dtype), ty })
+        Ok(TypedStep { step: self.add(StepOp::Binary(op, left, right), dtype), ty })
     }
 
-    /// One of two values, by a condition.
-    fn choice(&mut self, c: Typed, a: Typed, b: Typed) -> Result<Typed> {
+    /// Returns one of two values, selected by a condition.
+    fn choice(&mut self, c: TypedStep, a: TypedStep, b: TypedStep) -> Result<TypedStep> {
         if c.ty.dtype() != DType::Bool {
             return Err(Error::new(
                 ErrorKind::DType,
@@ -196,16 +196,16 @@ impl Lowering {
                 ),
             ));
         }
-        let ty = a.ty.mix(b.ty);
+        let ty = a.ty.promote_with(b.ty);
         let (left, right) =
             (self.convert(a, ty.dtype(), false)?, self.convert(b, ty.dtype(), false)?);
         let condition = self.convert(c, DType::Bool, false)?;
         let step = self.add(StepOp::Where(condition, left, right), computed(ty.dtype()));
-        Ok(Typed { step, ty })
+        Ok(TypedStep { step, ty })
     }
 }
 
-/// The number as an element of `to`, which is where it gets rounded or wrapped.
+/// Converts the number to an element of `to`, which rounds or wraps it.
 fn constant(number: Scalar, to: DType) -> Scalar {
     match to {
         DType::Bool => Scalar::Bool(number.is_nonzero()),
@@ -218,40 +218,42 @@ fn constant(number: Scalar, to: DType) -> Scalar {
     }
 }
 
-/// Adds the steps of a node, whose operands are among `values`; returns what it is.
+/// Adds the steps of a node, whose operands are in `values`; returns its value.
 pub(super) fn lower(
     to: &mut Lowering,
     node: &Node,
-    values: &[Typed],
+    values: &[TypedStep],
     inputs: &[DType],
     params: &[DTypeKind],
-) -> Result<Typed> {
+) -> Result<TypedStep> {
     let value = |id: Id| values[id.index()];
-    let weak = |kind| Type::Weak(stand_in(kind));
+    let weak = |kind| Type::Weak(placeholder(kind));
     Ok(match node {
         Node::Literal(literal) => {
             let number = Scalar::from(*literal);
             let ty = weak(number.kind());
-            Typed { step: to.add(StepOp::Constant(number), ty.dtype()), ty }
+            TypedStep { step: to.add(StepOp::Constant(number), ty.dtype()), ty }
         }
         Node::Input(input) => {
             let dtype = inputs[*input as usize];
             let step = to.add(StepOp::Input(*input), computed(dtype));
-            Typed { step, ty: Type::Strong(dtype) }
+            TypedStep { step, ty: Type::Strong(dtype) }
         }
         Node::Param(index) => {
             let ty = weak(params[*index as usize]);
             let param = StepOp::Param { index: *index, to: ty.dtype() };
-            Typed { step: to.add(param, ty.dtype()), ty }
+            TypedStep { step: to.add(param, ty.dtype()), ty }
         }
-        Node::Index => Typed { step: to.add(StepOp::Index, DType::I64), ty: weak(DTypeKind::Int) },
+        Node::Index => {
+            TypedStep { step: to.add(StepOp::Index, DType::I64), ty: weak(DTypeKind::Int) }
+        }
         Node::Coordinate(dim) => {
             let step = to.add(StepOp::Coordinate(*dim), DType::I64);
-            Typed { step, ty: weak(DTypeKind::Int) }
+            TypedStep { step, ty: weak(DTypeKind::Int) }
         }
         Node::At { input, indices } => {
             let dtype = inputs[*input as usize];
-            let indices: SmallVec<[Typed; 2]> = indices.iter().map(|id| value(*id)).collect();
+            let indices: SmallVec<[TypedStep; 2]> = indices.iter().map(|id| value(*id)).collect();
             to.read(*input, dtype, &indices)?
         }
         Node::Unary(op, a) => to.unary(*op, value(*a))?,
@@ -259,7 +261,7 @@ pub(super) fn lower(
         Node::Where(c, a, b) => to.choice(value(*c), value(*a), value(*b))?,
         Node::Cast(dtype, a) => {
             let a = value(*a);
-            Typed { step: to.cast(a, *dtype)?, ty: Type::Strong(*dtype) }
+            TypedStep { step: to.cast(a, *dtype)?, ty: Type::Strong(*dtype) }
         }
     })
 }

@@ -1,13 +1,13 @@
-//! From an expression and the dtypes of its inputs to steps that each have one dtype.
+//! Lowering: from an expression and its inputs' dtypes to steps of one dtype each.
 //!
-//! Plain numbers, parameters and indices are weak, as Python's numbers are: they take the dtype of
-//! what they meet where that can hold their kind, else the default dtype of their kind comes in.
-//! Dtypes mix as [`DType::promote`] says. Half floats are computed in float32 and rounded once, at
-//! the end. [`Lowered::new`] lists which dtypes each function takes.
+//! Plain numbers, parameters and indices are weak, as Python's numbers: they take the other
+//! operand's dtype if that can hold their kind, else their kind's default dtype is promoted with
+//! it. Dtypes promote as [`DType::promote`]. Halves are computed in float32 and rounded once, at
+//! the end. [`Lowered::new`] lists the dtypes that each function takes.
 
 mod lowering;
+mod mixed_signs;
 mod signature;
-mod signs;
 mod source_names;
 mod step;
 mod type_rules;
@@ -19,7 +19,7 @@ mod tests;
 use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result};
 
 use crate::graph::{Expr, Id};
-use lowering::{Lowering, Typed, lower};
+use lowering::{Lowering, TypedStep, lower};
 use source_names::source_name;
 use step::keep_needed;
 use types::Type;
@@ -29,8 +29,8 @@ pub use step::{Step, StepId, StepOp};
 pub use type_rules::undefined;
 pub use types::computed;
 
-/// An expression for inputs of certain dtypes, as steps of one dtype each: what the evaluator and
-/// the CUDA emitter work from. Equal steps are there once; operands come first, the result last.
+/// An expression for inputs of certain dtypes, as steps of one dtype each, from which the evaluator
+/// and the CUDA emitter work. Steps are deduplicated, operands first, the result last.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lowered {
     steps: Vec<Step>,
@@ -38,20 +38,20 @@ pub struct Lowered {
 }
 
 impl Lowered {
-    /// The steps of an expression for inputs of these dtypes, and parameters of these kinds (bool,
-    /// whole, float, complex). The result has dtype `out`, or the one that follows:
+    /// Lowers an expression for inputs of these dtypes, and parameters of these kinds (bool,
+    /// integer, float, complex). The result has dtype `out`, or by default:
     ///
-    /// - arithmetic: the operands' common dtype; of bools `+` is "or" and `*` is "and", while `-`,
+    /// - arithmetic: the operands' common dtype; for bools `+` is "or" and `*` is "and", while `-`,
     ///   `//`, `%` and `**` are refused;
-    /// - `/` and the functions of floats: floating, float64 for whole numbers and bools;
-    /// - comparisons, `isnan`, `isfinite`: bool; signed whole numbers compare with uint64 exactly; `where`: the common dtype of its two branches;
-    /// - rounding to whole numbers keeps the dtype.
+    /// - `/` and the functions of floats: floating, float64 for integers and bools;
+    /// - comparisons, `isnan`, `isfinite`: bool; signed integers compare with uint64 exactly;
+    ///   `where`: the common dtype of its two branches;
+    /// - rounding to integers: the operand's dtype.
     ///
     /// # Errors
     /// [`ErrorKind::DType`] for dtypes that a function doesn't take, or a cast that would drop
-    /// imaginary parts; [`ErrorKind::Value`] for a whole number that a dtype can't hold, or a
-    /// negative exponent of whole numbers; [`ErrorKind::Binding`] for the wrong number of inputs or
-    /// parameters.
+    /// imaginary parts; [`ErrorKind::Value`] for an integer that a dtype can't hold, or a negative
+    /// exponent of integers; [`ErrorKind::Binding`] for a wrong number of inputs or parameters.
     pub fn new(
         expr: &Expr,
         inputs: &[DType],
@@ -80,7 +80,7 @@ impl Lowered {
         let step = match root.ty {
             Type::Weak(_) => {
                 let step = to.convert(root, root.ty.dtype(), false)?;
-                to.cast(Typed { step, ty: Type::Strong(root.ty.dtype()) }, result)?
+                to.cast(TypedStep { step, ty: Type::Strong(root.ty.dtype()) }, result)?
             }
             Type::Strong(_) => to.cast(root, result)?,
         };
@@ -99,45 +99,46 @@ impl Lowered {
         Ok(Lowered { steps, signature })
     }
 
-    /// What a caller has to know: dtypes, ranks, names.
+    /// Returns the data that callers need: dtypes, ranks, names.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The steps; the last one is the result, to be stored as [`Lowered::result`].
+    /// Returns the steps; the last one is the result, to be stored as [`Lowered::result`].
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The dtypes of the inputs.
+    /// Returns the dtypes of the inputs.
     pub fn inputs(&self) -> &[DType] {
         self.signature.inputs()
     }
 
-    /// Each input's rank if it is read at computed indices, `None` if element by element.
+    /// Returns the rank of each input that is read at computed indices, `None` for elementwise
+    /// inputs.
     pub fn ranks(&self) -> &[Option<u32>] {
         self.signature.ranks()
     }
 
-    /// The inputs' names, for messages.
+    /// Returns the inputs' names, for messages.
     pub fn names(&self) -> &[String] {
         self.signature.names()
     }
 
-    /// The dtype of the result's elements. The last step is of this dtype, or of float32 if this is
-    /// a half: then storing rounds.
+    /// Returns the dtype of the result's elements. The last step has this dtype, or float32 if this
+    /// is a half, and then storing rounds.
     pub fn result(&self) -> DType {
         self.signature.result
     }
 }
 
-/// Adds the steps of all nodes; an error comes with the place of the node that it is about.
+/// Adds the steps of all nodes; an error carries the index of its node.
 fn lower_all(
     to: &mut Lowering,
     expr: &Expr,
     inputs: &[DType],
     params: &[DTypeKind],
-) -> std::result::Result<Vec<Typed>, (usize, Error)> {
+) -> std::result::Result<Vec<TypedStep>, (usize, Error)> {
     let mut values = Vec::with_capacity(expr.nodes().len());
     for (at, node) in expr.nodes().iter().enumerate() {
         let value = lower(to, node, &values, inputs, params).map_err(|error| (at, error))?;
@@ -146,9 +147,9 @@ fn lower_all(
     Ok(values)
 }
 
-/// The same error under the name of the function in the source text, where the failing node is a part of a
-/// derived function. It is found in the expression before simplification, which may remove other parts of
-/// that function.
+/// Renames an error to the function in the source text, if the failing node is a part of a derived
+/// function. It is searched in the expression before simplification, which may remove other parts
+/// of that function.
 #[cold]
 fn with_source_name(expr: &Expr, inputs: &[DType], params: &[DTypeKind], error: Error) -> Error {
     match lower_all(&mut Lowering::default(), expr, inputs, params) {

@@ -1,4 +1,4 @@
-//! What a caller has to know of an expression for certain dtypes.
+//! The data that callers need of an expression for certain dtypes.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, Shape, layout};
 
@@ -8,46 +8,47 @@ pub struct Signature {
     pub(super) inputs: Vec<DType>,
     pub(super) ranks: Vec<Option<u32>>,
     pub(super) names: Vec<String>,
-    /// Of each number that a step uses its place, and the dtype that it becomes part of.
+    /// For each parameter that a step uses, its index and the dtype it is converted to.
     pub(super) params: Vec<(u32, DType)>,
     pub(super) result: DType,
 }
 
 impl Signature {
-    /// The dtypes of the inputs, as they lie in memory.
+    /// Returns the dtypes of the inputs in memory.
     #[inline]
     pub fn inputs(&self) -> &[DType] {
         &self.inputs
     }
 
-    /// Each input's rank if it is read at computed indices, `None` if element by element.
+    /// Returns the rank of each input that is read at computed indices, `None` for elementwise
+    /// inputs.
     #[inline]
     pub fn ranks(&self) -> &[Option<u32>] {
         &self.ranks
     }
 
-    /// The inputs' names, for messages.
+    /// Returns the inputs' names, for messages.
     #[inline]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The dtype of the result as it is stored; halves are computed as float32.
+    /// Returns the stored dtype of the result; halves are computed as float32.
     #[inline]
     pub fn result(&self) -> DType {
         self.result
     }
 
-    /// Whether no input is read element by element: then the result's shape is the caller's to say.
+    /// Returns whether no input is elementwise; the caller then chooses the result's shape.
     pub fn is_shapeless(&self) -> bool {
         self.ranks.iter().all(Option::is_some)
     }
 
-    /// The shape that the inputs broadcast to; those that are read at computed indices take no part.
+    /// Returns the shape that the elementwise inputs broadcast to.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] where they don't broadcast, or a ranked input has another rank;
-    /// [`ErrorKind::Binding`] where there are too few or too many.
+    /// [`ErrorKind::Shape`] if they don't broadcast, or a ranked input has another rank;
+    /// [`ErrorKind::Binding`] for a wrong number of inputs.
     pub fn broadcast_shape(&self, shapes: &[&[usize]]) -> Result<Shape> {
         let wanted = self.inputs.len();
         if shapes.len() != wanted {
@@ -69,10 +70,10 @@ impl Signature {
         Ok(all)
     }
 
-    /// That an input that is read at computed indices has as many dimensions as indices.
+    /// Checks that an input that is read at computed indices has as many dimensions as indices.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`].
+    /// [`ErrorKind::Shape`] if it hasn't.
     pub fn check_rank(&self, input: usize, given: usize) -> Result<()> {
         match self.ranks[input] {
             Some(rank) if rank as usize != given => Err(Error::new(
@@ -86,10 +87,10 @@ impl Signature {
         }
     }
 
-    /// That each number can be held by the dtype that it becomes part of.
+    /// Checks that each parameter fits the dtype it is converted to.
     ///
     /// # Errors
-    /// [`ErrorKind::Binding`] where there are too few, and as [`Scalar::check`].
+    /// [`ErrorKind::Binding`] if there are too few, and as [`Scalar::check`].
     pub fn check_params(&self, params: &[Scalar]) -> Result<()> {
         for &(index, to) in &self.params {
             let Some(number) = params.get(index as usize) else {

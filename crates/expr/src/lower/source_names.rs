@@ -1,5 +1,5 @@
-//! The names that a source text uses for derived functions, for errors: `silu` of a complex number fails
-//! at the `max` that `silu` is made of, and the error has to name `silu`.
+//! The names that a source text uses for derived functions, for errors: `silu` of a complex number
+//! fails at its `max`, and the error has to name `silu`.
 
 use crate::derived_functions as derived;
 use crate::graph::{Binary, Expr, Graph, Id, Node, Unary};
@@ -7,10 +7,11 @@ use crate::graph::{Binary, Expr, Graph, Id, Node, Unary};
 /// A derived function of one operand, with its name.
 type Named = (&'static str, fn(&mut Graph, Id) -> Id);
 
-/// The name of the derived function that the node is a part of; `None` if it is part of none.
+/// Returns the name of the derived function that the node is a part of; `None` for other nodes.
 pub(super) fn source_name(expr: &Expr, node: Id) -> Option<&'static str> {
     let mut g = expr.to_graph();
-    // Equal nodes of a graph are stored once: building the function again adds no node if it is there.
+    // Equal nodes of a graph are stored once: building the function again adds no node if it
+    // exists.
     let known = |id: Id| id.index() < expr.nodes().len();
     let mut of_one = |x: Id, functions: &[Named]| {
         functions.iter().find(|(_, build)| known(build(&mut g, x))).map(|(name, _)| *name)
@@ -35,14 +36,14 @@ pub(super) fn source_name(expr: &Expr, node: Id) -> Option<&'static str> {
     }
 }
 
-/// `clamp`, and equally `min(max(x, a), b)` in the source text.
+/// `clamp`, and also `min(max(x, a), b)` in the source text.
 const CLAMP: &str = "clamp (minimum of maximum)";
 
 fn node_at(expr: &Expr, id: Id) -> &Node {
     &expr.nodes()[id.index()]
 }
 
-/// Whether the node is the difference inside `logaddexp`.
+/// Returns whether the node is the difference inside `logaddexp`.
 fn logaddexp(expr: &Expr, difference: Id) -> bool {
     let operand = |id: Id| match *node_at(expr, id) {
         Node::Binary(Binary::Mul, _, x) => Some(x),

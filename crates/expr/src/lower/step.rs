@@ -1,61 +1,62 @@
-//! Steps: what one does, and the dtype in which it does it.
+//! Steps: an operation and the dtype in which it is computed.
 
 use keyfold_core::{DType, Scalar};
 use smallvec::SmallVec;
 
 use crate::graph::{Binary, Unary};
 
-/// A step's place among the steps of a [`Lowered`](super::Lowered).
+/// The index of a step in a [`Lowered`](super::Lowered).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StepId(pub u32);
 
 impl StepId {
-    /// The place as a number.
+    /// Returns the index as a `usize`.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What a step does. Operands are earlier steps, and of the step's own dtype unless said otherwise.
+/// The operation of a step. Operands are earlier steps, of the step's own dtype unless stated
+/// otherwise.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StepOp {
-    /// A number that the dtype holds exactly (for halves: that the half holds).
+    /// A number that the dtype represents exactly (for halves: the half).
     Constant(Scalar),
-    /// The element of an input. Halves come widened to float32; bools are 0 or 1.
+    /// The element of an input. Halves are widened to float32; bools are 0 or 1.
     Input(u32),
-    /// A number given with the call, converted to `to` (after a check, [`Scalar::check`]) and from
-    /// there to the step's dtype: they differ for halves.
+    /// A parameter, converted to `to` (after [`Scalar::check`]) and then to the step's dtype: they
+    /// differ for halves.
     Param {
-        /// Which.
+        /// The index of the parameter.
         index: u32,
-        /// The dtype that the number becomes part of.
+        /// The dtype of the first conversion.
         to: DType,
     },
-    /// The element's place in row-major order, int64.
+    /// The element's index in row-major order, int64.
     Index,
-    /// Its place along a dimension counted from the last, int64.
+    /// Its index along a dimension counted from the last, int64.
     Coordinate(u32),
-    /// The element of a ranked input at indices that are int64 steps; negative ones count from the
-    /// end, others out of range are a fault.
+    /// The element of a ranked input at int64 indices; negative ones count from the end, others out
+    /// of range are a fault.
     At {
         /// The input.
         input: u32,
         /// One per dimension of the input.
         indices: SmallVec<[StepId; 2]>,
     },
-    /// The function; `Abs` of complex numbers gives the real dtype, `IsNan` and `IsFinite` give bool,
-    /// of an operand that has another dtype.
+    /// A unary function. `Abs` of complex numbers has the real dtype; `IsNan` and `IsFinite` have
+    /// bool, with an operand of another dtype.
     Unary(Unary, StepId),
-    /// The function; comparisons give bool, of operands of one other dtype. `Pow` of whole numbers
+    /// A binary function. Comparisons have bool, with operands of another dtype. `Pow` of integers
     /// with a negative exponent is a fault.
     Binary(Binary, StepId, StepId),
-    /// The second where the first, a bool, holds, else the third.
+    /// The second operand where the first, a bool, is true, else the third.
     Where(StepId, StepId, StepId),
-    /// The operand, of another dtype, converted: floats to whole numbers truncate and saturate (NaN
-    /// is 0), whole numbers to narrower ones wrap, anything but 0 is true.
+    /// The operand, of another dtype, converted: floats to integers truncate and saturate (NaN
+    /// becomes 0), integers to narrower ones wrap, anything but 0 is true.
     Cast(StepId),
-    /// A float32 or float64 operand rounded, once, to the half dtype, as float32.
+    /// A float32 or float64 operand rounded once to the half dtype, as float32.
     Round(DType, StepId),
 }
 
@@ -73,18 +74,18 @@ impl StepOp {
     }
 }
 
-/// One step: what it does, and the dtype in which it does it, never a half.
+/// An operation and the dtype in which it is computed, never a half.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
-    /// What it does.
+    /// The operation.
     pub op: StepOp,
     /// The dtype of its result.
     pub dtype: DType,
-    /// Whether it is the same for all elements: it depends on numbers only.
+    /// Whether it is the same for all elements, since it depends on numbers only.
     pub uniform: bool,
 }
 
-/// The steps that the result needs, renumbered; the result is the last.
+/// Returns the steps that the result needs, renumbered; the result is the last.
 pub(super) fn keep_needed(steps: Vec<Step>, result: StepId) -> Vec<Step> {
     let mut needed = vec![false; steps.len()];
     needed[result.index()] = true;

@@ -1,4 +1,4 @@
-//! How dtypes mix, what is refused, and where halves are rounded.
+//! Promotion, refused dtypes, and rounding of halves.
 
 use keyfold_core::{Scalar, f16};
 
@@ -108,7 +108,7 @@ fn signed_and_unsigned_numbers_of_64_bits_compare_as_whole_ones() {
                 assert!(lowered.steps().iter().all(whole), "{op:?} of {dtypes:?}");
             }
         }
-        // Other mixtures have a common dtype.
+        // Other pairs have a common dtype.
         let lowered = Lowered::new(&expr, &[DType::U32, DType::I64], &[], None).unwrap();
         assert_eq!(lowered.steps().last().unwrap().dtype, DType::Bool);
         assert!(lowered.steps().len() <= 4, "{op:?}: {:?}", lowered.steps());
@@ -127,7 +127,7 @@ fn what_is_refused_has_the_name_that_was_written() {
         ("sinh(x)", "sinh"),
         ("clamp(x, y, 2)", "clamp (minimum of maximum)"),
         ("clamp(1, 2.5 * y, y)", "clamp (minimum of maximum)"),
-        // What is no part of a function.
+        // A node that isn't part of a derived function.
         ("max(x, -1000.0) * y", "maximum"),
         ("x <= 0", "<="),
         ("where(x > 40, x, y)", ">"),
@@ -157,7 +157,7 @@ fn a_function_has_cuda_c_where_it_is_defined_and_nowhere_else() {
             return;
         }
         refused += 1;
-        // As a mistake in lowering might make it.
+        // Steps that only a mistake in lowering could make.
         let mut steps: Vec<Step> =
             (0..operands).map(|input| step(StepOp::Input(input as u32), dtype)).collect();
         steps.push(step(op, dtype));

@@ -5,15 +5,16 @@ use keyfold_core::{DType, DTypeKind, Error, ErrorKind, Result, Scalar};
 use super::types::Type;
 use crate::graph::{Binary, Unary};
 
-/// The error of a function that isn't defined for a dtype. [`Lowered::new`](crate::Lowered::new) gives
-/// it to callers. What makes code of steps gives it for a step that it has no code for: a mistake in
-/// lowering then shows as an error, and not as another function's numbers.
+/// Returns the error of a function that isn't defined for a dtype.
+/// [`Lowered::new`](crate::Lowered::new) returns it to callers. Code generators return it for a
+/// step that they have no code for, so that a mistake in lowering shows as an error instead of
+/// another function's numbers.
 #[cold]
 pub fn undefined(name: &str, dtype: DType, why: &str) -> Error {
     Error::new(ErrorKind::DType, format!("{name} isn't defined for {dtype}: {why}"))
 }
 
-/// The same about another name, if the error is that something isn't defined for a dtype.
+/// Renames the function in an error of [`undefined`]; other errors are unchanged.
 #[cold]
 pub(super) fn renamed(error: Error, name: &str) -> Error {
     match error.message().split_once(" isn't defined for ") {
@@ -22,7 +23,7 @@ pub(super) fn renamed(error: Error, name: &str) -> Error {
     }
 }
 
-/// The dtype of functions that are floating whatever they are given.
+/// Returns the dtype of functions whose result is floating for every operand.
 fn floating(ty: Type) -> Type {
     match ty.dtype().kind() {
         DTypeKind::Bool | DTypeKind::UInt | DTypeKind::Int => ty.with(DType::DEFAULT_FLOAT),
@@ -30,15 +31,15 @@ fn floating(ty: Type) -> Type {
     }
 }
 
-/// How a function of one operand is computed for an operand's type.
+/// The computation of a unary function for an operand's type.
 pub(super) enum TypeRule {
-    /// The result is the operand: whole numbers rounded to whole numbers.
+    /// The result is the operand, as for integers rounded to integers.
     Same,
     /// The result is this bool for every operand.
     Known(bool),
     /// 0, of the operand's type.
     Zero,
-    /// Computed in this type, giving that one.
+    /// Computed in the first type, with a result of the second.
     Compute(Type, Type),
 }
 
@@ -83,7 +84,7 @@ pub(super) fn unary_rule(op: Unary, ty: Type) -> Result<TypeRule> {
 }
 
 pub(super) fn binary_rule(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> {
-    let ty = a.mix(b);
+    let ty = a.promote_with(b);
     let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
     let no = |why: &str| Err(undefined(op.name(), dtype, why));
     match op {
@@ -118,7 +119,7 @@ pub(super) fn binary_rule(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> 
     }
 }
 
-/// The exponent, if the power is at most two products: 1, 2 or 3.
+/// Returns the exponent 1, 2 or 3 of a power that takes at most two products.
 pub(super) fn small_power(number: Scalar) -> Option<u32> {
     let value = number.as_f64();
     [1, 2, 3]

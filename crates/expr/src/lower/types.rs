@@ -1,17 +1,17 @@
-//! Weak and strong types: what a plain number is, and what becomes of it where it meets a dtype.
+//! Weak and strong types of values: plain numbers and dtypes.
 
 use keyfold_core::{DType, DTypeKind, Scalar};
 
-/// A dtype that is settled, or a number's kind that isn't yet.
+/// A strong dtype, or the kind of a weak number.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Type {
     Strong(DType),
-    /// A stand-in of the kind.
+    /// A placeholder of the kind.
     Weak(Scalar),
 }
 
 impl Type {
-    /// The dtype that it is, or becomes where nothing else is said.
+    /// Returns the dtype, for a weak number its default.
     pub(super) fn dtype(self) -> DType {
         match self {
             Type::Strong(dtype) => dtype,
@@ -23,30 +23,30 @@ impl Type {
         matches!(self, Type::Weak(_))
     }
 
-    /// The same strength with another dtype.
+    /// Returns a type of another dtype and the same strength.
     pub(super) fn with(self, dtype: DType) -> Type {
         match self {
             Type::Strong(_) => Type::Strong(dtype),
-            Type::Weak(_) => Type::Weak(stand_in(dtype.kind())),
+            Type::Weak(_) => Type::Weak(placeholder(dtype.kind())),
         }
     }
 
-    /// What a mixture is.
-    pub(super) fn mix(self, other: Type) -> Type {
+    /// Returns the promoted type of two operands.
+    pub(super) fn promote_with(self, other: Type) -> Type {
         match (self, other) {
             (Type::Strong(a), Type::Strong(b)) => Type::Strong(a.promote(b)),
             (Type::Strong(a), Type::Weak(b)) | (Type::Weak(b), Type::Strong(a)) => {
                 Type::Strong(a.promote_scalar(b))
             }
             (Type::Weak(a), Type::Weak(b)) => {
-                Type::Weak(stand_in(a.dtype().promote_scalar(b).kind()))
+                Type::Weak(placeholder(a.dtype().promote_scalar(b).kind()))
             }
         }
     }
 }
 
-/// A number of that kind; its value means nothing.
-pub(super) fn stand_in(kind: DTypeKind) -> Scalar {
+/// Returns a placeholder number of that kind, whose value has no meaning.
+pub(super) fn placeholder(kind: DTypeKind) -> Scalar {
     match kind {
         DTypeKind::Bool => Scalar::Bool(false),
         DTypeKind::UInt | DTypeKind::Int => Scalar::Int(0),
@@ -55,7 +55,7 @@ pub(super) fn stand_in(kind: DTypeKind) -> Scalar {
     }
 }
 
-/// The dtype that elements of `dtype` are computed in: float32 for the halves.
+/// Returns the dtype that elements of `dtype` are computed in: float32 for the halves.
 #[inline]
 pub fn computed(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }

@@ -1,24 +1,24 @@
-//! Completing what waits: operators that have their operands, brackets that close.
+//! Reductions of the parser's stack: operators with their operands, and closing brackets.
 
-use super::lex::{failure, shown};
-use super::operators::{Entry, Infix, Level, Open, Prefix, Waiting};
-use super::parser::{LAST_DIMENSION, Operand, Parser, Step};
+use super::lex::{excerpt, failure};
+use super::operators::{Infix, Level, Open, Pending, Prefix, StackEntry};
+use super::parser::{LAST_DIMENSION, Parsed, ParsedOperand, Parser};
 use crate::derived_functions;
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
 impl Parser<'_> {
-    /// Completes what binds tighter than a level.
-    pub(super) fn reduce(&mut self, level: Level) -> Step {
+    /// Reduces all operators that bind tighter than a level.
+    pub(super) fn reduce(&mut self, level: Level) -> Parsed {
         while self.waiting.last().is_some_and(|entry| entry.level() > level) {
             self.apply()?;
         }
         Ok(())
     }
 
-    pub(super) fn comma(&mut self) -> Step {
+    pub(super) fn comma(&mut self) -> Parsed {
         self.reduce(Level::Bracket)?;
         match self.waiting.last().map(|entry| entry.waiting) {
-            Some(Waiting::Open { what, .. }) if !matches!(what, Open::Group) => Ok(()),
+            Some(Pending::Open { what, .. }) if !matches!(what, Open::Group) => Ok(()),
             Some(_) => failure(
                 self.token.at,
                 "a comma has no meaning between these brackets; only calls and indices have several \
@@ -29,11 +29,12 @@ impl Parser<'_> {
     }
 
     /// Closes the innermost bracket.
-    pub(super) fn close(&mut self, sign: &str) -> Step {
-        // A bracket that is empty has nothing to complete.
+    pub(super) fn close(&mut self, sign: &str) -> Parsed {
+        // An empty bracket has nothing to reduce.
         self.reduce(Level::Bracket)?;
         let token = self.token;
-        let Some(Entry { waiting: Waiting::Open { what, below }, at }) = self.waiting.pop() else {
+        let Some(StackEntry { waiting: Pending::Open { what, below }, at }) = self.waiting.pop()
+        else {
             return failure(token.at, format!("'{sign}' without an open bracket"));
         };
         let right = if matches!(what, Open::Read(_)) { "]" } else { ")" };
@@ -42,13 +43,17 @@ impl Parser<'_> {
             return failure(token.at, format!("'{opened}' is closed by '{right}', found '{sign}'"));
         }
         self.open -= 1;
-        let arguments: Vec<Operand> = self.operands.drain(below..).collect();
+        let arguments: Vec<ParsedOperand> = self.operands.drain(below..).collect();
         let ids: Vec<Id> = arguments.iter().map(|argument| argument.id).collect();
         let start = self.name_before(at);
         match (what, arguments.as_slice()) {
             (Open::Group, _) => {
-                // One operand, which now reaches from bracket to bracket.
-                self.operands.extend(ids.iter().map(|id| Operand { id: *id, at, end: token.end }));
+                // One operand, whose text now extends from bracket to bracket.
+                self.operands.extend(ids.iter().map(|id| ParsedOperand {
+                    id: *id,
+                    at,
+                    end: token.end,
+                }));
                 Ok(())
             }
             (Open::Call(function), _) => match function.apply(&mut self.graph, &ids) {
@@ -80,21 +85,21 @@ impl Parser<'_> {
         }
     }
 
-    /// Where the name before an open bracket begins.
+    /// Returns where the name before an open bracket begins.
     fn name_before(&self, bracket: usize) -> usize {
         let before = self.text[..bracket].trim_end();
         let name = before.trim_end_matches(|c: char| c == '_' || c.is_alphanumeric());
-        // Brackets that group have an operator or nothing before them.
+        // Grouping brackets follow an operator or nothing.
         if name.len() == before.len() { bracket } else { name.len() }
     }
 
-    fn wrong_count<T>(&self, at: usize, call: &str, takes: &str, given: usize) -> Step<T> {
+    fn wrong_count<T>(&self, at: usize, call: &str, takes: &str, given: usize) -> Parsed<T> {
         let given = if given == 0 { "none".into() } else { given.to_string() };
         failure(at, format!("{call} takes {takes}, {given} given"))
     }
 
-    /// The node of `index(d)`.
-    fn coordinate(&mut self, dimension: Operand) -> Step<Node> {
+    /// Returns the node of `index(d)`.
+    fn coordinate(&mut self, dimension: ParsedOperand) -> Parsed<Node> {
         match self.constants.of(&self.graph, dimension.id) {
             Some(Literal::Int(d)) if (0..=LAST_DIMENSION).contains(&d) => {
                 Ok(Node::Coordinate(d as u32))
@@ -114,13 +119,13 @@ impl Parser<'_> {
         }
     }
 
-    /// Completes what waits on top of the stack.
-    pub(super) fn apply(&mut self) -> Step {
+    /// Reduces the top of the stack.
+    pub(super) fn apply(&mut self) -> Parsed {
         let Some(entry) = self.waiting.pop() else { return Ok(()) };
         let Some(last) = self.operands.pop() else { return Ok(()) };
         let end = last.end;
         match entry.waiting {
-            Waiting::Prefix(prefix) => {
+            Pending::Prefix(prefix) => {
                 let id = match prefix {
                     Prefix::Plus => last.id,
                     Prefix::Minus => derived_functions::unary(&mut self.graph, Unary::Neg, last.id),
@@ -132,7 +137,7 @@ impl Parser<'_> {
                 };
                 self.push_id(id, entry.at, end)
             }
-            Waiting::Infix(op, _) => {
+            Pending::Infix(op, _) => {
                 let Some(first) = self.operands.pop() else { return Ok(()) };
                 let id = match op {
                     Infix::Binary(op) => self.binary(op, first, last, entry.at)?,
@@ -145,7 +150,7 @@ impl Parser<'_> {
                 };
                 self.push_id(id, first.at, end)
             }
-            Waiting::Comparison(op, before) => {
+            Pending::Comparison(op, before) => {
                 let Some(first) = self.operands.pop() else { return Ok(()) };
                 let mut id = derived_functions::binary(&mut self.graph, op, first.id, last.id);
                 if let Some(before) = before {
@@ -153,11 +158,11 @@ impl Parser<'_> {
                 }
                 self.push_id(id, first.at, end)
             }
-            Waiting::If => failure(
+            Pending::If => failure(
                 entry.at,
                 "'if' without 'else'; a choice is written 'a if condition else b'",
             ),
-            Waiting::Else => {
+            Pending::Else => {
                 let (Some(condition), Some(first)) = (self.operands.pop(), self.operands.pop())
                 else {
                     return Ok(());
@@ -165,12 +170,12 @@ impl Parser<'_> {
                 let node = Node::Where(condition.id, first.id, last.id);
                 self.push(node, first.at, end)
             }
-            // Brackets are closed, not completed.
-            Waiting::Open { .. } => Ok(()),
+            // `close` removes brackets, not this function.
+            Pending::Open { .. } => Ok(()),
         }
     }
 
-    fn binary(&mut self, op: Binary, a: Operand, b: Operand, at: usize) -> Step<Id> {
+    fn binary(&mut self, op: Binary, a: ParsedOperand, b: ParsedOperand, at: usize) -> Parsed<Id> {
         match op {
             Binary::Div => self.refuse_zero(b, "/")?,
             Binary::FloorDiv => self.refuse_zero(b, "//")?,
@@ -185,8 +190,8 @@ impl Parser<'_> {
         Ok(derived_functions::binary(&mut self.graph, op, a.id, b.id))
     }
 
-    /// A divisor that is zero, written out or as numbers that make it.
-    fn refuse_zero(&mut self, divisor: Operand, sign: &str) -> Step {
+    /// Refuses a divisor that is zero, as a literal or a constant expression.
+    fn refuse_zero(&mut self, divisor: ParsedOperand, sign: &str) -> Parsed {
         let zero = match self.constants.of(&self.graph, divisor.id) {
             Some(Literal::Bool(value)) => !value,
             Some(Literal::Int(value)) => value == 0,
@@ -196,7 +201,7 @@ impl Parser<'_> {
         if !zero {
             return Ok(());
         }
-        let written = shown(&self.text[divisor.at..divisor.end]);
+        let written = excerpt(&self.text[divisor.at..divisor.end]);
         let is = if written == "0" { String::new() } else { format!(": '{written}' is 0") };
         let message = match sign {
             "/" | "div" | "divide" | "true_divide" => {
@@ -209,11 +214,11 @@ impl Parser<'_> {
         failure(divisor.at, message)
     }
 
-    /// A float where there are bits to work on.
-    fn refuse_float(&mut self, operands: &[Operand], sign: &str, at: usize) -> Step {
+    /// Refuses a float operand of a bitwise operation.
+    fn refuse_float(&mut self, operands: &[ParsedOperand], sign: &str, at: usize) -> Parsed {
         for operand in operands {
             if matches!(self.constants.of(&self.graph, operand.id), Some(Literal::Float(_))) {
-                let written = shown(&self.text[operand.at..operand.end]);
+                let written = excerpt(&self.text[operand.at..operand.end]);
                 let hint = if sign == "^" { "; a power is written with '**'" } else { "" };
                 return failure(
                     at,

@@ -1,13 +1,13 @@
-//! What is read behind an operand: operators, commas, brackets that close.
+//! Parsing after an operand: operators, commas, closing brackets.
 
 use super::lex::{Kind, failure};
-use super::operators::{Entry, Infix, Level, Waiting, infix};
-use super::parser::{Parser, Step};
+use super::operators::{Infix, Level, Pending, StackEntry, infix};
+use super::parser::{Parsed, Parser};
 
 impl Parser<'_> {
-    /// Reads behind an operand; whether another operand is expected afterwards. At the end of a
-    /// statement it stays there.
-    pub(super) fn operator(&mut self) -> Step<bool> {
+    /// Reads the token after an operand; returns whether another operand must follow. Stops at the
+    /// end of a statement.
+    pub(super) fn operator(&mut self) -> Parsed<bool> {
         let token = self.token;
         let written = self.written(token);
         match token.kind {
@@ -25,7 +25,7 @@ impl Parser<'_> {
             }
             Kind::Name if written == "if" => {
                 self.reduce(Level::Choice)?;
-                self.wait(Waiting::If, token.at);
+                self.push_pending(Pending::If, token.at);
             }
             Kind::Name if written == "else" => self.otherwise(token.at)?,
             _ => return self.missing_operator(),
@@ -34,44 +34,47 @@ impl Parser<'_> {
         Ok(true)
     }
 
-    fn infix(&mut self, op: Infix, level: Level, at: usize) -> Step {
+    fn infix(&mut self, op: Infix, level: Level, at: usize) -> Parsed {
         match (op, level) {
             (Infix::Binary(comparison), Level::Comparison) => {
                 self.reduce(Level::Comparison)?;
                 let mut before = None;
-                if let Some(Entry { waiting: Waiting::Comparison(..), .. }) = self.waiting.last() {
-                    // a < b < c: the one before is complete, and its right operand is used again.
+                if let Some(StackEntry { waiting: Pending::Comparison(..), .. }) =
+                    self.waiting.last()
+                {
+                    // a < b < c: the comparison before is complete, and its right operand is used
+                    // again.
                     let shared = self.operands.last().copied();
                     self.apply()?;
                     before = self.operands.pop().map(|operand| operand.id);
                     self.operands.extend(shared);
                 }
-                self.wait(Waiting::Comparison(comparison, before), at);
+                self.push_pending(Pending::Comparison(comparison, before), at);
             }
-            // The one from the right: what waits on the same level stays.
+            // Right-associative: pending operators of the same level stay.
             (_, Level::Power) => {
                 self.reduce(level)?;
-                self.wait(Waiting::Infix(op, level), at);
+                self.push_pending(Pending::Infix(op, level), at);
             }
             _ => {
                 self.reduce(level)?;
                 while self.waiting.last().is_some_and(|entry| entry.level() == level) {
                     self.apply()?;
                 }
-                self.wait(Waiting::Infix(op, level), at);
+                self.push_pending(Pending::Infix(op, level), at);
             }
         }
         Ok(())
     }
 
-    fn otherwise(&mut self, at: usize) -> Step {
+    fn otherwise(&mut self, at: usize) -> Parsed {
         self.reduce(Level::Choice)?;
-        while matches!(self.waiting.last(), Some(Entry { waiting: Waiting::Else, .. })) {
+        while matches!(self.waiting.last(), Some(StackEntry { waiting: Pending::Else, .. })) {
             self.apply()?;
         }
         match self.waiting.last_mut() {
-            Some(entry @ Entry { waiting: Waiting::If, .. }) => {
-                *entry = Entry { waiting: Waiting::Else, at };
+            Some(entry @ StackEntry { waiting: Pending::If, .. }) => {
+                *entry = StackEntry { waiting: Pending::Else, at };
                 Ok(())
             }
             _ => failure(at, "'else' without 'if'; a choice is written 'a if condition else b'"),

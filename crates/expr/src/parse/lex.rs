@@ -1,14 +1,14 @@
-//! Text as tokens: one at a time, with one to look ahead.
+//! The lexer, with one token of lookahead.
 
 use keyfold_core::Failure;
 
-/// What a piece of text is.
+/// The kind of a token.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Kind {
-    /// A whole number without a sign: up to 2^63, whose negative is an int64.
+    /// An integer without a sign: up to 2^63, whose negative is an int64.
     Int(u64),
     Float(f64),
-    /// A name or a word of the language.
+    /// A name or a keyword.
     Name,
     /// An operator, or a bracket, a comma, an assignment.
     Sign(&'static str),
@@ -25,14 +25,14 @@ pub(super) struct Token {
     pub(super) end: usize,
 }
 
-/// What is recognised as one sign, longer ones first.
+/// The signs, longer ones first.
 const SIGNS: [&str; 29] = [
     "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+", "-", "*", "/", "%", "~", "&", "|", "^",
     "<", ">", "(", ")", "[", "]", ",", ";", "=", // What follows is refused with advice.
     "&&", "||", "!",
 ];
 
-/// What other languages write, and what is written here.
+/// Signs of other languages, with those to write here.
 const FOREIGN: [(&str, &str); 22] = [
     ("&&", "'&&' isn't an operator; write 'and'"),
     ("||", "'||' isn't an operator; write 'or'"),
@@ -65,17 +65,17 @@ pub(super) struct Lexer<'t> {
     at: usize,
 }
 
-/// Whether a name can begin so.
+/// Returns whether a name can begin with `c`.
 fn begins_name(c: char) -> bool {
     c == '_' || c.is_alphabetic()
 }
 
-/// Whether a name can go on so.
+/// Returns whether a name can contain `c` after its first character.
 fn continues_name(c: char) -> bool {
     c == '_' || c.is_alphanumeric()
 }
 
-/// Whether a text is one name.
+/// Returns whether a text is one name.
 pub(super) fn is_name(text: &str) -> bool {
     text.starts_with(begins_name) && text.chars().all(continues_name)
 }
@@ -84,8 +84,8 @@ pub(super) fn failure<T>(at: usize, message: impl Into<String>) -> Result<T, Fai
     Err(Failure { at, message: message.into() })
 }
 
-/// A piece of text for a message, cut where it is long.
-pub(super) fn shown(text: &str) -> String {
+/// Returns a piece of text for a message, shortened if it is long.
+pub(super) fn excerpt(text: &str) -> String {
     const MOST: usize = 40;
     let mut shown: String =
         text.chars().take(MOST).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -104,7 +104,7 @@ impl<'t> Lexer<'t> {
         &self.text[self.at..]
     }
 
-    /// The next token.
+    /// Returns the next token.
     pub(super) fn next(&mut self) -> Result<Token, Failure> {
         self.skip_blanks();
         let at = self.at;
@@ -136,7 +136,7 @@ impl<'t> Lexer<'t> {
         Ok(found)
     }
 
-    /// Blanks and comments: what isn't a token. A line's end is one.
+    /// Skips blanks and comments. A line's end is a token.
     fn skip_blanks(&mut self) {
         let rest = self.rest();
         let mut in_comment = false;
@@ -147,7 +147,7 @@ impl<'t> Lexer<'t> {
         self.at += end.unwrap_or(rest.len());
     }
 
-    /// A number: all letters, digits and points that hang together have to be one.
+    /// Returns a number: all adjacent letters, digits and points have to form one.
     fn number(&mut self) -> Result<Token, Failure> {
         let rest = self.rest();
         let mut last = ' ';
@@ -164,7 +164,7 @@ impl<'t> Lexer<'t> {
     }
 }
 
-/// Advice about what another language would write.
+/// Returns advice for a sign of another language.
 fn foreign(rest: &str) -> Option<&'static str> {
     let mut best: Option<(&str, &str)> = None;
     for (sign, advice) in FOREIGN {
@@ -172,7 +172,7 @@ fn foreign(rest: &str) -> Option<&'static str> {
             best = Some((sign, advice));
         }
     }
-    // '=<' may be an assignment of something that is wrong anyway; '==' and '!=' are right.
+    // '=<' may be an assignment followed by another mistake; '==' and '!=' are right.
     best.map(|(_, advice)| advice)
 }
 
@@ -182,15 +182,15 @@ fn stray(c: char, rest: &str) -> String {
         '\\' => "'\\' isn't needed: a line goes on inside brackets and after an operator".into(),
         c if c.is_control() => format!("the character {} has no meaning here", c.escape_default()),
         c if c.is_ascii() => format!("'{c}' has no meaning here"),
-        _ => format!("the character '{}' has no meaning here", shown(&rest[..c.len_utf8()])),
+        _ => format!("the character '{}' has no meaning here", excerpt(&rest[..c.len_utf8()])),
     }
 }
 
 const UNDERSCORE: &str = "an underscore stands between two digits";
 
-/// The value of a number as it is written.
+/// Parses a number.
 fn read_number(written: &str) -> Result<Kind, String> {
-    let malformed = |why: &str| Err(format!("malformed number '{}': {why}", shown(written)));
+    let malformed = |why: &str| Err(format!("malformed number '{}': {why}", excerpt(written)));
     let digits: String = written.chars().filter(|c| *c != '_').collect();
     if written.ends_with('_') || written.contains("__") {
         return malformed(UNDERSCORE);
@@ -219,7 +219,7 @@ fn read_number(written: &str) -> Result<Kind, String> {
     }
     match lower.parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(Kind::Float(value)),
-        Ok(_) => Err(format!("the number '{}' is beyond float64; write inf", shown(written))),
+        Ok(_) => Err(format!("the number '{}' is beyond float64; write inf", excerpt(written))),
         Err(_) => malformed("digits, a point and an exponent as in 1.5e-3 are expected"),
     }
 }
@@ -227,12 +227,12 @@ fn read_number(written: &str) -> Result<Kind, String> {
 pub(super) fn too_big(written: &str) -> String {
     format!(
         "the whole number {} doesn't fit int64 (at most {}); write it with a point, as a float",
-        shown(written),
+        excerpt(written),
         i64::MAX
     )
 }
 
-/// Digits, perhaps a point, perhaps an exponent.
+/// Returns whether a text is digits with an optional point and exponent.
 fn is_float(lower: &str) -> bool {
     let (mantissa, exponent) = lower.split_once('e').map_or((lower, None), |(m, e)| (m, Some(e)));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -264,7 +264,7 @@ fn why_malformed(lower: &str) -> String {
         }
         "e" | "e+" | "e-" => "the exponent's digits are missing".into(),
         name if is_name(name) && !name.starts_with('e') => {
-            format!("a product is written {digits}*{}", shown(name))
+            format!("a product is written {digits}*{}", excerpt(name))
         }
         _ => "digits, a point and an exponent as in 1.5e-3 are expected".into(),
     }

@@ -1,12 +1,12 @@
-//! What to say where an operand or an operator is missing.
+//! Messages for a missing operand or operator.
 
-use super::lex::{Kind, failure, shown};
-use super::parser::{Parser, Step};
+use super::lex::{Kind, excerpt, failure};
+use super::parser::{Parsed, Parser};
 
 impl Parser<'_> {
-    pub(super) fn missing_operand<T>(&self) -> Step<T> {
+    pub(super) fn missing_operand<T>(&self) -> Parsed<T> {
         let before = self.before.filter(|token| token.kind != Kind::Newline);
-        let after = before.map(|token| format!(" after '{}'", shown(self.written(token))));
+        let after = before.map(|token| format!(" after '{}'", excerpt(self.written(token))));
         let message = match (self.token.kind, after) {
             (Kind::Sign("="), _) => return self.equals_sign(),
             (Kind::End | Kind::Newline | Kind::Sign(";"), Some(after)) => {
@@ -15,29 +15,29 @@ impl Parser<'_> {
             (Kind::Sign(sign @ (")" | "]")), None) => format!("'{sign}' without an open bracket"),
             (Kind::Sign(")"), Some(_)) if self.open == 0 => "')' without an open bracket".into(),
             (_, Some(after)) => {
-                format!("a value is missing{after}, found '{}'", shown(self.written(self.token)))
+                format!("a value is missing{after}, found '{}'", excerpt(self.written(self.token)))
             }
             (_, None) => {
-                format!("a value is missing before '{}'", shown(self.written(self.token)))
+                format!("a value is missing before '{}'", excerpt(self.written(self.token)))
             }
         };
         failure(self.token.at, message)
     }
 
-    pub(super) fn missing_operator<T>(&self) -> Step<T> {
-        let found = shown(self.written(self.token));
+    pub(super) fn missing_operator<T>(&self) -> Parsed<T> {
+        let found = excerpt(self.written(self.token));
         let before = self.operands.last().map_or("", |o| &self.text[o.at..o.end]);
         let message = match self.token.kind {
             Kind::Sign("[") => format!(
                 "only a ranked input has indices, not '{}'; a list has no meaning here",
-                shown(before)
+                excerpt(before)
             ),
             Kind::Sign("(") | Kind::Int(_) | Kind::Float(_) | Kind::Name
                 if !matches!(found.as_str(), "not" | "in" | "is" | "for" | "xor") =>
             {
                 format!(
                     "an operator is missing between '{}' and '{found}'; a product is written with '*'",
-                    shown(before)
+                    excerpt(before)
                 )
             }
             _ => match found.as_str() {
@@ -49,7 +49,7 @@ impl Parser<'_> {
         failure(self.token.at, message)
     }
 
-    pub(super) fn equals_sign<T>(&self) -> Step<T> {
+    pub(super) fn equals_sign<T>(&self) -> Parsed<T> {
         failure(
             self.token.at,
             "'=' gives a name at the start of a line, 'name = value'; to compare write '=='",

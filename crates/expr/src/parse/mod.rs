@@ -1,7 +1,7 @@
-//! Expressions from text.
+//! The parser of expressions.
 //!
-//! An operator-precedence parser with its own stacks (Dijkstra's shunting yard): no nesting is too
-//! deep for it, and its memory is in proportion to the text.
+//! An operator-precedence parser with explicit stacks (Dijkstra's shunting yard): nesting depth is
+//! unlimited, and memory is proportional to the text.
 
 mod complete;
 mod infix;
@@ -12,12 +12,6 @@ mod operand;
 mod operators;
 mod parser;
 
-#[cfg(test)]
-mod meanings;
-#[cfg(test)]
-mod mistakes;
-#[cfg(test)]
-mod properties;
 #[cfg(test)]
 mod tests;
 
@@ -39,9 +33,9 @@ pub const MAX_TEXT: usize = 16 << 20;
 pub const MAX_NODES: usize = 1_000_000;
 
 impl Expr {
-    /// The expression that a text says; `docs/expressions.md` has the language. Every name that
-    /// nothing is called by becomes an input, in order of first appearance: ranked if it is written
-    /// with square brackets, else elementwise.
+    /// Parses an expression; `docs/expressions.md` describes the language. Every undefined name
+    /// becomes an input, in order of first use: ranked if followed by square brackets, else
+    /// elementwise.
     ///
     /// ```
     /// use keyfold_expr::Expr;
@@ -51,17 +45,16 @@ impl Expr {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Expression`] with the line and a caret under the place.
+    /// [`ErrorKind::Expression`] with the line and a caret under the position.
     pub fn parse(text: &str) -> Result<Expr> {
         parse(text, None)
     }
 
-    /// As [`Expr::parse`], with inputs and parameters by these names and no others; those that the
-    /// text doesn't use stay in the lists.
+    /// As [`Expr::parse`], with exactly these inputs and parameters; unused ones stay in the lists.
     ///
     /// # Errors
-    /// As [`Expr::parse`], and [`ErrorKind::Value`] for names that can't be used: no names at all,
-    /// words of the language, the same one twice.
+    /// As [`Expr::parse`], and [`ErrorKind::Value`] for invalid names: not an identifier, a
+    /// keyword, a duplicate.
     pub fn parse_with(text: &str, names: &Names) -> Result<Expr> {
         parse(text, Some(names))
     }
@@ -76,7 +69,7 @@ impl FromStr for Expr {
 }
 
 fn parse(text: &str, names: Option<&Names>) -> Result<Expr> {
-    let scope = names::Scope::new(names)?;
+    let scope = names::NameScope::new(names)?;
     if text.len() > MAX_TEXT {
         let message =
             format!("expression: the text has {} bytes; at most {MAX_TEXT} are read", text.len());

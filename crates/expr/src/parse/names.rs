@@ -1,17 +1,17 @@
-//! What the names in a text stand for.
+//! Name resolution.
 
 use keyfold_core::{Error, ErrorKind, Failure, Result, did_you_mean};
 use rustc_hash::FxHashMap;
 
-use super::lex::{failure, is_name, shown};
+use super::lex::{excerpt, failure, is_name};
 use crate::graph::{Expr, Id, Input};
 use crate::{DTYPES, functions};
 
-/// Words of the language, which name nothing else.
+/// Keywords of the language, which can't be names.
 pub(super) const WORDS: [&str; 10] =
     ["if", "else", "and", "or", "not", "True", "False", "true", "false", "index"];
 
-/// Numbers with a name.
+/// Named constants.
 pub(super) const CONSTANTS: [(&str, f64); 4] = [
     ("pi", std::f64::consts::PI),
     ("e", std::f64::consts::E),
@@ -19,14 +19,14 @@ pub(super) const CONSTANTS: [(&str, f64); 4] = [
     ("nan", f64::NAN),
 ];
 
-/// Words of Python that an expression has no use for.
+/// Keywords of Python that expressions don't use.
 const PYTHON: [&str; 26] = [
     "None", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif",
     "except", "finally", "for", "from", "global", "import", "in", "is", "lambda", "nonlocal",
     "pass", "raise", "return", "while", "yield",
 ];
 
-/// Why something can't be called by this name, if it can't.
+/// Returns the reason why a name is invalid, if it is.
 pub(crate) fn refuse_name(name: &str) -> Option<String> {
     let what = if WORDS.contains(&name) {
         "is a word of the language"
@@ -37,7 +37,7 @@ pub(crate) fn refuse_name(name: &str) -> Option<String> {
     } else if PYTHON.contains(&name) {
         "is a word of Python"
     } else if !is_name(name) {
-        return Some(format!("'{}' isn't a name", shown(name)));
+        return Some(format!("'{}' isn't a name", excerpt(name)));
     } else {
         return None;
     };
@@ -49,9 +49,9 @@ pub(crate) fn refuse_name(name: &str) -> Option<String> {
 enum Rank {
     /// Element by element.
     Elementwise,
-    /// At so many computed indices.
+    /// At that many computed indices.
     Ranked(u32),
-    /// As the text has it: not seen yet.
+    /// Determined by the first use in the text.
     Open,
 }
 
@@ -71,40 +71,40 @@ pub struct Names {
 }
 
 impl Names {
-    /// No names.
+    /// Returns no names.
     pub fn new() -> Names {
         Names::default()
     }
 
-    /// With an input that is read element by element.
+    /// Adds an input that is read element by element.
     #[must_use]
     pub fn input(mut self, name: impl Into<String>) -> Names {
         self.inputs.push((name.into(), Rank::Elementwise));
         self
     }
 
-    /// With an input that is read at `rank` computed indices: `table[i, j]`.
+    /// Adds an input that is read at `rank` computed indices: `table[i, j]`.
     #[must_use]
     pub fn ranked(mut self, name: impl Into<String>, rank: u32) -> Names {
         self.inputs.push((name.into(), Rank::Ranked(rank)));
         self
     }
 
-    /// With an input that is ranked if the text reads it at indices, else elementwise.
+    /// Adds an input that is ranked if the text reads it at indices, else elementwise.
     #[must_use]
     pub fn tensor(mut self, name: impl Into<String>) -> Names {
         self.inputs.push((name.into(), Rank::Open));
         self
     }
 
-    /// With a parameter: a number.
+    /// Adds a parameter: a number.
     #[must_use]
     pub fn param(mut self, name: impl Into<String>) -> Names {
         self.params.push(name.into());
         self
     }
 
-    /// The names of an expression: with them its text parses to it.
+    /// Returns the names of an expression, with which its text parses to it.
     pub fn of(expr: &Expr) -> Names {
         let rank = |input: &Input| input.rank.map_or(Rank::Elementwise, Rank::Ranked);
         Names {
@@ -114,7 +114,7 @@ impl Names {
     }
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Meaning {
     Input(u32),
@@ -122,32 +122,33 @@ enum Meaning {
     Local { value: Id, at: usize, used: bool },
 }
 
-/// An input as far as it is known.
-struct Known {
+/// An input with the rank known so far.
+struct KnownInput {
     name: String,
     rank: Rank,
 }
 
-/// The names while a text is read.
-pub(super) struct Scope {
+/// The names in scope while a text is parsed.
+pub(super) struct NameScope {
     meanings: FxHashMap<String, Meaning>,
-    inputs: Vec<Known>,
+    inputs: Vec<KnownInput>,
     params: Vec<String>,
-    /// Whether a name that nobody declared is an input.
+    /// Whether undeclared names become inputs.
     free: bool,
 }
 
-/// A name used as a value.
-pub(super) enum Value {
+/// The meaning of a name used as a value.
+pub(super) enum NameValue {
     Node(Id),
     Input(u32),
     Param(u32),
 }
 
-impl Scope {
-    /// With these names, or, without, with every name as an input.
-    pub(super) fn new(names: Option<&Names>) -> Result<Scope> {
-        let mut scope = Scope {
+impl NameScope {
+    /// Returns a scope with these names, or, without any, one in which undeclared names become
+    /// inputs.
+    pub(super) fn new(names: Option<&Names>) -> Result<NameScope> {
+        let mut scope = NameScope {
             meanings: FxHashMap::default(),
             inputs: Vec::new(),
             params: Vec::new(),
@@ -156,7 +157,7 @@ impl Scope {
         let Some(names) = names else { return Ok(scope) };
         for (number, (name, rank)) in names.inputs.iter().enumerate() {
             scope.declare(name, Meaning::Input(number as u32))?;
-            scope.inputs.push(Known { name: name.clone(), rank: *rank });
+            scope.inputs.push(KnownInput { name: name.clone(), rank: *rank });
         }
         for (number, name) in names.params.iter().enumerate() {
             scope.declare(name, Meaning::Param(number as u32))?;
@@ -177,37 +178,38 @@ impl Scope {
             }
             None => return Ok(()),
         };
-        let name = shown(name);
+        let name = excerpt(name);
         Err(Error::new(ErrorKind::Value, format!("expression, {what} '{name}': {wrong}")))
     }
 
-    /// The value of a name without brackets.
-    pub(super) fn value(&mut self, name: &str, at: usize) -> Result<Value, Failure> {
+    /// Returns the value of a name without brackets.
+    pub(super) fn value(&mut self, name: &str, at: usize) -> Result<NameValue, Failure> {
         match self.meanings.get_mut(name) {
             Some(Meaning::Local { value, used, .. }) => {
                 *used = true;
-                Ok(Value::Node(*value))
+                Ok(NameValue::Node(*value))
             }
-            Some(Meaning::Param(number)) => Ok(Value::Param(*number)),
+            Some(Meaning::Param(number)) => Ok(NameValue::Param(*number)),
             Some(Meaning::Input(number)) => {
                 let number = *number;
                 let input = &mut self.inputs[number as usize];
                 match input.rank {
                     Rank::Ranked(rank) => {
-                        let indices = places(rank);
+                        let indices = example_indices(rank);
                         failure(at, format!("'{name}' is read at indices; write {name}[{indices}]"))
                     }
                     _ => {
                         input.rank = Rank::Elementwise;
-                        Ok(Value::Input(number))
+                        Ok(NameValue::Input(number))
                     }
                 }
             }
-            None => self.unknown(name, at, Rank::Elementwise).map(Value::Input),
+            None => self.add_unknown(name, at, Rank::Elementwise).map(NameValue::Input),
         }
     }
 
-    /// The number of an input that is read at `count` indices; `opened` is where their bracket is.
+    /// Returns the index of an input that is read at `count` indices; `opened` is the position of
+    /// their bracket.
     pub(super) fn ranked(&mut self, name: &str, at: usize, opened: usize) -> Result<u32, Failure> {
         match self.meanings.get(name) {
             Some(Meaning::Input(number)) => match self.inputs[*number as usize].rank {
@@ -228,13 +230,13 @@ impl Scope {
                 opened,
                 format!("'{name}' is a value, so it takes no indices; only inputs do"),
             ),
-            None => self.unknown(name, at, Rank::Open),
+            None => self.add_unknown(name, at, Rank::Open),
         }
     }
 
-    /// Notes how many indices an input is read at.
+    /// Sets the number of indices an input is read at.
     pub(super) fn set_rank(&mut self, input: u32, count: u32, at: usize) -> Result<(), Failure> {
-        let Known { name, rank } = &mut self.inputs[input as usize];
+        let KnownInput { name, rank } = &mut self.inputs[input as usize];
         match *rank {
             Rank::Ranked(known) if known != count => failure(
                 at,
@@ -242,10 +244,10 @@ impl Scope {
                     "'{name}' is read at {}, here at {}; write {name}[{}]",
                     indices(known),
                     indices(count),
-                    places(known)
+                    example_indices(known)
                 ),
             ),
-            // It was open when its bracket opened: it may have been read in its own index.
+            // Its rank was open at the bracket: it may have been read elementwise in its own index.
             Rank::Elementwise => failure(
                 at,
                 format!("'{name}' is read with and without indices; an input has one way"),
@@ -257,8 +259,8 @@ impl Scope {
         }
     }
 
-    /// A name that nothing was called by yet.
-    fn unknown(&mut self, name: &str, at: usize, rank: Rank) -> Result<u32, Failure> {
+    /// Adds an undeclared name as an input, or refuses it.
+    fn add_unknown(&mut self, name: &str, at: usize, rank: Rank) -> Result<u32, Failure> {
         if PYTHON.contains(&name) {
             let hint = match name {
                 "None" => "; expressions are made of numbers",
@@ -276,19 +278,23 @@ impl Scope {
             return failure(at, format!("'{name}' is a dtype; write {name}(x) to convert x"));
         }
         if !self.free {
-            let near = did_you_mean(name, self.known());
+            let near = did_you_mean(name, self.value_names());
             return failure(
                 at,
-                format!("unknown name '{}'{}", shown(name), or_known(near, || self.declared())),
+                format!(
+                    "unknown name '{}'{}",
+                    excerpt(name),
+                    or_declared(near, || self.declared())
+                ),
             );
         }
         let number = self.inputs.len() as u32;
-        self.inputs.push(Known { name: name.to_owned(), rank });
+        self.inputs.push(KnownInput { name: name.to_owned(), rank });
         self.meanings.insert(name.to_owned(), Meaning::Input(number));
         Ok(number)
     }
 
-    /// Gives a value a name.
+    /// Assigns a name to a value.
     pub(super) fn assign(&mut self, name: &str, value: Id, at: usize) -> Result<(), Failure> {
         match self.meanings.get(name) {
             Some(Meaning::Local { .. }) => {
@@ -308,7 +314,7 @@ impl Scope {
         }
     }
 
-    /// The first name that was given and isn't used.
+    /// Refuses a text with an unused assignment.
     pub(super) fn check_used(&self) -> Result<(), Failure> {
         let unused = self.meanings.iter().filter_map(|(name, meaning)| match meaning {
             Meaning::Local { at, used: false, .. } => Some((*at, name)),
@@ -320,7 +326,7 @@ impl Scope {
         }
     }
 
-    /// What a name is called when it is called as a function.
+    /// Describes a name that is called as a function.
     pub(super) fn what(&self, name: &str) -> Option<&'static str> {
         self.meanings.get(name).map(|meaning| match meaning {
             Meaning::Input(_) => "an input",
@@ -329,8 +335,8 @@ impl Scope {
         })
     }
 
-    /// All names that mean something where no bracket follows.
-    fn known(&self) -> Vec<&str> {
+    /// Returns all names that have a value without brackets.
+    fn value_names(&self) -> Vec<&str> {
         let mut known: Vec<&str> = self.meanings.keys().map(String::as_str).collect();
         known.sort_unstable();
         known.extend(CONSTANTS.iter().map(|(name, _)| *name));
@@ -344,7 +350,7 @@ impl Scope {
         inputs.chain(self.params.iter().map(String::as_str)).collect()
     }
 
-    /// The inputs and parameters, now that the text has been read.
+    /// Returns the inputs and parameters, after parsing.
     pub(super) fn into_parts(self) -> (Vec<Input>, Vec<String>) {
         let rank = |rank| match rank {
             Rank::Ranked(rank) => Some(rank),
@@ -355,14 +361,14 @@ impl Scope {
     }
 }
 
-/// A suggestion, or where there is none the names that were declared.
-fn or_known<'a>(near: String, declared: impl Fn() -> Vec<&'a str>) -> String {
+/// Returns the suggestion, or the declared names if there is none.
+fn or_declared<'a>(near: String, declared: impl Fn() -> Vec<&'a str>) -> String {
     const MOST: usize = 8;
     if !near.is_empty() {
         return near;
     }
     let names = declared();
-    let mut list: Vec<String> = names.iter().take(MOST).map(|name| shown(name)).collect();
+    let mut list: Vec<String> = names.iter().take(MOST).map(|name| excerpt(name)).collect();
     if names.len() > MOST {
         list.push("…".into());
     }
@@ -373,8 +379,8 @@ fn indices(count: u32) -> String {
     if count == 1 { "1 index".into() } else { format!("{count} indices") }
 }
 
-/// Indices as an example: `i, j`.
-fn places(rank: u32) -> String {
+/// Returns an example of indices: `i, j`.
+fn example_indices(rank: u32) -> String {
     const LETTERS: [&str; 6] = ["i", "j", "k", "l", "m", "n"];
     match rank {
         1..=6 => LETTERS[..rank as usize].join(", "),

@@ -1,15 +1,15 @@
-//! What is read where an operand is expected: numbers, names, signs before an operand, brackets.
+//! Parsing where an operand is expected: numbers, names, prefix operators, brackets.
 
 use keyfold_core::{DType, did_you_mean};
 
-use super::lex::{Kind, Token, failure, shown, too_big};
-use super::names::{CONSTANTS, Value};
-use super::operators::{Level, Open, Prefix, Waiting};
-use super::parser::{Parser, Step};
+use super::lex::{Kind, Token, excerpt, failure, too_big};
+use super::names::{CONSTANTS, NameValue};
+use super::operators::{Level, Open, Pending, Prefix};
+use super::parser::{Parsed, Parser};
 use crate::graph::{Literal, Node};
 use crate::{DTYPES, derived_functions, functions};
 
-/// What some know a function as, and its name here.
+/// Other libraries' names of functions, with the names here.
 const OTHER_NAMES: [(&str, &str); 13] = [
     ("float", "float64"),
     ("double", "float64"),
@@ -27,8 +27,9 @@ const OTHER_NAMES: [(&str, &str); 13] = [
 ];
 
 impl Parser<'_> {
-    /// Reads where an operand is expected; whether it still is afterwards.
-    pub(super) fn operand(&mut self) -> Step<bool> {
+    /// Reads a token where an operand is expected; returns whether one is still expected
+    /// afterwards.
+    pub(super) fn operand(&mut self) -> Parsed<bool> {
         let token = self.token;
         match token.kind {
             Kind::Newline => {}
@@ -46,9 +47,9 @@ impl Parser<'_> {
             Kind::Sign("(") => {
                 self.open(Open::Group, token.at);
             }
-            Kind::Sign("-") => self.wait(Waiting::Prefix(Prefix::Minus), token.at),
-            Kind::Sign("+") => self.wait(Waiting::Prefix(Prefix::Plus), token.at),
-            Kind::Sign("~") => self.wait(Waiting::Prefix(Prefix::Invert), token.at),
+            Kind::Sign("-") => self.push_pending(Pending::Prefix(Prefix::Minus), token.at),
+            Kind::Sign("+") => self.push_pending(Pending::Prefix(Prefix::Plus), token.at),
+            Kind::Sign("~") => self.push_pending(Pending::Prefix(Prefix::Invert), token.at),
             Kind::Sign(sign @ (")" | "]")) if self.just_opened() => {
                 self.close(sign)?;
                 self.advance()?;
@@ -60,19 +61,20 @@ impl Parser<'_> {
         Ok(true)
     }
 
-    /// Whether the bracket of a call or of indices has nothing in it yet.
+    /// Returns whether the bracket of a call or of indices is still empty.
     fn just_opened(&self) -> bool {
         let after_bracket =
             self.before.is_some_and(|token| matches!(token.kind, Kind::Sign("(" | "[")));
         let top = self.waiting.last().map(|entry| entry.waiting);
         after_bracket
-            && matches!(top, Some(Waiting::Open { what, .. }) if !matches!(what, Open::Group))
+            && matches!(top, Some(Pending::Open { what, .. }) if !matches!(what, Open::Group))
     }
 
-    /// Takes the minus sign before a number, which is a part of it; but `-2 ** 2` is `-(2 ** 2)`.
+    /// Takes the minus sign before a number, which becomes part of it; but `-2 ** 2` is `-(2 **
+    /// 2)`.
     fn takes_minus(&mut self) -> Option<usize> {
         let minus = self.waiting.last().copied()?;
-        let belongs = matches!(minus.waiting, Waiting::Prefix(Prefix::Minus))
+        let belongs = matches!(minus.waiting, Pending::Prefix(Prefix::Minus))
             && self.peek() != Some(Kind::Sign("**"));
         belongs.then(|| {
             self.waiting.pop();
@@ -80,7 +82,7 @@ impl Parser<'_> {
         })
     }
 
-    fn number(&mut self, token: Token, value: u64) -> Step {
+    fn number(&mut self, token: Token, value: u64) -> Parsed {
         let minus = self.takes_minus();
         let signed = match minus {
             Some(_) => 0i64.checked_sub_unsigned(value),
@@ -92,16 +94,16 @@ impl Parser<'_> {
         self.push(Node::Literal(Literal::Int(signed)), minus.unwrap_or(token.at), token.end)
     }
 
-    fn float(&mut self, token: Token, value: f64) -> Step {
-        // There is one NaN, without a sign.
+    fn float(&mut self, token: Token, value: f64) -> Parsed {
+        // NaN has no sign.
         let minus = if value.is_nan() { None } else { self.takes_minus() };
         let signed = if minus.is_some() { -value } else { value };
         let id = derived_functions::float(&mut self.graph, signed);
         self.push_id(id, minus.unwrap_or(token.at), token.end)
     }
 
-    /// Reads a name where an operand is expected; whether one still is afterwards.
-    fn name(&mut self, token: Token) -> Step<bool> {
+    /// Reads a name where an operand is expected; returns whether one is still expected afterwards.
+    fn name(&mut self, token: Token) -> Parsed<bool> {
         let name = self.written(token);
         let Token { at, end, .. } = token;
         let bracket = self.peek();
@@ -110,7 +112,7 @@ impl Parser<'_> {
                 if self.waiting.last().is_some_and(|entry| entry.level() > Level::Not) {
                     return failure(at, "'not' binds loosely; put it in brackets with its operand");
                 }
-                self.wait(Waiting::Prefix(Prefix::Not), at);
+                self.push_pending(Pending::Prefix(Prefix::Not), at);
                 self.advance()?;
                 return Ok(true);
             }
@@ -133,9 +135,9 @@ impl Parser<'_> {
                     return Ok(true);
                 } else {
                     match self.scope.value(name, at)? {
-                        Value::Node(id) => self.push_id(id, at, end)?,
-                        Value::Input(number) => self.push(Node::Input(number), at, end)?,
-                        Value::Param(number) => self.push(Node::Param(number), at, end)?,
+                        NameValue::Node(id) => self.push_id(id, at, end)?,
+                        NameValue::Input(number) => self.push(Node::Input(number), at, end)?,
+                        NameValue::Param(number) => self.push(Node::Param(number), at, end)?,
                     }
                 }
             }
@@ -144,16 +146,16 @@ impl Parser<'_> {
         Ok(false)
     }
 
-    /// Goes on behind the bracket of a call.
-    fn enter(&mut self, what: Open) -> Step<bool> {
+    /// Continues after the bracket of a call.
+    fn enter(&mut self, what: Open) -> Parsed<bool> {
         self.advance()?;
         self.open(what, self.token.at);
         self.advance()?;
         Ok(true)
     }
 
-    /// What is called by a name.
-    fn callee(&self, name: &str, at: usize) -> Step<Open> {
+    /// Returns the function of a name.
+    fn callee(&self, name: &str, at: usize) -> Parsed<Open> {
         if let Some(function) = functions::find(name) {
             return Ok(Open::Call(function));
         }
@@ -170,6 +172,6 @@ impl Parser<'_> {
             Some((_, here)) => format!("; did you mean '{here}'?"),
             None => did_you_mean(name, known),
         };
-        failure(at, format!("unknown function '{}'{hint}", shown(name)))
+        failure(at, format!("unknown function '{}'{hint}", excerpt(name)))
     }
 }

@@ -1,14 +1,14 @@
-//! Operators: how tightly each binds, and what waits on the parser's stack.
+//! Operators with their levels, and the entries of the parser's stack.
 
 use keyfold_core::DType;
 
 use crate::functions::Function;
 use crate::graph::{Binary, Id};
 
-/// How tightly an operator binds, from the loosest.
+/// The precedence of an operator, loosest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Level {
-    /// An open bracket: nothing reaches beyond it.
+    /// An open bracket, below every operator.
     Bracket,
     Choice,
     Or,
@@ -27,7 +27,7 @@ pub(crate) enum Level {
     Atom,
 }
 
-/// What is written between two operands.
+/// An operator between two operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Infix {
     Binary(Binary),
@@ -57,7 +57,7 @@ const SIGNS: [(&str, Binary, Level); 18] = [
     (">>", Binary::Shr, Level::Shift),
 ];
 
-/// The operator of a sign or a word.
+/// Returns the operator of a sign or a keyword.
 pub(super) fn infix(written: &str) -> Option<(Infix, Level)> {
     match written {
         "and" => Some((Infix::And, Level::And)),
@@ -69,12 +69,12 @@ pub(super) fn infix(written: &str) -> Option<(Infix, Level)> {
     }
 }
 
-/// How a binary operation is written; `min` and `max` are calls.
+/// Returns the sign of a binary operation; `None` for `min` and `max`, which are calls.
 pub(crate) fn sign(op: Binary) -> Option<(&'static str, Level)> {
     SIGNS.iter().find(|(_, known, _)| *known == op).map(|(sign, _, level)| (*sign, *level))
 }
 
-/// What is written before an operand.
+/// An operator before an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Prefix {
     Minus,
@@ -83,51 +83,51 @@ pub(super) enum Prefix {
     Not,
 }
 
-/// What an open bracket belongs to.
+/// The construct that an open bracket belongs to.
 #[derive(Clone, Copy)]
 pub(super) enum Open {
-    /// Nothing: it groups.
+    /// Grouping.
     Group,
     Call(&'static Function),
     Cast(DType),
     /// `index(`
     Place,
-    /// `table[`: an input.
+    /// `table[`, for an input.
     Read(u32),
 }
 
-/// What waits for its right operand, or for its closing bracket.
+/// A pending entry: an operator without its right operand, or an open bracket.
 #[derive(Clone, Copy)]
-pub(super) enum Waiting {
+pub(super) enum Pending {
     Prefix(Prefix),
     Infix(Infix, Level),
-    /// A comparison, and the comparisons before it in a chain.
+    /// A comparison, and the conjunction of earlier ones in its chain.
     Comparison(Binary, Option<Id>),
     If,
     Else,
     Open {
         what: Open,
-        /// Operands that were complete when it opened.
+        /// The number of complete operands below it.
         below: usize,
     },
 }
 
-/// [`Waiting`] and where it is written.
+/// A [`Pending`] and its position in the text.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) waiting: Waiting,
+pub(super) struct StackEntry {
+    pub(super) waiting: Pending,
     pub(super) at: usize,
 }
 
-impl Entry {
+impl StackEntry {
     pub(super) fn level(&self) -> Level {
         match self.waiting {
-            Waiting::Prefix(Prefix::Not) => Level::Not,
-            Waiting::Prefix(_) => Level::Sign,
-            Waiting::Infix(_, level) => level,
-            Waiting::Comparison(..) => Level::Comparison,
-            Waiting::If | Waiting::Else => Level::Choice,
-            Waiting::Open { .. } => Level::Bracket,
+            Pending::Prefix(Prefix::Not) => Level::Not,
+            Pending::Prefix(_) => Level::Sign,
+            Pending::Infix(_, level) => level,
+            Pending::Comparison(..) => Level::Comparison,
+            Pending::If | Pending::Else => Level::Choice,
+            Pending::Open { .. } => Level::Bracket,
         }
     }
 }

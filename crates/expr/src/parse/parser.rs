@@ -1,20 +1,20 @@
-//! The parser: operands and what waits for them on two stacks.
+//! The parser: a stack of operands and a stack of pending operators.
 
 use keyfold_core::Failure;
 
 use super::MAX_NODES;
 use super::lex::{Kind, Lexer, Token, failure};
-use super::names::{Scope, refuse_name};
-use super::operators::{Entry, Level, Open, Waiting};
+use super::names::{NameScope, refuse_name};
+use super::operators::{Level, Open, Pending, StackEntry};
 use crate::fold::Constants;
 use crate::graph::{Expr, Graph, Id, Node};
 
 /// The highest dimension that `index(d)` takes.
 pub(super) const LAST_DIMENSION: i64 = 63;
 
-/// A complete operand and the text that it comes from.
+/// A complete operand and its position in the text.
 #[derive(Clone, Copy)]
-pub(super) struct Operand {
+pub(super) struct ParsedOperand {
     pub(super) id: Id,
     pub(super) at: usize,
     pub(super) end: usize,
@@ -24,21 +24,21 @@ pub(super) struct Parser<'t> {
     pub(super) text: &'t str,
     lexer: Lexer<'t>,
     pub(super) token: Token,
-    /// The token before, none at the start of a statement.
+    /// The previous token; `None` at the start of a statement.
     pub(super) before: Option<Token>,
-    pub(super) scope: Scope,
+    pub(super) scope: NameScope,
     pub(super) graph: Graph,
     pub(super) constants: Constants,
-    pub(super) waiting: Vec<Entry>,
-    pub(super) operands: Vec<Operand>,
-    /// Brackets that are open: inside them a line's end is a blank.
+    pub(super) waiting: Vec<StackEntry>,
+    pub(super) operands: Vec<ParsedOperand>,
+    /// The number of open brackets, inside which a line's end is a blank.
     pub(super) open: usize,
 }
 
-pub(super) type Step<T = ()> = Result<T, Failure>;
+pub(super) type Parsed<T = ()> = Result<T, Failure>;
 
 impl<'t> Parser<'t> {
-    pub(super) fn new(text: &'t str, scope: Scope) -> Parser<'t> {
+    pub(super) fn new(text: &'t str, scope: NameScope) -> Parser<'t> {
         Parser {
             text,
             lexer: Lexer::new(text),
@@ -53,10 +53,10 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads statements; the last is the result.
-    pub(super) fn run(mut self) -> Step<Expr> {
+    /// Parses statements; the last is the result.
+    pub(super) fn run(mut self) -> Parsed<Expr> {
         let mut result: Option<(Id, usize)> = None;
-        // The last name that was given, and where.
+        // The last assigned name and its position.
         let mut named: Option<(&str, usize)> = None;
         loop {
             self.advance()?;
@@ -108,8 +108,8 @@ impl<'t> Parser<'t> {
         Ok(Expr::new(&self.graph, root, inputs, params))
     }
 
-    /// Reads up to the end of a statement, which becomes the current token.
-    fn expression(&mut self) -> Step<Id> {
+    /// Parses up to the end of a statement, which becomes the current token.
+    fn expression(&mut self) -> Parsed<Id> {
         loop {
             while self.operand()? {}
             while !self.operator()? {
@@ -120,8 +120,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The value of a statement that is complete.
-    fn finish(&mut self) -> Step<Id> {
+    /// Returns the value of a complete statement.
+    fn finish(&mut self) -> Parsed<Id> {
         self.reduce(Level::Bracket)?;
         if let Some(open) = self.waiting.last() {
             return failure(open.at, format!("'{}' isn't closed", self.bracket(open.at)));
@@ -130,8 +130,8 @@ impl<'t> Parser<'t> {
         Ok(operand.map_or(Id(0), |operand| operand.id))
     }
 
-    /// Goes on to the next token; inside brackets to the next that isn't a line's end.
-    pub(super) fn advance(&mut self) -> Step {
+    /// Advances to the next token; inside brackets, line ends are skipped.
+    pub(super) fn advance(&mut self) -> Parsed {
         self.before = Some(self.token);
         loop {
             self.token = self.lexer.next()?;
@@ -145,7 +145,7 @@ impl<'t> Parser<'t> {
         &self.text[token.at..token.end]
     }
 
-    /// What follows the current token, as far as it is a token.
+    /// Returns the kind of the token after the current one, if it is valid.
     pub(super) fn peek(&self) -> Option<Kind> {
         let mut ahead = self.lexer.clone();
         loop {
@@ -156,33 +156,33 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// The bracket at a place.
+    /// Returns the bracket at a position.
     pub(super) fn bracket(&self, at: usize) -> &'t str {
         &self.text[at..=at]
     }
 
-    pub(super) fn wait(&mut self, waiting: Waiting, at: usize) {
-        self.waiting.push(Entry { waiting, at });
+    pub(super) fn push_pending(&mut self, waiting: Pending, at: usize) {
+        self.waiting.push(StackEntry { waiting, at });
     }
 
     pub(super) fn open(&mut self, what: Open, at: usize) {
         self.open += 1;
-        self.wait(Waiting::Open { what, below: self.operands.len() }, at);
+        self.push_pending(Pending::Open { what, below: self.operands.len() }, at);
     }
 
-    pub(super) fn push(&mut self, node: Node, at: usize, end: usize) -> Step {
+    pub(super) fn push(&mut self, node: Node, at: usize, end: usize) -> Parsed {
         let id = self.graph.add(node);
         self.push_id(id, at, end)
     }
 
-    pub(super) fn push_id(&mut self, id: Id, at: usize, end: usize) -> Step {
+    pub(super) fn push_id(&mut self, id: Id, at: usize, end: usize) -> Parsed {
         if self.graph.nodes().len() > MAX_NODES {
             return failure(
                 at,
                 format!("the expression has more than {MAX_NODES} nodes up to here"),
             );
         }
-        self.operands.push(Operand { id, at, end });
+        self.operands.push(ParsedOperand { id, at, end });
         Ok(())
     }
 }

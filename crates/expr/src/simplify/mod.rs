@@ -1,8 +1,8 @@
-//! Identities that change no bit of a result.
+//! Simplification by identities that preserve results bit by bit.
 //!
-//! They hold for IEEE numbers with NaN, infinities and the sign of zero, and keep the dtype of the
-//! result: `x * 1` is `x` only where `x` isn't a bool, which the 1 would make a whole number of, and
-//! `x * 1.0` only where `x` is a float. `x * 0` and `x + 0.0` stay what they are.
+//! They hold for IEEE numbers with NaN, infinities and signed zeros, and keep the dtype of the
+//! result: `x * 1` is `x` only if `x` isn't a bool, which the 1 would convert to an integer, and `x
+//! * 1.0` only if `x` is a float. `x * 0` and `x + 0.0` are kept.
 
 use keyfold_core::{DType, DTypeKind};
 
@@ -10,12 +10,12 @@ use crate::derived_functions::{float, int};
 use crate::fold::{as_float, fold};
 use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
 
-/// The kind of number that a value is at least, whatever its dtype.
+/// The least kind of number that a value has, for all dtypes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Least {
-    /// Nothing is known: perhaps a bool, perhaps a plain number.
+    /// Unknown: perhaps a bool, perhaps a plain number.
     Any,
-    Whole,
+    Integer,
     Float,
 }
 
@@ -23,33 +23,34 @@ impl Least {
     fn of(dtype: DType) -> Least {
         match dtype.kind() {
             DTypeKind::Bool => Least::Any,
-            DTypeKind::UInt | DTypeKind::Int => Least::Whole,
+            DTypeKind::UInt | DTypeKind::Int => Least::Integer,
             DTypeKind::Float | DTypeKind::Complex => Least::Float,
         }
     }
 
-    /// What a literal makes of a value that it meets.
-    fn asked(literal: Literal) -> Least {
+    /// Returns the least kind that an operation with a literal results in.
+    fn promoted_by(literal: Literal) -> Least {
         match literal {
             Literal::Bool(_) => Least::Any,
-            Literal::Int(_) => Least::Whole,
+            Literal::Int(_) => Least::Integer,
             Literal::Float(_) => Least::Float,
         }
     }
 }
 
-/// What is known of the inputs.
+/// Assumptions about the inputs.
 pub(crate) struct Assume(Vec<Least>);
 
 impl Assume {
-    /// Nothing.
-    fn nothing(inputs: usize) -> Assume {
+    /// Returns no assumptions.
+    fn none(inputs: usize) -> Assume {
         Assume(vec![Least::Any; inputs])
     }
 
-    /// That one input is floating: something was differentiated with respect to it.
+    /// Assumes that one input is floating, since the expression was differentiated with respect to
+    /// it.
     pub(crate) fn floating(inputs: usize, input: usize) -> Assume {
-        let mut assume = Assume::nothing(inputs);
+        let mut assume = Assume::none(inputs);
         assume.0[input] = Least::Float;
         assume
     }
@@ -61,15 +62,15 @@ impl Assume {
 }
 
 impl Expr {
-    /// The expression with constants folded and without operations that change nothing: the same
-    /// results to the bit, whatever the dtypes of the inputs are.
+    /// Folds constants and removes operations without effect: the results are the same bit by bit,
+    /// for all dtypes of the inputs.
     #[must_use]
     pub fn simplified(&self) -> Expr {
-        simplify(self, &Assume::nothing(self.inputs().len()))
+        simplify(self, &Assume::none(self.inputs().len()))
     }
 
-    /// As [`Expr::simplified`], for inputs of these dtypes: more can be left away, and `x ** 2`
-    /// becomes a product, which is as exact and faster.
+    /// As [`Expr::simplified`], for inputs of these dtypes: more can be removed, and `x ** 2`
+    /// becomes a product, which is as accurate and faster.
     #[must_use]
     pub fn simplified_for(&self, dtypes: &[DType]) -> Expr {
         simplify(self, &Assume::dtypes(self.inputs().len(), dtypes))
@@ -77,7 +78,7 @@ impl Expr {
 }
 
 pub(crate) fn simplify(expr: &Expr, assume: &Assume) -> Expr {
-    let mut pass = Pass { g: Graph::default(), least: Vec::new(), assume };
+    let mut pass = Simplifier { g: Graph::default(), least: Vec::new(), assume };
     let mut places: Vec<Id> = Vec::with_capacity(expr.nodes().len());
     for node in expr.nodes() {
         let node = node.with_operands(|id| places[id.index()]);
@@ -88,15 +89,15 @@ pub(crate) fn simplify(expr: &Expr, assume: &Assume) -> Expr {
     Expr::new(&pass.g, root, expr.inputs().to_vec(), expr.params().to_vec())
 }
 
-struct Pass<'a> {
+struct Simplifier<'a> {
     g: Graph,
-    /// Of each node.
+    /// By node.
     least: Vec<Least>,
     assume: &'a Assume,
 }
 
-impl Pass<'_> {
-    /// Adds a node, or what is the same and simpler.
+impl Simplifier<'_> {
+    /// Adds a node or a simpler equivalent.
     fn node(&mut self, node: Node) -> Id {
         let folded = fold(&node, |id| self.literal(id));
         if let Some(literal) = folded {
@@ -138,20 +139,20 @@ impl Pass<'_> {
         self.literal(id).is_some_and(|literal| as_float(literal) == value)
     }
 
-    /// Whether a literal beside a value leaves the value's dtype as it is.
-    fn keeps(&self, value: Id, literal: Id) -> bool {
+    /// Returns whether an operation with a literal keeps the value's dtype.
+    fn keeps_dtype(&self, value: Id, literal: Id) -> bool {
         self.literal(literal).is_some_and(|l| {
-            Least::asked(l) <= self.least[value.index()] && self.literal(value).is_none()
+            Least::promoted_by(l) <= self.least[value.index()] && self.literal(value).is_none()
         })
     }
 
     fn least(&self, node: &Node) -> Least {
         let of = |id: Id| self.least[id.index()];
         match *node {
-            // A plain number takes the dtype of what it meets.
+            // A plain number takes the other operand's dtype.
             Node::Literal(_) | Node::Param(_) | Node::At { .. } => Least::Any,
             Node::Input(input) => self.assume.0.get(input as usize).copied().unwrap_or(Least::Any),
-            Node::Index | Node::Coordinate(_) => Least::Whole,
+            Node::Index | Node::Coordinate(_) => Least::Integer,
             Node::Unary(op, a) => match op {
                 Unary::IsNan | Unary::IsFinite => Least::Any,
                 _ => of(a),
@@ -194,8 +195,8 @@ impl Pass<'_> {
         self.node(Node::Binary(op, a, b))
     }
 
-    /// What a float is the negative of. A whole number may have wrapped around before it met
-    /// another dtype, so its sign can't be moved.
+    /// Returns the operand of a negated float. An integer's sign can't be moved, since it may have
+    /// wrapped before a conversion.
     fn negated(&self, id: Id) -> Option<Id> {
         match *self.g.node(id) {
             Node::Unary(Unary::Neg, x) if self.least[x.index()] == Least::Float => Some(x),
@@ -208,7 +209,7 @@ impl Pass<'_> {
         self.node(Node::Unary(Unary::Neg, positive))
     }
 
-    /// A product or a quotient with its sign moved out, so that signs meet and cancel.
+    /// Returns a product or a quotient with its sign moved out, so that signs can cancel.
     fn signed(&mut self, op: Binary, a: Id, b: Id) -> Option<Id> {
         match (self.negated(a), self.negated(b)) {
             (Some(a), Some(b)) => Some(self.binary_node(op, a, b)),
@@ -226,9 +227,9 @@ impl Pass<'_> {
                 Some(self.binary_node(Binary::Sub, a, negated))
             }
             Binary::Sub => {
-                // x - 0 is x; only of a positive zero, since 0 - -0.0 is 0.0 and -0.0 - -0.0, too.
+                // x - 0 is x, but only for a positive zero: 0 - -0.0 is 0.0, and so is -0.0 - -0.0.
                 let zero = matches!(self.literal(b), Some(Literal::Int(0) | Literal::Float(0)));
-                if zero && self.keeps(a, b) {
+                if zero && self.keeps_dtype(a, b) {
                     return Some(a);
                 }
                 let negated = self.negated(b)?;
@@ -244,7 +245,8 @@ impl Pass<'_> {
         }
     }
 
-    /// A bool joined with a literal one, which either changes nothing (`neutral`) or decides.
+    /// Returns a bool combined with a bool literal, which either has no effect (`neutral`) or
+    /// determines the result.
     fn with_bool(&self, a: Id, b: Id, neutral: bool) -> Option<Id> {
         for (x, literal) in [(a, b), (b, a)] {
             if let Some(Literal::Bool(value)) = self.literal(literal)
@@ -258,7 +260,7 @@ impl Pass<'_> {
 
     fn product(&mut self, a: Id, b: Id) -> Option<Id> {
         for (x, factor) in [(a, b), (b, a)] {
-            if !self.keeps(x, factor) {
+            if !self.keeps_dtype(x, factor) {
                 continue;
             }
             if self.is(factor, 1.0) {
@@ -282,19 +284,20 @@ impl Pass<'_> {
         if divisor == -1.0 && is_float {
             return Some(self.node(Node::Unary(Unary::Neg, a)));
         }
-        // A power of two has an exact reciprocal; within what every float format holds, float16 too.
+        // A power of two has an exact reciprocal; within the range of every float format, float16
+        // too.
         let exact = divisor.to_bits() << 12 == 0
             && (2f64.powi(-14)..=2f64.powi(14)).contains(&divisor.abs());
         if !exact || divisor.abs() == 1.0 {
             return self.signed(Binary::Div, a, b);
         }
         let factor = float(&mut self.g, divisor.recip());
-        self.grew();
+        self.extend_to_new_nodes();
         Some(self.binary_node(Binary::Mul, a, factor))
     }
 
     fn power(&mut self, a: Id, b: Id) -> Option<Id> {
-        if !self.keeps(a, b) {
+        if !self.keeps_dtype(a, b) {
             return None;
         }
         if self.is(b, 1.0) {
@@ -305,14 +308,14 @@ impl Pass<'_> {
         }
         if self.is(b, -1.0) && self.least[a.index()] == Least::Float {
             let one = int(&mut self.g, 1);
-            self.grew();
+            self.extend_to_new_nodes();
             return Some(self.binary_node(Binary::Div, one, a));
         }
         None
     }
 
-    /// Notes what is known of literals that were added to the graph itself.
-    fn grew(&mut self) {
+    /// Extends the assumptions to literals added directly to the graph.
+    fn extend_to_new_nodes(&mut self) {
         self.least.resize(self.g.nodes().len(), Least::Any);
     }
 
@@ -322,7 +325,7 @@ impl Pass<'_> {
         }
         let Some(Literal::Bool(holds)) = self.literal(condition) else { return None };
         let (chosen, other) = if holds { (a, b) } else { (b, a) };
-        self.keeps(chosen, other).then_some(chosen)
+        self.keeps_dtype(chosen, other).then_some(chosen)
     }
 }
 

@@ -1,10 +1,10 @@
-//! What is left away, what is not, and that no bit changes.
+//! Simplified expressions, kept ones, and equality of results bit by bit.
 
 use keyfold_core::DType;
 use proptest::prelude::*;
 
-use crate::random::{any_expr, smooth_expr, steps};
-use crate::reference::value;
+use crate::tests::random::{any_expr, smooth_expr, steps};
+use crate::tests::reference::value;
 use crate::{Expr, Literal, Node};
 
 fn simple(text: &str, dtypes: &[DType]) -> String {
@@ -37,7 +37,7 @@ fn numbers_are_folded_by_the_rules_of_weak_numbers() {
         ("1 if 2 > 1 else 0.5", "1.0"),
         ("round(2.5) + floor(-0.5)", "1.0"),
         ("x + (2 - 2 * 4)", "x + -6"),
-        // What doesn't fit, or would be a matter of dtypes, stays.
+        // Literals that don't fit, or whose result depends on a dtype, are kept.
         ("9223372036854775807 + 1", "9223372036854775807 + 1"),
         ("2 ** 64", "2 ** 64"),
         ("2 ** -1", "2 ** -1"),
@@ -130,7 +130,7 @@ fn a_simplified_expression_has_the_same_inputs_and_parameters() {
     assert_eq!((simple.inputs(), simple.params()), (expr.inputs(), expr.params()));
 }
 
-/// Whether two numbers are the same to the bit, all NaN being one.
+/// Returns whether two numbers are equal bit by bit, with one NaN.
 fn same(a: f64, b: f64) -> bool {
     a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
 }
@@ -150,7 +150,8 @@ const SPECIAL: [f64; 12] = [
     f64::NAN,
 ];
 
-/// Whether plain whole numbers are computed with: those have no -0.0, as the reference's floats do.
+/// Returns whether plain integers take part in arithmetic: they have no -0.0, unlike the
+/// reference's floats.
 fn counts(expr: &Expr) -> bool {
     let mut whole = Vec::new();
     let mut computed = false;
@@ -175,11 +176,11 @@ proptest! {
     fn no_bit_of_a_value_changes(steps in steps(20), a in 0..12usize, b in 0..12usize) {
         let at = [SPECIAL[a], SPECIAL[b]];
         for expr in [smooth_expr(&steps), any_expr(&steps)] {
-            // What the reference can't say: bits, places, reads.
+            // The reference has no bitwise operations, indices or reads.
             let sayable = |node: &Node| match node {
                 Node::Index | Node::Coordinate(_) | Node::At { .. } | Node::Param(_) => false,
                 Node::Unary(crate::Unary::Not, _) => false,
-                // A square as a product is more exact than some library's power.
+                // A square as a product is more accurate than some libraries' power.
                 Node::Binary(op, ..) => {
                     !matches!(format!("{op:?}").as_str(), "Shl" | "Shr" | "And" | "Or" | "Xor" | "Pow")
                 }

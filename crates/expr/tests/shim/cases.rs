@@ -1,4 +1,4 @@
-//! An expression with inputs in some layout: its run, and how far the results are from right ones.
+//! A test case: an expression with inputs in some layout, its run, and the errors of its results.
 
 use keyfold_core::{DType, DTypeKind, Scalar, bf16, f16};
 use keyfold_expr::cuda::{self, Layout, Options};
@@ -7,40 +7,40 @@ use keyfold_expr::{Expr, Lowered, Names};
 use super::interpreter::{self, Data, Value};
 use super::runner::{Launch, Memory, Outcome, Run, element_bytes};
 
-/// How the operands lie.
+/// The memory layout of the operands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Place {
-    /// One after the other, aligned.
+    /// Contiguous and aligned.
     Contiguous,
-    /// One after the other, but no vector can be loaded.
+    /// Contiguous, but too misaligned for vector loads.
     Misaligned,
     /// Transposed, broadcast, backwards.
     Strided,
-    /// The kernel for strides, over the first input.
+    /// The strided kernel, in place of the first input.
     StridedOver,
-    /// One after the other, over the first input.
+    /// Contiguous, in place of the first input.
     Over,
 }
 
-/// The sizes of every result.
+/// The shape of every result.
 pub(crate) const SHAPE: [u64; 3] = [4, 5, 11];
 const COUNT: usize = 220;
 
-/// What is computed of what.
+/// An expression with dtypes and layout.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// What errors are listed under.
+    /// The label of its errors in the list.
     pub(crate) label: String,
     pub(crate) text: String,
     pub(crate) inputs: Vec<(&'static str, DType)>,
     pub(crate) params: Vec<(&'static str, Scalar)>,
     pub(crate) out: Option<DType>,
     pub(crate) place: Place,
-    /// No infinities, nothing very great or small.
+    /// Without infinities and extreme numbers.
     pub(crate) tame: bool,
 }
 
-/// Numbers that are the same in every run.
+/// Pseudo-random numbers with a fixed seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
@@ -85,7 +85,7 @@ impl Numbers {
         }
     }
 
-    /// One element.
+    /// Returns one element.
     pub(crate) fn element(&mut self, dtype: DType, tame: bool) -> Vec<u8> {
         match dtype.kind() {
             DTypeKind::Bool => vec![(self.next() & 1) as u8],
@@ -126,7 +126,7 @@ impl Operand {
         &self.memory.bytes[start..start + self.size]
     }
 
-    /// In some layout, filled with these elements.
+    /// Returns an operand in some layout, filled with these elements.
     fn new(
         place: Place,
         operand: usize,
@@ -153,12 +153,12 @@ impl Operand {
     }
 }
 
-/// The indices of all elements, in order.
+/// Returns the indices of all elements, in order.
 fn places() -> impl Iterator<Item = [i64; 3]> {
     (0..COUNT as i64).map(|place| [place / 55, place / 11 % 5, place % 11])
 }
 
-/// A case that is ready to run.
+/// A case prepared to run.
 pub(crate) struct Ready {
     pub(crate) case: Case,
     pub(crate) lowered: Lowered,
@@ -167,7 +167,7 @@ pub(crate) struct Ready {
     inputs: Vec<Operand>,
 }
 
-/// The dtypes that a case is of, or what it is refused with.
+/// Lowers a case, or returns its refusal.
 pub(crate) fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
     let mut names = Names::new();
     for (name, _) in &case.inputs {
@@ -184,7 +184,7 @@ pub(crate) fn lower(case: &Case) -> keyfold_core::Result<(Expr, Lowered)> {
 }
 
 impl Ready {
-    /// The kernel and its arguments; `number` makes its name and its data.
+    /// Returns the kernel and its arguments; `number` determines its name and its data.
     pub(crate) fn new(case: Case, number: usize) -> keyfold_core::Result<Ready> {
         let (expr, lowered) = lower(&case)?;
         let mut numbers = Numbers(number as u64);
@@ -202,7 +202,7 @@ impl Ready {
             .iter()
             .enumerate()
             .map(|(at, (_, dtype))| {
-                // The one that is replaced lies as the result does.
+                // The replaced input has the result's layout.
                 let operand = if options.in_place == Some(at as u32) { 0 } else { at + 1 };
                 Operand::new(case.place, operand, *dtype, || numbers.element(*dtype, case.tame))
             })
@@ -228,7 +228,7 @@ impl Ready {
             )
             .map(|operand| operand.strides.as_slice())
             .collect();
-        // A part each for two devices, by grids of different sizes.
+        // Two parts, for two devices, with grids of different sizes.
         let middle = 97;
         let launches = vec![
             Launch { first: 0, count: middle, blocks: 2, threads: 8 },
@@ -237,7 +237,7 @@ impl Ready {
         let run = Run {
             strides: cuda::strides_words(&SHAPE, &walked, options.dims)?,
             shape: cuda::shape_words(&SHAPE, shape_dims(&source))?,
-            // Those that are read at indices are matrices of 20 x 11 or vectors of 220.
+            // Ranked inputs are matrices of 20 x 11 or vectors of 220.
             ranked: lowered
                 .ranks()
                 .iter()
@@ -255,8 +255,8 @@ impl Ready {
         Ok(Ready { case, lowered, run, out, inputs })
     }
 
-    /// The elements of an input in order, or all that it has if it is read at computed indices: what
-    /// other evaluators can be given, with the shape.
+    /// Returns the elements of an input in order, or all elements of a ranked input, with the
+    /// shape, for other evaluators.
     pub(crate) fn elements(&self, input: usize) -> (Vec<Value>, Vec<u64>) {
         let (operand, dtype) = (&self.inputs[input], self.case.inputs[input].1);
         let load = |bytes| interpreter::load(bytes, dtype);
@@ -269,15 +269,15 @@ impl Ready {
         }
     }
 
-    /// The elements that a run left, in order.
+    /// Returns the elements of a run's result, in order.
     pub(crate) fn results(&self, outcome: &Outcome) -> Vec<Value> {
         let memory = Memory { bytes: outcome.out.clone(), ..self.out.memory.clone() };
         let out = Operand { memory, ..self.out };
         places().map(|at| interpreter::load(out.bytes(at), self.lowered.result())).collect()
     }
 
-    /// How far the worst element is from the interpreter's, in units of the last place, and a
-    /// description of it. A wrong fault word is an infinite error.
+    /// Returns the greatest error of an element against the interpreter, in units in the last
+    /// place, and a description of it. A wrong fault word is an infinite error.
     pub(crate) fn error(&self, outcome: &Outcome) -> (f64, String) {
         let mut fault = 0;
         let mut worst = (0.0, String::new());
@@ -303,7 +303,7 @@ impl Ready {
     }
 }
 
-fn shape_dims(source: &cuda::Source) -> u32 {
+fn shape_dims(source: &cuda::CudaKernel) -> u32 {
     let dims = source.parameters.iter().find_map(|parameter| match parameter.argument {
         cuda::Argument::Shape(dims) => Some(dims),
         _ => None,
@@ -349,7 +349,7 @@ impl Data for Element<'_> {
     }
 }
 
-/// The number's place among all numbers of its dtype: neighbours differ by one.
+/// Returns the number's index among all numbers of its dtype: neighbours differ by one.
 fn rank(value: f64, dtype: DType) -> i64 {
     let (bits, sign) = match dtype {
         DType::F16 => (i64::from(f16::from_f64(value).to_bits()), 1 << 15),
@@ -360,7 +360,8 @@ fn rank(value: f64, dtype: DType) -> i64 {
     if bits & sign != 0 { -(bits & !sign) } else { bits }
 }
 
-/// How far apart two values are in units of the last place of a dtype; complex ones by their length.
+/// Returns the distance of two values in units in the last place of a dtype; of complex ones
+/// relative to the modulus.
 pub(crate) fn distance(got: Value, wanted: Value, dtype: DType) -> f64 {
     let float = |got: f64, wanted: f64| match (got.is_nan(), wanted.is_nan()) {
         (true, true) => 0.0,

@@ -1,37 +1,37 @@
-//! Lowered steps, one element at a time, as plainly as can be: what kernels are compared with.
+//! A naive interpreter of lowered steps, one element at a time, to compare kernels with.
 
 use keyfold_core::{Complex, DType, DTypeKind, Scalar, bf16, f16};
 use keyfold_expr::{Binary, Lowered, StepId, StepOp, Unary};
 
-/// A value of a step; whole numbers are in range of the step's dtype.
+/// A value of a step; integers are in range of the step's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     Bool(bool),
     Whole(i128),
     Single(f32),
     Double(f64),
-    /// Of both widths; the narrow one is rounded after every step.
+    /// For both widths; the narrow one is rounded after every step.
     Complex(Complex<f64>),
 }
 
-/// The elements and numbers that steps ask for.
+/// The elements and numbers that steps read.
 pub(crate) trait Data {
     fn input(&self, input: u32) -> Value;
     fn param(&self, index: u32) -> Scalar;
     fn place(&self) -> i64;
     fn coordinate(&self, dim: u32) -> i64;
-    /// `None` where an index is out of range.
+    /// Returns `None` for an index out of range.
     fn at(&self, input: u32, indices: &[i64]) -> Option<Value>;
 }
 
-/// A whole number wrapped to a dtype.
+/// Returns an integer wrapped to a dtype.
 pub(crate) fn wrap(value: i128, dtype: DType) -> i128 {
     let bits = 8 * dtype.size() as u32;
     let low = value & ((1 << bits) - 1);
     if dtype.kind() == DTypeKind::Int && low >> (bits - 1) != 0 { low - (1 << bits) } else { low }
 }
 
-/// A number as a value of a dtype, rounded or wrapped.
+/// Converts a number to a value of a dtype, rounded or wrapped.
 pub(crate) fn number(number: Scalar, dtype: DType) -> Value {
     match (dtype, dtype.kind()) {
         (_, DTypeKind::Bool) => Value::Bool(number.is_nonzero()),
@@ -54,7 +54,7 @@ fn narrow(value: Complex<f64>, dtype: DType) -> Value {
     }
 }
 
-/// An element of a tensor.
+/// Returns an element of a tensor.
 pub(crate) fn load(bytes: &[u8], dtype: DType) -> Value {
     let single = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("4 bytes"));
     let double = |bytes: &[u8]| f64::from_le_bytes(bytes.try_into().expect("8 bytes"));
@@ -77,7 +77,7 @@ pub(crate) fn load(bytes: &[u8], dtype: DType) -> Value {
     }
 }
 
-/// The result as an element that is stored and loaded again, and the fault word.
+/// Returns the result as an element that was stored and loaded, and the fault word.
 pub(crate) fn evaluate(lowered: &Lowered, data: &impl Data) -> (Value, u32) {
     let mut values: Vec<Value> = Vec::with_capacity(lowered.steps().len());
     let mut fault = 0;
@@ -159,13 +159,13 @@ fn cast(value: Value, to: DType) -> Value {
     }
 }
 
-// The C library's functions that Rust's standard library doesn't offer.
+// The C library's functions that Rust's standard library lacks.
 unsafe extern "C" {
     safe fn erf(x: f64) -> f64;
     safe fn erfc(x: f64) -> f64;
 }
 
-/// The logistic function; `exp` of a negative number can't overflow.
+/// Returns the logistic function; `exp` of a negative number can't overflow.
 fn sigmoid(x: f64) -> f64 {
     let power = (-x.abs()).exp();
     if x < 0.0 { power / (1.0 + power) } else { 1.0 / (1.0 + power) }
@@ -202,7 +202,7 @@ fn double(op: Unary, a: f64) -> f64 {
     }
 }
 
-/// A real number of a complex dtype's precision.
+/// Rounds a real number to a complex dtype's precision.
 fn part(value: f64, complex: DType) -> Value {
     match complex {
         DType::C64 => Value::Single(value as f32),
@@ -267,8 +267,8 @@ fn compare<T: PartialOrd>(op: Binary, a: T, b: T) -> Option<Value> {
     }))
 }
 
-/// What rounds once in any width is right if rounded again from a format of more than twice the
-/// digits, as float64 is for float32.
+/// Operations that round once stay right if rounded again from a format of more than twice the
+/// digits, such as float64 for float32.
 fn floats(op: Binary, a: f64, b: f64) -> f64 {
     match op {
         Binary::Add => a + b,
@@ -297,7 +297,7 @@ fn floats(op: Binary, a: f64, b: f64) -> f64 {
 }
 
 macro_rules! divisions {
-    // A macro, since no trait of the standard library has what floats can do.
+    // A macro, since the standard library has no trait for floats.
     ($($name:ident $float:ident;)*) => {$(
         fn $name(op: Binary, a: $float, b: $float) -> $float {
             let rest = a % b;

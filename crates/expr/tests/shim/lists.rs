@@ -1,14 +1,14 @@
-//! The expressions, dtypes and layouts that are computed.
+//! The expressions, dtypes and layouts of the test cases.
 
 use keyfold_core::{Complex, DType, Scalar};
 
 use super::cases::{Case, Place};
 
-/// What is taken in turn.
+/// The layouts, used in rotation.
 pub(crate) const PLACES: [Place; 5] =
     [Place::Contiguous, Place::Strided, Place::Over, Place::Misaligned, Place::StridedOver];
 
-/// Functions whose results are the nearest number.
+/// Correctly rounded functions.
 pub(crate) const EXACT: [&str; 14] = [
     "-x",
     "~x",
@@ -42,7 +42,7 @@ const NEAR: [&str; 13] = [
     "log10(x)",
 ];
 
-/// An expression of inputs.
+/// Returns a case of an expression of inputs.
 pub(crate) fn case(
     label: &str,
     text: &str,
@@ -60,12 +60,12 @@ pub(crate) fn case(
     }
 }
 
-/// Every function of one operand with every dtype.
+/// Returns every function of one operand with every dtype.
 pub(crate) fn unary() -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, text) in EXACT.iter().chain(&NEAR).enumerate() {
         for (number, dtype) in DType::ALL.into_iter().enumerate() {
-            // Every dtype in two layouts, and all of them with every function.
+            // Every dtype in two layouts, and all layouts with every function.
             for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
                 cases.push(case(text, text, &[("x", dtype)], place));
             }
@@ -74,7 +74,7 @@ pub(crate) fn unary() -> Vec<Case> {
     cases
 }
 
-/// Every function of two operands with every dtype.
+/// Returns every function of two operands with every dtype.
 pub(crate) fn binary() -> Vec<Case> {
     let texts = [
         "x + y",
@@ -110,7 +110,7 @@ pub(crate) fn binary() -> Vec<Case> {
     cases
 }
 
-/// Every dtype converted to every dtype.
+/// Returns every conversion between dtypes.
 pub(crate) fn casts() -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, from) in DType::ALL.into_iter().enumerate() {
@@ -126,7 +126,7 @@ pub(crate) fn casts() -> Vec<Case> {
     cases
 }
 
-/// Indices, reads at indices, parameters, and formulas of many steps.
+/// Returns indices, reads at indices, parameters, and formulas of many steps.
 pub(crate) fn places() -> Vec<Case> {
     let mut cases = Vec::new();
     let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -183,7 +183,7 @@ pub(crate) fn places() -> Vec<Case> {
         case.params = vec![("beta", number)];
         cases.push(case);
     }
-    // Only numbers, and a negative power of them.
+    // Only numbers, with a negative power.
     for text in ["beta * 2 + 1", "beta ** -beta + x"] {
         let mut case = case("numbers", text, &[("x", DType::I64)], Place::Strided);
         case.params = vec![("beta", Scalar::Int(3))];

@@ -5,26 +5,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16};
-use keyfold_expr::cuda::{Argument, Source};
+use keyfold_expr::cuda::{Argument, CudaKernel};
 
-/// Memory of a tensor that a kernel gets a pointer to.
+/// A tensor's memory that a kernel gets a pointer to.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
-    /// How far it begins after an aligned address.
+    /// The offset of its start from an aligned address, in bytes.
     pub(crate) skew: u64,
-    /// Where element 0 is, in bytes from the beginning.
+    /// The offset of element 0 from its start, in bytes.
     pub(crate) origin: i64,
 }
 
 impl Memory {
-    /// Aligned, with element 0 at its beginning.
+    /// Returns aligned memory with element 0 at its start.
     pub(crate) fn new(bytes: Vec<u8>) -> Memory {
         Memory { bytes, skew: 0, origin: 0 }
     }
 }
 
-/// A grid, and the elements that it is for.
+/// A grid and its range of elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     pub(crate) first: u64,
@@ -33,30 +33,30 @@ pub(crate) struct Launch {
     pub(crate) threads: u64,
 }
 
-/// A kernel and what it is called with.
+/// A kernel with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    pub(crate) source: Source,
+    pub(crate) source: CudaKernel,
     pub(crate) out: Memory,
     /// By input.
     pub(crate) inputs: Vec<Memory>,
     /// By parameter.
     pub(crate) params: Vec<Scalar>,
-    /// By input: sizes and strides of those that are read at computed indices.
+    /// By input: sizes and strides of the ranked ones.
     pub(crate) ranked: Vec<Vec<u64>>,
     pub(crate) strides: Vec<u64>,
     pub(crate) shape: Vec<u64>,
     pub(crate) launches: Vec<Launch>,
 }
 
-/// What a run leaves: the output's memory, and the fault word.
+/// The result of a run: the output's memory, and the fault word.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) out: Vec<u8>,
     pub(crate) fault: u32,
 }
 
-/// The number as the bytes of an element.
+/// Returns the number as the bytes of an element.
 pub(crate) fn element_bytes(number: Scalar, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::Bool => vec![u8::from(number.to::<bool>())],
@@ -83,7 +83,7 @@ pub(crate) fn element_bytes(number: Scalar, dtype: DType) -> Vec<u8> {
     }
 }
 
-/// The parameter as a kernel takes it.
+/// Returns the parameter's bytes, as a kernel takes it.
 fn param_bytes(number: Scalar, to: DType, dtype: DType) -> Vec<u8> {
     match to {
         DType::F16 => number.to::<f16>().to_f32().to_ne_bytes().into(),
@@ -93,7 +93,7 @@ fn param_bytes(number: Scalar, to: DType, dtype: DType) -> Vec<u8> {
 }
 
 impl Run {
-    /// The function that reads the arguments and calls the kernel.
+    /// Writes the function that reads the arguments and calls the kernel.
     fn launcher(&self, number: usize, text: &mut String) {
         let mut calls = Vec::new();
         let _ = writeln!(text, "static void launch_{number}(ShimFiles& files) {{");
@@ -125,7 +125,7 @@ impl Run {
         text.push_str("}\n");
     }
 
-    /// The arguments as the launcher reads them.
+    /// Writes the arguments in the launcher's format.
     fn arguments(&self, file: &mut Vec<u8>) {
         let words = |file: &mut Vec<u8>, words: &[u64]| {
             words.iter().for_each(|word| file.extend(word.to_ne_bytes()));
@@ -159,7 +159,7 @@ impl Run {
     }
 }
 
-/// The C++ compiler: `CXX`, else `c++`.
+/// Returns the C++ compiler: `CXX`, else `c++`.
 fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "c++".into())
 }
@@ -169,7 +169,7 @@ fn directory() -> PathBuf {
     manifest.join("../expr/tests/shim")
 }
 
-/// Compiles all kernels to one program, which is run once. Warnings are errors.
+/// Compiles all kernels to one program and runs it once. Warnings are errors.
 pub(crate) fn run(name: &str, runs: &[Run]) -> Vec<Outcome> {
     let mut text = "#include \"cuda_shim.h\"\n".to_owned();
     let mut file = Vec::new();
@@ -189,8 +189,8 @@ pub(crate) fn run(name: &str, runs: &[Run]) -> Vec<Outcome> {
     let path = |file: &str| folder.join(file);
     std::fs::write(path("kernels.cc"), text).expect("the program's text");
     std::fs::write(path("arguments"), &file).expect("the arguments");
-    // Not optimised, which takes three times longer. As NVRTC is told: products and sums are rounded separately. Unused functions and parameters
-    // are as they should be in a text that is joined from parts.
+    // Not optimised, which takes three times longer. As for NVRTC, products and sums are rounded
+    // separately. Unused functions and parameters are expected in a text that is composed of parts.
     let compiled = Command::new(compiler())
         .args([
             "-std=c++17",

@@ -1,4 +1,4 @@
-//! A call of a plugin's kernel.
+//! Calls of a plugin's kernels.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,21 +12,21 @@ use smallvec::SmallVec;
 
 use super::library::Library;
 use super::table;
-use super::values::Passed;
+use super::values::PassedArgs;
 use crate::kernel::{each_tensor, note_writes};
 use crate::outputs::{Output, outputs};
 
-/// A kernel's function and the plugin's data for it. The library stays loaded as long.
+/// A kernel's function and the plugin's data for it. Keeps the library loaded.
 pub(super) struct Code {
     function: SafeCall,
     data: *mut c_void,
     drop: Option<unsafe extern "C" fn(*mut c_void)>,
     returns: i32,
-    /// Dropped after `drop` ran: fields go after the value's own `Drop`.
+    /// Dropped after `drop` ran: fields are dropped after the value's own `Drop`.
     _library: Arc<Library>,
 }
 
-// SAFETY: the ABI lets any thread call the function with the data, several at a time.
+// SAFETY: the ABI requires that any thread may call the function, several at a time.
 unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
@@ -34,7 +34,7 @@ unsafe impl Sync for Code {}
 impl Drop for Code {
     fn drop(&mut self) {
         if let Some(drop) = self.drop {
-            // SAFETY: no call comes any more, and the library is still loaded.
+            // SAFETY: no call is running or can begin, and the library is still loaded.
             unsafe { drop(self.data) }
         }
     }
@@ -42,7 +42,7 @@ impl Drop for Code {
 
 impl Code {
     /// # Safety
-    /// A spec of the ABI whose function and data keep to it.
+    /// `spec` keeps to the ABI, and so do its function and data.
     pub(super) unsafe fn new(spec: &KernelSpec, library: Arc<Library>) -> Result<Self> {
         let (function, data, drop, returns) = (spec.function, spec.data, spec.drop, spec.returns);
         let code = Code { function, data, drop, returns, _library: library };
@@ -55,7 +55,7 @@ impl Code {
         Ok(code)
     }
 
-    /// The kernel that runs the function.
+    /// Returns the kernel that runs the function.
     pub(super) fn kernel(self, name: &str, provenance: Provenance) -> Kernel<Value> {
         let (name, returns) = (name.to_owned(), self.returns);
         Kernel::boxed(move |context, args| self.run(context, args))
@@ -68,11 +68,11 @@ impl Code {
         let schema = context.operator().schema();
         let fills = self.returns == abi::RETURNS_NOTHING && !schema.returns.is_empty();
         let outputs = if fills { outputs(context, args)? } else { SmallVec::new() };
-        let mut passed = Passed::default();
+        let mut passed = PassedArgs::default();
         pass(&mut passed, context, args, &outputs)?;
-        let (values, flags) = passed.settle();
+        let (values, flags) = passed.set_pointers();
         let key = DispatchKeySet::EMPTY.insert(context.key());
-        let mut running = Running {
+        let mut running = RunningCall {
             frame: CallFrame {
                 size: size_of::<CallFrame>() as u32,
                 inputs: args.len() as i32,
@@ -88,8 +88,8 @@ impl Code {
             outcome: Mutex::new(Outcome::default()),
         };
         let mut result = Any::new(abi::NONE, 0);
-        // SAFETY: the plugin keeps to the convention; what the values point to lives in `passed`,
-        // `outputs` and the caller's arguments until after the call.
+        // SAFETY: the plugin keeps to the convention; `passed`, `outputs` and the caller's
+        // arguments keep all pointees alive until after the call.
         let code = unsafe {
             let (handle, count) = ((&raw mut running).cast::<c_void>(), values.len() as i32);
             (self.function)(handle, values.as_ptr(), count, &raw mut result)
@@ -118,35 +118,35 @@ impl Code {
     }
 }
 
-/// A call in progress. The frame comes first: the plugin sees nothing else.
+/// A call in progress. Plugins access only the first field.
 #[repr(C)]
-pub(super) struct Running<'a> {
+pub(super) struct RunningCall<'a> {
     frame: CallFrame,
     pub(super) context: &'a CallContext<'a, Value>,
     pub(super) args: &'a [ValueRef<'a>],
-    /// Behind a lock, since a kernel may use threads of its own.
+    /// Locked, since a kernel may use threads of its own.
     outcome: Mutex<Outcome>,
 }
 
 #[derive(Default)]
 struct Outcome {
     given: Vec<Value>,
-    error: Option<table::Given>,
+    error: Option<table::HeldError>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningCall<'a> {
     /// # Safety
-    /// The frame of a call in progress.
-    pub(super) unsafe fn of(frame: *const CallFrame) -> &'a Running<'a> {
-        // SAFETY: by the contract; frames are made by `Code::run` alone.
-        unsafe { &*frame.cast::<Running<'a>>() }
+    /// `frame` is the frame of a call in progress.
+    pub(super) unsafe fn of(frame: *const CallFrame) -> &'a RunningCall<'a> {
+        // SAFETY: the contract; only `Code::run` makes frames.
+        unsafe { &*frame.cast::<RunningCall<'a>>() }
     }
 
     pub(super) fn give(&self, value: Value) {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).given.push(value);
     }
 
-    pub(super) fn fail(&self, error: table::Given) {
+    pub(super) fn fail(&self, error: table::HeldError) {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         let before = outcome.error.replace(error);
         drop(outcome);
@@ -154,9 +154,9 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Passes the arguments and, after them, the outputs that don't stand in an argument's place.
+/// Adds the arguments and, after them, the outputs that replace no argument.
 fn pass<'a>(
-    passed: &mut Passed<'a>,
+    passed: &mut PassedArgs<'a>,
     context: &CallContext<'_, Value>,
     args: &'a [ValueRef<'a>],
     outputs: &'a [Output],
@@ -188,7 +188,7 @@ fn pass<'a>(
     Ok(())
 }
 
-/// A number that the kernel stored.
+/// Converts a number that the kernel stored.
 fn number(context: &CallContext<'_, Value>, result: Any) -> Result<Value> {
     Ok(match result.type_index {
         abi::NONE => Value::None,
@@ -203,9 +203,9 @@ fn number(context: &CallContext<'_, Value>, result: Any) -> Result<Value> {
 }
 
 #[cold]
-fn failed(context: &CallContext<'_, Value>, error: Option<table::Given>, code: i32) -> Error {
+fn failed(context: &CallContext<'_, Value>, error: Option<table::HeldError>, code: i32) -> Error {
     let (name, kernel) = (context.operator().name(), context.kernel().provenance());
-    let Some(table::Given { error, own, .. }) = error else {
+    let Some(table::HeldError { error, own, .. }) = error else {
         let message = format!("{name}: the kernel {kernel} failed with code {code}");
         return Error::new(ErrorKind::KernelFailed, message);
     };
@@ -222,7 +222,7 @@ fn failed(context: &CallContext<'_, Value>, error: Option<table::Given>, code: i
     }
 }
 
-/// Refuses a schema whose returns aren't what the kernel gives.
+/// Refuses a schema whose returns the kernel can't produce.
 fn check(schema: &Schema, name: &str, returns: i32) -> Result<()> {
     let types: Vec<&Type> = schema.returns.iter().map(|r| &r.ty).collect();
     let (what, fits) = match returns {

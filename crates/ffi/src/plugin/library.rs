@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_plugin::abi::{ABI_MAJOR, ABI_MINOR, Descriptor, MAGIC, SYMBOL};
 
-use super::image;
+use super::elf;
 use crate::runtime::why;
 
-/// A loaded library, unloaded on drop, with its checked descriptor.
+/// A loaded library and its checked descriptor. Dropping it unloads the library.
 pub(super) struct Library {
     path: PathBuf,
     name: String,
@@ -25,13 +25,13 @@ unsafe impl Sync for Library {}
 impl Library {
     /// Loads a library and checks that it is a plugin of this ABI.
     pub(super) fn open(path: &Path) -> Result<Library> {
-        // Absolute, or the loader would search its own directories for a plain name.
+        // Absolute, since the loader looks for a plain name in its own directories.
         let path = path.canonicalize().map_err(|error| wrong(path, &error.to_string()))?;
-        if let Some(reason) = image::refusal(&path) {
+        if let Some(reason) = elf::refusal(&path) {
             return Err(wrong(&path, &reason));
         }
         let library = open(&path).map_err(|error| wrong(&path, &why(&error)))?;
-        // SAFETY: only the address is taken.
+        // SAFETY: the symbol is only used as an address.
         let symbol = unsafe { library.get::<*const Descriptor>(SYMBOL) };
         let Ok(symbol) = symbol else {
             let reason = "it is not a keyfold plugin: it exports no symbol keyfold_plugin, which \
@@ -39,8 +39,8 @@ impl Library {
             return Err(wrong(&path, reason));
         };
         let descriptor: *const Descriptor = *symbol;
-        // SAFETY: a symbol of that name; magic and version are at its start in every version, and
-        // nothing else is read before they are known to be ours.
+        // SAFETY: a symbol of that name; magic and version are its first fields in every version,
+        // and nothing else is read before they are checked.
         let (magic, major, minor) = unsafe {
             let magic = (&raw const (*descriptor).magic).read_unaligned();
             let major = (&raw const (*descriptor).abi_major).read_unaligned();
@@ -64,14 +64,14 @@ impl Library {
                 ),
             ));
         }
-        // SAFETY: a descriptor of our version; its text is constant while the library is loaded.
+        // SAFETY: a descriptor of this version; its text is constant while the library is loaded.
         let (name, version) = unsafe { ((*descriptor).name.get(), (*descriptor).version.get()) };
         let (name, version) = (name.to_owned(), version.to_owned());
         Ok(Library { path, name, version, descriptor, _library: library })
     }
 
     pub(super) fn descriptor(&self) -> &Descriptor {
-        // SAFETY: checked in `open`, and the library is loaded while `self` lives.
+        // SAFETY: checked in `open`; the library is loaded while `self` lives.
         unsafe { &*self.descriptor }
     }
 
@@ -87,18 +87,19 @@ impl Library {
         &self.version
     }
 
-    /// An error that names the file.
+    /// Returns an error that names the file.
     pub(super) fn error(&self, reason: &str) -> Error {
         wrong(&self.path, reason)
     }
 }
 
-/// Loads with every symbol resolved at once: a missing one is an error here, not at the first call.
+/// Loads the library and resolves every symbol at once, so that a missing one is an error here, not
+/// at its first call.
 fn open(path: &Path) -> Result<libloading::Library, libloading::Error> {
     #[cfg(unix)]
     {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-        // SAFETY: loading runs the library's initialisers; that is what the user asks for.
+        // SAFETY: loading runs the library's initialisers, as the user requested.
         unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map(Into::into)
     }
     #[cfg(not(unix))]

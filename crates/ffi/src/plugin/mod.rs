@@ -1,16 +1,16 @@
 //! Plugins: kernels from Rust crates of their own, loaded at run time.
 //!
-//! A plugin is a shared library with a descriptor (crate `keyfold-plugin`, [`abi`]). It is checked
-//! before anything of it runs; what it registers is applied all together or not at all. Its calls
-//! come back through a table of functions, so it has no registry and no thread-locals of its own.
-//! The library stays loaded while a kernel of it is registered or runs.
+//! A plugin is a shared library with a descriptor (crate `keyfold-plugin`, [`abi`]), which is
+//! checked before any code of the plugin runs. Its registrations are applied all together or not at
+//! all. A plugin calls the host through a table of functions; it has no registry and no
+//! thread-locals of its own. The library stays loaded while a kernel of it is registered or runs.
 //!
-//! - `image`, `library`: the file, and its descriptor
-//! - `staging`: what the plugin registers
-//! - `kernel`: a call of a plugin's kernel; `values`: what passes between
-//! - `table`: the functions that it calls
+//! - `elf`, `library`: the file and its descriptor
+//! - `staging`: the plugin's registrations
+//! - `kernel`: a call of a plugin's kernel; `values`: its arguments and results
+//! - `table`: the host's functions
 
-mod image;
+mod elf;
 mod kernel;
 mod library;
 mod staging;
@@ -34,15 +34,15 @@ use staging::Staging;
 pub struct PluginKernel {
     /// The operator's full name.
     pub operator: String,
-    /// The key.
+    /// The key of the registration.
     pub key: RegistrationKey,
-    /// The function's name in the plugin; `fallthrough` for the mark.
+    /// The function's name in the plugin; `fallthrough` for a fallthrough.
     pub name: String,
 }
 
 /// A plugin that was loaded, with its registrations.
 ///
-/// Dropping it changes nothing, as with a [`Handle`]: [`close`](Plugin::close) unregisters.
+/// Dropping it changes nothing, as with a [`Handle`]; [`close`](Plugin::close) unregisters.
 pub struct Plugin {
     name: String,
     version: String,
@@ -52,18 +52,18 @@ pub struct Plugin {
     handles: Mutex<Vec<Handle<Value>>>,
 }
 
-/// Loads a plugin and registers what it has in a dispatcher: all of it or nothing.
+/// Loads a plugin and registers all its definitions and kernels in a dispatcher, or none.
 ///
 /// # Errors
-/// [`ErrorKind::Library`], which names the file: it isn't there, no shared library or one for
-/// another machine, not a plugin, built for another version of the ABI, or its register function
-/// failed or panicked. [`ErrorKind::Registration`] and other kinds, as they are, for what it
-/// registers: a place that is taken, say.
+/// [`ErrorKind::Library`], with the file's name, if the file is missing, isn't a shared library or
+/// is one for another machine, isn't a plugin, was built for another version of the ABI, or if its
+/// register function fails or panics. [`ErrorKind::Registration`] and other kinds if a registration
+/// is refused, as for an occupied key.
 pub fn load(path: &Path, dispatcher: &Dispatcher<Value>) -> Result<Plugin> {
     let library = Arc::new(Library::open(path)?);
     let mut staging = Staging::new(dispatcher, Arc::clone(&library));
-    // SAFETY: the descriptor was checked, so this is a register function of our version; table and
-    // registrar are what it expects.
+    // SAFETY: the descriptor was checked, so this is a register function of this version; table and
+    // registrar have the types that it expects.
     let error = unsafe {
         let registrar = (&raw mut staging).cast::<abi::HostRegistrar>();
         table::take_error((library.descriptor().register)(&raw const table::TABLE, registrar))
@@ -82,7 +82,7 @@ pub fn load(path: &Path, dispatcher: &Dispatcher<Value>) -> Result<Plugin> {
     })
 }
 
-/// The error of a plugin whose register function failed.
+/// Returns the error of a plugin whose register function failed.
 fn failed(library: &Library, error: Error) -> Error {
     let what = match (error.kind(), error.message().strip_prefix(table::PANICKED)) {
         (ErrorKind::KernelPanic, Some(text)) => format!("its register function panicked: {text}"),
@@ -92,37 +92,37 @@ fn failed(library: &Library, error: Error) -> Error {
 }
 
 impl Plugin {
-    /// The crate's name.
+    /// Returns the crate's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The crate's version.
+    /// Returns the crate's version.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The library's file.
+    /// Returns the library's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The operators that it defined, by full name.
+    /// Returns the full names of the operators that it defined.
     pub fn operators(&self) -> &[String] {
         &self.operators
     }
 
-    /// The kernels that it registered.
+    /// Returns the kernels that it registered.
     pub fn kernels(&self) -> &[PluginKernel] {
         &self.kernels
     }
 
-    /// Whether its registrations haven't been taken back.
+    /// Returns whether its registrations are in place.
     pub fn is_open(&self) -> bool {
         !self.handles.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Gives the handles of its registrations, the last first, for somebody else to remove.
+    /// Returns the handles of its registrations, the last first, and leaves removal to the caller.
     pub fn take_handles(&self) -> Vec<Handle<Value>> {
         let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = std::mem::take(&mut *handles);
@@ -130,8 +130,8 @@ impl Plugin {
         taken
     }
 
-    /// Takes its registrations back. Says whether there was something to take back. Calls that run
-    /// end as they would; the library is unloaded after the last of them.
+    /// Removes its registrations. Returns whether there were any. Running calls finish; the library
+    /// is unloaded after the last of them.
     pub fn close(&self) -> bool {
         self.take_handles().iter().filter(|handle| handle.remove()).count() > 0
     }

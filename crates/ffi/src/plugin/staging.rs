@@ -1,4 +1,4 @@
-//! What a plugin registers, collected until its register function has returned.
+//! A plugin's registrations, collected until its register function returns.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::PluginKernel;
 use super::kernel::Code;
 use super::library::Library;
 
-/// The registrar of the ABI.
+/// The ABI's registrar.
 pub(super) struct Staging {
     library: Arc<Library>,
     stage: Stage<Value>,
@@ -38,12 +38,12 @@ impl Staging {
         Ok(())
     }
 
-    /// Stages a kernel, and takes its data over in any case.
+    /// Stages a kernel. Takes ownership of its data also if it fails.
     ///
     /// # Safety
-    /// A spec of the ABI whose function and data keep to it.
+    /// `spec` keeps to the ABI, and so do its function and data.
     pub(super) unsafe fn kernel(&mut self, spec: &KernelSpec) -> Result<()> {
-        // SAFETY: as for the caller.
+        // SAFETY: the caller's contract.
         let code = unsafe { Code::new(spec, Arc::clone(&self.library)) };
         if (spec.size as usize) < size_of::<KernelSpec>() {
             let (given, needed) = (spec.size, size_of::<KernelSpec>());
@@ -52,7 +52,7 @@ impl Staging {
                 format!("a kernel's description has {given} bytes and must have {needed}"),
             ));
         }
-        // SAFETY: text that lives through the call.
+        // SAFETY: text that is valid for the call.
         let (operator, key, name) =
             unsafe { (spec.operator.get(), spec.key.get(), spec.name.get()) };
         let kernel = code?.kernel(name, self.provenance(name));
@@ -79,7 +79,8 @@ impl Staging {
             module: Some(self.library.name().to_owned()),
             file: self.library.path().display().to_string(),
             line: 0,
-            // A plugin loaded again is a clash, not a reload: closing the first is for its owner.
+            // Loading a plugin twice is an error, not a reload: the first one's owner has to close
+            // it.
             named: false,
             instance: None,
         }

@@ -1,6 +1,7 @@
-//! The functions that a plugin calls.
+//! The host's functions that a plugin calls.
 //!
-//! None unwinds: a panic inside (in a Rust kernel that the plugin calls, say) becomes an error.
+//! No function unwinds: a panic, such as one of a Rust kernel that the plugin calls, becomes an
+//! error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -13,11 +14,11 @@ use keyfold_plugin::abi::{
 };
 use keyfold_tensor::{Tensor, Value};
 
-use super::kernel::Running;
+use super::kernel::RunningCall;
 use super::staging::Staging;
 use super::values::{self, Owned};
 
-/// How the message of a caught panic begins; the plugin's side words it so.
+/// The prefix of a caught panic's message, which `keyfold-plugin` writes.
 pub(super) const PANICKED: &str = "panicked: ";
 
 /// The host's table.
@@ -46,46 +47,46 @@ pub(super) static TABLE: HostTable = HostTable {
 };
 
 /// An error that a plugin holds.
-pub(super) struct Given {
+pub(super) struct HeldError {
     pub(super) error: Error,
-    /// Whether the plugin made it; else it came from a call.
+    /// Whether the plugin created it; otherwise it came from a call.
     pub(super) own: bool,
     kind: String,
 }
 
-impl Given {
+impl HeldError {
     fn boxed(error: Error, own: bool) -> *mut HostError {
         let kind = error.kind().name();
-        Box::into_raw(Box::new(Given { error, own, kind })).cast()
+        Box::into_raw(Box::new(HeldError { error, own, kind })).cast()
     }
 }
 
-/// Takes an error over from a plugin; `None` for success.
+/// Takes ownership of an error from a plugin; `None` for success.
 ///
 /// # Safety
-/// Null, or an error of this table's that nobody uses any more.
+/// `error` is null or an error of this table that isn't used any more.
 pub(super) unsafe fn take_error(error: *mut HostError) -> Option<Error> {
-    // SAFETY: by the contract.
-    (!error.is_null()).then(|| unsafe { Box::from_raw(error.cast::<Given>()) }.error)
+    // SAFETY: the contract.
+    (!error.is_null()).then(|| unsafe { Box::from_raw(error.cast::<HeldError>()) }.error)
 }
 
-/// Runs a function of the table; null for success.
+/// Runs a function of the table; returns null for success.
 fn guarded(run: impl FnOnce() -> Result<()>) -> *mut HostError {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => null_mut(),
-        Ok(Err(error)) => Given::boxed(error, false),
+        Ok(Err(error)) => HeldError::boxed(error, false),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
             let text = text.unwrap_or_else(|| "no message".to_owned());
             let message = format!("a kernel that the plugin called panicked: {text}");
-            Given::boxed(Error::new(ErrorKind::KernelPanic, message), false)
+            HeldError::boxed(Error::new(ErrorKind::KernelPanic, message), false)
         }
     }
 }
 
 unsafe extern "C" fn define(registrar: *mut HostRegistrar, schema: Text) -> *mut HostError {
-    // SAFETY: the registrar that `load` passed, and text of the call.
+    // SAFETY: the registrar that `load` passed, and text valid for the call.
     guarded(|| unsafe { (*registrar.cast::<Staging>()).define(schema.get()) })
 }
 
@@ -116,10 +117,10 @@ unsafe extern "C" fn call(
     guarded(|| {
         // SAFETY: the frame of a call in progress, and values of the ABI.
         let (running, args, operator) =
-            unsafe { (Running::of(frame), values::read(args, count)?, operator.get()) };
+            unsafe { (RunningCall::of(frame), values::read(args, count)?, operator.get()) };
         let value = running.context.dispatcher()?.call(operator, &args)?;
-        // SAFETY: a place for one pointer.
-        unsafe { result.write(Owned::give(value)) };
+        // SAFETY: `result` is a writable pointer.
+        unsafe { result.write(Owned::into_raw(value)) };
         Ok(())
     })
 }
@@ -134,7 +135,7 @@ unsafe extern "C" fn redispatch(
 ) -> *mut HostError {
     guarded(|| {
         // SAFETY: as in `call`.
-        let (running, operator) = unsafe { (Running::of(frame), operator.get()) };
+        let (running, operator) = unsafe { (RunningCall::of(frame), operator.get()) };
         let keyset = DispatchKeySet::from_bits_truncate(keyset);
         let given;
         let args = if args.is_null() && operator.is_empty() {
@@ -149,8 +150,8 @@ unsafe extern "C" fn redispatch(
         } else {
             running.context.dispatcher()?.redispatch(operator, keyset, args)?
         };
-        // SAFETY: a place for one pointer.
-        unsafe { result.write(Owned::give(value)) };
+        // SAFETY: `result` is a writable pointer.
+        unsafe { result.write(Owned::into_raw(value)) };
         Ok(())
     })
 }
@@ -169,7 +170,7 @@ unsafe extern "C" fn empty(
                 let message = format!("a tensor of {ndim} dimensions: there are 0 or more");
                 return Err(Error::new(ErrorKind::Shape, message));
             }
-            // SAFETY: so many sizes, of the call.
+            // SAFETY: `ndim` sizes, valid for the call.
             _ => unsafe { std::slice::from_raw_parts(shape, ndim as usize) },
         };
         let negative = |_| {
@@ -184,74 +185,74 @@ unsafe extern "C" fn empty(
             .collect::<Result<_>>()?;
         let (dtype, device) = (values::dtype_from(dtype)?, values::device_from(device)?);
         let tensor = Tensor::empty(&shape, dtype, device)?;
-        // SAFETY: a place for one pointer.
-        unsafe { result.write(Owned::give(Value::Tensor(tensor))) };
+        // SAFETY: `result` is a writable pointer.
+        unsafe { result.write(Owned::into_raw(Value::Tensor(tensor))) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn keys(name: Text, bits: *mut u64) -> *mut HostError {
     guarded(|| {
-        // SAFETY: text of the call, and a place for one number.
+        // SAFETY: text valid for the call, and a writable number.
         unsafe { bits.write(DispatchKeySet::parse(name.get())?.bits()) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn give(frame: *const CallFrame, value: *mut HostValue) {
-    // SAFETY: the frame of a call in progress, and a value that becomes ours.
-    unsafe { Running::of(frame).give(Owned::take(value)) }
+    // SAFETY: the frame of a call in progress, and a value that the plugin gives up.
+    unsafe { RunningCall::of(frame).give(Owned::from_raw(value)) }
 }
 
 unsafe extern "C" fn fail(frame: *const CallFrame, error: *mut HostError) {
-    // SAFETY: the frame of a call in progress, and an error that becomes ours.
-    unsafe { Running::of(frame).fail(*Box::from_raw(error.cast::<Given>())) }
+    // SAFETY: the frame of a call in progress, and an error that the plugin gives up.
+    unsafe { RunningCall::of(frame).fail(*Box::from_raw(error.cast::<HeldError>())) }
 }
 
 unsafe extern "C" fn value_get(value: *const HostValue) -> Any {
     // SAFETY: a live value.
-    unsafe { Owned::get(value) }.any()
+    unsafe { Owned::borrow(value) }.any()
 }
 
 unsafe extern "C" fn value_len(value: *const HostValue) -> i64 {
     // SAFETY: a live value.
-    unsafe { Owned::get(value) }.items().map_or(-1, |items| items.len() as i64)
+    unsafe { Owned::borrow(value) }.items().map_or(-1, |items| items.len() as i64)
 }
 
 unsafe extern "C" fn value_item(value: *const HostValue, at: i64) -> *mut HostValue {
     // SAFETY: a live value.
-    let items = unsafe { Owned::get(value) }.items().unwrap_or_default();
+    let items = unsafe { Owned::borrow(value) }.items().unwrap_or_default();
     usize::try_from(at)
         .ok()
         .and_then(|at| items.get(at))
-        .map_or(null_mut(), |item| Owned::give(item.clone()))
+        .map_or(null_mut(), |item| Owned::into_raw(item.clone()))
 }
 
 unsafe extern "C" fn value_release(value: *mut HostValue) {
-    // SAFETY: a live value that nobody uses any more.
-    drop(unsafe { Owned::take(value) });
+    // SAFETY: a live value that isn't used any more.
+    drop(unsafe { Owned::from_raw(value) });
 }
 
 unsafe extern "C" fn error_new(kind: Text, message: Text) -> *mut HostError {
-    // SAFETY: text of the call.
+    // SAFETY: text valid for the call.
     let (kind, message) = unsafe { (kind.get(), message.get()) };
     let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
-    // A kind of a later version, and one that needs what a plugin can't give.
+    // A kind of a later version, or one that needs more than a message.
     let kind = known.filter(|kind| *kind != ErrorKind::Foreign).unwrap_or(ErrorKind::KernelFailed);
-    Given::boxed(Error::new(kind, message), true)
+    HeldError::boxed(Error::new(kind, message), true)
 }
 
 unsafe extern "C" fn error_kind(error: *const HostError) -> Text {
     // SAFETY: a live error.
-    Text::new(unsafe { &(*error.cast::<Given>()).kind })
+    Text::new(unsafe { &(*error.cast::<HeldError>()).kind })
 }
 
 unsafe extern "C" fn error_message(error: *const HostError) -> Text {
     // SAFETY: a live error.
-    Text::new(unsafe { (*error.cast::<Given>()).error.message() })
+    Text::new(unsafe { (*error.cast::<HeldError>()).error.message() })
 }
 
 unsafe extern "C" fn error_release(error: *mut HostError) {
-    // SAFETY: a live error that nobody uses any more.
-    drop(unsafe { Box::from_raw(error.cast::<Given>()) });
+    // SAFETY: a live error that isn't used any more.
+    drop(unsafe { Box::from_raw(error.cast::<HeldError>()) });
 }

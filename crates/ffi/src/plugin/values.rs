@@ -1,4 +1,4 @@
-//! Values on their way to a plugin and back.
+//! Values passed to a plugin and received from it.
 
 use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
@@ -20,7 +20,7 @@ pub(super) fn dtype_from(dl: DLDataType) -> Result<DType> {
     dlpack::dtype_from_dl(dlpack::DLDataType { code: dl.code, bits: dl.bits, lanes: dl.lanes })
 }
 
-/// Every device has a code here: those that DLPack doesn't know get one beyond its own.
+/// Returns the code of a device. Devices that DLPack has no number for have one above its own.
 pub(super) fn device_to(device: Device) -> DLDevice {
     let device_type = match device.kind() {
         DeviceType::CPU => dlpack::DL_CPU,
@@ -47,10 +47,10 @@ pub(super) fn device_from(dl: DLDevice) -> Result<Device> {
     }
 }
 
-/// A value behind a pointer that a plugin gets: a tensor with its description, or something that it
-/// can only pass on. The description comes first: a plugin sees nothing else.
+/// A value behind a pointer that a plugin gets: a tensor with its `DLTensor`, or an opaque value
+/// that it can only pass on. Plugins access only the first field.
 #[repr(C)]
-pub(super) struct Handed<'a> {
+pub(super) struct PassedValue<'a> {
     dl: DLTensor,
     shape: Dims<i64>,
     strides: Dims<i64>,
@@ -67,9 +67,9 @@ const NO_TENSOR: DLTensor = DLTensor {
     byte_offset: 0,
 };
 
-impl<'a> Handed<'a> {
+impl<'a> PassedValue<'a> {
     fn opaque(value: ValueRef<'a>) -> Self {
-        Handed { dl: NO_TENSOR, shape: Dims::empty(), strides: Dims::empty(), value }
+        PassedValue { dl: NO_TENSOR, shape: Dims::empty(), strides: Dims::empty(), value }
     }
 
     fn tensor(tensor: &Tensor, value: ValueRef<'a>) -> Result<Self> {
@@ -86,19 +86,20 @@ impl<'a> Handed<'a> {
             dtype: dtype_to(tensor.dtype()),
             ..NO_TENSOR
         };
-        Ok(Handed { dl, shape, strides, value })
+        Ok(PassedValue { dl, shape, strides, value })
     }
 
-    /// The address for the plugin, once the value stays where it is.
-    fn settle(&mut self) -> u64 {
+    /// Sets the `DLTensor`'s pointers and returns the address for the plugin; the value must not
+    /// move afterwards.
+    fn set_pointers(&mut self) -> u64 {
         self.dl.shape = self.shape.as_mut_ptr();
         self.dl.strides = self.strides.as_mut_ptr();
         std::ptr::from_mut(self) as u64
     }
 }
 
-/// A value in the ABI's form, where that needs nothing beside it.
-fn plain(value: ValueRef<'_>) -> Option<Any> {
+/// Returns a value that needs no memory outside its [`Any`].
+fn inline_value(value: ValueRef<'_>) -> Option<Any> {
     Some(match value {
         ValueRef::None => Any::new(abi::NONE, 0),
         ValueRef::Bool(flag) => Any::new(abi::BOOL, u64::from(flag)),
@@ -118,31 +119,31 @@ fn plain(value: ValueRef<'_>) -> Option<Any> {
     })
 }
 
-/// Whole numbers of a list; `None` for a list of other things.
+/// Returns the integers of a list; `None` for a list of other types.
 fn ints(value: ValueRef<'_>) -> Option<IntList> {
     value.list_len()?;
     <IntList as Arg<Value>>::unbox(value).ok()
 }
 
-/// The values of one call, and what their pointers point to.
+/// The values of one call and the data they point to.
 #[derive(Default)]
-pub(super) struct Passed<'a> {
+pub(super) struct PassedArgs<'a> {
     values: SmallVec<[Any; 8]>,
     flags: SmallVec<[u8; 8]>,
-    /// With the place of each among the values.
-    handed: SmallVec<[(usize, Handed<'a>); 4]>,
+    /// Each with the index of its value.
+    pointees: SmallVec<[(usize, PassedValue<'a>); 4]>,
     texts: Vec<CString>,
     lists: Vec<(usize, IntList, IntSlice)>,
 }
 
-impl<'a> Passed<'a> {
-    /// Adds a value. Until `settle`, pointers are missing.
+impl<'a> PassedArgs<'a> {
+    /// Adds a value. `set_pointers` sets its pointer.
     pub(super) fn push(&mut self, value: ValueRef<'a>, flags: u8) -> Result<()> {
         let at = self.values.len();
-        let any = match (plain(value), value) {
+        let any = match (inline_value(value), value) {
             (Some(any), _) => any,
             (None, ValueRef::Tensor(_) | ValueRef::Foreign(_)) => {
-                self.handed.push((at, Handed::tensor(value.tensor()?, value)?));
+                self.pointees.push((at, PassedValue::tensor(value.tensor()?, value)?));
                 Any::new(abi::TENSOR, 0)
             }
             (None, ValueRef::Str(text)) => match CString::new(text) {
@@ -151,7 +152,7 @@ impl<'a> Passed<'a> {
                     self.texts.push(text);
                     any
                 }
-                // Only to be passed on, with its zero byte.
+                // Text with a zero byte inside can only be passed on.
                 Err(_) => self.opaque(at, value),
             },
             (None, value) => match ints(value) {
@@ -169,14 +170,15 @@ impl<'a> Passed<'a> {
     }
 
     fn opaque(&mut self, at: usize, value: ValueRef<'a>) -> Any {
-        self.handed.push((at, Handed::opaque(value)));
+        self.pointees.push((at, PassedValue::opaque(value)));
         Any::new(abi::OPAQUE, 0)
     }
 
-    /// Sets the pointers, which are good until `self` moves or changes; values and flags.
-    pub(super) fn settle(&mut self) -> (&[Any], &[u8]) {
-        for (at, handed) in &mut self.handed {
-            self.values[*at].payload = handed.settle();
+    /// Sets the pointers and returns values and flags. The pointers are valid until `self` moves or
+    /// changes.
+    pub(super) fn set_pointers(&mut self) -> (&[Any], &[u8]) {
+        for (at, pointees) in &mut self.pointees {
+            self.values[*at].payload = pointees.set_pointers();
         }
         for (at, list, slice) in &mut self.lists {
             *slice = IntSlice { data: list.as_ptr(), len: list.len() };
@@ -186,11 +188,11 @@ impl<'a> Passed<'a> {
     }
 }
 
-/// Reads the values that a plugin passes.
+/// Converts the values that a plugin passes.
 ///
 /// # Safety
-/// `count` values of the ABI; their pointers are ones that the host gave, or text and numbers of
-/// the plugin's, alive for `'a`.
+/// `count` values of the ABI, whose pointers are the host's, or text and numbers of the plugin,
+/// alive for `'a`.
 pub(super) unsafe fn read<'a>(
     values: *const Any,
     count: i32,
@@ -198,9 +200,9 @@ pub(super) unsafe fn read<'a>(
     if count <= 0 {
         return Ok(SmallVec::new());
     }
-    // SAFETY: as for the caller.
+    // SAFETY: the caller's contract.
     let values = unsafe { std::slice::from_raw_parts(values, count as usize) };
-    // SAFETY: as for the caller.
+    // SAFETY: the caller's contract.
     values.iter().enumerate().map(|(at, any)| unsafe { read_one(at, *any) }).collect()
 }
 
@@ -221,17 +223,17 @@ unsafe fn read_one<'a>(at: usize, any: Any) -> Result<ValueRef<'a>> {
             let (device_type, device_id) = (number as i32, (number >> 32) as i32);
             ValueRef::Device(device_from(DLDevice { device_type, device_id })?)
         }
-        // SAFETY: such pointers are those of `Handed`, and alive.
-        abi::TENSOR | abi::OPAQUE => unsafe { (*(number as *const Handed<'a>)).value },
+        // SAFETY: these pointers are to a live `PassedValue`.
+        abi::TENSOR | abi::OPAQUE => unsafe { (*(number as *const PassedValue<'a>)).value },
         abi::TEXT => {
-            // SAFETY: text of the plugin's, ended by a zero byte.
+            // SAFETY: zero-terminated text of the plugin.
             let text = unsafe { CStr::from_ptr(number as *const _) };
             ValueRef::Str(text.to_str().map_err(|_| {
                 Error::new(ErrorKind::Binding, format!("argument {at} is text that isn't UTF-8"))
             })?)
         }
         abi::INTS => {
-            // SAFETY: a slice of the plugin's.
+            // SAFETY: a slice of the plugin.
             let list = unsafe { &*(number as *const IntSlice) };
             ValueRef::Ints(match list.len {
                 0 => &[],
@@ -251,19 +253,19 @@ unsafe fn read_one<'a>(at: usize, any: Any) -> Result<ValueRef<'a>> {
 /// A value that a plugin owns.
 pub(super) struct Owned {
     any: Any,
-    /// What `any` points to, which in turn borrows from `value`. Dropped first.
-    passed: Passed<'static>,
+    /// The data that `any` points to, which borrows from `value`. Dropped first.
+    passed: PassedArgs<'static>,
     value: Value,
 }
 
 impl Owned {
-    /// Gives a value to a plugin.
-    pub(super) fn give(value: Value) -> *mut HostValue {
+    /// Returns a value as a pointer that the plugin owns.
+    pub(super) fn into_raw(value: Value) -> *mut HostValue {
         let blank = Any::new(abi::NONE, 0);
-        let owned = Box::new(Owned { any: blank, passed: Passed::default(), value });
+        let owned = Box::new(Owned { any: blank, passed: PassedArgs::default(), value });
         let raw = Box::into_raw(owned);
-        // SAFETY: the box is ours until it is given; `value` stays where it is and unchanged as long
-        // as what borrows from it, which is dropped with it.
+        // SAFETY: the box is owned here until the return; `value` neither moves nor changes as long
+        // as `passed`, which borrows from it and is dropped first.
         unsafe {
             let value: ValueRef<'static> = (*raw).value.as_ref();
             let passed = &mut (*raw).passed;
@@ -272,27 +274,27 @@ impl Owned {
                 let any = passed.opaque(0, value);
                 passed.values.push(any);
             }
-            (*raw).any = passed.settle().0[0];
+            (*raw).any = passed.set_pointers().0[0];
         }
         raw.cast()
     }
 
     /// # Safety
-    /// A live value that [`give`](Self::give) gave.
-    pub(super) unsafe fn get<'a>(value: *const HostValue) -> &'a Owned {
-        // SAFETY: by the contract.
+    /// `value` is a live value of [`into_raw`](Self::into_raw).
+    pub(super) unsafe fn borrow<'a>(value: *const HostValue) -> &'a Owned {
+        // SAFETY: the contract.
         unsafe { &*value.cast::<Owned>() }
     }
 
     /// Takes a value back from a plugin.
     ///
     /// # Safety
-    /// As for [`get`](Self::get), and nobody uses it any more.
-    pub(super) unsafe fn take(value: *mut HostValue) -> Value {
-        // SAFETY: by the contract.
+    /// As for [`borrow`](Self::borrow), and the value isn't used any more.
+    pub(super) unsafe fn from_raw(value: *mut HostValue) -> Value {
+        // SAFETY: the contract.
         let mut owned = unsafe { Box::from_raw(value.cast::<Owned>()) };
-        // What borrows from the value goes first.
-        owned.passed = Passed::default();
+        // Drops the data that borrows from the value first.
+        owned.passed = PassedArgs::default();
         owned.value
     }
 
@@ -300,7 +302,7 @@ impl Owned {
         self.any
     }
 
-    /// The several results or items in it.
+    /// Returns the results or items in it.
     pub(super) fn items(&self) -> Option<&[Value]> {
         match &self.value {
             Value::Tuple(items) | Value::List(items) => Some(items),

@@ -10,14 +10,15 @@ use keyfold::{DType, Device, ErrorKind, Result, Tensor, ValueRef, dispatcher};
 
 use crate::{Toy, call, data, on, positions, seen};
 
-/// The weights of two layers of a network, and examples with their classes, on a device.
+/// Returns the weights of two layers of a network, and examples with their classes, on a device.
 fn network(device: Device) -> Vec<Tensor> {
     let shapes: [&[usize]; 4] = [&[5, 4], &[4, 3], &[3], &[2, 3]];
     let tensors = shapes.iter().enumerate().map(|(i, shape)| data(shape, DType::F64, i));
     tensors.map(|tensor| tensor.to_device(device).unwrap()).collect()
 }
 
-/// A loss of many kinds of operators: products, gelu, softmax, indices, masks, writes.
+/// Returns a loss that calls many kinds of operators: products, gelu, softmax, indices, masks,
+/// writes.
 fn loss(x: &[Tensor]) -> Result<Tensor> {
     let hidden = on("aten::gelu", &[&on("aten::matmul", &[&x[0], &x[1]])?])?;
     let hidden = aten::add(&hidden, &x[2])?;
@@ -39,7 +40,7 @@ fn leaves(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(leaf).collect()
 }
 
-/// Gradients of the loss, and the gradients of the sum of their squares.
+/// Returns gradients of the loss, and the gradients of the sum of their squares.
 fn gradients(device: Device) -> Result<Vec<Tensor>> {
     let inputs = leaves(&network(device));
     let twice = Options { create_graph: true, retain_graph: true };
@@ -69,7 +70,7 @@ fn gradients_and_their_gradients_are_those_of_the_cpu() {
     let there = gradients(toy.device(1)).unwrap();
     assert_eq!(cpu.len(), 8);
     same(&cpu, &there, toy.device(1));
-    // Nothing came to the host but what the test compares.
+    // Only the results that the test compares are downloaded.
     assert_eq!(toy.memory.counts().of(Call::Download), 8);
     drop(there);
     toy.memory.drain().unwrap();

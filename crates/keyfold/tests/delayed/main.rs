@@ -1,5 +1,4 @@
-//! Operators and layers on a device that works late, with hidden memory: everything above the backends
-//! gives there what it gives on the CPU.
+//! Operators and layers on an asynchronous device with hidden memory: results equal the CPU's.
 
 mod layers;
 mod mistakes;
@@ -14,11 +13,11 @@ use keyfold::backend::{GpuBackend, Registration, register};
 use keyfold::cpu::HostBackend;
 use keyfold::{DType, Device, DeviceType, Result, Tensor, Value, ValueRef, dispatcher};
 
-/// Bits of the types of devices that toys have: there are twelve places in a process, fewer than tests.
+/// A bit per device type in use. A process has twelve types, fewer than there are tests.
 static USED: Mutex<u8> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-/// A registered device of a type of its own, taken out of the registry at the end.
+/// A registered device of a type of its own, unregistered on drop.
 struct Toy {
     number: u32,
     memory: DelayedMemory,
@@ -26,12 +25,12 @@ struct Toy {
 }
 
 impl Toy {
-    /// Two devices with three streams each, and all groups of operations.
+    /// Two devices with three streams each and all groups of operations.
     fn new() -> Toy {
         Toy::without(None)
     }
 
-    /// Without a group.
+    /// As `new`, without one group.
     fn without(group: Option<Group>) -> Toy {
         let used = USED.lock().unwrap_or_else(PoisonError::into_inner);
         let used = FREED.wait_while(used, |used| *used == u8::MAX);
@@ -65,7 +64,7 @@ impl Drop for Toy {
     }
 }
 
-/// While it lives no other test draws random numbers on the CPU.
+/// Locks the CPU's random numbers until the result is dropped.
 fn random_numbers() -> MutexGuard<'static, ()> {
     static DRAWN: Mutex<()> = Mutex::new(());
     DRAWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -82,7 +81,7 @@ fn on(name: &str, tensors: &[&Tensor]) -> Result<Tensor> {
     call(name, &args)
 }
 
-/// Different numbers of a dtype, zero and negative ones among them, row by row.
+/// Returns different numbers of a dtype, row by row, zero and negative ones among them.
 fn data(shape: &[usize], dtype: DType, seed: usize) -> Tensor {
     let count: usize = shape.iter().product();
     let item = |i: usize| ((i * 5 + seed * 3 + 7) % 11) as f64 / 2.0 - 2.0;
@@ -90,26 +89,26 @@ fn data(shape: &[usize], dtype: DType, seed: usize) -> Tensor {
     call("aten::to", &[ValueRef::Tensor(&numbers), ValueRef::DType(dtype)]).unwrap()
 }
 
-/// Whole numbers from 0 to below 3.
+/// Returns integers from 0 to 2.
 fn positions(shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
     let items = (0..count).map(|i| (i * 2 % 3) as i64).collect::<Vec<_>>();
     Tensor::from_vec(items, shape).unwrap()
 }
 
-/// Dtype, shape, and the elements as bytes in row-major order, brought to the host.
+/// Returns dtype, shape, and the elements as bytes in row-major order, copied to the host.
 fn seen(tensor: &Tensor) -> Result<(DType, Vec<usize>, Vec<u8>)> {
     let host = tensor.to_device(Device::CPU)?.copy()?;
     let pointer = host.raw_data_ptr()?;
     let bytes = match host.nbytes() {
         0 => Vec::new(),
-        // SAFETY: a fresh contiguous tensor of the host has so many bytes, all of them initialised.
+        // SAFETY: a new contiguous tensor of the host has `len` bytes, all initialised.
         len => unsafe { std::slice::from_raw_parts(pointer, len) }.to_vec(),
     };
     Ok((host.dtype(), host.shape().to_vec(), bytes))
 }
 
-/// A value with its tensors on a device, and its devices replaced by that one.
+/// Returns a value with its tensors on a device, and its devices replaced by that one.
 fn moved(value: &Value, device: Device) -> Result<Value> {
     Ok(match value {
         Value::Tensor(tensor) => Value::Tensor(tensor.to_device(device)?),
@@ -121,7 +120,7 @@ fn moved(value: &Value, device: Device) -> Result<Value> {
     })
 }
 
-/// Values as arguments.
+/// Borrows values as arguments.
 fn borrowed(values: &[Value]) -> Vec<ValueRef<'_>> {
     use keyfold::dispatch::Value as _;
     values.iter().map(Value::as_ref).collect()

@@ -1,4 +1,4 @@
-//! Mistakes of a device and of a kernel over it, each found by a short test.
+//! Mutation tests: each deliberate mistake of a device or a kernel is found by a short test.
 
 use keyfold::backend::delayed::{Call, Mistake};
 use keyfold::{DType, Device, DispatchKey, ErrorKind, Kernel, Tensor, dispatcher};
@@ -71,13 +71,14 @@ fn copies_by_way_of_the_host_are_counted() {
     assert_eq!(downloads(), 1);
 }
 
-/// A kernel that adds on the host: right numbers, two transfers too many, and its device's index lost.
+/// A faulty kernel that adds on the host: the numbers are right, with two transfers too many and a
+/// wrong device index.
 fn add_on_the_host(x: &Tensor) -> keyfold::Result<Tensor> {
     let host = x.to_device(Device::CPU)?;
     on("aten::add", &[&host, &host])?.to_device(Device::new(x.device().kind(), 0))
 }
 
-/// A kernel that looks for its argument's elements in the host's memory.
+/// A faulty kernel that reads its argument's elements in the host's memory.
 fn add_by_address(x: &Tensor) -> keyfold::Result<Tensor> {
     let doubled = x.as_slice::<f32>()?.iter().map(|x| x + x).collect::<Vec<f32>>();
     Tensor::from_vec(doubled, x.shape())

@@ -13,7 +13,7 @@ fn sizes(sizes: &[i64]) -> Value {
     Value::List(sizes.iter().map(|size| Value::Int(*size)).collect())
 }
 
-/// A value for an argument of an operator, where the tensors are 3 by 3 and of that dtype.
+/// Returns a value for an argument of an operator, where the tensors are 3 by 3 and of that dtype.
 fn value(op: &str, argument: &Argument, dtype: DType) -> Value {
     let tensor = |shape: &[usize], seed| Value::Tensor(data(shape, dtype, seed));
     match (op, argument.name.as_str()) {
@@ -52,19 +52,20 @@ fn value(op: &str, argument: &Argument, dtype: DType) -> Value {
     }
 }
 
-/// Every device draws the same numbers next.
+/// Seeds all devices alike.
 fn same_random_state(device: Device) {
     for device in [Device::CPU, device] {
         random::set_state(State { device, seed: 5, offset: 3 }).unwrap();
     }
 }
 
-/// A call on the CPU, and the same one on a device: results, and what was written to.
+/// Calls an operator on the CPU and on a device and returns the results and the written arguments
+/// of each.
 fn both(name: &str, args: &[Value], device: Device) -> [Result<Vec<Tensor>>; 2] {
     let _alone = crate::random_numbers();
     same_random_state(device);
     [Device::CPU, device].map(|device| {
-        // Operators that write do so to copies.
+        // Written arguments are copies.
         let args: Vec<Value> = args.iter().map(|arg| moved(arg, device)).collect::<Result<_>>()?;
         let args: Vec<Value> = args
             .into_iter()
@@ -83,13 +84,14 @@ fn both(name: &str, args: &[Value], device: Device) -> [Result<Vec<Tensor>>; 2] 
     })
 }
 
-/// What a tensor holds: dtype, shape and bytes.
+/// The content of a tensor: dtype, shape and bytes.
 type Content = (DType, Vec<usize>, Vec<u8>);
 
-/// A call's outcome: the content of its results and of what it wrote, or the kind of its error.
+/// Returns a call's outcome: the content of its results and of what it wrote, or the kind of its
+/// error.
 fn outcome(result: &Result<Vec<Tensor>>) -> Result<Vec<Content>, ErrorKind> {
     let tensors = result.as_ref().map_err(|error| error.kind())?;
-    // An operation's error may come when its result is read.
+    // An asynchronous operation may report its error only when its result is read.
     tensors.iter().map(seen).collect::<Result<_>>().map_err(|error| error.kind())
 }
 
@@ -110,7 +112,7 @@ fn every_operator_gives_on_the_device_what_it_gives_on_the_cpu() {
             let mut args: Vec<Value> =
                 arguments.map(|argument| value(&op, argument, dtype)).collect();
             if schema.arguments.last().is_some_and(|last| last.name == "out") {
-                // As the overload without it makes it.
+                // The overload without `out` makes the result's shape.
                 let fresh = full.replace(".out", "").replace("_out", "");
                 args.pop();
                 let Ok(made) = dispatcher().call(&fresh, &borrowed(&args)) else { continue };

@@ -1,5 +1,5 @@
-//! Random programs of operators, views, writes, indices and copies between devices: the same on the
-//! device as on the CPU, also when calls fail.
+//! Random programs of operators, views, writes, indices and copies between devices. Results on the
+//! device equal the CPU's, also if calls fail.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::{Toy, borrowed, call, data, moved, on, positions, seen};
 
-/// What a step does, and three numbers to choose by.
+/// The kind of a step, and three numbers that select its operands.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     kind: Kind,
@@ -104,16 +104,16 @@ fn programs() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..50)
 }
 
-/// What a read showed, or the kind of a call's error.
+/// The content that a read returned, or the kind of a call's error.
 type Seen = Result<(DType, Vec<usize>, Vec<u8>), ErrorKind>;
 
-/// Where a program runs: on the CPU, or on the devices of a toy.
+/// The target of a program: the CPU, or the devices of a toy.
 struct Machine<'a> {
     toy: Option<&'a Toy>,
-    /// Each tensor and the number of the device that it is on; on the CPU, that it would be on.
+    /// Each tensor with the index of its device; on the CPU, the index it would have.
     tensors: Vec<(Tensor, u8)>,
     seen: Vec<Seen>,
-    /// Tensors that the program brought to the device, and to the host.
+    /// The tensors that the program uploaded and downloaded.
     asked_for: [usize; 2],
 }
 
@@ -145,7 +145,7 @@ impl<'a> Machine<'a> {
         beside.get(number % beside.len().max(1)).copied().cloned()
     }
 
-    /// A tensor of the program's own on a device.
+    /// Copies a host tensor to a device.
     fn bring(&mut self, host: &Tensor, index: u8) -> Result<Tensor> {
         self.asked_for[0] += usize::from(self.toy.is_some() && host.numel() > 0);
         host.to_device(self.device(index))
@@ -164,17 +164,17 @@ impl<'a> Machine<'a> {
         }
         for (place, step) in program.iter().enumerate() {
             match self.step(*step, (place % 2) as u8) {
-                // The CPU's numbers of the second device are those of the first one.
+                // On the CPU both devices share one generator, seeded for the first.
                 Ok(None) => {}
                 Ok(Some((tensor, index))) => {
                     assert_eq!(tensor.device(), self.device(index), "the result of {step:?}");
-                    // Programs that only grow say nothing new.
+                    // Larger tensors only take time.
                     if tensor.numel() <= 400 {
                         self.tensors.push((tensor, index));
                     }
                 }
                 Err(error) if error.message().contains("injected") => return Err(error),
-                // Programs may ask for what doesn't fit together.
+                // Random programs may combine operands that don't fit.
                 Err(error) => self.seen.push(Err(error.kind())),
             }
         }
@@ -191,7 +191,7 @@ impl<'a> Machine<'a> {
                 return Ok(Some((self.bring(&host, fresh)?, fresh)));
             }
             Kind::Random => {
-                // One device draws: the CPU has one stream of numbers for both.
+                // Random numbers are drawn on one device, since the CPU has one generator for both.
                 let size = [shape[0] as i64, shape[1] as i64];
                 let dtype = ValueRef::DType(DType::F64);
                 let device = ValueRef::Device(self.device(0));
@@ -212,7 +212,7 @@ impl<'a> Machine<'a> {
         }
         let Some((x, index)) = self.pick(a) else { return Ok(None) };
         let y = self.pick_beside(b, index).unwrap_or_else(|| x.clone());
-        // A position that isn't there is told at once on the CPU, and late on the device.
+        // The CPU reports an index out of range at once, the device later.
         if matches!(kind, Kind::WriteAt | Kind::Take | Kind::Gather) && x.numel() == 0 {
             return Ok(None);
         }
@@ -289,14 +289,14 @@ impl<'a> Machine<'a> {
         Ok(Some((made, index)))
     }
 
-    /// Positions along the first dimension of a tensor, on its device.
+    /// Returns indices along the first dimension of a tensor, on its device.
     fn places(&mut self, shape: &[usize], index: u8, of: &Tensor) -> Result<Tensor> {
         let size = of.shape().first().copied().unwrap_or(1) as i64;
         let host = on("aten::remainder", &[&positions(shape), &Tensor::from_slice(&[size], &[])?])?;
         self.bring(&host, index)
     }
 
-    /// Goes on on another stream, ordered behind the one before.
+    /// Continues on another stream, ordered after the previous one.
     fn go_on_on(&self, stream: StreamId) -> Result<()> {
         let Some(toy) = self.toy else { return Ok(()) };
         for device in [toy.device(0), toy.device(1)] {
@@ -342,7 +342,7 @@ fn compare(toy: &Toy, program: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a program where a call is to fail, and compares what was read before with the CPU's.
+/// Runs a program in which one call fails, and compares earlier reads with the CPU's.
 fn compare_failing(toy: &Toy, program: &[Step], call: Call, nth: usize) -> Result<(), String> {
     let host = on_the_cpu(program)?;
     toy.memory.fail_at(Some(call), nth);
@@ -388,7 +388,7 @@ proptest! {
     }
 }
 
-/// Whether random programs find a mistake.
+/// Returns whether random programs find a mistake.
 fn is_found(mistake: Mistake) -> bool {
     let toy = Toy::new();
     toy.memory.plant(mistake);

@@ -1,4 +1,4 @@
-//! What is refused, and what is told late: two devices in a call, operations that aren't offered, faults.
+//! Refused calls and late errors: two devices in a call, missing groups of operations, faults.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +39,7 @@ fn tensors_on_two_devices_are_refused_and_numbers_of_the_cpu_are_not() {
     }
 }
 
-/// A call that needs a group.
+/// Returns a call that needs a group.
 fn needing(group: Group, device: Device) -> Result<Tensor, Error> {
     let x = data(&[3, 3], DType::F32, 1).to_device(device)?;
     match group {
@@ -59,7 +59,7 @@ fn needing(group: Group, device: Device) -> Result<Tensor, Error> {
     }
 }
 
-/// What the observer was told.
+/// The fallbacks that the observer was called with.
 static TOLD: Mutex<Vec<Fallback>> = Mutex::new(Vec::new());
 
 #[test]
@@ -74,7 +74,7 @@ fn an_operation_that_is_not_offered_runs_elsewhere_only_where_that_was_allowed()
         assert_eq!(toy.memory.counts().of(Call::Download), before, "nothing moved");
         allow_fallback(toy.kind(), Some(DeviceType::CPU)).unwrap();
         if group == Group::Random {
-            // Random numbers are never another device's.
+            // Random numbers are never drawn on another device.
             refused(needing(group, device), ErrorKind::NotSupported, &words);
             allow_fallback(toy.kind(), None).unwrap();
             continue;
@@ -111,7 +111,7 @@ fn tensors_outlive_their_backend_and_are_not_another_ones() {
     let sum = on("aten::add", &[&x, &x]).unwrap();
     toy.registration.remove().unwrap();
     assert!(toy.registration.remove().is_none());
-    // What was queued runs, and can be read.
+    // Operations queued before run, and their results can be read.
     assert_eq!(sum.to_device(Device::CPU).unwrap().to_vec::<f32>().unwrap()[0], sum_of_first(&x));
     let copy = sum.copy().unwrap();
     assert_eq!(seen(&copy).unwrap(), seen(&sum).unwrap());
@@ -150,7 +150,7 @@ fn a_position_out_of_range_is_told_when_the_result_is_read_or_the_device_synchro
     let picked = take();
     refused(toy.memory.synchronize(device), ErrorKind::Index, &words);
     toy.memory.synchronize(device).unwrap();
-    // Also what is computed of it is never taken for a result.
+    // The faulty result's dependents report the fault, too.
     let sum = on("aten::sum", &[&picked]).unwrap();
     refused(seen(&sum), ErrorKind::Index, &words);
     refused(seen(&take()), ErrorKind::Index, &words);

@@ -1,7 +1,7 @@
-//! The device's time of a call: events before and after it, on the stream that it is queued on.
+//! Device times of calls, by events before and after each on its stream.
 //!
-//! A call only queues the events. How far apart they are is asked when the profile is read, which waits
-//! for the call to have run.
+//! A call only queues the events. The time between them is read with the profile, which waits until
+//! the call has run.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,8 +23,8 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Queues the first event; `None` where the arguments are on no device that works late, or the device
-    /// can't record: that isn't the call's failure.
+    /// Queues the first event; `None` if no argument is on an asynchronous device, or if the device
+    /// can't record, which doesn't make the call fail.
     pub(super) fn start(args: &[ValueRef<'_>]) -> Option<Timer> {
         let devices = args.iter().filter_map(|arg| match arg {
             ValueRef::Device(device) => Some(*device),
@@ -36,15 +36,15 @@ impl Timer {
         Some(Timer { memory, device, stream, start })
     }
 
-    /// Queues the second one, for the profiler's event of that number.
+    /// Queues the second event, for the profiler's event of that number.
     pub(super) fn stop(self, call: u64) -> Option<DeviceTime> {
         let Timer { memory, device, stream, start } = self;
         let end = memory.record(device, stream).ok()?;
-        Some(DeviceTime { call, state: Mutex::new(State::Queued { memory, start, end }) })
+        Some(DeviceTime { call, state: Mutex::new(TimeState::Queued { memory, start, end }) })
     }
 }
 
-/// A device with the memory that it has, if that works late.
+/// Returns a device with its memory, if that is asynchronous.
 fn asynchronous(device: Device) -> Option<(Device, Arc<dyn Memory>)> {
     match memory_of(device).ok()? {
         MemoryRef::Shared(memory) if memory.is_asynchronous() => Some((device, memory)),
@@ -55,29 +55,29 @@ fn asynchronous(device: Device) -> Option<(Device, Arc<dyn Memory>)> {
 /// The device's time of a call.
 pub(super) struct DeviceTime {
     call: u64,
-    state: Mutex<State>,
+    state: Mutex<TimeState>,
 }
 
-enum State {
+enum TimeState {
     Queued {
         memory: Arc<dyn Memory>,
         start: Event,
         end: Event,
     },
-    /// In nanoseconds; `None` where the device couldn't tell.
+    /// In nanoseconds; `None` if the device reported an error.
     Known(Option<u64>),
 }
 
 impl DeviceTime {
-    /// The call's number and its time, for which this waits the first time.
+    /// Returns the call's number and its time; the first read waits for the call.
     pub(super) fn read(&self) -> Option<(u64, u64)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Queued { memory, start, end } = &*state {
+        if let TimeState::Queued { memory, start, end } = &*state {
             let time = memory.elapsed(start, end).ok();
-            *state = State::Known(time.map(|time| u64::try_from(time).unwrap_or(0)));
+            *state = TimeState::Known(time.map(|time| u64::try_from(time).unwrap_or(0)));
         }
         match &*state {
-            State::Known(Some(time)) => Some((self.call, *time)),
+            TimeState::Known(Some(time)) => Some((self.call, *time)),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! What was recorded, as data.
+//! Recorded events as data.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use keyfold_core::DType;
 
-use super::log::Raw;
+use super::log::RawEvent;
 use super::session::Options;
 use super::table::{Table, TableOptions};
 use super::trace;
 
-/// What an event is of.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventKind {
     /// A call of an operator.
     Call,
-    /// A range that the user named.
+    /// A named range of the user.
     Range,
 }
 
-/// What events of one operator over one key path have in common.
+/// The fields that events of one operator and key path share.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Label {
     pub(super) kind: EventKind,
@@ -29,9 +29,9 @@ pub(super) struct Label {
     pub(super) keys: Arc<str>,
 }
 
-/// An event out of the log, before it is put in order.
+/// An event from the log, before sorting.
 pub(super) struct Recorded {
-    pub(super) raw: Raw,
+    pub(super) raw: RawEvent,
     pub(super) label: Arc<Label>,
     pub(super) args: Box<[TensorInfo]>,
 }
@@ -39,14 +39,14 @@ pub(super) struct Recorded {
 /// A tensor argument of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its dtype; `None` where it couldn't be viewed, and then the shape is empty.
+    /// Its dtype; `None` if it couldn't be viewed, and then the shape is empty.
     pub dtype: Option<DType>,
     /// Its shape.
     pub shape: Box<[usize]>,
 }
 
 impl TensorInfo {
-    /// The size of all its elements in bytes; 0 where it couldn't be viewed.
+    /// Returns the size of its elements in bytes; 0 if it couldn't be viewed.
     pub fn nbytes(&self) -> u64 {
         let size = self.dtype.map_or(0, DType::size);
         self.shape.iter().product::<usize>() as u64 * size as u64
@@ -70,65 +70,65 @@ pub struct Event {
     pub kind: EventKind,
     /// The operator's full name, or the range's.
     pub name: Arc<str>,
-    /// The keys that the call went through below the profiler, if each layer handed it on:
-    /// `Autograd > CPU`. Empty for a range.
+    /// The keys of the call below the profiler, if each layer redispatched: `Autograd > CPU`. Empty
+    /// for a range.
     pub keys: Arc<str>,
-    /// The tensors among the arguments, those in lists included, in order.
+    /// The tensor arguments in order, including those in lists.
     pub args: Box<[TensorInfo]>,
-    /// Size of the tensor arguments.
+    /// The size of the tensor arguments.
     pub bytes_in: u64,
-    /// Size of the tensors returned; 0 for a call that failed.
+    /// The size of the returned tensors; 0 for a failed call.
     pub bytes_out: u64,
-    /// When it began, counted from when the session was made.
+    /// The start, relative to the session's creation.
     pub start: u64,
-    /// How long it took.
+    /// The duration.
     pub duration: u64,
-    /// How long it took without its children on the same thread.
+    /// The duration without its children on the same thread.
     pub self_time: u64,
-    /// How long the device worked on it, for calls on a device that works late.
+    /// The device time of calls on an asynchronous device.
     pub device_time: Option<u64>,
     /// The number of its thread in this process.
     pub thread: u32,
-    /// How many events were open around it.
+    /// The nesting depth of the event.
     pub depth: u32,
-    /// The event around it, by its place in [`Profile::events`].
+    /// The index of the enclosing event in [`Profile::events`].
     pub parent: Option<usize>,
-    /// Host memory that the thread allocated meanwhile.
+    /// The host memory that the thread allocated meanwhile.
     pub allocated: u64,
-    /// The same without its children's.
+    /// The host memory allocated, without its children's.
     pub self_allocated: u64,
-    /// Host memory in use at the end, less what was in use when the session opened.
+    /// The host memory in use at the end, relative to the opening of the session.
     pub live: i64,
-    /// Whether it ended in an error.
+    /// Whether it returned an error or panicked.
     pub failed: bool,
 }
 
 impl Event {
-    /// When it ended.
+    /// Returns the end.
     pub fn end(&self) -> u64 {
         self.start + self.duration
     }
 }
 
-/// What a session recorded up to one moment.
+/// A session's recording up to one moment.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// The events that had ended, in the order in which they began.
+    /// The completed events, in the order of their starts.
     pub events: Vec<Event>,
     /// Threads by number, with their names.
     pub threads: BTreeMap<u32, String>,
-    /// How long the session was open.
+    /// The time for which the session was open.
     pub total: Duration,
-    /// Whether it still was.
+    /// Whether it was still open.
     pub is_open: bool,
-    /// Whether the profiler's key was excluded where it was opened last, so that no call made there
-    /// was recorded.
+    /// Whether the profiler's key was excluded at the last opening, so that no call made there was
+    /// recorded.
     pub excluded: bool,
-    /// What it recorded.
+    /// The session's options.
     pub options: Options,
 }
 
-/// Adds a time to a sum, if there is one.
+/// Adds an optional time to a sum.
 pub(super) fn add(sum: &mut Option<u64>, time: Option<u64>) {
     if let Some(time) = time {
         *sum = Some(sum.unwrap_or(0) + time);
@@ -143,13 +143,14 @@ impl Profile {
         device_times: &HashMap<u64, u64>,
     ) -> Profile {
         let since = |time: Instant| time.saturating_duration_since(origin).as_nanos() as u64;
-        // Of what began in the same nanosecond on one thread, the first has the lower number.
+        // Of events on one thread that start in the same nanosecond, the first has the lower
+        // number.
         recorded.sort_unstable_by_key(|event| (event.raw.start, event.raw.id));
         let places: HashMap<u64, usize> =
             recorded.iter().enumerate().map(|(at, event)| (event.raw.id, at)).collect();
         let mut events: Vec<Event> = Vec::with_capacity(recorded.len());
         for Recorded { raw, label, args } in recorded {
-            // A parent that is still open isn't there.
+            // A parent that is still open isn't in the list.
             let parent = places.get(&raw.parent).copied();
             let (start, duration) = (since(raw.start), since(raw.end) - since(raw.start));
             let event = Event {
@@ -171,7 +172,7 @@ impl Profile {
                 live: raw.live,
                 failed: raw.failed,
             };
-            // A parent on the same thread began earlier, so it is in the list.
+            // A parent on the same thread started earlier, so it is in the list.
             if let Some(parent) = parent.and_then(|at| events.get_mut(at))
                 && parent.thread == event.thread
             {
@@ -186,18 +187,18 @@ impl Profile {
         Profile { events, threads, total, is_open, excluded, options }
     }
 
-    /// The events summed up by operator and key path.
+    /// Returns the events aggregated by operator and key path.
     pub fn table(&self, options: &TableOptions) -> Table {
         Table::new(self, options)
     }
 
-    /// The events as a Chrome trace: JSON that Perfetto and `chrome://tracing` open.
+    /// Returns the events as a Chrome trace: JSON that Perfetto and `chrome://tracing` open.
     pub fn chrome_trace(&self) -> String {
         trace::chrome(self)
     }
 
-    /// How long devices that work late worked on the calls; `None` where there was no such call. What a
-    /// call makes others do is a part of its own time.
+    /// Returns the total device time of calls on asynchronous devices; `None` without such calls. A
+    /// call's time includes its children's.
     pub fn device_time(&self) -> Option<u64> {
         let mut sum = None;
         for event in &self.events {
@@ -212,7 +213,7 @@ impl Profile {
         sum
     }
 
-    /// The names of the events around an event and its own, outermost first.
+    /// Returns the names of the enclosing events and of the event itself, outermost first.
     pub fn call_path(&self, event: usize) -> Vec<&str> {
         let mut path = Vec::new();
         let mut at = Some(event);

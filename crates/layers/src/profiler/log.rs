@@ -1,9 +1,9 @@
-//! Where events are kept while they come in: one list for each of a few groups of threads.
+//! The log of events: one list per group of threads.
 //!
-//! An event is a row of plain numbers; its operator and key path are a number of a table that grows
-//! with the first call of each, its arguments' shapes are in lists of their own, which the events
-//! read in order. So an event costs one lock that is hardly ever contended, and no allocation but the
-//! lists' own growth.
+//! An event is a row of plain numbers. Its operator and key path are an index into a table that
+//! grows with the first call of each; the arguments' shapes are in separate lists, in the order of
+//! the events. So an event takes one rarely contended lock, and no allocation besides the lists'
+//! growth.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -17,9 +17,9 @@ use smallvec::SmallVec;
 
 use super::device_time::DeviceTime;
 use super::event::{EventKind, Label, Profile, Recorded, TensorInfo};
-use super::record::What;
+use super::record::EventSubject;
 
-/// Groups of threads; those of one group share a lock.
+/// The number of groups of threads; threads of one group share a lock.
 const GROUPS: usize = 8;
 
 /// The tensors among a call's arguments; `None` for one that can't be viewed.
@@ -27,7 +27,7 @@ type Tensors<'a> = SmallVec<[Option<&'a Tensor>; 8]>;
 
 /// One event.
 #[derive(Clone, Copy)]
-pub(super) struct Raw {
+pub(super) struct RawEvent {
     pub(super) id: u64,
     /// 0 for none.
     pub(super) parent: u64,
@@ -36,50 +36,50 @@ pub(super) struct Raw {
     pub(super) bytes_out: u64,
     pub(super) allocated: u64,
     pub(super) live: i64,
-    /// Place among the group's labels.
+    /// The index of its label in the group.
     pub(super) label: u32,
-    /// How many of the group's tensors are this event's arguments.
+    /// The number of the group's tensors that are this event's arguments.
     pub(super) tensors: u32,
     pub(super) thread: u32,
     pub(super) depth: u32,
     pub(super) failed: bool,
 }
 
-/// A tensor argument: its dtype, and how many of the group's sizes are its shape.
+/// A tensor argument: its dtype, and the number of the group's sizes that are its shape.
 #[derive(Clone, Copy)]
 struct Shaped {
-    /// `None` where it can't be viewed: a foreign array of a type that has no data, say.
+    /// `None` if it can't be viewed, as a foreign array of an unsupported dtype.
     dtype: Option<DType>,
     rank: u8,
 }
 
 #[derive(Default)]
 pub(super) struct Log {
-    groups: [Mutex<Group>; GROUPS],
+    groups: [Mutex<ThreadGroup>; GROUPS],
     names: Mutex<BTreeMap<u32, String>>,
     device_times: Mutex<Vec<Arc<DeviceTime>>>,
 }
 
-// Groups are written by different threads at once: on cache lines of their own.
+// Aligned to cache lines, since different threads write to different groups.
 #[repr(align(128))]
 #[derive(Default)]
-struct Group {
-    raw: Vec<Raw>,
+struct ThreadGroup {
+    raw: Vec<RawEvent>,
     tensors: Vec<Shaped>,
     sizes: Vec<usize>,
     labels: Vec<Arc<Label>>,
-    calls: HashMap<(usize, u64), u32, BuildHasherDefault<Mix>>,
+    calls: HashMap<(usize, u64), u32, BuildHasherDefault<PairHasher>>,
     ranges: HashMap<Arc<str>, u32>,
-    /// The operators whose addresses are in `calls`, so that no other can get one of them.
+    /// The operators whose addresses are keys in `calls`, kept alive so that no address is reused.
     operators: Vec<Arc<Operator<Value>>>,
     threads: Vec<(u32, Option<String>)>,
 }
 
-/// Mixes the two words of a key; they are an address and a key set, which nobody chooses to collide.
+/// Hashes the two words of a key, an address and a key set. Adversarial keys aren't a concern.
 #[derive(Default)]
-struct Mix(u64);
+struct PairHasher(u64);
 
-impl Hasher for Mix {
+impl Hasher for PairHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte));
@@ -88,7 +88,7 @@ impl Hasher for Mix {
 
     #[inline]
     fn write_u64(&mut self, word: u64) {
-        // The high half of a product depends on all bits below it.
+        // The high half of a product depends on all bits of the factors.
         let product = u128::from(self.0 ^ word) * 0x9E37_79B9_7F4A_7C15_u128;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
@@ -105,20 +105,25 @@ impl Hasher for Mix {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing between a group's changes panics.
+    // Changes of a group never panic halfway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Log {
-    /// Appends an event that ends on this thread; `event` gets its label, how many tensors are
-    /// among its arguments, and the bytes of its results.
+    /// Appends an event that ends on this thread; `event` gets its label, the number of tensor
+    /// arguments, and the size of its results in bytes.
     #[inline(always)]
-    pub(super) fn push(&self, here: u32, what: What<'_>, event: impl FnOnce(u32, u32, u64) -> Raw) {
-        // Views are made before the lock: that may run code of the arrays' own library.
+    pub(super) fn push(
+        &self,
+        here: u32,
+        what: EventSubject<'_>,
+        event: impl FnOnce(u32, u32, u64) -> RawEvent,
+    ) {
+        // Views are made before the lock, since that may run code of the arrays' library.
         let mut viewed = Tensors::new();
         let mut plain: &[ValueRef<'_>] = &[];
         let mut bytes_out = 0;
-        if let What::Call { args, result, .. } = what {
+        if let EventSubject::Call { args, result, .. } = what {
             if args.iter().any(|arg| is_foreign_or_list(*arg)) {
                 for arg in args {
                     each_tensor(*arg, &mut |tensor| viewed.push(tensor));
@@ -134,8 +139,8 @@ impl Log {
             group.new_thread(here);
         }
         let label = match what {
-            What::Call { context, .. } => group.call_label(context),
-            What::Range(name) => group.range_label(name),
+            EventSubject::Call { context, .. } => group.call_label(context),
+            EventSubject::Range(name) => group.range_label(name),
         };
         let before = group.tensors.len();
         for arg in plain {
@@ -150,17 +155,17 @@ impl Log {
         group.raw.push(event(label, tensors, bytes_out));
     }
 
-    /// Adds the device's time of a call.
+    /// Adds the device time of a call.
     pub(super) fn add_device_time(&self, time: DeviceTime) {
         lock(&self.device_times).push(Arc::new(time));
     }
 
-    /// Names a thread, in place of what its creator called it.
+    /// Names a thread, in place of its name at creation.
     pub(super) fn name_thread(&self, thread: u32, name: &str) {
         lock(&self.names).insert(thread, name.to_owned());
     }
 
-    /// Lets the operators go: what is recorded from now on is looked up anew.
+    /// Releases the operators; later calls are looked up again.
     pub(super) fn forget_operators(&self) {
         for group in &self.groups {
             let operators = {
@@ -168,17 +173,18 @@ impl Log {
                 group.calls.clear();
                 std::mem::take(&mut group.operators)
             };
-            // The last share of an operator may hold objects of the host language.
+            // Without the lock: the last reference to an operator may own objects of the host
+            // language.
             drop(operators);
         }
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub(super) fn len(&self) -> usize {
         self.groups.iter().map(|group| lock(group).raw.len()).sum()
     }
 
-    /// Everything recorded so far, in the order in which it began.
+    /// Returns everything recorded so far, in the order of starts.
     pub(super) fn collect(&self, origin: Instant, live_before: i64) -> Profile {
         let mut recorded = Vec::new();
         let mut threads = BTreeMap::new();
@@ -195,14 +201,14 @@ impl Log {
                 known.clone_from(name);
             }
         }
-        // Reading waits for devices, so without a lock that calls take.
+        // Reading waits for devices, so it doesn't hold a lock that calls take.
         let times = lock(&self.device_times).clone();
         let times = times.iter().filter_map(|time| time.read()).collect();
         Profile::new(origin, recorded, threads, &times)
     }
 }
 
-impl Group {
+impl ThreadGroup {
     #[cold]
     #[inline(never)]
     fn new_thread(&mut self, thread: u32) {
@@ -248,7 +254,7 @@ impl Group {
         number
     }
 
-    /// The place of a label, an equal one's if there is one.
+    /// Returns the index of a label, adding it if necessary.
     fn add(&mut self, label: Label) -> u32 {
         let found = self.labels.iter().position(|known| **known == label);
         let place = found.unwrap_or_else(|| {
@@ -258,7 +264,7 @@ impl Group {
         place as u32
     }
 
-    /// Notes a tensor argument.
+    /// Appends a tensor argument.
     #[inline]
     fn note(&mut self, tensor: Option<&Tensor>) {
         let Some(tensor) = tensor else {
@@ -267,7 +273,7 @@ impl Group {
         };
         let shape: &[usize] = tensor.shape();
         self.tensors.push(Shaped { dtype: Some(tensor.dtype()), rank: shape.len() as u8 });
-        // One by one: a few words are written faster than a copy of any length is set up.
+        // Item by item, since a bulk copy's set-up costs more than a few words.
         self.sizes.reserve(shape.len());
         for size in shape {
             self.sizes.push(*size);
@@ -286,13 +292,13 @@ impl Group {
             });
             let args = args.collect();
             let label = Arc::clone(&self.labels[raw.label as usize]);
-            let raw = Raw { live: raw.live - live_before, ..*raw };
+            let raw = RawEvent { live: raw.live - live_before, ..*raw };
             into.push(Recorded { raw, label, args });
         }
     }
 }
 
-/// Whether a value is more than a tensor of our own or a plain value.
+/// Returns whether a value is neither a native tensor nor a plain value.
 #[inline]
 fn is_foreign_or_list(value: ValueRef<'_>) -> bool {
     matches!(
@@ -301,7 +307,8 @@ fn is_foreign_or_list(value: ValueRef<'_>) -> bool {
     )
 }
 
-/// Shows the tensors in a value, those in lists too; `None` for one that can't be viewed.
+/// Calls `see` with the tensors in a value, including those in lists; `None` for one that can't be
+/// viewed.
 #[inline]
 fn each_tensor<'a>(value: ValueRef<'a>, see: &mut dyn FnMut(Option<&'a Tensor>)) {
     match value {
@@ -316,7 +323,7 @@ fn each_tensor<'a>(value: ValueRef<'a>, see: &mut dyn FnMut(Option<&'a Tensor>))
     }
 }
 
-/// The bytes of all elements of the tensors in a result.
+/// Returns the size of the tensors in a result, in bytes.
 #[inline]
 fn value_bytes(value: &Value) -> u64 {
     if let Value::Tensor(tensor) = value {

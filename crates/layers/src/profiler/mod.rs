@@ -21,15 +21,15 @@
 //! ```
 //!
 //! # How it is laid out
-//! - [`Session`] records while it is open; a [`Scope`](session::Scope) is what local keys carry: the
+//! - [`Session`] records while it is open; a `Scope` is its local data: the
 //!   session and the innermost open range
-//! - `record` is the kernel: it takes the times around the call below and appends one event
-//! - `device_time` has the device's time of calls on devices that work late, by events on their streams
-//! - `log` is where events are kept, by thread, without an allocation for each
-//! - [`Profile`] is what was recorded, as data; [`Table`] sums it up, `trace` writes it as a Chrome
+//! - `record` is the kernel: it times the redispatched call and appends one event
+//! - `device_time` times calls on asynchronous devices, by events on their streams
+//! - `log` stores events by thread, without an allocation for each
+//! - [`Profile`] is the recording as data; [`Table`] aggregates it, `trace` writes it as a Chrome
 //!   trace
 //!
-//! While no session is open the key isn't in any set, and nothing of this runs.
+//! While no session is open, the key isn't in any set, and the profiler costs nothing.
 
 mod device_time;
 mod event;
@@ -63,7 +63,7 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Hands the call on, and notes it if a session is open here.
+/// Redispatches the call, and records it if a session is open here.
 fn fallback(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
     match session::Scope::current() {
         Some(scope) => record::call(&scope, context, args),

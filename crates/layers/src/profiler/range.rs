@@ -1,4 +1,4 @@
-//! Ranges: named events around what the user says belongs together.
+//! Ranges: named events around code of the user.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,36 +6,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKeySet, LocalData, LocalGuard, include_keys_with};
 
-use super::record::{Begun, What};
+use super::record::{EventSubject, StartedEvent};
 use super::session::{RangeMark, Scope, Session};
 
-/// Opens a range in the innermost profile that is open here; where none is, it does nothing.
+/// Opens a range in the innermost profile that is open here; without one it does nothing.
 pub fn range(name: &str) -> Option<RangeGuard> {
     Some(OpenRange::here(name)?.enter())
 }
 
-/// A range that has begun: for a binding with contexts of its own, which puts [`data`](Self::data)
-/// there and drops this at the end.
+/// An open range, for a binding with contexts of its own, which stores [`data`](Self::data) there
+/// and drops this at the end.
 pub struct OpenRange {
     session: Session,
     name: Arc<str>,
-    begun: Option<Begun>,
-    /// What its calls find, unless another profile records them.
+    begun: Option<StartedEvent>,
+    /// The local data of its calls, unless another profile records them.
     scope: Option<Arc<Scope>>,
     failed: bool,
 }
 
 impl OpenRange {
-    /// A range of the innermost profile that is open here, if one is.
+    /// Opens a range of the innermost profile that is open here, if there is one.
     pub fn here(name: &str) -> Option<OpenRange> {
         let scope = Scope::current()?;
         Some(OpenRange::begin(&scope.session, name, Some(&scope)))
     }
 
-    /// A range of this profile. Where another one records the calls, it stays alone.
+    /// Opens a range of this profile. If another one records the calls, the range has no children.
     ///
     /// # Errors
-    /// [`keyfold_core::ErrorKind::Guard`] when the profile isn't open.
+    /// [`keyfold_core::ErrorKind::Guard`] if the profile isn't open.
     pub fn of(session: &Session, name: &str) -> Result<OpenRange> {
         session.check_open("be recorded")?;
         let scope = Scope::current().filter(|s| s.session.number() == session.number());
@@ -43,7 +43,7 @@ impl OpenRange {
     }
 
     fn begin(session: &Session, name: &str, scope: Option<&Scope>) -> OpenRange {
-        let begun = Begun::now(session, scope);
+        let begun = StartedEvent::now(session, scope);
         let mark = || RangeMark {
             event: begun.id(),
             depth: begun.depth(),
@@ -54,18 +54,18 @@ impl OpenRange {
         OpenRange { session, name, begun: Some(begun), scope, failed: false }
     }
 
-    /// What local keys must carry for calls to be recorded as the range's children.
+    /// Returns the local data with which calls are recorded as the range's children.
     pub fn data(&self) -> Option<LocalData> {
         let scope = self.scope.clone()?;
         Some(scope)
     }
 
-    /// Ends it as an event that failed: an error went through it.
+    /// Ends it as a failed event, after an error inside it.
     pub fn fail(mut self) {
         self.failed = true;
     }
 
-    /// Makes it apply to this thread's calls until the guard is dropped.
+    /// Applies it to this thread's calls until the guard is dropped.
     pub fn enter(self) -> RangeGuard {
         let guard = self.data().map(|data| include_keys_with(DispatchKeySet::EMPTY, data));
         RangeGuard { guard, range: self }
@@ -79,22 +79,22 @@ impl Drop for OpenRange {
         }
         if let Some(begun) = self.begun.take() {
             let failed = self.failed || std::thread::panicking();
-            begun.end(&self.session, What::Range(&self.name), failed);
+            begun.end(&self.session, EventSubject::Range(&self.name), failed);
         }
     }
 }
 
-/// A range is open on this thread while this lives.
+/// An open range of this thread, which ends when this is dropped.
 #[must_use = "the range is open only while this lives"]
 pub struct RangeGuard {
-    // Fields are dropped in this order: first the range stops to apply, then it ends.
+    // Dropped in this order: first the range stops applying, then it ends.
     guard: Option<LocalGuard>,
     range: OpenRange,
 }
 
 impl RangeGuard {
-    /// Ends the range as an event that failed: an error went through it. Dropped in a panic, it
-    /// fails by itself.
+    /// Ends the range as a failed event, after an error inside it. Dropping it in a panic does the
+    /// same.
     pub fn fail(self) {
         drop(self.guard);
         self.range.fail();

@@ -1,4 +1,4 @@
-//! One call, or range, from its beginning to the event in the log.
+//! Recording of one call or range, from its start to the event in the log.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,33 +10,33 @@ use keyfold_dispatch::{CallContext, DispatchKey, outside_layers};
 use keyfold_tensor::{Value, ValueRef, memory};
 
 use super::device_time::{DEVICES, Timer};
-use super::log::Raw;
+use super::log::RawEvent;
 use super::session::{Scope, Session};
 
-/// Events are numbered by thread: its number above these bits, its own count below. So a number costs
-/// nothing that other threads could notice, and of two on one thread the later one's is higher.
+/// Event numbers have the thread's number above these bits and its own count below. So assigning
+/// one needs no synchronisation, and numbers of one thread are ordered by time.
 const COUNT_BITS: u32 = 40;
 
-/// Whether two events began on the same thread.
+/// Returns whether two events started on the same thread.
 fn same_thread(a: u64, b: u64) -> bool {
     a >> COUNT_BITS == b >> COUNT_BITS
 }
 
-/// The innermost call in progress that is recorded.
+/// The innermost recorded call in progress.
 #[derive(Clone, Copy)]
-struct Running {
+struct InnermostCall {
     session: u64,
     event: u64,
     depth: u32,
 }
 
 thread_local! {
-    static RUNNING: Cell<Running> = const { Cell::new(Running { session: 0, event: 0, depth: 0 }) };
+    static RUNNING: Cell<InnermostCall> = const { Cell::new(InnermostCall { session: 0, event: 0, depth: 0 }) };
     static THREAD: Cell<u32> = const { Cell::new(0) };
     static EVENTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The calling thread's number in this process: from 1 on, by first use.
+/// Returns the calling thread's number in this process: from 1 on, by first use.
 #[inline]
 pub(super) fn thread_number() -> u32 {
     #[cold]
@@ -52,9 +52,9 @@ pub(super) fn thread_number() -> u32 {
     }
 }
 
-/// What an event is of.
+/// The subject of an event.
 #[derive(Clone, Copy)]
-pub(super) enum What<'a> {
+pub(super) enum EventSubject<'a> {
     Call {
         context: &'a CallContext<'a, Value>,
         args: &'a [ValueRef<'a>],
@@ -63,8 +63,8 @@ pub(super) enum What<'a> {
     Range(&'a Arc<str>),
 }
 
-/// An event that has begun.
-pub(super) struct Begun {
+/// A started event.
+pub(super) struct StartedEvent {
     id: u64,
     /// 0 for none.
     parent: u64,
@@ -74,17 +74,17 @@ pub(super) struct Begun {
     start: Instant,
 }
 
-impl Begun {
-    /// Begins an event as the child of the innermost call or range here.
+impl StartedEvent {
+    /// Starts an event as the child of the innermost call or range here.
     #[inline(always)]
-    pub(super) fn now(session: &Session, scope: Option<&Scope>) -> Begun {
+    pub(super) fn now(session: &Session, scope: Option<&Scope>) -> StartedEvent {
         let running = RUNNING.get();
         let (mut parent, mut depth) = (0, 0);
         if running.session == session.number() {
             (parent, depth) = (running.event, running.depth + 1);
         }
-        // Of two that are open around this, the inner one began later. A range that another thread
-        // opened is around what runs here.
+        // Of two enclosing events of this thread, the inner one started later. A range that another
+        // thread opened encloses the calls here.
         if let Some(range) = scope.and_then(|scope| scope.range.as_ref())
             && (parent == 0 || (same_thread(range.event, parent) && range.event > parent))
         {
@@ -94,7 +94,7 @@ impl Begun {
         let (thread, count) = (thread_number(), EVENTS.get() + 1);
         EVENTS.set(count);
         let id = (u64::from(thread) << COUNT_BITS) | count;
-        Begun { id, parent, depth, thread, allocated, start: Instant::now() }
+        StartedEvent { id, parent, depth, thread, allocated, start: Instant::now() }
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -105,19 +105,19 @@ impl Begun {
         self.depth
     }
 
-    /// Ends it and writes it down.
+    /// Ends it and appends it to the log.
     #[inline]
-    pub(super) fn end(&self, session: &Session, what: What<'_>, failed: bool) {
+    pub(super) fn end(&self, session: &Session, what: EventSubject<'_>, failed: bool) {
         let end = Instant::now();
         let memory = session.options().memory;
         let here = thread_number();
-        // A range may end on another thread than it began on, whose count says nothing about it.
+        // A range may end on another thread than it started on, whose counters are unrelated.
         let counts = memory && here == self.thread;
         let allocated =
             if counts { memory::allocated_here().wrapping_sub(self.allocated) } else { 0 };
         let live = if memory { memory::live() } else { 0 };
         let begun = self;
-        session.log().push(here, what, |label, tensors, bytes_out| Raw {
+        session.log().push(here, what, |label, tensors, bytes_out| RawEvent {
             id: begun.id,
             parent: begun.parent,
             start: begun.start,
@@ -134,28 +134,28 @@ impl Begun {
     }
 }
 
-/// Records a call while it runs; a panic on its way through is recorded as a failure.
-struct Call<'a> {
-    // In place from the start: what is moved right after it was written, the processor waits for.
-    begun: Begun,
+/// A call while it runs; a panic is recorded as a failure.
+struct RecordedCall<'a> {
+    // Constructed in place, since moving a value right after writing it stalls the processor.
+    begun: StartedEvent,
     session: &'a Session,
     context: &'a CallContext<'a, Value>,
     args: &'a [ValueRef<'a>],
-    outer: Running,
+    outer: InnermostCall,
     ended: bool,
 }
 
-impl Call<'_> {
+impl RecordedCall<'_> {
     #[inline]
     fn end(&mut self, result: Option<&Value>) {
         self.ended = true;
         RUNNING.set(self.outer);
-        let what = What::Call { context: self.context, args: self.args, result };
+        let what = EventSubject::Call { context: self.context, args: self.args, result };
         self.begun.end(self.session, what, result.is_none());
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for RecordedCall<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.ended {
@@ -164,7 +164,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Runs what is below the profiler and records it.
+/// Runs the redispatched call and records it.
 #[inline]
 pub(super) fn call(
     scope: &Scope,
@@ -177,7 +177,7 @@ pub(super) fn call(
     recorded(scope, context, args).1
 }
 
-/// As [`call`], with the device's time.
+/// As [`call`], with the device time.
 #[cold]
 #[inline(never)]
 fn call_on_device(
@@ -195,7 +195,7 @@ fn call_on_device(
     result
 }
 
-/// The number of the call's event, and its result.
+/// Returns the number of the call's event, and its result.
 #[inline(always)]
 fn recorded(
     scope: &Scope,
@@ -204,10 +204,10 @@ fn recorded(
 ) -> (u64, Result<Value>) {
     let session = &scope.session;
     let outer = RUNNING.get();
-    let begun = Begun::now(session, Some(scope));
-    let mut call = Call { begun, session, context, args, outer, ended: false };
+    let begun = StartedEvent::now(session, Some(scope));
+    let mut call = RecordedCall { begun, session, context, args, outer, ended: false };
     let (event, depth) = (call.begun.id, call.begun.depth);
-    RUNNING.set(Running { session: session.number(), event, depth });
+    RUNNING.set(InnermostCall { session: session.number(), event, depth });
     let result = if session.options().nested {
         outside_layers(DispatchKey::Profiler.into(), || context.call_below(args))
     } else {

@@ -1,4 +1,4 @@
-//! Sessions: what records, from when to when, and where.
+//! Sessions: recordings with their options and time spans.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +16,12 @@ use super::log::Log;
 use super::range::{OpenRange, RangeGuard};
 use super::record;
 
-/// What a session records.
+/// The options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether calls that kernels make are recorded too, as children of the call they serve.
+    /// Whether calls inside kernels are recorded too, as children of the kernel's call.
     pub nested: bool,
-    /// Whether memory is counted: what calls allocate, and how much is in use after each.
+    /// Whether memory is counted: allocations of each call, and the memory in use after it.
     pub memory: bool,
 }
 
@@ -31,7 +31,7 @@ impl Default for Options {
     }
 }
 
-/// Records calls while it is open. Clones are handles to the same session, for any thread.
+/// A recorder of calls. Clones are handles to the same session, for any thread.
 #[derive(Clone)]
 pub struct Session(Arc<Inner>);
 
@@ -39,34 +39,34 @@ struct Inner {
     /// Its number in this process, never 0.
     number: u64,
     options: Options,
-    /// Event times are counted from here.
+    /// The zero of event times.
     origin: Instant,
-    /// Whether calls are recorded now. Read for every call, so beside the lock.
+    /// Whether calls are recorded. Outside the lock, since every call reads it.
     open: AtomicBool,
     clock: Mutex<Clock>,
     log: Log,
 }
 
-/// When it was open.
+/// The times at which it was open.
 struct Clock {
     since: Option<Instant>,
     before: Duration,
     counting: Option<memory::Counting>,
-    /// Bytes in use when it first opened.
+    /// The bytes in use at the first opening.
     live_before: Option<i64>,
-    /// Whether the profiler's key was excluded where it was opened last.
+    /// Whether the profiler's key was excluded at the last opening.
     excluded: bool,
 }
 
-/// What local keys carry for the profiler: who records here, and the innermost range that is open.
+/// The profiler's local data: the recording session, and the innermost open range.
 pub(crate) struct Scope {
     pub(super) session: Session,
     pub(super) range: Option<RangeMark>,
-    /// What applied where this was opened, and does again where this is over.
+    /// The enclosing scope, which applies again after this one.
     outer: Option<Arc<Scope>>,
 }
 
-/// A range as its children see it.
+/// A range, as its children refer to it.
 pub(super) struct RangeMark {
     pub(super) event: u64,
     pub(super) depth: u32,
@@ -74,8 +74,8 @@ pub(super) struct RangeMark {
 }
 
 impl Scope {
-    /// The innermost scope here whose session and range are open. A copied context may outlive
-    /// the block that it was copied in.
+    /// Returns the innermost scope here whose session and range are open. A copied context may
+    /// outlive the block it was copied in.
     pub(super) fn current() -> Option<Arc<Scope>> {
         let mut scope = local_data::<Scope>()?;
         loop {
@@ -97,7 +97,7 @@ impl Scope {
 }
 
 impl Session {
-    /// A session that is not open yet.
+    /// Returns a session that isn't open yet.
     pub fn new(options: Options) -> Session {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let clock = Clock {
@@ -117,27 +117,27 @@ impl Session {
         }))
     }
 
-    /// What it records.
+    /// Returns the options.
     pub fn options(&self) -> Options {
         self.0.options
     }
 
-    /// Whether it records now.
+    /// Returns whether it is recording.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.0.open.load(Ordering::Relaxed)
     }
 
     fn clock(&self) -> MutexGuard<'_, Clock> {
-        // Each change under the lock is one assignment or more that don't panic.
+        // Changes under the lock are assignments, which don't panic.
         self.0.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the session and gives what local keys must carry for calls to be recorded: for a
-    /// binding with contexts of its own. Opened again after it was closed, it goes on.
+    /// Opens the session and returns the local data with which calls are recorded, for a binding
+    /// with contexts of its own. A closed session can be opened again and continues.
     ///
     /// # Errors
-    /// [`ErrorKind::Guard`] when it is open.
+    /// [`ErrorKind::Guard`] if it is open.
     pub fn open(&self) -> Result<LocalData> {
         let mut clock = self.clock();
         if clock.since.is_some() {
@@ -158,7 +158,7 @@ impl Session {
         Ok(Scope::new(self, None))
     }
 
-    /// Ends the recording. Calls that are under way are recorded when they end.
+    /// Ends the recording. Running calls are recorded when they end.
     pub fn close(&self) {
         let mut clock = self.clock();
         self.0.open.store(false, Ordering::Relaxed);
@@ -173,18 +173,18 @@ impl Session {
     /// Opens the session for this thread's calls until [`Recording::stop`], or the drop.
     ///
     /// # Errors
-    /// [`ErrorKind::Guard`] when it is open.
+    /// [`ErrorKind::Guard`] if it is open.
     pub fn start(&self) -> Result<Recording> {
         let data = self.open()?;
         let guard = Some(include_keys_with(DispatchKey::Profiler.into(), data));
         Ok(Recording { session: self.clone(), guard })
     }
 
-    /// What local keys must carry for another thread's calls to be recorded: for a binding with
+    /// Returns the local data with which another thread's calls are recorded, for a binding with
     /// contexts of its own.
     ///
     /// # Errors
-    /// [`ErrorKind::Guard`] when the session isn't open.
+    /// [`ErrorKind::Guard`] if the session isn't open.
     pub fn attached(&self) -> Result<LocalData> {
         self.check_open("attach to it")?;
         Ok(Scope::new(self, None))
@@ -193,7 +193,7 @@ impl Session {
     /// Records this thread's calls, too, while the result lives and the session is open.
     ///
     /// # Errors
-    /// [`ErrorKind::Guard`] when the session isn't open.
+    /// [`ErrorKind::Guard`] if the session isn't open.
     pub fn attach(&self) -> Result<Attachment> {
         let data = self.attached()?;
         let _guard = include_keys_with(DispatchKey::Profiler.into(), data);
@@ -213,28 +213,28 @@ impl Session {
     /// Opens a named range, an event around the calls made while the result lives.
     ///
     /// # Errors
-    /// [`ErrorKind::Guard`] when the session isn't open.
+    /// [`ErrorKind::Guard`] if the session isn't open.
     pub fn range(&self, name: &str) -> Result<RangeGuard> {
         Ok(OpenRange::of(self, name)?.enter())
     }
 
-    /// Gives the calling thread a name in what is recorded.
+    /// Names the calling thread in the recording.
     pub fn name_thread(&self, name: &str) {
         self.0.log.name_thread(record::thread_number(), name);
     }
 
-    /// How long it was open so far.
+    /// Returns the time for which it was open so far.
     pub fn total(&self) -> Duration {
         let clock = self.clock();
         clock.before + clock.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// How many calls and ranges ended so far.
+    /// Returns the number of calls and ranges completed so far.
     pub fn event_count(&self) -> usize {
         self.0.log.len()
     }
 
-    /// What was recorded so far: calls and ranges that ended.
+    /// Returns the recording so far: completed calls and ranges.
     pub fn profile(&self) -> Profile {
         let clock = self.clock();
         let open = clock.since;
@@ -260,7 +260,7 @@ impl Session {
     }
 }
 
-/// A session is open while this lives, for the calls of the thread that started it.
+/// An open session for the calls of the thread that started it, closed when this is dropped.
 #[must_use = "the session is open only while this lives"]
 pub struct Recording {
     session: Session,
@@ -268,10 +268,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Closes the session and says whether that was in order.
+    /// Closes the session.
     ///
     /// # Errors
-    /// [`ErrorKind::Guard`] when a local guard that was opened later is still open.
+    /// [`ErrorKind::Guard`] if a local guard opened later is still open.
     pub fn stop(mut self) -> Result<()> {
         match self.guard.take() {
             Some(guard) => guard.close(),
@@ -286,7 +286,7 @@ impl Drop for Recording {
     }
 }
 
-/// A thread takes part in a session while this lives.
+/// The participation of a thread in a session, ended when this is dropped.
 #[must_use = "the thread takes part only while this lives"]
 pub struct Attachment {
     _guard: LocalGuard,

@@ -1,4 +1,4 @@
-//! The table: events summed up by operator and key path.
+//! The table: events aggregated by operator and key path.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use keyfold_core::{Error, ErrorKind};
 use super::event::{EventKind, Profile, add};
 use super::text;
 
-/// What a table's rows are ordered by: the largest first, names by the alphabet.
+/// The order of a table's rows: numbers descending, names ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SortBy {
     /// Time without children.
@@ -20,11 +20,11 @@ pub enum SortBy {
     SelfTime,
     /// Time with children.
     Total,
-    /// Time with children for each call.
+    /// Mean time with children per call.
     Mean,
-    /// Time on a device that works late.
+    /// Device time, on an asynchronous device.
     Device,
-    /// How many calls.
+    /// The number of calls.
     Calls,
     /// Bytes in and out.
     Bytes,
@@ -61,7 +61,7 @@ impl FromStr for SortBy {
     }
 }
 
-/// Which rows a table has, and in which order.
+/// The selection and order of a table's rows.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions {
     /// The order.
@@ -85,47 +85,47 @@ pub struct Row {
     pub name: Arc<str>,
     /// The key path; empty for a range.
     pub keys: Arc<str>,
-    /// How many.
+    /// The number of calls or ranges.
     pub calls: u64,
-    /// How many of them failed.
+    /// The number of failed ones.
     pub failed: u64,
     /// Time without children.
     pub self_time: u64,
-    /// Time with children; that of a call inside another one of the same row counts once.
+    /// Time with children; a call inside another one of the same row counts once.
     pub total: u64,
-    /// Time on a device that works late, counted as `total`; `None` where there is none.
+    /// Device time, counted as `total`; `None` if there is none.
     pub device_time: Option<u64>,
-    /// `self_time` as a part of all rows' sum, from 0 to 1.
+    /// `self_time` as a fraction of all rows' sum, from 0 to 1.
     pub share: f64,
     /// Bytes in and out.
     pub bytes: u64,
-    /// Memory allocated, without that of children.
+    /// Memory allocated, without children's.
     pub allocated: u64,
 }
 
 impl Row {
-    /// Time with children for each call.
+    /// Returns the mean time with children per call.
     pub fn mean(&self) -> u64 {
         self.total / self.calls.max(1)
     }
 }
 
-/// A profile in rows. Prints as text with aligned columns.
+/// An aggregated profile. Prints as text with aligned columns.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// The rows, sorted, at most as many as asked for.
+    /// The rows, sorted, up to the limit.
     pub rows: Vec<Row>,
-    /// Rows beyond the limit.
+    /// The number of rows beyond the limit.
     pub left_out: usize,
-    /// How many events all rows have, those left out too.
+    /// The number of events in all rows, including those beyond the limit.
     pub events: usize,
     /// The sum of all rows' self time, in nanoseconds.
     pub self_total: u64,
-    /// How long devices that work late worked on all calls: [`Profile::device_time`].
+    /// The total device time: [`Profile::device_time`].
     pub device_time: Option<u64>,
-    /// How long the profile was open.
+    /// The time for which the profile was open.
     pub recorded: Duration,
-    /// Whether it still was.
+    /// Whether it was still open.
     pub is_open: bool,
     memory: bool,
     excluded: bool,
@@ -191,7 +191,7 @@ impl Table {
         }
     }
 
-    /// The heads of the columns and the cells of each row, as they are printed.
+    /// Returns the column headers and the cells of each row, as they are printed.
     pub fn cells(&self) -> (Vec<&'static str>, Vec<Vec<String>>) {
         let mut heads =
             vec!["operator", "keys", "calls", "self", "total", "mean", "share", "bytes"];
@@ -231,7 +231,7 @@ impl Table {
         (heads, rows.collect())
     }
 
-    /// The lines below the rows: what the table leaves out, and what it is of.
+    /// Returns the lines below the rows: omitted rows, and totals.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.left_out > 0 {
@@ -278,7 +278,7 @@ fn sort(rows: &mut [Row], by: SortBy) {
     }
 }
 
-/// Columns that are words, and so are aligned left.
+/// The number of text columns, which are aligned left.
 const WORDS: usize = 2;
 
 impl fmt::Display for Table {

@@ -1,4 +1,4 @@
-//! What sessions record, what they refuse, and what is made of it.
+//! Recordings of sessions, refusals, tables and traces.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ fn nested() -> Options {
     Options { nested: true, memory: true }
 }
 
-/// A dispatcher with the profiler and the operators `t::id`, which returns its argument, `t::twice`,
-/// which calls it twice, `t::new`, which makes a tensor, and `t::fail` and `t::panic`.
+/// Returns a dispatcher with the profiler and the operators `t::id`, which returns its argument,
+/// `t::twice`, which calls it twice, `t::new`, which makes a tensor, and `t::fail` and `t::panic`.
 fn dispatcher() -> Dispatcher<Value> {
     let d = Dispatcher::new();
     super::register(&d).unwrap();
@@ -169,7 +169,7 @@ fn the_innermost_open_session_records() {
     call(&d, "t::id", &x).unwrap();
     let within = inner.start().unwrap();
     call(&d, "t::new", &x).unwrap();
-    // Of a session that doesn't record here, a range stands alone.
+    // A range of a session that doesn't record here has no children.
     drop(outer.range("alone").unwrap());
     within.stop().unwrap();
     call(&d, "t::twice", &x).unwrap();
@@ -280,7 +280,7 @@ fn threads_that_attach_are_recorded_with_their_names() {
             let builder = std::thread::Builder::new().name(format!("worker {number}"));
             builder.spawn_scoped(scope, work).unwrap();
         }
-        // This one doesn't attach.
+        // This thread doesn't attach.
         scope.spawn(|| call(&d, "t::id", &x).unwrap());
     });
     recording.stop().unwrap();
@@ -339,13 +339,13 @@ fn a_table_prints_in_columns() {
     assert!(none.starts_with("0 events"), "{none}");
 }
 
-/// Ranges of two tasks that take turns on one thread begin and end as they like.
+/// Ranges of two asyncio tasks on one thread overlap in any way.
 #[test]
 fn ranges_that_overlap_get_tracks_of_their_own() {
     let (d, x) = (dispatcher(), tensor(&[1]));
     let profile = recorded(Options::default(), || {
         let first = range("first");
-        // The second task begins outside of the first one's range.
+        // The second task starts outside of the first one's range.
         let second = keyfold_dispatch::LocalContext::default().replace(|| range("no profile"));
         assert!(second.is_none());
         let session = super::session::Scope::current().unwrap().session.clone();
@@ -383,7 +383,7 @@ fn the_trace_is_what_its_format_asks_for() {
     assert!(check_trace(&recorded(nested(), || {})).iter().all(|event| event["ph"] == "M"));
 }
 
-/// Checks a trace against the rules of the format, and gives its events.
+/// Checks a trace against the rules of the format, and returns its events.
 fn check_trace(profile: &Profile) -> Vec<Json> {
     let trace: Json = serde_json::from_str(&profile.chrome_trace()).expect("valid JSON");
     assert!(matches!(trace["displayTimeUnit"].as_str(), Some("ns" | "ms")));
@@ -396,7 +396,7 @@ fn check_trace(profile: &Profile) -> Vec<Json> {
         assert!(event["args"]["name"].is_string());
         named.push(event["tid"].as_u64().expect("a number"));
     }
-    // Nanoseconds, as whole numbers compare exactly.
+    // In nanoseconds, since integers compare exactly.
     let ns = |value: &Json| (value.as_f64().expect("a number") * 1e3).round() as u64;
     let mut last = 0;
     let mut open: std::collections::HashMap<u64, Vec<u64>> = std::collections::HashMap::new();

@@ -1,6 +1,6 @@
-//! Numbers for people.
+//! Formatting of numbers.
 
-/// Nanoseconds with the unit that fits: `812 ns`, `4.20 us`, `1.235 s`.
+/// Formats nanoseconds with a suitable unit: `812 ns`, `4.20 us`, `1.235 s`.
 pub(super) fn time(nanoseconds: u64) -> String {
     let ns = nanoseconds as f64;
     match nanoseconds {
@@ -11,7 +11,7 @@ pub(super) fn time(nanoseconds: u64) -> String {
     }
 }
 
-/// Bytes with the unit that fits: `96 B`, `1.50 KiB`.
+/// Formats bytes with a suitable unit: `96 B`, `1.50 KiB`.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -19,7 +19,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
     let mut size = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would print as 1024.00 belongs to the next unit.
+    // A number that would print as 1024.00 takes the next unit.
     while size >= 1023.995 && unit + 1 < UNITS.len() {
         size /= 1024.0;
         unit += 1;
@@ -27,7 +27,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     format!("{size:.2} {}", UNITS[unit])
 }
 
-/// A count with its digits in groups: `1,234,567`.
+/// Formats a count with thousands separators: `1,234,567`.
 pub(super) fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,9 +1,9 @@
 //! The Chrome trace: JSON that Perfetto and `chrome://tracing` open.
 //!
-//! After Google's "Trace Event Format": complete events (`X`, times in microseconds), counters (`C`)
-//! for memory, metadata (`M`) for names. Viewers draw the complete events of one track nested by their
-//! times, so events of a track must nest. Calls of one thread do; ranges of asyncio tasks that take
-//! turns needn't, and those that don't fit get a further track of their thread.
+//! From Google's "Trace Event Format": complete events (`X`, times in microseconds), counters (`C`)
+//! for memory, metadata (`M`) for names. Viewers nest the complete events of one track by their
+//! times, so events of a track must nest. Calls of one thread do. Ranges of interleaved asyncio
+//! tasks may not, and those get an additional track of their thread.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::event::{Event, EventKind, Profile};
 
-/// The trace as text, one event a line.
+/// Returns the trace as text, one event a line.
 pub(super) fn chrome(profile: &Profile) -> String {
     let pid = std::process::id();
     let tracks = Tracks::of(profile);
@@ -30,7 +30,7 @@ pub(super) fn chrome(profile: &Profile) -> String {
     if profile.options.memory {
         counters(profile, pid, &mut timed);
     }
-    // Stable: an event that begins together with its parent stays behind it.
+    // Stable: an event that starts together with its parent stays after it.
     timed.sort_by_key(|(ts, _)| *ts);
     lines.extend(timed.into_iter().map(|(_, line)| line));
     let lines: Vec<String> = lines.iter().map(Json::to_string).collect();
@@ -45,7 +45,7 @@ pub(super) fn chrome(profile: &Profile) -> String {
     )
 }
 
-/// Nanoseconds as microseconds: a number with at most three decimals.
+/// Converts nanoseconds to microseconds, with at most three decimals.
 fn micros(nanoseconds: u64) -> Json {
     json!(nanoseconds as f64 / 1e3)
 }
@@ -86,13 +86,13 @@ fn complete(profile: &Profile, at: usize, pid: u32, tid: u32) -> Json {
         "args": args,
     });
     if event.failed {
-        // A colour name of the format's own, for viewers that know it.
+        // A named colour of the format, for viewers that support it.
         line["cname"] = json!("terrible");
     }
     line
 }
 
-/// A counter at the end of each event that found another amount of memory than the one before.
+/// Adds a counter at the end of each event with another amount of memory than the previous one.
 fn counters(profile: &Profile, pid: u32, timed: &mut Vec<(u64, Json)>) {
     let mut ends: Vec<&Event> = profile.events.iter().collect();
     ends.sort_by_key(|event| event.end());
@@ -110,10 +110,10 @@ fn counters(profile: &Profile, pid: u32, timed: &mut Vec<(u64, Json)>) {
     }
 }
 
-/// Which track each event is on. A thread's first track has the thread's own number.
+/// The assignment of events to tracks. A thread's first track has the thread's own number.
 struct Tracks {
     track: Vec<u32>,
-    /// Thread and place among its tracks, by track.
+    /// By track: thread and index among its tracks.
     found: BTreeMap<u32, (u32, usize)>,
 }
 
@@ -122,17 +122,17 @@ impl Tracks {
         let mut next = profile.threads.keys().max().map_or(1, |last| last + 1);
         let mut track = vec![0; profile.events.len()];
         let mut found = BTreeMap::new();
-        // For each thread its tracks, each with the events that are open on it.
+        // By thread: its tracks, each with its open events.
         let mut open: BTreeMap<u32, Vec<(u32, Vec<usize>)>> = BTreeMap::new();
         let mut order: Vec<usize> = (0..profile.events.len()).collect();
-        // Stable, and the events are in the order in which they began.
+        // Stable, and the events are in the order of their starts.
         order.sort_by_key(|at| profile.events[*at].start);
         for at in order {
             let event = &profile.events[at];
             let tracks = open.entry(event.thread).or_default();
             for (_, stack) in tracks.iter_mut() {
                 while stack.last().is_some_and(|last| profile.events[*last].end() <= event.start) {
-                    // One that began and ended at once may still be the parent.
+                    // An event that started and ended at the same time may still be the parent.
                     if event.parent == stack.last().copied() {
                         break;
                     }
@@ -145,7 +145,7 @@ impl Tracks {
                     Some(*last) == event.parent && profile.events[*last].end() >= event.end()
                 }
             };
-            // Beside its parent, if that is possible; else wherever nothing is open.
+            // On the parent's track, if possible; else on any track without an open event.
             let place = tracks
                 .iter()
                 .position(|(_, stack)| !stack.is_empty() && fits(stack))
@@ -168,7 +168,7 @@ impl Tracks {
         Tracks { track, found }
     }
 
-    /// Tracks with their names, those of one thread together.
+    /// Returns the tracks with their names, grouped by thread.
     fn names(&self, profile: &Profile) -> Vec<(u32, String)> {
         let mut tracks: Vec<(u32, usize, u32)> =
             self.found.iter().map(|(tid, (thread, place))| (*thread, *place, *tid)).collect();

@@ -1,8 +1,8 @@
-//! Bytes as text: base64 as in RFC 4648, section 4, with padding.
+//! Base64 as in RFC 4648, section 4, with padding.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The text for bytes.
+/// Encodes bytes as text.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -32,7 +32,7 @@ fn six(character: u8) -> Option<u32> {
     Some(u32::from(value))
 }
 
-/// The bytes of a text; `None` if it isn't base64 with padding.
+/// Decodes a text; `None` if it isn't base64 with padding.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
     if !text.len().is_multiple_of(4) {
@@ -50,7 +50,7 @@ pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
             bits = bits << 6 | six(*character)?;
         }
         bits <<= 6 * padding as u32;
-        // Bits beyond the last byte are zero, so that each text has one meaning and back.
+        // Bits beyond the last byte must be zero, so that the encoding is unique.
         if bits & ((1 << (8 * padding)) - 1) != 0 {
             return None;
         }

@@ -6,19 +6,19 @@ use std::fmt::Write;
 use keyfold_tensor::Value;
 
 use super::ir::{Graph, Node, ValueId};
-use super::print::Names;
+use super::print::ValueNames;
 
-/// Which way a drawing goes.
+/// The direction of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direction {
-    /// Inputs on top.
+    /// Top to bottom.
     #[default]
     Down,
-    /// Inputs at the left.
+    /// Left to right.
     Right,
 }
 
-/// Fill and line colours of a kind of box, as the drawings share them.
+/// Fill and line colours of a kind of box, shared by the drawings.
 pub(super) struct Colours {
     pub(super) fill: &'static str,
     pub(super) line: &'static str,
@@ -31,7 +31,7 @@ pub(super) const VIEW: Colours = Colours { fill: "#f3e5f5", line: "#7b1fa2" };
 pub(super) const WRITE: Colours = Colours { fill: "#ffebee", line: "#c62828" };
 pub(super) const OUTPUT: Colours = Colours { fill: "#e8f5e9", line: "#2e7d32" };
 
-/// Calls that only look at their argument in another way.
+/// Operators that return a view of their argument.
 const VIEWS: [&str; 14] = [
     "alias",
     "detach",
@@ -58,9 +58,9 @@ pub(super) fn colours(node: &Node) -> &'static Colours {
     if node.operator.starts_with("aten::") && VIEWS.contains(&name) { &VIEW } else { &CALL }
 }
 
-/// What stands in the box of a call: its name, the arguments that are no values, what it gives.
-pub(super) fn caption(graph: &Graph, names: &Names, node: &Node) -> [String; 3] {
-    // Everybody knows where mul comes from.
+/// Returns the caption of a call: its name, its literal arguments, its result types.
+pub(super) fn caption(graph: &Graph, names: &ValueNames, node: &Node) -> [String; 3] {
+    // The namespace of built-in operators is left out.
     let name = node.operator.strip_prefix("aten::").unwrap_or(&node.operator).to_owned();
     let plain = node.args.iter().filter(|argument| {
         !argument.is_default && !matches!(argument.arg.as_literal(), Some(Value::None))
@@ -75,8 +75,8 @@ pub(super) fn caption(graph: &Graph, names: &Names, node: &Node) -> [String; 3] 
     [name, plain.join(", "), gives]
 }
 
-/// What stands in the box of a constant: its name and type, or its value if it is one number.
-pub(super) fn constant_caption(graph: &Graph, names: &Names, at: usize) -> [String; 2] {
+/// Returns the caption of a constant: its name and type, or its value if it is one number.
+pub(super) fn constant_caption(graph: &Graph, names: &ValueNames, at: usize) -> [String; 2] {
     let constant = &graph.constants[at];
     let types = graph.info(constant.id).to_string();
     let number = constant.tensor().ok().filter(|tensor| tensor.ndim() == 0);
@@ -86,7 +86,7 @@ pub(super) fn constant_caption(graph: &Graph, names: &Names, at: usize) -> [Stri
     }
 }
 
-/// Where each value comes from: `input_0`, `constant_1`, `node_2`.
+/// Returns a function from values to the boxes that make them: `input_0`, `constant_1`, `node_2`.
 pub(super) fn sources(graph: &Graph) -> impl Fn(ValueId) -> String {
     let mut all = vec![String::new(); graph.value_count()];
     for (at, input) in graph.inputs.iter().enumerate() {
@@ -103,12 +103,12 @@ pub(super) fn sources(graph: &Graph) -> impl Fn(ValueId) -> String {
     move |id| all[id.index()].clone()
 }
 
-/// Results of calls that have several: their arrows say which.
+/// Returns the results of calls with several, whose arrows are labelled.
 pub(super) fn one_of_several(graph: &Graph) -> HashSet<ValueId> {
     graph.nodes.iter().map(Node::makes).filter(|made| made.len() > 1).flatten().collect()
 }
 
-/// Text between quotes, each line of it centred.
+/// Quotes text with centred lines.
 fn quoted(lines: &[&str]) -> String {
     let lines = lines.iter().filter(|line| !line.is_empty());
     let lines: Vec<_> = lines
@@ -122,11 +122,11 @@ fn quoted(lines: &[&str]) -> String {
 }
 
 impl Graph {
-    /// The graph as Graphviz text, to be drawn by `dot -Tsvg`: inputs, constants and outputs in
-    /// groups of their own, calls by kind (views, writes in place, others), arrows from the values
-    /// to the calls that use them, and an arrow's text where a call has several results.
+    /// Returns the graph as Graphviz text, to be drawn by `dot -Tsvg`: inputs, constants and
+    /// outputs are grouped, calls are styled by kind (views, in-place writes, others), arrows lead
+    /// from values to the calls that use them, and are labelled if a call has several results.
     pub fn to_dot(&self, direction: Direction) -> String {
-        let names = Names::of(self);
+        let names = ValueNames::of(self);
         let source = sources(self);
         let rank = match direction {
             Direction::Down => "TB",
@@ -155,7 +155,7 @@ impl Graph {
         for (at, node) in self.nodes.iter().enumerate() {
             let [name, plain, gives] = caption(self, &names, node);
             let shown = boxed(&format!("node_{at}"), &[&name, &plain, &gives], colours(node));
-            // Writing to a String doesn't fail.
+            // Writing to a String can't fail.
             let _ = writeln!(text, "  {shown}");
         }
         let outputs = self.outputs.iter().enumerate().map(|(at, output)| {

@@ -1,4 +1,4 @@
-//! What a recording refuses: tensors that the graph couldn't make again.
+//! Errors for tensors that a replay of the graph couldn't make.
 
 use keyfold_core::{Error, ErrorKind};
 

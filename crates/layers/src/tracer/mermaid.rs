@@ -1,4 +1,4 @@
-//! A graph as Mermaid text, which many pages that show Markdown draw.
+//! Graphs as Mermaid text, which many Markdown renderers draw.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use super::dot::{
     constant_caption, one_of_several, sources,
 };
 use super::ir::{Graph, ValueId};
-use super::print::Names;
+use super::print::ValueNames;
 
-/// Text inside quotes, lines below each other. Mermaid reads `#...;` as a character's code, and
-/// everything that could mean markup is written so.
+/// Quotes text with line breaks. Characters with a meaning in markup are written as Mermaid's
+/// character codes, `#...;`.
 fn quoted(lines: &[&str]) -> String {
     let lines = lines.iter().filter(|line| !line.is_empty());
     let lines: Vec<String> = lines
@@ -19,7 +19,7 @@ fn quoted(lines: &[&str]) -> String {
                 match c {
                     c if c.is_alphanumeric() || " .,:=_-+()[]/'".contains(c) => text.push(c),
                     c if c.is_control() => text.push(' '),
-                    // Writing to a String doesn't fail.
+                    // Writing to a String can't fail.
                     other => {
                         let _ = write!(text, "#{};", u32::from(other));
                     }
@@ -37,10 +37,10 @@ fn class(colours: &Colours) -> &'static str {
 }
 
 impl Graph {
-    /// The graph as Mermaid text (`flowchart`), with the same boxes and colours as
+    /// Returns the graph as Mermaid text (`flowchart`), with the same boxes and colours as
     /// [`Graph::to_dot`].
     pub fn to_mermaid(&self, direction: Direction) -> String {
-        let names = Names::of(self);
+        let names = ValueNames::of(self);
         let source = sources(self);
         let mut text = match direction {
             Direction::Down => "flowchart TD\n".to_owned(),

@@ -1,12 +1,11 @@
-//! The tracer layer: a function's outer calls as a graph that prints, draws, replays and goes to
-//! JSON and back.
+//! The tracer layer: records a function's outer calls as a graph that can be printed, drawn,
+//! replayed and stored as JSON.
 //!
-//! A trace is a mode. The function runs with real tensors while a [`Session`] is the data of a local
-//! include of the key Tracer; the fallback there notes each outer call and lets it through. What
-//! operators call inside is excluded like in every layer, and so is below the graph, with one
-//! exception: where gradients are recorded for the calls that a call comes to (on whole batches below
-//! Vmap, and those of a composite), these are what the graph has, since gradients go back through
-//! them.
+//! A trace is a mode. The function runs with real tensors while a [`Session`] is the data of a
+//! local include of the key Tracer; the fallback there records each outer call and redispatches it.
+//! Calls inside operators aren't recorded, as in every layer, with one exception: if gradients are
+//! recorded for the inner calls (on whole batches below Vmap, and those of a composite), the graph
+//! has these, since gradients flow back through them.
 //!
 //! ```
 //! use keyfold::ops::aten;
@@ -33,16 +32,16 @@
 mod base64;
 mod dot;
 mod errors;
+mod from_json;
 mod ir;
-mod known;
+mod memory_refs;
 mod mermaid;
 mod print;
-mod read;
 mod run;
 mod session;
-mod shares;
 mod simplify;
-mod write;
+mod to_json;
+mod value_map;
 
 use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Kernel, Override};
@@ -67,7 +66,7 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
 /// Runs a function on tensors and records it.
 ///
 /// # Errors
-/// Those of the function, and as [`Session::finish`].
+/// The function's errors, and those of [`Session::finish`].
 pub fn trace(
     inputs: &[&Tensor],
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,

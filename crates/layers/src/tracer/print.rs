@@ -9,11 +9,11 @@ use keyfold_tensor::{Value, ValueRef};
 
 use super::ir::{Arg, Argument, Graph, Info, Node, ValueId};
 
-/// Items of a list that a line shows.
+/// The number of list items that a line shows.
 const SHOWN: usize = 16;
 
 impl Display for Info {
-    /// `float64[2, 3]`, and the device where it isn't the CPU.
+    /// `float64[2, 3]`, and the device unless it is the CPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(dtype) = self.dtype else { return f.write_str("object") };
         write!(f, "{dtype}{:?}", self.shape)?;
@@ -25,24 +25,23 @@ impl Display for Info {
     }
 }
 
-/// How the values of a graph are called: inputs and results by numbers in one row, constants by a
-/// row of their own.
-pub(super) struct Names(HashMap<ValueId, String>);
+/// The names of a graph's values: inputs and results share one numbering, constants have their own.
+pub(super) struct ValueNames(HashMap<ValueId, String>);
 
-impl Names {
-    pub(super) fn of(graph: &Graph) -> Names {
+impl ValueNames {
+    pub(super) fn of(graph: &Graph) -> ValueNames {
         let inputs = graph.inputs.iter().map(|input| input.id);
         let results = graph.nodes.iter().flat_map(Node::makes);
         let row = inputs.chain(results).enumerate().map(|(i, id)| (id, format!("%{i}")));
         let constants = graph.constants.iter().enumerate();
-        Names(row.chain(constants.map(|(i, c)| (c.id, format!("%c{i}")))).collect())
+        ValueNames(row.chain(constants.map(|(i, c)| (c.id, format!("%c{i}")))).collect())
     }
 
     pub(super) fn get(&self, id: ValueId) -> &str {
         self.0.get(&id).map_or("%?", String::as_str)
     }
 
-    /// An argument as a line shows it.
+    /// Returns the text of an argument.
     pub(super) fn arg(&self, arg: &Arg) -> String {
         match arg {
             Arg::Value(id) => self.get(*id).to_owned(),
@@ -57,8 +56,7 @@ impl Names {
         }
     }
 
-    /// The arguments that a reader needs: those that aren't what the operator takes by default.
-    /// Behind one that is left out they have names.
+    /// Returns the text of arguments without defaults. After an omitted one they have names.
     pub(super) fn args(&self, args: &[Argument]) -> String {
         let mut named = false;
         let mut text = Vec::new();
@@ -77,7 +75,7 @@ impl Names {
         text.join(", ")
     }
 
-    /// What a call gives: `%3`, `(%3, %4)`, `[%3, %4]`.
+    /// Returns the text of a call's results: `%3`, `(%3, %4)`, `[%3, %4]`.
     pub(super) fn results(&self, results: &[Arg]) -> String {
         match results {
             [one] => self.arg(one),
@@ -89,7 +87,7 @@ impl Names {
     }
 }
 
-/// Text in single quotes; what would end it or can't be seen is escaped.
+/// Returns text in single quotes, with quotes and invisible characters escaped.
 fn quoted(text: &str) -> String {
     let mut shown = String::from("'");
     for c in text.chars() {
@@ -101,7 +99,7 @@ fn quoted(text: &str) -> String {
     shown + "'"
 }
 
-/// A number, text and the like as Python writes it.
+/// Formats a number, text and the like as Python does.
 pub(super) fn literal(value: ValueRef<'_>) -> String {
     match value {
         ValueRef::Float(x) if x.is_infinite() => if x > 0.0 { "inf" } else { "-inf" }.to_owned(),
@@ -115,15 +113,15 @@ pub(super) fn literal(value: ValueRef<'_>) -> String {
 }
 
 impl Graph {
-    /// What a value is called in the graph's text: `%3`, `%c0`. For many at once.
+    /// Returns the names of all values in the graph's text: `%3`, `%c0`.
     pub fn value_names(&self) -> Vec<String> {
-        let names = Names::of(self);
+        let names = ValueNames::of(self);
         (0..self.values.len()).map(|i| names.get(ValueId(i as u32)).to_owned()).collect()
     }
 
-    /// One call as the graph's text shows it.
+    /// Returns the text of one call.
     pub fn node_text(&self, node: &Node) -> String {
-        let names = Names::of(self);
+        let names = ValueNames::of(self);
         let call = format!("{}({})", node.operator, names.args(&node.args));
         match node.results.is_empty() {
             true => call,
@@ -134,7 +132,7 @@ impl Graph {
         }
     }
 
-    /// What a call gives, by types: `float64[2, 3]`, `(float64[], int64[2])`.
+    /// Returns the types of a call's results: `float64[2, 3]`, `(float64[], int64[2])`.
     pub(super) fn types(&self, results: &[Arg]) -> String {
         let one = |arg: &Arg| self.type_of(arg);
         match results {
@@ -167,9 +165,9 @@ impl Graph {
 }
 
 impl Display for Graph {
-    /// One line per constant and call, in order, with the columns aligned.
+    /// Prints one line per constant and call, in order, with aligned columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Names::of(self);
+        let names = ValueNames::of(self);
         let inputs = self.inputs.iter().map(|input| {
             let title = match input.name.as_str() {
                 "" => String::new(),
@@ -203,7 +201,7 @@ impl Display for Graph {
         });
         let lines: Vec<(String, String, String)> = constants.chain(calls).collect();
         let width = |part: fn(&(String, String, String)) -> usize| {
-            // One long list of results doesn't push everything else to the right.
+            // A long list of results doesn't widen the column.
             lines.iter().map(part).filter(|width| *width <= 40).max().unwrap_or(0)
         };
         let (wide, wider) = (width(|line| line.0.len()), width(|line| line.1.len()));

@@ -4,35 +4,35 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, Dispatcher, Value as _, inside_layers};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::ir::{Arg, Graph, IN_KIND, Info, Node, ValueId};
-use super::print::Names;
+use super::ir::{Arg, Graph, Info, Node, ValueId, WRAP_NODE};
+use super::print::ValueNames;
 
-/// How a host language makes an object of a tensor, like another object (see
+/// The function by which a host language wraps a tensor in an object like a given one (see
 /// [`note_wrapped`](super::note_wrapped)).
 pub type Wrap<'w> = &'w dyn Fn(&Value, Tensor) -> Result<Value>;
 
-/// The values that are there while a graph runs.
-struct Running<'w> {
-    names: Names,
+/// A replay in progress, with its live values.
+struct Interpreter<'w> {
+    names: ValueNames,
     wrap: Wrap<'w>,
     values: Vec<Option<Value>>,
 }
 
 impl Graph {
-    /// Runs the graph on inputs like those that it was recorded with: each call again, by its
-    /// operator's name, through the dispatcher, so that the layers that are on now have their part.
-    /// Random operators draw anew; an in-place operator writes to inputs and constants again.
+    /// Replays the graph on inputs like the recorded ones: calls each operator by name through the
+    /// dispatcher, so that the active layers apply. Random operators draw again; an in-place
+    /// operator writes to inputs and constants again.
     ///
     /// # Errors
-    /// [`ErrorKind::Trace`] for too many or too few inputs, and, naming the input, for another rank
-    /// or shape; [`ErrorKind::DType`] and [`ErrorKind::Device`] likewise; unknown operators; those of
-    /// the calls.
+    /// [`ErrorKind::Trace`] for a wrong number of inputs, and, naming the input, for another rank
+    /// or shape; [`ErrorKind::DType`] and [`ErrorKind::Device`] likewise; unknown operators; the
+    /// calls' errors.
     pub fn run(&self, dispatcher: &Dispatcher<Value>, inputs: &[&Tensor]) -> Result<Vec<Value>> {
         self.run_values(dispatcher, owned(inputs), false, &no_objects)
     }
 
-    /// As [`Graph::run`], with inputs of other sizes, as many dimensions as before. Sizes that were
-    /// arguments of a call (of `aten::reshape`, say) are those of the recording all the same.
+    /// As [`Graph::run`], with inputs of other sizes and the same number of dimensions. Sizes that
+    /// were arguments of a call (of `aten::reshape`, for example) stay those of the recording.
     ///
     /// # Errors
     /// As [`Graph::run`].
@@ -44,9 +44,9 @@ impl Graph {
         self.run_values(dispatcher, owned(inputs), true, &no_objects)
     }
 
-    /// As [`Graph::run`] or, with `any_shape`, [`Graph::run_any_shape`], where inputs may also be
-    /// objects of a host language: those that were such when the graph was recorded. `wrap` makes
-    /// one like a given one of a tensor.
+    /// As [`Graph::run`] or, with `any_shape`, [`Graph::run_any_shape`]. Inputs may be objects of a
+    /// host language, where they were in the recording. `wrap` makes an object like a given one
+    /// from a tensor.
     ///
     /// # Errors
     /// As [`Graph::run`].
@@ -57,7 +57,7 @@ impl Graph {
         any_shape: bool,
         wrap: Wrap<'_>,
     ) -> Result<Vec<Value>> {
-        // Where a trace around this one records, too: a class may read its elements to be looked at.
+        // Excluded from an outer trace: a class may read its elements while its shape is read.
         inside_layers(DispatchKey::Tracer.into(), || self.check_inputs(&inputs, any_shape))?;
         self.replay(dispatcher, inputs, wrap)
     }
@@ -74,7 +74,7 @@ impl Graph {
         for (at, (input, given)) in self.inputs.iter().zip(inputs).enumerate() {
             let wanted = self.info(input.id);
             let given = given.as_ref().tensor().map_or_else(|_| Info::opaque(), Info::of);
-            let Some(kind) = misfit(wanted, &given, any_shape) else { continue };
+            let Some(kind) = mismatch(wanted, &given, any_shape) else { continue };
             let name = match input.name.as_str() {
                 "" => format!("input %{at}"),
                 name => format!("input %{at} ({name})"),
@@ -97,7 +97,7 @@ impl Graph {
         wrap: Wrap<'_>,
     ) -> Result<Vec<Value>> {
         let values = vec![None; self.values.len()];
-        let mut running = Running { names: Names::of(self), wrap, values };
+        let mut running = Interpreter { names: ValueNames::of(self), wrap, values };
         for (input, given) in self.inputs.iter().zip(inputs) {
             running.values[input.id.index()] = Some(given);
         }
@@ -107,7 +107,7 @@ impl Graph {
         let last = self.last_uses();
         for (at, node) in self.nodes.iter().enumerate() {
             running.call(dispatcher, node)?;
-            // A value goes when nobody needs it any more, as it would in the function.
+            // A value is dropped after its last use, as in the function.
             for id in node.reads().into_iter().chain(node.makes()) {
                 if last[id.index()] == Some(at) {
                     running.values[id.index()] = None;
@@ -117,7 +117,7 @@ impl Graph {
         self.outputs.iter().map(|output| running.owned(output)).collect()
     }
 
-    /// The last call that each value is part of; none for outputs.
+    /// Returns the last call that uses each value; `None` for outputs.
     fn last_uses(&self) -> Vec<Option<usize>> {
         let mut last = vec![None; self.values.len()];
         for (at, node) in self.nodes.iter().enumerate() {
@@ -140,8 +140,8 @@ fn owned(inputs: &[&Tensor]) -> Vec<Value> {
     inputs.iter().map(|tensor| Value::Tensor((*tensor).clone())).collect()
 }
 
-/// What is wrong with an input, if something is.
-fn misfit(wanted: &Info, given: &Info, any_shape: bool) -> Option<ErrorKind> {
+/// Returns the kind of an input's mismatch, if there is one.
+fn mismatch(wanted: &Info, given: &Info, any_shape: bool) -> Option<ErrorKind> {
     if wanted.dtype != given.dtype {
         return Some(ErrorKind::DType);
     }
@@ -155,10 +155,10 @@ fn misfit(wanted: &Info, given: &Info, any_shape: bool) -> Option<ErrorKind> {
     (!fits).then_some(ErrorKind::Trace)
 }
 
-impl Running<'_> {
+impl Interpreter<'_> {
     fn call(&mut self, dispatcher: &Dispatcher<Value>, node: &Node) -> Result<()> {
-        if node.operator == IN_KIND {
-            return self.in_kind(node);
+        if node.operator == WRAP_NODE {
+            return self.wrap_object(node);
         }
         let place = || format!("graph node {}", self.title(node));
         let operator = dispatcher.operator(&node.operator).map_err(|error| error.at(&place()))?;
@@ -169,10 +169,13 @@ impl Running<'_> {
         let fits = match (result, &node.results[..]) {
             (Value::Tuple(items), many) => {
                 items.len() == many.len()
-                    && items.into_iter().zip(many).all(|(item, known)| self.keep(item, known))
+                    && items
+                        .into_iter()
+                        .zip(many)
+                        .all(|(item, known)| self.store_result(item, known))
             }
             (_, []) => true,
-            (one, [known]) => self.keep(one, known),
+            (one, [known]) => self.store_result(one, known),
             _ => false,
         };
         if fits {
@@ -188,8 +191,8 @@ impl Running<'_> {
         ))
     }
 
-    /// Makes an object of a tensor, in the class of another one.
-    fn in_kind(&mut self, node: &Node) -> Result<()> {
+    /// Wraps a tensor in an object, in the class of another one.
+    fn wrap_object(&mut self, node: &Node) -> Result<()> {
         let args = node.args.iter().map(|argument| self.owned(&argument.arg));
         let args = args.collect::<Result<Vec<Value>>>()?;
         let place = format!("graph node {}", self.title(node));
@@ -198,7 +201,7 @@ impl Running<'_> {
             return Err(wrong("it takes x and like, and has one result"));
         };
         let made = (self.wrap)(like, x.clone().into_tensor()?).map_err(|error| error.at(&place))?;
-        if self.keep(made, known) { Ok(()) } else { Err(wrong("its result is no object")) }
+        if self.store_result(made, known) { Ok(()) } else { Err(wrong("its result is no object")) }
     }
 
     fn title(&self, node: &Node) -> String {
@@ -208,8 +211,8 @@ impl Running<'_> {
         }
     }
 
-    /// Keeps the tensors of a result under their names; says whether they are where they were.
-    fn keep(&mut self, value: Value, known: &Arg) -> bool {
+    /// Stores the tensors of a result as values; returns whether its structure is the recorded one.
+    fn store_result(&mut self, value: Value, known: &Arg) -> bool {
         match (known, value) {
             (Arg::Value(id), value @ (Value::Tensor(_) | Value::Foreign(_))) => {
                 self.values[id.index()] = Some(value);
@@ -217,7 +220,10 @@ impl Running<'_> {
             }
             (Arg::List(known), Value::List(items)) => {
                 items.len() == known.len()
-                    && items.into_iter().zip(known).all(|(item, known)| self.keep(item, known))
+                    && items
+                        .into_iter()
+                        .zip(known)
+                        .all(|(item, known)| self.store_result(item, known))
             }
             (Arg::Literal(_), Value::Tensor(_) | Value::Foreign(_)) => false,
             (Arg::Literal(_), _) => true,
@@ -225,7 +231,7 @@ impl Running<'_> {
         }
     }
 
-    /// An argument with its values in place.
+    /// Returns an argument with the values filled in.
     fn owned(&self, arg: &Arg) -> Result<Value> {
         Ok(match arg {
             Arg::Value(id) => self.value(*id)?.clone(),

@@ -1,4 +1,4 @@
-//! Recording: what becomes of a call.
+//! Recording of calls.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,70 +12,72 @@ use keyfold_dispatch::{
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::errors::{hidden_object, hidden_value, hidden_view, unseen_result};
-use super::ir::{Arg, Argument, Constant, Graph, IN_KIND, Info, Input, Node, ValueId};
-use super::known::{Across, BatchAt, Known, Seen};
-use super::shares::Shares;
+use super::ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId, WRAP_NODE};
+use super::memory_refs::MemoryRefs;
+use super::value_map::{Across, BatchAt, Inspected, ValueMap};
 
-/// Sessions that are recording, in the whole process: none, and nobody need ask further.
+/// The number of recording sessions in the process; if 0, nothing else is checked.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
 
-/// A recording: the object behind the key Tracer, from [`Session::begin`] to [`Session::finish`].
+/// A recording, from [`Session::begin`] to [`Session::finish`]: the local data of the key Tracer.
 ///
-/// A session that began while another was recording hands on what it sees, so that both record.
+/// A session that began while another was recording passes calls on to it, so that both record.
 #[derive(Debug)]
 pub struct Session {
-    state: Mutex<State>,
+    state: Mutex<RecordingState>,
     outer: Option<Arc<Session>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RecordingState {
     open: bool,
     graph: Graph,
-    known: Known,
-    /// Whether a value follows from the inputs or from random numbers, by its place.
+    values: ValueMap,
+    /// By value: whether it depends on the inputs or on random numbers.
     varies: Vec<bool>,
 }
 
-/// An argument tree whose tensors were looked at.
-enum Looked {
-    Tensor(Box<Seen>),
-    List(Vec<Looked>),
+/// An argument tree whose tensors were inspected.
+enum InspectedArg {
+    Tensor(Box<Inspected>),
+    List(Vec<InspectedArg>),
     Literal(Box<Value>),
 }
 
-impl Looked {
-    fn at(value: ValueRef<'_>) -> Result<Looked> {
-        if let Some(seen) = Seen::look(value)? {
-            return Ok(Looked::Tensor(Box::new(seen)));
+impl InspectedArg {
+    fn at(value: ValueRef<'_>) -> Result<InspectedArg> {
+        if let Some(seen) = Inspected::look(value)? {
+            return Ok(InspectedArg::Tensor(Box::new(seen)));
         }
         if value.list_len().is_some() {
-            return Ok(Looked::List(value.items().map(Looked::at).collect::<Result<_>>()?));
+            return Ok(InspectedArg::List(
+                value.items().map(InspectedArg::at).collect::<Result<_>>()?,
+            ));
         }
-        Ok(Looked::Literal(Box::new(Value::from_ref(value)?)))
+        Ok(InspectedArg::Literal(Box::new(Value::from_ref(value)?)))
     }
 }
 
-/// A call that was seen and hasn't returned yet.
-pub(super) struct Pending {
+/// A call that hasn't returned yet.
+pub(super) struct PendingCall {
     node: Node,
     varies: bool,
-    /// How many results the schema declares.
+    /// The number of results that the schema declares.
     returns: usize,
 }
 
 impl Session {
-    /// A new recording, inside the one that is open here, if one is.
+    /// Starts a recording, inside the open one, if there is one here.
     pub fn begin() -> Arc<Session> {
         let outer = active();
         RECORDING.fetch_add(1, Ordering::Relaxed);
-        let (graph, known, varies) = (Graph::default(), Known::default(), Vec::new());
-        let state = State { open: true, graph, known, varies };
+        let (graph, values, varies) = (Graph::default(), ValueMap::default(), Vec::new());
+        let state = RecordingState { open: true, graph, values, varies };
         Arc::new(Session { state: Mutex::new(state), outer })
     }
 
-    /// The key that switches a recording on, for a host language's own guard with the session as its
-    /// data.
+    /// Returns the key that enables a recording, for a host language's own guard with the session
+    /// as its data.
     pub fn keys() -> DispatchKeySet {
         DispatchKey::Tracer.into()
     }
@@ -86,37 +88,37 @@ impl Session {
         include_keys_with(Session::keys(), session)
     }
 
-    /// Makes a tensor the next input, and gives the tensor to call the function with: this one, or
-    /// a copy where the same data is an input already, since nothing would tell the two apart.
+    /// Makes a tensor the next input. Returns the tensor to call the function with: this one, or a
+    /// copy if the same data is an input already, since the two would be indistinguishable.
     ///
     /// # Errors
-    /// Where such a copy can't be made.
+    /// If the copy can't be made.
     pub fn input(&self, tensor: &Tensor, name: &str) -> Result<Tensor> {
         let mut tensor = tensor.clone();
-        let mut seen = Seen::own(&tensor);
-        let is_known = self.lock().known.find(&seen).is_some();
+        let mut seen = Inspected::own(&tensor);
+        let is_known = self.lock().values.find(&seen).is_some();
         if is_known {
             let copy = tensor.copy()?;
             copy.set_requires_grad(tensor.requires_grad())?;
-            (tensor, seen) = (copy.clone(), Seen::own(&copy));
+            (tensor, seen) = (copy.clone(), Inspected::own(&copy));
         }
         let mut state = self.lock();
         let id = state.value(seen.info.clone(), true);
-        state.known.vary(&seen);
-        state.known.insert(seen, id);
+        state.values.mark_dependent(&seen);
+        state.values.insert(seen, id);
         state.graph.inputs.push(Input { id, name: name.to_owned() });
         Ok(tensor)
     }
 
-    /// Makes an object of a class of the host language's own the next input.
+    /// Makes an object of the host language's own class the next input.
     ///
     /// # Errors
-    /// [`ErrorKind::Trace`] for an object that is an input already, since nothing would tell the two
-    /// apart.
+    /// [`ErrorKind::Trace`] for an object that is an input already, since the two would be
+    /// indistinguishable.
     pub fn input_object(&self, object: Value, name: &str) -> Result<()> {
-        let Some(seen) = Seen::look(object.as_ref())? else { return Ok(()) };
+        let Some(seen) = Inspected::look(object.as_ref())? else { return Ok(()) };
         let mut state = self.lock();
-        if state.known.find(&seen).is_some() {
+        if state.values.find(&seen).is_some() {
             drop(state);
             let message = format!(
                 "{name}: the object is an argument already, and nothing would tell the two apart: \
@@ -126,18 +128,19 @@ impl Session {
             return Err(Error::new(ErrorKind::Trace, message));
         }
         let id = state.value(seen.info.clone(), true);
-        state.known.vary(&seen);
-        state.known.insert(seen, id);
+        state.values.mark_dependent(&seen);
+        state.values.insert(seen, id);
         state.graph.inputs.push(Input { id, name: name.to_owned() });
         Ok(())
     }
 
-    /// Ends the recording with what the function returned.
+    /// Ends the recording with the function's results.
     ///
     /// # Errors
     /// [`ErrorKind::Trace`] for a view of a traced tensor that no operator made.
     pub fn finish(&self, outputs: &[ValueRef<'_>]) -> Result<Graph> {
-        let looked = outputs.iter().map(|value| Looked::at(*value)).collect::<Result<Vec<_>>>()?;
+        let looked =
+            outputs.iter().map(|value| InspectedArg::at(*value)).collect::<Result<Vec<_>>>()?;
         let mut done = Vec::new();
         let (mut graph, kept, outputs) = {
             let mut state = self.lock();
@@ -151,39 +154,46 @@ impl Session {
             }
             state.close();
             let graph = std::mem::take(&mut state.graph);
-            (graph, state.known.take(), failed.map_or(Ok(args), Err))
+            (graph, state.values.take(), failed.map_or(Ok(args), Err))
         };
-        // Without the lock: what was kept may be the last share of an object of the host language.
+        // Without the lock: a kept value may be the last reference to an object of the host
+        // language.
         drop(kept);
         graph.outputs = outputs?;
         Ok(graph.numbered())
     }
 
-    /// Ends the recording without a graph: the function failed.
+    /// Ends the recording without a graph, after the function failed.
     pub fn abandon(&self) {
         let left = {
             let mut state = self.lock();
             state.close();
-            (std::mem::take(&mut state.graph), state.known.take())
+            (std::mem::take(&mut state.graph), state.values.take())
         };
         drop(left);
     }
 
-    /// Whether a tensor is a value of the graph or shares memory with one, constants left aside.
-    fn varies(&self, seen: &Seen) -> bool {
+    /// Returns whether a tensor is a value of the graph, other than a constant, or shares memory
+    /// with one.
+    fn varies(&self, seen: &Inspected) -> bool {
         let state = self.lock();
         if !state.open {
             return false;
         }
-        let found = state.known.find(seen).is_some_and(|id| state.varies[id.index()]);
-        found || state.known.varies(seen)
+        let found = state.values.find(seen).is_some_and(|id| state.varies[id.index()]);
+        found || state.values.depends_on_inputs(seen)
     }
 
-    /// Notes a call before it is made, since it may change its arguments.
-    fn before(&self, operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Option<Pending>> {
-        let looked = args.iter().map(|value| Looked::at(*value)).collect::<Result<Vec<_>>>()?;
+    /// Records a call's arguments before it runs, since it may change them.
+    fn before(
+        &self,
+        operator: &Operator<Value>,
+        args: &[ValueRef<'_>],
+    ) -> Result<Option<PendingCall>> {
+        let looked =
+            args.iter().map(|value| InspectedArg::at(*value)).collect::<Result<Vec<_>>>()?;
         let schema = operator.schema();
-        // Declared before the lock, so that it is dropped without it.
+        // Declared before the lock, so that it is dropped after its release.
         let mut done = Vec::new();
         let mut state = self.lock();
         if !state.open {
@@ -212,31 +222,32 @@ impl Session {
             results: Vec::new(),
             effects: random || writes || schema.returns.is_empty(),
         };
-        Ok(Some(Pending { node, varies: varies || random, returns: schema.returns.len() }))
+        Ok(Some(PendingCall { node, varies: varies || random, returns: schema.returns.len() }))
     }
 
-    /// Adds a call that returned.
-    fn after(&self, pending: Pending, args: &[ValueRef<'_>], result: &Value) -> Result<()> {
-        let Pending { mut node, varies, returns } = pending;
+    /// Adds a call that has returned.
+    fn after(&self, pending: PendingCall, args: &[ValueRef<'_>], result: &Value) -> Result<()> {
+        let PendingCall { mut node, varies, returns } = pending;
         let results = match result {
-            Value::Tuple(items) => {
-                items.iter().map(|item| Looked::at(item.as_ref())).collect::<Result<Vec<_>>>()?
-            }
+            Value::Tuple(items) => items
+                .iter()
+                .map(|item| InspectedArg::at(item.as_ref()))
+                .collect::<Result<Vec<_>>>()?,
             _ if returns == 0 => Vec::new(),
-            one => vec![Looked::at(one.as_ref())?],
+            one => vec![InspectedArg::at(one.as_ref())?],
         };
         let mut written = Vec::new();
         for (_, value) in node.args.iter().zip(args).filter(|(argument, _)| argument.written) {
-            written.extend(Seen::look(*value)?);
+            written.extend(Inspected::look(*value)?);
         }
         let mut state = self.lock();
         if !state.open {
             return Ok(());
         }
         for seen in &written {
-            // What is written to a constant is there at the next replay.
-            if varies || state.known.lasts(seen) {
-                state.known.vary(seen);
+            // A write to a constant affects the next replay.
+            if varies || state.values.overlaps_constant(seen) {
+                state.values.mark_dependent(seen);
             }
         }
         node.results = results.into_iter().map(|value| state.result(value, varies)).collect();
@@ -244,11 +255,11 @@ impl Session {
         Ok(())
     }
 
-    /// Records that an object of a class of the host language's own was made of a tensor, like another
-    /// one, by the class's own way to do that.
-    fn wrapped(&self, tensor: &Seen, like: &Seen, made: Seen) {
+    /// Records that a tensor was wrapped in an object of the host language's class, like another
+    /// one.
+    fn wrapped(&self, tensor: &Inspected, like: &Inspected, made: Inspected) {
         let mut state = self.lock();
-        let (Some(x), Some(like)) = (state.known.find(tensor), state.known.find(like)) else {
+        let (Some(x), Some(like)) = (state.values.find(tensor), state.values.find(like)) else {
             return;
         };
         let varies = state.varies[x.index()] || state.varies[like.index()];
@@ -259,26 +270,26 @@ impl Session {
             written: false,
         };
         let args = vec![argument("x", x), argument("like", like)];
-        let results = vec![state.result(Looked::Tensor(Box::new(made)), varies)];
-        let operator = IN_KIND.to_owned();
+        let results = vec![state.result(InspectedArg::Tensor(Box::new(made)), varies)];
+        let operator = WRAP_NODE.to_owned();
         state.graph.nodes.push(Node { operator, args, results, effects: false });
     }
 
-    /// Notes a tensor that the graph of derivatives keeps.
-    fn hide(&self, seen: &Seen) {
+    /// Marks a tensor that the gradient graph keeps.
+    fn hide(&self, seen: &Inspected) {
         let mut state = self.lock();
         if state.open {
-            state.known.hide(seen);
+            state.values.hide(seen);
         }
     }
 
-    /// Shows what it keeps.
-    fn add_shares(&self, shares: &mut Shares<'_>) {
+    /// Adds the references that it keeps.
+    fn add_shares(&self, shares: &mut MemoryRefs<'_>) {
         let state = self.lock();
-        state.known.kept_of(shares.of).for_each(|kept| shares.add(kept));
+        state.values.kept_of(shares.of).for_each(|kept| shares.add(kept));
     }
 
-    /// An error for a result that no recorded call has made.
+    /// Returns an error for a result that no recorded call has made.
     fn check_known(&self, operator: &Operator<Value>, result: &Value) -> Result<()> {
         match result {
             Value::Tuple(items) | Value::List(items) => {
@@ -286,20 +297,20 @@ impl Session {
             }
             _ => {}
         }
-        let Some(seen) = Seen::look(result.as_ref())? else { return Ok(()) };
+        let Some(seen) = Inspected::look(result.as_ref())? else { return Ok(()) };
         let is_known = {
             let state = self.lock();
             !state.open
-                || state.known.find(&seen).or(state.known.across(&seen).map(|a| a.from)).is_some()
+                || state.values.find(&seen).or(state.values.across(&seen).map(|a| a.from)).is_some()
         };
         if is_known { Ok(()) } else { Err(unseen_result(operator.name(), &seen.info)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RecordingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This session and those that it began in, innermost first.
+    /// Returns this session and those that it began in, innermost first.
     fn chain(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Session>> {
         std::iter::successors(Some(self), |session| session.outer.as_ref())
     }
@@ -311,7 +322,7 @@ impl Drop for Session {
     }
 }
 
-impl State {
+impl RecordingState {
     fn close(&mut self) {
         if std::mem::replace(&mut self.open, false) {
             RECORDING.fetch_sub(1, Ordering::Relaxed);
@@ -325,31 +336,31 @@ impl State {
         id
     }
 
-    /// What an argument is in the graph, and whether it follows from the inputs. A tensor that
-    /// wasn't seen before is a constant. What isn't kept goes to `done`, for dropping it may need
-    /// the lock of the host language.
-    fn arg(&mut self, value: Looked, done: &mut Vec<Seen>) -> Result<(Arg, bool)> {
+    /// Returns an argument of the graph, and whether it depends on the inputs. An unknown tensor
+    /// becomes a constant. Values that aren't kept are moved to `done`, since dropping them may
+    /// need the host language's lock.
+    fn arg(&mut self, value: InspectedArg, done: &mut Vec<Inspected>) -> Result<(Arg, bool)> {
         Ok(match value {
-            Looked::Literal(value) => (Arg::Literal(value), false),
-            Looked::List(items) => {
+            InspectedArg::Literal(value) => (Arg::Literal(value), false),
+            InspectedArg::List(items) => {
                 let items: Vec<_> =
                     items.into_iter().map(|item| self.arg(item, done)).collect::<Result<_>>()?;
                 let varies = items.iter().any(|item| item.1);
                 (Arg::List(items.into_iter().map(|item| item.0).collect()), varies)
             }
-            Looked::Tensor(seen) => {
-                if let Some(id) = self.known.find(&seen) {
-                    let varies = self.varies[id.index()] || self.known.varies(&seen);
+            InspectedArg::Tensor(seen) => {
+                if let Some(id) = self.values.find(&seen) {
+                    let varies = self.varies[id.index()] || self.values.depends_on_inputs(&seen);
                     done.push(*seen);
                     return Ok((Arg::Value(id), varies));
                 }
-                if let Some(across) = self.known.across(&seen) {
+                if let Some(across) = self.values.across(&seen) {
                     let id = self.across_batches(across)?;
                     let varies = self.varies[id.index()];
-                    self.known.insert(*seen, id);
+                    self.values.insert(*seen, id);
                     return Ok((Arg::Value(id), varies));
                 }
-                if self.known.varies(&seen) {
+                if self.values.depends_on_inputs(&seen) {
                     let error = match seen.registered() {
                         Some(object) => hidden_object(&object),
                         None => hidden_view(&seen.info),
@@ -357,22 +368,22 @@ impl State {
                     done.push(*seen);
                     return Err(error);
                 }
-                if self.known.hides(&seen) {
+                if self.values.overlaps_hidden(&seen) {
                     let error = hidden_value(&seen.info);
                     done.push(*seen);
                     return Err(error);
                 }
                 let id = self.value(seen.info.clone(), false);
                 self.graph.constants.push(Constant { id, value: seen.keep.clone() });
-                self.known.last(&seen);
-                self.known.insert(*seen, id);
+                self.values.mark_constant(&seen);
+                self.values.insert(*seen, id);
                 (Arg::Value(id), false)
             }
         })
     }
 
-    /// Layers below Vmap compute with whole batches, which the graph may know by their examples, and
-    /// make examples of batches that it knows: a call that enters or leaves the batch says so.
+    /// Adds calls that enter or leave batches. Layers below Vmap compute with whole batches, which
+    /// the graph may know by their examples, and make examples of batches that it knows.
     fn across_batches(&mut self, across: Across) -> Result<ValueId> {
         let number = |name: &str, number: usize| Argument {
             name: name.to_owned(),
@@ -395,7 +406,7 @@ impl State {
                 ("keyfold::vmap_enter", vec![x, at, level], self.graph.nodes.len())
             } else {
                 info.shape.insert(dim, size)?;
-                // Right after it was made: the vmap may have ended since.
+                // Right after its definition, since the vmap may have ended since.
                 let maker = self.graph.nodes.iter().rposition(|node| node.makes().contains(&last));
                 let args = vec![x, level, at, number("size", size)];
                 ("keyfold::vmap_exit", args, maker.map_or(0, |at| at + 1))
@@ -408,26 +419,26 @@ impl State {
         Ok(last)
     }
 
-    /// What a result is in the graph: its tensors are new values.
-    fn result(&mut self, value: Looked, varies: bool) -> Arg {
+    /// Returns a result in the graph: its tensors become new values.
+    fn result(&mut self, value: InspectedArg, varies: bool) -> Arg {
         match value {
-            Looked::Literal(value) => Arg::Literal(value),
-            Looked::List(items) => {
+            InspectedArg::Literal(value) => Arg::Literal(value),
+            InspectedArg::List(items) => {
                 Arg::List(items.into_iter().map(|item| self.result(item, varies)).collect())
             }
-            Looked::Tensor(seen) => {
+            InspectedArg::Tensor(seen) => {
                 let id = self.value(seen.info.clone(), varies);
                 if varies {
-                    self.known.vary(&seen);
+                    self.values.mark_dependent(&seen);
                 }
-                self.known.insert(*seen, id);
+                self.values.insert(*seen, id);
                 Arg::Value(id)
             }
         }
     }
 }
 
-/// Whether an argument is this default.
+/// Returns whether an argument equals this default.
 fn same(arg: &Arg, default: ValueRef<'_>) -> bool {
     match arg {
         Arg::Value(_) => false,
@@ -439,7 +450,7 @@ fn same(arg: &Arg, default: ValueRef<'_>) -> bool {
     }
 }
 
-/// The session that records calls on this thread now: none inside a kernel, or where the key is
+/// Returns the session that records calls on this thread; `None` inside a kernel, or if the key is
 /// excluded.
 fn active() -> Option<Arc<Session>> {
     if RECORDING.load(Ordering::Relaxed) == 0 {
@@ -450,8 +461,8 @@ fn active() -> Option<Arc<Session>> {
     if on { local_data() } else { None }
 }
 
-/// Whether the calls that this one comes to are recorded in its place: gradients go back through
-/// those, where they are calls on whole batches or the calls of a composite.
+/// Returns whether the inner calls are recorded instead of this one, since gradients flow back
+/// through them: calls on whole batches, or the calls of a composite.
 fn is_recorded_inside(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
     let keys = context.keyset();
     let tags = args.iter().map(|arg| Value::tag(*arg).keys());
@@ -463,7 +474,7 @@ fn is_recorded_inside(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -
         || context.operator().is_composite_at(DispatchKey::Autograd, keys)
 }
 
-/// Makes a call for the layer: records it in the open session and those around it.
+/// Runs a call for the layer and records it in the open session and those around it.
 pub(super) fn record(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
     let call = || context.call_below(args);
     if RECORDING.load(Ordering::Relaxed) == 0 {
@@ -489,73 +500,72 @@ pub(super) fn record(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) ->
     Ok(result)
 }
 
-/// Notes a tensor that the graph of derivatives keeps: where no recorded call has made it, using it
-/// later is an error instead of a constant.
+/// Marks a tensor that the gradient graph keeps. If no recorded call has made it, a later use is an
+/// error instead of a constant.
 pub(crate) fn note_kept(tensor: &Tensor) {
     if is_recording()
         && let Some(session) = local_data::<Session>()
     {
-        let seen = || Seen::own(tensor);
+        let seen = || Inspected::own(tensor);
         session.chain().for_each(|session| session.hide(&seen()));
     }
 }
 
-/// How many shares of a tensor's memory the recordings on this thread keep, so that its address isn't
-/// used again: nobody reads or writes through them while the function runs.
+/// Returns the number of references to a tensor's memory that the recordings on this thread keep.
+/// They only prevent the reuse of its address; nothing accesses the memory through them.
 pub(crate) fn kept_shares(tensor: &Tensor) -> usize {
     if !is_recording() {
         return 0;
     }
     let Some(session) = local_data::<Session>() else { return 0 };
-    let mut shares = Shares::of(tensor);
+    let mut shares = MemoryRefs::of(tensor);
     session.chain().for_each(|session| session.add_shares(&mut shares));
     shares.count()
 }
 
-/// Notes that a binding made `made` of a tensor, an object of the class of `like`: a replay does so,
-/// too.
+/// Records that a binding wrapped a tensor in the object `made`, of the class of `like`, so that a
+/// replay does so, too.
 ///
 /// # Errors
-/// When an object can't be kept.
+/// If an object can't be kept.
 pub fn note_wrapped(tensor: &Tensor, like: &Value, made: &Value) -> Result<()> {
-    // A binding wraps a result while the traced call still runs, where the tracer's own key is off.
+    // A binding wraps a result while the traced call still runs, with the tracer's key excluded.
     let at_tracer = call_path().last().is_some_and(|(_, key)| *key == DispatchKey::Tracer);
     let keys = if at_tracer { DispatchKey::Tracer.into() } else { DispatchKeySet::EMPTY };
     let Some(session) = outside_layers(keys, active) else { return Ok(()) };
     for session in session.chain() {
-        // Looking may run code of the class, which may read what is traced.
+        // Inspecting an object may run code of its class, which may read traced tensors.
         let look = |value: &Value| {
-            inside_layers(DispatchKey::Tracer.into(), || Seen::look(value.as_ref()))
+            inside_layers(DispatchKey::Tracer.into(), || Inspected::look(value.as_ref()))
         };
         let (Some(like), Some(made)) = (look(like)?, look(made)?) else { return Ok(()) };
-        session.wrapped(&Seen::own(tensor), &like, made);
+        session.wrapped(&Inspected::own(tensor), &like, made);
     }
     Ok(())
 }
 
-/// Whether any session records anywhere: without one, nothing needs to be asked about reading.
+/// Returns whether any session records in the process. Without one, reads need no check.
 ///
-/// As [`is_recording_here`], but of all threads, which takes one load.
+/// As [`is_recording_here`], but for all threads, at the cost of one load.
 #[inline]
 pub fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed) != 0
 }
 
-/// Whether calls on this thread are recorded now.
+/// Returns whether calls on this thread are recorded now.
 pub fn is_recording_here() -> bool {
     active().is_some()
 }
 
-/// Refuses to let a host language read a tensor that follows from the inputs of a trace that is
-/// recorded here: what it does with the numbers never gets into the graph. `what` names what was
-/// asked for, `bool()` say. Inside an operator's kernel, and where the key Tracer is excluded, reading
-/// is free.
+/// Refuses to let a host language read a tensor that depends on the inputs of a trace recorded
+/// here, since the graph can't record the use of the numbers. `what` names the operation, such as
+/// `bool()`. Reading is allowed inside an operator's kernel, and if the key Tracer is excluded.
 ///
 /// # Errors
-/// [`ErrorKind::Trace`], saying what to do instead.
+/// [`ErrorKind::Trace`], with a correction.
 pub fn check_readable(tensor: &Tensor, what: &str) -> Result<()> {
     let Some(session) = active() else { return Ok(()) };
-    let seen = Seen::tensor(tensor, Value::None);
+    let seen = Inspected::tensor(tensor, Value::None);
     if !session.chain().any(|session| session.varies(&seen)) {
         return Ok(());
     }

@@ -1,15 +1,15 @@
-//! Renumbering, and leaving out what nobody needs.
+//! Renumbering of values, and removal of unused calls and constants.
 
 use std::collections::HashSet;
 
 use super::ir::{Arg, Argument, Constant, Graph, Input, Node, ValueId};
 
 impl Graph {
-    /// The same graph without calls whose results nobody needs. Calls that write in place, return
+    /// Returns the graph without calls whose results aren't used. Calls that write in place, return
     /// nothing or draw random numbers stay, and so do the inputs.
     ///
-    /// A call counts as needless by what its schema says: a kernel that does more than that (prints,
-    /// say) may be left out.
+    /// A call's effects are those of its schema: a kernel with other effects (printing, for
+    /// example) may be removed.
     #[must_use]
     pub fn simplified(&self) -> Graph {
         let mut needed: HashSet<ValueId> = self.outputs.iter().flat_map(Arg::values).collect();
@@ -24,8 +24,8 @@ impl Graph {
         Graph { nodes, ..self.clone() }.numbered()
     }
 
-    /// The same graph with its values in the order inputs, constants, results, and without
-    /// constants that nobody uses.
+    /// Returns the graph with its values in the order inputs, constants, results, and without
+    /// unused constants.
     #[must_use]
     pub(super) fn numbered(self) -> Graph {
         let mut used: HashSet<ValueId> = self.outputs.iter().flat_map(Arg::values).collect();

@@ -1,5 +1,5 @@
-//! A call whose arguments are examples of a batch: which level is taken off, how large the batch is,
-//! and how the operator is called on what is below.
+//! A call with batched arguments: its level, the size of the batch, and calls on the unwrapped
+//! arguments below.
 
 use std::sync::Arc;
 
@@ -12,62 +12,64 @@ use super::batched::{Batched, batch_of, batch_of_value, wrap};
 use super::enter::{move_dim, repeat};
 use crate::aten;
 
-/// A call to serve, and the batch that it is over: the highest level among its arguments.
+/// A call to serve, and its batch: the one of the highest level among its arguments.
 pub struct Batch<'c, 'a> {
     /// The call.
     pub context: &'c CallContext<'c, Value>,
-    /// Its arguments, with examples in the place of batches.
+    /// Its arguments, with examples in place of batches.
     pub args: &'c [ValueRef<'a>],
-    /// Which of the nested `vmap`s it belongs to, from 1 for the outermost.
+    /// The level of its `vmap`, from 1 for the outermost.
     pub level: usize,
-    /// How many examples there are.
+    /// The number of examples.
     pub size: usize,
-    /// Keys of the call that no argument brought: modes.
+    /// Keys of the call that no argument has: modes.
     modes: DispatchKeySet,
-    /// Keys that an argument brought, and that were taken from the call on its way here.
+    /// Keys that an argument has, and that were removed from the call above.
     taken: DispatchKeySet,
 }
 
-/// An argument as a rule sees it: a tensor, and the dimension of it that counts examples.
+/// An argument of a batching rule: a tensor and its batch dimension.
 #[derive(Clone)]
-pub struct Operand {
-    /// All examples, or the tensor that is the same for all.
+pub struct BatchedOperand {
+    /// All examples, or the tensor that all examples share.
     pub tensor: Tensor,
-    /// The dimension that counts examples; none where all have the same.
+    /// The batch dimension; `None` if all examples share the tensor.
     pub dim: Option<usize>,
 }
 
-impl Operand {
-    /// The operand that stands where the argument does.
-    fn of(tensor: &Tensor, level: usize) -> Operand {
+impl BatchedOperand {
+    /// Returns the operand of an argument.
+    fn of(tensor: &Tensor, level: usize) -> BatchedOperand {
         match batch_of(tensor) {
             Some(batched) if batched.level == level => {
-                Operand { tensor: batched.physical.clone(), dim: Some(batched.dim) }
+                BatchedOperand { tensor: batched.physical.clone(), dim: Some(batched.dim) }
             }
-            _ => Operand { tensor: tensor.clone(), dim: None },
+            _ => BatchedOperand { tensor: tensor.clone(), dim: None },
         }
     }
 
-    /// How many dimensions an example has.
+    /// Returns the number of dimensions of an example.
     pub fn rank(&self) -> usize {
         self.tensor.ndim() - usize::from(self.dim.is_some())
     }
 
-    /// The size of an example's dimension.
+    /// Returns the size of an example's dimension.
     pub fn size_at(&self, dim: usize) -> usize {
         let shift = self.dim.is_some_and(|batch| dim >= batch);
         self.tensor.shape()[dim + usize::from(shift)]
     }
 
-    /// The same with the batch in front, if it has one.
-    pub fn in_front(self) -> Result<Operand> {
+    /// Moves the batch dimension to the front, if there is one.
+    pub fn in_front(self) -> Result<BatchedOperand> {
         match self.dim {
             None | Some(0) => Ok(self),
-            Some(dim) => Ok(Operand { tensor: move_dim(&self.tensor, dim, 0)?, dim: Some(0) }),
+            Some(dim) => {
+                Ok(BatchedOperand { tensor: move_dim(&self.tensor, dim, 0)?, dim: Some(0) })
+            }
         }
     }
 
-    /// The tensor with the batch in front: repeated if it has none.
+    /// Returns the tensor with the batch dimension in front, expanded if it has none.
     pub fn batched(self, size: usize) -> Result<Tensor> {
         match self.dim {
             None => repeat(&self.tensor, size),
@@ -75,9 +77,9 @@ impl Operand {
         }
     }
 
-    /// The same with the batch in front and dimensions of size 1 put before an example's own, so
-    /// that it has `rank`. Without a batch broadcasting does that.
-    pub fn padded(self, rank: usize) -> Result<Operand> {
+    /// Moves the batch dimension to the front and inserts dimensions of size 1 after it, so that an
+    /// example has `rank` dimensions. Without a batch, broadcasting does that.
+    pub fn padded(self, rank: usize) -> Result<BatchedOperand> {
         let operand = self.in_front()?;
         let missing = rank.saturating_sub(operand.rank());
         if operand.dim.is_none() || missing == 0 {
@@ -89,14 +91,15 @@ impl Operand {
         for (size, own) in sizes[1 + missing..].iter_mut().zip(&shape[1..]) {
             *size = *own as i64;
         }
-        Ok(Operand { tensor: aten::reshape(&operand.tensor, &sizes)?, dim: Some(0) })
+        Ok(BatchedOperand { tensor: aten::reshape(&operand.tensor, &sizes)?, dim: Some(0) })
     }
 }
 
-/// An example among the arguments: of which argument, of which item of a list, and of what.
+/// A batched tensor among the arguments: index of the argument, index in a list, batch.
 type Found = (usize, Option<usize>, Arc<Batched>);
 
-/// Every tensor of the arguments, with the place of its argument; those in lists too.
+/// Calls `f` with every tensor of the arguments, including those in lists, and the index of its
+/// argument.
 fn each_tensor<'a>(
     args: &[ValueRef<'a>],
     mut visit: impl FnMut(usize, Option<usize>, ValueRef<'a>),
@@ -113,11 +116,11 @@ fn each_tensor<'a>(
 }
 
 impl<'c, 'a> Batch<'c, 'a> {
-    /// The batch of a call; `None` when no argument has one.
+    /// Returns the batch of a call; `None` if no argument is batched.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when batches of one level differ in size, [`ErrorKind::Value`] when an
-    /// example outlived its `vmap`, and when examples would all write to one argument.
+    /// [`ErrorKind::Shape`] if batches of one level differ in size, [`ErrorKind::Value`] if an
+    /// example outlived its `vmap`, and if all examples would write to one argument.
     pub fn of(
         context: &'c CallContext<'c, Value>,
         args: &'c [ValueRef<'a>],
@@ -178,61 +181,62 @@ impl<'c, 'a> Batch<'c, 'a> {
         Ok(Some(Batch { context, args, level, size, modes, taken: brought - keyset }))
     }
 
-    /// The operator.
+    /// Returns the operator.
     pub fn operator(&self) -> &Operator<Value> {
         self.context.operator()
     }
 
-    /// The set of a call with other arguments: the modes of this one, and what they bring, less
-    /// what layers above took from this one. The tracer is in where it left recording to the calls
-    /// below.
+    /// Returns the key set of a call with other arguments: this call's modes and the arguments'
+    /// keys, without those that layers above removed. It includes the tracer if that leaves
+    /// recording to the calls below.
     fn keys(&self, args: &[ValueRef<'_>]) -> DispatchKeySet {
         let local = LocalKeys::current();
         let tracer = local.included() & DispatchKey::Tracer.into();
         (self.modes | (tags(args) - self.taken) | tracer) - local.excluded()
     }
 
-    /// Calls the operator with arguments of its next lower level.
+    /// Calls the operator with unwrapped arguments.
     pub fn call(&self, args: &[ValueRef<'_>]) -> Result<Value> {
         self.context.redispatch(self.keys(args), args)
     }
 
-    /// Calls another operator so, whose trailing arguments may be left out.
+    /// Calls another operator with unwrapped arguments; trailing ones with defaults may be left
+    /// out.
     pub fn call_other(&self, operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Value> {
         operator.redispatch(self.keys(args), args)
     }
 
-    /// Whether the operator writes to an argument.
+    /// Returns whether the operator writes to an argument.
     pub fn writes(&self) -> bool {
         let arguments = &self.operator().schema().arguments;
         arguments.iter().any(|argument| argument.alias.as_ref().is_some_and(|alias| alias.write))
     }
 
-    /// A tensor argument.
-    pub fn operand(&self, place: usize) -> Result<Operand> {
-        Ok(Operand::of(self.args[place].tensor()?, self.level))
+    /// Returns a tensor argument.
+    pub fn operand(&self, place: usize) -> Result<BatchedOperand> {
+        Ok(BatchedOperand::of(self.args[place].tensor()?, self.level))
     }
 
-    /// The tensors of a list; `None` for those that are absent.
-    pub fn operands(&self, place: usize) -> Result<Vec<Option<Operand>>> {
+    /// Returns the tensors of a list; `None` for absent ones.
+    pub fn operands(&self, place: usize) -> Result<Vec<Option<BatchedOperand>>> {
         let items = self.args[place].items();
         items
             .map(|item| match item {
                 ValueRef::None => Ok(None),
-                item => Ok(Some(Operand::of(item.tensor()?, self.level))),
+                item => Ok(Some(BatchedOperand::of(item.tensor()?, self.level))),
             })
             .collect()
     }
 
-    /// The batch that an argument is an example of, to be written in place: the write gives the physical
-    /// tensor another place in the graph of derivatives, which the batch must see. `None` without a batch.
+    /// Returns the batch of an argument that is written in place: the write changes the physical
+    /// tensor's node in the gradient graph, which the batch must share. `None` without a batch.
     pub fn target(&self, place: usize) -> Result<Option<Arc<Batched>>> {
         let batched = batch_of(self.args[place].tensor()?);
         Ok(batched.filter(|batched| batched.level == self.level))
     }
 
-    /// The result of an operator that wrote to the [`target`](Self::target) at that place: the
-    /// argument, which requires grad from now on if the target does.
+    /// Returns the result of an operator that wrote to the [`target`](Self::target) of that
+    /// argument: the argument, which requires grad from now on if the target does.
     pub fn written(&self, place: usize, target: &Batched) -> Result<Option<Value>> {
         if target.physical.requires_grad() {
             self.args[place].tensor()?.set_requires_grad(true)?;
@@ -240,15 +244,14 @@ impl<'c, 'a> Batch<'c, 'a> {
         Ok(Some(Value::Argument(place)))
     }
 
-    /// An error if the operator writes to an argument and the call is recorded for gradients: for
-    /// calls on views or copies of the physical tensors, which can't tell those of their new places
-    /// in the graph.
+    /// Refuses an operator that writes to an argument, if the call is recorded for gradients. Calls
+    /// on views or copies of the physical tensors can't update their nodes in the gradient graph.
     ///
     /// # Errors
-    /// [`ErrorKind::Gradient`] when it writes.
+    /// [`ErrorKind::Gradient`] if it writes.
     pub fn check_unwritten(&self) -> Result<()> {
         let (keyset, brought) = (self.context.keyset(), tags(self.args));
-        // Off under no_grad: then nothing is recorded, and nothing is lost.
+        // Under no_grad nothing is recorded, so nothing is lost.
         if !(keyset & brought).contains(DispatchKey::Autograd) {
             return Ok(());
         }
@@ -279,13 +282,13 @@ impl<'c, 'a> Batch<'c, 'a> {
         ))
     }
 
-    /// One example in place of a result, which counts examples along that dimension.
+    /// Wraps a result, whose batch dimension is `dim`.
     pub fn wrap(&self, result: Value, dim: usize) -> Result<Value> {
         wrap(result.into_tensor()?, dim, self.level).map(Value::Tensor)
     }
 }
 
-/// The keys that arguments bring.
+/// Returns the arguments' keys.
 fn tags(args: &[ValueRef<'_>]) -> DispatchKeySet {
     args.iter().fold(DispatchKeySet::EMPTY, |keys, arg| keys | Value::tag(*arg).keys())
 }

@@ -1,4 +1,4 @@
-//! The example that stands for each of a batch, and the batch that it stands for.
+//! Batched tensors: an example that represents a whole batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,31 +7,31 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 use keyfold_tensor::{Attached, Tensor, ValueRef};
 
-use super::frame::{self, Frame};
+use super::frame::{self, VmapFrame};
 use crate::aten;
 
-/// What a stand-in knows: the tensor that holds all examples, and along which dimension.
+/// The batch that a wrapper represents: the physical tensor and its batch dimension.
 #[derive(Debug)]
 pub struct Batched {
-    /// Which `vmap` it belongs to, from 1 for the outermost.
+    /// The level of its `vmap`, from 1 for the outermost.
     pub level: usize,
-    /// The dimension of `physical` that counts examples.
+    /// The batch dimension of `physical`.
     pub dim: usize,
-    /// All examples; perhaps itself an example of a batch of a lower level.
+    /// All examples; it may itself be an example of a batch of a lower level.
     pub physical: Tensor,
-    frame: Option<Arc<Frame>>,
-    /// Whether the batch was a result of its `vmap` already.
+    frame: Option<Arc<VmapFrame>>,
+    /// Whether the batch was returned from its `vmap` already.
     left: AtomicBool,
 }
 
 impl Batched {
-    /// How many examples there are.
+    /// Returns the number of examples.
     pub fn size(&self) -> usize {
         self.physical.shape()[self.dim]
     }
 
-    /// All examples as a result of the `vmap`. A second result of them has memory of its own, so that
-    /// a write to one isn't missed by the other's place in the graph of derivatives.
+    /// Returns all examples as a result of the `vmap`. A second result is a copy, since a write to
+    /// one result changes its node in the gradient graph, and the other wouldn't see it.
     pub(crate) fn leave(&self) -> Result<Tensor> {
         match self.left.swap(true, Ordering::Relaxed) && self.physical.requires_grad() {
             true => aten::clone(&self.physical),
@@ -39,7 +39,7 @@ impl Batched {
         }
     }
 
-    /// An error if the `vmap` has returned.
+    /// Returns an error if the `vmap` has returned.
     pub(crate) fn check_open(&self) -> Result<()> {
         match &self.frame {
             Some(frame) if frame.has_ended() => Err(Error::new(
@@ -59,11 +59,11 @@ impl Batched {
 const OWN: DispatchKeySet =
     DispatchKeySet::EMPTY.insert(DispatchKey::Vmap).insert(DispatchKey::Autograd);
 
-/// A stand-in for one example of `physical`, whose dimension `dim` counts examples. It has the
-/// example's shape, the key Vmap, and the functionality keys of `physical`.
+/// Returns a wrapper that represents each example of `physical` along its dimension `dim`. It has
+/// an example's shape, the key Vmap, and the functionality keys of `physical`.
 ///
 /// # Errors
-/// [`ErrorKind::Index`] when `physical` has no such dimension.
+/// [`ErrorKind::Index`] if `physical` has no such dimension.
 pub fn wrap(physical: Tensor, dim: usize, level: usize) -> Result<Tensor> {
     let mut shape = physical.shape().clone();
     if dim >= shape.len() {
@@ -75,7 +75,7 @@ pub fn wrap(physical: Tensor, dim: usize, level: usize) -> Result<Tensor> {
     shape.remove(dim);
     let (dtype, device, keys) = (physical.dtype(), physical.device(), physical.keys());
     let requires_grad = physical.requires_grad();
-    // Kept beyond the call: it is no view of the caller's object any more.
+    // It outlives the call, so it isn't a view of the caller's object any more.
     let physical = physical.with_token(0);
     let frame = frame::at(level);
     let object = Arc::new(Batched { level, dim, physical, frame, left: AtomicBool::new(false) });
@@ -90,7 +90,7 @@ pub fn wrap(physical: Tensor, dim: usize, level: usize) -> Result<Tensor> {
     Ok(stand_in)
 }
 
-/// The batch that a tensor stands for, if it stands for one.
+/// Returns the batch that a tensor represents, if any.
 #[inline]
 pub fn batch_of(tensor: &Tensor) -> Option<Arc<Batched>> {
     if !tensor.keys().contains(DispatchKey::Vmap) {
@@ -114,8 +114,7 @@ pub(crate) fn batch_of_value(value: ValueRef<'_>) -> Option<Arc<Batched>> {
     }
 }
 
-/// What a stand-in stands for: the tensor with all examples, its level, and the dimension that
-/// counts examples.
+/// Returns the physical tensor of a wrapper, its level, and its batch dimension.
 pub fn physical(tensor: &Tensor) -> Option<(Tensor, usize, usize)> {
     let batched = batch_of(tensor)?;
     Some((batched.physical.clone(), batched.level, batched.dim))

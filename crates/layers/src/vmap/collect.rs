@@ -1,4 +1,4 @@
-//! The results of all examples as one.
+//! Collects the results of all examples into one.
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Value as _;
@@ -8,7 +8,7 @@ use super::batch::Batch;
 use super::fallback::wrap_front;
 use crate::aten::{self, Aten};
 
-/// Where a result is among several: nothing, or `[1]`.
+/// Returns the index of a result among several as text: nothing, or `[1]`.
 fn place_name(place: &[usize]) -> String {
     place.iter().map(|i| format!("[{i}]")).collect()
 }
@@ -27,11 +27,11 @@ fn differ(batch: &Batch<'_, '_>, place: &[usize], example: usize, what: &str) ->
     )
 }
 
-/// The results of the examples, of which there is at least one, with tensors stacked and wrapped.
+/// Combines the results of the examples, at least one: tensors are stacked and wrapped.
 ///
 /// # Errors
-/// [`ErrorKind::Return`] when examples gave results of different shapes or kinds, or different
-/// values that aren't tensors.
+/// [`ErrorKind::Return`] if the results of examples differ in shape or kind, or if values other
+/// than tensors differ.
 pub(super) fn collect(batch: &Batch<'_, '_>, results: Vec<Value>) -> Result<Value> {
     merge(batch, results, &mut Vec::new())
 }
@@ -111,7 +111,7 @@ fn stack(batch: &Batch<'_, '_>, results: Vec<Value>, place: &[usize]) -> Result<
     wrap_front(aten::stack(&tensors, 0)?, batch.level)
 }
 
-/// Results of an empty batch, from what the Meta kernel said of one example.
+/// Returns the results of an empty batch, with the Meta kernel's shapes for one example.
 pub(super) fn from_meta(result: &Value, device: Device, level: usize) -> Result<Value> {
     let each = |items: &[Value]| -> Result<Vec<Value>> {
         items.iter().map(|item| from_meta(item, device, level)).collect()

@@ -1,4 +1,4 @@
-//! Batching rules of users: a function of the physical arguments, and of where their batches are.
+//! Batching rules of users: functions of the physical arguments and their batch dimensions.
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{
@@ -10,23 +10,23 @@ use super::batch::Batch;
 use super::batched::{batch_of_value, wrap};
 use super::random;
 
-/// What a batching rule is told of the batch.
+/// The batch of a rule's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchInfo {
-    /// How many examples there are.
+    /// The number of examples.
     pub size: usize,
-    /// Which of the nested `vmap`s it belongs to, from 1 for the outermost.
+    /// The level of the `vmap`, from 1 for the outermost.
     pub level: usize,
 }
 
-/// Which dimension of an argument or a result counts examples.
+/// The batch dimension of an argument or a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchDim {
-    /// None: the same for all examples, or no tensor.
+    /// None: all examples share it, or it isn't a tensor.
     None,
-    /// That one.
+    /// That dimension.
     At(usize),
-    /// Of each item of a list, or of each of several results.
+    /// One for each item of a list, or for each of several results.
     Each(Vec<BatchDim>),
 }
 
@@ -36,11 +36,11 @@ impl From<Option<usize>> for BatchDim {
     }
 }
 
-/// The arguments of a call below one level of `vmap`, and where their batches are.
+/// A call's arguments below one level of `vmap`, with their batch dimensions.
 pub struct Unwrapped<'a> {
     /// The batch.
     pub info: BatchInfo,
-    /// Per argument: where its batch is.
+    /// The batch dimension of each argument.
     pub dims: Vec<BatchDim>,
     args: Vec<Physical<'a>>,
 }
@@ -63,7 +63,7 @@ impl<'a> Unwrapped<'a> {
         Ok(Unwrapped { info, dims, args })
     }
 
-    /// The physical arguments. What has no batch is what the caller gave.
+    /// Returns the physical arguments. Arguments without a batch are the caller's.
     pub fn args(&self) -> Vec<ValueRef<'_>> {
         self.args
             .iter()
@@ -102,16 +102,16 @@ fn unwrap(value: ValueRef<'_>, level: usize) -> Result<(BatchDim, Physical<'_>)>
     })
 }
 
-/// The error for a rule's dimensions that don't fit its result.
+/// Returns the error for a rule's batch dimensions that don't fit its result.
 #[cold]
 fn wrong_dims(operator: &str, what: &str) -> Error {
     Error::new(ErrorKind::Return, format!("{operator}: the rule for vmap returned {what}"))
 }
 
-/// One example in place of each tensor of a rule's result.
+/// Wraps each tensor of a rule's result.
 ///
 /// # Errors
-/// [`ErrorKind::Return`] when the dimensions don't fit: another structure, no such dimension, or
+/// [`ErrorKind::Return`] if the dimensions don't fit: another structure, a missing dimension, or
 /// one whose size isn't the batch's.
 pub fn wrap_result(
     operator: &str,
@@ -183,11 +183,11 @@ fn wrap_one(operator: &str, info: BatchInfo, result: Value, dims: &BatchDim) -> 
     wrap(result.into_tensor()?, dim, info.level).map(Value::Tensor)
 }
 
-/// Takes the highest level off a call's arguments and runs `f` as if no vmap ran: what a rule in
-/// another language does. `None` when no argument has a batch.
+/// Removes the highest level from a call's arguments and runs `f` as if no vmap were running, for a
+/// rule in another language. `None` if no argument is batched.
 ///
 /// # Errors
-/// Those of the arguments and of `f`.
+/// The errors of the arguments and of `f`.
 pub fn with_unwrapped<R>(
     context: &keyfold_dispatch::CallContext<'_, Value>,
     args: &[ValueRef<'_>],
@@ -200,8 +200,9 @@ pub fn with_unwrapped<R>(
     outside_layers(DispatchKey::Vmap.into(), || f(&unwrapped)).map(Some)
 }
 
-/// A kernel at Vmap out of a batching rule: a function of the batch, of the dimension in which each
-/// argument has it, and of the physical arguments, which returns the result and its dimensions.
+/// Returns a kernel at Vmap that runs a batching rule: a function of the batch, of the arguments'
+/// batch dimensions, and of the physical arguments, which returns the result and its batch
+/// dimensions.
 pub fn rule_kernel<F>(rule: F) -> Kernel<Value>
 where
     F: Fn(BatchInfo, &[BatchDim], &[ValueRef<'_>]) -> Result<(Value, BatchDim)>
@@ -219,7 +220,7 @@ where
     .with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
 }
 
-/// Registers a batching rule for an operator, in place of the loop or of a rule that it has.
+/// Registers a batching rule for an operator, in place of the loop or of an earlier rule.
 ///
 /// # Errors
 /// As [`Dispatcher::implement`].

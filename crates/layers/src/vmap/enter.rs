@@ -1,4 +1,4 @@
-//! Entering and leaving a batch: operators, so that layers above see them, the tracer above all.
+//! The operators that enter and leave a batch, so that layers above see them, such as the tracer.
 
 use keyfold_core::{Error, ErrorKind, Result, layout};
 use keyfold_dispatch::{
@@ -12,25 +12,25 @@ use crate::aten::{self, Aten};
 static ENTER: Aten = Aten::new("keyfold::vmap_enter");
 static EXIT: Aten = Aten::new("keyfold::vmap_exit");
 
-/// `keyfold::vmap_enter`: one example in place of `x`, whose dimension `dim` counts examples.
+/// Calls `keyfold::vmap_enter`, which wraps `x` with batch dimension `dim`.
 ///
 /// # Errors
-/// [`ErrorKind::Index`] when `x` has no such dimension.
+/// [`ErrorKind::Index`] if `x` has no such dimension.
 pub fn enter(x: &Tensor, dim: i64, level: usize) -> Result<Tensor> {
     ENTER.call(&[x.into(), dim.into(), (level as i64).into()])
 }
 
-/// `keyfold::vmap_exit`: the batch of `size` examples for which `x` stands at that level, which they
-/// are counted along dimension `dim` of. What doesn't depend on the batch is repeated.
+/// Calls `keyfold::vmap_exit`, which returns the batch of `size` examples that `x` represents at
+/// that level, along dimension `dim`. A tensor that doesn't depend on the batch is repeated.
 ///
 /// # Errors
-/// [`ErrorKind::Index`] when the result has no such dimension, [`ErrorKind::Value`] for an example
-/// of a `vmap` further in.
+/// [`ErrorKind::Index`] if the result has no such dimension, [`ErrorKind::Value`] for an example of
+/// an inner `vmap`.
 pub fn exit(x: &Tensor, level: usize, dim: i64, size: usize) -> Result<Tensor> {
     EXIT.call(&[x.into(), (level as i64).into(), dim.into(), (size as i64).into()])
 }
 
-/// The same elements with one dimension elsewhere.
+/// Returns a view with one dimension moved.
 pub fn move_dim(x: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     if from == to {
         return Ok(x.clone());
@@ -41,15 +41,15 @@ pub fn move_dim(x: &Tensor, from: usize, to: usize) -> Result<Tensor> {
     aten::permute(x, &dims)
 }
 
-/// A tensor repeated along a new first dimension, without a copy.
+/// Returns a view repeated along a new first dimension.
 pub(crate) fn repeat(x: &Tensor, size: usize) -> Result<Tensor> {
     let mut sizes = vec![size as i64];
     sizes.extend(x.shape().iter().map(|n| *n as i64));
     aten::expand(x, &sizes)
 }
 
-/// A whole number that isn't negative.
-fn natural(value: ValueRef<'_>, name: &str) -> Result<usize> {
+/// Returns a nonnegative integer argument.
+fn nonnegative_int(value: ValueRef<'_>, name: &str) -> Result<usize> {
     match value {
         ValueRef::Int(n) if n >= 0 => Ok(n as usize),
         other => Err(Error::new(
@@ -63,7 +63,7 @@ fn natural(value: ValueRef<'_>, name: &str) -> Result<usize> {
 }
 
 fn int(value: ValueRef<'_>) -> i64 {
-    // The schema says int, so that nothing else comes.
+    // The schema declares an int, so other values don't occur.
     if let ValueRef::Int(n) = value { n } else { 0 }
 }
 
@@ -76,15 +76,15 @@ fn run_enter(args: &[ValueRef<'_>]) -> Result<Tensor> {
             format!("keyfold::vmap_enter: shape {:?} has no axis {}", x.shape(), int(*dim)),
         )
     })?;
-    // The caller's tensor shares its place in the graph of derivatives: a write to an example would
-    // move it for the examples alone.
+    // Viewed, since the caller's tensor shares its node in the gradient graph, which a write to an
+    // example would change for the examples alone.
     let x = if x.requires_grad() { x.into_view() } else { x };
-    wrap(x, dim, natural(*level, "level")?)
+    wrap(x, dim, nonnegative_int(*level, "level")?)
 }
 
 fn run_exit(args: &[ValueRef<'_>]) -> Result<Tensor> {
     let [x, level, dim, size] = args else { return Err(wrong_count("vmap_exit")) };
-    let (level, size) = (natural(*level, "level")?, natural(*size, "size")?);
+    let (level, size) = (nonnegative_int(*level, "level")?, nonnegative_int(*size, "size")?);
     let x = Value::from_ref(*x)?.into_tensor()?;
     let (batch, from) = match batch_of(&x) {
         Some(batched) if batched.level == level => {
@@ -101,7 +101,7 @@ fn run_exit(args: &[ValueRef<'_>]) -> Result<Tensor> {
                 ),
             ));
         }
-        // Memory of its own: the caller may write to a result.
+        // Copied, since the caller may write to a result.
         _ => (aten::clone(&repeat(&x, size)?)?, 0),
     };
     let to = layout::normalize_axis(int(*dim), batch.ndim()).map_err(|_| {
@@ -143,7 +143,7 @@ pub(super) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
         let short = name.trim_start_matches("keyfold::");
         let kernel = |place: &str| {
             Kernel::boxed(move |_, args| {
-                // What it calls may stand for batches of lower levels.
+                // Its arguments may be batched at lower levels.
                 outside_layers(DispatchKey::Vmap.into(), || run(args)).map(Value::Tensor)
             })
             .named(format!("{short}_{place}"))

@@ -1,4 +1,4 @@
-//! The general way: the operator once per example, and the results stacked.
+//! The loop: the operator runs once per example, and results are stacked.
 
 use std::cell::Cell;
 
@@ -7,69 +7,77 @@ use keyfold_dispatch::Value as _;
 use keyfold_tensor::device::random::set_state;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::batch::{Batch, Operand};
+use super::batch::{Batch, BatchedOperand};
 use super::batched::{batch_of_value, wrap};
 use super::collect::{collect, from_meta};
 use super::random;
 use crate::aten;
 
-/// Where the tensors of one argument come from.
-enum Source<'a> {
-    /// Not from this batch: the argument itself, which may be the caller's own object.
+/// The source of an argument's tensors for each example.
+enum ExampleSource<'a> {
+    /// The argument itself, not batched; it may be the caller's own object.
     Same(ValueRef<'a>),
-    Batch(Box<Operand>),
-    List(Vec<Source<'a>>),
+    Batch(Box<BatchedOperand>),
+    List(Vec<ExampleSource<'a>>),
 }
 
-impl<'a> Source<'a> {
-    fn of(value: ValueRef<'a>, level: usize) -> Source<'a> {
+impl<'a> ExampleSource<'a> {
+    fn of(value: ValueRef<'a>, level: usize) -> ExampleSource<'a> {
         if let ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) = value {
-            let items: Vec<_> = value.items().map(|item| Source::of(item, level)).collect();
-            if items.iter().all(|item| matches!(item, Source::Same(_))) {
-                return Source::Same(value);
+            let items: Vec<_> = value.items().map(|item| ExampleSource::of(item, level)).collect();
+            if items.iter().all(|item| matches!(item, ExampleSource::Same(_))) {
+                return ExampleSource::Same(value);
             }
-            return Source::List(items);
+            return ExampleSource::List(items);
         }
         match batch_of_value(value) {
-            Some(batched) if batched.level == level => Source::Batch(Box::new(Operand {
-                tensor: batched.physical.clone(),
-                dim: Some(batched.dim),
-            })),
-            _ => Source::Same(value),
+            Some(batched) if batched.level == level => {
+                ExampleSource::Batch(Box::new(BatchedOperand {
+                    tensor: batched.physical.clone(),
+                    dim: Some(batched.dim),
+                }))
+            }
+            _ => ExampleSource::Same(value),
         }
     }
 
-    /// Adds what `slice` makes of each batch, in order.
+    /// Appends the result of `slice` for each batch, in order.
     fn slices(
         &self,
-        slice: &dyn Fn(&Operand) -> Result<Tensor>,
+        slice: &dyn Fn(&BatchedOperand) -> Result<Tensor>,
         into: &mut Vec<Tensor>,
     ) -> Result<()> {
         match self {
-            Source::Same(_) => {}
-            Source::Batch(operand) => into.push(slice(operand)?),
-            Source::List(items) => items.iter().try_for_each(|item| item.slices(slice, into))?,
+            ExampleSource::Same(_) => {}
+            ExampleSource::Batch(operand) => into.push(slice(operand)?),
+            ExampleSource::List(items) => {
+                items.iter().try_for_each(|item| item.slices(slice, into))?
+            }
         }
         Ok(())
     }
 }
 
-/// Calls the operator with one example's tensors in the places of the batches.
-fn call_with(batch: &Batch<'_, '_>, sources: &[Source<'_>], slices: &[Tensor]) -> Result<Value> {
+/// Calls the operator with one example's tensors in place of the batches.
+fn call_with(
+    batch: &Batch<'_, '_>,
+    sources: &[ExampleSource<'_>],
+    slices: &[Tensor],
+) -> Result<Value> {
     let mut rest = slices.iter();
     let mut next = || rest.next().map_or(ValueRef::None, ValueRef::Tensor);
     let mut lists: Vec<Vec<ValueRef<'_>>> = Vec::new();
     let mut flat = Vec::with_capacity(sources.len());
     for source in sources {
         flat.push(match source {
-            Source::Same(value) => *value,
-            Source::Batch(_) => next(),
-            Source::List(items) => {
+            ExampleSource::Same(value) => *value,
+            ExampleSource::Batch(_) => next(),
+            ExampleSource::List(items) => {
                 lists.push(
                     items
                         .iter()
                         .map(|item| match item {
-                            Source::Same(value) => *value,
+                            ExampleSource::Same(value) => *value,
                             // Schemas have no lists of lists.
                             _ => next(),
                         })
@@ -81,15 +89,15 @@ fn call_with(batch: &Batch<'_, '_>, sources: &[Source<'_>], slices: &[Tensor]) -
     }
     let mut lists = lists.iter();
     for (arg, source) in flat.iter_mut().zip(sources) {
-        if let Source::List(_) = source {
+        if let ExampleSource::List(_) = source {
             *arg = lists.next().map_or(ValueRef::None, |items| ValueRef::Refs(items));
         }
     }
     batch.call(&flat)
 }
 
-/// The argument that a result is, where the schema says that the operator writes to it and returns
-/// it: `f_(Tensor(a!) self) -> Tensor(a!)`.
+/// Returns the argument that is also the result, if the schema declares that the operator writes to
+/// it and returns it: `f_(Tensor(a!) self) -> Tensor(a!)`.
 fn written_argument(batch: &Batch<'_, '_>) -> Option<usize> {
     let schema = batch.operator().schema();
     let [only] = &schema.returns[..] else { return None };
@@ -99,16 +107,17 @@ fn written_argument(batch: &Batch<'_, '_>) -> Option<usize> {
     })
 }
 
-/// The operator on each example of the batch. The results of all examples are stacked; one that is
-/// no tensor must be the same in all.
+/// Runs the operator on each example of the batch. The examples' results are stacked; values other
+/// than tensors must be equal.
 ///
 /// # Errors
-/// Those of the calls; [`ErrorKind::Gradient`] for a write while an argument requires grad;
-/// [`ErrorKind::Return`] for results that can't be one, and
-/// [`ErrorKind::NotSupported`] for a batch of nothing where no Meta kernel tells the shapes.
-pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
+/// The calls' errors; [`ErrorKind::Gradient`] for a write while an argument requires grad;
+/// [`ErrorKind::Return`] for results that can't be combined, and [`ErrorKind::NotSupported`] for an
+/// empty batch if no Meta kernel determines the shapes.
+pub(crate) fn loop_over_examples(batch: &Batch<'_, '_>) -> Result<Value> {
     batch.check_unwritten()?;
-    let sources: Vec<_> = batch.args.iter().map(|arg| Source::of(*arg, batch.level)).collect();
+    let sources: Vec<_> =
+        batch.args.iter().map(|arg| ExampleSource::of(*arg, batch.level)).collect();
     if batch.size == 0 {
         return empty(batch);
     }
@@ -121,7 +130,7 @@ pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
         repeated.iter().try_for_each(|state| set_state(*state))?;
         slices.clear();
         for source in &sources {
-            let slice = |operand: &Operand| {
+            let slice = |operand: &BatchedOperand| {
                 let dim = operand.dim.unwrap_or(0);
                 aten::select(&operand.tensor, dim as i64, example as i64)
             };
@@ -138,7 +147,7 @@ pub(crate) fn looped(batch: &Batch<'_, '_>) -> Result<Value> {
     collect(batch, results)
 }
 
-/// The results for a batch of no examples: their shapes come from the operator's Meta kernel.
+/// Returns the results for an empty batch, with shapes from the operator's Meta kernel.
 fn empty(batch: &Batch<'_, '_>) -> Result<Value> {
     if let Some(place) = written_argument(batch) {
         return Value::from_ref(batch.args[place]);
@@ -157,10 +166,10 @@ fn empty(batch: &Batch<'_, '_>) -> Result<Value> {
     if batch.writes() {
         return Err(unknown("it writes to an argument"));
     }
-    // Every tensor on meta, those that don't belong to the batch too.
+    // All tensors move to meta, including unbatched ones.
     let all: Vec<_> = batch.args.iter().map(|arg| every_tensor(*arg)).collect();
     let device = Cell::new(Device::default());
-    let on_meta = |operand: &Operand| {
+    let on_meta = |operand: &BatchedOperand| {
         device.set(operand.tensor.device());
         Tensor::meta(operand.tensor.shape(), operand.tensor.dtype())
     };
@@ -173,21 +182,23 @@ fn empty(batch: &Batch<'_, '_>) -> Result<Value> {
     from_meta(&result, device.get(), batch.level)
 }
 
-/// The argument with a mark in the place of each tensor; one example has their shapes.
-fn every_tensor(arg: ValueRef<'_>) -> Source<'_> {
+/// Returns the argument with a marker for each tensor; an example has the same shapes.
+fn every_tensor(arg: ValueRef<'_>) -> ExampleSource<'_> {
     match arg {
         ValueRef::List(_) | ValueRef::Refs(_) | ValueRef::Tensors(_) => {
-            Source::List(arg.items().map(every_tensor).collect())
+            ExampleSource::List(arg.items().map(every_tensor).collect())
         }
         ValueRef::Tensor(_) | ValueRef::Foreign(_) => match arg.tensor() {
-            Ok(tensor) => Source::Batch(Box::new(Operand { tensor: tensor.clone(), dim: None })),
-            Err(_) => Source::Same(arg),
+            Ok(tensor) => {
+                ExampleSource::Batch(Box::new(BatchedOperand { tensor: tensor.clone(), dim: None }))
+            }
+            Err(_) => ExampleSource::Same(arg),
         },
-        other => Source::Same(other),
+        other => ExampleSource::Same(other),
     }
 }
 
-/// One example in place of a stacked result.
+/// Wraps a stacked result.
 pub(super) fn wrap_front(tensor: Tensor, level: usize) -> Result<Value> {
     wrap(tensor, 0, level).map(Value::Tensor)
 }

@@ -1,84 +1,84 @@
-//! Which batches are open: one frame per `vmap` that runs, found through the local data of guards,
-//! so that it follows a thread, or Python's context.
+//! The open batches: one frame per running `vmap`. Frames are local data of guards, so that they
+//! follow a thread, or Python's context.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalGuard, include_keys_with, local_data};
 
-/// What random numbers are inside a `vmap`.
+/// The treatment of random numbers inside a `vmap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Randomness {
-    /// Drawing is an error: nobody said which of the other two is meant.
+    /// Drawing is an error, since neither of the other two was chosen.
     #[default]
     Error,
-    /// Each example has its own numbers.
+    /// Each example draws its own numbers.
     Different,
-    /// All examples have the same numbers.
+    /// All examples share the same numbers.
     Same,
 }
 
-/// One `vmap` that runs: its level (1 is outermost), how many examples it has, and what random
-/// numbers are in it.
+/// A running `vmap`: its level (1 is outermost), its number of examples, and its treatment of
+/// random numbers.
 #[derive(Debug)]
-pub struct Frame {
+pub struct VmapFrame {
     level: usize,
     size: usize,
     randomness: Randomness,
-    outer: Option<Arc<Frame>>,
+    outer: Option<Arc<VmapFrame>>,
     ended: AtomicBool,
 }
 
-impl Frame {
-    /// A frame inside those that are open here. It applies once it is among the local data.
-    pub fn nested(size: usize, randomness: Randomness) -> Arc<Frame> {
+impl VmapFrame {
+    /// Returns a frame inside the open ones here. It applies once it is local data.
+    pub fn nested(size: usize, randomness: Randomness) -> Arc<VmapFrame> {
         let outer = innermost();
         let level = outer.as_ref().map_or(0, |frame| frame.level) + 1;
-        Arc::new(Frame { level, size, randomness, outer, ended: AtomicBool::new(false) })
+        Arc::new(VmapFrame { level, size, randomness, outer, ended: AtomicBool::new(false) })
     }
 
-    /// The keys of a guard that keeps a frame open: calls that no example is part of reach the layer
-    /// too, for they may draw random numbers.
+    /// Returns the keys of a guard that keeps a frame open. Calls without batched arguments must
+    /// reach the layer too, since they may draw random numbers.
     pub fn keys() -> DispatchKeySet {
         DispatchKey::Vmap.into()
     }
 
-    /// What random numbers are in it.
+    /// Returns the treatment of random numbers.
     pub fn randomness(&self) -> Randomness {
         self.randomness
     }
 
-    /// How deep it is nested, from 1.
+    /// Returns the nesting level, from 1.
     pub fn level(&self) -> usize {
         self.level
     }
 
-    /// How many examples its batch has.
+    /// Returns the number of examples.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether its `vmap` has returned, so that nothing may use its examples any more.
+    /// Returns whether its `vmap` has returned, which invalidates its examples.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Says that its `vmap` returns.
+    /// Marks its `vmap` as returned.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 }
 
-/// Keeps a frame open on this thread, and ends it.
+/// Keeps a frame open on this thread, and ends it when dropped.
 pub(crate) struct OpenFrame {
-    pub(crate) frame: Arc<Frame>,
+    pub(crate) frame: Arc<VmapFrame>,
     _guard: LocalGuard,
 }
 
 impl OpenFrame {
     pub(crate) fn new(size: usize, randomness: Randomness) -> Self {
-        let frame = Frame::nested(size, randomness);
-        let _guard = include_keys_with(Frame::keys(), Arc::clone(&frame) as _);
+        let frame = VmapFrame::nested(size, randomness);
+        let _guard = include_keys_with(VmapFrame::keys(), Arc::clone(&frame) as _);
         OpenFrame { frame, _guard }
     }
 }
@@ -89,22 +89,22 @@ impl Drop for OpenFrame {
     }
 }
 
-/// The innermost frame that is open here.
-pub fn innermost() -> Option<Arc<Frame>> {
-    local_data::<Frame>()
+/// Returns the innermost open frame here.
+pub fn innermost() -> Option<Arc<VmapFrame>> {
+    local_data::<VmapFrame>()
 }
 
-/// The frames that are open here, innermost first.
-pub(crate) fn open() -> impl Iterator<Item = Arc<Frame>> {
+/// Iterates over the open frames here, innermost first.
+pub(crate) fn open() -> impl Iterator<Item = Arc<VmapFrame>> {
     std::iter::successors(innermost(), |frame| frame.outer.clone())
 }
 
-/// The open frame of that level.
-pub(crate) fn at(level: usize) -> Option<Arc<Frame>> {
+/// Returns the open frame of that level.
+pub(crate) fn at(level: usize) -> Option<Arc<VmapFrame>> {
     open().find(|frame| frame.level == level)
 }
 
-/// How deep `vmap` is nested here; 0 outside of it.
+/// Returns the nesting level of `vmap` here; 0 outside of it.
 pub fn current_level() -> usize {
     innermost().map_or(0, |frame| frame.level)
 }

@@ -1,11 +1,11 @@
-//! Vmap: a function of one example mapped over a batch.
+//! Vmap: maps a function of one example over a batch.
 //!
-//! [`enter`] puts a stand-in in place of a tensor: it has the shape of one example, the key Vmap, and
-//! knows the *physical* tensor with all examples. Operators reach the layer through the key. It
-//! takes the highest level off the arguments and calls the operator below, either once per
-//! example (the general way, for every operator) or once for all of them (a rule). [`exit`] gives
-//! the batch back. Physical tensors may stand for batches of lower levels, and carry graphs of
-//! derivatives: the layer is above Autograd. Random numbers are in `random`.
+//! [`enter`] replaces a tensor by a wrapper with the shape of one example and the key Vmap, which
+//! holds the *physical* tensor with all examples. Operators reach the layer through the key. It
+//! unwraps the highest level of the arguments and calls the operator below, either once per example
+//! (the loop, for every operator) or once for all of them (a batching rule). [`exit`] returns the
+//! batch. Physical tensors may be wrappers of lower levels, and may require grad: the layer is
+//! above Autograd. Random numbers are in `random`.
 //!
 //! ```
 //! use keyfold::ops::aten;
@@ -35,7 +35,7 @@ pub use custom::{
     BatchDim, BatchInfo, Unwrapped, register_rule, rule_kernel, with_unwrapped, wrap_result,
 };
 pub use enter::{enter, exit, move_dim};
-pub use frame::{Frame, Randomness, current_level, innermost};
+pub use frame::{Randomness, VmapFrame, current_level, innermost};
 pub(crate) use random::traced;
 pub use random::{composite, draw};
 
@@ -48,22 +48,22 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-pub use batch::{Batch, Operand};
+pub use batch::{Batch, BatchedOperand};
 pub use pointwise::{several, single, with_first};
 pub use rule::{Rule, kernel};
 
 use enter::repeat;
 use frame::OpenFrame;
 
-/// The tensor as an example at that level: itself if it is one, else one of a batch in which it is
-/// repeated, without a copy.
+/// Wraps a tensor at that level: returns itself if it is batched there, else a wrapper of a
+/// repeated view.
 ///
 /// # Errors
-/// [`ErrorKind::Value`] when no `vmap` of that level runs here.
+/// [`ErrorKind::Value`] if no `vmap` of that level is running here.
 pub fn batched_at(tensor: &Tensor, level: usize) -> Result<Tensor> {
     match batch_of(tensor) {
         Some(batched) if batched.level == level => Ok(tensor.clone()),
-        // The batch further in stays outermost of the stand-ins.
+        // The batch of the inner level stays the outermost wrapper.
         Some(batched) if batched.level > level => {
             wrap(batched_at(&batched.physical, level)?, batched.dim, batched.level)
         }
@@ -80,7 +80,7 @@ pub fn batched_at(tensor: &Tensor, level: usize) -> Result<Tensor> {
     }
 }
 
-/// Whether the tensor depends on the batch of that level.
+/// Returns whether the tensor depends on the batch of that level.
 pub fn is_batched_at(tensor: &Tensor, level: usize) -> bool {
     let mut batched = batch_of(tensor);
     while let Some(here) = batched {
@@ -92,11 +92,11 @@ pub fn is_batched_at(tensor: &Tensor, level: usize) -> bool {
     false
 }
 
-/// The size of the batch that inputs mapped over those axes have in common.
+/// Returns the common batch size of inputs mapped over those axes.
 ///
 /// # Errors
-/// [`ErrorKind::Value`] when nothing is mapped over or numbers of axes and inputs differ,
-/// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Shape`] when sizes differ.
+/// [`ErrorKind::Value`] if no input is mapped or the numbers of axes and inputs differ,
+/// [`ErrorKind::Index`] for an axis out of range, [`ErrorKind::Shape`] if sizes differ.
 pub fn batch_size(in_dims: &[Option<i64>], inputs: &[Tensor]) -> Result<usize> {
     if in_dims.len() != inputs.len() {
         return Err(Error::new(
@@ -140,13 +140,13 @@ pub fn batch_size(in_dims: &[Option<i64>], inputs: &[Tensor]) -> Result<usize> {
     first.map(|(_, _, size)| size).ok_or_else(nothing)
 }
 
-/// Maps `f` over one axis of each input: `f` sees one example, and what it returns comes back with
-/// the batch at `out_dims` (one for all results, or one each; `None` for a result that doesn't
-/// depend on the batch and stays as it is). Inputs with `None` are the same for all examples.
+/// Maps `f` over one axis of each input. `f` is called with one example, and its results have the
+/// batch at `out_dims` (one for all results, or one each; `None` for a result that doesn't depend
+/// on the batch and is returned unchanged). Inputs with `None` are shared by all examples.
 ///
 /// # Errors
-/// Those of [`batch_size`] and of `f`; [`ErrorKind::Value`] for `None` where a result depends on the
-/// batch.
+/// The errors of [`batch_size`] and of `f`; [`ErrorKind::Value`] for `None` if a result depends on
+/// the batch.
 pub fn vmap(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     in_dims: &[Option<i64>],
@@ -195,10 +195,10 @@ pub fn vmap_with(
         .collect()
 }
 
-/// A result of the function that is mapped, as `vmap` returns it.
+/// Returns a result of the mapped function as `vmap` returns it.
 ///
 /// # Errors
-/// As [`exit`]; [`ErrorKind::Value`] for `None` where the result depends on the batch.
+/// As [`exit`]; [`ErrorKind::Value`] for `None` if the result depends on the batch.
 pub fn leave(
     result: &Tensor,
     level: usize,
@@ -227,20 +227,20 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     dispatcher.fallback(DispatchKey::Vmap, looped, Override::Error).map(drop)
 }
 
-/// The general way as a kernel.
+/// Returns the kernel of the loop.
 fn loop_kernel() -> Kernel<Value> {
     Kernel::boxed(|context, args| {
         let Some(batch) = Batch::of(context, args)? else { return context.call_below(args) };
-        outside_layers(DispatchKey::Vmap.into(), || fallback::looped(&batch))
+        outside_layers(DispatchKey::Vmap.into(), || fallback::loop_over_examples(&batch))
     })
     .named("vmap_loop")
     .with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
 }
 
-/// Calls an operator once per example even where it has a rule: what a rule is compared with.
+/// Calls an operator once per example even if it has a rule, to compare the rule with.
 ///
 /// # Errors
-/// Those of the call.
+/// The call's errors.
 pub fn call_by_loop(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Value> {
     static LOOP: LazyLock<Kernel<Value>> = LazyLock::new(loop_kernel);
     operator.check_types(args)?;

@@ -1,26 +1,26 @@
-//! Operators that work element by element: examples' shapes broadcast, batches stand in front.
+//! Batching rules of pointwise operators: examples broadcast behind the batch dimension.
 
 use keyfold_core::Result;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::batch::{Batch, Operand};
+use super::batch::{Batch, BatchedOperand};
 
-/// The arguments with other tensors at the first places.
+/// Returns the arguments with the first tensor replaced.
 pub fn with_first<'v>(batch: &Batch<'_, 'v>, first: &'v Tensor) -> Vec<ValueRef<'v>> {
     let mut args = batch.args.to_vec();
     args[0] = first.into();
     args
 }
 
-/// Of one tensor, the first argument: the batch stays where it is.
+/// The rule for one tensor, the first argument: the batch dimension is unchanged.
 pub fn single(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
-    let Operand { tensor, dim } = batch.operand(0)?;
+    let BatchedOperand { tensor, dim } = batch.operand(0)?;
     let Some(dim) = dim else { return Ok(None) };
     let result = batch.call(&with_first(batch, &tensor))?;
     batch.wrap(result, dim).map(Some)
 }
 
-/// Of several tensors that broadcast.
+/// The rule for several tensors that broadcast.
 pub fn several(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let mut operands = Vec::with_capacity(3);
     for (place, arg) in batch.args.iter().enumerate() {
@@ -43,9 +43,9 @@ pub fn several(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.wrap(result, dim.unwrap_or(0)).map(Some)
 }
 
-/// The dimension that is the batch in every operand, if they can broadcast as they are: those
-/// without a batch may not reach as far as it does.
-fn common_dim(operands: &[(usize, Operand)], rank: usize) -> Option<usize> {
+/// Returns the common batch dimension of all operands, if they broadcast unchanged: an operand
+/// without a batch has at most as many dimensions as follow the batch dimension.
+fn common_dim(operands: &[(usize, BatchedOperand)], rank: usize) -> Option<usize> {
     let dim = operands.iter().find_map(|(_, operand)| operand.dim)?;
     operands
         .iter()

@@ -1,8 +1,8 @@
-//! Random numbers inside vmap: whether examples share them is for the caller to say.
+//! Random numbers inside vmap, which the caller declares as shared by examples or not.
 //!
-//! Operators that draw are called with sizes and no example, so the open frames decide: numbers that
-//! differ are drawn for the whole batch at once and stand for one example then. A loop over a batch
-//! calls a kernel once per example, and what that draws belongs to its example alone.
+//! Operators that draw get sizes and no batched argument, so the open frames decide: different
+//! numbers are drawn for the whole batch at once and wrapped. The loop over a batch calls a kernel
+//! once per example, and the numbers drawn there belong to that example alone.
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
@@ -16,7 +16,7 @@ use keyfold_tensor::{Value, ValueRef};
 use super::enter::enter;
 use super::frame::{self, Randomness};
 
-/// The levels whose examples are taken one by one here: bit `n` for level `n`.
+/// The levels whose examples are processed one by one here: bit `n` for level `n`.
 struct Served(u64);
 
 impl Served {
@@ -29,16 +29,16 @@ impl Served {
     }
 }
 
-/// Says that calls inside are for one example of that level, or for all of them together by a rule
-/// that knows it: numbers drawn there are as they are asked for.
+/// Marks calls inside as those of one example of that level, or of a rule for all of them: numbers
+/// are drawn there with the requested sizes.
 pub(super) fn serve(level: usize) -> LocalGuard {
     let levels = frame::open().map(|frame| frame.level()).filter(|open| *open >= level);
     let served = levels.fold(Served::here() | Served::bit(level), |all, l| all | Served::bit(l));
     include_keys_with(DispatchKeySet::EMPTY, std::sync::Arc::new(Served(served)))
 }
 
-/// Where the random numbers of the CPU and of the arguments' devices are to be at each example of that
-/// level: nowhere in particular, unless all examples shall draw the same.
+/// Returns the random states of the CPU and of the arguments' devices, to be restored before each
+/// example of that level; none, unless all examples draw the same numbers.
 ///
 /// # Errors
 /// As [`states`].
@@ -51,10 +51,10 @@ pub(super) fn repeated(level: usize, args: &[ValueRef<'_>]) -> Result<Vec<State>
     }
 }
 
-/// The levels and sizes of the batches whose examples get numbers of their own, outermost first.
+/// Returns levels and sizes of the batches whose examples draw different numbers, outermost first.
 ///
 /// # Errors
-/// [`ErrorKind::Value`] inside a vmap for which nothing was chosen.
+/// [`ErrorKind::Value`] inside a vmap without a declared treatment.
 fn batches(name: &str) -> Result<Vec<(usize, usize)>> {
     let served = Served::here();
     let mut batches = Vec::new();
@@ -83,7 +83,7 @@ fn undecided(name: &str) -> Error {
     )
 }
 
-/// Draws for whole batches, and puts one example in the place of each.
+/// Draws for whole batches, and wraps the result.
 fn draw_batches<'a>(
     name: &str,
     args: &[ValueRef<'a>],
@@ -104,8 +104,8 @@ fn draw_batches<'a>(
     Ok(Value::Tensor(example))
 }
 
-/// The call as a trace shows it, where frames are open: with what was drawn for whole batches, so
-/// that a replay, which knows of no frame, draws the same. `None` for calls to record as they are.
+/// Returns the call to record in a trace if frames are open: the one that draws for whole batches,
+/// so that a replay, which has no frames, draws the same. `None` to record the call itself.
 pub(crate) fn traced(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
@@ -135,14 +135,14 @@ pub(crate) fn traced(
     }
 }
 
-/// Whether an operator makes a tensor of the size that is its first argument, out of nothing.
+/// Returns whether an operator's first argument is the size of its result.
 fn fills_a_size(schema: &Schema) -> bool {
     let size = Type::List(Box::new(Type::Int), None);
     schema.arguments.first().is_some_and(|first| first.ty == size)
 }
 
-/// The kernel at Vmap of an operator that fills a tensor of a size, its first argument, with random
-/// numbers: it draws for the whole batch.
+/// Returns the kernel at Vmap of an operator that fills a tensor of a given size, its first
+/// argument, with random numbers: it draws for the whole batch.
 pub fn draw() -> Kernel<Value> {
     let kernel = Kernel::boxed(|context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
         draw_batches(context.operator().name(), args, |args| context.call_below(args))
@@ -150,7 +150,7 @@ pub fn draw() -> Kernel<Value> {
     kernel.with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
 }
 
-/// The kernel at Vmap of an operator that is written in terms of others: these meet the layer themselves.
+/// Returns the kernel at Vmap of a composite operator, whose calls reach the layer themselves.
 pub fn composite() -> Kernel<Value> {
     let kernel = Kernel::boxed(|context: &CallContext<'_, Value>, args: &[ValueRef<'_>]| {
         outside_layers(DispatchKey::Vmap.into(), || context.call_below(args))

@@ -1,7 +1,7 @@
 //! Elements picked by positions.
 
 use keyfold_core::{DType, Result};
-use keyfold_layers::vmap::{Batch, Operand, move_dim};
+use keyfold_layers::vmap::{Batch, BatchedOperand, move_dim};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use crate::aten::{self, Aten};
@@ -99,7 +99,7 @@ pub(super) fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let indexed: Vec<usize> = (0..given.len()).filter(|d| given[*d].is_some()).collect();
     let Some(first) = indexed.first().copied() else { return Ok(None) };
     let neighbours = indexed.iter().enumerate().all(|(i, d)| *d == first + i);
-    let group = given.iter().flatten().map(Operand::rank).max().unwrap_or(0);
+    let group = given.iter().flatten().map(BatchedOperand::rank).max().unwrap_or(0);
     let batched_index = given.iter().flatten().any(|index| index.dim.is_some());
     let mut indices: Vec<Value> = Vec::with_capacity(given.len() + 1);
     let x_batched = x.dim.is_some();

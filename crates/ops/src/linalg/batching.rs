@@ -1,7 +1,7 @@
 //! Products: one large product where the batch is only on one side, else a batch of products.
 
 use keyfold_core::Result;
-use keyfold_layers::vmap::{Batch, Operand};
+use keyfold_layers::vmap::{Batch, BatchedOperand};
 use keyfold_tensor::{Tensor, Value};
 
 use crate::aten;
@@ -30,7 +30,7 @@ pub(super) fn matmul(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 }
 
 /// The size of an example's dimension, counted from its last.
-fn size_at_end(operand: &Operand, from_last: usize) -> Option<usize> {
+fn size_at_end(operand: &BatchedOperand, from_last: usize) -> Option<usize> {
     Some(operand.size_at(operand.rank().checked_sub(from_last + 1)?))
 }
 
@@ -52,7 +52,7 @@ fn rows(batch: &Batch<'_, '_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
 }
 
 /// A batch of products: both sides as matrices, batches in front, examples' own batches aligned.
-fn general(batch: &Batch<'_, '_>, a: Operand, b: Operand) -> Result<Tensor> {
+fn general(batch: &Batch<'_, '_>, a: BatchedOperand, b: BatchedOperand) -> Result<Tensor> {
     let (row, column) = (a.rank() == 1, b.rank() == 1);
     let rank = a.rank().max(b.rank()).max(2);
     let a = matrices(a, row, -2)?.padded(rank)?.tensor;
@@ -68,10 +68,10 @@ fn general(batch: &Batch<'_, '_>, a: Operand, b: Operand) -> Result<Tensor> {
 }
 
 /// A vector as a matrix of one row, or one column.
-fn matrices(operand: Operand, vector: bool, at: i64) -> Result<Operand> {
+fn matrices(operand: BatchedOperand, vector: bool, at: i64) -> Result<BatchedOperand> {
     let operand = operand.in_front()?;
     if !vector {
         return Ok(operand);
     }
-    Ok(Operand { tensor: aten::unsqueeze(&operand.tensor, at)?, dim: operand.dim })
+    Ok(BatchedOperand { tensor: aten::unsqueeze(&operand.tensor, at)?, dim: operand.dim })
 }

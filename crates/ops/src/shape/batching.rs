@@ -1,7 +1,7 @@
 //! Views: other shapes of the same elements, of each example.
 
 use keyfold_core::Result;
-use keyfold_layers::vmap::{Batch, Operand};
+use keyfold_layers::vmap::{Batch, BatchedOperand};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use crate::aten;
@@ -10,7 +10,7 @@ use crate::batching::{behind_batch, int, ints};
 /// The operator with the batch in front, and further arguments in place of its own.
 fn in_front(
     batch: &Batch<'_, '_>,
-    operand: &Operand,
+    operand: &BatchedOperand,
     rest: &[ValueRef<'_>],
 ) -> Result<Option<Value>> {
     let mut args = vec![ValueRef::Tensor(&operand.tensor)];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{CallContext, HostLock, Kernel};
-use keyfold_layers::vmap::{self, BatchDim, BatchInfo, Frame, Randomness, Unwrapped};
+use keyfold_layers::vmap::{self, BatchDim, BatchInfo, Randomness, Unwrapped, VmapFrame};
 use keyfold_tensor::{Value, ValueRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyTuple};
@@ -22,7 +22,7 @@ use crate::marshal::tensor::PyTensor;
 /// One `vmap` that runs: a context manager that follows Python's context.
 #[pyclass(name = "_VmapFrame", module = "keyfold._core", frozen)]
 pub(crate) struct PyFrame {
-    frame: Arc<Frame>,
+    frame: Arc<VmapFrame>,
     guard: Py<PyGuard>,
 }
 
@@ -41,8 +41,8 @@ impl PyFrame {
                 return Err(crate::marshal::errors::error(py, ErrorKind::Value, message));
             }
         };
-        let frame = context::in_context(py, || Frame::nested(size, randomness))?;
-        let guard = PyGuard::layer(Frame::keys(), frame.clone());
+        let frame = context::in_context(py, || VmapFrame::nested(size, randomness))?;
+        let guard = PyGuard::layer(VmapFrame::keys(), frame.clone());
         Ok(PyFrame { frame, guard: Py::new(py, guard)? })
     }
 

@@ -2,7 +2,7 @@
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::{describe_path, endless_call};
-use keyfold_ffi::Raised;
+use keyfold_ffi::ForeignError;
 use pyo3::exceptions::{PyBaseException, PyException, PyRecursionError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -39,7 +39,7 @@ pub(crate) fn to_pyerr(py: Python<'_>, error: Error) -> PyErr {
         }
         // An error that foreign code raised is the builtin exception of its kind.
         (ErrorKind::KernelFailed, Some(source)) => {
-            let raised = source.downcast::<Raised>().ok();
+            let raised = source.downcast::<ForeignError>().ok();
             if let Some(exception) = raised.and_then(|raised| raised_exception(py, &raised)) {
                 return exception;
             }
@@ -104,7 +104,7 @@ pub(crate) fn for_caller(py: Python<'_>, error: Error) -> PyErr {
 
 /// The builtin exception that foreign code names as the kind of its error, with a note of where it
 /// was raised. `None` for a kind that isn't one.
-fn raised_exception(py: Python<'_>, raised: &Raised) -> Option<PyErr> {
+fn raised_exception(py: Python<'_>, raised: &ForeignError) -> Option<PyErr> {
     // The kernel called Python, and Python's exception is still set.
     if raised.kind == "EnvErrorAlreadySet"
         && let Some(set) = PyErr::take(py)

@@ -1,4 +1,4 @@
-//! Memory that an object of another runtime owns.
+//! Memory owned by an object of another runtime.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -8,36 +8,36 @@ use keyfold_core::{Device, Result};
 
 use super::DeviceBuffer;
 
-/// How to hold on to an object of another runtime.
+/// The functions that manage references to an object of another runtime.
 #[derive(Debug)]
 pub struct ExternalOps {
-    /// Adds a reference. Called with the object from any thread.
+    /// Adds a reference. Called with the object, from any thread.
     pub retain: unsafe fn(*mut c_void),
-    /// Gives a reference back. Called with the object from any thread; it must not unwind.
+    /// Releases a reference. Called with the object, from any thread; must not unwind.
     pub release: unsafe fn(*mut c_void),
-    /// Makes the buffer that a borrowed handle becomes when it is cloned, for objects whose memory
-    /// can be taken away or moved while they live: a reference to the object isn't enough then.
-    /// `None` as the result means that a reference is enough for this object.
+    /// Makes a buffer for the clone of a borrowed handle, for objects whose memory can be freed or
+    /// moved while they live, so that a reference to the object isn't enough. It returns `None` for
+    /// objects for which a reference is enough.
     pub adopt: Option<Adopt>,
 }
 
 /// See [`ExternalOps::adopt`].
 pub type Adopt = unsafe fn(*mut c_void, Lent) -> Option<Arc<dyn DeviceBuffer>>;
 
-/// The memory that a borrowed handle reaches.
+/// The memory of a borrowed handle.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent {
-    /// Its lowest byte.
+    /// The lowest byte.
     pub ptr: NonNull<u8>,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: usize,
-    /// Where it is.
+    /// The device of the memory.
     pub device: Device,
     /// Whether it must not be written.
     pub read_only: bool,
 }
 
-/// Lent memory as a buffer, for as long as the handle that lends it is borrowed.
+/// The memory of a borrowed handle as a buffer, valid while the handle is borrowed.
 #[derive(Debug)]
 pub(crate) struct LentBuffer(pub(super) Lent);
 
@@ -46,8 +46,8 @@ unsafe impl Send for LentBuffer {}
 // SAFETY: as above; a shared reference gives no mutable access.
 unsafe impl Sync for LentBuffer {}
 
-// SAFETY: nothing changes while the value lives, and the contract of the external handle that it was
-// made from vouches for the memory.
+// SAFETY: nothing changes while the value lives, and the memory is valid by the contract of the
+// external handle that it was made from.
 unsafe impl DeviceBuffer for LentBuffer {
     fn device(&self) -> Device {
         self.0.device
@@ -70,10 +70,10 @@ unsafe impl DeviceBuffer for LentBuffer {
     }
 }
 
-/// A reference to an object that owns memory: a NumPy array, for example.
+/// A reference to an object that owns memory, such as a NumPy array.
 ///
-/// A *borrowed* one is made without touching the object's reference count, for the time of a
-/// call, and its drop does nothing. Its clone takes a reference and is an owned one.
+/// A *borrowed* one is made for the time of a call without changing the object's reference count,
+/// and dropping it does nothing. Its clone takes a reference.
 #[derive(Debug)]
 pub struct ExternalOwner {
     object: NonNull<c_void>,
@@ -83,58 +83,58 @@ pub struct ExternalOwner {
 
 // SAFETY: the constructors' contract is that retain and release may be called on any thread.
 unsafe impl Send for ExternalOwner {}
-// SAFETY: sharing an owner gives nothing but the address and the right to retain.
+// SAFETY: a shared owner provides only the address and the right to retain.
 unsafe impl Sync for ExternalOwner {}
 
 impl ExternalOwner {
-    /// An owner that doesn't own: the reference count stays as it is.
+    /// Returns a borrowed owner, which leaves the reference count unchanged.
     ///
     /// # Safety
-    /// The result, and whatever it is moved into, must be dropped while somebody else still holds
-    /// a reference to the object. Clones may live on: they hold one of their own. `ops` must be
-    /// right for the object, and callable on any thread.
+    /// The result and all values that it is moved into are dropped while another reference to the
+    /// object exists. Clones may outlive it, since they hold references of their own. `ops` are the
+    /// object's functions, callable on any thread.
     #[inline]
     pub unsafe fn borrowed(object: NonNull<c_void>, ops: &'static ExternalOps) -> Self {
         ExternalOwner { object, ops, owned: false }
     }
 
-    /// An owner that takes over one reference, which its drop gives back.
+    /// Returns an owner that takes ownership of one reference and releases it when dropped.
     ///
     /// # Safety
-    /// The caller gives up one reference to the object. `ops` must be right for the object, and
-    /// callable on any thread.
+    /// The caller gives up one reference to the object. `ops` are the object's functions, callable
+    /// on any thread.
     #[inline]
     pub unsafe fn owned(object: NonNull<c_void>, ops: &'static ExternalOps) -> Self {
         ExternalOwner { object, ops, owned: true }
     }
 
-    /// The same owner with a reference of its own.
+    /// Returns the same owner with a reference of its own.
     #[must_use]
     #[expect(clippy::redundant_clone, reason = "the clone takes the reference that this one lacks")]
     pub(super) fn into_owned(self) -> Self {
         if self.owned { self } else { self.clone() }
     }
 
-    /// The buffer for what outlives the call; `None` where a reference to the object is enough.
+    /// Returns a buffer that outlives the call; `None` if a reference to the object is enough.
     pub(super) fn adopt(&self, lent: Lent) -> Option<Arc<dyn DeviceBuffer>> {
         let adopt = self.ops.adopt.filter(|_| !self.owned)?;
         // SAFETY: the object is alive while `self` is, by the constructors' contracts.
         unsafe { adopt(self.object.as_ptr(), lent) }
     }
 
-    /// The object's address.
+    /// Returns the object's address.
     #[inline]
     pub fn object(&self) -> NonNull<c_void> {
         self.object
     }
 
-    /// The functions that hold on to the object; they tell one runtime's objects from another's.
+    /// Returns the object's functions, which also identify its runtime.
     #[inline]
     pub fn ops(&self) -> &'static ExternalOps {
         self.ops
     }
 
-    /// Whether it holds no reference of its own.
+    /// Returns whether it holds no reference of its own.
     #[inline]
     pub fn is_borrowed(&self) -> bool {
         !self.owned
@@ -153,7 +153,7 @@ impl Drop for ExternalOwner {
     #[inline]
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: an owned one holds exactly one reference, given back only here.
+            // SAFETY: an owned one holds exactly one reference, released only here.
             unsafe { (self.ops.release)(self.object.as_ptr()) };
         }
     }

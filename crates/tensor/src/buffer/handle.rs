@@ -1,4 +1,4 @@
-//! [`BufferHandle`]: which elements a piece of memory holds, and a share in its ownership.
+//! [`BufferHandle`]: memory with an element type, and a reference to its owner.
 
 use std::any::Any;
 use std::fmt;
@@ -13,9 +13,10 @@ use super::pinned::PinnedBuffer;
 use super::{BufferRef, DeviceBuffer, ExternalOwner, Lent, LentBuffer, TrackedBuffer, Watch};
 use crate::device::{self, Content, MemoryRef, Part};
 
-/// An opaque handle to memory: element type, length, device, and a share in its ownership.
+/// An opaque handle to memory: element type, length, device, and a reference to its owner.
 ///
-/// Cloning shares; [`BufferHandle::clone_buffer`] copies. The memory is freed with its last owner.
+/// A clone refers to the same memory; [`BufferHandle::clone_buffer`] copies it. The memory is freed
+/// with the last handle.
 pub struct BufferHandle {
     dtype: DType,
     device: Device,
@@ -29,8 +30,8 @@ enum Owner {
     External { owner: ExternalOwner, ptr: NonNull<u8> },
 }
 
-// SAFETY: the pointer of an external owner is to memory that its contract keeps alive and lets
-// every thread use; a shared buffer is Send and Sync by its trait.
+// SAFETY: an external owner's contract keeps its memory alive and accessible from every thread; a
+// shared buffer is Send and Sync by its trait.
 unsafe impl Send for BufferHandle {}
 // SAFETY: as above; a handle gives no mutable access through a shared reference.
 unsafe impl Sync for BufferHandle {}
@@ -51,7 +52,7 @@ impl Clone for BufferHandle {
 }
 
 impl BufferHandle {
-    /// A handle to a buffer that holds elements of `dtype` (as many as fit).
+    /// Returns a handle to a buffer of elements of `dtype`, as many as fit.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] if the buffer isn't aligned for the dtype.
@@ -64,7 +65,7 @@ impl BufferHandle {
         Ok(BufferHandle::aligned(buffer, dtype))
     }
 
-    /// As [`BufferHandle::new`], of a buffer whose alignment was checked.
+    /// As [`BufferHandle::new`], for a buffer whose alignment was checked.
     #[inline]
     pub(crate) fn aligned(buffer: Arc<dyn DeviceBuffer>, dtype: DType) -> Self {
         BufferHandle {
@@ -76,7 +77,7 @@ impl BufferHandle {
         }
     }
 
-    /// A handle to memory that an external object owns.
+    /// Returns a handle to memory that an external object owns.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] if the memory isn't aligned for the dtype.
@@ -97,11 +98,11 @@ impl BufferHandle {
         if !ptr.addr().get().is_multiple_of(dtype.align()) {
             return Err(misaligned(ptr.addr().get(), dtype));
         }
-        // SAFETY: the caller's promise, and the address is aligned.
+        // SAFETY: the caller's contract, and the address is aligned.
         Ok(unsafe { BufferHandle::external_aligned(owner, ptr, len, dtype, device, read_only) })
     }
 
-    /// As [`BufferHandle::external`], of an address whose alignment was checked.
+    /// As [`BufferHandle::external`], for an address whose alignment was checked.
     ///
     /// # Safety
     /// As [`BufferHandle::external`], and the address is aligned for the dtype.
@@ -117,55 +118,55 @@ impl BufferHandle {
         BufferHandle { dtype, device, read_only, len, owner: Owner::External { owner, ptr } }
     }
 
-    /// The elements' type.
+    /// Returns the element type.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Where the memory is.
+    /// Returns the device of the memory.
     #[inline]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// How many elements it holds.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds no elements.
+    /// Returns whether it holds no elements.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the memory must not be written.
+    /// Returns whether the memory must not be written.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// The same memory, to be read only.
+    /// Makes the handle read-only.
     #[must_use]
     pub fn into_read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// Whether the handle itself holds, or borrows, an external object.
+    /// Returns whether the handle itself holds or borrows an external object.
     #[inline]
     pub(crate) fn is_external(&self) -> bool {
         matches!(self.owner, Owner::External { .. })
     }
 
-    /// Whether this handle merely borrows an external object for the time of a call.
+    /// Returns whether this handle borrows an external object for the time of a call.
     pub fn is_borrowed(&self) -> bool {
         matches!(&self.owner, Owner::External { owner, .. } if owner.is_borrowed())
     }
 
-    /// The external owner, if the memory belongs to one.
+    /// Returns the external owner, if the memory belongs to one.
     pub fn external_owner(&self) -> Option<&ExternalOwner> {
         match &self.owner {
             Owner::External { owner, .. } => Some(owner),
@@ -173,8 +174,8 @@ impl BufferHandle {
         }
     }
 
-    /// A number that tells this memory from other memory while both live: handles that share it have
-    /// the same one, also where it has no address.
+    /// Returns a number that identifies this memory while it lives: handles that share it return
+    /// the same one, also if it has no address.
     pub fn identity(&self) -> usize {
         match &self.owner {
             Owner::External { owner, .. } => owner.object().addr().get(),
@@ -185,9 +186,9 @@ impl BufferHandle {
         }
     }
 
-    /// How often the memory was written in place since it was made, as far as keyfold knows: every
-    /// handle that shares the buffer sees the same count. What other libraries write isn't counted,
-    /// and neither is anything for a handle that only borrows an external object for a call.
+    /// Returns the number of in-place writes since the memory was allocated, as far as keyfold
+    /// knows; handles that share the buffer return the same. Writes by other libraries aren't
+    /// counted, nor are writes through a handle that borrows an external object for a call.
     #[inline]
     pub fn version(&self) -> u32 {
         match &self.owner {
@@ -196,7 +197,7 @@ impl BufferHandle {
         }
     }
 
-    /// How many handles share the buffer; 1 for memory that only borrows an external object.
+    /// Returns the number of handles that share the buffer; 1 for a borrowed external object.
     pub fn shares(&self) -> usize {
         match &self.owner {
             Owner::Shared(buffer) => Arc::strong_count(buffer),
@@ -204,7 +205,7 @@ impl BufferHandle {
         }
     }
 
-    /// Whether both handles are shares of one buffer, which [`shares`](Self::shares) counts.
+    /// Returns whether both handles refer to one buffer, counted by [`shares`](Self::shares).
     pub fn shares_with(&self, other: &BufferHandle) -> bool {
         match (&self.owner, &other.owner) {
             (Owner::Shared(own), Owner::Shared(others)) => Arc::ptr_eq(own, others),
@@ -212,7 +213,7 @@ impl BufferHandle {
         }
     }
 
-    /// Watches the memory for writes, without keeping it.
+    /// Observes writes to the memory, without keeping it alive.
     pub fn watch(&self) -> Option<Watch> {
         match &self.owner {
             Owner::Shared(buffer) => {
@@ -222,7 +223,7 @@ impl BufferHandle {
         }
     }
 
-    /// Counts a write in place.
+    /// Counts an in-place write.
     #[inline]
     pub(crate) fn bump_version(&self) {
         if let Owner::Shared(buffer) = &self.owner {
@@ -235,7 +236,7 @@ impl BufferHandle {
         Lent { ptr, bytes, device: self.device, read_only: self.read_only }
     }
 
-    /// The same memory with a count of the writes to it, which an external object's lacks.
+    /// Returns the same memory with a version counter, which an external object's lacks.
     #[must_use]
     pub fn into_tracked(self) -> Self {
         let Owner::External { ptr, .. } = self.owner else { return self };
@@ -252,8 +253,8 @@ impl BufferHandle {
         BufferHandle { dtype, device, read_only, len, owner }
     }
 
-    /// The same memory held at its present address, for the time of one access; `None` where the
-    /// host finds no address.
+    /// Returns the same memory at its present address, for one access; `None` if the host can't
+    /// address it.
     ///
     /// # Errors
     /// As [`DeviceBuffer::locate`].
@@ -270,14 +271,14 @@ impl BufferHandle {
         Ok(Some(BufferHandle { dtype, device, read_only, len, owner: Owner::Shared(pinned) }))
     }
 
-    /// A handle to an object of a backend's own that stands for so many bytes on a device: dtype
-    /// uint8, unless [`BufferHandle::with_dtype`] says another. It has no address. The memory that is
+    /// Returns a handle to a backend's own object that represents so many bytes on a device. Its
+    /// dtype is uint8 unless changed by [`BufferHandle::with_dtype`]. It has no address. The memory
     /// registered for the device copies it, if it can.
     pub fn opaque(object: Box<dyn Any + Send + Sync>, device: Device, len: usize) -> Self {
         BufferHandle::aligned(Arc::new(OpaqueBuffer { object, device, bytes: len }), DType::U8)
     }
 
-    /// The same memory as elements of another dtype, as many as fit.
+    /// Returns the same memory with elements of another dtype, as many as fit.
     ///
     /// # Errors
     /// [`ErrorKind::Value`] if the memory isn't aligned for the dtype.
@@ -291,7 +292,7 @@ impl BufferHandle {
         Ok(self)
     }
 
-    /// The buffer, for a [`Part`] of it.
+    /// Returns the buffer, for a [`Part`] of it.
     pub(crate) fn buffer(&self) -> BufferRef<'_> {
         match &self.owner {
             Owner::Shared(buffer) => BufferRef::Shared(&**buffer),
@@ -299,7 +300,8 @@ impl BufferHandle {
         }
     }
 
-    /// The memory that reaches the buffer: its own, or the one that is registered for its device.
+    /// Returns the [`Memory`](device::Memory) that can access the buffer: its own, or the one
+    /// registered for its device.
     pub fn memory(&self) -> Option<MemoryRef<'_>> {
         let own = match &self.owner {
             Owner::Shared(buffer) => buffer.memory(),
@@ -314,7 +316,7 @@ impl BufferHandle {
     /// As [`BufferHandle::memory`].
     ///
     /// # Errors
-    /// [`ErrorKind::Device`] for another library's memory on a device that has none here.
+    /// [`ErrorKind::Device`] for another library's memory on a device without a registered memory.
     pub(crate) fn memory_to_copy(&self) -> Result<MemoryRef<'_>> {
         self.memory().ok_or_else(|| {
             Error::new(
@@ -328,13 +330,14 @@ impl BufferHandle {
         })
     }
 
-    /// Whether another library may move the memory, so that an address is good for one access only.
+    /// Returns whether another library may move the memory, so that an address is valid for one
+    /// access only.
     pub fn moves(&self) -> bool {
         matches!(&self.owner, Owner::Shared(buffer) if buffer.moves())
     }
 
-    /// Where the host finds the memory for as long as the handle lives; null where it doesn't, and
-    /// [`BufferHandle::locate`] tells more.
+    /// Returns the host address, valid as long as the handle; null if there is none, for which
+    /// [`BufferHandle::locate`] reports the reason.
     #[inline]
     pub fn host_ptr(&self) -> *mut u8 {
         match &self.owner {
@@ -344,7 +347,7 @@ impl BufferHandle {
         }
     }
 
-    /// The memory's present address in its device's own address space; null where it has none.
+    /// Returns the memory's present address in its device's address space; null if it has none.
     ///
     /// # Errors
     /// As [`DeviceBuffer::locate`].
@@ -355,11 +358,11 @@ impl BufferHandle {
         }
     }
 
-    /// A handle to other memory with the same content, on the same device.
+    /// Returns a handle to a copy of the memory, on the same device.
     ///
     /// # Errors
-    /// As [`device::Memory::allocate`] and [`device::Memory::copy_strided`];
-    /// [`ErrorKind::Device`] for another library's memory on a device that has none here.
+    /// As [`device::Memory::allocate`] and [`device::Memory::copy_strided`]; [`ErrorKind::Device`]
+    /// for another library's memory on a device without a registered memory.
     pub fn clone_buffer(&self) -> Result<Self> {
         let bytes = self.current_len() * self.dtype.size();
         let memory = self.memory_to_copy()?;
@@ -367,18 +370,18 @@ impl BufferHandle {
         let source = self.buffer();
         let shape = [bytes];
         let part = |buffer| Part::new(buffer, 0, &shape, &[1], 1);
-        // SAFETY: nobody else has the copy yet.
+        // SAFETY: the copy isn't shared yet.
         unsafe { device::copy_within(&*memory, &part(&*source)?, &part(&*copy)?)? };
         BufferHandle::new(copy, self.dtype)
     }
 
-    /// The backend's own buffer, or the object of an opaque handle, if it is a `B`.
+    /// Returns the backend's own buffer, or the object of an opaque handle, if it is a `B`.
     pub fn downcast_ref<B: Any>(&self) -> Option<&B> {
         let Owner::Shared(buffer) = &self.owner else { return None };
         (**buffer).downcast_ref()
     }
 
-    /// As [`BufferHandle::downcast_ref`], to change, if nobody else shares it.
+    /// As [`BufferHandle::downcast_ref`], mutably, if nothing else shares it.
     pub fn downcast_mut<B: Any>(&mut self) -> Option<&mut B> {
         let Owner::Shared(buffer) = &mut self.owner else { return None };
         let any: &mut dyn Any = Arc::get_mut(buffer)?;
@@ -388,10 +391,10 @@ impl BufferHandle {
         any.downcast_mut::<OpaqueBuffer>()?.object.downcast_mut()
     }
 
-    /// As [`BufferHandle::downcast_ref`], the value itself.
+    /// As [`BufferHandle::downcast_ref`], by value.
     ///
     /// # Errors
-    /// The handle unchanged, if the buffer isn't a `B` or somebody else shares it.
+    /// The unchanged handle, if the buffer isn't a `B` or is shared.
     pub fn into_inner<B: Any + Send + Sync>(self) -> Result<B, Self> {
         if self.downcast_ref::<B>().is_none() {
             return Err(self);
@@ -410,7 +413,8 @@ impl BufferHandle {
         taken.map_err(|shared| rebuild(Owner::Shared(shared)))
     }
 
-    /// Whether this handle alone reaches the memory, so that `&mut` of it may write.
+    /// Returns whether this handle alone refers to the memory, so that it may be written through
+    /// `&mut`.
     pub(crate) fn is_sole_owner(&mut self) -> bool {
         match &mut self.owner {
             Owner::Shared(buffer) => Arc::get_mut(buffer).is_some_and(|b| b.is_exclusive()),
@@ -418,8 +422,8 @@ impl BufferHandle {
         }
     }
 
-    /// How many elements the memory has room for now. Differs from `len` only if somebody swapped
-    /// the content through [`BufferHandle::downcast_mut`].
+    /// Returns the number of elements that fit in the memory now. It differs from `len` only if the
+    /// content was swapped through [`BufferHandle::downcast_mut`].
     pub(crate) fn current_len(&self) -> usize {
         match &self.owner {
             Owner::Shared(buffer) => self.len.min(buffer.byte_len() / self.dtype.size()),
@@ -428,14 +432,14 @@ impl BufferHandle {
     }
 }
 
-/// The buffer out of its only share.
+/// Returns the buffer if this is its only reference.
 ///
 /// # Errors
-/// The share, if there are others or the buffer isn't a `B`.
+/// The reference, if there are others or the buffer isn't a `B`.
 fn take<B: Any + Send + Sync>(shared: Arc<dyn DeviceBuffer>) -> Result<B, Arc<dyn DeviceBuffer>> {
     let again = Arc::downgrade(&shared);
     let any: Arc<dyn Any + Send + Sync> = shared;
-    // Held until the other one is upgraded again.
+    // Kept alive until the other one is upgraded again.
     let kept: Arc<dyn Any + Send + Sync> = match any.downcast::<B>() {
         Ok(buffer) => match Arc::try_unwrap(buffer) {
             Ok(buffer) => return Ok(buffer),
@@ -530,7 +534,7 @@ mod tests {
             }
         };
         assert!(handle(ptr.cast::<c_void>(), DType::C128).is_ok());
-        // SAFETY: one byte further is still inside the array.
+        // SAFETY: the next byte is inside the array.
         let odd = unsafe { ptr.add(1) }.cast::<c_void>();
         let error = handle(odd, DType::F64).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Value);

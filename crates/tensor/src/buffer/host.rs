@@ -1,4 +1,4 @@
-//! Host memory of our own, and the absence of memory.
+//! Host memory, and buffers without memory.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
@@ -12,37 +12,37 @@ use super::DeviceBuffer;
 use super::cache::{self, Class, out_of_memory};
 use crate::device::{Content, Memory, MetaMemory, copy_bytes, is_large};
 
-/// Alignment of allocations: a cache line, and the widest vector register.
+/// The alignment of allocations: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
-/// What the system allocator gives by itself. Asking it for more makes it clear memory by hand,
-/// whereas fresh pages come zeroed for free; so we ask for this and align within.
+/// The system allocator's own alignment. With a larger one it clears memory itself, whereas fresh
+/// pages are zero; so this one is requested, and the address aligned within.
 const SYSTEM_ALIGN: usize = 16;
 
-/// Up to here clearing recycled memory by hand is faster than asking the system for cleared memory,
-/// which passes its caches of small blocks by; above, fresh pages come cleared.
+/// Up to this size clearing recycled memory is faster than requesting zeroed memory, which bypasses
+/// the allocator's caches of small blocks; above, fresh pages are zero.
 const SMALL: usize = 16 << 10;
 
-/// Host memory, always initialised.
+/// Initialised host memory.
 pub struct HostBuffer {
     ptr: NonNull<u8>,
     len: usize,
-    /// What to free: the allocation's start and its size in units of `free` (for blocks of the
-    /// cache, the number of its class).
+    /// The arguments of `free`: the allocation's start, and its size in the units of `free` (for
+    /// blocks of the cache, the index of the class).
     base: NonNull<u8>,
     capacity: usize,
     free: unsafe fn(NonNull<u8>, usize),
-    /// How often it was written in place.
+    /// The number of in-place writes.
     version: AtomicU32,
 }
 
-// SAFETY: the memory belongs to this value alone, and freeing it works on any thread.
+// SAFETY: this value alone owns the memory, and any thread may free it.
 unsafe impl Send for HostBuffer {}
-// SAFETY: a shared reference only reads.
+// SAFETY: shared references only read.
 unsafe impl Sync for HostBuffer {}
 
 unsafe fn free_aligned(base: NonNull<u8>, capacity: usize) {
-    // SAFETY: `system` allocated with this very layout, which it found valid.
+    // SAFETY: `system` allocated it with this layout, which is valid.
     unsafe {
         let layout = Layout::from_size_align_unchecked(capacity, SYSTEM_ALIGN);
         dealloc(base.as_ptr(), layout);
@@ -50,27 +50,28 @@ unsafe fn free_aligned(base: NonNull<u8>, capacity: usize) {
 }
 
 unsafe fn free_vec<T>(base: NonNull<u8>, capacity: usize) {
-    // SAFETY: `from_vec` took these from a Vec<T>; elements have no destructor, so length 0 does.
+    // SAFETY: `from_vec` took these from a Vec<T>; elements have no destructor, so length 0 is
+    // right.
     drop(unsafe { Vec::<T>::from_raw_parts(base.as_ptr().cast(), 0, capacity) });
 }
 
 unsafe fn free_cached(base: NonNull<u8>, class: usize) {
-    // SAFETY: `allocate` took it from the cache and noted its class, and the buffer is gone.
-    unsafe { cache::give(base, Class::from_index(class)) };
+    // SAFETY: `cached` took it from the cache and stored its class, and the buffer is dropped.
+    unsafe { cache::recycle(base, Class::from_index(class)) };
 }
 
 impl HostBuffer {
-    /// Memory of that many bytes, all zero, aligned to 64 (from 256 KiB on, to a page).
+    /// Allocates zeroed memory, aligned to 64 bytes (from 256 KiB on, to a page).
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for; [`ErrorKind::Value`](keyfold_core::ErrorKind) for a malformed
-    /// `KEYFOLD_CACHE_BYTES`.
+    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the requested size;
+    /// [`ErrorKind::Value`](keyfold_core::ErrorKind) for a malformed `KEYFOLD_CACHE_BYTES`.
     pub fn zeroed(bytes: usize) -> Result<Self> {
         HostBuffer::new(bytes, Content::Zeros)
     }
 
-    /// Memory of that many bytes to be written: initialised, but with arbitrary contents (what
-    /// another buffer left there, often). Aligned as by [`HostBuffer::zeroed`].
+    /// Allocates memory with arbitrary initialised contents, often those of a freed buffer. Aligned
+    /// as by [`HostBuffer::zeroed`].
     ///
     /// # Errors
     /// As [`HostBuffer::zeroed`].
@@ -79,16 +80,17 @@ impl HostBuffer {
         HostBuffer::new(bytes, Content::Arbitrary)
     }
 
-    /// Memory as [`HostBuffer::zeroed`] or [`HostBuffer::recycled`] have it.
+    /// Allocates memory as [`HostBuffer::zeroed`] or [`HostBuffer::recycled`].
     #[inline]
     pub(crate) fn new(bytes: usize, content: Content) -> Result<Self> {
         let Some((buffer, zero)) = HostBuffer::cached(bytes)? else {
             return HostBuffer::system_zeroed(bytes);
         };
         if content == Content::Zeros && !zero {
-            // SAFETY: the memory is ours, `bytes` long, of the class that it was taken with.
+            // SAFETY: the buffer's own memory of `bytes` bytes, with the class that it was taken
+            // with.
             unsafe {
-                if !cache::renew(buffer.ptr, Class::from_index(buffer.capacity)) {
+                if !cache::remap_zeroed(buffer.ptr, Class::from_index(buffer.capacity)) {
                     buffer.ptr.write_bytes(0, bytes);
                 }
             }
@@ -96,7 +98,8 @@ impl HostBuffer {
         Ok(buffer)
     }
 
-    /// Memory from the cache, and whether it is zero; none where the cache has no such sizes.
+    /// Takes memory from the cache. Returns it and whether it is zero; `None` if the cache has no
+    /// class for the size.
     #[inline]
     fn cached(bytes: usize) -> Result<Option<(Self, bool)>> {
         let Some(block) = cache::take(bytes)? else { return Ok(None) };
@@ -116,14 +119,14 @@ impl HostBuffer {
         let small = bytes <= SMALL;
         let buffer = HostBuffer::system(bytes, !small)?;
         if small {
-            // SAFETY: the memory is ours, `bytes` long.
+            // SAFETY: the buffer's own memory of `bytes` bytes.
             unsafe { buffer.ptr.write_bytes(0, bytes) };
         }
         Ok(buffer)
     }
 
-    /// Memory from the C library, aligned to 64; uninitialised unless `cleared`, and then to be
-    /// filled before anybody sees it.
+    /// Allocates memory from the C library, aligned to 64 bytes. Uninitialised unless `cleared`;
+    /// the caller then initialises it before it is read.
     fn system(bytes: usize, cleared: bool) -> Result<Self> {
         let capacity =
             bytes.checked_add(ALIGN - SYSTEM_ALIGN).ok_or_else(|| out_of_memory(bytes))?;
@@ -139,18 +142,18 @@ impl HostBuffer {
         let base = base.ok_or_else(|| out_of_memory(bytes))?;
         let padding = base.addr().get().next_multiple_of(ALIGN) - base.addr().get();
         // SAFETY: an address aligned to 16 is at most ALIGN - SYSTEM_ALIGN below the next multiple
-        // of ALIGN, so the padding and `bytes` behind it lie in the allocation.
+        // of ALIGN, so the padding and `bytes` after it lie in the allocation.
         let ptr = unsafe { base.add(padding) };
         memory::allocated(bytes);
         let version = AtomicU32::new(0);
         Ok(HostBuffer { ptr, len: bytes, base, capacity, free: free_aligned, version })
     }
 
-    /// A copy of those bytes.
+    /// Copies bytes into a new buffer.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the size asked for; of many bytes what
-    /// [`share_copies`](crate::device::share_copies) was given reports.
+    /// [`ErrorKind::Memory`](keyfold_core::ErrorKind) with the requested size; for large copies the
+    /// errors of the function given to [`share_copies`](crate::device::share_copies).
     pub fn copy_of(bytes: &[u8]) -> Result<Self> {
         let buffer = match HostBuffer::cached(bytes.len())? {
             Some((buffer, _)) => buffer,
@@ -159,39 +162,39 @@ impl HostBuffer {
         if is_large(bytes.len()) {
             return buffer.filled(bytes);
         }
-        // SAFETY: fresh memory of that length, which shares nothing with the source.
+        // SAFETY: new memory of that length, disjoint from the source.
         unsafe { buffer.ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(buffer)
     }
 
-    /// Fresh memory with those bytes in it, as many as it has.
+    /// Fills new memory with those bytes, of the same number.
     #[cold]
     fn filled(self, bytes: &[u8]) -> Result<Self> {
-        // SAFETY: fresh memory of that length, which shares nothing with the source.
+        // SAFETY: new memory of that length, disjoint from the source.
         unsafe { copy_bytes(bytes, self.ptr.as_ptr())? };
         Ok(self)
     }
 
-    /// A vector's memory, taken over without a copy.
+    /// Takes ownership of a vector's memory, without a copy.
     pub fn from_vec<T: Element>(items: Vec<T>) -> Self {
         let mut items = ManuallyDrop::new(items);
         let len = size_of_val(items.as_slice());
-        // A vector's pointer is never null, even where nothing is allocated.
+        // A vector's pointer is never null, also without an allocation.
         let ptr = NonNull::new(items.as_mut_ptr()).unwrap_or(NonNull::dangling()).cast::<u8>();
         memory::allocated(len);
         let (capacity, version) = (items.capacity(), AtomicU32::new(0));
         HostBuffer { ptr, len, base: ptr, capacity, free: free_vec::<T>, version }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the memory is ours and initialised, and elements have no padding.
+        // SAFETY: the buffer's own initialised memory; elements have no padding.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes, to change.
+    /// Returns the bytes mutably.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` is the only way to it now.
+        // SAFETY: as above; `&mut self` is the only access.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -199,7 +202,7 @@ impl HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         memory::freed(self.len);
-        // SAFETY: the constructor that set `free` set the other two for it; this is the only call.
+        // SAFETY: the constructor set `free` together with its arguments; this is the only call.
         unsafe { (self.free)(self.base, self.capacity) };
     }
 }
@@ -234,8 +237,8 @@ unsafe impl DeviceBuffer for HostBuffer {
     }
 }
 
-/// No memory, of a stated size: what a tensor on the device `meta` has, and one that only stands
-/// for others (an example of a batch).
+/// A buffer with a size and no memory: for tensors on the device `meta`, and for tensors that
+/// represent others, such as an example of a batch.
 #[derive(Debug)]
 pub struct NullBuffer {
     bytes: usize,
@@ -243,18 +246,18 @@ pub struct NullBuffer {
 }
 
 impl NullBuffer {
-    /// The absence of that many bytes on the device `meta`.
+    /// Returns a buffer of that size without memory, on the device `meta`.
     pub fn new(bytes: usize) -> Self {
         NullBuffer::on(Device::META, bytes)
     }
 
-    /// The absence of that many bytes on a device.
+    /// Returns a buffer of that size without memory, on a device.
     pub fn on(device: Device, bytes: usize) -> Self {
         NullBuffer { bytes, device }
     }
 }
 
-// SAFETY: there is no pointer to be wrong about.
+// SAFETY: there is no pointer.
 unsafe impl DeviceBuffer for NullBuffer {
     fn device(&self) -> Device {
         self.device
@@ -273,8 +276,8 @@ unsafe impl DeviceBuffer for NullBuffer {
     }
 }
 
-/// Counting of host memory, for profilers: off until somebody asks, and then one addition for each
-/// buffer that is made or freed.
+/// Counters of host memory, for profilers: disabled until requested, then one addition per
+/// allocation and release.
 pub mod memory {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -286,7 +289,7 @@ pub mod memory {
         static ALLOCATED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Memory is counted while one of these lives.
+    /// Enables the counters while it lives.
     #[derive(Debug)]
     pub struct Counting(());
 
@@ -296,7 +299,7 @@ pub mod memory {
         }
     }
 
-    /// Begins to count.
+    /// Enables the counters.
     #[must_use = "memory is counted while the result lives"]
     pub fn count() -> Counting {
         COUNTERS.fetch_add(1, Ordering::Relaxed);
@@ -308,12 +311,13 @@ pub mod memory {
         COUNTERS.load(Ordering::Relaxed) != 0
     }
 
-    /// Bytes that this thread allocated while somebody counted.
+    /// Returns the bytes that this thread allocated while the counters were enabled.
     pub fn allocated_here() -> u64 {
         ALLOCATED.get()
     }
 
-    /// Bytes that are in use now, less those when counting first began: what differences mean.
+    /// Returns the bytes in use, relative to the time when the counters were first enabled; only
+    /// differences are meaningful.
     pub fn live() -> i64 {
         LIVE.load(Ordering::Relaxed)
     }
@@ -321,7 +325,7 @@ pub mod memory {
     #[inline]
     pub(super) fn allocated(bytes: usize) {
         if is_on() {
-            // The thread's own cell may be gone while it ends.
+            // The thread-local may be destroyed while the thread ends.
             let _ = ALLOCATED.try_with(|sum| sum.set(sum.get().wrapping_add(bytes as u64)));
             LIVE.fetch_add(bytes as i64, Ordering::Relaxed);
         }

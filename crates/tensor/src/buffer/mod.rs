@@ -1,9 +1,9 @@
-//! Memory of tensors behind one opaque handle.
+//! Tensors' memory behind an opaque handle.
 //!
-//! A [`BufferHandle`] says which elements a piece of memory holds, how many and on which device,
-//! and owns it in one of two ways: as a share of a [`DeviceBuffer`], or through a reference to an
-//! object of somebody else's ([`ExternalOwner`]: a NumPy array, say), whose reference count isn't
-//! even touched while the handle is only borrowed for a call.
+//! A [`BufferHandle`] has memory's element type, length and device, and keeps it alive in one of
+//! two ways: by a reference to a [`DeviceBuffer`], or by one to an object of another runtime
+//! ([`ExternalOwner`]: a NumPy array, for example), whose reference count stays unchanged while the
+//! handle is borrowed for a call.
 
 pub mod cache;
 mod external;
@@ -31,86 +31,88 @@ pub use tracked::TrackedBuffer;
 
 use crate::device::Memory;
 
-/// A piece of memory on a device, owned by the value that implements this.
+/// Memory on a device, owned by the implementing value.
 ///
 /// # Safety
-/// While a share of the value exists, [`DeviceBuffer::byte_len`] and [`DeviceBuffer::device`] keep
-/// returning the same. [`DeviceBuffer::host_ptr`] may go once from `None` to `Some` (a pending buffer
-/// that was filled), and never back or to another address. It is `None` unless the device is the CPU. A
-/// host pointer, and for memory on the CPU what [`DeviceBuffer::locate`] returns, is valid for reads of
-/// that many initialised bytes, and for writes unless [`DeviceBuffer::is_read_only`]. If
-/// [`DeviceBuffer::is_exclusive`], nothing but the value itself reaches that memory.
+/// While a reference to the value exists, [`DeviceBuffer::byte_len`] and [`DeviceBuffer::device`]
+/// don't change. [`DeviceBuffer::host_ptr`] may change once from `None` to `Some` (a pending buffer
+/// that was filled), never back or to another address. It is `None` unless the device is the CPU. A
+/// host pointer, and for memory on the CPU the result of [`DeviceBuffer::locate`], is valid for
+/// reads of that many initialised bytes, and for writes unless [`DeviceBuffer::is_read_only`]. If
+/// [`DeviceBuffer::is_exclusive`], only the value itself accesses that memory.
 pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
-    /// Where the memory is.
+    /// Returns the device of the memory.
     fn device(&self) -> Device;
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     fn byte_len(&self) -> usize;
 
-    /// Where the host finds the memory for as long as the value lives. `None` for memory that only a
-    /// device reaches, that another library may move, that isn't filled yet, and for none at all.
+    /// Returns the host address, valid as long as the value lives. `None` for memory that only a
+    /// device can access, that another library may move, or that isn't filled yet, and for buffers
+    /// without memory.
     fn host_ptr(&self) -> Option<NonNull<u8>>;
 
-    /// Where the memory is now, in its device's own address space; null where it has no address.
-    /// Every access asks here that found no [`DeviceBuffer::host_ptr`] before.
+    /// Returns the present address in the device's address space; null if there is none. Every
+    /// access without a [`DeviceBuffer::host_ptr`] calls this first.
     ///
     /// # Errors
-    /// When the memory is gone, or smaller than [`DeviceBuffer::byte_len`].
+    /// If the memory was freed, or is smaller than [`DeviceBuffer::byte_len`].
     fn locate(&self) -> Result<*mut u8> {
         Ok(self.host_ptr().map_or(std::ptr::null_mut(), NonNull::as_ptr))
     }
 
-    /// Whether another library may move the memory: an address is good until it does so.
+    /// Returns whether another library may move the memory, which invalidates its address.
     fn moves(&self) -> bool {
         false
     }
 
-    /// The memory that allocated it, also after that was removed from the registry. `None` for what
-    /// another library owns: the memory that is registered for the device copies it, if it can.
+    /// Returns the [`Memory`] that allocated it, also after its removal from the registry. `None`
+    /// for another library's memory, which the memory registered for the device copies, if it can.
     fn memory(&self) -> Option<&dyn Memory> {
         None
     }
 
-    /// Whether the memory must not be written.
+    /// Returns whether the memory must not be written.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Whether the memory belongs to this value alone, so that the sole owner of the value may
-    /// write to it through safe references.
+    /// Returns whether this value alone refers to the memory, so that its sole owner may write
+    /// through safe references.
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// How often the memory was written in place, where the value counts that.
+    /// Returns the counter of in-place writes, if there is one.
     fn version(&self) -> Option<&AtomicU32> {
         None
     }
 
-    /// Counts a write in place.
+    /// Counts an in-place write.
     fn note_write(&self) {
         if let Some(version) = self.version() {
-            // Not one atomic step: two writers at a time break the contract of writing anyway, and
-            // the count differs from what it was before in any case.
+            // Not an atomic increment: concurrent writers break the contract of writing anyway, and
+            // the count changes in any case.
             version.store(version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
     }
 
-    /// The object of another runtime that owns the memory, if one does.
+    /// Returns the object of another runtime that owns the memory, if any.
     fn external_owner(&self) -> Option<&ExternalOwner> {
         None
     }
 }
 
 impl dyn DeviceBuffer {
-    /// The value itself, or the object of an opaque one ([`BufferHandle::opaque`]), if it is a `B`.
+    /// Returns the value itself, or the object of an opaque one ([`BufferHandle::opaque`]), if it
+    /// is a `B`.
     pub fn downcast_ref<B: Any>(&self) -> Option<&B> {
         let any: &dyn Any = self;
         any.downcast_ref().or_else(|| any.downcast_ref::<OpaqueBuffer>()?.object.downcast_ref())
     }
 }
 
-/// The buffer of a handle: a shared one where it is, or a description of an external object's memory.
+/// A handle's buffer: a shared one by reference, or a description of an external object's memory.
 pub(crate) enum BufferRef<'a> {
     Shared(&'a dyn DeviceBuffer),
     Lent(LentBuffer),
@@ -127,7 +129,7 @@ impl Deref for BufferRef<'_> {
     }
 }
 
-/// Tells whether memory was written since, for as long as somebody else keeps it.
+/// Detects writes to memory, as long as the memory is kept alive elsewhere.
 #[derive(Clone, Debug)]
 pub struct Watch {
     buffer: Weak<dyn DeviceBuffer>,
@@ -135,7 +137,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the memory is still there and was written.
+    /// Returns whether the memory is alive and was written.
     pub fn is_changed(&self) -> bool {
         let buffer = self.buffer.upgrade();
         let version = buffer.as_ref().and_then(|buffer| buffer.version());

@@ -1,4 +1,4 @@
-//! A backend's own object in place of memory with an address.
+//! A backend's object in place of memory with an address.
 
 use std::any::Any;
 use std::fmt;
@@ -8,7 +8,7 @@ use keyfold_core::Device;
 
 use super::DeviceBuffer;
 
-/// An object that stands for so many bytes on a device.
+/// An object that represents so many bytes on a device.
 pub(super) struct OpaqueBuffer {
     pub(super) object: Box<dyn Any + Send + Sync>,
     pub(super) device: Device,
@@ -21,7 +21,7 @@ impl fmt::Debug for OpaqueBuffer {
     }
 }
 
-// SAFETY: there is no pointer to be wrong about, and the fields never change.
+// SAFETY: there is no pointer, and the fields never change.
 unsafe impl DeviceBuffer for OpaqueBuffer {
     fn device(&self) -> Device {
         self.device

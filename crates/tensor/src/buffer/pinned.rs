@@ -1,4 +1,4 @@
-//! Memory that another library may move, held at its present address.
+//! Memory that another library may move, at its present address.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,8 +8,9 @@ use keyfold_core::Device;
 
 use super::{DeviceBuffer, ExternalOwner};
 
-/// A movable buffer on the CPU at the address that [`DeviceBuffer::locate`] gave: for one access, which asks
-/// once and not for every block. It isn't kept longer, since the address would be stale.
+/// A movable buffer on the CPU at the address from [`DeviceBuffer::locate`], which is called once
+/// per access rather than once per block. Dropped after the access, since the address may become
+/// invalid.
 #[derive(Debug)]
 pub(super) struct PinnedBuffer {
     pub(super) memory: Arc<dyn DeviceBuffer>,
@@ -21,8 +22,8 @@ unsafe impl Send for PinnedBuffer {}
 // SAFETY: as above; a shared reference gives no mutable access.
 unsafe impl Sync for PinnedBuffer {}
 
-// SAFETY: the buffer inside vouches for the address until the memory is moved, and its user drops
-// the value before.
+// SAFETY: the inner buffer keeps the address valid until the memory is moved, and its user drops
+// this value before.
 unsafe impl DeviceBuffer for PinnedBuffer {
     fn device(&self) -> Device {
         self.memory.device()

@@ -1,4 +1,4 @@
-//! Memory of an external object, with a count of the writes to it.
+//! External objects' memory with a version counter.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -7,8 +7,8 @@ use keyfold_core::{Device, Result};
 
 use super::{DeviceBuffer, ExternalOwner, Lent};
 
-/// Another runtime's memory as a buffer that handles share: what a tensor over a NumPy array is
-/// made of once it outlives the call.
+/// Another runtime's memory as a buffer that handles share, for tensors over NumPy arrays (for
+/// example) that outlive the call.
 #[derive(Debug)]
 pub struct TrackedBuffer {
     owner: ExternalOwner,
@@ -16,24 +16,24 @@ pub struct TrackedBuffer {
     version: AtomicU32,
 }
 
-// SAFETY: the pointer is to memory that the owner keeps alive and lets every thread use.
+// SAFETY: the pointer is to memory that the owner keeps alive and accessible from every thread.
 unsafe impl Send for TrackedBuffer {}
 // SAFETY: as above; a shared reference gives no mutable access.
 unsafe impl Sync for TrackedBuffer {}
 
 impl TrackedBuffer {
-    /// Takes over what an external handle holds; a borrowed owner becomes an owning one.
+    /// Takes ownership of an external handle's owner; a borrowed one takes a reference.
     ///
     /// # Safety
-    /// While the owner's object lives, the memory stays where it is, valid for reads of initialised
-    /// bytes, and for writes unless it is read-only.
+    /// While the owner's object lives, the memory stays at its address, valid for reads of
+    /// initialised bytes, and for writes unless it is read-only.
     pub unsafe fn new(owner: ExternalOwner, memory: Lent) -> Self {
         TrackedBuffer { owner: owner.into_owned(), memory, version: AtomicU32::new(0) }
     }
 }
 
-// SAFETY: nothing changes while the value lives, and the contract of the external handle that it
-// was made from vouches for the memory.
+// SAFETY: nothing changes while the value lives, and the memory is valid by the contract of the
+// external handle that it was made from.
 unsafe impl DeviceBuffer for TrackedBuffer {
     fn device(&self) -> Device {
         self.memory.device

@@ -1,31 +1,32 @@
-//! Events: places in the order of a stream's operations.
+//! Events: points in the order of a stream's operations.
 
 use std::any::Any;
 use std::fmt;
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 
-/// A place in the order of a stream's operations, made by [`Memory::record`](super::Memory::record).
+/// A point in the order of a stream's operations, recorded by
+/// [`Memory::record`](super::Memory::record).
 pub struct Event {
     device: Device,
     object: Box<dyn Any + Send + Sync>,
 }
 
 impl Event {
-    /// An event on a device, as the memory's own object stands for it.
+    /// Returns an event on a device, with the memory's own object.
     pub fn new(device: Device, object: impl Any + Send + Sync) -> Self {
         Event { device, object: Box::new(object) }
     }
 
-    /// The device that it was recorded on.
+    /// Returns the device it was recorded on.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The memory's own object.
+    /// Returns the memory's own object.
     ///
     /// # Errors
-    /// [`ErrorKind::Device`] when it isn't a `T`, since then another memory made it.
+    /// [`ErrorKind::Device`] if it isn't a `T`, since another memory made it then.
     pub fn downcast_ref<T: Any>(&self) -> Result<&T> {
         self.object.downcast_ref().ok_or_else(|| {
             Error::new(

@@ -10,16 +10,16 @@ use super::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use crate::buffer::{DeviceBuffer, HostBuffer, cache};
 use crate::strided::Walk;
 
-/// The host's memory: one device with one stream, on which every operation has run when its call
-/// returns. Free blocks are kept by [`cache`], which also counts; blocks below 4 KiB are the C
-/// library's, and aren't counted.
+/// The host's memory: one device with one stream, whose operations complete before their calls
+/// return. [`cache`] keeps free blocks and counts them; blocks below 4 KiB are the C library's and
+/// aren't counted.
 #[derive(Debug)]
 pub struct HostMemory;
 
-/// The address of a part's element at index zero. Null only where there are no elements.
+/// Returns the address of a part's element at index zero; null only for a part without elements.
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for a buffer that the host can't reach; as [`DeviceBuffer::locate`].
+/// [`ErrorKind::Device`] for a buffer that the host can't access; as [`DeviceBuffer::locate`].
 pub(super) fn address(part: &Part<'_>) -> Result<*mut u8> {
     let buffer = part.buffer();
     if buffer.device() == Device::CPU {
@@ -34,41 +34,41 @@ pub(super) fn address(part: &Part<'_>) -> Result<*mut u8> {
     ))
 }
 
-/// The host's bytes of a contiguous part.
+/// Returns the host's bytes of a contiguous part.
 ///
 /// # Errors
 /// As [`address`].
 ///
 /// # Safety
-/// Nobody writes to them while the result is used.
+/// The bytes aren't written while the result is used.
 pub(super) unsafe fn bytes<'a>(part: &Part<'a>) -> Result<&'a [u8]> {
     let (start, len) = (address(part)?, part.byte_len());
     if len == 0 {
         return Ok(&[]);
     }
-    // SAFETY: the elements are inside the buffer, whose bytes are initialised, and nobody writes to
-    // them by the caller's promise.
+    // SAFETY: the elements are inside the buffer, whose bytes are initialised and, by the caller's
+    // contract, not written.
     Ok(unsafe { std::slice::from_raw_parts(start, len) })
 }
 
-/// The host's bytes of a contiguous part, to write.
+/// Returns the host's bytes of a contiguous part, mutably.
 ///
 /// # Errors
 /// As [`address`].
 ///
 /// # Safety
-/// Nobody else uses them while the result is used.
+/// The bytes aren't accessed otherwise while the result is used.
 pub(super) unsafe fn bytes_mut<'a>(part: &Part<'a>) -> Result<&'a mut [u8]> {
     let (start, len) = (address(part)?, part.byte_len());
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the elements are inside the buffer, whose bytes are initialised, and nobody else uses
-    // them by the caller's promise.
+    // SAFETY: the elements are inside the buffer, whose bytes are initialised and, by the caller's
+    // contract, not accessed otherwise.
     Ok(unsafe { std::slice::from_raw_parts_mut(start, len) })
 }
 
-/// That a device is the host.
+/// Checks that a device is the host.
 fn check_device(device: Device) -> Result<()> {
     match device {
         Device::CPU => Ok(()),
@@ -108,14 +108,15 @@ impl Memory for HostMemory {
     unsafe fn upload(&self, given: &[u8], target: &Part<'_>, stream: StreamId) -> Result<()> {
         check_stream(self, Device::CPU, stream)?;
         target.check_bytes(given.len())?;
-        // SAFETY: the caller's promise; the bytes are the part's.
+        // SAFETY: the caller's contract; the bytes are the part's.
         unsafe { copy_bytes(given, address(target)?) }
     }
 
     fn download(&self, source: &Part<'_>, into: &mut [u8], stream: StreamId) -> Result<()> {
         check_stream(self, Device::CPU, stream)?;
         source.check_bytes(into.len())?;
-        // SAFETY: writers of shared memory promise that nobody reads it meanwhile; as many bytes fit.
+        // SAFETY: writers of shared memory guarantee that it isn't read meanwhile; `into` has the
+        // part's size.
         unsafe { copy_bytes(bytes(source)?, into.as_mut_ptr()) }
     }
 
@@ -130,7 +131,7 @@ impl Memory for HostMemory {
         let (from, to) = (address(source)?, address(target)?);
         let (from, to) = ((from.cast_const(), source.strides()), (to, target.strides()));
         let elements = (target.numel(), target.element_size());
-        // SAFETY: both parts are inside their buffers; the rest is the caller's promise.
+        // SAFETY: both parts are inside their buffers; the rest is the caller's contract.
         unsafe { copy_elements(from, to, target.shape(), elements) }
     }
 
@@ -143,7 +144,7 @@ impl Memory for HostMemory {
         walk.runs(|[start]| {
             for i in 0..len {
                 let place = to.wrapping_offset((start + i * step) * size as isize);
-                // SAFETY: the walk stays inside the part, which nobody else uses.
+                // SAFETY: the walk stays inside the part, which nothing else accesses.
                 unsafe { place.copy_from_nonoverlapping(element.as_ptr(), size) };
             }
         });

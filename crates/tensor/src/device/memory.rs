@@ -1,4 +1,4 @@
-//! The trait that a device's memory implements, and the parts of buffers that it works on.
+//! The trait of a device's memory, and the parts of buffers that it works on.
 
 use std::any::Any;
 use std::fmt;
@@ -9,17 +9,16 @@ use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use super::{Event, Statistics, StreamId};
 use crate::buffer::DeviceBuffer;
 
-/// What fresh memory has to hold.
+/// The required content of new memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Initialised bytes of any value: the caller writes them all before anything reads them.
+    /// Any initialised bytes: the caller writes them all before they are read.
     Arbitrary,
     /// Zeros.
     Zeros,
 }
 
-/// Elements of one size in a buffer, as shape and strides describe them. Every element lies inside
-/// the buffer.
+/// Strided elements of one size in a buffer. Every element lies inside the buffer.
 #[derive(Clone, Copy)]
 pub struct Part<'a> {
     buffer: &'a dyn DeviceBuffer,
@@ -30,12 +29,12 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The element at index zero begins `offset` bytes behind the buffer's start; strides count
-    /// elements.
+    /// Returns a part. The element at index zero is `offset` bytes after the buffer's start;
+    /// strides count elements.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when shape and strides differ in length, or when an element would lie
-    /// outside the buffer.
+    /// [`ErrorKind::Shape`] if shape and strides differ in length, or an element would lie outside
+    /// the buffer.
     pub fn new(
         buffer: &'a dyn DeviceBuffer,
         offset: usize,
@@ -73,7 +72,7 @@ impl<'a> Part<'a> {
         Ok(Part { buffer, offset, shape, strides, element_size })
     }
 
-    /// As [`Part::new`], of a view whose bounds were checked.
+    /// As [`Part::new`], for a view whose bounds were checked.
     pub(crate) fn inside(
         buffer: &'a dyn DeviceBuffer,
         offset: usize,
@@ -85,51 +84,51 @@ impl<'a> Part<'a> {
         Part { buffer, offset, shape, strides, element_size }
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub fn buffer(&self) -> &'a dyn DeviceBuffer {
         self.buffer
     }
 
-    /// The device that the buffer is on.
+    /// Returns the device that the buffer is on.
     pub fn device(&self) -> Device {
         self.buffer.device()
     }
 
-    /// From the buffer's start to the element at index zero, in bytes.
+    /// Returns the distance from the buffer's start to the element at index zero, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// The size of each dimension.
+    /// Returns the size of each dimension.
     pub fn shape(&self) -> &'a [usize] {
         self.shape
     }
 
-    /// The step along each dimension, in elements.
+    /// Returns the step along each dimension, in elements.
     pub fn strides(&self) -> &'a [isize] {
         self.strides
     }
 
-    /// The size of an element in bytes.
+    /// Returns the size of an element in bytes.
     pub fn element_size(&self) -> usize {
         self.element_size
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The size of all elements in bytes, as if they lay without gaps.
+    /// Returns the total size of the elements in bytes, without gaps.
     pub fn byte_len(&self) -> usize {
         self.numel() * self.element_size
     }
 
-    /// That the part can be uploaded from, or downloaded to, so many bytes: it is contiguous, and of
-    /// that size.
+    /// Checks that the part can be uploaded from, or downloaded to, `len` bytes: it is contiguous
+    /// and has that size.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`].
+    /// [`ErrorKind::Shape`] if it isn't so.
     pub fn check_bytes(&self, len: usize) -> Result<()> {
         if self.is_contiguous() && self.byte_len() == len {
             return Ok(());
@@ -140,10 +139,10 @@ impl<'a> Part<'a> {
         ))
     }
 
-    /// That elements of another part can be copied to this one: shape and element size are the same.
+    /// Checks that another part can be copied to this one: shape and element size are equal.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`].
+    /// [`ErrorKind::Shape`] if they differ.
     pub fn check_source(&self, source: &Part<'_>) -> Result<()> {
         if self.shape == source.shape && self.element_size == source.element_size {
             return Ok(());
@@ -154,10 +153,10 @@ impl<'a> Part<'a> {
         ))
     }
 
-    /// That a value of so many bytes is an element of this part.
+    /// Checks that this part's elements have `len` bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`].
+    /// [`ErrorKind::Shape`] if they don't.
     pub fn check_element(&self, len: usize) -> Result<()> {
         if self.element_size == len {
             return Ok(());
@@ -168,7 +167,7 @@ impl<'a> Part<'a> {
         ))
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Returns whether the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         layout::is_contiguous(self.shape, self.strides)
     }
@@ -187,49 +186,48 @@ impl fmt::Debug for Part<'_> {
 
 /// The memory of all devices of one type.
 ///
-/// Operations are queued on a stream of the device and may run after the call returns. Operations on
-/// one stream run in the order of the calls; operations on different streams run in any order, unless
-/// [`Memory::wait`] orders them. What an operation uses stays allocated until it ran, whoever drops
-/// the buffer meanwhile.
+/// Operations are queued on a stream of the device and may run after the call returns. Operations
+/// on one stream run in the order of the calls; operations on different streams run in any order,
+/// unless [`Memory::wait`] orders them. The memory that a queued operation uses stays allocated
+/// until it has run, also if the buffer is dropped.
 ///
-/// A method that is given a device or a stream that isn't there, or a buffer that this memory can't
-/// reach, returns [`ErrorKind::Device`], and for parts that don't fit [`ErrorKind::Shape`]
-/// ([`Part::check_bytes`], [`Part::check_source`], [`Part::check_element`], [`check_stream`]). A method
-/// that fails leaves no operation queued.
+/// A method returns [`ErrorKind::Device`] for an unknown device or stream and for a buffer that
+/// this memory can't access, and [`ErrorKind::Shape`] for parts that don't fit
+/// ([`Part::check_bytes`], [`Part::check_source`], [`Part::check_element`], [`check_stream`]). A
+/// method that fails queues no operation.
 ///
 /// [`check_stream`]: super::check_stream
 pub trait Memory: Any + Send + Sync + fmt::Debug {
-    /// A number that all handles to this memory have in common, and no other memory that is there: the
-    /// address of what they share, say. Tensors of a memory that was removed are told by it from those
-    /// of the one that took its place.
+    /// Returns a number that identifies this memory among all that exist, such as the address of
+    /// its shared state. It distinguishes tensors of a removed memory from those of its successor.
     fn identity(&self) -> usize;
 
-    /// How many devices there are: those with an index below it.
+    /// Returns the number of devices; their indices are below it.
     fn device_count(&self) -> usize;
 
-    /// How many streams a device has: those with a number below it, 1 at least.
+    /// Returns the number of a device's streams, at least 1; their numbers are below it.
     fn stream_count(&self, device: Device) -> usize;
 
-    /// Whether operations may run after their calls return. Where they have run by then, the host's time
-    /// of a call is the device's too, and nobody need [record](Memory::record) it.
+    /// Returns whether operations may run after their calls return. If not, a call's time on the
+    /// host includes the device's, and events need not be [recorded](Memory::record).
     fn is_asynchronous(&self) -> bool {
         true
     }
 
-    /// Whether [`Memory::upload_pinned`] uses pinned memory. Elsewhere it is a plain upload.
+    /// Returns whether [`Memory::upload_pinned`] uses pinned memory. If not, it is a plain upload.
     fn pins_uploads(&self) -> bool {
         false
     }
 
-    /// Memory of that many bytes, aligned for every dtype, that operations on any stream may use at
-    /// once.
+    /// Allocates memory of that many bytes, aligned for every dtype. Operations on any stream may
+    /// use it at once.
     ///
-    /// The buffer keeps alive what it needs of this memory, also after the memory was removed from
-    /// the registry, and returns it from [`DeviceBuffer::memory`]. It is freed by its drop, on any
-    /// thread. [`DeviceBuffer::host_ptr`] of it is `None`, unless the device is the CPU.
+    /// The buffer keeps the parts of this memory alive that it needs, also after its removal from
+    /// the registry, and returns the memory from [`DeviceBuffer::memory`]. Its drop, on any thread,
+    /// frees it. Its [`DeviceBuffer::host_ptr`] is `None`, unless the device is the CPU.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] when there is none left, with the size asked for.
+    /// [`ErrorKind::Memory`] with the requested size, if there is none left.
     fn allocate(
         &self,
         device: Device,
@@ -237,18 +235,18 @@ pub trait Memory: Any + Send + Sync + fmt::Debug {
         content: Content,
     ) -> Result<Arc<dyn DeviceBuffer>>;
 
-    /// Copies bytes of the host into a contiguous part, of that many bytes. The host's bytes aren't
-    /// used after the return.
+    /// Copies host bytes into a contiguous part of that size. The host's bytes aren't used after
+    /// the return.
     ///
     /// # Errors
-    /// What the device reports, and for a buffer that isn't this memory's.
+    /// The device's errors, and an error for a buffer that isn't this memory's.
     ///
     /// # Safety
-    /// Nobody else uses the target until the operation ran, except for operations behind it on the
-    /// same stream.
+    /// Until the operation has run, nothing else accesses the target, except for later operations
+    /// on the same stream.
     unsafe fn upload(&self, bytes: &[u8], target: &Part<'_>, stream: StreamId) -> Result<()>;
 
-    /// As [`Memory::upload`], through pinned memory where [`Memory::pins_uploads`]. The result is the
+    /// As [`Memory::upload`], through pinned memory if [`Memory::pins_uploads`]. The result is the
     /// same.
     ///
     /// # Errors
@@ -262,28 +260,27 @@ pub trait Memory: Any + Send + Sync + fmt::Debug {
         target: &Part<'_>,
         stream: StreamId,
     ) -> Result<()> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller's contract is the same.
         unsafe { self.upload(bytes, target, stream) }
     }
 
-    /// Copies a contiguous part to the host, into that many bytes. They are there when it returns:
-    /// it waits for the operations before it on the stream.
+    /// Copies a contiguous part to host bytes of that size. Waits for earlier operations on the
+    /// stream, and returns after the copy.
     ///
     /// # Errors
-    /// What the device reports, also about operations before it; and for a buffer that isn't this
+    /// The device's errors, also of earlier operations, and an error for a buffer that isn't this
     /// memory's.
     fn download(&self, source: &Part<'_>, bytes: &mut [u8], stream: StreamId) -> Result<()>;
 
     /// Copies elements between two parts of the same shape and element size, on devices of this
-    /// type. The stream is one of the target's device.
+    /// type. The stream is the target device's.
     ///
     /// # Errors
-    /// What the device reports, and for a buffer that isn't this memory's.
+    /// The device's errors, and an error for a buffer that isn't this memory's.
     ///
     /// # Safety
-    /// As [`Memory::upload`]. The parts have no byte in common, and neither have two elements of the
-    /// target. Where the source is on another device, operations on it are ordered by
-    /// [`Memory::wait`].
+    /// As [`Memory::upload`]. The parts share no bytes, and neither do two elements of the target.
+    /// If the source is on another device, [`Memory::wait`] orders operations on it.
     unsafe fn copy_strided(
         &self,
         source: &Part<'_>,
@@ -291,36 +288,36 @@ pub trait Memory: Any + Send + Sync + fmt::Debug {
         stream: StreamId,
     ) -> Result<()>;
 
-    /// Writes the same element, of the part's element size, everywhere in a part.
+    /// Fills a part with one element, of the part's element size.
     ///
     /// # Errors
-    /// What the device reports, and for a buffer that isn't this memory's.
+    /// The device's errors, and an error for a buffer that isn't this memory's.
     ///
     /// # Safety
     /// As [`Memory::upload`].
     unsafe fn fill(&self, target: &Part<'_>, element: &[u8], stream: StreamId) -> Result<()>;
 
-    /// Queues an event, which happens when the operations before it on the stream ran.
+    /// Records an event, which completes after the earlier operations on the stream.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The device's errors.
     fn record(&self, device: Device, stream: StreamId) -> Result<Event>;
 
-    /// Makes the operations that come next on a stream wait for an event, which may be of another
-    /// stream or of another device of this type. The host doesn't wait.
+    /// Makes later operations on a stream wait for an event, which may be another stream's or
+    /// another device's of this type. The host doesn't wait.
     ///
     /// # Errors
-    /// What the device reports; [`ErrorKind::Device`] for another memory's event.
+    /// The device's errors; [`ErrorKind::Device`] for another memory's event.
     fn wait(&self, device: Device, stream: StreamId, event: &Event) -> Result<()>;
 
-    /// Whether an event happened.
+    /// Returns whether an event has completed.
     ///
     /// # Errors
     /// As [`Memory::wait`].
     fn is_done(&self, event: &Event) -> Result<bool>;
 
-    /// The nanoseconds from one event to another, for which it waits; negative where the second one
-    /// happened first.
+    /// Waits for two events and returns the nanoseconds from `start` to `end`; negative if `end`
+    /// completed first.
     ///
     /// # Errors
     /// As [`Memory::wait`].
@@ -329,19 +326,19 @@ pub trait Memory: Any + Send + Sync + fmt::Debug {
     /// Waits for all operations on a device.
     ///
     /// # Errors
-    /// What the device reports, also about those operations.
+    /// The device's errors, also of those operations.
     fn synchronize(&self, device: Device) -> Result<()>;
 
-    /// The memory of a device in numbers.
+    /// Returns statistics of a device's memory.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The device's errors.
     fn statistics(&self, device: Device) -> Result<Statistics>;
 
-    /// Sets the most bytes of free memory that are kept for later allocations on a device, and gives
-    /// back what is beyond; `None` for the memory's own default.
+    /// Sets the limit in bytes of free memory kept for later allocations on a device, and frees the
+    /// excess; `None` for the memory's own default.
     ///
     /// # Errors
-    /// What the device reports.
+    /// The device's errors.
     fn set_limit(&self, device: Device, limit: Option<u64>) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The memory of the device `meta`, which holds nothing.
+//! The memory of the device `meta`, which stores nothing.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
 use super::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use crate::buffer::{DeviceBuffer, NullBuffer};
 
-/// The memory of the device `meta`: buffers have a size and no bytes. Writes are dropped, and nothing
-/// can be read. Tensors that only stand for others have buffers of it, whatever their device.
+/// The memory of the device `meta`: buffers have a size and no bytes. Writes are ignored, and reads
+/// fail. Tensors that represent others have its buffers on any device.
 #[derive(Debug)]
 pub struct MetaMemory;
 
@@ -97,11 +97,11 @@ impl Memory for MetaMemory {
         Ok(Statistics::default())
     }
 
-    /// There is nothing to keep, so every limit is observed.
+    /// Nothing is kept, so every limit holds.
     fn set_limit(&self, _device: Device, _limit: Option<u64>) -> Result<()> {
         Ok(())
     }
 }
 
-/// What stands for an event: no operation takes any time.
+/// The event of operations that take no time.
 struct MetaEvent;

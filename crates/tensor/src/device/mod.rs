@@ -1,9 +1,9 @@
-//! Devices: where the memory of tensors is, and how bytes get there and back.
+//! Devices: allocation of tensors' memory, and copies between memories.
 //!
-//! Each type of device has one [`Memory`], which allocates on the devices of that type and copies, fills,
-//! uploads and downloads. [`HostMemory`] and [`MetaMemory`] are built in; a backend brings its own and
-//! registers it here. Tensors are made, copied and read through it: the host reads a device's bytes by
-//! [`Memory::download`] only, and a result is on its operands' device unless another one is asked for by name.
+//! Each type of device has one [`Memory`], which allocates, copies, fills, uploads and downloads.
+//! [`HostMemory`] and [`MetaMemory`] are built in; backends register others here. Tensors use it to
+//! allocate, copy and read: the host reads a device's bytes only by [`Memory::download`], and a
+//! result is on its operands' device unless another one is requested.
 //!
 //! # Examples
 //! ```

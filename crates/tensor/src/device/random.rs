@@ -1,31 +1,30 @@
-//! Random state: which part of which stream of numbers each device draws next.
+//! Random state: the position of each device in its stream of random numbers.
 //!
-//! The stream is that of Philox4x32-10, a function of a seed and of a counter, which is the device's
-//! whole state. A kernel takes its part of the stream at once, so that calls from several threads
-//! never get the same numbers; the order of the calls decides which gets which.
+//! The stream is Philox4x32-10's, a function of a seed and a counter, which are a device's whole
+//! state. A kernel reserves its part of the stream at once, so that concurrent calls never get the
+//! same numbers; the order of the calls determines the parts.
 
 use keyfold_core::{Device, Result};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
-/// Where a device's random numbers are.
+/// A device's position in its stream of random numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
-    /// The device, index included.
+    /// The device, including its index.
     pub device: Device,
-    /// Which stream it is.
+    /// The seed, which selects the stream.
     pub seed: u64,
-    /// How many blocks of four 32-bit words were taken from it.
+    /// The number of blocks of four 32-bit words taken so far.
     pub offset: u64,
 }
 
 struct Streams {
-    /// Of devices that aren't in the list, which are at the start of their stream.
+    /// The seed of devices without an entry, which are at the start of their stream.
     seed: u64,
     states: Vec<State>,
 }
 
-/// Until somebody gives a seed it is 0: a program does the same each time, unless it asks for
-/// something else.
+/// The seed is 0 until [`manual_seed`] sets one, so that programs are deterministic by default.
 static STREAMS: ForkLock<Streams> = ForkLock::new(Streams { seed: 0, states: Vec::new() });
 static AT_FORK: AtFork = AtFork::new();
 
@@ -34,12 +33,12 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took it, on this thread or on the one that it continues.
+    // SAFETY: `before_fork` acquired it, on this thread or on the one that it continues.
     unsafe { STREAMS.release() };
 }
 
 fn with<R>(f: impl FnOnce(&mut Streams) -> R) -> Result<R> {
-    // SAFETY: the functions touch a lock of ours only.
+    // SAFETY: the functions only use a lock of this module.
     unsafe { AT_FORK.register(before_fork, after_fork, after_fork)? };
     Ok(f(&mut STREAMS.lock()))
 }
@@ -55,11 +54,11 @@ impl Streams {
     }
 }
 
-/// Goes to the start of the stream of a seed on every device, those that come later included.
+/// Moves every device, including later ones, to the start of a seed's stream.
 ///
 /// # Errors
-/// [`keyfold_core::ErrorKind::Memory`] at the first use, if the C library has no room to note the
-/// handlers of fork. So do all functions here.
+/// [`keyfold_core::ErrorKind::Memory`] at the first use, if the C library can't register the fork
+/// handlers. All functions here return it.
 pub fn manual_seed(seed: u64) -> Result<()> {
     with(|streams| {
         streams.seed = seed;
@@ -67,7 +66,7 @@ pub fn manual_seed(seed: u64) -> Result<()> {
     })
 }
 
-/// Where a device's stream is now. With [`set_state`] the same numbers can be drawn again.
+/// Returns a device's state. [`set_state`] restores it to draw the same numbers again.
 ///
 /// # Errors
 /// As [`manual_seed`].
@@ -90,7 +89,7 @@ pub fn state(device: Device) -> Result<State> {
     with(|streams| *streams.state(device))
 }
 
-/// Where the streams of the CPU and of these devices are, each once.
+/// Returns the states of the CPU and of these devices, each once.
 ///
 /// # Errors
 /// As [`manual_seed`].
@@ -104,7 +103,7 @@ pub fn states(devices: impl IntoIterator<Item = Device>) -> Result<Vec<State>> {
     Ok(states)
 }
 
-/// Goes to a place in a stream, on the state's device.
+/// Restores a state on its device.
 ///
 /// # Errors
 /// As [`manual_seed`].
@@ -112,7 +111,7 @@ pub fn set_state(state: State) -> Result<()> {
     with(|streams| *streams.state(state.device) = state)
 }
 
-/// Takes so many blocks from a device's stream, and returns where they begin.
+/// Reserves that many blocks of a device's stream and returns the state at their start.
 ///
 /// # Errors
 /// As [`manual_seed`].

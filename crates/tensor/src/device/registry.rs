@@ -1,4 +1,4 @@
-//! Which memory a type of device has.
+//! The registry of memories by device type.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,13 +14,13 @@ use super::{HostMemory, Memory, MetaMemory};
 static HOST: HostMemory = HostMemory;
 static META: MetaMemory = MetaMemory;
 
-struct Entry {
+struct MemoryEntry {
     id: u64,
     memory: Arc<dyn Memory>,
 }
 
-/// By the number of the device type. The lock is held for the clone of an `Arc`.
-static ENTRIES: ForkLock<[Option<Entry>; 16]> = ForkLock::new([const { None }; 16]);
+/// By device type number. The lock is held while an `Arc` is cloned.
+static ENTRIES: ForkLock<[Option<MemoryEntry>; 16]> = ForkLock::new([const { None }; 16]);
 static AT_FORK: AtFork = AtFork::new();
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -29,16 +29,16 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took it, on this thread or on the one that it continues.
+    // SAFETY: `before_fork` acquired it, on this thread or on the one that it continues.
     unsafe { ENTRIES.release() };
 }
 
-/// A memory: one that is built in or held elsewhere, or a share of a registered one.
+/// A memory by reference: a built-in one, one held elsewhere, or a registered one.
 #[derive(Clone, Debug)]
 pub enum MemoryRef<'a> {
     /// Held elsewhere.
     Borrowed(&'a dyn Memory),
-    /// A share of its own.
+    /// A counted reference.
     Shared(Arc<dyn Memory>),
 }
 
@@ -53,21 +53,21 @@ impl Deref for MemoryRef<'_> {
     }
 }
 
-/// A registered memory. Dropping it changes nothing; [`Registration::remove`] takes the memory out.
+/// A registered memory. Dropping this changes nothing; [`Registration::remove`] unregisters.
 pub struct Registration {
     kind: DeviceType,
     id: u64,
 }
 
 impl Registration {
-    /// The type of device.
+    /// Returns the type of device.
     pub fn device_type(&self) -> DeviceType {
         self.kind
     }
 
-    /// Takes the memory out of the registry and returns it; `None` if it was taken out before.
-    /// Allocations on the device fail from then on. Tensors that are there stay valid, and can be
-    /// copied: their buffers keep their memory.
+    /// Removes the memory from the registry and returns it; `None` if it was removed before. Later
+    /// allocations on the device fail. Existing tensors stay valid and can be copied, since their
+    /// buffers keep their memory.
     pub fn remove(&self) -> Option<Arc<dyn Memory>> {
         let mut entries = ENTRIES.lock();
         let entry = &mut entries[usize::from(self.kind.index())];
@@ -83,11 +83,11 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A memory that wasn't registered.
+/// The error of a refused registration, with the memory.
 pub struct Refused {
-    /// Why, and what is registered in its place.
+    /// The reason, and the memory registered in its place.
     pub error: Error,
-    /// The memory that was to be registered.
+    /// The refused memory.
     pub memory: Arc<dyn Memory>,
 }
 
@@ -103,29 +103,30 @@ impl From<Refused> for Error {
     }
 }
 
-/// Gives a type of device its memory.
+/// Registers the memory of a device type.
 ///
 /// # Errors
-/// The memory, if the type has one already, which the error names ([`ErrorKind::Registration`]), as
-/// `cpu` and `meta` always have; or if the C library has no room to note the handlers of fork.
+/// The refused memory, if the type has one already, which the error names
+/// ([`ErrorKind::Registration`]), as `cpu` and `meta` always do; or if the C library can't register
+/// the fork handlers.
 pub fn register(kind: DeviceType, memory: Arc<dyn Memory>) -> Result<Registration, Refused> {
     if let Some(first) = built_in(kind) {
         return Err(refused(kind, first, memory));
     }
-    // SAFETY: the functions touch a lock of ours only.
+    // SAFETY: the functions only use a lock of this module.
     if let Err(error) = unsafe { AT_FORK.register(before_fork, after_fork, after_fork) } {
         return Err(Refused { error, memory });
     }
     let mut entries = ENTRIES.lock();
     let entry = &mut entries[usize::from(kind.index())];
     if let Some(first) = entry {
-        // The first one's Debug runs without the lock: it is foreign code.
+        // The first memory's Debug runs without the lock, since it is foreign code.
         let first = Arc::clone(&first.memory);
         drop(entries);
         return Err(refused(kind, &*first, memory));
     }
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-    *entry = Some(Entry { id, memory });
+    *entry = Some(MemoryEntry { id, memory });
     Ok(Registration { kind, id })
 }
 
@@ -145,7 +146,8 @@ fn built_in(kind: DeviceType) -> Option<&'static dyn Memory> {
     }
 }
 
-/// The memory of a type of device, if it has one. `cpu` and `meta` are found without a lock.
+/// Returns the memory of a device type, if it has one. Finding those of `cpu` and `meta` takes no
+/// lock.
 pub fn memory(kind: DeviceType) -> Option<MemoryRef<'static>> {
     if let Some(memory) = built_in(kind) {
         return Some(MemoryRef::Borrowed(memory));
@@ -155,11 +157,11 @@ pub fn memory(kind: DeviceType) -> Option<MemoryRef<'static>> {
     Some(MemoryRef::Shared(Arc::clone(&entry.memory)))
 }
 
-/// The memory of a device that is there.
+/// Returns the memory of an existing device.
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for a type of device without memory and for an index that isn't there, with
-/// the devices that are.
+/// [`ErrorKind::Device`], with the existing devices, for a device type without memory or an index
+/// out of range.
 pub fn memory_of(device: Device) -> Result<MemoryRef<'static>> {
     let Some(found) = memory(device.kind()) else { return Err(no_memory(device)) };
     if usize::from(device.index()) < found.device_count() {
@@ -168,14 +170,14 @@ pub fn memory_of(device: Device) -> Result<MemoryRef<'static>> {
     Err(no_index(device, &*found))
 }
 
-/// Every device that has memory.
+/// Returns all devices with memory.
 pub fn devices() -> Vec<Device> {
     let kinds = (0..16).filter_map(DeviceType::from_index);
     let counts = kinds.filter_map(|kind| Some((kind, memory(kind)?.device_count())));
     counts.flat_map(|(kind, count)| indices(count).map(move |i| Device::new(kind, i))).collect()
 }
 
-/// The indices of so many devices; an index is a byte.
+/// Returns the indices of `count` devices; an index is a byte.
 fn indices(count: usize) -> impl Iterator<Item = u8> {
     (0..=u8::MAX).take(count)
 }

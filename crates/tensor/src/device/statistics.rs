@@ -1,17 +1,17 @@
-//! A device's memory in numbers.
+//! Statistics of a device's memory.
 
-/// The memory of one device in numbers. A memory that rounds sizes up, or that doesn't count small
-/// allocations, says so in its documentation.
+/// Statistics of one device's memory. A memory that rounds sizes up, or doesn't count small
+/// allocations, documents that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes that buffers use.
+    /// Bytes used by buffers.
     pub in_use: u64,
-    /// Bytes that are free and kept for later allocations.
+    /// Free bytes kept for later allocations.
     pub cached: u64,
-    /// The most that `in_use` and `cached` were together.
+    /// The peak of `in_use` plus `cached`.
     pub peak: u64,
-    /// How many allocations there were, of kept and of fresh memory.
+    /// The number of allocations, from free blocks and from the system.
     pub allocations: u64,
-    /// The most that `cached` may be; see [`Memory::set_limit`](super::Memory::set_limit).
+    /// The limit of `cached`; see [`Memory::set_limit`](super::Memory::set_limit).
     pub limit: u64,
 }

@@ -1,4 +1,4 @@
-//! Streams: queues of a device's operations, and the one that a thread uses.
+//! Streams: queues of a device's operations, with a current one per thread and device.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,15 +12,15 @@ use super::Memory;
 pub struct StreamId(u32);
 
 impl StreamId {
-    /// The stream that every device has, and that a thread uses unless it chose another.
+    /// The stream that every device has, and that threads use by default.
     pub const DEFAULT: StreamId = StreamId(0);
 
-    /// The stream with that number.
+    /// Returns the stream of that number.
     pub const fn new(number: u32) -> Self {
         StreamId(number)
     }
 
-    /// Its number among the streams of its device.
+    /// Returns its number among the streams of its device.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -33,25 +33,25 @@ impl fmt::Debug for StreamId {
 }
 
 thread_local! {
-    /// The devices where this thread chose a stream other than the default one.
+    /// The devices for which this thread has set a stream other than the default.
     static CHOSEN: RefCell<Vec<(Device, StreamId)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The stream that this thread's operations on a device are queued on.
+/// Returns the stream on which this thread's operations on a device are queued.
 pub fn current_stream(device: Device) -> StreamId {
-    // A thread that is ending has no list any more, and uses the default stream.
+    // An ending thread has no list any more and uses the default stream.
     let found = CHOSEN.try_with(|chosen| {
         chosen.borrow().iter().find(|(known, _)| *known == device).map(|(_, stream)| *stream)
     });
     found.ok().flatten().unwrap_or_default()
 }
 
-/// Makes another stream this thread's on a device, and returns the one before. Operations on the two
-/// aren't ordered by this: see [`Memory::wait`].
+/// Sets this thread's stream on a device and returns the previous one. This doesn't order
+/// operations on the two: see [`Memory::wait`].
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for a device without memory, an index or a stream that isn't there, and on a
-/// thread that is ending.
+/// [`ErrorKind::Device`] for a device without memory, an index or a stream out of range, and on an
+/// ending thread.
 pub fn set_current_stream(device: Device, stream: StreamId) -> Result<StreamId> {
     check_stream(&*super::memory_of(device)?, device, stream)?;
     let set = CHOSEN.try_with(|chosen| {
@@ -73,7 +73,7 @@ pub fn set_current_stream(device: Device, stream: StreamId) -> Result<StreamId> 
 }
 
 /// # Errors
-/// [`ErrorKind::Device`] for a stream that the device doesn't have, with the number of those it has.
+/// [`ErrorKind::Device`] for a stream that the device doesn't have, with the number of its streams.
 pub fn check_stream(memory: &dyn Memory, device: Device, stream: StreamId) -> Result<()> {
     let count = memory.stream_count(device);
     if (stream.number() as usize) < count {

@@ -1,4 +1,4 @@
-//! Allocation through the registry, and copies from one device to another.
+//! Allocation by device, and copies between devices.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use keyfold_core::{Device, Error, ErrorKind, Result};
 use super::{Content, Memory, Part, current_stream, host, memory_of};
 use crate::buffer::{DeviceBuffer, HostBuffer};
 
-/// Memory on a device that has it.
+/// Allocates memory on a device.
 ///
 /// # Errors
-/// As [`memory_of`] and [`Memory::allocate`]; [`ErrorKind::Device`] for a memory whose buffer isn't
-/// what was asked for.
+/// As [`memory_of`] and [`Memory::allocate`]; [`ErrorKind::Device`] for a memory that returns a
+/// wrong buffer.
 pub(crate) fn allocate(
     device: Device,
     bytes: usize,
@@ -20,7 +20,7 @@ pub(crate) fn allocate(
     allocate_in(&*memory_of(device)?, device, bytes, content)
 }
 
-/// As [`allocate`], of a memory that is known.
+/// As [`allocate`], in a given memory.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -48,16 +48,17 @@ pub(crate) fn allocate_in(
     ))
 }
 
-/// Copies a contiguous part to one of the same size on a device of another type, by way of the host:
-/// downloaded, and uploaded. Nothing calls this but a copy that was asked for by the name of the other
-/// device. It returns when the source may be written.
+/// Copies a contiguous part to one of the same size on a device of another type, through the host:
+/// a download, then an upload. Only explicit copies to another device call it. The source may be
+/// written after its return.
 ///
 /// # Errors
-/// As [`Memory::download`] and [`Memory::upload`]; [`ErrorKind::Shape`] for parts that aren't contiguous
-/// or differ in size; [`ErrorKind::Memory`] when the host has no memory for what is on the way.
+/// As [`Memory::download`] and [`Memory::upload`]; [`ErrorKind::Shape`] for parts that aren't
+/// contiguous or differ in size; [`ErrorKind::Memory`] if the host can't allocate the intermediate
+/// buffer.
 ///
 /// # Safety
-/// As [`Memory::upload`] for the target. Nobody writes to the source until this returns.
+/// As [`Memory::upload`] for the target. The source isn't written until this returns.
 pub unsafe fn transfer(
     (from, source): (&dyn Memory, &Part<'_>),
     (to, target): (&dyn Memory, &Part<'_>),
@@ -65,7 +66,7 @@ pub unsafe fn transfer(
     source.check_bytes(target.byte_len())?;
     target.check_bytes(source.byte_len())?;
     let streams = (current_stream(source.device()), current_stream(target.device()));
-    // SAFETY: as for the caller; both are contiguous.
+    // SAFETY: the caller's contract; both are contiguous.
     unsafe {
         if source.device() == Device::CPU {
             return to.upload(host::bytes(source)?, target, streams.1);
@@ -79,9 +80,9 @@ pub unsafe fn transfer(
     }
 }
 
-/// Copies elements between two parts on devices of one type. The streams of two devices are ordered by
-/// events: the copy comes behind what is queued for the source, and what is queued for the source
-/// later, which may write to it, comes behind the copy.
+/// Copies elements between two parts on devices of one type. Events order the streams of different
+/// devices: the copy runs after the operations queued for the source, and later operations on the
+/// source, which may write it, run after the copy.
 ///
 /// # Errors
 /// As [`Memory::copy_strided`], [`Memory::record`] and [`Memory::wait`].
@@ -96,11 +97,11 @@ pub(crate) unsafe fn copy_within(
     let (from, to) = (source.device(), target.device());
     let streams = (current_stream(from), current_stream(to));
     if from == to {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         return unsafe { memory.copy_strided(source, target, streams.1) };
     }
     memory.wait(to, streams.1, &memory.record(from, streams.0)?)?;
-    // SAFETY: the caller's promise, and operations on the source are ordered.
+    // SAFETY: the caller's contract, and operations on the source are ordered.
     unsafe { memory.copy_strided(source, target, streams.1)? };
     memory.wait(from, streams.0, &memory.record(to, streams.1)?)
 }

@@ -1,18 +1,17 @@
-//! DLPack's data layout, versions 1.0 to 1.x and the one before versions.
+//! DLPack's data layout: versions 1.x and the unversioned one.
 //!
-//! Written after the description of the standard at <https://dmlc.github.io/dlpack/latest/>; names
-//! are the standard's own.
+//! From the standard's description at <https://dmlc.github.io/dlpack/latest/>, with its names.
 
 use std::ffi::c_void;
 
-/// The major version: another one means another layout.
+/// The major version; a change breaks the layout.
 pub const DLPACK_MAJOR_VERSION: u32 = 1;
 /// The minor version whose codes this module writes.
 pub const DLPACK_MINOR_VERSION: u32 = 0;
 
 /// Flag: the memory must not be written.
 pub const DLPACK_FLAG_READ_ONLY: u64 = 1;
-/// Flag: the producer made a copy, which is the consumer's alone.
+/// Flag: the producer made a copy, which the consumer owns.
 pub const DLPACK_FLAG_IS_COPIED: u64 = 2;
 
 /// Device type: host memory.
@@ -23,7 +22,7 @@ pub const DL_CUDA: i32 = 2;
 pub const DL_CUDA_HOST: i32 = 3;
 /// Device type: host memory pinned for an AMD GPU.
 pub const DL_ROCM_HOST: i32 = 11;
-/// Device type: a device that the standard doesn't know.
+/// Device type: a device that the standard doesn't define.
 pub const DL_EXT_DEV: i32 = 12;
 /// Device type: memory that host and NVIDIA GPU share.
 pub const DL_CUDA_MANAGED: i32 = 13;
@@ -67,9 +66,9 @@ pub struct DLDataType {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
-    /// The memory, which `byte_offset` counts from.
+    /// The memory; `byte_offset` counts from here.
     pub data: *mut c_void,
-    /// Where it is.
+    /// The device of the memory.
     pub device: DLDevice,
     /// The number of dimensions.
     pub ndim: i32,
@@ -79,19 +78,19 @@ pub struct DLTensor {
     pub shape: *mut i64,
     /// `ndim` strides in elements; null for row-major without gaps.
     pub strides: *mut i64,
-    /// From `data` to the first element, in bytes.
+    /// The offset of the first element from `data`, in bytes.
     pub byte_offset: u64,
 }
 
-/// A [`DLTensor`] with its owner, as before version 1.
+/// A [`DLTensor`] with its owner, in the unversioned layout.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
     /// The array.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// The producer's context.
     pub manager_ctx: *mut c_void,
-    /// Gives the array back, once; may be absent.
+    /// Releases the array; called once, may be absent.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
@@ -99,9 +98,9 @@ pub struct DLManagedTensor {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLPackVersion {
-    /// Another number means another layout.
+    /// The major version; a change breaks the layout.
     pub major: u32,
-    /// Another number means more codes.
+    /// The minor version, raised by new codes.
     pub minor: u32,
 }
 
@@ -111,9 +110,9 @@ pub struct DLPackVersion {
 pub struct DLManagedTensorVersioned {
     /// The version of the layout.
     pub version: DLPackVersion,
-    /// The producer's own.
+    /// The producer's context.
     pub manager_ctx: *mut c_void,
-    /// Gives the array back, once; may be absent.
+    /// Releases the array; called once, may be absent.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
     /// `DLPACK_FLAG_` bits.
     pub flags: u64,

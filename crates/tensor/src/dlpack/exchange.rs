@@ -1,8 +1,8 @@
-//! DLPack's C exchange API (since 1.3): what an array class offers besides `__dlpack__`, a table of
-//! functions that neither call Python nor make a capsule.
+//! DLPack's C exchange API (since 1.3): a table of functions of an array class, faster than
+//! `__dlpack__` since they neither call Python nor make a capsule.
 //!
-//! Written after the description at <https://dmlc.github.io/dlpack/latest/c_api.html>. The table hangs
-//! on the class as a capsule, `__dlpack_c_exchange_api__`, and lives as long as the process.
+//! From the description at <https://dmlc.github.io/dlpack/latest/c_api.html>. The class has the
+//! table in a capsule, `__dlpack_c_exchange_api__`, which lives as long as the process.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -12,10 +12,10 @@ use super::abi::{DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackVersion, 
 /// The capsule's name.
 pub const EXCHANGE_API_NAME: &std::ffi::CStr = c"dlpack_exchange_api";
 
-/// How an allocation says what went wrong: context, kind, message.
+/// Reports an allocation's error: context, kind, message.
 pub type SetError = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char);
 
-/// What stays the same in every version.
+/// The fields that all versions share.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ExchangeHeader {
@@ -31,7 +31,7 @@ pub struct ExchangeHeader {
 pub struct ExchangeApi {
     /// Version and older tables.
     pub header: ExchangeHeader,
-    /// Makes memory like a prototype.
+    /// Allocates memory like a prototype.
     pub allocate: Option<
         unsafe extern "C" fn(
             *mut DLTensor,
@@ -40,15 +40,15 @@ pub struct ExchangeApi {
             SetError,
         ) -> c_int,
     >,
-    /// An object's memory, held until the struct's deleter is called.
+    /// Exports an object's memory, kept alive until the struct's deleter is called.
     pub export:
         Option<unsafe extern "C" fn(*mut c_void, *mut *mut DLManagedTensorVersioned) -> c_int>,
-    /// An object of the class out of a struct, which is taken over.
+    /// Makes an object of the class from a struct and takes ownership of it.
     pub import:
         Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned, *mut *mut c_void) -> c_int>,
-    /// A description of an object's memory for the time of a call; may be absent.
+    /// Describes an object's memory for the duration of a call; may be absent.
     pub describe: Option<unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int>,
-    /// The stream that the library works on.
+    /// Returns the library's current stream.
     pub stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
 }
 
@@ -56,20 +56,20 @@ pub struct ExchangeApi {
 unsafe impl Sync for ExchangeApi {}
 
 impl ExchangeApi {
-    /// The table of our major version behind a capsule's pointer, or among the older ones that it
-    /// names; `None` if there is none, or one without the functions that a table must have.
+    /// Returns the table of the known major version: the one behind a capsule's pointer or one of
+    /// the older ones linked from it. `None` if there is none, or if it lacks required functions.
     ///
     /// # Safety
-    /// `header` is null or what a capsule named [`EXCHANGE_API_NAME`] holds.
+    /// `header` is null or the pointer of a capsule named [`EXCHANGE_API_NAME`].
     pub unsafe fn find(header: *const c_void) -> Option<&'static ExchangeApi> {
         let mut header = header.cast::<ExchangeHeader>();
-        // A chain that never ends would be the producer's mistake; none is longer than this.
+        // Bounded, against a cyclic chain.
         for _ in 0..64 {
             let found = NonNull::new(header.cast_mut())?;
-            // SAFETY: the caller's promise: every version begins with this header.
+            // SAFETY: the caller's contract: every version begins with this header.
             let (major, older) = unsafe { (found.as_ref().version.major, found.as_ref().older) };
             if major == DLPACK_MAJOR_VERSION {
-                // SAFETY: the version says that this is the layout; tables live for the process.
+                // SAFETY: the version has this layout; tables live as long as the process.
                 let api = unsafe { found.cast::<ExchangeApi>().as_ref() };
                 return (api.export.is_some() && api.import.is_some()).then_some(api);
             }
@@ -106,7 +106,7 @@ mod tests {
         let newer = table(2, &raw const ours.header);
         let newest = table(3, &raw const newer.header);
         let find = |table: &ExchangeApi| {
-            // SAFETY: tables as the layout says.
+            // SAFETY: tables of this layout.
             unsafe { ExchangeApi::find(std::ptr::from_ref(table).cast()) }.map(std::ptr::from_ref)
         };
         assert_eq!(find(&newest), Some(&raw const ours));
@@ -122,7 +122,7 @@ mod tests {
         let mut own = table(2, null());
         let this = &raw const own.header;
         own.header.older = this;
-        // SAFETY: a table as the layout says.
+        // SAFETY: a table of this layout.
         assert!(unsafe { ExchangeApi::find((&raw const own).cast()) }.is_none());
     }
 }

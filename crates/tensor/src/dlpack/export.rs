@@ -1,4 +1,4 @@
-//! Giving tensors away.
+//! Exporting tensors.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -14,13 +14,13 @@ use super::abi::{
 use super::extension::{Address, exported_device, extension_number};
 use crate::tensor::Tensor;
 
-/// The standard's code for a dtype; every dtype has one.
+/// Returns the standard's code of a dtype.
 #[inline]
 pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
     CODES[dtype as usize]
 }
 
-/// The codes of all dtypes, in their order: passing a tensor to foreign code looks one up.
+/// The codes of all dtypes, in order, for a fast look-up in calls of foreign code.
 const CODES: [DLDataType; DType::ALL.len()] = {
     let mut codes = [code_of(DType::Bool); DType::ALL.len()];
     let mut i = 0;
@@ -44,11 +44,11 @@ const fn code_of(dtype: DType) -> DLDataType {
     DLDataType { code, bits: (8 * dtype.size()) as u8, lanes: 1 }
 }
 
-/// The standard's code for a device whose memory foreign code can use by its address.
+/// Returns the standard's code of a device whose memory foreign code can address.
 ///
 /// # Errors
-/// [`ErrorKind::Exchange`] for meta, which has no memory to share, [`ErrorKind::Device`] for a
-/// device type that the standard doesn't know: see [`exported_device`].
+/// [`ErrorKind::Exchange`] for meta, which has no memory, [`ErrorKind::Device`] for a device type
+/// that the standard doesn't define: see [`exported_device`].
 pub fn device_to_dl(device: Device) -> Result<DLDevice> {
     let device_type = match device.kind() {
         DeviceType::CPU => DL_CPU,
@@ -72,12 +72,12 @@ pub fn device_to_dl(device: Device) -> Result<DLDevice> {
     Ok(DLDevice { device_type, device_id: device.index().into() })
 }
 
-/// A tensor in DLPack's terms, for passing it to foreign code for the time of a call. Without an
-/// allocation up to six dimensions.
+/// A tensor's `DLTensor`, to pass it to foreign code for the duration of a call. It allocates
+/// nothing up to six dimensions.
 pub struct Described<'a> {
     data: *mut c_void,
     byte_offset: u64,
-    /// Of memory on a device that the standard doesn't know.
+    /// For memory on a device that the standard doesn't define.
     _address: Option<Address>,
     device: DLDevice,
     dtype: DLDataType,
@@ -98,7 +98,7 @@ impl<'a> Described<'a> {
             (shape[i], strides[i]) = (size as i64, stride as i64);
         }
         let device = exported_device(tensor.device())?;
-        // The standard wants null where there are no elements.
+        // The standard requires null for tensors without elements.
         let extension = extension_number(tensor.device().kind()).filter(|_| tensor.numel() > 0);
         let address = extension.map(|_| Address::of(tensor)).transpose()?;
         let (data, byte_offset) = match &address {
@@ -117,7 +117,7 @@ impl<'a> Described<'a> {
         })
     }
 
-    /// The struct to pass on. It points into `self`, and is good while that stays where it is.
+    /// Returns the struct to pass. It points into `self` and is valid until `self` moves.
     pub fn dl_tensor(&mut self) -> DLTensor {
         DLTensor {
             data: self.data,
@@ -131,15 +131,15 @@ impl<'a> Described<'a> {
     }
 }
 
-/// What stands behind an exported struct: the struct first, then what it points to.
-struct Exported<M> {
+/// The allocation of an exported struct: the struct first, then the data it points to.
+struct ExportedTensor<M> {
     managed: M,
     described: Described<'static>,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     _tensor: Tensor,
 }
 
-/// Either managed struct, as far as exporting goes.
+/// Either managed struct, for exporting.
 trait Managed: Sized {
     fn blank(flags: u64) -> Self;
     fn complete(&mut self, tensor: DLTensor, context: *mut c_void);
@@ -182,14 +182,17 @@ const NO_TENSOR: DLTensor = DLTensor {
 };
 
 unsafe extern "C" fn delete_old(managed: *mut DLManagedTensor) {
-    // SAFETY: `export` made the struct and its context; the standard says it is deleted once.
-    drop(unsafe { Box::from_raw((*managed).manager_ctx.cast::<Exported<DLManagedTensor>>()) });
+    // SAFETY: `export` made the struct and its context; the standard requires that it is deleted
+    // once.
+    drop(unsafe {
+        Box::from_raw((*managed).manager_ctx.cast::<ExportedTensor<DLManagedTensor>>())
+    });
 }
 
 unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: as above.
     drop(unsafe {
-        Box::from_raw((*managed).manager_ctx.cast::<Exported<DLManagedTensorVersioned>>())
+        Box::from_raw((*managed).manager_ctx.cast::<ExportedTensor<DLManagedTensorVersioned>>())
     });
 }
 
@@ -215,10 +218,10 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
         strides,
         tensor: PhantomData,
     };
-    let boxed = Box::new(Exported { managed: M::blank(flags), described, _tensor: tensor });
+    let boxed = Box::new(ExportedTensor { managed: M::blank(flags), described, _tensor: tensor });
     let raw = Box::into_raw(boxed);
-    // SAFETY: the box is ours until the deleter runs, so its fields can be borrowed one by one; from
-    // here on it stays where it is, and the pointers into it stay good.
+    // SAFETY: the box is owned here until the deleter runs, so its fields can be borrowed one by
+    // one; from here on it doesn't move, and the pointers into it stay valid.
     unsafe {
         let dl_tensor = (*raw).described.dl_tensor();
         (*raw).managed.complete(dl_tensor, raw.cast());
@@ -226,12 +229,12 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
     }
 }
 
-/// The tensor as a versioned managed struct, which shares its memory until its deleter is called.
-/// Memory that another library may move ([`Tensor::moves`]) is copied, for the struct holds its
-/// address. `copied` says that the tensor is a copy made for the consumer.
+/// Returns the tensor as a versioned managed struct, which shares its memory until its deleter is
+/// called. Memory that another library may move ([`Tensor::moves`]) is copied, since the struct
+/// stores its address. `copied`: the tensor is a copy made for the consumer.
 ///
 /// # Errors
-/// [`ErrorKind::Exchange`] when the tensor requires grad or is on meta, and as
+/// [`ErrorKind::Exchange`] if the tensor requires grad or is on meta, and as
 /// [`Tensor::into_lasting`].
 pub fn to_dlpack_versioned(
     tensor: &Tensor,
@@ -242,7 +245,7 @@ pub fn to_dlpack_versioned(
     export(tensor, read_only | copied)
 }
 
-/// The tensor as a managed struct of the time before versions.
+/// Returns the tensor as an unversioned managed struct.
 ///
 /// # Errors
 /// As [`to_dlpack_versioned`], and [`ErrorKind::Exchange`] for read-only memory, which this form

@@ -1,11 +1,13 @@
-//! Devices that DLPack doesn't know: its `kDLExtDev`, with a number for each type of device.
+//! Devices that DLPack doesn't define: its `kDLExtDev`, with a number per device type.
 //!
-//! The device's id is the type's number times 256, and the device's index. The number is the one of the
-//! type's name ([`DeviceType::index`]) for the life of the process, also when its backend is removed.
+//! The device's id is the type's number times 256 plus the device's index. The number belongs to
+//! the type's name ([`DeviceType::index`]) for the life of the process, also after its backend is
+//! removed.
 //!
-//! The address in a struct is for the backend alone: the buffer's, where its memory has addresses, else
-//! that of a handle, an object of keyfold's without elements. It leads back to the buffer for as long as
-//! an exported struct has it, so a tensor that comes back has the very memory, whoever passed it on.
+//! Only the backend can use the address in a struct: the buffer's, if its memory has addresses,
+//! else the address of a handle, an object of keyfold. As long as an exported struct exists, the
+//! address identifies the buffer, so that a tensor that is imported again has the same memory,
+//! whichever library passed it on.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -21,18 +23,19 @@ use crate::buffer::BufferHandle;
 use crate::device::memory_of;
 use crate::tensor::Tensor;
 
-/// How many indices a type of device has.
+/// The number of indices of a device type.
 const INDICES: i32 = 1 << u8::BITS;
 
-/// The number of a type of device among DLPack's extension devices; none for those that DLPack knows.
+/// Returns a device type's number among DLPack's extension devices; `None` for those that DLPack
+/// defines.
 pub fn extension_number(kind: DeviceType) -> Option<u8> {
     USER_DEVICE_TYPES.contains(&kind.index()).then_some(kind.index())
 }
 
-/// The standard's code for the device of a tensor that is exported.
+/// Returns the standard's code of an exported tensor's device.
 ///
 /// # Errors
-/// [`ErrorKind::Exchange`] for meta, which has no memory to share.
+/// [`ErrorKind::Exchange`] for meta, which has no memory.
 pub fn exported_device(device: Device) -> Result<DLDevice> {
     match extension_number(device.kind()) {
         Some(number) => {
@@ -43,10 +46,10 @@ pub fn exported_device(device: Device) -> Result<DLDevice> {
     }
 }
 
-/// The device of an id.
+/// Returns the device of an extension device's id.
 ///
 /// # Errors
-/// [`ErrorKind::Device`] for a number that no type of device has here, with those that there are.
+/// [`ErrorKind::Device`] for a number without a device type, with the known ones.
 pub(super) fn extension_device(id: i32) -> Result<Device> {
     let number = u8::try_from(id / INDICES).ok().filter(|n| USER_DEVICE_TYPES.contains(n));
     match number.and_then(DeviceType::from_index).filter(|_| id >= 0) {
@@ -71,29 +74,30 @@ fn unknown(id: i32) -> Error {
     Error::new(ErrorKind::Device, message)
 }
 
-/// The object whose address stands for memory that has none.
+/// An object whose address represents memory without one.
 #[repr(align(64))]
-struct Handle([u8; 64]);
+struct AddressHandle([u8; 64]);
 
-/// A buffer that exported structs share.
-struct Shared {
+/// A buffer shared by exported structs.
+struct SharedBuffer {
     buffer: BufferHandle,
-    /// How many bytes from the address on lead to it: 1 for a handle, which isn't to be counted from.
+    /// The number of bytes from the address on that belong to it: 1 for a handle, which has no
+    /// offsets.
     reach: usize,
     exports: usize,
 }
 
-/// Which memory an address is one of: addresses of two devices, and those of a removed backend and of
-/// the next one of the name, may be the same.
+/// An address with its memory: equal addresses may belong to two devices, or to a removed backend
+/// and the next one of its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct BufferKey {
     device: Device,
     memory: usize,
     address: usize,
 }
 
-/// The lock is held for a look, and for the clone of a handle.
-static SHARED: ForkLock<BTreeMap<Place, Shared>> = ForkLock::new(BTreeMap::new());
+/// The lock is held for a look-up and for the clone of a handle.
+static SHARED: ForkLock<BTreeMap<BufferKey, SharedBuffer>> = ForkLock::new(BTreeMap::new());
 static AT_FORK: AtFork = AtFork::new();
 
 unsafe extern "C" fn before_fork() {
@@ -101,35 +105,35 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took it, on this thread or on the one that it continues.
+    // SAFETY: `before_fork` acquired it, on this thread or on the one that it continues.
     unsafe { SHARED.release() };
 }
 
-/// An address that leads to a buffer until this is dropped.
+/// An address that identifies a buffer until this is dropped.
 pub(super) struct Address {
     start: *mut c_void,
-    place: Place,
-    _handle: Option<Box<Handle>>,
+    place: BufferKey,
+    _handle: Option<Box<AddressHandle>>,
 }
 
 impl Address {
-    /// The address of a tensor's buffer.
+    /// Returns the address of a tensor's buffer.
     ///
     /// # Errors
-    /// As [`BufferHandle::locate`], and when the C library has no room to note the handlers of fork.
+    /// As [`BufferHandle::locate`], and if the C library can't register the fork handlers.
     pub(super) fn of(tensor: &Tensor) -> Result<Address> {
-        // SAFETY: the functions touch a lock of ours only.
+        // SAFETY: the functions only use a lock of this module.
         unsafe { AT_FORK.register(before_fork, after_fork, after_fork)? };
         let buffer = tensor.buffer().clone();
         let located = buffer.locate()?;
-        let handle = located.is_null().then(|| Box::new(Handle([0; 64])));
+        let handle = located.is_null().then(|| Box::new(AddressHandle([0; 64])));
         let (start, reach): (*mut c_void, usize) = match &handle {
             Some(handle) => (std::ptr::from_ref(&handle.0).cast_mut().cast(), 1),
             None => (located.cast(), buffer.len() * buffer.dtype().size()),
         };
         let memory = buffer.memory().map_or(0, |memory| memory.identity());
-        let place = Place { device: buffer.device(), memory, address: start.addr() };
-        let shared = Shared { buffer, reach, exports: 0 };
+        let place = BufferKey { device: buffer.device(), memory, address: start.addr() };
+        let shared = SharedBuffer { buffer, reach, exports: 0 };
         SHARED.lock().entry(place).or_insert(shared).exports += 1;
         Ok(Address { start, place, _handle: handle })
     }
@@ -146,18 +150,19 @@ impl Drop for Address {
         shared.exports -= 1;
         let last = if shared.exports == 0 { all.remove(&self.place) } else { None };
         drop(all);
-        // Freeing memory runs the backend's code, so without the lock.
+        // Without the lock, since freeing memory runs the backend's code.
         drop(last);
     }
 }
 
-/// The buffer of a device that an address leads to, and how many bytes behind its start that is: one of
-/// the memory that is there now, else one of a memory that was there before.
+/// Returns the buffer that an address on a device belongs to, and the offset in bytes from its
+/// start. A buffer of the present memory comes before those of removed ones.
 fn find(device: Device, address: usize) -> Option<(BufferHandle, usize)> {
     let now = memory_of(device).map_or(0, |memory| memory.identity());
     let all = SHARED.lock();
     let in_memory = |memory: usize| {
-        let range = Place { device, memory, address: 0 }..=Place { device, memory, address };
+        let range =
+            BufferKey { device, memory, address: 0 }..=BufferKey { device, memory, address };
         let (start, shared) = all.range(range).next_back()?;
         let behind = address - start.address;
         (behind < shared.reach).then(|| (shared.buffer.clone(), behind))
@@ -166,11 +171,12 @@ fn find(device: Device, address: usize) -> Option<(BufferHandle, usize)> {
     in_memory(now).or_else(|| of_device().find_map(|place| in_memory(place.memory)))
 }
 
-/// The tensor that a struct describes on an extension device, in the memory that its address leads to.
+/// Returns the tensor of a struct on an extension device, in the memory that its address
+/// identifies.
 ///
 /// # Errors
-/// [`ErrorKind::Device`] where the backend was removed; [`ErrorKind::Exchange`] for an address that
-/// keyfold didn't give; as [`Tensor::from_parts`].
+/// [`ErrorKind::Device`] if the backend was removed; [`ErrorKind::Exchange`] for an address that
+/// isn't keyfold's; as [`Tensor::from_parts`].
 pub(super) fn tensor_of(
     given: &DLTensor,
     (dtype, device): (DType, Device),

@@ -1,5 +1,5 @@
-//! Taking tensors from others. Nothing that a producer says is believed before it is checked, as
-//! far as that is possible without touching memory.
+//! Importing tensors. A producer's struct is checked as far as that is possible without accessing
+//! the memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn malformed(what: &str) -> Error {
     Error::new(ErrorKind::Exchange, format!("malformed DLPack tensor: {what}"))
 }
 
-/// The dtype of a code.
+/// Returns the dtype of a code.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] for vectors and for types that keyfold lacks.
@@ -33,7 +33,7 @@ pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
     }
 }
 
-/// Dtypes by type code and by how often 8 bits are doubled.
+/// Dtypes by type code and by the base-2 logarithm of the size in bytes.
 const KNOWN: [[Option<DType>; 8]; 8] = {
     let mut known = [[None; 8]; 8];
     let mut i = 0;
@@ -73,8 +73,8 @@ fn unknown_dtype(dtype: DLDataType) -> Error {
     )
 }
 
-/// The device of a code; pinned host memory is the host's. Devices that the standard doesn't know have a
-/// number here: see [`exported_device`](super::exported_device).
+/// Returns the device of a code; pinned host memory is the host's. For devices that the standard
+/// doesn't define see [`exported_device`](super::exported_device).
 ///
 /// # Errors
 /// [`ErrorKind::Device`] for a type that keyfold lacks, an ordinal out of range or an unknown number.
@@ -96,10 +96,10 @@ pub fn device_from_dl(device: DLDevice) -> Result<Device> {
     }
 }
 
-/// No memory is larger than this many bytes, which is more than any processor's address space.
+/// An upper bound of memory sizes in bytes, above any processor's address space.
 const LARGEST: u64 = 1 << 57;
 
-/// The address of the first element; `None` where `byte_offset` is more than any memory has.
+/// Returns the address of the first element; `None` if `byte_offset` exceeds any memory.
 #[inline]
 pub fn first_element(tensor: &DLTensor) -> Option<*mut u8> {
     let data = tensor.data.cast::<u8>();
@@ -109,7 +109,7 @@ pub fn first_element(tensor: &DLTensor) -> Option<*mut u8> {
     Some(data.wrapping_add(offset))
 }
 
-/// What a [`DLTensor`] says, checked.
+/// The checked content of a [`DLTensor`].
 struct Checked {
     dtype: DType,
     device: Device,
@@ -119,14 +119,14 @@ struct Checked {
     span: Span,
 }
 
-/// Whether a tensor is on a device that the standard doesn't know.
+/// Returns whether a tensor is on a device that the standard doesn't define.
 #[inline]
 fn is_extension(given: &DLTensor) -> bool {
     given.device.device_type == DL_EXT_DEV
 }
 
 impl Checked {
-    /// The tensor on a device that the standard doesn't know: it shares the very buffer.
+    /// Returns the tensor on an extension device, which shares the exported buffer.
     ///
     /// # Errors
     /// As [`tensor_of`].
@@ -137,7 +137,7 @@ impl Checked {
     }
 }
 
-/// Checks a struct without touching the memory that it describes.
+/// Checks a struct without accessing the memory that it describes.
 ///
 /// # Safety
 /// `shape` and `strides` are null or point to `ndim` numbers, if `ndim` is positive.
@@ -186,39 +186,39 @@ unsafe fn check(tensor: &DLTensor) -> Result<Checked> {
     Ok(Checked { dtype, device, shape, strides, first, span })
 }
 
-/// The struct that a buffer gives back when it is dropped.
+/// The struct that a buffer releases when dropped.
 #[derive(Debug)]
-enum Owner {
+enum ManagedStruct {
     Old(NonNull<DLManagedTensor>),
     Versioned(NonNull<DLManagedTensorVersioned>),
 }
 
-/// Memory of another library, given through DLPack.
+/// Another library's memory, imported through DLPack.
 #[derive(Debug)]
 struct DlpackBuffer {
-    _owner: Owner,
+    _owner: ManagedStruct,
     device: Device,
     low: NonNull<u8>,
     bytes: usize,
     read_only: bool,
 }
 
-// SAFETY: a consumer may call the deleter on any thread, and the memory is the exchange's.
+// SAFETY: a consumer may call the deleter on any thread, and the memory is shared by the exchange.
 unsafe impl Send for DlpackBuffer {}
-// SAFETY: shared access only tells addresses.
+// SAFETY: shared access only reads addresses.
 unsafe impl Sync for DlpackBuffer {}
 
-impl Drop for Owner {
+impl Drop for ManagedStruct {
     fn drop(&mut self) {
-        // SAFETY: the importer took over the struct with the right and duty to delete it once.
+        // SAFETY: the importer took ownership of the struct, with the duty to delete it once.
         unsafe {
             match *self {
-                Owner::Old(managed) => {
+                ManagedStruct::Old(managed) => {
                     if let Some(delete) = managed.as_ref().deleter {
                         delete(managed.as_ptr());
                     }
                 }
-                Owner::Versioned(managed) => {
+                ManagedStruct::Versioned(managed) => {
                     if let Some(delete) = managed.as_ref().deleter {
                         delete(managed.as_ptr());
                     }
@@ -228,8 +228,8 @@ impl Drop for Owner {
     }
 }
 
-// SAFETY: the fields never change; the producer vouches for the memory until its deleter is called,
-// which is on drop. It isn't exclusive, since the producer may share it.
+// SAFETY: the fields never change; the producer keeps the memory valid until its deleter is called,
+// on drop. It isn't exclusive, since the producer may share it.
 unsafe impl DeviceBuffer for DlpackBuffer {
     fn device(&self) -> Device {
         self.device
@@ -252,29 +252,30 @@ unsafe impl DeviceBuffer for DlpackBuffer {
     }
 }
 
-fn take(checked: Checked, owner: Owner, read_only: bool) -> Tensor {
+fn take(checked: Checked, owner: ManagedStruct, read_only: bool) -> Tensor {
     let Checked { dtype, device, shape, strides, span, .. } = checked;
     let bytes = span.len * dtype.size();
     let buffer = DlpackBuffer { _owner: owner, device, low: span.low, bytes, read_only };
-    // From here on nothing fails, so the buffer's drop can't run before the tensor's.
+    // Nothing fails from here on, so the buffer's drop can't run before the tensor's.
     let handle = BufferHandle::aligned(Arc::new(buffer), dtype);
     let numel = shape.iter().product();
     Tensor::assume_inside(handle, shape, strides, span.offset, numel)
 }
 
-/// Takes over a versioned managed struct without a copy. Its deleter is called once, when the last
-/// tensor on that memory is dropped, on whatever thread that is.
+/// Takes ownership of a versioned managed struct without a copy. Its deleter is called once, when
+/// the last tensor on that memory is dropped, on any thread.
 ///
 /// # Errors
-/// [`ErrorKind::Exchange`] for another major version and for anything malformed (null pointers,
-/// sizes below 0, overflow, misalignment), [`ErrorKind::DType`], [`ErrorKind::Device`]. Then the
-/// struct still belongs to the caller, who calls its deleter, which is right for any version.
+/// [`ErrorKind::Exchange`] for another major version and for malformed structs (null pointers,
+/// sizes below 0, overflow, misalignment), [`ErrorKind::DType`], [`ErrorKind::Device`]. After an
+/// error the caller still owns the struct, and calls its deleter, whose position all versions
+/// share.
 ///
 /// # Safety
-/// `managed` is null or points to a struct that a producer of DLPack made and nobody consumed.
+/// `managed` is null or points to a DLPack producer's struct that wasn't consumed.
 pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> Result<Tensor> {
     let managed = NonNull::new(managed).ok_or_else(|| malformed("the pointer is null"))?;
-    // SAFETY: the caller's promise; every version has this field here.
+    // SAFETY: the caller's contract; every version has this field here.
     let version = unsafe { (&raw const (*managed.as_ptr()).version).read() };
     if version.major != DLPACK_MAJOR_VERSION {
         return Err(Error::new(
@@ -286,21 +287,20 @@ pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> R
             ),
         ));
     }
-    // SAFETY: the caller's promise, and the layout is the one known here.
+    // SAFETY: the caller's contract, and the version has this layout.
     let (given, flags) = unsafe { (&managed.as_ref().dl_tensor, managed.as_ref().flags) };
     // SAFETY: as above.
     let checked = unsafe { check(given)? };
     let read_only = flags & DLPACK_FLAG_READ_ONLY != 0;
     if is_extension(given) {
         let tensor = checked.extension(given, read_only)?;
-        drop(Owner::Versioned(managed));
+        drop(ManagedStruct::Versioned(managed));
         return Ok(tensor);
     }
-    Ok(take(checked, Owner::Versioned(managed), read_only))
+    Ok(take(checked, ManagedStruct::Versioned(managed), read_only))
 }
 
-/// Takes over a managed struct of the time before versions; otherwise as
-/// [`from_dlpack_versioned`].
+/// Takes ownership of an unversioned managed struct; otherwise as [`from_dlpack_versioned`].
 ///
 /// # Errors
 /// As [`from_dlpack_versioned`].
@@ -309,37 +309,37 @@ pub unsafe fn from_dlpack_versioned(managed: *mut DLManagedTensorVersioned) -> R
 /// As [`from_dlpack_versioned`].
 pub unsafe fn from_dlpack(managed: *mut DLManagedTensor) -> Result<Tensor> {
     let managed = NonNull::new(managed).ok_or_else(|| malformed("the pointer is null"))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let given = unsafe { &managed.as_ref().dl_tensor };
     // SAFETY: as above.
     let checked = unsafe { check(given)? };
     if is_extension(given) {
         let tensor = checked.extension(given, false)?;
-        drop(Owner::Old(managed));
+        drop(ManagedStruct::Old(managed));
         return Ok(tensor);
     }
-    Ok(take(checked, Owner::Old(managed), false))
+    Ok(take(checked, ManagedStruct::Old(managed), false))
 }
 
-/// A view of an array that an object owns, described by a plain [`DLTensor`].
+/// Returns a view of an array that an object owns, described by a plain [`DLTensor`].
 ///
 /// # Errors
 /// As [`from_dlpack_versioned`]; the owner is dropped.
 ///
 /// # Safety
-/// The struct is a DLPack producer's description of memory that the owner's object keeps, and that
-/// may be written unless `read_only`; a borrowed owner's object outlives the tensor.
+/// The struct is a DLPack producer's description of memory that the owner's object keeps alive, and
+/// that may be written unless `read_only`. A borrowed owner's object outlives the tensor.
 pub unsafe fn view_dl_tensor(
     tensor: &DLTensor,
     owner: ExternalOwner,
     read_only: bool,
 ) -> Result<Tensor> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let checked = unsafe { check(tensor)? };
     if is_extension(tensor) {
         return checked.extension(tensor, read_only);
     }
     let Checked { dtype, device, shape, strides, first, .. } = checked;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe { Tensor::from_external(owner, first, shape, strides, dtype, device, read_only) }
 }

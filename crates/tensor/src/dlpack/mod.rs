@@ -1,8 +1,8 @@
-//! Exchange of tensors with other libraries, without a copy, by DLPack.
+//! Exchange of tensors with other libraries through DLPack, without a copy.
 //!
-//! Exporting gives a struct that shares the tensor's memory until its deleter is called. Importing
-//! takes a struct over, after checking everything in it; a refused one stays the caller's. The
-//! capsules that Python wraps around these structs are the binding's business.
+//! Exporting returns a struct that shares the tensor's memory until its deleter is called.
+//! Importing checks a struct and takes ownership of it; after an error the caller still owns it.
+//! Python's capsules around these structs are made by the binding.
 
 mod abi;
 mod exchange;

@@ -9,7 +9,7 @@ use super::*;
 use crate::buffer::{BufferHandle, DeviceBuffer, ExternalOps, ExternalOwner};
 use crate::tensor::Tensor;
 
-/// A producer of its own: data, shape and strides on the heap, and a count of deletions.
+/// A producer: data, shape and strides on the heap, and a count of deletions.
 struct Producer {
     data: Vec<f64>,
     shape: Vec<i64>,
@@ -134,7 +134,7 @@ fn every_malformed_struct_is_refused_and_stays_the_callers() {
         let mut producer = Producer::new(&[2, 3], &[3, 1]);
         let mut managed = producer.managed();
         spoil(&mut managed);
-        // SAFETY: the struct is spoilt only where importing checks.
+        // SAFETY: only fields that the import checks are invalid.
         let error = unsafe { from_dlpack_versioned(&mut managed) }.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.message().contains(word), "{error} should say {word:?}");
@@ -191,7 +191,7 @@ fn exports_round_trip_for_every_dtype_and_layout() {
         let view = whole.slice(1, None, None, -2).unwrap().transpose(0, 1).unwrap();
         for tensor in [&whole, &view] {
             let managed = to_dlpack_versioned(tensor, true).unwrap();
-            // SAFETY: a fresh export, consumed once.
+            // SAFETY: a new export, consumed once.
             let back = unsafe {
                 assert_eq!(managed.as_ref().flags, DLPACK_FLAG_IS_COPIED);
                 from_dlpack_versioned(managed.as_ptr()).unwrap()
@@ -228,7 +228,7 @@ fn exports_refuse_what_they_cannot_express() {
     let read_only = tensor.clone().into_read_only();
     assert_eq!(to_dlpack(&read_only).unwrap_err().kind(), ErrorKind::Exchange);
     let managed = to_dlpack_versioned(&read_only, false).unwrap();
-    // SAFETY: a fresh export, consumed once.
+    // SAFETY: a new export, consumed once.
     let back = unsafe {
         assert_eq!(managed.as_ref().flags, DLPACK_FLAG_READ_ONLY);
         from_dlpack_versioned(managed.as_ptr()).unwrap()
@@ -262,7 +262,7 @@ fn a_described_tensor_can_be_viewed_with_another_owner() {
     assert_eq!(view.offset(), 5);
 }
 
-/// Three numbers in one of two places, the second of which is where they move to.
+/// Three numbers at one of two addresses, the second of which they move to.
 #[derive(Debug)]
 struct Moving {
     places: [[f64; 3]; 2],
@@ -287,7 +287,7 @@ impl Moving {
     }
 }
 
-// SAFETY: the place is one of the value's own, which are never written.
+// SAFETY: either address is in the value itself, and never written.
 unsafe impl DeviceBuffer for Moving {
     fn device(&self) -> Device {
         self.device
@@ -316,7 +316,7 @@ fn an_export_of_memory_that_moves_is_a_copy() {
     assert!(tensor.moves());
     let managed = to_dlpack_versioned(&tensor, false).unwrap();
     memory.move_to(1);
-    // SAFETY: a fresh export, consumed once.
+    // SAFETY: a new export, consumed once.
     let back = unsafe {
         assert_eq!(managed.as_ref().flags, DLPACK_FLAG_IS_COPIED);
         from_dlpack_versioned(managed.as_ptr()).unwrap()

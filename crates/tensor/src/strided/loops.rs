@@ -1,17 +1,17 @@
-//! The loops over several strided operands: in which order dimensions are walked, and which are one.
+//! The loop planner for several strided operands: order, direction and merging of dimensions.
 
 use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-/// Dimensions that several operands are walked along together, outermost first, with the step of each
-/// operand along each. Steps count whatever the caller likes, elements or bytes, and another unit for
-/// each operand.
+/// Nested loops over several operands, outermost first, with the step of each operand along each
+/// dimension. The unit of steps is the caller's, elements or bytes, and may differ between
+/// operands.
 ///
-/// All walks in keyfold plan their loops here: dimensions of size 1 are left out; where the order of
-/// elements doesn't matter, a leading operand is walked upwards ([`Loops::ascend`]) and its smallest
-/// steps innermost ([`Loops::sort_by_key`]); dimensions that all operands step through evenly become
-/// one ([`Loops::merge`]).
+/// All walks in keyfold plan their loops here: dimensions of size 1 are left out; if the order of
+/// elements doesn't matter, a leading operand is walked at ascending addresses ([`Loops::ascend`])
+/// with its smallest steps innermost ([`Loops::sort_by_key`]); dimensions that all operands step
+/// through evenly are merged ([`Loops::merge`]).
 ///
 /// ```
 /// use keyfold_tensor::Loops;
@@ -36,23 +36,22 @@ use smallvec::SmallVec;
 pub struct Loops {
     operands: usize,
     sizes: SmallVec<[usize; 6]>,
-    /// Those of all operands along the first dimension, then along the second, ...
+    /// The steps of all operands along the first dimension, then along the second, ...
     steps: SmallVec<[isize; 24]>,
-    /// Which pushed dimension each is; of a merged one, the innermost.
+    /// The number of each pushed dimension; of a merged one, the innermost's.
     numbers: SmallVec<[u8; 8]>,
     pushed: u8,
 }
 
 impl Loops {
-    /// No dimension yet.
+    /// Returns loops without dimensions.
     #[inline]
     pub fn new(operands: usize) -> Self {
         let (sizes, steps, numbers) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         Loops { operands, sizes, steps, numbers, pushed: 0 }
     }
 
-    /// Adds a dimension inside of those there are, with the step of each operand. One of size 1 is
-    /// left out.
+    /// Adds an innermost dimension, with the step of each operand. One of size 1 is left out.
     #[inline]
     pub fn push(&mut self, size: usize, steps: impl IntoIterator<Item = isize>) {
         if size == 1 {
@@ -62,7 +61,7 @@ impl Loops {
         }
     }
 
-    /// Adds a dimension of size 1 all the same: for walks that need an innermost one.
+    /// Adds an innermost dimension of size 1, for walks that need at least one.
     pub fn push_one(&mut self, steps: impl IntoIterator<Item = isize>) {
         self.push_sized(1, steps);
     }
@@ -75,27 +74,27 @@ impl Loops {
         debug_assert_eq!(self.steps.len(), self.sizes.len() * self.operands);
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     #[inline]
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// The steps of all operands along a dimension.
+    /// Returns the steps of all operands along a dimension.
     #[inline]
     pub fn row(&self, dim: usize) -> &[isize] {
         &self.steps[dim * self.operands..(dim + 1) * self.operands]
     }
 
-    /// The number among the pushed dimensions, those of size 1 included; of a merged dimension, that of
-    /// its innermost one.
+    /// Returns the number of a dimension among the pushed ones, including those of size 1; of a
+    /// merged dimension, that of the innermost.
     #[inline]
     pub fn number(&self, dim: usize) -> usize {
         self.numbers[dim].into()
     }
 
-    /// Walks each dimension along which an operand steps backwards the other way round, for all
-    /// operands; `start` is moved, by operand, to where the walk begins then.
+    /// Reverses each dimension along which the operand `lead` has a negative step, for all
+    /// operands. `start` holds each operand's first offset and is updated.
     #[inline]
     pub fn ascend(&mut self, lead: usize, start: &mut [isize]) {
         for (size, steps) in self.sizes.iter().zip(self.steps.chunks_exact_mut(self.operands)) {
@@ -103,15 +102,14 @@ impl Loops {
                 continue;
             }
             for (start, step) in start.iter_mut().zip(steps) {
-                // The last element of the dimension is one of the operand's.
+                // The last element of the dimension becomes the first.
                 *start = start.wrapping_add(*step * (*size as isize - 1));
                 *step = -*step;
             }
         }
     }
 
-    /// Sorts dimensions by a key of their steps, the greatest outermost; those with the same key keep
-    /// their order.
+    /// Sorts dimensions by a key of their steps, the greatest outermost. The sort is stable.
     #[inline]
     pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&[isize]) -> K) {
         let sorted = (1..self.sizes.len()).all(|d| key(self.row(d - 1)) >= key(self.row(d)));
@@ -134,8 +132,8 @@ impl Loops {
         (self.steps, self.numbers) = (taken, numbers);
     }
 
-    /// Makes one dimension of neighbours where each operand's step along the outer one is exactly its
-    /// way along the inner one, and `may` allows it, which is given their numbers.
+    /// Merges neighbouring dimensions if each operand's outer step equals its inner step times the
+    /// inner size, and `may`, called with the dimensions' numbers, allows it.
     #[inline]
     pub fn merge(&mut self, may: impl Fn(usize, usize) -> bool) {
         let count = self.operands;
@@ -172,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// The offsets of all operands at each index, in the order of the walk.
+    /// Returns the offsets of all operands at each index, in the order of the walk.
     fn visited(loops: &Loops, start: &[isize]) -> Vec<Vec<isize>> {
         let mut all = vec![start.to_vec()];
         for (dim, &size) in loops.sizes().iter().enumerate() {
@@ -198,7 +196,7 @@ mod tests {
                 naive.push(size, [a, b]);
             }
             let mut expected = visited(&naive, &[0, 0]);
-            // Merging alone keeps the order.
+            // Merging preserves the order of elements.
             naive.merge(|_, _| true);
             prop_assert_eq!(&visited(&naive, &[0, 0]), &expected);
             let mut start = [0, 0];
@@ -227,7 +225,7 @@ mod tests {
         for (size, step) in [(2, 24), (1, 7), (3, 8), (8, 1)] {
             loops.push(size, [step]);
         }
-        // The second, of size 1, is left out, but counted.
+        // The second dimension, of size 1, is left out but numbered.
         loops.merge(|outer, inner| (outer, inner) == (2, 3));
         assert_eq!((loops.sizes(), loops.number(0), loops.number(1)), (&[2, 24][..], 0, 3));
     }

@@ -1,4 +1,4 @@
-//! Walking several strided operands of one shape together.
+//! A walk over several strided operands of one shape.
 
 use std::ops::Range;
 
@@ -19,19 +19,19 @@ pub struct Walk<const N: usize> {
 }
 
 impl<const N: usize> Walk<N> {
-    /// A walk in logical (row-major) order.
+    /// Returns a walk in logical (row-major) order.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
+    /// [`ErrorKind::Shape`] if the numbers of strides and sizes differ.
     pub fn new(shape: &[usize], strides: [&[isize]; N]) -> Result<Self> {
         Walk::planned(shape, strides, |_| {})
     }
 
-    /// A walk in the order that suits memory best: the dimension where the first operand's steps
-    /// are smallest is the innermost. For work where the order of elements doesn't matter.
+    /// Returns a walk in the best order for memory: the first operand's smallest steps are
+    /// innermost. For work whose order of elements doesn't matter.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
+    /// [`ErrorKind::Shape`] if the numbers of strides and sizes differ.
     pub fn unordered(shape: &[usize], strides: [&[isize]; N]) -> Result<Self> {
         Walk::planned(shape, strides, |loops| {
             loops.sort_by_key(|steps| -> [usize; N] {
@@ -60,12 +60,12 @@ impl<const N: usize> Walk<N> {
         Ok(Walk { loops, empty: shape.contains(&0) })
     }
 
-    /// The length of each run that [`Walk::runs`] gives.
+    /// Returns the length of the runs of [`Walk::runs`].
     pub fn run_len(&self) -> usize {
         if self.empty { 0 } else { self.loops.sizes().last().copied().unwrap_or(1) }
     }
 
-    /// The step of each operand along a run.
+    /// Returns the step of each operand along a run.
     pub fn run_steps(&self) -> [isize; N] {
         match self.loops.sizes().len() {
             0 => [1; N],
@@ -73,7 +73,7 @@ impl<const N: usize> Walk<N> {
         }
     }
 
-    /// The step of each operand along a dimension.
+    /// Returns the step of each operand along a dimension.
     fn row(&self, dim: usize) -> [isize; N] {
         std::array::from_fn(|n| self.loops.row(dim)[n])
     }
@@ -94,8 +94,8 @@ impl<const N: usize> Walk<N> {
         }
     }
 
-    /// Calls `f` with the offsets and the length of each run, the first and the last one cut short, that
-    /// the elements with these numbers are, counted along the walk.
+    /// Calls `f` with the offsets and the length of each run of the elements in a range of indices
+    /// along the walk. The first and the last run may be shortened.
     pub fn runs_of(&self, elements: Range<usize>, mut f: impl FnMut([isize; N], usize)) {
         if elements.is_empty() {
             return;
@@ -123,14 +123,14 @@ impl<const N: usize> Walk<N> {
         }
     }
 
-    /// The index of the first run in the dimensions around the innermost.
+    /// Returns the index of the first run in the outer dimensions.
     #[inline]
     fn first_run(&self) -> SmallVec<[usize; 6]> {
         SmallVec::from_elem(0, self.loops.sizes().len().saturating_sub(1))
     }
 
-    /// Goes on to the next run, like an odometer: steps the last outer dimension, carries where it is full.
-    /// Returns whether there is one.
+    /// Advances to the next run: increments the index of the last outer dimension and carries.
+    /// Returns false after the last run.
     #[inline]
     fn next_run(&self, index: &mut [usize], offsets: &mut [isize; N]) -> bool {
         let sizes = self.loops.sizes();
@@ -151,10 +151,10 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// Calls `f` with the operands' offsets of every index of the shape, in logical order.
+/// Calls `f` with the operands' offsets at every index of the shape, in logical order.
 ///
 /// # Errors
-/// [`ErrorKind::Shape`] when the strides of an operand aren't as many as the sizes.
+/// [`ErrorKind::Shape`] if the numbers of strides and sizes differ.
 #[inline]
 pub fn for_each_offset<const N: usize>(
     shape: &[usize],
@@ -168,7 +168,7 @@ pub fn for_each_offset<const N: usize>(
         for _ in 0..len {
             f(offsets);
             for (offset, step) in offsets.iter_mut().zip(steps) {
-                // The step behind the last element may leave the address space; it isn't used.
+                // The offset past the last element may overflow; it isn't used.
                 *offset = offset.wrapping_add(step);
             }
         }

@@ -8,8 +8,8 @@ use super::Tensor;
 use crate::buffer::NullBuffer;
 use crate::strided::Walk;
 
-/// Reads one element. A bool's byte may come from elsewhere and be neither 0 nor 1, which Rust's
-/// `bool` mustn't: it is read as a byte, and anything but 0 is true.
+/// Reads one element. A byte of a bool from another library may be neither 0 nor 1, which is
+/// invalid for Rust's `bool`: it is read as a byte, and every byte but 0 is true.
 ///
 /// # Safety
 /// `ptr` is valid for reading an initialised, aligned element of `T`'s dtype.
@@ -20,7 +20,7 @@ unsafe fn read<T: Element>(ptr: *const T) -> T {
         let byte = unsafe { ptr.cast::<u8>().read() };
         return T::from_scalar(Scalar::Bool(byte != 0));
     }
-    // SAFETY: the caller's promise; all other elements are valid whatever their bits.
+    // SAFETY: the caller's contract; all other elements are valid for any bits.
     unsafe { ptr.read() }
 }
 
@@ -29,7 +29,7 @@ unsafe fn read<T: Element>(ptr: *const T) -> T {
 /// # Safety
 /// As [`read`], for `dtype`.
 unsafe fn read_scalar(ptr: *const u8, dtype: DType) -> Scalar {
-    // SAFETY: the caller's promise, for the type that stands for the dtype.
+    // SAFETY: the caller's contract, with the element type of the dtype.
     unsafe {
         match dtype {
             DType::Bool => read(ptr.cast::<bool>()).to_scalar(),
@@ -68,7 +68,7 @@ impl Tensor {
         Error::new(kind, format!("a tensor on {device} {why}"))
     }
 
-    /// Whether there is a size and nothing else: on meta, and for a tensor that stands for others.
+    /// Returns whether the tensor has a size but no memory: on meta, and if it represents another.
     pub(super) fn has_no_memory(&self) -> bool {
         self.buffer.downcast_ref::<NullBuffer>().is_some()
     }
@@ -81,14 +81,14 @@ impl Tensor {
         )
     }
 
-    /// The address of the first element, checked for type and reachability. The bytes of bools can
-    /// be had as `u8`, since Rust's `bool` is pickier about its bits than other libraries are.
+    /// Returns the address of the first element, after checking type and device. Bools may be read
+    /// as `u8`, since Rust's `bool` is invalid for bytes other than 0 and 1.
     ///
-    /// It is aligned and, where the tensor has elements, not null.
+    /// It is aligned and, unless the tensor has no elements, not null.
     ///
     /// # Errors
-    /// [`ErrorKind::DType`] when `T` isn't the dtype's type, [`ErrorKind::Device`] or
-    /// [`ErrorKind::NotSupported`] when the host can't reach the memory.
+    /// [`ErrorKind::DType`] if `T` isn't the dtype's type, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] if the host can't access the memory.
     #[inline]
     pub fn data_ptr<T: Element>(&self) -> Result<*const T> {
         let dtype = self.dtype();
@@ -98,7 +98,7 @@ impl Tensor {
         Ok(self.host_start()?.cast::<T>().wrapping_add(self.offset))
     }
 
-    /// Where the host finds the buffer's first element now.
+    /// Returns the present host address of the buffer's first element.
     #[inline]
     fn host_start(&self) -> Result<*mut u8> {
         if self.base.is_null() { self.find_start() } else { Ok(self.base) }
@@ -110,32 +110,31 @@ impl Tensor {
             return Err(self.no_memory());
         }
         let start = self.buffer.locate()?;
-        // A stand-in's buffer has a device and no memory.
+        // A tensor that represents another has a device but no memory.
         if start.is_null() && self.numel > 0 { Err(self.no_memory()) } else { Ok(start) }
     }
 
-    /// Whether the host finds the memory at one address for as long as the tensor lives. It isn't so
-    /// where the host can't reach it, nor where another library may move it: see
-    /// [`Tensor::pinned`].
+    /// Returns whether the memory has one host address as long as the tensor lives. It doesn't if
+    /// the host can't access it, or if another library may move it: see [`Tensor::pinned`].
     #[inline]
     pub fn is_pinned(&self) -> bool {
         !self.base.is_null()
     }
 
-    /// Whether the tensor has elements that another library may move while the tensor lives: none of
-    /// their addresses may be handed to code that keeps it.
+    /// Returns whether another library may move the elements while the tensor lives, so that no
+    /// address may be stored.
     pub fn moves(&self) -> bool {
         !self.is_pinned() && self.numel > 0 && self.buffer.moves()
     }
 
-    /// The same elements at an address that stays good as long as the result lives: a copy where
+    /// Returns the same elements at an address that stays valid as long as the result: a copy if
     /// [`Tensor::moves`], the tensor itself otherwise.
     ///
     /// # Errors
-    /// [`ErrorKind::Exchange`] when the memory is gone or too small, and for memory that moves and
-    /// that the host can't copy.
+    /// [`ErrorKind::Exchange`] if the memory was freed or is too small, and for movable memory that
+    /// the host can't copy.
     pub fn into_lasting(self) -> Result<Tensor> {
-        // A tensor that borrows its memory for a call becomes one that owns a share, which may move.
+        // A tensor that borrows its memory for a call takes a reference, after which it may move.
         let tensor = self.into_tracked();
         if !tensor.moves() {
             return Ok(tensor);
@@ -153,12 +152,12 @@ impl Tensor {
         tensor.copy()
     }
 
-    /// The same view at the memory's present address, for one access by a kernel that finds it
-    /// several times or on several threads; `None` for memory that no other library may move. It
-    /// must be dropped before that library gets the chance to move the memory.
+    /// Returns the same view at the memory's present address, for one access by a kernel that uses
+    /// the address several times or on several threads; `None` for memory that can't move. It must
+    /// be dropped before the other library can move the memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Exchange`] when the memory is gone or too small.
+    /// [`ErrorKind::Exchange`] if the memory was freed or is too small.
     pub fn pinned(&self) -> Result<Option<Tensor>> {
         if self.is_pinned() {
             return Ok(None);
@@ -170,20 +169,21 @@ impl Tensor {
         }))
     }
 
-    /// The address of the first element of a pinned tensor ([`Tensor::is_pinned`]); of any other
-    /// tensor no address that may be used.
+    /// Returns the address of the first element of a pinned tensor ([`Tensor::is_pinned`]). The
+    /// result for other tensors must not be used.
     #[inline]
     pub fn pinned_ptr(&self) -> *mut u8 {
         self.base.wrapping_add(self.offset * self.dtype().size())
     }
 
-    /// Where the first element is now, for comparing with other addresses; 0 where there is no memory.
+    /// Returns the present address of the first element, for comparison with other addresses; 0
+    /// without memory.
     #[inline]
     pub fn address(&self) -> usize {
         self.raw_data_ptr().map_or(0, |ptr| ptr.addr())
     }
 
-    /// As [`Tensor::data_ptr`], to write through.
+    /// As [`Tensor::data_ptr`], for writing.
     ///
     /// # Errors
     /// As [`Tensor::data_ptr`] and [`Tensor::begin_write`].
@@ -194,11 +194,11 @@ impl Tensor {
         Ok(ptr.cast_mut())
     }
 
-    /// What a kernel does before it writes through an address: checks that the memory may be written
-    /// and that no two indices are the same element, and counts the write.
+    /// Prepares a write through an address: checks that the memory may be written and that no two
+    /// indices are the same element, and counts the write.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`], and [`ErrorKind::Value`] where elements share memory.
+    /// [`ErrorKind::ReadOnly`], and [`ErrorKind::Value`] if elements share memory.
     #[inline]
     pub fn begin_write(&self) -> Result<()> {
         self.check_write()?;
@@ -206,7 +206,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// As [`Tensor::begin_write`], without counting: of a write that may not come about.
+    /// As [`Tensor::begin_write`], without counting the write, which may not take place.
     ///
     /// # Errors
     /// As [`Tensor::begin_write`].
@@ -233,7 +233,7 @@ impl Tensor {
     }
 
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] when the memory must not be written.
+    /// [`ErrorKind::ReadOnly`] if the memory must not be written.
     #[inline]
     pub fn check_writable(&self) -> Result<()> {
         if self.is_writable() {
@@ -256,12 +256,12 @@ impl Tensor {
         Error::new(ErrorKind::ReadOnly, message)
     }
 
-    /// The address of the first element in its device's own address space, of whatever dtype; null
-    /// where it has none. For the time of one access: another library may move its memory afterwards.
-    /// Foreign code is passed [`Tensor::exchange_ptr`].
+    /// Returns the address of the first element in its device's address space, for any dtype; null
+    /// if there is none. Valid for one access, since another library may move its memory
+    /// afterwards. For foreign code use [`Tensor::exchange_ptr`].
     ///
     /// # Errors
-    /// [`ErrorKind::Exchange`] when another library took the memory away, or made it too small.
+    /// [`ErrorKind::Exchange`] if another library freed the memory or made it too small.
     #[inline]
     pub fn raw_data_ptr(&self) -> Result<*mut u8> {
         if self.is_pinned() { Ok(self.pinned_ptr()) } else { self.find_raw() }
@@ -276,11 +276,11 @@ impl Tensor {
         Ok(start.wrapping_add(self.offset * self.dtype().size()))
     }
 
-    /// As [`Tensor::raw_data_ptr`], for foreign code: null only where there is nothing to access, for
-    /// tensors without elements and on meta.
+    /// As [`Tensor::raw_data_ptr`], for foreign code: null only for tensors without elements and on
+    /// meta.
     ///
     /// # Errors
-    /// As [`Tensor::raw_data_ptr`], and [`ErrorKind::Device`] for memory that has no address.
+    /// As [`Tensor::raw_data_ptr`], and [`ErrorKind::Device`] for memory without an address.
     #[inline]
     pub fn exchange_ptr(&self) -> Result<*mut u8> {
         if self.is_pinned() && self.numel > 0 {
@@ -308,11 +308,11 @@ impl Tensor {
         ))
     }
 
-    /// The elements in row-major order, where they lie that way.
+    /// Returns the elements of a contiguous tensor, in row-major order.
     ///
     /// # Errors
-    /// As [`Tensor::data_ptr`], and [`ErrorKind::Value`] when the tensor isn't contiguous, or when
-    /// `T` is `bool` and a byte is neither 0 nor 1 (read them as `u8`).
+    /// As [`Tensor::data_ptr`], and [`ErrorKind::Value`] if the tensor isn't contiguous, or if `T`
+    /// is `bool` and a byte is neither 0 nor 1 (read them as `u8`).
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         let ptr = self.data_ptr::<T>()?;
         if !self.is_contiguous() {
@@ -325,47 +325,47 @@ impl Tensor {
                 ),
             ));
         }
-        // SAFETY: a contiguous view's elements are the `numel` behind its first, all inside the
-        // buffer; the memory is initialised and only unsafe code writes to it.
+        // SAFETY: a contiguous view's elements are the `numel` ones from its first on, all inside
+        // the buffer; the memory is initialised, and only unsafe code writes to it.
         unsafe { checked_slice(ptr, self.numel) }
     }
 
-    /// All memory between the first and the last element that the view touches, with the place of
-    /// the first (index zero) in it: what safe code needs to read any strided view, with the help of
-    /// [`Walk`].
+    /// Returns the memory from the lowest to the highest element of the view, and the position of
+    /// the element at index zero in it. With [`Walk`], safe code can read any strided view from it.
     ///
     /// # Errors
-    /// As [`Tensor::as_slice`], except that any layout will do.
+    /// As [`Tensor::as_slice`], for any layout.
     pub fn as_strided_slice<T: Element>(&self) -> Result<(&[T], usize)> {
         let ptr = self.data_ptr::<T>()?;
         let Some((first, last)) = layout::bounds(&self.shape, &self.strides, self.offset)? else {
             return Ok((&[], 0));
         };
-        // SAFETY: `first..=last` lie inside the buffer, as the view's bounds were checked when it
-        // was made; the memory is initialised and only unsafe code writes to it.
+        // SAFETY: `first..=last` lie inside the buffer, since the view's bounds were checked; the
+        // memory is initialised, and only unsafe code writes to it.
         let slice =
             unsafe { checked_slice(ptr.wrapping_sub(self.offset - first), last - first + 1) }?;
         Ok((slice, self.offset - first))
     }
 
-    /// The elements to change, where this tensor alone owns its memory: a result being built.
+    /// Returns the elements mutably, if this tensor alone owns its memory, as a result under
+    /// construction does.
     ///
     /// # Errors
-    /// As [`Tensor::as_slice`], and [`ErrorKind::ReadOnly`] when the memory is shared or read-only.
+    /// As [`Tensor::as_slice`], and [`ErrorKind::ReadOnly`] if the memory is shared or read-only.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         let len = self.as_slice::<T>()?.len();
         self.check_exclusive()?;
         let ptr = self.data_ptr::<T>()?.cast_mut();
-        // SAFETY: the slice was checked; the memory belongs to this tensor's handle alone, which
-        // `&mut self` locks for as long as the result lives.
+        // SAFETY: the slice was checked; this tensor's handle alone refers to the memory, and `&mut
+        // self` borrows it as long as the result lives.
         Ok(unsafe { std::slice::from_raw_parts_mut(ptr, len) })
     }
 
-    /// That this tensor alone owns its memory and may write to it: nobody can have a slice of it
-    /// while this reference is held.
+    /// Checks that this tensor alone owns its memory and may write to it; no slice of it can exist
+    /// during this exclusive borrow.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] when the memory is shared or read-only.
+    /// [`ErrorKind::ReadOnly`] if the memory is shared or read-only.
     pub fn check_exclusive(&mut self) -> Result<()> {
         self.check_writable()?;
         if self.buffer.is_sole_owner() {
@@ -377,7 +377,7 @@ impl Tensor {
         ))
     }
 
-    /// The place of an index, counted from the buffer's start.
+    /// Returns the offset of an index from the buffer's start, in elements.
     fn place(&self, index: &[usize]) -> Result<usize> {
         let inside =
             index.len() == self.ndim() && index.iter().zip(&*self.shape).all(|(i, n)| i < n);
@@ -391,10 +391,10 @@ impl Tensor {
         Ok((self.offset as isize + steps.sum::<isize>()) as usize)
     }
 
-    /// The element at an index, in host memory.
+    /// Returns the element at an index, in host memory.
     ///
     /// # Errors
-    /// As [`Tensor::data_ptr`], and [`ErrorKind::Index`] when the index is out of range.
+    /// As [`Tensor::data_ptr`], and [`ErrorKind::Index`] for an index out of range.
     pub fn get<T: Element>(&self, index: &[usize]) -> Result<T> {
         let first = self.data_ptr::<T>()?.wrapping_sub(self.offset);
         let place = self.place(index)?;
@@ -402,16 +402,16 @@ impl Tensor {
         Ok(unsafe { read(first.wrapping_add(place)) })
     }
 
-    /// The element at an index, of whatever dtype. From a device it is downloaded.
+    /// Returns the element at an index, for any dtype. On a device it is downloaded.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] when the index is out of range, [`ErrorKind::Device`] or
-    /// [`ErrorKind::NotSupported`] when there is no memory or no way to it; what the device reports.
+    /// [`ErrorKind::Index`] for an index out of range, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] if the memory can't be read; the device's errors.
     pub fn get_scalar(&self, index: &[usize]) -> Result<Scalar> {
         if self.base.is_null() && self.device() != Device::CPU {
             let (bytes, place) = (self.dtype().size(), self.place(index)?);
             let mut element = [0_u128; 1];
-            // SAFETY: the number has 16 initialised bytes, enough for an element and aligned.
+            // SAFETY: 16 initialised and aligned bytes, enough for any element.
             return unsafe {
                 let start = element.as_mut_ptr().cast::<u8>();
                 self.download_at(place, std::slice::from_raw_parts_mut(start, bytes))?;
@@ -425,10 +425,10 @@ impl Tensor {
         Ok(unsafe { read_scalar(ptr, self.dtype()) })
     }
 
-    /// The one element of a tensor that has one.
+    /// Returns the only element of a tensor of one element.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] when there are more or none, and as [`Tensor::get_scalar`].
+    /// [`ErrorKind::Value`] for another number of elements, and as [`Tensor::get_scalar`].
     pub fn item(&self) -> Result<Scalar> {
         if self.numel != 1 {
             return Err(Error::new(
@@ -439,17 +439,16 @@ impl Tensor {
                 ),
             ));
         }
-        // Sizes are all 1, so the index is all zeros.
+        // All sizes are 1, so all indices are 0.
         self.get_scalar(&self.shape.iter().map(|size| size - 1).collect::<Vec<_>>())
     }
 
-    /// A copy of the elements in row-major order, whatever the layout. From a device they are
-    /// downloaded.
+    /// Copies the elements in row-major order, for any layout. On a device they are downloaded.
     ///
     /// # Errors
-    /// [`ErrorKind::DType`] when `T` isn't the dtype's type, [`ErrorKind::Device`] or
-    /// [`ErrorKind::NotSupported`] when there is no memory or no way to it, [`ErrorKind::Memory`] when
-    /// there is none left; what the device reports.
+    /// [`ErrorKind::DType`] if `T` isn't the dtype's type, [`ErrorKind::Device`] or
+    /// [`ErrorKind::NotSupported`] if the memory can't be read, [`ErrorKind::Memory`] if there is
+    /// none left; the device's errors.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if self.base.is_null() && self.device() != Device::CPU {
             return self.on_host()?.to_vec();
@@ -463,7 +462,7 @@ impl Tensor {
         let walk = Walk::new(&self.shape, [&self.strides])?;
         let (len, [step]) = (walk.run_len(), walk.run_steps());
         walk.runs(|[start]| {
-            // SAFETY: a walk over the view's own shape and strides stays inside its buffer, and the
+            // SAFETY: a walk over the view's shape and strides stays inside its buffer, and the
             // type was checked.
             items.extend(
                 (0..len as isize).map(|i| unsafe { read(ptr.wrapping_offset(start + i * step)) }),
@@ -473,17 +472,17 @@ impl Tensor {
     }
 }
 
-/// A slice of elements, whose bytes are checked if they are bools.
+/// Returns a slice of elements; the bytes of bools are checked.
 ///
 /// # Safety
-/// `ptr` is aligned and valid for reading `len` initialised elements of `T`'s dtype for as long as
-/// the result lives, and nobody writes to them in that time.
+/// `ptr` is aligned and valid for reading `len` initialised elements of `T`'s dtype as long as the
+/// result lives, and they aren't written meanwhile.
 unsafe fn checked_slice<'a, T: Element>(ptr: *const T, len: usize) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
     }
     if matches!(T::DTYPE.kind(), DTypeKind::Bool) {
-        // SAFETY: the caller's promise; a bool element is one byte.
+        // SAFETY: the caller's contract; a bool element is one byte.
         let bytes = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), len) };
         if let Some(wrong) = bytes.iter().find(|b| **b > 1) {
             return Err(Error::new(
@@ -492,6 +491,6 @@ unsafe fn checked_slice<'a, T: Element>(ptr: *const T, len: usize) -> Result<&'a
             ));
         }
     }
-    // SAFETY: the caller's promise, and bools were just checked.
+    // SAFETY: the caller's contract; bools were checked above.
     Ok(unsafe { std::slice::from_raw_parts(ptr, len) })
 }

@@ -1,5 +1,4 @@
-//! What a layer attaches to a tensor: its place in a graph of derivatives, the batch that it stands
-//! for.
+//! A layer's object attached to a tensor: its node in a graph of derivatives, or its batch.
 
 use std::any::Any;
 use std::fmt;
@@ -11,9 +10,9 @@ use keyfold_dispatch::{DispatchKey, DispatchKeySet};
 use super::Tensor;
 use crate::buffer::{BufferHandle, NullBuffer};
 
-/// A layer's own object, and a number beside it: the place among the results of a node, say.
+/// A layer's object and a number beside it, such as the index among a node's results.
 ///
-/// A tensor has room for one: the layer whose key it carries owns it.
+/// A tensor has one; the layer whose key the tensor has owns it.
 #[derive(Clone)]
 pub struct Attached {
     /// The layer's object.
@@ -23,12 +22,12 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// The layer's object, if it is a `T`.
+    /// Returns the layer's object, if it is a `T`.
     pub fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(&self.object).downcast().ok()
     }
 
-    /// The layer's object where it is, if it is a `T`.
+    /// Borrows the layer's object, if it is a `T`.
     pub fn downcast_ref<T: Any>(&self) -> Option<&T> {
         (&*self.object as &dyn Any).downcast_ref()
     }
@@ -40,24 +39,24 @@ impl fmt::Debug for Attached {
     }
 }
 
-/// The place for it, which can be filled through a shared reference: writing in place gives a
-/// tensor that a caller holds another history.
-pub(super) struct Slot(Mutex<Option<Attached>>);
+/// Settable through a shared reference: an in-place write changes the history of a tensor that a
+/// caller holds.
+pub(super) struct AttachmentSlot(Mutex<Option<Attached>>);
 
-impl Slot {
+impl AttachmentSlot {
     #[inline]
-    pub(super) const fn empty() -> Slot {
-        Slot(Mutex::new(None))
+    pub(super) const fn empty() -> AttachmentSlot {
+        AttachmentSlot(Mutex::new(None))
     }
 
-    /// The slot of a clone. Only a tensor with a functionality key has something in it that counts,
-    /// so that most clones don't look.
+    /// Returns the slot of a clone. Most clones don't read it, since only a tensor with a
+    /// functionality key has a valid attachment.
     #[inline]
-    pub(super) fn share(&self, keys: DispatchKeySet) -> Slot {
+    pub(super) fn share(&self, keys: DispatchKeySet) -> AttachmentSlot {
         if (keys - DispatchKeySet::BACKENDS).is_empty() {
-            return Slot::empty();
+            return AttachmentSlot::empty();
         }
-        Slot(Mutex::new(self.get()))
+        AttachmentSlot(Mutex::new(self.get()))
     }
 
     #[inline]
@@ -67,13 +66,13 @@ impl Slot {
 }
 
 impl Tensor {
-    /// What a layer attached.
+    /// Returns the layer's attachment.
     #[inline]
     pub fn attached(&self) -> Option<Attached> {
         self.attached.get()
     }
 
-    /// The object that a layer attached, if it is a `T`, and the number beside it.
+    /// Returns the object that a layer attached, if it is a `T`, and the number beside it.
     #[inline]
     pub fn attached_as<T: Any + Send + Sync>(&self) -> Option<(Arc<T>, u32)> {
         let guard = self.attached.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,34 +80,34 @@ impl Tensor {
         Some((attached.downcast()?, attached.place))
     }
 
-    /// What a layer attached, or what `make` gives, attached now.
+    /// Returns the layer's attachment; attaches the result of `make` if there is none.
     pub fn attached_or(&self, make: impl FnOnce() -> Attached) -> Attached {
         let mut slot = self.attached.0.lock().unwrap_or_else(PoisonError::into_inner);
         slot.get_or_insert_with(make).clone()
     }
 
-    /// Whether nobody else has a share in the memory.
+    /// Returns whether nothing else refers to the memory.
     pub fn owns_memory(&mut self) -> bool {
         self.buffer.is_sole_owner()
     }
 
-    /// Attaches something, in place of what was. It counts, and is shared by clones, while the
-    /// tensor carries a functionality key; views don't have it.
+    /// Replaces the attachment. It is valid, and shared by clones, while the tensor has a
+    /// functionality key; views don't have it.
     pub fn attach(&self, attached: Option<Attached>) {
         let old = {
             let mut slot = self.attached.0.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *slot, attached)
         };
-        // Dropped without the lock: it may hold the last share of a long graph.
+        // Dropped without the lock, since it may be the last reference to a large graph.
         drop(old);
     }
 
-    /// A tensor without memory that only stands for others: it has a shape, strides, a dtype, a
-    /// device, one functionality key that says what it is, and the object that knows more. Kernels
-    /// that read it get an error; the layer of that key sees to it that none is asked to.
+    /// Returns a tensor without memory that represents another: it has a shape, strides, a dtype, a
+    /// device, one functionality key, and that layer's object. Kernels that read it return an
+    /// error; the layer of the key prevents such calls.
     ///
     /// # Errors
-    /// As [`Tensor::insert_key`], and [`keyfold_core::ErrorKind::Shape`] when the size overflows.
+    /// As [`Tensor::insert_key`], and [`keyfold_core::ErrorKind::Shape`] if the size overflows.
     pub fn stand_in(
         shape: Shape,
         dtype: DType,
@@ -154,7 +153,7 @@ mod tests {
         assert_eq!((t.ndim(), t.device(), t.numel()), (2, Device::CPU, 6));
         assert!(t.keys().contains(DispatchKey::Vmap));
         assert!(t.to_vec::<f64>().is_err() && t.item().is_err());
-        // A copy of nothing is nothing.
+        // Copying a tensor without memory fails, or the copy can't be read.
         assert!(t.copy().is_err() || t.copy().unwrap().to_vec::<f64>().is_err());
     }
 
@@ -163,7 +162,7 @@ mod tests {
         let t = Tensor::from_slice(&[1.0_f64, 2.0], &[2]).unwrap();
         let view = t.slice(0, Some(1), None, 1).unwrap();
         let before = view.version();
-        // SAFETY: nobody else uses the memory.
+        // SAFETY: nothing else accesses the memory.
         unsafe { t.copy_from(&Tensor::from_slice(&[5.0_f64], &[1]).unwrap()) }.unwrap();
         assert_ne!(view.version(), before);
         assert_eq!(t.version(), view.version());

@@ -1,4 +1,4 @@
-//! Making tensors: of fresh memory and of Rust data.
+//! Constructors of tensors: from new memory and from Rust data.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::Tensor;
 use crate::buffer::{BufferHandle, DeviceBuffer, HostBuffer, NullBuffer};
 use crate::device::{self, Content};
 
-/// An element's bytes and how many of them there are.
+/// Returns an element's bytes and their number.
 fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
     let mut bytes = [0; 16];
     let complex = value.as_complex();
@@ -41,7 +41,7 @@ fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
 }
 
 impl Tensor {
-    /// A row-major tensor of a new buffer that was made for this shape, and is aligned.
+    /// Returns a row-major tensor of a new buffer of matching size and alignment.
     pub(super) fn whole(
         buffer: Arc<dyn DeviceBuffer>,
         shape: Shape,
@@ -54,18 +54,18 @@ impl Tensor {
         Tensor::assume_inside(buffer, shape, strides, 0, numel)
     }
 
-    /// A tensor of zeros on a device (on meta, without memory).
+    /// Returns a tensor of zeros on a device (without memory on meta).
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] for too many dimensions or elements, [`ErrorKind::Memory`] when there is
-    /// no memory left, [`ErrorKind::Device`] for a device without memory or an index that isn't there;
-    /// and what the device reports.
+    /// [`ErrorKind::Shape`] for too many dimensions or elements, [`ErrorKind::Memory`] if there is
+    /// no memory left, [`ErrorKind::Device`] for a device without memory or an index out of range;
+    /// and the device's errors.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
         Tensor::made(shape, dtype, device, Content::Zeros)
     }
 
-    /// A tensor whose elements are about to be written. Until then they are arbitrary: what memory
-    /// that was used before left there (false, for bool, which not every byte is).
+    /// Returns a tensor with arbitrary elements, to be written. They are the previous content of
+    /// recycled memory; bools are false, since not every byte is a bool.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -79,7 +79,7 @@ impl Tensor {
         let shape = Shape::new(shape)?;
         let numel = layout::numel(&shape, dtype.size())?;
         let bytes = numel * dtype.size();
-        // Host and meta are called here directly, for the cost of a one-element result.
+        // Host and meta are called directly, to keep one-element results cheap.
         let buffer: Arc<dyn DeviceBuffer> = match device {
             Device::CPU => Arc::new(HostBuffer::new(bytes, content)?),
             Device::META => Arc::new(NullBuffer::new(bytes)),
@@ -88,7 +88,7 @@ impl Tensor {
         Ok(Tensor::whole(buffer, shape, numel, dtype))
     }
 
-    /// A tensor without memory: shape, strides and dtype on the device meta.
+    /// Returns a tensor without memory on the device meta.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] for too many dimensions or elements.
@@ -96,16 +96,16 @@ impl Tensor {
         Tensor::zeros(shape, dtype, Device::META)
     }
 
-    /// The same with strides (in elements) of one's own.
+    /// As [`Tensor::meta`], with given strides in elements.
     ///
     /// # Errors
-    /// As [`Tensor::meta`], and for strides that are negative or aren't one per dimension.
+    /// As [`Tensor::meta`], and for negative strides or a wrong number of them.
     pub fn meta_strided(shape: &[usize], strides: &[isize], dtype: DType) -> Result<Self> {
         let (shape, strides) = (Shape::new(shape)?, Strides::new(strides)?);
         layout::numel(&shape, dtype.size())?;
         let last = match shape.len() == strides.len() {
             true => layout::bounds(&shape, &strides, 0)?.map_or(0, |(_, last)| last + 1),
-            // Refused below, in words.
+            // Refused below.
             false => 0,
         };
         let bytes = last.saturating_mul(dtype.size());
@@ -113,10 +113,10 @@ impl Tensor {
         Tensor::from_parts(buffer, shape, strides, 0)
     }
 
-    /// A tensor with `value` everywhere.
+    /// Returns a tensor filled with `value`.
     ///
     /// # Errors
-    /// As [`Tensor::zeros`], and as [`Scalar::check`] where the dtype can't hold the value.
+    /// As [`Tensor::zeros`], and as [`Scalar::check`] if the dtype can't hold the value.
     pub fn full(shape: &[usize], value: Scalar, dtype: DType, device: Device) -> Result<Self> {
         value.check(dtype)?;
         let (bytes, size) = element_bytes(value, dtype);
@@ -134,10 +134,18 @@ impl Tensor {
         Ok(Tensor::whole(Arc::new(buffer), shape, numel, dtype))
     }
 
-    /// A tensor of a vector's elements in row-major order; the vector's memory is taken over.
+    /// Returns a tensor of a vector's elements in row-major order. Takes ownership of the vector's
+    /// memory.
+    ///
+    /// ```
+    /// use keyfold_tensor::Tensor;
+    /// let x = Tensor::from_vec(vec![1_i64, 2, 3, 4], &[2, 2])?;
+    /// assert_eq!(x.get::<i64>(&[1, 0])?, 3);
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when there aren't as many elements as the shape says.
+    /// [`ErrorKind::Shape`] if the number of elements isn't the shape's.
     pub fn from_vec<T: Element>(items: Vec<T>, shape: &[usize]) -> Result<Self> {
         let shape = Shape::new(shape)?;
         let numel = layout::numel(&shape, size_of::<T>())?;
@@ -150,7 +158,7 @@ impl Tensor {
         Ok(Tensor::whole(Arc::new(HostBuffer::from_vec(items)), shape, numel, T::DTYPE))
     }
 
-    /// A tensor with a copy of those elements in row-major order.
+    /// Returns a tensor with a copy of the elements in row-major order.
     ///
     /// # Errors
     /// As [`Tensor::from_vec`].
@@ -158,10 +166,10 @@ impl Tensor {
         Tensor::from_vec(items.to_vec(), shape)
     }
 
-    /// A tensor without dimensions that holds the value.
+    /// Returns a tensor without dimensions that holds the value.
     ///
     /// # Errors
-    /// As [`Scalar::check`] where the dtype can't hold the value.
+    /// As [`Scalar::check`] if the dtype can't hold the value.
     pub fn from_scalar(value: Scalar, dtype: DType) -> Result<Self> {
         Tensor::full(&[], value, dtype, Device::CPU)
     }

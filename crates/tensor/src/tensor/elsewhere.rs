@@ -1,5 +1,5 @@
-//! Tensors whose memory the host doesn't find at a lasting address: on devices, in other libraries'
-//! movable memory, and without memory.
+//! Tensors without a fixed host address: on devices, in other libraries' movable memory, and
+//! without memory.
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, layout};
 
@@ -7,13 +7,13 @@ use super::Tensor;
 use crate::device::{self, Content, Part, current_stream, transfer};
 
 impl Tensor {
-    /// The tensor as a part of its buffer.
+    /// Returns the tensor as a part of its buffer.
     fn part<'a>(&'a self, buffer: &'a dyn crate::DeviceBuffer) -> Part<'a> {
         let size = self.dtype().size();
         Part::inside(buffer, self.offset * size, &self.shape, &self.strides, size)
     }
 
-    /// A tensor with the same element everywhere, on a device other than the CPU.
+    /// Returns a tensor filled with one element, on a device other than the CPU.
     pub(super) fn filled_on(
         shape: &[usize],
         element: &[u8],
@@ -26,14 +26,14 @@ impl Tensor {
         let tensor = Tensor::empty(shape, dtype, device)?;
         if tensor.numel > 0 {
             let (memory, buffer) = (tensor.buffer.memory_to_copy()?, tensor.buffer.buffer());
-            // SAFETY: nobody else has the tensor yet.
+            // SAFETY: the tensor isn't shared yet.
             unsafe { memory.fill(&tensor.part(&*buffer), element, current_stream(device))? };
         }
         Ok(tensor)
     }
 
-    /// As [`Tensor::copy`]. The copy is of the memory that allocated this tensor's, which may have been
-    /// removed from the registry since.
+    /// As [`Tensor::copy`]. The memory that allocated this tensor copies it, also after its removal
+    /// from the registry.
     #[cold]
     pub(super) fn copy_unpinned(&self) -> Result<Tensor> {
         if let Some(pinned) = self.pinned()? {
@@ -43,13 +43,13 @@ impl Tensor {
         let bytes = self.nbytes();
         let buffer = device::allocate_in(&*memory, self.device(), bytes, Content::Arbitrary)?;
         let copy = Tensor::whole(buffer, self.shape.clone(), self.numel, self.dtype());
-        // SAFETY: nobody else has the copy yet.
+        // SAFETY: the copy isn't shared yet.
         unsafe { copy.receive(self)? };
         Ok(copy)
     }
 
-    /// As [`Tensor::copy_from`], of a source that was broadcast and checked. At least one of the two has
-    /// no lasting address.
+    /// As [`Tensor::copy_from`], for a source that was broadcast and checked. At least one of the
+    /// two has no fixed host address.
     ///
     /// # Safety
     /// As [`Tensor::copy_from`].
@@ -74,16 +74,16 @@ impl Tensor {
         if let Some(without) = [self, source].into_iter().find(|t| t.has_no_memory()) {
             return Err(without.no_memory());
         }
-        // The memory reads and writes in any order.
+        // The memory reads and writes in any order, so an overlapping source is copied first.
         let copy = if source.touches(self) { Some(source.copy()?) } else { None };
-        // SAFETY: the caller's promise; the source is elsewhere.
+        // SAFETY: the caller's contract; the source doesn't overlap.
         unsafe { self.receive(copy.as_ref().unwrap_or(source))? };
         self.note_write();
         Ok(())
     }
 
-    /// Writes the elements of a tensor of the same shape and dtype, on a device of the same type, which
-    /// shares no memory with this one.
+    /// Writes the elements of a tensor of the same shape and dtype, on a device of the same type,
+    /// without shared memory.
     ///
     /// # Safety
     /// As [`Tensor::copy_from`].
@@ -97,16 +97,16 @@ impl Tensor {
             return Err(source.backend_removed());
         }
         let (from, to) = (source.buffer.buffer(), self.buffer.buffer());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { device::copy_within(&*memory, &source.part(&*from), &self.part(&*to)) }
     }
 
-    /// The tensor on another device: a copy, row-major without gaps, with the backend's key alone; the
-    /// tensor itself if it is there already. On meta it keeps its shape and dtype only.
+    /// Returns the tensor on another device: a contiguous copy with the backend's key alone, or the
+    /// tensor itself if it is on that device. On meta only shape and dtype are kept.
     ///
     /// # Errors
-    /// [`ErrorKind::Device`] for a device without memory, an index that isn't there, and for a tensor
-    /// on meta, which has nothing to copy; as [`Tensor::copy`].
+    /// [`ErrorKind::Device`] for a device without memory, an index out of range, and for a tensor
+    /// on meta, which has no elements to copy; as [`Tensor::copy`].
     ///
     /// # Examples
     /// ```
@@ -142,7 +142,7 @@ impl Tensor {
         let target = device::memory_of(device)?;
         if device.kind() == own.kind() {
             let copy = Tensor::empty(&self.shape, self.dtype(), device)?;
-            // SAFETY: nobody else has the copy yet.
+            // SAFETY: the copy isn't shared yet.
             unsafe { copy.receive(self)? };
             return Ok(copy);
         }
@@ -153,7 +153,7 @@ impl Tensor {
         if bytes > 0 {
             let memory = source.buffer.memory_to_copy()?;
             let (from, to) = (source.buffer.buffer(), copy.buffer.buffer());
-            // SAFETY: nobody else has the copy yet, and the source is only read.
+            // SAFETY: the copy isn't shared yet, and the source is only read.
             unsafe {
                 transfer((&*memory, &source.part(&*from)), (&*target, &copy.part(&*to)))?;
             }
@@ -161,10 +161,10 @@ impl Tensor {
         Ok(copy)
     }
 
-    /// That the tensor isn't of a backend that was removed and whose device has another one now.
+    /// Checks that the tensor isn't of a removed backend whose device has another one now.
     ///
     /// # Errors
-    /// [`ErrorKind::Device`], with what to do.
+    /// [`ErrorKind::Device`], with a correction.
     #[inline]
     pub fn check_backend(&self) -> Result<()> {
         if self.device().kind().is_host() { Ok(()) } else { self.check_memory() }
@@ -177,13 +177,14 @@ impl Tensor {
         if stays { Ok(()) } else { Err(self.backend_removed()) }
     }
 
-    /// Whether its memory is the one of that [identity](device::Memory::identity), or another library's.
+    /// Returns whether its memory has that [identity](device::Memory::identity), or is another
+    /// library's.
     pub fn is_of(&self, memory: usize) -> bool {
         let own = self.buffer.memory();
         own.is_none_or(|own| own.identity() == memory) || self.has_no_memory()
     }
 
-    /// The error of a tensor that the backend of its device can't reach.
+    /// Returns the error for a tensor that the backend of its device can't access.
     #[cold]
     pub fn backend_removed(&self) -> Error {
         let device = self.device();
@@ -194,8 +195,8 @@ impl Tensor {
         Error::new(ErrorKind::Device, message)
     }
 
-    /// As [`Tensor::touches`], where one of the two has no address: memory without an address is shared
-    /// by tensors of one buffer only.
+    /// As [`Tensor::touches`], if one of the two has no address: memory without an address is
+    /// shared only by tensors of one buffer.
     #[cold]
     pub(super) fn touches_unlocated(&self, other: &Tensor) -> bool {
         let span = |t: &Tensor| {
@@ -210,16 +211,16 @@ impl Tensor {
         }
     }
 
-    /// Whether the elements can be brought to the host: not from meta, where there are none, nor from
-    /// other libraries' memory on a device that has no memory here.
+    /// Returns whether the elements can be copied to the host: not from meta, which has none, nor
+    /// from other libraries' memory on a device without a registered memory.
     pub fn can_download(&self) -> bool {
         !self.has_no_memory() && self.buffer.memory().is_some()
     }
 
-    /// The tensor on the host, for reading it.
+    /// Returns the tensor on the host, to read it.
     ///
     /// # Errors
-    /// As [`Tensor::to_device`]; for memory that there is no way to, as for reading by address.
+    /// As [`Tensor::to_device`]; for memory that can't be read, the error of reading by address.
     #[cold]
     pub(super) fn on_host(&self) -> Result<Tensor> {
         if !self.can_download() {
@@ -228,10 +229,11 @@ impl Tensor {
         self.to_device(Device::CPU)
     }
 
-    /// Downloads the bytes of the element at a place, counted in elements from the buffer's start.
+    /// Downloads the bytes of the element at an offset in elements from the buffer's start.
     ///
     /// # Errors
-    /// As [`device::Memory::download`]; for memory that there is no way to, as for reading by address.
+    /// As [`device::Memory::download`]; for memory that can't be read, the error of reading by
+    /// address.
     #[cold]
     pub(super) fn download_at(&self, place: usize, bytes: &mut [u8]) -> Result<()> {
         if self.has_no_memory() {

@@ -1,4 +1,4 @@
-//! Views of memory that somebody else owns.
+//! Views of other libraries' memory.
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU64;
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape, Strides, layout};
 
-use super::{Slot, Tensor, backend_keys};
+use super::{AttachmentSlot, Tensor, backend_keys};
 use crate::buffer::{BufferHandle, ExternalOwner};
 
-/// Where a strided view that somebody else describes lies: its lowest element's address, the first
-/// element's distance from there, and the elements in between, ends included.
+/// The memory of a strided view: the lowest element's address, the first element's offset from
+/// there, and the number of elements in between, both ends included.
 pub(crate) struct Span {
     pub(crate) low: NonNull<u8>,
     pub(crate) offset: usize,
@@ -18,11 +18,11 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Computes it from the address of the first element, without touching memory.
+    /// Computes it from the address of the first element, without accessing memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when something overflows, [`ErrorKind::Value`] when there are elements
-    /// but `first` is null.
+    /// [`ErrorKind::Shape`] on overflow, [`ErrorKind::Value`] if there are elements but `first` is
+    /// null.
     #[inline]
     pub(crate) fn of(
         first: *mut u8,
@@ -32,7 +32,7 @@ impl Span {
     ) -> Result<Span> {
         let size = dtype.size();
         let Some((low, high)) = layout::reach(shape, strides)? else {
-            // Nothing will be read; any aligned address will do.
+            // Nothing is read; any aligned address will do.
             let none = NonNull::<u128>::dangling().cast::<u8>();
             return Ok(Span { low: none, offset: 0, len: 0 });
         };
@@ -60,18 +60,18 @@ impl Span {
 }
 
 impl Tensor {
-    /// A view of memory that an external object owns: `first` is the address of the element at
+    /// Returns a view of an external object's memory: `first` is the address of the element at
     /// index zero, and strides count elements.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when shape and strides differ in length or overflow,
-    /// [`ErrorKind::Value`] when `first` is null although there are elements, or isn't aligned.
+    /// [`ErrorKind::Shape`] if shape and strides differ in length or overflow, [`ErrorKind::Value`]
+    /// if `first` is null although there are elements, or isn't aligned.
     ///
     /// # Safety
     /// While the owner's object lives, every element that shape and strides reach from `first`, and
-    /// what lies between them, is readable and initialised (on the host if `device` is the CPU, else
-    /// on that device), and writable unless `read_only`. If the owner is borrowed, the tensor is
-    /// dropped before the object is.
+    /// the memory between them, is readable and initialised (on the host if `device` is the CPU,
+    /// else on that device), and writable unless `read_only`. If the owner is borrowed, the tensor
+    /// is dropped before the object.
     pub unsafe fn from_external(
         owner: ExternalOwner,
         first: *mut u8,
@@ -89,12 +89,12 @@ impl Tensor {
         }
         let numel = layout::numel(&shape, dtype.size())?;
         let Span { low, offset, len } = Span::of(first, dtype, &shape, &strides)?;
-        // SAFETY: the span is what the caller vouches for.
+        // SAFETY: the caller's contract covers the span.
         let buffer = unsafe { BufferHandle::external(owner, low, len, dtype, device, read_only) }?;
         Ok(Tensor::assume_inside(buffer, shape, strides, offset, numel))
     }
 
-    /// As [`Tensor::from_external`], of sizes as NumPy gives them and strides in bytes.
+    /// As [`Tensor::from_external`], with NumPy's types: signed sizes, and strides in bytes.
     ///
     /// # Errors
     /// As [`Tensor::from_external`], and [`ErrorKind::Value`] for a stride that isn't a multiple of
@@ -113,7 +113,7 @@ impl Tensor {
         read_only: bool,
     ) -> Result<Self> {
         let mut slot = MaybeUninit::uninit();
-        // SAFETY: the caller's promise; the slot is read only after it was written.
+        // SAFETY: the caller's contract; the slot is read only after it was written.
         unsafe {
             Self::write_external_bytes(
                 &mut slot,
@@ -129,12 +129,12 @@ impl Tensor {
         }
     }
 
-    /// As [`Tensor::from_external_bytes`], written into a place of the caller's. Each array argument
-    /// of a call goes through this, so it is one pass over the dimensions, and nothing is moved
-    /// afterwards. When it returns `Ok`, the slot holds a tensor, and the caller sees to its drop.
+    /// As [`Tensor::from_external_bytes`], written into the caller's memory. Every array argument
+    /// of a call takes this path, so it makes one pass over the dimensions, and moves nothing
+    /// afterwards. After `Ok` the slot holds a tensor, which the caller drops.
     ///
     /// # Errors
-    /// As [`Tensor::from_external_bytes`]; then the slot holds nothing.
+    /// As [`Tensor::from_external_bytes`]; the slot is then uninitialised.
     ///
     /// # Safety
     /// As [`Tensor::from_external`].
@@ -150,14 +150,14 @@ impl Tensor {
         device: Device,
         read_only: bool,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let of = (sizes, byte_strides);
             Self::write_view::<true>(slot, owner, first, of, dtype, device, read_only)
         }
     }
 
-    /// As [`Tensor::write_external_bytes`], of strides in elements.
+    /// As [`Tensor::write_external_bytes`], with strides in elements.
     ///
     /// # Errors
     /// As [`Tensor::write_external_bytes`].
@@ -176,14 +176,14 @@ impl Tensor {
         device: Device,
         read_only: bool,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             let of = (sizes, strides);
             Self::write_view::<false>(slot, owner, first, of, dtype, device, read_only)
         }
     }
 
-    /// The common pass: strides count bytes, or elements.
+    /// The common implementation: strides count bytes if `BYTES`, else elements.
     ///
     /// # Safety
     /// As [`Tensor::from_external`].
@@ -200,15 +200,15 @@ impl Tensor {
         let element = dtype.size();
         let shift = element.trailing_zeros();
         let place = slot.as_mut_ptr();
-        // SAFETY: the fields lie in the slot; they are written before they are borrowed, and own
-        // nothing should they be abandoned on an error, but heap memory, which is freed below.
+        // SAFETY: the fields lie in the slot; they are written before they are borrowed. If they
+        // are abandoned on an error, they own only heap memory, which is freed below.
         let (shape, strides) = unsafe {
             (&raw mut (*place).shape).write(Shape::filled(0, sizes.len())?);
             (&raw mut (*place).strides).write(Strides::filled(0, sizes.len())?);
             (&mut (*place).shape, &mut (*place).strides)
         };
-        // Reach before and behind the first element, and the size of all elements, in bytes. The
-        // flag is set by whatever doesn't fit the plain case; the error is worded later.
+        // The reach below and above the first element, and the size of all elements, in bytes.
+        // Anything outside the common case sets the flag, and the slow path below makes the error.
         let (mut low, mut high, mut bytes) = (0_isize, 0_isize, element as isize);
         let mut odd = sizes.len() != given.len();
         let pairs = sizes.iter().zip(given);
@@ -220,7 +220,7 @@ impl Tensor {
             };
             *stride = step >> shift;
             odd |= overflow;
-            // Empty arrays come with any address and strides: they take the careful way, too.
+            // Empty arrays have any address and strides, so they take the slow path, too.
             odd |= n < 1 || (n > 1 && step & (element as isize - 1) != 0);
             let (count, overflow) = bytes.overflowing_mul(n);
             let (far, overflow_far) = step.overflowing_mul(n - 1);
@@ -234,8 +234,8 @@ impl Tensor {
         odd |= first.is_null() || first.addr() & (dtype.align() - 1) != 0;
         let lowest = NonNull::new(first.wrapping_offset(low));
         let (Some(lowest), false) = (lowest, odd) else {
-            // SAFETY: both were written above and aren't used any more; the caller's promise is the
-            // same.
+            // SAFETY: both were written above and aren't used any more; the caller's contract is
+            // the same.
             unsafe {
                 std::ptr::drop_in_place(shape);
                 std::ptr::drop_in_place(strides);
@@ -251,8 +251,8 @@ impl Tensor {
         // Both ends are addresses, so their distance fits an unsigned word.
         let len = (high.wrapping_sub(low) as usize >> shift) + 1;
         let base = if device == Device::CPU { lowest.as_ptr() } else { std::ptr::null_mut() };
-        // SAFETY: the span is what the caller vouches for, and the address is aligned; the fields
-        // written here and above are all that a tensor has.
+        // SAFETY: the caller's contract covers the span, and the address is aligned. The fields
+        // written here and above are all fields of a tensor.
         unsafe {
             (&raw mut (*place).buffer).write(BufferHandle::external_aligned(
                 owner, lowest, len, dtype, device, read_only,
@@ -263,12 +263,12 @@ impl Tensor {
             (&raw mut (*place).keys).write(AtomicU64::new(backend_keys(device)));
             (&raw mut (*place).token).write(0);
             (&raw mut (*place).alias).write(false);
-            (&raw mut (*place).attached).write(Slot::empty());
+            (&raw mut (*place).attached).write(AttachmentSlot::empty());
         }
         Ok(())
     }
 
-    /// What isn't the plain case: empty arrays, and errors.
+    /// The slow path: empty arrays, and errors.
     ///
     /// # Safety
     /// As [`Tensor::from_external`].
@@ -298,11 +298,11 @@ impl Tensor {
             }
             *stride = given.div_euclid(element);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { Self::from_external(owner, first, shape, strides, dtype, device, read_only) }
     }
 
-    /// The same of strides in elements.
+    /// As `from_odd_bytes`, with strides in elements.
     ///
     /// # Safety
     /// As [`Tensor::from_external`].
@@ -317,7 +317,7 @@ impl Tensor {
         read_only: bool,
     ) -> Result<Self> {
         let (shape, strides) = (shape_of(sizes)?, Strides::new(strides)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { Self::from_external(owner, first, shape, strides, dtype, device, read_only) }
     }
 }
@@ -346,8 +346,8 @@ mod tests {
         let mut data: Vec<f32> = (0..12_u8).map(f32::from).collect();
         let first = data.as_mut_ptr();
         let view = |place: usize, sizes: &[isize], strides: &[isize], extra: usize| {
-            // SAFETY: the vector outlives every view, and what reaches beyond it is refused or
-            // never read.
+            // SAFETY: the vector outlives every view, and layouts that reach beyond it are refused
+            // or never read.
             unsafe {
                 let owner = ExternalOwner::borrowed(NonNull::dangling(), &OPS);
                 let first = first.add(place).cast::<u8>().wrapping_add(extra);
@@ -395,7 +395,7 @@ mod tests {
         let first = data.as_mut_ptr().cast::<u8>();
         let view = |sizes: &[isize], strides: &[isize]| {
             let mut slot = MaybeUninit::uninit();
-            // SAFETY: the vector outlives every view, and what reaches beyond it is refused.
+            // SAFETY: the vector outlives every view, and layouts that reach beyond it are refused.
             unsafe {
                 let owner = ExternalOwner::borrowed(NonNull::dangling(), &OPS);
                 let (dtype, device) = (DType::F64, Device::CPU);

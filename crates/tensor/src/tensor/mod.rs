@@ -9,12 +9,12 @@ mod overlap;
 mod view;
 
 pub use attached::Attached;
-use attached::Slot;
+use attached::AttachmentSlot;
 pub(crate) use external::Span;
 pub use overlap::{Overlap, overlap};
 
 #[cfg(test)]
-mod model_tests;
+mod tests;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,44 +26,54 @@ use crate::buffer::BufferHandle;
 
 /// A multi-dimensional array of one dtype on one device.
 ///
-/// It is a view: shape, strides (in elements; negative and zero ones included) and an offset into a
-/// buffer that it shares with other views. All elements lie inside the buffer, which is checked when
-/// the view is made. The struct itself is plain data, without an allocation up to six dimensions.
+/// It is a view: shape, strides (in elements, possibly negative or zero) and an offset into a
+/// buffer that it may share with other views. All elements lie inside the buffer, which is checked
+/// at construction. The struct is plain data and allocates nothing up to six dimensions.
 ///
-/// The key set holds the backend key of the device, Autograd while the tensor requires grad, and
-/// whatever [`Tensor::insert_key`] added.
+/// The key set holds the device's backend key, Autograd while the tensor requires grad, and keys
+/// added by [`Tensor::insert_key`].
+///
+/// ```
+/// use keyfold_tensor::Tensor;
+/// let x = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])?;
+/// let y = x.transpose(0, 1)?; // a view
+/// assert_eq!(&y.shape()[..], &[3, 2]);
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+/// # Ok::<(), keyfold_core::Error>(())
+/// ```
 pub struct Tensor {
     buffer: BufferHandle,
-    /// Where the host finds the buffer's first element, on the CPU; null for memory that only a device
-    /// reaches, and for memory that may move or isn't filled yet, so that the buffer is asked at every
-    /// access.
+    /// The host address of the buffer's first element, on the CPU. Null for memory that only a
+    /// device can access, and for memory that may move or isn't filled yet: then every access asks
+    /// the buffer.
     base: *mut u8,
     shape: Shape,
     strides: Strides,
-    /// From the buffer's start to the first element, in elements.
+    /// The distance from the buffer's start to the first element, in elements.
     offset: usize,
     numel: usize,
-    /// Bits of the key set. Relaxed: a key says how to dispatch this tensor, not that other
-    /// memory is ready.
+    /// Bits of the key set. Relaxed accesses suffice: a key selects kernels and orders no other
+    /// memory.
     keys: AtomicU64,
     /// The caller's object that this is a view of; 0 for none.
     token: usize,
     /// Whether it was made as a view of another tensor.
     alias: bool,
-    /// What a layer attached. Filled only while a functionality key is among `keys`, or was.
-    attached: Slot,
+    /// A layer's attachment, set only while `keys` has a functionality key, or once had one.
+    attached: AttachmentSlot,
 }
 
-// SAFETY: `base` points into the memory that `buffer` keeps, which any thread may use.
+// SAFETY: `base` points into the memory that `buffer` keeps alive, which any thread may use.
 unsafe impl Send for Tensor {}
-// SAFETY: through a shared reference memory is only read; writers are unsafe and take the blame.
+// SAFETY: shared references only read memory; writing is unsafe, and its callers rule out data
+// races.
 unsafe impl Sync for Tensor {}
 
 impl Clone for Tensor {
-    /// Another handle to the same view: same memory, keys, token and attachment.
+    /// Returns another handle to the same view: same memory, keys, token and attachment.
     fn clone(&self) -> Self {
         let buffer = self.buffer.clone();
-        // What borrows memory of another library holds it differently from here on.
+        // A borrowed external object is held differently by the clone, so its address may change.
         let base = if self.buffer.is_external() { buffer.host_ptr() } else { self.base };
         Tensor {
             buffer,
@@ -86,11 +96,12 @@ fn backend_keys(device: Device) -> u64 {
 }
 
 impl Tensor {
-    /// A view of a buffer: element `[i, j, ..]` is `offset + i * strides[0] + j * strides[1] + ..`.
+    /// Returns a view of a buffer: element `[i, j, ..]` is `offset + i * strides[0] + j *
+    /// strides[1] + ..`.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when shape and strides differ in length, the element count overflows,
-    /// or an element would lie outside the buffer.
+    /// [`ErrorKind::Shape`] if shape and strides differ in length, the element count overflows, or
+    /// an element would lie outside the buffer.
     pub fn from_parts(
         buffer: BufferHandle,
         shape: Shape,
@@ -121,7 +132,7 @@ impl Tensor {
         Ok(Tensor::assume_inside(buffer, shape, strides, offset, numel))
     }
 
-    /// A view whose bounds were checked.
+    /// Returns a view whose bounds were checked.
     #[inline]
     pub(crate) fn assume_inside(
         buffer: BufferHandle,
@@ -132,7 +143,7 @@ impl Tensor {
     ) -> Self {
         let keys = AtomicU64::new(backend_keys(buffer.device()));
         let base = buffer.host_ptr();
-        let attached = Slot::empty();
+        let attached = AttachmentSlot::empty();
         Tensor {
             buffer,
             base,
@@ -147,82 +158,82 @@ impl Tensor {
         }
     }
 
-    /// The memory.
+    /// Returns the handle to the memory.
     #[inline]
     pub fn buffer(&self) -> &BufferHandle {
         &self.buffer
     }
 
-    /// The memory's handle alone.
+    /// Returns the handle to the memory, without the view.
     pub fn into_buffer(self) -> BufferHandle {
         self.buffer
     }
 
-    /// The elements' type.
+    /// Returns the element type.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.buffer.dtype()
     }
 
-    /// Where the memory is.
+    /// Returns the device of the memory.
     #[inline]
     pub fn device(&self) -> Device {
         self.buffer.device()
     }
 
-    /// The size of each dimension.
+    /// Returns the size of each dimension.
     #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The step along each dimension, in elements.
+    /// Returns the step along each dimension, in elements.
     #[inline]
     pub fn strides(&self) -> &Strides {
         &self.strides
     }
 
-    /// From the buffer's start to the first element, in elements.
+    /// Returns the distance from the buffer's start to the first element, in elements.
     #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     #[inline]
     pub fn ndim(&self) -> usize {
         self.shape.len()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[inline]
     pub fn numel(&self) -> usize {
         self.numel
     }
 
-    /// The size of all elements in bytes, as if they lay without gaps.
+    /// Returns the total size of the elements in bytes, without gaps.
     #[inline]
     pub fn nbytes(&self) -> usize {
         self.numel * self.dtype().size()
     }
 
-    /// The dispatch keys.
+    /// Returns the dispatch keys.
     #[inline]
     pub fn keys(&self) -> DispatchKeySet {
         DispatchKeySet::from_bits(self.keys.load(Ordering::Relaxed))
     }
 
-    /// What the tensor brings to a call: its keys, its device, and whether it has no dimensions.
+    /// Returns the tensor's tag for a call: its keys, its device, and whether it has no dimensions.
     #[inline]
     pub fn tag(&self) -> Tag {
         Tag::new(self.keys(), self.device(), self.shape.is_empty())
     }
 
-    /// Adds a functionality key (Quantized, or one of the user's own) to the tensor's keys.
+    /// Adds a functionality key (Quantized, or a user's) to the tensor's keys.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] for a backend key, which is the device's alone to give, and for
-    /// Autograd, which [`Tensor::set_requires_grad`] sets.
+    /// [`ErrorKind::Value`] for a backend key, which follows from the device, and for Autograd,
+    /// which [`Tensor::set_requires_grad`] sets.
     pub fn insert_key(&self, key: DispatchKey) -> Result<()> {
         if key.is_backend() || key == DispatchKey::Autograd {
             return Err(Error::new(
@@ -238,16 +249,16 @@ impl Tensor {
         Ok(())
     }
 
-    /// Whether operations on the tensor are recorded for gradients.
+    /// Returns whether operations on the tensor are recorded for gradients.
     #[inline]
     pub fn requires_grad(&self) -> bool {
         self.keys.load(Ordering::Relaxed) & AUTOGRAD != 0
     }
 
-    /// Switches recording for gradients on or off, for this tensor and not for its views.
+    /// Enables or disables recording for gradients, for this tensor but not for its views.
     ///
     /// # Errors
-    /// [`ErrorKind::DType`] when the dtype is neither floating nor complex.
+    /// [`ErrorKind::DType`] if the dtype is neither floating nor complex.
     pub fn set_requires_grad(&self, requires_grad: bool) -> Result<()> {
         let dtype = self.dtype();
         if requires_grad && !dtype.is_floating() && !dtype.is_complex() {
@@ -264,19 +275,19 @@ impl Tensor {
         Ok(())
     }
 
-    /// The caller's object that this tensor is a view of; 0 for none.
+    /// Returns the caller's object that this tensor is a view of; 0 for none.
     #[inline]
     pub fn token(&self) -> usize {
         self.token
     }
 
-    /// Sets the token in place.
+    /// Sets the token.
     #[inline]
     pub fn set_token(&mut self, token: usize) {
         self.token = token;
     }
 
-    /// The same tensor, marked as a view of the caller's object with that address.
+    /// Marks the tensor as a view of the caller's object with that address.
     #[inline]
     #[must_use]
     pub fn with_token(mut self, token: usize) -> Self {
@@ -284,20 +295,20 @@ impl Tensor {
         self
     }
 
-    /// Whether it was made as a view of another tensor, with which it may share elements.
+    /// Returns whether it was made as a view of another tensor, with which it may share elements.
     #[inline]
     pub fn is_view(&self) -> bool {
         self.alias
     }
 
-    /// The same tensor as a view of whatever else has its memory.
+    /// Marks the tensor as a view.
     #[must_use]
     pub fn into_view(mut self) -> Self {
         self.alias = true;
         self
     }
 
-    /// The same tensor as one that isn't a view: for whoever knows that nobody else sees its memory.
+    /// Marks the tensor as no view, if nothing else refers to its memory.
     #[must_use]
     pub fn into_whole(mut self) -> Self {
         self.set_whole();
@@ -310,25 +321,25 @@ impl Tensor {
         self.alias = false;
     }
 
-    /// How often the memory was written in place, as far as keyfold knows (see
+    /// Returns the number of in-place writes to the memory, as far as keyfold knows (see
     /// [`BufferHandle::version`]).
     #[inline]
     pub fn version(&self) -> u32 {
         self.buffer.version()
     }
 
-    /// Says that the memory was written in place, by means that don't say so themselves: through
-    /// [`Tensor::raw_data_ptr`], by another library.
+    /// Counts an in-place write that isn't counted otherwise: through [`Tensor::raw_data_ptr`], or
+    /// by another library.
     pub fn note_write(&self) {
         self.buffer.bump_version();
     }
 
-    /// The same tensor with a count of the writes to its memory, which memory of other libraries
-    /// lacks by itself: for a tensor that outlives the call.
+    /// Returns the same tensor with a version counter, which other libraries' memory lacks. For a
+    /// tensor that outlives the call.
     #[must_use]
     #[inline]
     pub fn into_tracked(mut self) -> Self {
-        // keyfold's own memory counts already; a tensor is large, and moving it costs.
+        // keyfold's own memory has a counter already, and moving a tensor is costly.
         if self.buffer.is_external() {
             self.track();
         }
@@ -341,25 +352,25 @@ impl Tensor {
         self.base = self.buffer.host_ptr();
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Returns whether the elements lie in row-major order without gaps.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
         layout::is_contiguous(&self.shape, &self.strides)
     }
 
-    /// Whether the memory may be written.
+    /// Returns whether the memory may be written.
     #[inline]
     pub fn is_writable(&self) -> bool {
         !self.buffer.is_read_only()
     }
 
-    /// Whether two indices may be the same element (a broadcast tensor, say), so that writing
-    /// element by element would have no meaning.
+    /// Returns whether two indices may be the same element (as in a broadcast tensor), so that
+    /// writing element by element is ill-defined.
     pub fn may_overlap_itself(&self) -> bool {
         layout::may_overlap(&self.shape, &self.strides)
     }
 
-    /// The same view, to be read only.
+    /// Makes the view read-only.
     #[must_use]
     pub fn into_read_only(mut self) -> Self {
         self.buffer = self.buffer.into_read_only();

@@ -1,22 +1,22 @@
-//! Whether memory that is written is also read.
+//! Overlap of an output's memory with an input's.
 
 use keyfold_core::{Result, layout};
 
 use super::Tensor;
 
-/// How the memory of an output and that of an input meet.
+/// The overlap of an output and an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overlap {
-    /// No element is in both.
+    /// No common element.
     None,
-    /// They are the same elements in the same order: computing in place.
+    /// The same elements in the same order, as for an in-place operation.
     Exact,
-    /// They may share elements that aren't at the same index: the input has to be copied first.
+    /// Possibly common elements at different indices: the input has to be copied first.
     Partial,
 }
 
-/// Where the first elements of two tensors are, on a scale that they have in common: addresses, or bytes
-/// from the start of one buffer that has no address. `None` where they can't meet.
+/// Returns the positions of two tensors' first elements in bytes: addresses, or offsets in a common
+/// buffer without an address. `None` if they can't overlap.
 #[inline]
 fn starts(a: &Tensor, b: &Tensor) -> Option<(usize, usize)> {
     if a.is_pinned() && b.is_pinned() {
@@ -32,7 +32,8 @@ fn starts(a: &Tensor, b: &Tensor) -> Option<(usize, usize)> {
     }
 }
 
-/// The first byte and the one behind the last, by the place of the first element; `None` without elements.
+/// Returns the position of the first byte and the one after the last, given that of the first
+/// element; `None` without elements.
 #[inline]
 fn span(tensor: &Tensor, start: usize) -> Result<Option<(usize, usize)>> {
     if tensor.is_contiguous() {
@@ -45,8 +46,8 @@ fn span(tensor: &Tensor, start: usize) -> Result<Option<(usize, usize)>> {
     }))
 }
 
-/// How an output and an elementwise input meet. It may call two interleaved layouts
-/// [`Overlap::Partial`] that have no element in common, never the reverse.
+/// Returns the overlap of an output and a pointwise input. It may return [`Overlap::Partial`] for
+/// two interleaved layouts without a common element, never the reverse.
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::Shape`] for a view that overflows the address space.
@@ -71,8 +72,8 @@ pub fn overlap(out: &Tensor, input: &Tensor) -> Result<Overlap> {
     })
 }
 
-/// Whether all elements of both lie on one grid of strides, at different places of it: as the real
-/// and the imaginary parts do, or `x[0::2]` and `x[1::2]`. `b` begins `apart` bytes behind `a`.
+/// Returns whether the elements of both lie on one grid of strides at different positions, as real
+/// and imaginary parts do, or `x[0::2]` and `x[1::2]`. `b` begins `apart` bytes after `a`.
 fn interleaved(a: &Tensor, b: &Tensor, apart: isize) -> bool {
     let bytes = |t: &Tensor| {
         let size = t.dtype().size();

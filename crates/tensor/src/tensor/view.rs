@@ -1,6 +1,6 @@
-//! Views (other shapes and strides on the same memory) and copies.
+//! Views (other shapes and strides of the same memory) and copies.
 //!
-//! A view starts over with the backend key alone: it doesn't require grad and is nobody's object.
+//! A view has the backend key alone: it doesn't require grad and isn't a view of a caller's object.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::buffer::HostBuffer;
 use crate::device::copy_elements;
 
 impl Tensor {
-    /// A view with elements of this one only, so that it is inside the buffer if this one is.
+    /// Returns a view of a subset of this one's elements, which is therefore inside the buffer.
     fn subview(&self, shape: Shape, strides: Strides, offset: usize) -> Tensor {
         let numel = shape.iter().product();
-        // A view without elements reads nothing; its offset stays where it is surely inside.
+        // A view without elements reads nothing; its offset stays inside the buffer.
         let offset = if numel == 0 { self.offset } else { offset };
         debug_assert!(
             layout::bounds(&shape, &strides, offset)
@@ -24,22 +24,23 @@ impl Tensor {
         Tensor { alias: true, ..view }
     }
 
-    /// The offset after so many steps along a dimension. Exact for every element that there is;
-    /// without elements strides are arbitrary, and the sum may wrap around.
+    /// Returns the offset after so many steps along a dimension. It is exact for existing elements;
+    /// without elements, strides are arbitrary and the sum may wrap.
     fn moved(&self, axis: usize, steps: isize) -> usize {
         self.offset.wrapping_add_signed(self.strides[axis].wrapping_mul(steps))
     }
 
-    /// The same elements, without Autograd and other functionality keys.
+    /// Returns a view without Autograd and other functionality keys.
     #[must_use]
     pub fn detach(&self) -> Tensor {
         self.subview(self.shape.clone(), self.strides.clone(), self.offset)
     }
 
-    /// The same elements in the same order under another shape, if that needs no copy.
+    /// Returns a view of another shape with the same elements in the same order; `None` if that
+    /// takes a copy.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when the element counts differ.
+    /// [`ErrorKind::Shape`] if the element counts differ.
     pub fn reshape_view(&self, shape: &[usize]) -> Result<Option<Tensor>> {
         let shape = Shape::new(shape)?;
         let numel = layout::numel(&shape, self.dtype().size())?;
@@ -56,11 +57,18 @@ impl Tensor {
         Ok(strides.map(|strides| self.subview(shape, strides, self.offset)))
     }
 
-    /// The same elements in the same order under another shape; one size can be -1. A view where
-    /// that is possible, else a copy.
+    /// Returns the same elements in the same order under another shape, a view if possible, else a
+    /// copy. One size can be -1.
+    ///
+    /// ```
+    /// use keyfold_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1, 2, 3, 4, 5, 6_i64], &[6])?;
+    /// assert_eq!(&x.reshape(&[2, -1])?.shape()[..], &[2, 3]);
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] as [`layout::infer_shape`] says, and as [`Tensor::copy`].
+    /// [`ErrorKind::Shape`] as [`layout::infer_shape`], and as [`Tensor::copy`].
     pub fn reshape(&self, sizes: &[i64]) -> Result<Tensor> {
         let shape = layout::infer_shape(sizes, self.numel)?;
         if let Some(view) = self.reshape_view(&shape)? {
@@ -71,11 +79,11 @@ impl Tensor {
         Ok(Tensor { alias: false, ..copy.subview(shape, strides, 0) })
     }
 
-    /// The dimensions in another order.
+    /// Returns a view with the dimensions in another order.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] when the axes aren't
-    /// each named once.
+    /// [`ErrorKind::Index`] for an axis out of range, [`ErrorKind::Value`] if the axes aren't a
+    /// permutation.
     pub fn permute(&self, axes: &[i64]) -> Result<Tensor> {
         let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
         let mut seen = 0_u64;
@@ -98,10 +106,10 @@ impl Tensor {
         Ok(self.subview(shape, strides, self.offset))
     }
 
-    /// Two dimensions exchanged.
+    /// Returns a view with two dimensions exchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] for an axis that isn't there.
+    /// [`ErrorKind::Index`] for an axis out of range.
     pub fn transpose(&self, a: i64, b: i64) -> Result<Tensor> {
         let a = layout::normalize_axis(a, self.ndim())?;
         let b = layout::normalize_axis(b, self.ndim())?;
@@ -111,11 +119,19 @@ impl Tensor {
         Ok(self.subview(shape, strides, self.offset))
     }
 
-    /// A part of a dimension, as Python's `start:stop:step` chooses it: negative positions count
-    /// from the end, positions beyond an end mean the end, and the step may be negative.
+    /// Returns a view of a part of a dimension, as Python's `start:stop:step`: negative positions
+    /// count from the end, positions out of range are clamped, and the step may be negative.
+    ///
+    /// ```
+    /// use keyfold_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[0, 1, 2, 3, 4, 5_i64], &[6])?;
+    /// assert_eq!(x.slice(0, Some(1), None, 2)?.to_vec::<i64>()?, [1, 3, 5]);
+    /// assert_eq!(x.slice(0, None, None, -1)?.to_vec::<i64>()?, [5, 4, 3, 2, 1, 0]);
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] for a step of 0.
+    /// [`ErrorKind::Index`] for an axis out of range, [`ErrorKind::Value`] for a step of 0.
     pub fn slice(
         &self,
         axis: i64,
@@ -128,7 +144,7 @@ impl Tensor {
             return Err(Error::new(ErrorKind::Value, "slice step must not be 0".to_owned()));
         }
         let size = self.shape[axis] as i64;
-        // Where a position may lie: 0 to size forwards, -1 to size - 1 backwards.
+        // The range of positions: 0 to size forwards, -1 to size - 1 backwards.
         let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
         let place = |position: i64| {
             let position = if position < 0 { position.saturating_add(size) } else { position };
@@ -149,10 +165,11 @@ impl Tensor {
         Ok(self.subview(shape, strides, self.moved(axis, start as isize)))
     }
 
-    /// One position of a dimension, which goes away; a negative position counts from the end.
+    /// Returns a view at one index of a dimension, which is removed; a negative index counts from
+    /// the end.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] for an axis or a position that isn't there.
+    /// [`ErrorKind::Index`] for an axis or an index out of range.
     pub fn select(&self, axis: i64, index: i64) -> Result<Tensor> {
         let axis = layout::normalize_axis(axis, self.ndim())?;
         let size = self.shape[axis] as i64;
@@ -173,21 +190,28 @@ impl Tensor {
         Ok(self.subview(shape, strides, self.moved(axis, index as isize)))
     }
 
-    /// The tensor repeated, without a copy, to a larger shape: strides of 0 where it repeats.
+    /// Returns a view broadcast to a larger shape, with strides of 0 along repeated dimensions.
+    ///
+    /// ```
+    /// use keyfold_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0_f64, 2.0], &[2])?;
+    /// assert_eq!(x.broadcast_to(&[2, 2])?.to_vec::<f64>()?, [1.0, 2.0, 1.0, 2.0]);
+    /// # Ok::<(), keyfold_core::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when the shape doesn't broadcast to that one.
+    /// [`ErrorKind::Shape`] if the shape doesn't broadcast to `shape`.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
         layout::numel(shape, self.dtype().size())?;
         let strides = layout::broadcast_strides(&self.shape, &self.strides, shape)?;
         Ok(self.subview(Shape::new(shape)?, strides, self.offset))
     }
 
-    /// A dimension of size 1 put in before `axis` (counted in the result).
+    /// Returns a view with a dimension of size 1 inserted at `axis` (counted in the result).
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] when the result has no such axis, [`ErrorKind::Shape`] when it would
-    /// have too many dimensions.
+    /// [`ErrorKind::Index`] if the result has no such axis, [`ErrorKind::Shape`] if it has too many
+    /// dimensions.
     pub fn unsqueeze(&self, axis: i64) -> Result<Tensor> {
         let axis = layout::normalize_axis(axis, self.ndim() + 1)?;
         let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
@@ -200,10 +224,10 @@ impl Tensor {
         Ok(self.subview(shape, strides, self.offset))
     }
 
-    /// Without that dimension, whose size must be 1.
+    /// Returns a view without that dimension, whose size must be 1.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] when its size isn't 1.
+    /// [`ErrorKind::Index`] for an axis out of range, [`ErrorKind::Value`] if its size isn't 1.
     pub fn squeeze(&self, axis: i64) -> Result<Tensor> {
         let axis = layout::normalize_axis(axis, self.ndim())?;
         if self.shape[axis] != 1 {
@@ -218,10 +242,10 @@ impl Tensor {
         Ok(self.subview(shape, strides, self.offset))
     }
 
-    /// The order along those dimensions reversed.
+    /// Returns a view reversed along those dimensions.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] for an axis that isn't there, [`ErrorKind::Value`] for one named twice.
+    /// [`ErrorKind::Index`] for an axis out of range, [`ErrorKind::Value`] for a repeated one.
     pub fn flip(&self, axes: &[i64]) -> Result<Tensor> {
         let mut strides = self.strides.clone();
         let mut offset = self.offset;
@@ -241,7 +265,7 @@ impl Tensor {
         Ok(self.subview(self.shape.clone(), strides, offset))
     }
 
-    /// The tensor itself if it is contiguous, else a copy that is.
+    /// Returns the tensor itself if it is contiguous, else a contiguous copy.
     ///
     /// # Errors
     /// As [`Tensor::copy`].
@@ -249,11 +273,11 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
-    /// The same values in memory of their own on the same device, row-major without gaps.
+    /// Returns a contiguous copy on the same device.
     ///
     /// # Errors
-    /// [`ErrorKind::Memory`] when there is none left, [`ErrorKind::NotSupported`] for another
-    /// library's memory on a device that has none here; what the device reports.
+    /// [`ErrorKind::Memory`] if there is none left, [`ErrorKind::NotSupported`] for another
+    /// library's memory on a device without a registered memory; the device's errors.
     pub fn copy(&self) -> Result<Tensor> {
         if !self.is_pinned() {
             return self.copy_unpinned();
@@ -267,7 +291,7 @@ impl Tensor {
         let mut memory = HostBuffer::recycled(self.nbytes())?;
         let target = memory.as_bytes_mut().as_mut_ptr();
         let strides = layout::contiguous_strides(&self.shape);
-        // SAFETY: the target is fresh, with room for every element, and row-major.
+        // SAFETY: the target is new, with room for every element, and row-major.
         unsafe { self.copy_elements_to(target, &strides)? };
         Ok(Tensor::whole(Arc::new(memory), self.shape.clone(), self.numel, self.dtype()))
     }
@@ -275,13 +299,14 @@ impl Tensor {
     /// Writes the elements of `source`, broadcast to this shape, into this tensor's memory.
     ///
     /// # Errors
-    /// [`ErrorKind::DType`] when the dtypes differ, [`ErrorKind::Device`] when the devices do,
-    /// [`ErrorKind::Shape`] when the shape doesn't broadcast, [`ErrorKind::ReadOnly`],
-    /// [`ErrorKind::Value`] when indices of this tensor overlap; and as [`Tensor::copy`].
+    /// [`ErrorKind::DType`] if the dtypes differ, [`ErrorKind::Device`] if the devices do,
+    /// [`ErrorKind::Shape`] if the shape doesn't broadcast, [`ErrorKind::ReadOnly`],
+    /// [`ErrorKind::Value`] if indices of this tensor overlap; and as [`Tensor::copy`].
     ///
     /// # Safety
-    /// Until it returns, nobody else uses this tensor's memory, and no slice of it is alive. On a
-    /// device, the same holds until the copy ran, except for operations behind it on the same stream.
+    /// Until it returns, nothing else accesses this tensor's memory, and no slice of it is alive.
+    /// On a device, the same holds until the copy has run, except for later operations on the same
+    /// stream.
     pub unsafe fn copy_from(&self, source: &Tensor) -> Result<()> {
         if source.dtype() != self.dtype() {
             return Err(Error::new(
@@ -294,36 +319,38 @@ impl Tensor {
             return Err(self.overlaps_itself());
         }
         if let Some(target) = self.pinned()? {
-            // SAFETY: the caller's promise, of the same memory.
+            // SAFETY: the caller's contract, for the same memory.
             return unsafe { target.copy_from(source) };
         }
         let source = source.broadcast_to(&self.shape)?;
         let source = source.pinned()?.unwrap_or(source);
         if self.base.is_null() || source.base.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             return unsafe { self.copy_from_unpinned(&source) };
         }
-        // Read everything first if a write could change what is still to be read.
+        // Read the whole source first if a write could change unread elements.
         let source = if source.touches(self) { source.copy()? } else { source };
         self.note_write();
-        // SAFETY: the view is inside its buffer, nobody else uses it, and the source is elsewhere.
+        // SAFETY: the view is inside its buffer, nothing else accesses it, and the source doesn't
+        // overlap.
         unsafe { source.copy_elements_to(self.pinned_ptr(), &self.strides) }
     }
 
-    /// Copies the elements of a pinned tensor to `target`, which has the same shape and those strides.
+    /// Copies the elements of a pinned tensor to `target`, which has the same shape and those
+    /// strides.
     ///
     /// # Safety
-    /// Every element that shape and strides reach from `target` is valid for writes, and none of them
-    /// is an element of this tensor.
+    /// Every element that shape and strides reach from `target` is valid for writes, and none is an
+    /// element of this tensor.
     #[inline]
     unsafe fn copy_elements_to(&self, target: *mut u8, strides: &[isize]) -> Result<()> {
         let from = (self.pinned_ptr().cast_const(), &self.strides[..]);
         let elements = (self.numel, self.dtype().size());
-        // SAFETY: the view's elements are in its buffer; the rest is the caller's promise.
+        // SAFETY: the view's elements are in its buffer; the rest is the caller's contract.
         unsafe { copy_elements(from, (target, strides), &self.shape, elements) }
     }
 
-    /// Whether the memory that the two views span has bytes in common.
+    /// Returns whether the spans of the two views have common bytes.
     pub fn touches(&self, other: &Tensor) -> bool {
         let (address, other_address) = (self.address(), other.address());
         if address == 0 || other_address == 0 {

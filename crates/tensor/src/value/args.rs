@@ -1,4 +1,4 @@
-//! The Rust types that typed kernels take.
+//! The argument types of typed kernels.
 
 use keyfold_core::{Complex, DType, Device, Result, Scalar};
 use keyfold_dispatch::schema::Type;
@@ -60,7 +60,7 @@ impl Arg<Value> for &'static str {
 }
 
 macro_rules! plain {
-    // Types that are passed as they are: the name, the schema types, how to unbox, how to box.
+    // Types passed unconverted: the name, the schema types, how to unbox, how to box.
     ($($type:ty, $name:literal, $accepts:pat, $what:literal,
        $value:ident => $unbox:expr, $arg:ident => $boxed:expr;)*) => {$(
         impl Arg<Value> for $type {
@@ -192,7 +192,7 @@ impl Arg<Value> for TensorList<'static> {
     }
 }
 
-/// Any argument, boxed as it is.
+/// Any argument, without conversion.
 impl Arg<Value> for ValueRef<'static> {
     type Arg<'a> = ValueRef<'a>;
     const NAME: &'static str = "ValueRef";
@@ -221,7 +221,7 @@ impl Arg<Value> for ValueRef<'static> {
 }
 
 macro_rules! optional {
-    // One impl per type and not one for all, since the name in messages is a constant.
+    // One impl per type, since the name in messages is a constant.
     ($($type:ty, $name:literal;)*) => {$(
         impl Arg<Value> for Option<$type> {
             type Arg<'a> = Option<<$type as Arg<Value>>::Arg<'a>>;

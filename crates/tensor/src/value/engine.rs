@@ -1,4 +1,4 @@
-//! What the dispatcher asks of [`Value`].
+//! The engine's interface to [`Value`].
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use keyfold_dispatch::{DispatchKey, DispatchKeySet, Tag, Value as Engine};
 
 use super::{Value, ValueRef};
 
-/// Items of a list, and characters of a text, that an error message shows.
+/// The number of list items, and of characters of a text, in an error message.
 const SHOWN: usize = 8;
 const SHOWN_TEXT: usize = 60;
 
@@ -36,7 +36,7 @@ impl Engine for Value {
             Value::Device(device) => ValueRef::Device(*device),
             Value::List(items) | Value::Tuple(items) => ValueRef::List(items),
             Value::Foreign(object) => ValueRef::Foreign(&**object),
-            // Never seen: the engine replaces it.
+            // Unreachable: the engine replaces it before.
             Value::Argument(_) => ValueRef::None,
         }
     }
@@ -51,7 +51,7 @@ impl Engine for Value {
             ValueRef::Foreign(object) => object.to_owned_value()?,
             other => match other.scalar() {
                 Some(scalar) => scalar.into(),
-                // What is left are lists.
+                // The remaining variants are lists.
                 None => Value::List(other.items().map(Value::from_ref).collect::<Result<_>>()?),
             },
         })
@@ -98,7 +98,7 @@ impl Engine for Value {
                     Type::takes_length(*size, len)
                         && value.items().all(|item| Value::conforms(item, inner))
                 }
-                // One value stands for each element where the schema says how many there are.
+                // One value is accepted for all elements if the schema declares their number.
                 None => size.is_some() && Value::conforms(value, inner),
             },
             Type::Scalar => value.scalar().is_some(),

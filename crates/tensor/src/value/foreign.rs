@@ -1,4 +1,4 @@
-//! Objects of another language inside the dispatcher.
+//! Objects of another language in the dispatcher.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -11,56 +11,56 @@ use super::Value;
 use crate::dlpack::DLTensor;
 use crate::tensor::Tensor;
 
-/// An object of another language that travels through the dispatcher as it is.
+/// An object of another language that the dispatcher passes unchanged.
 ///
-/// A layer that doesn't look at it passes it on, so that a kernel in the object's own language gets
-/// the very object that the caller gave. Only a native kernel asks for the tensor view.
+/// Layers that don't inspect it pass it on, so that a kernel in the object's own language gets the
+/// caller's object. Only native kernels request the tensor view.
 pub trait ForeignObject: Any + Send + Sync {
-    /// The keys and the device that it brings to a call; [`Tag::NONE`] if it isn't a tensor.
+    /// Returns the keys and the device of the object; [`Tag::NONE`] if it isn't a tensor.
     fn tag(&self) -> Tag;
 
-    /// Whether it can stand where a schema says Tensor.
+    /// Returns whether it is accepted for a schema's Tensor.
     fn is_tensor(&self) -> bool;
 
-    /// A view of its elements, made when first asked for.
+    /// Returns a view of its elements, made at the first call.
     ///
     /// # Errors
-    /// When it isn't a tensor, or one that can't be viewed (an unsupported dtype, say).
+    /// If it isn't a tensor, or can't be viewed (an unsupported dtype, for example).
     fn tensor(&self) -> Result<&Tensor>;
 
-    /// Its memory in DLPack's terms, where that is at hand without making a view: for a foreign
-    /// function, which takes nothing else. Good while the object is borrowed and unchanged; `None`
-    /// where a view has to be made, as it is for any object that says nothing else.
+    /// Returns its memory as a `DLTensor`, if that needs no view, for a foreign function. Valid
+    /// while the object is borrowed and unchanged; `None`, the default, if a view is necessary.
     fn lend(&self) -> Option<DLTensor> {
         None
     }
 
-    /// Whether [`ForeignObject::lend`] gives something.
+    /// Returns whether [`ForeignObject::lend`] returns a `DLTensor`.
     fn lends(&self) -> bool {
         self.lend().is_some()
     }
 
-    /// Whether only the object itself can stand for it, and no view of its elements: kernels are
-    /// chosen by its class, which a user registered.
+    /// Returns whether only the object itself can represent it, and not a view of its elements:
+    /// kernels are selected by its class, which a user registered.
     fn is_of_registered_class(&self) -> bool {
         false
     }
 
-    /// What it is, for error messages: `numpy.ndarray float64[2, 3]`.
+    /// Describes the object for error messages: `numpy.ndarray float64[2, 3]`.
     fn describe(&self) -> String;
 
-    /// A value that keeps the object alive, for a layer that keeps an argument beyond the call.
+    /// Returns a value that keeps the object alive, for a layer that keeps an argument beyond the
+    /// call.
     ///
     /// # Errors
-    /// When the object can't be kept.
+    /// If the object can't be kept.
     fn to_owned_value(&self) -> Result<Value>;
 
-    /// The object's address.
+    /// Returns the object's address.
     fn original(&self) -> *mut c_void;
 }
 
 impl dyn ForeignObject {
-    /// The implementation's own type, if it is a `T`.
+    /// Returns the implementation's own type, if it is a `T`.
     pub fn downcast_ref<T: ForeignObject>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }

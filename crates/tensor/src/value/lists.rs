@@ -1,4 +1,4 @@
-//! Lists as typed kernels take them.
+//! Lists in typed kernels.
 
 use std::ops::Deref;
 
@@ -7,10 +7,10 @@ use keyfold_core::{Error, ErrorKind, Result};
 use super::{ValueRef, expected};
 use crate::tensor::Tensor;
 
-/// Numbers kept without an allocation.
+/// The number of integers stored inline.
 const INLINE: usize = 6;
 
-/// A list of whole numbers: sizes, axes, strides. Up to six of them need no allocation.
+/// A list of integers: sizes, axes, strides. It allocates nothing up to six.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IntList(Repr);
 
@@ -21,8 +21,8 @@ enum Repr {
 }
 
 impl IntList {
-    /// The list as an array of fixed size; a single number stands for each element, as where a
-    /// schema says `int[2]`.
+    /// Returns the list as an array of fixed size; a single number is repeated, as for a schema's
+    /// `int[2]`.
     ///
     /// # Errors
     /// [`ErrorKind::Binding`] for any other length.
@@ -38,7 +38,7 @@ impl IntList {
         })
     }
 
-    /// The list in a borrowed value; a lone number is a list of one.
+    /// Converts a borrowed value; a single number is a list of one.
     pub(super) fn read(value: ValueRef<'_>) -> Result<IntList> {
         match value {
             ValueRef::Ints(items) => Ok(items.into()),
@@ -92,14 +92,14 @@ impl Deref for IntList {
     }
 }
 
-/// A borrowed list of tensors, in whichever form the caller has it; foreign tensors are viewed as
-/// they are read.
+/// A borrowed list of tensors, in any of the callers' forms; foreign tensors are viewed when they
+/// are read.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorList<'a>(ValueRef<'a>);
 
 impl<'a> TensorList<'a> {
-    /// The list in a borrowed value; a lone tensor is a list of one. What the items are shows when
-    /// they are read.
+    /// Converts a borrowed value; a single tensor is a list of one. Items are checked when they are
+    /// read.
     pub(super) fn read(value: ValueRef<'a>) -> Result<TensorList<'a>> {
         match value {
             ValueRef::Tensor(one) => Ok(TensorList(ValueRef::Tensors(std::slice::from_ref(one)))),
@@ -112,25 +112,26 @@ impl<'a> TensorList<'a> {
         self.0
     }
 
-    /// How many there are, absent ones included.
+    /// Returns the number of items, including absent ones.
     pub fn len(&self) -> usize {
         self.0.list_len().unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The tensor at a position.
+    /// Returns the tensor at an index.
     ///
     /// # Errors
-    /// [`ErrorKind::Index`] beyond the end, [`ErrorKind::Binding`] when the item isn't a tensor.
+    /// [`ErrorKind::Index`] for an index out of range, [`ErrorKind::Binding`] if the item isn't a
+    /// tensor.
     pub fn get(&self, index: usize) -> Result<&'a Tensor> {
         self.item(index)?.tensor()
     }
 
-    /// The tensor at a position of a `Tensor?[]`, where it may be absent.
+    /// Returns the tensor at an index of a `Tensor?[]`, which may be absent.
     ///
     /// # Errors
     /// As [`TensorList::get`].
@@ -148,7 +149,7 @@ impl<'a> TensorList<'a> {
         })
     }
 
-    /// The tensors in order, each as [`TensorList::get`] gives it.
+    /// Returns the tensors in order, each as [`TensorList::get`].
     pub fn iter(&self) -> impl Iterator<Item = Result<&'a Tensor>> + use<'a> {
         self.0.items().map(ValueRef::tensor)
     }

@@ -1,4 +1,4 @@
-//! What travels through the dispatcher: [`Value`], owned, and [`ValueRef`], borrowed.
+//! The dispatcher's values: [`Value`], owned, and [`ValueRef`], borrowed.
 
 mod args;
 mod engine;
@@ -19,21 +19,21 @@ pub use lists::{IntList, TensorList};
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "most values are tensors, and a box costs more")]
 pub enum Value {
-    /// No value; also what an operator without results returns.
+    /// No value; also the result of an operator without results.
     None,
     /// A tensor.
     Tensor(Tensor),
     /// True or false.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A whole number beyond the range of `i64`; only `Scalar` and `float` arguments take it.
+    /// An integer beyond the range of `i64`, for `Scalar` and `float` arguments only.
     UInt(u64),
     /// A float.
     Float(f64),
     /// A complex number.
     Complex(Complex<f64>),
-    /// Text; layouts and memory formats are given by their names, too.
+    /// Text; layouts and memory formats are represented by their names, too.
     Str(Arc<str>),
     /// A dtype.
     DType(DType),
@@ -41,24 +41,24 @@ pub enum Value {
     Device(Device),
     /// A list.
     List(Vec<Value>),
-    /// The several results of one call.
+    /// The results of a call with several.
     Tuple(Vec<Value>),
     /// An object of another language.
     Foreign(Arc<dyn ForeignObject>),
-    /// The result of a kernel that returns its argument of this number as it is ([`SameAs`]). The
-    /// engine puts the argument in its place before anybody else sees the value.
+    /// The result of a kernel that returns its argument of this index ([`SameAs`]). The engine
+    /// replaces it by the argument before it is used.
     Argument(usize),
 }
 
-/// The result of a typed kernel that returns its argument of this number as it is: what an
-/// operator that works in place does. No share in the argument is taken for it.
+/// The result of a typed kernel that returns its argument of this index, as in-place operators do.
+/// It takes no reference to the argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SameAs(pub usize);
 
 /// A borrowed [`Value`], three words long.
 ///
-/// Lists come in the forms that callers happen to have; [`ValueRef::list_len`] and
-/// [`ValueRef::item`] read them all.
+/// Lists have the callers' different forms; [`ValueRef::list_len`] and [`ValueRef::item`] read them
+/// all.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
     /// No value.
@@ -67,9 +67,9 @@ pub enum ValueRef<'a> {
     Tensor(&'a Tensor),
     /// True or false.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A whole number beyond the range of `i64`.
+    /// An integer beyond the range of `i64`.
     UInt(u64),
     /// A float.
     Float(f64),
@@ -87,17 +87,17 @@ pub enum ValueRef<'a> {
     Refs(&'a [ValueRef<'a>]),
     /// A list of tensors.
     Tensors(&'a [Tensor]),
-    /// A list of whole numbers.
+    /// A list of integers.
     Ints(&'a [i64]),
     /// An object of another language.
     Foreign(&'a (dyn ForeignObject + 'static)),
 }
 
 impl Value {
-    /// The tensor in it: its own, or a view of a foreign object that is kept alive.
+    /// Returns the tensor in it: its own, or a view of a foreign object, which is kept alive.
     ///
     /// # Errors
-    /// [`ErrorKind::Binding`] when it is something else, and as [`ForeignObject::tensor`].
+    /// [`ErrorKind::Binding`] if it isn't a tensor, and as [`ForeignObject::tensor`].
     pub fn into_tensor(self) -> Result<Tensor> {
         match self {
             Value::Tensor(tensor) => Ok(tensor),
@@ -116,10 +116,10 @@ fn expected(what: &str, value: ValueRef<'_>) -> Error {
 }
 
 impl<'a> ValueRef<'a> {
-    /// The tensor, its own or the view of a foreign one.
+    /// Returns the tensor, its own or the view of a foreign one.
     ///
     /// # Errors
-    /// [`ErrorKind::Binding`] when it is something else, and as [`ForeignObject::tensor`].
+    /// [`ErrorKind::Binding`] if it isn't a tensor, and as [`ForeignObject::tensor`].
     #[inline]
     pub fn tensor(self) -> Result<&'a Tensor> {
         match self {
@@ -129,7 +129,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The number, if it is one.
+    /// Returns the number, if it is one.
     #[inline]
     pub fn scalar(self) -> Option<Scalar> {
         match self {
@@ -142,7 +142,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// How many items a list has; `None` for what isn't a list.
+    /// Returns the number of items of a list; `None` for other values.
     #[inline]
     pub fn list_len(self) -> Option<usize> {
         match self {
@@ -154,7 +154,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// An item of a list; `None` beyond its end and for what isn't a list.
+    /// Returns an item of a list; `None` for an index out of range and for other values.
     #[inline]
     pub fn item(self, index: usize) -> Option<ValueRef<'a>> {
         use keyfold_dispatch::Value as _;
@@ -167,7 +167,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The items of a list, in order; none for what isn't a list.
+    /// Iterates over the items of a list, in order; empty for other values.
     pub fn items(self) -> impl Iterator<Item = ValueRef<'a>> {
         (0..self.list_len().unwrap_or(0)).filter_map(move |i| self.item(i))
     }
@@ -198,7 +198,7 @@ impl From<Scalar> for Value {
 }
 
 macro_rules! conversions {
-    // The same one-line impl for each type that a variant holds.
+    // The same one-line impl for each variant's type.
     ($($type:ty => $value:ident),*; $($borrowed:ty => $by_ref:ident),*) => {
         $(impl From<$type> for Value {
             #[inline]
@@ -234,7 +234,7 @@ mod tests {
         Tensor::from_slice(&[1.0_f64, 2.0], &[2]).unwrap()
     }
 
-    /// The type of an argument, as a schema writes it.
+    /// Returns the type of an argument, parsed from a schema.
     fn ty(text: &str) -> Type {
         let schema = Schema::parse(&format!("a::b({text} x) -> ()")).unwrap();
         schema.arguments[0].ty.clone()
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(size_of::<Option<ValueRef<'_>>>(), 24);
     }
 
-    /// Found by fuzzing: the default was refused as no value of its own type.
+    /// Found by fuzzing: the default was refused for its own type.
     #[test]
     fn an_operator_can_be_called_with_every_default_that_its_schema_may_have() {
         let dispatcher = keyfold_dispatch::Dispatcher::<Value>::new();
@@ -282,7 +282,7 @@ mod tests {
             (ValueRef::Refs(&one), "Tensor[] Tensor?[] Tensor[1]", "Tensor int[] Tensor[2]"),
             (ValueRef::Refs(&mixed), "Tensor?[]", "Tensor[]"),
             (ValueRef::Ints(&ints), "int[] int[2] float[]", "int[3] bool[] Tensor[]"),
-            // An empty list of fixed size says that the kernel chooses, as a default of `[]` does.
+            // An empty list of fixed size means that the kernel chooses, as a default of `[]` does.
             (ValueRef::Refs(empty), "Tensor[] int[] float[] int[2]", "int Tensor"),
             (ValueRef::Tensors(std::slice::from_ref(&t)), "Tensor[]", "int[]"),
         ];
@@ -422,7 +422,7 @@ mod tests {
         assert!(<Option<Tensor> as Ret<Value>>::from_value(Value::None).unwrap().is_none());
     }
 
-    /// A foreign array: the object is a number that counts owners.
+    /// A foreign array, whose object is a count of owners.
     #[derive(Debug)]
     struct Array(Tensor);
 

@@ -1,4 +1,4 @@
-//! The Rust types that typed kernels return.
+//! The return types of typed kernels.
 
 use keyfold_core::{Complex, DType, Result, Scalar};
 use keyfold_dispatch::schema::{Return, Type};
@@ -7,7 +7,7 @@ use keyfold_dispatch::{Arg, Ret, Value as Engine};
 use super::{SameAs, Value, expected};
 use crate::tensor::Tensor;
 
-/// The type of an operator's only result.
+/// Returns the type of an operator's only result.
 fn only(returns: &[Return]) -> Option<&Type> {
     match returns {
         [one] => Some(&one.ty),
@@ -92,7 +92,7 @@ impl Ret<Value> for () {
     }
 }
 
-/// One result, of whatever type the argument has.
+/// One result, of the argument's type.
 impl Ret<Value> for SameAs {
     const NAME: &'static str = "SameAs";
 
@@ -113,7 +113,7 @@ impl Ret<Value> for SameAs {
     }
 }
 
-/// Whatever the schema says, boxed.
+/// Any result, boxed.
 impl Ret<Value> for Value {
     const NAME: &'static str = "Value";
 
@@ -133,7 +133,7 @@ impl Ret<Value> for Value {
 }
 
 macro_rules! plain {
-    // Types that are arguments too: the same schema types and the same unboxing.
+    // Types that are arguments, too: the same schema types and the same unboxing.
     ($($type:ty, $name:literal;)*) => {$(
         impl Ret<Value> for $type {
             const NAME: &'static str = $name;
@@ -164,7 +164,7 @@ plain! {
     DType, "DType";
 }
 
-/// The items of a tuple of that length.
+/// Returns the items of a tuple of that length.
 fn parts<const N: usize>(value: Value) -> Result<[Value; N]> {
     match value {
         Value::Tuple(items) if items.len() == N => <[Value; N]>::try_from(items).map_err(|items| {

@@ -1,4 +1,4 @@
-//! DLPack of devices that the standard doesn't know.
+//! DLPack with devices that the standard doesn't define.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use keyfold_tensor::{BufferHandle, DeviceBuffer, Tensor};
 
 use crate::Toy;
 
-/// Memory that its device finds at an address, which means nothing to the host.
+/// Memory with a device address, which the host can't use.
 #[derive(Debug)]
 struct Addressed(Device);
 
 const START: usize = 0x7000_0000;
 
-// SAFETY: nothing changes, and the host is given no address.
+// SAFETY: nothing changes, and there is no host address.
 unsafe impl DeviceBuffer for Addressed {
     fn device(&self) -> Device {
         self.0
@@ -38,7 +38,7 @@ unsafe impl DeviceBuffer for Addressed {
 }
 
 fn taken(managed: NonNull<DLManagedTensorVersioned>) -> Tensor {
-    // SAFETY: a fresh export, consumed once.
+    // SAFETY: a new export, consumed once.
     unsafe { from_dlpack_versioned(managed.as_ptr()) }.unwrap()
 }
 
@@ -68,7 +68,7 @@ fn memory_comes_back_with_its_buffer() {
     assert_eq!((back.shape(), back.strides()), (view.shape(), view.strides()));
     let old = to_dlpack(&back).unwrap();
     drop((x, view, back));
-    // SAFETY: a fresh export, consumed once.
+    // SAFETY: a new export, consumed once.
     let last = unsafe { from_dlpack(old.as_ptr()) }.unwrap();
     assert_eq!(last.to_vec::<i64>().unwrap(), [4; 6]);
     assert_eq!(toy.memory.live(), live);
@@ -83,10 +83,10 @@ fn an_address_of_the_device_is_given_and_may_be_counted_from() {
     let handle = BufferHandle::new(Arc::new(Addressed(toy.device(0))), DType::I64).unwrap();
     let x = Tensor::from_parts(handle, [4].into(), [1].into(), 2).unwrap();
     let mut managed = to_dlpack_versioned(&x, false).unwrap();
-    // SAFETY: a fresh export.
+    // SAFETY: a new export.
     let given = unsafe { &mut managed.as_mut().dl_tensor };
     assert_eq!((given.data.addr(), given.byte_offset), (START, 16));
-    // As a library does that keeps the sum.
+    // As a library does that adds the offset to the address.
     given.data = given.data.wrapping_byte_add(24);
     given.byte_offset = 0;
     let back = taken(managed);
@@ -94,7 +94,7 @@ fn an_address_of_the_device_is_given_and_may_be_counted_from() {
     assert!(back.buffer().shares_with(x.buffer()));
 
     let mut managed = to_dlpack_versioned(&x, false).unwrap();
-    // SAFETY: a fresh export, which a refusal leaves to the caller.
+    // SAFETY: a new export, which the caller still owns after a refusal.
     unsafe {
         managed.as_mut().dl_tensor.data = std::ptr::without_provenance_mut(START + 64);
         let refused = from_dlpack_versioned(managed.as_ptr());
@@ -110,7 +110,7 @@ fn a_removed_memory_takes_nothing_back() {
     let x = Tensor::full(&[2], Scalar::Int(4), DType::I64, toy.device(0)).unwrap();
     let managed = to_dlpack_versioned(&x, false).unwrap();
     let memory = toy.registration.remove().unwrap();
-    // SAFETY: a fresh export, which a refusal leaves to the caller.
+    // SAFETY: a new export, which the caller still owns after a refusal.
     let refused = unsafe { from_dlpack_versioned(managed.as_ptr()) };
     toy.refuses(refused, ErrorKind::Device, &["no memory for toy:0"]);
     let again = keyfold_tensor::device::register(toy.device(0).kind(), memory).unwrap();

@@ -7,7 +7,7 @@ use keyfold_tensor::{BufferHandle, DeviceBuffer, HostBuffer, Tensor};
 
 use crate::{Toy, refused};
 
-/// What a backend might have on a device.
+/// A backend's own object.
 #[derive(Debug, PartialEq)]
 struct Texture(Vec<u8>);
 
@@ -22,7 +22,7 @@ fn test_gpu_buffer_handle() {
     assert!(handle.downcast_ref::<HostBuffer>().is_none());
     handle.downcast_mut::<Texture>().unwrap().0[0] = 9;
 
-    // The sole owner gets the object out, and nobody else.
+    // Only the sole owner can take the object out.
     let shared = handle.clone();
     assert!(handle.downcast_mut::<Texture>().is_none());
     let handle = handle.into_inner::<Texture>().unwrap_err();
@@ -55,7 +55,7 @@ fn an_opaque_handle_without_a_memory_is_not_copied() {
 fn a_registered_memory_is_asked_for_an_opaque_handle_of_its_device() {
     let toy = Toy::new();
     let handle = BufferHandle::opaque(Box::new(Texture(vec![0; 4])), toy.device(0), 4);
-    // This one knows its own buffers only, and says so.
+    // This memory accesses only its own buffers, and says so.
     toy.refuses(handle.clone_buffer(), ErrorKind::Device, &["can't reach OpaqueBuffer"]);
     toy.memory.drain().unwrap();
     assert_eq!(toy.memory.live(), 0);
@@ -88,11 +88,11 @@ fn another_dtype_needs_aligned_memory() {
     assert_eq!(handle.is_ok(), address.is_multiple_of(8));
 }
 
-/// Memory that is filled when it is first asked for.
+/// Memory that is filled at the first access.
 #[derive(Debug)]
 struct Pending(OnceLock<HostBuffer>);
 
-// SAFETY: what is filled stays, and before there is no address.
+// SAFETY: filled memory doesn't change, and before there is no address.
 unsafe impl DeviceBuffer for Pending {
     fn device(&self) -> Device {
         Device::CPU
@@ -133,14 +133,14 @@ fn a_pending_buffer_is_filled_by_every_reader() {
     let buffer = pending().buffer().clone_buffer().unwrap();
     assert_eq!(buffer.into_inner::<HostBuffer>().unwrap().as_bytes()[..8], 1.0_f64.to_ne_bytes());
     let target = Tensor::zeros(&[3], DType::F64, Device::CPU).unwrap();
-    // SAFETY: nobody else uses the memory.
+    // SAFETY: nothing else accesses the memory.
     unsafe { target.copy_from(&pending()) }.unwrap();
     assert_eq!(target.to_vec::<f64>().unwrap(), whole);
     let toy = Toy::new();
     let there = pending().to_device(toy.device(0)).unwrap();
     assert_eq!(there.to_vec::<f64>().unwrap(), whole);
 
-    // A tensor that was made before goes on to find it, and is written where it is.
+    // A tensor that was made before the fill finds the memory, and is written in place.
     let early = pending();
     let address = early.exchange_ptr().unwrap();
     assert!(!address.is_null() && early.raw_data_ptr().unwrap() == address);

@@ -1,4 +1,4 @@
-//! Devices: the registry, tensors in a memory that the host can't see, streams, and faults.
+//! Devices: the registry, tensors in memory hidden from the host, streams, and faults.
 
 mod dlpack;
 mod handles;
@@ -15,11 +15,11 @@ use keyfold_core::{Device, DeviceType, ErrorKind, Result};
 use keyfold_tensor::device::{Registration, register};
 use keyfold_tensor::{HostBuffer, Tensor};
 
-/// Bits of the types of devices that toys have: there are twelve places in a process, fewer than tests.
+/// A bit per device type in use. A process has twelve types, fewer than there are tests.
 static USED: Mutex<u8> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-/// A registered device of a type of its own, taken out of the registry at the end.
+/// A registered device of a type of its own, unregistered on drop.
 struct Toy {
     number: u32,
     name: String,
@@ -46,7 +46,7 @@ impl Toy {
         self.memory.device(index)
     }
 
-    /// As [`refused`], with this one's name in place of `toy` in the words.
+    /// As [`refused`], with this device's name in place of `toy` in the words.
     #[track_caller]
     fn refuses<T: Debug>(&self, result: Result<T>, kind: ErrorKind, words: &[&str]) {
         let words: Vec<_> = words.iter().map(|word| word.replace("toy", &self.name)).collect();
@@ -62,7 +62,7 @@ impl Drop for Toy {
     }
 }
 
-/// A tensor's elements, as bytes in row-major order.
+/// Returns a tensor's elements as bytes in row-major order.
 fn bytes(tensor: &Tensor) -> Result<Vec<u8>> {
     let host = tensor.to_device(Device::CPU)?.copy()?;
     let len = host.nbytes();

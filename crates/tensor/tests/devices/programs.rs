@@ -1,5 +1,5 @@
-//! Random programs: the same on the toy as on the CPU, also when calls fail, and not when a fault is
-//! planted.
+//! Random programs on a toy device equal those on the CPU, also if calls fail, and differ when a
+//! fault is planted.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::{Toy, bytes};
 
-/// One operation. Numbers choose among the tensors that there are, and among their axes.
+/// One operation. Numbers select among the existing tensors and among their axes.
 #[derive(Clone, Debug)]
 enum Step {
     Zeros(Vec<usize>, DType),
@@ -80,16 +80,16 @@ fn programs() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step(), 1..40)
 }
 
-/// What a step showed: a shape and bytes, or the kind of error.
+/// The content that a read returned, a shape and bytes, or the kind of error.
 type Seen = std::result::Result<(Vec<usize>, Vec<u8>), ErrorKind>;
 
-/// Where a program runs: on the CPU, or on the devices of a toy.
+/// The target of a program: the CPU, or the devices of a toy.
 struct Machine<'a> {
     toy: Option<&'a DelayedMemory>,
-    /// Each tensor and the number of the device that it is on; on the CPU, that it would be on.
+    /// Each tensor with the index of its device; on the CPU, the index it would have.
     tensors: Vec<(Tensor, u8)>,
     seen: Vec<Seen>,
-    /// Uploads and downloads that the program asked for.
+    /// The uploads and downloads that the program requested.
     asked_for: [usize; 2],
 }
 
@@ -137,7 +137,7 @@ impl Machine<'_> {
         self.tensors.push((tensor, index));
     }
 
-    /// Copies a tensor where the program says so, counting what has bytes to copy.
+    /// Copies a tensor to a device; counts copies of bytes.
     fn bring(&mut self, tensor: &Tensor, device: Device) -> Result<Tensor> {
         if device == tensor.device() {
             return tensor.copy();
@@ -156,7 +156,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Errors that a program is meant to have are noted; others end it.
+    /// Records an expected error; other errors end the program.
     fn note(&mut self, result: Result<Tensor>, index: u8) -> Result<()> {
         match result {
             Ok(tensor) => self.add(tensor, index),
@@ -190,7 +190,7 @@ impl Machine<'_> {
                 // Read only after everything is written.
                 Some((source, on)) => {
                     let target = Tensor::empty(shape, source.dtype(), self.device(on))?;
-                    // SAFETY: nobody else has the tensor.
+                    // SAFETY: the tensor isn't shared.
                     let written = unsafe { target.copy_from(source) };
                     Some((written.map(|()| target), on))
                 }
@@ -262,7 +262,7 @@ impl Machine<'_> {
         made.map_or(Ok(()), |(result, index)| self.note(result, index))
     }
 
-    /// Steps that make a tensor of another one on its device.
+    /// Runs a step that makes a view of another tensor.
     fn view(&self, step: &Step) -> Option<(Result<Tensor>, u8)> {
         let of = match step {
             Step::Copy(of) | Step::CloneBuffer(of) | Step::Contiguous(of) | Step::Flatten(of) => of,
@@ -289,7 +289,7 @@ impl Machine<'_> {
         Some((made, index))
     }
 
-    /// Goes on on another stream, ordered behind the one before.
+    /// Continues on another stream, ordered after the previous one.
     fn stream(&self, stream: StreamId) -> Result<()> {
         let Some(toy) = self.toy else { return Ok(()) };
         for index in 0..2 {
@@ -358,7 +358,7 @@ proptest! {
             prop_assert!(error.message().starts_with("injected: run"), "{}", error);
             prop_assert_eq!(error.kind(), ErrorKind::KernelFailed);
         }
-        // Nothing of what follows the failure was taken for a result.
+        // No content of a failed operation was taken for a result.
         let mut host = Machine::new(None);
         host.run(&program).unwrap();
         prop_assert!(host.seen.starts_with(&seen));
@@ -388,7 +388,7 @@ proptest! {
             };
             prop_assert_eq!(error.kind(), kind);
         }
-        // What was seen before is right, and the toy works afterwards.
+        // Content read before is right, and the toy works afterwards.
         let mut host = Machine::new(None);
         host.run(&program).unwrap();
         prop_assert!(host.seen.starts_with(&seen));
@@ -396,7 +396,7 @@ proptest! {
     }
 }
 
-/// Whether random programs find the fault.
+/// Returns whether random programs find the fault.
 fn is_found(plant: Mistake) -> bool {
     let toy = Toy::new();
     toy.memory.plant(plant);

@@ -74,13 +74,13 @@ fn tensors_outlive_the_registration_of_their_memory() {
     assert_eq!(copy.to_vec::<i64>().unwrap(), [1, 3, 2, 4]);
     assert_eq!(copy.buffer().clone_buffer().unwrap().device(), toy.device(1));
 
-    // Another memory for the same device doesn't touch the first one's buffers.
+    // Another memory of the same device doesn't access the first one's buffers.
     let other = DelayedMemory::new(toy.device(0).kind(), 2, 1);
     let registration = register(toy.device(0).kind(), Arc::new(other.clone())).unwrap();
     assert!(toy.registration.remove().is_none(), "it isn't this registration's");
     assert_eq!(copy.get_scalar(&[0, 1]).unwrap(), Scalar::Int(3));
     let fresh = Tensor::zeros(&[2, 2], DType::I64, toy.device(1)).unwrap();
-    // SAFETY: nobody else uses the memory.
+    // SAFETY: nothing else accesses the memory.
     let mixed = unsafe { fresh.copy_from(&copy) };
     toy.refuses(mixed, ErrorKind::Device, &["toy:1 that was removed", ".cpu()"]);
     // The first one still copies its own.
@@ -155,7 +155,7 @@ fn parts_lie_inside_their_buffers() {
     for (offset, shape, strides, size) in cases {
         refused(part(offset, shape, strides, size), ErrorKind::Shape, &[""]);
     }
-    // The host's memory can't reach another device's buffer.
+    // The host's memory can't access another device's buffer.
     let toy = Toy::new();
     let foreign = toy.memory.allocate(toy.device(0), 8, Content::Zeros).unwrap();
     let part = Part::new(&*foreign, 0, &[8], &[1], 1).unwrap();
@@ -172,7 +172,7 @@ fn a_memory_refuses_parts_that_do_not_fit_and_streams_that_are_not_there() {
         let part = |shape, strides, size| Part::new(&*buffer, 0, shape, strides, size).unwrap();
         let (dense, apart) = (part(&[4], &[1], 2), part(&[4], &[2], 2));
         let (none, stream) = (StreamId::DEFAULT, StreamId::new(9));
-        // SAFETY: nobody else has the buffer.
+        // SAFETY: the buffer isn't shared.
         unsafe {
             let shape = ErrorKind::Shape;
             refused(memory.upload(&[0; 7], &dense, none), shape, &["7 bytes"]);
@@ -224,7 +224,7 @@ fn statistics_and_limits_are_a_devices_own() {
     assert_ne!(numbers(1).limit, 60);
     drop(b);
     assert_eq!((numbers(0).in_use, numbers(0).cached), (0, 50));
-    // What is kept is used again, and holds nothing that could be taken for zeros.
+    // A recycled block has content that isn't mistaken for zeros.
     let again = Tensor::empty(&[50], DType::U8, toy.device(0)).unwrap();
     assert_eq!(bytes(&again).unwrap(), [0xdd; 50]);
     assert_eq!(numbers(0).cached, 0);

@@ -42,7 +42,7 @@ fn events_order_streams_and_tell_the_time() {
 
     set_current_stream(device, SECOND).unwrap();
     let unordered = x.copy().unwrap();
-    // The first stream didn't run yet, and nothing says that the second one waits for it.
+    // The first stream hasn't run yet, and nothing orders the second one after it.
     assert_ne!(unordered.to_vec::<i64>().unwrap(), [7; 3]);
     memory.wait(device, SECOND, &made).unwrap();
     assert!(!memory.is_done(&made).unwrap(), "the host doesn't wait");
@@ -70,7 +70,7 @@ fn a_copy_to_another_device_comes_behind_the_sources_work_and_before_what_overwr
     let x = full(1, toy.device(0));
     set_current_stream(toy.device(1), SECOND).unwrap();
     let copy = x.to_device(toy.device(1)).unwrap();
-    // SAFETY: nobody else uses the memory.
+    // SAFETY: nothing else accesses the memory.
     unsafe { x.copy_from(&full(2, toy.device(0))) }.unwrap();
     assert_eq!(x.to_vec::<i64>().unwrap(), [2; 3]);
     assert_eq!(copy.to_vec::<i64>().unwrap(), [1; 3]);
@@ -91,7 +91,7 @@ fn synchronize_waits_for_every_stream() {
         event
     });
     set_current_stream(device, StreamId::DEFAULT).unwrap();
-    // Dropped tensors' memory is in use until the queued operations ran.
+    // Dropped tensors' memory is in use until the queued operations have run.
     assert_eq!(toy.memory.live(), 3);
     toy.memory.synchronize(device).unwrap();
     assert!(events.iter().all(|event| toy.memory.is_done(event).unwrap()));

@@ -48,7 +48,7 @@ fn host_functions_do_not_read_a_devices_memory_by_address() {
     toy.refuses(t.exchange_ptr(), ErrorKind::Device, &["toy:0", "no address"]);
     toy.refuses(t.get_scalar(&[2]), ErrorKind::Index, &["[2]"]);
     assert_eq!(toy.memory.counts().of(Call::Download), 0);
-    // Those that return a copy download it.
+    // Functions that return a copy download it.
     assert_eq!(t.get_scalar(&[1]).unwrap(), Scalar::Int(4));
     assert_eq!(t.to_vec::<i64>().unwrap(), [4, 4]);
     toy.refuses(t.to_vec::<f32>(), ErrorKind::DType, &["int64"]);
@@ -77,12 +77,12 @@ fn results_stay_on_the_device_of_their_operands() {
     let dense = turned.contiguous().unwrap();
     assert!(dense.is_contiguous() && !dense.touches(&there) && turned.touches(&there));
     assert_eq!(dense.to_vec::<i64>().unwrap(), [3, 6, 2, 5, 1, 4]);
-    // The index counts: the other device of the type is another device.
+    // Another index of the same type is another device.
     let moved = turned.to_device(toy.device(0)).unwrap();
     assert_eq!(moved.device(), toy.device(0));
     assert_eq!(moved.to_vec::<i64>().unwrap(), [3, 6, 2, 5, 1, 4]);
     let words = ["toy:0", "tensor on toy:1", ".to(\"toy:1\")"];
-    // SAFETY: nobody else uses the memory.
+    // SAFETY: nothing else accesses the memory.
     let mixed = unsafe { dense.copy_from(&moved) };
     toy.refuses(mixed, ErrorKind::Device, &words);
 }
@@ -93,7 +93,7 @@ fn nothing_moves_between_the_host_and_a_device_unasked() {
     let host = Tensor::from_slice(&[1.0_f32, 2.0], &[2]).unwrap();
     let there = Tensor::zeros(&[2], DType::F32, toy.device(0)).unwrap();
     let meta = Tensor::meta(&[2], DType::F32).unwrap();
-    // SAFETY: nobody else uses the memory.
+    // SAFETY: nothing else accesses the memory.
     unsafe {
         toy.refuses(there.copy_from(&host), ErrorKind::Device, &["on cpu", "toy:0"]);
         toy.refuses(host.copy_from(&there), ErrorKind::Device, &["toy:0", ".to(\"cpu\")"]);
@@ -116,7 +116,7 @@ fn tensors_go_between_any_two_devices_when_asked() {
             let target = source.to_device(to).unwrap();
             assert_eq!((target.device(), target.shape()), (to, source.shape()));
             assert_eq!(target.to_vec::<u16>().unwrap(), [1, 4, 2, 5, 3, 6], "{from} to {to}");
-            // Only the tensor itself, where it is there already, isn't a copy.
+            // A copy is contiguous; only the tensor itself, on its own device, may not be.
             assert_eq!(target.is_contiguous(), from != to);
             let empty = source.slice(0, Some(3), None, 1).unwrap().to_device(to).unwrap();
             assert_eq!((empty.device(), empty.shape()[..].to_vec()), (to, vec![0, 2]));
@@ -138,7 +138,7 @@ fn writes_on_a_device_are_counted_and_read_before_they_overlap() {
         Tensor::from_slice(&[1_i32, 2, 3, 4, 5], &[5]).unwrap().to_device(toy.device(0)).unwrap();
     let view = x.flip(&[0]).unwrap();
     let before = view.version();
-    // SAFETY: nobody else uses the memory.
+    // SAFETY: nothing else accesses the memory.
     unsafe { x.copy_from(&view) }.unwrap();
     assert_ne!(view.version(), before);
     assert_eq!(x.to_vec::<i32>().unwrap(), [5, 4, 3, 2, 1]);

@@ -1,4 +1,4 @@
-//! The function that computes one element: a statement per step.
+//! The device function that computes one element: a statement per step.
 
 use keyfold_core::{DType, Result};
 
@@ -7,19 +7,19 @@ use crate::cuda::numbers::{computed, literal, zero};
 use crate::cuda::steps;
 use crate::lower::{StepId, StepOp, undefined};
 
-/// Where a step's value is asked for.
+/// The place where a step's value is used.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Scope {
-    /// In the kernel, before its loop: numbers that are the same for all elements.
+pub(super) enum ValueScope {
+    /// In the kernel, before its loop, for values that are the same for all elements.
     Kernel,
     /// In the function of one element.
     Element,
 }
 
 impl Writer<'_> {
-    pub(super) fn operand(&self, id: StepId, scope: Scope) -> String {
+    pub(super) fn operand(&self, id: StepId, scope: ValueScope) -> String {
         let step = self.step(id);
-        let outer = if scope == Scope::Element { "context." } else { "" };
+        let outer = if scope == ValueScope::Element { "context." } else { "" };
         match &step.op {
             StepOp::Constant(number) => literal(*number, step.dtype),
             StepOp::Input(input) => self.values[*input as usize].clone(),
@@ -34,12 +34,13 @@ impl Writer<'_> {
         }
     }
 
-    /// The statement that computes a step; nothing for those that operands spell out themselves.
+    /// Writes the statement that computes a step; none for steps that are written inline as
+    /// operands.
     ///
     /// # Errors
     /// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a function that isn't defined for its
     /// operands' dtype.
-    pub(super) fn statement(&self, id: StepId, scope: Scope, text: &mut String) -> Result<()> {
+    pub(super) fn statement(&self, id: StepId, scope: ValueScope, text: &mut String) -> Result<()> {
         let step = self.step(id);
         let operand = |id: StepId| self.operand(id, scope);
         let from = |id: StepId| self.step(id).dtype;
@@ -63,7 +64,7 @@ impl Writer<'_> {
             StepOp::Binary(op, a, b) => {
                 let value = steps::binary(*op, step, from(*a), &operand(*a), &operand(*b));
                 let value = found(value, op.name(), from(*a))?;
-                let fault = if scope == Scope::Element { "context.fault" } else { "fault" };
+                let fault = if scope == ValueScope::Element { "context.fault" } else { "fault" };
                 value.replace("FAULT", fault)
             }
             StepOp::Where(c, a, b) => {
@@ -76,7 +77,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A read at computed indices: 0 and a fault where one is out of range.
+    /// Writes a read at computed indices, which returns 0 and reports a fault if one is out of
+    /// range.
     fn at(&self, id: StepId, input: usize, indices: &[String], text: &mut String) {
         let (dtype, id, view) = (self.lowered.inputs()[input], id.0, self.view(input));
         let ty = computed(dtype);
@@ -109,7 +111,7 @@ impl Writer<'_> {
         );
     }
 
-    /// The function that computes one element.
+    /// Writes the function that computes one element.
     ///
     /// # Errors
     /// As [`Writer::statement`].
@@ -137,16 +139,16 @@ impl Writer<'_> {
         self.coordinates(text);
         for (at, step) in self.lowered.steps().iter().enumerate() {
             if !step.uniform {
-                self.statement(StepId(at as u32), Scope::Element, text)?;
+                self.statement(StepId(at as u32), ValueScope::Element, text)?;
             }
         }
         let last = StepId(self.lowered.steps().len() as u32 - 1);
-        line(text, 1, format_args!("return {};", self.operand(last, Scope::Element)));
+        line(text, 1, format_args!("return {};", self.operand(last, ValueScope::Element)));
         text.push_str("}\n\n");
         Ok(())
     }
 
-    /// The element's places along dimensions, from its place in row-major order.
+    /// Writes the element's indices along dimensions, computed from its index in row-major order.
     fn coordinates(&self, text: &mut String) {
         let used = |dim| self.lowered.steps().iter().any(|step| step.op == StepOp::Coordinate(dim));
         let mut rest = "(unsigned long long)at".to_owned();
@@ -174,7 +176,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The call of the element's function; `value` says how an input's element is written.
+    /// Returns a call of the element's function; `value` returns the text of an input's element.
     pub(super) fn call(&self, place: &str, value: impl Fn(u32) -> String) -> String {
         let mut given = Vec::new();
         if !self.context().is_empty() {

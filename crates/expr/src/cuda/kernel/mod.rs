@@ -1,4 +1,4 @@
-//! The text of a kernel: what one element is, as a function, and the loop over the elements.
+//! The text of a kernel: a function of one element, and the loop over the elements.
 
 mod element;
 mod signature;
@@ -10,17 +10,17 @@ use std::fmt::Write as _;
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-use super::names::Names;
+use super::names::UniqueNames;
 use super::steps::{self, Helper};
-use super::{Layout, Options, Source};
+use super::{CudaKernel, Layout, Options};
 use crate::graph::Binary;
 use crate::lower::{Lowered, Step, StepId, StepOp};
 
-/// Bytes of the widest load.
+/// The size of the widest load in bytes.
 const VECTOR_BYTES: usize = 16;
-/// The cost of steps times vector width that is still unrolled.
+/// The greatest cost of steps times vector width that is unrolled.
 const UNROLLED: u32 = 512;
-/// Bytes of parameters that every CUDA can pass.
+/// The parameter bytes that every CUDA version supports.
 const PARAMETER_BYTES: usize = 4096;
 
 /// A kernel under construction.
@@ -30,25 +30,25 @@ pub(super) struct Writer<'a> {
     /// By input: its pointer, and its element.
     data: Vec<String>,
     values: Vec<String>,
-    /// The inputs read element by element that steps use.
+    /// The elementwise inputs that steps use.
     loaded: Vec<u32>,
-    /// Parameters: the step, its name.
+    /// Parameters: step and name.
     params: Vec<(StepId, String)>,
-    /// Whether elements depend on their place.
+    /// Whether elements depend on their index.
     places: bool,
-    /// One more than the greatest dimension that steps ask for.
+    /// One more than the greatest dimension that steps use.
     shape: u32,
-    /// Whether something can go wrong.
+    /// Whether a fault is possible.
     faults: bool,
     vector: u32,
 }
 
 impl<'a> Writer<'a> {
     pub(super) fn new(lowered: &'a Lowered, options: &'a Options) -> Writer<'a> {
-        let mut names = Names::default();
-        names.give("out", "data");
-        let data: Vec<String> = options.inputs.iter().map(|n| names.give(n, "data")).collect();
-        let values = options.inputs.iter().map(|n| names.give(n, "value")).collect();
+        let mut names = UniqueNames::default();
+        names.unique("out", "data");
+        let data: Vec<String> = options.inputs.iter().map(|n| names.unique(n, "data")).collect();
+        let values = options.inputs.iter().map(|n| names.unique(n, "value")).collect();
         let (mut loaded, mut params) = (BTreeSet::new(), Vec::new());
         let (mut places, mut shape, mut faults) = (false, 0, false);
         for (at, step) in lowered.steps().iter().enumerate() {
@@ -58,7 +58,7 @@ impl<'a> Writer<'a> {
                 }
                 StepOp::Param { index, .. } => {
                     let name = options.params.get(*index as usize).map_or("number", String::as_str);
-                    params.push((StepId(at as u32), names.give(name, "param")));
+                    params.push((StepId(at as u32), names.unique(name, "param")));
                 }
                 StepOp::Index => places = true,
                 StepOp::Coordinate(dim) => {
@@ -89,7 +89,8 @@ impl<'a> Writer<'a> {
         writer
     }
 
-    /// As many elements as a load of the widest dtype has, fewer where that is too much text.
+    /// Returns the vector width: the elements in a load of the widest dtype, fewer for a long
+    /// expression.
     fn vector(&self) -> u32 {
         if self.options.layout == Layout::Strided {
             return 1;
@@ -109,13 +110,13 @@ impl<'a> Writer<'a> {
         &self.lowered.steps()[id.index()]
     }
 
-    /// The inputs that have a pointer and are read element by element.
+    /// Returns the elementwise inputs that have a pointer.
     fn elementwise(&self) -> impl Iterator<Item = usize> + '_ {
         let ranks = self.lowered.ranks();
         (0..ranks.len()).filter(|i| ranks[*i].is_none() && self.options.in_place != Some(*i as u32))
     }
 
-    /// The pointer that an input is read through.
+    /// Returns the pointer through which an input is read.
     fn pointer(&self, input: u32) -> &str {
         match self.options.in_place == Some(input) {
             true => "out_data",
@@ -145,8 +146,8 @@ impl<'a> Writer<'a> {
         needed
     }
 
-    /// The whole text.
-    pub(super) fn finish(self) -> Result<Source> {
+    /// Returns the kernel with its whole text.
+    pub(super) fn finish(self) -> Result<CudaKernel> {
         let parameters = self.parameters();
         let bytes: usize = parameters.iter().map(|p| self.size(p.argument)).sum();
         if bytes > PARAMETER_BYTES {
@@ -171,7 +172,7 @@ impl<'a> Writer<'a> {
         self.structs(&mut text);
         self.element(&mut text)?;
         self.kernel(&parameters, &mut text)?;
-        Ok(Source {
+        Ok(CudaKernel {
             text,
             name: self.options.name.clone(),
             parameters,

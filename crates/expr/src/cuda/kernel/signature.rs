@@ -1,4 +1,4 @@
-//! What a kernel is called with.
+//! A kernel's parameters.
 
 use super::Writer;
 use crate::cuda::numbers::{computed, stored};
@@ -50,7 +50,7 @@ impl Writer<'_> {
         all
     }
 
-    /// The bytes of a parameter, and what it is aligned to.
+    /// Returns the size and alignment of a parameter in bytes.
     pub(super) fn size(&self, argument: Argument) -> usize {
         match argument {
             Argument::Param { dtype, .. } => dtype.size().max(8),

@@ -1,15 +1,15 @@
-//! The structs of a kernel: sizes and strides, and what elements need of the kernel.
+//! A kernel's structs: sizes and strides, and the context of its elements.
 
 use std::collections::BTreeSet;
 
-use super::element::Scope;
+use super::element::ValueScope;
 use super::{Writer, line, write_all};
 use crate::cuda::Layout;
 use crate::cuda::numbers::{computed, stored};
 use crate::lower::{StepId, StepOp};
 
 impl Writer<'_> {
-    /// What elements need of the kernel: type, name.
+    /// Returns the fields of the elements' context: type, name.
     pub(super) fn context(&self) -> Vec<(String, String)> {
         let steps = self.lowered.steps();
         let mut used = BTreeSet::new();
@@ -23,7 +23,7 @@ impl Writer<'_> {
         for id in used {
             let step = self.step(id);
             if step.uniform && !matches!(step.op, StepOp::Constant(_)) {
-                members.push((computed(step.dtype).into(), self.operand(id, Scope::Kernel)));
+                members.push((computed(step.dtype).into(), self.operand(id, ValueScope::Kernel)));
             }
         }
         for (input, rank) in self.lowered.ranks().iter().enumerate() {
@@ -43,7 +43,7 @@ impl Writer<'_> {
         members
     }
 
-    /// The structs that are named after the kernel.
+    /// Writes the structs that are named after the kernel.
     pub(super) fn structs(&self, text: &mut String) {
         let name = &self.options.name;
         let array = |text: &mut String, ty: &str, field: &str, dims: u32| {

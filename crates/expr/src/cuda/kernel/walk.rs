@@ -1,8 +1,8 @@
-//! The kernel itself: what is the same for all elements, and the loop over the elements.
+//! The kernel function: values common to all elements, and the loop over the elements.
 
 use keyfold_core::{DType, Result};
 
-use super::element::Scope;
+use super::element::ValueScope;
 use super::{Writer, line, write_all};
 use crate::cuda::numbers::stored;
 use crate::cuda::{Layout, Parameter};
@@ -23,7 +23,7 @@ impl Writer<'_> {
         );
         for (at, step) in self.lowered.steps().iter().enumerate() {
             if step.uniform {
-                self.statement(StepId(at as u32), Scope::Kernel, text)?;
+                self.statement(StepId(at as u32), ValueScope::Kernel, text)?;
             }
         }
         let members: Vec<String> = self.context().into_iter().map(|(_, name)| name).collect();
@@ -61,7 +61,7 @@ impl Writer<'_> {
         line(text, 1, format_args!("}}"));
     }
 
-    /// The loop over vectors, where there are any; returns where the loop over the rest begins.
+    /// Writes the loop over vectors, if there are any. Returns the start of the loop over the rest.
     fn vectors(&self, result: DType, text: &mut String) -> &'static str {
         let width = self.vector as usize;
         let mut loads: Vec<(&str, DType)> = vec![("out_data", result)];

@@ -410,7 +410,7 @@ impl PyNativeKernel {
         };
         let payload: Py<PyAny> = object.clone().unbind();
         function
-            .keeping(Arc::clone(&self.keep) as Arc<dyn std::any::Any + Send + Sync>)
+            .with_owner(Arc::clone(&self.keep) as Arc<dyn std::any::Any + Send + Sync>)
             .with_outputs(options.outputs)
             .with_host_lock(lock)
             .kernel()

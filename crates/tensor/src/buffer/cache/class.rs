@@ -1,23 +1,23 @@
 //! Size classes: eight between a power of two and the next.
 
-/// The smallest class.
+/// The block size of the smallest class, in bytes.
 pub(super) const SMALLEST: usize = 1 << SMALLEST_LOG;
 const SMALLEST_LOG: usize = 12;
-/// The largest class is this power of two: more than any address space has.
+/// The base-2 logarithm of the largest class, which exceeds any address space.
 const LARGEST_LOG: usize = 47;
 const STEPS_LOG: usize = 3;
 const STEPS: usize = 1 << STEPS_LOG;
 
-/// How many there are.
+/// The number of classes.
 pub(super) const COUNT: usize = (LARGEST_LOG - SMALLEST_LOG) * STEPS + 1;
 
-/// A size that blocks have.
+/// A size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::buffer) struct Class(usize);
 
 impl Class {
-    /// The class of blocks for so many bytes, which wastes an eighth of them at most; none for more
-    /// than the largest. Up to [`SMALLEST`] it is the first.
+    /// Returns the class for blocks of that many bytes, which wastes at most an eighth of them;
+    /// `None` above the largest. Up to [`SMALLEST`] it is the first.
     #[inline]
     pub(super) fn of(bytes: usize) -> Option<Class> {
         if bytes <= SMALLEST {
@@ -26,26 +26,26 @@ impl Class {
         if bytes > 1 << LARGEST_LOG {
             return None;
         }
-        // The power of two below, and steps of an eighth of it, rounded up.
+        // Steps of an eighth of the power of two below, rounded up.
         let log = (bytes - 1).ilog2() as usize;
         let steps = ((bytes - 1) >> (log - STEPS_LOG)) + 1;
         Some(Class((log - SMALLEST_LOG) * STEPS + steps - STEPS))
     }
 
-    /// The class at a place in the order of sizes.
+    /// Returns the class of that index, in the order of sizes.
     #[inline]
     pub(in crate::buffer) fn from_index(index: usize) -> Class {
         debug_assert!(index < COUNT);
         Class(index)
     }
 
-    /// Its place in the order of sizes.
+    /// Returns its index in the order of sizes.
     #[inline]
     pub(in crate::buffer) fn index(self) -> usize {
         self.0
     }
 
-    /// The size of its blocks.
+    /// Returns the size of its blocks.
     #[inline]
     pub(super) fn bytes(self) -> usize {
         (STEPS + self.0 % STEPS) << (self.0 / STEPS + SMALLEST_LOG - STEPS_LOG)

@@ -1,4 +1,4 @@
-//! How much is kept.
+//! The limit of the cache.
 
 use std::env::VarError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use keyfold_core::{Error, ErrorKind, Result};
 /// The environment variable with the limit in bytes.
 pub const LIMIT_VARIABLE: &str = "KEYFOLD_CACHE_BYTES";
 
-/// The most that is kept where nobody says anything else.
-const MOST: usize = 4 << 30;
-/// The part of the memory that is kept at most.
-const PART: usize = 8;
+/// The upper bound of the default limit.
+const DEFAULT_MAX: usize = 4 << 30;
+/// The default limit is the available memory divided by this.
+const MEMORY_FRACTION: usize = 8;
 
 const UNKNOWN: usize = usize::MAX;
 static LIMIT: AtomicUsize = AtomicUsize::new(UNKNOWN);
 
-/// The most bytes that are kept; 0 if there is no cache.
+/// Returns the limit in bytes; 0 if there is no cache.
 ///
 /// # Errors
-/// [`ErrorKind::Value`] if `KEYFOLD_CACHE_BYTES` has anything but a number of bytes, unless
-/// [`set_limit`] was called; empty is as good as unset.
+/// [`ErrorKind::Value`] if `KEYFOLD_CACHE_BYTES` isn't a number of bytes, unless [`set_limit`] was
+/// called. An empty variable counts as unset.
 #[inline]
 pub fn limit() -> Result<usize> {
     match LIMIT.load(Ordering::Relaxed) {
@@ -29,13 +29,13 @@ pub fn limit() -> Result<usize> {
     }
 }
 
-/// Sets the limit, and gives to the system what is kept beyond it. 0 switches the cache off.
+/// Sets the limit and returns memory above it to the system. 0 disables the cache.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes.min(UNKNOWN - 1), Ordering::Relaxed);
     super::shrink(bytes);
 }
 
-/// Sets the limit to what it is where nobody says anything: the environment variable's, or the default.
+/// Resets the limit to the environment variable's, or to the default.
 ///
 /// # Errors
 /// As [`limit`].
@@ -50,9 +50,9 @@ fn find() -> Result<usize> {
     let limit = match std::env::var(LIMIT_VARIABLE) {
         Ok(text) if !text.trim().is_empty() => parse(&text)?,
         Err(VarError::NotUnicode(text)) => parse(&text.to_string_lossy())?,
-        _ => (available() / PART).min(MOST),
+        _ => (available() / MEMORY_FRACTION).min(DEFAULT_MAX),
     };
-    // `set_limit` may have come in between, and wins.
+    // A concurrent `set_limit` wins.
     match LIMIT.compare_exchange(UNKNOWN, limit, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => Ok(limit),
         Err(set) => Ok(set),
@@ -71,29 +71,30 @@ fn parse(text: &str) -> Result<usize> {
     })
 }
 
-/// The bytes of memory that this process may use: the machine's, or its control group's.
+/// Returns the memory in bytes that this process may use: the machine's, or its control group's
+/// limit.
 fn available() -> usize {
     let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let group = group.iter().filter_map(|path| std::fs::read_to_string(path).ok());
-    // "max" is no number, and no limit.
+    // "max" isn't a number and means no limit.
     let group = group.filter_map(|text| text.trim().parse::<usize>().ok()).min();
     machine().min(group.unwrap_or(usize::MAX))
 }
 
 #[cfg(unix)]
 fn machine() -> usize {
-    // SAFETY: two questions without pointers; -1 where there is no answer.
+    // SAFETY: two queries without pointers; they return -1 if unknown.
     let (pages, size) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     match (usize::try_from(pages), usize::try_from(size)) {
         (Ok(pages), Ok(size)) => pages.saturating_mul(size),
-        _ => MOST,
+        _ => DEFAULT_MAX,
     }
 }
 
 #[cfg(not(unix))]
 fn machine() -> usize {
-    MOST
+    DEFAULT_MAX
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
-//! Blocks of host memory that are kept for the next tensor of about the same size.
+//! A cache of freed host memory for the next tensors of about the same size.
 //!
-//! What costs when a result of some megabytes is allocated isn't the allocator but the system, which
-//! clears each page and maps it when it is first touched: several times what it takes to add two
-//! arrays. So freed blocks of 4 KiB and more are kept, by size class, up to a limit: the environment
-//! variable `KEYFOLD_CACHE_BYTES` or [`set_limit`], else an eighth of the memory that the process may
-//! use and at most 4 GiB. When the limit is reached, blocks of the sizes that weren't asked for
-//! longest go back to the system. With limit 0 there is no cache, and each buffer is the C
-//! library's: for tools that watch it.
+//! For results of megabytes, most of an allocation's cost is the system's: it clears and maps each
+//! page at the first access, which takes several times as long as adding two arrays. So freed
+//! blocks of 4 KiB and more are kept, by size class, up to a limit: the environment variable
+//! `KEYFOLD_CACHE_BYTES` or [`set_limit`], by default an eighth of the memory that the process may
+//! use and at most 4 GiB. Above the limit, blocks of the least recently used classes return to the
+//! system. With limit 0 there is no cache, and each buffer is allocated by the C library, for
+//! memory checkers.
 //!
-//! Sizes are rounded up by an eighth at most. Each class has its own lock, held for some
-//! nanoseconds; fork takes them all (see [`keyfold_dispatch::forklock`]), so that a child's cache is whole.
+//! Sizes are rounded up by at most an eighth. Each class has its own lock, held for some
+//! nanoseconds. Fork acquires all of them (see [`keyfold_dispatch::forklock`]), so that a child's
+//! cache is consistent.
 
 mod class;
 mod limit;
@@ -24,7 +25,7 @@ pub(super) use self::class::Class;
 pub use self::limit::{LIMIT_VARIABLE, limit, reset_limit, set_limit};
 use keyfold_dispatch::forklock::{AtFork, ForkLock};
 
-/// Blocks smaller than this are the C library's matter, which is quick about them.
+/// Smaller blocks are the C library's, which is fast for them.
 pub(super) const SMALLEST: usize = class::SMALLEST;
 
 /// A block, and whether it is known to be zero.
@@ -42,22 +43,22 @@ struct Bin {
 
 struct Start(NonNull<u8>);
 
-// SAFETY: a free block belongs to whoever holds the pointer.
+// SAFETY: a free block is accessed only by the holder of this pointer.
 unsafe impl Send for Start {}
 
-/// Two cache lines, so that classes don't disturb each other.
+/// Aligned to two cache lines, against false sharing between classes.
 #[repr(align(128))]
-struct Slot {
+struct ClassSlot {
     bin: ForkLock<Bin>,
-    /// When it was last used, in ticks of [`CLOCK`].
+    /// The time of its last use, in ticks of [`CLOCK`].
     used: AtomicU64,
-    /// How many blocks there are, to be looked at without the lock.
+    /// The number of blocks, to be read without the lock.
     free: AtomicUsize,
 }
 
-impl Slot {
+impl ClassSlot {
     const fn new() -> Self {
-        Slot {
+        ClassSlot {
             bin: ForkLock::new(Bin { blocks: Vec::new(), hits: 0 }),
             used: AtomicU64::new(0),
             free: AtomicUsize::new(0),
@@ -65,15 +66,16 @@ impl Slot {
     }
 }
 
-static SLOTS: [Slot; class::COUNT] = [const { Slot::new() }; class::COUNT];
-/// Bytes in free blocks.
+static SLOTS: [ClassSlot; class::COUNT] = [const { ClassSlot::new() }; class::COUNT];
+/// The bytes in free blocks.
 static CACHED: AtomicUsize = AtomicUsize::new(0);
-/// Bytes had from the system, in use or free, and the most there were.
+/// The bytes allocated from the system, in use or free, and their peak.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 static RETURNED: AtomicU64 = AtomicU64::new(0);
-/// Goes forward whenever the system is asked: order enough to tell what wasn't used for long.
+/// Advances at every system allocation, which is precise enough to find least recently used
+/// classes.
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 
 static AT_FORK: AtFork = AtFork::new();
@@ -83,12 +85,12 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` took them, on this thread or on the one that it continues.
+    // SAFETY: `before_fork` acquired them, on this thread or on the one that it continues.
     SLOTS.iter().for_each(|slot| unsafe { slot.bin.release() });
 }
 
-/// A block of that many bytes or some more, aligned to a cache line, with arbitrary but initialised
-/// contents. None where there is no cache for that size.
+/// Returns a block of at least that many bytes, aligned to a cache line, with arbitrary but
+/// initialised contents. `None` if the cache has no class for the size.
 #[inline]
 pub(super) fn take(bytes: usize) -> Result<Option<Block>> {
     if bytes < SMALLEST || limit()? == 0 {
@@ -108,26 +110,27 @@ pub(super) fn take(bytes: usize) -> Result<Option<Block>> {
     fresh(class, bytes).map(Some)
 }
 
-/// Makes a large block zero by fresh pages, where that is quicker than clearing; says whether it is.
+/// Zeroes a large block by mapping fresh pages, if that is faster than clearing; returns whether it
+/// did.
 ///
 /// # Safety
-/// The block came from [`take`], and nobody else uses it.
-pub(super) unsafe fn renew(start: NonNull<u8>, class: Class) -> bool {
-    // SAFETY: as for the caller.
-    class.bytes() >= pages::RENEWED && unsafe { pages::renew(start, class.bytes()) }
+/// The block came from [`take`], and nothing else accesses it.
+pub(super) unsafe fn remap_zeroed(start: NonNull<u8>, class: Class) -> bool {
+    // SAFETY: the caller's contract.
+    class.bytes() >= pages::REMAPPED && unsafe { pages::remap_zeroed(start, class.bytes()) }
 }
 
-/// Takes a block back.
+/// Returns a block to the cache.
 ///
 /// # Safety
-/// It came from [`take`], its contents are initialised, and nobody uses it any more.
+/// It came from [`take`], its contents are initialised, and nothing accesses it any more.
 #[inline]
-pub(super) unsafe fn give(start: NonNull<u8>, class: Class) {
+pub(super) unsafe fn recycle(start: NonNull<u8>, class: Class) {
     let size = class.bytes();
     let cached = CACHED.fetch_add(size, Ordering::Relaxed) + size;
     if cached > limit().unwrap_or(0) {
-        // SAFETY: as for the caller.
-        return unsafe { give_to_full(start, class) };
+        // SAFETY: the caller's contract.
+        return unsafe { recycle_into_full(start, class) };
     }
     let slot = &SLOTS[class.index()];
     let mut bin = slot.bin.lock();
@@ -136,14 +139,14 @@ pub(super) unsafe fn give(start: NonNull<u8>, class: Class) {
 }
 
 #[inline(always)]
-fn note_use(slot: &Slot, bin: &Bin) {
+fn note_use(slot: &ClassSlot, bin: &Bin) {
     slot.free.store(bin.blocks.len(), Ordering::Relaxed);
     slot.used.store(CLOCK.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 #[cold]
 fn fresh(class: Class, bytes: usize) -> Result<Block> {
-    // SAFETY: the functions touch locks of ours only.
+    // SAFETY: the functions only use locks of this module.
     unsafe { AT_FORK.register(before_fork, after_fork, after_fork)? };
     let size = class.bytes();
     let start = pages::allocate(size)
@@ -159,13 +162,13 @@ fn fresh(class: Class, bytes: usize) -> Result<Block> {
     Ok(Block { start, class, zero: true })
 }
 
-/// What [`give`] does when the block, already counted, makes the cache too large.
+/// Finishes [`recycle`] if the block, already counted, makes the cache too large.
 #[cold]
-unsafe fn give_to_full(start: NonNull<u8>, class: Class) {
+unsafe fn recycle_into_full(start: NonNull<u8>, class: Class) {
     let limit = limit().unwrap_or(0);
     CLOCK.fetch_add(1, Ordering::Relaxed);
-    // What was just used is more likely to be asked for than what lies there for long; but nothing
-    // makes room for a block that is too large by itself.
+    // A recently used class is more likely to be requested than an old block; but no room is made
+    // for a block above the limit.
     let own = &SLOTS[class.index()];
     own.used.store(CLOCK.load(Ordering::Relaxed), Ordering::Relaxed);
     while class.bytes() <= limit && CACHED.load(Ordering::Relaxed) > limit {
@@ -196,21 +199,21 @@ fn pop(index: usize) -> Option<Start> {
     block
 }
 
-/// Gives a block that was counted as cached to the system.
+/// Frees a block that was counted as cached.
 fn release(block: NonNull<u8>, class: Class) {
     let size = class.bytes();
     CACHED.fetch_sub(size, Ordering::Relaxed);
     ALLOCATED.fetch_sub(size, Ordering::Relaxed);
     RETURNED.fetch_add(size as u64, Ordering::Relaxed);
-    // SAFETY: allocated with that size, and out of the bins, so nobody else's.
+    // SAFETY: allocated with that size and removed from the bins, so nothing else refers to it.
     unsafe { pages::free(block, size) };
 }
 
-/// Gives free blocks to the system, those that weren't used for longest first, until no more than
-/// `keep` bytes are cached. Says how many bytes it gave.
+/// Frees blocks of the least recently used classes until at most `keep` bytes are cached. Returns
+/// the number of bytes freed.
 fn shrink(keep: usize) -> usize {
     let mut indices: Vec<usize> = (0..class::COUNT).collect();
-    // Each time is read once: other threads use blocks while this sorts.
+    // Each time is read once, since other threads use blocks during the sort.
     indices.sort_by_cached_key(|index| SLOTS[*index].used.load(Ordering::Relaxed));
     let mut given = 0;
     for index in indices {
@@ -224,7 +227,7 @@ fn shrink(keep: usize) -> usize {
     given
 }
 
-/// Gives all free blocks to the system, and says how many bytes that were.
+/// Frees all cached blocks and returns their size in bytes.
 pub fn trim() -> usize {
     shrink(0)
 }
@@ -234,28 +237,28 @@ pub(super) fn out_of_memory(bytes: usize) -> Error {
     Error::new(ErrorKind::Memory, format!("can't allocate {bytes} bytes of host memory"))
 }
 
-/// The cache in numbers: of blocks of 4 KiB and more, in bytes as rounded up.
+/// Statistics of the cache, for blocks of 4 KiB and more, in bytes as rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Had from the system: `live` and `cached` together.
+    /// Allocated from the system: `live` plus `cached`.
     pub allocated: u64,
-    /// In use by buffers.
+    /// Used by buffers.
     pub live: u64,
-    /// Free, and kept.
+    /// Free blocks in the cache.
     pub cached: u64,
-    /// The most that `allocated` was.
+    /// The peak of `allocated`.
     pub peak: u64,
-    /// How many allocations took a block that was kept.
+    /// The number of allocations from the cache.
     pub hits: u64,
-    /// How many went to the system.
+    /// The number of allocations from the system.
     pub misses: u64,
-    /// Given to the system, since the process began.
+    /// Bytes returned to the system since the process started.
     pub returned: u64,
-    /// The most that is kept.
+    /// The limit of `cached`.
     pub limit: u64,
 }
 
-/// The numbers now; exact while no other thread allocates.
+/// Returns the current statistics; exact while no other thread allocates.
 ///
 /// # Errors
 /// As [`limit`].

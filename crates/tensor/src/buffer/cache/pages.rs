@@ -1,17 +1,17 @@
-//! Memory from the system: zero when it is fresh, and aligned.
+//! Memory from the system: aligned, and zero when fresh.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// From here on blocks are pages of their own, aligned to pages; below they are the C library's.
+/// From this size on blocks are mapped and page-aligned; smaller ones are the C library's.
 pub(super) const OWN_PAGES: usize = 256 << 10;
-/// From here on fresh pages are quicker than clearing the old ones. Measured by `cargo bench -p
-/// keyfold-tensor --bench memory`: clearing 80 MiB takes 40 ms, and the faults of fresh pages 19 ms; for
-/// 8 MiB it is 0.44 and 0.24, for 1 MiB 0.02 and 0.35.
-pub(super) const RENEWED: usize = 16 << 20;
-/// A cache line, and the widest vector register.
+/// From this size on fresh pages are faster than clearing. Measured with `cargo bench -p
+/// keyfold-tensor --bench memory`: clearing 80 MiB takes 40 ms and faulting fresh pages 19 ms; for
+/// 8 MiB 0.44 and 0.24 ms, for 1 MiB 0.02 and 0.35 ms.
+pub(super) const REMAPPED: usize = 16 << 20;
+/// A cache line, and the widest vector register, in bytes.
 const ALIGN: usize = 64;
-/// The system's large pages: with one fault for each, not for each small page.
+/// The size of the system's large pages, which take one fault each.
 #[cfg(target_os = "linux")]
 const LARGE_PAGE: usize = 2 << 20;
 
@@ -19,7 +19,7 @@ fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, ALIGN).ok()
 }
 
-/// Memory, all zero; none where there isn't any. `bytes` isn't zero.
+/// Allocates zeroed memory; `None` if there is none left. `bytes` isn't zero.
 pub(super) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     #[cfg(target_os = "linux")]
     if bytes >= OWN_PAGES {
@@ -29,15 +29,15 @@ pub(super) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { alloc_zeroed(layout(bytes)?) })
 }
 
-/// Gives it back.
+/// Frees memory.
 ///
 /// # Safety
-/// `start` came from [`allocate`] with this size, and nobody uses it any more.
+/// `start` came from [`allocate`] with this size, and nothing accesses it any more.
 pub(super) unsafe fn free(start: NonNull<u8>, bytes: usize) {
     #[cfg(target_os = "linux")]
     if bytes >= OWN_PAGES {
-        // SAFETY: a mapping of ours. It can fail only where the system has no memory to note what is
-        // left of a larger one; then it stays mapped, which nobody sees.
+        // SAFETY: a mapping of `allocate`. Unmapping fails only if the system can't record the rest
+        // of a larger mapping; then the memory stays mapped, unused.
         unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
         return;
     }
@@ -47,13 +47,14 @@ pub(super) unsafe fn free(start: NonNull<u8>, bytes: usize) {
     }
 }
 
-/// Makes memory zero by fresh pages, if it can.
+/// Zeroes memory by mapping fresh pages; returns whether that worked.
 ///
 /// # Safety
-/// `start` came from [`allocate`] with this size, [`OWN_PAGES`] or more, and nobody else uses it.
-pub(super) unsafe fn renew(start: NonNull<u8>, bytes: usize) -> bool {
+/// `start` came from [`allocate`] with this size, [`OWN_PAGES`] or more, and nothing else accesses
+/// it.
+pub(super) unsafe fn remap_zeroed(start: NonNull<u8>, bytes: usize) -> bool {
     #[cfg(target_os = "linux")]
-    // SAFETY: a private mapping of ours, whose pages read as zero from then on.
+    // SAFETY: a private mapping of `allocate`, whose pages read as zero afterwards.
     let renewed = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTNEED) == 0 };
     #[cfg(not(target_os = "linux"))]
     let renewed = {
@@ -68,11 +69,11 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     if bytes < LARGE_PAGE {
         return map_pages(bytes);
     }
-    // Room to begin at a multiple of a large page; what is too much goes back at once.
+    // Maps enough to begin at a multiple of a large page, and unmaps the surplus at once.
     let whole = map_pages(bytes.checked_add(LARGE_PAGE)?)?;
     let before = whole.addr().get().next_multiple_of(LARGE_PAGE) - whole.addr().get();
-    // SAFETY: both parts lie in the mapping, at multiples of a page, and nobody uses them; the rest
-    // stays. That a piece can't be given back, or that there are no large pages, does no harm.
+    // SAFETY: both parts lie in the mapping, at multiples of a page, and nothing uses them; the
+    // rest stays. Failing to unmap a part, or to get large pages, is harmless.
     unsafe {
         let start = whole.add(before);
         if before > 0 {

@@ -1,4 +1,4 @@
-//! Values of a call, as a foreign function gets them.
+//! Arguments of a call, converted for a foreign function.
 
 use std::marker::PhantomData;
 
@@ -10,29 +10,29 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use crate::abi::{self, Any};
-use crate::give;
 use crate::object::Object;
 use crate::runtime::Runtime;
+use crate::to_any::{self, to_any};
 
-/// The arguments of one call, and what they point to. Up to six tensors and eight values lie in it,
-/// so that a call allocates nothing.
+/// The arguments of one call and the data they point to. Up to eight values and six tensors are
+/// stored inline, so that a call allocates nothing.
 #[derive(Debug, Default)]
-pub struct Frame<'a> {
+pub struct ArgFrame<'a> {
     values: SmallVec<[Any; 8]>,
     tensors: SmallVec<[DLTensor; 6]>,
-    /// Texts one after the other, each ended by a zero byte.
+    /// Zero-terminated texts, one after another.
     text: SmallVec<[u8; 64]>,
-    /// Objects made for the call.
+    /// Objects created for the call.
     objects: SmallVec<[Object; 2]>,
-    /// Where shapes, strides and elements lie.
+    /// Borrows the tensors' shapes, strides and elements.
     arguments: PhantomData<&'a Tensor>,
 }
 
-impl<'a> Frame<'a> {
-    /// No arguments yet.
+impl<'a> ArgFrame<'a> {
+    /// Returns a frame without arguments.
     #[inline]
     pub fn new() -> Self {
-        Frame::default()
+        ArgFrame::default()
     }
 
     /// Adds a tensor as a borrowed `DLTensor*`: the tensor's own memory, shape and strides.
@@ -42,7 +42,7 @@ impl<'a> Frame<'a> {
     #[inline]
     pub fn push_view(&mut self, tensor: &'a Tensor) -> Result<()> {
         self.tensors.push(DLTensor {
-            // The standard wants null where there are no elements.
+            // DLPack requires null for a tensor without elements.
             data: tensor.exchange_ptr()?.cast(),
             device: match tensor.device() {
                 Device::CPU => DLDevice { device_type: dlpack::DL_CPU, device_id: 0 },
@@ -50,20 +50,20 @@ impl<'a> Frame<'a> {
             },
             ndim: tensor.ndim() as i32,
             dtype: dlpack::dtype_to_dl(tensor.dtype()),
-            // `usize` and `isize` are as wide as `i64` (asserted in `abi`), and sizes and strides
-            // fit both. A kernel must not write to them.
+            // `usize` and `isize` have the width of `i64` (asserted in `abi`), and sizes and
+            // strides fit both. Kernels must not write to them.
             shape: tensor.shape().as_ptr().cast_mut().cast(),
             strides: tensor.strides().as_ptr().cast_mut().cast(),
             byte_offset: 0,
         });
-        // The address follows when nothing moves any more.
+        // `set_pointers` sets the address, once the vectors no longer grow.
         self.values.push(Any::new(abi::DL_TENSOR, 0));
         Ok(())
     }
 
-    /// Adds an array that is described already, and lives as long as the arguments.
+    /// Adds a tensor by its `DLTensor`, whose memory outlives the arguments.
     #[inline]
-    pub fn push_lent(&mut self, described: DLTensor) {
+    pub fn push_described(&mut self, described: DLTensor) {
         self.tensors.push(described);
         self.values.push(Any::new(abi::DL_TENSOR, 0));
     }
@@ -82,12 +82,13 @@ impl<'a> Frame<'a> {
         self.objects.push(object);
     }
 
-    /// Adds a value for an argument of that type. Tensors become views, or objects where
-    /// `as_objects`; lists need the library.
+    /// Adds a value for an argument of type `ty`. Tensors become views, or objects if `as_objects`;
+    /// lists need the library.
     ///
     /// # Errors
-    /// [`ErrorKind::Value`] for text with a zero byte, [`ErrorKind::Binding`] for what can't be
-    /// passed, and as the other functions here.
+    /// [`ErrorKind::Value`] for text with a zero byte, [`ErrorKind::Binding`] for a value that
+    /// can't be passed, and the errors of [`push_view`](Self::push_view) and
+    /// [`push_object`](Self::push_object).
     #[inline]
     pub fn push(
         &mut self,
@@ -106,7 +107,7 @@ impl<'a> Frame<'a> {
             }
             ValueRef::Str(text) => return self.push_text(text),
             list if list.list_len().is_some() => return self.push_list(list, ty, runtime),
-            plain => plain_value(plain, *ty.base() == Type::Float)?,
+            plain => inline_value(plain, *ty.base() == Type::Float)?,
         };
         self.values.push(any);
         Ok(())
@@ -136,25 +137,25 @@ impl<'a> Frame<'a> {
             )
         })?;
         let items = list.items().map(|item| item_for(item, ty, runtime));
-        self.push_owned(give::array(items, runtime)?);
+        self.push_owned(to_any::array(items, runtime)?);
         Ok(())
     }
 
-    /// The values, ready to be passed: good while the frame is borrowed.
+    /// Sets the pointers and returns the values, valid while the frame is borrowed.
     #[inline]
-    pub fn ready(&mut self) -> &[Any] {
+    pub fn set_pointers(&mut self) -> &[Any] {
         let mut tensor = self.tensors.as_mut_ptr();
         let mut text = self.text.as_ptr();
         for any in &mut self.values {
             match any.type_index {
                 abi::DL_TENSOR => {
                     *any = Any::pointer(abi::DL_TENSOR, tensor);
-                    // Each such value has its tensor, in order.
+                    // Tensors are in the order of their values.
                     tensor = tensor.wrapping_add(1);
                 }
                 abi::RAW_STR => {
                     *any = Any::pointer(abi::RAW_STR, text);
-                    // SAFETY: each such value has its text, in order, ended by a zero byte.
+                    // SAFETY: texts are in the order of their values, each zero-terminated.
                     let length = unsafe { libc::strlen(text.cast()) };
                     text = text.wrapping_add(length + 1);
                 }
@@ -164,7 +165,7 @@ impl<'a> Frame<'a> {
         &self.values
     }
 
-    /// The number of the argument that is this very object, if one is.
+    /// Returns the index of the argument that is this object, if one is.
     pub fn argument_of(&self, object: *mut std::ffi::c_void) -> Option<usize> {
         self.values
             .iter()
@@ -172,22 +173,22 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// An item of a list, owned.
-fn item_for(item: ValueRef<'_>, ty: &Type, runtime: &'static Runtime) -> Result<give::Given> {
+/// Converts an item of a list to an owned value.
+fn item_for(item: ValueRef<'_>, ty: &Type, runtime: &'static Runtime) -> Result<to_any::OwnedAny> {
     match item {
-        // `float[]` may be given whole numbers.
+        // `float[]` accepts integers.
         ValueRef::Int(_) | ValueRef::UInt(_) if *ty.base() == Type::Float => {
-            plain_value(item, true).map(give::Given::Plain)
+            inline_value(item, true).map(to_any::OwnedAny::InPlace)
         }
-        other => give::give(other, runtime),
+        other => to_any(other, runtime),
     }
 }
 
-/// A value that is held in place.
+/// Returns a value that needs no memory outside its [`Any`].
 ///
 /// # Errors
 /// [`ErrorKind::Binding`] for anything else.
-pub(crate) fn plain_value(value: ValueRef<'_>, wants_float: bool) -> Result<Any> {
+pub(crate) fn inline_value(value: ValueRef<'_>, wants_float: bool) -> Result<Any> {
     Ok(match value {
         ValueRef::None => Any::NONE,
         ValueRef::Bool(flag) => Any::bool(flag),

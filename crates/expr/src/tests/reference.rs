@@ -1,8 +1,8 @@
-//! For tests: the value of an expression in float64, as plainly as possible.
+//! A naive evaluator in float64.
 
 use crate::graph::{Binary, Expr, Literal, Node, Unary};
 
-/// The value of an expression of elementwise inputs; bools are 0 and 1.
+/// Returns the value of an expression of elementwise inputs; bools are 0 and 1.
 pub(crate) fn value(expr: &Expr, inputs: &[f64]) -> f64 {
     let mut values: Vec<f64> = Vec::new();
     for node in expr.nodes() {
@@ -84,8 +84,8 @@ fn binary(op: Binary, a: f64, b: f64) -> f64 {
     }
 }
 
-/// The error function, by its series of positive terms
-/// `2 / sqrt(pi) * exp(-x^2) * sum of 2^n x^(2n+1) / (2n+1)!!` (Abramowitz and Stegun 7.1.6).
+/// Returns the error function, by its series of positive terms `2 / sqrt(pi) * exp(-x^2) * sum of
+/// 2^n x^(2n+1) / (2n+1)!!` (Abramowitz and Stegun 7.1.6).
 fn erf(x: f64) -> f64 {
     if x.is_nan() || x.abs() > 6.0 {
         return if x.is_nan() { x } else { x.signum() };

@@ -1,14 +1,14 @@
-//! The protocol, in every order in which its steps can meet (see `scripts/loom.sh`).
+//! Loom models of the protocol: every interleaving of its steps (see `scripts/loom.sh`).
 //!
-//! A snapshot here is a cell whose accesses loom follows, and freeing it is a write. So loom
-//! reports a read that isn't ordered before the free, and not only one that comes after it. The
-//! memory itself stays until the end of an execution, since a wrong protocol is to be caught, too.
+//! A snapshot here is a loom cell, and freeing it is a write, so that loom also reports a read that
+//! isn't ordered before the free. The memory itself lives until the end of an execution, since
+//! wrong protocols are tested, too.
 //!
-//! Under loom there is no membarrier: as where it was denied after readers began to count on it.
+//! Under loom there is no membarrier, as if it were denied after readers began to rely on it.
 
-use loom::cell::UnsafeCell;
+use ::loom::cell::UnsafeCell;
 
-use super::*;
+use super::super::*;
 use crate::sync::{AtomicPtr, Ordering};
 
 const ALIVE: u32 = 7;
@@ -22,8 +22,8 @@ fn snapshot() -> *mut Snapshot {
 }
 
 fn state_of(pointer: *const Snapshot) -> u32 {
-    // SAFETY: snapshots stay allocated until the execution ends, and loom sees to it that no
-    // write is concurrent.
+    // SAFETY: snapshots stay allocated until the execution ends, and loom reports concurrent
+    // writes.
     unsafe { (*pointer).0.with(|state| *state) }
 }
 
@@ -33,18 +33,18 @@ unsafe fn mark_freed(pointer: usize) {
 }
 
 fn joined(domain: &Domain, asymmetric: bool) -> Arc<Slots> {
-    let slots = domain.join(asymmetric, Entry::FastAbove(0));
+    let slots = domain.join(asymmetric, EntryPath::FastAbove(0));
     domain.reserve(&slots, 1);
     slots
 }
 
-/// How a reader gets at the pointer. All but the first are wrong, and loom must say so.
+/// The reader's protocol. All variants but the first are wrong, and loom must report them.
 #[derive(Clone, Copy)]
 enum Reader {
     AsItIs,
     /// Nothing is announced between the load and `hold`.
     WithoutBlockAll,
-    /// The load may overtake the announcement.
+    /// The load may be reordered before the announcement.
     WithoutFence,
     /// The pointer isn't announced after `BLOCK_ALL`.
     WithoutHold,
@@ -69,7 +69,7 @@ impl Reader {
     }
 }
 
-/// Readers that join, read so many times and leave, while a writer swaps and collects.
+/// Readers join, read `reads` times and leave, while a writer swaps and collects.
 fn readers_against_a_writer(reader: Reader, readers: usize, reads: usize, swaps: usize) {
     loom::model(move || {
         let domain = Arc::new(Domain::new());
@@ -103,7 +103,7 @@ fn readers_against_a_writer(reader: Reader, readers: usize, reads: usize, swaps:
         assert_eq!(state_of(last), ALIVE);
         assert!(all.iter().all(|unlinked| state_of(*unlinked) == FREED));
         for pointer in all.into_iter().chain([last]) {
-            // SAFETY: made by `Box::into_raw`, once in the list, and the readers are gone.
+            // SAFETY: made by `Box::into_raw`, once in the list, and the readers have ended.
             drop(unsafe { Box::from_raw(pointer) });
         }
     });
@@ -142,7 +142,7 @@ fn without_hold_it_fails() {
     readers_against_a_writer(Reader::WithoutHold, 1, 1, 1);
 }
 
-/// Two writers that swap and collect beside each other free each snapshot once.
+/// Two writers that swap and collect concurrently free each snapshot once.
 #[test]
 fn two_writers_and_a_reader() {
     loom::model(|| {
@@ -168,25 +168,25 @@ fn two_writers_and_a_reader() {
         let states = snapshots.map(|pointer| state_of(pointer));
         assert_eq!(states.iter().filter(|state| **state == ALIVE).count(), 1);
         for pointer in snapshots {
-            // SAFETY: made by `Box::into_raw`, and nobody else has it any more.
+            // SAFETY: made by `Box::into_raw`, and not referred to any more.
             drop(unsafe { Box::from_raw(pointer) });
         }
     });
 }
 
-/// When a reader that left its fence out says that it fences from now on.
+/// The time at which a reader without a fence confirms that it fences from now on.
 #[derive(Clone, Copy, PartialEq)]
 enum Word {
-    /// Before it reads with a fence.
+    /// Before its first read with a fence.
     Before,
-    /// Although it goes on without a fence: loom must say that this is wrong.
+    /// Although it continues without a fence, which loom must report.
     TooEarly,
-    /// Never: it ends.
+    /// Never, since it ends.
     Never,
 }
 
-/// A reader that began without a fence, as long as it could count on membarrier, against a writer
-/// to whom it is denied.
+/// A reader that started without a fence, while membarrier worked, against a writer to which it is
+/// denied.
 fn a_reader_turns_to_fences(word: Word) {
     loom::model(move || {
         let domain = Arc::new(Domain::new());
@@ -199,12 +199,12 @@ fn a_reader_turns_to_fences(word: Word) {
                 let slot = &slots.below(1)[0];
                 if word == Word::TooEarly {
                     slots.demand_fences();
-                    slots.pass_on();
+                    slots.confirm_fences();
                 }
                 Reader::WithoutFence.read(slot, &current);
                 if word == Word::Before {
                     slots.demand_fences();
-                    slots.pass_on();
+                    slots.confirm_fences();
                     Reader::AsItIs.read(slot, &current);
                 }
                 domain.leave(Arc::as_ptr(&slots));
@@ -218,7 +218,7 @@ fn a_reader_turns_to_fences(word: Word) {
         assert_eq!(domain.waiting(), (0, 0), "everything is freed in the end");
         assert_eq!(snapshots.map(|pointer| state_of(pointer)), [FREED, ALIVE]);
         for pointer in snapshots {
-            // SAFETY: made by `Box::into_raw`, and the reader is gone.
+            // SAFETY: made by `Box::into_raw`, and the reader has ended.
             drop(unsafe { Box::from_raw(pointer) });
         }
     });
@@ -240,8 +240,9 @@ fn a_word_given_too_early_fails() {
     a_reader_turns_to_fences(Word::TooEarly);
 }
 
-/// A reader that collects where its slot is noted, as calls do, against two changes. What is unlinked
-/// is freed without any further change: no note is lost between two looks, or taken back after one.
+/// A reader that collects if its slot is marked, as calls do, against two changes. Unlinked
+/// snapshots are freed without a further change: no mark is lost between two scans, or cleared
+/// after one.
 #[test]
 fn the_last_reader_frees() {
     loom::model(|| {
@@ -254,10 +255,10 @@ fn the_last_reader_frees() {
             loom::thread::spawn(move || {
                 let slot = &slots.below(1)[0];
                 Reader::AsItIs.read(slot, &current);
-                // In the place of membarrier; and a step between the release and the look.
+                // In place of membarrier; also a step between release and check.
                 barrier::full();
                 let _ = current.load(Ordering::Relaxed);
-                if slot.is_noted() {
+                if slot.is_marked() {
                     domain.collect(Some(&slots));
                 }
                 slots
@@ -273,7 +274,7 @@ fn the_last_reader_frees() {
         assert_eq!(snapshots.map(|pointer| state_of(pointer)), [FREED, FREED, ALIVE]);
         domain.leave(Arc::as_ptr(&slots));
         for pointer in snapshots {
-            // SAFETY: made by `Box::into_raw`, and the reader is gone.
+            // SAFETY: made by `Box::into_raw`, and the reader has ended.
             drop(unsafe { Box::from_raw(pointer) });
         }
     });

@@ -1,4 +1,4 @@
-//! For tests: random expressions.
+//! Random expressions.
 
 use proptest::prelude::*;
 
@@ -7,10 +7,10 @@ use keyfold_core::DType;
 use crate::derived_functions::float;
 use crate::graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};
 
-/// A recipe of a node: what, and numbers that pick its operands among those before.
+/// A recipe of a node: its kind, and numbers that select its operands among earlier nodes.
 pub(crate) type Step = (u8, u8, u16, u16, u16);
 
-/// Recipes of so many nodes.
+/// Generates recipes of less than `most` nodes.
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(any::<Step>(), 1..most)
 }
@@ -29,8 +29,8 @@ fn literal(kind: u8, a: u16) -> Literal {
     }
 }
 
-/// An expression of any nodes by these recipes. Divisors are made from an input, and bits worked on
-/// in it: text can't say a division by a zero literal, nor the bits of a float literal.
+/// Returns an expression of any nodes by these recipes. Divisors and operands of bitwise operations
+/// contain an input, since the parser refuses a zero literal as divisor and a float literal's bits.
 pub(crate) fn any_expr(steps: &[Step]) -> Expr {
     let mut g = Graph::default();
     let mut ids: Vec<Id> = (0..2).map(|input| g.add(Node::Input(input))).collect();
@@ -72,7 +72,7 @@ pub(crate) fn any_expr(steps: &[Step]) -> Expr {
     finish(&g, root)
 }
 
-/// A smooth expression of two inputs, whose values stay moderate for inputs within 2.
+/// Returns a smooth expression of two inputs, whose values stay moderate for inputs within 2.
 pub(crate) fn smooth_expr(steps: &[Step]) -> Expr {
     let mut g = Graph::default();
     let mut ids: Vec<Id> = (0..2).map(|input| g.add(Node::Input(input))).collect();
@@ -80,7 +80,7 @@ pub(crate) fn smooth_expr(steps: &[Step]) -> Expr {
         let pick = |number: &u16| ids[*number as usize % ids.len()];
         let (x, y) = (pick(a), pick(b));
         let mut unary = |op, x| g.add(Node::Unary(op, x));
-        // What keeps the argument of the next function within its domain.
+        // Keeps the argument of the next function within its domain.
         let small = unary(Unary::Tanh, x);
         let id = match what % 8 {
             0 => float(&mut g, f64::from(*op) / 100.0 - 1.0),

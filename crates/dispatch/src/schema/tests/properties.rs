@@ -1,8 +1,9 @@
-//! Properties: what is printed parses to the same; no text panics; binding agrees with a naive model.
+//! Properties: a printed schema parses to an equal one; no text panics; binding agrees with a naive
+//! model.
 
 use proptest::prelude::*;
 
-use super::{Alias, Argument, Literal, OperatorName, Return, Schema, Source, Type};
+use crate::schema::{Alias, Argument, ArgumentSource, Literal, OperatorName, Return, Schema, Type};
 
 fn ident() -> impl Strategy<Value = String> {
     "[A-Za-z_][A-Za-z0-9_]{0,8}"
@@ -38,7 +39,7 @@ fn alias() -> impl Strategy<Value = Alias> {
         .prop_map(|(sets, write, after)| Alias { sets, write, after })
 }
 
-/// A default that fits `ty`, if one does.
+/// Returns a default that fits `ty`, if one does.
 fn default_for(ty: &Type) -> BoxedStrategy<Option<Literal>> {
     let float = any::<f64>().prop_map(|x| Literal::Float(if x.is_nan() { f64::NAN } else { x }));
     let one_of = |names: &'static [&'static str]| {
@@ -103,8 +104,8 @@ fn returned() -> impl Strategy<Value = Return> {
     )
 }
 
-/// A schema that parsing could give: keyword-only arguments last, defaults last before them, names
-/// unlike each other, the overload not called default.
+/// Generates schemas that parsing can produce: keyword-only arguments last, defaults last before
+/// them, distinct names, an overload other than default.
 fn schema() -> impl Strategy<Value = Schema> {
     let overload = ident().prop_filter("canonical", |overload| overload != "default");
     let name = ("([a-z_][a-z0-9_]{0,5})?", ident(), prop_oneof![Just(String::new()), overload])
@@ -124,7 +125,7 @@ fn schema() -> impl Strategy<Value = Schema> {
     )
 }
 
-/// A text that is nearly a schema: a few characters of a real one replaced, added or dropped.
+/// Generates nearly valid schemas: a few characters of a valid one replaced, added or dropped.
 fn nearly_a_schema() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "[()\\[\\]*,=?!|:.\\->\"' \\\\\n\t0-9a-z]{0,3}",
@@ -145,7 +146,8 @@ fn nearly_a_schema() -> impl Strategy<Value = String> {
     })
 }
 
-/// Either the text parses, and what it prints parses to the same, or the error points into it.
+/// Checks that the text parses and its canonical text parses to the same schema, or that the error
+/// points into it.
 fn parses_or_points(text: &str) {
     match Schema::parse(text) {
         Ok(schema) => assert_eq!(Schema::parse(&schema.to_string()).unwrap(), schema),
@@ -160,23 +162,27 @@ fn parses_or_points(text: &str) {
     let _ = OperatorName::parse(text);
 }
 
-/// Binding as a beginner would write it: fill a list of maybes, then look for holes.
-fn naive_bind(schema: &Schema, positional: usize, keywords: &[&str]) -> Option<Vec<Source>> {
-    let mut given: Vec<(String, Source)> = Vec::new();
+/// A naive model of binding: fill a list of options, then look for empty ones.
+fn naive_bind(
+    schema: &Schema,
+    positional: usize,
+    keywords: &[&str],
+) -> Option<Vec<ArgumentSource>> {
+    let mut given: Vec<(String, ArgumentSource)> = Vec::new();
     let mut takers = schema.arguments.iter().filter(|argument| !argument.kwarg_only);
     for index in 0..positional {
-        given.push((takers.next()?.name.clone(), Source::Positional(index)));
+        given.push((takers.next()?.name.clone(), ArgumentSource::Positional(index)));
     }
     for (index, keyword) in keywords.iter().enumerate() {
-        given.push(((*keyword).to_owned(), Source::Keyword(index)));
+        given.push(((*keyword).to_owned(), ArgumentSource::Keyword(index)));
     }
     let mut sources = Vec::new();
     for argument in &schema.arguments {
-        let found: Vec<Source> =
+        let found: Vec<ArgumentSource> =
             given.iter().filter(|(name, _)| *name == argument.name).map(|(_, s)| *s).collect();
         match (found.as_slice(), &argument.default) {
             ([one], _) => sources.push(*one),
-            ([], Some(_)) => sources.push(Source::Default),
+            ([], Some(_)) => sources.push(ArgumentSource::Default),
             _ => return None,
         }
     }
@@ -224,7 +230,7 @@ proptest! {
         let names: Vec<&str> = schema.arguments.iter().map(|a| a.name.as_str()).collect();
         let mut keywords: Vec<&str> = Vec::new();
         if complete {
-            // What the positional values leave open, so that many calls succeed.
+            // Keywords for the arguments without positional values, so that many calls succeed.
             keywords.extend(names.iter().skip(positional.min(schema.positional_count())));
         } else if !names.is_empty() {
             keywords.extend(picks.iter().map(|pick| names[pick.index(names.len())]));

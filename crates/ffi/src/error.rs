@@ -1,4 +1,4 @@
-//! Errors that foreign code raises, and errors that it gets.
+//! Errors from foreign code, and error kinds for foreign code.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,32 +10,32 @@ use crate::abi::{self, ErrorCell};
 use crate::object::Object;
 use crate::runtime::Runtime;
 
-/// An error that foreign code raised: the source of the [`Error`] that it becomes.
+/// An error that foreign code raised; the source of the [`Error`] made of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Raised {
-    /// Its kind, in Python's terms where it has any: `ValueError`.
+pub struct ForeignError {
+    /// The kind, a Python exception class if it has one: `ValueError`.
     pub kind: String,
-    /// What it says.
+    /// The message.
     pub message: String,
-    /// Where it was raised, innermost first, one place to a line.
+    /// The traceback, innermost frame first, one frame per line.
     pub backtrace: String,
-    /// Operator, key path and kernel, for a person.
+    /// Operator, key path and kernel, for the message.
     pub place: String,
 }
 
-impl fmt::Display for Raised {
+impl fmt::Display for ForeignError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.message)
     }
 }
 
-impl StdError for Raised {}
+impl StdError for ForeignError {}
 
-impl Raised {
-    /// Takes the calling thread's raised error over from the library.
-    pub fn take(runtime: &'static Runtime) -> Option<Raised> {
+impl ForeignError {
+    /// Takes the calling thread's pending error from the library.
+    pub fn take(runtime: &'static Runtime) -> Option<ForeignError> {
         let mut handle = null_mut();
-        // SAFETY: stores a reference of ours, or null.
+        // SAFETY: stores a new reference, or null.
         let error = unsafe {
             (runtime.take_raised)(&raw mut handle);
             Object::owned(handle, runtime)
@@ -43,13 +43,13 @@ impl Raised {
         if error.type_index() != abi::ERROR {
             return None;
         }
-        // SAFETY: an error object has this cell, whose texts live as long as it.
+        // SAFETY: the cell of an error object, whose texts live as long as the object.
         let cell = unsafe { error.cell::<ErrorCell>().read() };
         let text = |array: abi::ByteArray| {
             // SAFETY: made by the library; `error` is alive.
             String::from_utf8_lossy(unsafe { array.bytes() }).into_owned()
         };
-        Some(Raised {
+        Some(ForeignError {
             kind: text(cell.kind),
             message: text(cell.message),
             backtrace: text(cell.backtrace),
@@ -57,14 +57,14 @@ impl Raised {
         })
     }
 
-    /// The error of kind [`ErrorKind::KernelFailed`] that says where, kind and message.
+    /// Returns an error of kind [`ErrorKind::KernelFailed`] with place, kind and message.
     pub fn into_error(self, place: &str) -> Error {
         Error::new(ErrorKind::KernelFailed, format!("{place}: {}: {}", self.kind, self.message))
             .with_source(self)
     }
 }
 
-/// The kind, in Python's terms, under which foreign code gets an error.
+/// Returns the Python exception class that foreign code gets for an error.
 pub fn kind_for(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::Binding | ErrorKind::Return | ErrorKind::DType => "TypeError",

@@ -1,25 +1,24 @@
-//! What a foreign caller passes: read for the call, and nothing believed unchecked. Without TVM FFI's
-//! library.
+//! Arguments from a foreign caller, without TVM FFI's library.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use keyfold_core::{ErrorKind, Result};
 use keyfold_dispatch::schema::Type;
-use keyfold_ffi::read::{Lender, Read, read};
+use keyfold_ffi::from_args::{ArgValue, BorrowTracker, from_arg};
 use keyfold_ffi::{Any, abi};
 use keyfold_tensor::dlpack::{DL_CPU, DL_FLOAT, DLDataType, DLDevice, DLTensor};
 use keyfold_tensor::{Value, ValueRef};
 
 /// Reads a value for an argument of that type.
-fn read_as<'a>(any: &'a Any, ty: &Type, lender: &mut Lender) -> Result<Read<'a>> {
-    // SAFETY: the tests below pass pointers that are good, or null.
-    unsafe { read(any, ty, None, lender) }
+fn read_as<'a>(any: &'a Any, ty: &Type, tracker: &mut BorrowTracker) -> Result<ArgValue<'a>> {
+    // SAFETY: the tests below pass valid pointers, or null.
+    unsafe { from_arg(any, ty, None, tracker) }
 }
 
 fn told(any: &Any, ty: &Type) -> String {
-    let mut lender = Lender::default();
-    read_as(any, ty, &mut lender).map_or_else(
+    let mut tracker = BorrowTracker::default();
+    read_as(any, ty, &mut tracker).map_or_else(
         |error| format!("{:?}: {error}", error.kind()),
         |read| <Value as keyfold_dispatch::Value>::describe(read.value()),
     )
@@ -68,7 +67,7 @@ fn kinds_that_arent_keyfolds_are_refused() {
         let text = told(&Any::new(index, 0x1000), &Type::Int);
         assert!(text.contains(&format!("type index {index}")), "{text}");
     }
-    // Not even looked at.
+    // Refused without an access to the address.
     let text = told(&Any::new(abi::TENSOR, 0x1000), &Type::Tensor);
     assert!(text.contains("without TVM FFI's library"), "{text}");
 }
@@ -90,18 +89,18 @@ fn a_lent_tensor_is_counted() {
     let (mut data, mut shape) = (vec![1.0, 2.0], [2]);
     let tensor = dl(&mut data, &mut shape);
     let any = Any::pointer(abi::DL_TENSOR, &raw const tensor);
-    let mut lender = Lender::default();
-    let read = read_as(&any, &Type::Tensor, &mut lender).unwrap();
+    let mut tracker = BorrowTracker::default();
+    let read = read_as(&any, &Type::Tensor, &mut tracker).unwrap();
     let ValueRef::Tensor(view) = read.value() else { panic!("no tensor") };
     assert_eq!(view.to_vec::<f64>().unwrap(), [1.0, 2.0]);
-    assert!(lender.lent(view));
+    assert!(tracker.contains(view));
     let kept = view.clone();
     drop(read);
-    assert_eq!(lender.outstanding(), 1);
+    assert_eq!(tracker.outstanding(), 1);
     let copy = kept.copy().unwrap();
-    assert!(!lender.lent(&copy));
+    assert!(!tracker.contains(&copy));
     drop(kept);
-    assert_eq!(lender.outstanding(), 0);
+    assert_eq!(tracker.outstanding(), 0);
     assert_eq!(copy.to_vec::<f64>().unwrap(), [1.0, 2.0]);
 }
 
@@ -127,8 +126,8 @@ fn malformed_tensors_are_refused_with_the_reason() {
     }
     assert!(told(&Any::new(abi::DL_TENSOR, 0), &Type::Tensor).contains("null"));
     let odd = Any::new(abi::DL_TENSOR, (&raw const good).addr() as u64 + 1);
-    let mut lender = Lender::default();
-    let error = read_as(&odd, &Type::Tensor, &mut lender).unwrap_err();
+    let mut tracker = BorrowTracker::default();
+    let error = read_as(&odd, &Type::Tensor, &mut tracker).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exchange);
-    assert_eq!(lender.outstanding(), 0);
+    assert_eq!(tracker.outstanding(), 0);
 }

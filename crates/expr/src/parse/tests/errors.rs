@@ -1,10 +1,10 @@
-//! Every kind of mistake: where its caret is, and what is said.
+//! Syntax errors: message and position of each kind.
 
 use keyfold_core::{ErrorKind, Failure};
 
 use crate::{Expr, Names};
 
-/// Where the caret has to be, in a text of a test.
+/// Marks the position of the caret in a text of a test.
 const CARET: char = '‸';
 
 /// Checks that a text, without its mark, is refused at the mark with this message.

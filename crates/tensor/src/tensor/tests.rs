@@ -1,11 +1,11 @@
-//! Views against a naive model: a list of the places that each index stands for.
+//! Views against a naive model: a list of the positions of all indices.
 
 use keyfold_core::{DType, Device, ErrorKind, Scalar, Shape, Strides};
 use proptest::prelude::*;
 
 use super::Tensor;
 
-/// An n-dimensional array of numbers, stored in logical order; every view copies it.
+/// An n-dimensional array of numbers in logical order; every view copies it.
 #[derive(Clone, Debug)]
 struct Model {
     shape: Vec<usize>,
@@ -24,13 +24,13 @@ impl Model {
         all
     }
 
-    /// The item at an index, by a search through all of them.
+    /// Returns the item at an index, by linear search.
     fn at(&self, index: &[usize]) -> i64 {
         let place = self.indices().iter().position(|i| i == index).unwrap();
         self.items[place]
     }
 
-    /// A new model of that shape whose items come from `source(index)` of this one.
+    /// Returns a model of that shape whose items are at `source(index)` of this one.
     fn map(&self, shape: Vec<usize>, source: impl Fn(&[usize]) -> Vec<usize>) -> Model {
         let mut new = Model { shape, items: vec![] };
         new.items = new.indices().iter().map(|i| self.at(&source(i))).collect();
@@ -38,7 +38,7 @@ impl Model {
     }
 }
 
-/// One view operation, with raw numbers that are fitted to the shape at hand.
+/// A view operation, with raw numbers that are reduced to the shape's range.
 #[derive(Clone, Debug)]
 enum Op {
     Transpose(usize, usize),
@@ -69,7 +69,7 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Python's own rule, stepping through positions one by one.
+/// Python's rule, step by step.
 fn sliced(size: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> Vec<usize> {
     let n = size as i64;
     let wrap = |p: i64| if p < 0 { p + n } else { p };
@@ -190,7 +190,7 @@ proptest! {
         let mut tensor = Tensor::from_vec(items.clone(), &sizes).unwrap();
         let mut model = Model { shape: sizes, items };
         for op in &chain {
-            // Broadcasting can repeat itself into millions of elements.
+            // Repeated broadcasting can produce millions of elements.
             if model.items.len() > 300 {
                 break;
             }
@@ -212,7 +212,7 @@ proptest! {
         }
         let copy = tensor.copy().unwrap();
         prop_assert_eq!(copy.as_slice::<i64>().unwrap(), &model.items[..]);
-        // The same view, checked from the start, is found to be inside its buffer.
+        // The same view passes the checks of the constructor.
         let again = Tensor::from_parts(
             tensor.buffer().clone(), tensor.shape().clone(), tensor.strides().clone(), tensor.offset(),
         );
@@ -251,7 +251,7 @@ proptest! {
             view = view.transpose(0, 1).unwrap();
         }
         let source = Tensor::from_vec((1..=view.numel() as i64).collect(), view.shape()).unwrap();
-        // SAFETY: nothing else uses the memory, and no slice is alive.
+        // SAFETY: nothing else accesses the memory, and no slice is alive.
         unsafe { view.copy_from(&source).unwrap() };
         prop_assert_eq!(view.to_vec::<i64>().unwrap(), source.to_vec::<i64>().unwrap());
         let written: i64 = target.to_vec::<i64>().unwrap().iter().sum();
@@ -267,7 +267,7 @@ fn range(n: i64) -> Tensor {
 fn overlapping_copies_read_before_they_write() {
     let t = range(5);
     let reversed = t.flip(&[0]).unwrap();
-    // SAFETY: nothing else uses the memory, and no slice is alive.
+    // SAFETY: nothing else accesses the memory, and no slice is alive.
     unsafe { t.copy_from(&reversed).unwrap() };
     assert_eq!(t.to_vec::<i64>().unwrap(), [4, 3, 2, 1, 0]);
 }
@@ -276,7 +276,7 @@ fn overlapping_copies_read_before_they_write() {
 fn copies_refuse_what_they_cannot_do() {
     let (t, f) = (range(4), Tensor::zeros(&[4], DType::F32, Device::CPU).unwrap());
     let kind = |to: &Tensor, from: &Tensor| {
-        // SAFETY: nothing else uses the memory, and no slice is alive.
+        // SAFETY: nothing else accesses the memory, and no slice is alive.
         unsafe { to.copy_from(from) }.unwrap_err().kind()
     };
     assert_eq!(kind(&t, &f), ErrorKind::DType);

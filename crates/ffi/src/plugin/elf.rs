@@ -1,10 +1,10 @@
-//! What a file is, before the loader is asked: the loader says of a library for another machine that
-//! it can't be found.
+//! Checks a file's ELF header before it is loaded: for a library of another machine the loader only
+//! says that it can't be found.
 
 use std::io::Read;
 use std::path::Path;
 
-/// The machines whose ELF numbers this module knows by name.
+/// The ELF machine numbers with names.
 const MACHINES: [(u16, &str); 8] = [
     (3, "x86"),
     (20, "powerpc"),
@@ -16,7 +16,7 @@ const MACHINES: [(u16, &str); 8] = [
     (243, "riscv64"),
 ];
 
-/// Says why the file can't be loaded here; `None` where the loader may try.
+/// Returns the reason why the file can't be loaded here; `None` if the loader may try.
 pub(super) fn refusal(path: &Path) -> Option<String> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -32,7 +32,7 @@ pub(super) fn refusal(path: &Path) -> Option<String> {
     }
 }
 
-/// As [`refusal`], of an ELF file's first bytes.
+/// As [`refusal`], for an ELF file's first bytes.
 fn refusal_of(header: &[u8; 20], here: &str) -> Option<String> {
     if header[..4] != *b"\x7fELF" {
         return Some("it is not a shared library (no ELF header)".to_owned());

@@ -1,18 +1,17 @@
-//! Comparisons of signed with unsigned numbers of 64 bits.
+//! Comparisons of signed with unsigned 64-bit integers.
 //!
-//! The two have no common whole dtype, and float64, in which they meet otherwise, can't tell 2^63 - 1
-//! from 2^63. So they are compared as what they are: a negative number is below every unsigned one,
-//! and others compare as unsigned numbers.
+//! The two have no common integer dtype, and float64, to which they promote, doesn't distinguish
+//! 2^63 from the number below it. So they are compared exactly: a negative number is below every
+//! unsigned one, and others compare as unsigned numbers.
 
 use keyfold_core::{DType, Result, Scalar};
 
-use super::lowering::{Lowering, Typed};
+use super::lowering::{Lowering, TypedStep};
 use super::step::{StepId, StepOp};
 use super::types::Type;
 use crate::graph::{Binary, Unary};
 
-/// The comparison that says the same of the operands the other way round; nothing for what is no
-/// comparison.
+/// Returns the same comparison for exchanged operands; `None` for other operations.
 fn mirrored(op: Binary) -> Option<Binary> {
     Some(match op {
         Binary::Eq | Binary::Ne => op,
@@ -29,9 +28,14 @@ fn is_signed(ty: Type) -> bool {
 }
 
 impl Lowering {
-    /// The comparison of a signed number with a uint64, exactly; nothing for other operations and
-    /// operands.
-    pub(super) fn signs_apart(&mut self, op: Binary, a: Typed, b: Typed) -> Result<Option<StepId>> {
+    /// Returns the exact comparison of a signed number with a uint64; `None` for other operations
+    /// and operands.
+    pub(super) fn compare_mixed_signs(
+        &mut self,
+        op: Binary,
+        a: TypedStep,
+        b: TypedStep,
+    ) -> Result<Option<StepId>> {
         let Some(turned) = mirrored(op) else { return Ok(None) };
         let unsigned = Type::Strong(DType::U64);
         let (op, signed, unsigned) = if is_signed(a.ty) && b.ty == unsigned {

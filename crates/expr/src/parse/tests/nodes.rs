@@ -1,9 +1,9 @@
-//! What texts mean.
+//! The nodes that texts parse to.
 
 use crate::graph::{Expr, Literal, Node};
 use crate::{Names, Term};
 
-/// What a text prints as.
+/// Returns the canonical text of a parsed text.
 fn printed(text: &str) -> String {
     let expr = Expr::parse(text).unwrap_or_else(|error| panic!("{}", error.message()));
     expr.to_string()
@@ -202,7 +202,7 @@ fn large_shared_parts_are_printed_once() {
     let names = Names::new().input("t0").input("x");
     let expr = Expr::parse_with("t = exp(x) * 2 + t0; t * t", &names).unwrap();
     assert_eq!(expr.to_string(), "t1 = exp(x) * 2 + t0; t1 * t1");
-    // Doubled a hundred times, this would be endless written out.
+    // Doubled a hundred times, the text without names would be endless.
     let mut text = String::from("t0 = exp(x) * 2 + x");
     for at in 0..100 {
         text += &format!("\nt{} = t{at} * t{at} + t{at}", at + 1);
@@ -213,7 +213,7 @@ fn large_shared_parts_are_printed_once() {
     assert_eq!(Expr::parse(&expr.to_string()).unwrap(), expr);
 }
 
-/// Texts that are as deep as they are long.
+/// Returns texts as deep as they are long.
 fn deep(depth: usize) -> Vec<String> {
     vec![
         "(".repeat(depth) + "x" + &")".repeat(depth),
@@ -242,7 +242,7 @@ fn depth_10_000_is_parsed_printed_and_parsed_again() {
         let expr = Expr::parse(&text).unwrap_or_else(|error| panic!("{}", error.message()));
         let again = expr.to_string();
         let parsed = Expr::parse_with(&again, &Names::of(&expr)).unwrap();
-        // Not assert_eq: what it would print has a million characters.
+        // Not assert_eq, which would print a million characters.
         assert!(parsed == expr, "{}", &text[..40]);
         let simple = expr.simplified();
         assert!(simple.nodes().len() <= expr.nodes().len());
@@ -279,7 +279,7 @@ fn what_is_the_same_in_another_order_of_building_is_equal() {
     assert_eq!(b.finish(early - late), Expr::parse("log(x) - exp(x)").unwrap());
 }
 
-const DOCUMENTATION: &str = include_str!("../../../../docs/expressions.md");
+const DOCUMENTATION: &str = include_str!("../../../../../docs/expressions.md");
 
 #[test]
 fn the_documentation_lists_every_function() {
@@ -295,7 +295,7 @@ fn the_documentation_shows_errors_as_they_are() {
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 15);
     for error in lines.chunks(3) {
-        // A second line has one before it, that is not shown.
+        // The second line follows one that isn't shown.
         let before = if error[0].contains("line 2") { "t = exp(x)\n" } else { "" };
         let given = Expr::parse(&format!("{before}{}", error[1])).unwrap_err();
         assert_eq!(given.message(), error.join("\n"));

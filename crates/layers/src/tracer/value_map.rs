@@ -1,9 +1,9 @@
-//! Which value of the graph a tensor is.
+//! The map from tensors to values of the graph.
 //!
-//! Tensors have no identity of their own: a view is made anew for every call. What tells them apart
-//! is the data that they are views of, so a value is found by address, shape, strides and dtype, and
-//! among several by its keys and what a layer attached. The session keeps alive whatever it saw,
-//! so that no address is used again.
+//! Tensors have no identity, since every call makes new views. A tensor is identified by the data
+//! it is a view of: address, shape, strides and dtype, and among several such values by its keys
+//! and a layer's attachment. The session keeps all tensors alive that it has seen, so that no
+//! address is reused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,30 +15,32 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use super::ir::{Info, ValueId};
 use crate::vmap::batch_of;
 
-/// The data that a tensor is a view of.
+/// The identity of the data that a tensor is a view of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
-    /// Of the first element; a number for the memory where it has no address or no elements.
+struct ViewKey {
+    /// Of the first element; the buffer's identity for memory without an address, or without
+    /// elements.
     address: usize,
     offset: usize,
-    /// The size of each dimension with its stride; dimensions that nobody steps along have none.
+    /// The size of each dimension with its stride, which is 0 for sizes 0 and 1.
     dims: Vec<(usize, isize)>,
     dtype: Option<DType>,
     device: Device,
-    /// For an example of a batch, level and dimension of each; all else is the whole batch's.
+    /// For an example of a batch, level and dimension of each; the other fields are the whole
+    /// batch's.
     batch: Vec<(usize, usize)>,
 }
 
-impl Place {
-    /// Of an example: the batch that it stands for.
-    fn whole(&self) -> Option<(Place, BatchAt)> {
+impl ViewKey {
+    /// Returns the batch of an example, and its position there.
+    fn whole(&self) -> Option<(ViewKey, BatchAt)> {
         let mut place = self.clone();
         let (level, dim) = place.batch.pop()?;
         let size = place.sizes().get(dim).copied()?;
         Some((place, BatchAt { level, dim, size }))
     }
 
-    /// The size of each dimension: those of the whole, less those that count examples.
+    /// Returns the size of each dimension: the whole's, without batch dimensions.
     fn sizes(&self) -> Vec<usize> {
         let mut sizes: Vec<usize> = self.dims.iter().map(|(size, _)| *size).collect();
         for (_, dim) in &self.batch {
@@ -48,7 +50,7 @@ impl Place {
     }
 }
 
-/// How an example lies in its batch.
+/// The position of an example in its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchAt {
     pub(super) level: usize,
@@ -56,17 +58,18 @@ pub(super) struct BatchAt {
     pub(super) size: usize,
 }
 
-/// A value of the graph that a tensor follows from by entering batches (from the whole to examples)
-/// or by leaving them.
+/// A value of the graph from which a tensor follows by entering batches (from the whole to
+/// examples) or by leaving them.
 #[derive(Debug)]
 pub(super) struct Across {
     pub(super) from: ValueId,
     pub(super) enters: bool,
-    /// In the order of the steps.
+    /// In order.
     pub(super) steps: Vec<BatchAt>,
 }
 
-/// What tells views of the same data apart: the functionality keys, and the attachment's address.
+/// The difference between views of the same data: the functionality keys, and the attachment's
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     keys: DispatchKeySet,
@@ -92,27 +95,27 @@ impl Mark {
     }
 }
 
-/// An argument or result that was looked at: everything that finds its value, and a share in it.
+/// An inspected argument or result: all data to find its value, and a reference to it.
 ///
-/// It is made without the session's lock, since looking may need the lock of the host language.
+/// It is made without the session's lock, since inspection may need the host language's lock.
 #[derive(Debug)]
-pub(super) struct Seen {
-    place: Place,
+pub(super) struct Inspected {
+    place: ViewKey,
     mark: Mark,
-    /// The addresses from its first to its last element, end excluded.
+    /// The addresses from its first element to the end of its last.
     memory: (usize, usize),
     pub(super) info: Info,
     pub(super) keep: Value,
 }
 
-impl Seen {
-    pub(super) fn tensor(tensor: &Tensor, keep: Value) -> Seen {
+impl Inspected {
+    pub(super) fn tensor(tensor: &Tensor, keep: Value) -> Inspected {
         if let Some(batched) = batch_of(tensor) {
-            // The example itself has no data: layers make it anew as they please.
-            let whole = Seen::tensor(&batched.physical, Value::None);
+            // The example itself has no data, and layers make new ones at any time.
+            let whole = Inspected::tensor(&batched.physical, Value::None);
             let mut place = whole.place;
             place.batch.push((batched.level, batched.dim));
-            return Seen { place, info: Info::of(tensor), keep, ..whole };
+            return Inspected { place, info: Info::of(tensor), keep, ..whole };
         }
         let buffer = tensor.buffer();
         let empty = tensor.numel() == 0;
@@ -131,38 +134,38 @@ impl Seen {
                     first.wrapping_add_signed((high + 1) * size),
                 )
             }
-            // Whatever shares it, where there are no addresses.
+            // Memory without addresses is identified by its buffer.
             _ => (buffer.identity(), buffer.identity() + 1),
         };
         let stepped = |size: usize| size > 1 && !empty;
         let dims = tensor.shape().iter().zip(tensor.strides());
         let dims = dims.map(|(n, stride)| (*n, if stepped(*n) { *stride } else { 0 })).collect();
         let (dtype, device) = (Some(tensor.dtype()), tensor.device());
-        let place = Place { address, offset, dims, dtype, device, batch: Vec::new() };
-        Seen { place, mark: Mark::of(tensor), memory, info: Info::of(tensor), keep }
+        let place = ViewKey { address, offset, dims, dtype, device, batch: Vec::new() };
+        Inspected { place, mark: Mark::of(tensor), memory, info: Info::of(tensor), keep }
     }
 
-    /// A tensor with a share in it that can be cloned and dropped without the lock of the host
-    /// language.
-    pub(super) fn own(tensor: &Tensor) -> Seen {
-        Seen::tensor(tensor, Value::Tensor(tensor.clone().into_tracked()))
+    /// Inspects a native tensor, whose reference can be cloned and dropped without the host
+    /// language's lock.
+    pub(super) fn own(tensor: &Tensor) -> Inspected {
+        Inspected::tensor(tensor, Value::Tensor(tensor.clone().into_tracked()))
     }
 
-    /// An object that can't be viewed, or whose class says more than its elements do, is itself and
-    /// nothing else.
-    fn object(address: usize, view: Option<&Tensor>, keep: Value) -> Seen {
+    /// Returns an object that can't be viewed, or whose class carries more than its elements; it is
+    /// identified by its own address.
+    fn object(address: usize, view: Option<&Tensor>, keep: Value) -> Inspected {
         let (dims, device, batch) = (Vec::new(), Device::CPU, Vec::new());
-        let place = Place { address, offset: 0, dims, dtype: None, device, batch };
-        match view.map(|tensor| Seen::tensor(tensor, Value::None)) {
-            Some(seen) => Seen { place, mark: Mark::NONE, keep, ..seen },
+        let place = ViewKey { address, offset: 0, dims, dtype: None, device, batch };
+        match view.map(|tensor| Inspected::tensor(tensor, Value::None)) {
+            Some(seen) => Inspected { place, mark: Mark::NONE, keep, ..seen },
             None => {
                 let (memory, info) = ((address, address + 1), Info::opaque());
-                Seen { place, mark: Mark::NONE, memory, info, keep }
+                Inspected { place, mark: Mark::NONE, memory, info, keep }
             }
         }
     }
 
-    /// The description of an object of a class that a user registered.
+    /// Returns the description of an object of a class that a user registered.
     pub(super) fn registered(&self) -> Option<String> {
         match &self.keep {
             Value::Foreign(object) if object.is_of_registered_class() => Some(object.describe()),
@@ -170,19 +173,21 @@ impl Seen {
         }
     }
 
-    /// Looks at a borrowed tensor; `None` for what isn't one.
+    /// Inspects a borrowed tensor; `None` for other values.
     ///
     /// # Errors
-    /// When a foreign object can't be kept.
-    pub(super) fn look(value: ValueRef<'_>) -> keyfold_core::Result<Option<Seen>> {
+    /// If a foreign object can't be kept.
+    pub(super) fn look(value: ValueRef<'_>) -> keyfold_core::Result<Option<Inspected>> {
         use keyfold_dispatch::Value as _;
         Ok(match value {
-            ValueRef::Tensor(tensor) => Some(Seen::own(tensor)),
+            ValueRef::Tensor(tensor) => Some(Inspected::own(tensor)),
             ValueRef::Foreign(object) if object.is_tensor() => {
                 let keep = Value::from_ref(value)?;
                 Some(match object.tensor() {
-                    Ok(tensor) if !object.is_of_registered_class() => Seen::tensor(tensor, keep),
-                    view => Seen::object(object.original().addr(), view.ok(), keep),
+                    Ok(tensor) if !object.is_of_registered_class() => {
+                        Inspected::tensor(tensor, keep)
+                    }
+                    view => Inspected::object(object.original().addr(), view.ok(), keep),
                 })
             }
             _ => None,
@@ -190,7 +195,7 @@ impl Seen {
     }
 }
 
-/// Memory: ranges of addresses, start to end, none of which overlap.
+/// A set of disjoint ranges of addresses, start to end.
 #[derive(Debug, Default)]
 struct Ranges(BTreeMap<usize, usize>);
 
@@ -204,7 +209,8 @@ impl Ranges {
         if start >= end {
             return;
         }
-        // Ranges that overlap become one, so that the last before an address decides.
+        // Overlapping ranges are merged, so that only the last range before an address has to be
+        // checked.
         while let Some((other, other_end)) = self.overlapping((start, end)) {
             if other <= start && other_end >= end {
                 return;
@@ -216,26 +222,27 @@ impl Ranges {
     }
 }
 
-/// The values that tensors were found to be.
+/// The map from tensors' data to values.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    /// In the order of recording: the last one counts.
-    places: HashMap<Place, Vec<(Mark, ValueId)>>,
-    /// An example that stands for a batch, by the batch.
-    examples: HashMap<Place, (BatchAt, Place)>,
-    /// Memory whose content follows from the inputs.
+pub(super) struct ValueMap {
+    /// In the order of recording; the last one is valid.
+    places: HashMap<ViewKey, Vec<(Mark, ValueId)>>,
+    /// By the batch's data, an example of it.
+    examples: HashMap<ViewKey, (BatchAt, ViewKey)>,
+    /// Memory whose content depends on the inputs.
     varying: Ranges,
-    /// Memory of constants, which is still there at the next replay.
+    /// Memory of constants, which exists at the next replay.
     lasting: Ranges,
-    /// Memory of tensors that the graph of derivatives keeps and that no recorded call made.
+    /// Memory of tensors that the gradient graph keeps and that no recorded call made.
     hidden: Ranges,
-    /// What must outlive the session, so that no address is used twice.
+    /// Values kept alive, so that no address is reused.
     kept: Vec<Value>,
-    /// The places in `kept` of each share of a memory, by the buffer's identity: a constant has another share.
+    /// The indices in `kept` of each reference to a memory, by the buffer's identity; a constant
+    /// has one more.
     shares: HashMap<usize, Vec<usize>>,
 }
 
-/// The identity of the memory that a tensor's elements are in; of an example, its batch's.
+/// Returns the identity of the memory of a tensor's elements; for an example, its batch's.
 fn memory_of(tensor: &Tensor) -> usize {
     match batch_of(tensor) {
         Some(batch) => memory_of(&batch.physical),
@@ -243,18 +250,18 @@ fn memory_of(tensor: &Tensor) -> usize {
     }
 }
 
-impl Known {
-    /// The value that it is: the last one with the same data, keys and attachment, or with the
-    /// same data.
-    pub(super) fn find(&self, seen: &Seen) -> Option<ValueId> {
+impl ValueMap {
+    /// Returns the tensor's value: the last one with the same data, keys and attachment, else with
+    /// the same data.
+    pub(super) fn find(&self, seen: &Inspected) -> Option<ValueId> {
         let all = self.places.get(&seen.place)?;
         let exact = all.iter().rev().find(|(mark, _)| *mark == seen.mark);
         exact.or(all.last()).map(|(_, id)| *id)
     }
 
-    /// From now on it is this value.
-    pub(super) fn insert(&mut self, seen: Seen, id: ValueId) {
-        let Seen { place, mark, keep, .. } = seen;
+    /// Maps the tensor to this value from now on.
+    pub(super) fn insert(&mut self, seen: Inspected, id: ValueId) {
+        let Inspected { place, mark, keep, .. } = seen;
         let mut example = place.clone();
         while let Some((batch, at)) = example.whole() {
             self.examples.insert(batch.clone(), (at, example));
@@ -271,20 +278,20 @@ impl Known {
         self.kept.push(value);
     }
 
-    /// Notes a share of the value that is kept next.
+    /// Records a reference of the value that is kept next.
     fn note_share(&mut self, value: &Value) {
         if let Value::Tensor(tensor) = value {
             self.shares.entry(memory_of(tensor)).or_default().push(self.kept.len());
         }
     }
 
-    /// The value that it follows from by entering or leaving batches, if there is one.
-    pub(super) fn across(&self, seen: &Seen) -> Option<Across> {
+    /// Returns the value from which it follows by entering or leaving batches, if there is one.
+    pub(super) fn across(&self, seen: &Inspected) -> Option<Across> {
         self.by_entering(&seen.place).or_else(|| self.by_leaving(&seen.place))
     }
 
-    /// From the nearest batch that is known, for an example.
-    fn by_entering(&self, place: &Place) -> Option<Across> {
+    /// For an example: from the nearest known batch.
+    fn by_entering(&self, place: &ViewKey) -> Option<Across> {
         let (mut steps, mut example) = (Vec::new(), place.clone());
         while let Some((batch, at)) = example.whole() {
             steps.insert(0, at);
@@ -296,8 +303,8 @@ impl Known {
         None
     }
 
-    /// From the nearest example that is known, for a batch.
-    fn by_leaving(&self, place: &Place) -> Option<Across> {
+    /// For a batch: from the nearest known example.
+    fn by_leaving(&self, place: &ViewKey) -> Option<Across> {
         let (mut steps, mut batch) = (Vec::new(), place);
         while let Some((at, example)) = self.examples.get(batch) {
             steps.insert(0, *at);
@@ -309,53 +316,54 @@ impl Known {
         None
     }
 
-    fn last_at(&self, place: &Place) -> Option<ValueId> {
+    fn last_at(&self, place: &ViewKey) -> Option<ValueId> {
         Some(self.places.get(place)?.last()?.1)
     }
 
-    /// Keeps a tensor that the graph of derivatives keeps: unless a recorded call makes it still, the
-    /// graph that is recorded doesn't know it.
-    pub(super) fn hide(&mut self, seen: &Seen) {
+    /// Keeps a tensor that the gradient graph keeps. It is unknown to the graph, unless a recorded
+    /// call makes it later.
+    pub(super) fn hide(&mut self, seen: &Inspected) {
         if self.find(seen).is_none() && self.across(seen).is_none() {
             self.hidden.insert(seen.memory);
             self.keep(seen.keep.clone());
         }
     }
 
-    /// Whether its memory, or a part of it, is such a tensor's.
-    pub(super) fn hides(&self, seen: &Seen) -> bool {
+    /// Returns whether its memory overlaps that of a hidden tensor.
+    pub(super) fn overlaps_hidden(&self, seen: &Inspected) -> bool {
         self.hidden.overlapping(seen.memory).is_some()
     }
 
-    /// The content of its memory follows from the inputs.
-    pub(super) fn vary(&mut self, seen: &Seen) {
+    /// Marks the content of its memory as dependent on the inputs.
+    pub(super) fn mark_dependent(&mut self, seen: &Inspected) {
         self.varying.insert(seen.memory);
     }
 
-    /// Whether its memory, or a part of it, follows from the inputs.
-    pub(super) fn varies(&self, seen: &Seen) -> bool {
+    /// Returns whether its memory overlaps memory that depends on the inputs.
+    pub(super) fn depends_on_inputs(&self, seen: &Inspected) -> bool {
         self.varying.overlapping(seen.memory).is_some()
     }
 
-    /// It is a constant, which the graph holds too, and is [inserted](Self::insert) next.
-    pub(super) fn last(&mut self, seen: &Seen) {
+    /// Marks its memory as a constant's. The graph keeps it too, and it is [inserted](Self::insert)
+    /// next.
+    pub(super) fn mark_constant(&mut self, seen: &Inspected) {
         self.lasting.insert(seen.memory);
         self.note_share(&seen.keep);
     }
 
-    /// Whether its memory, or a part of it, is a constant's.
-    pub(super) fn lasts(&self, seen: &Seen) -> bool {
+    /// Returns whether its memory overlaps a constant's.
+    pub(super) fn overlaps_constant(&self, seen: &Inspected) -> bool {
         self.lasting.overlapping(seen.memory).is_some()
     }
 
-    /// The values that the recording keeps of a tensor's memory, one for each share.
+    /// Returns the values that keep a tensor's memory alive in the recording, one per reference.
     pub(super) fn kept_of(&self, tensor: &Tensor) -> impl Iterator<Item = &Value> {
         let places = self.shares.get(&tensor.buffer().identity());
         places.into_iter().flatten().map(|place| &self.kept[*place])
     }
 
-    /// Takes everything out, to be dropped without a lock.
-    pub(super) fn take(&mut self) -> Known {
+    /// Takes all content out, to be dropped without a lock.
+    pub(super) fn take(&mut self) -> ValueMap {
         std::mem::take(self)
     }
 }

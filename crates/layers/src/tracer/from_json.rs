@@ -1,4 +1,4 @@
-//! A graph from JSON. Whatever is wrong with the document is an error that names the place in it.
+//! Reads a graph from JSON. Errors name the place in the document.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use serde_json::{Map, Value as Json};
 
 use super::base64;
 use super::ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
-use super::write::{FORMAT, VERSION};
+use super::to_json::{FORMAT, VERSION};
 
-/// A part of the document and the way to it.
-struct At<'j> {
+/// A part of the document and its path.
+struct JsonPart<'j> {
     json: &'j Json,
     path: String,
 }
 
-impl<'j> At<'j> {
+impl<'j> JsonPart<'j> {
     #[cold]
     fn error(&self, problem: impl std::fmt::Display) -> Error {
         let place = if self.path.is_empty() { "the document" } else { &self.path };
@@ -42,18 +42,18 @@ impl<'j> At<'j> {
         self.json.as_object().ok_or_else(|| self.expected("an object"))
     }
 
-    fn get(&self, name: &str) -> Result<At<'j>> {
+    fn get(&self, name: &str) -> Result<JsonPart<'j>> {
         let Some(json) = self.object()?.get(name) else {
             return Err(self.error(format!("{name:?} is missing")));
         };
         let dot = if self.path.is_empty() { "" } else { "." };
-        Ok(At { json, path: format!("{}{dot}{name}", self.path) })
+        Ok(JsonPart { json, path: format!("{}{dot}{name}", self.path) })
     }
 
-    fn items(&self) -> Result<Vec<At<'j>>> {
+    fn items(&self) -> Result<Vec<JsonPart<'j>>> {
         let Some(items) = self.json.as_array() else { return Err(self.expected("a list")) };
         let items = items.iter().enumerate();
-        Ok(items.map(|(i, json)| At { json, path: format!("{}[{i}]", self.path) }).collect())
+        Ok(items.map(|(i, json)| JsonPart { json, path: format!("{}[{i}]", self.path) }).collect())
     }
 
     fn text(&self) -> Result<&'j str> {
@@ -70,7 +70,7 @@ impl<'j> At<'j> {
     }
 
     fn float(&self) -> Result<f64> {
-        // Rust's own reading of text gives the nearest number, so what was written comes back.
+        // Rust's parser returns the nearest float, so that printed floats are restored exactly.
         let number = match self.json {
             Json::String(text) => text.parse().ok(),
             other => other.as_f64(),
@@ -87,14 +87,14 @@ impl<'j> At<'j> {
     }
 }
 
-/// The values that the document makes, as far as it was read.
-struct Made {
+/// The values that the document has defined so far.
+struct Definitions {
     values: Vec<Info>,
     made: Vec<bool>,
 }
 
-impl Made {
-    fn id(&self, at: &At<'_>) -> Result<ValueId> {
+impl Definitions {
+    fn id(&self, at: &JsonPart<'_>) -> Result<ValueId> {
         let number = at.number()?;
         if number >= self.values.len() {
             let count = self.values.len();
@@ -103,8 +103,8 @@ impl Made {
         Ok(ValueId(number as u32))
     }
 
-    /// A value that is made here.
-    fn make(&mut self, at: &At<'_>) -> Result<ValueId> {
+    /// Defines a value.
+    fn define(&mut self, at: &JsonPart<'_>) -> Result<ValueId> {
         let id = self.id(at)?;
         if std::mem::replace(&mut self.made[id.index()], true) {
             return Err(at.error(format!("value {} is made twice", id.0)));
@@ -112,8 +112,8 @@ impl Made {
         Ok(id)
     }
 
-    /// A value that is used here.
-    fn used(&self, at: &At<'_>) -> Result<ValueId> {
+    /// Returns a value that must be defined.
+    fn resolve(&self, at: &JsonPart<'_>) -> Result<ValueId> {
         let id = self.id(at)?;
         if self.made[id.index()] {
             return Ok(id);
@@ -121,7 +121,7 @@ impl Made {
         Err(at.error(format!("value {} is used before it is made", id.0)))
     }
 
-    fn arg(&mut self, at: &At<'_>, makes: bool) -> Result<Arg> {
+    fn arg(&mut self, at: &JsonPart<'_>, makes: bool) -> Result<Arg> {
         Ok(Arg::literal(match at.json {
             Json::Null => Value::None,
             Json::Bool(flag) => Value::Bool(*flag),
@@ -144,7 +144,7 @@ impl Made {
                 match kind {
                     "value" => {
                         let at = at.get("value")?;
-                        let id = if makes { self.make(&at) } else { self.used(&at) };
+                        let id = if makes { self.define(&at) } else { self.resolve(&at) };
                         return Ok(Arg::Value(id?));
                     }
                     "float" => Value::Float(at.get("float")?.float()?),
@@ -166,23 +166,22 @@ impl Made {
         }))
     }
 
-    fn args(&mut self, at: &At<'_>, makes: bool) -> Result<Vec<Arg>> {
+    fn args(&mut self, at: &JsonPart<'_>, makes: bool) -> Result<Vec<Arg>> {
         at.items()?.iter().map(|item| self.arg(item, makes)).collect()
     }
 }
 
 impl Graph {
-    /// The graph of a JSON document that [`Graph::to_json`] wrote, in this version or an earlier
-    /// one.
+    /// Reads a graph from a JSON document of [`Graph::to_json`], in this version or an earlier one.
     ///
     /// # Errors
-    /// [`ErrorKind::Trace`], with the place in the document, for text that is no JSON, that is
-    /// something else, or whose parts contradict each other.
+    /// [`ErrorKind::Trace`], with the place in the document, for invalid JSON, another kind of
+    /// document, or inconsistent parts.
     pub fn from_json(text: &str) -> Result<Graph> {
         let json: Json = serde_json::from_str(text).map_err(|error| {
             Error::new(ErrorKind::Trace, format!("no keyfold graph: not JSON: {error}"))
         })?;
-        let document = At { json: &json, path: String::new() };
+        let document = JsonPart { json: &json, path: String::new() };
         let format = document.get("format")?;
         if format.text()? != FORMAT {
             return Err(format.expected(&format!("{FORMAT:?}")));
@@ -197,15 +196,15 @@ impl Graph {
         }
         let values = document.get("values")?.items()?;
         let values = values.iter().map(info).collect::<Result<Vec<_>>>()?;
-        let mut made = Made { made: vec![false; values.len()], values };
+        let mut made = Definitions { made: vec![false; values.len()], values };
         let mut inputs = Vec::new();
         for at in document.get("inputs")?.items()? {
-            let (id, name) = (made.make(&at.get("value")?)?, at.get("name")?.text()?.to_owned());
+            let (id, name) = (made.define(&at.get("value")?)?, at.get("name")?.text()?.to_owned());
             inputs.push(Input { id, name });
         }
         let mut constants = Vec::new();
         for at in document.get("constants")?.items()? {
-            let id = made.make(&at.get("value")?)?;
+            let id = made.define(&at.get("value")?)?;
             let tensor = constant(&at.get("data")?, &made.values[id.index()])?;
             constants.push(Constant { id, value: Value::Tensor(tensor) });
         }
@@ -222,17 +221,17 @@ impl Graph {
     }
 }
 
-fn info(at: &At<'_>) -> Result<Info> {
+fn info(at: &JsonPart<'_>) -> Result<Info> {
     let dtype = at.get("dtype")?;
     let dtype = if dtype.json.is_null() { None } else { Some(dtype.dtype()?) };
     let shape = at.get("shape")?;
-    let sizes = shape.items()?.iter().map(At::number).collect::<Result<Vec<_>>>()?;
+    let sizes = shape.items()?.iter().map(JsonPart::number).collect::<Result<Vec<_>>>()?;
     let sizes = Shape::try_from(sizes).map_err(|error| shape.error(error))?;
     layout::numel(&sizes, dtype.map_or(1, DType::size)).map_err(|error| shape.error(error))?;
     Ok(Info { dtype, shape: sizes, device: at.get("device")?.device()? })
 }
 
-fn node(at: &At<'_>, made: &mut Made) -> Result<Node> {
+fn node(at: &JsonPart<'_>, made: &mut Definitions) -> Result<Node> {
     let operator = at.get("operator")?.text()?.to_owned();
     let mut args = Vec::new();
     for at in at.get("args")?.items()? {
@@ -248,7 +247,7 @@ fn node(at: &At<'_>, made: &mut Made) -> Result<Node> {
     Ok(Node { operator, args, results, effects })
 }
 
-fn constant(at: &At<'_>, info: &Info) -> Result<Tensor> {
+fn constant(at: &JsonPart<'_>, info: &Info) -> Result<Tensor> {
     let Some(dtype) = info.dtype else { return Err(at.error("a constant needs a dtype")) };
     let tensor = match (info.device, at.json) {
         (Device::META, Json::Null) => Tensor::meta(&info.shape, dtype),

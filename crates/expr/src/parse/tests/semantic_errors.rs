@@ -1,8 +1,8 @@
-//! Errors of text that reads well, but means nothing.
+//! Errors of syntactically correct texts.
 
 use keyfold_core::ErrorKind;
 
-use super::mistakes::{all, refused};
+use super::errors::{all, refused};
 use crate::{Expr, Names};
 
 #[test]

@@ -1,10 +1,10 @@
-//! Every kind of mistake in a schema's text, with what the error says and where it points.
+//! Every kind of mistake in a schema's text: message and position of the error.
 
 use keyfold_core::ErrorKind;
 
-use super::{OperatorName, Schema};
+use crate::schema::{OperatorName, Schema};
 
-/// Texts in which `^` stands before the character that the error points at, with the message.
+/// Checks texts in which `^` marks the position of the error, with its message.
 fn assert_mistakes(table: &[(&str, &str)]) {
     for (marked, expected) in table {
         let at = marked.find('^').unwrap();

@@ -19,7 +19,7 @@ fn numel_counts_and_refuses_overflow() {
         let text = message(numel(shape, 1).unwrap_err(), ErrorKind::Shape);
         assert!(text.contains("too large"), "{text}");
     }
-    // The count fits, the bytes don't.
+    // The element count fits, the byte count doesn't.
     assert!(numel(&[1 << 60], 8).is_err());
     assert!(numel(&[(1 << 60) - 1], 8).is_ok());
 }
@@ -128,7 +128,7 @@ fn reshape_without_a_copy() {
     assert!(reshape_strides(&[0, 3], &[3, 1], &[3, 0]).is_some());
 }
 
-/// Every index's place in memory, in row-major order of indices.
+/// Returns the offset of every index, in row-major order of indices.
 fn places(shape: &[usize], strides: &[isize]) -> Vec<isize> {
     let mut places = vec![0];
     for (&size, &stride) in shape.iter().zip(strides) {
@@ -144,7 +144,7 @@ fn layouts() -> impl Strategy<Value = Vec<(usize, isize)>> {
     proptest::collection::vec((0_usize..4, -12_isize..13), 0..4)
 }
 
-/// All factorisations of `n` into at most three sizes, ones among them.
+/// Returns all factorisations of `n` into at most three sizes, ones among them.
 fn targets(n: usize) -> Vec<Vec<usize>> {
     let mut all = vec![vec![n]];
     for a in (1..=n.max(1)).filter(|a| n.is_multiple_of(*a)) {
@@ -164,7 +164,7 @@ proptest! {
         prop_assert_eq!(numel(&shape, 1).unwrap(), places.len());
         let row_major: Vec<isize> = (0..places.len() as isize).collect();
         prop_assert_eq!(is_contiguous(&shape, &strides), places == row_major);
-        // An offset large enough that the view begins inside its buffer.
+        // The offset is large enough for the view to begin inside its buffer.
         let found = bounds(&shape, &strides, 1000).unwrap();
         let low = places.iter().min().map(|p| (1000 + p) as usize);
         let high = places.iter().max().map(|p| (1000 + p) as usize);
@@ -177,7 +177,7 @@ proptest! {
             if let Some(new) = reshape_strides(&shape, &strides, &target) {
                 prop_assert_eq!(&self::places(&target, &new), &places);
             } else if target.len() == 1 {
-                // One dimension fails only where the steps really differ.
+                // Merging to one dimension fails only if the steps differ.
                 let steps: HashSet<_> = places.windows(2).map(|p| p[1] - p[0]).collect();
                 prop_assert!(steps.len() > 1);
             }

@@ -1,12 +1,12 @@
-//! What holds for any text, and for what any expression prints.
+//! Properties of parsing any text and of printing any expression.
 
 use keyfold_core::ErrorKind;
 use proptest::prelude::*;
 
-use crate::random::{any_expr, steps};
+use crate::tests::random::{any_expr, steps};
 use crate::{Expr, Names};
 
-/// Parses, prints and parses again; or the error has what an error has.
+/// Checks that a text parses and prints to an equal expression, or that its error is well-formed.
 fn check(text: &str, names: Option<&Names>) {
     let parsed = match names {
         Some(names) => Expr::parse_with(text, names),
@@ -50,7 +50,7 @@ const SEEDS: [&str; 14] = [
     "True and false or index % 2 == 0",
 ];
 
-/// What is put into texts.
+/// Tokens inserted by mutations.
 const TOKENS: [&str; 40] = [
     "+",
     "-",
@@ -94,7 +94,8 @@ const TOKENS: [&str; 40] = [
     "\t",
 ];
 
-/// A change: where, and what: a character taken away, a token put in, a piece doubled.
+/// Returns a mutated text. A change has a position and a kind: remove a character, insert a token,
+/// duplicate a piece.
 fn mutated(text: &str, changes: &[(u16, u8)]) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     for (place, what) in changes {

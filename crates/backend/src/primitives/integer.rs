@@ -1,4 +1,4 @@
-//! Functions of whole numbers: everything wraps, division rounds down and gives 0 for a divisor of 0.
+//! Functions of integers: arithmetic wraps, division rounds down and returns 0 for divisor 0.
 
 use keyfold_core::DTypeKind;
 
@@ -14,14 +14,14 @@ impl<'g> Value<'g> {
         8 * self.dtype.size() as i64
     }
 
-    pub(super) fn whole_abs(self) -> Value<'g> {
+    pub(super) fn integer_abs(self) -> Value<'g> {
         match self.is_signed() {
             true => self.below(self.int(0)).choose(-self, self),
             false => self,
         }
     }
 
-    pub(super) fn whole_sign(self) -> Value<'g> {
+    pub(super) fn integer_sign(self) -> Value<'g> {
         let zero = self.int(0);
         let above = self.equals(zero).choose(zero, self.int(1));
         match self.is_signed() {
@@ -30,7 +30,7 @@ impl<'g> Value<'g> {
         }
     }
 
-    /// The quotient, the remainder, and whether the quotient was rounded up.
+    /// Returns the quotient, the remainder, and whether the quotient was rounded up.
     fn divided(self, b: Value<'g>) -> (Value<'g>, Value<'g>, Value<'g>) {
         let zero = self.int(0);
         let quotient = self / b;
@@ -42,7 +42,7 @@ impl<'g> Value<'g> {
         (quotient, rest, up)
     }
 
-    pub(super) fn whole_floor_divide(self, b: Value<'g>) -> Value<'g> {
+    pub(super) fn integer_floor_divide(self, b: Value<'g>) -> Value<'g> {
         let (quotient, _, up) = self.divided(b);
         if !self.is_signed() {
             return quotient;
@@ -51,15 +51,15 @@ impl<'g> Value<'g> {
         b.equals(zero).choose(zero, up.choose(quotient - self.int(1), quotient))
     }
 
-    pub(super) fn whole_remainder(self, b: Value<'g>) -> Value<'g> {
+    pub(super) fn integer_remainder(self, b: Value<'g>) -> Value<'g> {
         let (_, rest, up) = self.divided(b);
         let value = if self.is_signed() { up.choose(rest + b, rest) } else { rest };
         let zero = self.int(0);
         b.equals(zero).choose(zero, value)
     }
 
-    /// By squaring; a negative exponent is a fault.
-    pub(super) fn whole_pow(self, exponent: Value<'g>) -> Value<'g> {
+    /// Returns the power by repeated squaring; a negative exponent is a fault.
+    pub(super) fn integer_pow(self, exponent: Value<'g>) -> Value<'g> {
         let (zero, one) = (self.int(0), self.int(1));
         let exponent = match self.is_signed() {
             true => (!exponent.below(zero)).checked(NEGATIVE_POWER).choose(exponent, zero),
@@ -77,7 +77,7 @@ impl<'g> Value<'g> {
         result
     }
 
-    /// Whether the number of bits to shift by is from 0 to the width less 1.
+    /// Returns whether a shift count is from 0 to the width less 1.
     fn is_shift(self) -> Value<'g> {
         let inside = self.below(self.int(self.width()));
         match self.is_signed() {
@@ -86,13 +86,13 @@ impl<'g> Value<'g> {
         }
     }
 
-    /// 0 for shifts by a negative number or the width.
+    /// Shifts left; 0 for counts out of range.
     pub(super) fn shifted_left(self, by: Value<'g>) -> Value<'g> {
         let (inside, zero) = (by.is_shift(), self.int(0));
         inside.choose(self.shift_left(inside.choose(by, zero)), zero)
     }
 
-    /// The sign alone for shifts by a negative number or the width.
+    /// Shifts right; all bits the sign's for counts out of range.
     pub(super) fn shifted_right(self, by: Value<'g>) -> Value<'g> {
         let inside = by.is_shift();
         let value = self.shift_right(inside.choose(by, self.int(self.width() - 1)));

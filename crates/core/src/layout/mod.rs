@@ -6,11 +6,12 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::{Shape, Strides};
 
-/// The number of elements of a shape, checked to be addressable with elements of `element_size` bytes.
+/// Returns the number of elements of a shape, checked to fit in memory for elements of
+/// `element_size` bytes.
 ///
 /// # Errors
-/// [`ErrorKind::Shape`] when the count or the bytes exceed `isize::MAX`. Dimensions of size 0 don't
-/// hide an overflow of the others, so that strides can always be computed.
+/// [`ErrorKind::Shape`] when the count or the bytes exceed `isize::MAX`. A size of 0 doesn't hide
+/// an overflow in the other dimensions, so that strides can always be computed.
 #[inline]
 pub fn numel(shape: &[usize], element_size: usize) -> Result<usize> {
     let mut bytes = element_size.max(1);
@@ -37,12 +38,12 @@ fn too_large(shape: &[usize], element_size: usize) -> Error {
     )
 }
 
-/// The strides of a row-major layout without gaps.
+/// Returns the strides of a row-major layout without gaps.
 ///
 /// The shape must have passed [`numel`], else strides saturate.
 #[inline]
 pub fn contiguous_strides(shape: &[usize]) -> Strides {
-    // The shape has at most MAX_DIMS entries wherever one is made.
+    // A shape has at most MAX_DIMS dimensions, checked by its constructor.
     let mut strides = Strides::filled(1, shape.len()).unwrap_or_default();
     let mut step = 1_isize;
     for (stride, &size) in strides.iter_mut().zip(shape).rev() {
@@ -52,7 +53,7 @@ pub fn contiguous_strides(shape: &[usize]) -> Strides {
     strides
 }
 
-/// Whether the elements lie in row-major order without gaps.
+/// Returns whether the elements lie in row-major order without gaps.
 ///
 /// The strides of dimensions of size 1 don't matter, and a layout without elements is contiguous.
 #[inline]
@@ -69,8 +70,14 @@ pub fn is_contiguous(shape: &[usize], strides: &[isize]) -> bool {
     contiguous
 }
 
-/// The shape that two shapes broadcast to, by NumPy's rule: aligned at the last dimension, sizes
-/// must agree or be 1.
+/// Returns the shape that two shapes broadcast to, by NumPy's rule: aligned at the last dimension,
+/// sizes must be equal or 1.
+///
+/// ```
+/// use keyfold_core::layout::broadcast_shapes;
+/// assert_eq!(&broadcast_shapes(&[3, 1], &[2])?[..], &[3, 2]);
+/// # Ok::<(), keyfold_core::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`ErrorKind::Shape`] that names both shapes.
@@ -96,7 +103,7 @@ pub fn broadcast_shapes(a: &[usize], b: &[usize]) -> Result<Shape> {
     Ok(shape)
 }
 
-/// The strides that make a tensor of `shape` look like one of `target`: 0 where it is repeated.
+/// Returns the strides that broadcast a tensor of `shape` to `target`: 0 along repeated dimensions.
 ///
 /// # Errors
 /// [`ErrorKind::Shape`] when `shape` doesn't broadcast to exactly `target`.
@@ -116,10 +123,10 @@ pub fn broadcast_strides(shape: &[usize], strides: &[isize], target: &[usize]) -
     Ok(wide)
 }
 
-/// An axis counted from the front; negative ones count from the back.
+/// Returns the axis as an index from 0; a negative axis counts from the last dimension.
 ///
 /// # Errors
-/// [`ErrorKind::Index`] that says which axes there are.
+/// [`ErrorKind::Index`] with the range of valid axes.
 pub fn normalize_axis(axis: i64, ndim: usize) -> Result<usize> {
     let n = ndim as i64;
     if (-n..n).contains(&axis) {
@@ -136,11 +143,17 @@ pub fn normalize_axis(axis: i64, ndim: usize) -> Result<usize> {
     ))
 }
 
-/// The shape that a reshape asks for, with the one `-1` replaced by what is left over.
+/// Returns the shape of a reshape, with a size of `-1` inferred from `numel`.
+///
+/// ```
+/// use keyfold_core::layout::infer_shape;
+/// assert_eq!(&infer_shape(&[2, -1], 6)?[..], &[2, 3]);
+/// # Ok::<(), keyfold_core::Error>(())
+/// ```
 ///
 /// # Errors
-/// [`ErrorKind::Shape`] when the sizes don't multiply to `numel`, when there are several `-1` or
-/// other negative sizes, or when `-1` could be anything (a size 0 beside it).
+/// [`ErrorKind::Shape`] when the product of the sizes isn't `numel`, when there are several `-1` or
+/// other negative sizes, or when `-1` is ambiguous beside a size of 0.
 pub fn infer_shape(sizes: &[i64], numel: usize) -> Result<Shape> {
     let refuse = |why: String| {
         let elements = if numel == 1 { "element" } else { "elements" };
@@ -183,8 +196,8 @@ pub fn infer_shape(sizes: &[i64], numel: usize) -> Result<Shape> {
     Ok(shape)
 }
 
-/// How far a strided view reaches before and behind its first element, in elements: at most 0, and
-/// at least 0. `None` for a view without elements.
+/// Returns the offsets of the lowest (at most 0) and the highest (at least 0) element of a strided
+/// view, relative to its first element. `None` for a view without elements.
 ///
 /// # Errors
 /// [`ErrorKind::Shape`] when an index overflows.
@@ -208,7 +221,7 @@ pub fn reach(shape: &[usize], strides: &[isize]) -> Result<Option<(isize, isize)
     Ok(Some((low, high)))
 }
 
-/// A later dimension of size 0 makes an overflow harmless.
+/// Returns `None` for a view with a dimension of size 0, and an overflow error for any other.
 #[cold]
 fn empty_or_overflow(shape: &[usize], strides: &[isize]) -> Result<Option<(isize, isize)>> {
     if shape.contains(&0) {
@@ -220,7 +233,7 @@ fn empty_or_overflow(shape: &[usize], strides: &[isize]) -> Result<Option<(isize
     ))
 }
 
-/// The first and the last element, counted from the buffer's start, that a strided view touches;
+/// Returns the offsets in the buffer of the lowest and the highest element of a strided view;
 /// `None` for a view without elements.
 ///
 /// # Errors
@@ -247,11 +260,17 @@ pub fn bounds(shape: &[usize], strides: &[isize], offset: usize) -> Result<Optio
     }
 }
 
-/// The strides that give the same elements, in the same order, under another shape without a copy;
-/// `None` where only a copy can.
+/// Returns the strides that view the same elements, in the same order, under another shape; `None`
+/// if only a copy can.
 ///
 /// The algorithm is NumPy's: old and new dimensions are matched in groups of equal product, and
 /// each group of old dimensions must be evenly spaced. The element counts must be equal.
+///
+/// ```
+/// use keyfold_core::layout::reshape_strides;
+/// assert_eq!(&reshape_strides(&[2, 6], &[6, 1], &[4, 3]).unwrap()[..], &[3, 1]);
+/// assert!(reshape_strides(&[6, 2], &[1, 6], &[12]).is_none());
+/// ```
 pub fn reshape_strides(shape: &[usize], strides: &[isize], target: &[usize]) -> Option<Strides> {
     let mut result = contiguous_strides(target);
     if shape.contains(&0) {
@@ -286,15 +305,16 @@ pub fn reshape_strides(shape: &[usize], strides: &[isize], target: &[usize]) -> 
         i += 1;
         j += 1;
     }
-    // What is left on either side has size 1.
+    // All remaining dimensions on either side must have size 1.
     (i == old.len() && target[j..].iter().all(|&size| size == 1)).then_some(result)
 }
 
-/// Whether two indices of a view may be the same element, so that writing through it would depend
-/// on the order of writes.
+/// Returns whether two indices of a view may refer to the same element, so that the result of
+/// writing through it depends on the order.
 ///
-/// Exact for strides of 0 and for layouts made by slicing, transposing and broadcasting; a made-up
-/// interleaved layout without an overlap may be reported as one, never the reverse.
+/// The test is exact for strides of 0 and for layouts made by slicing, transposing and
+/// broadcasting. It may report an overlap for an interleaved layout that has none, never the
+/// reverse.
 pub fn may_overlap(shape: &[usize], strides: &[isize]) -> bool {
     if shape.contains(&0) {
         return false;
@@ -306,7 +326,7 @@ pub fn may_overlap(shape: &[usize], strides: &[isize]) -> bool {
         .map(|(&size, &stride)| (stride.unsigned_abs(), size))
         .collect();
     dims.sort_unstable();
-    // Each stride must step over everything that the smaller ones reach.
+    // Each stride must exceed the range of the smaller ones.
     let mut reach = 0_usize;
     dims.into_iter().any(|(stride, size)| {
         let overlaps = stride <= reach;
@@ -316,5 +336,4 @@ pub fn may_overlap(shape: &[usize], strides: &[isize]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "layout_tests.rs"]
 mod tests;

@@ -1,12 +1,12 @@
-//! The domain's rules, one thread at a time.
+//! The domain's rules on a single thread.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use super::*;
+use super::super::*;
 
-/// Where a stack may be, and a limit far below it.
+/// A stack address, and a limit far below it.
 const ADDRESS: usize = 1 << 40;
-const FAST: Entry = Entry::FastAbove(1 << 30);
+const FAST: EntryPath = EntryPath::FastAbove(1 << 30);
 
 fn joined(domain: &Domain) -> Arc<Slots> {
     domain.join(barrier::is_asymmetric(), FAST)
@@ -43,7 +43,7 @@ fn a_held_snapshot_waits_and_others_go() {
     slot.release();
     domain.collect(None);
     assert_eq!(freed.load(Ordering::SeqCst), 10);
-    // SAFETY: the last one is still linked and nobody reads it.
+    // SAFETY: the last one is still linked and has no reader.
     drop(unsafe { Box::from_raw(current.load(Ordering::Acquire)) });
 }
 
@@ -62,7 +62,7 @@ fn an_unsettled_reader_blocks_every_free() {
     slot.release();
     domain.collect(None);
     assert_eq!((freed.load(Ordering::SeqCst), domain.waiting().0), (1, 0));
-    // SAFETY: still linked, and nobody reads it.
+    // SAFETY: still linked, without readers.
     drop(unsafe { Box::from_raw(current.load(Ordering::Acquire)) });
 }
 
@@ -79,7 +79,7 @@ fn slots_of_ended_threads_are_given_back() {
     assert_eq!(domain.0.lock().threads.capacity(), 0);
 }
 
-/// A domain, one reader's slots of it, and a pointer to a first snapshot.
+/// Returns a domain, one reader's slots of it, and a pointer to a first snapshot.
 fn one_reader(freed: &AtomicUsize) -> (Domain, Arc<Slots>, AtomicPtr<Snapshot<'_>>) {
     let domain = Domain::new();
     let slots = joined(&domain);
@@ -101,15 +101,15 @@ fn who_holds_a_retired_snapshot_is_told_until_it_is_freed() {
     let [outer, inner] = slots.below(2) else { panic!("two slots") };
     let held = outer.protect(&current, barrier::is_asymmetric());
     outer.hold(held, 5);
-    assert!(!outer.is_noted() && !outer.is_slow(ADDRESS));
+    assert!(!outer.is_marked() && !outer.is_slow(ADDRESS));
     replace(&domain, &current, &freed);
-    assert!(outer.is_noted() && outer.is_slow(ADDRESS));
-    assert!(!inner.is_noted() && !inner.is_slow(ADDRESS));
+    assert!(outer.is_marked() && outer.is_slow(ADDRESS));
+    assert!(!inner.is_marked() && !inner.is_slow(ADDRESS));
     outer.release();
     domain.collect(Some(&slots));
     assert_eq!((freed.load(Ordering::SeqCst), domain.waiting().0), (1, 0));
-    assert!(!outer.is_noted() && !outer.is_slow(ADDRESS));
-    // SAFETY: still linked, and nobody reads it.
+    assert!(!outer.is_marked() && !outer.is_slow(ADDRESS));
+    // SAFETY: still linked, without readers.
     drop(unsafe { Box::from_raw(current.load(Ordering::Acquire)) });
 }
 
@@ -118,16 +118,16 @@ fn threads_that_must_fence_are_slow_until_they_end() {
     let freed = AtomicUsize::new(0);
     let (domain, slots, current) = one_reader(&freed);
     slots.demand_fences();
-    assert!(slots.in_use().iter().all(|slot| slot.is_slow(ADDRESS) && !slot.is_noted()));
+    assert!(slots.in_use().iter().all(|slot| slot.is_slow(ADDRESS) && !slot.is_marked()));
     assert!(!slots.is_fenced());
-    slots.pass_on();
+    slots.confirm_fences();
     assert!(slots.is_fenced());
     domain.reserve(&slots, 4);
     assert!(slots.in_use().iter().all(|slot| slot.is_slow(ADDRESS)));
     replace(&domain, &current, &freed);
     assert_eq!(freed.load(Ordering::SeqCst), 1);
-    assert!(slots.in_use().iter().all(|slot| slot.is_slow(ADDRESS) && !slot.is_noted()));
-    // SAFETY: still linked, and nobody reads it.
+    assert!(slots.in_use().iter().all(|slot| slot.is_slow(ADDRESS) && !slot.is_marked()));
+    // SAFETY: still linked, without readers.
     drop(unsafe { Box::from_raw(current.load(Ordering::Acquire)) });
 }
 

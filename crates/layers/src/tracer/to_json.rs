@@ -1,12 +1,11 @@
-//! A graph as JSON.
+//! Writes a graph as JSON.
 //!
-//! One document: `format`, `version`, the values in their order with dtype, shape and device, the
-//! inputs and constants by their values' numbers (a constant's elements as base64 of their bytes in
-//! row-major order, least significant byte first), the calls, the outputs, and what a binding adds.
-//! An argument is `null`, a bool, a whole number, text, a list, or an object that says what it is:
-//! `{"value": 3}`, `{"float": "0.5"}`, `{"complex": ["1.0", "nan"]}`, `{"dtype": "float32"}`,
-//! `{"device": "cpu"}`. Floats are text, so that each comes back as the very same number, infinite
-//! ones and NaN included.
+//! One document: `format`, `version`, the values in order with dtype, shape and device, the inputs
+//! and constants by their values' numbers (a constant's elements as base64 of their bytes in
+//! row-major order, little-endian), the calls, the outputs, and the binding's data. An argument is
+//! `null`, a bool, an integer, text, a list, or an object with its type: `{"value": 3}`, `{"float":
+//! "0.5"}`, `{"complex": ["1.0", "nan"]}`, `{"dtype": "float32"}`, `{"device": "cpu"}`. Floats are
+//! text, so that they are restored exactly, including infinities and NaN.
 
 use keyfold_core::{Device, Error, ErrorKind, Result};
 use keyfold_dispatch::Value as _;
@@ -15,20 +14,20 @@ use serde_json::{Value as Json, json};
 
 use super::base64;
 use super::ir::{Arg, Constant, Graph, Info, Node};
-use super::print::Names;
+use super::print::ValueNames;
 
-/// What the document says it is.
+/// The document's `format`.
 pub(super) const FORMAT: &str = "keyfold-graph";
 
-/// The version that this code writes, and the newest that it reads.
+/// The version that is written, and the newest that can be read.
 pub(super) const VERSION: u64 = 1;
 
 impl Graph {
-    /// The graph as a JSON document, with the constants' present values.
+    /// Returns the graph as a JSON document, with the constants' present values.
     ///
     /// # Errors
     /// [`ErrorKind::Trace`] for a constant or an argument that is an object of another language,
-    /// and for memory that the host can't reach.
+    /// and for memory that the host can't access.
     pub fn to_json(&self) -> Result<String> {
         if cfg!(target_endian = "big") {
             return Err(Error::new(
@@ -36,7 +35,7 @@ impl Graph {
                 "graphs are written on machines whose bytes are in little-endian order",
             ));
         }
-        let names = Names::of(self);
+        let names = ValueNames::of(self);
         let constants = self.constants.iter().map(|constant| {
             written(self, constant).map_err(|error| {
                 let name = names.get(constant.id);
@@ -72,7 +71,7 @@ fn info_json(info: &Info) -> Json {
 
 fn written(graph: &Graph, constant: &Constant) -> Result<Json> {
     let tensor = constant.tensor()?;
-    // Written to in place, it may have become another: shape and dtype are those it has now.
+    // An in-place write may have changed shape and dtype since the recording.
     if Info::of(tensor) != *graph.info(constant.id) {
         return Err(Error::new(ErrorKind::Trace, "it isn't the tensor any more that it was"));
     }
@@ -82,7 +81,7 @@ fn written(graph: &Graph, constant: &Constant) -> Result<Json> {
     Ok(json!({"value": constant.id.0, "data": base64::encode(&bytes_of(tensor)?)}))
 }
 
-/// The elements' bytes in row-major order.
+/// Returns the elements' bytes in row-major order.
 fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>> {
     let copy = tensor.detach().copy()?;
     let buffer = copy.buffer().downcast_ref::<HostBuffer>().ok_or_else(|| {
@@ -139,7 +138,7 @@ fn arg_json(arg: &Arg) -> Result<Json> {
     })
 }
 
-/// The shortest text that reads back as the same number.
+/// Returns the shortest text that parses to the same float.
 fn float_text(number: f64) -> String {
     format!("{number:?}")
 }
