@@ -14,7 +14,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::call::finish::finish;
-use crate::call::operator::{OPERATOR_CALL, PyOperator, with_c_arguments};
+#[cfg(not(feature = "abi3"))]
+use crate::call::operator::OPERATOR_CALL;
+use crate::call::operator::{PyOperator, with_c_arguments};
 use crate::call::panics::panic_error;
 use crate::call::{context, homes, native, pykernel};
 use crate::marshal::arrays::caller::Caller;

@@ -22,6 +22,7 @@ use crate::call::pykernel;
 use crate::call::{context, native};
 use crate::marshal::arrays;
 use crate::marshal::arrays::caller::Caller;
+#[cfg(not(feature = "abi3"))]
 use crate::marshal::errors::IntoPyResult;
 
 /// The operators that calls go to, once they were looked up.
