@@ -51,7 +51,7 @@ impl<'a> ExampleSource<'a> {
             ExampleSource::Same(_) => {}
             ExampleSource::Batch(operand) => into.push(slice(operand)?),
             ExampleSource::List(items) => {
-                items.iter().try_for_each(|item| item.slices(slice, into))?
+                items.iter().try_for_each(|item| item.slices(slice, into))?;
             }
         }
         Ok(())
