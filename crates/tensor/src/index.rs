@@ -16,7 +16,7 @@
 //!
 //! // x[..., None] has a dimension more.
 //! let view = plan::<Tensor>(x.shape(), vec![Entry::Ellipsis, Entry::NewAxis])?.view(&x)?;
-//! assert_eq!(view.shape(), [3, 4, 1]);
+//! assert_eq!(view.shape()[..], [3, 4, 1]);
 //!
 //! // x[:, [2, 0]] picks: the rows are all taken, and the columns by these positions.
 //! let columns = Entry::from_tensor(&Tensor::from_slice(&[2_i64, 0], &[2])?)?;
