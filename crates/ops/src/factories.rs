@@ -171,6 +171,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     const MADE: &str = "int[] size, *, ScalarType? dtype=None, Device? device=None";
     let layers = Layers {
         derivative: TAKES_NO_TENSOR,
+        tangent: Rule::Refused("takes no tensor"),
         batching: Rule::Refused("takes no tensor"),
         autocast: Category::Leave,
     };

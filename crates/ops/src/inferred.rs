@@ -124,6 +124,7 @@ mod tests {
     fn answer(infer: fn(&[ValueRef<'_>]) -> Result<Inferred>) -> Result<Tensor> {
         let none = Layers {
             derivative: Rule::Refused("a test"),
+            tangent: Rule::Refused("a test"),
             batching: Rule::Refused("a test"),
             autocast: Category::Leave,
         };

@@ -64,6 +64,7 @@ mod reduce;
 mod register;
 mod row;
 mod shape;
+mod tangent;
 mod to_device;
 mod write;
 
@@ -73,7 +74,7 @@ use keyfold_core::Result;
 
 pub use inferred::{Aliasing, Inferred};
 pub use register::{Installed, install, register};
-pub use row::{Batching, Gradient, Layers, Row, Rule};
+pub use row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 
 /// The built-in operators, one row each. An overload that writes into a tensor of the caller's belongs to
 /// the row of the operator itself.

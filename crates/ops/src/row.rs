@@ -13,11 +13,13 @@ use keyfold_dispatch::{
     RegistrationKey, Tags,
 };
 use keyfold_layers::autocast::{self, Category};
-use keyfold_layers::autograd::{self, Derivative, Formula, Keeps, Product};
+use keyfold_layers::autograd::{
+    self, Derivative, Formula, Keeps, Linear, Multilinear, Product, Push, Pushforward,
+};
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use crate::elementwise::{Expression, Pointwise, out_schema, symbolic};
+use crate::elementwise::{Expression, Pointwise, out_schema, symbolic, tangent};
 use crate::infer::{Call, Infer, Run};
 use crate::inferred::Inferred;
 use crate::op::{Op, Target};
@@ -50,6 +52,20 @@ pub enum Gradient {
     Cut,
 }
 
+/// A rule of forward mode that was written for an operator.
+#[derive(Clone, Copy)]
+pub enum Tangent {
+    /// The operator is linear in its floating and complex tensors together: the tangent is the operator
+    /// of the tangents. That a row is linear is written, since nothing else says so; the rule follows.
+    Linear,
+    /// It is linear in each of its tensors: the sum of the operator with one replaced by its tangent.
+    Multilinear,
+    /// The tangent of the result from those of the operands.
+    Push(Push),
+    /// A rule of another form.
+    Other(fn() -> Arc<dyn Pushforward>),
+}
+
 /// A batching rule that was written for an operator.
 #[derive(Clone, Copy)]
 pub enum Batching {
@@ -64,6 +80,8 @@ pub enum Batching {
 pub struct Layers {
     /// How gradients go back through it.
     pub derivative: Rule<Gradient>,
+    /// How tangents go forward through it.
+    pub tangent: Rule<Tangent>,
     /// How it is called for a whole batch.
     pub batching: Rule<Batching>,
     /// What autocast casts its arguments to.
@@ -379,6 +397,7 @@ impl Row {
     /// Refuses a rule that is derived where there is nothing that it could follow from.
     fn check(&self) -> Result<()> {
         let derived = matches!(self.layers.derivative, Rule::Derived)
+            || matches!(self.layers.tangent, Rule::Derived)
             || matches!(self.layers.batching, Rule::Derived);
         if !derived || self.expression.is_some() || self.is_composite() {
             return Ok(());
@@ -444,7 +463,26 @@ impl Row {
             },
             Rule::Refused(_) => return Ok(None),
         };
-        Ok(Some(autograd::kernel(derivative)))
+        Ok(Some(match self.tangent(name)? {
+            Some(tangent) => autograd::kernel_with_tangent(derivative, tangent),
+            None => autograd::kernel(derivative),
+        }))
+    }
+
+    /// The rule of forward mode; none where the operators that this one is written in have theirs, and
+    /// where it has none.
+    fn tangent(&self, name: &str) -> Result<Option<Arc<dyn Pushforward>>> {
+        Ok(match (self.layers.tangent, &self.expression) {
+            (Rule::Given(Tangent::Linear), _) => Some(Arc::new(Linear)),
+            (Rule::Given(Tangent::Multilinear), _) => Some(Arc::new(Multilinear)),
+            (Rule::Given(Tangent::Push(push)), _) => Some(Arc::new(push)),
+            (Rule::Given(Tangent::Other(make)), _) => Some(make()),
+            (Rule::Derived, Some(expression)) => {
+                let positions = self.positions(expression)?;
+                Some(tangent::of_arguments(name, expression.clone(), positions))
+            }
+            (Rule::Derived, None) | (Rule::Refused(_), _) => None,
+        })
     }
 
     /// The positions of an expression's inputs and parameters among the arguments.

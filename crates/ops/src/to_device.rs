@@ -10,6 +10,7 @@ use crate::gradient::{NOTHING, given};
 use crate::inferred::Inferred;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::shape::gradients;
+use crate::tangent::LINEAR;
 
 /// The row of `aten::to.device`. The result is a copy, also on the device that has the tensor.
 pub(crate) fn rows() -> Result<Vec<Row>> {
@@ -28,6 +29,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         },
         Layers {
             derivative: given(NOTHING, gradients::to_device),
+            tangent: LINEAR,
             batching: Rule::Given(Batching::Rule(vmap::single)),
             autocast: Category::Leave,
         },

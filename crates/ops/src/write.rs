@@ -2,7 +2,7 @@
 
 use keyfold_core::{Device, ErrorKind, Result, Scalar, layout};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::{Backward, Gradients, Product};
+use keyfold_layers::autograd::{Backward, Gradients, Product, Push};
 use keyfold_layers::vmap::{self, Batch, move_dim, with_first};
 use keyfold_tensor::{Tensor, Value};
 
@@ -13,6 +13,7 @@ use crate::map::{converted, write};
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
+use crate::tangent::{self, pushed};
 
 /// Writes `source`, converted and broadcast, into the memory of `target`.
 ///
@@ -113,19 +114,20 @@ fn fill_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 
 /// The rows of operators that write into tensors that exist.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    fn layers(product: Product, batching: vmap::Rule) -> Layers {
-        let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
-        Layers { derivative, batching: Rule::Given(batching), autocast: Category::Leave }
+    fn layers(product: Product, push: Push, batching: vmap::Rule) -> Layers {
+        let (derivative, tangent) = (given(NOTHING, product), pushed(push));
+        let batching = Rule::Given(Batching::Rule(batching));
+        Layers { derivative, tangent, batching, autocast: Category::Leave }
     }
     let copy = Row::writes::<(&Tensor, &Tensor), _>(
         "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)",
         copy,
-        layers(copy_gradients, copy_batched),
+        layers(copy_gradients, tangent::copy_, copy_batched),
     )?;
     let fill = Row::writes::<(&Tensor, Scalar), _>(
         "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)",
         fill,
-        layers(fill_gradients, fill_batched),
+        layers(fill_gradients, tangent::fill_, fill_batched),
     )?;
     Ok(vec![copy.across_devices(), fill])
 }

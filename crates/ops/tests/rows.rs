@@ -9,7 +9,7 @@ use keyfold::Tensor;
 use keyfold::layers::autocast::Category;
 use keyfold::layers::autograd::{self, Options};
 use keyfold::ops::elementwise::{ELEMENTWISE, to_text};
-use keyfold::ops::{Gradient, Row, Rule, aten, rows};
+use keyfold::ops::{Gradient, Row, Rule, Tangent, aten, rows};
 use keyfold_core::{DType, DTypeKind, DeviceType, Result, Scalar};
 use keyfold_dispatch::DispatchKey;
 use keyfold_dispatch::schema::Type;
@@ -163,8 +163,9 @@ fn in_words(taken: &[DType]) -> String {
 /// The table of the page: a line for each row.
 fn table() -> String {
     let mut lines = vec![
-        "| operator | computes | dtypes | needs | derivative | batching | autocast |".to_owned(),
-        "|---|---|---|---|---|---|---|".to_owned(),
+        "| operator | computes | dtypes | needs | derivative | tangent | batching | autocast |"
+            .to_owned(),
+        "|---|---|---|---|---|---|---|---|".to_owned(),
     ];
     for (row, needs) in rows().iter().zip(cases::needed_groups()) {
         let (dtypes, needs) = (in_words(&cases::dtypes(row)), needs.join(", "));
@@ -181,13 +182,17 @@ fn table() -> String {
             Rule::Given(Gradient::Cut) => "none: cuts the graph".to_owned(),
             rule => told(&rule, "formula"),
         };
+        let tangent = match row.layers().tangent {
+            Rule::Given(Tangent::Linear | Tangent::Multilinear) => "linear".to_owned(),
+            rule => told(&rule, "rule"),
+        };
         let batching = told(&row.layers().batching, "rule");
         let autocast = match row.layers().autocast {
             Category::Leave => String::new(),
             category => category.to_string(),
         };
         lines.push(format!(
-            "| `{schema}`{out} | {computes} | {dtypes} | {needs} | {derivative} | {batching} | {autocast} |"
+            "| `{schema}`{out} | {computes} | {dtypes} | {needs} | {derivative} | {tangent} | {batching} | {autocast} |"
         ));
     }
     lines.join("\n")

@@ -40,6 +40,7 @@ mod _core {
             expression::{_elementwise, _out_schema, _rebuild_expression, object::PyExpression},
             guards::{PyGuard, exclude_keys, include_keys},
             handle::PyHandle,
+            jvp::{_has_tangent, _register_jvp, _without_graph, PyLevel, PyTangentHandle},
             memory::{memory_stats, set_cache_limit, trim_memory},
             meta::{_infer_meta, _infer_meta_aliases, _overload_for},
             nativekernel::PyNativeKernel,

@@ -230,11 +230,11 @@ def _core_error(message: str) -> Exception:
 
 
 def _in_kind(value: _core.Tensor, source: Any) -> Any:
-    """A tensor in the library of an array, unless it stands for an example of a batch.
+    """A tensor in the library of an array, unless it is an example of a batch or has a tangent.
 
     NumPy's where there is no array: what was given then is a number.
     """
-    if "Vmap" in value.keys:
+    if "Vmap" in value.keys or _core._has_tangent(value):
         return value
     return value.numpy() if source is None else _core._in_kind(value, source)
 
@@ -271,7 +271,14 @@ def _number(value: Any) -> _core.Tensor:
 
 def _detached(tree: Any) -> Any:
     """The same with every tensor cut from its history."""
-    return map_leaves(tree, lambda x: x.detach() if isinstance(x, _core.Tensor) else x)
+
+    def detached(leaf: Any) -> Any:
+        if not isinstance(leaf, _core.Tensor):
+            return leaf
+        # Tangents of a jvp around this stay.
+        return _core._without_graph(leaf) if _core._has_tangent(leaf) else leaf.detach()
+
+    return map_leaves(tree, detached)
 
 
 def _collect(tree: Any, found: Any, sources: Any) -> Any:
@@ -284,7 +291,8 @@ def _collect(tree: Any, found: Any, sources: Any) -> Any:
 
             like = _core._view(source) if _is_array(source) else _number(source)
             gradient = zeros_like(like)
-        if isinstance(source, _core.Tensor) or gradient.requires_grad:
+        differentiated = gradient.requires_grad or _core._has_tangent(gradient)
+        if isinstance(source, _core.Tensor) or differentiated:
             return gradient
         return _in_kind(gradient, source if _is_array(source) else None)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from keyfold import _core
-from keyfold._autograd import register_autograd
+from keyfold._autograd import register_autograd, register_jvp
 from keyfold._default import dispatcher as _default
 from keyfold._dispatch._custom_op_kernels import check_marks, no_fake, returning_no_argument
 from keyfold._dispatch._keys import DispatchKey
@@ -268,6 +268,16 @@ class CustomOp:
             return self._keep(cast("_core.Handle", handle))
 
         return _either_way(register, backward)
+
+    def register_jvp(
+        self, jvp: Callable[..., Any] | None = None, /, *, override: str = "error"
+    ) -> Any:
+        """Register how tangents go forward. See `keyfold.register_jvp`."""
+
+        def register(function: Callable[..., Any]) -> Any:
+            return self._keep(register_jvp(self.operator, function, override=override))
+
+        return _either_way(register, jvp)
 
     def register_vmap(
         self, func: Callable[..., Any] | None = None, /, *, override: str = "error"

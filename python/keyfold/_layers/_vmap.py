@@ -217,7 +217,7 @@ def _as_kind(value: Any, like: Any) -> Any:
     """A result in the library of the arguments, unless only a tensor can be what it is."""
     if like is None or not isinstance(value, _core.Tensor):
         return value
-    if value.requires_grad or "Vmap" in value.keys:
+    if "Autograd" in value.keys or "Vmap" in value.keys:
         return value
     return _core._in_kind(value, like)
 

@@ -22,13 +22,21 @@ pub enum Variable {
     Complex,
 }
 
-/// The gradient with respect to an input, as an expression.
+/// The gradient with respect to an input, or the tangent that follows from an input's, as an expression.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ComplexGradient {
-    /// An expression of the same inputs followed by the gradient of the result.
+    /// An expression of the same inputs followed by the gradient of the result, or by the tangent of the
+    /// input.
     pub expr: Expr,
     /// Whether it has an additional last parameter, to be set to the imaginary unit.
     pub takes_unit: bool,
+}
+
+/// Whether a gradient goes back through an expression, or a tangent forward.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Back,
+    Forward,
 }
 
 /// The numbers of a differentiation pass.
@@ -54,6 +62,29 @@ impl Expr {
         input: usize,
         variable: Variable,
     ) -> Result<Option<ComplexGradient>> {
+        self.times_slopes(input, variable, Direction::Back)
+    }
+
+    /// The tangent of the value from that of an elementwise input, `dy/dz t + (dy/dz*) conj(t)`, where the
+    /// numbers are complex, or some are; `None` where it is zero everywhere.
+    ///
+    /// # Errors
+    /// As [`Expr::derivative`].
+    pub fn complex_tangent(
+        &self,
+        input: usize,
+        variable: Variable,
+    ) -> Result<Option<ComplexGradient>> {
+        self.times_slopes(input, variable, Direction::Forward)
+    }
+
+    /// The slopes of the value times one more input.
+    fn times_slopes(
+        &self,
+        input: usize,
+        variable: Variable,
+        direction: Direction,
+    ) -> Result<Option<ComplexGradient>> {
         let numbers = match variable {
             Variable::Real => Numbers::RealVariable,
             Variable::Complex => Numbers::Complex { others: Vec::new(), seeded: true },
@@ -65,7 +96,10 @@ impl Expr {
         };
         let grad = pass.g.add(Node::Input(self.inputs().len() as u32));
         let direct = slope.map(|slope| {
-            let slope = pass.conj_slope(slope);
+            let slope = match direction {
+                Direction::Back => pass.conj_slope(slope),
+                Direction::Forward => slope,
+            };
             pass.scaled_by(slope, grad)
         });
         let turned = other.map(|other| {
@@ -74,9 +108,9 @@ impl Expr {
         });
         let Some(whole) = pass.sum(direct, turned) else { return Ok(None) };
         let whole = pass.settled(whole);
-        let whole = match variable {
-            Variable::Real => unary(&mut pass.g, Unary::Real, whole),
-            Variable::Complex => whole,
+        let whole = match (variable, direction) {
+            (Variable::Real, Direction::Back) => unary(&mut pass.g, Unary::Real, whole),
+            _ => whole,
         };
         let mut inputs = self.inputs().to_vec();
         inputs.push(Input { name: self.unused_name("grad"), rank: None });

@@ -16,6 +16,7 @@ use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalContext, outside_layers
 use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, Watch};
 
+use super::level;
 use super::node::Meta;
 use super::saved::SavedTensor;
 
@@ -77,6 +78,10 @@ impl Drop for Leave {
 
 /// Where a node finds a tensor later that it would keep now; `None`: it keeps it.
 pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
+    // Kept at once inside a jvp, in both runs: the second one would know no tangents.
+    if level::is_open() {
+        return None;
+    }
     MODES.with_borrow_mut(|modes| match modes.last_mut()? {
         Mode::Defer(segment) => {
             segment.locked().push(Some(SavedTensor::new(tensor)));

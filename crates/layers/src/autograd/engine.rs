@@ -13,6 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::derivative::{Backward, Gradients};
+use super::dual::has_tangent;
+use super::level;
 use super::node::{Call, Edge, Meta, Node};
 use crate::aten;
 
@@ -98,11 +100,14 @@ pub(super) fn run(
     // What is recorded now is what the derivatives compute, never twice, and never lowered.
     let mut off = DispatchKeySet::from([DispatchKey::Autocast]);
     let mut on = DispatchKeySet::EMPTY;
-    if options.create_graph {
+    let inside_jvp = level::is_open();
+    if options.create_graph || inside_jvp {
         on = on.insert(DispatchKey::Autograd);
     } else {
         off = off.insert(DispatchKey::Autograd);
     }
+    // Gradients have tangents, too: inside a jvp the layer stays on where the graph is off.
+    let _recording = inside_jvp.then(|| level::recording(options.create_graph));
     outside_layers(on, || {
         inside_layers(off, || {
             for (edge, grad) in roots {
@@ -206,7 +211,7 @@ fn accumulate(leaf: &Node, grad: Tensor, keeps_graph: bool) -> Result<()> {
             Some(before) => aten::add(&before, &grad)?,
             None => grad,
         };
-        if keeps_graph {
+        if keeps_graph || has_tangent(&sum) {
             return Ok(sum);
         }
         // Memory of its own: the same gradient may have gone elsewhere, too, and people change the

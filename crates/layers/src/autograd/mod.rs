@@ -14,12 +14,17 @@
 
 mod checkpoint;
 mod derivative;
+mod dual;
 mod engine;
 mod formula;
+mod forward;
+mod jvp;
+mod level;
 mod node;
 pub mod per_example;
 mod record;
 mod saved;
+mod tangent;
 
 use std::sync::Arc;
 
@@ -32,12 +37,20 @@ use keyfold_tensor::{Tensor, Value};
 
 pub use checkpoint::{Segment, checkpoint};
 pub use derivative::{Backward, Derivative, Extra, Gradients, Keeps};
+pub use dual::{has_tangent, without_graph};
 pub use engine::{Interrupt, Options};
 pub use formula::{Formula, Product};
+pub(crate) use forward::have_tangents;
+pub use jvp::{dual, inside, jvp, unpack};
+pub use level::{Level, recording};
 pub use node::{Edge, HookFn, Meta, Node, edge_of};
 pub use saved::{Saved, SavedTensor};
+pub use tangent::{
+    Forward, Linear, Multilinear, Push, Pushforward, Tangents, added, has_registered_tangent,
+    is_tangent_registered, register_tangent, remove_tangent,
+};
 
-use crate::aten;
+use crate::{aten, vmap};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     dispatcher.fallback(DispatchKey::Autograd, record::fallback(), Override::Error).map(drop)
@@ -58,7 +71,15 @@ pub fn register_derivative(
 
 /// The kernel at Autograd of an operator with this derivative.
 pub fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
-    record::kernel(derivative)
+    record::kernel(derivative, None)
+}
+
+/// The kernel at Autograd of an operator with this derivative and this rule of forward mode.
+pub fn kernel_with_tangent(
+    derivative: Arc<dyn Derivative>,
+    tangent: Arc<dyn Pushforward>,
+) -> Kernel<Value> {
+    record::kernel(derivative, Some(tangent))
 }
 
 /// Whether calls on this thread are recorded.
@@ -86,14 +107,49 @@ pub fn set_requires_grad(tensor: &Tensor, requires_grad: bool) -> Result<()> {
              others; take detach(), which gives the same elements without a history",
         ));
     }
+    if let Some(dual) = dual::dual_of(tensor) {
+        let edge = match (&dual.edge, requires_grad) {
+            (Some(edge), true) => Some(edge.clone()),
+            (None, true) => Some(Edge { node: Node::leaf(tensor), place: 0 }),
+            (_, false) => None,
+        };
+        return dual::set_edge(tensor, edge);
+    }
     tensor.set_requires_grad(requires_grad)?;
     edge_of(tensor).map(drop)
+}
+
+/// Whether gradients go back to the tensor. [`Tensor::requires_grad`] also says yes of one that has a
+/// tangent alone.
+pub fn requires_grad(tensor: &Tensor) -> bool {
+    if let Some((physical, ..)) = vmap::physical(tensor) {
+        return requires_grad(&physical);
+    }
+    match dual::dual_of(tensor) {
+        Some(dual) => dual.edge.is_some(),
+        None => tensor.requires_grad(),
+    }
+}
+
+/// The node of a tensor, and the place among its results.
+pub fn node_of(tensor: &Tensor) -> Option<(Arc<Node>, u32)> {
+    match dual::dual_of(tensor) {
+        Some(dual) => dual.edge.as_ref().map(|edge| (Arc::clone(&edge.node), edge.place)),
+        None => tensor.attached_as::<Node>(),
+    }
+}
+
+/// Another view of the same elements with the same place in the graph and the same tangents.
+fn alias_of(tensor: &Tensor) -> Result<Tensor> {
+    let alias = tensor.detach();
+    dual::take_over(&alias, tensor)?;
+    Ok(alias)
 }
 
 /// The gradient that a leaf has gathered, or another tensor that [`retain_grad`] was called for;
 /// `None` before the first backward.
 pub fn grad_of(tensor: &Tensor) -> Option<Tensor> {
-    let (node, place) = tensor.attached_as::<Node>()?;
+    let (node, place) = node_of(tensor)?;
     if node.is_leaf() { node.grad() } else { node.retained(place) }
 }
 

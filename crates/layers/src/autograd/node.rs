@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Shape};
-use keyfold_tensor::{Attached, Tensor};
+use keyfold_tensor::{Attached, Tensor, ValueRef};
 use smallvec::SmallVec;
 
 use super::derivative::{Derivative, SavedCall};
+use super::dual::{dual_of, set_edge};
+use super::level::Level;
 
 /// What a gradient must look like: that of the tensor it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,6 +274,25 @@ impl Node {
         Ok(grad)
     }
 
+    /// Has the tensors that the call keeps get tangents: those of its arguments, and these of its results.
+    pub(super) fn add_tangents(
+        &self,
+        args: &[ValueRef<'_>],
+        results: &[Option<Tensor>],
+        level: &Arc<Level>,
+    ) {
+        let Some(call) = self.as_call() else { return };
+        let Some(saved) = locked(&call.saved).clone() else { return };
+        for (saved, arg) in saved.arguments.iter().zip(args) {
+            saved.add_tangents(*arg, level);
+        }
+        for (saved, tangent) in saved.results.iter().zip(results) {
+            if let Some(tangent) = tangent {
+                saved.add_tangent(tangent, level);
+            }
+        }
+    }
+
     /// The version of the memory that the result was made a view of.
     pub(crate) fn view_version(&self) -> Option<u32> {
         self.as_call().and_then(|call| call.view)
@@ -350,8 +371,13 @@ pub fn edge_of(tensor: &Tensor) -> Result<Option<Edge>> {
         return Ok(None);
     }
     let Some((node, place)) = tensor.attached_as::<Node>() else {
-        return first_edge(tensor).map(Some);
+        return other_edge(tensor);
     };
+    checked_edge(tensor, node, place).map(Some)
+}
+
+/// A place in the graph, if it is that of the tensor's elements.
+fn checked_edge(tensor: &Tensor, node: Arc<Node>, place: u32) -> Result<Edge> {
     if let Some(version) = node.view_version()
         && version != tensor.version()
     {
@@ -364,11 +390,22 @@ pub fn edge_of(tensor: &Tensor) -> Result<Option<Edge>> {
             ),
         ));
     }
-    Ok(Some(Edge { node, place }))
+    Ok(Edge { node, place })
+}
+
+/// As [`edge_of`], where no node is attached.
+#[cold]
+fn other_edge(tensor: &Tensor) -> Result<Option<Edge>> {
+    match dual_of(tensor) {
+        Some(dual) => match &dual.edge {
+            Some(edge) => checked_edge(tensor, Arc::clone(&edge.node), edge.place).map(Some),
+            None => Ok(None),
+        },
+        None => first_edge(tensor).map(Some),
+    }
 }
 
 /// The place of a tensor that requires grad and has none yet: a leaf's.
-#[cold]
 fn first_edge(tensor: &Tensor) -> Result<Edge> {
     let attached = tensor.attached_or(|| Attached { object: Node::leaf(tensor), place: 0 });
     let place = attached.place;
@@ -384,6 +421,9 @@ fn first_edge(tensor: &Tensor) -> Result<Edge> {
 
 /// Gives a tensor its place in the graph.
 pub(crate) fn attach(tensor: &Tensor, edge: &Edge) -> Result<()> {
+    if dual_of(tensor).is_some() {
+        return set_edge(tensor, Some(edge.clone()));
+    }
     let node: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(&edge.node) as _;
     tensor.attach(Some(Attached { object: node, place: edge.place }));
     tensor.set_requires_grad(true)

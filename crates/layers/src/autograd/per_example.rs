@@ -13,7 +13,7 @@ use keyfold_tensor::Tensor;
 use rustc_hash::FxHashSet;
 
 use super::engine::{Interrupt, Options};
-use super::{edge_of, set_requires_grad};
+use super::{alias_of, edge_of, has_tangent, set_requires_grad};
 use crate::{aten, vmap};
 
 /// A tensor without the batches that it is an example of, and those, innermost first.
@@ -41,8 +41,12 @@ pub fn variable(x: &Tensor) -> Result<Tensor> {
         batched = vmap::batched_at(&batched, level)?;
     }
     let (physical, batches) = unwrapped(&batched);
-    let variable = if physical.requires_grad() {
+    let variable = if edge_of(&physical)?.is_some() {
         aten::alias(&physical)?
+    } else if has_tangent(&physical) {
+        let variable = alias_of(&physical)?;
+        set_requires_grad(&variable, true)?;
+        variable
     } else {
         let variable = physical.detach();
         set_requires_grad(&variable, true)?;
@@ -63,8 +67,8 @@ pub fn grad(
     options: Options,
     interrupt: Interrupt<'_>,
 ) -> Result<Vec<Option<Tensor>>> {
-    let all = outputs.iter().chain(inputs).chain(grads.iter().flatten());
-    if all.clone().all(|tensor| vmap::physical(tensor).is_none()) {
+    // Seeds alone may be examples: what is computed back from them is their batch's.
+    if outputs.iter().chain(inputs).all(|tensor| vmap::physical(tensor).is_none()) {
         return super::grad(outputs, inputs, grads, options, interrupt);
     }
     let levels = |batches: &[(usize, usize)]| -> Vec<usize> {
@@ -107,7 +111,7 @@ pub fn grad(
             }
         }
         // One that isn't attached depends on no example.
-        if physical.requires_grad() {
+        if edge_of(&physical)?.is_some() {
             roots.push(physical);
         }
     }

@@ -9,18 +9,30 @@ use keyfold_tensor::{ForeignObject, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::derivative::{Derivative, NoDerivative, SavedCall};
+use super::forward;
+use super::level;
 use super::node::{Edge, Edges, Meta, Node, attach, edge_of};
 use super::saved::Saved;
+use super::tangent::Pushforward;
 use crate::HOST_LOCK_FROM;
 use crate::tracer::kept_shares;
 
 type Context<'c> = CallContext<'c, Value>;
 
-/// The kernel of an operator with a derivative.
-pub(super) fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
+/// The kernel of an operator with a derivative, and a rule for tangents if it has one.
+pub(super) fn kernel(
+    derivative: Arc<dyn Derivative>,
+    tangent: Option<Arc<dyn Pushforward>>,
+) -> Kernel<Value> {
     let label = format!("derivative of {}", derivative.name());
     let kernel = Kernel::boxed(move |context, args| {
         if !wants_grad(args) {
+            return context.call_below(args);
+        }
+        if let Some(level) = forward::innermost(context, args)? {
+            return forward::run(context, args, &level, tangent.as_ref());
+        }
+        if !level::is_recording() {
             return context.call_below(args);
         }
         record(context, args, &derivative)
@@ -33,6 +45,12 @@ pub(super) fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
 pub(super) fn fallback() -> Kernel<Value> {
     let kernel = Kernel::boxed(|context, args| {
         if !wants_grad(args) {
+            return context.call_below(args);
+        }
+        if let Some(level) = forward::innermost(context, args)? {
+            return forward::run(context, args, &level, None);
+        }
+        if !level::is_recording() {
             return context.call_below(args);
         }
         let name = context.operator().name();

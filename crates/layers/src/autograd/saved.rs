@@ -1,6 +1,6 @@
 //! What a node keeps of its call: tensors with the version of their memory, or only their form.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::Value as _;
@@ -8,6 +8,9 @@ use keyfold_dispatch::schema::Type;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::checkpoint::{self, Segment};
+use super::dual::{SavedTangents, dual_of, tangent_at};
+use super::forward::tensor_of;
+use super::level::Level;
 use super::node::{Edge, Meta, attach, edge_of};
 use crate::tracer;
 
@@ -39,6 +42,8 @@ pub struct SavedTensor {
     version: u32,
     /// Where it is in the graph, if the node doesn't know that by itself.
     edge: Option<Edge>,
+    /// Its tangents, where it has any.
+    tangents: OnceLock<Arc<SavedTangents>>,
 }
 
 impl SavedTensor {
@@ -48,7 +53,8 @@ impl SavedTensor {
         // where a node keeps its own result.
         let tensor = tensor.detach();
         tracer::note_kept(&tensor);
-        SavedTensor { version: tensor.version(), tensor, edge: None }
+        let (version, tangents) = (tensor.version(), OnceLock::new());
+        SavedTensor { version, tensor, edge: None, tangents }
     }
 
     /// Keeps a tensor that is neither an argument nor a result.
@@ -56,7 +62,15 @@ impl SavedTensor {
     /// # Errors
     /// As [`edge_of`].
     pub fn keep(tensor: &Tensor) -> Result<Self> {
-        Ok(SavedTensor { edge: edge_of(tensor)?, ..SavedTensor::new(tensor) })
+        let saved = SavedTensor { edge: edge_of(tensor)?, ..SavedTensor::new(tensor) };
+        for (level, tangent) in dual_of(tensor).iter().flat_map(|dual| dual.open_tangents()) {
+            saved.add_tangent(&tangent, &level);
+        }
+        Ok(saved)
+    }
+
+    fn add_tangent(&self, tangent: &Tensor, level: &Arc<Level>) {
+        self.tangents.get_or_init(Arc::default).add(level, tangent.clone());
     }
 
     /// The tensor that [`keep`](Self::keep) was given.
@@ -88,6 +102,9 @@ impl SavedTensor {
         let tensor = self.tensor.clone();
         if let Some(edge) = edge {
             attach(&tensor, edge)?;
+        }
+        if let Some(tangents) = self.tangents.get() {
+            tangents.restore(&tensor)?;
         }
         Ok(tensor)
     }
@@ -144,6 +161,29 @@ impl Saved {
                 None => Saved::Value(Box::new(Value::from_ref(other)?)),
             },
         })
+    }
+
+    /// Adds the tangents of a level that the argument had, if its elements are kept.
+    pub(super) fn add_tangents(&self, argument: ValueRef<'_>, level: &Arc<Level>) {
+        match (self, argument) {
+            (Saved::List(items), list) => {
+                items.iter().zip(list.items()).for_each(|(saved, item)| {
+                    saved.add_tangents(item, level);
+                });
+            }
+            (_, one) => {
+                if let Some(tangent) = tensor_of(one).and_then(|tensor| tangent_at(tensor, level)) {
+                    self.add_tangent(&tangent, level);
+                }
+            }
+        }
+    }
+
+    /// Adds the tangent of a level, if the elements are kept.
+    pub(super) fn add_tangent(&self, tangent: &Tensor, level: &Arc<Level>) {
+        if let Saved::Tensor(saved) = self {
+            saved.add_tangent(tangent, level);
+        }
     }
 
     /// How many places for gradients the argument has.

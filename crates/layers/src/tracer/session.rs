@@ -11,6 +11,8 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+use crate::autograd::have_tangents;
+
 use super::errors::{hidden_object, hidden_value, hidden_view, unseen_result};
 use super::ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId, WRAP_NODE};
 use super::memory_refs::MemoryRefs;
@@ -462,7 +464,7 @@ fn active() -> Option<Arc<Session>> {
 }
 
 /// Returns whether the inner calls are recorded instead of this one, since gradients flow back
-/// through them: calls on whole batches, or the calls of a composite.
+/// through them: calls on whole batches, the calls of a composite, or those that compute tangents.
 fn is_recorded_inside(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> bool {
     let keys = context.keyset();
     let tags = args.iter().map(|arg| Value::tag(*arg).keys());
@@ -471,6 +473,7 @@ fn is_recorded_inside(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -
         return false;
     }
     (keys & brought).contains(DispatchKey::Vmap)
+        || have_tangents(args)
         || context.operator().is_composite_at(DispatchKey::Autograd, keys)
 }
 

@@ -15,6 +15,7 @@ use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, OTHER, g
 use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
+use crate::tangent::of_expression;
 
 /// Why an operator refuses a common dtype beyond what its expression does, if it does.
 type Refusal = fn(DType) -> Option<&'static str>;
@@ -57,7 +58,12 @@ impl Pair {
             Expression::parse(text, &["self", "other"], &[])?,
             move |row| (row, refusal),
             pair,
-            Layers { derivative: of_tensors, batching: Rule::Derived, autocast },
+            Layers {
+                derivative: of_tensors,
+                tangent: of_expression(of_tensors),
+                batching: Rule::Derived,
+                autocast,
+            },
         )?;
         let (derivative, autocast) = (of_number, Category::Leave);
         Ok([tensors, Number { name, text, refusal, derivative, autocast }.row()?])
@@ -86,7 +92,12 @@ impl Number {
                 WithNumber { row, is_zero, refusal }
             },
             with_number,
-            Layers { derivative, batching: Rule::Derived, autocast },
+            Layers {
+                derivative,
+                tangent: of_expression(derivative),
+                batching: Rule::Derived,
+                autocast,
+            },
         )
     }
 }

@@ -11,6 +11,7 @@ use crate::gradient::{FIRST, given};
 use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
+use crate::tangent::of_expression;
 
 const NAME: &str = "aten::where";
 const TEXT: &str = "where(condition, self, other)";
@@ -61,6 +62,7 @@ fn scalars(
 pub(super) fn rows() -> Result<Vec<Row>> {
     let layers = |derivative: Rule<Gradient>, autocast| Layers {
         derivative,
+        tangent: of_expression(derivative),
         batching: Rule::Derived,
         autocast,
     };

@@ -13,6 +13,7 @@ use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, RESULT, 
 use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
+use crate::tangent::of_expression;
 
 /// Why a function refuses a dtype, where its expression wouldn't say it well.
 type Refusal = fn(DType) -> Option<&'static str>;
@@ -54,7 +55,12 @@ impl Function {
             Expression::parse(text, &["self"], &[])?,
             move |row| (row, refusal),
             unary,
-            Layers { derivative, batching: Rule::Derived, autocast },
+            Layers {
+                derivative,
+                tangent: of_expression(derivative),
+                batching: Rule::Derived,
+                autocast,
+            },
         )
     }
 }

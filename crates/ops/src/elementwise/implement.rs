@@ -12,7 +12,7 @@ use keyfold_layers::{autograd, vmap};
 use keyfold_tensor::Value;
 
 use super::operator::Expression;
-use super::{Definition, batching, kernels, symbolic};
+use super::{Definition, batching, kernels, symbolic, tangent};
 
 /// What [`implement`] registered.
 pub struct Implemented {
@@ -44,11 +44,12 @@ pub fn implement(
     if definition.out().is_none() {
         let text = Arc::new(Expression::new(definition.expr().clone()));
         let arguments = (definition.inputs().to_vec(), definition.params().to_vec());
+        let tangent = tangent::of_arguments(&name, text.clone(), arguments.clone());
         let derivative = symbolic::of_arguments(&name, text, arguments);
         let label = operator.schema().name.name.clone();
         kernels.push((
             DispatchKey::Autograd,
-            autograd::kernel(derivative).named(format!("{label}_derivative")),
+            autograd::kernel_with_tangent(derivative, tangent).named(format!("{label}_derivative")),
         ));
         if definition.shape().is_none()
             && let Some(rule) = batching::rule(definition.expr())

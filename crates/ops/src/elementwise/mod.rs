@@ -14,6 +14,7 @@ mod implement;
 mod operator;
 mod powers;
 pub(crate) mod symbolic;
+pub(crate) mod tangent;
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -15,10 +15,10 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::symbolic::of_list;
-use super::{Pointwise, batching, given_shape, parse};
+use super::{Pointwise, batching, given_shape, parse, tangent};
 use crate::infer::{Call, Plan, Run};
 use crate::op::Op;
-use crate::row::{Batching, Gradient, Layers, Row, Rule};
+use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 
 /// The operator's name.
 pub const ELEMENTWISE: &str = "keyfold::elementwise";
@@ -45,12 +45,19 @@ pub struct Expression {
     derivatives: RwLock<FxHashMap<usize, Option<Arc<str>>>>,
     /// By input and what it is, among complex numbers.
     complex: RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
+    /// As `complex`, of tangents.
+    tangents: RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
 }
 
 impl Expression {
     /// Of an expression.
     pub fn new(expr: Expr) -> Expression {
-        Expression { expr, derivatives: RwLock::default(), complex: RwLock::default() }
+        Expression {
+            expr,
+            derivatives: RwLock::default(),
+            complex: RwLock::default(),
+            tangents: RwLock::default(),
+        }
     }
 
     /// Of a text, with inputs and parameters of these names.
@@ -93,22 +100,40 @@ impl Expression {
         input: usize,
         variable: Variable,
     ) -> Result<Option<ComplexText>> {
-        let key = (input, variable);
-        if let Ok(known) = self.complex.read()
-            && let Some(text) = known.get(&key)
-        {
-            return Ok(text.clone());
-        }
-        let found = self.expr().complex_gradient(input, variable)?;
-        let text = found.map(|ComplexGradient { expr, takes_unit }| {
-            let text = Arc::from(to_text(&expr));
-            ComplexText { text, takes_unit }
-        });
-        if let Ok(mut known) = self.complex.write() {
-            known.insert(key, text.clone());
-        }
-        Ok(text)
+        let make = || self.expr().complex_gradient(input, variable);
+        remembered(&self.complex, (input, variable), make)
     }
+
+    /// The text of the tangent that follows from that of an input, where a tensor or a number is complex.
+    /// The input's tangent comes last among the inputs.
+    ///
+    /// # Errors
+    /// As [`Expr::complex_tangent`].
+    pub fn complex_tangent(&self, input: usize, variable: Variable) -> Result<Option<ComplexText>> {
+        let make = || self.expr().complex_tangent(input, variable);
+        remembered(&self.tangents, (input, variable), make)
+    }
+}
+
+/// A text that was made before, or is made now.
+fn remembered(
+    known: &RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
+    key: (usize, Variable),
+    make: impl FnOnce() -> Result<Option<ComplexGradient>>,
+) -> Result<Option<ComplexText>> {
+    if let Ok(known) = known.read()
+        && let Some(text) = known.get(&key)
+    {
+        return Ok(text.clone());
+    }
+    let text = make()?.map(|ComplexGradient { expr, takes_unit }| {
+        let text = Arc::from(to_text(&expr));
+        ComplexText { text, takes_unit }
+    });
+    if let Ok(mut known) = known.write() {
+        known.insert(key, text.clone());
+    }
+    Ok(text)
 }
 
 /// An expression with its arguments in front.
@@ -249,6 +274,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         listed,
         Layers {
             derivative: Rule::Given(Gradient::Other(of_list)),
+            tangent: Rule::Given(Tangent::Other(tangent::of_list)),
             batching: Rule::Given(Batching::Rule(batching::listed)),
             autocast: Category::Leave,
         },

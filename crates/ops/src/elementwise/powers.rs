@@ -159,6 +159,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
     const POWER: &[Keeps] = &[Keeps::these(&[0, 1]), Keeps::ALL];
     let layers = |derivative: Rule<Gradient>| Layers {
         derivative,
+        tangent: Rule::Derived,
         batching: Rule::Derived,
         autocast: Category::FullPrecision,
     };

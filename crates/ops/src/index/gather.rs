@@ -14,6 +14,7 @@ use crate::op::Op;
 use crate::positions::{as_int64, check_whole};
 use crate::promote::{check_assignable, computed};
 use crate::row::{Layers, Row};
+use crate::tangent::LINEAR;
 
 /// The dimension, after checks that the index is of whole numbers, has as many dimensions as each of
 /// the others, and fits into `x` (but along that dimension) and `source`.
@@ -85,6 +86,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             gather,
             Layers {
                 derivative: given(INDEX, gradients::gather),
+                tangent: LINEAR,
                 batching: batched(batching::gather),
                 autocast: Category::Leave,
             },
@@ -96,6 +98,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             scatter_add,
             Layers {
                 derivative: given(INDEX_OF_SOURCE, gradients::scatter_add),
+                tangent: LINEAR,
                 batching: batched(batching::gather),
                 autocast: Category::FullPrecision,
             },

@@ -21,6 +21,7 @@ use crate::op::Op;
 use crate::positions::{as_int64, check_whole};
 use crate::promote::{check_assignable, computed};
 use crate::row::{Batching, Layers, Row, Rule};
+use crate::tangent::{self, LINEAR, pushed};
 use crate::write::place;
 
 /// One index per dimension of the indexed tensor, bools turned into positions; `None` takes all.
@@ -294,7 +295,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         "examples may have indices of different kinds, and each writes to its own elements",
     );
     use Category::{FullPrecision, Leave, Widest};
-    let layers = |derivative, batching, autocast| Layers { derivative, batching, autocast };
+    let with = |tangent, derivative, batching, autocast| Layers {
+        derivative,
+        tangent,
+        batching,
+        autocast,
+    };
+    let layers = |derivative, batching, autocast| with(LINEAR, derivative, batching, autocast);
     let mut rows = vec![
         Row::computes::<(&Tensor, TensorList<'_>), _, _>(
             ("aten::index", "Tensor"),
@@ -314,7 +321,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, \
              bool accumulate=False) -> Tensor(a!)",
             put_in_place,
-            layers(given(INDICES, gradients::index_put), NO_RULE, Leave),
+            with(pushed(tangent::index_put_), given(INDICES, gradients::index_put), NO_RULE, Leave),
         )?,
         Row::computes::<(&Tensor, i64, &Tensor, &Tensor), _, _>(
             ("aten::index_add", ""),

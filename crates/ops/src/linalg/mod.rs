@@ -12,7 +12,7 @@ use crate::gradient::{OTHER, given};
 use crate::infer::{Call, Filled, Plan, Run};
 use crate::map::converted;
 use crate::op::Op;
-use crate::row::{Batching, Layers, Row, Rule};
+use crate::row::{Batching, Layers, Row, Rule, Tangent};
 
 /// Sizes of one product: `m x k` times `k x n`.
 #[derive(Clone, Copy)]
@@ -92,6 +92,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         matmul,
         Layers {
             derivative: given(OTHER, gradients::matmul),
+            tangent: Rule::Given(Tangent::Multilinear),
             batching: Rule::Given(Batching::Rule(batching::matmul)),
             autocast: Category::LowerPrecision,
         },

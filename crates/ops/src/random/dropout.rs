@@ -73,7 +73,12 @@ pub(super) fn row() -> Result<Row> {
         RegistrationKey::CompositeImplicitAutograd,
         || Kernel::boxed(dropout),
         infer,
-        Layers { derivative: Rule::Derived, batching: Rule::Derived, autocast: Category::Leave },
+        Layers {
+            derivative: Rule::Derived,
+            tangent: Rule::Derived,
+            batching: Rule::Derived,
+            autocast: Category::Leave,
+        },
     )?;
     Ok(row.tagged(Tags::NONDETERMINISTIC_SEEDED))
 }

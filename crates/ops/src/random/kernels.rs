@@ -45,6 +45,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         let args = "int[] size, *, ScalarType? dtype=None, Device? device=None";
         let layers = Layers {
             derivative: TAKES_NO_TENSOR,
+            tangent: Rule::Refused("takes no tensor"),
             batching: Rule::Given(Batching::Draw),
             autocast: Category::Leave,
         };

@@ -16,7 +16,8 @@ use crate::gradient::{GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, RESULT, given};
 use crate::infer::{AnyStrides, Call, Plan, Run};
 use crate::op::Op;
 use crate::promote::floating;
-use crate::row::{Batching, Gradient, Layers, Row, Rule};
+use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
+use crate::tangent::{self, LINEAR, pushed};
 
 /// The dtypes that have an order.
 const ORDERED: [DType; 13] = [
@@ -238,8 +239,10 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     const BOTH: &[Keeps] = &[Keeps::these(&[0]).and_results()];
     use Category::{FullPrecision, Leave};
     const ALONG: &str = "Tensor self, int[1]? dim=None, bool keepdim=False";
-    let sums = |product, batching| layers(given(NOTHING, product), batching, FullPrecision);
-    let chosen = |product, batching| layers(given(BOTH, product), batching, Leave);
+    let sums =
+        |product, batching| layers((given(NOTHING, product), LINEAR), batching, FullPrecision);
+    let chosen =
+        |product, push, batching| layers((given(BOTH, product), pushed(push)), batching, Leave);
     let sum_all = |name, which, layers| {
         let args = "Tensor self, *, ScalarType? dtype=None";
         Row::computes::<(&Tensor, Option<DType>), _, _>(
@@ -269,17 +272,18 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, extreme_along, layers)
     };
     let bools = |name, which| {
-        let layers = layers(GIVES_BOOLS, batching::along, Leave);
+        let layers = layers((GIVES_BOOLS, Rule::Refused("gives bools")), batching::along, Leave);
         Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, any_all, layers)
     };
     let place = |name, which| {
         let args = "Tensor self, int? dim=None, bool keepdim=False";
-        let layers = layers(GIVES_WHOLE_NUMBERS, batching::arg, Leave);
+        let layers = layers(NO_DERIVATIVES, batching::arg, Leave);
         type Args = (&'static Tensor, Option<i64>, bool);
         Row::computes::<Args, _, _>((name, ""), args, move |_| which, position, layers)
     };
-    let lanes = |name, which, product| {
-        let layers = layers(given(RESULT, product), batching::in_place_of_lanes, FullPrecision);
+    let lanes = |name, which, product, push| {
+        let rules = (given(RESULT, product), pushed(push));
+        let layers = layers(rules, batching::in_place_of_lanes, FullPrecision);
         let args = "Tensor self, int dim";
         Row::computes::<(&Tensor, i64), _, _>((name, ""), args, move |_| which, softmax, layers)
     };
@@ -288,20 +292,40 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         sum_along("aten::sum", ReduceOp::Sum, sums(gradients::sum_dim, batching::along))?,
         sum_all("aten::mean", ReduceOp::Mean, sums(gradients::mean, batching::mean))?,
         sum_along("aten::mean", ReduceOp::Mean, sums(gradients::mean_dim, batching::along))?,
-        whole("aten::max", ReduceOp::Max, chosen(gradients::max, batching::max))?,
-        whole("aten::min", ReduceOp::Min, chosen(gradients::min, batching::min))?,
-        along("aten::amax", ReduceOp::Max, chosen(gradients::amax, batching::along))?,
-        along("aten::amin", ReduceOp::Min, chosen(gradients::amin, batching::along))?,
+        whole("aten::max", ReduceOp::Max, chosen(gradients::max, tangent::max, batching::max))?,
+        whole("aten::min", ReduceOp::Min, chosen(gradients::min, tangent::min, batching::min))?,
+        along(
+            "aten::amax",
+            ReduceOp::Max,
+            chosen(gradients::amax, tangent::amax, batching::along),
+        )?,
+        along(
+            "aten::amin",
+            ReduceOp::Min,
+            chosen(gradients::amin, tangent::amin, batching::along),
+        )?,
         bools("aten::all", ReduceOp::All)?,
         bools("aten::any", ReduceOp::Any)?,
         place("aten::argmax", ReduceOp::ArgMax)?,
         place("aten::argmin", ReduceOp::ArgMin)?,
-        lanes("aten::softmax", RowOp::Softmax, gradients::softmax)?,
-        lanes("aten::log_softmax", RowOp::LogSoftmax, gradients::log_softmax)?,
+        lanes("aten::softmax", RowOp::Softmax, gradients::softmax, tangent::softmax)?,
+        lanes(
+            "aten::log_softmax",
+            RowOp::LogSoftmax,
+            gradients::log_softmax,
+            tangent::log_softmax,
+        )?,
     ])
 }
 
+/// How gradients go back, and how tangents go forward.
+type Derivatives = (Rule<Gradient>, Rule<Tangent>);
+
+/// Those of positions.
+const NO_DERIVATIVES: Derivatives =
+    (GIVES_WHOLE_NUMBERS, Rule::Refused("gives bools or whole numbers"));
+
 /// The layers of an operator that has a batching rule.
-fn layers(derivative: Rule<Gradient>, batching: vmap::Rule, autocast: Category) -> Layers {
-    Layers { derivative, batching: Rule::Given(Batching::Rule(batching)), autocast }
+fn layers((derivative, tangent): Derivatives, batching: vmap::Rule, autocast: Category) -> Layers {
+    Layers { derivative, tangent, batching: Rule::Given(Batching::Rule(batching)), autocast }
 }

@@ -14,6 +14,7 @@ use crate::infer::{AnyStrides, Call, Plan, Run};
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
+use crate::tangent::LINEAR;
 use crate::write::place;
 
 /// The tensors of a list, which mustn't be empty, and the dtype that they promote to.
@@ -132,7 +133,8 @@ fn slice_scatter(
 pub(super) fn rows() -> Result<Vec<Row>> {
     fn layers(product: Product, batching: vmap::Rule) -> Layers {
         let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
-        Layers { derivative, batching: Rule::Given(batching), autocast: Category::Widest }
+        let (tangent, batching) = (LINEAR, Rule::Given(batching));
+        Layers { derivative, tangent, batching, autocast: Category::Widest }
     }
     Ok(vec![
         Row::computes::<(TensorList<'_>, i64), _, _>(

@@ -19,6 +19,7 @@ use crate::infer::{Call, Plan, Run};
 use crate::map::{cast, conversion};
 use crate::op::Op;
 use crate::row::{Batching, COMPUTES, Gradient, Layers, Row, Rule};
+use crate::tangent::LINEAR;
 
 /// Broadcasts to those sizes, of which -1 keeps the dimension as it is.
 fn expand(op: &Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
@@ -79,7 +80,8 @@ fn to(call: Call<'_, ()>, (x, dtype): (&Tensor, DType)) -> Result<Plan<impl Run>
 pub(crate) fn rows() -> Result<Vec<Row>> {
     fn layers(product: Product, batching: vmap::Rule) -> Layers {
         let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
-        Layers { derivative, batching: Rule::Given(batching), autocast: Category::Leave }
+        let (tangent, batching) = (LINEAR, Rule::Given(batching));
+        Layers { derivative, tangent, batching, autocast: Category::Leave }
     }
     let mut rows = vec![
         Row::view::<(&Tensor, IntList)>(
@@ -113,6 +115,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_, (x,)| Ok(x.detach()),
             Layers {
                 derivative: Rule::Given(Gradient::Cut),
+                tangent: Rule::Refused("cuts tangents off"),
                 ..layers(gradients::same, vmap::single)
             },
         )?,

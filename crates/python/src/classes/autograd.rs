@@ -142,7 +142,7 @@ impl PyHookHandle {
 impl PyTensor {
     /// Whether it isn't computed from tensors that require grad.
     pub(crate) fn is_a_leaf(&self) -> bool {
-        let node = self.tensor.attached_as::<Node>();
+        let node = autograd::node_of(&self.tensor);
         !self.tensor.requires_grad() || node.is_none_or(|(node, _)| node.is_leaf())
     }
 }
@@ -170,7 +170,7 @@ impl PyTensor {
     /// The node that computed it; None for a leaf.
     #[getter]
     fn grad_fn(&self) -> Option<PyNode> {
-        let (node, _) = self.tensor.attached_as::<Node>()?;
+        let (node, _) = autograd::node_of(&self.tensor)?;
         (self.tensor.requires_grad() && !node.is_leaf()).then_some(PyNode { node })
     }
 
@@ -305,6 +305,7 @@ pub(crate) fn _grad_variable<'py>(x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
     let py = x.py();
     let tensor = arrays::view(x).py(py)?;
     let variable = context::in_context(py, || {
+        let _recording = autograd::recording(true);
         outside_layers(DispatchKey::Autograd.into(), || autograd::per_example::variable(&tensor))
     })?;
     wrap(py, variable.py(py)?)
@@ -345,7 +346,9 @@ pub(crate) fn _call_recorded<'py>(
     let guard = PyGuard::layer(DispatchKeySet::EMPTY, Arc::new(Differentiated));
     let guard = guard.named("grad()");
     guard.enter(py)?;
+    let recording = autograd::recording(true);
     let result = outside_layers(DispatchKey::Autograd.into(), || function.call(args, kwargs));
+    drop(recording);
     let closed = guard.exit(py);
     let result = result?;
     closed.map(|()| result)

@@ -4,8 +4,8 @@
 //! - `operator`, `packet`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
 //! - `guards`, `block`: `with` blocks
-//! - `autocast`, `autograd`, `derivative` (derivatives written in Python), `meta`, `profiler`, `tracer`,
-//!   `vmap`: the layers
+//! - `autocast`, `autograd`, `derivative` (derivatives written in Python), `jvp`, `meta`, `profiler`,
+//!   `tracer`, `vmap`: the layers
 //! - `devices`, `backend` (those that are written in Python), `memory`, `random`, `threads`
 //! - `method_defs`, `vectorcall`: functions that CPython calls without PyO3's packing
 //! - `delayed`, `testing`: for tests
@@ -24,6 +24,7 @@ pub(crate) mod explain;
 pub(crate) mod expression;
 pub(crate) mod guards;
 pub(crate) mod handle;
+pub(crate) mod jvp;
 pub(crate) mod memory;
 pub(crate) mod meta;
 pub(crate) mod method_defs;

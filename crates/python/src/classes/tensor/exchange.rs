@@ -1,7 +1,7 @@
 //! Tensors from and to other libraries, files and processes: NumPy, DLPack, pickle, copy.
 
 use keyfold_core::{Device, DeviceType, ErrorKind, Shape};
-use keyfold_layers::autograd::set_requires_grad;
+use keyfold_layers::autograd::{has_tangent, requires_grad, set_requires_grad};
 use keyfold_tensor::{Tensor, dlpack as dl};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyTuple};
@@ -285,13 +285,13 @@ impl PyTensor {
     /// A copy with memory of its own, as NumPy's arrays do: of a leaf another leaf, of a result one
     /// whose gradient goes back to it.
     fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
-        if !slf.get().is_a_leaf() {
+        if !slf.get().is_a_leaf() || has_tangent(&slf.get().tensor) {
             return aten::CLONE.call(slf.py(), (slf,));
         }
         let detached = wrap(slf.py(), slf.get().tensor.detach())?;
         let copy = aten::CLONE.call(slf.py(), (detached,))?;
         if let Ok(copy) = copy.cast::<PyTensor>() {
-            let requires_grad = slf.get().tensor.requires_grad();
+            let requires_grad = requires_grad(&slf.get().tensor);
             set_requires_grad(&copy.get().tensor, requires_grad).py(slf.py())?;
         }
         Ok(copy)
@@ -339,7 +339,7 @@ impl PyTensor {
         };
         let rebuild = py.import("keyfold._core")?.getattr("_rebuild_tensor")?;
         let shape = PyTuple::new(py, tensor.shape().iter())?;
-        let (dtype, requires_grad) = (tensor.dtype().name(), tensor.requires_grad());
+        let (dtype, requires_grad) = (tensor.dtype().name(), requires_grad(tensor));
         let elsewhere = !matches!(device.kind(), DeviceType::CPU | DeviceType::META);
         if elsewhere {
             return (rebuild, (data, dtype, shape, requires_grad, device.to_string()))

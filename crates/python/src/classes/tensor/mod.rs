@@ -10,6 +10,7 @@ mod to;
 mod whole_numbers;
 
 use keyfold_core::{DType, ErrorKind, Scalar};
+use keyfold_layers::autograd;
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyDict, PyTuple};
 
@@ -42,10 +43,12 @@ impl PyTensor {
     pub(crate) fn check_shareable(&self, py: Python<'_>, how: &str) -> PyResult<()> {
         // Where nothing is recorded (in a kernel, under no_grad) nothing is lost either.
         if self.tensor.requires_grad() && is_grad_enabled(py)? {
-            let message = format!(
-                "a tensor that requires grad can't be shared by {how}, since gradients wouldn't \
-                 follow; take tensor.detach() first"
-            );
+            let what = match autograd::requires_grad(&self.tensor) {
+                true => "that requires grad can't be shared by {how}, since gradients",
+                false => "with a tangent (inside jvp) can't be shared by {how}, since tangents",
+            };
+            let what = what.replace("{how}", how);
+            let message = format!("a tensor {what} wouldn't follow; take tensor.detach() first");
             return Err(error(py, ErrorKind::Exchange, message));
         }
         Ok(())
@@ -153,10 +156,10 @@ impl PyTensor {
         !self.tensor.is_writable()
     }
 
-    /// Whether calls with the tensor take the Autograd key in.
+    /// Whether gradients go back to the tensor.
     #[getter]
     fn requires_grad(&self) -> bool {
-        self.tensor.requires_grad()
+        autograd::requires_grad(&self.tensor)
     }
 
     /// Whether the elements lie in row-major order without gaps.

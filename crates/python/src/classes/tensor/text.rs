@@ -1,7 +1,7 @@
 //! A tensor's text, as NumPy prints values.
 
 use keyfold_core::{DType, Device, DeviceType, bf16};
-use keyfold_layers::vmap;
+use keyfold_layers::{autograd, vmap};
 use keyfold_tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -69,10 +69,17 @@ fn example(tensor: &Tensor, batch: &vmap::Batched) -> String {
     if tensor.device().kind() != DeviceType::CPU {
         text += &format!(", device='{}'", tensor.device());
     }
-    if tensor.requires_grad() {
-        text += ", requires_grad=True";
+    text + in_graph(tensor) + ")"
+}
+
+/// What a text says of derivatives.
+fn in_graph(tensor: &Tensor) -> &'static str {
+    match (autograd::requires_grad(tensor), autograd::has_tangent(tensor)) {
+        (false, false) => "",
+        (true, false) => ", requires_grad=True",
+        (false, true) => ", with a tangent",
+        (true, true) => ", requires_grad=True, with a tangent",
     }
-    text + ")"
 }
 
 /// `Tensor([1., 2.], dtype=float32)`; without values where there are none to read.
@@ -113,8 +120,5 @@ pub(crate) fn repr(py: Python<'_>, tensor: &Tensor) -> PyResult<String> {
     if !on_cpu {
         text += &format!(", device='{device}'");
     }
-    if tensor.requires_grad() {
-        text += ", requires_grad=True";
-    }
-    Ok(text + ")")
+    Ok(text + in_graph(tensor) + ")")
 }

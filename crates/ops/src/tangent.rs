@@ -1,0 +1,129 @@
+//! Rules of forward mode that are written for operators, and what families say of theirs.
+//!
+//! A rule takes the tangents of the operands and gives that of the result, written with operators, so that
+//! it has tangents and gradients itself. Complex tangents are directions in the plane: no conjugates here.
+
+use keyfold_core::{Result, layout};
+use keyfold_layers::autograd::{Forward, Push};
+use keyfold_tensor::{Tensor, ValueRef};
+
+use crate::aten;
+use crate::row::{Gradient, Rule, Tangent};
+
+/// The operator of the tangents: it is linear in its floating and complex tensors together.
+pub(crate) const LINEAR: Rule<Tangent> = Rule::Given(Tangent::Linear);
+
+/// A rule that was written for an operator.
+pub(crate) const fn pushed(push: Push) -> Rule<Tangent> {
+    Rule::Given(Tangent::Push(push))
+}
+
+/// That of an expression: derived, unless its result has no derivative.
+pub(crate) fn of_expression(derivative: Rule<Gradient>) -> Rule<Tangent> {
+    match derivative {
+        Rule::Refused(reason) => Rule::Refused(reason),
+        _ => Rule::Derived,
+    }
+}
+
+/// An `int` argument.
+fn int(call: &Forward<'_, '_>, argument: usize) -> Option<i64> {
+    match call.args()[argument] {
+        ValueRef::Int(i) => Some(i),
+        _ => None,
+    }
+}
+
+/// The dimensions that argument `argument` names, or all.
+fn dims(call: &Forward<'_, '_>, argument: usize, rank: usize) -> Result<Vec<i64>> {
+    match call.args().get(argument) {
+        Some(ValueRef::Int(dim)) => Ok(vec![*dim]),
+        Some(list) if list.list_len().is_some() => {
+            let dims = list.items().filter_map(|dim| dim.scalar()).filter_map(|dim| dim.as_i64());
+            Ok(dims.collect())
+        }
+        _ => Ok((0..rank as i64).collect()),
+    }
+}
+
+/// The mean tangent of the elements that equal the result; NaN where the result is NaN.
+fn extreme(
+    call: &Forward<'_, '_>,
+    dims: &[i64],
+    loses: fn(&Tensor, &Tensor) -> Result<Tensor>,
+) -> Result<Option<Tensor>> {
+    let Some(tangent) = call.tangent(0) else { return Ok(None) };
+    let (x, result) = (call.tensor(0)?, call.result()?);
+    let mut kept = aten::sizes(x.shape());
+    for dim in dims {
+        kept[layout::normalize_axis(*dim, x.ndim())?] = 1;
+    }
+    let best = aten::reshape(result, &kept)?;
+    // A layer below may have cast the operand: what was rounded equals only what was rounded alike.
+    let seen = if x.dtype() == best.dtype() { x.clone() } else { aten::to(x, best.dtype())? };
+    let equal = aten::to(&aten::eq(&seen, &best)?, tangent.dtype())?;
+    let beaten = loses(&seen, &best)?;
+    let share = aten::choose_number(&beaten, 0, &aten::mul(&equal, tangent)?)?;
+    let mean = aten::div(&aten::sum(&share, dims, true)?, &aten::sum(&equal, dims, true)?)?;
+    aten::reshape(&mean, &aten::sizes(result.shape())).map(Some)
+}
+
+fn all_dims(call: &Forward<'_, '_>) -> Result<Vec<i64>> {
+    Ok((0..call.tensor(0)?.ndim() as i64).collect())
+}
+
+fn named_dims(call: &Forward<'_, '_>) -> Result<Vec<i64>> {
+    dims(call, 1, call.tensor(0)?.ndim())
+}
+
+pub(crate) fn max(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    extreme(call, &all_dims(call)?, aten::lt)
+}
+
+pub(crate) fn min(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    extreme(call, &all_dims(call)?, aten::gt)
+}
+
+pub(crate) fn amax(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    extreme(call, &named_dims(call)?, aten::lt)
+}
+
+pub(crate) fn amin(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    extreme(call, &named_dims(call)?, aten::gt)
+}
+
+/// `s (t - sum(s t))`.
+pub(crate) fn softmax(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    let Some(tangent) = call.tangent(0) else { return Ok(None) };
+    let s = call.result()?;
+    let both = aten::mul(s, tangent)?;
+    let total = aten::sum(&both, &[int(call, 1).unwrap_or(-1)], true)?;
+    aten::sub(&both, &aten::mul(s, &total)?).map(Some)
+}
+
+/// `t - sum(exp(l) t)`.
+pub(crate) fn log_softmax(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    let Some(tangent) = call.tangent(0) else { return Ok(None) };
+    let both = aten::mul(&aten::exp(call.result()?)?, tangent)?;
+    let total = aten::sum(&both, &[int(call, 1).unwrap_or(-1)], true)?;
+    aten::sub(tangent, &total).map(Some)
+}
+
+/// Of a tensor that another was written over: the other's.
+pub(crate) fn copy_(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    Ok(call.tangent(1).cloned())
+}
+
+/// Of a tensor that was filled with a number: none.
+pub(crate) fn fill_(_: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    Ok(None)
+}
+
+/// As the operator that doesn't write in place, which is linear.
+pub(crate) fn index_put_(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
+    let indices = call.args()[1].items();
+    let indices: Vec<Option<Tensor>> = indices.map(|item| item.tensor().ok().cloned()).collect();
+    let adds = matches!(call.args()[3], ValueRef::Bool(true));
+    let (own, values) = (call.tangent_or_zeros(0)?, call.tangent_or_zeros(2)?);
+    aten::index_put(&own, &indices, &values, adds).map(Some)
+}
