@@ -24,7 +24,11 @@ pub(crate) enum Kind {
     Tensors,
     /// A device, which brings its backend's key.
     Device,
-    /// Anything without keys.
+    /// An int or a Scalar, or an optional one: ints and floats of Python's own are taken as they are.
+    Number,
+    /// A bool, or an optional one.
+    Flag,
+    /// Anything else without keys.
     Plain,
 }
 
@@ -104,6 +108,10 @@ fn kind_of(ty: &Type) -> Kind {
         Type::Optional(inner) if **inner == Type::Tensor => Kind::OptionalTensor,
         _ if ty.carries_tensors() => Kind::Tensors,
         _ if *ty.base() == Type::Device => Kind::Device,
+        Type::Int | Type::Scalar => Kind::Number,
+        Type::Bool => Kind::Flag,
+        Type::Optional(inner) if matches!(**inner, Type::Int | Type::Scalar) => Kind::Number,
+        Type::Optional(inner) if **inner == Type::Bool => Kind::Flag,
         _ => Kind::Plain,
     }
 }
@@ -252,7 +260,11 @@ impl Params {
             // SAFETY: as for the caller.
             let found = unsafe {
                 match param.kind {
-                    Kind::Plain if values::fits_fast(*object, &param.ty) => continue,
+                    Kind::Number | Kind::Flag | Kind::Plain
+                        if values::fits_fast(*object, &param.ty) =>
+                    {
+                        continue;
+                    }
                     Kind::Tensor | Kind::OptionalTensor => match arrays::look_fast(*object) {
                         Some(found) => found,
                         None => inspect_slowly(operator, param, *object)?,
@@ -341,10 +353,12 @@ unsafe fn inspect_slowly(
                 }
                 Ok((values::device_tag(&object).map_err(place)?, Caller::NONE))
             }
-            Kind::Plain => match values::value_from(&object, &param.ty).map_err(place)? {
-                Some(_) => Ok((Tag::NONE, Caller::NONE)),
-                None => Err(wrong()),
-            },
+            Kind::Number | Kind::Flag | Kind::Plain => {
+                match values::value_from(&object, &param.ty).map_err(place)? {
+                    Some(_) => Ok((Tag::NONE, Caller::NONE)),
+                    None => Err(wrong()),
+                }
+            }
         }
     })
 }

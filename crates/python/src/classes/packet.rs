@@ -35,7 +35,7 @@ pub(crate) struct PyPacket {
 /// The overloads as of a generation of the dispatcher's operators.
 struct Overloads {
     generation: u64,
-    operators: Vec<Py<PyOperator>>,
+    operators: Arc<[Py<PyOperator>]>,
 }
 
 impl PyPacket {
@@ -50,24 +50,23 @@ impl PyPacket {
             packet: dispatcher.packet(name).py(py)?,
             sole: AtomicPtr::new(std::ptr::null_mut()),
             sole_at: AtomicU64::new(u64::MAX),
-            overloads: Mutex::new(Overloads { generation: u64::MAX, operators: Vec::new() }),
+            overloads: Mutex::new(Overloads { generation: u64::MAX, operators: Arc::new([]) }),
         };
         packet.current(py)?;
         Ok(packet)
     }
 
     /// The overloads that exist now.
-    fn current(&self, py: Python<'_>) -> PyResult<Vec<Py<PyOperator>>> {
+    fn current(&self, py: Python<'_>) -> PyResult<Arc<[Py<PyOperator>]>> {
         let dispatcher = self.packet.dispatcher();
         let generation = dispatcher.generation();
         {
             let known = self.overloads.lock().unwrap_or_else(PoisonError::into_inner);
             if known.generation == generation {
-                return Ok(known.operators.iter().map(|o| o.clone_ref(py)).collect());
+                return Ok(known.operators.clone());
             }
         }
         let operators = objects_of(py, dispatcher, self.packet.name())?;
-        let copy = operators.iter().map(|o| o.clone_ref(py)).collect();
         let sole = match &operators[..] {
             [only] => only.as_ptr(),
             _ => std::ptr::null_mut(),
@@ -77,10 +76,10 @@ impl PyPacket {
         let old = {
             let mut known = self.overloads.lock().unwrap_or_else(PoisonError::into_inner);
             known.generation = generation;
-            std::mem::replace(&mut known.operators, operators)
+            std::mem::replace(&mut known.operators, operators.clone())
         };
         drop(old);
-        Ok(copy)
+        Ok(operators)
     }
 
     /// The only overload, or the default one.
@@ -156,7 +155,7 @@ fn objects_of(
     py: Python<'_>,
     dispatcher: &Dispatcher<Value>,
     name: &str,
-) -> PyResult<Vec<Py<PyOperator>>> {
+) -> PyResult<Arc<[Py<PyOperator>]>> {
     let overloads = dispatcher.overloads(name);
     overloads.iter().map(|o| Ok(operator::object_of(py, o)?.unbind())).collect()
 }
@@ -337,7 +336,7 @@ pub(crate) fn overload_for<'py>(
         {
             objects_of(py, dispatcher, &name)?
         }
-        _ => Vec::new(),
+        _ => Arc::new([]),
     };
     let [first, _, ..] = &candidates[..] else {
         // The only overload words the error where it is called.

@@ -56,53 +56,69 @@ impl<'a> Borrowed<'a> {
     }
 }
 
+/// The value of a number or bool of Python's own that the parameter takes as it is.
+///
+/// # Safety
+/// `object` is live; the GIL is held.
+#[inline(always)]
+pub(super) unsafe fn number<'a>(param: &Param, object: *mut ffi::PyObject) -> Option<ValueRef<'a>> {
+    // SAFETY: as for the caller; each reader follows its type check.
+    unsafe {
+        match param.kind {
+            Kind::Number if ffi::PyLong_CheckExact(object) != 0 => {
+                let mut overflow = 0;
+                let number = ffi::PyLong_AsLongLongAndOverflow(object, &raw mut overflow);
+                (overflow == 0).then_some(ValueRef::Int(number))
+            }
+            Kind::Number | Kind::Plain if ffi::PyFloat_CheckExact(object) != 0 => {
+                Some(ValueRef::Float(ffi::PyFloat_AsDouble(object)))
+            }
+            Kind::Flag if ffi::PyBool_Check(object) != 0 => {
+                Some(ValueRef::Bool(object == ffi::Py_True()))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Borrows an object as a value, or notes where its converted value is kept.
 ///
 /// # Safety
-/// `object` is live for as long as the place is used; the GIL is held.
+/// `object` is live for as long as the place is used.
 #[inline(always)]
 pub(super) unsafe fn borrow<'a>(
+    py: Python<'_>,
     param: &Param,
     object: *mut ffi::PyObject,
     foreign: &mut SmallVec<[Argument; 4]>,
     owned: &mut Vec<Value>,
 ) -> Result<Borrowed<'a>> {
     // SAFETY: as for the caller; each reader follows its type check.
-    unsafe {
-        match param.kind {
-            Kind::Tensor | Kind::OptionalTensor => {
-                if is_tensor(object) {
-                    return Ok(Borrowed::Ready(ValueRef::Tensor(tensor_of(object))));
-                }
-                if object == ffi::Py_None() {
-                    return Ok(Borrowed::Ready(ValueRef::None));
-                }
-                let found = match arrays::look_fast(object) {
-                    Some(found) => found,
-                    None => {
-                        let bound = Bound::from_borrowed_ptr(Python::assume_attached(), object);
-                        arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE))
-                    }
-                };
-                foreign.push(Argument::new(object, found, param));
-                Ok(Borrowed::Foreign(foreign.len() - 1))
-            }
-            Kind::Plain if object == ffi::Py_None() => Ok(Borrowed::Ready(ValueRef::None)),
-            Kind::Plain if ffi::PyFloat_CheckExact(object) != 0 => {
-                Ok(Borrowed::Ready(ValueRef::Float(ffi::PyFloat_AsDouble(object))))
-            }
-            _ => {
-                #[expect(clippy::disallowed_methods, reason = "the GIL is held, by the contract")]
-                let value = Python::attach_unchecked(|py| {
-                    let bound = Bound::from_borrowed_ptr(py, object);
-                    values::value_from(&bound, &param.ty)
-                });
-                let value = value.map_err(|error| error.at(&param.place))?;
-                owned.push(value.unwrap_or(Value::None));
-                Ok(Borrowed::Owned(owned.len() - 1))
-            }
+    let bound = unsafe {
+        let tensor = matches!(param.kind, Kind::Tensor | Kind::OptionalTensor);
+        if tensor && is_tensor(object) {
+            return Ok(Borrowed::Ready(ValueRef::Tensor(tensor_of(object))));
         }
-    }
+        if object == ffi::Py_None() {
+            return Ok(Borrowed::Ready(ValueRef::None));
+        }
+        if let Some(number) = number(param, object) {
+            return Ok(Borrowed::Ready(number));
+        }
+        let bound = Bound::from_borrowed_ptr(py, object);
+        if tensor {
+            let found = match arrays::look_fast(object) {
+                Some(found) => found,
+                None => arrays::look(&bound)?.unwrap_or((Tag::NONE, Caller::NONE)),
+            };
+            foreign.push(Argument::new(object, found, param));
+            return Ok(Borrowed::Foreign(foreign.len() - 1));
+        }
+        bound
+    };
+    let value = values::value_from(&bound, &param.ty).map_err(|error| error.at(&param.place))?;
+    owned.push(value.unwrap_or(Value::None));
+    Ok(Borrowed::Owned(owned.len() - 1))
 }
 
 /// Shows bound objects to `f` as borrowed values: for explanations and error messages.
@@ -110,7 +126,7 @@ pub(super) unsafe fn borrow<'a>(
 /// # Errors
 /// A conversion that fails.
 pub(crate) fn with_values<R>(
-    _py: Python<'_>,
+    py: Python<'_>,
     params: &Params,
     objects: &[*mut ffi::PyObject],
     f: impl FnOnce(&[ValueRef<'_>]) -> R,
@@ -118,8 +134,8 @@ pub(crate) fn with_values<R>(
     let (mut foreign, mut owned) = (SmallVec::new(), Vec::new());
     let mut places = Vec::new();
     for (param, object) in params.all.iter().zip(objects) {
-        // SAFETY: the callers hold the objects, and `_py` proves that the GIL is held.
-        places.push(unsafe { borrow(param, *object, &mut foreign, &mut owned) }?);
+        // SAFETY: the callers hold the objects.
+        places.push(unsafe { borrow(py, param, *object, &mut foreign, &mut owned) }?);
     }
     let args: Vec<_> = places.iter().map(|place| place.value(&foreign, &owned)).collect();
     Ok(f(&args))

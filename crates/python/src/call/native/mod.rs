@@ -6,13 +6,14 @@ mod run;
 
 use std::mem::MaybeUninit;
 
-use keyfold_core::Result;
+use keyfold_core::{Error, Result};
 use keyfold_dispatch::{CallContext, Kernel};
 use keyfold_tensor::{Value, ValueRef};
 use pyo3::ffi;
+use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use self::arguments::{Arena, Borrowed, borrow};
+use self::arguments::{Arena, Borrowed, borrow, number};
 use self::run::run;
 use crate::call::borrowed::Argument;
 use crate::call::params::{Kind, Param, Params};
@@ -63,8 +64,8 @@ pub(crate) unsafe fn call(
                 place.write(Argument::new(object, found, param));
                 arena.used += 1;
                 ValueRef::Foreign(&*place)
-            } else if param.kind == Kind::Plain && ffi::PyFloat_CheckExact(object) != 0 {
-                ValueRef::Float(ffi::PyFloat_AsDouble(object))
+            } else if let Some(number) = number(param, object) {
+                number
             } else {
                 return call_generally(context, kernel, params, objects, caller);
             }
@@ -94,10 +95,16 @@ unsafe fn call_generally(
     let mut foreign: SmallVec<[Argument; 4]> = SmallVec::new();
     let mut owned: Vec<Value> = Vec::new();
     let mut places: SmallVec<[Borrowed<'_>; 8]> = SmallVec::new();
-    for (param, object) in params.all.iter().zip(objects) {
-        // SAFETY: as for the caller.
-        places.push(unsafe { borrow(param, *object, &mut foreign, &mut owned) }?);
-    }
+    #[expect(clippy::disallowed_methods, reason = "the GIL is held, by the contract")]
+    // SAFETY: as for the caller.
+    unsafe {
+        Python::attach_unchecked(|py| {
+            for (param, object) in params.all.iter().zip(objects) {
+                places.push(borrow(py, param, *object, &mut foreign, &mut owned)?);
+            }
+            Ok::<(), Error>(())
+        })
+    }?;
     // Viewing an array of somebody's class runs code of theirs, which may take away memory that was
     // only borrowed: such are viewed before the others.
     if foreign.len() > 1 && context.key().is_backend() {
