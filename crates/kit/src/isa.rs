@@ -86,6 +86,10 @@ pub trait Isa: levels::Known + Copy + 'static {
     fn mul_add_f64(a: f64, b: f64, c: f64) -> f64 {
         if Self::FMA { a.mul_add(b, c) } else { a * b + c }
     }
+
+    /// Does the work in a function of its own, compiled for this level: for code with several callers,
+    /// each of which would hold a copy of it.
+    fn call<W: Work>(work: W) -> W::Output;
 }
 
 /// [`Level::Baseline`].
@@ -94,31 +98,55 @@ pub struct Baseline;
 
 mod levels {
     /// [`Level::Avx2`](super::Level::Avx2).
+    #[cfg(target_arch = "x86_64")]
     #[derive(Clone, Copy, Debug)]
     pub(super) struct Avx2;
     /// [`Level::Avx512`](super::Level::Avx512).
+    #[cfg(target_arch = "x86_64")]
     #[derive(Clone, Copy, Debug)]
     pub(super) struct Avx512;
 
     /// The types that are levels.
     pub trait Known {}
     impl Known for super::Baseline {}
+    #[cfg(target_arch = "x86_64")]
     impl Known for Avx2 {}
+    #[cfg(target_arch = "x86_64")]
     impl Known for Avx512 {}
 }
+#[cfg(target_arch = "x86_64")]
 use levels::{Avx2, Avx512};
 
 impl Isa for Baseline {
     const LEVEL: Level = Level::Baseline;
     const FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+
+    #[inline(never)]
+    fn call<W: Work>(work: W) -> W::Output {
+        work.run::<Baseline>()
+    }
 }
+#[cfg(target_arch = "x86_64")]
 impl Isa for Avx2 {
     const LEVEL: Level = Level::Avx2;
     const FMA: bool = true;
+
+    #[inline]
+    fn call<W: Work>(work: W) -> W::Output {
+        // SAFETY: only `dispatch` names this level, after it asked the processor.
+        unsafe { run_avx2(work) }
+    }
 }
+#[cfg(target_arch = "x86_64")]
 impl Isa for Avx512 {
     const LEVEL: Level = Level::Avx512;
     const FMA: bool = true;
+
+    #[inline]
+    fn call<W: Work>(work: W) -> W::Output {
+        // SAFETY: as above.
+        unsafe { run_avx512(work) }
+    }
 }
 
 /// Something to do in code that is compiled once per level.
@@ -143,26 +171,29 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Does the work with the level in use.
 #[inline]
 pub fn dispatch<W: Work>(work: W) -> W::Output {
-    match LEVEL.load(Ordering::Relaxed) {
-        // SAFETY: the number is only ever stored by `set_level`, after it asked the processor.
+    let mut level = LEVEL.load(Ordering::Relaxed);
+    if level == 0 {
+        level = detect();
+    }
+    match level {
         #[cfg(target_arch = "x86_64")]
-        3 if W::AVX512 => unsafe { run_avx512(work) },
-        // SAFETY: as above.
+        3 if W::AVX512 => Avx512::call(work),
         #[cfg(target_arch = "x86_64")]
-        2 | 3 => unsafe { run_avx2(work) },
-        1 => work.run::<Baseline>(),
-        _ => first(work),
+        2 | 3 => Avx2::call(work),
+        _ => Baseline::call(work),
     }
 }
 
+/// Asks the processor at the first use. Not generic: a copy in each kernel would hold the kernel's
+/// code once more.
 #[cold]
-fn first<W: Work>(work: W) -> W::Output {
-    set_level(level());
-    dispatch(work)
+fn detect() -> u8 {
+    set_level(level()) as u8
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,movbe")]
+#[inline(never)]
 fn run_avx2<W: Work>(work: W) -> W::Output {
     work.run::<Avx2>()
 }
@@ -171,6 +202,7 @@ fn run_avx2<W: Work>(work: W) -> W::Output {
 #[target_feature(
     enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,movbe"
 )]
+#[inline(never)]
 fn run_avx512<W: Work>(work: W) -> W::Output {
     work.run::<Avx512>()
 }

@@ -59,24 +59,22 @@ where
                 }
             };
         }
-        // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
-        let lane = |lane: usize| unsafe {
-            std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
-        };
-        if len < FEW {
-            for (at, result) in results.iter_mut().enumerate() {
-                *result = in_turn::<C, M>(lane(at)).convert();
-            }
-        } else if len <= BLOCK {
+        let lane = |lane: usize| from.wrapping_offset(lane as isize * step);
+        if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
-                let numbers = together::<I, C, M>(results.len(), len, |at| lane(group * FEW + at));
+                let from = lane(group * FEW);
+                let group = Group::<C, M>::new(from, step, results.len(), len);
+                // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
+                let numbers = unsafe { together::<I, C, M>(group) };
                 for (result, number) in results.iter_mut().zip(numbers) {
                     *result = number.convert();
                 }
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = folded::<M, BLOCKS>(by_block::<I, C, M>(lane(at)))[0].convert();
+                // SAFETY: as above.
+                let lane = unsafe { std::slice::from_raw_parts(lane(at), len) };
+                *result = I::call(Long::<C, M>(lane, PhantomData)).convert();
             }
         }
     }
@@ -99,13 +97,25 @@ pub(crate) unsafe fn lanes<C: Convert, M: Monoid<Number = C::To>, R>(
     isa::dispatch(Lanes::<C, M, R> { from, step, len, results, how: PhantomData });
 }
 
-/// Dense numbers, combined: as a lane is.
+/// Dense numbers, combined: as a lane is; at least one, and at most [`BLOCKS`] times [`BLOCK`].
 #[inline(always)]
 pub(crate) fn dense<I: Isa, C: Convert, M: Monoid<Number = C::To>>(x: &[C::From]) -> M::Number {
-    match x.len() {
-        0..FEW => in_turn::<C, M>(x),
-        FEW..=BLOCK => together::<I, C, M>(1, x.len(), |_| x)[0],
-        _ => folded::<M, BLOCKS>(by_block::<I, C, M>(x))[0],
+    if x.len() <= BLOCK {
+        let group = Group::<C, M>::new(x.as_ptr(), 0, 1, x.len());
+        // SAFETY: one lane, the slice.
+        return unsafe { together::<I, C, M>(group) }[0];
+    }
+    I::call(Long::<C, M>(x, PhantomData))
+}
+
+/// A lane of more than one block.
+struct Long<'a, C: Convert, M>(&'a [C::From], PhantomData<M>);
+
+impl<C: Convert, M: Monoid<Number = C::To>> Work for Long<'_, C, M> {
+    type Output = M::Number;
+    #[inline(always)]
+    fn run<I: Isa>(self) -> M::Number {
+        folded::<M, BLOCKS>(by_block::<I, C, M>(self.0))
     }
 }
 
@@ -131,73 +141,129 @@ fn fixed<C: Convert, M: Monoid<Number = C::To>, R, const LEN: usize>(
     }
 }
 
-/// Of some lanes, at most [`FEW`], which have at least that many numbers each, and at most a block.
+/// Some lanes, at most [`FEW`], of dense elements, a step apart: at least one element each, and at
+/// most [`BLOCK`].
+pub(crate) struct Group<C: Convert, M> {
+    from: *const C::From,
+    step: isize,
+    count: usize,
+    len: usize,
+    how: PhantomData<M>,
+}
+
+impl<C: Convert, M> Group<C, M> {
+    #[inline(always)]
+    pub(crate) fn new(from: *const C::From, step: isize, count: usize, len: usize) -> Self {
+        Group { from, step, count, len, how: PhantomData }
+    }
+}
+
+/// The numbers of each lane, combined: compiled once per level for all that reduce lanes.
+///
+/// # Safety
+/// The elements can be read.
+#[inline(always)]
+pub(crate) unsafe fn together<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
+    group: Group<C, M>,
+) -> [M::Number; FEW] {
+    I::call(group)
+}
+
+impl<C: Convert, M: Monoid<Number = C::To>> Work for Group<C, M> {
+    type Output = [M::Number; FEW];
+
+    #[inline(always)]
+    fn run<I: Isa>(self) -> [M::Number; FEW] {
+        let Group { from, step, count, len, .. } = self;
+        // SAFETY: the caller of `together` says that each lane has so many elements there.
+        let lane = |lane: usize| unsafe {
+            std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
+        };
+        let mut results = [M::IDENTITY; FEW];
+        if len < FEW {
+            for (at, result) in results.iter_mut().enumerate().take(count) {
+                *result = in_turn::<C, M>(lane(at));
+            }
+        } else if count == 1 {
+            results[0] = folded::<M, FEW>(few_of::<I, C, M, 1>(1, len, lane)[0]);
+        } else {
+            results = across::<I, M>(&few_of::<I, C, M, FEW>(count, len, lane));
+        }
+        results
+    }
+}
+
+/// The numbers of each of `count` lanes, combined into a few; those behind them are of no use.
 ///
 /// What doesn't fill vectors is laid side by side first, and then combined in one loop.
 #[inline(always)]
-pub(crate) fn together<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
+fn few_of<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: usize>(
     count: usize,
     len: usize,
     lane: impl Fn(usize) -> &'a [C::From],
-) -> [M::Number; FEW] {
-    let mut all = [[M::IDENTITY; FEW]; FEW];
+) -> [[M::Number; FEW]; ROWS] {
     let mut at = FEW;
-    if len >= ways::<M>() {
+    let mut all = if len >= ways::<M>() {
         at = len - len % ways::<M>();
-        for (all, lane) in all.iter_mut().zip((0..count).map(&lane)) {
-            *all = whole_vectors::<I, C, M>(lane, at);
+        let mut all = [[M::IDENTITY; FEW]; ROWS];
+        for (row, all) in all.iter_mut().enumerate().take(count) {
+            let vectors = Vectors::<C, M>(&lane(row)[..at], PhantomData);
+            // A call per lane would take longer than a short lane does.
+            *all = if ROWS == 1 { I::call(vectors) } else { vectors.run::<I>() };
         }
+        all
     } else {
-        convert_few::<I, C>(&mut all[..count], |at| &lane(at)[..FEW]);
-    }
+        convert_few::<I, C, M, ROWS>(count, |at| &lane(at)[..FEW])
+    };
     if at < len {
-        rest::<I, C, M>(&mut all[..count], at..len, lane);
+        rest::<I, C, M, ROWS>(&mut all, count, at..len, lane);
     }
-    if count == 1 { folded::<M, FEW>(all[0]) } else { across::<M>(&all) }
+    all
 }
 
-/// A few elements of each lane as numbers: laid side by side first, so that one loop converts them.
+/// A few elements of each lane as numbers: laid side by side first, so that one loop, always of the
+/// same length, converts them.
 #[inline(always)]
-fn convert_few<'a, I: Isa, C: Convert>(
-    to: &mut [[C::To; FEW]],
+fn convert_few<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: usize>(
+    count: usize,
     few: impl Fn(usize) -> &'a [C::From],
-) {
+) -> [[C::To; FEW]; ROWS] {
+    let mut to = [[M::IDENTITY; FEW]; ROWS];
     if size_of::<C::From>() == size_of::<C::To>() && size_of::<C::To>() >= 8 {
         // There is next to nothing to convert.
-        for (at, to) in to.iter_mut().enumerate() {
+        for (at, to) in to.iter_mut().enumerate().take(count) {
             C::all::<I>(few(at), to);
         }
-        return;
+        return to;
     }
-    let mut elements = [[few(0)[0]; FEW]; FEW];
-    for (at, elements) in elements.iter_mut().enumerate().take(to.len()) {
+    let mut elements = [[few(0)[0]; FEW]; ROWS];
+    for (at, elements) in elements.iter_mut().enumerate().take(count) {
         elements.copy_from_slice(few(at));
     }
-    C::all::<I>(elements[..to.len()].as_flattened(), to.as_flattened_mut());
+    C::all::<I>(elements.as_flattened(), to.as_flattened_mut());
+    to
 }
 
 /// Combines the numbers in a range of each lane with the few that there are of it.
 #[inline(always)]
-fn rest<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>>(
-    all: &mut [[M::Number; FEW]],
+fn rest<'a, I: Isa, C: Convert, M: Monoid<Number = C::To>, const ROWS: usize>(
+    all: &mut [[M::Number; FEW]; ROWS],
+    count: usize,
     range: Range<usize>,
     lane: impl Fn(usize) -> &'a [C::From],
 ) {
-    let count = all.len();
-    let mut next = [[M::IDENTITY; FEW]; FEW];
     let (mut at, len) = (range.start, range.end);
     while at < len {
         // At the end the last few, without those that were there already.
         let start = at.min(len - FEW);
-        convert_few::<I, C>(&mut next[..count], |at| &lane(at)[start..start + FEW]);
-        let next = next[..count].as_flattened_mut();
+        let mut next = convert_few::<I, C, M, ROWS>(count, |at| &lane(at)[start..start + FEW]);
         if start < at {
             let seen = at - start;
-            for (i, x) in next.iter_mut().enumerate() {
+            for (i, x) in next.as_flattened_mut().iter_mut().enumerate() {
                 *x = if i % FEW < seen { M::IDENTITY } else { *x };
             }
         }
-        for (all, x) in all.as_flattened_mut().iter_mut().zip(next) {
+        for (all, x) in all.as_flattened_mut().iter_mut().zip(next.as_flattened()) {
             *all = M::combine(*all, *x);
         }
         at = start + FEW;
@@ -210,26 +276,26 @@ pub(crate) fn by_block<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     x: &[C::From],
 ) -> [M::Number; BLOCKS] {
     let mut all = [M::IDENTITY; BLOCKS];
-    let (whole, rest) = x.as_chunks::<BLOCK>();
-    for (numbers, blocks) in all.chunks_exact_mut(FEW).zip(whole.chunks(FEW)) {
-        let some = together::<I, C, M>(blocks.len(), BLOCK, |at| &blocks[at]);
-        let some = &some[..blocks.len()];
-        numbers[..blocks.len()].copy_from_slice(some);
-        if M::DECIDES && some.iter().any(|x| M::is_final(*x)) {
-            return all;
+    let mut start = 0;
+    while start < x.len() {
+        // Whole blocks together; the last one, if it is shorter, alone.
+        let left = x.len() - start;
+        let (count, len) = if left < BLOCK { (1, left) } else { (FEW.min(left / BLOCK), BLOCK) };
+        let group = Group::<C, M>::new(x[start..].as_ptr(), BLOCK as isize, count, len);
+        // SAFETY: the lanes are blocks of the slice.
+        let some = unsafe { together::<I, C, M>(group) };
+        all[start / BLOCK..][..count].copy_from_slice(&some[..count]);
+        if M::DECIDES && some[..count].iter().any(|x| M::is_final(*x)) {
+            break;
         }
-    }
-    match rest.len() {
-        0 => {}
-        1..FEW => all[whole.len()] = in_turn::<C, M>(rest),
-        len => all[whole.len()] = together::<I, C, M>(1, len, |_| rest)[0],
+        start += count * len;
     }
     all
 }
 
-/// All combined into the first.
+/// All of them, combined.
 #[inline(always)]
-fn folded<M: Monoid, const COUNT: usize>(mut numbers: [M::Number; COUNT]) -> [M::Number; COUNT] {
+fn folded<M: Monoid, const COUNT: usize>(mut numbers: [M::Number; COUNT]) -> M::Number {
     let mut half = COUNT / 2;
     while half > 0 {
         for i in 0..half {
@@ -237,7 +303,7 @@ fn folded<M: Monoid, const COUNT: usize>(mut numbers: [M::Number; COUNT]) -> [M:
         }
         half /= 2;
     }
-    numbers
+    numbers[0]
 }
 
 /// Numbers in 256 bytes, four of the widest vectors: so many independent ways there are.
@@ -252,35 +318,36 @@ const fn ways<M: Monoid>() -> usize {
     }
 }
 
-/// The numbers up to a place, which fill [`ways`] once or more, combined into a few.
-#[inline(always)]
-fn whole_vectors<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
-    x: &[C::From],
-    end: usize,
-) -> [M::Number; FEW] {
-    match ways::<M>() {
-        256 => in_ways::<I, C, M, 256>(x, end),
-        128 => in_ways::<I, C, M, 128>(x, end),
-        64 => in_ways::<I, C, M, 64>(x, end),
-        32 => in_ways::<I, C, M, 32>(x, end),
-        _ => in_ways::<I, C, M, 16>(x, end),
+/// Elements that fill [`ways`] once or more.
+struct Vectors<'a, C: Convert, M>(&'a [C::From], PhantomData<M>);
+
+impl<C: Convert, M: Monoid<Number = C::To>> Work for Vectors<'_, C, M> {
+    type Output = [M::Number; FEW];
+    #[inline(always)]
+    fn run<I: Isa>(self) -> [M::Number; FEW] {
+        match ways::<M>() {
+            256 => in_ways::<I, C, M, 256>(self.0),
+            128 => in_ways::<I, C, M, 128>(self.0),
+            64 => in_ways::<I, C, M, 64>(self.0),
+            32 => in_ways::<I, C, M, 32>(self.0),
+            _ => in_ways::<I, C, M, 16>(self.0),
+        }
     }
 }
 
 #[inline(always)]
 fn in_ways<I: Isa, C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     x: &[C::From],
-    end: usize,
 ) -> [M::Number; FEW] {
     if M::SPECIAL
-        && let Some(few) = quickly::<I, C, M, WAYS>(x, end)
+        && let Some(few) = quickly::<I, C, M, WAYS>(x)
     {
         return few;
     }
     let mut all = [M::IDENTITY; WAYS];
     let mut at = 0;
     // With an iterator of chunks all the ways live in memory instead of registers.
-    while end - at >= WAYS {
+    while x.len() - at >= WAYS {
         let x = &x[at..at + WAYS];
         for line in (0..WAYS * size_of::<C::From>()).step_by(64) {
             prefetch(x.as_ptr().cast::<u8>().wrapping_offset(AHEAD + line as isize));
@@ -305,11 +372,10 @@ fn in_ways<I: Isa, C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
 #[inline(always)]
 fn quickly<I: Isa, C: Convert, M: Monoid<Number = C::To>, const WAYS: usize>(
     x: &[C::From],
-    end: usize,
 ) -> Option<[M::Number; FEW]> {
     let mut all = [M::IDENTITY; WAYS];
     let mut at = 0;
-    while end - at >= WAYS {
+    while x.len() - at >= WAYS {
         let x = &x[at..at + WAYS];
         for line in (0..WAYS * size_of::<C::From>()).step_by(64) {
             prefetch(x.as_ptr().cast::<u8>().wrapping_offset(AHEAD + line as isize));
@@ -352,16 +418,26 @@ fn into_few<M: Monoid, const WAYS: usize>(mut all: [M::Number; WAYS]) -> [M::Num
     few
 }
 
-/// The numbers of each row, combined.
+/// The numbers of each row, combined: compiled once per level for all that have such rows.
 #[inline(always)]
-pub(crate) fn across<M: Monoid>(rows: &[[M::Number; FEW]; FEW]) -> [M::Number; FEW] {
-    let mut results = [M::IDENTITY; FEW];
-    let (mut a, mut b, mut c) = ([M::IDENTITY; 128], [M::IDENTITY; 64], [M::IDENTITY; 32]);
-    pairs::<M>(rows.as_flattened(), &mut a);
-    pairs::<M>(&a, &mut b);
-    pairs::<M>(&b, &mut c);
-    pairs::<M>(&c, &mut results);
-    results
+pub(crate) fn across<I: Isa, M: Monoid>(rows: &[[M::Number; FEW]; FEW]) -> [M::Number; FEW] {
+    I::call(Across::<M>(rows))
+}
+
+struct Across<'a, M: Monoid>(&'a [[M::Number; FEW]; FEW]);
+
+impl<M: Monoid> Work for Across<'_, M> {
+    type Output = [M::Number; FEW];
+    #[inline(always)]
+    fn run<I: Isa>(self) -> [M::Number; FEW] {
+        let mut results = [M::IDENTITY; FEW];
+        let (mut a, mut b, mut c) = ([M::IDENTITY; 128], [M::IDENTITY; 64], [M::IDENTITY; 32]);
+        pairs::<M>(self.0.as_flattened(), &mut a);
+        pairs::<M>(&a, &mut b);
+        pairs::<M>(&b, &mut c);
+        pairs::<M>(&c, &mut results);
+        results
+    }
 }
 
 #[inline(always)]

@@ -7,7 +7,7 @@ use keyfold_kit::isa::{self, Isa, Work};
 
 use super::{Best, is_better};
 use crate::reduce::convert::{Plain, To};
-use crate::reduce::lanes::{BLOCK, FEW, across, by_block, together};
+use crate::reduce::lanes::{BLOCK, FEW, Group, across, by_block, together};
 use crate::reduce::monoid::{Extreme, Monoid, Ordered};
 
 struct Lanes<'a, M: Monoid, S, const MIN: bool> {
@@ -40,12 +40,19 @@ where
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let numbers = together::<I, Plain<S, M::Number>, M>(results.len(), len, lane);
+                let some = Group::<Plain<S, M::Number>, M>::new(
+                    lane(0).as_ptr(),
+                    step,
+                    results.len(),
+                    len,
+                );
+                // SAFETY: the caller of `lanes` says that each lane has so many elements there.
+                let numbers = unsafe { together::<I, _, _>(some) };
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);
                 }
-                let places = across::<First>(&places);
+                let places = across::<I, First>(&places);
                 for ((best, number), place) in results.iter_mut().zip(numbers).zip(places) {
                     *best = Best { number, place: i64::from(place) };
                 }

@@ -8,7 +8,7 @@ use keyfold_kit::isa::{self, Isa, Work};
 use keyfold_kit::math::Real;
 
 use crate::reduce::convert::{Plain, To};
-use crate::reduce::lanes::{FEW, dense, together};
+use crate::reduce::lanes::{FEW, Group, dense, together};
 use crate::reduce::monoid::{Addend, Extreme, Monoid, Ordered, Sum};
 
 /// A float that softmax is computed in.
@@ -208,7 +208,10 @@ where
         };
         for group in (0..count).step_by(FEW) {
             let some = FEW.min(count - group);
-            let best = greatest::<I, S, A>(some, len, |at| lane(group + at));
+            let from = x.wrapping_offset((first + group) as isize * x_step);
+            let lanes = Group::<Plain<S, A>, Extreme<A, false>>::new(from, x_step, some, len);
+            // SAFETY: the caller of `softmax_lanes` says that the lanes are there.
+            let best = unsafe { together::<I, _, _>(lanes) };
             for (at, greatest) in best.iter().enumerate().take(some) {
                 let less = &mut less[(group + at) * len..(group + at + 1) * len];
                 for (less, x) in less.iter_mut().zip(lane(group + at)) {
@@ -222,8 +225,10 @@ where
         }
         for group in (0..count).step_by(FEW) {
             // Of all that there is room for, so that a lane's sum doesn't depend on how many there are.
-            let lane = |at: usize| &exp[(group + at) * len..(group + at + 1) * len];
-            rests[group..group + FEW].copy_from_slice(&sums::<I, A>(len, lane));
+            let from = exp[group * len..(group + FEW) * len].as_ptr();
+            let lanes = Group::<Plain<A, A>, Sum<A>>::new(from, len as isize, FEW, len);
+            // SAFETY: so many exponentials are there.
+            rests[group..group + FEW].copy_from_slice(&unsafe { together::<I, _, _>(lanes) });
         }
         for rest in &mut rests[..count] {
             *rest = if LOG { rest.log::<I>() } else { rest.reciprocal() };
@@ -242,38 +247,6 @@ where
             }
         }
     }
-}
-
-/// The greatest of each of some lanes.
-#[inline(always)]
-fn greatest<'a, I: Isa, S: To<A> + Copy + 'static, A: Float>(
-    count: usize,
-    len: usize,
-    lane: impl Fn(usize) -> &'a [S],
-) -> [A; FEW] {
-    if len >= FEW {
-        return together::<I, Plain<S, A>, Extreme<A, false>>(count, len, lane);
-    }
-    let mut all = [A::LOWEST; FEW];
-    for (at, all) in all.iter_mut().enumerate().take(count) {
-        for x in lane(at) {
-            *all = Extreme::<A, false>::combine(*all, x.convert());
-        }
-    }
-    all
-}
-
-/// The sum of each of [`FEW`] lanes.
-#[inline(always)]
-fn sums<'a, I: Isa, A: Float>(len: usize, lane: impl Fn(usize) -> &'a [A]) -> [A; FEW] {
-    if len >= FEW {
-        return together::<I, Plain<A, A>, Sum<A>>(FEW, len, lane);
-    }
-    let mut all = [A::ZERO; FEW];
-    for (at, all) in all.iter_mut().enumerate() {
-        *all = lane(at).iter().fold(A::ZERO, |a, x| a.plus(*x));
-    }
-    all
 }
 
 /// Independent sums: four of the widest vectors of float32.
