@@ -1,6 +1,8 @@
 """`--json`: each command's answer as an object, with the fields that docs/index.md names."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -110,8 +112,8 @@ def test_doctors_report(capsys):
     assert "driver" in found["gpu"]
 
 
-def test_the_demo_says_its_accuracy(capsys):
-    found = answer_of_demo(capsys)
+def test_the_demo_says_its_accuracy():
+    found = answer_of_demo()
     assert set(found) == {
         *HEAD,
         *("test_accuracy", "goal", "epochs", "seed", "training_seconds", "c_kernel"),
@@ -122,13 +124,16 @@ def test_the_demo_says_its_accuracy(capsys):
     assert found["epochs"] == 2
 
 
-def answer_of_demo(capsys):
-    """Two epochs are below the goal, mostly: exit code 1 with the same answer."""
-    code = main(["demo", "--epochs", "2", "--json"])
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert err == ""
-    assert code == (0 if found["test_accuracy"] >= found["goal"] else 1)
+def answer_of_demo():
+    """Two epochs are below the goal, mostly: exit code 1 with the same answer.
+
+    In a process of its own, since the demo registers a fallback for every operator.
+    """
+    command = [sys.executable, "-m", "keyfold", "demo", "--epochs", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert done.returncode == (0 if found["test_accuracy"] >= found["goal"] else 1)
     return found
 
 

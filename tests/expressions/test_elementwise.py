@@ -3,7 +3,7 @@
 import copy
 import itertools
 import pickle
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -406,12 +406,11 @@ def test_other_dispatchers_know_nothing_of_it(define, d, ns):
 def test_an_explanation_shows_text_and_place(define, ns):
     softplus = define("softplus(Tensor x) -> Tensor", SOFTPLUS)
     text = str(kf.explain(f"{ns}::softplus", X))
-    place = Path(__file__).with_name("conftest.py")
-    assert f"{SOFTPLUS}.softplus_cpu (expression, {place}:" in text
+    assert re.search(rf"{re.escape(SOFTPLUS)} \(expression, \S*conftest\.py:\d+\)", text)
     assert "registered at exactly this key" in text
     x = kf.asarray(X).requires_grad_()
     text = str(kf.explain(softplus.operator, x))
-    assert "softplus_derivative" in text
+    assert f"the derivative of {SOFTPLUS} (expression," in " ".join(text.split())
     kernels = "\n".join(map(repr, softplus.handles))
     for key in ["CPU", "Meta", "Autograd", "Vmap"]:
         assert f"{ns}::softplus at {key}" in kernels

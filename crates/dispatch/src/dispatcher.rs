@@ -423,14 +423,17 @@ impl<V: Value> Dispatcher<V> {
         if let Some(entry) = registry.entries.get(canonical) {
             return Ok(Arc::clone(&entry.operator));
         }
-        // The only overload of an operator needs no overload name.
-        if let Some([only]) = registry.overloads.get(canonical).map(Vec::as_slice)
-            && let Some(entry) = registry.entries.get(only)
-        {
-            return Ok(Arc::clone(&entry.operator));
-        }
+        // The only overload of an operator needs no overload name, nor does the only one without `out`.
         if let Some(several) = registry.overloads.get(canonical) {
-            return Err(errors::no_default(canonical, several));
+            let all = || several.iter().filter_map(|name| registry.entries.get(name));
+            let mut fresh = all().filter(|entry| entry.operator.schema().outs().next().is_none());
+            let only = match (fresh.next(), fresh.next()) {
+                (None, _) if several.len() == 1 => all().next(),
+                (only, None) => only,
+                _ => None,
+            };
+            let missing = || errors::no_default(canonical, several);
+            return only.map(|entry| Arc::clone(&entry.operator)).ok_or_else(missing);
         }
         if let Some((packet, overload)) = canonical.rsplit_once('.')
             && let Some(known) = registry.overloads.get(packet)

@@ -130,14 +130,8 @@ fn is_about_the_argument(error: &Error) -> bool {
 
 #[cold]
 fn none_takes(name: &str, tried: Vec<(&Schema, Error)>, keywords: &[String]) -> Error {
-    let out_is_missing = |schema: &Schema| {
-        schema.arguments.iter().any(|argument| {
-            argument.kwarg_only
-                && argument.alias.as_ref().is_some_and(|alias| alias.write)
-                && argument.default.is_none()
-                && !keywords.contains(&argument.name)
-        })
-    };
+    let out_is_missing =
+        |schema: &Schema| schema.outs().any(|argument| !keywords.contains(&argument.name));
     let (mut meant, with_out): (Vec<_>, Vec<_>) =
         tried.into_iter().partition(|(schema, _)| !out_is_missing(schema));
     if meant.is_empty() {

@@ -52,6 +52,14 @@ impl Provenance {
             && inside.is_some_and(|(name, _)| !name.contains('/'))
     }
 
+    /// Returns "built in", and what the kernel does where its name says so in words.
+    fn built_in(&self) -> String {
+        if self.name.contains(' ') {
+            return format!("built in: {}", self.name);
+        }
+        "built in".to_owned()
+    }
+
     /// Returns the source for users: a file with its line, or "built in".
     pub fn source(&self) -> String {
         match self.line {
@@ -82,10 +90,13 @@ impl Provenance {
 impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_built_in() {
-            return f.write_str("built in");
+            return f.write_str(&self.built_in());
         }
         match &self.module {
-            // The text says all: the name of what was made of it is keyfold's own.
+            // The text says all, but where the name says in words what was made of it.
+            Some(_) if self.language == "expression" && self.name.contains(' ') => {
+                f.write_str(&self.name)?;
+            }
             Some(text) if self.language == "expression" => f.write_str(text)?,
             Some(module) => write!(f, "{module}.{}", self.name)?,
             None => f.write_str(&self.name)?,
@@ -132,6 +143,8 @@ mod tests {
     fn names_no_source_of_keyfold_itself() {
         let own = Provenance::rust("add_cpu", Location::caller());
         assert_eq!((own.to_string(), own.source()), ("built in".into(), "built in".into()));
+        let told = Provenance { name: "one call per example".into(), ..own.clone() };
+        assert_eq!(told.to_string(), "built in: one call per example");
         for file in ["src/lib.rs", "other/crates/ops/src/lib.rs", "crates/ops/tests/calls.rs"] {
             let other = Provenance { file: file.into(), line: 7, ..own.clone() };
             assert_eq!(other.to_string(), format!("add_cpu (Rust, {file}:7)"));

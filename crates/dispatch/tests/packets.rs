@@ -54,6 +54,10 @@ fn the_sole_overload_is_the_default_one_or_the_only_one() {
     assert_eq!(overloads.len(), 3);
     assert!(d.packet("scale.named").is_ok(), "a packet of one");
 
+    d.define("only.a(Tensor x) -> Tensor").unwrap();
+    d.define("only.a_out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)").unwrap();
+    assert_eq!(d.packet("only").unwrap().sole().unwrap().name(), "only.a", "but for `out`");
+
     d.define("pick.a(Tensor x) -> Tensor").unwrap();
     let b = d.define("pick.b(Tensor x) -> Tensor").unwrap();
     let pick = d.packet("pick").unwrap();

@@ -152,7 +152,7 @@ fn an_operator_has_one_category() {
     let d = dispatcher();
     let error = register_rule(d, "aten::matmul", Category::Leave).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Registration);
-    assert!(error.message().contains("autocast_lower"), "{error}");
+    assert!(error.message().contains("autocast as lower"), "{error}");
     let error = register_rule(d, "aten::matmull", Category::Leave).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownOperator);
 }

@@ -149,12 +149,12 @@ pub(crate) trait Run: Sized {
 /// Whether a tensor among the arguments has memory that `out` has, too.
 fn shares(args: &[ValueRef<'_>], out: &Tensor) -> Result<bool> {
     for arg in args {
-        let meets = match (arg, arg.tensor()) {
-            (ValueRef::None, _) => false,
-            (_, Ok(tensor)) => overlap(out, tensor)? != Overlap::None,
-            (list, Err(_)) if list.list_len().is_some() => {
-                shares(&list.items().collect::<Vec<_>>(), out)?
-            }
+        let meets = match arg {
+            ValueRef::Tensor(_) | ValueRef::Foreign(_) => match arg.tensor() {
+                Ok(tensor) => overlap(out, tensor)? != Overlap::None,
+                Err(_) => false,
+            },
+            list if list.list_len().is_some() => shares(&list.items().collect::<Vec<_>>(), out)?,
             _ => false,
         };
         if meets {

@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn a_row_that_infers_wrongly_is_caught() {
         assert_eq!(**answer(told).unwrap().shape(), [3, 2]);
-        let lies: [(fn(&[ValueRef<'_>]) -> Result<Inferred>, &str); 5] = [
+        type Infer = fn(&[ValueRef<'_>]) -> Result<Inferred>;
+        let lies: [(Infer, &str); 5] = [
             (|args| Ok(Inferred::argument(0, args[0].tensor()?)), "shape [3, 2], not [2, 3]"),
             (
                 |args| Ok(Inferred { dtype: DType::F64, ..told(args)? }),

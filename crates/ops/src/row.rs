@@ -506,16 +506,18 @@ impl Row {
 
     /// The kernel at Vmap; none where the loop does.
     fn vmap(&self) -> Option<Kernel<Value>> {
-        let name = format!("{}_vmap", label(&self.schema));
+        let name = "batching rule of its own";
         match self.layers.batching {
-            Rule::Given(Batching::Rule(rule)) => Some(vmap::kernel(rule, &name)),
-            Rule::Given(Batching::Draw) => Some(vmap::draw().named(name)),
-            Rule::Derived if self.is_composite() => Some(vmap::composite().named(name)),
+            Rule::Given(Batching::Rule(rule)) => Some(vmap::kernel(rule, name)),
+            Rule::Given(Batching::Draw) => Some(vmap::draw().named("one draw for the whole batch")),
+            Rule::Derived if self.is_composite() => {
+                Some(vmap::composite().named("the operators it is written in"))
+            }
             Rule::Derived => {
                 let tensors =
                     self.schema.arguments.iter().filter(|argument| argument.ty == Type::Tensor);
                 let rule = if tensors.count() > 1 { vmap::several } else { vmap::single };
-                Some(vmap::kernel(rule, &name))
+                Some(vmap::kernel(rule, name))
             }
             Rule::Refused(_) => None,
         }

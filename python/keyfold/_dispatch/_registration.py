@@ -281,8 +281,8 @@ class Library(_core._Block):
         self._handles: list[_core.Handle] = []
         self._definitions: list[tuple[str, bool, bool, list[str]]] = []
         self._kernels: list[tuple[str, Any, Any, bool, str]] = []
-        # A call of another thread is collected before the block ends, or acts at once. One that a
-        # thread's signal handler makes doesn't wait for that thread.
+        # Calls of several threads are collected one at a time. Reentrant, since a signal handler
+        # may register in the middle of a collection on the same thread.
         self._collecting = threading.RLock()
 
     def define(

@@ -173,8 +173,8 @@ def meta(subject: Subject) -> None:
     try:
         inferred, aliases = _core._infer_meta_aliases(
             subject.operator,
-            tuple(subject.values[: subject.positional]),
-            dict(zip(names, subject.values[subject.positional :], strict=True)),
+            tuple(values[: subject.positional]),
+            dict(zip(names, values[subject.positional :], strict=True)),
         )
     except MissingKernel as error:
         if subject.operator.has_kernel("Meta"):

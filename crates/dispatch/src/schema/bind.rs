@@ -26,6 +26,16 @@ const SYNONYMS: [&[&str]; 5] = [
 ];
 
 impl Schema {
+    /// Returns the arguments that results are written into, as PyTorch's `out`: keyword-only ones
+    /// without a default that kernels write.
+    pub fn outs(&self) -> impl Iterator<Item = &Argument> {
+        self.arguments.iter().filter(|argument| {
+            argument.kwarg_only
+                && argument.default.is_none()
+                && argument.alias.as_ref().is_some_and(|alias| alias.write)
+        })
+    }
+
     /// Returns the number of arguments that may be passed by position: those before the `*`.
     pub fn positional_count(&self) -> usize {
         self.arguments.partition_point(|argument| !argument.kwarg_only)

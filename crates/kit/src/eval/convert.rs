@@ -95,7 +95,7 @@ macro_rules! rounded_limits {
             #[inline(always)]
             fn convert<I: Isa>(self) -> $to {
                 const LEAST: $from = $to::MIN as $from;
-                /// One more than the greatest.
+                /// One more than the greatest value.
                 const END: $from = $to::MAX as $from;
                 const MOST: $from = END.next_down();
                 // From AVX-512 on there are instructions for all, and before AVX none that round.

@@ -15,7 +15,7 @@ pub(super) fn kernel(category: Category) -> Kernel<Value> {
         return Kernel::fallthrough();
     }
     Kernel::boxed(move |context, args| run(context, args, category))
-        .named(format!("autocast_{category}"))
+        .named(format!("autocast as {category}"))
         .with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
 

@@ -39,8 +39,6 @@ struct Inner {
     /// Its number in this process, never 0.
     number: u64,
     options: Options,
-    /// The zero of event times.
-    origin: Instant,
     /// Whether calls are recorded. Outside the lock, since every call reads it.
     open: AtomicBool,
     clock: Mutex<Clock>,
@@ -49,6 +47,8 @@ struct Inner {
 
 /// The times at which it was open.
 struct Clock {
+    /// The first opening: the zero of event times.
+    origin: Option<Instant>,
     since: Option<Instant>,
     before: Duration,
     counting: Option<memory::Counting>,
@@ -101,6 +101,7 @@ impl Session {
     pub fn new(options: Options) -> Session {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let clock = Clock {
+            origin: None,
             since: None,
             before: Duration::ZERO,
             counting: None,
@@ -110,7 +111,6 @@ impl Session {
         Session(Arc::new(Inner {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             options,
-            origin: Instant::now(),
             open: AtomicBool::new(false),
             clock: Mutex::new(clock),
             log: Log::default(),
@@ -152,7 +152,9 @@ impl Session {
             clock.live_before.get_or_insert_with(memory::live);
         }
         clock.excluded = LocalKeys::current().excluded().contains(DispatchKey::Profiler);
-        clock.since = Some(Instant::now());
+        let now = Instant::now();
+        clock.origin.get_or_insert(now);
+        clock.since = Some(now);
         self.0.open.store(true, Ordering::Relaxed);
         drop(clock);
         Ok(Scope::new(self, None))
@@ -239,9 +241,10 @@ impl Session {
         let clock = self.clock();
         let open = clock.since;
         let total = clock.before + open.map_or(Duration::ZERO, |since| since.elapsed());
+        let origin = clock.origin.unwrap_or_else(Instant::now);
         let (live_before, excluded) = (clock.live_before.unwrap_or(0), clock.excluded);
         drop(clock);
-        let mut profile = self.0.log.collect(self.0.origin, live_before);
+        let mut profile = self.0.log.collect(origin, live_before);
         profile.total = total;
         profile.is_open = open.is_some();
         profile.excluded = excluded;

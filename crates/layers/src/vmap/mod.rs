@@ -233,7 +233,7 @@ fn loop_kernel() -> Kernel<Value> {
         let Some(batch) = Batch::of(context, args)? else { return context.call_below(args) };
         outside_layers(DispatchKey::Vmap.into(), || fallback::loop_over_examples(&batch))
     })
-    .named("vmap_loop")
+    .named("one call per example")
     .with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM))
 }
 

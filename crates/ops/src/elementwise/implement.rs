@@ -46,15 +46,16 @@ pub fn implement(
         let arguments = (definition.inputs().to_vec(), definition.params().to_vec());
         let tangent = tangent::of_arguments(&name, text.clone(), arguments.clone());
         let derivative = symbolic::of_arguments(&name, text, arguments);
-        let label = operator.schema().name.name.clone();
+        let shown = definition.expr().to_string();
         kernels.push((
             DispatchKey::Autograd,
-            autograd::kernel_with_tangent(derivative, tangent).named(format!("{label}_derivative")),
+            autograd::kernel_with_tangent(derivative, tangent)
+                .named(format!("the derivative of {shown}")),
         ));
         if definition.shape().is_none()
             && let Some(rule) = batching::rule(definition.expr())
         {
-            let kernel = vmap::kernel(rule, &format!("{label}_vmap"));
+            let kernel = vmap::kernel(rule, &format!("the batching rule of {shown}"));
             kernels.push((DispatchKey::Vmap, kernel));
         }
     }

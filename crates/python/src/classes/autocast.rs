@@ -72,7 +72,7 @@ pub(crate) fn _register_autocast(
     let mode = r#override.parse::<Override>().py(py)?;
     let provenance = Provenance {
         language: "Python",
-        name: format!("autocast_{category}"),
+        name: format!("autocast as {category}"),
         module: None,
         file,
         line,
