@@ -137,7 +137,8 @@ fn takes(operators: &Operators, world: &World, any: &Any, expected: &Expected) {
     }
     world.retain(any);
     // SAFETY: as above; a reference was made for `take`.
-    let results = unsafe { [copy(any, operators.runtime), from_result(*any, Some(operators.runtime))] };
+    let results =
+        unsafe { [copy(any, operators.runtime), from_result(*any, Some(operators.runtime))] };
     for result in results {
         match (result, expected) {
             (Ok(value), expected) => check_value(&value, expected),

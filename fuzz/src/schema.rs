@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use keyfold_core::{DType, Device, ErrorKind};
-use keyfold_dispatch::schema::{Literal, OperatorName, Schema, ArgumentSource, Type};
+use keyfold_dispatch::schema::{ArgumentSource, Literal, OperatorName, Schema, Type};
 use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
@@ -84,7 +84,11 @@ pub fn check_binding(schema: &Schema, dice: &mut Dice) {
 }
 
 /// Binding as a beginner would write it: fill a list of maybes, then look for holes.
-fn naive_bind(schema: &Schema, positional: usize, keywords: &[&str]) -> Option<Vec<ArgumentSource>> {
+fn naive_bind(
+    schema: &Schema,
+    positional: usize,
+    keywords: &[&str],
+) -> Option<Vec<ArgumentSource>> {
     let mut given: Vec<(&str, ArgumentSource)> = Vec::new();
     let mut takers = schema.arguments.iter().filter(|argument| !argument.kwarg_only);
     for index in 0..positional {

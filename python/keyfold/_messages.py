@@ -104,7 +104,8 @@ def for_caller(text: str) -> str:
                     key for key, value in values if f"{type(value).__name__} {value!r}" == given
                 )
                 name = next(same, name)
-            kinds = " or ".join(kind for _, kind, _ in wanted)
+            each = (one for _, kind, _ in wanted for one in kind.split(" or "))
+            kinds = " or ".join(dict.fromkeys(each))
             return f"keyfold.{code.co_name}() argument '{name}' must be {kinds}, not {given}"
     return text
 

@@ -150,3 +150,11 @@ def test_complex_tangents_are_those_of_torch():
             (torch.from_numpy(t),),
         )[1]
         assert np.allclose(kf.jvp(lambda z: f(kf, z), (z,), (t,))[1], theirs.numpy())  # noqa: B023
+
+
+def test_a_hessian_without_recording_is_the_same():
+    x = kf.asarray(np.array([1.0, 2.0]))
+    with kf.no_grad():
+        assert kf.hessian(lambda z: kf.sum(z * z * z))(x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+        rows = kf.vmap(lambda t: kf.jvp(lambda y: kf.jacrev(lambda z: z * z)(y), (x,), (t,))[1])
+        assert rows(kf.asarray(np.eye(2)))[0].tolist() == [[2.0, 0.0], [0.0, 0.0]]

@@ -183,7 +183,8 @@ fn table() -> String {
             rule => told(&rule, "formula"),
         };
         let tangent = match row.layers().tangent {
-            Rule::Given(Tangent::Linear | Tangent::Multilinear) => "linear".to_owned(),
+            Rule::Given(Tangent::Linear) => "linear".to_owned(),
+            Rule::Given(Tangent::Multilinear) => "multilinear".to_owned(),
             rule => told(&rule, "rule"),
         };
         let batching = told(&row.layers().batching, "rule");

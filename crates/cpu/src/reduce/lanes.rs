@@ -63,9 +63,9 @@ where
         if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let from = lane(group * FEW);
-                let group = Group::<C, M>::new(from, step, results.len(), len);
                 // SAFETY: the caller of `lanes` says that each lane has so many numbers there.
-                let numbers = unsafe { together::<I, C, M>(group) };
+                let group = unsafe { Group::<C, M>::new(from, step, results.len(), len) };
+                let numbers = together::<I, C, M>(group);
                 for (result, number) in results.iter_mut().zip(numbers) {
                     *result = number.convert();
                 }
@@ -101,9 +101,9 @@ pub(crate) unsafe fn lanes<C: Convert, M: Monoid<Number = C::To>, R>(
 #[inline(always)]
 pub(crate) fn dense<I: Isa, C: Convert, M: Monoid<Number = C::To>>(x: &[C::From]) -> M::Number {
     if x.len() <= BLOCK {
-        let group = Group::<C, M>::new(x.as_ptr(), 0, 1, x.len());
         // SAFETY: one lane, the slice.
-        return unsafe { together::<I, C, M>(group) }[0];
+        let group = unsafe { Group::<C, M>::new(x.as_ptr(), 0, 1, x.len()) };
+        return together::<I, C, M>(group)[0];
     }
     I::call(Long::<C, M>(x, PhantomData))
 }
@@ -152,18 +152,17 @@ pub(crate) struct Group<C: Convert, M> {
 }
 
 impl<C: Convert, M> Group<C, M> {
+    /// # Safety
+    /// The elements can be read until the group is reduced.
     #[inline(always)]
-    pub(crate) fn new(from: *const C::From, step: isize, count: usize, len: usize) -> Self {
+    pub(crate) unsafe fn new(from: *const C::From, step: isize, count: usize, len: usize) -> Self {
         Group { from, step, count, len, how: PhantomData }
     }
 }
 
 /// The numbers of each lane, combined: compiled once per level for all that reduce lanes.
-///
-/// # Safety
-/// The elements can be read.
 #[inline(always)]
-pub(crate) unsafe fn together<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
+pub(crate) fn together<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
     group: Group<C, M>,
 ) -> [M::Number; FEW] {
     I::call(group)
@@ -175,7 +174,7 @@ impl<C: Convert, M: Monoid<Number = C::To>> Work for Group<C, M> {
     #[inline(always)]
     fn run<I: Isa>(self) -> [M::Number; FEW] {
         let Group { from, step, count, len, .. } = self;
-        // SAFETY: the caller of `together` says that each lane has so many elements there.
+        // SAFETY: the caller of `Group::new` says that each lane has so many elements there.
         let lane = |lane: usize| unsafe {
             std::slice::from_raw_parts(from.wrapping_offset(lane as isize * step), len)
         };
@@ -281,9 +280,9 @@ pub(crate) fn by_block<I: Isa, C: Convert, M: Monoid<Number = C::To>>(
         // Whole blocks together; the last one, if it is shorter, alone.
         let left = x.len() - start;
         let (count, len) = if left < BLOCK { (1, left) } else { (FEW.min(left / BLOCK), BLOCK) };
-        let group = Group::<C, M>::new(x[start..].as_ptr(), BLOCK as isize, count, len);
         // SAFETY: the lanes are blocks of the slice.
-        let some = unsafe { together::<I, C, M>(group) };
+        let group = unsafe { Group::<C, M>::new(x[start..].as_ptr(), BLOCK as isize, count, len) };
+        let some = together::<I, C, M>(group);
         all[start / BLOCK..][..count].copy_from_slice(&some[..count]);
         if M::DECIDES && some[..count].iter().any(|x| M::is_final(*x)) {
             break;

@@ -13,7 +13,7 @@ use keyfold_tensor::Tensor;
 use rustc_hash::FxHashSet;
 
 use super::engine::{Interrupt, Options};
-use super::{alias_of, edge_of, has_tangent, set_requires_grad};
+use super::{alias_of, edge_of, has_tangent, level, set_requires_grad};
 use crate::{aten, vmap};
 
 /// A tensor without the batches that it is an example of, and those, innermost first.
@@ -82,7 +82,11 @@ pub fn grad(
         // One number per example, whose gradient to begin with is 1: with a seed, the product that
         // the seed stands for.
         let number = match grads.get(i).and_then(Option::as_ref) {
-            Some(seed) => aten::sum_all(&aten::mul(output, seed)?)?,
+            Some(seed) => {
+                // A `jvp` outside of this may have turned recording off, by `no_grad`.
+                let _recording = level::recording(true);
+                aten::sum_all(&aten::mul(output, seed)?)?
+            }
             None if output.numel() == 1 => output.clone(),
             None => {
                 return Err(Error::new(

@@ -84,6 +84,7 @@ pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<
         Type::Bool => bool_from(object),
         Type::Int => match int_from(object)? {
             None => index_from(object)?,
+            Some(Value::UInt(number)) => return Err(beyond_int64(number)),
             number => number,
         },
         Type::Float => float_from(object)?,
@@ -248,6 +249,11 @@ fn list_from(object: &Bound<'_, PyAny>, item: &Type, size: Option<usize>) -> Res
     Ok(items.filter(|items| Type::takes_length(size, items.len())).map(Value::List))
 }
 
+/// The error for an int that only uint64 holds.
+fn beyond_int64(number: u64) -> Error {
+    Error::new(ErrorKind::Value, format!("the integer {number} doesn't fit into int64"))
+}
+
 /// The values of a list's elements.
 fn items_from<'py>(
     elements: impl ExactSizeIterator<Item = Bound<'py, PyAny>>,
@@ -256,10 +262,6 @@ fn items_from<'py>(
     let mut items = Vec::with_capacity(elements.len());
     for element in elements {
         match value_from(&element, item)? {
-            Some(Value::UInt(number)) if *item == Type::Int => {
-                let message = format!("the integer {number} doesn't fit into int64");
-                return Err(Error::new(ErrorKind::Value, message));
-            }
             Some(value) => items.push(value),
             None => return Ok(None),
         }

@@ -40,14 +40,10 @@ where
         } else if len <= BLOCK {
             for (group, results) in results.chunks_mut(FEW).enumerate() {
                 let lane = |at: usize| lane(group * FEW + at);
-                let some = Group::<Plain<S, M::Number>, M>::new(
-                    lane(0).as_ptr(),
-                    step,
-                    results.len(),
-                    len,
-                );
+                let (from, count) = (lane(0).as_ptr(), results.len());
                 // SAFETY: the caller of `lanes` says that each lane has so many elements there.
-                let numbers = unsafe { together::<I, _, _>(some) };
+                let some = unsafe { Group::<Plain<S, M::Number>, M>::new(from, step, count, len) };
+                let numbers = together::<I, _, _>(some);
                 let mut places = [[u32::MAX; FEW]; FEW];
                 for (at, places) in places.iter_mut().enumerate().take(results.len()) {
                     *places = candidates(lane(at), numbers[at]);

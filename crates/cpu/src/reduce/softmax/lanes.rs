@@ -209,9 +209,10 @@ where
         for group in (0..count).step_by(FEW) {
             let some = FEW.min(count - group);
             let from = x.wrapping_offset((first + group) as isize * x_step);
-            let lanes = Group::<Plain<S, A>, Extreme<A, false>>::new(from, x_step, some, len);
             // SAFETY: the caller of `softmax_lanes` says that the lanes are there.
-            let best = unsafe { together::<I, _, _>(lanes) };
+            let lanes =
+                unsafe { Group::<Plain<S, A>, Extreme<A, false>>::new(from, x_step, some, len) };
+            let best = together::<I, _, _>(lanes);
             for (at, greatest) in best.iter().enumerate().take(some) {
                 let less = &mut less[(group + at) * len..(group + at + 1) * len];
                 for (less, x) in less.iter_mut().zip(lane(group + at)) {
@@ -226,9 +227,9 @@ where
         for group in (0..count).step_by(FEW) {
             // Of all that there is room for, so that a lane's sum doesn't depend on how many there are.
             let from = exp[group * len..(group + FEW) * len].as_ptr();
-            let lanes = Group::<Plain<A, A>, Sum<A>>::new(from, len as isize, FEW, len);
             // SAFETY: so many exponentials are there.
-            rests[group..group + FEW].copy_from_slice(&unsafe { together::<I, _, _>(lanes) });
+            let lanes = unsafe { Group::<Plain<A, A>, Sum<A>>::new(from, len as isize, FEW, len) };
+            rests[group..group + FEW].copy_from_slice(&together::<I, _, _>(lanes));
         }
         for rest in &mut rests[..count] {
             *rest = if LOG { rest.log::<I>() } else { rest.reciprocal() };
