@@ -1,6 +1,7 @@
 //! Forward mode of every row: against reverse mode, and against central differences.
 
 use std::collections::BTreeMap;
+use std::slice::from_ref;
 
 use keyfold::Tensor;
 use keyfold::layers::autograd::{self, Options};
@@ -327,7 +328,6 @@ fn forward_mode_of_every_row_equals_reverse_mode_and_differences() {
         compared += differentiable;
     }
     let counts: Vec<(&str, usize)> = counts.into_iter().collect();
-    println!("tangents by rule: {counts:?}; {compared} calls compared, {complex_ones} complex");
     assert_eq!(counts, COUNTS, "rows by their rule of forward mode; a new row changes them");
     assert_eq!((compared, complex_ones), CALLS, "calls compared; a new row changes how many");
 }
@@ -353,7 +353,7 @@ fn number(value: f64) -> Tensor {
 
 /// The derivative of a function of one number.
 fn derivative(f: impl Fn(&Tensor) -> Result<Tensor>, at: &Tensor) -> Result<Tensor> {
-    let (_, mut tangents) = autograd::jvp(|x| Ok(vec![f(&x[0])?]), &[at.clone()], &[number(1.0)])?;
+    let (_, mut tangents) = autograd::jvp(|x| Ok(vec![f(&x[0])?]), from_ref(at), &[number(1.0)])?;
     Ok(tangents.remove(0))
 }
 
@@ -390,13 +390,13 @@ fn both_modes_differentiate_each_other() {
     };
     // Forward over reverse: nodes keep tensors with their tangents.
     let (_, found) =
-        autograd::jvp(|x| Ok(vec![gradient(&x[0])?]), &[x.clone()], &[t.clone()]).unwrap();
+        autograd::jvp(|x| Ok(vec![gradient(&x[0])?]), from_ref(&x), from_ref(&t)).unwrap();
     assert!(!found[0].requires_grad());
     check(&found[0]);
     // Reverse over forward: what computes tangents is recorded.
     let leaf = x.detach();
     autograd::set_requires_grad(&leaf, true).unwrap();
-    let (_, along) = autograd::jvp(|x| Ok(vec![f(&x[0])?]), &[leaf.clone()], &[t]).unwrap();
+    let (_, along) = autograd::jvp(|x| Ok(vec![f(&x[0])?]), from_ref(&leaf), &[t]).unwrap();
     let grads = autograd::grad(&along, &[leaf], &[], Options::default(), &|| Ok(())).unwrap();
     check(grads[0].as_ref().unwrap());
 }
@@ -412,8 +412,8 @@ fn tangents_that_mean_nothing_any_more_are_errors() {
             kept = Some(x[0].clone());
             Ok(vec![square(&x[0])?])
         },
-        &[x.clone()],
-        &[t.clone()],
+        from_ref(&x),
+        from_ref(&t),
     )
     .unwrap();
     let error = square(&kept.unwrap()).unwrap_err();
@@ -423,7 +423,7 @@ fn tangents_that_mean_nothing_any_more_are_errors() {
     let wrong = |primal: Tensor, tangent: Tensor| {
         autograd::jvp(|x| Ok(x.to_vec()), &[primal], &[tangent]).unwrap_err()
     };
-    let error = wrong(x.clone(), Tensor::from_slice(&[1.0], &[1]).unwrap());
+    let error = wrong(x, Tensor::from_slice(&[1.0], &[1]).unwrap());
     assert!(error.message().contains("primal 0: a tangent of float64[1]"), "{error}");
     let whole = Tensor::from_slice(&[1_i64], &[1]).unwrap();
     assert_eq!(wrong(whole.clone(), whole).kind(), ErrorKind::DType);

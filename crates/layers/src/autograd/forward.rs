@@ -93,6 +93,7 @@ pub(crate) fn have_tangents(args: &[ValueRef<'_>]) -> bool {
 }
 
 /// An argument without the tangents of a level.
+#[expect(clippy::large_enum_variant, reason = "one per argument, for the time of a call")]
 enum Lowered<'a> {
     Same(ValueRef<'a>),
     Tensor(Tensor),
@@ -262,18 +263,15 @@ fn fitted(
     each.map(|(i, (result, tangent))| match tangent {
         Some(tangent) if is_differentiable(result) => {
             fit(&Meta::of(result), tangent).map(Some).map_err(|given| {
-                given.map_or_else(
-                    |given| {
-                        misfit(
-                            name,
-                            format!(
-                                "gave a tangent of {given} for result {i}, which is {}",
-                                Meta::of(result)
-                            ),
-                        )
-                    },
-                    |error| error,
-                )
+                given.unwrap_or_else(|given| {
+                    misfit(
+                        name,
+                        format!(
+                            "gave a tangent of {given} for result {i}, which is {}",
+                            Meta::of(result)
+                        ),
+                    )
+                })
             })
         }
         _ => Ok(None),
@@ -382,7 +380,7 @@ fn write(
         target.note_write();
     }
     if let Lowered::Tensor(written) = &lowered[at] {
-        note_saved(&[written.clone()], args, std::slice::from_ref(&found), level)?;
+        note_saved(std::slice::from_ref(written), args, std::slice::from_ref(&found), level)?;
         take_over(target, written)?;
     }
     if let Some(tangent) = found {

@@ -12,6 +12,7 @@ use crate::aten;
 
 /// The tangents of one argument.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "one per argument, for the time of a call")]
 pub enum Tangents {
     /// No tensor, or a tensor whose tangent is zero.
     None,

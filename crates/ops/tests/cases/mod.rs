@@ -53,8 +53,8 @@ fn argument(operator: &str, argument: &Argument, dtype: DType) -> Value {
         ("aten::scatter_add", "src") => return of(&[2, 2]),
         ("aten::select_scatter", "src") => return of(&[3]),
         // Integers have no negative powers.
-        ("aten::pow", "exponent") | ("aten::rpow", "self") => {
-            return Value::Tensor(aten::to(&tensor(&[1, 3], DType::Bool), dtype).unwrap());
+        ("aten::pow", "exponent") | ("aten::rpow", "self") if argument.ty == Type::Tensor => {
+            return Value::Tensor(aten::to(&tensor(&[2, 3], DType::Bool), dtype).unwrap());
         }
         ("aten::squeeze", "self") => return of(&[1, 3]),
         ("aten::reshape", "shape") => return Value::List(vec![Value::Int(3), Value::Int(2)]),
