@@ -75,7 +75,7 @@ fn operators() -> &'static Operators {
         let kept = unsafe { live() } + 1;
         let operators = Operators { runtime, live, types, exported, tensor, kept };
         let list = keyfold_tensor::ValueRef::Refs(&[]);
-        drop(keyfold_ffi::give::give(list, runtime).unwrap());
+        drop(keyfold_ffi::to_any::to_any(list, runtime).unwrap());
         operators
     })
 }
