@@ -1,4 +1,4 @@
-"""What notebooks show of keyfold's objects, in one page: in light and dark, side by side.
+"""Make a page of keyfold's objects as notebooks show them, light and dark side by side.
 
     python scripts/screens.py screens.html              # to open in a browser
     python scripts/screens.py screens.html --png        # and as screens.png, by headless Chromium

@@ -45,7 +45,7 @@ class OperatorTable(Mapping[str, "_core.TableEntry"]):
             shared.setdefault((layer, *_described(entry)), []).append(entry.backend)
         order = sorted(shared, key=lambda row: (row[0] == "", rank.get(row[0], 0)))
         rows = [[_keys(row, shared[row], backends), *row[1:]] for row in order]
-        # What says nothing about any row is no column.
+        # A column that is empty in every row is left out.
         heads = ["key", "kernel", "where", "registered as"]
         kept = [at for at in range(4) if at < 2 or any(row[at] for row in rows)]
         return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
@@ -83,7 +83,7 @@ def _described(entry: _core.TableEntry) -> tuple[str, str, str]:
         return "built in", "", by
     text, of_expression, _ = entry.origin.rpartition(" (expression, ")
     name = text.removesuffix(f".{entry.name}") if of_expression else entry.name
-    # What a function is inside of is told by its place.
+    # The enclosing function is clear from the place.
     return name.rpartition("<locals>.")[2], entry.source, by
 
 

@@ -1,4 +1,4 @@
-"""What the tests of other libraries' arrays share."""
+"""Fixtures for the tests of other libraries' arrays."""
 
 import pytest
 

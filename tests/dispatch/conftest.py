@@ -1,4 +1,4 @@
-"""What the tests of dispatch share."""
+"""Fixtures for the tests of dispatch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What people get wrong, for tests/errors/test_messages.py. As a program it prints what they see.
+"""Mistakes that people make, for tests/errors/test_messages.py; run as a program, the messages.
 
 In a process of its own: what other tests register would be among the names that messages list.
 """

@@ -1,6 +1,6 @@
 """What people see when they make the commonest mistakes: each message, to the letter.
 
-What was done to get it is in `tests/errors/mistakes.py`, by the same name. That program writes
+The call that raises it is in `tests/errors/mistakes.py`, by the same name. That program writes
 `mistakes.txt`, too: `python mistakes.py > mistakes.txt` in that folder, and read what changed.
 """
 

@@ -1,4 +1,4 @@
-"""What the tests of expressions share."""
+"""Fixtures for the tests of expressions."""
 
 import pytest
 

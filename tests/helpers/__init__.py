@@ -1,1 +1,1 @@
-"""What tests of several folders share, and no fixture is."""
+"""Helpers of tests in several folders that aren't fixtures."""

@@ -4,7 +4,7 @@ import ctypes
 
 
 class DLTensor(ctypes.Structure):
-    """What a struct of any version has of the array."""
+    """The fields for the array, in a struct of any version."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),

@@ -10,7 +10,7 @@ def check(op, *args, tests=None, **kwargs):
 
 
 def failure(op, *args, test):
-    """What the one test says, which must have failed."""
+    """Return the message of the one test, which must have failed."""
     report = check(op, *args, tests=test)
     assert list(report.failures) == [test], report
     return report[test]

@@ -1,4 +1,4 @@
-"""What the tests of layers share."""
+"""Fixtures for the tests of layers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the tests of native kernels share."""
+"""Fixtures for the tests of native kernels."""
 
 import pytest
 

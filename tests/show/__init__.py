@@ -1,1 +1,1 @@
-"""What results show of themselves: text and HTML."""
+"""The forms in which results show themselves: text and HTML."""

@@ -19,7 +19,7 @@ def shown(thing):
     read = Reader(text)
     assert not read.names & {"script", "img", "link", "iframe"}
     assert not re.search(r"https?:|url\(|@import|src=|href=|\bon\w+=", text)
-    # What may nest in a page of its own: one element, styled by the one style.
+    # A page can hold it: one element, with the one style sheet.
     assert text.startswith('<div class="keyfold"><style>')
     assert text.count("<style>") == 1
     assert "prefers-color-scheme:dark" in text

@@ -11,7 +11,7 @@ import keyfold as kf
 from keyfold._cli import main
 from keyfold._show import _text
 
-# What only keyfold's own sources call something.
+# Names that only keyfold's own sources have.
 INTERNAL = re.compile(r"crates/|\.rs\b|_cpu\b|_meta\b|_vmap\b|autogradalias", re.IGNORECASE)
 
 

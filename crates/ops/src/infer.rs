@@ -1,4 +1,4 @@
-//! What a call comes to, inferred from its arguments before any element is computed.
+//! The form of a call's result, inferred from the arguments before any element is computed.
 //!
 //! A row that computes has one function that infers: it checks the arguments, and says the result's device,
 //! shape and dtype and what computes its elements. The kernels for Meta and for each backend, the overload
@@ -17,7 +17,7 @@ use crate::op::Op;
 /// A call of an operator.
 pub(crate) struct Call<'c, S> {
     op: &'c Op,
-    /// What the operator's kernel keeps from call to call.
+    /// The state of the operator's kernel, kept from call to call.
     pub(crate) state: &'c S,
     /// The tensor of the caller's that the result is written into, of a call of the overload `out`.
     out: Option<&'c Tensor>,
@@ -97,7 +97,7 @@ pub(crate) struct Plan<R> {
     pub(crate) run: R,
 }
 
-/// What computes the elements of a result.
+/// The computation of a result's elements.
 pub(crate) trait Run: Sized {
     /// Whether the result may have any strides; else it is contiguous.
     const ANY_STRIDES: bool = false;
@@ -171,7 +171,7 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for F {
     }
 }
 
-/// What computes a result of any strides.
+/// A run that writes results of any strides.
 pub(crate) struct AnyStrides<F>(pub(crate) F);
 
 impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {

@@ -1,4 +1,4 @@
-//! What an operator says of a result before its elements are computed, compared with what a kernel gave.
+//! The comparison of a kernel's result with the form that its row infers.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::Value as _;
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::row::{Layers, Row, Rule};
 
-    /// What a call with a 2 by 3 tensor says, of a row whose kernel transposes and which infers that.
+    /// Calls an operator whose kernel transposes a 2 by 3 tensor, and whose row infers by `infer`.
     fn answer(infer: fn(&[ValueRef<'_>]) -> Result<Inferred>) -> Result<Tensor> {
         let none = Layers {
             derivative: Rule::Refused("a test"),

@@ -13,7 +13,7 @@
 //! - picking and putting: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
 //!   `scatter_add`, `select_scatter`, `slice_scatter`; in place `index_put_`, `copy_`, `fill_`
 //!
-//! What computes into fresh memory has an overload `out`, which writes into a tensor of the caller's;
+//! Operators that compute into fresh memory have an overload `out`, which writes into a tensor of the caller's;
 //! not random numbers, and not the operators that are written in terms of others. Each takes every dtype where it makes sense, and positions are of any integer dtype.
 //! Operands broadcast as in NumPy:
 //!

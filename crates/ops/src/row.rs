@@ -102,7 +102,7 @@ enum Runs {
 /// A function that infers the form of a result from boxed arguments.
 type InferForm = dyn Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync;
 
-/// What the form of an operator's result follows from.
+/// The source of the form of an operator's result.
 #[derive(Clone)]
 enum FormFollows {
     /// From the forms of the arguments, so Meta has a kernel.

@@ -68,7 +68,7 @@ fn out_is_written_with_the_result() {
             for (dtype, exact) in [(fresh.dtype(), true), (wide, false)] {
                 for out in targets(fresh.shape(), dtype) {
                     with(&out).unwrap_or_else(|error| panic!("{with_out} of {dtype}: {error}"));
-                    // What is rounded once to a narrow dtype isn't rounded on its way to a wide one.
+                    // A narrow result is rounded; the same result in a wider dtype isn't.
                     let rounded = matches!(fresh.dtype(), DType::F16 | DType::C64) && !exact;
                     let same = name == "aten::empty" || rounded || items(&out) == items(&fresh);
                     assert!(same, "{with_out} of {dtype}");

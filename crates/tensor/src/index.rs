@@ -1,4 +1,4 @@
-//! What `x[...]` means: whole numbers, slices, `...`, new axes, masks and arrays of positions, as in NumPy.
+//! Index parsing for `x[...]`: integers, slices, `...`, new axes, masks and arrays of positions, as in NumPy.
 //!
 //! [`plan`] turns the entries of an index into steps, each of which makes a view, and into what is picked
 //! out of the last view: `aten::index` of a list of positions and masks, one per dimension. An entry's array
@@ -189,7 +189,7 @@ impl Step {
     }
 }
 
-/// What is picked of a dimension.
+/// The elements of a dimension that an index picks.
 #[derive(Clone, Debug)]
 pub enum Pick<A> {
     /// All of it.
@@ -202,12 +202,12 @@ pub enum Pick<A> {
     Array(A, usize),
 }
 
-/// What an index means for tensors of a shape.
+/// An index planned for tensors of a shape.
 #[derive(Clone, Debug)]
 pub struct Plan<A> {
     /// The views, each of the one before.
     pub steps: Vec<Step>,
-    /// What is picked out of the last view, dimension by dimension; `None` where the view is all.
+    /// The picks out of the last view, dimension by dimension; `None` where the view is all.
     pub picks: Option<Vec<Pick<A>>>,
     /// Whether what is read without picks is a copy nevertheless.
     pub copies: bool,

@@ -89,7 +89,7 @@ fn new_axes_flags_and_the_ellipsis_make_dimensions() {
     assert_eq!(shape(all), [] as [usize; 0]);
 }
 
-/// What a plan picks, as text: `:` for all, a position, `[]` for none, `n` for an array of n dimensions.
+/// Prints the picks of a plan: `:` for all, a position, `[]` for none, `n` for an array of n dimensions.
 fn picked<A>(planned: &Plan<A>) -> Option<String> {
     let picks = planned.picks.as_ref()?.iter().map(|pick| match pick {
         Pick::All => ":".to_owned(),

@@ -102,7 +102,7 @@ def jacfwd(
         numbers = _numbers(argnums, args, f)
         sources = [leaf for number in numbers for leaf in _leaves(args[number])]
         tensors = [_tensor(leaf, f"jacfwd: an argument of {_name(f)}()") for leaf in sources]
-        # What f returns at the last run: its structure, and the parts of aux that are no tensors.
+        # The last run's result: its structure, and the parts of aux that are no tensors.
         outputs: Any = None
         aux: Any = None
         columns: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""What `--json` prints: one object on standard output, in the form that docs/index.md describes."""
+"""The answers of `--json`: one object on standard output; docs/index.md describes the form."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _choice(choice: kf.Choice | None) -> dict[str, Any] | None:
 
 
 def explanation(found: kf.Explanation) -> dict[str, Any]:
-    """What a call would do."""
+    """Return the fields of an explanation."""
     return {
         "operator": found.operator.name,
         "schema": str(found.operator.schema),

@@ -1,4 +1,4 @@
-"""What the commands print with: headings, colour, a progress bar.
+"""Printing for the commands: headings, colour, a progress bar.
 
 Colour and the in-place bar appear on a terminal only; a pipe or a file gets plain lines. `NO_COLOR`
 (https://no-color.org) and `TERM=dumb` turn colour off.

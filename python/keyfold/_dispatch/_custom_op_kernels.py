@@ -1,4 +1,4 @@
-"""What an operator of `custom_op` asks of its kernels."""
+"""The checks of kernels that `custom_op` registers."""
 
 from __future__ import annotations
 

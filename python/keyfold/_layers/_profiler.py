@@ -20,7 +20,7 @@ __all__ = ["ProfileTable", "profile", "profile_range"]
 _WORDS = 2
 # How wide these get before columns are left out for them; what is longer goes on in the next line.
 _ROOM = 28
-# What a text without room for it leaves out, in this order.
+# The columns that a narrow text leaves out, in this order.
 _OPTIONAL = ("mean", "allocated", "bytes", "device", "total", "keys")
 
 

@@ -60,7 +60,7 @@ def log_softmax(x: Any, /, axis: int = LAST, *, out: Any = None, **other: Unpack
 def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
     """Return the array with random elements replaced by 0. Not in the standard.
 
-    What stays is scaled by `1 / (1 - p)`, so that the expectation doesn't change. The random
+    The others are scaled by `1 / (1 - p)`, so that the expectation doesn't change. The random
     numbers are the process's own, see `manual_seed`.
 
     Args:

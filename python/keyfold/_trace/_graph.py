@@ -87,7 +87,7 @@ class Graph:
         return put_together(self._result, "output", outputs)
 
     def _titles(self) -> list[str]:
-        """What errors call the arguments."""
+        """Return the arguments' names in errors."""
         titles = []
         inputs = self._graph.inputs
         for at, spec in enumerate(self._arguments):
@@ -118,7 +118,7 @@ class Graph:
     def simplified(self) -> Graph:
         """Return the graph without calls whose results nobody needs.
 
-        What writes in place, returns nothing or draws random numbers stays.
+        Calls that write in place, return nothing or draw random numbers stay.
         """
         return Graph._over(self._graph.simplified(), self._arguments, self._result)
 

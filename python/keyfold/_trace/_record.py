@@ -80,7 +80,7 @@ def trace(f: Callable[..., Any], /, *args: Any) -> Graph:
 
 
 def _names(f: Callable[..., Any], count: int) -> list[str]:
-    """What the function calls its arguments; `args[0]` and so on where it doesn't say."""
+    """Return the function's names for its arguments; `args[0]` and so on where it doesn't say."""
     names: list[str] = []
     try:
         parameters = list(inspect.signature(f).parameters.values())

@@ -11,7 +11,7 @@ from keyfold._errors import TraceError
 
 __all__ = ["Spec", "leaves", "match", "put_together", "take_apart"]
 
-# What a place in the arguments or in the result holds is said by a dict with one of these keys:
+# A place in the arguments or in the result is described by a dict with one of these keys:
 #   {"input": 0}                       an array: the input of that number
 #   {"output": 0, "numpy": False}      a tensor: the output of that number
 #   {"static": 3}                      anything else, as it was
@@ -28,7 +28,7 @@ def take_apart(
     is_leaf: Callable[[Any], bool],
     kind: str,
 ) -> Spec:
-    """What a tree of arrays looks like; the arrays go to `leaves` with their places."""
+    """Describe a tree of arrays; the arrays go to `leaves` with their places."""
     if is_leaf(tree):
         leaves.append((place, tree))
         spec: Spec = {kind: len(leaves) - 1}

@@ -1,4 +1,4 @@
-"""What the tests of TVM FFI share: real kernels in C++, and operators made of them."""
+"""Fixtures for the tests of TVM FFI: real kernels in C++, and operators made of them."""
 
 import subprocess
 import sys

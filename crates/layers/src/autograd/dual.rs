@@ -16,7 +16,7 @@ use crate::vmap;
 /// A tangent, and the level that it belongs to.
 pub(super) type Tagged = (Arc<Level>, Tensor);
 
-/// What is attached to a tensor that has tangents.
+/// The attachment of a tensor that has tangents.
 pub(super) struct Dual {
     /// The tensor's place in the graph of derivatives.
     pub(super) edge: Option<Edge>,
@@ -66,7 +66,7 @@ impl Dual {
     }
 }
 
-/// What a tensor with tangents has attached; `None` for all others.
+/// Returns the attachment of a tensor with tangents; `None` for all others.
 #[inline]
 pub(super) fn dual_of(tensor: &Tensor) -> Option<Arc<Dual>> {
     if !were_opened() || !tensor.requires_grad() {

@@ -72,7 +72,7 @@ pub(super) fn is_open() -> bool {
     were_opened() && local_data::<Level>().is_some_and(|level| !level.has_ended())
 }
 
-/// What a guard carries to say whether calls on tensors that require grad are recorded, where excluding
+/// The flag in a guard's local data for recording calls on tensors that require grad, where excluding
 /// the key Autograd would take tangents away, too.
 struct Recording(bool);
 

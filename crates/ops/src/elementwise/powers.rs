@@ -105,7 +105,7 @@ fn named<T>(op: &Op, name: &str, result: Result<T>, exponents: &Tensor) -> Resul
     }
 }
 
-/// What computes a power whose exponents are a tensor; an error is told in words of the operator.
+/// The run of a power with a tensor of exponents; its errors name the operator.
 struct Named<'a, R> {
     run: R,
     name: &'static str,

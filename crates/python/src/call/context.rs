@@ -17,14 +17,14 @@ static USED: AtomicBool = AtomicBool::new(false);
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// What an open guard changes.
+/// The changes of an open guard.
 #[derive(Clone)]
 pub(crate) struct Changes {
     pub(crate) include: DispatchKeySet,
     pub(crate) exclude: DispatchKeySet,
     /// Keys that guards further out exclude and this one doesn't.
     pub(crate) restore: DispatchKeySet,
-    /// What the layer at these keys has to know, if this switches one on.
+    /// The local data for the layer at these keys, if the guard switches one on.
     pub(crate) data: Option<LocalData>,
 }
 
@@ -40,7 +40,7 @@ struct PyLocalKeys {
     open: Vec<Open>,
     include: DispatchKeySet,
     exclude: DispatchKeySet,
-    /// What the open guards carry, outermost first.
+    /// The local data of the open guards, outermost first.
     data: Vec<LocalData>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn in_use() -> bool {
     USED.load(Ordering::Relaxed)
 }
 
-/// What applies in the running context: key sets, and what the layers that they switch on know.
+/// The state of the running context: key sets, and the local data of the layers that they switch on.
 pub(crate) struct Ambient<'py>(Bound<'py, PyLocalKeys>);
 
 impl Ambient<'_> {

@@ -62,7 +62,7 @@ pub(crate) unsafe fn finish_slowly(
         let result = unsafe { Bound::from_owned_ptr(py, result) };
         let returns = &context.operator().schema().returns;
         let wrong = || context.operator().wrong_return(kernel, &describe_object(&result));
-        // What a kernel returns is its author's to mend, so the error names the kernel.
+        // The kernel's author must mend a wrong return, so the error names the kernel.
         let refused = |error: Error| match error.kind() {
             ErrorKind::Foreign => error,
             _ => context

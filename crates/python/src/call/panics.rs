@@ -55,7 +55,7 @@ pub(crate) fn panic_error(operator: &str, panic: &(dyn Any + Send)) -> Error {
     Error::new(ErrorKind::KernelPanic, format!("{place} panicked: {}", panic_text(panic)))
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         return text;

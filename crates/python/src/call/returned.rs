@@ -1,4 +1,4 @@
-//! What Python kernels return, checked against the schema.
+//! The returns of Python kernels, checked against the schema.
 
 use keyfold_core::Result;
 use keyfold_dispatch::CallContext;
@@ -11,7 +11,7 @@ use crate::marshal::describe::describe_object;
 use crate::marshal::py_value::PyValue;
 use crate::marshal::{arrays, values};
 
-/// What a Python kernel returned, as a value, checked against the schema.
+/// Converts a Python kernel's return to a value, checked against the schema.
 pub(crate) fn value_of_result(
     context: &CallContext<'_, Value>,
     result: &Bound<'_, PyAny>,

@@ -1,4 +1,4 @@
-//! What a Python kernel's signature says, and where the function comes from.
+//! The signature of a Python kernel, and the source of the function.
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::Provenance;
@@ -40,7 +40,7 @@ pub(crate) fn provenance_of(function: &Bound<'_, PyAny>) -> Provenance {
     Provenance { language: "Python", name, module: text("__module__"), file, line, named, instance }
 }
 
-/// What a function's signature says, read once at registration.
+/// A function's signature, read once at registration.
 pub(super) struct Signature {
     function: String,
     /// Parameters that can be given by position, in order: their names, and whether each must be.

@@ -22,7 +22,7 @@ use crate::marshal::keys::{keyset_from_all, removed_from_all};
 #[pyclass(name = "KeyGuard", module = "keyfold", frozen, subclass)]
 pub(crate) struct PyGuard {
     changes: Changes,
-    /// What errors call it, where it isn't one of the two functions'.
+    /// The guard's name in errors, where it isn't one of the two functions'.
     name: Option<Cow<'static, str>>,
     entered: Mutex<Vec<u64>>,
 }

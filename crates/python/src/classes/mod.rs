@@ -1,4 +1,4 @@
-//! What users hold: `keyfold.Tensor`, operators, dispatchers, layers, devices, and the module's functions.
+//! The classes that users hold: `keyfold.Tensor`, operators, dispatchers, layers, devices, and the module's functions.
 //!
 //! - `tensor`: the methods of `keyfold.Tensor`; `aten`, the operators that they call; `array_kind`
 //! - `operator`, `packet`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators

@@ -13,7 +13,7 @@ use pyo3::types::{PyBool, PyComplex, PyFloat};
 
 use crate::marshal::errors::IntoPyResult;
 
-/// What the token of a tensor says that is the view of a caller's object.
+/// The token of a tensor that is the view of a caller's object.
 pub(crate) const OF_AN_OBJECT: usize = 1;
 
 /// keyfold's own tensor: typed, strided memory with a device and dispatch keys.

@@ -1,4 +1,4 @@
-//! What a `keyfold.Expression` holds.
+//! The data of a `keyfold.Expression`.
 
 use keyfold_core::ErrorKind;
 use keyfold_expr::Expr;

@@ -104,7 +104,7 @@ fn bound(given: Any<'_>) -> PyResult<Option<i64>> {
     }
 }
 
-/// What an index comes to: a view, and what is picked out of it.
+/// A planned index: a view, and the elements picked out of it.
 struct Found<'py> {
     view: Any<'py>,
     /// How the view was made, step by step, each with what it was made of.
@@ -168,7 +168,7 @@ fn find<'py>(tensor: &Bound<'py, PyTensor>, key: &Any<'py>) -> PyResult<Found<'p
     Ok(Found { view, steps, picks: picks.transpose()?, copies: plan.copies, masks: plan.masks })
 }
 
-/// What is picked of a dimension, as an argument of `aten::index`.
+/// Converts the pick of a dimension to an argument of `aten::index`.
 fn picked<'py>(py: Python<'py>, pick: Pick<Any<'py>>, device: Device) -> PyResult<Any<'py>> {
     // Positions that are numbers, lists or arrays of the host are put where the tensor is. Meta has no
     // place for them, and needs none.
@@ -226,7 +226,7 @@ fn write_recorded<'py>(
     aten::COPY.call(py, (tensor, part)).map(drop)
 }
 
-/// What is assigned, as something that counts as a tensor.
+/// Converts an assigned value to an operand of the assignment.
 fn assigned<'py>(view: &Any<'py>, value: &Any<'py>) -> PyResult<Any<'py>> {
     let py = value.py();
     match operand(value) {

@@ -72,7 +72,7 @@ fn example(tensor: &Tensor, batch: &vmap::Batched) -> String {
     text + in_graph(tensor) + ")"
 }
 
-/// What a text says of derivatives.
+/// Returns the part of a tensor's text about derivatives.
 fn in_graph(tensor: &Tensor) -> &'static str {
     match (autograd::requires_grad(tensor), autograd::has_tangent(tensor)) {
         (false, false) => "",

@@ -74,7 +74,7 @@ impl Caller {
 
     /// Whether these are a single library's, or a combination that has a meaning of its own.
     pub(crate) fn is_uniform(self) -> bool {
-        // What a registered class does beside others is its author's business.
+        // A registered class's author decides how it mixes with other classes.
         let known = Caller(self.0 & !Caller::OTHER.0);
         known.is_plain() || known.is_one()
     }

@@ -151,7 +151,7 @@ fn remember(class: &Bound<'_, PyType>, known: ArrayClass) -> PyResult<()> {
     Ok(())
 }
 
-/// What a class is: a library's own class or one derived from it, or one that says how it is read.
+/// Classifies a class: a library's own or one derived from it, or one with a protocol for reading it.
 fn classify(class: &Bound<'_, PyType>) -> Result<Option<ArrayClass>> {
     let found = of_registered(class)?;
     let says_where = |class: &ArrayClass| !class.library.is_dlpack() || class.api.is_some();

@@ -1,4 +1,4 @@
-//! What a library of arrays is to keyfold: one implementation of [`ArrayLibrary`] each, and a line in
+//! The interface to array libraries: one implementation of [`ArrayLibrary`] each, and a line in
 //! `classes::LIBRARIES`.
 
 use std::mem::MaybeUninit;
@@ -35,13 +35,13 @@ pub(crate) trait ArrayLibrary: Sync {
     /// A view of an array, which keeps its memory. `written` says that a kernel will write it.
     ///
     /// # Errors
-    /// What can't be viewed, with what to do; what the library raises.
+    /// An array that can't be viewed, with a remedy; the library's own errors.
     fn view(&self, object: &Bound<'_, PyAny>, api: Api, written: bool) -> Result<Tensor>;
 
     /// An array over a tensor's memory; `like` finds an array of the library among the call's.
     ///
     /// # Errors
-    /// What the library raises.
+    /// The library's own errors.
     fn give<'py>(
         &self,
         py: Python<'py>,

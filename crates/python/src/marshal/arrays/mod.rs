@@ -3,7 +3,7 @@
 //! keyfold's own tensors and NumPy's arrays are told by their exact type. Next come the classes of
 //! `register_array_type`, whose register holds its types, so that a type's address stands for it
 //! without being used again; then torch's, JAX's, CuPy's, and any class with `__dlpack__` (`classes`).
-//! What is done with a library's arrays is in one file each, which implements `library::ArrayLibrary`.
+//! Each library's arrays have one file, which implements `library::ArrayLibrary`.
 
 pub(crate) mod caller;
 pub(crate) mod classes;

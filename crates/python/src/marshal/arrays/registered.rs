@@ -29,7 +29,7 @@ pub(crate) struct Registered {
 /// Registered classes by the address of their type object, which the entry keeps alive.
 static REGISTERED: RwLock<Option<HashMap<usize, Arc<Registered>>>> = RwLock::new(None);
 
-/// What an object counts as whose class, or the nearest that it derives from, was registered.
+/// Finds the registration of an object's class, or of the nearest base class that has one.
 pub(crate) fn find(object: &Bound<'_, PyAny>) -> Option<Arc<Registered>> {
     let table = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
     let table = table.as_ref()?;

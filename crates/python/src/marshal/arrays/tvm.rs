@@ -61,7 +61,7 @@ unsafe fn handle_at(object: *mut ffi::PyObject) -> *mut c_void {
     unsafe { object.cast::<u8>().add(HANDLE).cast::<*mut c_void>().read() }
 }
 
-/// What the library says of the object's memory.
+/// Reads the library's description of the object's memory.
 ///
 /// # Safety
 /// `object` is a live `tvm_ffi.Tensor`, and the GIL is held while the description is used.
@@ -77,7 +77,7 @@ unsafe fn described<'a>(object: *mut ffi::PyObject) -> Option<&'a DLTensor> {
     }
 }
 
-/// What holds a tensor's memory beyond the call: the library's object, whatever becomes of Python's.
+/// Returns the owner of a tensor's memory beyond the call: the library's object, not Python's.
 ///
 /// # Safety
 /// `object` is a live `tvm_ffi.Tensor`.

@@ -1,4 +1,4 @@
-//! What torch is asked and told about its tensors, without running code of the user's.
+//! Queries and changes of torch's tensors that run no code of the user's.
 
 use keyfold_core::Result;
 use pyo3::prelude::*;

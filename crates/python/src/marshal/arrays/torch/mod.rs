@@ -68,7 +68,7 @@ impl ArrayLibrary for Torch {
         if tensor.device().kind() == DeviceType::META {
             return give_meta(py, &tensor);
         }
-        // What borrows torch's memory is held by its storage from here on.
+        // From here on torch's storage holds the tensor that owns the memory.
         let tensor = tensor.into_tracked();
         // torch has no negative strides, and no memory that mustn't be written, but for elements that
         // share memory, which it doesn't write itself.
@@ -164,7 +164,7 @@ impl ArrayLibrary for Torch {
             // SAFETY: attached, and alive; the object is read again after torch was asked.
             dense = unsafe {
                 let object = Bound::from_borrowed_ptr(Python::assume_attached(), object);
-                // What fails here is asked again, and said, where a view is made.
+                // A failure is repeated, and reported, where a view is made.
                 is_free(&object).ok().filter(|free| *free)?;
                 layout()?.dense(object.as_ptr())?
             };
