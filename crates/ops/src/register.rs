@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use keyfold_backend::GpuBackend;
 use keyfold_core::{DeviceType, Result};
-use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override, Tags};
+use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override};
 use keyfold_tensor::Value;
 
-use crate::elementwise::Definition;
-use crate::on_device::on_device;
-use crate::op::{Runner, Target};
+use crate::op::Runner;
+use crate::row::Row;
 use crate::rows;
 
 /// Defines the operators in a dispatcher, with their kernels for Meta and for the layers. Doing so again
@@ -37,28 +36,21 @@ pub fn install(
     let (key, runner) =
         (DispatchKey::from_device_type(kind), Arc::new(Runner::new(kind, backend.clone())));
     for row in rows() {
-        for (schema, kernel) in row.kernels(&Target::Backend(runner.clone())) {
+        for (schema, kernel) in row.backend_kernels(&runner) {
             let name = schema.name.to_string();
-            if dispatcher.has_kernel(&name, key) {
-                continue;
+            if !dispatcher.has_kernel(&name, key) {
+                installed.0.push(dispatcher.implement(&name, key, kernel, Override::Error)?);
             }
-            // Random numbers are their device's own, and never another's.
-            let falls_back = !row.tags().contains(Tags::NONDETERMINISTIC_SEEDED);
-            let kernel =
-                if kind.is_host() { kernel } else { on_device(kernel, &runner, falls_back) };
-            installed.0.push(dispatcher.implement(&name, key, kernel, Override::Error)?);
         }
     }
-    // Those operators in the dispatcher that users made of an expression.
+    // Those operators in the dispatcher that users made of an expression: the kernel for Meta has the row.
     for operator in dispatcher.operators() {
         let Some(meta) = operator.kernel_at(DispatchKey::Meta.into()) else { continue };
-        let definition = meta.payload().cloned().and_then(|any| any.downcast().ok());
-        let Some(definition) = definition else { continue };
-        if operator.has_kernel(key.into()) {
-            continue;
+        let row = meta.payload().and_then(|any| any.downcast_ref::<Row>());
+        let Some(row) = row.filter(|_| !operator.has_kernel(key.into())) else { continue };
+        for (_, kernel) in row.backend_kernels(&runner) {
+            installed.0.push(dispatcher.register_with(&operator, key, kernel, Override::Error)?);
         }
-        let kernel = Definition::kernel(&definition, runner.clone());
-        installed.0.push(dispatcher.register_with(&operator, key, kernel, Override::Error)?);
     }
     Ok(installed)
 }

@@ -22,7 +22,8 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use crate::elementwise::{Expression, Pointwise, out_schema, symbolic, tangent};
 use crate::infer::{Call, Infer, Run};
 use crate::inferred::Inferred;
-use crate::op::{Op, Target};
+use crate::on_device::on_device;
+use crate::op::{Op, Runner, Target};
 
 /// For a kernel that computes: the host language's lock is given up from so many elements on.
 pub(crate) const COMPUTES: HostLock = HostLock::ReleaseFrom(1 << 15);
@@ -136,8 +137,19 @@ impl Row {
         infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
         layers: Layers,
     ) -> Result<Row> {
-        Ok(Row {
-            schema: Schema::parse(schema)?,
+        Ok(Row::of(name, Schema::parse(schema)?, runs, infer, layers))
+    }
+
+    #[track_caller]
+    fn of(
+        name: &'static str,
+        schema: Schema,
+        runs: Runs,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        layers: Layers,
+    ) -> Row {
+        Row {
+            schema,
             name,
             mixed_devices: false,
             tags: Tags::NONE,
@@ -146,7 +158,7 @@ impl Row {
             expression: None,
             layers,
             place: Location::caller(),
-        })
+        }
     }
 
     /// An operator that computes into fresh memory, and its overload `out`, which writes into a tensor of
@@ -267,6 +279,21 @@ impl Row {
             Ok(Inferred::argument(0, args[0].tensor()?))
         };
         Row::new(name, schema, runs, form, layers)
+    }
+
+    /// An operator of a user's schema and expression, with the kernels that `fresh` makes. Its overload
+    /// `out`, if it has one, is a row of its own.
+    #[track_caller]
+    pub(crate) fn of_user(
+        (name, schema): (&'static str, &Schema),
+        expression: Arc<Expression>,
+        fresh: impl Fn(&Op) -> Kernel<Value> + Send + Sync + 'static,
+        infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
+        layers: Layers,
+    ) -> Row {
+        let runs = Runs::Everywhere { fresh: Box::new(fresh), out: None, lock: COMPUTES };
+        let row = Row::of(name, schema.clone(), runs, infer, layers);
+        Row { expression: Some(expression), ..row }
     }
 
     /// An operator that has one kernel for all devices, registered at an alias.
@@ -430,17 +457,32 @@ impl Row {
                 dispatcher.implement(&name, DispatchKey::Meta, kernel, Override::Error)?;
             }
         }
+        for (key, kernel) in self.layer_kernels()? {
+            dispatcher.implement(&name, key, kernel, Override::Error)?;
+        }
+        Ok(())
+    }
+
+    /// The kernels for a backend, each with the schema of its overload.
+    pub(crate) fn backend_kernels(&self, runner: &Arc<Runner>) -> Vec<(Schema, Kernel<Value>)> {
+        let kernels = self.kernels(&Target::Backend(runner.clone()));
+        if runner.kind.is_host() {
+            return kernels;
+        }
+        // Random numbers are their device's own, and never another's.
+        let falls_back = !self.tags.contains(Tags::NONDETERMINISTIC_SEEDED);
+        let there = |(schema, kernel)| (schema, on_device(kernel, runner, falls_back));
+        kernels.into_iter().map(there).collect()
+    }
+
+    /// The kernels for the layers that have a rule, each with its key.
+    pub(crate) fn layer_kernels(&self) -> Result<Vec<(DispatchKey, Kernel<Value>)>> {
         let layers = [
-            (DispatchKey::Autograd, self.autograd(&name)?),
+            (DispatchKey::Autograd, self.autograd(&self.schema.name.to_string())?),
             (DispatchKey::Vmap, self.vmap()),
             (DispatchKey::Autocast, self.autocast()),
         ];
-        for (key, kernel) in layers {
-            if let Some(kernel) = kernel {
-                dispatcher.implement(&name, key, kernel, Override::Error)?;
-            }
-        }
-        Ok(())
+        Ok(layers.into_iter().filter_map(|(key, kernel)| Some((key, kernel?))).collect())
     }
 
     /// The kernel at Autograd; none where the layer's general way does, or the operators that this one
@@ -514,9 +556,9 @@ impl Row {
                 Some(vmap::composite().named("the operators it is written in"))
             }
             Rule::Derived => {
-                let tensors =
-                    self.schema.arguments.iter().filter(|argument| argument.ty == Type::Tensor);
-                let rule = if tensors.count() > 1 { vmap::several } else { vmap::single };
+                let mut others = self.schema.arguments.iter().skip(1);
+                let broadcasts = others.any(|argument| argument.ty == Type::Tensor);
+                let rule = if broadcasts { vmap::several } else { vmap::single };
                 Some(vmap::kernel(rule, name))
             }
             Rule::Refused(_) => None,

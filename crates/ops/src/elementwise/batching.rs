@@ -2,18 +2,14 @@
 
 use keyfold_core::Result;
 use keyfold_expr::{Expr, Node};
-use keyfold_layers::vmap::{Batch, Rule, several};
+use keyfold_layers::vmap::Batch;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::operator::text;
 
-/// The rule of an operator that is this expression; `None` where the loop has to do: an element's
-/// place isn't its place in the batch, and tables differ from example to example.
-pub(super) fn rule(expr: &Expr) -> Option<Rule> {
-    is_pointwise(expr).then_some(several as Rule)
-}
-
-fn is_pointwise(expr: &Expr) -> bool {
+/// Whether an expression of a batch is that of its examples. Else the loop has to do: an element's place
+/// isn't its place in the batch, and tables differ from example to example.
+pub(super) fn is_pointwise(expr: &Expr) -> bool {
     let placed = |node: &Node| matches!(node, Node::Index | Node::Coordinate(_) | Node::At { .. });
     !expr.nodes().iter().any(placed)
 }

@@ -3,28 +3,23 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_core::{Error, ErrorKind, Result, Scalar};
+use keyfold_dispatch::Kernel;
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema, Type};
-use keyfold_dispatch::{DispatchKey, Kernel};
 use keyfold_expr::{Expr, Names};
+use keyfold_layers::autocast::Category;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::{Pointwise, given_shape};
-use crate::infer::Call;
-use crate::on_device::on_device;
-use crate::op::{Op, Runner, Target};
-use crate::row::COMPUTES;
+use super::operator::Expression;
+use super::{Pointwise, batching, given_shape};
+use crate::infer::{Call, Plan, Run};
+use crate::inferred::Inferred;
+use crate::op::{Op, Target};
+use crate::row::{Layers, Row, Rule};
 
-/// How an operator's arguments are an expression's inputs and parameters.
-///
-/// Each `Tensor` argument is an input (read element by element, or at indices where the expression
-/// has brackets behind its name), each number a parameter. One that the operator writes to takes the
-/// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does. An
-/// argument `int[]? shape=None` is the result's shape, where no input is read element by element.
-pub struct Definition {
-    /// The operator's name without its overload.
-    name: &'static str,
-    expr: Expr,
+/// How an operator's arguments are an expression's inputs and parameters, see [`super::implement`].
+pub(super) struct Definition {
+    pub(super) expression: Arc<Expression>,
     /// The positions of the inputs and the parameters among the arguments.
     inputs: Vec<usize>,
     params: Vec<usize>,
@@ -52,7 +47,7 @@ impl Definition {
     /// # Errors
     /// [`ErrorKind::Registration`] for arguments that no expression can have, or more or other
     /// results than one tensor; and as [`Expr::parse_with`].
-    pub fn new(schema: &Schema, text: &str) -> Result<Definition> {
+    pub(super) fn new(schema: &Schema, text: &str) -> Result<Definition> {
         let [result] = &schema.returns[..] else {
             return Err(refuse(schema, "an expression has one result: `-> Tensor`"));
         };
@@ -107,78 +102,82 @@ impl Definition {
         }
         let expr = Expr::parse_with(text, &names)
             .map_err(|error| error.at(&format!("elementwise '{}'", schema.name)))?;
-        let name = kept(schema.name.qualified());
-        Ok(Definition { name, expr, inputs, params, out, shape })
+        let expression = Arc::new(Expression::new(expr));
+        Ok(Definition { expression, inputs, params, out, shape })
     }
 
-    /// The expression.
-    pub fn expr(&self) -> &Expr {
-        &self.expr
-    }
-
-    /// The positions of the inputs among the operator's arguments.
-    pub fn inputs(&self) -> &[usize] {
-        &self.inputs
-    }
-
-    /// The positions of the parameters among the operator's arguments.
-    pub fn params(&self) -> &[usize] {
-        &self.params
-    }
-
-    /// The position of the argument that takes the result, if one does.
-    pub fn out(&self) -> Option<usize> {
-        self.out.as_ref().map(|(at, _)| *at)
-    }
-
-    /// The position of the argument that is the result's shape, if one is.
-    pub fn shape(&self) -> Option<usize> {
-        self.shape
-    }
-
-    fn run(&self, row: &Pointwise, args: &[ValueRef<'_>]) -> Result<Value> {
+    /// What a call comes to, and the argument that takes the result, if one does.
+    fn plan<'a>(
+        &self,
+        pointwise: &'a Pointwise,
+        args: &'a [ValueRef<'_>],
+    ) -> Result<(Plan<impl Run + use<'a>>, Option<&'a Tensor>)> {
         let inputs: SmallVec<[&Tensor; 4]> =
             self.inputs.iter().map(|at| args[*at].tensor()).collect::<Result<_>>()?;
         let params: SmallVec<[Scalar; 4]> =
             self.params.iter().filter_map(|at| args[*at].scalar()).collect();
-        let given = self.shape.map(|at| given_shape(row.op(), args[at])).transpose()?.flatten();
-        let out = match &self.out {
-            None => None,
-            Some((at, _)) => Some(args[*at].tensor()?),
-        };
-        let size = Call::new(row.op(), &(), out).size(given.as_deref());
-        let plan = row.plan(inputs, params, size)?;
+        let given =
+            self.shape.map(|at| given_shape(pointwise.op(), args[at])).transpose()?.flatten();
+        let out = self.out.as_ref().map(|(at, _)| args[*at].tensor()).transpose()?;
+        let size = Call::new(pointwise.op(), &(), out).size(given.as_deref());
+        Ok((pointwise.plan(inputs, params, size)?, out))
+    }
+
+    fn run(&self, pointwise: &Pointwise, args: &[ValueRef<'_>]) -> Result<Value> {
+        let (plan, out) = self.plan(pointwise, args)?;
         match (&self.out, out) {
             (Some((at, name)), Some(out)) => {
                 // SAFETY: the schema says that the operator writes to this argument.
-                unsafe { plan.write(row.op(), (name, out), args) }?;
+                unsafe { plan.write(pointwise.op(), (name, out), args) }?;
                 Ok(Value::Argument(*at))
             }
-            _ => plan.fresh(row.op()).map(Value::Tensor),
+            _ => plan.fresh(pointwise.op()).map(Value::Tensor),
         }
     }
 
-    fn kernel_of(self: &Arc<Self>, op: Op, suffix: &str) -> Kernel<Value> {
-        let definition = self.clone();
-        let label = self.name.rsplit("::").next().unwrap_or(self.name);
-        let row = Pointwise::new(op, self.expr.clone());
-        Kernel::boxed(move |_, args| definition.run(&row, args))
-            .named(format!("{label}_{suffix}"))
-            .with_host_lock(COMPUTES)
+    fn infer(&self, pointwise: &Pointwise, args: &[ValueRef<'_>]) -> Result<Inferred> {
+        let (plan, out) = self.plan(pointwise, args)?;
+        Ok(match (&self.out, out) {
+            (Some((at, _)), Some(out)) => Inferred::argument(*at, out),
+            _ => Inferred::of_form(plan.form),
+        })
     }
 
-    /// The operator's kernel for a backend.
-    pub(crate) fn kernel(self: &Arc<Self>, runner: Arc<Runner>) -> Kernel<Value> {
-        let kind = runner.kind;
-        let op = Op::new(self.name, Target::Backend(runner.clone()));
-        let kernel = self.kernel_of(op, &kind.name());
-        if kind.is_host() { kernel } else { on_device(kernel, &runner, true) }
+    /// What follows for the layers. Of an operator that writes to an argument nothing does.
+    fn layers(&self) -> Layers {
+        let (derivative, tangent, batching) = match &self.out {
+            Some(_) => {
+                let writes = "operators that write are the layers' own concern";
+                (Rule::Refused(writes), Rule::Refused(writes), Rule::Refused(writes))
+            }
+            None if self.shape.is_none() && batching::is_pointwise(self.expression.expr()) => {
+                (Rule::Derived, Rule::Derived, Rule::Derived)
+            }
+            None => {
+                let places = "an element's place isn't its place in the batch";
+                (Rule::Derived, Rule::Derived, Rule::Refused(places))
+            }
+        };
+        Layers { derivative, tangent, batching, autocast: Category::Leave }
     }
 
-    /// The operator's kernel for Meta. The definition is its payload: so a backend that is registered
-    /// later finds it.
-    fn meta_kernel(self: &Arc<Self>) -> Kernel<Value> {
-        self.kernel_of(Op::new(self.name, Target::Meta), "meta").with_payload(self.clone())
+    /// The row of the operator of this schema.
+    #[track_caller]
+    pub(super) fn row(self, schema: &Schema) -> Row {
+        let (name, layers, expression) =
+            (kept(schema.name.qualified()), self.layers(), self.expression.clone());
+        let definition = Arc::new(self);
+        let for_infer = definition.clone();
+        let pointwise = |definition: &Definition, op: &Op| {
+            Pointwise::new(op.clone(), definition.expression.expr().clone())
+        };
+        let meta = pointwise(&definition, &Op::new(name, Target::Meta));
+        let fresh = move |op: &Op| {
+            let (definition, pointwise) = (definition.clone(), pointwise(&definition, op));
+            Kernel::boxed(move |_, args| definition.run(&pointwise, args))
+        };
+        let infer = move |args: &[ValueRef<'_>]| for_infer.infer(&meta, args);
+        Row::of_user((name, schema), expression, fresh, infer, layers)
     }
 }
 
@@ -192,25 +191,6 @@ fn kept(name: String) -> &'static str {
     let name: &'static str = Box::leak(name.into_boxed_str());
     names.push(name);
     name
-}
-
-/// Kernels, each with its key.
-pub type Kernels = Vec<(DispatchKey, Kernel<Value>)>;
-
-/// The kernels, each with its key, of an operator that is an expression of its arguments: for Meta and
-/// for each backend that is registered. A backend that is registered later gets its kernel then.
-///
-/// # Errors
-/// As [`Definition::new`].
-pub fn kernels(schema: &Schema, text: &str) -> Result<(Arc<Definition>, Kernels)> {
-    let definition = Arc::new(Definition::new(schema, text)?);
-    let mut kernels = Vec::new();
-    for (kind, backend) in keyfold_backend::backends() {
-        let runner = Arc::new(Runner::new(kind, backend));
-        kernels.push((DispatchKey::from_device_type(kind), definition.kernel(runner)));
-    }
-    kernels.push((DispatchKey::Meta, definition.meta_kernel()));
-    Ok((definition, kernels))
 }
 
 /// The schema of an operator's overload that writes the result into a tensor of the caller's:

@@ -1,36 +1,44 @@
-//! Operators made of an expression: what their layers do follows from it.
-//!
-//! [`implement`] gives an operator everything from one text: the kernels for CPU and Meta, the
-//! derivative of any order (symbolic, [`keyfold_expr::Expr::derivative`]), and the batching rule.
-//! Derivatives are calls of `keyfold::elementwise`, which takes any expression and has both itself.
+//! Operators of users that are an expression: [`implement`] makes a row of an operator and a text, as the
+//! built-in operators are rows, and registers it with a handle for each kernel.
 
 use std::sync::Arc;
 
 use keyfold_core::Result;
 use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override, Provenance};
-use keyfold_layers::{autograd, vmap};
 use keyfold_tensor::Value;
 
-use super::operator::Expression;
-use super::{Definition, batching, kernels, symbolic, tangent};
+use super::Expression;
+use super::define::Definition;
+use crate::op::{Runner, Target};
+use crate::row::Row;
 
 /// What [`implement`] registered.
 pub struct Implemented {
-    /// The expression, and which arguments are its inputs and parameters.
-    pub definition: Arc<Definition>,
+    /// The operator's row. The kernel for Meta has it as its payload.
+    pub row: Arc<Row>,
+    /// What the row computes.
+    pub expression: Arc<Expression>,
     /// The registrations, to take them back.
     pub handles: Vec<Handle<Value>>,
 }
 
-/// Registers kernels for CPU and Meta, the derivative and the batching rule of a defined operator,
-/// all made of an expression of its arguments: `Tensor`s are inputs, numbers are parameters.
+/// Makes a defined operator an expression of its arguments: registers kernels for Meta and for each
+/// backend, the derivative of any order, which is symbolic, and the batching rule. A backend that is
+/// registered later gets its kernel then.
+///
+/// Each `Tensor` argument is an input (read element by element, or at indices where the expression
+/// has brackets behind its name), each number a parameter. One that the operator writes to takes the
+/// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does. An
+/// argument `int[]? shape=None` is the result's shape, where no input is read element by element.
 ///
 /// An operator that writes its result to an argument gets no derivative and no batching rule: what
 /// the layers do with every operator that writes does for it. `provenance` says who registered.
 /// Where one registration fails, those before it are taken back.
 ///
 /// # Errors
-/// As [`Definition::new`], and those of registering.
+/// [`keyfold_core::ErrorKind::Registration`] for arguments that no expression can have, or more or other
+/// results than one tensor; as [`keyfold_expr::Expr::parse_with`]; and those of registering.
+#[track_caller]
 pub fn implement(
     dispatcher: &Dispatcher<Value>,
     operator: &str,
@@ -39,34 +47,29 @@ pub fn implement(
     provenance: Option<&Provenance>,
 ) -> Result<Implemented> {
     let operator = dispatcher.operator(operator)?;
-    let name = operator.name().to_string();
-    let (definition, mut kernels) = kernels(operator.schema(), text)?;
-    if definition.out().is_none() {
-        let text = Arc::new(Expression::new(definition.expr().clone()));
-        let arguments = (definition.inputs().to_vec(), definition.params().to_vec());
-        let tangent = tangent::of_arguments(&name, text.clone(), arguments.clone());
-        let derivative = symbolic::of_arguments(&name, text, arguments);
-        let shown = definition.expr().to_string();
-        kernels.push((
-            DispatchKey::Autograd,
-            autograd::kernel_with_tangent(derivative, tangent)
-                .named(format!("the derivative of {shown}")),
-        ));
-        if definition.shape().is_none()
-            && let Some(rule) = batching::rule(definition.expr())
-        {
-            let kernel = vmap::kernel(rule, &format!("the batching rule of {shown}"));
-            kernels.push((DispatchKey::Vmap, kernel));
-        }
+    let definition = Definition::new(operator.schema(), text)?;
+    let expression = definition.expression.clone();
+    let row = Arc::new(definition.row(operator.schema()));
+    let mut kernels = Vec::new();
+    for (kind, backend) in keyfold_backend::backends() {
+        let (key, runner) =
+            (DispatchKey::from_device_type(kind), Arc::new(Runner::new(kind, backend)));
+        kernels.extend(row.backend_kernels(&runner).into_iter().map(|(_, kernel)| (key, kernel)));
     }
+    for (_, kernel) in row.kernels(&Target::Meta) {
+        kernels.push((DispatchKey::Meta, kernel.with_payload(row.clone())));
+    }
+    kernels.extend(row.layer_kernels()?);
     let mut handles: Vec<Handle<Value>> = Vec::new();
     for (key, kernel) in kernels {
+        let name = match key {
+            DispatchKey::Autograd => format!("the derivative of {}", expression.expr()),
+            DispatchKey::Vmap => format!("the batching rule of {}", expression.expr()),
+            _ => kernel.provenance().name.clone(),
+        };
         let kernel = match provenance {
-            Some(provenance) => {
-                let name = kernel.provenance().name.clone();
-                kernel.with_provenance(Provenance { name, ..provenance.clone() })
-            }
-            None => kernel,
+            Some(provenance) => kernel.with_provenance(Provenance { name, ..provenance.clone() }),
+            None => kernel.named(name),
         };
         match dispatcher.register_with(&operator, key, kernel, mode) {
             Ok(handle) => handles.push(handle),
@@ -78,5 +81,5 @@ pub fn implement(
             }
         }
     }
-    Ok(Implemented { definition, handles })
+    Ok(Implemented { row, expression, handles })
 }

@@ -30,7 +30,7 @@ use crate::map;
 use crate::op::Op;
 use crate::row::Row;
 
-pub use define::{Definition, Kernels, kernels, out_schema};
+pub use define::out_schema;
 pub use implement::{Implemented, implement};
 pub use operator::{ComplexText, ELEMENTWISE, Expression, OUT, from_text, text, to_text};
 

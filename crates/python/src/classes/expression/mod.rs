@@ -277,7 +277,7 @@ pub(crate) fn _elementwise(
         elementwise::implement(&dispatcher.dispatcher, &operator, &text, mode, Some(&provenance));
     let done = done.py(py)?;
     let handles = done.handles.into_iter().map(|handle| dispatcher.handle(py, handle)).collect();
-    Ok((PyExpression::new(py, done.definition.expr().clone()), handles))
+    Ok((PyExpression::new(py, done.expression.expr().clone()), handles))
 }
 
 /// The schema of the overload that writes into a tensor of the caller's; None where there is none.
