@@ -19,7 +19,7 @@ use table::cases;
 /// Operators that have no derivative of their own, by their rows.
 fn without_derivative() -> BTreeSet<String> {
     let without = |row: &&Row| match row.layers().derivative {
-        Rule::Refused(_) | Rule::Given(Gradient::Cut) => true,
+        Rule::Refused(_) | Rule::Given(Gradient::Detach) => true,
         Rule::Derived => row.is_composite(),
         Rule::Given(_) => false,
     };
@@ -278,8 +278,8 @@ impl autograd::Derivative for Keeper {
         "test::kept"
     }
 
-    fn keeps(&self) -> autograd::Keeps {
-        autograd::Keeps::NONE
+    fn saves(&self) -> autograd::Saves {
+        autograd::Saves::NONE
     }
 
     fn apply(
@@ -297,9 +297,9 @@ impl autograd::Derivative for Keeper {
         args: &[V<'_>],
         _: &[&Tensor],
         _: &[Option<autograd::Edge>],
-    ) -> Result<(Option<autograd::Extra>, autograd::Keeps)> {
+    ) -> Result<(Option<autograd::Extra>, autograd::Saves)> {
         let kept = autograd::SavedTensor::keep(args[0].tensor()?)?;
-        Ok((Some(Arc::new(kept)), self.keeps()))
+        Ok((Some(Arc::new(kept)), self.saves()))
     }
 }
 

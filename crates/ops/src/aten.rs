@@ -141,7 +141,7 @@ pub fn to_device(x: &Tensor, device: Device) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of the call.
-pub fn choose(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+pub fn where_(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     static OP: Aten = Aten::new("aten::where");
     OP.call(&[condition.into(), a.into(), b.into()])
 }
@@ -150,7 +150,7 @@ pub fn choose(condition: &Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// Those of the call.
-pub fn choose_or(condition: &Tensor, a: &Tensor, b: impl Into<Scalar>) -> Result<Tensor> {
+pub fn where_scalar_other(condition: &Tensor, a: &Tensor, b: impl Into<Scalar>) -> Result<Tensor> {
     static OP: Aten = Aten::new("aten::where.ScalarOther");
     OP.call(&[condition.into(), a.into(), b.into().into()])
 }
@@ -159,7 +159,7 @@ pub fn choose_or(condition: &Tensor, a: &Tensor, b: impl Into<Scalar>) -> Result
 ///
 /// # Errors
 /// Those of the call.
-pub fn choose_number(condition: &Tensor, a: impl Into<Scalar>, b: &Tensor) -> Result<Tensor> {
+pub fn where_scalar_self(condition: &Tensor, a: impl Into<Scalar>, b: &Tensor) -> Result<Tensor> {
     static OP: Aten = Aten::new("aten::where.ScalarSelf");
     OP.call(&[condition.into(), a.into().into(), b.into()])
 }

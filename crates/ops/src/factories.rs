@@ -5,42 +5,45 @@ use keyfold_dispatch::HostLock;
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::IntList;
 
-use crate::elementwise::{Pointwise, Size, parse};
-use crate::gradient::TAKES_NO_TENSOR;
-use crate::infer::{Call, Filled, Plan, Run};
+use crate::infer::{Call, CallPlan, Fill, Run};
 use crate::op::Op;
+use crate::pointwise::{Pointwise, Size, parse};
 use crate::row::{Layers, Row, Rule};
+use crate::vjp::NO_TENSOR_ARGUMENT;
 
 /// A result of that size with one value everywhere. Every dtype will do here.
 fn filled<S>(
     call: Call<'_, S>,
     size: &[i64],
     value: Scalar,
-    asked: Option<DType>,
+    requested: Option<DType>,
     device: Option<Device>,
-    natural: DType,
-) -> Result<Plan<Filled>> {
-    let (dtype, device) = call.made(asked, device, natural)?;
+    default: DType,
+) -> Result<CallPlan<Fill>> {
+    let (dtype, device) = call.factory_options(requested, device, default)?;
     call.at(value.check(dtype))?;
-    Ok(Plan::new(device, call.shape(size)?, dtype, Filled(value)))
+    Ok(CallPlan::new(device, call.shape(size)?, dtype, Fill(value)))
 }
 
 /// A size, and the dtype and the device that were asked for.
-type Sized = (IntList, Option<DType>, Option<Device>);
+type FactoryArgs = (IntList, Option<DType>, Option<Device>);
 
-fn constant(call: Call<'_, bool>, (size, dtype, device): Sized) -> Result<Plan<impl Run + use<>>> {
+fn constant(
+    call: Call<'_, bool>,
+    (size, dtype, device): FactoryArgs,
+) -> Result<CallPlan<impl Run + use<>>> {
     filled(call, &size, Scalar::Bool(*call.state), dtype, device, DType::DEFAULT_FLOAT)
 }
 
 fn full(
     call: Call<'_, ()>,
     (size, value, dtype, device): (IntList, Scalar, Option<DType>, Option<Device>),
-) -> Result<Plan<impl Run + use<>>> {
+) -> Result<CallPlan<impl Run + use<>>> {
     filled(call, &size, value, dtype, device, value.dtype())
 }
 
 /// A whole number, of whichever size.
-fn whole(number: Scalar) -> Option<i128> {
+fn as_integer(number: Scalar) -> Option<i128> {
     match number {
         Scalar::UInt(number) => Some(number.into()),
         other => other.as_i64().map(i128::from),
@@ -62,8 +65,8 @@ impl Range {
     }
 
     /// The three numbers, where all are whole.
-    fn whole(self) -> Option<[i128; 3]> {
-        Some([whole(self.start)?, whole(self.end)?, whole(self.step)?])
+    fn integers(self) -> Option<[i128; 3]> {
+        Some([as_integer(self.start)?, as_integer(self.end)?, as_integer(self.step)?])
     }
 
     /// How many steps it takes, `end` excluded, as NumPy counts them: in floats unless all three
@@ -72,7 +75,7 @@ impl Range {
         if !self.step.is_nonzero() {
             return Err(self.error(op, ErrorKind::Value, ": the step is zero"));
         }
-        if let Some([start, end, step]) = self.whole() {
+        if let Some([start, end, step]) = self.integers() {
             let (span, step) = if step < 0 { (start - end, -step) } else { (end - start, step) };
             // At most 2^65, which the size check refuses.
             return Ok(usize::try_from((span.max(0) + step - 1) / step).unwrap_or(usize::MAX));
@@ -86,7 +89,7 @@ impl Range {
     }
 
     /// The dtype of the numbers: the one that is asked for, if it can hold them.
-    fn dtype(self, op: &Op, asked: Option<DType>, count: usize) -> Result<DType> {
+    fn dtype(self, op: &Op, requested: Option<DType>, count: usize) -> Result<DType> {
         let Range { start, end, step } = self;
         if let Some(complex) =
             [start, end, step].into_iter().find(|n| matches!(n, Scalar::Complex(_)))
@@ -95,9 +98,9 @@ impl Range {
                 op.error(ErrorKind::DType, format!("{complex} is complex and has no order"))
             );
         }
-        let whole = self.whole();
-        let natural = if whole.is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
-        let dtype = asked.unwrap_or(natural);
+        let whole = self.integers();
+        let default = if whole.is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
+        let dtype = requested.unwrap_or(default);
         let Some([start, _, step]) = whole else {
             if dtype.is_integral() || dtype == DType::Bool {
                 let why = format!(" in {dtype}; all must be whole");
@@ -116,7 +119,7 @@ impl Range {
                 continue;
             }
             let Range { start, end, step } = self;
-            let hint = match asked {
+            let hint = match requested {
                 Some(_) => "",
                 None => "; give a dtype that holds it, such as \"uint64\" or \"float64\"",
             };
@@ -131,24 +134,25 @@ impl Range {
 }
 
 /// Start, end, step, dtype and device.
-type Counted = (Scalar, Option<Scalar>, Scalar, Option<DType>, Option<Device>);
+type ArangeArgs = (Scalar, Option<Scalar>, Scalar, Option<DType>, Option<Device>);
 
 fn arange(
     call: Call<'_, Pointwise>,
-    (start, end, step, asked, device): Counted,
-) -> Result<Plan<impl Run>> {
+    (start, end, step, requested, device): ArangeArgs,
+) -> Result<CallPlan<impl Run>> {
     // With one number it is the end.
     let (start, end) = end.map_or((Scalar::Int(0), start), |end| (start, end));
     let range = Range { start, end, step };
-    let natural = if range.whole().is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
-    let (dtype, device) = call.made(asked, device, natural)?;
+    let default =
+        if range.integers().is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
+    let (dtype, device) = call.factory_options(requested, device, default)?;
     // Without one that was asked for, the dtype is the natural one or that of `out`.
-    let asked = (asked.is_some() || dtype != natural).then_some(dtype);
+    let requested = (requested.is_some() || dtype != default).then_some(dtype);
     // A complex number has no order to count in, which is said first.
-    range.dtype(&call, asked, 0)?;
+    range.dtype(&call, requested, 0)?;
     let count = range.count(&call)?;
-    let dtype = range.dtype(&call, asked, count)?;
-    let params = match range.whole() {
+    let dtype = range.dtype(&call, requested, count)?;
+    let params = match range.integers() {
         // Whole numbers are counted in int64; uint64 beyond wraps around to what it holds.
         Some([start, _, step]) if dtype.is_integral() => {
             [Scalar::Int(start as i64), Scalar::Int(step as i64)]
@@ -162,7 +166,7 @@ fn arange(
             [Scalar::Float(first), Scalar::Float((first + step.as_f64()) - first)]
         }
     };
-    let size = Size::Given(&[count]);
+    let size = Size::Explicit(&[count]);
     Pointwise::plan_on(call.state, [], params, Some(dtype), (device, size))
 }
 
@@ -170,13 +174,13 @@ fn arange(
 pub(crate) fn rows() -> Result<Vec<Row>> {
     const MADE: &str = "int[] size, *, ScalarType? dtype=None, Device? device=None";
     let layers = Layers {
-        derivative: TAKES_NO_TENSOR,
+        derivative: NO_TENSOR_ARGUMENT,
         tangent: Rule::Refused("takes no tensor"),
         batching: Rule::Refused("takes no tensor"),
         autocast: Category::Leave,
     };
     let made = |name, value| {
-        Row::computes::<Sized, _, _>((name, ""), MADE, move |_| value, constant, layers)
+        Row::computes::<FactoryArgs, _, _>((name, ""), MADE, move |_| value, constant, layers)
     };
     let counting = parse("start + index * step", &[], &["start", "step"])?;
     let rows = vec![
@@ -190,7 +194,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             full,
             layers,
         )?,
-        Row::computes::<Counted, _, _>(
+        Row::computes::<ArangeArgs, _, _>(
             ("aten::arange", ""),
             "Scalar start, Scalar? end=None, Scalar step=1, *, ScalarType? dtype=None, \
              Device? device=None",

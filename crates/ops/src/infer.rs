@@ -8,11 +8,12 @@ use std::ops::Deref;
 
 use keyfold_core::{DType, Device, ErrorKind, Result, Scalar, Shape};
 use keyfold_dispatch::Args;
+use keyfold_layers::autograd::TensorMeta;
 use keyfold_tensor::{Overlap, Tensor, Value, ValueRef, overlap};
 
-use crate::elementwise::{Size, check_written};
-use crate::map;
+use crate::convert;
 use crate::op::Op;
+use crate::pointwise::{Size, check_written};
 
 /// A call of an operator.
 pub(crate) struct Call<'c, S> {
@@ -53,8 +54,8 @@ impl<'c, S> Call<'c, S> {
         'c: 's,
     {
         match (given, self.out) {
-            (Some(given), _) => Size::Given(given),
-            (None, Some(out)) => Size::Of(out),
+            (Some(given), _) => Size::Explicit(given),
+            (None, Some(out)) => Size::OfOut(out),
             (None, None) => Size::Unknown,
         }
     }
@@ -64,14 +65,14 @@ impl<'c, S> Call<'c, S> {
     ///
     /// # Errors
     /// [`ErrorKind::Device`] where `out` is on another device.
-    pub(crate) fn made(
+    pub(crate) fn factory_options(
         &self,
-        asked: Option<DType>,
+        requested: Option<DType>,
         device: Option<Device>,
         dtype: DType,
     ) -> Result<(DType, Device)> {
         let Some(out) = self.out else {
-            return Ok((asked.unwrap_or(dtype), self.op.device(device)));
+            return Ok((requested.unwrap_or(dtype), self.op.device(device)));
         };
         if let Some(device) = device.filter(|device| *device != out.device()) {
             let message = format!(
@@ -80,20 +81,13 @@ impl<'c, S> Call<'c, S> {
             );
             return Err(self.op.error(ErrorKind::Device, message));
         }
-        Ok((asked.unwrap_or(out.dtype()), out.device()))
+        Ok((requested.unwrap_or(out.dtype()), out.device()))
     }
 }
 
-/// The form of a result.
-pub(crate) struct Form {
-    pub(crate) device: Device,
-    pub(crate) shape: Shape,
-    pub(crate) dtype: DType,
-}
-
 /// A call before its elements are computed: the form of the result, and what computes it.
-pub(crate) struct Plan<R> {
-    pub(crate) form: Form,
+pub(crate) struct CallPlan<R> {
+    pub(crate) form: TensorMeta,
     pub(crate) run: R,
 }
 
@@ -117,7 +111,7 @@ pub(crate) trait Run: Sized {
     /// # Errors
     /// Those of making a tensor, and of the backend.
     #[inline(always)]
-    fn fresh(self, op: &Op, form: &Form) -> Result<Tensor> {
+    fn fresh(self, op: &Op, form: &TensorMeta) -> Result<Tensor> {
         let out = op.output(form.device, &form.shape, form.dtype)?;
         // SAFETY: the result was made here and nobody else has it.
         unsafe { self.run(op, &out) }?;
@@ -132,7 +126,13 @@ pub(crate) trait Run: Sized {
     ///
     /// # Safety
     /// Nobody else uses the memory of `out` meanwhile.
-    unsafe fn write(self, op: &Op, form: &Form, out: &Tensor, args: &[ValueRef<'_>]) -> Result<()> {
+    unsafe fn write(
+        self,
+        op: &Op,
+        form: &TensorMeta,
+        out: &Tensor,
+        args: &[ValueRef<'_>],
+    ) -> Result<()> {
         let direct = out.dtype() == form.dtype
             && (Self::ANY_STRIDES || out.is_contiguous())
             && !op.at(shares(args, out))?;
@@ -142,7 +142,7 @@ pub(crate) trait Run: Sized {
         }
         let own = self.fresh(op, form)?;
         // SAFETY: the caller's promise.
-        unsafe { map::write(op, &own, out) }
+        unsafe { convert::write_converted(op, &own, out) }
     }
 }
 
@@ -184,34 +184,34 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
 }
 
 /// The same value everywhere.
-pub(crate) struct Filled(pub(crate) Scalar);
+pub(crate) struct Fill(pub(crate) Scalar);
 
-impl Run for Filled {
+impl Run for Fill {
     const ANY_STRIDES: bool = true;
 
     unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()> {
         let value = op.at(Tensor::full(&[], self.0, out.dtype(), out.device()))?;
         // SAFETY: the caller's promise.
-        unsafe { map::write(op, &value, out) }
+        unsafe { convert::write_converted(op, &value, out) }
     }
 
     #[inline]
-    fn fresh(self, op: &Op, form: &Form) -> Result<Tensor> {
+    fn fresh(self, op: &Op, form: &TensorMeta) -> Result<Tensor> {
         op.at(Tensor::full(&form.shape, self.0, form.dtype, form.device))
     }
 }
 
-impl<R: Run> Plan<R> {
+impl<R: Run> CallPlan<R> {
     /// A result on that device, of that shape and dtype.
     #[inline]
     pub(crate) fn new(device: Device, shape: Shape, dtype: DType, run: R) -> Self {
-        Plan { form: Form { device, shape, dtype }, run }
+        CallPlan { form: TensorMeta { device, shape, dtype }, run }
     }
 
     /// The same result, computed by another that is made of this one.
     #[inline]
-    pub(crate) fn map<T>(self, make: impl FnOnce(R) -> T) -> Plan<T> {
-        Plan { form: self.form, run: make(self.run) }
+    pub(crate) fn map<T>(self, make: impl FnOnce(R) -> T) -> CallPlan<T> {
+        CallPlan { form: self.form, run: make(self.run) }
     }
 
     /// The result in memory of its own. On Meta there are no elements.
@@ -220,7 +220,7 @@ impl<R: Run> Plan<R> {
     /// As [`Run::fresh`].
     #[inline(always)]
     pub(crate) fn fresh(self, op: &Op) -> Result<Tensor> {
-        let Plan { form, run } = self;
+        let CallPlan { form, run } = self;
         match op.is_meta() {
             true => op.output(form.device, &form.shape, form.dtype),
             false => run.fresh(op, &form),
@@ -241,7 +241,7 @@ impl<R: Run> Plan<R> {
         (name, out): (&str, &Tensor),
         args: &[ValueRef<'_>],
     ) -> Result<()> {
-        let Plan { form, run } = self;
+        let CallPlan { form, run } = self;
         check_written(op, name, out, &form.shape, form.dtype)?;
         if op.is_meta() {
             return Ok(());
@@ -253,14 +253,14 @@ impl<R: Run> Plan<R> {
 
 /// A function that infers what a call comes to.
 ///
-/// Implemented for functions of [`Call`] and the arguments `A` as one tuple, which return a [`Plan`] whose
+/// Implemented for functions of [`Call`] and the arguments `A` as one tuple, which return a [`CallPlan`] whose
 /// type may have the lifetimes of both.
 pub(crate) trait Infer<'c, 'a, A: Args<Value>, S> {
     type Run: Run;
 
     /// # Errors
     /// Those of the checks.
-    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<Plan<Self::Run>>;
+    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<Self::Run>>;
 }
 
 impl<'c, 'a, A, S, R, F> Infer<'c, 'a, A, S> for F
@@ -268,12 +268,12 @@ where
     A: Args<Value>,
     S: 'c,
     R: Run,
-    F: Fn(Call<'c, S>, A::Of<'a>) -> Result<Plan<R>>,
+    F: Fn(Call<'c, S>, A::Of<'a>) -> Result<CallPlan<R>>,
 {
     type Run = R;
 
     #[inline(always)]
-    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<Plan<R>> {
+    fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<R>> {
         self(call, args)
     }
 }

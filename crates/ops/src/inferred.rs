@@ -2,9 +2,8 @@
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::Value as _;
+use keyfold_layers::autograd::TensorMeta;
 use keyfold_tensor::{Tensor, Value, ValueRef};
-
-use crate::infer::Form;
 
 /// Which memory a result is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +59,7 @@ impl Inferred {
         Inferred::of_tensor(result, aliasing)
     }
 
-    pub(crate) fn of_form(form: Form) -> Inferred {
+    pub(crate) fn of_form(form: TensorMeta) -> Inferred {
         Inferred::fresh(form.shape, form.dtype)
     }
 
@@ -90,8 +89,9 @@ impl Inferred {
                 .then(|| format!("dtype {}, not {}", found.dtype, self.dtype)),
             (found.strides != self.strides)
                 .then(|| format!("strides {:?}, not {:?}", found.strides, self.strides)),
-            (found.aliasing != self.aliasing)
-                .then(|| format!("{}, not {}", found.aliasing.told(), self.aliasing.told())),
+            (found.aliasing != self.aliasing).then(|| {
+                format!("{}, not {}", found.aliasing.describe(), self.aliasing.describe())
+            }),
         ];
         let Some(difference) = differences.into_iter().flatten().next() else { return Ok(()) };
         let message = format!("{operator}: the result has {difference}, as the row infers it");
@@ -100,7 +100,7 @@ impl Inferred {
 }
 
 impl Aliasing {
-    fn told(self) -> String {
+    fn describe(self) -> String {
         match self {
             Aliasing::Fresh => "memory of its own".to_owned(),
             Aliasing::View { argument, offset } => {
@@ -141,37 +141,37 @@ mod tests {
         dispatcher.call("test::turn", &[ValueRef::Tensor(&x)])?.into_tensor()
     }
 
-    fn told(args: &[ValueRef<'_>]) -> Result<Inferred> {
+    fn infer_correctly(args: &[ValueRef<'_>]) -> Result<Inferred> {
         Ok(Inferred::of(&args[0].tensor()?.transpose(0, 1)?, args))
     }
 
     #[test]
     fn a_row_that_infers_wrongly_is_caught() {
-        assert_eq!(**answer(told).unwrap().shape(), [3, 2]);
+        assert_eq!(**answer(infer_correctly).unwrap().shape(), [3, 2]);
         type Infer = fn(&[ValueRef<'_>]) -> Result<Inferred>;
-        let lies: [(Infer, &str); 5] = [
+        let wrong: [(Infer, &str); 5] = [
             (|args| Ok(Inferred::argument(0, args[0].tensor()?)), "shape [3, 2], not [2, 3]"),
             (
-                |args| Ok(Inferred { dtype: DType::F64, ..told(args)? }),
+                |args| Ok(Inferred { dtype: DType::F64, ..infer_correctly(args)? }),
                 "dtype float32, not float64",
             ),
             (
-                |args| Ok(Inferred { strides: Strides::new(&[2, 1])?, ..told(args)? }),
+                |args| Ok(Inferred { strides: Strides::new(&[2, 1])?, ..infer_correctly(args)? }),
                 "strides [1, 3], not [2, 1]",
             ),
             (
-                |args| Ok(Inferred { aliasing: Aliasing::Fresh, ..told(args)? }),
+                |args| Ok(Inferred { aliasing: Aliasing::Fresh, ..infer_correctly(args)? }),
                 "the memory of argument 0 from element 0 on, not memory of its own",
             ),
             (
                 |args| {
                     let aliasing = Aliasing::View { argument: 0, offset: 1 };
-                    Ok(Inferred { aliasing, ..told(args)? })
+                    Ok(Inferred { aliasing, ..infer_correctly(args)? })
                 },
                 "from element 0 on, not the memory of argument 0 from element 1 on",
             ),
         ];
-        for (infer, difference) in lies {
+        for (infer, difference) in wrong {
             let error = answer(infer).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Return);
             assert!(error.message().contains("test::turn"), "{error}");

@@ -2,7 +2,7 @@
 //! backends share, and registration at the key of each backend.
 //!
 //! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random: `rand`, `randn`, `dropout`
-//! - element by element, see [`elementwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
+//! - element by element, see [`pointwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
 //!   `maximum`, `minimum`, `pow`, bit operations, `eq`, `ne`, `lt`, `le`, `gt`, `ge` (each also with a
 //!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`, `rfloor_divide`, `rremainder`, and the shifts),
 //!   `logical_not`, `where`, and the functions of one tensor; [`rows`] has them all
@@ -45,28 +45,28 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 
+mod arg_values;
 pub mod aten;
-mod batching;
-pub mod elementwise;
+mod convert;
+mod device_kernel;
 mod factories;
-mod gradient;
+mod in_place;
 mod index;
+mod index_dtype;
 mod infer;
 mod inferred;
+mod jvp;
 mod linalg;
-mod map;
-mod on_device;
 mod op;
-mod positions;
+pub mod pointwise;
 mod promote;
 mod random;
 mod reduce;
 mod register;
 mod row;
 mod shape;
-mod tangent;
 mod to_device;
-mod write;
+mod vjp;
 
 use std::sync::LazyLock;
 
@@ -88,12 +88,12 @@ pub fn rows() -> &'static [Row] {
 fn families() -> Result<Vec<Row>> {
     let families = [
         factories::rows,
-        elementwise::rows,
+        pointwise::rows,
         linalg::rows,
         reduce::rows,
         shape::rows,
         index::rows,
-        write::rows,
+        in_place::rows,
         random::rows,
         to_device::rows,
     ];

@@ -8,8 +8,8 @@ use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result, Shape};
 use keyfold_expr::Specialized;
 use keyfold_tensor::Tensor;
 
-use crate::elementwise::Prepared;
-use crate::map::itself;
+use crate::convert::identity_expr;
+use crate::pointwise::Prepared;
 
 /// The operator that a kernel belongs to, and what runs it.
 ///
@@ -42,7 +42,7 @@ pub(crate) struct Runner {
 impl Runner {
     pub(crate) fn new(kind: DeviceType, backend: Arc<dyn GpuBackend>) -> Runner {
         let memory = backend.memory().identity();
-        Runner { kind, backend, memory, conversions: Specialized::new(itself()) }
+        Runner { kind, backend, memory, conversions: Specialized::new(identity_expr()) }
     }
 }
 
@@ -75,8 +75,8 @@ impl Op {
 
     /// The device of a result that no argument is on: the one that was asked for, or the first of the
     /// backend's.
-    pub(crate) fn device(&self, asked: Option<Device>) -> Device {
-        asked.unwrap_or(match &self.target {
+    pub(crate) fn device(&self, requested: Option<Device>) -> Device {
+        requested.unwrap_or(match &self.target {
             Target::Meta => Device::META,
             Target::Backend(runner) => Device::new(runner.kind, 0),
         })

@@ -14,16 +14,16 @@ use keyfold_dispatch::{
 };
 use keyfold_layers::autocast::{self, Category};
 use keyfold_layers::autograd::{
-    self, Derivative, Formula, Keeps, Linear, Multilinear, Product, Push, Pushforward,
+    self, Derivative, Formula, Jvp, Linear, Multilinear, Pushforward, Saves, Vjp,
 };
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use crate::elementwise::{Expression, Pointwise, out_schema, symbolic, tangent};
+use crate::device_kernel::device_kernel;
 use crate::infer::{Call, Infer, Run};
 use crate::inferred::Inferred;
-use crate::on_device::on_device;
 use crate::op::{Op, Runner, Target};
+use crate::pointwise::{Expression, Pointwise, jvp, out_schema, vjp};
 
 /// For a kernel that computes: the host language's lock is given up from so many elements on.
 pub(crate) const COMPUTES: HostLock = HostLock::ReleaseFrom(1 << 15);
@@ -46,11 +46,11 @@ pub enum Rule<T> {
 #[derive(Clone, Copy)]
 pub enum Gradient {
     /// A vector-Jacobian product, and what the gradient of each operand reads.
-    Formula(&'static [Keeps], Product),
+    Formula(&'static [Saves], Vjp),
     /// A derivative of another form, made from the operator's name.
     Other(fn(&str) -> Arc<dyn Derivative>),
     /// None on purpose: the result is cut off from the graph.
-    Cut,
+    Detach,
 }
 
 /// A rule of forward mode that was written for an operator.
@@ -62,7 +62,7 @@ pub enum Tangent {
     /// It is linear in each of its tensors: the sum of the operator with one replaced by its tangent.
     Multilinear,
     /// The tangent of the result from those of the operands.
-    Push(Push),
+    Jvp(Jvp),
     /// A rule of another form.
     Other(fn() -> Arc<dyn Pushforward>),
 }
@@ -90,12 +90,12 @@ pub struct Layers {
 }
 
 /// A function that makes the kernel of an operator for what it runs on.
-type Make = Box<dyn Fn(&Op) -> Kernel<Value> + Send + Sync>;
+type KernelFactory = Box<dyn Fn(&Op) -> Kernel<Value> + Send + Sync>;
 
 /// How an operator runs.
 enum Runs {
     /// A kernel for Meta and for each backend, and one for the overload `out`.
-    Everywhere { fresh: Make, out: Option<Make>, lock: HostLock },
+    Everywhere { fresh: KernelFactory, out: Option<KernelFactory>, lock: HostLock },
     /// One kernel for all devices, in terms of other operators or of none.
     Composite(RegistrationKey, fn() -> Kernel<Value>),
 }
@@ -125,7 +125,7 @@ pub struct Row {
     expression: Option<Arc<Expression>>,
     layers: Layers,
     /// Where the row is written.
-    place: &'static Location<'static>,
+    location: &'static Location<'static>,
 }
 
 impl Row {
@@ -157,7 +157,7 @@ impl Row {
             infer: FormFollows::Arguments(Arc::new(infer)),
             expression: None,
             layers,
-            place: Location::caller(),
+            location: Location::caller(),
         }
     }
 
@@ -184,13 +184,13 @@ impl Row {
         let state = Arc::new(state);
         let (for_out, meta) = (state.clone(), Op::new(name, Target::Meta));
         let on_meta = state(&meta);
-        let fresh: Make = Box::new(move |op| {
+        let fresh: KernelFactory = Box::new(move |op| {
             let (op, state) = (op.clone(), state(op));
             Kernel::tupled::<A, Tensor, _>(move |args| {
                 infer.infer(Call::new(&op, &state, None), args)?.fresh(&op)
             })
         });
-        let out: Make = Box::new(move |op| {
+        let out: KernelFactory = Box::new(move |op| {
             let (op, state) = (op.clone(), for_out(op));
             Kernel::boxed(move |_, args: &[ValueRef<'_>]| {
                 let (out, args) = args.split_last().ok_or_else(|| op.lacks_out())?;
@@ -241,7 +241,7 @@ impl Row {
     ) -> Result<Row> {
         let name = name_of(schema);
         let meta = Op::new(name, Target::Meta);
-        let fresh: Make = Box::new(move |op| {
+        let fresh: KernelFactory = Box::new(move |op| {
             let op = op.clone();
             Kernel::tupled::<A, Tensor, _>(move |args| view(&op, args))
         });
@@ -260,7 +260,7 @@ impl Row {
     {
         let name = name_of(schema);
         let meta = Op::new(name, Target::Meta);
-        let fresh: Make = Box::new(move |op| {
+        let fresh: KernelFactory = Box::new(move |op| {
             let op = op.clone();
             Kernel::boxed(move |_, args| {
                 let plan = infer.infer(Call::new(&op, &(), None), A::unbox(args)?)?;
@@ -396,7 +396,7 @@ impl Row {
             kernels.push((schema, make(&op)));
         }
         let named = kernels.into_iter().map(|(schema, kernel)| {
-            let provenance = Provenance::rust(format!("{}_{kind}", label(&schema)), self.place);
+            let provenance = Provenance::rust(format!("{}_{kind}", label(&schema)), self.location);
             (schema, kernel.with_provenance(provenance).with_host_lock(*lock))
         });
         named.collect()
@@ -445,7 +445,7 @@ impl Row {
         let name = self.schema.name.to_string();
         if let Runs::Composite(key, kernel) = &self.runs {
             dispatcher.define_with(self.schema.clone(), options)?;
-            let provenance = Provenance::rust(label(&self.schema), self.place);
+            let provenance = Provenance::rust(label(&self.schema), self.location);
             let kernel = self.checked(kernel()).with_provenance(provenance);
             let kernel = kernel.with_host_lock(COMPUTES);
             dispatcher.implement(&name, *key, kernel, Override::Error)?;
@@ -471,7 +471,7 @@ impl Row {
         }
         // Random numbers are their device's own, and never another's.
         let falls_back = !self.tags.contains(Tags::NONDETERMINISTIC_SEEDED);
-        let there = |(schema, kernel)| (schema, on_device(kernel, runner, falls_back));
+        let there = |(schema, kernel)| (schema, device_kernel(kernel, runner, falls_back));
         kernels.into_iter().map(there).collect()
     }
 
@@ -489,17 +489,15 @@ impl Row {
     /// is written in.
     fn autograd(&self, name: &str) -> Result<Option<Kernel<Value>>> {
         let derivative = match self.layers.derivative {
-            Rule::Given(Gradient::Formula(reads, product)) => {
-                Arc::new(Formula::new(name, reads, product))
-            }
+            Rule::Given(Gradient::Formula(reads, vjp)) => Arc::new(Formula::new(name, reads, vjp)),
             Rule::Given(Gradient::Other(make)) => make(name),
-            Rule::Given(Gradient::Cut) => {
+            Rule::Given(Gradient::Detach) => {
                 let kernel = Kernel::boxed(|context, args| context.call_below(args));
                 return Ok(Some(kernel.named("detach").with_host_lock(COMPUTES)));
             }
             Rule::Derived => match &self.expression {
                 Some(expression) => {
-                    symbolic::of_arguments(name, expression.clone(), self.positions(expression)?)
+                    vjp::of_arguments(name, expression.clone(), self.positions(expression)?)
                 }
                 None => return Ok(None),
             },
@@ -517,11 +515,11 @@ impl Row {
         Ok(match (self.layers.tangent, &self.expression) {
             (Rule::Given(Tangent::Linear), _) => Some(Arc::new(Linear)),
             (Rule::Given(Tangent::Multilinear), _) => Some(Arc::new(Multilinear)),
-            (Rule::Given(Tangent::Push(push)), _) => Some(Arc::new(push)),
+            (Rule::Given(Tangent::Jvp(jvp)), _) => Some(Arc::new(jvp)),
             (Rule::Given(Tangent::Other(make)), _) => Some(make()),
             (Rule::Derived, Some(expression)) => {
                 let positions = self.positions(expression)?;
-                Some(tangent::of_arguments(name, expression.clone(), positions))
+                Some(jvp::of_arguments(name, expression.clone(), positions))
             }
             (Rule::Derived, None) | (Rule::Refused(_), _) => None,
         })

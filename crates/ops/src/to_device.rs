@@ -6,11 +6,11 @@ use keyfold_layers::autocast::Category;
 use keyfold_layers::vmap;
 use keyfold_tensor::Tensor;
 
-use crate::gradient::{NOTHING, given};
 use crate::inferred::Inferred;
+use crate::jvp::LINEAR;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::shape::gradients;
-use crate::tangent::LINEAR;
+use crate::vjp::{READS_NOTHING, formula};
 
 /// The row of `aten::to.device`. The result is a copy, also on the device that has the tensor.
 pub(crate) fn rows() -> Result<Vec<Row>> {
@@ -28,7 +28,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             Ok(Inferred::fresh(x.shape().clone(), x.dtype()))
         },
         Layers {
-            derivative: given(NOTHING, gradients::to_device),
+            derivative: formula(READS_NOTHING, gradients::to_device),
             tangent: LINEAR,
             batching: Rule::Given(Batching::Rule(vmap::single)),
             autocast: Category::Leave,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use keyfold::Tensor;
 use keyfold::layers::autocast::Category;
 use keyfold::layers::autograd::{self, Options};
-use keyfold::ops::elementwise::{ELEMENTWISE, to_text};
+use keyfold::ops::pointwise::{ELEMENTWISE, to_text};
 use keyfold::ops::{Gradient, Row, Rule, Tangent, aten, rows};
 use keyfold_core::{DType, DTypeKind, DeviceType, Result, Scalar};
 use keyfold_dispatch::DispatchKey;
@@ -179,7 +179,7 @@ fn table() -> String {
             None => String::new(),
         };
         let derivative = match row.layers().derivative {
-            Rule::Given(Gradient::Cut) => "none: cuts the graph".to_owned(),
+            Rule::Given(Gradient::Detach) => "none: cuts the graph".to_owned(),
             rule => told(&rule, "formula"),
         };
         let tangent = match row.layers().tangent {

@@ -26,7 +26,7 @@ fn loss(x: &[Tensor]) -> Result<Tensor> {
     let picked = aten::index(&hidden, &[Some(at), None])?;
     let joined = call("aten::cat", &[ValueRef::Tensors(&[picked, x[3].clone()])])?;
     let mask = call("aten::gt.Scalar", &[(&joined).into(), 0.into()])?;
-    let kept = aten::choose_or(&mask, &joined, 0.5)?;
+    let kept = aten::where_scalar_other(&mask, &joined, 0.5)?;
     let rows = call("aten::log_softmax", &[(&kept).into(), 1.into()])?;
     aten::sum_all(&aten::mul(&rows, &joined)?)
 }

@@ -17,7 +17,7 @@ use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, Watch};
 
 use super::level;
-use super::node::Meta;
+use super::node::TensorMeta;
 use super::saved::SavedTensor;
 
 /// A part of the program that can run again.
@@ -43,7 +43,7 @@ enum Mode {
     /// Puts them off: the first run.
     Defer(Arc<Segment>),
     /// Gathers them: the second run.
-    Gather(Vec<(SavedTensor, Meta)>),
+    Gather(Vec<(SavedTensor, TensorMeta)>),
 }
 
 thread_local! {
@@ -89,7 +89,7 @@ pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
             Some((Arc::clone(segment), segment.kept.fetch_add(1, Ordering::Relaxed)))
         }
         Mode::Gather(items) => {
-            items.push((SavedTensor::new(tensor), Meta::of(tensor)));
+            items.push((SavedTensor::new(tensor), TensorMeta::of(tensor)));
             None
         }
     })

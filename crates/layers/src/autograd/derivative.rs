@@ -7,43 +7,43 @@ use keyfold_dispatch::Value as _;
 use keyfold_tensor::{Tensor, ValueRef};
 use smallvec::SmallVec;
 
-use super::node::{Call, Edge, Meta, Node};
+use super::node::{Call, Edge, Node, TensorMeta};
 use super::saved::Saved;
 use crate::aten;
 
 /// Which tensors of a call a derivative reads. What it doesn't read isn't kept in memory; forms
 /// (shape, dtype, device) and plain arguments always are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keeps {
+pub struct Saves {
     /// One bit per argument, the first the lowest.
     pub arguments: u64,
     /// Whether it reads the results.
     pub results: bool,
 }
 
-impl Keeps {
+impl Saves {
     /// Nothing but forms and plain arguments.
-    pub const NONE: Keeps = Keeps { arguments: 0, results: false };
+    pub const NONE: Saves = Saves { arguments: 0, results: false };
     /// All tensors among the arguments.
-    pub const ARGUMENTS: Keeps = Keeps { arguments: u64::MAX, results: false };
+    pub const ARGUMENTS: Saves = Saves { arguments: u64::MAX, results: false };
     /// The results.
-    pub const RESULTS: Keeps = Keeps { arguments: 0, results: true };
+    pub const RESULTS: Saves = Saves { arguments: 0, results: true };
     /// All tensors.
-    pub const ALL: Keeps = Keeps { arguments: u64::MAX, results: true };
+    pub const ALL: Saves = Saves { arguments: u64::MAX, results: true };
 
     /// The arguments at these positions.
-    pub const fn these(positions: &[u32]) -> Keeps {
+    pub const fn arguments(positions: &[u32]) -> Saves {
         let (mut arguments, mut i) = (0, 0);
         while i < positions.len() {
             arguments |= 1 << positions[i];
             i += 1;
         }
-        Keeps { arguments, results: false }
+        Saves { arguments, results: false }
     }
 
     /// Those, and the results.
-    pub const fn and_results(self) -> Keeps {
-        Keeps { results: true, ..self }
+    pub const fn and_results(self) -> Saves {
+        Saves { results: true, ..self }
     }
 
     /// Whether the argument at a position is read.
@@ -62,7 +62,7 @@ pub trait Derivative: Send + Sync {
     fn name(&self) -> &str;
 
     /// What it reads.
-    fn keeps(&self) -> Keeps;
+    fn saves(&self) -> Saves;
 
     /// The gradients of the operands from those of the results (the vector-Jacobian product).
     /// `None` among `grads` is a result that nothing depends on.
@@ -82,8 +82,8 @@ pub trait Derivative: Send + Sync {
         _args: &[ValueRef<'_>],
         _results: &[&Tensor],
         _edges: &[Option<Edge>],
-    ) -> Result<(Option<Extra>, Keeps)> {
-        Ok((None, self.keeps()))
+    ) -> Result<(Option<Extra>, Saves)> {
+        Ok((None, self.saves()))
     }
 }
 
@@ -98,8 +98,8 @@ impl Derivative for NoDerivative {
         &self.0
     }
 
-    fn keeps(&self) -> Keeps {
-        Keeps::NONE
+    fn saves(&self) -> Saves {
+        Saves::NONE
     }
 
     fn apply(&self, _: &Backward<'_>, _: &[Option<Tensor>]) -> Result<Gradients> {
@@ -131,28 +131,28 @@ impl<'n> Backward<'n> {
     }
 
     /// How many gradients are asked for: one per tensor argument.
-    pub fn places(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.call.edges.len()
     }
 
     /// Whether the gradient at a place is needed by anybody.
-    pub fn needs_place(&self, place: usize) -> bool {
+    pub fn needs_slot(&self, place: usize) -> bool {
         self.call.edges.get(place).is_some_and(Option::is_some)
     }
 
     /// Whether the gradient of the (first tensor of the) argument at a position is needed.
     pub fn needs(&self, argument: usize) -> bool {
-        self.needs_place(self.place_of(argument))
+        self.needs_slot(self.slot_of(argument))
     }
 
     /// The first place for gradients of the argument at a position.
-    pub fn place_of(&self, argument: usize) -> usize {
-        self.saved[..argument].iter().map(Saved::places).sum()
+    pub fn slot_of(&self, argument: usize) -> usize {
+        self.saved[..argument].iter().map(Saved::slots).sum()
     }
 
     /// How many gradients the argument at a position has.
-    pub fn place_count(&self, argument: usize) -> usize {
-        self.saved[argument].places()
+    pub fn slot_count(&self, argument: usize) -> usize {
+        self.saved[argument].slots()
     }
 
     /// What the derivative kept itself.
@@ -170,7 +170,7 @@ impl<'n> Backward<'n> {
     /// [`ErrorKind::Gradient`] when it was changed in place since, or isn't among what the
     /// derivative keeps.
     pub fn tensor(&self, argument: usize) -> Result<Tensor> {
-        let edge = self.edge(self.place_of(argument));
+        let edge = self.edge(self.slot_of(argument));
         self.saved[argument].unpack(self.node.name(), &format!("argument {argument}"), edge)
     }
 
@@ -190,7 +190,7 @@ impl<'n> Backward<'n> {
     /// # Errors
     /// As [`tensor`](Self::tensor).
     pub fn tensors(&self, argument: usize) -> Result<Vec<Option<Tensor>>> {
-        let first = self.place_of(argument);
+        let first = self.slot_of(argument);
         let Saved::List(items) = &self.saved[argument] else { return Ok(Vec::new()) };
         let what = |i: usize| format!("item {i} of argument {argument}");
         items
@@ -204,8 +204,8 @@ impl<'n> Backward<'n> {
     }
 
     /// The forms of the tensors of a list argument.
-    pub fn forms(&self, argument: usize) -> Vec<Option<Meta>> {
-        let first = self.place_of(argument);
+    pub fn forms(&self, argument: usize) -> Vec<Option<TensorMeta>> {
+        let first = self.slot_of(argument);
         match &self.saved[argument] {
             Saved::List(items) => {
                 items.iter().enumerate().map(|(i, s)| s.form(self.edge(first + i))).collect()
@@ -218,8 +218,8 @@ impl<'n> Backward<'n> {
     ///
     /// # Panics
     /// If the argument is no tensor: a derivative for another schema.
-    pub fn form(&self, argument: usize) -> Meta {
-        let form = self.saved[argument].form(self.edge(self.place_of(argument)));
+    pub fn form(&self, argument: usize) -> TensorMeta {
+        let form = self.saved[argument].form(self.edge(self.slot_of(argument)));
         form.unwrap_or_else(|| panic!("{}: argument {argument} is no tensor", self.node.name()))
     }
 

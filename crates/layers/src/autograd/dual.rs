@@ -10,7 +10,7 @@ use keyfold_tensor::{Attached, Tensor};
 use smallvec::SmallVec;
 
 use super::level::{Level, were_opened};
-use super::node::{Edge, Meta, edge_of};
+use super::node::{Edge, TensorMeta, edge_of};
 use crate::vmap;
 
 /// A tangent, and the level that it belongs to.
@@ -45,7 +45,7 @@ impl Dual {
                 format!(
                     "a tensor of {} has a tangent of a jvp that has ended; return it from the \
                      function that jvp differentiates, or take detach() of it",
-                    Meta::of(tensor)
+                    TensorMeta::of(tensor)
                 ),
             ));
         }
@@ -56,7 +56,7 @@ impl Dual {
                     "a tensor of {} was changed in place after its tangent was computed (its memory \
                      is at version {}; the tangent belongs to {}), by a view of it or under no_grad: \
                      change a copy (clone()), or take views after the change",
-                    Meta::of(tensor),
+                    TensorMeta::of(tensor),
                     tensor.version(),
                     self.version
                 ),

@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use super::derivative::{Backward, Gradients};
 use super::dual::has_tangent;
 use super::level;
-use super::node::{Call, Edge, Meta, Node};
+use super::node::{Call, Edge, Node, TensorMeta};
 use crate::aten;
 
 /// How to go back.
@@ -255,7 +255,7 @@ fn checked(node: &Node, call: &Call, grads: Gradients) -> Result<Gradients> {
             checked.push(Some(grad));
             continue;
         }
-        let given = Meta::of(&grad);
+        let given = TensorMeta::of(&grad);
         let castable = call.casts && given.shape == wanted.shape && given.device == wanted.device;
         if !(castable && grad.dtype().is_floating()) {
             return wrong(format!(

@@ -3,28 +3,28 @@
 use keyfold_core::Result;
 use keyfold_tensor::{Tensor, ValueRef};
 
-use super::derivative::{Backward, Derivative, Extra, Gradients, Keeps};
+use super::derivative::{Backward, Derivative, Extra, Gradients, Saves};
 use super::node::Edge;
 
 /// The vector-Jacobian product of an operator with one result.
-pub type Product = fn(&Backward<'_>, &Tensor) -> Result<Gradients>;
+pub type Vjp = fn(&Backward<'_>, &Tensor) -> Result<Gradients>;
 
 /// A derivative as a plain function, of an operator with one result.
 pub struct Formula {
     name: String,
-    reads: &'static [Keeps],
-    product: Product,
+    reads: &'static [Saves],
+    product: Vjp,
 }
 
 impl Formula {
     /// The derivative of the operator of that name. `reads` says for each operand what its gradient
     /// reads; its last item is that of all operands behind it, too.
-    pub fn new(name: &str, reads: &'static [Keeps], product: Product) -> Formula {
+    pub fn new(name: &str, reads: &'static [Saves], product: Vjp) -> Formula {
         Formula { name: name.to_owned(), reads, product }
     }
 
-    fn keeps_for(&self, needed: impl Fn(usize) -> bool, places: usize) -> Keeps {
-        let mut keeps = Keeps::NONE;
+    fn saves_for(&self, needed: impl Fn(usize) -> bool, places: usize) -> Saves {
+        let mut keeps = Saves::NONE;
         for place in (0..places).filter(|place| needed(*place)) {
             if let Some(reads) = self.reads.get(place).or(self.reads.last()) {
                 keeps.arguments |= reads.arguments;
@@ -40,14 +40,14 @@ impl Derivative for Formula {
         &self.name
     }
 
-    fn keeps(&self) -> Keeps {
-        self.keeps_for(|_| true, self.reads.len())
+    fn saves(&self) -> Saves {
+        self.saves_for(|_| true, self.reads.len())
     }
 
     fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients> {
         match grads {
             [Some(grad)] => (self.product)(call, grad),
-            _ => Ok(vec![None; call.places()]),
+            _ => Ok(vec![None; call.slots()]),
         }
     }
 
@@ -56,7 +56,7 @@ impl Derivative for Formula {
         _args: &[ValueRef<'_>],
         _results: &[&Tensor],
         edges: &[Option<Edge>],
-    ) -> Result<(Option<Extra>, Keeps)> {
-        Ok((None, self.keeps_for(|place| edges[place].is_some(), edges.len())))
+    ) -> Result<(Option<Extra>, Saves)> {
+        Ok((None, self.saves_for(|place| edges[place].is_some(), edges.len())))
     }
 }

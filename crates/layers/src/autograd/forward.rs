@@ -16,7 +16,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::dual::{add_tangent, dual_of, has_tangent, take_over, tangent_at, without};
 use super::level::{Level, were_opened};
-use super::node::{Meta, edge_of};
+use super::node::{TensorMeta, edge_of};
 use super::tangent::{Forward, Pushforward, Tangents, is_differentiable, registered};
 use crate::aten;
 use crate::tracer::kept_shares;
@@ -262,13 +262,13 @@ fn fitted(
     let each = results.iter().zip(found).enumerate();
     each.map(|(i, (result, tangent))| match tangent {
         Some(tangent) if is_differentiable(result) => {
-            fit(&Meta::of(result), tangent).map(Some).map_err(|given| {
+            fit(&TensorMeta::of(result), tangent).map(Some).map_err(|given| {
                 given.unwrap_or_else(|given| {
                     misfit(
                         name,
                         format!(
                             "gave a tangent of {given} for result {i}, which is {}",
-                            Meta::of(result)
+                            TensorMeta::of(result)
                         ),
                     )
                 })
@@ -284,10 +284,10 @@ fn fitted(
 /// # Errors
 /// The form of a tangent that doesn't fit, or the error of a conversion.
 fn fit(
-    form: &Meta,
+    form: &TensorMeta,
     tangent: Tensor,
-) -> std::result::Result<Tensor, std::result::Result<Error, Meta>> {
-    let given = Meta::of(&tangent);
+) -> std::result::Result<Tensor, std::result::Result<Error, TensorMeta>> {
+    let given = TensorMeta::of(&tangent);
     if given == *form {
         return Ok(tangent);
     }

@@ -8,7 +8,7 @@ use keyfold_tensor::Tensor;
 
 use super::dual::{add_tangent, tangent_at, without};
 use super::level::{Level, recording};
-use super::node::Meta;
+use super::node::TensorMeta;
 use super::tangent::is_differentiable;
 use super::{aten, misuse};
 use crate::vmap;
@@ -96,7 +96,7 @@ pub fn dual(primal: &Tensor, tangent: &Tensor, level: &Arc<Level>) -> Result<Ten
             ),
         ));
     }
-    let (given, wanted) = (Meta::of(tangent), Meta::of(primal));
+    let (given, wanted) = (TensorMeta::of(tangent), TensorMeta::of(primal));
     if given != wanted {
         return Err(misuse(format!("a tangent of {given} doesn't fit a primal of {wanted}")));
     }

@@ -36,17 +36,17 @@ use keyfold_dispatch::{
 use keyfold_tensor::{Tensor, Value};
 
 pub use checkpoint::{Segment, checkpoint};
-pub use derivative::{Backward, Derivative, Extra, Gradients, Keeps};
+pub use derivative::{Backward, Derivative, Extra, Gradients, Saves};
 pub use dual::{has_tangent, without_graph};
 pub use engine::{Interrupt, Options};
-pub use formula::{Formula, Product};
+pub use formula::{Formula, Vjp};
 pub(crate) use forward::have_tangents;
 pub use jvp::{dual, inside, jvp, unpack};
 pub use level::{Level, recording};
-pub use node::{Edge, HookFn, Meta, Node, edge_of};
+pub use node::{Edge, HookFn, Node, TensorMeta, edge_of};
 pub use saved::{Saved, SavedTensor};
 pub use tangent::{
-    Forward, Linear, Multilinear, Push, Pushforward, Tangents, added, has_registered_tangent,
+    Forward, Jvp, Linear, Multilinear, Pushforward, Tangents, added, has_registered_tangent,
     is_tangent_registered, register_tangent, remove_tangent,
 };
 
@@ -181,7 +181,7 @@ pub fn set_grad(tensor: &Tensor, grad: Option<Tensor>) -> Result<()> {
         _ => return Err(misuse("only a leaf that requires grad has a gradient that can be set")),
     };
     if let Some(grad) = &grad {
-        let (given, wanted) = (Meta::of(grad), Meta::of(tensor));
+        let (given, wanted) = (TensorMeta::of(grad), TensorMeta::of(tensor));
         if given != wanted {
             return Err(misuse(format!("a gradient of {given} doesn't fit a tensor of {wanted}")));
         }
@@ -205,7 +205,7 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
                  detach()"
             )));
         };
-        let wanted = Meta::of(output);
+        let wanted = TensorMeta::of(output);
         let grad = match grads.get(i).and_then(Option::as_ref) {
             Some(grad) => grad.clone(),
             None if wanted.dtype.is_complex() => {
@@ -227,7 +227,7 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
                 )));
             }
         };
-        let given = Meta::of(&grad);
+        let given = TensorMeta::of(&grad);
         if given != wanted {
             return Err(misuse(format!(
                 "the gradient to begin with is {given}, but tensor {i} is {wanted}"

@@ -20,7 +20,7 @@ use super::level::Level;
 
 /// What a gradient must look like: that of the tensor it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meta {
+pub struct TensorMeta {
     /// The size of each dimension.
     pub shape: Shape,
     /// The elements' type.
@@ -29,14 +29,14 @@ pub struct Meta {
     pub device: Device,
 }
 
-impl Meta {
+impl TensorMeta {
     /// That of a tensor.
-    pub fn of(tensor: &Tensor) -> Meta {
-        Meta { shape: tensor.shape().clone(), dtype: tensor.dtype(), device: tensor.device() }
+    pub fn of(tensor: &Tensor) -> TensorMeta {
+        TensorMeta { shape: tensor.shape().clone(), dtype: tensor.dtype(), device: tensor.device() }
     }
 }
 
-impl fmt::Display for Meta {
+impl fmt::Display for TensorMeta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?} on {}", self.dtype, self.shape, self.device)
     }
@@ -67,7 +67,7 @@ struct Hook {
 pub struct Node {
     /// Later nodes have higher numbers, so an edge always leads to a lower one.
     sequence: u64,
-    outputs: SmallVec<[Meta; 1]>,
+    outputs: SmallVec<[TensorMeta; 1]>,
     kind: Kind,
     hooks: Mutex<Vec<Hook>>,
     /// Gradients of results that somebody wants to see, by place.
@@ -108,7 +108,7 @@ impl Node {
     pub(crate) fn leaf(tensor: &Tensor) -> Arc<Node> {
         Arc::new(Node {
             sequence: next_number(),
-            outputs: SmallVec::from_buf([Meta::of(tensor)]),
+            outputs: SmallVec::from_buf([TensorMeta::of(tensor)]),
             kind: Kind::Leaf { grad: Mutex::new(None), adding: Mutex::new(()) },
             hooks: Mutex::default(),
             retained: Mutex::default(),
@@ -120,7 +120,7 @@ impl Node {
         derivative: Arc<dyn Derivative>,
         edges: Edges,
         saved: SavedCall,
-        outputs: SmallVec<[Meta; 1]>,
+        outputs: SmallVec<[TensorMeta; 1]>,
         view: Option<u32>,
         casts: bool,
     ) -> Arc<Node> {
@@ -153,7 +153,7 @@ impl Node {
     }
 
     /// What the gradients of its results look like.
-    pub fn outputs(&self) -> &[Meta] {
+    pub fn outputs(&self) -> &[TensorMeta] {
         &self.outputs
     }
 
@@ -257,7 +257,7 @@ impl Node {
         let mut grad = grad;
         for hook in hooks {
             if let Some(other) = (hook.function)(&grad)? {
-                let (given, wanted) = (Meta::of(&other), Meta::of(&grad));
+                let (given, wanted) = (TensorMeta::of(&other), TensorMeta::of(&grad));
                 if given != wanted {
                     return Err(Error::new(
                         ErrorKind::Gradient,

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::derivative::{Derivative, NoDerivative, SavedCall};
 use super::forward;
 use super::level;
-use super::node::{Edge, Edges, Meta, Node, attach, edge_of};
+use super::node::{Edge, Edges, Node, TensorMeta, attach, edge_of};
 use super::saved::Saved;
 use super::tangent::Pushforward;
 use crate::HOST_LOCK_FROM;
@@ -239,8 +239,8 @@ impl<'r> Results<'r> {
         }
     }
 
-    fn metas(&self) -> SmallVec<[Meta; 1]> {
-        self.tensors.iter().map(|tensor| Meta::of(tensor)).collect()
+    fn metas(&self) -> SmallVec<[TensorMeta; 1]> {
+        self.tensors.iter().map(|tensor| TensorMeta::of(tensor)).collect()
     }
 
     /// The version of the memory that a result shares with an argument, if one does.

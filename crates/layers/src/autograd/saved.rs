@@ -11,7 +11,7 @@ use super::checkpoint::{self, Segment};
 use super::dual::{SavedTangents, dual_of, tangent_at};
 use super::forward::tensor_of;
 use super::level::Level;
-use super::node::{Edge, Meta, attach, edge_of};
+use super::node::{Edge, TensorMeta, attach, edge_of};
 use crate::tracer;
 
 /// One argument, or one result, of a recorded call. Small: most are numbers, or tensors of which
@@ -23,9 +23,9 @@ pub enum Saved {
     /// goes.
     Linked,
     /// A tensor whose elements it doesn't need, and that needs no gradient.
-    Form(Box<Meta>),
+    Form(Box<TensorMeta>),
     /// A tensor that can be computed again (see [`checkpoint`](mod@super::checkpoint)).
-    Again(Box<(Arc<Segment>, usize, Meta)>),
+    Again(Box<(Arc<Segment>, usize, TensorMeta)>),
     /// An optional tensor that wasn't given.
     NoTensor,
     /// A list of tensors.
@@ -114,10 +114,16 @@ impl Saved {
     /// Keeps a tensor: its elements if the derivative reads them, else its form.
     pub(crate) fn tensor(tensor: &Tensor, read: bool, linked: bool) -> Saved {
         if !read {
-            return if linked { Saved::Linked } else { Saved::Form(Box::new(Meta::of(tensor))) };
+            return if linked {
+                Saved::Linked
+            } else {
+                Saved::Form(Box::new(TensorMeta::of(tensor)))
+            };
         }
         match checkpoint::defer(tensor) {
-            Some((segment, index)) => Saved::Again(Box::new((segment, index, Meta::of(tensor)))),
+            Some((segment, index)) => {
+                Saved::Again(Box::new((segment, index, TensorMeta::of(tensor))))
+            }
             None => Saved::Tensor(Box::new(SavedTensor::new(tensor))),
         }
     }
@@ -187,7 +193,7 @@ impl Saved {
     }
 
     /// How many places for gradients the argument has.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         match self {
             Saved::Value(_) | Saved::Number(_) => 0,
             Saved::List(items) => items.len(),
@@ -196,9 +202,9 @@ impl Saved {
     }
 
     /// The form of the tensor, where there is one.
-    pub(crate) fn form(&self, edge: Option<&Edge>) -> Option<Meta> {
+    pub(crate) fn form(&self, edge: Option<&Edge>) -> Option<TensorMeta> {
         match self {
-            Saved::Tensor(saved) => Some(Meta::of(&saved.tensor)),
+            Saved::Tensor(saved) => Some(TensorMeta::of(&saved.tensor)),
             Saved::Form(meta) => Some((**meta).clone()),
             Saved::Again(again) => Some(again.2.clone()),
             Saved::Linked => edge.map(|edge| edge.node.outputs()[edge.place as usize].clone()),

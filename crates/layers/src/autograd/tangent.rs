@@ -7,7 +7,7 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{Operator, Override, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::node::Meta;
+use super::node::TensorMeta;
 use crate::aten;
 
 /// The tangents of one argument.
@@ -41,9 +41,9 @@ pub trait Pushforward: Send + Sync {
 }
 
 /// A rule of an operator with one result, as a plain function.
-pub type Push = fn(&Forward<'_, '_>) -> Result<Option<Tensor>>;
+pub type Jvp = fn(&Forward<'_, '_>) -> Result<Option<Tensor>>;
 
-impl Pushforward for Push {
+impl Pushforward for Jvp {
     fn apply(&self, call: &Forward<'_, '_>) -> Result<Vec<Option<Tensor>>> {
         Ok(vec![self(call)?])
     }
@@ -120,11 +120,11 @@ fn zero_like(arg: ValueRef<'_>) -> Result<Option<Value>> {
     if !is_differentiable(tensor) {
         return Ok(None);
     }
-    zeros(&Meta::of(tensor)).map(|zeros| Some(Value::Tensor(zeros)))
+    zeros(&TensorMeta::of(tensor)).map(|zeros| Some(Value::Tensor(zeros)))
 }
 
 /// Zeros of a form, of one element in memory.
-pub(super) fn zeros(form: &Meta) -> Result<Tensor> {
+pub(super) fn zeros(form: &TensorMeta) -> Result<Tensor> {
     let zero = aten::full(&[], false, form.dtype, form.device)?;
     aten::expand(&zero, &aten::sizes(&form.shape))
 }
@@ -204,7 +204,7 @@ impl<'c, 'a> Forward<'c, 'a> {
     pub fn tangent_or_zeros(&self, argument: usize) -> Result<Tensor> {
         match self.tangent(argument) {
             Some(tangent) => Ok(tangent.clone()),
-            None => zeros(&Meta::of(self.tensor(argument)?)),
+            None => zeros(&TensorMeta::of(self.tensor(argument)?)),
         }
     }
 

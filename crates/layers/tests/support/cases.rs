@@ -138,20 +138,20 @@ fn elementwise(table: &mut Table) {
     let mask = || bools(&[true, false, true, false, false, true], &[2, 3]);
     for (a, b) in [(&[2, 3][..], &[2, 3][..]), (&[3], &[2, 1]), (&[], &[1])] {
         let inputs = vec![data(a, 0, -1.0, 1.0), data(b, 1, -1.0, 1.0)];
-        table.add("aten::where", inputs, vec![mask()], |x, c| aten::choose(&c[0], &x[0], &x[1]));
+        table.add("aten::where", inputs, vec![mask()], |x, c| aten::where_(&c[0], &x[0], &x[1]));
     }
     for shape in [&[2, 3][..], &[3], &[]] {
         table.add(
             "aten::where.ScalarOther",
             vec![data(shape, 0, -1.0, 1.0)],
             vec![mask()],
-            |x, c| aten::choose_or(&c[0], &x[0], 0.5),
+            |x, c| aten::where_scalar_other(&c[0], &x[0], 0.5),
         );
         table.add(
             "aten::where.ScalarSelf",
             vec![data(shape, 0, -1.0, 1.0)],
             vec![mask()],
-            |x, c| aten::choose_number(&c[0], 0.5, &x[0]),
+            |x, c| aten::where_scalar_self(&c[0], 0.5, &x[0]),
         );
     }
 }

@@ -4,8 +4,8 @@ use keyfold_core::{DType, Result};
 use keyfold_layers::vmap::{Batch, BatchedOperand, move_dim};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+use crate::arg_values::{batched_dim, int};
 use crate::aten::{self, Aten};
-use crate::batching::{behind_batch, int};
 
 static INDEX: Aten = Aten::new("aten::index.Tensor");
 
@@ -23,7 +23,7 @@ fn numbers(batch: &Batch<'_, '_>, like: &Tensor, rank: usize) -> Result<Tensor> 
 /// `(self, dim, index)` with one index of one dimension.
 pub(super) fn index_select(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let (x, index) = (batch.operand(0)?, batch.operand(2)?);
-    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, x.rank()));
+    let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, x.rank()));
     let (Some(dim), 1) = (dim, index.rank()) else { return Ok(None) };
     match (x.dim, index.dim) {
         (_, None) => {
@@ -58,7 +58,7 @@ pub(super) fn index_select(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 /// `(self, dim, index, source)`, with one index for all examples.
 pub(super) fn index_add(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let (x, index, source) = (batch.operand(0)?, batch.operand(2)?, batch.operand(3)?);
-    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, x.rank()));
+    let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, x.rank()));
     let (Some(dim), None) = (dim, index.dim) else { return Ok(None) };
     let (x, source) = (x.batched(batch.size)?, source.batched(batch.size)?);
     let args = [(&x).into(), dim.into(), (&index.tensor).into(), (&source).into()];
@@ -78,7 +78,7 @@ pub(super) fn gather(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
         }
         tensors.push((place, operand.batched(batch.size)?));
     }
-    let Some(dim) = dim.and_then(|dim| behind_batch(dim, rank)) else { return Ok(None) };
+    let Some(dim) = dim.and_then(|dim| batched_dim(dim, rank)) else { return Ok(None) };
     let mut args = batch.args.to_vec();
     args[1] = dim.into();
     for (place, tensor) in &tensors {
@@ -89,7 +89,7 @@ pub(super) fn gather(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 }
 
 /// `(self, indices)`, indices being whole numbers. The dimensions that they index become one group:
-/// where the first was if they are neighbours, else in front.
+/// where the first was if they are adjacent, else in front.
 pub(super) fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let x = batch.operand(0)?;
     let given = batch.operands(1)?;
@@ -98,7 +98,7 @@ pub(super) fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     }
     let indexed: Vec<usize> = (0..given.len()).filter(|d| given[*d].is_some()).collect();
     let Some(first) = indexed.first().copied() else { return Ok(None) };
-    let neighbours = indexed.iter().enumerate().all(|(i, d)| *d == first + i);
+    let adjacent = indexed.iter().enumerate().all(|(i, d)| *d == first + i);
     let group = given.iter().flatten().map(BatchedOperand::rank).max().unwrap_or(0);
     let batched_index = given.iter().flatten().any(|index| index.dim.is_some());
     let mut indices: Vec<Value> = Vec::with_capacity(given.len() + 1);
@@ -120,14 +120,14 @@ pub(super) fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let picked = batch.call(&[(&x).into(), (&indices[..]).into()])?.into_tensor()?;
     let (result, dim) = match (x_batched, batched_index) {
         // The batch isn't indexed: it is behind the group where that went in front.
-        (true, false) => (picked, if neighbours { 0 } else { group }),
+        (true, false) => (picked, if adjacent { 0 } else { group }),
         // The batch is the group's first dimension, wherever the group is.
-        (false, _) => (picked, if neighbours { first } else { 0 }),
+        (false, _) => (picked, if adjacent { first } else { 0 }),
         // The batch is indexed, which draws the group to the front (as it does where the indexed
-        // dimensions are no neighbours): it goes back behind those before it.
+        // dimensions are no adjacent): it goes back behind those before it.
         (true, true) => {
             let mut result = picked;
-            let before = if neighbours { first } else { 0 };
+            let before = if adjacent { first } else { 0 };
             // Dimensions: the batch, the group, those before it, those behind it.
             for i in 0..before {
                 result = move_dim(&result, 1 + group + i, 1 + i)?;

@@ -6,20 +6,20 @@ use keyfold_core::{ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
-use super::{INDEX, INDEX_OF_SOURCE, batched, batching, changed, gradients};
-use crate::gradient::given;
-use crate::infer::{Call, Plan, Run};
-use crate::map::cast;
+use super::{READS_INDEX, SOURCE_READS_INDEX, batched, batching, copy_and_modify, gradients};
+use crate::convert::cast;
+use crate::index_dtype::{as_int64, check_integer};
+use crate::infer::{Call, CallPlan, Run};
+use crate::jvp::LINEAR;
 use crate::op::Op;
-use crate::positions::{as_int64, check_whole};
 use crate::promote::{check_assignable, computed};
 use crate::row::{Layers, Row};
-use crate::tangent::LINEAR;
+use crate::vjp::formula;
 
 /// The dimension, after checks that the index is of whole numbers, has as many dimensions as each of
 /// the others, and fits into `x` (but along that dimension) and `source`.
 fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>) -> Result<usize> {
-    check_whole(op, index)?;
+    check_integer(op, index)?;
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
     let others = [("self", Some(x), Some(axis)), ("src", source, None)];
     for (name, other, free) in others {
@@ -49,31 +49,34 @@ fn launch(op: &Op, which: IndexOp, axis: usize, inputs: &[&Tensor], out: &Tensor
     op.at(unsafe { kernel.launch(&params, inputs, out) })
 }
 
-fn gather(call: Call<'_, ()>, (x, dim, index): (&Tensor, i64, &Tensor)) -> Result<Plan<impl Run>> {
+fn gather(
+    call: Call<'_, ()>,
+    (x, dim, index): (&Tensor, i64, &Tensor),
+) -> Result<CallPlan<impl Run>> {
     let axis = check(&call, x, dim, index, None)?;
     let run = move |op: &Op, out: &Tensor| {
         let index = as_int64(op, index)?;
         launch(op, IndexOp::Gather, axis, &[x, &index], out)
     };
-    Ok(Plan::new(call.device_of(x), index.shape().clone(), x.dtype(), run))
+    Ok(CallPlan::new(call.device_of(x), index.shape().clone(), x.dtype(), run))
 }
 
 /// A copy of `x` with each element of `source` added at its position along a dimension.
 fn scatter_add(
     call: Call<'_, ()>,
     (x, dim, index, source): (&Tensor, i64, &Tensor, &Tensor),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     let axis = check(&call, x, dim, index, Some(source))?;
     check_assignable(&call, source.dtype(), x.dtype())?;
     // Sums of halves are rounded once, at the end.
     let dtype = computed(x.dtype());
     let run = move |op: &Op, out: &Tensor| {
         let (source, index) = (cast(op, source, dtype)?, as_int64(op, index)?);
-        changed(op, x, dtype, out, |copy| {
+        copy_and_modify(op, x, dtype, out, |copy| {
             launch(op, IndexOp::ScatterAdd, axis, &[&source, &index], copy)
         })
     };
-    Ok(Plan::new(call.device_of(x), x.shape().clone(), x.dtype(), run))
+    Ok(CallPlan::new(call.device_of(x), x.shape().clone(), x.dtype(), run))
 }
 
 /// The rows of `gather` and `scatter_add`.
@@ -85,7 +88,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |_| (),
             gather,
             Layers {
-                derivative: given(INDEX, gradients::gather),
+                derivative: formula(READS_INDEX, gradients::gather),
                 tangent: LINEAR,
                 batching: batched(batching::gather),
                 autocast: Category::Leave,
@@ -97,7 +100,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |_| (),
             scatter_add,
             Layers {
-                derivative: given(INDEX_OF_SOURCE, gradients::scatter_add),
+                derivative: formula(SOURCE_READS_INDEX, gradients::scatter_add),
                 tangent: LINEAR,
                 batching: batched(batching::gather),
                 autocast: Category::FullPrecision,

@@ -1,14 +1,17 @@
 //! Elements picked and put by masks and positions: picking and adding are each other's derivatives.
 
 use keyfold_core::{DType, Result};
-use keyfold_layers::autograd::{Backward, Gradients, Meta};
+use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
 use keyfold_tensor::{Tensor, ValueRef};
 
 use crate::aten;
-use crate::gradient::{blank, first, when_needed, zeros};
+use crate::vjp::{first_only, if_needed, zeros_like_operand, zeros_of};
 
 pub(crate) fn index(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &aten::index_put(&blank(call, 0, grad)?, &call.tensors(1)?, grad, true)?)
+    first_only(
+        call,
+        &aten::index_put(&zeros_like_operand(call, 0, grad)?, &call.tensors(1)?, grad, true)?,
+    )
 }
 
 /// Of a place that several values were put to, the last one stayed, and only that one counts.
@@ -16,29 +19,29 @@ pub(crate) fn index(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 fn stayed(call: &Backward<'_>, indices: &[Option<Tensor>], picked: &Tensor) -> Result<Tensor> {
     let numbers = aten::arange(picked.numel() as i64, picked.device())?;
     let numbers = aten::reshape(&numbers, &aten::sizes(picked.shape()))?;
-    let places = zeros(&Meta { dtype: DType::I64, ..call.form(0) })?;
+    let places = zeros_of(&TensorMeta { dtype: DType::I64, ..call.form(0) })?;
     let places = aten::index_put(&places, indices, &numbers, false)?;
     aten::eq(&aten::index(&places, indices)?, &numbers)
 }
 
 pub(crate) fn index_put(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let (indices, adds) = (call.tensors(1)?, call.flag(3));
-    let mut grads = vec![None; call.places()];
-    grads[0] = when_needed(call, 0, || {
+    let mut grads = vec![None; call.slots()];
+    grads[0] = if_needed(call, 0, || {
         if adds {
             return Ok(grad.clone());
         }
         let nothing = aten::full(&[], 0.0, grad.dtype(), grad.device())?;
         aten::index_put(grad, &indices, &nothing, false)
     })?;
-    grads[call.place_of(2)] = when_needed(call, 2, || {
+    grads[call.slot_of(2)] = if_needed(call, 2, || {
         let picked = aten::index(grad, &indices)?;
         // A mask picks no place twice.
         let masks = indices.iter().flatten().all(|index| index.dtype() == DType::Bool);
         if adds || masks {
             return Ok(picked);
         }
-        aten::choose_or(&stayed(call, &indices, &picked)?, &picked, 0)
+        aten::where_scalar_other(&stayed(call, &indices, &picked)?, &picked, 0)
     })?;
     Ok(grads)
 }
@@ -46,15 +49,18 @@ pub(crate) fn index_put(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients>
 pub(crate) fn index_add(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let dim = call.int(1).unwrap_or(0);
     Ok(vec![
-        when_needed(call, 0, || Ok(grad.clone()))?,
+        if_needed(call, 0, || Ok(grad.clone()))?,
         None,
-        when_needed(call, 3, || aten::index_select(grad, dim, &call.tensor(2)?))?,
+        if_needed(call, 3, || aten::index_select(grad, dim, &call.tensor(2)?))?,
     ])
 }
 
 pub(crate) fn index_select(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let dim = call.int(1).unwrap_or(0);
-    first(call, &aten::index_add(&blank(call, 0, grad)?, dim, &call.tensor(2)?, grad)?)
+    first_only(
+        call,
+        &aten::index_add(&zeros_like_operand(call, 0, grad)?, dim, &call.tensor(2)?, grad)?,
+    )
 }
 
 /// Elements and mask broadcast with each other.
@@ -64,13 +70,16 @@ pub(crate) fn masked_select(call: &Backward<'_>, grad: &Tensor) -> Result<Gradie
     // A mask needs a dimension to be an index.
     let whole = if shape.is_empty() { keyfold_core::Shape::new(&[1])? } else { shape };
     let mask = aten::expand(&mask, &aten::sizes(&whole))?;
-    let blank = zeros(&Meta { shape: whole, dtype: grad.dtype(), device: form.device })?;
-    first(call, &aten::index_put(&blank, &[Some(mask)], grad, false)?)
+    let blank = zeros_of(&TensorMeta { shape: whole, dtype: grad.dtype(), device: form.device })?;
+    first_only(call, &aten::index_put(&blank, &[Some(mask)], grad, false)?)
 }
 
 pub(crate) fn gather(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let dim = call.int(1).unwrap_or(0);
-    first(call, &aten::scatter_add(&blank(call, 0, grad)?, dim, &call.tensor(2)?, grad)?)
+    first_only(
+        call,
+        &aten::scatter_add(&zeros_like_operand(call, 0, grad)?, dim, &call.tensor(2)?, grad)?,
+    )
 }
 
 /// Zeros behind the elements of `x`, up to a shape: of what an index smaller than its source doesn't
@@ -84,7 +93,7 @@ fn padded(x: Tensor, shape: &[usize]) -> Result<Tensor> {
         }
         let mut whole = x.shape().clone();
         whole[dim] = size;
-        let blank = zeros(&Meta { shape: whole, dtype: x.dtype(), device: x.device() })?;
+        let blank = zeros_of(&TensorMeta { shape: whole, dtype: x.dtype(), device: x.device() })?;
         let (start, end) = (ValueRef::Int(0), ValueRef::Int(given as i64));
         x = aten::slice_scatter(&blank, &x, dim as i64, start, end, 1)?;
     }
@@ -94,10 +103,8 @@ fn padded(x: Tensor, shape: &[usize]) -> Result<Tensor> {
 pub(crate) fn scatter_add(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let dim = call.int(1).unwrap_or(0);
     Ok(vec![
-        when_needed(call, 0, || Ok(grad.clone()))?,
+        if_needed(call, 0, || Ok(grad.clone()))?,
         None,
-        when_needed(call, 3, || {
-            padded(aten::gather(grad, dim, &call.tensor(2)?)?, &call.shape(3))
-        })?,
+        if_needed(call, 3, || padded(aten::gather(grad, dim, &call.tensor(2)?)?, &call.shape(3)))?,
     ])
 }

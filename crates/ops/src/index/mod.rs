@@ -9,20 +9,20 @@ use std::borrow::Cow;
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::Keeps;
+use keyfold_layers::autograd::{Saves, TensorMeta};
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, TensorList};
 use smallvec::SmallVec;
 
-use crate::gradient::given;
-use crate::infer::{Call, Form, Plan, Run};
-use crate::map::{broadcast, cast};
+use crate::convert::{broadcast_shape, cast};
+use crate::in_place::write_part;
+use crate::index_dtype::{as_int64, check_integer};
+use crate::infer::{Call, CallPlan, Run};
+use crate::jvp::{self, LINEAR, pushforward};
 use crate::op::Op;
-use crate::positions::{as_int64, check_whole};
 use crate::promote::{check_assignable, computed};
 use crate::row::{Batching, Layers, Row, Rule};
-use crate::tangent::{self, LINEAR, pushed};
-use crate::write::place;
+use crate::vjp::formula;
 
 /// One index per dimension of the indexed tensor, bools turned into positions; `None` takes all.
 fn per_dimension<'a>(
@@ -50,7 +50,7 @@ fn per_dimension<'a>(
                     );
                     return Err(op.error(ErrorKind::Index, message));
                 }
-                all.extend(positions(op, index)?);
+                all.extend(nonzero(op, index)?);
             }
             other => {
                 let message = format!(
@@ -74,7 +74,7 @@ fn per_dimension<'a>(
 }
 
 /// The positions of a mask's true elements, one index for each of its dimensions.
-fn positions(op: &Op, mask: &Tensor) -> Result<Vec<Option<Cow<'static, Tensor>>>> {
+fn nonzero(op: &Op, mask: &Tensor) -> Result<Vec<Option<Cow<'static, Tensor>>>> {
     if op.is_meta() {
         let message = "the result's shape depends on the mask's values, which a tensor on meta doesn't \
                        have; use aten::where, or a tensor on cpu";
@@ -86,15 +86,15 @@ fn positions(op: &Op, mask: &Tensor) -> Result<Vec<Option<Cow<'static, Tensor>>>
 }
 
 /// The picked elements of an indexed tensor.
-struct Picked<'a> {
+struct Selection<'a> {
     params: IndexParams,
     /// One for each indexed dimension, of one shape.
     positions: SmallVec<[Cow<'a, Tensor>; 1]>,
 }
 
-impl<'a> Picked<'a> {
+impl<'a> Selection<'a> {
     /// Of a tensor of that shape, with the shape of the result. Dimensions indexed by several tensors become one group, where the
-    /// first of them was if they are neighbours, else in front, as in NumPy.
+    /// first of them was if they are adjacent, else in front, as in NumPy.
     fn new(
         op: &Op,
         which: IndexOp,
@@ -104,12 +104,12 @@ impl<'a> Picked<'a> {
         let indexed: SmallVec<[usize; 6]> =
             (0..shape.len()).filter(|&d| indices[d].is_some()).collect();
         let first = indexed.first().copied().unwrap_or(0);
-        let neighbours = indexed.iter().enumerate().all(|(i, &d)| d == first + i);
+        let adjacent = indexed.iter().enumerate().all(|(i, &d)| d == first + i);
         let group = {
             let shapes = indices.iter().flatten().map(|positions| &**positions.shape());
-            broadcast(op, &shapes.collect::<SmallVec<[&[usize]; 4]>>())?
+            broadcast_shape(op, &shapes.collect::<SmallVec<[&[usize]; 4]>>())?
         };
-        let at = if neighbours { first } else { 0 };
+        let at = if adjacent { first } else { 0 };
         let mut result: SmallVec<[usize; 6]> =
             (0..shape.len()).filter(|&d| indices[d].is_none()).map(|d| shape[d]).collect();
         result.insert_from_slice(at, &group);
@@ -119,7 +119,7 @@ impl<'a> Picked<'a> {
         });
         let dims = indexed.iter().fold(0, |dims, d| dims | 1 << d);
         let params = IndexParams { op: which, at: at as u32, dims };
-        let picked = Picked { params, positions: positions.collect::<Result<_>>()? };
+        let picked = Selection { params, positions: positions.collect::<Result<_>>()? };
         Ok((picked, op.at(Shape::new(&result))?))
     }
 
@@ -135,48 +135,48 @@ impl<'a> Picked<'a> {
 }
 
 /// The picked elements of `x`, of one index per dimension.
-fn taken<'x>(
+fn plan_take<'x>(
     op: &Op,
     x: Cow<'x, Tensor>,
     indices: Vec<Option<Cow<'x, Tensor>>>,
-) -> Result<Plan<impl Run + use<'x>>> {
-    let (picked, shape) = Picked::new(op, IndexOp::Take, x.shape(), indices)?;
+) -> Result<CallPlan<impl Run + use<'x>>> {
+    let (picked, shape) = Selection::new(op, IndexOp::Take, x.shape(), indices)?;
     let (device, dtype) = (op.device_of(&x), x.dtype());
-    Ok(Plan::new(device, shape, dtype, move |op: &Op, out: &Tensor| picked.launch(op, &x, out)))
+    Ok(CallPlan::new(device, shape, dtype, move |op: &Op, out: &Tensor| picked.launch(op, &x, out)))
 }
 
 fn index<'t>(
     call: Call<'_, ()>,
     (x, indices): (&'t Tensor, TensorList<'t>),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     let given = (0..indices.len()).map(|i| indices.get_optional(i));
     let indices = per_dimension(&call, x, given)?;
-    taken(&call, Cow::Borrowed(x), indices)
+    plan_take(&call, Cow::Borrowed(x), indices)
 }
 
 /// A copy of `x` with `values`, broadcast, at the picked places, of one index per dimension. Of a place
 /// picked twice the last value stays; with `accumulate` they all add up with what was there.
-fn written<'x>(
+fn plan_put<'x>(
     op: &Op,
     x: &'x Tensor,
     indices: Vec<Option<Cow<'x, Tensor>>>,
     values: &'x Tensor,
     accumulate: bool,
-) -> Result<Plan<impl Run + use<'x>>> {
+) -> Result<CallPlan<impl Run + use<'x>>> {
     // Sums of halves are rounded once, at the end.
     let dtype = if accumulate { computed(x.dtype()) } else { x.dtype() };
     let which = if accumulate { IndexOp::PutAdd } else { IndexOp::Put };
-    let (picked, shape) = Picked::new(op, which, x.shape(), indices)?;
+    let (picked, shape) = Selection::new(op, which, x.shape(), indices)?;
     op.at(layout::broadcast_strides(values.shape(), values.strides(), &shape))?;
     let run = move |op: &Op, out: &Tensor| {
         let values = cast(op, &op.at(values.broadcast_to(&shape))?, dtype)?;
-        changed(op, x, dtype, out, |copy| picked.launch(op, &values, copy))
+        copy_and_modify(op, x, dtype, out, |copy| picked.launch(op, &values, copy))
     };
-    Ok(Plan::new(op.device_of(x), x.shape().clone(), x.dtype(), run))
+    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), x.dtype(), run))
 }
 
 /// Writes a copy of `x` into `out`, where `change` changes it in another dtype.
-fn changed(
+fn copy_and_modify(
     op: &Op,
     x: &Tensor,
     dtype: DType,
@@ -184,105 +184,108 @@ fn changed(
     change: impl FnOnce(&Tensor) -> Result<()>,
 ) -> Result<()> {
     if dtype == out.dtype() {
-        place(op, out, x)?;
+        write_part(op, out, x)?;
         return change(out);
     }
     let copy = cast(op, x, dtype)?;
     change(&copy)?;
-    place(op, out, &copy)
+    write_part(op, out, &copy)
 }
 
-/// The arguments of [`put`]: what is changed, the indices, the values, and whether they add up.
-type Put<'a> = (&'a Tensor, TensorList<'a>, &'a Tensor, bool);
+/// The arguments of [`index_put`]: what is changed, the indices, the values, and whether they add up.
+type IndexPutArgs<'a> = (&'a Tensor, TensorList<'a>, &'a Tensor, bool);
 
-fn put(call: Call<'_, ()>, (x, indices, values, accumulate): Put<'_>) -> Result<Plan<impl Run>> {
+fn index_put(
+    call: Call<'_, ()>,
+    (x, indices, values, accumulate): IndexPutArgs<'_>,
+) -> Result<CallPlan<impl Run>> {
     let given = (0..indices.len()).map(|i| indices.get_optional(i));
     check_assignable(&call, values.dtype(), x.dtype())?;
     let indices = per_dimension(&call, x, given)?;
-    written(&call, x, indices, values, accumulate)
+    plan_put(&call, x, indices, values, accumulate)
 }
 
-/// As [`put`], into the memory of `x`. A copy is changed and written back: the places may overlap in
+/// As [`index_put`], into the memory of `x`. A copy is changed and written back: the places may overlap in
 /// ways that safe code can't see.
-fn put_in_place(call: Call<'_, ()>, args: Put<'_>) -> Result<Plan<impl Run>> {
-    let Plan { form, run } = put(call, args)?;
-    let Form { device, shape, dtype } = form;
-    let own = Form { device, shape: shape.clone(), dtype };
-    let run = move |op: &Op, x: &Tensor| place(op, x, &run.fresh(op, &own)?);
-    Ok(Plan::new(device, shape, dtype, run))
+fn index_put_(call: Call<'_, ()>, args: IndexPutArgs<'_>) -> Result<CallPlan<impl Run>> {
+    let CallPlan { form, run } = index_put(call, args)?;
+    let TensorMeta { device, shape, dtype } = form;
+    let own = TensorMeta { device, shape: shape.clone(), dtype };
+    let run = move |op: &Op, x: &Tensor| write_part(op, x, &run.fresh(op, &own)?);
+    Ok(CallPlan::new(device, shape, dtype, run))
 }
 
 /// A copy of `x` with row `i` of `source` along a dimension added to row `index[i]`.
 fn index_add<'t>(
     call: Call<'_, ()>,
-    (x, dim, index_, source): (&'t Tensor, i64, &'t Tensor, &'t Tensor),
-) -> Result<Plan<impl Run>> {
+    (x, dim, index, source): (&'t Tensor, i64, &'t Tensor, &'t Tensor),
+) -> Result<CallPlan<impl Run>> {
     check_assignable(&call, source.dtype(), x.dtype())?;
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
-    check_positions(&call, index_)?;
+    check_positions(&call, index)?;
     let mut wanted = x.shape().clone();
-    wanted[axis] = index_.numel();
+    wanted[axis] = index.numel();
     if *source.shape() != wanted {
         let message = format!(
             "argument 'source' has shape {:?}, but {} positions along dimension {axis} of shape \
              {:?} need {wanted:?}",
             source.shape(),
-            index_.numel(),
+            index.numel(),
             x.shape()
         );
         return Err(call.error(ErrorKind::Shape, message));
     }
     let mut indices = vec![None; x.ndim()];
-    indices[axis] = Some(as_int64(&call, index_)?);
-    written(&call, x, indices, source, true)
+    indices[axis] = Some(as_int64(&call, index)?);
+    plan_put(&call, x, indices, source, true)
 }
 
 /// Refuses what isn't a list of positions.
-fn check_positions(op: &Op, index_: &Tensor) -> Result<()> {
-    check_whole(op, index_)?;
-    if index_.ndim() == 1 {
+fn check_positions(op: &Op, index: &Tensor) -> Result<()> {
+    check_integer(op, index)?;
+    if index.ndim() == 1 {
         return Ok(());
     }
-    let message = format!("argument 'index' must have 1 dimension, not shape {:?}", index_.shape());
+    let message = format!("argument 'index' must have 1 dimension, not shape {:?}", index.shape());
     Err(op.error(ErrorKind::Index, message))
 }
 
 fn index_select<'t>(
     call: Call<'_, ()>,
-    (x, dim, index_): (&'t Tensor, i64, &'t Tensor),
-) -> Result<Plan<impl Run>> {
+    (x, dim, index): (&'t Tensor, i64, &'t Tensor),
+) -> Result<CallPlan<impl Run>> {
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
-    check_positions(&call, index_)?;
+    check_positions(&call, index)?;
     let mut indices = vec![None; x.ndim()];
-    indices[axis] = Some(as_int64(&call, index_)?);
-    taken(&call, Cow::Borrowed(x), indices)
+    indices[axis] = Some(as_int64(&call, index)?);
+    plan_take(&call, Cow::Borrowed(x), indices)
 }
 
 /// The elements, broadcast with the mask, where it is true.
 fn masked_select(
     call: Call<'_, ()>,
     (x, mask): (&Tensor, &Tensor),
-) -> Result<Plan<impl Run + use<>>> {
+) -> Result<CallPlan<impl Run + use<>>> {
     if mask.dtype() != DType::Bool {
         let message = format!("argument 'mask' must be bool, not {}", mask.dtype());
         return Err(call.error(ErrorKind::DType, message));
     }
-    let mut shape = broadcast(&call, &[x.shape(), mask.shape()])?;
+    let mut shape = broadcast_shape(&call, &[x.shape(), mask.shape()])?;
     // A 0-dim mask has no dimension to index.
     if shape.is_empty() {
         call.at(shape.insert(0, 1))?;
     }
     let x = call.at(x.broadcast_to(&shape))?;
     let mask = call.at(mask.broadcast_to(&shape))?;
-    taken(&call, Cow::Owned(x), positions(&call, &mask)?)
+    plan_take(&call, Cow::Owned(x), nonzero(&call, &mask)?)
 }
 
 /// Gradients that read the list of indices.
-const INDICES: &[Keeps] = &[Keeps::these(&[1])];
+const READS_INDICES: &[Saves] = &[Saves::arguments(&[1])];
 /// Gradients that read the index along a dimension.
-const INDEX: &[Keeps] = &[Keeps::these(&[2])];
-/// As [`INDEX`], where the gradient of `self` reads nothing.
-const INDEX_OF_SOURCE: &[Keeps] = &[Keeps::NONE, Keeps::NONE, Keeps::these(&[2])];
+const READS_INDEX: &[Saves] = &[Saves::arguments(&[2])];
+/// As [`READS_INDEX`], where the gradient of `self` reads nothing.
+const SOURCE_READS_INDEX: &[Saves] = &[Saves::NONE, Saves::NONE, Saves::arguments(&[2])];
 
 /// A batching rule that was written for an operator.
 fn batched(rule: vmap::Rule) -> Rule<Batching> {
@@ -308,20 +311,25 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "Tensor self, Tensor?[] indices",
             |_| (),
             index,
-            layers(given(INDICES, gradients::index), batched(batching::index), Leave),
+            layers(formula(READS_INDICES, gradients::index), batched(batching::index), Leave),
         )?,
-        Row::computes::<Put<'_>, _, _>(
+        Row::computes::<IndexPutArgs<'_>, _, _>(
             ("aten::index_put", ""),
             "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
             |_| (),
-            put,
-            layers(given(INDICES, gradients::index_put), NO_RULE, Widest),
+            index_put,
+            layers(formula(READS_INDICES, gradients::index_put), NO_RULE, Widest),
         )?,
-        Row::writes::<Put<'_>, _>(
+        Row::writes::<IndexPutArgs<'_>, _>(
             "aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, \
              bool accumulate=False) -> Tensor(a!)",
-            put_in_place,
-            with(pushed(tangent::index_put_), given(INDICES, gradients::index_put), NO_RULE, Leave),
+            index_put_,
+            with(
+                pushforward(jvp::index_put_),
+                formula(READS_INDICES, gradients::index_put),
+                NO_RULE,
+                Leave,
+            ),
         )?,
         Row::computes::<(&Tensor, i64, &Tensor, &Tensor), _, _>(
             ("aten::index_add", ""),
@@ -329,7 +337,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             index_add,
             layers(
-                given(INDEX_OF_SOURCE, gradients::index_add),
+                formula(SOURCE_READS_INDEX, gradients::index_add),
                 batched(batching::index_add),
                 FullPrecision,
             ),
@@ -339,7 +347,11 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "Tensor self, int dim, Tensor index",
             |_| (),
             index_select,
-            layers(given(INDEX, gradients::index_select), batched(batching::index_select), Leave),
+            layers(
+                formula(READS_INDEX, gradients::index_select),
+                batched(batching::index_select),
+                Leave,
+            ),
         )?,
         Row::computes::<(&Tensor, &Tensor), _, _>(
             ("aten::masked_select", ""),
@@ -347,7 +359,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             masked_select,
             layers(
-                given(INDICES, gradients::masked_select),
+                formula(READS_INDICES, gradients::masked_select),
                 Rule::Refused("examples' results may differ in size"),
                 Leave,
             ),

@@ -1,11 +1,11 @@
 //! Matrix products: of vectors, of matrices, of batches that broadcast.
 
 use keyfold_core::Result;
-use keyfold_layers::autograd::{Backward, Gradients, Meta};
+use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
 use keyfold_tensor::Tensor;
 
 use crate::aten;
-use crate::gradient::{conj, shaped, when_needed};
+use crate::vjp::{conj_if_complex, if_needed, match_meta};
 
 /// A vector as the matrix that it is in a product: one row on the left, one column on the right.
 fn as_matrix(x: &Tensor, dim: i64) -> Result<Tensor> {
@@ -33,21 +33,21 @@ pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
         g = aten::unsqueeze(&g, -2)?;
     }
     // A gradient as the matrix, then without the dimension that a vector got.
-    let back = |form: &Meta, dim: usize, grad: Tensor| {
+    let back = |form: &TensorMeta, dim: usize, grad: Tensor| {
         if form.shape.len() > 1 {
             return Ok(grad);
         }
         let mut shape = form.shape.clone();
         shape.insert(dim, 1)?;
-        let matrix = shaped(&Meta { shape, ..form.clone() }, &grad)?;
+        let matrix = match_meta(&TensorMeta { shape, ..form.clone() }, &grad)?;
         aten::reshape(&matrix, &aten::sizes(&form.shape))
     };
     let of_left = || {
-        let b = as_matrix(&conj(&call.tensor(1)?)?, 1)?;
+        let b = as_matrix(&conj_if_complex(&call.tensor(1)?)?, 1)?;
         back(&left, 0, aten::matmul(&g, &transposed(&b)?)?)
     };
     let of_right = || {
-        let a = as_matrix(&conj(&call.tensor(0)?)?, 0)?;
+        let a = as_matrix(&conj_if_complex(&call.tensor(0)?)?, 0)?;
         let product = if right.shape.len() <= 2 && a.ndim() > 2 {
             // One matrix for the whole batch: one long product instead of a sum of many.
             aten::matmul(&transposed(&flat(&a)?)?, &flat(&g)?)?
@@ -56,5 +56,5 @@ pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
         };
         back(&right, 1, product)
     };
-    Ok(vec![when_needed(call, 0, of_left)?, when_needed(call, 1, of_right)?])
+    Ok(vec![if_needed(call, 0, of_left)?, if_needed(call, 1, of_right)?])
 }

@@ -8,11 +8,11 @@ use keyfold_core::{Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
-use crate::gradient::{OTHER, given};
-use crate::infer::{Call, Filled, Plan, Run};
-use crate::map::converted;
+use crate::convert::to_dtype;
+use crate::infer::{Call, CallPlan, Fill, Run};
 use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule, Tangent};
+use crate::vjp::{READS_OTHER, formula};
 
 /// Sizes of one product: `m x k` times `k x n`.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ struct Sizes {
 }
 
 /// The sizes of a product and the shape that its batches broadcast to.
-fn plan(op: &Op, a: &[usize], b: &[usize]) -> Result<(Sizes, Shape)> {
+fn infer_sizes(op: &Op, a: &[usize], b: &[usize]) -> Result<(Sizes, Shape)> {
     // A vector is one row on the left and one column on the right.
     let (batch_a, [m, k]) = match a {
         [k] => (&[][..], [1, *k]),
@@ -56,9 +56,9 @@ fn no_dimension(op: &Op, a: &[usize], b: &[usize]) -> Error {
     op.error(ErrorKind::Shape, message)
 }
 
-fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<Plan<impl Run>> {
+fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<CallPlan<impl Run>> {
     let dtype = a.dtype().promote(b.dtype());
-    let (sizes, mut shape) = plan(&call, a.shape(), b.shape())?;
+    let (sizes, mut shape) = infer_sizes(&call, a.shape(), b.shape())?;
     if a.ndim() > 1 {
         call.at(shape.insert(shape.len(), sizes.m))?;
     }
@@ -71,16 +71,16 @@ fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<Plan<impl Ru
         }
         if sizes.k == 0 {
             // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
-            return unsafe { Filled(Scalar::Bool(false)).run(op, out) };
+            return unsafe { Fill(Scalar::Bool(false)).run(op, out) };
         }
         let kernel = op.kernel(GpuBackend::linalg, |linalg| linalg.matmul(dtype, dtype))?;
         let rows = if a.ndim() == 1 { op.at(a.unsqueeze(0))? } else { a.detach() };
         let columns = if b.ndim() == 1 { op.at(b.unsqueeze(1))? } else { b.detach() };
-        let (rows, columns) = (converted(op, &rows, dtype)?, converted(op, &columns, dtype)?);
+        let (rows, columns) = (to_dtype(op, &rows, dtype)?, to_dtype(op, &columns, dtype)?);
         // SAFETY: as above.
         op.at(unsafe { kernel.launch(&(), &[&rows, &columns], out) })
     };
-    Ok(Plan::new(call.device_of(a), shape, dtype, run))
+    Ok(CallPlan::new(call.device_of(a), shape, dtype, run))
 }
 
 /// The row of matrix products.
@@ -91,7 +91,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         |_| (),
         matmul,
         Layers {
-            derivative: given(OTHER, gradients::matmul),
+            derivative: formula(READS_OTHER, gradients::matmul),
             tangent: Rule::Given(Tangent::Multilinear),
             batching: Rule::Given(Batching::Rule(batching::matmul)),
             autocast: Category::LowerPrecision,

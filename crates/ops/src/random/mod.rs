@@ -2,7 +2,7 @@
 //! [`keyfold_tensor::device::random`].
 
 mod dropout;
-mod kernels;
+mod uniform_normal;
 
 use keyfold_core::Result;
 
@@ -10,7 +10,7 @@ use crate::row::Row;
 
 /// The rows of random numbers.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    let mut rows = kernels::rows()?;
+    let mut rows = uniform_normal::rows()?;
     rows.push(dropout::row()?);
     Ok(rows)
 }

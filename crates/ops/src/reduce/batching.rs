@@ -4,8 +4,8 @@ use keyfold_core::Result;
 use keyfold_layers::vmap::Batch;
 use keyfold_tensor::{Value, ValueRef};
 
+use crate::arg_values::{batched_dim, int, ints, is_true};
 use crate::aten::{self, Aten};
-use crate::batching::{behind_batch, int, ints, truth};
 
 /// All dimensions of an example, behind the batch.
 fn all_dims(rank: usize) -> Vec<i64> {
@@ -13,7 +13,7 @@ fn all_dims(rank: usize) -> Vec<i64> {
 }
 
 /// Everything in an example, by the operator that reduces along dimensions.
-fn whole(batch: &Batch<'_, '_>, along: &Aten, rest: &[ValueRef<'_>]) -> Result<Option<Value>> {
+fn reduce_all(batch: &Batch<'_, '_>, along: &Aten, rest: &[ValueRef<'_>]) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let dims = all_dims(operand.rank());
     let mut args = vec![(&operand.tensor).into(), (&dims[..]).into()];
@@ -24,33 +24,33 @@ fn whole(batch: &Batch<'_, '_>, along: &Aten, rest: &[ValueRef<'_>]) -> Result<O
 
 pub(super) fn sum(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     static ALONG: Aten = Aten::new("aten::sum.dim");
-    whole(batch, &ALONG, &[false.into(), batch.args[1]])
+    reduce_all(batch, &ALONG, &[false.into(), batch.args[1]])
 }
 
 pub(super) fn mean(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     static ALONG: Aten = Aten::new("aten::mean.dim");
-    whole(batch, &ALONG, &[false.into(), batch.args[1]])
+    reduce_all(batch, &ALONG, &[false.into(), batch.args[1]])
 }
 
 pub(super) fn max(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     static ALONG: Aten = Aten::new("aten::amax");
-    whole(batch, &ALONG, &[])
+    reduce_all(batch, &ALONG, &[])
 }
 
 pub(super) fn min(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     static ALONG: Aten = Aten::new("aten::amin");
-    whole(batch, &ALONG, &[])
+    reduce_all(batch, &ALONG, &[])
 }
 
 /// Along given dimensions, or all: `(self, dim, keepdim, ...)`.
-pub(super) fn along(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(super) fn reduce_dims(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let rank = operand.rank();
     let dims = match batch.args[1] {
         ValueRef::None => all_dims(rank),
         given => {
             let Some(given) = ints(given) else { return Ok(None) };
-            let dims: Option<Vec<i64>> = given.iter().map(|d| behind_batch(*d, rank)).collect();
+            let dims: Option<Vec<i64>> = given.iter().map(|d| batched_dim(*d, rank)).collect();
             let Some(dims) = dims else { return Ok(None) };
             dims
         }
@@ -63,11 +63,11 @@ pub(super) fn along(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 }
 
 /// The place of the greatest or least: `(self, dim, keepdim)`, of all elements without `dim`.
-pub(super) fn arg(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(super) fn arg_min_max(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
-    let (rank, keepdim) = (operand.rank(), truth(batch.args[2]));
+    let (rank, keepdim) = (operand.rank(), is_true(batch.args[2]));
     if let Some(dim) = int(batch.args[1]) {
-        let Some(dim) = behind_batch(dim, rank) else { return Ok(None) };
+        let Some(dim) = batched_dim(dim, rank) else { return Ok(None) };
         let args = [(&operand.tensor).into(), dim.into(), keepdim.into()];
         let result = batch.call(&args)?;
         return batch.wrap(result, 0).map(Some);
@@ -84,9 +84,9 @@ pub(super) fn arg(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 }
 
 /// Along one dimension, which stays: `(self, dim)`.
-pub(super) fn in_place_of_lanes(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(super) fn softmax(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
-    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, operand.rank()));
+    let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank()));
     let Some(dim) = dim else { return Ok(None) };
     let result = batch.call(&[(&operand.tensor).into(), dim.into()])?;
     batch.wrap(result, 0).map(Some)

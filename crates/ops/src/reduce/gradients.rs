@@ -5,10 +5,10 @@ use keyfold_layers::autograd::{Backward, Gradients};
 use keyfold_tensor::Tensor;
 
 use crate::aten;
-use crate::gradient::first;
+use crate::vjp::first_only;
 
 /// The shape of the first operand with size 1 for each reduced dimension. `dims` is `None` for all.
-fn kept(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> {
+fn keepdim_shape(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> {
     let shape = call.shape(0);
     let Some(dims) = dims else { return Ok(vec![1; shape.len()]) };
     let mut kept = aten::sizes(&shape);
@@ -19,8 +19,8 @@ fn kept(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> {
 }
 
 /// What every element of the operand gets of a result's gradient.
-fn spread(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Tensor> {
-    let kept = aten::reshape(grad, &kept(call, dims)?)?;
+fn expand_gradient(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Tensor> {
+    let kept = aten::reshape(grad, &keepdim_shape(call, dims)?)?;
     aten::expand(&kept, &aten::sizes(&call.shape(0)))
 }
 
@@ -31,16 +31,16 @@ fn count(call: &Backward<'_>, grad: &Tensor) -> usize {
 }
 
 pub(crate) fn sum(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &spread(call, grad, None)?)
+    first_only(call, &expand_gradient(call, grad, None)?)
 }
 
 pub(crate) fn sum_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &spread(call, grad, call.ints(1).as_deref())?)
+    first_only(call, &expand_gradient(call, grad, call.ints(1).as_deref())?)
 }
 
 /// A gradient shared among the elements of a mean. Of short floats in float32: the count itself
 /// may be beyond their range.
-fn shared(call: &Backward<'_>, grad: &Tensor) -> Result<Tensor> {
+fn divided_by_count(call: &Backward<'_>, grad: &Tensor) -> Result<Tensor> {
     let count = count(call, grad) as f64;
     match grad.dtype() {
         DType::F16 | DType::BF16 => {
@@ -51,13 +51,13 @@ fn shared(call: &Backward<'_>, grad: &Tensor) -> Result<Tensor> {
 }
 
 pub(crate) fn mean(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let share = shared(call, grad)?;
-    first(call, &spread(call, &share, None)?)
+    let share = divided_by_count(call, grad)?;
+    first_only(call, &expand_gradient(call, &share, None)?)
 }
 
 pub(crate) fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let share = shared(call, grad)?;
-    first(call, &spread(call, &share, call.ints(1).as_deref())?)
+    let share = divided_by_count(call, grad)?;
+    first_only(call, &expand_gradient(call, &share, call.ints(1).as_deref())?)
 }
 
 /// Whether elements are beaten by others.
@@ -65,14 +65,14 @@ type Loses = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
 /// Elements that equal the result share its gradient evenly; the others get 0, whatever it is. Where
 /// the result is NaN no element equals it, none is beaten, and the gradient is NaN.
-fn extreme(
+fn min_max(
     call: &Backward<'_>,
     grad: &Tensor,
     dims: Option<&[i64]>,
     loses: Loses,
 ) -> Result<Gradients> {
     let x = call.tensor(0)?;
-    let kept = kept(call, dims)?;
+    let kept = keepdim_shape(call, dims)?;
     let result = aten::reshape(&call.result(0)?, &kept)?;
     // A layer below may have cast the operand: what was rounded equals only what was rounded alike.
     let seen = if x.dtype() == result.dtype() { x.clone() } else { aten::to(&x, result.dtype())? };
@@ -85,23 +85,23 @@ fn extreme(
     let count = aten::sum(&best, &reduced, true)?;
     let share = aten::div(&aten::reshape(grad, &kept)?, &count)?;
     let beaten = loses(&seen, &result)?;
-    first(call, &aten::choose_number(&beaten, 0, &aten::mul(&best, &share)?)?)
+    first_only(call, &aten::where_scalar_self(&beaten, 0, &aten::mul(&best, &share)?)?)
 }
 
 pub(crate) fn max(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    extreme(call, grad, None, aten::lt)
+    min_max(call, grad, None, aten::lt)
 }
 
 pub(crate) fn min(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    extreme(call, grad, None, aten::gt)
+    min_max(call, grad, None, aten::gt)
 }
 
 pub(crate) fn amax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    extreme(call, grad, call.ints(1).as_deref(), aten::lt)
+    min_max(call, grad, call.ints(1).as_deref(), aten::lt)
 }
 
 pub(crate) fn amin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    extreme(call, grad, call.ints(1).as_deref(), aten::gt)
+    min_max(call, grad, call.ints(1).as_deref(), aten::gt)
 }
 
 /// `s (g - sum(g s))`.
@@ -109,11 +109,11 @@ pub(crate) fn softmax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let s = call.result(0)?;
     let both = aten::mul(grad, &s)?;
     let total = aten::sum(&both, &[call.int(1).unwrap_or(-1)], true)?;
-    first(call, &aten::sub(&both, &aten::mul(&s, &total)?)?)
+    first_only(call, &aten::sub(&both, &aten::mul(&s, &total)?)?)
 }
 
 /// `g - exp(l) sum(g)`.
 pub(crate) fn log_softmax(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let total = aten::sum(grad, &[call.int(1).unwrap_or(-1)], true)?;
-    first(call, &aten::sub(grad, &aten::mul(&aten::exp(&call.result(0)?)?, &total)?)?)
+    first_only(call, &aten::sub(grad, &aten::mul(&aten::exp(&call.result(0)?)?, &total)?)?)
 }

@@ -8,16 +8,16 @@ mod gradients;
 use keyfold_backend::{GpuBackend, ReduceOp, ReduceParams, RowOp, RowParams};
 use keyfold_core::{DType, DTypeKind, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::Keeps;
+use keyfold_layers::autograd::Saves;
 use keyfold_layers::vmap;
 use keyfold_tensor::{IntList, Tensor};
 
-use crate::gradient::{GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, RESULT, given};
-use crate::infer::{AnyStrides, Call, Plan, Run};
+use crate::infer::{AnyStrides, Call, CallPlan, Run};
+use crate::jvp::{self, LINEAR, pushforward};
 use crate::op::Op;
 use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
-use crate::tangent::{self, LINEAR, pushed};
+use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_NOTHING, READS_RESULT, formula};
 
 /// The dtypes that have an order.
 const ORDERED: [DType; 13] = [
@@ -110,19 +110,19 @@ fn reduced<'x>(
     x: &'x Tensor,
     Reduction { params, shape }: Reduction,
     dtype: DType,
-) -> Plan<impl Run + use<'x>> {
+) -> CallPlan<impl Run + use<'x>> {
     let run = AnyStrides(move |op: &Op, out: &Tensor| {
         let kernel =
             op.kernel(GpuBackend::reduce, |group| group.reduce(params.op, x.dtype(), dtype))?;
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&params, &[x], out) })
     });
-    Plan::new(op.device_of(x), shape, dtype, run)
+    CallPlan::new(op.device_of(x), shape, dtype, run)
 }
 
 /// Sums and means.
 #[inline]
-fn sum(
+fn infer_sum(
     call: ReduceCall<'_>,
     x: &Tensor,
     (dims, keepdim): Dims<'_>,
@@ -155,23 +155,26 @@ fn sum(
 }
 
 #[inline(always)]
-fn total(call: ReduceCall<'_>, (x, dtype): (&Tensor, Option<DType>)) -> Result<Plan<impl Run>> {
-    let (reduction, dtype) = sum(call, x, (None, false), dtype)?;
+fn sum_all(
+    call: ReduceCall<'_>,
+    (x, dtype): (&Tensor, Option<DType>),
+) -> Result<CallPlan<impl Run>> {
+    let (reduction, dtype) = infer_sum(call, x, (None, false), dtype)?;
     Ok(reduced(&call, x, reduction, dtype))
 }
 
 #[inline(always)]
-fn total_along(
+fn sum_dim(
     call: ReduceCall<'_>,
     (x, dim, keepdim, dtype): (&Tensor, Option<IntList>, bool, Option<DType>),
-) -> Result<Plan<impl Run>> {
-    let (reduction, dtype) = sum(call, x, (dim.as_deref(), keepdim), dtype)?;
+) -> Result<CallPlan<impl Run>> {
+    let (reduction, dtype) = infer_sum(call, x, (dim.as_deref(), keepdim), dtype)?;
     Ok(reduced(&call, x, reduction, dtype))
 }
 
 /// The greatest or the smallest element, or its position as int64.
 #[inline]
-fn min_max(
+fn infer_min_max(
     call: ReduceCall<'_>,
     x: &Tensor,
     (dims, keepdim): Dims<'_>,
@@ -186,26 +189,26 @@ fn min_max(
     Ok((reduction, dtype))
 }
 
-fn extreme(call: ReduceCall<'_>, (x,): (&Tensor,)) -> Result<Plan<impl Run>> {
-    let (reduction, dtype) = min_max(call, x, (None, false))?;
+fn min_max_all(call: ReduceCall<'_>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
+    let (reduction, dtype) = infer_min_max(call, x, (None, false))?;
     Ok(reduced(&call, x, reduction, dtype))
 }
 
 #[inline(always)]
-fn extreme_along(
+fn min_max_dim(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<IntList>, bool),
-) -> Result<Plan<impl Run>> {
-    let (reduction, dtype) = min_max(call, x, (dim.as_deref(), keepdim))?;
+) -> Result<CallPlan<impl Run>> {
+    let (reduction, dtype) = infer_min_max(call, x, (dim.as_deref(), keepdim))?;
     Ok(reduced(&call, x, reduction, dtype))
 }
 
-fn position(
+fn arg_min_max(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<i64>, bool),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     let dims = dim.as_ref().map(std::slice::from_ref);
-    let (reduction, dtype) = min_max(call, x, (dims, keepdim))?;
+    let (reduction, dtype) = infer_min_max(call, x, (dims, keepdim))?;
     Ok(reduced(&call, x, reduction, dtype))
 }
 
@@ -213,14 +216,14 @@ fn position(
 fn any_all(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<IntList>, bool),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     let reduction = Reduction::new(&call, *call.state, x.shape(), dim.as_deref(), keepdim)?;
     Ok(reduced(&call, x, reduction, DType::Bool))
 }
 
 /// Softmax or its logarithm, of each lane along a dimension.
 #[inline(always)]
-fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<Plan<impl Run>> {
+fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<CallPlan<impl Run>> {
     check_ordered(&call, x.dtype())?;
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     let dtype = floating(x.dtype());
@@ -231,89 +234,111 @@ fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<Plan<impl 
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&params, &[x], out) })
     });
-    Ok(Plan::new(call.device_of(x), x.shape().clone(), dtype, run))
+    Ok(CallPlan::new(call.device_of(x), x.shape().clone(), dtype, run))
 }
 
 /// The rows of reductions and of softmax.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    const BOTH: &[Keeps] = &[Keeps::these(&[0]).and_results()];
+    const READS_BOTH: &[Saves] = &[Saves::arguments(&[0]).and_results()];
     use Category::{FullPrecision, Leave};
     const ALONG: &str = "Tensor self, int[1]? dim=None, bool keepdim=False";
-    let sums =
-        |product, batching| layers((given(NOTHING, product), LINEAR), batching, FullPrecision);
-    let chosen =
-        |product, push, batching| layers((given(BOTH, product), pushed(push)), batching, Leave);
-    let sum_all = |name, which, layers| {
+    let sum_layers = |vjp, batching| {
+        reduction_layers((formula(READS_NOTHING, vjp), LINEAR), batching, FullPrecision)
+    };
+    let min_max_layers = |vjp, jvp, batching| {
+        reduction_layers((formula(READS_BOTH, vjp), pushforward(jvp)), batching, Leave)
+    };
+    let sum_all_row = |name, which, layers| {
         let args = "Tensor self, *, ScalarType? dtype=None";
         Row::computes::<(&Tensor, Option<DType>), _, _>(
             (name, ""),
             args,
             move |_| which,
-            total,
+            sum_all,
             layers,
         )
     };
-    let sum_along = |name, which, layers| {
+    let sum_dim_row = |name, which, layers| {
         let args = "Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None";
         type Args = (&'static Tensor, Option<IntList>, bool, Option<DType>);
-        Row::computes::<Args, _, _>((name, "dim"), args, move |_| which, total_along, layers)
+        Row::computes::<Args, _, _>((name, "dim"), args, move |_| which, sum_dim, layers)
     };
-    let whole = |name, which, layers| {
+    let min_max_row = |name, which, layers| {
         Row::computes::<(&Tensor,), _, _>(
             (name, ""),
             "Tensor self",
             move |_| which,
-            extreme,
+            min_max_all,
             layers,
         )
     };
     type Along = (&'static Tensor, Option<IntList>, bool);
-    let along = |name, which, layers| {
-        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, extreme_along, layers)
+    let min_max_dim_row = |name, which, layers| {
+        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, min_max_dim, layers)
     };
-    let bools = |name, which| {
-        let layers = layers((GIVES_BOOLS, Rule::Refused("gives bools")), batching::along, Leave);
+    let any_all_row = |name, which| {
+        let layers = reduction_layers(
+            (BOOL_RESULT, Rule::Refused("gives bools")),
+            batching::reduce_dims,
+            Leave,
+        );
         Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, any_all, layers)
     };
-    let place = |name, which| {
+    let arg_row = |name, which| {
         let args = "Tensor self, int? dim=None, bool keepdim=False";
-        let layers = layers(NO_DERIVATIVES, batching::arg, Leave);
+        let layers = reduction_layers(NO_DERIVATIVES, batching::arg_min_max, Leave);
         type Args = (&'static Tensor, Option<i64>, bool);
-        Row::computes::<Args, _, _>((name, ""), args, move |_| which, position, layers)
+        Row::computes::<Args, _, _>((name, ""), args, move |_| which, arg_min_max, layers)
     };
-    let lanes = |name, which, product, push| {
-        let rules = (given(RESULT, product), pushed(push));
-        let layers = layers(rules, batching::in_place_of_lanes, FullPrecision);
+    let softmax_row = |name, which, vjp, jvp| {
+        let rules = (formula(READS_RESULT, vjp), pushforward(jvp));
+        let layers = reduction_layers(rules, batching::softmax, FullPrecision);
         let args = "Tensor self, int dim";
         Row::computes::<(&Tensor, i64), _, _>((name, ""), args, move |_| which, softmax, layers)
     };
     Ok(vec![
-        sum_all("aten::sum", ReduceOp::Sum, sums(gradients::sum, batching::sum))?,
-        sum_along("aten::sum", ReduceOp::Sum, sums(gradients::sum_dim, batching::along))?,
-        sum_all("aten::mean", ReduceOp::Mean, sums(gradients::mean, batching::mean))?,
-        sum_along("aten::mean", ReduceOp::Mean, sums(gradients::mean_dim, batching::along))?,
-        whole("aten::max", ReduceOp::Max, chosen(gradients::max, tangent::max, batching::max))?,
-        whole("aten::min", ReduceOp::Min, chosen(gradients::min, tangent::min, batching::min))?,
-        along(
+        sum_all_row("aten::sum", ReduceOp::Sum, sum_layers(gradients::sum, batching::sum))?,
+        sum_dim_row(
+            "aten::sum",
+            ReduceOp::Sum,
+            sum_layers(gradients::sum_dim, batching::reduce_dims),
+        )?,
+        sum_all_row("aten::mean", ReduceOp::Mean, sum_layers(gradients::mean, batching::mean))?,
+        sum_dim_row(
+            "aten::mean",
+            ReduceOp::Mean,
+            sum_layers(gradients::mean_dim, batching::reduce_dims),
+        )?,
+        min_max_row(
+            "aten::max",
+            ReduceOp::Max,
+            min_max_layers(gradients::max, jvp::max, batching::max),
+        )?,
+        min_max_row(
+            "aten::min",
+            ReduceOp::Min,
+            min_max_layers(gradients::min, jvp::min, batching::min),
+        )?,
+        min_max_dim_row(
             "aten::amax",
             ReduceOp::Max,
-            chosen(gradients::amax, tangent::amax, batching::along),
+            min_max_layers(gradients::amax, jvp::amax, batching::reduce_dims),
         )?,
-        along(
+        min_max_dim_row(
             "aten::amin",
             ReduceOp::Min,
-            chosen(gradients::amin, tangent::amin, batching::along),
+            min_max_layers(gradients::amin, jvp::amin, batching::reduce_dims),
         )?,
-        bools("aten::all", ReduceOp::All)?,
-        bools("aten::any", ReduceOp::Any)?,
-        place("aten::argmax", ReduceOp::ArgMax)?,
-        place("aten::argmin", ReduceOp::ArgMin)?,
-        lanes("aten::softmax", RowOp::Softmax, gradients::softmax, tangent::softmax)?,
-        lanes(
+        any_all_row("aten::all", ReduceOp::All)?,
+        any_all_row("aten::any", ReduceOp::Any)?,
+        arg_row("aten::argmax", ReduceOp::ArgMax)?,
+        arg_row("aten::argmin", ReduceOp::ArgMin)?,
+        softmax_row("aten::softmax", RowOp::Softmax, gradients::softmax, jvp::softmax)?,
+        softmax_row(
             "aten::log_softmax",
             RowOp::LogSoftmax,
             gradients::log_softmax,
-            tangent::log_softmax,
+            jvp::log_softmax,
         )?,
     ])
 }
@@ -322,10 +347,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
 type Derivatives = (Rule<Gradient>, Rule<Tangent>);
 
 /// Those of positions.
-const NO_DERIVATIVES: Derivatives =
-    (GIVES_WHOLE_NUMBERS, Rule::Refused("gives bools or whole numbers"));
+const NO_DERIVATIVES: Derivatives = (INTEGER_RESULT, Rule::Refused("gives bools or whole numbers"));
 
 /// The layers of an operator that has a batching rule.
-fn layers((derivative, tangent): Derivatives, batching: vmap::Rule, autocast: Category) -> Layers {
+fn reduction_layers(
+    (derivative, tangent): Derivatives,
+    batching: vmap::Rule,
+    autocast: Category,
+) -> Layers {
     Layers { derivative, tangent, batching: Rule::Given(Batching::Rule(batching)), autocast }
 }

@@ -4,8 +4,8 @@ use keyfold_core::Result;
 use keyfold_layers::vmap::{Batch, BatchedOperand};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
+use crate::arg_values::{batched_dim, int, ints};
 use crate::aten;
-use crate::batching::{behind_batch, int, ints};
 
 /// The operator with the batch in front, and further arguments in place of its own.
 fn in_front(
@@ -35,7 +35,7 @@ pub(super) fn reshape(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 
 pub(super) fn transpose(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
-    let dim = |place: usize| behind_batch(int(batch.args[place])?, operand.rank());
+    let dim = |place: usize| batched_dim(int(batch.args[place])?, operand.rank());
     let (Some(a), Some(b)) = (dim(1), dim(2)) else { return Ok(None) };
     in_front(batch, &operand, &[a.into(), b.into()])
 }
@@ -45,7 +45,7 @@ pub(super) fn permute(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let Some(given) = ints(batch.args[1]) else { return Ok(None) };
     let mut dims = vec![0];
     for dim in given {
-        let Some(dim) = behind_batch(dim, operand.rank()) else { return Ok(None) };
+        let Some(dim) = batched_dim(dim, operand.rank()) else { return Ok(None) };
         dims.push(dim);
     }
     if dims.len() != operand.rank() + 1 {
@@ -56,7 +56,7 @@ pub(super) fn permute(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 
 pub(super) fn unsqueeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
-    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, operand.rank() + 1));
+    let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank() + 1));
     let Some(dim) = dim else { return Ok(None) };
     in_front(batch, &operand, &[dim.into()])
 }
@@ -76,7 +76,7 @@ pub(super) fn squeeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 /// What takes one dimension first, and then what has nothing to do with the batch.
 pub(super) fn one_dim(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
-    let dim = int(batch.args[1]).and_then(|dim| behind_batch(dim, operand.rank()));
+    let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank()));
     let Some(dim) = dim else { return Ok(None) };
     let mut rest = batch.args[1..].to_vec();
     rest[0] = dim.into();
@@ -99,7 +99,7 @@ pub(super) fn expand(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 pub(super) fn flip(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let Some(given) = ints(batch.args[1]) else { return Ok(None) };
-    let dims: Option<Vec<i64>> = given.iter().map(|d| behind_batch(*d, operand.rank())).collect();
+    let dims: Option<Vec<i64>> = given.iter().map(|d| batched_dim(*d, operand.rank())).collect();
     let Some(dims) = dims else { return Ok(None) };
     in_front(batch, &operand, &[(&dims[..]).into()])
 }

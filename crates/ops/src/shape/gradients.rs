@@ -5,21 +5,21 @@ use keyfold_layers::autograd::{Backward, Gradients};
 use keyfold_tensor::Tensor;
 
 use crate::aten;
-use crate::gradient::{blank, first};
+use crate::vjp::{first_only, zeros_like_operand};
 
 /// The elements as they are, in a dtype of their own at most.
 pub(crate) fn same(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, grad)
+    first_only(call, grad)
 }
 
 /// The elements in their order, under another shape.
-pub(crate) fn reshaped(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &aten::reshape(grad, &aten::sizes(&call.shape(0)))?)
+pub(crate) fn reshape(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
+    first_only(call, &aten::reshape(grad, &aten::sizes(&call.shape(0)))?)
 }
 
 pub(crate) fn transpose(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let (a, b) = (call.int(1).unwrap_or(0), call.int(2).unwrap_or(0));
-    first(call, &aten::transpose(grad, a, b)?)
+    first_only(call, &aten::transpose(grad, a, b)?)
 }
 
 pub(crate) fn permute(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
@@ -27,29 +27,32 @@ pub(crate) fn permute(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     for (to, from) in call.ints(1).unwrap_or_default().into_iter().enumerate() {
         inverse[layout::normalize_axis(from, grad.ndim())?] = to as i64;
     }
-    first(call, &aten::permute(grad, &inverse)?)
+    first_only(call, &aten::permute(grad, &inverse)?)
 }
 
 pub(crate) fn flip(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &aten::flip(grad, &call.ints(1).unwrap_or_default())?)
+    first_only(call, &aten::flip(grad, &call.ints(1).unwrap_or_default())?)
 }
 
 pub(crate) fn select(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let (dim, index) = (call.int(1).unwrap_or(0), call.int(2).unwrap_or(0));
-    first(call, &aten::select_scatter(&blank(call, 0, grad)?, grad, dim, index)?)
+    first_only(call, &aten::select_scatter(&zeros_like_operand(call, 0, grad)?, grad, dim, index)?)
 }
 
 pub(crate) fn slice(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let (dim, step) = (call.int(1).unwrap_or(0), call.int(4).unwrap_or(1));
     let (start, end) = (call.value(2), call.value(3));
-    first(call, &aten::slice_scatter(&blank(call, 0, grad)?, grad, dim, start, end, step)?)
+    first_only(
+        call,
+        &aten::slice_scatter(&zeros_like_operand(call, 0, grad)?, grad, dim, start, end, step)?,
+    )
 }
 
 /// Back to the device that the elements came from. Nothing goes back from meta, which has no data.
 pub(crate) fn to_device(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let device = call.form(0).device;
     if grad.device() == device {
-        return first(call, grad);
+        return first_only(call, grad);
     }
     if grad.device() == Device::META {
         return Err(Error::new(
@@ -60,5 +63,5 @@ pub(crate) fn to_device(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients>
             ),
         ));
     }
-    first(call, &aten::to_device(grad, device)?)
+    first_only(call, &aten::to_device(grad, device)?)
 }

@@ -3,23 +3,23 @@
 //! These take every dtype, since they compute nothing.
 
 mod batching;
+mod concat;
+mod concat_batching;
+mod concat_gradients;
 pub(crate) mod gradients;
-mod join;
-mod join_batching;
-mod join_gradients;
 
 use keyfold_core::{DType, Device, ErrorKind, Result, layout};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::Product;
+use keyfold_layers::autograd::Vjp;
 use keyfold_layers::vmap;
 use keyfold_tensor::{IntList, Tensor};
 
-use crate::gradient::{NOTHING, given};
-use crate::infer::{Call, Plan, Run};
-use crate::map::{cast, conversion};
+use crate::convert::{cast, conversion};
+use crate::infer::{Call, CallPlan, Run};
+use crate::jvp::LINEAR;
 use crate::op::Op;
 use crate::row::{Batching, COMPUTES, Gradient, Layers, Row, Rule};
-use crate::tangent::LINEAR;
+use crate::vjp::{READS_NOTHING, formula};
 
 /// Broadcasts to those sizes, of which -1 keeps the dimension as it is.
 fn expand(op: &Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
@@ -68,18 +68,18 @@ fn reshape(op: &Op, (x, sizes): (&Tensor, IntList)) -> Result<Tensor> {
     }
 }
 
-fn clone(call: Call<'_, ()>, (x,): (&Tensor,)) -> Result<Plan<impl Run>> {
+fn clone(call: Call<'_, ()>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
     conversion(&call, x, x.dtype())
 }
 
-fn to(call: Call<'_, ()>, (x, dtype): (&Tensor, DType)) -> Result<Plan<impl Run>> {
+fn to(call: Call<'_, ()>, (x, dtype): (&Tensor, DType)) -> Result<CallPlan<impl Run>> {
     conversion(&call, x, dtype)
 }
 
 /// The rows of shapes.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    fn layers(product: Product, batching: vmap::Rule) -> Layers {
-        let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
+    fn layers(vjp: Vjp, batching: vmap::Rule) -> Layers {
+        let (derivative, batching) = (formula(READS_NOTHING, vjp), Batching::Rule(batching));
         let (tangent, batching) = (LINEAR, Rule::Given(batching));
         Layers { derivative, tangent, batching, autocast: Category::Leave }
     }
@@ -87,7 +87,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         Row::view::<(&Tensor, IntList)>(
             "aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)",
             reshape,
-            layers(gradients::reshaped, batching::reshape),
+            layers(gradients::reshape, batching::reshape),
         )?
         .with_host_lock(COMPUTES),
         Row::view::<(&Tensor,)>(
@@ -114,7 +114,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::detach(Tensor(a) self) -> Tensor(a)",
             |_, (x,)| Ok(x.detach()),
             Layers {
-                derivative: Rule::Given(Gradient::Cut),
+                derivative: Rule::Given(Gradient::Detach),
                 tangent: Rule::Refused("cuts tangents off"),
                 ..layers(gradients::same, vmap::single)
             },
@@ -137,17 +137,17 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         Row::view::<(&Tensor, i64)>(
             "aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)",
             |op, (x, dim)| op.at(x.unsqueeze(dim)),
-            layers(gradients::reshaped, batching::unsqueeze),
+            layers(gradients::reshape, batching::unsqueeze),
         )?,
         Row::view::<(&Tensor,)>(
             "aten::squeeze(Tensor(a) self) -> Tensor(a)",
             |op, (x,)| squeeze(op, x),
-            layers(gradients::reshaped, batching::squeeze),
+            layers(gradients::reshape, batching::squeeze),
         )?,
         Row::view::<(&Tensor, i64)>(
             "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
             |op, (x, dim)| op.at(x.squeeze(dim)),
-            layers(gradients::reshaped, batching::one_dim),
+            layers(gradients::reshape, batching::one_dim),
         )?,
         Row::view::<(&Tensor, IntList)>(
             "aten::expand(Tensor(a) self, int[] size) -> Tensor(a)",
@@ -171,6 +171,6 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             layers(gradients::slice, batching::one_dim),
         )?,
     ];
-    rows.extend(join::rows()?);
+    rows.extend(concat::rows()?);
     Ok(rows)
 }

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use keyfold::Tensor;
-use keyfold::ops::elementwise::ELEMENTWISE;
+use keyfold::ops::pointwise::ELEMENTWISE;
 use keyfold::ops::{Row, aten, install, register, rows};
 use keyfold_backend::{self as backend, GpuBackend, Pointwise};
 use keyfold_core::{DType, Device, DeviceType, ErrorKind};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::schema::{Schema, Type};
-use keyfold_layers::autograd::{self, Backward, Derivative, Edge, Extra, Gradients, Keeps};
+use keyfold_layers::autograd::{self, Backward, Derivative, Edge, Extra, Gradients, Saves};
 use keyfold_tensor::{Tensor, ValueRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -64,11 +64,11 @@ impl PyDerivative {
         args: &[ValueRef<'_>],
         outputs: &[&Tensor],
         edges: &[Option<Edge>],
-    ) -> PyResult<(Memory, Keeps)> {
+    ) -> PyResult<(Memory, Saves)> {
         let inputs: Vec<_> =
             args.iter().map(|arg| results::ref_to_py(py, *arg)).collect::<PyResult<_>>()?;
         let context = self.context_class.bind(py).call1((self.per_argument(args, edges),))?;
-        let mut keeps = Keeps::NONE;
+        let mut keeps = Saves::NONE;
         let (mut kept, mut others) = (Vec::new(), Vec::new());
         let Some(setup) = &self.setup else {
             return Ok((Memory { context: context.unbind(), kept, others }, keeps));
@@ -203,7 +203,7 @@ impl PyDerivative {
                 self.schema
             )));
         }
-        let mut gradients = Gradients::with_capacity(call.places());
+        let mut gradients = Gradients::with_capacity(call.slots());
         for (i, (argument, item)) in arguments.iter().zip(&items).enumerate() {
             let wrong = |object: &Bound<'_, PyAny>| {
                 self.error(format!(
@@ -213,7 +213,7 @@ impl PyDerivative {
                     argument.name
                 ))
             };
-            let count = call.place_count(i);
+            let count = call.slot_count(i);
             let is_list = matches!(argument.ty.without_optional(), Type::List(..));
             if item.is_none() {
                 gradients.extend(std::iter::repeat_n(None, count));
@@ -285,8 +285,8 @@ impl Derivative for PyDerivative {
         &self.name
     }
 
-    fn keeps(&self) -> Keeps {
-        Keeps::NONE
+    fn saves(&self) -> Saves {
+        Saves::NONE
     }
 
     fn record(
@@ -294,7 +294,7 @@ impl Derivative for PyDerivative {
         args: &[ValueRef<'_>],
         results: &[&Tensor],
         edges: &[Option<Edge>],
-    ) -> Result<(Option<Extra>, Keeps)> {
+    ) -> Result<(Option<Extra>, Saves)> {
         attach(|py| {
             let (memory, keeps) = self.set_up(py, args, results, edges).map_err(from_pyerr)?;
             let memory: Arc<dyn Any + Send + Sync> = Arc::new(memory);

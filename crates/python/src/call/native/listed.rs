@@ -2,7 +2,7 @@
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{CallContext, Kernel};
-use keyfold_ops::elementwise::OUT;
+use keyfold_ops::pointwise::OUT_ARGUMENT;
 use keyfold_tensor::{Value, ValueRef};
 use pyo3::ffi;
 
@@ -45,7 +45,7 @@ pub(crate) unsafe fn call_listed(
                 let Some(found) = arrays::look_again(object, caller) else {
                     return Err(changed());
                 };
-                let param = if at < inputs { &params.all[0] } else { &params.all[OUT] };
+                let param = if at < inputs { &params.all[0] } else { &params.all[OUT_ARGUMENT] };
                 let place = (&raw mut (*arguments)[arena.used]).cast::<Argument>();
                 place.write(Argument::new(object, found, param));
                 arena.used += 1;
@@ -60,11 +60,11 @@ pub(crate) unsafe fn call_listed(
         ValueRef::None,
         ValueRef::None,
     ];
-    let mut numbered = [std::ptr::null_mut(); OUT + 1];
-    let count = OUT + usize::from(has_out);
+    let mut numbered = [std::ptr::null_mut(); OUT_ARGUMENT + 1];
+    let count = OUT_ARGUMENT + usize::from(has_out);
     if has_out {
-        args[OUT] = values[inputs];
-        numbered[OUT] = arrays[inputs];
+        args[OUT_ARGUMENT] = values[inputs];
+        numbered[OUT_ARGUMENT] = arrays[inputs];
     }
     // SAFETY: as for the caller; the kernel can only give the argument back that it writes to.
     unsafe { run(context, kernel, &args[..count], &numbered[..count], arrays, caller) }

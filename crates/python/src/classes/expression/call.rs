@@ -4,7 +4,7 @@
 use keyfold_core::ErrorKind;
 use keyfold_dispatch::Tag;
 use keyfold_expr::Expr;
-use keyfold_ops::elementwise::{ELEMENTWISE, to_text};
+use keyfold_ops::pointwise::{ELEMENTWISE, to_text};
 use keyfold_tensor::ValueRef;
 use pyo3::ffi;
 use pyo3::intern;

@@ -1,5 +1,5 @@
 //! `keyfold.Expression` and `keyfold.elementwise`: the language is in `keyfold_expr`, what becomes of
-//! an operator in `keyfold_ops::elementwise`.
+//! an operator in `keyfold_ops::pointwise`.
 
 mod arguments;
 mod call;
@@ -12,7 +12,7 @@ use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{Override, Provenance};
 use keyfold_expr::Lowered;
 use keyfold_expr::cuda::{Layout, Options};
-use keyfold_ops::elementwise::{self, from_text};
+use keyfold_ops::pointwise::{self, from_text};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -274,7 +274,7 @@ pub(crate) fn _elementwise(
     };
     let dispatcher = dispatcher.get();
     let done =
-        elementwise::implement(&dispatcher.dispatcher, &operator, &text, mode, Some(&provenance));
+        pointwise::implement(&dispatcher.dispatcher, &operator, &text, mode, Some(&provenance));
     let done = done.py(py)?;
     let handles = done.handles.into_iter().map(|handle| dispatcher.handle(py, handle)).collect();
     Ok((PyExpression::new(py, done.expression.expr().clone()), handles))
@@ -284,5 +284,5 @@ pub(crate) fn _elementwise(
 #[pyfunction]
 pub(crate) fn _out_schema(py: Python<'_>, schema: Text) -> PyResult<Option<String>> {
     let schema = Schema::parse(&schema).py(py)?;
-    Ok(keyfold_ops::elementwise::out_schema(&schema).map(|schema| schema.to_string()))
+    Ok(keyfold_ops::pointwise::out_schema(&schema).map(|schema| schema.to_string()))
 }

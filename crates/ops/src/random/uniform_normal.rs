@@ -7,10 +7,10 @@ use keyfold_layers::autocast::Category;
 use keyfold_tensor::device::random::take;
 use keyfold_tensor::{IntList, Tensor};
 
-use crate::gradient::TAKES_NO_TENSOR;
-use crate::infer::{Call, Plan, Run};
+use crate::infer::{Call, CallPlan, Run};
 use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule};
+use crate::vjp::NO_TENSOR_ARGUMENT;
 
 /// The floats, which random numbers are.
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
@@ -19,8 +19,11 @@ const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 type Arguments = (IntList, Option<DType>, Option<Device>);
 
 /// Numbers of the next part of the stream.
-fn random(call: Call<'_, RandomOp>, (size, dtype, device): Arguments) -> Result<Plan<impl Run>> {
-    let (dtype, device) = call.made(dtype, device, DType::DEFAULT_FLOAT)?;
+fn random(
+    call: Call<'_, RandomOp>,
+    (size, dtype, device): Arguments,
+) -> Result<CallPlan<impl Run>> {
+    let (dtype, device) = call.factory_options(dtype, device, DType::DEFAULT_FLOAT)?;
     if !FLOATS.contains(&dtype) {
         return Err(call.unsupported("dtype", dtype, &FLOATS));
     }
@@ -35,7 +38,7 @@ fn random(call: Call<'_, RandomOp>, (size, dtype, device): Arguments) -> Result<
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { kernel.launch(&params, &[], out) })
     };
-    Ok(Plan::new(device, call.shape(&size)?, dtype, run))
+    Ok(CallPlan::new(device, call.shape(&size)?, dtype, run))
 }
 
 /// The rows of uniform and normal numbers. They have no overload `out`: inside vmap such a call would draw
@@ -44,7 +47,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
     let row = |name, numbers| {
         let args = "int[] size, *, ScalarType? dtype=None, Device? device=None";
         let layers = Layers {
-            derivative: TAKES_NO_TENSOR,
+            derivative: NO_TENSOR_ARGUMENT,
             tangent: Rule::Refused("takes no tensor"),
             batching: Rule::Given(Batching::Draw),
             autocast: Category::Leave,

@@ -5,60 +5,60 @@ use keyfold_layers::autograd::{Backward, Gradients};
 use keyfold_tensor::Tensor;
 
 use crate::aten;
-use crate::gradient::{first, over, times, when_needed, zeros};
+use crate::vjp::{first_only, if_needed, over_conj, times_conj, zeros_of};
 
 pub(crate) fn exp(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &times(grad, &call.result(0)?)?)
+    first_only(call, &times_conj(grad, &call.result(0)?)?)
 }
 
 pub(crate) fn log(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &over(grad, &call.tensor(0)?)?)
+    first_only(call, &over_conj(grad, &call.tensor(0)?)?)
 }
 
 pub(crate) fn log1p(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &over(grad, &aten::add_scalar(&call.tensor(0)?, 1)?)?)
+    first_only(call, &over_conj(grad, &aten::add_scalar(&call.tensor(0)?, 1)?)?)
 }
 
 pub(crate) fn expm1(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &times(grad, &aten::add_scalar(&call.result(0)?, 1)?)?)
+    first_only(call, &times_conj(grad, &aten::add_scalar(&call.result(0)?, 1)?)?)
 }
 
 pub(crate) fn sqrt(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &over(grad, &aten::mul_scalar(&call.result(0)?, 2)?)?)
+    first_only(call, &over_conj(grad, &aten::mul_scalar(&call.result(0)?, 2)?)?)
 }
 
 /// `1 - tanh^2`.
 pub(crate) fn tanh(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let y = call.result(0)?;
-    first(call, &times(grad, &aten::rsub_scalar(&aten::mul(&y, &y)?, 1)?)?)
+    first_only(call, &times_conj(grad, &aten::rsub_scalar(&aten::mul(&y, &y)?, 1)?)?)
 }
 
 /// `s (1 - s)`.
 pub(crate) fn sigmoid(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let s = call.result(0)?;
     let slope = aten::mul(&s, &aten::rsub_scalar(&s, 1)?)?;
-    first(call, &times(grad, &slope)?)
+    first_only(call, &times_conj(grad, &slope)?)
 }
 
 pub(crate) fn sin(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &times(grad, &aten::cos(&call.tensor(0)?)?)?)
+    first_only(call, &times_conj(grad, &aten::cos(&call.tensor(0)?)?)?)
 }
 
 pub(crate) fn cos(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &aten::neg(&times(grad, &aten::sin(&call.tensor(0)?)?)?)?)
+    first_only(call, &aten::neg(&times_conj(grad, &aten::sin(&call.tensor(0)?)?)?)?)
 }
 
 /// A NaN lets the gradient through, so that it is seen.
 pub(crate) fn relu(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let flat = aten::le_scalar(&call.result(0)?, 0)?;
-    first(call, &aten::choose_number(&flat, 0, grad)?)
+    first_only(call, &aten::where_scalar_self(&flat, 0, grad)?)
 }
 
 /// `s x^(s - 1)`, which is 0 for `s = 0` also where `x` is 0.
 pub(crate) fn pow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let exponent = call.scalar(1);
     if !exponent.is_nonzero() {
-        return Ok(vec![Some(zeros(&call.form(0))?)]);
+        return Ok(vec![Some(zeros_of(&call.form(0))?)]);
     }
     let less = match exponent {
         Scalar::Int(n) => Scalar::Int(n.wrapping_sub(1)),
@@ -67,11 +67,11 @@ pub(crate) fn pow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients
     };
     let one = Complex::new(1.0, 0.0);
     let power = match less.as_complex() {
-        less if less == Complex::default() => return first(call, grad),
+        less if less == Complex::default() => return first_only(call, grad),
         less if less == one => call.tensor(0)?,
         _ => aten::pow_scalar(&call.tensor(0)?, less)?,
     };
-    first(call, &times(grad, &aten::mul_scalar(&power, exponent)?)?)
+    first_only(call, &times_conj(grad, &aten::mul_scalar(&power, exponent)?)?)
 }
 
 /// As for a number: `b a^(b - 1)`, and 0 for `0^0`; with respect to the exponent `a^b log(a)`, and 0
@@ -82,16 +82,16 @@ pub(crate) fn pow(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
         // Only the exponent of 0^0 is changed, to one whose power is finite: a choice behind the
         // product would make NaNs in second derivatives.
         let both = aten::mul(&aten::eq_scalar(&a, 0)?, &aten::eq_scalar(&b, 0)?)?;
-        let less = aten::sub_scalar(&aten::choose_number(&both, 1, &b)?, 1)?;
-        times(grad, &aten::mul(&aten::pow(&to_like(&a, grad)?, &less)?, &b)?)
+        let less = aten::sub_scalar(&aten::where_scalar_self(&both, 1, &b)?, 1)?;
+        times_conj(grad, &aten::mul(&aten::pow(&to_like(&a, grad)?, &less)?, &b)?)
     };
     let of_exponent = || {
         let (a, b) = (call.tensor(0)?, call.tensor(1)?);
         let flat = aten::mul(&aten::eq_scalar(&a, 0)?, &not_negative(&b)?)?;
-        let log = aten::log(&aten::choose_number(&flat, 1, &to_like(&a, grad)?)?)?;
-        times(grad, &aten::mul(&call.result(0)?, &log)?)
+        let log = aten::log(&aten::where_scalar_self(&flat, 1, &to_like(&a, grad)?)?)?;
+        times_conj(grad, &aten::mul(&call.result(0)?, &log)?)
     };
-    Ok(vec![when_needed(call, 0, of_base)?, when_needed(call, 1, of_exponent)?])
+    Ok(vec![if_needed(call, 0, of_base)?, if_needed(call, 1, of_exponent)?])
 }
 
 /// A base in the dtype that the power was computed in: a whole number has no negative powers.
@@ -116,7 +116,7 @@ pub(crate) fn rpow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradient
             true => Scalar::Complex(base.as_complex().ln()),
             false => Scalar::Float(base.as_f64().ln()),
         };
-        return first(call, &times(grad, &aten::mul_scalar(&result, log)?)?);
+        return first_only(call, &times_conj(grad, &aten::mul_scalar(&result, log)?)?);
     }
     let slope = aten::mul_scalar(&result, f64::NEG_INFINITY)?;
     // 0^x is 1 for 0, 0 for what is greater, infinite for what is less, and NaN for what isn't real.
@@ -124,5 +124,5 @@ pub(crate) fn rpow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradient
         true => aten::eq_scalar(&aten::mul(&result, &aten::sub_scalar(&result, 1)?)?, 0)?,
         false => aten::le_scalar(&result, 1)?,
     };
-    first(call, &times(grad, &aten::choose_number(&flat, 0, &slope)?)?)
+    first_only(call, &times_conj(grad, &aten::where_scalar_self(&flat, 0, &slope)?)?)
 }

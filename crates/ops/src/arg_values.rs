@@ -8,7 +8,7 @@ pub(crate) fn int(value: ValueRef<'_>) -> Option<i64> {
     if let ValueRef::Int(n) = value { Some(n) } else { None }
 }
 
-pub(crate) fn truth(value: ValueRef<'_>) -> bool {
+pub(crate) fn is_true(value: ValueRef<'_>) -> bool {
     matches!(value, ValueRef::Bool(true))
 }
 
@@ -25,6 +25,6 @@ pub(crate) fn ints(value: ValueRef<'_>) -> Option<Vec<i64>> {
 }
 
 /// A dimension of an example of that rank, where the batch stands before it.
-pub(crate) fn behind_batch(dim: i64, rank: usize) -> Option<i64> {
+pub(crate) fn batched_dim(dim: i64, rank: usize) -> Option<i64> {
     Some(layout::normalize_axis(dim, rank).ok()? as i64 + 1)
 }

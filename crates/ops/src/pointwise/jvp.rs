@@ -8,10 +8,10 @@ use keyfold_layers::aten::Aten;
 use keyfold_layers::autograd::{Forward, Pushforward, Tangents, added};
 use keyfold_tensor::{Tensor, ValueRef};
 
-use super::operator::{ComplexText, ELEMENTWISE, Expression, text};
+use super::expression::{ComplexText, ELEMENTWISE, Expression, cached_expression};
 
 /// The rule of an operator whose arguments at these positions are an expression's inputs and parameters.
-struct OfArguments {
+struct ArgumentsJvp {
     name: String,
     text: Arc<Expression>,
     inputs: Vec<usize>,
@@ -19,21 +19,21 @@ struct OfArguments {
 }
 
 /// The rule of `keyfold::elementwise`, whose expression is an argument.
-struct OfList;
+struct ElementwiseJvp;
 
 pub(crate) fn of_arguments(
     name: &str,
     text: Arc<Expression>,
     (inputs, params): (Vec<usize>, Vec<usize>),
 ) -> Arc<dyn Pushforward> {
-    Arc::new(OfArguments { name: name.to_owned(), text, inputs, params })
+    Arc::new(ArgumentsJvp { name: name.to_owned(), text, inputs, params })
 }
 
-pub(super) fn of_list() -> Arc<dyn Pushforward> {
-    Arc::new(OfList)
+pub(super) fn of_elementwise() -> Arc<dyn Pushforward> {
+    Arc::new(ElementwiseJvp)
 }
 
-impl Pushforward for OfArguments {
+impl Pushforward for ArgumentsJvp {
     fn apply(&self, call: &Forward<'_, '_>) -> Result<Vec<Option<Tensor>>> {
         let inputs: Vec<ValueRef<'_>> = self.inputs.iter().map(|at| call.args()[*at]).collect();
         let tangents: Vec<Option<Tensor>> =
@@ -44,7 +44,7 @@ impl Pushforward for OfArguments {
     }
 }
 
-impl Pushforward for OfList {
+impl Pushforward for ElementwiseJvp {
     fn apply(&self, call: &Forward<'_, '_>) -> Result<Vec<Option<Tensor>>> {
         let (args, Tangents::Each(tangents)) = (call.args(), call.tangents(0)) else {
             return Ok(vec![None]);
@@ -52,7 +52,8 @@ impl Pushforward for OfList {
         let ValueRef::Str(source) = args[2] else { return Ok(vec![None]) };
         let inputs: Vec<ValueRef<'_>> = args[0].items().collect();
         let params: Vec<Scalar> = args[1].items().filter_map(ValueRef::scalar).collect();
-        tangent(ELEMENTWISE, &*text(source)?, &inputs, tangents, &params).map(|one| vec![one])
+        tangent(ELEMENTWISE, &*cached_expression(source)?, &inputs, tangents, &params)
+            .map(|one| vec![one])
     }
 }
 

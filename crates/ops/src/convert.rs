@@ -6,12 +6,12 @@ use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_expr::{Expr, Graph, Input, Node};
 use keyfold_tensor::{Overlap, Tensor, overlap};
 
-use crate::elementwise::{check_apart, prepare};
-use crate::infer::{AnyStrides, Plan, Run};
+use crate::infer::{AnyStrides, CallPlan, Run};
 use crate::op::Op;
+use crate::pointwise::{check_apart, prepare};
 
 /// The element as it is: what a conversion of dtypes computes.
-pub(crate) fn itself() -> Expr {
+pub(crate) fn identity_expr() -> Expr {
     let mut graph = Graph::default();
     let root = graph.add(Node::Input(0));
     let input = Input { name: "self".to_owned(), rank: None };
@@ -36,16 +36,16 @@ pub(crate) fn conversion<'x>(
     op: &Op,
     x: &'x Tensor,
     dtype: DType,
-) -> Result<Plan<impl Run + use<'x>>> {
+) -> Result<CallPlan<impl Run + use<'x>>> {
     if x.dtype().is_complex() && !dtype.is_complex() && dtype != DType::Bool {
         let message = format!("{} to {dtype} would drop the imaginary parts", x.dtype());
         return Err(op.error(ErrorKind::DType, message));
     }
     let run = AnyStrides(move |op: &Op, out: &Tensor| {
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
-        unsafe { write(op, x, out) }
+        unsafe { write_converted(op, x, out) }
     });
-    Ok(Plan::new(op.device_of(x), x.shape().clone(), dtype, run))
+    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), dtype, run))
 }
 
 /// Writes the elements of `x`, broadcast and converted, into `out`, unless on Meta.
@@ -56,7 +56,7 @@ pub(crate) fn conversion<'x>(
 ///
 /// # Safety
 /// Nobody else uses the memory of `out` meanwhile, and no slice of it is alive.
-pub(crate) unsafe fn write(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
+pub(crate) unsafe fn write_converted(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
     if x.shape() != out.shape() {
         op.at(layout::broadcast_strides(x.shape(), x.strides(), out.shape()))?;
     }
@@ -86,12 +86,12 @@ pub(crate) unsafe fn write(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
 ///
 /// # Errors
 /// As [`cast`].
-pub(crate) fn converted<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<Cow<'a, Tensor>> {
+pub(crate) fn to_dtype<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<Cow<'a, Tensor>> {
     if x.dtype() == dtype { Ok(Cow::Borrowed(x)) } else { cast(op, x, dtype).map(Cow::Owned) }
 }
 
 /// The shape of the result of operands that broadcast together.
-pub(crate) fn broadcast(op: &Op, shapes: &[&[usize]]) -> Result<Shape> {
+pub(crate) fn broadcast_shape(op: &Op, shapes: &[&[usize]]) -> Result<Shape> {
     let mut all = Shape::empty();
     for shape in shapes {
         all = op.at(layout::broadcast_shapes(&all, shape))?;

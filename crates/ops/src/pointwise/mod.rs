@@ -4,17 +4,17 @@
 //! Meta asks it for the result's dtype; the overload `out` writes its value into a tensor of the
 //! caller's.
 
-mod arithmetic;
 mod batching;
-mod choose;
-mod define;
-mod functions;
+mod binary;
+mod definition;
+mod expression;
 mod gradients;
 mod implement;
-mod operator;
-mod powers;
-pub(crate) mod symbolic;
-pub(crate) mod tangent;
+pub(crate) mod jvp;
+mod pow;
+mod unary;
+pub(crate) mod vjp;
+mod where_;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -22,17 +22,20 @@ use std::sync::Arc;
 use keyfold_backend::PointwiseKernel;
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar, Shape, layout};
 use keyfold_expr::{Binary, Expr, Lowered, Names, Node, Signature, Specialized, StepOp};
+use keyfold_layers::autograd::TensorMeta;
 use keyfold_tensor::{Overlap, Tensor, ValueRef, overlap};
 use smallvec::SmallVec;
 
-use crate::infer::{Form, Plan, Run};
-use crate::map;
+use crate::convert;
+use crate::infer::{CallPlan, Run};
 use crate::op::Op;
 use crate::row::Row;
 
-pub use define::out_schema;
+pub use definition::out_schema;
+pub use expression::{
+    ComplexText, ELEMENTWISE, Expression, OUT_ARGUMENT, cached_expression, from_text, to_text,
+};
 pub use implement::{Implemented, implement};
-pub use operator::{ComplexText, ELEMENTWISE, Expression, OUT, from_text, text, to_text};
 
 /// An expression of inputs and parameters of these names.
 ///
@@ -55,13 +58,13 @@ pub(crate) enum Size<'a> {
     /// Nobody said.
     Unknown,
     /// What the caller gave as argument `shape`.
-    Given(&'a [usize]),
+    Explicit(&'a [usize]),
     /// That of the tensor to write into.
-    Of(&'a Tensor),
+    OfOut(&'a Tensor),
 }
 
 /// The value of an argument that is the result's shape, None where it isn't given.
-fn given_shape(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
+fn shape_argument(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
     if matches!(value, ValueRef::None) {
         return Ok(None);
     }
@@ -76,7 +79,7 @@ fn given_shape(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
 }
 
 /// Whether a result depends on where its element is.
-fn has_places(expr: &Expr) -> bool {
+fn depends_on_index(expr: &Expr) -> bool {
     expr.nodes().iter().any(|node| matches!(node, Node::Index | Node::Coordinate(_)))
 }
 
@@ -132,16 +135,16 @@ impl Pointwise {
         let own = self.op.at(signature.broadcast_shape(&shapes))?;
         let free = signature.is_shapeless();
         match size {
-            Size::Of(out) if free => Ok(out.shape().clone()),
-            Size::Given(given) if free => self.op.at(Shape::new(given)),
-            Size::Given(given) if *given != own[..] => Err(self.op.error(
+            Size::OfOut(out) if free => Ok(out.shape().clone()),
+            Size::Explicit(given) if free => self.op.at(Shape::new(given)),
+            Size::Explicit(given) if *given != own[..] => Err(self.op.error(
                 ErrorKind::Shape,
                 format!(
                     "argument 'shape' is {given:?}, but the inputs broadcast to {own:?}, which is \
                      the result's shape; leave it away"
                 ),
             )),
-            Size::Unknown if free && has_places(self.prepared.expr()) => Err(self.op.error(
+            Size::Unknown if free && depends_on_index(self.prepared.expr()) => Err(self.op.error(
                 ErrorKind::Shape,
                 "nothing says which shape the result has: no input is read element by element; \
                  give shape=, which is () for one element, or out=",
@@ -166,7 +169,7 @@ impl Pointwise {
         inputs: I,
         params: P,
         size: Size<'_>,
-    ) -> Result<Plan<Evaluate<&Self, I, P>>>
+    ) -> Result<CallPlan<Evaluate<&Self, I, P>>>
     where
         I: AsRef<[&'t Tensor]>,
         P: AsRef<[Scalar]>,
@@ -193,7 +196,7 @@ impl Pointwise {
         params: P,
         dtype: Option<DType>,
         (device, size): (Device, Size<'_>),
-    ) -> Result<Plan<Evaluate<W, I, P>>>
+    ) -> Result<CallPlan<Evaluate<W, I, P>>>
     where
         W: Borrow<Pointwise>,
         I: AsRef<[&'t Tensor]>,
@@ -207,7 +210,7 @@ impl Pointwise {
         }
         let (result, chosen) = (prepared.signature.result(), dtype.is_some());
         let run = Evaluate { row, prepared, inputs, params, chosen };
-        Ok(Plan::new(device, shape, result, run))
+        Ok(CallPlan::new(device, shape, result, run))
     }
 
     /// What Meta has to find out about numbers, as computing does: that the dtypes that they become part
@@ -250,11 +253,17 @@ where
     }
 
     /// Computes in place where an input is `out`, and converts each element to the dtype of `out`.
-    unsafe fn write(self, op: &Op, form: &Form, out: &Tensor, _: &[ValueRef<'_>]) -> Result<()> {
+    unsafe fn write(
+        self,
+        op: &Op,
+        form: &TensorMeta,
+        out: &Tensor,
+        _: &[ValueRef<'_>],
+    ) -> Result<()> {
         if self.chosen && form.dtype != out.dtype() {
             let own = self.fresh(op, form)?;
             // SAFETY: the caller's promise.
-            return unsafe { map::write(op, &own, out) };
+            return unsafe { convert::write_converted(op, &own, out) };
         }
         let (inputs, params) = (self.inputs.as_ref(), self.params.as_ref());
         let prepared = match form.dtype == out.dtype() {
@@ -350,7 +359,7 @@ pub(crate) fn check_apart(op: &str, name: &str, out: &Tensor) -> Result<()> {
 
 /// The rows of operators that are expressions.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    let families = [arithmetic::rows, choose::rows, functions::rows, powers::rows, operator::rows];
+    let families = [binary::rows, where_::rows, unary::rows, pow::rows, expression::rows];
     let rows = families.map(|family| family());
     Ok(rows.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

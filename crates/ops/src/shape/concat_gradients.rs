@@ -1,21 +1,21 @@
 //! Tensors put together, and parts of a tensor replaced.
 
 use keyfold_core::{Result, layout};
-use keyfold_layers::autograd::{Backward, Gradients, Meta};
+use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
 use keyfold_tensor::{Tensor, ValueRef};
 
 use crate::aten;
-use crate::gradient::{shaped, when_needed, zeros};
+use crate::vjp::{if_needed, match_meta, zeros_of};
 
 /// The gradients of the tensors of a list, each a part of the whole.
 fn parts(
     call: &Backward<'_>,
-    mut part: impl FnMut(usize, &Meta) -> Result<Tensor>,
+    mut part: impl FnMut(usize, &TensorMeta) -> Result<Tensor>,
 ) -> Result<Gradients> {
     let forms = call.forms(0).into_iter().enumerate();
     forms
         .map(|(i, form)| match form {
-            Some(form) if call.needs_place(i) => shaped(&form, &part(i, &form)?).map(Some),
+            Some(form) if call.needs_slot(i) => match_meta(&form, &part(i, &form)?).map(Some),
             _ => Ok(None),
         })
         .collect()
@@ -42,14 +42,14 @@ pub(crate) fn stack(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
 
 /// Zeros of the form of an operand, in the dtype of the gradient.
 fn nothing(call: &Backward<'_>, argument: usize, grad: &Tensor) -> Result<Tensor> {
-    zeros(&Meta { dtype: grad.dtype(), ..call.form(argument) })
+    zeros_of(&TensorMeta { dtype: grad.dtype(), ..call.form(argument) })
 }
 
 pub(crate) fn select_scatter(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let (dim, index) = (call.int(2).unwrap_or(0), call.int(3).unwrap_or(0));
     Ok(vec![
-        when_needed(call, 0, || aten::select_scatter(grad, &nothing(call, 1, grad)?, dim, index))?,
-        when_needed(call, 1, || aten::select(grad, dim, index))?,
+        if_needed(call, 0, || aten::select_scatter(grad, &nothing(call, 1, grad)?, dim, index))?,
+        if_needed(call, 1, || aten::select(grad, dim, index))?,
     ])
 }
 
@@ -57,9 +57,9 @@ pub(crate) fn slice_scatter(call: &Backward<'_>, grad: &Tensor) -> Result<Gradie
     let (dim, step) = (call.int(2).unwrap_or(0), call.int(5).unwrap_or(1));
     let (start, end) = (call.value(3), call.value(4));
     Ok(vec![
-        when_needed(call, 0, || {
+        if_needed(call, 0, || {
             aten::slice_scatter(grad, &nothing(call, 1, grad)?, dim, start, end, step)
         })?,
-        when_needed(call, 1, || aten::slice(grad, dim, start, end, step))?,
+        if_needed(call, 1, || aten::slice(grad, dim, start, end, step))?,
     ])
 }

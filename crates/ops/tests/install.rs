@@ -8,7 +8,7 @@ use keyfold_backend::GpuBackend;
 use keyfold_core::{DType, Device, DeviceType, ErrorKind};
 use keyfold_cpu::HostBackend;
 use keyfold_dispatch::{DispatchKey, Dispatcher, HostLock, Override};
-use keyfold_ops::elementwise::implement;
+use keyfold_ops::pointwise::implement;
 use keyfold_ops::{Row, Rule};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use support::*;
@@ -27,7 +27,7 @@ fn kernels_have_names_and_places() {
     let add = dispatcher().operator("aten::add.Scalar").unwrap();
     let cpu = add.kernel_at(DispatchKey::CPU.into()).unwrap();
     assert_eq!(cpu.provenance().name, "add_scalar_cpu");
-    assert!(cpu.provenance().file.ends_with("elementwise/arithmetic.rs"));
+    assert!(cpu.provenance().file.ends_with("pointwise/binary.rs"));
     assert!(matches!(cpu.host_lock(), HostLock::ReleaseFrom(n) if n > 1));
 }
 

@@ -5,7 +5,7 @@ use keyfold_expr::{Expr, Node};
 use keyfold_layers::vmap::Batch;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::operator::text;
+use super::expression::cached_expression;
 
 /// Whether an expression of a batch is that of its examples. Else the loop has to do: an element's place
 /// isn't its place in the batch, and tables differ from example to example.
@@ -15,11 +15,11 @@ pub(super) fn is_pointwise(expr: &Expr) -> bool {
 }
 
 /// The rule of `keyfold::elementwise`.
-pub(super) fn listed(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
+pub(super) fn elementwise(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let (ValueRef::Str(source), ValueRef::None) = (batch.args[2], batch.args[3]) else {
         return Ok(None);
     };
-    if !is_pointwise(text(source)?.expr()) {
+    if !is_pointwise(cached_expression(source)?.expr()) {
         return Ok(None);
     }
     let operands: Option<Vec<_>> = batch.operands(0)?.into_iter().collect();

@@ -4,14 +4,14 @@ use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_layers::autocast::Category;
 use keyfold_tensor::Tensor;
 
-use super::gradients::choice::{choose, choose_number, choose_or};
-use super::operator::Expression;
+use super::expression::Expression;
+use super::gradients::where_min_max::{where_, where_scalar_other, where_scalar_self};
 use super::{Pointwise, Size};
-use crate::gradient::{FIRST, given};
-use crate::infer::{Call, Plan, Run};
+use crate::infer::{Call, CallPlan, Run};
+use crate::jvp::like_derivative;
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
-use crate::tangent::of_expression;
+use crate::vjp::{READS_FIRST, formula};
 
 const NAME: &str = "aten::where";
 const TEXT: &str = "where(condition, self, other)";
@@ -29,7 +29,7 @@ fn check_condition(op: &Op, condition: &Tensor) -> Result<()> {
 fn tensors<'t>(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&'t Tensor, &'t Tensor, &'t Tensor),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     check_condition(&call, condition)?;
     call.state.plan([condition, a, b], [], Size::Unknown)
 }
@@ -37,7 +37,7 @@ fn tensors<'t>(
 fn scalar_other<'t>(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&'t Tensor, &'t Tensor, Scalar),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     check_condition(&call, condition)?;
     call.state.plan([condition, a], [b], Size::Unknown)
 }
@@ -45,7 +45,7 @@ fn scalar_other<'t>(
 fn scalar_self<'t>(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&'t Tensor, Scalar, &'t Tensor),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     check_condition(&call, condition)?;
     call.state.plan([condition, b], [a], Size::Unknown)
 }
@@ -53,7 +53,7 @@ fn scalar_self<'t>(
 fn scalars(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&Tensor, Scalar, Scalar),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     check_condition(&call, condition)?;
     call.state.plan([condition], [a, b], Size::Unknown)
 }
@@ -62,7 +62,7 @@ fn scalars(
 pub(super) fn rows() -> Result<Vec<Row>> {
     let layers = |derivative: Rule<Gradient>, autocast| Layers {
         derivative,
-        tangent: of_expression(derivative),
+        tangent: like_derivative(derivative),
         batching: Rule::Derived,
         autocast,
     };
@@ -74,7 +74,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             parse(&["condition", "self", "other"], &[])?,
             |row| row,
             tensors,
-            layers(given(FIRST, choose), Category::Widest),
+            layers(formula(READS_FIRST, where_), Category::Widest),
         )?,
         Row::pointwise::<(&Tensor, &Tensor, Scalar), _, _>(
             (NAME, "ScalarOther"),
@@ -82,7 +82,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             parse(&["condition", "self"], &["other"])?,
             |row| row,
             scalar_other,
-            layers(given(FIRST, choose_or), Category::Leave),
+            layers(formula(READS_FIRST, where_scalar_other), Category::Leave),
         )?,
         Row::pointwise::<(&Tensor, Scalar, &Tensor), _, _>(
             (NAME, "ScalarSelf"),
@@ -90,7 +90,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             parse(&["condition", "other"], &["self"])?,
             |row| row,
             scalar_self,
-            layers(given(FIRST, choose_number), Category::Leave),
+            layers(formula(READS_FIRST, where_scalar_self), Category::Leave),
         )?,
         Row::pointwise::<(&Tensor, Scalar, Scalar), _, _>(
             (NAME, "Scalar"),

@@ -8,7 +8,7 @@ use keyfold_dispatch::{DispatchKey, Dispatcher, Handle, Override, Provenance};
 use keyfold_tensor::Value;
 
 use super::Expression;
-use super::define::Definition;
+use super::definition::Definition;
 use crate::op::{Runner, Target};
 use crate::row::Row;
 

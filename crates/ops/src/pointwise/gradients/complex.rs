@@ -5,34 +5,34 @@ use keyfold_layers::autograd::{Backward, Gradients};
 use keyfold_tensor::Tensor;
 
 use crate::aten;
-use crate::gradient::{conj, first, zeros};
+use crate::vjp::{conj_if_complex, first_only, zeros_of};
 
 pub(crate) fn conjugate(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, &conj(grad)?)
+    first_only(call, &conj_if_complex(grad)?)
 }
 
 pub(crate) fn real(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    first(call, grad)
+    first_only(call, grad)
 }
 
 pub(crate) fn imag(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     if !call.form(0).dtype.is_complex() {
-        return Ok(vec![Some(zeros(&call.form(0))?)]);
+        return Ok(vec![Some(zeros_of(&call.form(0))?)]);
     }
-    first(call, &aten::mul_scalar(grad, Scalar::Complex(Complex::new(0.0, 1.0)))?)
+    first_only(call, &aten::mul_scalar(grad, Scalar::Complex(Complex::new(0.0, 1.0)))?)
 }
 
 /// Of `s = z / abs(z)`: `(g - s real(g conj(s))) / abs(z)`, which is what of `g` is across the
 /// direction, and 0 at 0. A real number's sign doesn't change.
 pub(crate) fn sign(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     if !call.form(0).dtype.is_complex() {
-        return Ok(vec![Some(zeros(&call.form(0))?)]);
+        return Ok(vec![Some(zeros_of(&call.form(0))?)]);
     }
     let z = call.tensor(0)?;
     let (sign, length) = (aten::sign(&z)?, aten::abs(&z)?);
     let none = aten::eq_scalar(&length, 0)?;
     let along = aten::real(&aten::mul(grad, &aten::conj(&sign)?)?)?;
     let across = aten::sub(grad, &aten::mul(&sign, &along)?)?;
-    let turned = aten::div(&across, &aten::choose_number(&none, 1, &length)?)?;
-    first(call, &aten::choose_number(&none, 0, &turned)?)
+    let turned = aten::div(&across, &aten::where_scalar_self(&none, 1, &length)?)?;
+    first_only(call, &aten::where_scalar_self(&none, 0, &turned)?)
 }

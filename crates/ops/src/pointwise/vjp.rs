@@ -5,14 +5,14 @@ use std::sync::Arc;
 use keyfold_core::{Complex, DTypeKind, Error, ErrorKind, Result, Scalar};
 use keyfold_expr::Variable;
 use keyfold_layers::aten::Aten;
-use keyfold_layers::autograd::{Backward, Derivative, Gradients, Keeps, Meta};
+use keyfold_layers::autograd::{Backward, Derivative, Gradients, Saves, TensorMeta};
 use keyfold_tensor::{Tensor, ValueRef};
 
-use super::operator::{ComplexText, ELEMENTWISE, Expression, text};
-use crate::gradient::{shaped, zeros};
+use super::expression::{ComplexText, ELEMENTWISE, Expression, cached_expression};
+use crate::vjp::{match_meta, zeros_of};
 
 /// Where an operator has the inputs and parameters of its expression.
-enum Source {
+enum ExpressionArguments {
     /// An operator of its own: positions of its arguments.
     Arguments { text: Arc<Expression>, inputs: Vec<usize>, params: Vec<usize> },
     /// `keyfold::elementwise`: lists, and the text.
@@ -20,9 +20,9 @@ enum Source {
 }
 
 /// The derivative of an operator that is an expression.
-struct Symbolic {
+struct ExpressionVjp {
     name: String,
-    source: Source,
+    arguments: ExpressionArguments,
 }
 
 /// The derivative of an operator whose arguments at these positions are the inputs and parameters.
@@ -31,22 +31,25 @@ pub(crate) fn of_arguments(
     text: Arc<Expression>,
     (inputs, params): (Vec<usize>, Vec<usize>),
 ) -> Arc<dyn Derivative> {
-    Arc::new(Symbolic { name: name.to_owned(), source: Source::Arguments { text, inputs, params } })
+    Arc::new(ExpressionVjp {
+        name: name.to_owned(),
+        arguments: ExpressionArguments::Arguments { text, inputs, params },
+    })
 }
 
 /// The derivative of `keyfold::elementwise`.
-pub(super) fn of_list(name: &str) -> Arc<dyn Derivative> {
-    Arc::new(Symbolic { name: name.to_owned(), source: Source::List })
+pub(super) fn of_elementwise(name: &str) -> Arc<dyn Derivative> {
+    Arc::new(ExpressionVjp { name: name.to_owned(), arguments: ExpressionArguments::List })
 }
 
-impl Symbolic {
+impl ExpressionVjp {
     fn gradients(
         &self,
         text: &Expression,
         grad: &Tensor,
         tensors: &[Tensor],
         params: &[Scalar],
-        wanted: impl Fn(usize) -> Option<Meta>,
+        wanted: impl Fn(usize) -> Option<TensorMeta>,
     ) -> Result<Vec<Option<Tensor>>> {
         static CALL: Aten = Aten::new(ELEMENTWISE);
         let mut inputs: Vec<ValueRef<'_>> = tensors.iter().map(ValueRef::from).collect();
@@ -79,55 +82,55 @@ impl Symbolic {
                     _ => error.at(&self.name),
                 })?;
                 // Of a step function (`floor`, `round`): zeros, as of any function that is flat here.
-                let Some(gradient) = gradient else { return zeros(&form).map(Some) };
+                let Some(gradient) = gradient else { return zeros_of(&form).map(Some) };
                 let args = [
                     ValueRef::Refs(&inputs),
                     ValueRef::Refs(if gradient.takes_unit { &with_unit } else { &numbers }),
                     ValueRef::Str(&gradient.text),
                     ValueRef::None,
                 ];
-                shaped(&form, &CALL.call(&args)?).map(Some)
+                match_meta(&form, &CALL.call(&args)?).map(Some)
             })
             .collect()
     }
 }
 
-impl Derivative for Symbolic {
+impl Derivative for ExpressionVjp {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn keeps(&self) -> Keeps {
-        match &self.source {
-            Source::List => Keeps::these(&[0]),
-            Source::Arguments { inputs, .. } => {
+    fn saves(&self) -> Saves {
+        match &self.arguments {
+            ExpressionArguments::List => Saves::arguments(&[0]),
+            ExpressionArguments::Arguments { inputs, .. } => {
                 let positions: Vec<u32> =
                     inputs.iter().map(|at| *at as u32).filter(|at| *at < 64).collect();
-                Keeps::these(&positions)
+                Saves::arguments(&positions)
             }
         }
     }
 
     fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients> {
-        let [Some(grad)] = grads else { return Ok(vec![None; call.places()]) };
-        match &self.source {
-            Source::Arguments { text, inputs, params } => {
+        let [Some(grad)] = grads else { return Ok(vec![None; call.slots()]) };
+        match &self.arguments {
+            ExpressionArguments::Arguments { text, inputs, params } => {
                 let tensors: Vec<Tensor> =
                     inputs.iter().map(|at| call.tensor(*at)).collect::<Result<_>>()?;
                 let params: Vec<Scalar> = params.iter().map(|at| call.scalar(*at)).collect();
                 let wanted = |i: usize| call.needs(inputs[i]).then(|| call.form(inputs[i]));
                 self.gradients(text, grad, &tensors, &params, wanted)
             }
-            Source::List => {
+            ExpressionArguments::List => {
                 let ValueRef::Str(source) = call.value(2) else {
-                    return Ok(vec![None; call.places()]);
+                    return Ok(vec![None; call.slots()]);
                 };
-                let expression = text(source)?;
+                let expression = cached_expression(source)?;
                 let tensors: Vec<Tensor> = call.tensors(0)?.into_iter().flatten().collect();
                 let forms = call.forms(0);
                 let params: Vec<Scalar> =
                     call.value(1).items().filter_map(ValueRef::scalar).collect();
-                let wanted = |i: usize| forms[i].clone().filter(|_| call.needs_place(i));
+                let wanted = |i: usize| forms[i].clone().filter(|_| call.needs_slot(i));
                 self.gradients(&expression, grad, &tensors, &params, wanted)
             }
         }

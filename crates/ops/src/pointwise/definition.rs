@@ -10,9 +10,9 @@ use keyfold_layers::autocast::Category;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
-use super::operator::Expression;
-use super::{Pointwise, batching, given_shape};
-use crate::infer::{Call, Plan, Run};
+use super::expression::Expression;
+use super::{Pointwise, batching, shape_argument};
+use crate::infer::{Call, CallPlan, Run};
 use crate::inferred::Inferred;
 use crate::op::{Op, Target};
 use crate::row::{Layers, Row, Rule};
@@ -111,13 +111,13 @@ impl Definition {
         &self,
         pointwise: &'a Pointwise,
         args: &'a [ValueRef<'_>],
-    ) -> Result<(Plan<impl Run + use<'a>>, Option<&'a Tensor>)> {
+    ) -> Result<(CallPlan<impl Run + use<'a>>, Option<&'a Tensor>)> {
         let inputs: SmallVec<[&Tensor; 4]> =
             self.inputs.iter().map(|at| args[*at].tensor()).collect::<Result<_>>()?;
         let params: SmallVec<[Scalar; 4]> =
             self.params.iter().filter_map(|at| args[*at].scalar()).collect();
         let given =
-            self.shape.map(|at| given_shape(pointwise.op(), args[at])).transpose()?.flatten();
+            self.shape.map(|at| shape_argument(pointwise.op(), args[at])).transpose()?.flatten();
         let out = self.out.as_ref().map(|(at, _)| args[*at].tensor()).transpose()?;
         let size = Call::new(pointwise.op(), &(), out).size(given.as_deref());
         Ok((pointwise.plan(inputs, params, size)?, out))
@@ -165,7 +165,7 @@ impl Definition {
     #[track_caller]
     pub(super) fn row(self, schema: &Schema) -> Row {
         let (name, layers, expression) =
-            (kept(schema.name.qualified()), self.layers(), self.expression.clone());
+            (interned(schema.name.qualified()), self.layers(), self.expression.clone());
         let definition = Arc::new(self);
         let for_infer = definition.clone();
         let pointwise = |definition: &Definition, op: &Op| {
@@ -182,7 +182,7 @@ impl Definition {
 }
 
 /// A name that lives on: operators' names are few, and messages want them at any time.
-fn kept(name: String) -> &'static str {
+fn interned(name: String) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = names.iter().find(|known| **known == name) {

@@ -4,18 +4,18 @@
 
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::Product;
+use keyfold_layers::autograd::Vjp;
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, TensorList};
 
-use super::{join_batching as batching, join_gradients as gradients};
-use crate::gradient::{NOTHING, given};
-use crate::infer::{AnyStrides, Call, Plan, Run};
+use super::{concat_batching as batching, concat_gradients as gradients};
+use crate::in_place::write_part;
+use crate::infer::{AnyStrides, Call, CallPlan, Run};
+use crate::jvp::LINEAR;
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
-use crate::tangent::LINEAR;
-use crate::write::place;
+use crate::vjp::{READS_NOTHING, formula};
 
 /// The tensors of a list, which mustn't be empty, and the dtype that they promote to.
 fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
@@ -29,7 +29,7 @@ fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
 }
 
 /// The tensors one behind the other along a dimension that they have.
-fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<Plan<impl Run>> {
+fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPlan<impl Run>> {
     let (tensors, dtype) = read(&call, list)?;
     let first = tensors[0];
     if first.ndim() == 0 {
@@ -56,16 +56,16 @@ fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<Plan<im
         let mut start = 0;
         for tensor in tensors {
             let end = start + tensor.shape()[axis] as i64;
-            place(op, &op.at(out.slice(axis as i64, Some(start), Some(end), 1))?, tensor)?;
+            write_part(op, &op.at(out.slice(axis as i64, Some(start), Some(end), 1))?, tensor)?;
             start = end;
         }
         Ok(())
     };
-    Ok(Plan::new(device, shape, dtype, AnyStrides(run)))
+    Ok(CallPlan::new(device, shape, dtype, AnyStrides(run)))
 }
 
 /// The tensors side by side along a new dimension.
-fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<Plan<impl Run>> {
+fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPlan<impl Run>> {
     let (tensors, dtype) = read(&call, list)?;
     let first = tensors[0];
     let axis = call.at(layout::normalize_axis(dim, first.ndim() + 1))?;
@@ -81,11 +81,11 @@ fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<Plan<
     let device = call.device_of(first);
     let run = move |op: &Op, out: &Tensor| {
         for (i, tensor) in tensors.into_iter().enumerate() {
-            place(op, &op.at(out.select(axis as i64, i as i64))?, tensor)?;
+            write_part(op, &op.at(out.select(axis as i64, i as i64))?, tensor)?;
         }
         Ok(())
     };
-    Ok(Plan::new(device, shape, dtype, AnyStrides(run)))
+    Ok(CallPlan::new(device, shape, dtype, AnyStrides(run)))
 }
 
 /// A copy of `x` with `source` in the part that `part` picks.
@@ -94,7 +94,7 @@ fn scatter<'t, P: Fn(&Tensor) -> Result<Tensor>>(
     x: &'t Tensor,
     source: &'t Tensor,
     part: P,
-) -> Result<Plan<impl Run + use<'t, P>>> {
+) -> Result<CallPlan<impl Run + use<'t, P>>> {
     check_assignable(op, source.dtype(), x.dtype())?;
     let target = op.at(part(x))?;
     if target.shape() != source.shape() {
@@ -108,15 +108,15 @@ fn scatter<'t, P: Fn(&Tensor) -> Result<Tensor>>(
     let run = move |op: &Op, out: &Tensor| {
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
         op.at(unsafe { out.copy_from(x) })?;
-        place(op, &op.at(part(out))?, source)
+        write_part(op, &op.at(part(out))?, source)
     };
-    Ok(Plan::new(op.device_of(x), x.shape().clone(), x.dtype(), AnyStrides(run)))
+    Ok(CallPlan::new(op.device_of(x), x.shape().clone(), x.dtype(), AnyStrides(run)))
 }
 
 fn select_scatter<'t>(
     call: Call<'_, ()>,
     (x, source, dim, index): (&'t Tensor, &'t Tensor, i64, i64),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     scatter(&call, x, source, move |out| out.select(dim, index))
 }
 
@@ -125,14 +125,14 @@ type Slice<'a> = (&'a Tensor, &'a Tensor, i64, Option<i64>, Option<i64>, i64);
 fn slice_scatter(
     call: Call<'_, ()>,
     (x, source, dim, start, end, step): Slice<'_>,
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     scatter(&call, x, source, move |out| out.slice(dim, start, end, step))
 }
 
 /// The rows of joins, and of copies in which a part is replaced.
 pub(super) fn rows() -> Result<Vec<Row>> {
-    fn layers(product: Product, batching: vmap::Rule) -> Layers {
-        let (derivative, batching) = (given(NOTHING, product), Batching::Rule(batching));
+    fn layers(vjp: Vjp, batching: vmap::Rule) -> Layers {
+        let (derivative, batching) = (formula(READS_NOTHING, vjp), Batching::Rule(batching));
         let (tangent, batching) = (LINEAR, Rule::Given(batching));
         Layers { derivative, tangent, batching, autocast: Category::Widest }
     }

@@ -7,11 +7,15 @@ use keyfold_dispatch::schema::{Argument, Schema};
 use keyfold_dispatch::{CallContext, Kernel, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use crate::elementwise::check_apart;
 use crate::op::Runner;
+use crate::pointwise::check_apart;
 
 /// A kernel of a device's, with that; `falls_back` says whether the operator may run elsewhere at all.
-pub(crate) fn on_device(kernel: Kernel<Value>, runner: &Runner, falls_back: bool) -> Kernel<Value> {
+pub(crate) fn device_kernel(
+    kernel: Kernel<Value>,
+    runner: &Runner,
+    falls_back: bool,
+) -> Kernel<Value> {
     let (kind, memory) = (runner.kind, runner.memory);
     let (lock, provenance) = (kernel.host_lock(), kernel.provenance().clone());
     let wrapped = Kernel::boxed(move |context: &CallContext<'_, Value>, args| {
@@ -20,7 +24,7 @@ pub(crate) fn on_device(kernel: Kernel<Value>, runner: &Runner, falls_back: bool
         match result {
             Err(error) if error.kind() == ErrorKind::NotSupported => {
                 match fallback_of(kind).filter(|_| falls_back) {
-                    Some(to) => elsewhere(context, args, (kind, to)),
+                    Some(to) => run_fallback(context, args, (kind, to)),
                     None => Err(error),
                 }
             }
@@ -51,7 +55,7 @@ fn check_memory(
             }
         });
         if let Some(tensor) = removed {
-            return Err(at(tensor.backend_removed(), schema, argument));
+            return Err(error_at(tensor.backend_removed(), schema, argument));
         }
     }
     Ok(())
@@ -59,7 +63,7 @@ fn check_memory(
 
 /// An error with the operator and the argument that it is about.
 #[cold]
-fn at(error: Error, schema: &Schema, argument: &Argument) -> Error {
+fn error_at(error: Error, schema: &Schema, argument: &Argument) -> Error {
     error.at(&format!("argument '{}'", argument.name)).at(&schema.name.qualified())
 }
 
@@ -72,7 +76,7 @@ fn check_written(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
         if is_written(argument) {
             let tensor = arg.tensor()?;
             check_apart(&schema.name.qualified(), &argument.name, tensor)?;
-            tensor.check_writable().map_err(|error| at(error, schema, argument))?;
+            tensor.check_writable().map_err(|error| error_at(error, schema, argument))?;
         }
     }
     Ok(())
@@ -106,15 +110,15 @@ fn with_scalars(
     f: impl FnOnce(&[ValueRef<'_>]) -> Result<Value>,
 ) -> Result<Value> {
     let operator = context.operator();
-    if operator.allows_mixed_devices() || !args.iter().any(|arg| scalar(*arg).is_some()) {
+    if operator.allows_mixed_devices() || !args.iter().any(|arg| host_scalar(*arg).is_some()) {
         return f(args);
     }
-    let home = home(args, kind);
+    let home = device_of_call(args, kind);
     let arguments = &operator.schema().arguments;
     if let Some((argument, _)) = arguments
         .iter()
         .zip(args)
-        .find(|(argument, arg)| is_written(argument) && scalar(**arg).is_some())
+        .find(|(argument, arg)| is_written(argument) && host_scalar(**arg).is_some())
     {
         let message = format!(
             "{}: argument '{}' is on the host, and the others on {home}; give a tensor on {home} to write to",
@@ -123,8 +127,8 @@ fn with_scalars(
         );
         return Err(Error::new(ErrorKind::Device, message));
     }
-    let copies = args.iter().map(|arg| match scalar(*arg) {
-        Some(from) => moved(*arg, (from, home)).map(Some),
+    let copies = args.iter().map(|arg| match host_scalar(*arg) {
+        Some(from) => copy_between(*arg, (from, home)).map(Some),
         None => Ok(None),
     });
     let copies = copies.collect::<Result<Vec<_>>>()?;
@@ -134,7 +138,7 @@ fn with_scalars(
 }
 
 /// The type of device of a 0-dim tensor of the host, which an argument is or has in a list.
-fn scalar(arg: ValueRef<'_>) -> Option<DeviceType> {
+fn host_scalar(arg: ValueRef<'_>) -> Option<DeviceType> {
     let mut found = None;
     for_each_tensor(arg, &mut |tensor| {
         let kind = tensor.device().kind();
@@ -146,7 +150,7 @@ fn scalar(arg: ValueRef<'_>) -> Option<DeviceType> {
 }
 
 /// The device of that type that a call is about.
-fn home(args: &[ValueRef<'_>], kind: DeviceType) -> Device {
+fn device_of_call(args: &[ValueRef<'_>], kind: DeviceType) -> Device {
     let mut home = None;
     for arg in args {
         for_each_tensor(*arg, &mut |tensor| {
@@ -170,7 +174,7 @@ fn for_each_tensor<'a>(arg: ValueRef<'a>, f: &mut impl FnMut(&'a Tensor)) {
 }
 
 /// A value with its tensors of one type of device on a device of another.
-fn moved(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Result<Value> {
+fn copy_between(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Result<Value> {
     Ok(match arg {
         ValueRef::Device(device) if device.kind() == from => Value::Device(target),
         arg => match (arg.tensor(), arg.list_len()) {
@@ -178,7 +182,7 @@ fn moved(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Result<Valu
                 Value::Tensor(tensor.to_device(target)?)
             }
             (Err(_), Some(_)) => {
-                let items = arg.items().map(|item| moved(item, (from, target)));
+                let items = arg.items().map(|item| copy_between(item, (from, target)));
                 Value::List(items.collect::<Result<_>>()?)
             }
             _ => Value::from_ref(arg)?,
@@ -189,16 +193,16 @@ fn moved(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Result<Valu
 /// Runs an operator on another device: its arguments are copied there, its results back, and what it
 /// wrote to arguments, too.
 #[cold]
-fn elsewhere(
+fn run_fallback(
     context: &CallContext<'_, Value>,
     args: &[ValueRef<'_>],
     (from, to): (DeviceType, DeviceType),
 ) -> Result<Value> {
     let schema = context.operator().schema();
     check_written(schema, args)?;
-    let home = home(args, from);
+    let home = device_of_call(args, from);
     let there = (from, Device::new(to, 0));
-    let copies = args.iter().map(|arg| moved(*arg, there)).collect::<Result<Vec<_>>>()?;
+    let copies = args.iter().map(|arg| copy_between(*arg, there)).collect::<Result<Vec<_>>>()?;
     let there: Vec<ValueRef<'_>> = copies.iter().map(Value::as_ref).collect();
     note_fallback(&schema.name.to_string(), from, to)?;
     let result = context.dispatcher()?.call(&schema.name.to_string(), &there)?;
@@ -210,11 +214,11 @@ fn elsewhere(
             // memory up for the time of the call.
             unsafe { target.copy_from(&copy) }
         });
-        written.map_err(|error| at(error, schema, argument))?;
+        written.map_err(|error| error_at(error, schema, argument))?;
         returned = Some(place);
     }
     match returned {
         Some(at) if schema.returns.iter().any(|r| r.alias.is_some()) => Ok(Value::Argument(at)),
-        _ => moved(result.as_ref(), (to, home)),
+        _ => copy_between(result.as_ref(), (to, home)),
     }
 }

@@ -14,9 +14,9 @@ use keyfold_tensor::{Tensor, ValueRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::symbolic::of_list;
-use super::{Pointwise, batching, given_shape, parse, tangent};
-use crate::infer::{Call, Plan, Run};
+use super::vjp::of_elementwise;
+use super::{Pointwise, batching, jvp, parse, shape_argument};
+use crate::infer::{Call, CallPlan, Run};
 use crate::op::Op;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 
@@ -24,10 +24,10 @@ use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 pub const ELEMENTWISE: &str = "keyfold::elementwise";
 
 /// The place of the argument that takes the result, in the overload that has one.
-pub const OUT: usize = 4;
+pub const OUT_ARGUMENT: usize = 4;
 
 /// How many texts are kept; beyond that all are forgotten and parsed again when needed.
-const KEPT: usize = 4096;
+const MAX_CACHED_TEXTS: usize = 4096;
 
 /// The text of a gradient among complex numbers.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ impl Expression {
         variable: Variable,
     ) -> Result<Option<ComplexText>> {
         let make = || self.expr().complex_gradient(input, variable);
-        remembered(&self.complex, (input, variable), make)
+        cached(&self.complex, (input, variable), make)
     }
 
     /// The text of the tangent that follows from that of an input, where a tensor or a number is complex.
@@ -111,12 +111,12 @@ impl Expression {
     /// As [`Expr::complex_tangent`].
     pub fn complex_tangent(&self, input: usize, variable: Variable) -> Result<Option<ComplexText>> {
         let make = || self.expr().complex_tangent(input, variable);
-        remembered(&self.tangents, (input, variable), make)
+        cached(&self.tangents, (input, variable), make)
     }
 }
 
 /// A text that was made before, or is made now.
-fn remembered(
+fn cached(
     known: &RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
     key: (usize, Variable),
     make: impl FnOnce() -> Result<Option<ComplexGradient>>,
@@ -188,9 +188,9 @@ pub fn from_text(text: &str) -> Result<Expr> {
 }
 
 /// What was made of texts, by text.
-struct Known<T>(RwLock<FxHashMap<Box<str>, Arc<T>>>);
+struct TextCache<T>(RwLock<FxHashMap<Box<str>, Arc<T>>>);
 
-impl<T> Known<T> {
+impl<T> TextCache<T> {
     /// # Errors
     /// Those of `make`, which is called once for a text.
     fn get(&self, text: &str, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
@@ -201,7 +201,7 @@ impl<T> Known<T> {
         }
         let made = Arc::new(make()?);
         if let Ok(mut known) = self.0.write() {
-            if known.len() >= KEPT {
+            if known.len() >= MAX_CACHED_TEXTS {
                 known.clear();
             }
             known.insert(text.into(), made.clone());
@@ -214,23 +214,23 @@ impl<T> Known<T> {
 ///
 /// # Errors
 /// When it doesn't parse.
-pub fn text(text: &str) -> Result<Arc<Expression>> {
-    static KNOWN: LazyLock<Known<Expression>> = LazyLock::new(|| Known(RwLock::default()));
-    KNOWN.get(text, || Ok(Expression::new(from_text(text)?)))
+pub fn cached_expression(text: &str) -> Result<Arc<Expression>> {
+    static CACHE: LazyLock<TextCache<Expression>> = LazyLock::new(|| TextCache(RwLock::default()));
+    CACHE.get(text, || Ok(Expression::new(from_text(text)?)))
 }
 
 /// The operator on a backend or on Meta.
-struct AnyExpression {
+struct ExpressionCache {
     op: Op,
-    known: Known<Pointwise>,
+    known: TextCache<Pointwise>,
 }
 
 /// Inputs, numbers, the text and the shape.
 type Arguments<'a> = (ValueRef<'a>, ValueRef<'a>, ValueRef<'a>, ValueRef<'a>);
 
-impl AnyExpression {
+impl ExpressionCache {
     fn new(op: Op) -> Self {
-        AnyExpression { op, known: Known(RwLock::default()) }
+        ExpressionCache { op, known: TextCache(RwLock::default()) }
     }
 
     fn row(&self, text: &str) -> Result<Arc<Pointwise>> {
@@ -239,10 +239,10 @@ impl AnyExpression {
     }
 }
 
-fn listed(
-    call: Call<'_, AnyExpression>,
+fn elementwise(
+    call: Call<'_, ExpressionCache>,
     (inputs, numbers, text, shape): Arguments<'_>,
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     let ValueRef::Str(text) = text else {
         return Err(call.error(ErrorKind::Binding, "argument 'expression' must be text"));
     };
@@ -261,7 +261,7 @@ fn listed(
         );
         return Err(call.error(ErrorKind::Binding, message));
     }
-    let (shape, device) = (given_shape(&call, shape)?, row.device_of(&inputs));
+    let (shape, device) = (shape_argument(&call, shape)?, row.device_of(&inputs));
     Pointwise::plan_on(row, inputs, params, None, (device, call.size(shape.as_deref())))
 }
 
@@ -270,12 +270,12 @@ pub(super) fn rows() -> Result<Vec<Row>> {
     let row = Row::computes::<Arguments<'_>, _, _>(
         (ELEMENTWISE, ""),
         "Tensor[] inputs, Scalar[] numbers, *, str expression, int[]? shape=None",
-        |op| AnyExpression::new(op.clone()),
-        listed,
+        |op| ExpressionCache::new(op.clone()),
+        elementwise,
         Layers {
-            derivative: Rule::Given(Gradient::Other(of_list)),
-            tangent: Rule::Given(Tangent::Other(tangent::of_list)),
-            batching: Rule::Given(Batching::Rule(batching::listed)),
+            derivative: Rule::Given(Gradient::Other(of_elementwise)),
+            tangent: Rule::Given(Tangent::Other(jvp::of_elementwise)),
+            batching: Rule::Given(Batching::Rule(batching::elementwise)),
             autocast: Category::Leave,
         },
     )?;
@@ -299,14 +299,15 @@ mod tests {
 
     #[test]
     fn gradients_have_the_gradient_as_their_last_input() {
-        let exp = text("x: exp(x)").unwrap();
+        let exp = cached_expression("x: exp(x)").unwrap();
         let gradient = from_text(&exp.gradient(0).unwrap().unwrap()).unwrap();
         assert_eq!(gradient.to_string(), "exp(x) * grad");
         let names: Vec<_> = gradient.inputs().iter().map(|i| i.name.as_str()).collect();
         assert_eq!(names, ["x", "grad"]);
-        assert_eq!(text("x: floor(x)").unwrap().gradient(0).unwrap(), None);
+        assert_eq!(cached_expression("x: floor(x)").unwrap().gradient(0).unwrap(), None);
         let same =
-            from_text(&text("grad: grad + 1").unwrap().gradient(0).unwrap().unwrap()).unwrap();
+            from_text(&cached_expression("grad: grad + 1").unwrap().gradient(0).unwrap().unwrap())
+                .unwrap();
         assert_eq!(same.to_string(), "grad_");
     }
 }

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_tensor::Tensor;
 
-use crate::elementwise::{Pointwise, parse};
-use crate::map::cast;
+use crate::convert::cast;
 use crate::op::Op;
+use crate::pointwise::{Pointwise, parse};
 
 /// Refuses an argument `index` that isn't of positions.
-pub(crate) fn check_whole(op: &Op, index: &Tensor) -> Result<()> {
+pub(crate) fn check_integer(op: &Op, index: &Tensor) -> Result<()> {
     if index.dtype().is_integral() {
         return Ok(());
     }
@@ -26,13 +26,13 @@ pub(crate) fn check_whole(op: &Op, index: &Tensor) -> Result<()> {
 pub(crate) fn as_int64<'a>(op: &Op, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
     match index.dtype() {
         DType::I64 => Ok(Cow::Borrowed(index)),
-        _ => widened(op, index).map(Cow::Owned),
+        _ => convert_to_int64(op, index).map(Cow::Owned),
     }
 }
 
 /// Positions of another dtype as int64.
 #[cold]
-fn widened(op: &Op, index: &Tensor) -> Result<Tensor> {
+fn convert_to_int64(op: &Op, index: &Tensor) -> Result<Tensor> {
     if index.dtype() != DType::U64 {
         return cast(op, index, DType::I64);
     }

@@ -2,34 +2,34 @@
 
 use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::Keeps;
+use keyfold_layers::autograd::Saves;
 use keyfold_tensor::Tensor;
 
-use super::gradients::arithmetic::{
+use super::expression::Expression;
+use super::gradients::binary::{
     add, div, div_scalar, mul, mul_scalar, neg, rdiv_scalar, same, sub,
 };
-use super::gradients::choice::{maximum, maximum_scalar, minimum, minimum_scalar};
-use super::operator::Expression;
+use super::gradients::where_min_max::{maximum, maximum_scalar, minimum, minimum_scalar};
 use super::{Pointwise, Size, parse};
-use crate::gradient::{FIRST, GIVES_BOOLS, GIVES_WHOLE_NUMBERS, NOTHING, OTHER, given};
-use crate::infer::{Call, Plan, Run};
+use crate::infer::{Call, CallPlan, Run};
+use crate::jvp::like_derivative;
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
-use crate::tangent::of_expression;
+use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_OTHER, formula};
 
-/// Why an operator refuses a common dtype beyond what its expression does, if it does.
+/// Why an operator refuses a common dtype out_of_range_comparison what its expression does, if it does.
 type Refusal = fn(DType) -> Option<&'static str>;
 
-fn nothing(_: DType) -> Option<&'static str> {
+fn accept_all(_: DType) -> Option<&'static str> {
     None
 }
 
-fn bools(dtype: DType) -> Option<&'static str> {
+fn refuse_bool(dtype: DType) -> Option<&'static str> {
     (dtype == DType::Bool)
         .then_some("bools can't be subtracted; use aten::ne for \"exclusive or\", or convert")
 }
 
-fn unordered(dtype: DType) -> Option<&'static str> {
+fn refuse_complex(dtype: DType) -> Option<&'static str> {
     dtype.is_complex().then_some("complex numbers have no order; take their abs first")
 }
 
@@ -38,40 +38,41 @@ fn check(op: &Op, refusal: Refusal, dtype: DType) -> Result<()> {
 }
 
 /// An operator of two tensors, and its overload for a tensor and a number.
-struct Pair {
+struct BinaryRows {
     name: &'static str,
     /// Its expression, of `self` and `other`.
     text: &'static str,
     refusal: Refusal,
     /// The derivatives of both overloads.
     derivatives: [Rule<Gradient>; 2],
-    /// The category of the overload of two tensors; with a number nothing is cast.
+    /// The category of the overload of two tensors; with a number accept_all is cast.
     autocast: Category,
 }
 
-impl Pair {
+impl BinaryRows {
     fn rows(&self) -> Result<[Row; 2]> {
-        let Pair { name, text, refusal, derivatives: [of_tensors, of_number], autocast } = *self;
+        let BinaryRows { name, text, refusal, derivatives: [of_tensors, of_number], autocast } =
+            *self;
         let tensors = Row::pointwise::<(&Tensor, &Tensor), _, _>(
             (name, ""),
             "Tensor self, Tensor other",
             Expression::parse(text, &["self", "other"], &[])?,
             move |row| (row, refusal),
-            pair,
+            tensor_tensor,
             Layers {
                 derivative: of_tensors,
-                tangent: of_expression(of_tensors),
+                tangent: like_derivative(of_tensors),
                 batching: Rule::Derived,
                 autocast,
             },
         )?;
         let (derivative, autocast) = (of_number, Category::Leave);
-        Ok([tensors, Number { name, text, refusal, derivative, autocast }.row()?])
+        Ok([tensors, ScalarRow { name, text, refusal, derivative, autocast }.row()?])
     }
 }
 
 /// An operator of a tensor and a number called `other`.
-struct Number {
+struct ScalarRow {
     name: &'static str,
     text: &'static str,
     refusal: Refusal,
@@ -79,9 +80,9 @@ struct Number {
     autocast: Category,
 }
 
-impl Number {
+impl ScalarRow {
     fn row(&self) -> Result<Row> {
-        let Number { name, text, refusal, derivative, autocast } = *self;
+        let ScalarRow { name, text, refusal, derivative, autocast } = *self;
         let is_zero = parse("self - self == other", &["self"], &["other"])?;
         Row::pointwise::<(&Tensor, Scalar), _, _>(
             (name, "Scalar"),
@@ -89,12 +90,12 @@ impl Number {
             Expression::parse(text, &["self"], &["other"])?,
             move |row| {
                 let is_zero = Pointwise::new(row.op().clone(), is_zero.clone());
-                WithNumber { row, is_zero, refusal }
+                TensorScalar { row, is_zero, refusal }
             },
-            with_number,
+            tensor_scalar,
             Layers {
                 derivative,
-                tangent: of_expression(derivative),
+                tangent: like_derivative(derivative),
                 batching: Rule::Derived,
                 autocast,
             },
@@ -103,17 +104,17 @@ impl Number {
 }
 
 #[inline(always)]
-fn pair<'t>(
+fn tensor_tensor<'t>(
     call: Call<'_, (Pointwise, Refusal)>,
     (a, b): (&'t Tensor, &'t Tensor),
-) -> Result<Plan<impl Run>> {
+) -> Result<CallPlan<impl Run>> {
     let (row, refusal) = call.state;
     check(&call, *refusal, a.dtype().promote(b.dtype()))?;
     row.plan([a, b], [], Size::Unknown)
 }
 
 /// An operator of a tensor and a number.
-struct WithNumber {
+struct TensorScalar {
     row: Pointwise,
     /// Whether `other` is 0, for each element of whole numbers.
     is_zero: Pointwise,
@@ -121,10 +122,13 @@ struct WithNumber {
 }
 
 #[inline(always)]
-fn with_number(call: Call<'_, WithNumber>, (a, b): (&Tensor, Scalar)) -> Result<Plan<impl Run>> {
-    let WithNumber { row, is_zero, refusal } = call.state;
+fn tensor_scalar(
+    call: Call<'_, TensorScalar>,
+    (a, b): (&Tensor, Scalar),
+) -> Result<CallPlan<impl Run>> {
+    let TensorScalar { row, is_zero, refusal } = call.state;
     check(&call, *refusal, a.dtype().promote_scalar(b))?;
-    match beyond(call.name, a.dtype(), b) {
+    match out_of_range_comparison(call.name, a.dtype(), b) {
         None => row.plan([a], [b], Size::Unknown),
         Some(answer) => is_zero.plan([a], [Scalar::Int((!answer).into())], Size::Unknown),
     }
@@ -132,7 +136,7 @@ fn with_number(call: Call<'_, WithNumber>, (a, b): (&Tensor, Scalar)) -> Result<
 
 /// What a comparison of whole numbers with one that their dtype can't hold always answers, as in
 /// NumPy; arithmetic with such a number is an error.
-fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<bool> {
+fn out_of_range_comparison(name: &str, dtype: DType, number: Scalar) -> Option<bool> {
     let fits = !dtype.is_integral()
         || !matches!(number, Scalar::Int(_) | Scalar::UInt(_))
         || number.check(dtype).is_ok();
@@ -153,10 +157,11 @@ fn beyond(name: &str, dtype: DType, number: Scalar) -> Option<bool> {
 /// The rows of arithmetic and comparisons.
 pub(super) fn rows() -> Result<Vec<Row>> {
     use Category::{FullPrecision, Leave, Widest};
-    const SHARE: &[Keeps] = &[Keeps::these(&[1]), Keeps::these(&[1]).and_results()];
-    const RESULT_AND_FIRST: &[Keeps] = &[Keeps::these(&[0]).and_results()];
-    const BOTH: &[Keeps] = &[Keeps::these(&[0, 1])];
-    let pair = |name, text, refusal, derivatives, autocast| Pair {
+    const READS_OTHER_AND_RESULT: &[Saves] =
+        &[Saves::arguments(&[1]), Saves::arguments(&[1]).and_results()];
+    const READS_RESULT_AND_FIRST: &[Saves] = &[Saves::arguments(&[0]).and_results()];
+    const READS_BOTH: &[Saves] = &[Saves::arguments(&[0, 1])];
+    let binary = |name, text, refusal, derivatives, autocast| BinaryRows {
         name,
         text,
         refusal,
@@ -164,70 +169,70 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         autocast,
     };
     let pairs = [
-        pair(
+        binary(
             "aten::add",
             "self + other",
-            nothing,
-            [given(NOTHING, add), given(NOTHING, same)],
+            accept_all,
+            [formula(READS_NOTHING, add), formula(READS_NOTHING, same)],
             Widest,
         ),
-        pair(
+        binary(
             "aten::sub",
             "self - other",
-            bools,
-            [given(NOTHING, sub), given(NOTHING, same)],
+            refuse_bool,
+            [formula(READS_NOTHING, sub), formula(READS_NOTHING, same)],
             Widest,
         ),
-        pair(
+        binary(
             "aten::mul",
             "self * other",
-            nothing,
-            [given(OTHER, mul), given(NOTHING, mul_scalar)],
+            accept_all,
+            [formula(READS_OTHER, mul), formula(READS_NOTHING, mul_scalar)],
             Widest,
         ),
-        pair(
+        binary(
             "aten::div",
             "self / other",
-            nothing,
-            [given(SHARE, div), given(NOTHING, div_scalar)],
+            accept_all,
+            [formula(READS_OTHER_AND_RESULT, div), formula(READS_NOTHING, div_scalar)],
             Widest,
         ),
-        pair(
+        binary(
             "aten::maximum",
             "maximum(self, other)",
-            unordered,
-            [given(BOTH, maximum), given(FIRST, maximum_scalar)],
+            refuse_complex,
+            [formula(READS_BOTH, maximum), formula(READS_FIRST, maximum_scalar)],
             Widest,
         ),
-        pair(
+        binary(
             "aten::minimum",
             "minimum(self, other)",
-            unordered,
-            [given(BOTH, minimum), given(FIRST, minimum_scalar)],
+            refuse_complex,
+            [formula(READS_BOTH, minimum), formula(READS_FIRST, minimum_scalar)],
             Widest,
         ),
-        pair("aten::floor_divide", "self // other", unordered, [Rule::Derived; 2], Widest),
-        pair("aten::remainder", "self % other", unordered, [Rule::Derived; 2], Widest),
-        pair("aten::bitwise_and", "self & other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
-        pair("aten::bitwise_or", "self | other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
-        pair("aten::bitwise_xor", "self ^ other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
-        pair("aten::bitwise_left_shift", "self << other", nothing, [GIVES_WHOLE_NUMBERS; 2], Leave),
-        pair(
+        binary("aten::floor_divide", "self // other", refuse_complex, [Rule::Derived; 2], Widest),
+        binary("aten::remainder", "self % other", refuse_complex, [Rule::Derived; 2], Widest),
+        binary("aten::bitwise_and", "self & other", accept_all, [INTEGER_RESULT; 2], Leave),
+        binary("aten::bitwise_or", "self | other", accept_all, [INTEGER_RESULT; 2], Leave),
+        binary("aten::bitwise_xor", "self ^ other", accept_all, [INTEGER_RESULT; 2], Leave),
+        binary("aten::bitwise_left_shift", "self << other", accept_all, [INTEGER_RESULT; 2], Leave),
+        binary(
             "aten::bitwise_right_shift",
             "self >> other",
-            nothing,
-            [GIVES_WHOLE_NUMBERS; 2],
+            accept_all,
+            [INTEGER_RESULT; 2],
             Leave,
         ),
-        pair("aten::eq", "self == other", nothing, [GIVES_BOOLS; 2], Widest),
-        pair("aten::ne", "self != other", nothing, [GIVES_BOOLS; 2], Widest),
-        pair("aten::lt", "self < other", unordered, [GIVES_BOOLS; 2], Widest),
-        pair("aten::le", "self <= other", unordered, [GIVES_BOOLS; 2], Widest),
-        pair("aten::gt", "self > other", unordered, [GIVES_BOOLS; 2], Widest),
-        pair("aten::ge", "self >= other", unordered, [GIVES_BOOLS; 2], Widest),
+        binary("aten::eq", "self == other", accept_all, [BOOL_RESULT; 2], Widest),
+        binary("aten::ne", "self != other", accept_all, [BOOL_RESULT; 2], Widest),
+        binary("aten::lt", "self < other", refuse_complex, [BOOL_RESULT; 2], Widest),
+        binary("aten::le", "self <= other", refuse_complex, [BOOL_RESULT; 2], Widest),
+        binary("aten::gt", "self > other", refuse_complex, [BOOL_RESULT; 2], Widest),
+        binary("aten::ge", "self >= other", refuse_complex, [BOOL_RESULT; 2], Widest),
     ];
     // A number on the left: `1 - x` and `1 / x`.
-    let number = |name, text, refusal, derivative, autocast| Number {
+    let scalar_row = |name, text, refusal, derivative, autocast| ScalarRow {
         name,
         text,
         refusal,
@@ -235,18 +240,24 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         autocast,
     };
     let on_the_left = [
-        number("aten::rsub", "other - self", bools, given(NOTHING, neg), Leave),
-        number(
+        scalar_row("aten::rsub", "other - self", refuse_bool, formula(READS_NOTHING, neg), Leave),
+        scalar_row(
             "aten::rdiv",
             "other / self",
-            nothing,
-            given(RESULT_AND_FIRST, rdiv_scalar),
+            accept_all,
+            formula(READS_RESULT_AND_FIRST, rdiv_scalar),
             FullPrecision,
         ),
-        number("aten::rfloor_divide", "other // self", unordered, Rule::Derived, Leave),
-        number("aten::rremainder", "other % self", unordered, Rule::Derived, Leave),
-        number("aten::rbitwise_left_shift", "other << self", nothing, GIVES_WHOLE_NUMBERS, Leave),
-        number("aten::rbitwise_right_shift", "other >> self", nothing, GIVES_WHOLE_NUMBERS, Leave),
+        scalar_row("aten::rfloor_divide", "other // self", refuse_complex, Rule::Derived, Leave),
+        scalar_row("aten::rremainder", "other % self", refuse_complex, Rule::Derived, Leave),
+        scalar_row("aten::rbitwise_left_shift", "other << self", accept_all, INTEGER_RESULT, Leave),
+        scalar_row(
+            "aten::rbitwise_right_shift",
+            "other >> self",
+            accept_all,
+            INTEGER_RESULT,
+            Leave,
+        ),
     ];
     let mut rows = Vec::new();
     for pair in pairs {

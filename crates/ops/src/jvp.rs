@@ -4,7 +4,7 @@
 //! it has tangents and gradients itself. Complex tangents are directions in the plane: no conjugates here.
 
 use keyfold_core::{Result, layout};
-use keyfold_layers::autograd::{Forward, Push};
+use keyfold_layers::autograd::{Forward, Jvp};
 use keyfold_tensor::{Tensor, ValueRef};
 
 use crate::aten;
@@ -14,12 +14,12 @@ use crate::row::{Gradient, Rule, Tangent};
 pub(crate) const LINEAR: Rule<Tangent> = Rule::Given(Tangent::Linear);
 
 /// A rule that was written for an operator.
-pub(crate) const fn pushed(push: Push) -> Rule<Tangent> {
-    Rule::Given(Tangent::Push(push))
+pub(crate) const fn pushforward(jvp: Jvp) -> Rule<Tangent> {
+    Rule::Given(Tangent::Jvp(jvp))
 }
 
 /// That of an expression: derived, unless its result has no derivative.
-pub(crate) fn of_expression(derivative: Rule<Gradient>) -> Rule<Tangent> {
+pub(crate) fn like_derivative(derivative: Rule<Gradient>) -> Rule<Tangent> {
     match derivative {
         Rule::Refused(reason) => Rule::Refused(reason),
         _ => Rule::Derived,
@@ -47,7 +47,7 @@ fn dims(call: &Forward<'_, '_>, argument: usize, rank: usize) -> Result<Vec<i64>
 }
 
 /// The mean tangent of the elements that equal the result; NaN where the result is NaN.
-fn extreme(
+fn min_max(
     call: &Forward<'_, '_>,
     dims: &[i64],
     loses: fn(&Tensor, &Tensor) -> Result<Tensor>,
@@ -63,7 +63,7 @@ fn extreme(
     let seen = if x.dtype() == best.dtype() { x.clone() } else { aten::to(x, best.dtype())? };
     let equal = aten::to(&aten::eq(&seen, &best)?, tangent.dtype())?;
     let beaten = loses(&seen, &best)?;
-    let share = aten::choose_number(&beaten, 0, &aten::mul(&equal, tangent)?)?;
+    let share = aten::where_scalar_self(&beaten, 0, &aten::mul(&equal, tangent)?)?;
     let mean = aten::div(&aten::sum(&share, dims, true)?, &aten::sum(&equal, dims, true)?)?;
     aten::reshape(&mean, &aten::sizes(result.shape())).map(Some)
 }
@@ -72,24 +72,24 @@ fn all_dims(call: &Forward<'_, '_>) -> Result<Vec<i64>> {
     Ok((0..call.tensor(0)?.ndim() as i64).collect())
 }
 
-fn named_dims(call: &Forward<'_, '_>) -> Result<Vec<i64>> {
+fn dims_argument(call: &Forward<'_, '_>) -> Result<Vec<i64>> {
     dims(call, 1, call.tensor(0)?.ndim())
 }
 
 pub(crate) fn max(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
-    extreme(call, &all_dims(call)?, aten::lt)
+    min_max(call, &all_dims(call)?, aten::lt)
 }
 
 pub(crate) fn min(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
-    extreme(call, &all_dims(call)?, aten::gt)
+    min_max(call, &all_dims(call)?, aten::gt)
 }
 
 pub(crate) fn amax(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
-    extreme(call, &named_dims(call)?, aten::lt)
+    min_max(call, &dims_argument(call)?, aten::lt)
 }
 
 pub(crate) fn amin(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
-    extreme(call, &named_dims(call)?, aten::gt)
+    min_max(call, &dims_argument(call)?, aten::gt)
 }
 
 /// `s (t - sum(s t))`.

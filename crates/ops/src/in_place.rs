@@ -2,24 +2,28 @@
 
 use keyfold_core::{Device, ErrorKind, Result, Scalar, layout};
 use keyfold_layers::autocast::Category;
-use keyfold_layers::autograd::{Backward, Gradients, Product, Push};
+use keyfold_layers::autograd::{Backward, Gradients, Jvp, Vjp};
 use keyfold_layers::vmap::{self, Batch, move_dim, with_first};
 use keyfold_tensor::{Tensor, Value};
 
 use crate::aten;
-use crate::gradient::{NOTHING, given, when_needed, zeros};
-use crate::infer::{Call, Filled, Plan, Run};
-use crate::map::{converted, write};
+use crate::convert::{to_dtype, write_converted};
+use crate::infer::{Call, CallPlan, Fill, Run};
+use crate::jvp::{self, pushforward};
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
-use crate::tangent::{self, pushed};
+use crate::vjp::{READS_NOTHING, formula, if_needed, zeros_of};
 
 /// Writes `source`, converted and broadcast, into the memory of `target`.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] where the kind of the elements would get lost, and as [`Tensor::copy_from`].
-fn assign<'t>(op: &Op, target: &Tensor, source: &'t Tensor) -> Result<Plan<impl Run + use<'t>>> {
+fn assign<'t>(
+    op: &Op,
+    target: &Tensor,
+    source: &'t Tensor,
+) -> Result<CallPlan<impl Run + use<'t>>> {
     check_assignable(op, source.dtype(), target.dtype())?;
     if source.device() == Device::META && target.device() != Device::META {
         let message = format!(
@@ -31,25 +35,25 @@ fn assign<'t>(op: &Op, target: &Tensor, source: &'t Tensor) -> Result<Plan<impl 
     op.at(layout::broadcast_strides(source.shape(), source.strides(), target.shape()))?;
     let run = move |op: &Op, target: &Tensor| {
         if source.device() != target.device() {
-            return across(op, target, source);
+            return assign_across_devices(op, target, source);
         }
         // SAFETY: the target is an argument that the operator writes to (`Run::run`).
-        unsafe { write(op, source, target) }
+        unsafe { write_converted(op, source, target) }
     };
-    Ok(Plan::new(target.device(), target.shape().clone(), target.dtype(), run))
+    Ok(CallPlan::new(target.device(), target.shape().clone(), target.dtype(), run))
 }
 
 /// As [`assign`], from one device to another: elements are converted on the device of the two that the
 /// operator runs on.
 #[cold]
-fn across(op: &Op, target: &Tensor, source: &Tensor) -> Result<()> {
+fn assign_across_devices(op: &Op, target: &Tensor, source: &Tensor) -> Result<()> {
     let home = target.device();
     if op.kind() == home.kind() {
         let source = op.at(source.to_device(home))?;
         // SAFETY: as in `assign`.
-        unsafe { write(op, &source, target) }
+        unsafe { write_converted(op, &source, target) }
     } else {
-        let source = op.at(converted(op, source, target.dtype())?.to_device(home))?;
+        let source = op.at(to_dtype(op, source, target.dtype())?.to_device(home))?;
         // SAFETY: as in `assign`.
         op.at(unsafe { target.copy_from(&source) })
     }
@@ -57,33 +61,33 @@ fn across(op: &Op, target: &Tensor, source: &Tensor) -> Result<()> {
 
 /// Writes `source`, converted and broadcast, into a view of a result that is being built: what joins
 /// and scatters do.
-pub(crate) fn place(op: &Op, part: &Tensor, source: &Tensor) -> Result<()> {
+pub(crate) fn write_part(op: &Op, part: &Tensor, source: &Tensor) -> Result<()> {
     // SAFETY: the memory belongs to the output of what computes a result, which is its own (`Run::run`).
-    unsafe { write(op, source, part) }
+    unsafe { write_converted(op, source, part) }
 }
 
-fn copy(call: Call<'_, ()>, (x, source): (&Tensor, &Tensor)) -> Result<Plan<impl Run>> {
+fn copy(call: Call<'_, ()>, (x, source): (&Tensor, &Tensor)) -> Result<CallPlan<impl Run>> {
     assign(&call, x, source)
 }
 
-fn fill(call: Call<'_, ()>, (x, value): (&Tensor, Scalar)) -> Result<Plan<impl Run + use<>>> {
+fn fill(call: Call<'_, ()>, (x, value): (&Tensor, Scalar)) -> Result<CallPlan<impl Run + use<>>> {
     call.at(value.check(x.dtype()))?;
-    Ok(Plan::new(x.device(), x.shape().clone(), x.dtype(), Filled(value)))
+    Ok(CallPlan::new(x.device(), x.shape().clone(), x.dtype(), Fill(value)))
 }
 
 /// The gradients of `copy_`.
 fn copy_gradients(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    Ok(vec![overwritten(call)?, when_needed(call, 1, || Ok(grad.clone()))?])
+    Ok(vec![zeros_if_needed(call)?, if_needed(call, 1, || Ok(grad.clone()))?])
 }
 
 /// The gradients of `fill_`.
 fn fill_gradients(call: &Backward<'_>, _: &Tensor) -> Result<Gradients> {
-    Ok(vec![overwritten(call)?])
+    Ok(vec![zeros_if_needed(call)?])
 }
 
 /// The gradient of what was there before.
-fn overwritten(call: &Backward<'_>) -> Result<Option<Tensor>> {
-    call.needs(0).then(|| zeros(&call.form(0))).transpose()
+fn zeros_if_needed(call: &Backward<'_>) -> Result<Option<Tensor>> {
+    call.needs(0).then(|| zeros_of(&call.form(0))).transpose()
 }
 
 /// Writes each example of the source into that of the target, which stays as it is.
@@ -114,20 +118,20 @@ fn fill_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
 
 /// The rows of operators that write into tensors that exist.
 pub(crate) fn rows() -> Result<Vec<Row>> {
-    fn layers(product: Product, push: Push, batching: vmap::Rule) -> Layers {
-        let (derivative, tangent) = (given(NOTHING, product), pushed(push));
+    fn layers(vjp: Vjp, jvp: Jvp, batching: vmap::Rule) -> Layers {
+        let (derivative, tangent) = (formula(READS_NOTHING, vjp), pushforward(jvp));
         let batching = Rule::Given(Batching::Rule(batching));
         Layers { derivative, tangent, batching, autocast: Category::Leave }
     }
     let copy = Row::writes::<(&Tensor, &Tensor), _>(
         "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)",
         copy,
-        layers(copy_gradients, tangent::copy_, copy_batched),
+        layers(copy_gradients, jvp::copy_, copy_batched),
     )?;
     let fill = Row::writes::<(&Tensor, Scalar), _>(
         "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)",
         fill,
-        layers(fill_gradients, tangent::fill_, fill_batched),
+        layers(fill_gradients, jvp::fill_, fill_batched),
     )?;
     Ok(vec![copy.across_devices(), fill])
 }
