@@ -1,11 +1,10 @@
 //! Conversions between dtypes, and the shape of what broadcasts.
 
-use std::borrow::Cow;
-
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_expr::{Expr, Graph, Input, Node};
 use keyfold_tensor::{Overlap, Tensor, overlap};
 
+use crate::cow::TensorCow;
 use crate::infer::{AnyStrides, CallPlan, Run};
 use crate::op::Op;
 use crate::pointwise::{check_apart, prepare};
@@ -43,7 +42,7 @@ pub(crate) fn conversion<'x>(
     }
     let run = AnyStrides(move |op: &Op, out: &Tensor| {
         // SAFETY: what computes a result is called with an output that is its own (`Run::run`).
-        unsafe { write_converted(op, x, out) }
+        unsafe { convert_apart(op, x, out) }
     });
     Ok(CallPlan::new(op.device_of(x), x.shape().clone(), dtype, run))
 }
@@ -66,9 +65,6 @@ pub(crate) unsafe fn write_converted(op: &Op, x: &Tensor, out: &Tensor) -> Resul
         op.at(out.check_writable())?;
         check_apart(op.name, "self", out)?;
     }
-    let make = |lowered| prepare(op, &lowered);
-    let prepared = op.at(runner.conversions.get(&[x.dtype()], &[], Some(out.dtype()), make))?;
-    let Some(kernel) = &prepared.kernel else { return Ok(()) };
     let copy;
     let source = match op.at(overlap(out, x))? {
         // What is written over while it is read is read from a copy.
@@ -79,15 +75,36 @@ pub(crate) unsafe fn write_converted(op: &Op, x: &Tensor, out: &Tensor) -> Resul
         _ => x,
     };
     // SAFETY: the caller's promise.
-    op.at(unsafe { kernel.run(&[source], &[], out) })
+    unsafe { convert_apart(op, source, out) }
+}
+
+/// Writes the elements of `x`, broadcast and converted, into `out`, which overlaps `x` nowhere or is the
+/// same view; unless on Meta.
+///
+/// # Errors
+/// Those of the backend.
+///
+/// # Safety
+/// As [`write`]; `out` is writable and its elements share no memory.
+#[inline]
+unsafe fn convert_apart(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
+    let Some(runner) = op.runner() else { return Ok(()) };
+    let make = |lowered| prepare(op, &lowered);
+    let prepared = op.at(runner.conversions.get(&[x.dtype()], &[], Some(out.dtype()), make))?;
+    let Some(kernel) = &prepared.kernel else { return Ok(()) };
+    // SAFETY: the caller's promise.
+    op.at(unsafe { kernel.run(&[x], &[], out) })
 }
 
 /// The tensor with its elements converted, itself where there is nothing to convert.
 ///
 /// # Errors
 /// As [`cast`].
-pub(crate) fn to_dtype<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<Cow<'a, Tensor>> {
-    if x.dtype() == dtype { Ok(Cow::Borrowed(x)) } else { cast(op, x, dtype).map(Cow::Owned) }
+pub(crate) fn to_dtype<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<TensorCow<'a>> {
+    if x.dtype() == dtype {
+        return Ok(TensorCow::Borrowed(x));
+    }
+    cast(op, x, dtype).map(TensorCow::from)
 }
 
 /// The shape of the result of operands that broadcast together.

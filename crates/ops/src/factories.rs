@@ -28,6 +28,7 @@ fn filled<S>(
 /// A size, and the dtype and the device that were asked for.
 type FactoryArgs = (IntList, Option<DType>, Option<Device>);
 
+#[inline(always)]
 fn constant(
     call: Call<'_, bool>,
     (size, dtype, device): FactoryArgs,
@@ -35,6 +36,7 @@ fn constant(
     filled(call, &size, Scalar::Bool(*call.state), dtype, device, DType::DEFAULT_FLOAT)
 }
 
+#[inline(always)]
 fn full(
     call: Call<'_, ()>,
     (size, value, dtype, device): (IntList, Scalar, Option<DType>, Option<Device>),
@@ -136,6 +138,7 @@ impl Range {
 /// Start, end, step, dtype and device.
 type ArangeArgs = (Scalar, Option<Scalar>, Scalar, Option<DType>, Option<Device>);
 
+#[inline(always)]
 fn arange(
     call: Call<'_, Pointwise>,
     (start, end, step, requested, device): ArangeArgs,

@@ -1,11 +1,10 @@
 //! Positions, which may be of any integer dtype: kernels of backends take int64.
 
-use std::borrow::Cow;
-
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_tensor::Tensor;
 
 use crate::convert::cast;
+use crate::cow::TensorCow;
 use crate::op::Op;
 use crate::pointwise::{Pointwise, parse};
 
@@ -23,10 +22,10 @@ pub(crate) fn check_integer(op: &Op, index: &Tensor) -> Result<()> {
 /// # Errors
 /// Those of the conversion.
 #[inline]
-pub(crate) fn as_int64<'a>(op: &Op, index: &'a Tensor) -> Result<Cow<'a, Tensor>> {
+pub(crate) fn as_int64<'a>(op: &Op, index: &'a Tensor) -> Result<TensorCow<'a>> {
     match index.dtype() {
-        DType::I64 => Ok(Cow::Borrowed(index)),
-        _ => convert_to_int64(op, index).map(Cow::Owned),
+        DType::I64 => Ok(TensorCow::Borrowed(index)),
+        _ => convert_to_int64(op, index).map(TensorCow::from),
     }
 }
 

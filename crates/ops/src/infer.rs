@@ -150,7 +150,8 @@ pub(crate) trait Run: Sized {
 fn shares(args: &[ValueRef<'_>], out: &Tensor) -> Result<bool> {
     for arg in args {
         let meets = match arg {
-            ValueRef::Tensor(_) | ValueRef::Foreign(_) => match arg.tensor() {
+            ValueRef::Tensor(tensor) => overlap(out, tensor)? != Overlap::None,
+            ValueRef::Foreign(object) => match object.tensor() {
                 Ok(tensor) => overlap(out, tensor)? != Overlap::None,
                 Err(_) => false,
             },
@@ -261,6 +262,19 @@ pub(crate) trait Infer<'c, 'a, A: Args<Value>, S> {
     /// # Errors
     /// Those of the checks.
     fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<Self::Run>>;
+
+    /// The same for the kernels that make fresh results, of which each operator has one: through a path
+    /// of its own, which is inlined there since nothing else uses it. A plan is large, and returning
+    /// one costs more than inferring it.
+    ///
+    /// # Errors
+    /// As [`Infer::infer`].
+    fn infer_fresh(self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<Self::Run>>;
+}
+
+#[inline(always)]
+fn call_once<X, Y, T>(f: impl FnOnce(X, Y) -> T, x: X, y: Y) -> T {
+    f(x, y)
 }
 
 impl<'c, 'a, A, S, R, F> Infer<'c, 'a, A, S> for F
@@ -275,5 +289,10 @@ where
     #[inline(always)]
     fn infer(&self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<R>> {
         self(call, args)
+    }
+
+    #[inline(always)]
+    fn infer_fresh(self, call: Call<'c, S>, args: A::Of<'a>) -> Result<CallPlan<R>> {
+        call_once(self, call, args)
     }
 }

@@ -48,6 +48,7 @@
 mod arg_values;
 pub mod aten;
 mod convert;
+mod cow;
 mod device_kernel;
 mod factories;
 mod in_place;

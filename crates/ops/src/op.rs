@@ -129,8 +129,8 @@ impl Op {
 
     /// A fresh result on a device, of arbitrary elements until each is written.
     #[inline]
-    pub(crate) fn output(&self, device: Device, shape: &[usize], dtype: DType) -> Result<Tensor> {
-        self.at(Tensor::empty(shape, dtype, device))
+    pub(crate) fn output(&self, device: Device, shape: &Shape, dtype: DType) -> Result<Tensor> {
+        self.at(Tensor::empty_of(shape.clone(), dtype, device))
     }
 
     /// The result, its error prefixed with the operator's name.

@@ -187,7 +187,7 @@ impl Row {
         let fresh: KernelFactory = Box::new(move |op| {
             let (op, state) = (op.clone(), state(op));
             Kernel::tupled::<A, Tensor, _>(move |args| {
-                infer.infer(Call::new(&op, &state, None), args)?.fresh(&op)
+                infer.infer_fresh(Call::new(&op, &state, None), args)?.fresh(&op)
             })
         });
         let out: KernelFactory = Box::new(move |op| {

@@ -148,7 +148,9 @@ impl Inspected {
     /// Inspects a native tensor, whose reference can be cloned and dropped without the host
     /// language's lock.
     pub(super) fn own(tensor: &Tensor) -> Inspected {
-        Inspected::tensor(tensor, Value::Tensor(tensor.clone().into_tracked()))
+        let mut kept = tensor.clone();
+        kept.track();
+        Inspected::tensor(tensor, Value::Tensor(kept))
     }
 
     /// Returns an object that can't be viewed, or whose class carries more than its elements; it is

@@ -49,6 +49,7 @@ fn launch(op: &Op, which: IndexOp, axis: usize, inputs: &[&Tensor], out: &Tensor
     op.at(unsafe { kernel.launch(&params, inputs, out) })
 }
 
+#[inline(always)]
 fn gather(
     call: Call<'_, ()>,
     (x, dim, index): (&Tensor, i64, &Tensor),
@@ -62,6 +63,7 @@ fn gather(
 }
 
 /// A copy of `x` with each element of `source` added at its position along a dimension.
+#[inline(always)]
 fn scatter_add(
     call: Call<'_, ()>,
     (x, dim, index, source): (&Tensor, i64, &Tensor, &Tensor),

@@ -4,17 +4,16 @@ mod batching;
 mod gather;
 mod gradients;
 
-use std::borrow::Cow;
-
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
 use keyfold_layers::autograd::{Saves, TensorMeta};
 use keyfold_layers::vmap;
 use keyfold_tensor::{Tensor, TensorList};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::convert::{broadcast_shape, cast};
+use crate::cow::TensorCow;
 use crate::in_place::write_part;
 use crate::index_dtype::{as_int64, check_integer};
 use crate::infer::{Call, CallPlan, Run};
@@ -24,13 +23,16 @@ use crate::promote::{check_assignable, computed};
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::vjp::formula;
 
-/// One index per dimension of the indexed tensor, bools turned into positions; `None` takes all.
+/// One index per dimension of the indexed tensor; `None` takes all of it.
+type Indices<'a> = SmallVec<[Option<TensorCow<'a>>; 4]>;
+
+/// One index per dimension of the indexed tensor, bools turned into positions.
 fn per_dimension<'a>(
     op: &Op,
     x: &Tensor,
     indices: impl Iterator<Item = Result<Option<&'a Tensor>>>,
-) -> Result<Vec<Option<Cow<'a, Tensor>>>> {
-    let mut all = Vec::with_capacity(x.ndim());
+) -> Result<Indices<'a>> {
+    let mut all = Indices::new();
     for index in indices {
         let Some(index) = op.at(index)? else {
             all.push(None);
@@ -74,7 +76,7 @@ fn per_dimension<'a>(
 }
 
 /// The positions of a mask's true elements, one index for each of its dimensions.
-fn nonzero(op: &Op, mask: &Tensor) -> Result<Vec<Option<Cow<'static, Tensor>>>> {
+fn nonzero<'a>(op: &Op, mask: &Tensor) -> Result<Indices<'a>> {
     if op.is_meta() {
         let message = "the result's shape depends on the mask's values, which a tensor on meta doesn't \
                        have; use aten::where, or a tensor on cpu";
@@ -82,14 +84,14 @@ fn nonzero(op: &Op, mask: &Tensor) -> Result<Vec<Option<Cow<'static, Tensor>>>> 
     }
     let found = op.kernel(GpuBackend::index, |group| group.positions())?;
     let found = op.at(found.positions(mask))?;
-    Ok(found.into_iter().map(|positions| Some(Cow::Owned(positions))).collect())
+    Ok(found.into_iter().map(|positions| Some(positions.into())).collect())
 }
 
 /// The picked elements of an indexed tensor.
 struct Selection<'a> {
     params: IndexParams,
     /// One for each indexed dimension, of one shape.
-    positions: SmallVec<[Cow<'a, Tensor>; 1]>,
+    positions: SmallVec<[TensorCow<'a>; 4]>,
 }
 
 impl<'a> Selection<'a> {
@@ -99,14 +101,14 @@ impl<'a> Selection<'a> {
         op: &Op,
         which: IndexOp,
         shape: &[usize],
-        indices: Vec<Option<Cow<'a, Tensor>>>,
+        indices: Indices<'a>,
     ) -> Result<(Self, Shape)> {
         let indexed: SmallVec<[usize; 6]> =
             (0..shape.len()).filter(|&d| indices[d].is_some()).collect();
         let first = indexed.first().copied().unwrap_or(0);
         let adjacent = indexed.iter().enumerate().all(|(i, &d)| d == first + i);
         let group = {
-            let shapes = indices.iter().flatten().map(|positions| &**positions.shape());
+            let shapes = indices.iter().flatten().map(|positions| &positions.shape()[..]);
             broadcast_shape(op, &shapes.collect::<SmallVec<[&[usize]; 4]>>())?
         };
         let at = if adjacent { first } else { 0 };
@@ -115,7 +117,7 @@ impl<'a> Selection<'a> {
         result.insert_from_slice(at, &group);
         let positions = indices.into_iter().flatten().map(|index| match *index.shape() == group {
             true => Ok(index),
-            false => op.at(index.broadcast_to(&group)).map(Cow::Owned),
+            false => op.at(index.broadcast_to(&group)).map(TensorCow::from),
         });
         let dims = indexed.iter().fold(0, |dims, d| dims | 1 << d);
         let params = IndexParams { op: which, at: at as u32, dims };
@@ -137,21 +139,22 @@ impl<'a> Selection<'a> {
 /// The picked elements of `x`, of one index per dimension.
 fn plan_take<'x>(
     op: &Op,
-    x: Cow<'x, Tensor>,
-    indices: Vec<Option<Cow<'x, Tensor>>>,
+    x: TensorCow<'x>,
+    indices: Indices<'x>,
 ) -> Result<CallPlan<impl Run + use<'x>>> {
     let (picked, shape) = Selection::new(op, IndexOp::Take, x.shape(), indices)?;
     let (device, dtype) = (op.device_of(&x), x.dtype());
     Ok(CallPlan::new(device, shape, dtype, move |op: &Op, out: &Tensor| picked.launch(op, &x, out)))
 }
 
+#[inline(always)]
 fn index<'t>(
     call: Call<'_, ()>,
     (x, indices): (&'t Tensor, TensorList<'t>),
 ) -> Result<CallPlan<impl Run>> {
     let given = (0..indices.len()).map(|i| indices.get_optional(i));
     let indices = per_dimension(&call, x, given)?;
-    plan_take(&call, Cow::Borrowed(x), indices)
+    plan_take(&call, TensorCow::Borrowed(x), indices)
 }
 
 /// A copy of `x` with `values`, broadcast, at the picked places, of one index per dimension. Of a place
@@ -159,7 +162,7 @@ fn index<'t>(
 fn plan_put<'x>(
     op: &Op,
     x: &'x Tensor,
-    indices: Vec<Option<Cow<'x, Tensor>>>,
+    indices: Indices<'x>,
     values: &'x Tensor,
     accumulate: bool,
 ) -> Result<CallPlan<impl Run + use<'x>>> {
@@ -195,6 +198,7 @@ fn copy_and_modify(
 /// The arguments of [`index_put`]: what is changed, the indices, the values, and whether they add up.
 type IndexPutArgs<'a> = (&'a Tensor, TensorList<'a>, &'a Tensor, bool);
 
+#[inline(always)]
 fn index_put(
     call: Call<'_, ()>,
     (x, indices, values, accumulate): IndexPutArgs<'_>,
@@ -216,6 +220,7 @@ fn index_put_(call: Call<'_, ()>, args: IndexPutArgs<'_>) -> Result<CallPlan<imp
 }
 
 /// A copy of `x` with row `i` of `source` along a dimension added to row `index[i]`.
+#[inline(always)]
 fn index_add<'t>(
     call: Call<'_, ()>,
     (x, dim, index, source): (&'t Tensor, i64, &'t Tensor, &'t Tensor),
@@ -235,7 +240,7 @@ fn index_add<'t>(
         );
         return Err(call.error(ErrorKind::Shape, message));
     }
-    let mut indices = vec![None; x.ndim()];
+    let mut indices: Indices<'_> = smallvec![None; x.ndim()];
     indices[axis] = Some(as_int64(&call, index)?);
     plan_put(&call, x, indices, source, true)
 }
@@ -250,18 +255,20 @@ fn check_positions(op: &Op, index: &Tensor) -> Result<()> {
     Err(op.error(ErrorKind::Index, message))
 }
 
+#[inline(always)]
 fn index_select<'t>(
     call: Call<'_, ()>,
     (x, dim, index): (&'t Tensor, i64, &'t Tensor),
 ) -> Result<CallPlan<impl Run>> {
     let axis = call.at(layout::normalize_axis(dim, x.ndim()))?;
     check_positions(&call, index)?;
-    let mut indices = vec![None; x.ndim()];
+    let mut indices: Indices<'_> = smallvec![None; x.ndim()];
     indices[axis] = Some(as_int64(&call, index)?);
-    plan_take(&call, Cow::Borrowed(x), indices)
+    plan_take(&call, TensorCow::Borrowed(x), indices)
 }
 
 /// The elements, broadcast with the mask, where it is true.
+#[inline(always)]
 fn masked_select(
     call: Call<'_, ()>,
     (x, mask): (&Tensor, &Tensor),
@@ -277,7 +284,7 @@ fn masked_select(
     }
     let x = call.at(x.broadcast_to(&shape))?;
     let mask = call.at(mask.broadcast_to(&shape))?;
-    plan_take(&call, Cow::Owned(x), nonzero(&call, &mask)?)
+    plan_take(&call, x.into(), nonzero(&call, &mask)?)
 }
 
 /// Gradients that read the list of indices.

@@ -56,6 +56,7 @@ fn no_dimension(op: &Op, a: &[usize], b: &[usize]) -> Error {
     op.error(ErrorKind::Shape, message)
 }
 
+#[inline(always)]
 fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<CallPlan<impl Run>> {
     let dtype = a.dtype().promote(b.dtype());
     let (sizes, mut shape) = infer_sizes(&call, a.shape(), b.shape())?;

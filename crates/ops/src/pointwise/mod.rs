@@ -327,7 +327,7 @@ pub(crate) fn check_written(
             ),
         ));
     }
-    if dtype.promote(out.dtype()).kind() != out.dtype().kind() {
+    if dtype != out.dtype() && dtype.promote(out.dtype()).kind() != out.dtype().kind() {
         return Err(op.error(
             ErrorKind::DType,
             format!(

@@ -131,6 +131,7 @@ impl<R: Run> Run for PowRun<'_, R> {
     }
 }
 
+#[inline(always)]
 fn tensor_tensor<'t>(
     call: Call<'_, Pointwise>,
     (a, b): (&'t Tensor, &'t Tensor),
@@ -152,6 +153,7 @@ fn tensor_scalar(call: Call<'_, Powers>, (a, b): (&Tensor, Scalar)) -> Result<Ca
     row.plan([a], SmallVec::<[Scalar; 1]>::from_iter(params), Size::Unknown)
 }
 
+#[inline(always)]
 fn scalar_tensor(
     call: Call<'_, Pointwise>,
     (a, b): (&Tensor, Scalar),

@@ -34,6 +34,7 @@ fn tensors<'t>(
     call.state.plan([condition, a, b], [], Size::Unknown)
 }
 
+#[inline(always)]
 fn scalar_other<'t>(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&'t Tensor, &'t Tensor, Scalar),
@@ -42,6 +43,7 @@ fn scalar_other<'t>(
     call.state.plan([condition, a], [b], Size::Unknown)
 }
 
+#[inline(always)]
 fn scalar_self<'t>(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&'t Tensor, Scalar, &'t Tensor),
@@ -50,6 +52,7 @@ fn scalar_self<'t>(
     call.state.plan([condition, b], [a], Size::Unknown)
 }
 
+#[inline(always)]
 fn scalars(
     call: Call<'_, Pointwise>,
     (condition, a, b): (&Tensor, Scalar, Scalar),

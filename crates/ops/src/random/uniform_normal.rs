@@ -19,6 +19,7 @@ const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 type Arguments = (IntList, Option<DType>, Option<Device>);
 
 /// Numbers of the next part of the stream.
+#[inline(always)]
 fn random(
     call: Call<'_, RandomOp>,
     (size, dtype, device): Arguments,

@@ -62,6 +62,10 @@ impl Reduction {
         keepdim: bool,
     ) -> Result<Self> {
         let all = u64::MAX.checked_shr(64 - shape.len() as u32).unwrap_or(0);
+        if dims.is_none() && !keepdim {
+            let params = ReduceParams { op: which, keepdim: 0, dims: all };
+            return Ok(Reduction { params, shape: Shape::empty() });
+        }
         let mut reduced = if dims.is_none() { all } else { 0 };
         for &dim in dims.unwrap_or_default() {
             let axis = op.at(layout::normalize_axis(dim, shape.len()))?;
@@ -189,6 +193,7 @@ fn infer_min_max(
     Ok((reduction, dtype))
 }
 
+#[inline(always)]
 fn min_max_all(call: ReduceCall<'_>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
     let (reduction, dtype) = infer_min_max(call, x, (None, false))?;
     Ok(reduced(&call, x, reduction, dtype))
@@ -203,6 +208,7 @@ fn min_max_dim(
     Ok(reduced(&call, x, reduction, dtype))
 }
 
+#[inline(always)]
 fn arg_min_max(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<i64>, bool),
@@ -213,6 +219,7 @@ fn arg_min_max(
 }
 
 /// Whether all elements are true, or any.
+#[inline(always)]
 fn any_all(
     call: ReduceCall<'_>,
     (x, dim, keepdim): (&Tensor, Option<IntList>, bool),

@@ -29,6 +29,7 @@ fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
 }
 
 /// The tensors one behind the other along a dimension that they have.
+#[inline(always)]
 fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPlan<impl Run>> {
     let (tensors, dtype) = read(&call, list)?;
     let first = tensors[0];
@@ -65,6 +66,7 @@ fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPla
 }
 
 /// The tensors side by side along a new dimension.
+#[inline(always)]
 fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPlan<impl Run>> {
     let (tensors, dtype) = read(&call, list)?;
     let first = tensors[0];

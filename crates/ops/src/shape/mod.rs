@@ -68,10 +68,12 @@ fn reshape(op: &Op, (x, sizes): (&Tensor, IntList)) -> Result<Tensor> {
     }
 }
 
+#[inline(always)]
 fn clone(call: Call<'_, ()>, (x,): (&Tensor,)) -> Result<CallPlan<impl Run>> {
     conversion(&call, x, x.dtype())
 }
 
+#[inline(always)]
 fn to(call: Call<'_, ()>, (x, dtype): (&Tensor, DType)) -> Result<CallPlan<impl Run>> {
     conversion(&call, x, dtype)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use keyfold_dispatch::{Dispatcher, Operator};
 use keyfold_tensor::Value;
 
-/// Whether a kernel of an isolated dispatcher ever ran: before that, names mean the process's own.
+/// Whether an isolated dispatcher was ever made: before that, names mean the process's own.
 static ISOLATED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -31,15 +31,19 @@ impl Drop for DispatcherGuard {
 /// inside a kernel stays in it.
 #[inline(always)]
 pub(crate) fn enter_dispatcher(operator: &Operator<Value>) -> Option<DispatcherGuard> {
-    let isolated = operator.is_isolated();
-    (isolated || ISOLATED.load(Ordering::Relaxed)).then(|| enter_slowly(operator, isolated))
+    ISOLATED.load(Ordering::Relaxed).then(|| enter_slowly(operator))
 }
 
 #[cold]
-fn enter_slowly(operator: &Operator<Value>, isolated: bool) -> DispatcherGuard {
-    ISOLATED.store(true, Ordering::Relaxed);
-    let now = if isolated { operator.dispatcher() } else { None };
+fn enter_slowly(operator: &Operator<Value>) -> DispatcherGuard {
+    let now = if operator.is_isolated() { operator.dispatcher() } else { None };
     DispatcherGuard(set_current(now))
+}
+
+/// Makes an isolated dispatcher.
+pub(crate) fn new_isolated() -> Dispatcher<Value> {
+    ISOLATED.store(true, Ordering::Relaxed);
+    Dispatcher::new()
 }
 
 fn set_current(now: Option<Dispatcher<Value>>) -> Option<Dispatcher<Value>> {

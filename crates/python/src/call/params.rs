@@ -260,15 +260,15 @@ impl Params {
             // SAFETY: as for the caller.
             let found = unsafe {
                 match param.kind {
+                    Kind::Tensor | Kind::OptionalTensor => match arrays::look_fast(*object) {
+                        Some(found) => found,
+                        None => inspect_slowly(operator, param, *object)?,
+                    },
                     Kind::Number | Kind::Flag | Kind::Plain
                         if values::fits_fast(*object, &param.ty) =>
                     {
                         continue;
                     }
-                    Kind::Tensor | Kind::OptionalTensor => match arrays::look_fast(*object) {
-                        Some(found) => found,
-                        None => inspect_slowly(operator, param, *object)?,
-                    },
                     _ => inspect_slowly(operator, param, *object)?,
                 }
             };

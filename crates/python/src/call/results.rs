@@ -43,18 +43,26 @@ impl RunningCall {
     /// Makes the objects and library known to what is called until the guard is dropped.
     #[inline(always)]
     pub(crate) fn enter(&self) -> RunningCallGuard<'_> {
-        self.outer.set(RUNNING.replace(std::ptr::from_ref(self)));
-        RunningCallGuard(self)
+        RUNNING.with(|running| {
+            self.outer.set(running.replace(std::ptr::from_ref(self)));
+            RunningCallGuard { call: self, running: std::ptr::from_ref(running) }
+        })
     }
 }
 
 /// A frame is known while this lives.
-pub(crate) struct RunningCallGuard<'f>(&'f RunningCall);
+pub(crate) struct RunningCallGuard<'f> {
+    call: &'f RunningCall,
+    /// [`RUNNING`] of this thread: finding it takes a call.
+    running: *const Cell<*const RunningCall>,
+}
 
 impl Drop for RunningCallGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        RUNNING.set(self.0.outer.get());
+        // SAFETY: a pointer isn't `Send`, so this is the thread that entered; its cell has no destructor,
+        // and stays for as long as the thread's code runs.
+        unsafe { &*self.running }.set(self.call.outer.get());
     }
 }
 
@@ -130,13 +138,28 @@ pub(crate) fn tensor_to_py<'py>(
 }
 
 /// A new object for a tensor, in the caller's library.
+#[inline(always)]
 pub(crate) fn wrap_for<'py>(
     py: Python<'py>,
     tensor: Tensor,
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let home = if caller.keeps_tensors() { Caller::TENSOR } else { home(py, objects, caller) };
+    match caller.keeps_tensors() {
+        true => wrap(py, tensor).map(Bound::into_any),
+        false => wrap_at_home(py, tensor, objects, caller),
+    }
+}
+
+/// As [`wrap_for`], for callers with arrays of another library.
+#[inline(never)]
+fn wrap_at_home<'py>(
+    py: Python<'py>,
+    tensor: Tensor,
+    objects: &[*mut ffi::PyObject],
+    caller: Caller,
+) -> PyResult<Bound<'py, PyAny>> {
+    let home = home(py, objects, caller);
     let on_meta = tensor.device().kind() == DeviceType::META;
     if let Some(library) = classes::library(home).filter(|own| !on_meta || own.has_meta()) {
         return library.give(py, tensor, &|| first_of(py, objects, |own| own == home));

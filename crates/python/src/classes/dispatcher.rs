@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
+use crate::call::current::new_isolated;
 use crate::call::invoke::Redispatch;
 use crate::call::operator::PyOperator;
 use crate::call::pykernel;
@@ -108,7 +109,7 @@ impl PyDispatcher {
     #[new]
     #[pyo3(signature = (*, layers=false))]
     fn new(py: Python<'_>, layers: bool) -> PyResult<Self> {
-        let dispatcher = Dispatcher::new();
+        let dispatcher = new_isolated();
         if layers {
             keyfold_layers::register(&dispatcher).py(py)?;
         }

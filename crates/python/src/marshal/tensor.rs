@@ -28,9 +28,9 @@ pub(crate) struct PyTensor {
 
 /// A tensor as a Python object.
 #[inline]
-pub(crate) fn wrap(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyTensor>> {
+pub(crate) fn wrap(py: Python<'_>, mut tensor: Tensor) -> PyResult<Bound<'_, PyTensor>> {
     // From here on it may be written in place and saved for a gradient.
-    let mut tensor = tensor.into_tracked();
+    tensor.track();
     tensor.set_token(OF_AN_OBJECT);
     if tensor.requires_grad() && !tensor.keys().contains(DispatchKey::Vmap) {
         // A leaf has its place in the graph from the start, which clones then share.

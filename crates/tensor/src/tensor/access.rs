@@ -133,23 +133,23 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Exchange`] if the memory was freed or is too small, and for movable memory that
     /// the host can't copy.
-    pub fn into_lasting(self) -> Result<Tensor> {
+    pub fn into_lasting(mut self) -> Result<Tensor> {
         // A tensor that borrows its memory for a call takes a reference, after which it may move.
-        let tensor = self.into_tracked();
-        if !tensor.moves() {
-            return Ok(tensor);
+        self.track();
+        if !self.moves() {
+            return Ok(self);
         }
-        if tensor.device() != Device::CPU {
+        if self.device() != Device::CPU {
             return Err(Error::new(
                 ErrorKind::Exchange,
                 format!(
                     "memory on {} that another library owns and may move can't be handed on: give \
                      that library's own array",
-                    tensor.device()
+                    self.device()
                 ),
             ));
         }
-        tensor.copy()
+        self.copy()
     }
 
     /// Returns the same view at the memory's present address, for one access by a kernel that uses

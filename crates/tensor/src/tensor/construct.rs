@@ -42,6 +42,7 @@ fn element_bytes(value: Scalar, dtype: DType) -> ([u8; 16], usize) {
 
 impl Tensor {
     /// Returns a row-major tensor of a new buffer of matching size and alignment.
+    #[inline]
     pub(super) fn whole(
         buffer: Arc<dyn DeviceBuffer>,
         shape: Shape,
@@ -61,7 +62,7 @@ impl Tensor {
     /// no memory left, [`ErrorKind::Device`] for a device without memory or an index out of range;
     /// and the device's errors.
     pub fn zeros(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
-        Tensor::made(shape, dtype, device, Content::Zeros)
+        Tensor::made(Shape::new(shape)?, dtype, device, Content::Zeros)
     }
 
     /// Returns a tensor with arbitrary elements, to be written. They are the previous content of
@@ -70,18 +71,29 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::zeros`].
     pub fn empty(shape: &[usize], dtype: DType, device: Device) -> Result<Self> {
+        Tensor::empty_of(Shape::new(shape)?, dtype, device)
+    }
+
+    /// As [`Tensor::empty`], of a shape that is there already.
+    ///
+    /// # Errors
+    /// As [`Tensor::zeros`].
+    pub fn empty_of(shape: Shape, dtype: DType, device: Device) -> Result<Self> {
         let content = if dtype == DType::Bool { Content::Zeros } else { Content::Arbitrary };
         Tensor::made(shape, dtype, device, content)
     }
 
     #[inline]
-    fn made(shape: &[usize], dtype: DType, device: Device, content: Content) -> Result<Self> {
-        let shape = Shape::new(shape)?;
+    fn made(shape: Shape, dtype: DType, device: Device, content: Content) -> Result<Self> {
         let numel = layout::numel(&shape, dtype.size())?;
         let bytes = numel * dtype.size();
-        // Host and meta are called directly, to keep one-element results cheap.
+        // The host's buffer has a path of its own, on which its methods are called directly, to keep
+        // one-element results cheap.
+        if device == Device::CPU {
+            let buffer = Arc::new(HostBuffer::new(bytes, content)?);
+            return Ok(Tensor::whole(buffer, shape, numel, dtype));
+        }
         let buffer: Arc<dyn DeviceBuffer> = match device {
-            Device::CPU => Arc::new(HostBuffer::new(bytes, content)?),
             Device::META => Arc::new(NullBuffer::new(bytes)),
             other => device::allocate(other, bytes, content)?,
         };

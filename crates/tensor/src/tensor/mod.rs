@@ -334,20 +334,18 @@ impl Tensor {
         self.buffer.bump_version();
     }
 
-    /// Returns the same tensor with a version counter, which other libraries' memory lacks. For a
-    /// tensor that outlives the call.
-    #[must_use]
+    /// Gives the tensor a version counter, which other libraries' memory lacks. For a tensor that
+    /// outlives the call.
     #[inline]
-    pub fn into_tracked(mut self) -> Self {
-        // keyfold's own memory has a counter already, and moving a tensor is costly.
+    pub fn track(&mut self) {
+        // keyfold's own memory has a counter already.
         if self.buffer.is_external() {
-            self.track();
+            self.track_external();
         }
-        self
     }
 
     #[inline(never)]
-    fn track(&mut self) {
+    fn track_external(&mut self) {
         self.buffer = self.buffer.clone().into_tracked();
         self.base = self.buffer.host_ptr();
     }

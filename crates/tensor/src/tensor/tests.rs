@@ -304,7 +304,7 @@ fn view_errors_name_what_is_wrong() {
         (t.broadcast_to(&[3]).unwrap_err(), ErrorKind::Shape, "[2, 3]"),
         (t.broadcast_to(&[1 << 40, 1 << 40, 2, 3]).unwrap_err(), ErrorKind::Shape, "too large"),
         (t.reshape(&[4, -1]).unwrap_err(), ErrorKind::Shape, "6"),
-        (t.reshape_view(&[7]).unwrap_err(), ErrorKind::Shape, "[7]"),
+        (t.reshape_view(&[7].into()).unwrap_err(), ErrorKind::Shape, "[7]"),
         (t.item().unwrap_err(), ErrorKind::Value, "has 6"),
         (t.get::<f32>(&[0, 0]).unwrap_err(), ErrorKind::DType, "float64"),
         (t.get::<f64>(&[0, 3]).unwrap_err(), ErrorKind::Index, "[0, 3]"),

@@ -12,6 +12,7 @@ use crate::device::copy_elements;
 
 impl Tensor {
     /// Returns a view of a subset of this one's elements, which is therefore inside the buffer.
+    #[inline]
     fn subview(&self, shape: Shape, strides: Strides, offset: usize) -> Tensor {
         let numel = shape.iter().product();
         // A view without elements reads nothing; its offset stays inside the buffer.
@@ -20,8 +21,9 @@ impl Tensor {
             layout::bounds(&shape, &strides, offset)
                 .is_ok_and(|b| b.is_none_or(|(_, last)| last < self.buffer.len()))
         );
-        let view = Tensor::assume_inside(self.buffer.clone(), shape, strides, offset, numel);
-        Tensor { alias: true, ..view }
+        let mut view = Tensor::assume_inside(self.buffer.clone(), shape, strides, offset, numel);
+        view.alias = true;
+        view
     }
 
     /// Returns the offset after so many steps along a dimension. It is exact for existing elements;
@@ -41,8 +43,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] if the element counts differ.
-    pub fn reshape_view(&self, shape: &[usize]) -> Result<Option<Tensor>> {
-        let shape = Shape::new(shape)?;
+    pub fn reshape_view(&self, shape: &Shape) -> Result<Option<Tensor>> {
         let numel = layout::numel(&shape, self.dtype().size())?;
         if numel != self.numel {
             return Err(Error::new(
@@ -53,8 +54,8 @@ impl Tensor {
                 ),
             ));
         }
-        let strides = layout::reshape_strides(&self.shape, &self.strides, &shape);
-        Ok(strides.map(|strides| self.subview(shape, strides, self.offset)))
+        let strides = layout::reshape_strides(&self.shape, &self.strides, shape);
+        Ok(strides.map(|strides| self.subview(shape.clone(), strides, self.offset)))
     }
 
     /// Returns the same elements in the same order under another shape, a view if possible, else a

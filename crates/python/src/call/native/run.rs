@@ -39,15 +39,17 @@ pub(super) unsafe fn run(
         HostLock::ReleaseFrom(least) => least == 0 || work(args) >= least,
     };
     // Looked at in place: a value is large, and moving it about costs more than the rest.
-    let result = {
+    let mut result = {
         let frame = results::RunningCall::new(objects, caller);
         let _known = frame.enter();
-        let _watch = PanicWatch { context, kernel };
-        if releases {
-            without_gil(py, context, kernel, args, caller)
-        } else {
-            kernel.invoke(context, args)
-        }
+        let watch = PanicWatch { context, kernel };
+        let result = match releases {
+            true => without_gil(py, context, kernel, args, caller),
+            false => kernel.invoke(context, args),
+        };
+        // It has work only where a panic unwinds.
+        std::mem::forget(watch);
+        result
     };
     let value = match &result {
         Ok(value) => value,
@@ -78,7 +80,7 @@ pub(super) unsafe fn run(
         // SAFETY: a new reference; the caller's objects are alive, and the GIL is held again.
         return unsafe { finish_slowly(context, kernel, object.into_ptr(), objects, caller) };
     }
-    hand_over(py, result, objects, caller)
+    hand_over(py, &mut result, objects, caller)
 }
 
 /// A number or nothing as a new reference, without moving the value about: it is as large as a
@@ -131,7 +133,7 @@ unsafe fn hand_back(
             || classes::find(object).is_some_and(|class| class.caller == caller);
         // An array that the operator wrote to is the result, in whichever library.
         let written = || only.alias.as_ref().is_some_and(|alias| alias.write);
-        if only.ty == Type::Tensor && (at_home || written()) {
+        if matches!(only.ty, Type::Tensor) && (at_home || written()) {
             return Ok(object);
         }
         finish_slowly(context, kernel, object, objects, caller)
@@ -149,11 +151,11 @@ fn error_of(result: Result<Value>) -> Error {
 #[inline(never)]
 fn hand_over(
     py: Python<'_>,
-    result: Result<Value>,
+    result: &mut Result<Value>,
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
-    let object = match result? {
+    let object = match std::mem::replace(result, Ok(Value::None))? {
         Value::Tensor(tensor) => results::wrap_for(py, tensor, objects, caller),
         other => results::value_to_py(py, other, objects, caller),
     };

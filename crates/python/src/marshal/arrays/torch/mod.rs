@@ -62,14 +62,14 @@ impl ArrayLibrary for Torch {
     fn give<'py>(
         &self,
         py: Python<'py>,
-        tensor: Tensor,
+        mut tensor: Tensor,
         _like: &dyn Fn() -> Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if tensor.device().kind() == DeviceType::META {
             return give_meta(py, &tensor);
         }
         // From here on torch's storage holds the tensor that owns the memory.
-        let tensor = tensor.into_tracked();
+        tensor.track();
         // torch has no negative strides, and no memory that mustn't be written, but for elements that
         // share memory, which it doesn't write itself.
         let writable = tensor.is_writable() || tensor.may_overlap_itself();
