@@ -1,5 +1,5 @@
-//! Sums of the half-precision floats beside those of float32: as many numbers, in the same layout, in one run
-//! on one thread. Conversions are all that differs, and half the memory.
+//! Sums of the half-precision floats compared with float32: the same numbers in the same layout, in one
+//! run on one thread. The only differences are the conversions, and half the memory.
 //!
 //!   cargo bench -p keyfold-cpu --bench halves
 
@@ -15,7 +15,8 @@ use keyfold_tensor::Tensor;
 const SIDE: usize = 512;
 const ROUNDS: usize = 60;
 
-/// A matrix with twice as many columns as are summed; a sixteenth of it may be subnormal as float16.
+/// A matrix with twice as many columns as are summed. If `subnormal`, a sixteenth of the numbers are
+/// subnormal as float16.
 fn matrix<T: Element>(subnormal: bool, of: impl Fn(f32) -> T) -> Tensor {
     let number = |at: usize| match at % 16 {
         5 if subnormal => of(3e-6),
@@ -25,7 +26,7 @@ fn matrix<T: Element>(subnormal: bool, of: impl Fn(f32) -> T) -> Tensor {
         .expect("a matrix")
 }
 
-/// A sum that can be repeated, in a dtype.
+/// A repeatable sum in one dtype.
 struct Sum {
     input: Tensor,
     output: Tensor,
@@ -43,20 +44,20 @@ impl Sum {
         };
         let end = if step == 1 { SIDE as i64 } else { 2 * SIDE as i64 };
         let part = matrix.slice(1, Some(0), Some(end), step).expect("a part");
-        // Dense, unless it is every other.
+        // Dense, unless the layout takes every other column.
         let input = if step == 1 { part.contiguous().expect("memory") } else { part };
         let shape: &[usize] = if dims == 0b11 { &[] } else { &[SIDE] };
         let output = Tensor::empty(shape, matrix.dtype(), matrix.device()).expect("memory");
         Sum { input, output, params: ReduceParams { op: ReduceOp::Sum, keepdim: 0, dims } }
     }
 
-    /// Microseconds.
+    /// Returns the time of a sum in microseconds.
     fn time(&self) -> f64 {
         let dtype = self.input.dtype();
         let reduce = HostBackend.reduce().expect("the CPU has every group");
         let kernel = reduce.reduce(ReduceOp::Sum, dtype, dtype).kernel().expect("it is native");
         let start = Instant::now();
-        // SAFETY: nobody else knows the output.
+        // SAFETY: no other code accesses the output.
         unsafe { kernel.launch(&self.params, &[&self.input], &self.output) }.expect("a sum");
         start.elapsed().as_secs_f64() * 1e6
     }

@@ -1,34 +1,35 @@
-//! Elements as plain bits, whatever the dtype: for what moves elements and doesn't look at them.
+//! Elements as plain bits of their size: for kernels that move elements without interpreting them.
 
 use keyfold_core::{Complex, Error, ErrorKind, Result, layout};
 use keyfold_tensor::Tensor;
 
-/// A type without padding that every bit pattern is a value of.
+/// A type without padding for which every bit pattern is a value.
 ///
 /// # Safety
-/// That has to be true.
+/// Both properties must hold.
 pub(crate) unsafe trait Bits: Copy + Send + Sync + 'static {}
 
 macro_rules! bits {
-    // A macro, since a trait without methods has nothing that a function could do instead.
+    // A macro, since a trait without methods leaves nothing for a function to do.
     ($($type:ty),*) => {$(
-        // SAFETY: numbers, and arrays of them, have no padding, and every bit pattern is a number.
+        // SAFETY: numbers, and arrays of numbers, have no padding, and every bit pattern is a value.
         unsafe impl Bits for $type {}
     )*};
 }
 
 bits!(u8, u16, u32, u64, [u32; 2], [u64; 2], f32, f64);
 
-// SAFETY: a complex number is its two parts behind each other.
+// SAFETY: a complex number is its two parts, without padding.
 unsafe impl Bits for Complex<f32> {}
 // SAFETY: as above.
 unsafe impl Bits for Complex<f64> {}
 
-/// The address of the first element of a tensor on the host, whose elements have the size of `B`.
+/// Returns the address of the first element of a tensor on the host, whose elements have the size of
+/// `B`.
 #[inline]
 fn address<B: Bits>(x: &Tensor) -> Result<*mut B> {
     let dtype = x.dtype();
-    // A complex number is aligned as its parts are, any other as its size.
+    // A complex number is aligned like its parts, any other element to its size.
     let is_aligned = align_of::<B>() < size_of::<B>() || !dtype.is_complex();
     if dtype.size() != size_of::<B>() || !is_aligned {
         let message =
@@ -41,7 +42,7 @@ fn address<B: Bits>(x: &Tensor) -> Result<*mut B> {
     locate(x)
 }
 
-/// As [`address`], of memory that isn't the host's, or that another library may move.
+/// As [`address`], for memory that isn't the host's or that another library may move.
 #[cold]
 fn locate<B: Bits>(x: &Tensor) -> Result<*mut B> {
     if !x.device().kind().is_host() {
@@ -56,30 +57,30 @@ fn locate<B: Bits>(x: &Tensor) -> Result<*mut B> {
     Ok(ptr.cast())
 }
 
-/// The memory between the first and the last element that a view touches, and the place of the first
-/// (index zero) in it, as of [`Tensor::as_strided_slice`].
+/// Returns the memory between the lowest and the highest element of a view, and the offset of the first
+/// element (index zero) in it, as [`Tensor::as_strided_slice`].
 ///
 /// # Errors
-/// [`ErrorKind::DType`] where elements have another size than `B`, [`ErrorKind::Device`] where they aren't
-/// in the host's memory.
-pub(crate) fn strided<B: Bits>(x: &Tensor) -> Result<(&[B], usize)> {
+/// [`ErrorKind::DType`] if elements have another size than `B`, [`ErrorKind::Device`] if they aren't in
+/// the host's memory.
+pub(crate) fn strided_slice<B: Bits>(x: &Tensor) -> Result<(&[B], usize)> {
     let ptr = address::<B>(x)?;
     let Some((first, last)) = layout::bounds(x.shape(), x.strides(), x.offset())? else {
         return Ok((&[], 0));
     };
     let ahead = x.offset() - first;
     // SAFETY: `first..=last` lie inside the buffer, as the view's bounds were checked when it was made;
-    // elements have the size and the alignment of `B`, of which every bit pattern is a value; the memory is
-    // initialised and only unsafe code writes to it.
+    // elements have the size and the alignment of `B`, for which every bit pattern is a value; the
+    // memory is initialised, and only unsafe code writes to it.
     let bits = unsafe { std::slice::from_raw_parts(ptr.wrapping_sub(ahead), last - first + 1) };
     Ok((bits, ahead))
 }
 
-/// The address of the first element, to write through.
+/// Returns the address of the first element, for writing.
 ///
 /// # Errors
-/// As [`strided`] and [`Tensor::begin_write`].
-pub(crate) fn to_write<B: Bits>(out: &Tensor) -> Result<*mut B> {
+/// As [`strided_slice`] and [`Tensor::begin_write`].
+pub(crate) fn ptr_for_writing<B: Bits>(out: &Tensor) -> Result<*mut B> {
     out.begin_write()?;
     address(out)
 }
@@ -93,19 +94,22 @@ mod tests {
     #[test]
     fn elements_of_the_same_size_are_read_as_bits() {
         let x = Tensor::from_slice(&[1.0_f32, -2.0, 0.5], &[3]).unwrap();
-        assert_eq!(strided::<u32>(&x).unwrap(), (&[0x3f80_0000, 0xc000_0000, 0x3f00_0000][..], 0));
-        assert_eq!(strided::<u16>(&x).unwrap_err().kind(), ErrorKind::DType);
+        assert_eq!(
+            strided_slice::<u32>(&x).unwrap(),
+            (&[0x3f80_0000, 0xc000_0000, 0x3f00_0000][..], 0)
+        );
+        assert_eq!(strided_slice::<u16>(&x).unwrap_err().kind(), ErrorKind::DType);
         let meta = Tensor::full(&[3], Scalar::Int(0), DType::F32, Device::META).unwrap();
-        assert_eq!(strided::<u32>(&meta).unwrap_err().kind(), ErrorKind::Device);
+        assert_eq!(strided_slice::<u32>(&meta).unwrap_err().kind(), ErrorKind::Device);
     }
 
     #[test]
     fn complex_numbers_are_aligned_as_their_parts() {
         let one = Scalar::Complex(Complex::new(1.0, 0.0));
         let x = Tensor::full(&[2], one, DType::C64, Device::CPU).unwrap();
-        assert_eq!(strided::<[u32; 2]>(&x).unwrap().0, [[0x3f80_0000, 0]; 2]);
-        assert_eq!(strided::<u64>(&x).unwrap_err().kind(), ErrorKind::DType);
+        assert_eq!(strided_slice::<[u32; 2]>(&x).unwrap().0, [[0x3f80_0000, 0]; 2]);
+        assert_eq!(strided_slice::<u64>(&x).unwrap_err().kind(), ErrorKind::DType);
         let empty = Tensor::full(&[0], one, DType::C128, Device::CPU).unwrap();
-        assert_eq!(strided::<[u64; 2]>(&empty).unwrap(), (&[][..], 0));
+        assert_eq!(strided_slice::<[u64; 2]>(&empty).unwrap(), (&[][..], 0));
     }
 }

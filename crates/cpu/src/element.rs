@@ -1,4 +1,4 @@
-//! What kernels ask of an element type.
+//! Element types: their arithmetic, and their bits.
 
 use std::ops::{Add, Mul};
 
@@ -7,8 +7,8 @@ use keyfold_core::{Complex, Element, bf16, f16};
 
 /// Numbers that are added and multiplied.
 ///
-/// They are stored as themselves, bools as bytes: memory from other libraries may hold bytes other
-/// than 0 and 1, which all count as true, and which Rust's `bool` mustn't see.
+/// Numbers are stored as themselves, bools as bytes: memory of other libraries may have bytes other than
+/// 0 and 1, which count as true, but which Rust's `bool` must not hold.
 pub(crate) trait Number: Copy + Send + Sync + 'static {
     type Stored: Bits;
     const ZERO: Self;
@@ -16,14 +16,14 @@ pub(crate) trait Number: Copy + Send + Sync + 'static {
     fn load(stored: Self::Stored) -> Self;
     fn store(self) -> Self::Stored;
 
-    /// Whole numbers wrap around; for bools it is "or".
+    /// The sum; integers wrap, and for bools it is "or".
     fn add(self, other: Self) -> Self;
-    /// Whole numbers wrap around; for bools it is "and".
+    /// The product; integers wrap, and for bools it is "and".
     fn mul(self, other: Self) -> Self;
 }
 
 macro_rules! number {
-    // Each type, since no trait of the standard library has both kinds of sums and products.
+    // A macro, since no trait of the standard library covers both wrapping and plain arithmetic.
     ($($type:ty, $zero:expr, $add:expr, $mul:expr;)*) => {$(
         impl Number for $type {
             type Stored = $type;
@@ -82,25 +82,24 @@ impl Number for bool {
     }
 }
 
-/// An element type whose elements are moved: as bits of their size, so that one kernel serves all of
-/// that size.
-pub(crate) trait Moved: Element {
+/// An element type as bits of its size, so that one kernel moves all element types of that size.
+pub(crate) trait HasBits: Element {
     type Bits: Bits;
 }
 
-/// An element type whose elements are added and multiplied. Signed numbers wrap around as unsigned ones
-/// of their size do, which therefore compute for both.
-pub(crate) trait Summed: Moved {
+/// An element type with arithmetic. Signed integers wrap like unsigned ones of their size, so they share
+/// the unsigned type's arithmetic.
+pub(crate) trait HasNumber: HasBits {
     type Number: Number;
 }
 
 macro_rules! elements {
-    // Two associated types for each of fifteen, which share nothing that a function could compute.
+    // A macro, since the fifteen types share nothing that a function could compute.
     ($($type:ty: $bits:ty $(, $number:ty)?;)*) => {$(
-        impl Moved for $type {
+        impl HasBits for $type {
             type Bits = $bits;
         }
-        $(impl Summed for $type {
+        $(impl HasNumber for $type {
             type Number = $number;
         })?
     )*};

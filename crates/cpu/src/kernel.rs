@@ -1,4 +1,4 @@
-//! Kernels of the CPU: functions, as the tables hold them.
+//! The kernel type of the tables: a function that is launched on the host.
 
 use keyfold_backend::{Launch, Offer};
 use keyfold_core::Result;
@@ -8,17 +8,17 @@ use keyfold_kit::axes::{
 };
 use keyfold_tensor::Tensor;
 
-/// The dtypes of bools and whole numbers, as types.
+/// The dtypes of bools and integers, as types.
 type Whole = (Bool, U8, U16, U32, U64, I8, I16, I32, I64);
 
-/// The dtypes of bools and whole numbers.
-pub(crate) const WHOLE: OneOf<Whole> = OneOf::new();
+/// The dtypes of bools and integers.
+pub(crate) const BOOL_AND_INTEGERS: OneOf<Whole> = OneOf::new();
 
-/// The dtypes of floats, and of pairs of them, that have arithmetic of their own: halves are computed in
+/// The dtypes of floats and complex numbers that have arithmetic of their own; halves are computed in
 /// float32.
 pub(crate) const NATIVE_FLOATS: OneOf<(F32, F64, C64, C128)> = OneOf::new();
 
-/// A kernel's function, of the parameters, the inputs, and the output, whose memory nobody else uses.
+/// A kernel's function, of the parameters, the inputs, and the output, which no other code accesses.
 type Function<P> = fn(&P, &[&Tensor], &Tensor) -> Result<()>;
 
 /// A kernel of the CPU.
@@ -42,7 +42,7 @@ impl<P> Launch<P> for HostKernel<P> {
     }
 }
 
-/// The offer of what a table has at a point.
+/// Returns the table's kernel at a point as an offer.
 #[inline]
 pub(crate) fn offer<S: Axes, P: 'static>(
     table: &DispatchTable<S, HostKernel<P>>,

@@ -1,6 +1,7 @@
 //! keyfold's CPU backend: every group of operations, on host memory.
 //!
-//! Its kernels are written with `keyfold-kit`, and choose their instances through the kit's tables.
+//! Its kernels are written with `keyfold-kit`, and their instances are selected through the kit's
+//! tables.
 //!
 //! ```
 //! use keyfold_backend::{GpuBackend, Support};
@@ -14,7 +15,7 @@
 //! let a = Tensor::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], &[2, 2])?;
 //! let out = Tensor::from_slice(&[0.0_f32; 4], &[2, 2])?;
 //! let kernel = linalg.matmul(DType::F32, DType::F32).kernel().expect("it is native");
-//! // SAFETY: nobody else knows the output.
+//! // SAFETY: no other code accesses the output.
 //! unsafe { kernel.launch(&(), &[&a, &a], &out)? };
 //! assert_eq!(out.to_vec::<f32>()?, [7.0, 10.0, 15.0, 22.0]);
 //! # Ok::<(), keyfold_core::Error>(())
@@ -37,13 +38,14 @@ use keyfold_backend::{GpuBackend, Index, Linalg, Pointwise, Random, Reduce, Rows
 use keyfold_kit::pool::{Schedule, parallel_for};
 use keyfold_tensor::device::{HostMemory, Memory, share_copies};
 
-/// The CPU: every group of operations, and the reference for other backends. Kernels run on the
-/// calling thread and on those of the kit's pool, and have run when the call returns.
+/// The CPU: every group of operations, and the reference for other backends. Kernels run on the calling
+/// thread and on the kit's thread pool, and are complete when the call returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostBackend;
 
 impl HostBackend {
-    /// Has large copies on the host use the kit's pool from now on: [`share_copies`]. Returns whether they do.
+    /// Makes large copies on the host use the kit's thread pool from now on ([`share_copies`]). Returns
+    /// whether they do.
     pub fn share_copies() -> bool {
         share_copies(|parts, copy| {
             parallel_for(Schedule::Adaptive, 0..parts, 1, |parts| {

@@ -10,18 +10,18 @@ use keyfold_tensor::{Tensor, for_each_offset};
 use crate::HostBackend;
 use crate::bits;
 use crate::convert::{convert, converted};
-use crate::element::{Number, Summed};
-use crate::kernel::{HostKernel, NATIVE_FLOATS, WHOLE, offer};
+use crate::element::{HasNumber, Number};
+use crate::kernel::{BOOL_AND_INTEGERS, HostKernel, NATIVE_FLOATS, offer};
 
-/// The part of the right matrix that stays in cache while all rows of the left one pass, where
-/// products are made by loops: 128 KiB of whole numbers.
-const ROWS: usize = 64;
-const COLUMNS: usize = 256;
-/// Up to so many multiplications a product is faster by loops than by what prepares a large one
-/// (about 200 ns): the many small ones of a batch.
-const SMALL: usize = 128;
+/// The panel of the right matrix that stays in the cache while all rows of the left one are multiplied
+/// with it, in products by loops: 128 KiB of integers.
+const PANEL_ROWS: usize = 64;
+const PANEL_COLUMNS: usize = 256;
+/// The most multiplications for which loops are faster than the preparation of a large product (about
+/// 200 ns), as in a batch of many small products.
+const MAX_SMALL_PRODUCT: usize = 128;
 
-/// A matrix within a strided slice; every element that its size and strides reach is inside.
+/// A matrix within a strided slice; every element that its size and strides address is inside.
 struct Matrix<'a, T: Number> {
     data: &'a [T::Stored],
     start: usize,
@@ -36,7 +36,7 @@ impl<T: Number> Matrix<'_, T> {
     }
 }
 
-/// Sizes of one product: `m x k` times `k x n`.
+/// The sizes of a product: `m x k` times `k x n`.
 #[derive(Clone, Copy)]
 struct Sizes {
     m: usize,
@@ -44,13 +44,13 @@ struct Sizes {
     n: usize,
 }
 
-/// Element types that matrices are multiplied in.
+/// Element types with a matrix product.
 trait Product: Number {
     /// Writes `a b` into a contiguous matrix.
     fn product(sizes: Sizes, a: &Matrix<'_, Self>, b: &Matrix<'_, Self>, out: &mut [Self::Stored]);
 }
 
-/// The product by loops in the order of memory, without preparations.
+/// The product by loops in memory order, without preparation.
 fn small_product<T: Number>(
     Sizes { m, k, n }: Sizes,
     a: &Matrix<'_, T>,
@@ -69,7 +69,7 @@ fn small_product<T: Number>(
 }
 
 macro_rules! gemm_product {
-    // The same call for both floats; the crate picks the machine's widest vectors at run time.
+    // The same call for both floats; the gemm crate selects the machine's widest vectors at run time.
     ($($type:ty),*) => {$(
         impl Product for $type {
             fn product(
@@ -79,7 +79,7 @@ macro_rules! gemm_product {
                 out: &mut [Self],
             ) {
                 assert_eq!(out.len(), m * n, "one element for each row and column");
-                if m * k * n <= SMALL {
+                if m * k * n <= MAX_SMALL_PRODUCT {
                     return small_product(Sizes { m, k, n }, a, b, out);
                 }
                 let one_thread = gemm::Parallelism::None;
@@ -103,7 +103,7 @@ macro_rules! gemm_product {
 gemm_product!(f32, f64);
 
 macro_rules! loop_product {
-    // The function is generic already; a blanket implementation would be one for the floats, too.
+    // A macro, since a blanket implementation would cover the floats, too.
     ($($type:ty),*) => {$(
         impl Product for $type {
             fn product(
@@ -112,7 +112,7 @@ macro_rules! loop_product {
                 b: &Matrix<'_, Self>,
                 out: &mut [Self::Stored],
             ) {
-                plain_product(sizes, a, b, out);
+                blocked_product(sizes, a, b, out);
             }
         }
     )*};
@@ -121,7 +121,7 @@ macro_rules! loop_product {
 loop_product!(bool, u8, u16, u32, u64);
 
 macro_rules! complex_product {
-    // The same four calls for both, of products of floats, whose code is there already.
+    // Four float products per complex product, so that the float code is reused.
     ($($float:ty),*) => {$(
         impl Product for Complex<$float> {
             fn product(
@@ -131,12 +131,12 @@ macro_rules! complex_product {
                 out: &mut [Self],
             ) {
                 assert_eq!(out.len(), m * n, "one element for each row and column");
-                if m * k * n <= SMALL {
+                if m * k * n <= MAX_SMALL_PRODUCT {
                     return small_product(Sizes { m, k, n }, a, b, out);
                 }
                 let to = out.as_mut_ptr().cast::<$float>();
                 let one_thread = gemm::Parallelism::None;
-                // `re re - im im` and `re im + im re`, each part of two floats behind each other.
+                // `re re - im im` and `re im + im re`: each part is the sum of two float products.
                 for (part, of_a, of_b, factor) in
                     [(0, 0, 0, 1.0), (0, 1, 1, -1.0), (1, 0, 1, 1.0), (1, 1, 0, 1.0)]
                 {
@@ -162,19 +162,19 @@ macro_rules! complex_product {
 
 complex_product!(f32, f64);
 
-/// The product by loops, block by block of `b`, each copied to where its rows are dense.
-fn plain_product<T: Number>(
+/// The product by loops, panel by panel of `b`; each panel is copied to make its rows dense.
+fn blocked_product<T: Number>(
     Sizes { m, k, n }: Sizes,
     a: &Matrix<'_, T>,
     b: &Matrix<'_, T>,
     out: &mut [T::Stored],
 ) {
     out.fill(T::ZERO.store());
-    let mut block = Vec::with_capacity(ROWS * COLUMNS.min(n));
+    let mut block = Vec::with_capacity(PANEL_ROWS * PANEL_COLUMNS.min(n));
     for (left, top) in
-        (0..n).step_by(COLUMNS).flat_map(|l| (0..k).step_by(ROWS).map(move |t| (l, t)))
+        (0..n).step_by(PANEL_COLUMNS).flat_map(|l| (0..k).step_by(PANEL_ROWS).map(move |t| (l, t)))
     {
-        let (columns, rows) = (left..n.min(left + COLUMNS), top..k.min(top + ROWS));
+        let (columns, rows) = (left..n.min(left + PANEL_COLUMNS), top..k.min(top + PANEL_ROWS));
         block.clear();
         for l in rows.clone() {
             block.extend(columns.clone().map(|j| b.get(l, j)));
@@ -191,7 +191,7 @@ fn plain_product<T: Number>(
     }
 }
 
-/// One product for each index of the batch.
+/// Computes one product for each index of the batch.
 fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
     let outer = |t: &Tensor| t.ndim() - 2;
     let (outer_a, outer_b) = (outer(a), outer(b));
@@ -202,16 +202,17 @@ fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
         layout::broadcast_strides(&t.shape()[..outer], &t.strides()[..outer], &batch)
     };
     let (batch_a, batch_b) = (steps(a, outer_a)?, steps(b, outer_b)?);
-    let (data_a, origin_a) = bits::strided::<T::Stored>(a)?;
-    let (data_b, origin_b) = bits::strided::<T::Stored>(b)?;
+    let (data_a, origin_a) = bits::strided_slice::<T::Stored>(a)?;
+    let (data_b, origin_b) = bits::strided_slice::<T::Stored>(b)?;
     let matrix = |data, origin: usize, at: isize, t: &Tensor, outer: usize| Matrix::<T> {
         data,
         start: origin.wrapping_add_signed(at),
         row_step: t.strides()[outer],
         column_step: t.strides()[outer + 1],
     };
-    let to = bits::to_write::<T::Stored>(out)?;
-    // SAFETY: the output is contiguous, of elements of that size, and nobody else uses it (`Launch::launch`).
+    let to = bits::ptr_for_writing::<T::Stored>(out)?;
+    // SAFETY: the output is contiguous, with elements of that size, and no other code accesses it
+    // (`Launch::launch`).
     let elements = unsafe { std::slice::from_raw_parts_mut(to, out.numel()) };
     let mut results = elements.chunks_exact_mut(sizes.m * sizes.n);
     for_each_offset(&batch, [&batch_a, &batch_b], |[at_a, at_b]| {
@@ -223,19 +224,19 @@ fn multiply<T: Product>(a: &Tensor, b: &Tensor, out: &Tensor) -> Result<()> {
     })
 }
 
-/// Products in the dtype itself.
+/// Products computed in the dtype itself.
 struct Exact;
 
-impl<C: HasDtype<Element: Summed<Number: Product>>> Body<C, HostKernel<()>> for Exact {
+impl<C: HasDtype<Element: HasNumber<Number: Product>>> Body<C, HostKernel<()>> for Exact {
     fn instance(&self, _: C) -> HostKernel<()> {
         HostKernel::new(|(), inputs, out| {
-            multiply::<<C::Element as Summed>::Number>(inputs[0], inputs[1], out)
+            multiply::<<C::Element as HasNumber>::Number>(inputs[0], inputs[1], out)
         })
     }
 }
 
-/// Products of halves: in float32, rounded once.
-fn of_halves(_: &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+/// The product of halves, computed in float32 and rounded once.
+fn half_product(_: &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     let (a, b) = (converted(inputs[0], DType::F32)?, converted(inputs[1], DType::F32)?);
     let wide = Tensor::empty(out.shape(), DType::F32, out.device())?;
     multiply::<f32>(&a, &b, &wide)?;
@@ -244,9 +245,9 @@ fn of_halves(_: &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
 
 static KERNELS: LazyLock<DispatchTable<(Dtype,), HostKernel<()>>> = LazyLock::new(|| {
     DispatchTable::builder("matmul")
-        .cover((WHOLE,), Exact)
+        .cover((BOOL_AND_INTEGERS,), Exact)
         .cover((NATIVE_FLOATS,), Exact)
-        .cover((HALVES,), plain("of_halves", HostKernel::new(of_halves)))
+        .cover((HALVES,), plain("of_halves", HostKernel::new(half_product)))
         .build()
         .expect("each dtype is covered once")
 });

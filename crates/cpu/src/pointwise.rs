@@ -1,17 +1,17 @@
-//! Expressions: programs of the kit's evaluator.
+//! Expressions, run by the kit's evaluator.
 
 use std::sync::Arc;
 
 use keyfold_backend::{Expressions, Offer, PointwiseKernel};
 use keyfold_core::{Result, Scalar};
 use keyfold_expr::Lowered;
-use keyfold_kit::eval::Program;
 use keyfold_kit::evaluate::{MAX_INPUTS, evaluate};
+use keyfold_kit::interpreter::Program;
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
 
-/// A program of the evaluator.
+/// A compiled expression.
 struct Evaluated(Program);
 
 impl PointwiseKernel for Evaluated {

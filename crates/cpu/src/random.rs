@@ -11,14 +11,14 @@ use keyfold_tensor::Tensor;
 use crate::HostBackend;
 use crate::kernel::{HostKernel, offer};
 
-/// Fills a contiguous output, `N` numbers a block of the stream.
+/// Fills a contiguous output with `N` numbers per block of the stream.
 fn fill<T: Element, const N: usize>(
     params: &RandomParams,
     out: &Tensor,
     numbers: impl Fn([u32; 4]) -> [T; N],
 ) -> Result<()> {
     let to = out.data_mut_ptr::<T>()?;
-    // SAFETY: the output is contiguous, and nobody else uses it (`Launch::launch`).
+    // SAFETY: the output is contiguous, and no other code accesses it (`Launch::launch`).
     let items = unsafe { std::slice::from_raw_parts_mut(to, out.numel()) };
     for (i, chunk) in (0_u64..).zip(items.chunks_mut(N)) {
         let made = numbers(block(params.seed, params.offset.wrapping_add(i)));

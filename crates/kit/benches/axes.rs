@@ -1,7 +1,7 @@
-//! What it costs to choose from a table over axes: the bar is 5 ns.
+//! The cost of selecting from a table over axes; the limit is 5 ns.
 //!
-//! The table is that of five axes and 240 points; the coordinates are not known before they are read
-//! from memory. `hash map` is the same table as a `HashMap`, for comparison.
+//! The table has five axes and 240 points; the coordinates are read from memory, so the compiler can't
+//! know them. `hash map` is the same table as a `HashMap`, for comparison.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -32,7 +32,7 @@ fn table() -> DispatchTable<Axes5, Size> {
 
 fn choose(criterion: &mut Criterion) {
     let table = table();
-    // Coordinates in an order that a branch predictor can't learn, 1024 per round.
+    // The coordinates come in an order that a branch predictor can't learn, 1024 per round.
     let covered: Vec<Axes5> = table.coverage().points().collect();
     let mut state = 1_u64;
     let points: Vec<Axes5> = (0..1024)

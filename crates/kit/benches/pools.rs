@@ -1,9 +1,9 @@
-//! Uniform and adaptive schedules beside rayon's own `par_iter`: work of four shapes and three sizes, while
-//! jobs follow each other and after their caller slept; what an empty job costs; a scan of ten million numbers.
-//! Tables of times, ratios, and the bars that the project holds itself to.
+//! Uniform and adaptive schedules compared with rayon's `par_iter`: work of four shapes and three sizes,
+//! in jobs that follow each other closely and in jobs after a pause; the cost of an empty job; a scan of
+//! ten million numbers. Prints tables of times and ratios, and the project's limits for them.
 //!
-//! Machines are noisy, so the subjects take turns in many rounds, and what counts is the lower quartile of
-//! all times of a subject.
+//! Machines are noisy, so the subjects alternate over many rounds, and the reported time is the lower
+//! quartile of a subject's times.
 //!
 //!   cargo bench -p keyfold-kit --bench pools [-- threads]
 
@@ -18,7 +18,7 @@ use keyfold_kit::pool::{Schedule, parallel_for, set_num_threads};
 use keyfold_kit::scan::inclusive_scan;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
-/// Some arithmetic that takes time in proportion to `amount`.
+/// Arithmetic that takes time in proportion to `amount`.
 fn work(index: usize, amount: usize) {
     let mut value = index as f64;
     for _ in 0..amount {
@@ -27,7 +27,7 @@ fn work(index: usize, amount: usize) {
     black_box(value);
 }
 
-/// What an index costs, of so many: 4 on average, whatever the shape.
+/// The cost of an index in a range of a given length: 4 on average, for every shape.
 type Cost = fn(usize, usize) -> usize;
 
 fn even(_: usize, _: usize) -> usize {
@@ -38,12 +38,12 @@ fn linear(index: usize, len: usize) -> usize {
     index * 8 / len
 }
 
-/// The last sixteenth costs as much as all the others.
+/// The last sixteenth of the indices costs as much as all others together.
 fn last_sixteenth(index: usize, len: usize) -> usize {
     if index >= len - len / 16 { 32 } else { 2 }
 }
 
-/// The last index costs as much as all the others.
+/// The last index costs as much as all others together.
 fn last_index(index: usize, len: usize) -> usize {
     if index == len - 1 { 2 * len } else { 2 }
 }
@@ -55,7 +55,7 @@ const SHAPES: [(&str, Cost); 4] = [
     ("last index", last_index),
 ];
 
-/// Indices, and jobs that follow each other in a round.
+/// The number of indices, and the number of consecutive jobs in a round.
 const SIZES: [(usize, usize); 3] = [(1_000, 40), (100_000, 6), (1_000_000, 2)];
 
 struct Job {
@@ -78,7 +78,7 @@ impl Job {
         .expect("work that doesn't fail");
     }
 
-    /// What somebody with rayon would write: one index per item, split by rayon.
+    /// The same job in rayon's usual form: one index per item, split by rayon.
     fn rayon(&self) {
         (0..self.len).into_par_iter().for_each(|index| self.part(index..index + 1));
     }
@@ -95,7 +95,7 @@ fn lower_quartile(mut times: Vec<f64>) -> f64 {
     times[times.len() / 4]
 }
 
-/// Calls `f` again and again for so long.
+/// Calls `f` repeatedly for a duration.
 fn repeat(time: Duration, f: impl Fn()) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -103,8 +103,8 @@ fn repeat(time: Duration, f: impl Fn()) {
     }
 }
 
-/// The lower quartile of the times of each subject, called so often in a row in each of so many rounds; once,
-/// after the caller slept, where `sleep` says for how long.
+/// Returns the lower quartile of each subject's times per call, over `rounds` rounds of `in_a_row`
+/// calls. If `sleep` is given, a round is one call after the caller has slept that long.
 fn measure<const N: usize>(
     rounds: usize,
     in_a_row: usize,
@@ -113,7 +113,7 @@ fn measure<const N: usize>(
 ) -> [f64; N] {
     let mut times = [(); N].map(|()| Vec::new());
     for round in 0..rounds {
-        // The order changes, so that nobody always follows the same neighbour.
+        // The order changes, so that no subject always follows the same other one.
         for at in 0..N {
             let at = (at + round) % N;
             match sleep {
@@ -122,7 +122,8 @@ fn measure<const N: usize>(
                     times[at].push(seconds(subjects[at]));
                 }
                 None => {
-                    // The threads of other subjects go to sleep, and those of this one wake.
+                    // Warm-up: the threads of the previous subject go to sleep, and this subject's
+                    // threads wake.
                     repeat(Duration::from_micros(1500), std::hint::spin_loop);
                     repeat(Duration::from_micros(500), subjects[at]);
                     times[at].extend((0..in_a_row).map(|_| seconds(subjects[at])));
@@ -158,7 +159,8 @@ fn shapes(pool: &rayon::ThreadPool) {
                         &|| job.part(0..len),
                     ],
                 );
-                // A uniform schedule is for even work: elsewhere its ratio is what it costs to choose it.
+                // A uniform schedule is for even work; its ratio on other shapes shows the cost of
+                // choosing it wrongly.
                 let bars = [uniform / rayon, adaptive / rayon];
                 let barred = if name == "even" { &bars[..] } else { &bars[1..] };
                 let verdict = if barred.iter().all(|bar| *bar <= 1.0) { "" } else { "  FAILS" };
@@ -174,11 +176,11 @@ fn shapes(pool: &rayon::ThreadPool) {
     }
 }
 
-/// How much two threads gain on short jobs of two parts: what the serial cut-off comes from.
+/// The speedup of two threads on short jobs of two parts, from which the serial cut-off is derived.
 fn short_jobs() {
     println!("\n{:<20} {:>12} {:>18}", "one thread takes", "in a row", "after a pause");
     for parts in [1_usize, 2, 3, 4, 6, 8, 12, 16, 32, 64] {
-        // Pairs of parts of a third of a microsecond or so.
+        // Pairs of parts of about a third of a microsecond.
         let job = Job { len: 200 * parts, cost: even };
         let alone = || job.part(0..job.len);
         let shared = || {
@@ -195,8 +197,8 @@ fn short_jobs() {
     }
 }
 
-/// What a job of two empty parts costs its caller: one after the other, and after a pause in which
-/// the workers went to sleep.
+/// The time that a job of two empty parts takes its caller: in close succession, and after a pause in
+/// which the workers went to sleep.
 fn empty_jobs(pool: &rayon::ThreadPool) {
     let ours = || {
         parallel_for(Schedule::Adaptive, 0..2, 1, |part| {
@@ -219,7 +221,7 @@ fn empty_jobs(pool: &rayon::ThreadPool) {
     }
 }
 
-/// A scan of ten million float32, by a plain loop, by the kit on one thread and on all.
+/// A scan of ten million float32: by a plain loop, and by the kit on one thread and on all.
 fn scans(threads: usize) {
     let items: Vec<f32> = (0..10_000_000).map(|index| (index % 1000) as f32 - 499.5).collect();
     let scratch = RefCell::new(items.clone());
@@ -241,7 +243,7 @@ fn scans(threads: usize) {
         scratch.borrow().iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
     });
     assert!(one == all, "other bits on another number of threads");
-    // Sums of sums grow beyond all bounds, and what isn't finite is added as fast as anything.
+    // Repeated scans overflow to infinity, which is added at the same speed.
     let [loops, alone, shared] = measure(20, 2, None, [&plain, &|| kit(1), &|| kit(threads)]);
     println!("\n{:<34} {:>10} {:>12}", "a scan of 10,000,000 float32", "ms", "to a loop");
     for (name, time) in

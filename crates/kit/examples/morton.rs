@@ -8,7 +8,7 @@ use keyfold_kit::for_each::{Coordinates, generate};
 use keyfold_kit::view::{HasLayout, RankedView, RankedViewMut};
 use keyfold_tensor::Tensor;
 
-/// The bits of `x`, `apart` places from each other.
+/// Spreads the lowest bits of `x`, `apart` bits from each other.
 #[inline(always)]
 fn spread(x: u64, bits: u32, apart: usize) -> u64 {
     let mut code = 0;
@@ -18,8 +18,8 @@ fn spread(x: u64, bits: u32, apart: usize) -> u64 {
     code
 }
 
-/// Writes the code of each point `x[n, ..]` to `out[n]`: bit `b` of coordinate `d` becomes bit
-/// `b * D + d`, and bits that don't fit into 64 are left out.
+/// Writes the code of each point `x[n, ..]` to `out[n]`: bit `b` of coordinate `d` becomes bit `b * D +
+/// d`; bits that don't fit into 64 are dropped.
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::Shape`] for other shapes than `[N, D]` and `[N]`, and as

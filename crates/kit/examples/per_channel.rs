@@ -6,7 +6,7 @@ use keyfold_kit::for_each::{Compute, map_indexed};
 use keyfold_kit::view::{HasLayout, RankedView, RankedViewMut, Strided};
 use keyfold_tensor::Tensor;
 
-/// Writes `x[n, c, h, w] * scale[c]` to `out`; without `x`, over `out`'s own elements.
+/// Writes `x[n, c, h, w] * scale[c]` to `out`; without `x` it scales `out` in place.
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::Shape`] for other ranks and sizes,
@@ -23,7 +23,9 @@ where
 {
     let scale = RankedView::<C::Element, 1, Strided>::from_tensor(scale)?;
     let out = RankedViewMut::<C::Element, 4, C::Layout>::from_tensor(out)?;
-    let body = |[_, c, _, _]: [usize; 4], x: C::Element| Compute::down(x.up() * scale.at([c]).up());
+    let body = |[_, c, _, _]: [usize; 4], x: C::Element| {
+        Compute::narrow(x.widen() * scale.at([c]).widen())
+    };
     match x {
         Some(x) => map_indexed(coords, out, RankedView::<_, 4, C::Layout>::from_tensor(x)?, body),
         None => map_indexed(coords, out, out, body),

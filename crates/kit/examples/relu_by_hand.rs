@@ -1,8 +1,8 @@
 //! Worked example: relu, written by hand and with `map`.
 //!
-//! [`by_hand`] is what an author writes without views: a match over dtypes, a loop for elements in a
-//! row and an odometer for others, one more loop for in place; one thread, and only outputs whose
-//! elements lie in a row. [`with_map`] does all layouts on all threads in a third of the lines.
+//! [`by_hand`] is the code without views: a match over dtypes, a loop for contiguous elements, nested
+//! counters for strided ones, and one more loop for in place. It runs on one thread, and only for
+//! contiguous outputs. [`with_map`] handles all layouts on all threads in a third of the lines.
 
 use keyfold_core::{DType, Element, Error, ErrorKind, Result};
 use keyfold_kit::for_each::{Compute, map};
@@ -10,7 +10,7 @@ use keyfold_kit::math::Real;
 use keyfold_kit::view::{FlatView, FlatViewMut, Strided};
 use keyfold_tensor::Tensor;
 
-/// Writes `max(x, 0)` to `out`, or over `out`'s own elements: the "before".
+/// Writes `max(x, 0)` to `out`, or without `x` over `out`'s own elements: the "before".
 ///
 /// # Errors
 /// For tensors of different dtypes or shapes, for other dtypes than floats of 4 and 8 bytes, and for
@@ -45,7 +45,7 @@ fn by_hand_for<T: Element>(out: &mut Tensor, x: Option<&Tensor>, f: impl Fn(T) -
         }
         return Ok(());
     }
-    // Any strides: an index per dimension, stepped like an odometer.
+    // Any strides: an index per dimension, incremented with carry.
     let (data, first) = x.as_strided_slice::<T>()?;
     let (shape, strides) = (x.shape(), x.strides());
     let mut index = vec![0_usize; shape.len()];
@@ -70,7 +70,7 @@ fn by_hand_for<T: Element>(out: &mut Tensor, x: Option<&Tensor>, f: impl Fn(T) -
 /// # Errors
 /// As [`map`] and the views.
 pub(crate) fn with_map<T: Compute>(out: &mut Tensor, x: Option<&Tensor>) -> Result<()> {
-    let relu = |x: T| if x.up() < T::Real::ZERO { T::default() } else { x };
+    let relu = |x: T| if x.widen() < T::Real::ZERO { T::default() } else { x };
     let out = FlatViewMut::<T, Strided>::from_tensor(out)?;
     match x {
         Some(x) => map((), out, FlatView::<T, Strided>::from_tensor(x)?, relu),

@@ -1,7 +1,7 @@
 //! Worked example: softplus, `log(1 + exp(x))`, as one scalar function.
 //!
-//! One line of arithmetic gives every float dtype, contiguous and strided, any rank, in place and
-//! out of place.
+//! One line of arithmetic serves every float dtype, contiguous and strided, any rank, in place and out
+//! of place.
 
 use keyfold_core::Result;
 use keyfold_kit::axes::{
@@ -14,7 +14,7 @@ use keyfold_kit::math::Real;
 use keyfold_kit::view::{FlatView, FlatViewMut, HasLayout};
 use keyfold_tensor::Tensor;
 
-/// One element.
+/// The body: softplus of one element.
 struct Softplus;
 
 impl<T: Compute> Body<T> for Softplus {
@@ -22,15 +22,15 @@ impl<T: Compute> Body<T> for Softplus {
 
     #[inline(always)]
     fn call<I: Isa>(&self, x: T) -> T {
-        let x = x.up();
-        T::down(x.max(Real::ZERO) + (-x.abs()).exp::<I>().log1p::<I>())
+        let x = x.widen();
+        T::narrow(x.max(Real::ZERO) + (-x.abs()).exp::<I>().log1p::<I>())
     }
 }
 
-/// What the table holds; without `x` the result goes over `out`'s own elements.
+/// The type of the table's instances; without `x` the result overwrites `out`'s own elements.
 type Kernel = fn(out: &mut Tensor, x: Option<&Tensor>) -> Result<()>;
 
-/// All instances.
+/// The generic kernel, from which all instances are made.
 fn kernel<C>(coords: C, out: &mut Tensor, x: Option<&Tensor>) -> Result<()>
 where
     C: HasDtype<Element: Compute> + HasLayout,
@@ -42,7 +42,7 @@ where
     }
 }
 
-/// Writes the softplus of `x` to `out`; of `out` itself without `x`.
+/// Writes the softplus of `x` to `out`; without `x`, of `out` itself.
 ///
 /// # Errors
 /// [`keyfold_core::ErrorKind::DType`] and [`keyfold_core::ErrorKind::Device`] for tensors that

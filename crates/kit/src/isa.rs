@@ -1,8 +1,8 @@
-//! Which vector instructions there are, and running one piece of code compiled for each of them.
+//! Instruction levels, and code that is compiled once for each.
 //!
-//! Kernels are plain loops without branches, generic over [`Isa`]; the compiler vectorises them
-//! once for every level. [`dispatch`] picks the best that the processor has. So next to nothing is
-//! written with intrinsics, and a level costs no source.
+//! Kernels are plain loops without branches, generic over [`Isa`]; the compiler vectorises them once for
+//! every level, and [`dispatch`] selects the best level that the processor has. So hardly anything is
+//! written with intrinsics, and a level needs no source of its own.
 //!
 //! ```
 //! use keyfold_kit::isa::{Isa, Work, dispatch};
@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// A set of vector instructions, in ascending order.
+/// An instruction level; levels are in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// What every processor of the architecture has: SSE2 on x86-64, NEON on AArch64.
+    /// The instructions of every processor of the architecture: SSE2 on x86-64, NEON on AArch64.
     Baseline = 1,
     /// AVX2, FMA and F16C (x86-64-v3).
     Avx2 = 2,
@@ -46,7 +46,7 @@ impl Level {
     /// Every level, ascending.
     pub const ALL: [Level; 3] = [Level::Baseline, Level::Avx2, Level::Avx512];
 
-    /// The name that `KEYFOLD_SIMD` takes.
+    /// The level's name in `KEYFOLD_SIMD`.
     pub const fn name(self) -> &'static str {
         match self {
             Level::Baseline => "baseline",
@@ -55,7 +55,7 @@ impl Level {
         }
     }
 
-    /// Whether this processor has it.
+    /// Whether this processor has the level.
     pub fn is_available(self) -> bool {
         self <= best()
     }
@@ -67,15 +67,16 @@ impl Level {
 
 /// A level as a type, for code that is compiled for it.
 ///
-/// Code gets one from [`dispatch`], which knows that the processor has it: nobody else can name those
-/// above the baseline, or make others.
+/// Only [`dispatch`] makes the levels above the baseline, after asking the processor; no other code can
+/// name them.
 pub trait Isa: levels::Known + Copy + 'static {
     /// The level.
     const LEVEL: Level;
-    /// Whether a product and a sum are one instruction that rounds once.
+    /// Whether the level has fused multiply-add: a product and a sum in one instruction that rounds
+    /// once.
     const FMA: bool;
 
-    /// `a * b + c`, rounded once where the level has an instruction for it.
+    /// `a * b + c`, rounded once if the level has fused multiply-add.
     #[inline(always)]
     fn mul_add_f32(a: f32, b: f32, c: f32) -> f32 {
         if Self::FMA { a.mul_add(b, c) } else { a * b + c }
@@ -87,8 +88,8 @@ pub trait Isa: levels::Known + Copy + 'static {
         if Self::FMA { a.mul_add(b, c) } else { a * b + c }
     }
 
-    /// Does the work in a function of its own, compiled for this level: for code with several callers,
-    /// each of which would hold a copy of it.
+    /// Runs the work in a function of its own, compiled for this level: for code with several callers,
+    /// each of which would otherwise hold a copy of it.
     fn call<W: Work>(work: W) -> W::Output;
 }
 
@@ -133,7 +134,7 @@ impl Isa for Avx2 {
 
     #[inline]
     fn call<W: Work>(work: W) -> W::Output {
-        // SAFETY: only `dispatch` names this level, after it asked the processor.
+        // SAFETY: only `dispatch` names this level, after asking the processor.
         unsafe { run_avx2(work) }
     }
 }
@@ -149,26 +150,26 @@ impl Isa for Avx512 {
     }
 }
 
-/// Something to do in code that is compiled once per level.
+/// Work in code that is compiled once per level.
 ///
-/// The method, and everything in it that should be vectorised, has to be `#[inline(always)]`:
-/// only what ends up inside the function of a level is compiled for it.
+/// The method, and everything in it that should be vectorised, has to be `#[inline(always)]`: only code
+/// that is inlined into the function of a level is compiled for it.
 pub trait Work {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Whether it is compiled for AVX-512, too. Code that memory limits gains little from wider
+    /// Whether the work is compiled for AVX-512, too. Memory-bound code gains little from wider
     /// registers, and each level is a third of its size.
     const AVX512: bool = true;
 
-    /// Does it.
+    /// Runs the work.
     fn run<I: Isa>(self) -> Self::Output;
 }
 
-/// The level in use: 0 until it was asked for.
+/// The level in use; 0 until the first use.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 
-/// Does the work with the level in use.
+/// Runs the work at the level in use.
 #[inline]
 pub fn dispatch<W: Work>(work: W) -> W::Output {
     let mut level = LEVEL.load(Ordering::Relaxed);
@@ -184,8 +185,8 @@ pub fn dispatch<W: Work>(work: W) -> W::Output {
     }
 }
 
-/// Asks the processor at the first use. Not generic: a copy in each kernel would hold the kernel's
-/// code once more.
+/// Asks the processor at the first use. The function isn't generic: a copy in each kernel would hold the
+/// kernel's code once more.
 #[cold]
 fn detect() -> u8 {
     set_level(level()) as u8
@@ -234,10 +235,10 @@ fn best() -> Level {
     Level::Baseline
 }
 
-/// The environment variable that names the highest level to use.
+/// The environment variable that limits the level.
 pub const LEVEL_VARIABLE: &str = "KEYFOLD_SIMD";
 
-/// The level that the environment variable `KEYFOLD_SIMD` names; nothing where it isn't set, or empty.
+/// Returns the level that the environment variable `KEYFOLD_SIMD` names; `None` if it is unset or empty.
 ///
 /// # Errors
 /// [`ErrorKind::Value`] for anything but the name of a level.
@@ -264,8 +265,8 @@ fn parse(text: &str) -> Result<Option<Level>> {
     ))
 }
 
-/// The level in use: what [`set_level`] said, else what `KEYFOLD_SIMD` names, at most the best that
-/// this processor has. What [`named_level`] refuses names none.
+/// The level in use: the one set by [`set_level`], otherwise the one that `KEYFOLD_SIMD` names, at most
+/// the best that this processor has. A value that [`named_level`] refuses is ignored here.
 pub fn level() -> Level {
     if let Some(level) = Level::from_number(LEVEL.load(Ordering::Relaxed)) {
         return level;
@@ -274,8 +275,8 @@ pub fn level() -> Level {
     named.map_or(best(), |level| level.min(best()))
 }
 
-/// Uses this level from now on, or the best below it that the processor has: for tests of the lower
-/// ones, and to find out what the instructions are worth. Returns the level in use.
+/// Sets the level in use, at most the best that the processor has: for tests of lower levels, and for
+/// measuring them. Returns the level in use.
 pub fn set_level(level: Level) -> Level {
     let level = level.min(best());
     LEVEL.store(level as u8, Ordering::Relaxed);

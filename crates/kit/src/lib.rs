@@ -1,25 +1,25 @@
-//! What CPU kernels are written with.
+//! The building blocks of CPU kernels.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! | --- | --- |
-//! | [`axes`] | tables over axes: a kernel is written once, and a call picks its instance |
+//! | [`axes`] | tables over axes: a kernel is written once, and a call selects its instance |
 //! | [`view`] | typed views of memory in any layout |
-//! | [`for_each`] | loops over views: the author writes what happens to one element |
-//! | [`pool`] | the thread pool, and sharing a range out among threads |
-//! | [`scan`] | inclusive scans, the same for any number of threads |
+//! | [`for_each`] | loops over views: the author writes the body for one element |
+//! | [`pool`] | the thread pool, and dividing a range among threads |
+//! | [`scan`] | inclusive scans, with the same result for any number of threads |
 //! | [`evaluate`] | expressions over whole tensors |
-//! | [`eval`] | expressions over blocks of elements, which [`evaluate`] is made of |
+//! | [`interpreter`] | expressions over blocks of elements; [`evaluate`] is built on it |
 //! | [`math`] | elementary functions without branches, for vector code |
-//! | [`random`] | random numbers by counter |
-//! | [`half`] | float16 and bfloat16 to float32 and back |
-//! | [`isa`] | the instruction sets, and code that is compiled once for each |
+//! | [`random`] | counter-based random numbers |
+//! | [`half`] | conversions between halves (float16, bfloat16) and float32 |
+//! | [`isa`] | instruction levels, and code that is compiled once for each |
 
 #[macro_use]
 pub mod axes;
-pub mod eval;
 pub mod evaluate;
 pub mod for_each;
 pub mod half;
+pub mod interpreter;
 pub mod isa;
 pub mod math;
 pub mod pool;

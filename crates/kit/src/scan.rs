@@ -1,8 +1,8 @@
-//! Inclusive scans: each element becomes the sum, or what else an associative operation makes, of all up
+//! Inclusive scans: each element becomes the sum, or another associative reduction, of all elements up
 //! to it.
 //!
-//! Threads work side by side, and still the result has the same bits for any number of them: floats are
-//! summed within blocks of a fixed size, and the sums of blocks in order. Memory is read and written once.
+//! The result has the same bits for any number of threads: floats are summed within blocks of a fixed
+//! size, and the blocks' sums in order. Memory is read and written once.
 //!
 //! ```
 //! use keyfold_kit::scan::inclusive_scan;
@@ -27,26 +27,27 @@ use keyfold_core::Result;
 
 use crate::pool::{Schedule, num_threads, parallel_for};
 
-/// Elements that are summed one after the other.
+/// Elements of a block, which are summed in order.
 const BLOCK: usize = 1024;
 
-/// Blocks that are summed side by side: an addition takes several cycles, and the next one of the same block
-/// waits for it.
-const TOGETHER: usize = 8;
+/// Blocks of a group, which are summed in interleaved order: an addition takes several cycles, and the
+/// next addition of the same block waits for it.
+const INTERLEAVED: usize = 8;
 
-const GROUP: usize = BLOCK * TOGETHER;
+const GROUP: usize = BLOCK * INTERLEAVED;
 
-/// Groups that are worth another thread.
-const WORTH: usize = 4;
+/// Groups per thread, at least, for a thread to be worth its cost.
+const MIN_GROUPS: usize = 4;
 
 /// Replaces each element by the sum of all up to it.
 ///
-/// `widen` makes of an element what sums are kept in, `plus` adds two of those, the earlier one first, and
-/// `narrow` makes an element of one. `plus` has to be associative, at least as nearly as the additions of
-/// floats are.
+/// `widen` converts an element to the type of the sums, `plus` adds two sums, the earlier one first, and
+/// `narrow` converts a sum to an element. `plus` has to be associative, at least as nearly as float
+/// addition is.
 ///
 /// # Errors
-/// As [`parallel_for`]. A panic of one of the functions goes on in the caller; elements then are sums in part.
+/// As [`parallel_for`]. A panic of one of the functions is resumed in the caller; the elements are then
+/// partly sums.
 pub fn inclusive_scan<T, S>(
     items: &mut [T],
     widen: impl Fn(T) -> S + Sync,
@@ -59,15 +60,15 @@ where
 {
     let scan = Scan { widen, plus, narrow };
     let groups = Groups::new(items);
-    let threads = num_threads()?.min(groups.sums.len() / WORTH).max(1);
-    // No part waits for one that hasn't begun: groups are begun in order.
+    let threads = num_threads()?.min(groups.sums.len() / MIN_GROUPS).max(1);
+    // No part waits for a group that hasn't begun: groups are begun in order.
     parallel_for(Schedule::Uniform, 0..threads, 1, |parts| {
         parts.into_iter().for_each(|_| groups.work(&scan));
         Ok(())
     })
 }
 
-/// All elements, and what is known of groups of them.
+/// The elements, and the progress of their groups.
 struct Groups<T, S> {
     items: *mut T,
     len: usize,
@@ -75,15 +76,15 @@ struct Groups<T, S> {
     sums: Box<[UnsafeCell<MaybeUninit<S>>]>,
     /// The next group to begin.
     next: AtomicUsize,
-    /// How many groups have their sum, or [`FAILED`].
-    known: AtomicUsize,
+    /// The number of groups whose sum is known, or [`FAILED`].
+    summed: AtomicUsize,
 }
 
-/// A function panicked.
+/// The state after a function panicked.
 const FAILED: usize = usize::MAX;
 
-// SAFETY: each group's elements and sum are written by the one thread that began it; the sum is read once
-// `known` says that it is there.
+// SAFETY: each group's elements and sum are written by the one thread that began it; the sum is read
+// only after `summed` counts it.
 unsafe impl<T: Send, S: Send + Sync> Sync for Groups<T, S> {}
 
 impl<T: Copy, S: Copy> Groups<T, S> {
@@ -94,13 +95,13 @@ impl<T: Copy, S: Copy> Groups<T, S> {
             len: items.len(),
             sums: (0..items.len().div_ceil(GROUP)).map(|_| empty()).collect(),
             next: AtomicUsize::new(0),
-            known: AtomicUsize::new(0),
+            summed: AtomicUsize::new(0),
         }
     }
 
-    /// Does groups until all are begun.
+    /// Runs groups until all are begun.
     fn work(&self, scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>) {
-        let mut watch = Watch { known: &self.known, done: false };
+        let mut guard = FailureGuard { summed: &self.summed, done: false };
         loop {
             let group = self.next.fetch_add(1, Ordering::Relaxed);
             if group >= self.sums.len() {
@@ -108,41 +109,42 @@ impl<T: Copy, S: Copy> Groups<T, S> {
             }
             let start = group * GROUP;
             let len = GROUP.min(self.len - start);
-            // SAFETY: within the elements, and nobody else has this group.
+            // SAFETY: within the elements, and no other thread has this group.
             let items = unsafe { std::slice::from_raw_parts_mut(self.items.add(start), len) };
             let mut sums = Sums::of(scan, items);
-            while self.known.load(Ordering::Acquire) < group {
+            while self.summed.load(Ordering::Acquire) < group {
                 std::hint::spin_loop();
             }
-            if self.known.load(Ordering::Relaxed) == FAILED {
+            if self.summed.load(Ordering::Relaxed) == FAILED {
                 break;
             }
-            // SAFETY: the group before is known, and this one's sum is this thread's to write.
+            // SAFETY: the previous group's sum is known, and this one's sum is this thread's to write.
             unsafe {
                 let before = group.checked_sub(1).map(|at| (*self.sums[at].get()).assume_init());
-                let sum = sums.begin(scan, before);
+                let sum = sums.to_sums_before(scan, before);
                 (*self.sums[group].get()).write(sum);
             }
-            // It is `group` still, unless a function panicked on another thread, which stays noted.
+            // `summed` is still `group`, unless a function panicked on another thread; then it stays
+            // [`FAILED`].
             let order = (Ordering::Release, Ordering::Relaxed);
-            let _ = self.known.compare_exchange(group, group + 1, order.0, order.1);
-            sums.spread(scan, items);
+            let _ = self.summed.compare_exchange(group, group + 1, order.0, order.1);
+            sums.write_sums(scan, items);
         }
-        watch.done = true;
+        guard.done = true;
     }
 }
 
-/// Tells who waits that nothing comes any more, where a function panics.
-struct Watch<'a> {
-    known: &'a AtomicUsize,
-    /// No function panicked.
+/// Tells waiting threads that no more sums will come, if a function panics.
+struct FailureGuard<'a> {
+    summed: &'a AtomicUsize,
+    /// Whether all of this thread's groups are done.
     done: bool,
 }
 
-impl Drop for Watch<'_> {
+impl Drop for FailureGuard<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.known.store(FAILED, Ordering::Release);
+            self.summed.store(FAILED, Ordering::Release);
         }
     }
 }
@@ -153,11 +155,11 @@ struct Scan<W, P, N> {
     narrow: N,
 }
 
-/// What comes before each block of a group, or is its sum.
-struct Sums<S>([Option<S>; TOGETHER]);
+/// For each block of a group its sum, and after [`Sums::to_sums_before`] the sum of all elements before it.
+struct Sums<S>([Option<S>; INTERLEAVED]);
 
 impl<S: Copy> Sums<S> {
-    /// The sum of each block.
+    /// Computes the sum of each block.
     #[inline]
     #[expect(clippy::needless_range_loop, reason = "blocks are walked side by side")]
     fn of<T: Copy>(
@@ -165,10 +167,10 @@ impl<S: Copy> Sums<S> {
         items: &[T],
     ) -> Sums<S> {
         let (blocks, _) = items.as_chunks::<BLOCK>();
-        if let Ok(blocks) = <&[[T; BLOCK]; TOGETHER]>::try_from(blocks) {
-            let mut sums: [S; TOGETHER] = std::array::from_fn(|at| (scan.widen)(blocks[at][0]));
+        if let Ok(blocks) = <&[[T; BLOCK]; INTERLEAVED]>::try_from(blocks) {
+            let mut sums: [S; INTERLEAVED] = std::array::from_fn(|at| (scan.widen)(blocks[at][0]));
             for index in 1..BLOCK {
-                for at in 0..TOGETHER {
+                for at in 0..INTERLEAVED {
                     sums[at] = (scan.plus)(sums[at], (scan.widen)(blocks[at][index]));
                 }
             }
@@ -180,8 +182,8 @@ impl<S: Copy> Sums<S> {
         }))
     }
 
-    /// Makes of each block's sum the sum of what comes before it. Gives the sum of all.
-    fn begin<T>(
+    /// Replaces each block's sum by the sum of all elements before it, and returns the sum of all.
+    fn to_sums_before<T>(
         &mut self,
         scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>,
         mut before: Option<S>,
@@ -195,10 +197,10 @@ impl<S: Copy> Sums<S> {
         before.expect("a group has an element")
     }
 
-    /// Writes the sums of all elements, from those of what comes before each block.
+    /// Writes the sums of all elements, from the sums before each block.
     #[inline]
     #[expect(clippy::needless_range_loop, reason = "blocks are walked side by side")]
-    fn spread<T: Copy>(
+    fn write_sums<T: Copy>(
         &self,
         scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>,
         items: &mut [T],
@@ -208,14 +210,14 @@ impl<S: Copy> Sums<S> {
             before.map_or(own, |before| (scan.plus)(before, own))
         };
         let (blocks, _) = items.as_chunks_mut::<BLOCK>();
-        if let Ok(blocks) = <&mut [[T; BLOCK]; TOGETHER]>::try_from(blocks) {
-            let mut sums: [S; TOGETHER] =
+        if let Ok(blocks) = <&mut [[T; BLOCK]; INTERLEAVED]>::try_from(blocks) {
+            let mut sums: [S; INTERLEAVED] =
                 std::array::from_fn(|at| first(self.0[at], blocks[at][0]));
-            for at in 0..TOGETHER {
+            for at in 0..INTERLEAVED {
                 blocks[at][0] = (scan.narrow)(sums[at]);
             }
             for index in 1..BLOCK {
-                for at in 0..TOGETHER {
+                for at in 0..INTERLEAVED {
                     sums[at] = (scan.plus)(sums[at], (scan.widen)(blocks[at][index]));
                     blocks[at][index] = (scan.narrow)(sums[at]);
                 }

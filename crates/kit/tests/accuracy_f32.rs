@@ -1,13 +1,12 @@
-//! Errors of the float32 functions, in units of the last place, over the bit patterns of float32:
-//! every 997th, or those that KEYFOLD_FLOAT_STEP says (1: all of them,
-//! which takes hours).
+//! Errors of the float32 functions, in units in the last place, over the bit patterns of float32: every
+//! 997th, or at the distance set by KEYFOLD_FLOAT_STEP (1: all of them, which takes hours).
 
 use keyfold_kit::isa::{self, Level};
 use keyfold_kit::math::slices;
 
 const BLOCK: usize = 4096;
 
-/// Kernels are chosen for the whole process: one test at a time.
+/// The instruction level is set for the whole process, so tests run one at a time.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -17,8 +16,8 @@ fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|level| level.is_available())
 }
 
-/// How far `got` is from `exact`, in the distance of float32s around it; infinite where one of them
-/// is NaN or has the wrong sign, or is infinite where the other would not round to infinity.
+/// The error of `got` in units of the spacing of float32 around `exact`; infinite if only one of them is
+/// NaN, if the sign is wrong, or if only one of them is or rounds to infinity.
 fn ulps(got: f32, exact: f64) -> f64 {
     let near = exact as f32;
     if got.is_nan() || exact.is_nan() {
@@ -28,10 +27,10 @@ fn ulps(got: f32, exact: f64) -> f64 {
         return f64::INFINITY;
     }
     if got == near {
-        // Rounded correctly: at most a half.
+        // The correctly rounded result: an error of at most a half.
         return if near.is_finite() { (f64::from(got) - exact).abs() / ulp(exact) } else { 0.0 };
     }
-    // Beyond the greatest float32 the next one would be 2^128.
+    // Infinity counts as 2^128, the number that would follow the greatest float32.
     let got =
         if got.is_infinite() { 2f64.powi(128).copysign(f64::from(got)) } else { f64::from(got) };
     (got - exact).abs() / ulp(exact)
@@ -42,13 +41,13 @@ fn ulp(x: f64) -> f64 {
     2f64.powi(exponent - 23)
 }
 
-/// The distance of the bit patterns of a sweep.
+/// The distance between the bit patterns of a sweep.
 fn step() -> usize {
     let given = std::env::var("KEYFOLD_FLOAT_STEP").ok().and_then(|step| step.parse().ok());
     given.unwrap_or(997).max(1)
 }
 
-/// The worst error over a sweep at each level, and where it is.
+/// The worst error over a sweep at each level, and the argument where it occurs.
 fn worst(
     step: usize,
     f: impl Fn(&[f32], &mut [f32]),
@@ -144,7 +143,7 @@ fn erf(x: f64) -> f64 {
         return if a.is_nan() { x } else { 1f64.copysign(x) };
     }
     let value = if a < 3.0 {
-        // 2 / sqrt(pi) exp(-x^2) sum of 2^k x^(2k+1) / (2k+1)!!: all terms have one sign.
+        // 2 / sqrt(pi) exp(-x^2) times the sum of 2^k x^(2k+1) / (2k+1)!!: all terms have one sign.
         let (mut term, mut sum, mut k) = (a, a, 0.0);
         while term > sum * 1e-18 {
             k += 1.0;
@@ -162,7 +161,7 @@ fn erf(x: f64) -> f64 {
     value.copysign(x)
 }
 
-/// The complementary error function in float64, to more digits than a float32 has.
+/// The complementary error function in float64, with more digits than a float32.
 fn erfc(x: f64) -> f64 {
     if x.is_nan() || x < 3.0 {
         return 1.0 - erf(x);

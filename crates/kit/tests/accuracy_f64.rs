@@ -1,12 +1,13 @@
-//! Results of the float64 functions beside the standard library's, which are within 1 ulp (tanh
-//! and log1p: 2), over bit patterns and where each function changes; and special values.
+//! Results of the float64 functions compared with the standard library's, which are within 1 ulp (tanh
+//! and log1p: 2), over bit patterns and around the points where an algorithm changes; and special
+//! values.
 //!
 //! tests/ops/test_accuracy.py measures the errors themselves.
 
 use keyfold_kit::isa::{self, Level};
 use keyfold_kit::math::slices;
 
-/// Kernels are chosen for the whole process: one level at a time.
+/// The instruction level is set for the whole process, so one test runs at a time.
 fn for_each_level(mut f: impl FnMut(Level)) {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -16,7 +17,8 @@ fn for_each_level(mut f: impl FnMut(Level)) {
     }
 }
 
-/// How many float64s apart; infinitely many where one is NaN or a zero of another sign.
+/// The number of float64s between two numbers; the maximum if one is NaN or they are zeros of different
+/// signs.
 fn apart(a: f64, b: f64) -> u64 {
     if a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan() {
         return 0;
@@ -27,12 +29,12 @@ fn apart(a: f64, b: f64) -> u64 {
     a.to_bits().abs_diff(b.to_bits())
 }
 
-/// Every exponent and both signs, and a grid from `low` to `high`.
+/// Numbers with every exponent and both signs, and a grid from `low` to `high`.
 fn arguments(low: f64, high: f64) -> Vec<f64> {
     let step = (1 << 46) + 12_345;
     let patterns = (0..=u64::MAX).step_by(step).map(f64::from_bits);
     let grid = (0..=100_000).map(|k| low + (high - low) * f64::from(k) / 1e5);
-    // A signalling NaN is no number's fault: libm treats it in its own way.
+    // Signalling NaN is replaced: libm treats it differently.
     let quiet = |x: f64| if x.is_nan() { f64::NAN } else { x };
     patterns.chain(grid).map(quiet).collect()
 }
@@ -75,7 +77,7 @@ fn other_functions_agree_with_the_standard_library() {
     check("sqrt", (0.0, 4.0), 0, slices::sqrt, f64::sqrt);
     check("rsqrt", (0.0, 4.0), 0, slices::rsqrt, |x| 1.0 / x.sqrt());
     check("tanh", (-20.0, 20.0), 3, slices::tanh, f64::tanh);
-    // The standard library has no sigmoid: this one is good to 2 ulp where it isn't subnormal.
+    // The standard library has no sigmoid; this reference is within 2 ulp where it isn't subnormal.
     check("sigmoid", (-745.0, 40.0), 4, slices::sigmoid, |x| {
         if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
     });
@@ -147,7 +149,7 @@ fn whole_powers_of_small_numbers_are_exact() {
     });
 }
 
-/// The values are mpmath's.
+/// The expected values are mpmath's.
 #[test]
 fn erfc_has_known_values_to_where_it_ends() {
     let table = [
@@ -210,14 +212,15 @@ fn erfc_has_known_values_to_where_it_ends() {
 #[test]
 fn logarithms_are_whole_at_powers() {
     let twos: Vec<f64> = (-1074..1024).map(|k| f64::from(k).exp2()).collect();
-    // Read from text, so that each is the nearest to the power.
+    // Parsed from text, so that each is the float64 nearest to the power.
     let tens: Vec<f64> = (-323..=308).map(|k| format!("1e{k}").parse().unwrap()).collect();
     let singles: Vec<f32> = (-45..=38).map(|k| format!("1e{k}").parse().unwrap()).collect();
     for_each_level(|level| {
         let mut out = vec![0.0; twos.len()];
         slices::log2(&twos, &mut out);
         assert!((-1074..1024).map(f64::from).eq(out), "log2, {}", level.name());
-        // As the standard library's: subnormal powers of ten are too far off.
+        // The expected values are the standard library's: subnormal powers of ten are too inexact for
+        // integers.
         let expected: Vec<f64> = tens.iter().map(|x| x.log10()).collect();
         let mut out = vec![0.0; tens.len()];
         slices::log10(&tens, &mut out);
@@ -235,7 +238,7 @@ fn logarithms_are_whole_at_powers() {
 
 #[test]
 fn erf_has_known_values() {
-    // Of 30 digits, rounded.
+    // Rounded from 30 digits.
     let known = [
         (0.0, 0.0),
         (-0.0, -0.0),

@@ -1,4 +1,4 @@
-//! Axes, coordinates, spaces, and how a table chooses.
+//! Axes, coordinates, spaces, and the choice between several bodies.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use keyfold_tensor::Tensor;
 use proptest::prelude::*;
 
 keyfold_kit::axis! {
-    /// An axis of this file.
+    /// An axis declared by a test.
     enum BlockSize("block size") {
         Block128 = "128",
         Block256 = "256",
@@ -25,7 +25,7 @@ keyfold_kit::axis! {
 type Axes3 = (Device, Dtype, Contiguity);
 type Text = fn() -> String;
 
-/// What a body saw.
+/// The coordinates that a body received, as text.
 fn seen<C: HasDtype + Has<Device>>(coords: C) -> String {
     format!("{} {}", coords.value::<Device>().label(), std::any::type_name::<C::Element>())
 }
@@ -149,7 +149,7 @@ fn with_gives_a_copy_and_leaves_the_original_as_it_was() {
     assert_eq!(more.select(point).unwrap()(), "whole");
     assert_eq!(more.body_name(point), Some("whole"));
     assert_eq!(more.select((Device::Cpu, Dtype::F32, Contiguity::Strided)).unwrap()(), "cpu f32");
-    // The same rules hold: a copy may pin more, but not tie.
+    // The same rules apply: a copy may have a more specific body, but not an equally specific one.
     let pinned = more.with((Cpu, I32, Contiguous), plain("pinned", text)).unwrap();
     assert_eq!(pinned.body_name(point), Some("pinned"));
     assert_eq!(more.body_name(point), Some("whole"));
@@ -180,7 +180,7 @@ fn the_body_that_pins_more_axes_wins_in_any_order_of_covering() {
         let strided = Contiguity::Strided;
         assert_eq!(name(&table, (Device::Cuda, Dtype::F32, strided)), "all");
         assert_eq!(name(&table, (Device::Cpu, Dtype::I8, strided)), "cpu");
-        // It pins as many as "cpu", but leaves less choice on one more.
+        // It fixes as many axes as "cpu", but restricts one more.
         assert_eq!(name(&table, (Device::Cpu, Dtype::F64, strided)), "floats");
         assert_eq!(name(&table, (Device::Cpu, Dtype::F32, strided)), "f32");
     }
@@ -201,7 +201,7 @@ fn a_tie_names_both_bodies_and_the_point() {
         "tied: the bodies by_dtype and by_layout pin equally many axes at device=cpu, \
          dtype=float32, contiguity=contiguous; cover it by one of them, or by a third that pins more"
     );
-    // A body that pins more settles it, wherever it comes.
+    // A more specific body resolves the tie, in any order of covering.
     let settled = tied().cover((Cpu, F32, Contiguous), plain("both", text)).build().unwrap();
     let point = (Device::Cpu, Dtype::F32, Contiguity::Contiguous);
     assert_eq!(settled.body_name(point), Some("both"));
@@ -296,7 +296,7 @@ fn tensors_are_contiguous_together_only_if_each_is() {
         coordinates("op", &[("x", &a), ("y", &b)]).unwrap(),
         (Device::Cpu, Dtype::F32, Contiguity::Strided)
     );
-    // They are a point's coordinates as they are.
+    // The returned tuple is a point's coordinates.
     let (device, dtype, contiguity) = coordinates("op", &[("x", &b)]).unwrap();
     assert_eq!(table().select((device, dtype, contiguity)).unwrap()(), "cpu f32");
 }

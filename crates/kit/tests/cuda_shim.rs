@@ -1,4 +1,4 @@
-//! Emitted CUDA kernels, compiled as C++ and run on the CPU, against the evaluator.
+//! Emitted CUDA kernels, compiled as C++ and run on the CPU, compared with the evaluator.
 
 #[path = "../../expr/tests/shim/cases.rs"]
 #[allow(dead_code, reason = "two tests share it")]
@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use cases::{Case, Ready, SHAPE};
 use interpreter::Value;
 use keyfold_core::{Complex, DType, Device, Element, Result, Scalar, bf16, f16};
-use keyfold_kit::eval::Program;
 use keyfold_kit::evaluate::evaluate;
+use keyfold_kit::interpreter::Program;
 use keyfold_tensor::Tensor;
 
 fn scalar(value: Value) -> Scalar {
@@ -60,7 +60,7 @@ fn tensor(elements: &[Value], shape: &[u64], dtype: DType) -> Tensor {
     make(&elements[..count], &shape)
 }
 
-/// What the evaluator makes of it, element by element.
+/// The evaluator's results, element by element.
 fn evaluated(ready: &Ready) -> Result<Vec<Value>> {
     let inputs: Vec<Tensor> = (0..ready.case.inputs.len())
         .map(|input| {
@@ -79,17 +79,17 @@ fn evaluated(ready: &Ready) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// How far they may be apart, in units of the last place: the evaluator's functions are within 2 (4
-/// for `pow` and `erf`), the C library's, which stand in for CUDA's, within 1.
+/// The allowed difference in units in the last place: the evaluator's functions are within 2 (4 for
+/// `pow` and `erf`), the C library's, which replace CUDA's, within 1.
 fn allowed(case: &Case) -> f64 {
     let complex = case.inputs[0].1.is_complex();
     match case.text.as_str() {
         "x ** y" | "erf(x)" if !complex => 5.0,
-        // Both are right to some digits of the greater part.
+        // The error is relative to the greater part, so the smaller one may have few right digits.
         "tanh(x)" if complex => 1024.0,
         _ if complex => 32.0,
         text if lists::EXACT.contains(&text) || text.contains('y') || text.contains("table") => 0.0,
-        // Sums cancel: the error of a function is seen enlarged.
+        // Sums cancel, which enlarges the relative error of a function.
         _ if case.label == "formula" => match case.inputs[0].1 {
             DType::F32 | DType::F64 => 64.0,
             _ => 1.0,
@@ -115,7 +115,7 @@ fn emitted_kernels_agree_with_the_evaluator() {
     for (ready, outcome) in ready.iter().zip(runner::run("evaluator", &runs)) {
         let expected = match evaluated(ready) {
             Ok(expected) => expected,
-            // The evaluator's error is the kernel's fault word.
+            // The evaluator's error corresponds to the kernel's fault word.
             Err(error) => {
                 assert_ne!(outcome.fault, 0, "{error}: {:?}", ready.case);
                 faults += 1;
@@ -154,7 +154,7 @@ fn emitted_kernels_agree_with_the_evaluator() {
     assert!(ready.len() > 1200 && faults > 10, "{} kernels, {faults} faults", ready.len());
 }
 
-/// For `--nocapture`: what the test measured.
+/// Prints the measurements, for runs with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "numbers for whoever runs the test by hand")]
 fn report(text: &str) {
     println!("{text}");

@@ -1,4 +1,4 @@
-//! `map` and `for_each` beside naive loops, over random layouts; and what they refuse.
+//! `map` and `for_each` compared with naive loops, over random layouts; and the calls that they refuse.
 
 mod support;
 
@@ -10,7 +10,7 @@ use keyfold_kit::isa::{self, Level};
 use keyfold_kit::pool::Schedule;
 use keyfold_kit::view::{Contiguous, FlatView, FlatViewMut, RankedView, RankedViewMut, Strided};
 use proptest::prelude::*;
-use support::{Lie, lies};
+use support::{MemoryLayout, layouts};
 
 type Flat<'a, T> = FlatView<'a, T, Strided>;
 type FlatMut<'a, T> = FlatViewMut<'a, T, Strided>;
@@ -19,17 +19,17 @@ fn numbers<T: Element>(count: usize, first: usize) -> Vec<T> {
     (0..count).map(|i| T::from_scalar(Scalar::Int(((i * 7 + first) % 101) as i64))).collect()
 }
 
-fn view<'a, T: Element>(data: &'a [T], lie: &Lie) -> Flat<'a, T> {
-    Flat::from_slice(data, &lie.shape, &lie.strides, lie.offset).unwrap()
+fn view<'a, T: Element>(data: &'a [T], layout: &MemoryLayout) -> Flat<'a, T> {
+    Flat::from_slice(data, &layout.shape, &layout.strides, layout.offset).unwrap()
 }
 
-/// `out = f(x, y)` by `map` and naively; memory that belongs to no element must stay.
-fn check<T: Element, R: Element>(lies: &[Lie; 3], f: impl Fn(T, T) -> R + Sync + Copy) {
-    let [out_lie, x_lie, y_lie] = lies;
-    let (x, y) = (numbers::<T>(x_lie.room, 1), numbers::<T>(y_lie.room, 50));
-    let before = numbers::<R>(out_lie.room, 9);
+/// Checks `out = f(x, y)` by `map` against a naive loop; memory between the elements must not change.
+fn check<T: Element, R: Element>(layouts: &[MemoryLayout; 3], f: impl Fn(T, T) -> R + Sync + Copy) {
+    let [out_lie, x_lie, y_lie] = layouts;
+    let (x, y) = (numbers::<T>(x_lie.elements, 1), numbers::<T>(y_lie.elements, 50));
+    let before = numbers::<R>(out_lie.elements, 9);
     let mut expected = before.clone();
-    for ((out, a), b) in out_lie.places().into_iter().zip(x_lie.places()).zip(y_lie.places()) {
+    for ((out, a), b) in out_lie.offsets().into_iter().zip(x_lie.offsets()).zip(y_lie.offsets()) {
         expected[out] = f(x[a], y[b]);
     }
     let mut out = before;
@@ -43,37 +43,37 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn map_is_what_a_naive_loop_does(lies in lies(5)) {
-        check::<f32, f32>(&lies, |a, b| a * 2.0 - b);
-        check::<f64, bool>(&lies, |a, b| a < b);
-        check::<u8, u16>(&lies, |a, b| u16::from(a) * 3 + u16::from(b));
+    fn map_is_what_a_naive_loop_does(layouts in layouts(5)) {
+        check::<f32, f32>(&layouts, |a, b| a * 2.0 - b);
+        check::<f64, bool>(&layouts, |a, b| a < b);
+        check::<u8, u16>(&layouts, |a, b| u16::from(a) * 3 + u16::from(b));
     }
 
     #[test]
-    fn indices_are_those_of_row_major_order(lies in lies(4)) {
-        let [out_lie, x_lie, _] = &lies;
-        let x = numbers::<i64>(x_lie.room, 3);
-        let mut out = vec![-1_i64; out_lie.room];
+    fn indices_are_those_of_row_major_order(layouts in layouts(4)) {
+        let [out_lie, x_lie, _] = &layouts;
+        let x = numbers::<i64>(x_lie.elements, 3);
+        let mut out = vec![-1_i64; out_lie.elements];
         let target = FlatMut::from_slice(
             &mut out, &out_lie.shape, &out_lie.strides, out_lie.offset).unwrap();
         map_indexed(Schedule::Uniform, target, view(&x, x_lie), |i, x| x * 10_000 + i as i64).unwrap();
-        let mut expected = vec![-1_i64; out_lie.room];
-        for (i, (place, a)) in out_lie.places().into_iter().zip(x_lie.places()).enumerate() {
+        let mut expected = vec![-1_i64; out_lie.elements];
+        for (i, (place, a)) in out_lie.offsets().into_iter().zip(x_lie.offsets()).enumerate() {
             expected[place] = x[a] * 10_000 + i as i64;
         }
         prop_assert_eq!(out, expected);
     }
 
     #[test]
-    fn in_place_works_in_every_layout(lies in lies(5)) {
-        let [lie, other, _] = &lies;
-        let y = numbers::<f32>(other.room, 5);
-        let mut data = numbers::<f32>(lie.room, 1);
+    fn in_place_works_in_every_layout(layouts in layouts(5)) {
+        let [layout, other, _] = &layouts;
+        let y = numbers::<f32>(other.elements, 5);
+        let mut data = numbers::<f32>(layout.elements, 1);
         let mut expected = data.clone();
-        for (place, b) in lie.places().into_iter().zip(other.places()) {
+        for (place, b) in layout.offsets().into_iter().zip(other.offsets()) {
             expected[place] = expected[place] * 3.0 + y[b];
         }
-        let x = FlatMut::from_slice(&mut data, &lie.shape, &lie.strides, lie.offset).unwrap();
+        let x = FlatMut::from_slice(&mut data, &layout.shape, &layout.strides, layout.offset).unwrap();
         map((), x, (x, view(&y, other)), |(x, y)| x * 3.0 + y).unwrap();
         prop_assert_eq!(data, expected);
     }
@@ -82,7 +82,7 @@ proptest! {
     fn flat_views_of_different_shapes_count_the_same_way(
         (a, b, at) in (1_usize..5, 1_usize..5, 1_usize..5).prop_map(|(a, b, c)| (a * b, b * c, c)),
     ) {
-        // Transposed a x b, read as the elements of a transposed (a * b / at) x at where it divides.
+        // A transposed a x b matrix, read as a transposed (a * b / at) x at matrix if the sizes divide.
         let count = a * b;
         let (x, y) = (numbers::<i32>(count, 1), numbers::<i32>(count, 60));
         let at = if count.is_multiple_of(at) { at } else { 1 };
@@ -93,7 +93,7 @@ proptest! {
         let expected: Vec<i32> =
             (0..count).map(|i| x[i % b * a + i / b] * 1000 + y[i % at * (count / at) + i / at]).collect();
         prop_assert_eq!(&out, &expected);
-        // And as an output.
+        // The same layout as an output.
         let mut across = vec![0; count];
         let target =
             FlatMut::from_slice(&mut across, &[a, b], &[1, a as isize], 0).unwrap();
@@ -138,7 +138,7 @@ fn results_too_large_for_the_caches_are_whole_and_leave_gaps_alone() {
     let mut out = vec![0.0_f32; rows * columns];
     map((), FlatViewMut::new(&mut out), FlatView::new(&x), |x| x + 1.0).unwrap();
     assert!(out.iter().zip(&x).all(|(out, x)| *out == x + 1.0));
-    // Rows with gaps, which begin anywhere within a cache line.
+    // Rows with gaps, at any offset within a cache line.
     let apart = columns + 2;
     let mut out = vec![-1.0_f32; rows * apart + 1];
     let strides = [apart as isize, 1];
@@ -191,7 +191,7 @@ fn ranked_indices_reach_the_body_in_any_layout() {
             }
         }
     }
-    // From behind, and without dimensions.
+    // A reversed view, and a view of rank 0.
     let mut out = vec![0_u64; 6];
     let target: RankedViewMut<'_, u64, 2> =
         RankedViewMut::from_slice(&mut out, [2, 3], [-3, -1], 5).unwrap();
@@ -228,7 +228,7 @@ fn writers_scatter() {
     .unwrap();
     assert!((0..10_000).all(|i| out[i * 7919 % 10_000] == i as u32));
     let writer = FlatViewMut::new(&mut out).writer();
-    // SAFETY: nobody else is here.
+    // SAFETY: no other thread accesses the memory.
     let error = unsafe { writer.write(10_000, 1) }.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Index);
 }

@@ -1,6 +1,6 @@
-//! Fork, with workers running and jobs under way: children compute with workers of their own.
+//! Forks while workers and jobs are running: children compute with workers of their own.
 //!
-//! Without the test harness, which has threads and locks of its own that no child could rely on.
+//! These tests run without the test harness, whose threads and locks a child couldn't rely on.
 
 #![allow(clippy::print_stdout, reason = "what the harness would print")]
 
@@ -22,7 +22,7 @@ fn sum(len: usize) -> usize {
     sum.into_inner()
 }
 
-/// Threads of this process.
+/// The number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
@@ -33,7 +33,7 @@ fn a_child_starts_its_own_workers_when_it_needs_them() {
     assert_eq!(threads(), 3);
     let right = in_child(|| {
         let alone = threads() == 1;
-        // One part needs nobody.
+        // A single part needs no worker.
         parallel_for(Schedule::Adaptive, 0..10, 10, |_| Ok(())).unwrap();
         alone && threads() == 1 && sum(1000) == 499_500 && threads() == 3
     });
@@ -77,7 +77,7 @@ fn children_compute_while_other_threads_of_the_parent_do() {
 fn a_fork_inside_the_work_is_an_error_in_the_child_or_its_result_is_whole() {
     set_num_threads(4).unwrap();
     let caller = std::thread::current().id();
-    // Made by the child only, if at all: the parent's copy stays empty.
+    // Set by the child only; the parent's copy stays false.
     let is_child = AtomicBool::new(false);
     let parts = AtomicUsize::new(0);
     let forked = AtomicBool::new(false);
@@ -85,7 +85,7 @@ fn a_fork_inside_the_work_is_an_error_in_the_child_or_its_result_is_whole() {
         parts.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(std::time::Duration::from_millis(1));
         if std::thread::current().id() == caller && !forked.swap(true, Ordering::Relaxed) {
-            // SAFETY: the child goes on with this call and ends below.
+            // SAFETY: the child continues this call, and exits below.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: as in `in_child`.
@@ -102,7 +102,7 @@ fn a_fork_inside_the_work_is_an_error_in_the_child_or_its_result_is_whole() {
             Ok(()) => parts.into_inner() == 64,
             Err(error) => error.message().contains("forked"),
         };
-        // SAFETY: ends the process at once.
+        // SAFETY: `_exit` ends the process at once.
         unsafe { libc::_exit(i32::from(!right)) };
     }
     result.unwrap();

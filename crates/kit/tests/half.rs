@@ -1,4 +1,4 @@
-//! Conversions of the half-precision floats against those of the `half` crate, bit by bit.
+//! Conversions of the half-precision floats, compared with those of the `half` crate bit by bit.
 
 use keyfold_core::{bf16, f16};
 use keyfold_kit::half::{self, Half};
@@ -13,7 +13,8 @@ fn for_each_level(mut f: impl FnMut()) {
     }
 }
 
-/// Dense patterns of float32, and everything near where float16 and bfloat16 round.
+/// A dense sweep of float32 bit patterns, and all patterns near the boundaries where float16 and
+/// bfloat16 round.
 fn floats() -> Vec<f32> {
     let halves = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32().to_bits());
     let brains = (0..=u16::MAX).map(|bits| u32::from(bits) << 16);
@@ -71,11 +72,11 @@ fn float32_narrows_as_in_the_half_crate() {
     });
 }
 
-/// The nearest half of a number, the even one of two, found among neighbours in exact arithmetic.
+/// The half nearest to a number, ties to even, found among neighbours in exact arithmetic.
 fn nearest(x: f64) -> u16 {
     let near = f16::from_f32(x.abs() as f32).to_bits();
     let far = |bits: &u16| {
-        // The number after the greatest is where infinity begins.
+        // Infinity counts as the number that would follow the greatest half.
         let value = if *bits == 0x7c00 { 65_536.0 } else { f16::from_bits(*bits).to_f64() };
         (value - x.abs()).abs()
     };
@@ -86,7 +87,8 @@ fn nearest(x: f64) -> u16 {
 
 #[test]
 fn float64_is_rounded_once() {
-    // A hair beside the middle of two halves: a float32 in between would lose the hair.
+    // A number slightly beside the midpoint of two halves: rounding to float32 first would lose the
+    // difference.
     let middles = (0..0x7bff_u16).map(|bits| {
         f64::midpoint(f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64())
     });

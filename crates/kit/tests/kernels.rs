@@ -1,11 +1,11 @@
-//! Conversions and divisions of floats at every level, against what Rust and Python say of one number.
+//! Conversions and divisions of floats at every level, compared with Rust's and Python's scalar results.
 
 use keyfold_core::{DType, bf16, f16};
 use keyfold_expr::{Expr, Lowered};
-use keyfold_kit::eval::{Frame, Program};
+use keyfold_kit::interpreter::{Frame, Program};
 use keyfold_kit::isa::{self, Level};
 
-/// A type that tensors have elements of.
+/// A type of tensor elements.
 trait Element: Copy + Default + std::fmt::Debug {
     const DTYPE: DType;
 }
@@ -23,7 +23,7 @@ elements! {
     f16 F16; bf16 BF16;
 }
 
-/// The results of an expression of operands of one length, block by block.
+/// Runs an expression over operands of equal length, block by block.
 fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
     let expr = Expr::parse(text).unwrap();
     let dtypes = vec![A::DTYPE; operands.len()];
@@ -33,7 +33,7 @@ fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
     let (output, block) = (program.output(), program.block());
     let mut slots = vec![std::ptr::null_mut(); program.slots()];
     assert!(output == operands.len() && slots.len() == output + 1);
-    // What is computed in another dtype than it is stored as: room for a block.
+    // A register for operands that are computed in another dtype than they are stored in.
     let mut computed = vec![0_u64; block];
     let access = program.accesses()[output];
     for at in (0..results.len()).step_by(block) {
@@ -48,7 +48,7 @@ fn run<A: Element, R: Element>(text: &str, operands: &[&[A]]) -> Vec<R> {
             slots: &mut slots,
             values: program.constants().unwrap(),
             tables: &[],
-            places: std::ptr::null_mut(),
+            gather_offsets: std::ptr::null_mut(),
             gathered: std::ptr::null_mut(),
         };
         // SAFETY: every slot points to `len` elements, which is at most a block.
@@ -73,7 +73,7 @@ fn for_each_level(mut f: impl FnMut(Level)) {
 
 fn check_cast<A: Element, R: Element + PartialEq>(numbers: &[A], expected: impl Fn(A) -> R) {
     for_each_level(|level| {
-        // Short ones, too, whose last elements go another way.
+        // Short slices too, whose tail takes another path.
         for numbers in [numbers, &numbers[..1], &numbers[..7], &numbers[..67]] {
             let results = run::<A, R>("x", &[numbers]);
             for (x, result) in numbers.iter().zip(results) {
@@ -89,7 +89,7 @@ macro_rules! check_casts {
     };
 }
 
-/// What lies beside the limits of whole numbers, what isn't finite, and a sweep over bit patterns.
+/// Numbers near the integers' limits, numbers that aren't finite, and a sweep over bit patterns.
 fn doubles() -> Vec<f64> {
     let limits = (0..=64).flat_map(|bits| {
         let limit = 2f64.powi(bits);
@@ -101,7 +101,7 @@ fn doubles() -> Vec<f64> {
     all.flat_map(|x| [x, -x]).collect()
 }
 
-/// Likewise, and the float32s beside those.
+/// The same for float32, and the neighbours of those numbers.
 fn singles() -> Vec<f32> {
     let near = doubles().into_iter().flat_map(|x| {
         let x = x as f32;
@@ -126,7 +126,8 @@ fn whole_numbers_become_floats_as_in_rust() {
 
 #[test]
 fn float64_is_rounded_once_to_the_halves() {
-    // A float32 in between would lose what is beside the middle of two halves.
+    // A number slightly beside the midpoint of two halves: rounding to float32 first would lose the
+    // difference.
     let middles = (0..0x7bff_u16).step_by(7).flat_map(|bits| {
         let x = f64::midpoint(f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64());
         [x, x.next_up(), x.next_down(), -x, x * (1.0 + 1e-12)]
@@ -136,7 +137,7 @@ fn float64_is_rounded_once_to_the_halves() {
     check_cast(&numbers, <bf16 as keyfold_kit::half::Half>::narrow_f64);
 }
 
-/// Python's floor division and remainder; how they treat a divisor of 0 is NumPy's.
+/// Python's floor division and remainder, with NumPy's results for a divisor of 0.
 macro_rules! python {
     ($($name:ident $float:ident;)*) => {$(
         fn $name(a: $float, b: $float) -> [$float; 2] {
@@ -179,7 +180,7 @@ fn check_divisions<T: Element + Into<f64>>(a: &[T], b: &[T], python: impl Fn(T, 
     });
 }
 
-/// A sequence that looks random, and is the same in every run.
+/// A pseudo-random sequence, the same in every run.
 fn bits(count: u64) -> impl Iterator<Item = u64> {
     (1..=count).map(|i| {
         let x = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -189,7 +190,7 @@ fn bits(count: u64) -> impl Iterator<Item = u64> {
 }
 
 macro_rules! pairs {
-    // Both numbers of a kind with all others, whole multiples and what lies beside them, and any bits.
+    // Pairs of special numbers, exact multiples and their neighbours, and random bits.
     ($($name:ident $float:ident $bits:ident $digits:expr;)*) => {$(
         fn $name() -> (Vec<$float>, Vec<$float>) {
             let special = [
@@ -200,7 +201,8 @@ macro_rules! pairs {
             let mut pairs: Vec<[$float; 2]> =
                 signed.clone().flat_map(|a| signed.clone().map(move |b| [a, b])).collect();
             for (random, power) in bits(20_000).zip((0..$digits + 3).cycle()) {
-                // A divisor from 1 to 2 of few or many digits, a quotient of about that many bits.
+                // A divisor from 1 to 2 with a random number of digits, and a quotient of about the
+                // remaining bits.
                 let few = (random >> 60) as u32 * $digits / 16;
                 let divisor = 1.0 + ((random >> 8) as $float / (1_u64 << 57) as $float);
                 let divisor = $float::from_bits(divisor.to_bits() >> few << few);

@@ -1,4 +1,4 @@
-//! The pools: every index once, failures, nesting, many callers, numbers of threads, local keys.
+//! The thread pool: every index once, failures, nesting, many callers, numbers of threads, local keys.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn empty_and_extreme_ranges_work() {
         })
         .unwrap();
         assert_eq!(sum.into_inner(), 10);
-        // More grains than 32 bits count.
+        // More grains than fit in 32 bits.
         let sum = AtomicUsize::new(0);
         parallel_for(schedule, 0..usize::MAX, usize::MAX / 9, |part| {
             sum.fetch_add(part.len(), Ordering::Relaxed);
@@ -137,7 +137,7 @@ fn the_first_error_comes_back_and_what_is_left_is_skipped() {
                 if !failed.swap(true, Ordering::Relaxed) {
                     return Err(Error::new(ErrorKind::Shape, format!("index {}", part.start)));
                 }
-                // The other threads come to see it long before they are through.
+                // Gives the other threads time to see the error long before they are done.
                 std::thread::sleep(std::time::Duration::from_micros(100));
                 Ok(())
             });
@@ -179,7 +179,7 @@ fn a_panic_comes_back_with_its_payload_and_the_workers_stay_usable() {
                 assert_eq!(*text, format!("index {guilty} panicked"));
                 works_on(schedule);
             }
-            // Every part of every thread panics, with a payload that isn't text.
+            // Every part on every thread panics, with a payload that isn't text.
             let panic = catch_unwind(AssertUnwindSafe(|| {
                 parallel_for(schedule, 0..100, 1, |part| std::panic::panic_any(part.len()))
             }));
@@ -240,13 +240,13 @@ fn ten_thousand_jobs_from_eight_threads_at_once() {
 fn what_helpers_write_is_there_when_the_job_ends() {
     let _exclusive = exclusive();
     set_num_threads(4).unwrap();
-    // Plain writes to disjoint parts of plain memory: what ThreadSanitizer looks at.
+    // Plain writes to disjoint parts of plain memory, which ThreadSanitizer checks.
     struct Out(*mut u64);
-    // SAFETY: each index is written by one thread, and read when all are done.
+    // SAFETY: each index is written by one thread, and read after all are done.
     unsafe impl Sync for Out {}
     impl Out {
         unsafe fn write(&self, index: usize, value: u64) {
-            // SAFETY: as for the caller.
+            // SAFETY: the caller's promise.
             unsafe { self.0.add(index).write(value) };
         }
     }
@@ -303,7 +303,7 @@ fn as_many_threads_as_set_work_at_the_same_time() {
     let _exclusive = exclusive();
     for threads in THREADS {
         set_num_threads(threads).unwrap();
-        // Each part waits for all the others, so that this ends with `threads` threads only.
+        // Each part waits for all others, so this ends only if `threads` threads work.
         let barrier = std::sync::Barrier::new(threads);
         for schedule in SCHEDULES {
             parallel_for(schedule, 0..threads, 1, |_| {
@@ -353,6 +353,6 @@ fn local_keys_and_objects_travel_with_the_work() {
         let here = LocalKeys::current();
         seen(&|| LocalKeys::current() == here && local_data::<u8>().as_deref() == Some(&42));
     }
-    // Nothing stays behind on the workers.
+    // The workers' own keys and data are restored.
     seen(&empty);
 }

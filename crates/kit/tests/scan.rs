@@ -1,4 +1,4 @@
-//! Inclusive scans: every size beside a plain loop, the same bits for any number of threads, panics.
+//! Inclusive scans: every size compared with a plain loop, equal bits for any number of threads, panics.
 
 mod common;
 
@@ -9,12 +9,12 @@ use keyfold_core::f16;
 use keyfold_kit::pool::set_num_threads;
 use keyfold_kit::scan::inclusive_scan;
 
-/// None, one, ends of blocks and groups of blocks, and many of them with something left.
+/// None, one, the ends of blocks and of groups of blocks, and many groups with a remainder.
 const SIZES: [usize; 12] =
     [0, 1, 2, 1023, 1024, 1025, 8191, 8192, 8193, 65_536, 300_007, 1_000_003];
 
 fn numbers(len: usize) -> impl Iterator<Item = u64> {
-    // Knuth's multiplicative numbers.
+    // Pseudo-random numbers by Knuth's multiplier.
     (0..len as u64).map(|at| (at + 1).wrapping_mul(6_364_136_223_846_793_005) >> 33)
 }
 
@@ -59,7 +59,7 @@ fn floats_have_the_same_bits_for_any_number_of_threads() {
             let shared = scanned(threads);
             assert!(shared.0 == alone.0 && shared.1 == alone.1, "{threads} threads, {len} floats");
         }
-        // Near the exact sums.
+        // The sums are near the exact ones.
         let (mut exact, mut all) = (0.0, 0.0);
         for (sum, item) in alone.2.iter().zip(&items) {
             exact += f64::from(*item);

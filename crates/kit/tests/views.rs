@@ -1,4 +1,4 @@
-//! Views: reading through every layout, and every construction that is refused.
+//! Views: reading through every layout, and the constructions that are refused.
 
 #[allow(dead_code)]
 mod support;
@@ -8,7 +8,7 @@ use keyfold_kit::for_each::{generate, map};
 use keyfold_kit::view::{Contiguous, FlatView, FlatViewMut, RankedView, RankedViewMut, Strided};
 use keyfold_tensor::{BufferHandle, HostBuffer, Tensor};
 use proptest::prelude::*;
-use support::{Lie, lies};
+use support::{MemoryLayout, layouts};
 
 type Flat<'a, T> = FlatView<'a, T, Strided>;
 type FlatMut<'a, T> = FlatViewMut<'a, T, Strided>;
@@ -16,12 +16,12 @@ type Ranked<'a, T, const R: usize> = RankedView<'a, T, R, Strided>;
 type RankedMut<'a, T, const R: usize> = RankedViewMut<'a, T, R, Strided>;
 
 /// Reads every element through a ranked view.
-fn ranked<const R: usize>(data: &[u32], lie: &Lie) -> Vec<u32> {
-    let (sizes, strides) = (&lie.shape[..], &lie.strides[..]);
+fn ranked<const R: usize>(data: &[u32], layout: &MemoryLayout) -> Vec<u32> {
+    let (sizes, strides) = (&layout.shape[..], &layout.strides[..]);
     let (sizes, strides) = (sizes.try_into().unwrap(), strides.try_into().unwrap());
     let view: Ranked<'_, u32, R> =
-        RankedView::from_slice(data, sizes, strides, lie.offset).unwrap();
-    assert_eq!(view.len(), lie.shape.iter().product::<usize>());
+        RankedView::from_slice(data, sizes, strides, layout.offset).unwrap();
+    assert_eq!(view.len(), layout.shape.iter().product::<usize>());
     let flat = view.flat().unwrap();
     let mut items = Vec::new();
     for i in 0..view.len() {
@@ -45,23 +45,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn views_read_what_a_naive_loop_reads(lies in lies(5)) {
-        let lie = &lies[1];
-        let data: Vec<u32> = (0..lie.room as u32).collect();
-        let naive: Vec<u32> = lie.places().into_iter().map(|place| place as u32).collect();
-        let flat = Flat::from_slice(&data, &lie.shape, &lie.strides, lie.offset).unwrap();
+    fn views_read_what_a_naive_loop_reads(layouts in layouts(5)) {
+        let layout = &layouts[1];
+        let data: Vec<u32> = (0..layout.elements as u32).collect();
+        let naive: Vec<u32> = layout.offsets().into_iter().map(|place| place as u32).collect();
+        let flat = Flat::from_slice(&data, &layout.shape, &layout.strides, layout.offset).unwrap();
         prop_assert_eq!(flat.len(), naive.len());
         let read: Vec<u32> = (0..flat.len()).map(|i| flat.at(i)).collect();
         prop_assert_eq!(&read, &naive);
         prop_assert_eq!(flat.get(flat.len()), None);
-        let ranked = match lie.shape.len() {
-            0 => ranked::<0>(&data, lie),
-            1 => ranked::<1>(&data, lie),
-            2 => ranked::<2>(&data, lie),
-            3 => ranked::<3>(&data, lie),
-            4 => ranked::<4>(&data, lie),
-            5 => ranked::<5>(&data, lie),
-            _ => ranked::<6>(&data, lie),
+        let ranked = match layout.shape.len() {
+            0 => ranked::<0>(&data, layout),
+            1 => ranked::<1>(&data, layout),
+            2 => ranked::<2>(&data, layout),
+            3 => ranked::<3>(&data, layout),
+            4 => ranked::<4>(&data, layout),
+            5 => ranked::<5>(&data, layout),
+            _ => ranked::<6>(&data, layout),
         };
         prop_assert_eq!(&ranked, &naive);
     }
@@ -73,21 +73,21 @@ proptest! {
         len in 0_usize..24,
     ) {
         let (shape, strides): (Vec<usize>, Vec<isize>) = dims.into_iter().unzip();
-        let mut places = vec![offset as isize];
+        let mut offsets = vec![offset as isize];
         for (&size, &stride) in shape.iter().zip(&strides) {
             let along = |p: isize| (0..size as isize).map(move |i| p + i * stride);
-            places = places.into_iter().flat_map(along).collect();
+            offsets = offsets.into_iter().flat_map(along).collect();
         }
-        let inside = places.iter().all(|p| (0..len as isize).contains(p)) && offset <= len;
+        let inside = offsets.iter().all(|p| (0..len as isize).contains(p)) && offset <= len;
         let mut data = vec![0_u8; len];
         prop_assert_eq!(Flat::from_slice(&data, &shape, &strides, offset).is_ok(), inside);
         let distinct = {
-            let mut sorted = places.clone();
+            let mut sorted = offsets.clone();
             sorted.sort_unstable();
             sorted.dedup();
-            sorted.len() == places.len()
+            sorted.len() == offsets.len()
         };
-        // Writing is refused where elements coincide. It may be refused where they interleave.
+        // Writing is refused if elements coincide, and may be refused if they interleave.
         let writes = FlatMut::from_slice(&mut data, &shape, &strides, offset).is_ok();
         prop_assert!(!writes || (inside && distinct));
     }
@@ -123,7 +123,8 @@ fn construction_out_of_range_is_an_error() {
     assert_eq!(flat(&[1; MAX_DIMS], &[99; MAX_DIMS], 11).unwrap(), 1);
     assert_eq!(flat(&[0, 5], &[1000, huge], 12).unwrap(), 0);
     assert_eq!(flat(&[1 << 30], &[0], 11).unwrap(), 1 << 30);
-    // Powers of two, so that nothing merges: the place is found with more dimensions than usual.
+    // Sizes are powers of two and strides don't merge, so that an offset is computed from more
+    // dimensions than usual.
     let data = vec![0_u8; 1 << 20];
     let strides: Vec<isize> = (0..20).map(|d| 1 << ((d * 7) % 20)).collect();
     let view = Flat::from_slice(&data, &[2; 20], &strides, 0).unwrap();
@@ -131,8 +132,8 @@ fn construction_out_of_range_is_an_error() {
 
     let ranked = RankedView::<f32, 2>::from_slice(&[0.0; 5], [2, 3], [3, 1], 0);
     refused(ranked, ErrorKind::Shape, &["RankedView", "5 elements"]);
-    let mut room = [0.0_f32; 5];
-    let ranked = RankedMut::<f32, 2>::from_slice(&mut room, [2, 3], [3, 1], 0);
+    let mut elements = [0.0_f32; 5];
+    let ranked = RankedMut::<f32, 2>::from_slice(&mut elements, [2, 3], [3, 1], 0);
     refused(ranked, ErrorKind::Shape, &["RankedViewMut"]);
 }
 
@@ -197,21 +198,21 @@ fn broadcasting_repeats_and_refuses_what_does_not_fit() {
 
 #[test]
 fn views_for_writing_refuse_overlapping_elements() {
-    let mut room = [0_u8; 64];
+    let mut elements = [0_u8; 64];
     let mut write = |shape: &[usize], strides: &[isize]| {
-        FlatMut::from_slice(&mut room, shape, strides, 0).map(|view| view.len())
+        FlatMut::from_slice(&mut elements, shape, strides, 0).map(|view| view.len())
     };
     refused(write(&[4], &[0]), ErrorKind::Value, &["FlatViewMut", "same element"]);
-    // Windows of three, one apart.
+    // Overlapping windows of three elements at a distance of one.
     refused(write(&[8, 3], &[1, 1]), ErrorKind::Value, &["same element"]);
     refused(write(&[2, 2, 3], &[4, 2, 1]), ErrorKind::Value, &["same element"]);
     assert_eq!(write(&[1, 5], &[0, 2]).unwrap(), 5);
     assert_eq!(write(&[0, 5], &[0, 0]).unwrap(), 0);
-    let twice = RankedMut::<u8, 2>::from_slice(&mut room, [2, 2], [0, 1], 0);
+    let twice = RankedMut::<u8, 2>::from_slice(&mut elements, [2, 2], [0, 1], 0);
     refused(twice, ErrorKind::Value, &["RankedViewMut", "same element"]);
 }
 
-/// Calls `map` with views of one piece of memory, as a kernel may get them from its caller.
+/// Calls `map` with views of one buffer, which may overlap.
 fn over_itself(out: (usize, isize), x: (usize, isize), count: usize) -> Result<Vec<i64>> {
     let data: Tensor = Tensor::from_vec((0..100_i64).collect(), &[100]).unwrap();
     let part = |(start, step): (usize, isize)| {
@@ -237,7 +238,7 @@ fn inputs_that_overlap_the_output_are_refused_unless_identical() {
     refuse((0, 1), (9, -1));
     refuse((0, 2), (0, 1));
     refuse((0, 3), (3, 3));
-    // The same elements in the same order, elements between each other, and those beside.
+    // The same elements in the same order, interleaved elements, and separate ones.
     assert_eq!(
         over_itself((0, 1), (0, 1), 10).unwrap()[..11],
         [1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 10]
@@ -245,7 +246,7 @@ fn inputs_that_overlap_the_output_are_refused_unless_identical() {
     assert_eq!(over_itself((29, -2), (29, -2), 10).unwrap()[27..31], [1027, 28, 1029, 30]);
     assert_eq!(over_itself((0, 2), (1, 2), 10).unwrap()[..4], [1001, 1, 1003, 3]);
     assert_eq!(over_itself((10, 1), (0, 1), 10).unwrap()[10], 1000);
-    // Columns of one matrix, interleaved with others, share no element.
+    // Interleaved columns of one matrix share no element.
     let matrix = Tensor::from_vec((0..40_i32).collect(), &[10, 4]).unwrap();
     let (left, right) =
         (matrix.slice(1, None, Some(2), 1).unwrap(), matrix.slice(1, Some(2), None, 1).unwrap());
@@ -261,9 +262,9 @@ fn a_body_cannot_write_its_own_output_a_second_time() {
         static VIEW: std::cell::Cell<Option<FlatViewMut<'static, u32, Contiguous>>> =
             const { std::cell::Cell::new(None) };
     }
-    // Lives to the end of the process, as a thread-local view has to.
-    let room: &'static mut [u32] = Box::leak(vec![0_u32; 8].into_boxed_slice());
-    let view = FlatViewMut::new(room);
+    // Leaked, since a view in a thread-local must outlive the process's threads.
+    let elements: &'static mut [u32] = Box::leak(vec![0_u32; 8].into_boxed_slice());
+    let view = FlatViewMut::new(elements);
     VIEW.set(Some(view));
     let refusals = std::sync::atomic::AtomicUsize::new(0);
     generate((), view, |i| {
@@ -272,14 +273,14 @@ fn a_body_cannot_write_its_own_output_a_second_time() {
             assert!(error.message().contains("own output"), "{error}");
             refusals.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        // Memory of its own is fine.
+        // Writing other memory is allowed.
         let mut own = [0_u32; 3];
         generate((), FlatViewMut::new(&mut own), |k| k as u32).unwrap();
         own[i % 3]
     })
     .unwrap();
     assert!(refusals.into_inner() > 0);
-    // And afterwards it is free again.
+    // After the call, the view can be written again.
     generate((), view, |i| i as u32).unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! The worked examples over dtypes, layouts and placements.
 
-// Each example has a `main` of its own beside what is tested here.
+// Each example has a `main`, which the tests don't use.
 #[allow(dead_code)]
 #[path = "../examples/morton.rs"]
 mod morton;
@@ -20,11 +20,11 @@ use keyfold_kit::for_each::Compute;
 use keyfold_kit::math::Real;
 use keyfold_tensor::Tensor;
 
-/// The ways in which the elements of a tensor can lie; the last two are for reading only.
+/// The memory layouts of a tensor; the last two are for reading only.
 const LAYOUTS: [&str; 7] =
     ["contiguous", "transposed", "sliced", "flipped", "scalar", "broadcast", "empty"];
 
-/// A tensor of small numbers that alone owns its memory.
+/// A tensor of small numbers that is the only owner of its memory.
 fn tensor<T: Element>(layout: &str, shape: &[usize; 4]) -> Tensor {
     let number = |i: usize| T::from_scalar(Scalar::Float((i * 37 % 97) as f64 / 8.0 - 6.0));
     let numbers = |shape: &[usize]| {
@@ -52,13 +52,13 @@ fn zeros_like<T: Element>(x: &Tensor) -> Tensor {
 
 /// The elements as float64.
 fn floats<T: Compute>(x: &Tensor) -> Vec<f64> {
-    x.to_vec::<T>().unwrap().into_iter().map(|x| x.up().to_f64()).collect()
+    x.to_vec::<T>().unwrap().into_iter().map(|x| x.widen().to_f64()).collect()
 }
 
 fn assert_near<T: Compute>(got: &[f64], expected: &[f64], rounding: f64, what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (got, expected) in got.iter().zip(expected) {
-        let expected = T::down(T::Real::from_f64(*expected)).up().to_f64();
+        let expected = T::narrow(T::Real::from_f64(*expected)).widen().to_f64();
         let near = (got - expected).abs() <= rounding * expected.abs();
         assert!(near || *got == expected, "{what}: {got} for {expected}");
     }
@@ -150,7 +150,7 @@ fn relu_by_hand_refuses_what_it_cannot_do() {
     assert_eq!(relu_by_hand::by_hand(&mut out, Some(&x)).unwrap_err().kind(), ErrorKind::Shape);
 }
 
-/// The bits of a point interleaved one by one.
+/// The bits of a point, interleaved one by one.
 fn naive_code(point: &[u64], bits: usize) -> u64 {
     let axes = point.len();
     let mut code = 0;
@@ -178,7 +178,7 @@ fn check_morton<T: Element + Into<u64>>(axes: usize) {
     morton::morton::<_, T>(Origin.with(Contiguous), &mut out, &x).unwrap();
     assert_eq!(out.to_vec::<u64>().unwrap(), expected, "{} x {axes}", T::DTYPE);
 
-    // One array per coordinate, and codes to every second place, from behind.
+    // One array per coordinate, and an output with every second element, reversed.
     let items = (0..POINTS * axes).map(|i| value(i % POINTS, i / POINTS)).collect();
     let x = Tensor::from_vec(items, &[axes, POINTS]).unwrap().transpose(0, 1).unwrap();
     let mut out = {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use keyfold_backend::{GpuBackend, PointwiseKernel, prepare};
 use keyfold_core::{DType, Device, Result, Scalar};
 use keyfold_expr::{Expr, Lowered};
-use keyfold_kit::eval::Program;
 use keyfold_kit::evaluate::evaluate;
+use keyfold_kit::interpreter::Program;
 use keyfold_tensor::Tensor;
 
 /// Lowers a text for inputs x, y, z of these dtypes.

@@ -1,8 +1,8 @@
-//! Elements read and written at positions.
+//! Indexed reads and writes.
 
-mod along;
+mod along_dim;
+mod multi_index;
 mod positions;
-mod take;
 
 use std::sync::LazyLock;
 
@@ -13,8 +13,8 @@ use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
 use crate::bits::{self, Bits};
-use crate::element::{Moved, Summed};
-use crate::kernel::{HostKernel, NATIVE_FLOATS, WHOLE, offer};
+use crate::element::{HasBits, HasNumber};
+use crate::kernel::{BOOL_AND_INTEGERS, HostKernel, NATIVE_FLOATS, offer};
 
 type Kernel = HostKernel<IndexParams>;
 type Kernels = DispatchTable<(Dtype,), Kernel>;
@@ -28,48 +28,48 @@ struct PutAdd;
 struct Gather;
 struct ScatterAdd;
 
-impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Take {
+impl<C: HasDtype<Element: HasBits>> Body<C, Kernel> for Take {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(take::take::<<C::Element as Moved>::Bits>)
+        HostKernel::new(multi_index::take::<<C::Element as HasBits>::Bits>)
     }
 }
 
-impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Put {
+impl<C: HasDtype<Element: HasBits>> Body<C, Kernel> for Put {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(take::put::<<C::Element as Moved>::Bits>)
+        HostKernel::new(multi_index::put::<<C::Element as HasBits>::Bits>)
     }
 }
 
-impl<C: HasDtype<Element: Summed>> Body<C, Kernel> for PutAdd {
+impl<C: HasDtype<Element: HasNumber>> Body<C, Kernel> for PutAdd {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(take::put_add::<<C::Element as Summed>::Number>)
+        HostKernel::new(multi_index::put_add::<<C::Element as HasNumber>::Number>)
     }
 }
 
-impl<C: HasDtype<Element: Moved>> Body<C, Kernel> for Gather {
+impl<C: HasDtype<Element: HasBits>> Body<C, Kernel> for Gather {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(along::gather::<<C::Element as Moved>::Bits>)
+        HostKernel::new(along_dim::gather::<<C::Element as HasBits>::Bits>)
     }
 }
 
-impl<C: HasDtype<Element: Summed>> Body<C, Kernel> for ScatterAdd {
+impl<C: HasDtype<Element: HasNumber>> Body<C, Kernel> for ScatterAdd {
     fn instance(&self, _: C) -> Kernel {
-        HostKernel::new(along::scatter_add::<<C::Element as Summed>::Number>)
+        HostKernel::new(along_dim::scatter_add::<<C::Element as HasNumber>::Number>)
     }
 }
 
-/// The tables, in the order of [`IndexOp::ALL`].
+/// The kernels' tables, in the order of [`IndexOp::ALL`].
 static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
     let tables = [
         DispatchTable::builder("take").cover((EVERY,), Take).build(),
         DispatchTable::builder("put").cover((EVERY,), Put).build(),
         DispatchTable::builder("put_add")
-            .cover((WHOLE,), PutAdd)
+            .cover((BOOL_AND_INTEGERS,), PutAdd)
             .cover((NATIVE_FLOATS,), PutAdd)
             .build(),
         DispatchTable::builder("gather").cover((EVERY,), Gather).build(),
         DispatchTable::builder("scatter_add")
-            .cover((WHOLE,), ScatterAdd)
+            .cover((BOOL_AND_INTEGERS,), ScatterAdd)
             .cover((NATIVE_FLOATS,), ScatterAdd)
             .build(),
     ];
@@ -79,14 +79,15 @@ static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
 /// Calls `f` with the elements of a contiguous output.
 ///
 /// # Errors
-/// When its memory can't be reached or written, or isn't contiguous; those of `f`.
+/// If the output's memory can't be accessed or written, or isn't contiguous; and the errors of `f`.
 fn write<B: Bits>(out: &Tensor, f: impl FnOnce(&mut [B]) -> Result<()>) -> Result<()> {
     if !out.is_contiguous() {
         let message = format!("the output of shape {:?} isn't contiguous", out.shape());
         return Err(Error::new(ErrorKind::Value, message));
     }
-    let to = bits::to_write::<B>(out)?;
-    // SAFETY: the output is contiguous, of elements of that size, and nobody else uses it (`Launch::launch`).
+    let to = bits::ptr_for_writing::<B>(out)?;
+    // SAFETY: the output is contiguous, with elements of that size, and no other code accesses it
+    // (`Launch::launch`).
     f(unsafe { std::slice::from_raw_parts_mut(to, out.numel()) })
 }
 

@@ -1,4 +1,4 @@
-//! The true elements of a mask.
+//! The indices of a mask's true elements.
 
 use keyfold_backend::Positions;
 use keyfold_core::Result;

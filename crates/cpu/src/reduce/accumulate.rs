@@ -1,11 +1,11 @@
-//! Rows of numbers combined element by element, for reductions along other dimensions than the
-//! nearest in memory.
+//! Accumulation of rows element by element, for reductions along dimensions other than the innermost in
+//! memory.
 
 use std::marker::PhantomData;
 
 use keyfold_kit::isa::{self, Isa, Work};
 
-use super::convert::{Convert, Done, To};
+use super::convert::{Convert, To, Unconverted};
 use super::monoid::Monoid;
 
 struct Accumulate<'a, C: Convert, M, J: Monoid> {
@@ -13,7 +13,7 @@ struct Accumulate<'a, C: Convert, M, J: Monoid> {
     step: isize,
     rows: usize,
     all: &'a mut [J::Number],
-    how: PhantomData<M>,
+    marker: PhantomData<M>,
 }
 
 impl<C, M, J> Work for Accumulate<'_, C, M, J>
@@ -28,18 +28,18 @@ where
     fn run<I: Isa>(self) {
         let Accumulate { from, step, rows, all, .. } = self;
         let len = all.len();
-        // SAFETY: the caller of `accumulate` says that each row has so many numbers there.
+        // SAFETY: the caller of `accumulate` promises that each row has that many elements.
         let row = |r: usize| unsafe {
             std::slice::from_raw_parts(from.wrapping_offset(r as isize * step), len)
         };
         let mut r = 0;
-        // Four at a time, so that the results are loaded and stored less often.
+        // Four rows at a time, so that the accumulators are loaded and stored less often.
         while r + 4 <= rows {
             let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
             if C::IN_GROUPS {
                 grouped::<I, C, M, J>(all, rows);
             } else {
-                four::<C, M, J>(all, rows);
+                accumulate_four::<C, M, J>(all, rows);
             }
             r += 4;
         }
@@ -52,7 +52,7 @@ where
     }
 }
 
-/// The same with elements that are converted in groups first.
+/// Accumulates four rows of elements that are converted in groups first.
 #[inline(always)]
 fn grouped<I, C, M, J>(all: &mut [J::Number], rows: [&[C::From]; 4])
 where
@@ -69,12 +69,12 @@ where
             C::all::<I>(&row[part.clone()], &mut numbers[..all.len()]);
         }
         let [a, b, c, d] = &numbers;
-        four::<Done<M::Number>, M, J>(all, [a, b, c, d]);
+        accumulate_four::<Unconverted<M::Number>, M, J>(all, [a, b, c, d]);
     }
 }
 
 #[inline(always)]
-fn four<C, M, J>(all: &mut [J::Number], [a, b, c, d]: [&[C::From]; 4])
+fn accumulate_four<C, M, J>(all: &mut [J::Number], [a, b, c, d]: [&[C::From]; 4])
 where
     C: Convert,
     M: Monoid<Number = C::To>,
@@ -83,10 +83,10 @@ where
 {
     let len = all.len();
     let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
-    if !M::SPECIAL {
+    if !M::HAS_SPECIAL {
         return combined::<C, M, J>(all, a, b, c, d);
     }
-    // Special numbers are hardly ever there: a look at some tells.
+    // Special numbers are rare, so a chunk is checked as a whole before it is combined by the fast path.
     for start in (0..len).step_by(CHUNK) {
         let end = len.min(start + CHUNK);
         let all = &mut all[start..end];
@@ -99,13 +99,14 @@ where
         for i in 0..all.len() {
             let (a, b) = (C::one(a[i]), C::one(b[i]));
             let (c, d) = (C::one(c[i]), C::one(d[i]));
-            let all_four = M::quick(M::quick(a, b), M::quick(c, d));
-            all[i] = J::quick(all[i], all_four.convert());
+            let all_four =
+                M::combine_ordinary(M::combine_ordinary(a, b), M::combine_ordinary(c, d));
+            all[i] = J::combine_ordinary(all[i], all_four.convert());
         }
     }
 }
 
-/// Numbers that are looked at together.
+/// Elements that are checked together for special numbers.
 const CHUNK: usize = 128;
 
 #[inline(always)]
@@ -155,11 +156,12 @@ fn combined<C, M, J>(
     }
 }
 
-/// Combines each of `all` with the element at its place in each row, the rows a step apart: the
-/// elements converted on the way and combined by `M`, and what comes of some by `J`.
+/// Combines each accumulator with the element at its position in each of the rows, which are a step
+/// apart. The elements are converted, several are combined by `M`, and the results are combined with the
+/// accumulator by `J`.
 ///
 /// # Safety
-/// As many elements as there are numbers in `all` can be read in each row.
+/// Each row has at least as many readable elements as there are accumulators.
 pub(crate) unsafe fn accumulate<C, M, J>(
     from: *const C::From,
     step: isize,
@@ -171,5 +173,5 @@ pub(crate) unsafe fn accumulate<C, M, J>(
     M::Number: To<J::Number>,
     J: Monoid,
 {
-    isa::dispatch(Accumulate::<C, M, J> { from, step, rows, all, how: PhantomData });
+    isa::dispatch(Accumulate::<C, M, J> { from, step, rows, all, marker: PhantomData });
 }

@@ -1,4 +1,4 @@
-//! Whether all elements, or any, are true: not zero. A NaN is true.
+//! Whether all elements, or any, are nonzero. NaN is nonzero.
 
 use keyfold_backend::ReduceParams;
 use keyfold_core::{Element, Result};
@@ -6,26 +6,26 @@ use keyfold_kit::axes::{Body, Bool, HasDtype, Output};
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Input, Sink};
-use super::convert::{Bits, NonZero, Reduced, To, Truth};
-use super::monoid::{Decision, Monoid, Ordered};
-use super::ops::Ops;
+use super::convert::{Bits, BoolByte, NonZero, ReductionTypes, To};
+use super::kernels::ReductionKernels;
+use super::monoid::{AllOrAny, Monoid, Ordered};
 use super::{Kernel, Kernels, base, out_base, run};
 use crate::kernel::HostKernel;
 
-/// The kernels that tell whether all elements are true, or any.
+/// The kernels of `all` and `any`.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyAll<const ALL: bool>;
 
 impl<C, const ALL: bool> Body<C, Kernel> for AnyAll<ALL>
 where
-    C: HasDtype<Element: Reduced<Bits: NonZero<Bits: Ordered + To<Truth>> + To<Of<C>>>>,
+    C: HasDtype<Element: ReductionTypes<Bits: NonZero<Bits: Ordered + To<BoolByte>> + To<Of<C>>>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(launch::<C::Element, Of<C>, ALL>)
     }
 }
 
-type Of<C> = <<C as HasDtype>::Element as Reduced>::Bits;
+type Of<C> = <<C as HasDtype>::Element as ReductionTypes>::Bits;
 
 pub(crate) fn kernels<const ALL: bool>(name: &str) -> Kernels {
     let table = Kernels::builder(name).cover((Output(Bool),), AnyAll::<ALL>);
@@ -39,12 +39,12 @@ fn launch<E, S, const ALL: bool>(
 ) -> Result<()>
 where
     E: Element,
-    S: NonZero<Bits: Ordered + To<Truth>> + To<S> + Copy + 'static,
+    S: NonZero<Bits: Ordered + To<BoolByte>> + To<S> + Copy + 'static,
 {
     decide::<S, ALL>(params, (inputs[0], Input::plain::<S>(base::<E>(inputs[0])?)), out)
 }
 
-/// Compiled once for all elements of these bits.
+/// Compiled once for all element types with these bits.
 #[inline(never)]
 fn decide<S, const ALL: bool>(
     params: &ReduceParams,
@@ -52,9 +52,9 @@ fn decide<S, const ALL: bool>(
     out: &Tensor,
 ) -> Result<()>
 where
-    S: NonZero<Bits: Ordered + To<Truth>> + Copy + 'static,
+    S: NonZero<Bits: Ordered + To<BoolByte>> + Copy + 'static,
 {
-    let ops = Ops::of::<Bits<S>, Decision<S::Bits, ALL>, Decision<S::Bits, ALL>>();
-    let empty = Decision::<S::Bits, ALL>::IDENTITY;
-    run(params, x, (out, Sink::of::<Truth>(out_base(out)?)), ops, empty, None)
+    let ops = ReductionKernels::of::<Bits<S>, AllOrAny<S::Bits, ALL>, AllOrAny<S::Bits, ALL>>();
+    let empty = AllOrAny::<S::Bits, ALL>::IDENTITY;
+    run(params, x, (out, Sink::of::<BoolByte>(out_base(out)?)), ops, empty, None)
 }

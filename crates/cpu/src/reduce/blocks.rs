@@ -1,65 +1,65 @@
-//! Elements on their way in and out: blocks of any dtype and spacing become dense blocks of the type
-//! that a reduction works in, and its results become elements of the result's dtype.
+//! Loads and stores of blocks: elements of any dtype and spacing are converted to dense blocks of the
+//! type that a reduction computes in, and its results to elements of the result's dtype.
 
 use std::any::TypeId;
 use std::mem::MaybeUninit;
 
-use keyfold_kit::eval::memory::prefetch;
+use keyfold_kit::interpreter::access::prefetch;
 use keyfold_kit::isa::{self, Isa, Work};
 
-use super::convert::{Convert, Plain, To};
-use super::lanes::AHEAD;
-use super::strided::gather;
+use super::convert::{Convert, Converted, To};
+use super::gather::gather;
+use super::lanes::PREFETCH_BYTES;
 
-/// Spacing of a block: rows a step apart, of elements a step apart.
+/// The spacing of a block: rows at a distance, of elements at a distance.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) rows: usize,
     pub(crate) row_step: isize,
     pub(crate) len: usize,
     pub(crate) step: isize,
-    /// Bytes from what is read to what will be soon, and is asked for already.
+    /// The distance in bytes from the block to the memory to prefetch.
     pub(crate) ahead: isize,
 }
 
 impl Block {
-    /// Of a walk that goes on behind it in memory.
+    /// A block in a traversal that continues behind it in memory.
     pub(crate) fn along(rows: usize, row_step: isize, len: usize, step: isize) -> Self {
-        let ahead = if step < 0 { -AHEAD } else { AHEAD };
+        let ahead = if step < 0 { -PREFETCH_BYTES } else { PREFETCH_BYTES };
         Block { rows, row_step, len, step, ahead }
     }
 }
 
-/// How elements come in: written densely, converted, to where the second pointer says.
+/// Loads a block: converts its elements and writes them densely to the second pointer.
 ///
 /// # Safety
-/// The block's elements lie in readable memory, next to each other in each row, and as many fit behind
-/// the second pointer.
+/// The block's elements are readable, each row's elements are contiguous, and the destination has room
+/// for all.
 pub(crate) type Fill<A> = unsafe fn(*const u8, Block, *mut A);
 
-/// How results go out: so many, converted, a step apart.
+/// Stores results: converts as many as the second argument says, and writes them at a step.
 ///
 /// # Safety
-/// The results can be read, and written to where they go.
+/// The results can be read, and their destinations written.
 pub(crate) type Store<A> = unsafe fn(*const A, usize, *mut u8, isize);
 
-struct Filling<C: Convert> {
+struct FillBlock<C: Convert> {
     from: *const C::From,
     block: Block,
     to: *mut C::To,
 }
 
-impl<C: Convert> Work for Filling<C> {
+impl<C: Convert> Work for FillBlock<C> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Filling { mut from, block, mut to } = self;
+        let FillBlock { mut from, block, mut to } = self;
         let Block { mut rows, row_step, mut len, ahead, .. } = block;
         if len as isize == row_step {
             (rows, len) = (1, rows * len);
         }
         for _ in 0..rows {
-            // SAFETY: what `Fill` asks for; pointers move on only as far as the block goes.
+            // SAFETY: the contract of `Fill`; pointers are advanced only to the end of the block.
             unsafe {
                 let mut at = 0;
                 while len - at >= CHUNK {
@@ -78,11 +78,11 @@ impl<C: Convert> Work for Filling<C> {
     }
 }
 
-/// Elements that are converted between looks ahead.
+/// Elements that are converted between two prefetches.
 const CHUNK: usize = 64;
 
 /// # Safety
-/// What [`Fill`] asks for.
+/// The contract of [`Fill`].
 #[inline(always)]
 unsafe fn some<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
     for i in 0..len {
@@ -93,22 +93,22 @@ unsafe fn some<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
 
 /// The [`Fill`] of a conversion.
 pub(crate) unsafe fn fill<C: Convert>(from: *const u8, block: Block, to: *mut C::To) {
-    isa::dispatch(Filling::<C> { from: from.cast(), block, to });
+    isa::dispatch(FillBlock::<C> { from: from.cast(), block, to });
 }
 
-struct Storing<S, D> {
+struct StoreResults<S, D> {
     from: *const S,
     len: usize,
     to: *mut D,
     step: isize,
 }
 
-impl<S: To<D> + Copy, D> Work for Storing<S, D> {
+impl<S: To<D> + Copy, D> Work for StoreResults<S, D> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Storing { from, len, to, step } = self;
-        // SAFETY: what `Store` asks for.
+        let StoreResults { from, len, to, step } = self;
+        // SAFETY: the contract of `Store`.
         unsafe {
             if step == 1 {
                 for i in 0..len {
@@ -130,29 +130,29 @@ pub(crate) unsafe fn store<S: To<D> + Copy, D>(
     to: *mut u8,
     step: isize,
 ) {
-    isa::dispatch(Storing::<S, D> { from, len, to: to.cast(), step });
+    isa::dispatch(StoreResults::<S, D> { from, len, to: to.cast(), step });
 }
 
-/// Elements of a tensor, as numbers of type `A`.
+/// The elements of a tensor, as numbers of type `A`.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<A> {
-    /// The first element.
+    /// The address of the first element.
     pub(crate) base: *const u8,
     /// Bytes per element as stored.
     pub(crate) size: usize,
     pub(crate) fill: Fill<A>,
-    /// Whether they are stored as just these numbers, and can be read where they lie.
+    /// Whether elements are stored as type `A`, so that they can be read in place.
     pub(crate) direct: bool,
 }
 
-// SAFETY: it is only read through, and the tensor behind it outlives the reduction.
+// SAFETY: it is only read through, and the tensor outlives the reduction.
 unsafe impl<A> Sync for Input<A> {}
 
 impl<A: Copy + 'static> Input<A> {
-    /// Of elements of type `S`.
+    /// The input of elements of type `S`.
     pub(crate) fn plain<S: To<A> + Copy + 'static>(base: *const u8) -> Self {
         let direct = TypeId::of::<S>() == TypeId::of::<A>();
-        Input { base, size: size_of::<S>(), fill: fill::<Plain<S, A>>, direct }
+        Input { base, size: size_of::<S>(), fill: fill::<Converted<S, A>>, direct }
     }
 
     /// The address of an element.
@@ -161,10 +161,10 @@ impl<A: Copy + 'static> Input<A> {
         self.base.wrapping_offset(offset * self.size as isize)
     }
 
-    /// Writes a block's elements.
+    /// Loads a block's elements.
     ///
     /// # Safety
-    /// They lie in readable memory, from that offset on, and as many fit behind the pointer.
+    /// The elements from that offset on are readable, and the destination has room for them.
     #[inline]
     pub(crate) unsafe fn fill(&self, offset: isize, block: Block, to: *mut A) {
         let from = self.at(offset);
@@ -175,22 +175,22 @@ impl<A: Copy + 'static> Input<A> {
             } else if self.direct {
                 gather(self.size, from, block, to.cast());
             } else {
-                self.fill_apart(from, block, to);
+                self.fill_strided(from, block, to);
             }
         }
     }
 
-    /// Writes elements that are apart: together first, and then converted.
+    /// Loads elements that aren't contiguous: gathers them first, then converts them.
     ///
     /// # Safety
     /// As for [`Input::fill`].
-    unsafe fn fill_apart(&self, from: *const u8, block: Block, mut to: *mut A) {
+    unsafe fn fill_strided(&self, from: *const u8, block: Block, mut to: *mut A) {
         const ROOM: usize = 4096;
         let mut room = [MaybeUninit::<u128>::uninit(); ROOM / size_of::<u128>()];
         let room = room.as_mut_ptr().cast::<u8>();
         let most = ROOM / self.size;
         let Block { rows, row_step, len, step, ahead } = block;
-        // Several rows at a time, or parts of one.
+        // Several rows at a time, or parts of a row.
         let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
         for row in (0..rows).step_by(at_once) {
             let rows = at_once.min(rows - row);
@@ -199,7 +199,8 @@ impl<A: Copy + 'static> Input<A> {
                 let some = Block { rows, row_step, len, step, ahead };
                 let offset = row as isize * row_step + start as isize * step;
                 let dense = Block::along(1, 0, rows * len, 1);
-                // SAFETY: the caller's promise; as many as fit into the room are copied there.
+                // SAFETY: the caller's promise; at most as many elements as the stage holds are copied
+                // there.
                 unsafe {
                     gather(
                         self.size,
@@ -215,17 +216,17 @@ impl<A: Copy + 'static> Input<A> {
     }
 }
 
-/// Divides each of some results.
+/// Divides results by a number.
 pub(crate) type Divide<A> = fn(&mut [A], f64);
 
-/// Where results go.
+/// The destination of results.
 #[derive(Clone, Copy)]
 pub(crate) struct Sink<A> {
     pub(crate) base: *mut u8,
     /// Bytes per element as stored.
     pub(crate) size: usize,
     pub(crate) store: Store<A>,
-    /// Divides what comes by this first: for means.
+    /// The division by this number, for means.
     pub(crate) divide: Option<(Divide<A>, f64)>,
 }
 
@@ -233,7 +234,7 @@ pub(crate) struct Sink<A> {
 unsafe impl<A> Sync for Sink<A> {}
 
 impl<A> Sink<A> {
-    /// To elements of type `D`.
+    /// A destination of elements of type `D`.
     pub(crate) fn of<D>(base: *mut u8) -> Self
     where
         A: To<D> + Copy,
@@ -250,7 +251,7 @@ impl<A> Sink<A> {
     /// Writes results, a step apart.
     ///
     /// # Safety
-    /// There is room for them at that offset, and no other thread writes there.
+    /// The destination has room for the results at that offset, and no other thread writes there.
     #[inline]
     pub(crate) unsafe fn put(&self, results: &mut [A], offset: isize, step: isize) {
         if let Some((divide, by)) = self.divide {

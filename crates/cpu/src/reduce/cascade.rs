@@ -1,18 +1,18 @@
-//! Combining blocks pairwise.
+//! Pairwise combination of blocks.
 //!
-//! Adding numbers one after the other makes an error that grows with their count; adding halves of
-//! halves makes one that grows with its logarithm (N. Higham, "The accuracy of floating point
-//! summation", 1993). Adding a block is like incrementing a binary number: bit `i` of the count says
-//! whether a sum of `2^i` blocks waits for a partner of its size.
+//! Adding numbers in order makes an error that grows with their count; adding them pairwise makes one
+//! that grows with its logarithm (N. Higham, "The accuracy of floating point summation", 1993). Adding a
+//! block is like incrementing a binary number: bit `i` of the count says whether a sum of `2^i` blocks
+//! is pending.
 
-/// Blocks of one number each.
+/// A cascade of blocks that are a single number each.
 pub(crate) struct Cascade<A> {
     waiting: [A; LEVELS],
     count: u64,
     combine: fn(A, A) -> A,
 }
 
-/// No memory holds `2^LEVELS` blocks.
+/// More than the levels of any count that fits in memory.
 const LEVELS: usize = 48;
 
 impl<A: Copy> Cascade<A> {
@@ -31,7 +31,7 @@ impl<A: Copy> Cascade<A> {
         self.count += 1;
     }
 
-    /// All of them, if there are any.
+    /// Combines all pending blocks; `None` if there are none.
     pub(crate) fn finish(&self) -> Option<A> {
         let mut all = None;
         for (level, &partial) in self.waiting.iter().enumerate() {
@@ -46,7 +46,7 @@ impl<A: Copy> Cascade<A> {
     }
 }
 
-/// Combines rows of `width` numbers, laid one after the other, pairwise into the first.
+/// Combines rows of `width` numbers, stored one after another, pairwise into the first row.
 pub(crate) fn fold_rows<A: Copy>(rows: &mut [A], width: usize, combine: impl Fn(&mut [A], &[A])) {
     let count = rows.len() / width;
     let mut step = 1;

@@ -1,34 +1,33 @@
-//! Elements of any dtype as numbers of the type that a reduction works in, and back: one at a time, and
-//! float16s in groups where the processor has instructions for them.
+//! Conversions of elements to the type that a reduction computes in, and back: one at a time, or in
+//! groups for float16, for which processors have instructions.
 
 use keyfold_core::{Complex, Element, bf16, f16};
 use keyfold_kit::half::Half;
 use keyfold_kit::isa::Isa;
 
-/// A bool as it is stored: memory from elsewhere may hold bytes other than 0 and 1, which all count
-/// as true.
+/// A bool as stored: memory of other libraries may have bytes other than 0 and 1, which count as true.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Truth(u8);
+pub(crate) struct BoolByte(u8);
 
-/// An element type with what stands for its elements in reductions.
-pub(crate) trait Reduced: Element {
-    /// In conversions.
+/// The types that stand for an element type in reductions.
+pub(crate) trait ReductionTypes: Element {
+    /// The type of the stored bytes.
     type Stored: Copy + 'static;
-    /// Where the order of elements counts; complex numbers have none.
+    /// The type in comparisons by order; complex numbers have none.
     type Number: Copy + 'static;
-    /// Where it only counts whether an element is zero.
+    /// The type in tests for zero.
     type Bits: Copy + 'static;
-    /// In the sum of a part of a lane, which is exact for whole numbers.
+    /// The type of the sum of a part of a lane, which is exact for integers.
     type Part: Copy + 'static;
-    /// In the sum of a lane. Whole numbers are added in 64 bits, which wraps around as the narrower type
-    /// would.
+    /// The type of the sum of a lane. Integers are added in 64 bits, which wraps as the narrower type
+    /// would after the final conversion.
     type Sum: Copy + 'static;
 }
 
 macro_rules! reduced {
     ($($type:ty: $stored:ty, $number:ty, $bits:ty, $part:ty, $sum:ty;)*) => {$(
-        impl Reduced for $type {
+        impl ReductionTypes for $type {
             type Stored = $stored;
             type Number = $number;
             type Bits = $bits;
@@ -39,7 +38,7 @@ macro_rules! reduced {
 }
 
 reduced! {
-    bool: Truth, u8, u8, i32, i64;
+    bool: BoolByte, u8, u8, i32, i64;
     u8: u8, u8, u8, u32, u64;
     u16: u16, u16, u16, u32, u64;
     u32: u32, u32, u32, u64, u64;
@@ -56,14 +55,15 @@ reduced! {
     Complex<f64>: Complex<f64>, Complex<f64>, Complex<f64>, Complex<f64>, Complex<f64>;
 }
 
-/// A conversion without loss where the target can hold the value, and otherwise as `as` does it.
+/// A conversion without loss if the target can hold the value, and otherwise as by `as`.
 pub(crate) trait To<A>: Sized {
     fn convert(self) -> A;
 
-    /// Whether there are instructions for several at a time that the compiler doesn't find.
+    /// Whether several elements are converted by instructions that the compiler doesn't generate from a
+    /// loop.
     const IN_GROUPS: bool = false;
 
-    /// Converts each; the slices are of one length.
+    /// Converts each element; the slices are of equal length.
     #[inline(always)]
     fn convert_all<I: Isa>(from: &[Self], to: &mut [A])
     where
@@ -88,7 +88,7 @@ macro_rules! numbers {
 }
 
 macro_rules! others {
-    // Bools, and the halves by way of float32.
+    // Bools, and halves by way of float32.
     ($($from:ty, $x:ident => $number:expr; $($to:ty),+;)*) => {$($(
         impl To<$to> for $from {
             #[inline(always)]
@@ -130,13 +130,13 @@ numbers! {
     f64 => u8, u16, u32, u64, i8, i16, i32, i64, f32, f64;
 }
 others! {
-    Truth, x => u8::from(x.0 != 0); i32, u64, i64, f32, f64;
+    BoolByte, x => u8::from(x.0 != 0); i32, u64, i64, f32, f64;
     f16, x => x.widen(); i32, u64, i64, f64;
     bf16, x => x.widen(); i32, u64, i64, f32, f64;
 }
-complex!(Truth, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
+complex!(BoolByte, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64);
 
-impl To<u8> for Truth {
+impl To<u8> for BoolByte {
     #[inline(always)]
     fn convert(self) -> u8 {
         u8::from(self.0 != 0)
@@ -170,28 +170,28 @@ impl To<bf16> for f32 {
         bf16::narrow(self)
     }
 }
-impl To<Truth> for u8 {
+impl To<BoolByte> for u8 {
     #[inline(always)]
-    fn convert(self) -> Truth {
-        Truth(u8::from(self != 0))
+    fn convert(self) -> BoolByte {
+        BoolByte(u8::from(self != 0))
     }
 }
-impl To<Truth> for u16 {
+impl To<BoolByte> for u16 {
     #[inline(always)]
-    fn convert(self) -> Truth {
-        Truth(u8::from(self != 0))
+    fn convert(self) -> BoolByte {
+        BoolByte(u8::from(self != 0))
     }
 }
-impl To<Truth> for u32 {
+impl To<BoolByte> for u32 {
     #[inline(always)]
-    fn convert(self) -> Truth {
-        Truth(u8::from(self != 0))
+    fn convert(self) -> BoolByte {
+        BoolByte(u8::from(self != 0))
     }
 }
-impl To<Truth> for u64 {
+impl To<BoolByte> for u64 {
     #[inline(always)]
-    fn convert(self) -> Truth {
-        Truth(u8::from(self != 0))
+    fn convert(self) -> BoolByte {
+        BoolByte(u8::from(self != 0))
     }
 }
 
@@ -205,7 +205,7 @@ macro_rules! same {
         }
     )*};
 }
-same!(Truth, f16, bf16);
+same!(BoolByte, f16, bf16);
 
 macro_rules! between_complex {
     ($($from:ty => $to:ty),+) => {$(
@@ -219,7 +219,8 @@ macro_rules! between_complex {
 }
 between_complex!(f32 => f32, f32 => f64, f64 => f32, f64 => f64);
 
-/// What of an element tells whether it is zero: a whole number of its size that is 0 just then.
+/// The part of an element that tells whether it is zero: an integer of its size that is 0 exactly for
+/// zeros.
 pub(crate) trait NonZero {
     type Bits: Copy + 'static;
     fn bits(self) -> Self::Bits;
@@ -243,7 +244,7 @@ nonzero! {
     u16, u16, x => x;
     u32, u32, x => x;
     u64, u64, x => x;
-    // Without the sign, since -0.0 is zero.
+    // Without the sign bit, since -0.0 is zero.
     f16, u16, x => x.to_bits() << 1;
     bf16, u16, x => x.to_bits() << 1;
     f32, u32, x => x.to_bits() << 1;
@@ -252,7 +253,7 @@ nonzero! {
     Complex<f64>, u64, x => (x.re.to_bits() | x.im.to_bits()) << 1;
 }
 
-/// A conversion of one element, as a type, so that loops over it are compiled with it inside.
+/// A conversion of one element as a type, so that loops are compiled with the conversion inlined.
 pub(crate) trait Convert: 'static {
     type From: Copy + 'static;
     type To: Copy + 'static;
@@ -270,8 +271,8 @@ pub(crate) trait Convert: 'static {
     }
 }
 
-pub(crate) struct Plain<S, A>(std::marker::PhantomData<(S, A)>);
-impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Plain<S, A> {
+pub(crate) struct Converted<S, A>(std::marker::PhantomData<(S, A)>);
+impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Converted<S, A> {
     type From = S;
     type To = A;
     #[inline(always)]
@@ -285,9 +286,9 @@ impl<S: To<A> + Copy + 'static, A: Copy + 'static> Convert for Plain<S, A> {
     }
 }
 
-/// No conversion: numbers that were converted in groups.
-pub(crate) struct Done<A>(std::marker::PhantomData<A>);
-impl<A: Copy + 'static> Convert for Done<A> {
+/// No conversion, for numbers that were converted in groups before.
+pub(crate) struct Unconverted<A>(std::marker::PhantomData<A>);
+impl<A: Copy + 'static> Convert for Unconverted<A> {
     type From = A;
     type To = A;
     #[inline(always)]

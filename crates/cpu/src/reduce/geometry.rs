@@ -1,4 +1,5 @@
-//! Which dimensions are reduced, and in which order memory is walked best.
+//! The geometry of a reduction: the reduced and the kept dimensions, in the order that suits memory
+//! best.
 
 use std::ops::Range;
 
@@ -6,22 +7,22 @@ use keyfold_backend::ReduceParams;
 use keyfold_core::Dims;
 use keyfold_tensor::{Loops, Tensor};
 
-/// Which dimensions are reduced.
+/// The dimensions that are reduced.
 pub(crate) struct Reduction {
     params: ReduceParams,
-    /// How many elements each lane has.
+    /// The number of elements in each lane.
     pub(crate) len: usize,
 }
 
 impl Reduction {
-    /// Of an input.
+    /// The reduction of an input.
     pub(crate) fn new(params: &ReduceParams, x: &Tensor) -> Self {
         let reduced = x.shape().iter().enumerate().filter(|(d, _)| params.dims >> d & 1 == 1);
         Reduction { params: *params, len: reduced.map(|(_, size)| size).product() }
     }
 
-    /// How to walk `x` and a result. `ordered` keeps the row-major order of a lane's elements, for
-    /// those whose places count.
+    /// Plans the traversal of `x` and a result. If `ordered`, a lane's elements stay in row-major order,
+    /// since their indices matter.
     pub(crate) fn geometry(&self, x: &Tensor, out: &Tensor, ordered: bool) -> Geometry {
         if self.len == x.numel() && out.numel() == 1 && x.is_contiguous() {
             return Geometry::of_all(self.len);
@@ -42,7 +43,7 @@ impl Reduction {
     }
 }
 
-/// One dimension: its size and the steps, in elements, of input and result.
+/// One dimension: its size, and the steps of input and result in elements.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 pub(crate) struct Dim {
     pub(crate) size: usize,
@@ -50,20 +51,20 @@ pub(crate) struct Dim {
     pub(crate) out: isize,
 }
 
-/// The dimensions that stay and those that are reduced, each with the outermost first, without
-/// those of size 1, and merged where one steps over exactly the next.
+/// The kept and the reduced dimensions, each outermost first, without dimensions of size 1, with evenly
+/// spaced neighbours merged.
 #[derive(Debug)]
 pub(crate) struct Geometry {
     pub(crate) kept: Dims<Dim>,
     pub(crate) reduced: Dims<Dim>,
-    /// Where the walk begins, in elements from the first: elsewhere where a dimension is walked
-    /// from its end, since its steps were negative.
+    /// The offset of the traversal's first element: not 0 if a dimension with negative steps is
+    /// traversed from its end.
     pub(crate) x_base: isize,
     pub(crate) out_base: isize,
 }
 
 impl Geometry {
-    /// Of dimensions, by flag those that are reduced.
+    /// Divides dimensions by a flag for reduced ones.
     pub(crate) fn new(all: &[Dim], flags: &[bool], ordered: bool) -> Self {
         let (mut x_base, mut out_base) = (0, 0);
         let kept = pick(all, flags, false, true, (&mut x_base, &mut out_base));
@@ -71,7 +72,7 @@ impl Geometry {
         Geometry { kept, reduced, x_base, out_base }
     }
 
-    /// One lane of all the elements of a contiguous input.
+    /// One lane of all elements of a contiguous input.
     fn of_all(len: usize) -> Self {
         let dim = Dim { size: len, x: 1, out: 0 };
         let reduced =
@@ -87,19 +88,19 @@ impl Geometry {
         count(&self.reduced)
     }
 
-    /// Whether the elements that are nearest in memory belong to one lane.
+    /// Whether elements that are nearest in memory belong to the same lane.
     pub(crate) fn along_rows(&self) -> bool {
         let near = |dims: &[Dim]| dims.last().map_or(usize::MAX, |d| distance(d.x));
         !self.reduced.is_empty() && near(&self.reduced) <= near(&self.kept)
     }
 
-    /// Whether lanes side by side are long and so few that each is better done on its own, its
-    /// elements copied together.
+    /// Whether there are few, long lanes side by side, so that gathering each lane is faster than
+    /// reducing columns.
     pub(crate) fn is_narrow(&self) -> bool {
-        const FEW: usize = 8;
+        const PARTIALS: usize = 8;
         let (inner, _) = steps(&self.kept);
         let (row, _) = steps(&self.reduced);
-        inner.size <= FEW && row.size >= 128 && row.x.unsigned_abs() <= FEW
+        inner.size <= PARTIALS && row.size >= 128 && row.x.unsigned_abs() <= PARTIALS
     }
 }
 
@@ -107,13 +108,13 @@ pub(crate) fn count(dims: &[Dim]) -> usize {
     dims.iter().map(|d| d.size).product()
 }
 
-/// How far apart neighbours are, for choosing the innermost dimension: repeated elements are best
-/// left to the outside.
+/// The key for choosing the innermost dimension: the distance of neighbours; repeated elements (step 0)
+/// come outermost.
 fn distance(step: isize) -> usize {
     if step == 0 { usize::MAX - 1 } else { step.unsigned_abs() }
 }
 
-/// The dimensions whose flag is `wanted`; sorted, and walked forwards, if they may be.
+/// Returns the dimensions whose flag is `wanted`, sorted and traversed forwards unless `ordered`.
 fn pick(
     all: &[Dim],
     flags: &[bool],
@@ -142,7 +143,8 @@ fn pick(
     picked
 }
 
-/// Evenly spaced elements: `rows` of `len` each, by the steps of the two innermost dimensions.
+/// Evenly spaced elements: `rows` rows of `len` elements each, with the steps of the two innermost
+/// dimensions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) x: isize,
@@ -151,7 +153,7 @@ pub(crate) struct Run {
     pub(crate) len: usize,
 }
 
-/// Steps of the innermost dimension, and of the one around it.
+/// Returns the innermost dimension and the one around it.
 pub(crate) fn steps(dims: &[Dim]) -> (Dim, Dim) {
     let one = Dim { size: 1, x: 0, out: 0 };
     match dims {
@@ -161,8 +163,8 @@ pub(crate) fn steps(dims: &[Dim]) -> (Dim, Dim) {
     }
 }
 
-/// Calls `f` with the runs that make up a range of the row-major indices, in order; several whole
-/// rows of the innermost dimension in one, up to about `most` elements.
+/// Calls `f` with the runs that form a range of row-major indices, in order. A run has several whole
+/// rows of the innermost dimension, up to about `most` elements.
 #[inline]
 pub(crate) fn runs(dims: &[Dim], range: Range<usize>, most: usize, mut f: impl FnMut(Run)) {
     let mut left = range.len();
@@ -196,7 +198,7 @@ pub(crate) fn runs(dims: &[Dim], range: Range<usize>, most: usize, mut f: impl F
         if left == 0 {
             return;
         }
-        // To the next row: back to the start of this one, then up by `rows` rows, with carry.
+        // Advance to the next row: back to the start of this row, then up by `rows` rows, with carry.
         x -= inner.x * at as isize;
         out -= inner.out * at as isize;
         index[last] = 0;

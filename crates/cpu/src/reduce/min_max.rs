@@ -1,4 +1,4 @@
-//! The greatest and the smallest element. A NaN is both, as in NumPy.
+//! The greatest and the smallest element; NaN if any element is NaN, as in NumPy.
 
 use keyfold_backend::ReduceParams;
 use keyfold_core::Result;
@@ -7,20 +7,20 @@ use keyfold_tensor::Tensor;
 
 use super::any_all::AnyAll;
 use super::blocks::{Input, Sink};
-use super::convert::{Plain, Reduced, To};
+use super::convert::{Converted, ReductionTypes, To};
+use super::kernels::ReductionKernels;
 use super::monoid::{Extreme, Ordered};
-use super::ops::Ops;
 use super::{Kernel, Kernels, base, out_base, run};
 use crate::kernel::HostKernel;
 
-/// The kernels for the smallest element, or the greatest.
+/// The kernels of min and max.
 #[derive(Clone, Copy)]
 struct MinMax<const MIN: bool>;
 
 impl<C, const MIN: bool> Body<C, Kernel> for MinMax<MIN>
 where
     C: HasDtype<
-        Element: Reduced<Number: Ordered + To<C::Element>> + To<Number<C>> + To<C::Element>,
+        Element: ReductionTypes<Number: Ordered + To<C::Element>> + To<Number<C>> + To<C::Element>,
     >,
 {
     fn instance(&self, _: C) -> Kernel {
@@ -28,13 +28,13 @@ where
     }
 }
 
-type Number<C> = <<C as HasDtype>::Element as Reduced>::Number;
+type Number<C> = <<C as HasDtype>::Element as ReductionTypes>::Number;
 
 pub(crate) fn kernels<const MIN: bool>(name: &str) -> Kernels {
     let table = Kernels::builder(name)
         .cover_same(INTS, MinMax::<MIN>)
         .cover_same(FLOATS, MinMax::<MIN>)
-        // Of bools the greatest is "any", the smallest "all", which are often decided early.
+        // The greatest of bools is `any`, the smallest `all`, which stop at the first deciding element.
         .cover((Bool, Output(Bool)), AnyAll::<MIN>);
     table.build().expect("each pair of dtypes is covered once")
 }
@@ -45,11 +45,11 @@ fn launch<S, T, const MIN: bool>(
     out: &Tensor,
 ) -> Result<()>
 where
-    S: Reduced + To<T> + To<S>,
+    S: ReductionTypes + To<T> + To<S>,
     T: Ordered + To<S>,
 {
     let x = inputs[0];
-    let ops = Ops::of::<Plain<S, T>, Extreme<T, MIN>, Extreme<T, MIN>>();
+    let ops = ReductionKernels::of::<Converted<S, T>, Extreme<T, MIN>, Extreme<T, MIN>>();
     let (input, sink) = (Input::<S>::plain::<S>(base::<S>(x)?), Sink::<T>::of::<S>(out_base(out)?));
     run(params, (x, input), (out, sink), ops, T::LOWEST, None)
 }

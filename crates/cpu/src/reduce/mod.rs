@@ -1,29 +1,28 @@
 //! Reductions along dimensions, and softmax.
 //!
-//! Every layout is read where it lies. Halves and narrow whole numbers are converted in registers; elements that aren't
-//! dense are copied together block by block, and what else has another type than the reduction works
-//! in is converted so.
+//! Every layout is read in place. Halves and narrow integers are converted in registers; elements that
+//! aren't dense are gathered block by block, and other conversions are done block by block, too.
 //!
-//! No result depends on the number of threads, or on which of them did what: the work is cut by size
-//! and layout alone, and the parts' results are combined in their order. Nor does it depend on the
-//! instructions in use, except through `exp`.
+//! No result depends on the number of threads or on their timing: the division of the work depends only
+//! on sizes and layout, and the parts' results are combined in order. Nor does a result depend on the
+//! instruction level, except through `exp`.
 
 mod accumulate;
 mod any_all;
-mod arg;
+mod arg_min_max;
 mod blocks;
 mod cascade;
 mod columns;
 mod convert;
+mod gather;
 mod geometry;
+mod kernels;
 mod lanes;
 mod min_max;
 mod monoid;
-mod ops;
+mod parallel;
 mod rows;
-mod share;
 mod softmax;
-mod strided;
 mod sum;
 
 use std::sync::LazyLock;
@@ -36,14 +35,14 @@ use keyfold_tensor::Tensor;
 use self::blocks::{Divide, Input, Sink};
 use self::columns::Columns;
 use self::geometry::Reduction;
-use self::ops::Ops;
+use self::kernels::ReductionKernels;
 use crate::HostBackend;
 use crate::kernel::{HostKernel, offer};
 
 /// The address of a tensor's first element.
 ///
 /// # Errors
-/// When the host can't reach it.
+/// If the host can't access it.
 fn base<T: Element>(x: &Tensor) -> Result<*const u8> {
     Ok(x.data_ptr::<T>()?.cast())
 }
@@ -51,7 +50,7 @@ fn base<T: Element>(x: &Tensor) -> Result<*const u8> {
 /// The address of a result's first element.
 ///
 /// # Errors
-/// When the host can't reach it, or it must not be written.
+/// If the host can't access it, or it is read-only.
 fn out_base(out: &Tensor) -> Result<*mut u8> {
     out.check_writable()?;
     out.note_write();
@@ -75,8 +74,8 @@ impl Reduce for HostBackend {
                 sum::kernels("mean"),
                 min_max::kernels::<false>("max"),
                 min_max::kernels::<true>("min"),
-                arg::kernels::<false>("argmax"),
-                arg::kernels::<true>("argmin"),
+                arg_min_max::kernels::<false>("argmax"),
+                arg_min_max::kernels::<true>("argmin"),
                 any_all::kernels::<true>("all"),
                 any_all::kernels::<false>("any"),
             ]
@@ -94,14 +93,14 @@ impl Rows for HostBackend {
     }
 }
 
-/// Reduces lanes of elements of type `S`; `empty` is what those without elements give, and `divide` divides
-/// results by the number of elements. Compiled once for all kernels of these types.
+/// Reduces lanes of elements of type `S`. `empty` is the result of a lane without elements, and `divide`
+/// divides results by the number of elements. Compiled once for all kernels of these types.
 #[inline(never)]
 fn run<S, R>(
     params: &ReduceParams,
     (x, mut input): (&Tensor, Input<S>),
     (out, mut sink): (&Tensor, Sink<R>),
-    ops: Ops<S, R>,
+    ops: ReductionKernels<S, R>,
     empty: R,
     divide: Option<Divide<R>>,
 ) -> Result<()>
@@ -122,7 +121,7 @@ where
         geometry::runs(&geometry.kept, 0..lanes, 1, |run| {
             let step = geometry::steps(&geometry.kept).0.out;
             for i in 0..run.len as isize {
-                // SAFETY: the walk over the result stays inside it.
+                // SAFETY: the traversal of the result stays inside it.
                 unsafe { sink.put(&mut [empty], run.out + i * step, 1) };
             }
         });

@@ -1,42 +1,42 @@
-//! What is done with two elements.
+//! The operations of reductions, as monoids.
 
 use keyfold_core::Complex;
 
 use super::convert::To;
 
-/// A way to combine two numbers into one, in any order up to rounding.
+/// An operation that combines two numbers, associative and commutative up to rounding.
 pub(crate) trait Monoid: 'static {
     type Number: Copy + Send + Sync + 'static;
-    /// Combined with a number it changes nothing.
+    /// The reduction identity: combining it with a number returns the number.
     const IDENTITY: Self::Number;
     fn combine(a: Self::Number, b: Self::Number) -> Self::Number;
-    /// Whether there are numbers for which [`Monoid::quick`] isn't [`Monoid::combine`].
-    const SPECIAL: bool = false;
-    /// Whether it's such a number.
+    /// Whether there are numbers for which [`Monoid::combine_ordinary`] differs from [`Monoid::combine`].
+    const HAS_SPECIAL: bool = false;
+    /// Whether the number is such a number.
     #[inline(always)]
     fn is_special(_: Self::Number) -> bool {
         false
     }
-    /// The same in fewer instructions, where neither is special.
+    /// As [`Monoid::combine`], in fewer instructions; neither number may be special.
     #[inline(always)]
-    fn quick(a: Self::Number, b: Self::Number) -> Self::Number {
+    fn combine_ordinary(a: Self::Number, b: Self::Number) -> Self::Number {
         Self::combine(a, b)
     }
-    /// Whether there are numbers that nothing still to come can change: [`Monoid::is_final`].
-    const DECIDES: bool = false;
-    /// Whether nothing that is still to come can change it.
+    /// Whether the monoid has absorbing elements: [`Monoid::is_absorbing`].
+    const HAS_ABSORBING: bool = false;
+    /// Whether the number is absorbing: combining it with any other returns it.
     #[inline(always)]
-    fn is_final(_: Self::Number) -> bool {
+    fn is_absorbing(_: Self::Number) -> bool {
         false
     }
 }
 
 /// Numbers that can be added and, for means, divided.
 pub(crate) trait Addend: To<Self> + Copy + Send + Sync + 'static {
-    /// What added to a number changes nothing: for floats -0.0, since 0.0 would change that.
+    /// The identity of addition: for floats -0.0, since adding 0.0 to -0.0 would change it.
     const NEUTRAL: Self;
     const ZERO: Self;
-    /// Whole numbers wrap around.
+    /// The sum; integers wrap.
     fn plus(self, other: Self) -> Self;
     fn divide(all: &mut [Self], by: f64);
 }
@@ -94,11 +94,11 @@ impl<T: Addend> Monoid for Sum<T> {
     }
 }
 
-/// Numbers with an order; a NaN is both the greatest and the smallest, as in NumPy.
+/// Numbers with an order; NaN counts as both the greatest and the smallest, as in NumPy.
 pub(crate) trait Ordered: To<Self> + Copy + Send + Sync + PartialEq + 'static {
     const LOWEST: Self;
     const HIGHEST: Self;
-    /// Whether there are any that aren't numbers.
+    /// Whether the type has NaN.
     const NAN: bool;
     fn is_nan(self) -> bool;
     fn less(self, other: Self) -> bool;
@@ -135,13 +135,13 @@ ordered! {
     f64, f64::NEG_INFINITY, f64::INFINITY, x => x.is_nan();
 }
 
-/// Whether `b` is beyond `a`: less for the smallest, greater for the greatest; false for NaN.
+/// Whether `b` is beyond `a`: less for the minimum, greater for the maximum; false for NaN.
 #[inline(always)]
 pub(crate) fn beyond<T: Ordered, const MIN: bool>(a: T, b: T) -> bool {
     if MIN { b.less(a) } else { a.less(b) }
 }
 
-/// The smallest number, or the greatest.
+/// The minimum, or the maximum.
 pub(crate) struct Extreme<T, const MIN: bool>(std::marker::PhantomData<T>);
 
 impl<T: Ordered, const MIN: bool> Monoid for Extreme<T, MIN> {
@@ -149,34 +149,34 @@ impl<T: Ordered, const MIN: bool> Monoid for Extreme<T, MIN> {
     const IDENTITY: T = if MIN { T::HIGHEST } else { T::LOWEST };
     #[inline(always)]
     fn combine(a: T, b: T) -> T {
-        // Where `a` is a NaN nothing is beyond it.
+        // If `a` is NaN nothing is beyond it.
         if beyond::<T, MIN>(a, b) | b.is_nan() { b } else { a }
     }
-    const SPECIAL: bool = T::NAN;
+    const HAS_SPECIAL: bool = T::NAN;
     #[inline(always)]
     fn is_special(x: T) -> bool {
         x.is_nan()
     }
     #[inline(always)]
-    fn quick(a: T, b: T) -> T {
+    fn combine_ordinary(a: T, b: T) -> T {
         if beyond::<T, MIN>(a, b) { b } else { a }
     }
 }
 
-/// Whether all numbers are not zero, as the smallest: at zero it's decided. Or whether any is, as the
-/// greatest: beyond zero it's decided.
-pub(crate) struct Decision<T, const ALL: bool>(std::marker::PhantomData<T>);
+/// Whether all numbers are nonzero, computed as the minimum, for which 0 is absorbing; or whether any
+/// is, computed as the maximum, for which every number above 0 is absorbing.
+pub(crate) struct AllOrAny<T, const ALL: bool>(std::marker::PhantomData<T>);
 
-impl<T: Ordered, const ALL: bool> Monoid for Decision<T, ALL> {
+impl<T: Ordered, const ALL: bool> Monoid for AllOrAny<T, ALL> {
     type Number = T;
     const IDENTITY: T = if ALL { T::HIGHEST } else { T::LOWEST };
-    const DECIDES: bool = true;
+    const HAS_ABSORBING: bool = true;
     #[inline(always)]
     fn combine(a: T, b: T) -> T {
         if beyond::<T, ALL>(a, b) { b } else { a }
     }
     #[inline(always)]
-    fn is_final(a: T) -> bool {
+    fn is_absorbing(a: T) -> bool {
         (a == T::LOWEST) == ALL
     }
 }

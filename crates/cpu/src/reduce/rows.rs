@@ -1,8 +1,8 @@
-//! Reducing along dimensions whose elements are the nearest in memory: lane by lane.
+//! Reductions along the dimensions that are innermost in memory: lane by lane.
 //!
-//! The lanes are shared out among threads; a long one is cut into parts of [`PART`] elements, which
-//! depend on nothing but its length, and the parts' results are joined pairwise in their order. So
-//! no result depends on the number of threads.
+//! Lanes are divided among threads. A long lane is divided into parts of [`PART`] elements, which depend
+//! only on its length, and the parts' results are joined pairwise in order. So no result depends on the
+//! number of threads.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -13,34 +13,34 @@ use keyfold_core::Result;
 use super::blocks::{Block, Input, Sink};
 use super::cascade::Cascade;
 use super::geometry::{Geometry, runs, steps};
+use super::kernels::LaneKernels;
 pub(crate) use super::lanes::BLOCK;
-use super::lanes::{BLOCKS, FEW};
-use super::ops::Loops;
-use super::share::{Shared, for_parts};
+use super::lanes::{MAX_BLOCKS, PARTIALS};
+use super::parallel::{DisjointSlice, for_parts};
 
-/// A reduction of lanes with everything that it needs.
+/// A reduction of lanes.
 pub(crate) struct Rows<'a, S, R> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) input: Input<S>,
-    pub(crate) loops: &'a Loops<S, R>,
+    pub(crate) loops: &'a LaneKernels<S, R>,
     pub(crate) sink: Sink<R>,
 }
 
-/// The longest part of a lane that one thread reduces.
-pub(crate) const PART: usize = BLOCKS * BLOCK;
+/// The most elements of a lane that one thread reduces.
+pub(crate) const PART: usize = MAX_BLOCKS * BLOCK;
 
-/// Results that are kept before they are written.
+/// Results that are buffered before they are written.
 const RESULTS: usize = 128;
 
 impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
     /// Reduces every lane; none is empty.
     ///
     /// # Errors
-    /// Those of sharing out work.
+    /// Those of [`for_parts`](crate::reduce::parallel::for_parts).
     pub(crate) fn reduce(&self) -> Result<()> {
         let (lanes, len) = (self.geometry.lanes(), self.geometry.len());
         if len > PART {
-            return self.in_parts(lanes, len);
+            return self.reduce_in_parts(lanes, len);
         }
         for_parts(lanes, (PART / len).max(1), lanes * len, |some| {
             self.whole_lanes(some, len);
@@ -48,11 +48,11 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         })
     }
 
-    fn in_parts(&self, lanes: usize, len: usize) -> Result<()> {
+    fn reduce_in_parts(&self, lanes: usize, len: usize) -> Result<()> {
         let parts = len.div_ceil(PART);
-        let mut partial = vec![self.loops.none; lanes * parts];
-        let shared = Shared::new(&mut partial);
-        // The first part of a single lane that nothing behind it can change.
+        let mut partial = vec![self.loops.empty; lanes * parts];
+        let shared = DisjointSlice::new(&mut partial);
+        // The first part of a single lane with an absorbing result, which later parts can't change.
         let last = AtomicUsize::new(usize::MAX);
         for_parts(lanes * parts, 1, lanes * len, |tasks| {
             let mut stage = room();
@@ -64,11 +64,11 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                 let mut x = 0;
                 runs(&self.geometry.kept, lane..lane + 1, 1, |run| x = run.x);
                 let result = self.part_of_lane(x, start..len.min(start + PART), &mut stage);
-                if lanes == 1 && (self.loops.is_final)(result) {
+                if lanes == 1 && (self.loops.is_absorbing)(result) {
                     last.fetch_min(task, Ordering::Relaxed);
                 }
-                // SAFETY: each task has a place of its own.
-                unsafe { shared.write(task, (self.loops.forward)(result, start)) };
+                // SAFETY: each task writes to its own element.
+                unsafe { shared.write(task, (self.loops.add_offset)(result, start)) };
             }
             Ok(())
         })?;
@@ -76,23 +76,23 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         runs(&self.geometry.kept, 0..lanes, 1, |run| {
             let step = steps(&self.geometry.kept).0.out;
             for (i, partial) in (0..run.len as isize).zip(&mut partial) {
-                let mut all = Cascade::new(self.loops.none, self.loops.join);
+                let mut all = Cascade::new(self.loops.empty, self.loops.join);
                 partial.iter().for_each(|p| all.push(*p));
-                let result = all.finish().unwrap_or(self.loops.none);
-                // SAFETY: the result's own walk stays inside it.
+                let result = all.finish().unwrap_or(self.loops.empty);
+                // SAFETY: the traversal of the result stays inside it.
                 unsafe { self.sink.put(&mut [result], run.out + i * step, 1) };
             }
         });
         Ok(())
     }
 
-    /// Lanes one after the other.
+    /// Reduces lanes one after another.
     fn whole_lanes(&self, some: Range<usize>, len: usize) {
         let (kept, _) = steps(&self.geometry.kept);
         let (inner, _) = steps(&self.geometry.reduced);
         let simple = self.geometry.reduced.len() == 1;
         let in_place = simple && self.input.direct && inner.x == 1;
-        let mut results = [self.loops.none; RESULTS];
+        let mut results = [self.loops.empty; RESULTS];
         let mut stage = room();
         runs(&self.geometry.kept, some, 1, |run| {
             let mut done = 0;
@@ -101,63 +101,64 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                 let mut count = RESULTS.min(run.len - done);
                 if in_place {
                     let from = self.input.at(x).cast();
-                    // SAFETY: the walk stays inside the tensor, whose elements are of this type.
+                    // SAFETY: the traversal stays inside the tensor, whose elements are of this type.
                     unsafe { (self.loops.lanes)(from, kept.x, len, &mut results[..count]) };
                 } else if simple && len <= BLOCK / 2 {
                     count = count.min(BLOCK / len);
                     let block = Block::along(count, kept.x, len, inner.x);
-                    // SAFETY: the walk stays inside the tensor, and the block's elements fit.
-                    unsafe { self.staged(x, block, len, &mut results[..count], &mut stage) };
+                    // SAFETY: the traversal stays inside the tensor, and the block's elements fit.
+                    unsafe { self.reduce_staged(x, block, len, &mut results[..count], &mut stage) };
                 } else {
                     count = 1;
                     results[0] = self.part_of_lane(x, 0..len, &mut stage);
                 }
                 let out = run.out + done as isize * kept.out;
-                // SAFETY: the walk over the result stays inside it, and each lane has its own place.
+                // SAFETY: the traversal of the result stays inside it, and each lane has an element of
+                // its own.
                 unsafe { self.sink.put(&mut results[..count], out, kept.out) };
                 done += count;
             }
         });
     }
 
-    /// A range of the elements of the lane that begins at `x`, joined.
+    /// Reduces a range of the elements of the lane that begins at `x`.
     fn part_of_lane(&self, x: isize, range: Range<usize>, stage: &mut Stage<S>) -> R {
         let (inner, around) = steps(&self.geometry.reduced);
         let direct = self.input.direct && inner.x == 1;
-        let Loops { none, join, forward, is_final, decides, .. } = *self.loops;
-        let mut all = Cascade::new(none, join);
+        let LaneKernels { empty, join, add_offset, is_absorbing, has_absorbing, .. } = *self.loops;
+        let mut all = Cascade::new(empty, join);
         let (mut place, mut decided) = (0, None);
-        let in_rows = direct && inner.size >= GATHER;
-        let at_once = if in_rows { FEW * inner.size.min(BLOCK) } else { BLOCK };
+        let in_rows = direct && inner.size >= GATHER_BELOW;
+        let at_once = if in_rows { PARTIALS * inner.size.min(BLOCK) } else { BLOCK };
         runs(&self.geometry.reduced, range, at_once, |run| {
             if in_rows && run.rows > 1 && run.len <= BLOCK && decided.is_none() {
-                let mut found = [none; FEW];
+                let mut found = [empty; PARTIALS];
                 let found = &mut found[..run.rows];
                 let from = self.input.at(x + run.x).cast();
-                // SAFETY: the walk stays inside the tensor, whose elements are of this type.
+                // SAFETY: the traversal stays inside the tensor, whose elements are of this type.
                 unsafe { (self.loops.lanes)(from, around.x, run.len, found) };
                 for found in found {
-                    let found = forward(*found, place);
+                    let found = add_offset(*found, place);
                     all.push(found);
                     place += run.len;
-                    decided = decided.or(is_final(found).then_some(found));
+                    decided = decided.or(is_absorbing(found).then_some(found));
                 }
                 return;
             }
-            // Short rows are gathered into blocks; long ones are cut into blocks.
+            // Short rows are gathered into blocks; long rows are cut into blocks.
             let gather = run.rows > 1 && !in_rows;
             let (rows, len) = if gather { (1, run.rows * run.len) } else { (run.rows, run.len) };
             let most = if direct { PART } else { BLOCK };
             for row in 0..rows as isize {
                 let mut done = 0;
                 while done < len && decided.is_none() {
-                    // Often the first few decide.
-                    let most = if decides && place + done == 0 { FIRST } else { most };
+                    // The first few elements often decide.
+                    let most = if has_absorbing && place + done == 0 { FIRST_BLOCK } else { most };
                     let count = if gather { len } else { most.min(len - done) };
                     let at = x + run.x + row * around.x + done as isize * inner.x;
-                    let mut found = [none];
-                    // SAFETY: the walk stays inside the tensor, and what is staged fits: several rows
-                    // are up to a block.
+                    let mut found = [empty];
+                    // SAFETY: the traversal stays inside the tensor, and the stage has room: several
+                    // rows are at most a block.
                     unsafe {
                         if direct && !gather {
                             (self.loops.lanes)(self.input.at(at).cast(), 0, count, &mut found);
@@ -165,25 +166,26 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
                             let rows = if gather { run.rows } else { 1 };
                             let len = count / rows;
                             let block = Block::along(rows, around.x, len, inner.x);
-                            self.staged(at, block, count, &mut found, stage);
+                            self.reduce_staged(at, block, count, &mut found, stage);
                         }
                     }
-                    let found = forward(found[0], place + done);
+                    let found = add_offset(found[0], place + done);
                     all.push(found);
                     done += count;
-                    decided = is_final(found).then_some(found);
+                    decided = is_absorbing(found).then_some(found);
                 }
                 place += len;
             }
         });
-        decided.or(all.finish()).unwrap_or(none)
+        decided.or(all.finish()).unwrap_or(empty)
     }
 
-    /// Lanes of so many elements each, copied together first.
+    /// Reduces lanes of `len` elements each, which are gathered first.
     ///
     /// # Safety
-    /// The block is inside the tensor, has at most [`BLOCK`] elements, and all the lanes'.
-    unsafe fn staged(
+    /// The block is inside the tensor, has at most [`BLOCK`] elements, and these are the lanes'
+    /// elements.
+    unsafe fn reduce_staged(
         &self,
         x: isize,
         block: Block,
@@ -200,15 +202,15 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
     }
 }
 
-/// Room for a block of elements.
+/// Staging memory for a block of elements.
 type Stage<S> = [MaybeUninit<S>; BLOCK];
 
 fn room<S: Copy>() -> Stage<S> {
     [MaybeUninit::uninit(); BLOCK]
 }
 
-/// Elements that are looked at first where they can decide.
-const FIRST: usize = 64;
+/// The length of a lane's first block if its elements may decide.
+const FIRST_BLOCK: usize = 64;
 
-/// Rows shorter than this are worth copying together first.
-const GATHER: usize = 128;
+/// Rows shorter than this are gathered.
+const GATHER_BELOW: usize = 128;

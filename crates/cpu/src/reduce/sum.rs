@@ -1,6 +1,6 @@
 //! Sums and means.
 //!
-//! Floats are added pairwise: see [`super::cascade`].
+//! Floats are added pairwise; see [`super::cascade`].
 
 use std::marker::PhantomData;
 
@@ -13,13 +13,13 @@ use keyfold_kit::axes::{
 use keyfold_tensor::Tensor;
 
 use super::blocks::{Divide, Input, Sink, fill};
-use super::convert::{Convert, Plain, Reduced, To};
+use super::convert::{Convert, Converted, ReductionTypes, To};
+use super::kernels::ReductionKernels;
 use super::monoid::{Addend, Sum};
-use super::ops::Ops;
 use super::{Kernel, Kernels, base, out_base, run};
 use crate::kernel::HostKernel;
 
-/// The kernels for sums, or means, of elements of a dtype as numbers of another that can hold them.
+/// The kernels of sums, or means; the result's dtype can hold the input's.
 pub(crate) fn kernels(name: &str) -> Kernels {
     let whole = one_of((Bool, U8, U16, U32, U64, I8, I16, I32, I64));
     let narrow = Output(one_of((U8, U16, U32, I8, I16, I32)));
@@ -37,19 +37,19 @@ pub(crate) fn kernels(name: &str) -> Kernels {
 }
 
 type Elem<C> = <C as HasDtype>::Element;
-type Stored<C> = <Elem<C> as Reduced>::Stored;
-type Part<C> = <Elem<C> as Reduced>::Part;
+type Stored<C> = <Elem<C> as ReductionTypes>::Stored;
+type Part<C> = <Elem<C> as ReductionTypes>::Part;
 type Out<C> = <C as HasOutput>::Output;
-type Total<C> = <Out<C> as Reduced>::Sum;
+type Total<C> = <Out<C> as ReductionTypes>::Sum;
 
-/// Elements that are converted in registers. Of 16 bits or less, as many as a part of a lane has have a
-/// sum of 32 bits.
+/// Kernels that convert elements in registers. Integers of 16 bits or less are summed in 32 bits within
+/// a part of a lane, which can't overflow.
 #[derive(Clone, Copy)]
 struct InRegisters;
 
 impl<C> Body<C, Kernel> for InRegisters
 where
-    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced>,
+    C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
     Stored<C>: To<Stored<C>> + To<Part<C>>,
     Part<C>: Addend + To<Total<C>>,
     Total<C>: Addend + To<Out<C>>,
@@ -57,19 +57,21 @@ where
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let input = Input::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
-            let ops = Ops::of::<Plain<Stored<C>, Part<C>>, Sum<Part<C>>, Sum<Total<C>>>();
+            let ops =
+                ReductionKernels::of::<Converted<Stored<C>, Part<C>>, Sum<Part<C>>, Sum<Total<C>>>(
+                );
             launch::<_, Out<C>>(params, (inputs[0], input), out, ops)
         })
     }
 }
 
-/// Elements that lie as they are computed in, or are converted block by block.
+/// Kernels whose elements have the computed type, or are converted block by block.
 #[derive(Clone, Copy)]
 struct ByBlocks;
 
 impl<C> Body<C, Kernel> for ByBlocks
 where
-    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced>,
+    C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
     Stored<C>: To<Total<C>>,
     Total<C>: Addend + To<Out<C>>,
 {
@@ -81,13 +83,13 @@ where
     }
 }
 
-/// Floats by way of the narrower type, which saturates where it can't hold them.
+/// Kernels of floats by way of a narrower type, which saturates where it can't hold them.
 #[derive(Clone, Copy)]
 struct Saturated;
 
 impl<C> Body<C, Kernel> for Saturated
 where
-    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced>,
+    C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
     Stored<C>: To<Part<C>> + To<Total<C>>,
     Part<C>: To<Out<C>>,
     Out<C>: To<Total<C>>,
@@ -102,13 +104,13 @@ where
     }
 }
 
-/// Compiled once for all elements that are summed up in one type.
+/// Compiled once for all element types that are summed in one type.
 #[inline(never)]
 fn by_blocks<D>(params: &ReduceParams, x: (&Tensor, Input<D::Sum>), out: &Tensor) -> Result<()>
 where
-    D: Reduced<Sum: Addend + To<D>>,
+    D: ReductionTypes<Sum: Addend + To<D>>,
 {
-    let ops = Ops::of::<Plain<D::Sum, D::Sum>, Sum<D::Sum>, Sum<D::Sum>>();
+    let ops = ReductionKernels::of::<Converted<D::Sum, D::Sum>, Sum<D::Sum>, Sum<D::Sum>>();
     launch::<D::Sum, D>(params, x, out, ops)
 }
 
@@ -116,19 +118,19 @@ fn launch<S, D>(
     params: &ReduceParams,
     (x, input): (&Tensor, Input<S>),
     out: &Tensor,
-    ops: Ops<S, D::Sum>,
+    ops: ReductionKernels<S, D::Sum>,
 ) -> Result<()>
 where
     S: Copy + 'static,
-    D: Reduced<Sum: Addend + To<D>>,
+    D: ReductionTypes<Sum: Addend + To<D>>,
 {
-    // Without elements a mean is 0 / 0, NaN, as in NumPy.
+    // The mean of no elements is 0 / 0, which is NaN, as in NumPy.
     let divide: Option<Divide<_>> = (params.op == ReduceOp::Mean).then_some(D::Sum::divide);
     let sink = Sink::of::<D>(out_base(out)?);
     run(params, (x, input), (out, sink), ops, D::Sum::ZERO, divide)
 }
 
-/// From `S` to `A` through two types in between.
+/// A conversion from `S` to `A` through two other types.
 struct Through<S, B, D, A>(PhantomData<(S, B, D, A)>);
 
 impl<S, B, D, A> Convert for Through<S, B, D, A>

@@ -1,47 +1,48 @@
-//! What an axis is, and how an author declares one.
+//! Axes: the traits of an axis and of its values, and the macro that declares one.
 
 use std::fmt::Debug;
 
-use super::list::ValueList;
-use super::truth::{AxisId, Truth};
+use super::type_bool::{AxisId, TypeBool};
+use super::type_list::ValueList;
 
 /// An axis: a closed set of values that a kernel can be chosen by.
 ///
 /// [`axis!`](crate::axis) declares an enum and everything that belongs to it.
 pub trait Axis: Copy + Eq + Debug + Send + Sync + 'static {
-    /// What messages call it: `dtype`.
+    /// The axis's name in messages, such as `dtype`.
     const NAME: &'static str;
-    /// Every value; the value at place `i` has index `i`.
+    /// Every value, in order of [`index`](Self::index).
     const ALL: &'static [Self];
-    /// Which axis it is, for the compiler: [`axis_id!`](crate::axis_id).
+    /// The axis's identity at compile time: [`axis_id!`](crate::axis_id).
     type Id: AxisId;
     /// The types of all values, in the order of [`ALL`](Self::ALL).
     type Values: ValueList;
 
-    /// The place of this value in [`ALL`](Self::ALL).
+    /// The position of this value in [`ALL`](Self::ALL).
     fn index(self) -> usize;
 
-    /// What messages call this value: `float32`.
+    /// The value's name in messages, such as `float32`.
     fn label(self) -> &'static str;
 }
 
-/// One value of an axis as a type of size 0: what a kernel has at compile time.
+/// One value of an axis as a zero-sized type, known at compile time.
 pub trait AxisValue: Copy + Default + Send + Sync + 'static {
-    /// The axis that it is a value of.
+    /// The axis of the value.
     type Axis: Axis;
     /// The value.
     const VALUE: Self::Axis;
-    /// Its place in [`Axis::ALL`].
+    /// The value's position in [`Axis::ALL`].
     const INDEX: usize;
 
-    /// The value, which is known at compile time.
+    /// Returns the value as the axis's enum.
     #[inline(always)]
     fn value(self) -> Self::Axis {
         Self::VALUE
     }
 }
 
-/// A coordinate: a value of an axis, known at run time (the enum) or at compile time (the type).
+/// A coordinate: a value of an axis, known at run time (the enum) or at compile time (the zero-sized
+/// type).
 pub trait Coordinate: Copy {
     /// The axis.
     type Axis: Axis;
@@ -50,15 +51,15 @@ pub trait Coordinate: Copy {
     fn coordinate(self) -> Self::Axis;
 }
 
-/// Whether two axes are the same one.
+/// Whether two axes are the same axis, as a type.
 pub type Same<A, B> = <<A as Axis>::Id as AxisId>::Same<<B as Axis>::Id>;
 
-/// Whether two axes are the same one, as a value.
+/// Whether two axes are the same axis, as a value.
 pub const fn is_same<A: Axis, B: Axis>() -> bool {
-    <Same<A, B> as Truth>::VALUE
+    <Same<A, B> as TypeBool>::VALUE
 }
 
-/// Declares an axis: an enum, and a type of size 0 for each of its values.
+/// Declares an axis: an enum, and a zero-sized type for each of its values.
 ///
 /// ```
 /// keyfold_kit::axis! {
@@ -76,7 +77,7 @@ pub const fn is_same<A: Axis, B: Axis>() -> bool {
 /// assert_eq!(BlockSize::Block256.label(), "256");
 /// ```
 ///
-/// The first text is the axis's name in messages, the others are those of its values.
+/// The first text is the axis's name in messages; the other texts are the names of its values.
 #[macro_export]
 macro_rules! axis {
     (

@@ -1,18 +1,18 @@
-//! Bodies: what makes the instance of a table at one point, and instantiating one over a sub-space.
+//! Bodies: the generic kernels of a table, and their instantiation over a sub-space.
 
 use std::any::type_name;
 
 use super::axis::{Axis, AxisValue};
 use super::coords::{At, Coords};
-use super::list::{Cons, Nil, Subsets};
 use super::space::AxisList;
+use super::type_list::{Cons, Nil, Subsets};
 
 /// A kernel that is written once and instantiated at each point that it covers.
 ///
-/// `C` are the point's coordinates and `F` is what the table holds, mostly a function pointer. A
-/// struct implements this for the coordinates that it can do, with its associated functions as the
-/// instances; a free function becomes a body by [`body!`](crate::body); [`plain`] makes one of an
-/// instance that doesn't depend on the coordinates.
+/// `C` are the point's coordinates, and `F` is the type of the table's instances, usually a function
+/// pointer. A struct implements this trait for the coordinates that it supports, with its associated
+/// functions as the instances. [`body!`](crate::body) makes a body of a generic free function, and
+/// [`plain`] makes one of a function that doesn't depend on the coordinates.
 ///
 /// ```
 /// use keyfold_kit::axes::{Body, HasDtype};
@@ -35,7 +35,7 @@ pub trait Body<C: Coords, F>: 'static {
     /// The instance at the point with these coordinates.
     fn instance(&self, coords: C) -> F;
 
-    /// What messages call the body: the name of its type.
+    /// The body's name in messages: the name of its type.
     fn name(&self) -> String {
         short_name::<Self>()
     }
@@ -48,14 +48,15 @@ fn short_name<T: ?Sized>() -> String {
     bare.rsplit("::").next().unwrap_or(bare).to_owned()
 }
 
-/// Takes a point's number, its instance, and what gives the name of the body that made it.
+/// A callback that takes a point's number, its instance, and a function that returns the body's name.
 pub type Sink<'a, F> = dyn FnMut(usize, F, &dyn Fn() -> String) + 'a;
 
-/// Makes the instances of a body at each point of a sub-space: the loop that the compiler runs.
+/// Instantiates a body at each point of a sub-space, by recursion at compile time.
 ///
-/// `Self` is the list of axes that are still to be fixed, `C` are the coordinates fixed so far.
+/// `Self` is the list of axes whose values are still to be chosen, `C` are the coordinates chosen so
+/// far.
 pub trait Instantiate<S, B, F, C> {
-    /// Calls `sink` with each point's number and instance; `base` is where the numbers start.
+    /// Calls `sink` with each point's number and instance; the numbers start at `base`.
     fn instantiate(body: &B, base: usize, sink: &mut Sink<'_, F>);
 }
 
@@ -74,10 +75,10 @@ where
     }
 }
 
-/// The step of [`Instantiate`]: one axis, value by value. `Self` is the list of values, `R` the list
-/// of the axes after it.
+/// The recursion step of [`Instantiate`]: instantiates for each value of one axis. `Self` is the list of
+/// the axis's values, `R` the list of the axes after it.
 pub trait InstantiateEach<R, S, B, F, C> {
-    /// Calls `sink` for each value.
+    /// Calls `sink` for every point with one of the values.
     fn instantiate_each(body: &B, base: usize, sink: &mut Sink<'_, F>);
 }
 
@@ -97,14 +98,14 @@ where
     }
 }
 
-/// A body that gives the same instance at each point: a function that isn't generic.
+/// A body with the same instance at each point: a function that isn't generic.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain<F> {
     name: &'static str,
     instance: F,
 }
 
-/// The body that gives this instance at each point; messages call it `name`.
+/// Makes a body that has this instance at each point; messages call it `name`.
 pub fn plain<F: Clone + 'static>(name: &'static str, instance: F) -> Plain<F> {
     Plain { name, instance }
 }
@@ -119,12 +120,12 @@ impl<C: Coords, F: Clone + 'static> Body<C, F> for Plain<F> {
     }
 }
 
-/// Makes a body of a free function that is generic over the coordinates, which it takes first.
+/// Makes a body of a free function that is generic over the coordinates, its first argument.
 ///
-/// `body!(bytes(count) -> fn(usize) -> usize where HasDtype)` gives, at each point, the function that
-/// calls `bytes(coords, count)`. The bounds after `where` are those of the function.
+/// The instances of `body!(bytes(count) -> fn(usize) -> usize where HasDtype)` are functions that call
+/// `bytes(coords, count)`. The bounds after `where` are the function's.
 ///
-/// A macro, since a generic function has no value before its type parameters are known.
+/// This is a macro because a generic function has no value before its type parameters are known.
 ///
 /// ```
 /// use keyfold_kit::axes::{Contiguity, F32, F64, Contiguous, DispatchTable, Dtype, HasDtype, one_of};

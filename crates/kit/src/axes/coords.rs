@@ -1,4 +1,4 @@
-//! Coordinates: values of size 0 that a kernel has at compile time and hands on.
+//! Coordinates: zero-sized values that a kernel knows at compile time and passes on.
 
 use std::any::TypeId;
 use std::fmt;
@@ -8,12 +8,12 @@ use keyfold_core::Element;
 
 use super::axis::{Axis, AxisValue, Same};
 use super::standard::{Dtype, Of};
-use super::truth::Truth;
+use super::type_bool::TypeBool;
 
-/// Coordinates: a value for each of some axes, all known at compile time. The size is 0.
+/// Coordinates: a value for each of some axes, all known at compile time and zero-sized.
 ///
-/// What a body gets, reads with [`get`](Coords::get), and hands on. In bounds, [`Has`] says which
-/// axes it needs, in any order and whatever else is there:
+/// A body receives its coordinates, reads them by [`get`](Coords::get) and passes them on. The bound
+/// [`Has`] names an axis that a function needs; the order of the axes, and further axes, don't matter:
 ///
 /// ```
 /// use keyfold_kit::axes::{
@@ -34,15 +34,15 @@ use super::truth::Truth;
 /// assert_eq!(bytes(coords.without::<Device>(), 10), 40);
 /// ```
 pub trait Coords: Copy + Default + Send + Sync + 'static {
-    /// The type of the value of axis `A`; [`Missing`] if there is none. [`Has`] rules that out.
+    /// The type of the value of axis `A`; [`Missing`] if there is none, which [`Has`] excludes.
     type Get<A: Axis>;
     /// These coordinates without the value of axis `A`.
     type Without<A: Axis>: Coords;
 
-    /// Calls `f` with each axis and value that counts, the latest first.
+    /// Calls `f` with each axis, its name and the value's name, the latest first.
     fn visit(f: &mut dyn FnMut(TypeId, &'static str, &'static str));
 
-    /// The value of axis `A`, as a value of size 0 whose type says which.
+    /// Returns the value of axis `A` as a zero-sized value of the value's type.
     #[inline(always)]
     fn get<A: Axis>(self) -> <Self as Has<A>>::Value
     where
@@ -51,7 +51,8 @@ pub trait Coords: Copy + Default + Send + Sync + 'static {
         Default::default()
     }
 
-    /// The value of axis `A`, which the compiler knows: a `match` on it costs nothing.
+    /// Returns the value of axis `A` as the axis's enum. The compiler knows it, so a `match` on it costs
+    /// nothing.
     #[inline(always)]
     fn value<A: Axis>(self) -> A
     where
@@ -60,28 +61,28 @@ pub trait Coords: Copy + Default + Send + Sync + 'static {
         <<Self as Has<A>>::Value as AxisValue>::VALUE
     }
 
-    /// These coordinates with that value, which replaces the one of its axis or adds it.
+    /// Adds a value, which replaces an earlier value of the same axis.
     ///
-    /// So an author adds what is no axis of the table, such as the block size on a GPU, and hands
-    /// it on.
+    /// A kernel can thereby pass on an axis that its table doesn't have, such as the block size on a
+    /// GPU.
     #[inline(always)]
     fn with<V: AxisValue>(self, value: V) -> At<V, Self> {
         let _ = value;
         At::default()
     }
 
-    /// These coordinates without the value of axis `A`.
+    /// Removes the value of axis `A`.
     #[inline(always)]
     fn without<A: Axis>(self) -> Self::Without<A> {
         Default::default()
     }
 
-    /// Axes and values as `(name, label)`, in the order in which they were added.
+    /// The axes and values as `(name, label)`, in the order in which they were added.
     fn entries(self) -> Vec<(&'static str, &'static str)> {
         let mut seen = Vec::new();
         let mut entries = Vec::new();
         Self::visit(&mut |axis, name, label| {
-            // An earlier value of the same axis was replaced.
+            // A later value of the same axis replaces this one.
             if !seen.contains(&axis) {
                 seen.push(axis);
                 entries.push((name, label));
@@ -92,7 +93,7 @@ pub trait Coords: Copy + Default + Send + Sync + 'static {
     }
 }
 
-/// Coordinates that have a value of axis `A`. Implemented for all that do.
+/// Coordinates that have a value of axis `A`; implemented for all of them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no value of the axis `{A}`",
     note = "add the bound `Has<{A}>` to the coordinates, or a value with `coords.with(..)`"
@@ -122,11 +123,11 @@ where
     type Element = T;
 }
 
-/// No coordinates: where [`Coords::with`] starts.
+/// Empty coordinates, to which [`Coords::with`] adds values.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin;
 
-/// What coordinates have of an axis that they have no value of.
+/// The value type of an axis that the coordinates don't have.
 #[derive(Debug)]
 pub struct Missing;
 
@@ -136,7 +137,7 @@ impl Coords for Origin {
     fn visit(_: &mut dyn FnMut(TypeId, &'static str, &'static str)) {}
 }
 
-/// The coordinates `C` with the value `V`, which replaces an earlier one of the same axis.
+/// The coordinates `C` with the value `V`, which replaces an earlier value of the same axis.
 pub struct At<V, C>(PhantomData<fn() -> (V, C)>);
 
 impl<V, C> Clone for At<V, C> {
@@ -154,9 +155,9 @@ impl<V, C> Default for At<V, C> {
 }
 
 impl<V: AxisValue, C: Coords> Coords for At<V, C> {
-    type Get<A: Axis> = <Same<A, V::Axis> as Truth>::PickValue<V, C, A>;
+    type Get<A: Axis> = <Same<A, V::Axis> as TypeBool>::PickValue<V, C, A>;
     type Without<A: Axis> =
-        <Same<A, V::Axis> as Truth>::PickCoords<C::Without<A>, At<V, C::Without<A>>>;
+        <Same<A, V::Axis> as TypeBool>::PickCoords<C::Without<A>, At<V, C::Without<A>>>;
     fn visit(f: &mut dyn FnMut(TypeId, &'static str, &'static str)) {
         f(TypeId::of::<V::Axis>(), V::Axis::NAME, V::VALUE.label());
         C::visit(f);

@@ -1,9 +1,9 @@
-//! Tables over axes: a kernel that is written once, and the instance that a call needs.
+//! Tables over axes: a kernel is written once, and a call selects an instance.
 //!
-//! The dispatch key picks the backend's kernel; inside it a [`DispatchTable`] picks the instance, by
-//! device, dtype, contiguity, placement, determinism, scheduling or axes of the author's own
-//! ([`axis!`](crate::axis)). A table covers a union of sub-spaces; only these points are instantiated.
-//! Its bodies get their [coordinates](Coords) as a value of size 0 that is known at compile time.
+//! The dispatch key selects the backend's kernel; inside the kernel a [`DispatchTable`] selects the
+//! instance, by device, dtype, contiguity, placement, determinism, scheduling or the author's own axes
+//! ([`axis!`](crate::axis)). A table covers a union of sub-spaces; only their points are instantiated.
+//! Its bodies get their [coordinates](Coords) as a zero-sized value that is known at compile time.
 //!
 //! ```
 //! use keyfold_kit::axes::{
@@ -28,7 +28,7 @@
 //!     .build()?;
 //! assert_eq!(table.count(), 4 * 2);
 //!
-//! // Coordinates in any order; choosing and calling are two steps.
+//! Coordinates in any order; selecting and calling are two steps.
 //! let instance = table.select((Contiguity::Strided, Device::Cpu, Dtype::F64))?;
 //! assert_eq!(instance(3), "24 bytes here and there");
 //!
@@ -42,27 +42,27 @@
 //! ```
 
 #[macro_use]
-pub mod truth;
+pub mod type_bool;
 #[macro_use]
 mod axis;
 mod body;
 mod coords;
-mod explain;
+mod error_text;
 #[macro_use]
-mod list;
+mod type_list;
 mod output;
 mod space;
 mod standard;
 mod table;
-mod tensors;
+mod tensor_coordinates;
 mod tuples;
 
 pub use axis::*;
 pub use body::{Body, Instantiate, InstantiateEach, Plain, Sink, plain};
 pub use coords::{At, Coords, Has, HasDtype, Missing, Origin};
-pub use list::*;
 pub use output::*;
 pub use space::*;
 pub use standard::*;
 pub use table::{DispatchTable, TableBuilder};
-pub use tensors::{contiguity_of, coordinates, device_of, dtype_of};
+pub use tensor_coordinates::{contiguity_of, coordinates, device_of, dtype_of};
+pub use type_list::*;

@@ -1,18 +1,18 @@
-//! The dtype of what a kernel writes, as an axis of its own.
+//! The dtype of a kernel's output, as an axis of its own.
 
 use keyfold_core::Element;
 
 use super::axis::{Axis, AxisValue, Coordinate};
 use super::body::Instantiate;
 use super::coords::{Has, Origin};
-use super::list::{Cons, Nil, OneOf, Subset, Subspace, ValueList};
 use super::space::Axes;
 use super::standard::{Dtype, Of};
 use super::table::TableBuilder;
-use super::truth::OwnId;
+use super::type_bool::OwnId;
+use super::type_list::{Cons, Nil, OneOf, Subset, Subspace, ValueList};
 
-/// The axis of the output's element types: a table over `(Dtype, Output<Dtype>)` is chosen from by two
-/// dtypes. Its values and sets are those of [`Dtype`] in this wrapper: `Output(F32)`, `Output(FLOATS)`.
+/// The axis of the output's dtype: a table over `(Dtype, Output<Dtype>)` is selected from by two dtypes.
+/// Its values and subsets are those of [`Dtype`] in this wrapper: `Output(F32)`, `Output(FLOATS)`.
 ///
 /// ```
 /// use keyfold_kit::axes::{DispatchTable, Dtype, FLOATS, HasDtype, HasOutput, INTS, Output};
@@ -75,7 +75,7 @@ impl<D: Coordinate<Axis = Dtype>> Coordinate for Output<D> {
 
 /// A list of dtypes.
 pub trait Dtypes: ValueList {
-    /// The same dtypes as those of outputs.
+    /// The same dtypes as values of the output's axis.
     type Outputs: ValueList;
 }
 
@@ -95,9 +95,10 @@ where
     type Values = <<OneOf<T> as Subset>::Values as Dtypes>::Outputs;
 }
 
-/// Coordinates that have an output dtype: [`Output`](HasOutput::Output) is the Rust type of an element.
+/// Coordinates that have an output dtype: [`Output`](HasOutput::Output) is the Rust type of its
+/// elements.
 pub trait HasOutput: Has<Output<Dtype>, Value = Output<Of<<Self as HasOutput>::Output>>> {
-    /// The Rust type of an element of the output.
+    /// The Rust type of the output's elements.
     type Output: Element;
 }
 
@@ -108,9 +109,9 @@ where
     type Output = T;
 }
 
-/// A list of dtypes that a body can cover one by one: [`TableBuilder::cover_same`].
+/// A list of dtypes whose equal pairs a body can cover: [`TableBuilder::cover_same`].
 pub trait CoverSame<S, F, B> {
-    /// The builder with those points.
+    /// Adds those points to the builder.
     fn cover(builder: TableBuilder<S, F>, body: B) -> TableBuilder<S, F>;
 }
 
@@ -135,7 +136,7 @@ where
 }
 
 impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
-    /// Covers, for each of these dtypes, the points where it is that of the elements and of the output.
+    /// Covers the points where inputs and output have the same dtype, for each of these dtypes.
     pub fn cover_same<D: Subset<Axis = Dtype>, B>(self, dtypes: D, body: B) -> Self
     where
         D::Values: CoverSame<S, F, B>,

@@ -6,36 +6,36 @@ use std::marker::PhantomData;
 use super::axis::AxisValue;
 use super::axis::{Axis, is_same};
 use super::coords::{Coords, Has};
-use super::list::{Cons, Nil, Subsets, Subspace, ValueList};
+use super::type_list::{Cons, Nil, Subsets, Subspace, ValueList};
 
 /// The axes of a space, a tuple of up to 8; its values are the space's points.
 ///
-/// Points are numbered row by row: the last axis runs fastest.
+/// Points are numbered in row-major order: the last axis varies fastest.
 pub trait Axes: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The axes as a list.
     type List: AxisList;
-    /// Their names.
+    /// The names of the axes.
     const NAMES: &'static [&'static str];
 
-    /// The point with that number, which must be below [`AxisList::COUNT`].
+    /// The point with this number, which must be below [`AxisList::COUNT`].
     fn point(index: usize) -> Self;
     /// The number of this point.
     fn index(self) -> usize;
-    /// What messages call the values of this point.
+    /// The names of this point's values in messages.
     fn labels(self) -> Vec<&'static str>;
 }
 
 /// A list of axes.
 pub trait AxisList: 'static {
-    /// How many points their product has.
+    /// The number of points of the axes' product.
     const COUNT: usize;
 
-    /// Calls `f` with the number of each point of the sub-space; `base` is where they start.
+    /// Calls `f` with the number of each point of the sub-space; the numbers start at `base`.
     fn for_each_point<S: Subsets>(base: usize, f: &mut dyn FnMut(usize));
 
-    /// How many axes the sub-space fixes to one value, and to how many it leaves a choice, though
-    /// not the whole one.
-    fn pins<S: Subsets>() -> (usize, usize);
+    /// The number of axes that the sub-space fixes to one value, and the number of axes that it
+    /// restricts to several values but not all.
+    fn fixed_axes<S: Subsets>() -> (usize, usize);
 }
 
 impl AxisList for Nil {
@@ -43,7 +43,7 @@ impl AxisList for Nil {
     fn for_each_point<S: Subsets>(base: usize, f: &mut dyn FnMut(usize)) {
         f(base);
     }
-    fn pins<S: Subsets>() -> (usize, usize) {
+    fn fixed_axes<S: Subsets>() -> (usize, usize) {
         (0, 0)
     }
 }
@@ -55,8 +55,8 @@ impl<A: Axis, R: AxisList> AxisList for Cons<A, R> {
             R::for_each_point::<S>(base + index * R::COUNT, f);
         });
     }
-    fn pins<S: Subsets>() -> (usize, usize) {
-        let (pinned, narrowed) = R::pins::<S>();
+    fn fixed_axes<S: Subsets>() -> (usize, usize) {
+        let (pinned, narrowed) = R::fixed_axes::<S>();
         match <S::For<A> as ValueList>::LEN {
             all if all == A::ALL.len() => (pinned, narrowed),
             1 => (pinned + 1, narrowed),
@@ -65,20 +65,21 @@ impl<A: Axis, R: AxisList> AxisList for Cons<A, R> {
     }
 }
 
-/// Where axis `A` is in a list of axes.
-pub trait Place<A: Axis> {
-    /// Its position; `usize::MAX` if it isn't there.
+/// The position of axis `A` in a list of axes.
+pub trait AxisPosition<A: Axis> {
+    /// The position; `usize::MAX` if the list lacks the axis.
     const POSITION: usize;
-    /// By how much a step on this axis changes a point's number; 0 if it isn't there.
+    /// The difference between the numbers of points that are neighbours on this axis; 0 if the list
+    /// lacks it.
     const STRIDE: usize;
 }
 
-impl<A: Axis> Place<A> for Nil {
+impl<A: Axis> AxisPosition<A> for Nil {
     const POSITION: usize = usize::MAX;
     const STRIDE: usize = 0;
 }
 
-impl<A: Axis, B: Axis, R: AxisList + Place<A>> Place<A> for Cons<B, R> {
+impl<A: Axis, B: Axis, R: AxisList + AxisPosition<A>> AxisPosition<A> for Cons<B, R> {
     const POSITION: usize = match (is_same::<A, B>(), R::POSITION) {
         (true, _) => 0,
         (false, usize::MAX) => usize::MAX,
@@ -89,10 +90,10 @@ impl<A: Axis, B: Axis, R: AxisList + Place<A>> Place<A> for Cons<B, R> {
 
 /// Coordinates of a point of the space `S`: a tuple of a value for each axis, in any order.
 ///
-/// Values are enum values or values of size 0. A missing axis, one that is given twice and one that
-/// the space hasn't are errors at compile time.
+/// Values are enum values or zero-sized values. An axis that is missing, given twice or not one of the
+/// space's is an error at compile time.
 pub trait Query<S: Axes>: Copy {
-    /// Fails to compile unless each axis is there exactly once.
+    /// Fails to compile unless each axis is given exactly once.
     const COMPLETE: ();
 
     /// The point's number.
@@ -101,7 +102,7 @@ pub trait Query<S: Axes>: Copy {
 
 /// Coordinates known at compile time that have a value for each axis of a list.
 pub trait Within<L>: Coords {
-    /// The number of their point.
+    /// The number of the coordinates' point.
     const INDEX: usize;
 }
 
@@ -117,16 +118,16 @@ impl<A: Axis, R: AxisList, C: Has<A> + Within<R>> Within<Cons<A, R>> for C {
 pub struct Space<S>(PhantomData<fn() -> S>);
 
 impl<S: Axes> Space<S> {
-    /// How many points there are.
+    /// The number of points.
     pub const COUNT: usize = <S::List as AxisList>::COUNT;
 
-    /// The number of a point, its coordinates in any order.
+    /// The number of a point; its coordinates come in any order.
     #[inline]
     pub fn index(point: impl Query<S>) -> usize {
         point.index()
     }
 
-    /// The point with that number, if there is one.
+    /// The point with this number, or `None` if the number is too large.
     #[inline]
     pub fn point(index: usize) -> Option<S> {
         (index < Self::COUNT).then(|| S::point(index))
@@ -168,7 +169,7 @@ impl<S: Axes> Coverage<S> {
         Self::default()
     }
 
-    /// These points and those of the sub-space.
+    /// Adds the points of a sub-space.
     #[must_use]
     pub fn and<P: Subspace>(mut self, subspace: P) -> Self {
         let _ = subspace;
@@ -181,12 +182,12 @@ impl<S: Axes> Coverage<S> {
         self.covered[index] = true;
     }
 
-    /// How many points there are.
+    /// The number of points.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether the point is one of them.
+    /// Whether the point is in the set.
     pub fn contains(&self, point: impl Query<S>) -> bool {
         self.covered[point.index()]
     }
@@ -216,7 +217,7 @@ pub struct AxesMap<S, T> {
 }
 
 impl<S: Axes, T> AxesMap<S, T> {
-    /// The map that `f` makes, point by point.
+    /// Makes a map whose value at each point is `f` of the point.
     pub fn from_fn(f: impl FnMut(S) -> T) -> Self {
         AxesMap { values: Space::<S>::points().map(f).collect(), space: PhantomData }
     }
@@ -227,13 +228,13 @@ impl<S: Axes, T> AxesMap<S, T> {
         &self.values[point.index()]
     }
 
-    /// The value at a point, for a change.
+    /// The value at a point, mutably.
     #[inline]
     pub fn get_mut(&mut self, point: impl Query<S>) -> &mut T {
         &mut self.values[point.index()]
     }
 
-    /// Puts a value at a point and gives the one that was there.
+    /// Sets the value at a point and returns the previous one.
     pub fn set(&mut self, point: impl Query<S>, value: T) -> T {
         std::mem::replace(self.get_mut(point), value)
     }

@@ -1,4 +1,4 @@
-//! The axes that kernels of tensors have in common, and named subsets of them.
+//! The axes that tensor kernels have in common, and named subsets of them.
 
 use std::marker::PhantomData;
 
@@ -7,13 +7,13 @@ use keyfold_core::{DType, DeviceType, Element, Error, ErrorKind, Result};
 use num_complex::Complex;
 
 use super::axis::{Axis, AxisValue, Coordinate};
-use super::list::{Every, OneOf};
-use super::truth::OwnId;
+use super::type_bool::OwnId;
+use super::type_list::{Every, OneOf};
 use crate::pool::Schedule;
 
 axis! {
     @ OwnId<0, 0>;
-    /// Where the kernel runs.
+    /// The device that the kernel runs on.
     pub enum Device("device") {
         /// On the host.
         Cpu = "cpu",
@@ -24,41 +24,41 @@ axis! {
 
 axis! {
     @ OwnId<0, 1>;
-    /// Whether the elements of every tensor lie in row-major order without gaps.
+    /// Whether the elements of every tensor are in row-major order without gaps.
     pub enum Contiguity("contiguity") {
-        /// Every tensor's do: one index goes through memory step by step.
+        /// Every tensor is contiguous, so that one linear index serves all.
         Contiguous = "contiguous",
-        /// Some tensor's may not.
+        /// Some tensor may be strided.
         Strided = "strided",
     }
 }
 
 axis! {
     @ OwnId<0, 2>;
-    /// Where the result goes.
+    /// The destination of the result.
     pub enum Placement("placement") {
-        /// Over the input.
+        /// The result overwrites the input.
         InPlace = "in place",
-        /// To other memory.
+        /// The result is written to other memory.
         OutOfPlace = "out of place",
     }
 }
 
 axis! {
     @ OwnId<0, 3>;
-    /// Whether the same input must give the same result to the last bit, each time.
+    /// Whether equal inputs must give results that are equal to the last bit.
     pub enum Determinism("determinism") {
-        /// It need not: the order of additions may vary.
+        /// Results may differ in the last bits, as the order of additions may vary.
         NotRequired = "not required",
-        /// It must.
+        /// Results must be equal to the last bit.
         Required = "required",
     }
 }
 
-/// The axis of element types; a value's type is [`Of<f32>`](Of) and so on.
+/// The axis of dtypes; a value's type is [`Of<f32>`](Of) and so on.
 pub type Dtype = DType;
 
-/// The axis of schedules: how work is shared out among threads.
+/// The axis of schedules: how work is divided among threads.
 pub type Scheduling = Schedule;
 
 /// The dtype whose elements are `T`, as a type.
@@ -175,7 +175,7 @@ impl Coordinate for Schedule {
 }
 
 macro_rules! schedules {
-    // A macro, since the enum belongs to the pools and only its values' types are made here.
+    // A macro that makes the types of the values; the pools declare the enum.
     ($($name:ident = $doc:literal),*) => {$(
         #[doc = $doc]
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -234,10 +234,10 @@ pub const ALL_DETERMINISMS: Every<Determinism> = Every::new();
 pub const ALL_SCHEDULES: Every<Scheduling> = Every::new();
 
 impl Device {
-    /// The device of that type.
+    /// Returns the axis value of a device type.
     ///
     /// # Errors
-    /// [`ErrorKind::Device`] for one that kernels of this crate don't run on.
+    /// [`ErrorKind::Device`] for a device that kernels of this crate don't run on.
     pub fn from_type(kind: DeviceType) -> Result<Device> {
         match kind {
             DeviceType::CPU => Ok(Device::Cpu),
@@ -251,7 +251,7 @@ impl Device {
 }
 
 impl Contiguity {
-    /// What several tensors are together: contiguous only if each is.
+    /// The contiguity of several tensors: contiguous only if each is.
     pub fn of_all(contiguous: impl IntoIterator<Item = bool>) -> Contiguity {
         let all = contiguous.into_iter().all(|one| one);
         if all { Contiguity::Contiguous } else { Contiguity::Strided }

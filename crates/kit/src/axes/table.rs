@@ -1,4 +1,4 @@
-//! The table: an instance per covered point.
+//! The table: an instance for each covered point.
 
 use std::any::TypeId;
 use std::fmt;
@@ -8,35 +8,35 @@ use keyfold_core::{Error, ErrorKind, Result};
 
 use super::body::Instantiate;
 use super::coords::Origin;
-use super::explain;
-use super::list::{Subsets, Subspace};
+use super::error_text;
 use super::space::{Axes, AxisList, Coverage, Query, Space, Within};
+use super::type_list::{Subsets, Subspace};
 
 /// A table of kernels over the axes `S`, a tuple such as `(Device, Dtype, Contiguity)`.
 ///
-/// Each covered point has an instance of type `F`, mostly a function pointer. Choosing one and
-/// calling it are two steps; choosing is an array index. [`builder`](Self::builder) starts a table.
+/// Each covered point has an instance of type `F`, usually a function pointer. Selecting an instance and
+/// calling it are two steps; selecting is an array index. [`builder`](Self::builder) starts a table.
 #[derive(Clone)]
 pub struct DispatchTable<S, F> {
     name: Arc<str>,
     slots: Box<[Option<F>]>,
-    /// Which of `bodies` made each instance.
+    /// For each point, the index in `bodies` of the body that made its instance.
     owners: Box<[u16]>,
-    bodies: Vec<BodyInfo>,
+    bodies: Vec<BodyRecord>,
     space: std::marker::PhantomData<fn() -> S>,
 }
 
-/// A body on a sub-space, as messages and the choice between several need it.
+/// The record of a body on a sub-space, for messages and for the choice between several bodies.
 #[derive(Clone, PartialEq, Eq)]
-struct BodyInfo {
+struct BodyRecord {
     name: String,
     kind: TypeId,
-    /// Axes fixed to one value, and axes with a choice that isn't the whole one.
-    pins: (usize, usize),
+    /// The number of axes fixed to one value, and of axes restricted to several values but not all.
+    fixed_axes: (usize, usize),
 }
 
 impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
-    /// An empty table to be filled; messages call it `name`.
+    /// A builder of an empty table; messages call the table `name`.
     pub fn builder(name: &str) -> TableBuilder<S, F> {
         const {
             assert!(Space::<S>::COUNT <= 1 << 24, "a table of more than 2^24 points");
@@ -50,16 +50,15 @@ impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
         }
     }
 
-    /// What messages call it.
+    /// The table's name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The instance at a point; its coordinates in any order.
+    /// Returns the instance at a point, whose coordinates come in any order.
     ///
     /// # Errors
-    /// [`ErrorKind::MissingKernel`] that names the table, the coordinates and the nearest covered
-    /// points.
+    /// [`ErrorKind::MissingKernel`], with the table, the coordinates and the nearest covered points.
     #[inline]
     pub fn select(&self, point: impl Query<S>) -> Result<&F> {
         let index = point.index();
@@ -69,14 +68,14 @@ impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
         }
     }
 
-    /// The instance at a point, if it is covered.
+    /// Returns the instance at a point, or `None` if the point isn't covered.
     #[inline]
     pub fn try_select(&self, point: impl Query<S>) -> Option<&F> {
         self.slots[point.index()].as_ref()
     }
 
-    /// The instance at a point that is known at compile time: the coordinates of another body, say.
-    /// What else they have beside the table's axes doesn't matter.
+    /// Returns the instance at a point that is known at compile time, such as the coordinates of another
+    /// body; coordinates on other axes than the table's are ignored.
     ///
     /// # Errors
     /// As [`select`](Self::select).
@@ -93,7 +92,7 @@ impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
     fn uncovered(&self, index: usize) -> Error {
         Error::new(
             ErrorKind::MissingKernel,
-            explain::uncovered(&self.name, S::point(index), &self.coverage()),
+            error_text::uncovered(&self.name, S::point(index), &self.coverage()),
         )
     }
 
@@ -108,7 +107,7 @@ impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
         coverage
     }
 
-    /// How many points have an instance.
+    /// The number of points that have an instance.
     pub fn count(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -121,14 +120,14 @@ impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
             .filter_map(|(index, slot)| slot.as_ref().map(|instance| (S::point(index), instance)))
     }
 
-    /// The name of the body whose instance is at a point.
+    /// The name of the body whose instance is at a point, or `None` if the point isn't covered.
     pub fn body_name(&self, point: impl Query<S>) -> Option<&str> {
         let index = point.index();
         self.slots[index].as_ref()?;
         Some(&self.bodies[usize::from(self.owners[index])].name)
     }
 
-    /// A copy with more entries; this table stays as it is.
+    /// Returns a copy of the table with one more body; this table doesn't change.
     ///
     /// # Errors
     /// As [`TableBuilder::build`].
@@ -139,14 +138,14 @@ impl<S: Axes, F: Clone + 'static> DispatchTable<S, F> {
         self.to_builder().cover(subspace, body).build()
     }
 
-    /// A builder that has this table's entries already.
+    /// Returns a builder with this table's entries.
     pub fn to_builder(&self) -> TableBuilder<S, F> {
         let entries = self.slots.iter().zip(&self.owners).enumerate();
         TableBuilder {
             name: self.name.clone(),
             entries: entries
                 .filter_map(|(index, (slot, &body))| {
-                    slot.clone().map(|instance| Entry { index, body, instance })
+                    slot.clone().map(|instance| Candidate { index, body, instance })
                 })
                 .collect(),
             bodies: self.bodies.clone(),
@@ -169,29 +168,29 @@ impl<S: Axes, F: Clone + 'static> fmt::Debug for DispatchTable<S, F> {
     }
 }
 
-/// An instance at a point, of a body that may lose it to another one.
-struct Entry<F> {
+/// A candidate instance at a point; a more specific body's candidate replaces it.
+struct Candidate<F> {
     index: usize,
     body: u16,
     instance: F,
 }
 
-/// A table that is being filled: sub-spaces and the bodies that cover them.
+/// A table under construction: sub-spaces and the bodies that cover them.
 #[must_use = "call `build`"]
 pub struct TableBuilder<S, F> {
     name: Arc<str>,
-    entries: Vec<Entry<F>>,
-    bodies: Vec<BodyInfo>,
+    entries: Vec<Candidate<F>>,
+    bodies: Vec<BodyRecord>,
     problem: Option<Error>,
     space: std::marker::PhantomData<fn() -> S>,
 }
 
 impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
-    /// Covers a sub-space, a tuple of subsets in any order such as `(Cpu, FLOATS)`, by a body; an
-    /// axis that isn't named has all its values. Only these points are instantiated.
+    /// Covers a sub-space, a tuple of subsets in any order such as `(Cpu, FLOATS)`, by a body; an axis
+    /// without a subset has all its values. Only the sub-space's points are instantiated.
     ///
-    /// Where several bodies cover a point, the one that fixes more axes to one value wins; of those
-    /// that fix as many, the one that leaves less than the whole choice on more axes.
+    /// If several bodies cover a point, the most specific wins: the body that fixes more axes to one
+    /// value, and among equals the one that restricts more axes to some of their values.
     pub fn cover<P: Subspace, B: 'static>(mut self, subspace: P, body: B) -> Self
     where
         S::List: Instantiate<P::List, B, F, Origin>,
@@ -199,7 +198,7 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
         let _ = subspace;
         let at = self.bodies.len();
         let Ok(number) = u16::try_from(at) else {
-            self.refuse(format!("{}: more than {} bodies", self.name, u16::MAX));
+            self.record_error(format!("{}: more than {} bodies", self.name, u16::MAX));
             return self;
         };
         let mut called = None;
@@ -209,19 +208,19 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
             0,
             &mut |index, instance, name| {
                 called.get_or_insert_with(name);
-                entries.push(Entry { index, body: number, instance });
+                entries.push(Candidate { index, body: number, instance });
             },
         );
-        self.bodies.push(BodyInfo {
+        self.bodies.push(BodyRecord {
             name: called.unwrap_or_default(),
             kind: TypeId::of::<B>(),
-            pins: <S::List as AxisList>::pins::<P::List>(),
+            fixed_axes: <S::List as AxisList>::fixed_axes::<P::List>(),
         });
         self.check::<P>(at);
         self
     }
 
-    /// Axes that the table hasn't, or that are named twice.
+    /// Records an error for axes that the table lacks or that the sub-space names twice.
     fn check<P: Subspace>(&mut self, body: usize) {
         let mut seen = Vec::new();
         let mut problem = None;
@@ -239,20 +238,20 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
             ));
         });
         if let Some(problem) = problem {
-            self.refuse(problem);
+            self.record_error(problem);
         }
     }
 
-    /// Keeps the first problem: [`build`](Self::build) reports it.
-    fn refuse(&mut self, problem: String) {
+    /// Records the first error, which [`build`](Self::build) returns.
+    fn record_error(&mut self, problem: String) {
         self.problem.get_or_insert_with(|| Error::new(ErrorKind::Registration, problem));
     }
 
-    /// The table.
+    /// Builds the table.
     ///
     /// # Errors
-    /// [`ErrorKind::Registration`] where two bodies cover a point equally well, naming both and the
-    /// point, and for a sub-space over axes that the table hasn't.
+    /// [`ErrorKind::Registration`] if two bodies cover a point equally well, with both names and the
+    /// point, and for a sub-space over axes that the table lacks.
     pub fn build(self) -> Result<DispatchTable<S, F>> {
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -268,15 +267,17 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
         let mut slots: Vec<Option<F>> = vec![None; Space::<S>::COUNT];
         let mut owners = vec![0_u16; slots.len()];
         let mut ties: Vec<Option<u16>> = vec![None; slots.len()];
-        for Entry { index, body, instance } in self.entries {
+        for Candidate { index, body, instance } in self.entries {
             let (new, old) = (usize::from(body), usize::from(owners[index]));
             let (new, old) = (&self.bodies[new], &self.bodies[old]);
-            let wins = slots[index].is_none() || new.pins > old.pins;
+            let wins = slots[index].is_none() || new.fixed_axes > old.fixed_axes;
             if wins {
                 slots[index] = Some(instance);
                 owners[index] = body;
                 ties[index] = None;
-            } else if new.pins == old.pins && (&new.name, new.kind) != (&old.name, old.kind) {
+            } else if new.fixed_axes == old.fixed_axes
+                && (&new.name, new.kind) != (&old.name, old.kind)
+            {
                 ties[index] = Some(body);
             }
         }
@@ -286,7 +287,7 @@ impl<S: Axes, F: Clone + 'static> TableBuilder<S, F> {
             let count = ties.iter().flatten().count();
             return Err(Error::new(
                 ErrorKind::Registration,
-                explain::tie(
+                error_text::tie(
                     &self.name,
                     S::point(index),
                     [

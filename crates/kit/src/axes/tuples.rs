@@ -1,11 +1,11 @@
 //! Tuples as spaces, points, sub-spaces and sets of values.
 
 use super::axis::{Axis, AxisValue, Coordinate};
-use super::list::{OneOf, Subset, Subspace};
-use super::space::{Axes, Place, Query};
+use super::space::{Axes, AxisPosition, Query};
+use super::type_list::{OneOf, Subset, Subspace};
 
 macro_rules! tuple {
-    // A macro, since Rust has no way to say "a tuple of any length".
+    // A macro, since Rust has no generics over the length of a tuple.
     ($($a:ident)+) => {
         impl<$($a: Axis),+> Axes for ($($a,)+) {
             type List = $crate::values!($($a),+);
@@ -13,14 +13,14 @@ macro_rules! tuple {
 
             #[inline]
             fn point(index: usize) -> Self {
-                ($($a::ALL[index / <Self::List as Place<$a>>::STRIDE % $a::ALL.len()],)+)
+                ($($a::ALL[index / <Self::List as AxisPosition<$a>>::STRIDE % $a::ALL.len()],)+)
             }
 
             #[inline]
             fn index(self) -> usize {
                 #[allow(non_snake_case, reason = "the variables are called as their types")]
                 let ($($a,)+) = self;
-                0 $(+ $a.index() * <Self::List as Place<$a>>::STRIDE)+
+                0 $(+ $a.index() * <Self::List as AxisPosition<$a>>::STRIDE)+
             }
 
             fn labels(self) -> Vec<&'static str> {
@@ -32,12 +32,12 @@ macro_rules! tuple {
 
         impl<S: Axes, $($a: Coordinate),+> Query<S> for ($($a,)+)
         where
-            $(S::List: Place<$a::Axis>,)+
+            $(S::List: AxisPosition<$a::Axis>,)+
         {
             const COMPLETE: () = {
                 let mut seen = 0_u64;
                 $(
-                    let place = <S::List as Place<$a::Axis>>::POSITION;
+                    let place = <S::List as AxisPosition<$a::Axis>>::POSITION;
                     assert!(place != usize::MAX, "a coordinate of an axis that the table hasn't");
                     assert!(seen & (1 << place) == 0, "two coordinates of one axis");
                     seen |= 1 << place;
@@ -50,7 +50,7 @@ macro_rules! tuple {
                 const { <Self as Query<S>>::COMPLETE };
                 #[allow(non_snake_case, reason = "the variables are called as their types")]
                 let ($($a,)+) = self;
-                0 $(+ $a.coordinate().index() * <S::List as Place<$a::Axis>>::STRIDE)+
+                0 $(+ $a.coordinate().index() * <S::List as AxisPosition<$a::Axis>>::STRIDE)+
             }
         }
 
@@ -70,7 +70,7 @@ tuple!(A B C D E F G);
 tuple!(A B C D E F G H);
 
 macro_rules! set {
-    // As above.
+    // A macro, as above.
     ($first:ident $($rest:ident)*) => {
         impl<X: Axis, $first: AxisValue<Axis = X>, $($rest: AxisValue<Axis = X>),*> Subset
             for OneOf<($first, $($rest,)*)>

@@ -1,17 +1,18 @@
-//! An expression and the programs made of it.
+//! An expression and the programs compiled from it.
 
 use std::sync::Arc;
 
 use keyfold_core::{DType, Result, Scalar};
 use keyfold_expr::{Expr, Specialized};
 
-use crate::eval::Program;
+use crate::interpreter::Program;
 
-/// An expression, and its programs for the dtypes that it met: each is made once.
+/// An expression, with a program for each combination of dtypes that it was called with; each is
+/// compiled once.
 pub struct Compiled(Specialized<Program>);
 
 impl Compiled {
-    /// No program is made yet.
+    /// Holds the expression; no program is compiled yet.
     pub const fn new(expr: Expr) -> Compiled {
         Compiled(Specialized::new(expr))
     }
@@ -21,8 +22,8 @@ impl Compiled {
         self.0.expr()
     }
 
-    /// The program for inputs of these dtypes, numbers of these kinds, and a result of dtype `out`
-    /// or the one that follows.
+    /// Returns the program for inputs of these dtypes, parameters of these kinds, and a result of dtype
+    /// `out` or, if that is `None`, of the inferred dtype.
     ///
     /// # Errors
     /// As [`keyfold_expr::Lowered::new`].

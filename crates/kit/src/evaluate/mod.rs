@@ -1,8 +1,8 @@
 //! The evaluator of expressions over whole tensors.
 //!
 //! [`evaluate`] runs a [`Program`] over tensors of any strides, broadcast, in place, on all threads.
-//! [`Compiled`] is an expression with the programs that were made of it, one for each combination of
-//! dtypes: an operator keeps one.
+//! [`Compiled`] is an expression with the programs compiled from it, one per combination of dtypes; an
+//! operator keeps one.
 //!
 //! ```
 //! use keyfold_core::{Device, Scalar};
@@ -26,15 +26,15 @@
 //! ```
 
 mod compiled;
-mod drive;
-mod flat;
+mod contiguous;
+pub(crate) mod non_temporal;
 mod plan;
 mod scratch;
-mod spans;
-pub(crate) mod stream;
+mod short_rows;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod worker;
 mod write_combining;
 
 use std::ops::Range;
@@ -45,11 +45,11 @@ use smallvec::SmallVec;
 
 pub use compiled::Compiled;
 
-use crate::eval::{Counted, Program, Table, Value};
+use crate::interpreter::{Counted, Program, Table, Value};
 use crate::pool::{Schedule, grain_for, parallel_for};
-use plan::Plan;
+use plan::TraversalPlan;
 
-/// The most inputs an expression can be evaluated with.
+/// The most inputs that an expression can be evaluated with.
 pub const MAX_INPUTS: usize = 64;
 
 fn check_count(program: &Program, given: usize) -> Result<()> {
@@ -71,8 +71,8 @@ fn check_count(program: &Program, given: usize) -> Result<()> {
     Ok(())
 }
 
-/// As [`evaluate`], where a tensor has no address that lasts: memory that another library may move is
-/// held where it is now.
+/// As [`evaluate`], for tensors whose memory another library may move: each is pinned for the length of
+/// the call.
 ///
 /// # Safety
 /// As [`evaluate`].
@@ -101,11 +101,11 @@ unsafe fn evaluate_unpinned(
     unsafe { evaluate(program, &inputs, params, target.as_ref().unwrap_or(out)) }
 }
 
-/// How an input goes together with the output.
-struct Fit {
-    /// It is the output.
+/// The relation of an input to the output.
+struct InputRelation {
+    /// The input is the output.
     in_place: bool,
-    /// It is contiguous and of the output's shape, or read at computed indices.
+    /// The input is contiguous and of the output's shape, or is read at computed indices.
     flat: bool,
 }
 
@@ -116,7 +116,7 @@ fn check_input(
     input: &Tensor,
     out: &Tensor,
     out_is_flat: bool,
-) -> Result<Fit> {
+) -> Result<InputRelation> {
     let wanted = program.inputs()[index];
     if input.dtype() != wanted {
         return Err(Error::new(
@@ -127,21 +127,26 @@ fn check_input(
     let rank = program.ranks()[index];
     if out_is_flat
         && rank.is_none()
-        && same_sizes(input.shape(), out.shape())
+        && sizes_are_equal(input.shape(), out.shape())
         && input.is_contiguous()
     {
-        // Spans are all there is to look at.
+        // Both are contiguous, so comparing their address ranges suffices.
         let (read, written) = (input.pinned_ptr().addr(), out.pinned_ptr().addr());
         let apart = read >= written + out.nbytes() || written >= read + input.nbytes();
         let same = read == written && input.dtype().size() == out.dtype().size();
         if apart || same {
-            return Ok(Fit { in_place: !apart, flat: true });
+            return Ok(InputRelation { in_place: !apart, flat: true });
         }
     }
     check_strided(program, index, input, out)
 }
 
-fn check_strided(program: &Program, index: usize, input: &Tensor, out: &Tensor) -> Result<Fit> {
+fn check_strided(
+    program: &Program,
+    index: usize,
+    input: &Tensor,
+    out: &Tensor,
+) -> Result<InputRelation> {
     let (own, wide) = (input.shape(), out.shape());
     let rank = program.ranks()[index];
     if rank.is_some() {
@@ -159,7 +164,8 @@ fn check_strided(program: &Program, index: usize, input: &Tensor, out: &Tensor) 
         }
     }
     let meets = match overlap(out, input)? {
-        // Elements at computed indices may be any.
+        // An input that is read at computed indices may be read anywhere, so it must not overlap the
+        // output.
         Overlap::Exact if rank.is_some() => Overlap::Partial,
         meets => meets,
     };
@@ -173,10 +179,10 @@ fn check_strided(program: &Program, index: usize, input: &Tensor, out: &Tensor) 
         ));
     }
     let flat = rank.is_some() || (own == wide && input.is_contiguous());
-    Ok(Fit { in_place: meets == Overlap::Exact, flat })
+    Ok(InputRelation { in_place: meets == Overlap::Exact, flat })
 }
 
-/// Returns whether it is contiguous.
+/// Checks the output, and returns whether it is contiguous.
 #[inline]
 fn check_output(program: &Program, out: &Tensor) -> Result<bool> {
     if out.dtype() != program.result() {
@@ -201,29 +207,29 @@ fn check_output(program: &Program, out: &Tensor) -> Result<bool> {
     Ok(flat)
 }
 
-/// As `==`, without a call for the few there are.
+/// Compares sizes as `==` does, without a call of memcmp for so few.
 #[inline]
-fn same_sizes(a: &[usize], b: &[usize]) -> bool {
+fn sizes_are_equal(a: &[usize], b: &[usize]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
 
-/// Computes every element of `out`: the inputs broadcast to its shape, except for those that are
-/// read at computed indices. An input may be the output itself (the same elements in the same
-/// order); [`overlap`] tells which ones have to be copied before.
+/// Computes every element of `out`. The inputs broadcast to its shape, except for those that are read at
+/// computed indices. An input may be the output itself (the same elements in the same order);
+/// [`overlap`] tells which inputs have to be copied before.
 ///
 /// # Errors
-/// After an error of an element (a negative power, an index out of range) what the output has is
-/// undefined, but initialised.
-/// [`ErrorKind::Binding`] for the wrong number of inputs or parameters; [`ErrorKind::DType`] for
-/// other dtypes than the program's; [`ErrorKind::Shape`] for an input that doesn't broadcast to the
-/// output's shape; [`ErrorKind::ReadOnly`]; [`ErrorKind::Value`] for an output that overlaps itself
-/// or, differently ordered, an input, for whole numbers raised to negative powers, and for a
-/// parameter that doesn't fit; [`ErrorKind::Index`] for an index out of range;
-/// [`ErrorKind::NotSupported`] for memory that the host can't reach.
+/// After an error of an element (a negative power, an index out of range) the output's elements are
+/// unspecified, but initialised.
+/// [`ErrorKind::Binding`] for the wrong number of inputs or parameters; [`ErrorKind::DType`] for dtypes
+/// that differ from the program's; [`ErrorKind::Shape`] for an input that doesn't broadcast to the
+/// output's shape; [`ErrorKind::ReadOnly`]; [`ErrorKind::Value`] for an output that overlaps itself or,
+/// in another order, an input, for integers raised to negative powers, and for a parameter that doesn't
+/// fit; [`ErrorKind::Index`] for an index out of range; [`ErrorKind::NotSupported`] for memory that the
+/// host can't access.
 ///
 /// # Safety
-/// Until it returns, nobody else uses the output's memory or writes to that of the inputs, and no
-/// slice of the output's is alive.
+/// Until the call returns, no other code accesses the output's memory or writes to the inputs', and no
+/// slice of the output is alive.
 pub unsafe fn evaluate(
     program: &Program,
     inputs: &[&Tensor],
@@ -265,19 +271,19 @@ pub unsafe fn evaluate(
             strides: input.strides(),
         }));
     }
-    let streamed = !in_place && out.nbytes() >= STREAMED;
-    let job = Job { program, values, tables: &tables, in_place, streamed };
+    let non_temporal = !in_place && out.nbytes() >= NON_TEMPORAL_BYTES;
+    let job = Job { program, values, tables: &tables, in_place, non_temporal };
     out.note_write();
     if flat && program.counted().iter().all(|counted| *counted == Counted::Index) {
-        let units = job.flat_units(out);
+        let units = job.contiguous_units(out);
         if units == 1 {
             return job.flat(inputs, out, 0..1);
         }
-        job.share(units, job.block(), |units| job.flat(inputs, out, units))
+        job.run_on_threads(units, job.block(), |units| job.flat(inputs, out, units))
     } else {
-        let plan = Plan::new(program, inputs, out);
+        let plan = TraversalPlan::new(program, inputs, out);
         let (units, unit) = job.units(&plan);
-        job.share(units, unit, |units| job.run(&plan, units))
+        job.run_on_threads(units, unit, |units| job.run(&plan, units))
     }
 }
 
@@ -286,47 +292,47 @@ struct Job<'a> {
     program: &'a Program,
     values: &'a [Value],
     tables: &'a [Table<'a>],
-    /// Whether an input is exactly the output: then blocks are computed aside.
+    /// Whether an input is the output, so that blocks are computed into a register first.
     in_place: bool,
     /// Whether the output is written by non-temporal stores.
-    streamed: bool,
+    non_temporal: bool,
 }
 
-// SAFETY: what the pointers inside point to is read by all and written by nobody but the workers,
-// each at indices of its own.
+// SAFETY: the memory behind the pointers is only read by workers, except for the output, which each
+// worker writes at its own indices.
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
-    /// Whether results may be written where they belong, without a block in between.
+    /// Whether the program writes results directly into the output.
     #[inline]
     fn writes_directly(&self) -> bool {
-        self.program.writes_result() && !self.in_place && !self.streamed
+        self.program.writes_result() && !self.in_place && !self.non_temporal
     }
 
-    /// The most elements of a block: fewer where results are streamed between the blocks, so that the
-    /// processor computes one while the memory is busy with others.
+    /// The most elements of a block. If a program without streaming kernels writes non-temporal stores,
+    /// blocks have half the length, so that the processor computes one while it stores another.
     #[inline]
     fn block(&self) -> usize {
         let block = self.program.block();
-        if self.streamed && !self.program.has_streaming_kernel() {
-            (block / 2).max(SMALLEST)
+        if self.non_temporal && !self.program.has_streaming_kernel() {
+            (block / 2).max(MIN_BLOCK)
         } else {
             block
         }
     }
 
-    /// How many elements before a pointer into the output the line of the cache begins, where that
-    /// matters.
+    /// The number of elements between a pointer into the output and the cache line that it lies in; 0 if
+    /// blocks are too short for alignment to matter.
     #[inline]
     fn lead(&self, to: *mut u8) -> usize {
-        // Inputs often lie like the output, and are read faster from where a line begins, too. It has
-        // to be less than a block.
-        let matters = self.block() >= stream::LINE;
-        if matters { to.addr() % stream::LINE / self.program.result().size() } else { 0 }
+        // Inputs are often aligned like the output, and are read faster from the beginning of a line,
+        // too. The result has to be less than a block.
+        let matters = self.block() >= non_temporal::LINE;
+        if matters { to.addr() % non_temporal::LINE / self.program.result().size() } else { 0 }
     }
 
-    /// Shares units of so many elements out among the threads.
-    fn share(
+    /// Divides `units` of `unit` elements each among the threads.
+    fn run_on_threads(
         &self,
         units: usize,
         unit: usize,
@@ -335,23 +341,24 @@ impl Job<'_> {
         let grain = (grain_for(self.program.cost()) / unit).max(1);
         parallel_for(Schedule::Adaptive, 0..units, grain, |units| {
             let result = f(units);
-            if self.streamed {
-                stream::fence();
+            if self.non_temporal {
+                non_temporal::fence();
             }
             result
         })
     }
 }
 
-/// Outputs of at least so many bytes are written by non-temporal stores. Measured on a Xeon (Sapphire
-/// Rapids) with 2 MB of second-level cache per core, one thread, CPU time. The tests use a small number, so
-/// that small outputs take that path, too.
-pub(crate) const STREAMED: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
+/// Outputs of at least this many bytes are written by non-temporal stores. Measured on a Xeon (Sapphire
+/// Rapids) with 2 MB of L2 cache per core, one thread, CPU time. Tests use a small number, so that small
+/// outputs are written that way, too.
+pub(crate) const NON_TEMPORAL_BYTES: usize = if cfg!(test) { 4 << 10 } else { 8 << 20 };
 
-/// Elements of the smallest block: a program of very many registers has no larger ones.
-const SMALLEST: usize = 32;
+/// Elements of the smallest block, used by programs of very many registers.
+const MIN_BLOCK: usize = 32;
 
-/// How many blocks ahead streaming work asks for its inputs. Measured on that Xeon with two threads,
-/// float32, 20 million elements, with streaming kernels: exp 3.26 ms with blocks of 4 KB
-/// and 2 blocks ahead, with 1 block ahead 3.36 to 3.5; with blocks of 2 KB and 4 ahead 3.4 to 3.75.
-const AHEAD: usize = 2;
+/// The distance, in blocks, from the block that is computed to the block that is prefetched. Measured on
+/// that Xeon with two threads, float32, 20 million elements, with streaming kernels: `exp` takes 3.26 ms
+/// with blocks of 4 KB and 2 blocks ahead, 3.36 to 3.5 ms with 1 block ahead; with blocks of 2 KB and 4
+/// ahead 3.4 to 3.75 ms.
+const PREFETCH_BLOCKS: usize = 2;

@@ -1,61 +1,62 @@
-//! How operands of one shape are walked together.
+//! The plan of a traversal: how operands of one shape are walked together.
 
 use keyfold_core::layout;
 use keyfold_tensor::{Loops, Tensor};
 use smallvec::SmallVec;
 
-use crate::eval::memory::Access;
-use crate::eval::{Counted, Program};
+use crate::interpreter::access::Access;
+use crate::interpreter::{Counted, Program};
 
-/// What is in a slot: an input, something counted, or the output.
+/// An operand of a traversal: an input, a counted operand, or the output.
 #[derive(Clone, Copy)]
-pub(super) struct Operand<'a> {
-    /// The address of the first element; for what is counted, the first number.
+pub(super) struct SlotOperand<'a> {
+    /// The address of the first element; for a counted operand, the first number.
     pub(super) base: isize,
-    /// Bytes of an element in memory; 1 for what is counted, whose "addresses" are numbers.
+    /// Bytes of an element in memory; 1 for counted operands, whose "addresses" are the numbers
+    /// themselves.
     pub(super) size: isize,
-    /// How elements are brought into a register; `None` for what is counted.
+    /// How elements are loaded into a register; `None` for counted operands.
     pub(super) access: Option<&'a Access>,
-    /// Whether it takes part: ranked and unused inputs don't.
-    pub(super) walked: bool,
+    /// Whether the traversal advances it: ranked and unused inputs aren't walked.
+    pub(super) advances: bool,
 }
 
-/// How elements are put together to blocks.
+/// How blocks are formed from elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    /// A block is part of a row, the innermost dimension.
+pub(super) enum Traversal {
+    /// A block is a part of one row, the innermost dimension.
     Rows,
-    /// Rows are short: a block is several of them.
-    Spans,
-    /// An input is contiguous along the dimension before the innermost: squares of both are read
-    /// together, so that every line of the cache is used whole.
+    /// A block is several whole rows, since rows are short.
+    ShortRows,
+    /// Blocks are rows of tiles, since an input is contiguous along the dimension before the innermost:
+    /// reading it tile by tile uses every cache line whole.
     Tiles,
 }
 
-/// Dimensions, outermost first, merged where all operands step evenly, and sorted by the output's
-/// strides.
-pub(super) struct Plan<'a> {
-    pub(super) operands: SmallVec<[Operand<'a>; 4]>,
-    /// Steps are in bytes.
+/// Dimensions, outermost first, sorted by the output's strides; neighbouring ones are merged if all
+/// operands step evenly across them.
+pub(super) struct TraversalPlan<'a> {
+    pub(super) operands: SmallVec<[SlotOperand<'a>; 4]>,
+    /// Steps in bytes.
     loops: Loops,
     pub(super) total: usize,
-    pub(super) way: Way,
+    pub(super) traversal: Traversal,
 }
 
-/// Rows that are shorter are put together to blocks.
-const SHORT: usize = 64;
+/// Rows shorter than this are traversed several at a time.
+const SHORT_ROW: usize = 64;
 
-impl<'a> Plan<'a> {
+impl<'a> TraversalPlan<'a> {
     /// The plan for operands that broadcast to the output's shape (which has been checked).
-    pub(super) fn new(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
-        let mut plan = Plan::operands(program, inputs, out);
+    pub(super) fn new(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> TraversalPlan<'a> {
+        let mut plan = TraversalPlan::operands(program, inputs, out);
         for (dim, &size) in out.shape().iter().enumerate() {
             if size != 1 {
                 plan.loops.push(size, steps(program, inputs, out, dim));
             }
         }
         if plan.dims().is_empty() {
-            // One element.
+            // The output has one element.
             plan.loops.push_one(plan.operands.iter().map(|operand| operand.size));
             return plan;
         }
@@ -68,24 +69,25 @@ impl<'a> Plan<'a> {
         }
         plan.loops.sort_by_key(|steps| steps[lead].unsigned_abs());
         plan.loops.merge(|_, _| true);
-        plan.way = match plan.inner() {
-            _ if plan.dims().len() == 1 => Way::Rows,
+        plan.traversal = match plan.inner() {
+            _ if plan.dims().len() == 1 => Traversal::Rows,
             long if long > program.block() / 2 => plan.long_rows(program),
-            // Loading them is little work; or nothing, or one row, or one element of each.
-            short if short < SHORT || plan.has_whole_rows() => Way::Spans,
+            // Loading short rows one by one would cost more than computing them; and where every operand
+            // is dense, repeated or constant, several rows load at no extra cost.
+            short if short < SHORT_ROW || plan.has_whole_rows() => Traversal::ShortRows,
             _ => plan.long_rows(program),
         };
         plan
     }
 
-    fn operands(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> Plan<'a> {
-        let memory = |tensor: &Tensor, access: &'a Access, walked: bool| Operand {
+    fn operands(program: &'a Program, inputs: &[&Tensor], out: &Tensor) -> TraversalPlan<'a> {
+        let memory = |tensor: &Tensor, access: &'a Access, advances: bool| SlotOperand {
             base: tensor.pinned_ptr().expose_provenance() as isize,
             size: access.size as isize,
             access: Some(access),
-            walked,
+            advances,
         };
-        let counted = Operand { base: 0, size: 1, access: None, walked: true };
+        let counted = SlotOperand { base: 0, size: 1, access: None, advances: true };
         let accesses = program.accesses();
         let mut operands = SmallVec::new();
         for (slot, (input, access)) in inputs.iter().zip(accesses).enumerate() {
@@ -94,20 +96,20 @@ impl<'a> Plan<'a> {
         operands.extend(program.counted().iter().map(|_| counted));
         operands.push(memory(out, &accesses[inputs.len()], true));
         let loops = Loops::new(operands.len());
-        Plan { operands, loops, total: out.numel(), way: Way::Rows }
+        TraversalPlan { operands, loops, total: out.numel(), traversal: Traversal::Rows }
     }
 
-    fn long_rows(&mut self, program: &Program) -> Way {
-        if self.find_tiles(program) { Way::Tiles } else { Way::Rows }
+    fn long_rows(&mut self, program: &Program) -> Traversal {
+        if self.find_tiles(program) { Traversal::Tiles } else { Traversal::Rows }
     }
 
-    /// Moves the dimension along which an input is contiguous, that isn't along the innermost, next
-    /// to it. Returns whether there is one.
+    /// Looks for an input that is contiguous along an outer dimension and not along the innermost, and
+    /// moves that dimension next to the innermost. Returns whether there is such an input.
     fn find_tiles(&mut self, program: &Program) -> bool {
         let inner = self.dims().len() - 1;
         for slot in 0..program.inputs().len() {
             let size = self.operands[slot].size;
-            if !self.operands[slot].walked || self.row(inner)[slot].abs() <= size {
+            if !self.operands[slot].advances || self.row(inner)[slot].abs() <= size {
                 continue;
             }
             let along =
@@ -128,19 +130,19 @@ impl<'a> Plan<'a> {
         self.loops.sizes()
     }
 
-    /// Whether all operands are dense, or the same in every row, or all along a row.
+    /// Whether each operand is dense, or the same in every row, or constant along a row.
     fn has_whole_rows(&self) -> bool {
         (0..self.operands.len()).all(|slot| {
-            !self.operands[slot].walked
+            !self.operands[slot].advances
                 || self.is_dense(slot)
-                || self.is_the_same_in_rows(slot)
+                || self.is_equal_in_rows(slot)
                 || (self.row(self.dims().len() - 1)[slot] == 0
                     && self.operands[slot].access.is_some())
         })
     }
 
     /// Whether an operand is the same in every row.
-    pub(super) fn is_the_same_in_rows(&self, slot: usize) -> bool {
+    pub(super) fn is_equal_in_rows(&self, slot: usize) -> bool {
         (0..self.dims().len() - 1).all(|dim| self.row(dim)[slot] == 0)
     }
 
@@ -156,7 +158,7 @@ impl<'a> Plan<'a> {
         self.dims()[self.dims().len() - 1]
     }
 
-    /// Whether elements of an operand lie one after another over all dimensions.
+    /// Whether an operand's elements are contiguous over all dimensions.
     pub(super) fn is_dense(&self, operand: usize) -> bool {
         let mut step = self.operands[operand].size;
         (0..self.dims().len()).rev().all(|dim| {
@@ -191,7 +193,7 @@ fn steps<'i>(
     all.chain(program.counted().iter().map(of_counted)).chain([of_out])
 }
 
-/// A place in the outer dimensions, with the address of each operand there.
+/// A position in the outer dimensions, with the address of each operand there.
 pub(super) struct Cursor {
     pub(super) index: SmallVec<[usize; 6]>,
     /// Addresses as numbers.
@@ -199,8 +201,8 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// The place of row number `row`, where rows run along all but the last `inner` dimensions.
-    pub(super) fn new(plan: &Plan<'_>, inner: usize, mut row: usize) -> Cursor {
+    /// The position of row number `row`, where rows run along the last `inner` dimensions.
+    pub(super) fn new(plan: &TraversalPlan<'_>, inner: usize, mut row: usize) -> Cursor {
         let outer = plan.dims().len() - inner;
         let mut cursor = Cursor {
             index: SmallVec::from_elem(0, outer),
@@ -217,9 +219,9 @@ impl Cursor {
         cursor
     }
 
-    /// Goes on to the next row: like an odometer. Behind the last one comes the first.
+    /// Advances to the next row; after the last row comes the first.
     #[inline]
-    pub(super) fn next(&mut self, plan: &Plan<'_>) {
+    pub(super) fn next(&mut self, plan: &TraversalPlan<'_>) {
         for dim in (0..self.index.len()).rev() {
             self.index[dim] += 1;
             let row = plan.row(dim);

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// A line of the cache, and aligned like one.
+/// A cache line, with its alignment.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Line {
@@ -20,14 +20,14 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// What is kept at most; larger ones are freed after use.
-const KEEP: usize = 4 << 20;
+/// The most bytes that a thread keeps; a larger scratch is freed after use.
+const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Calls `f` with so many bytes, aligned to a line of the cache, and an empty list; nested calls get
-/// others.
+/// Calls `f` with `bytes` of memory, aligned to a cache line, and an empty list; nested calls get memory
+/// of their own.
 #[inline]
 pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8, &mut Vec<*mut u8>) -> R) -> R {
-    // A thread's last destructors come after this one's, and do without what is kept.
+    // In a destructor of the thread that runs after this one's, nothing is kept.
     let kept = SCRATCH.try_with(Cell::take).ok().flatten();
     let mut scratch = kept.unwrap_or_default();
     let lines = bytes.div_ceil(64);
@@ -36,7 +36,7 @@ pub(super) fn with<R>(bytes: usize, f: impl FnOnce(*mut u8, &mut Vec<*mut u8>) -
     }
     let memory = scratch.memory.as_mut_ptr().cast();
     let result = f(memory, &mut scratch.slots);
-    if scratch.memory.len() * 64 <= KEEP {
+    if scratch.memory.len() * 64 <= MAX_KEPT_BYTES {
         let _ = SCRATCH.try_with(|kept| kept.set(Some(scratch)));
     }
     result

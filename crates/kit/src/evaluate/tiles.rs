@@ -1,4 +1,4 @@
-//! Transposed inputs: squares that are read along one dimension and written along another.
+//! Transposed inputs: tiles are read along one dimension and written along another.
 
 use std::ops::Range;
 
@@ -6,28 +6,28 @@ use keyfold_core::Result;
 use smallvec::SmallVec;
 
 use super::Job;
-use super::drive::{Worker, pointer};
-use super::plan::{Cursor, Plan, Way};
+use super::plan::{Cursor, Traversal, TraversalPlan};
+use super::worker::{Worker, pointer};
 
-/// Bytes of a tile along the dimension in which the transposed input is contiguous: two lines of
-/// the cache, which processors fetch together.
-const HEIGHT: usize = 128;
-/// Elements along the other one, in which the output is.
-/// Measured with `A + A.T` at 4096 x 4096, float32, one thread, CPU time: 128 bytes x 64 elements 59 ms,
-/// x 128 43, x 256 31, x 512 28; 64 bytes x 512 29, 256 x 512 29.
-const WIDTH: usize = 512;
+/// Bytes of a tile along the dimension in which the transposed input is contiguous: two cache lines,
+/// which processors fetch together.
+const TILE_BYTES: usize = 128;
+/// Elements of a tile along the innermost dimension, in which the output is contiguous. Measured with `A
+/// + A.T` at 4096 x 4096, float32, one thread, CPU time: 128 bytes x 64 elements take 59 ms, x 128 43
+/// ms, x 256 31 ms, x 512 28 ms; 64 bytes x 512 elements take 29 ms, 256 bytes x 512 elements 29 ms.
+const TILE_COLUMNS: usize = 512;
 
-/// Bytes of an input's tile; the next one is aligned for any dtype.
-fn buffer_bytes(plan: &Plan<'_>, slot: usize, elements: usize) -> usize {
+/// Bytes of an input's tile, rounded up so that the next tile is aligned for any dtype.
+fn buffer_bytes(plan: &TraversalPlan<'_>, slot: usize, elements: usize) -> usize {
     (elements * plan.operands[slot].size as usize).next_multiple_of(64)
 }
 
 impl Job<'_> {
     /// Whether an input is contiguous along the dimension before the innermost.
-    fn is_turned(&self, plan: &Plan<'_>, slot: usize) -> bool {
+    fn is_transposed(&self, plan: &TraversalPlan<'_>, slot: usize) -> bool {
         let last = plan.dims().len() - 1;
         let operand = &plan.operands[slot];
-        operand.walked
+        operand.advances
             && operand.access.is_some()
             && plan.row(last)[slot].abs() > operand.size
             && plan.row(last - 1)[slot] == operand.size
@@ -35,20 +35,20 @@ impl Job<'_> {
     }
 
     /// The size of a tile: rows and columns.
-    fn tile(&self, plan: &Plan<'_>) -> (usize, usize) {
+    fn tile(&self, plan: &TraversalPlan<'_>) -> (usize, usize) {
         let smallest = (0..self.program.inputs().len())
-            .filter(|slot| self.is_turned(plan, *slot))
+            .filter(|slot| self.is_transposed(plan, *slot))
             .map(|slot| plan.operands[slot].size as usize)
             .min();
-        let rows = HEIGHT / smallest.unwrap_or(8);
+        let rows = TILE_BYTES / smallest.unwrap_or(8);
         (
             rows.min(plan.dims()[plan.dims().len() - 2]),
-            WIDTH.min(self.program.block()).min(plan.inner()),
+            TILE_COLUMNS.min(self.program.block()).min(plan.inner()),
         )
     }
 
-    /// How many tiles there are, and how many elements they have.
-    pub(super) fn tiles(&self, plan: &Plan<'_>) -> (usize, usize) {
+    /// The number of tiles, and the elements of a tile.
+    pub(super) fn tiles(&self, plan: &TraversalPlan<'_>) -> (usize, usize) {
         let (rows, cols) = self.tile(plan);
         let (height, width) = (plan.dims()[plan.dims().len() - 2], plan.inner());
         let planes = plan.total / (height * width);
@@ -57,18 +57,19 @@ impl Job<'_> {
     }
 
     /// Bytes of all transposed inputs' tiles.
-    pub(super) fn tile_bytes(&self, plan: &Plan<'_>) -> usize {
-        if plan.way != Way::Tiles {
+    pub(super) fn tile_bytes(&self, plan: &TraversalPlan<'_>) -> usize {
+        if plan.traversal != Traversal::Tiles {
             return 0;
         }
-        let turned = (0..self.program.inputs().len()).filter(|slot| self.is_turned(plan, *slot));
+        let transposed =
+            (0..self.program.inputs().len()).filter(|slot| self.is_transposed(plan, *slot));
         let (rows, cols) = self.tile(plan);
-        turned.map(|slot| buffer_bytes(plan, slot, rows * cols)).sum()
+        transposed.map(|slot| buffer_bytes(plan, slot, rows * cols)).sum()
     }
 }
 
 impl Worker<'_, '_> {
-    /// Tiles, one behind the other along the dimension before the innermost.
+    /// Computes tiles, in order along the dimension before the innermost.
     pub(super) fn tiles(&mut self, tiles: Range<usize>) -> Result<()> {
         let (program, plan) = (self.job.program, self.plan);
         let (last, out) = (plan.dims().len() - 1, program.output());
@@ -78,16 +79,16 @@ impl Worker<'_, '_> {
         let (down, across) = (height.div_ceil(rows), (width + lead).div_ceil(cols));
         let (outer, steps) = (plan.row(last - 1), plan.row(last));
         let gathers = if program.gathers() { 2 * program.register_bytes() } else { 0 };
-        let mut room = self.room.wrapping_add(gathers);
-        let mut turned: SmallVec<[Option<*mut u8>; 8]> = SmallVec::new();
+        let mut workspace = self.workspace.wrapping_add(gathers);
+        let mut transposed: SmallVec<[Option<*mut u8>; 8]> = SmallVec::new();
         for slot in 0..out {
-            turned.push(self.job.is_turned(plan, slot).then_some(room));
-            if turned[slot].is_some() {
-                room = room.wrapping_add(buffer_bytes(plan, slot, rows * cols));
+            transposed.push(self.job.is_transposed(plan, slot).then_some(workspace));
+            if transposed[slot].is_some() {
+                workspace = workspace.wrapping_add(buffer_bytes(plan, slot, rows * cols));
             }
         }
-        for (slot, buffer) in turned.iter().enumerate() {
-            self.ahead[slot] = if buffer.is_some() { 0 } else { outer[slot] };
+        for (slot, buffer) in transposed.iter().enumerate() {
+            self.prefetch_distance[slot] = if buffer.is_some() { 0 } else { outer[slot] };
         }
         let mut plane = tiles.start / (down * across);
         let mut cursor = Cursor::new(plan, 2, plane);
@@ -102,7 +103,7 @@ impl Worker<'_, '_> {
             let at = |slot: usize, r: usize| {
                 cursor.at[slot] + (row + r) as isize * outer[slot] + col as isize * steps[slot]
             };
-            for (slot, buffer) in turned.iter().enumerate() {
+            for (slot, buffer) in transposed.iter().enumerate() {
                 let operand = &plan.operands[slot];
                 if let (Some(buffer), Some(access)) = (buffer, operand.access) {
                     let stride = steps[slot] / operand.size;
@@ -113,7 +114,7 @@ impl Worker<'_, '_> {
                 }
             }
             for r in 0..rows {
-                for (slot, buffer) in turned.iter().enumerate() {
+                for (slot, buffer) in transposed.iter().enumerate() {
                     let size = plan.operands[slot].size;
                     match buffer {
                         Some(buffer) => {

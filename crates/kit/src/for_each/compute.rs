@@ -1,33 +1,33 @@
-//! Which type a float computes in.
+//! The type that each float dtype is computed in.
 
 use keyfold_core::{Element, bf16, f16};
 
 use crate::math::Real;
 
-/// A float dtype's element: `f32` and `f64` compute as they are, half types in `f32`.
+/// An element of a float dtype: `f32` and `f64` are computed as they are, half types as `f32`.
 ///
-/// With it one body, of plain arithmetic and the functions of [`Real`], does for every float dtype.
+/// One body of plain arithmetic and the functions of [`Real`] thereby serves every float dtype.
 pub trait Compute: Element {
-    /// What it computes in.
+    /// The type of the computation.
     type Real: Real;
 
-    /// The element in that type, exactly.
-    fn up(self) -> Self::Real;
+    /// Converts the element to that type, exactly.
+    fn widen(self) -> Self::Real;
 
-    /// The nearest element.
-    fn down(value: Self::Real) -> Self;
+    /// Rounds to the nearest element.
+    fn narrow(value: Self::Real) -> Self;
 }
 
 impl Compute for f32 {
     type Real = f32;
 
     #[inline(always)]
-    fn up(self) -> f32 {
+    fn widen(self) -> f32 {
         self
     }
 
     #[inline(always)]
-    fn down(value: f32) -> f32 {
+    fn narrow(value: f32) -> f32 {
         value
     }
 }
@@ -36,12 +36,12 @@ impl Compute for f64 {
     type Real = f64;
 
     #[inline(always)]
-    fn up(self) -> f64 {
+    fn widen(self) -> f64 {
         self
     }
 
     #[inline(always)]
-    fn down(value: f64) -> f64 {
+    fn narrow(value: f64) -> f64 {
         value
     }
 }
@@ -50,12 +50,12 @@ impl Compute for f16 {
     type Real = f32;
 
     #[inline(always)]
-    fn up(self) -> f32 {
+    fn widen(self) -> f32 {
         self.to_f32()
     }
 
     #[inline(always)]
-    fn down(value: f32) -> f16 {
+    fn narrow(value: f32) -> f16 {
         f16::from_f32(value)
     }
 }
@@ -64,12 +64,12 @@ impl Compute for bf16 {
     type Real = f32;
 
     #[inline(always)]
-    fn up(self) -> f32 {
+    fn widen(self) -> f32 {
         self.to_f32()
     }
 
     #[inline(always)]
-    fn down(value: f32) -> bf16 {
+    fn narrow(value: f32) -> bf16 {
         bf16::from_f32(value)
     }
 }

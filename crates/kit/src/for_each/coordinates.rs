@@ -1,4 +1,4 @@
-//! Where to run and how to share the work, from a body's coordinates.
+//! The device and the schedule that a call takes from its coordinates.
 
 use std::any::TypeId;
 
@@ -7,17 +7,17 @@ use keyfold_core::Device;
 use crate::axes::{self, Axis, AxisValue, Coords, Scheduling, Uniform};
 use crate::pool::Schedule;
 
-/// What `for_each` wants to know of its coordinates.
+/// Coordinates that tell `for_each` the device and the schedule.
 pub trait Coordinates {
-    /// Where to run.
+    /// The device to run on.
     fn device(&self) -> Device;
 
-    /// How the indices are shared out among threads.
+    /// How the indices are divided among threads.
     fn schedule(&self) -> Schedule;
 }
 
-/// The coordinates of a table's body: the CPU unless they say another device, adaptively unless they
-/// say otherwise. All this is known at compile time.
+/// The coordinates of a table's body: the CPU and the adaptive schedule, unless they have other values.
+/// All of them are known at compile time.
 impl<C: Coords> Coordinates for C {
     fn device(&self) -> Device {
         match label::<C, axes::Device>() {
@@ -34,7 +34,7 @@ impl<C: Coords> Coordinates for C {
     }
 }
 
-/// The label of the value of axis `A`, if there is one; the latest counts.
+/// The label of the value of axis `A`, or `None`; the latest value applies.
 fn label<C: Coords, A: Axis>() -> Option<&'static str> {
     let mut found = None;
     C::visit(&mut |axis, _, label| {

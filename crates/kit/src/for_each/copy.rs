@@ -3,9 +3,9 @@
 /// Copies a block of `lens` elements of `size` bytes; steps are in bytes.
 ///
 /// # Safety
-/// Every element that the lengths and steps lead to is inside memory that is valid for reading
-/// (`src`) and writing (`dst`), aligned for elements of that size (those of 16 bytes to 8), and the
-/// two don't overlap.
+/// Every element that the lengths and steps address is inside memory that is valid for reading (`src`)
+/// and writing (`dst`), aligned for elements of that size (those of 16 bytes to 8), and the two don't
+/// overlap.
 pub(super) unsafe fn copy_block(
     size: usize,
     dst: (*mut u8, &[isize]),
@@ -37,8 +37,8 @@ unsafe fn copy<E: Copy>(dst: (*mut u8, &[isize]), src: (*const u8, &[isize]), le
         // SAFETY: one dimension is left.
         return unsafe { line::<E>(dst.0, to, src.0, from, len) };
     }
-    // Where the source's steps are smaller along this dimension than along the innermost one (a
-    // transposed input), this one is walked inside, so that each of its cache lines is read once.
+    // If the source's steps are smaller along this dimension than along the innermost one (a transposed
+    // input), this dimension is the inner loop, so that each cache line of the source is read once.
     if let ([inner_len], [inner_to], [inner_from]) = (inner, to_inner, from_inner)
         && from != 0
         && from.unsigned_abs() < inner_from.unsigned_abs()

@@ -1,22 +1,22 @@
-//! Elementwise bodies.
+//! Pointwise bodies.
 
 use keyfold_core::{Element, Error, ErrorKind, Result};
 
-use super::active::Writing;
-use super::engine::{self, Row};
-use super::operand::{Described, Index, Inputs, Output};
-use super::plan::Plan;
+use super::any_view::{Index, Inputs, Output, ViewDescription};
+use super::plan::LoopPlan;
+use super::tile_loop::{self, Row};
+use super::write_guard::WriteGuard;
 use super::{Coordinates, schedule_on_cpu};
 use crate::isa::{self, Isa, Work};
 
-/// A body that is compiled for each level of instructions, and knows for which.
+/// A body that is compiled for each instruction level, and knows its level.
 ///
-/// `call` should be `#[inline(always)]`: only what is inlined is compiled for the level.
+/// `call` should be `#[inline(always)]`: only inlined code is compiled for the level.
 pub trait Body<Values>: Sync {
-    /// The element that comes of the inputs' elements.
+    /// The type of the output's elements.
     type Output;
 
-    /// One element.
+    /// Computes one element from the inputs' elements.
     fn call<I: Isa>(&self, values: Values) -> Self::Output;
 }
 
@@ -46,7 +46,7 @@ pub fn map<O: Output, In: Inputs>(
     map_with(coords, out, inputs, Closure(f))
 }
 
-/// As [`map`], with a body that knows the level of instructions that it is compiled for.
+/// As [`map`], with a body that knows the instruction level that it is compiled for.
 ///
 /// # Errors
 /// As [`map`].
@@ -117,7 +117,7 @@ pub fn map_indexed<O: Output, In: Inputs>(
     run("map_indexed", &coords, &out.describe(), &inputs.describe(), true, &row)
 }
 
-/// Writes `f` of its index to each element of `out`. The body reads what it likes, at any index.
+/// Writes `f` of its index to each element of `out`. The body may read other memory, at any index.
 ///
 /// # Errors
 /// As [`map`].
@@ -129,12 +129,12 @@ pub fn generate<O: Output>(
     map_indexed(coords, out, (), |index, ()| f(index))
 }
 
-/// Checks how the views fit together, and runs.
+/// Checks the views against each other, and runs the body.
 fn run(
     operator: &str,
     coords: &impl Coordinates,
-    out: &Described,
-    inputs: &[Described],
+    out: &ViewDescription,
+    inputs: &[ViewDescription],
     indexed: bool,
     row: &(dyn Fn(&Row<'_>) + Sync),
 ) -> Result<()> {
@@ -145,7 +145,7 @@ fn run(
     if out.count == 0 {
         return Ok(());
     }
-    let plan = Plan::new(out, inputs, indexed)?;
+    let plan = LoopPlan::new(out, inputs, indexed)?;
     for (n, input) in inputs.iter().enumerate() {
         if !plan.is_in_place(n) && input.extent.touches(&out.extent) {
             return Err(Error::new(
@@ -158,12 +158,17 @@ fn run(
         }
     }
     let views = std::iter::once(out).chain(inputs.iter().filter(|input| input.is_writing));
-    let _writing = Writing::begin(operator, &out.extent, views.map(|view| &view.extent))?;
-    engine::run(operator, schedule, &plan, row)
+    let _writing = WriteGuard::begin(operator, &out.extent, views.map(|view| &view.extent))?;
+    tile_loop::run(operator, schedule, &plan, row)
 }
 
-fn check_sizes(operator: &str, out: &Described, n: usize, input: &Described) -> Result<()> {
-    let told = |view: &Described| match &view.sizes {
+fn check_sizes(
+    operator: &str,
+    out: &ViewDescription,
+    n: usize,
+    input: &ViewDescription,
+) -> Result<()> {
+    let told = |view: &ViewDescription| match &view.sizes {
         Some(sizes) => format!("sizes {sizes:?}"),
         None => format!("{} elements", view.count),
     };

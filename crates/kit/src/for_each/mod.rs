@@ -1,10 +1,11 @@
-//! Running a body once per element; blocks, vectors, tails and threads are the engine's.
+//! Loops over views: the author writes a body for one element; the engine does blocks, vectors, tails
+//! and threads.
 //!
-//! * [`map`]: `out = f(inputs)`, element by element, over views of any layout. The body gets and
-//!   gives values.
-//! * [`map_indexed`] and [`generate`]: the body gets the element's index too, or only that: a linear
-//!   one for flat views, one per dimension for ranked ones.
-//! * [`for_each`]: a body that is called with every index below a count, and does what it likes.
+//! * [`map`]: `out = f(inputs)`, element by element, over views of any layout. The body takes and
+//! returns values.
+//! * [`map_indexed`] and [`generate`]: the body takes the element's index, too, or only the index: a
+//! linear index for flat views, an array of indices for ranked ones.
+//! * [`for_each`]: the body is called with every index below a count, and returns nothing.
 //!
 //! ```
 //! use keyfold_kit::for_each::map;
@@ -18,31 +19,30 @@
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```
 //!
-//! The loop around the body is compiled for every level of [`isa`], with the body inside
-//! it, so that a body of plain arithmetic becomes vector code. A body that wants to know the level
-//! (for the functions of [`math`](crate::math)) is a struct that implements [`Body`], given to
-//! [`map_with`].
+//! The loop around the body is compiled for every level of [`isa`], with the body inlined, so that a
+//! body of plain arithmetic becomes vector code. A body that needs to know the level (for the functions
+//! of [`math`](crate::math)) is a struct that implements [`Body`], passed to [`map_with`].
 
-mod active;
+mod any_view;
+mod common_dims;
 mod compute;
 mod coordinates;
 mod copy;
-mod engine;
 mod map;
-mod operand;
+mod measured_grain;
 mod plan;
-mod refine;
-mod share;
+mod tile_loop;
+mod write_guard;
 
 use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 
 use crate::isa::{self, Isa, Work};
 use crate::pool::Schedule;
 
+pub use any_view::{AnyView, Index, Inputs, Output};
 pub use compute::Compute;
 pub use coordinates::Coordinates;
 pub use map::{Body, generate, map, map_indexed, map_with};
-pub use operand::{Index, Inputs, Operand, Output};
 
 /// # Errors
 /// [`ErrorKind::Device`] for a device that Rust code doesn't run on.
@@ -81,5 +81,7 @@ pub fn for_each<F: Fn(usize) + Sync>(coords: impl Coordinates, count: usize, f: 
         }
     }
     let schedule = schedule_on_cpu("for_each", &coords)?;
-    share::share("for_each", schedule, count, |range| isa::dispatch(Loop { range, f: &f }))
+    measured_grain::run_with_measured_grain("for_each", schedule, count, |range| {
+        isa::dispatch(Loop { range, f: &f })
+    })
 }

@@ -1,97 +1,105 @@
-//! In which order and in what blocks the elements are walked.
+//! The plan of a loop: the order and the tiles in which elements are traversed.
 //!
-//! Dimensions are sorted by the output's steps, those that all views step through evenly are merged,
-//! and what is left is cut into tiles of a few kilobytes. Within a tile the rows of a view that lie
-//! without gaps are used where they are; those of others are gathered into a block first (results:
-//! scattered from one), so that the body's loop always runs over plain rows.
+//! Dimensions are sorted by the output's steps, dimensions that all views step through evenly are
+//! merged, and the result is cut into tiles of a few kilobytes. Within a tile, contiguous rows of a view
+//! are used in place; strided rows are gathered into a block first (results are scattered from one), so
+//! that the body's loop always runs over contiguous rows.
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_tensor::Loops;
 use smallvec::smallvec;
 
-use super::operand::Described;
-use super::refine::refine;
-use crate::evaluate::STREAMED;
+use super::any_view::ViewDescription;
+use super::common_dims::common_dims;
+use crate::evaluate::NON_TEMPORAL_BYTES;
 use crate::view::{Few, FlatDims, Layout, Strided};
 
-/// The bytes of a view's part of a tile, where some view is gathered: all parts stay in the first
+/// The bytes of a view's part of a tile if some view is gathered: the parts of all views stay in the L1
 /// cache.
-const BLOCK_BYTES: usize = 8 << 10;
-/// And where all are used in place: enough to forget what a tile costs.
-const DIRECT_BYTES: usize = 32 << 10;
-/// Rows shorter than this aren't worth a loop each: several dimensions are gathered into one block.
+const GATHERED_TILE_BYTES: usize = 8 << 10;
+/// The bytes of a view's part of a tile if all views are used in place: enough to make the cost of a
+/// tile negligible.
+const DIRECT_TILE_BYTES: usize = 32 << 10;
+/// Rows shorter than this are packed: several dimensions are gathered into one block, since a loop per
+/// row would cost too much.
 const SHORT_ROW: usize = 32;
-/// The columns of a tile in which some view runs across the rows.
+/// The columns of a tile in which some view is transposed.
 const TRANSPOSED_COLUMNS: usize = 64;
 
-/// One view in the walk.
+/// A view in the plan.
 #[derive(Debug)]
-pub(super) struct Stream {
-    /// The element that the walk begins with.
+pub(super) struct PlannedView {
+    /// The address of the plan's first element.
     pub(super) base: *mut u8,
     /// Bytes per element.
     pub(super) size: usize,
     /// The step along each dimension in bytes.
     pub(super) steps: Few<isize>,
-    /// Whether rows (in a packed plan: tiles) are used where they lie.
+    /// Whether rows (in a packed plan: tiles) are used in place.
     pub(super) direct: bool,
-    /// Whether bytes have to become 0 or 1 first.
+    /// Whether bytes must be normalized to 0 or 1 first.
     pub(super) is_bool: bool,
-    /// Whether it is an input with exactly the output's elements.
+    /// Whether the view is an input with exactly the output's elements.
     in_place: bool,
-    /// Finds elements by their linear index, where this view has no dimensions in common with the
-    /// others: one multiplication per dimension and element.
+    /// The view's dimensions, for finding elements by their linear index if the view has no dimensions
+    /// in common with the others: one multiplication per dimension and element.
     pub(super) by_index: Option<Box<FlatDims>>,
 }
 
-/// The walk.
+/// The plan of a loop over several views.
 #[derive(Debug)]
-pub(super) struct Plan {
-    /// The dimensions in the order of walking; at least one.
+pub(super) struct LoopPlan {
+    /// The sizes of the dimensions, outermost first; at least one.
     pub(super) sizes: Few<usize>,
-    /// The size of a tile along each.
-    pub(super) chunks: Few<usize>,
-    /// A tile has one index along the dimensions before this one.
+    /// The size of a tile along each dimension.
+    pub(super) tile_sizes: Few<usize>,
+    /// The first dimension of a tile; along the dimensions before it a tile has one index.
     pub(super) first: usize,
-    /// Whether a tile is one row of several dimensions; else its rows are the last dimension.
+    /// Whether a tile is one row of several dimensions; otherwise its rows run along the last dimension.
     pub(super) packed: bool,
-    /// Whether results are written past the caches: large ones, whose memory isn't read too.
-    pub(super) streamed: bool,
+    /// Whether results are written by non-temporal stores: large results whose memory isn't read as
+    /// well.
+    pub(super) non_temporal: bool,
     /// The output, then the inputs.
-    pub(super) streams: Few<Stream>,
-    /// For each dimension which axis of the index it moves along, and how far.
+    pub(super) views: Few<PlannedView>,
+    /// For each dimension, the axis of the index that it runs along, and the index's step.
     pub(super) index: Few<(usize, isize)>,
-    /// The index of the first element of the walk.
+    /// The index of the plan's first element.
     pub(super) origin: Few<usize>,
-    /// How many tiles.
+    /// The number of tiles.
     pub(super) tiles: usize,
 }
 
-// SAFETY: the pointers are of views that are borrowed for as long as the plan; the engine takes care
+// SAFETY: the pointers are of views that are borrowed for as long as the plan; the engine makes sure
 // that no two threads write the same element.
-unsafe impl Sync for Plan {}
+unsafe impl Sync for LoopPlan {}
 
-impl Plan {
+impl LoopPlan {
     /// A plan for views with the same number of elements, which isn't 0.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] for an index of a ranked output beside an input that has no dimensions
-    /// in common with it.
-    pub(super) fn new(out: &Described, inputs: &[Described], indexed: bool) -> Result<Plan> {
+    /// [`ErrorKind::Shape`] for a body with an index, if the output is ranked and an input has no
+    /// dimensions in common with it.
+    pub(super) fn new(
+        out: &ViewDescription,
+        inputs: &[ViewDescription],
+        indexed: bool,
+    ) -> Result<LoopPlan> {
         let count = out.count;
         let index: Few<(usize, isize)> = match &out.sizes {
             Some(sizes) => sizes.iter().map(|&size| (size, 1)).collect(),
             None => smallvec![(count, 1)],
         };
-        let views: Few<&Described> = std::iter::once(out).chain(inputs).collect();
-        let mut dims: Few<&[(usize, isize)]> = views.iter().map(|v| &v.extent.dims[..]).collect();
+        let described: Few<&ViewDescription> = std::iter::once(out).chain(inputs).collect();
+        let mut dims: Few<&[(usize, isize)]> =
+            described.iter().map(|view| &view.extent.dims[..]).collect();
         if indexed {
             dims.push(&index);
         }
-        let joint = refine(&dims);
-        let common = joint.is_some();
-        let (sizes, strides, axes) = match joint {
-            Some(joint) => (joint.sizes, joint.strides, joint.axes),
+        let common = common_dims(&dims);
+        let has_common = common.is_some();
+        let (sizes, strides, axes) = match common {
+            Some(common) => (common.sizes, common.strides, common.axes),
             None if indexed && out.sizes.is_some() => {
                 let message = "map_indexed: a flat input has no dimensions in common with the ranked \
                                output; give a ranked view of it";
@@ -99,18 +107,18 @@ impl Plan {
             }
             None => (smallvec![count], smallvec![smallvec![1]; dims.len()], smallvec![0]),
         };
-        let mut streams = Few::new();
-        for (view, strides) in views.iter().zip(strides.clone()) {
+        let mut views = Few::new();
+        for (view, strides) in described.iter().zip(strides.clone()) {
             let size = view.extent.size;
             let (strides, by_index) = match &view.extent.dims[..] {
-                _ if common => (strides, None),
+                _ if has_common => (strides, None),
                 [(_, stride)] => (smallvec![*stride], None),
                 dims => {
                     let (shape, strides): (Vec<usize>, Vec<isize>) = dims.iter().copied().unzip();
                     (smallvec![1], Some(Box::new(Strided::flat(&shape, &strides)?)))
                 }
             };
-            streams.push(Stream {
+            views.push(PlannedView {
                 base: view.data,
                 size,
                 steps: strides.iter().map(|stride| stride * size as isize).collect(),
@@ -125,56 +133,56 @@ impl Plan {
             false => smallvec![(0, 0); sizes.len()],
         };
         let origin = smallvec![0; out.sizes.as_ref().map_or(1, |sizes| sizes.len())];
-        let (first, chunks) = (0, Few::new());
-        let mut plan = Plan {
+        let (first, tile_sizes) = (0, Few::new());
+        let mut plan = LoopPlan {
             sizes,
-            chunks,
+            tile_sizes,
             first,
             packed: false,
-            streamed: false,
-            streams,
+            non_temporal: false,
+            views,
             index,
             origin,
             tiles: 0,
         };
-        if common {
+        if has_common {
             plan.find_in_place();
-            plan.arrange();
+            plan.order_dims();
         } else {
-            for (stream, view) in plan.streams.iter_mut().zip(&views).skip(1) {
-                stream.in_place = view.extent.is_same(&out.extent);
+            for (view, described) in plan.views.iter_mut().zip(&described).skip(1) {
+                view.in_place = described.extent.is_same(&out.extent);
             }
         }
-        plan.cut(count, indexed);
+        plan.cut_into_tiles(count, indexed);
         Ok(plan)
     }
 
     /// Whether an input has exactly the output's elements.
     pub(super) fn is_in_place(&self, input: usize) -> bool {
-        self.streams[input + 1].in_place
+        self.views[input + 1].in_place
     }
 
     fn find_in_place(&mut self) {
-        let Some((out, inputs)) = self.streams.split_first_mut() else { return };
+        let Some((out, inputs)) = self.views.split_first_mut() else { return };
         for input in inputs {
             input.in_place =
                 (input.base, input.size, &input.steps) == (out.base, out.size, &out.steps);
         }
     }
 
-    /// Puts the dimensions in the order that suits memory best: the output is walked upwards, its
-    /// smallest steps innermost, and dimensions that all views step through evenly are one.
-    fn arrange(&mut self) {
-        let count = self.streams.len();
+    /// Sorts and merges the dimensions: the output's steps become ascending, its smallest ones
+    /// innermost, and dimensions that all views step through evenly become one.
+    fn order_dims(&mut self) {
+        let count = self.views.len();
         let mut loops = Loops::new(count + 1);
         for (d, &size) in self.sizes.iter().enumerate() {
             let (axis, step) = self.index[d];
-            if self.streams[0].steps[d] < 0
+            if self.views[0].steps[d] < 0
                 && let Some(origin) = self.origin.get_mut(axis)
             {
                 *origin = origin.wrapping_add_signed((size as isize - 1) * step);
             }
-            loops.push(size, self.streams.iter().map(|stream| stream.steps[d]).chain([step]));
+            loops.push(size, self.views.iter().map(|view| view.steps[d]).chain([step]));
         }
         let mut start: Few<isize> = smallvec![0; count + 1];
         loops.ascend(0, &mut start);
@@ -187,92 +195,94 @@ impl Plan {
         self.sizes = loops.sizes().into();
         self.index =
             dims.clone().map(|d| (self.index[loops.number(d)].0, loops.row(d)[count])).collect();
-        for (n, stream) in self.streams.iter_mut().enumerate() {
-            stream.base = stream.base.wrapping_offset(start[n]);
-            stream.steps = dims.clone().map(|d| loops.row(d)[n]).collect();
+        for (n, view) in self.views.iter_mut().enumerate() {
+            view.base = view.base.wrapping_offset(start[n]);
+            view.steps = dims.clone().map(|d| loops.row(d)[n]).collect();
         }
     }
 
-    /// Goes on with those dimensions, in that order.
+    /// Selects and reorders the dimensions.
     fn take(&mut self, dims: &[usize], sizes: Few<usize>) {
         self.sizes = sizes;
         self.index = dims.iter().map(|&d| self.index[d]).collect();
-        for stream in &mut self.streams {
-            stream.steps = dims.iter().map(|&d| stream.steps[d]).collect();
+        for view in &mut self.views {
+            view.steps = dims.iter().map(|&d| view.steps[d]).collect();
         }
     }
 
     /// Cuts the walk into tiles.
-    fn cut(&mut self, count: usize, indexed: bool) {
+    fn cut_into_tiles(&mut self, count: usize, indexed: bool) {
         if self.sizes.is_empty() {
             self.sizes.push(1);
             self.index.push((0, 0));
-            self.streams.iter_mut().for_each(|stream| stream.steps.push(stream.size as isize));
+            self.views.iter_mut().for_each(|view| view.steps.push(view.size as isize));
         }
         let last = self.sizes.len() - 1;
         let columns = self.sizes[last];
-        let plain = |stream: &Stream, direct: bool| {
-            direct && !stream.is_bool && !stream.in_place && stream.by_index.is_none()
+        let plain = |view: &PlannedView, direct: bool| {
+            direct && !view.is_bool && !view.in_place && view.by_index.is_none()
         };
-        let widest = self.streams.iter().map(|stream| stream.size).max().unwrap_or(1);
-        // A small walk has several tiles as well, for bodies that take long.
+        let widest = self.views.iter().map(|view| view.size).max().unwrap_or(1);
+        // A small loop has several tiles as well, so that expensive bodies are shared among threads.
         let block = |bytes: usize| (bytes / widest).min((count / 16).max(64));
 
-        self.chunks = smallvec![1; self.sizes.len()];
+        self.tile_sizes = smallvec![1; self.sizes.len()];
         self.packed = !indexed && last > 0 && columns < SHORT_ROW;
         if self.packed {
             let mut inside = 1;
             let mut first = last + 1;
-            while first > 0 && inside * self.sizes[first - 1] <= block(BLOCK_BYTES) {
+            while first > 0 && inside * self.sizes[first - 1] <= block(GATHERED_TILE_BYTES) {
                 first -= 1;
                 inside *= self.sizes[first];
-                self.chunks[first] = self.sizes[first];
+                self.tile_sizes[first] = self.sizes[first];
             }
             if first > 0 {
                 first -= 1;
-                self.chunks[first] = (block(BLOCK_BYTES) / inside).max(1);
+                self.tile_sizes[first] = (block(GATHERED_TILE_BYTES) / inside).max(1);
             }
             self.first = first;
-            for stream in &mut self.streams {
-                let mut step = stream.size as isize;
-                let dims = self.sizes[first..].iter().zip(&stream.steps[first..]).rev();
-                let compact = dims.into_iter().all(|(&size, &actual)| {
+            for view in &mut self.views {
+                let mut step = view.size as isize;
+                let dims = self.sizes[first..].iter().zip(&view.steps[first..]).rev();
+                let contiguous = dims.into_iter().all(|(&size, &actual)| {
                     let fits = actual == step;
                     step = step.wrapping_mul(size as isize);
                     fits
                 });
-                stream.direct = plain(stream, compact);
+                view.direct = plain(view, contiguous);
             }
         } else {
-            for stream in &mut self.streams {
-                stream.direct = plain(stream, stream.steps[last] == stream.size as isize);
+            for view in &mut self.views {
+                view.direct = plain(view, view.steps[last] == view.size as isize);
             }
-            let fresh = !self.streams.iter().any(|stream| stream.in_place);
-            self.streamed =
-                fresh && self.streams[0].direct && count * self.streams[0].size >= STREAMED;
-            // The body's loop writes a block, which is then streamed.
-            self.streams[0].direct &= !self.streamed;
-            let all_direct = self.streams.iter().all(|stream| stream.direct);
-            let block = block(if all_direct { DIRECT_BYTES } else { BLOCK_BYTES });
-            let across = self.bring_across_rows_near();
+            let fresh = !self.views.iter().any(|view| view.in_place);
+            self.non_temporal =
+                fresh && self.views[0].direct && count * self.views[0].size >= NON_TEMPORAL_BYTES;
+            // The body's loop writes a block, which non-temporal stores copy to the output.
+            self.views[0].direct &= !self.non_temporal;
+            let all_direct = self.views.iter().all(|view| view.direct);
+            let block = block(if all_direct { DIRECT_TILE_BYTES } else { GATHERED_TILE_BYTES });
+            let across = self.move_transposed_dim();
             self.first = last.saturating_sub(1);
-            self.chunks[last] = columns.min(if across { TRANSPOSED_COLUMNS } else { block });
+            self.tile_sizes[last] = columns.min(if across { TRANSPOSED_COLUMNS } else { block });
             if last > 0 {
-                self.chunks[last - 1] = (block / self.chunks[last]).clamp(1, self.sizes[last - 1]);
+                self.tile_sizes[last - 1] =
+                    (block / self.tile_sizes[last]).clamp(1, self.sizes[last - 1]);
             }
         }
         let per_dim =
-            self.sizes.iter().zip(&self.chunks).map(|(size, chunk)| size.div_ceil(*chunk));
+            self.sizes.iter().zip(&self.tile_sizes).map(|(size, chunk)| size.div_ceil(*chunk));
         self.tiles = per_dim.product();
     }
 
-    /// Where an input's elements are nearer to each other along another dimension than along the
-    /// last one, that one becomes the second to last: a tile then has whole cache lines of it.
-    fn bring_across_rows_near(&mut self) -> bool {
+    /// If an input's elements are nearer to each other along another dimension than along the last one,
+    /// moves that dimension next to the last: a tile then has whole cache lines of the input. Returns
+    /// whether there is one.
+    fn move_transposed_dim(&mut self) -> bool {
         let last = self.sizes.len() - 1;
-        let nearest = self.streams[1..].iter().find_map(|stream| {
-            let here = stream.steps[last].unsigned_abs();
-            let steps = stream.steps[..last].iter().map(|step| step.unsigned_abs()).enumerate();
+        let nearest = self.views[1..].iter().find_map(|view| {
+            let here = view.steps[last].unsigned_abs();
+            let steps = view.steps[..last].iter().map(|step| step.unsigned_abs()).enumerate();
             let near = steps.filter(|(_, step)| *step != 0 && *step < here);
             near.min_by_key(|(_, step)| *step).map(|(d, _)| d)
         });
@@ -285,7 +295,7 @@ impl Plan {
     }
 
     /// The bytes that a gathered view needs for a tile.
-    pub(super) fn block_bytes(&self, stream: &Stream) -> usize {
-        self.chunks[self.first..].iter().product::<usize>() * stream.size
+    pub(super) fn block_bytes(&self, view: &PlannedView) -> usize {
+        self.tile_sizes[self.first..].iter().product::<usize>() * view.size
     }
 }

@@ -1,10 +1,10 @@
-//! float16 by the processor's own instructions, which round as [`Half`](super::Half) says and keep of
-//! NaN what it says.
+//! float16 conversions by the processor's F16C instructions, which round, and treat NaN, as
+//! [`Half`](super::Half) requires.
 //!
-//! The compiler makes them of none of the code that it vectorises: there is no float16 in it. Measured on
-//! a Xeon (Sapphire Rapids), one thread, 2048 elements in the first-level cache, nanoseconds per element by
-//! the portable code and by these, with AVX-512: to float32 0.21 and 0.12, from float32 0.56 and 0.16; with
-//! AVX2: 0.39 and 0.16, 1.27 and 0.18.
+//! The compiler never vectorises code to these instructions. Measured on a Xeon (Sapphire Rapids), one
+//! thread, 2048 elements in the L1 cache, nanoseconds per element by the portable code and by these
+//! instructions: with AVX-512 to float32 0.21 and 0.12, from float32 0.56 and 0.16; with AVX2 to float32
+//! 0.39 and 0.16, from float32 1.27 and 0.18.
 
 use keyfold_core::f16;
 
@@ -12,27 +12,27 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 
-/// Elements that are converted together: a register of AVX-512, two of AVX2.
+/// Elements per step: a register of AVX-512, two of AVX2.
 #[cfg(target_arch = "x86_64")]
-const TOGETHER: usize = 16;
+const LANES: usize = 16;
 
-/// Every half as a float32, at the levels that have the instruction; at others nothing. The slices are of
-/// one length.
+/// Widens every half to a float32, at levels that have the instruction. Returns whether it did. The
+/// slices are of equal length.
 #[inline(always)]
 pub(super) fn widen<I: Isa>(from: &[f16], to: &mut [f32]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if I::LEVEL >= Level::Avx2 {
-        let (whole, rest) = from.as_chunks::<TOGETHER>();
-        let (places, last) = to.as_chunks_mut::<TOGETHER>();
+        let (whole, rest) = from.as_chunks::<LANES>();
+        let (places, last) = to.as_chunks_mut::<LANES>();
         for (to, from) in places.iter_mut().zip(whole) {
             // SAFETY: the processor has the level.
-            unsafe { widen_some::<I>(from, to) };
+            unsafe { widen_lanes::<I>(from, to) };
         }
         if !rest.is_empty() {
-            let (mut all, mut results) = ([f16::ZERO; TOGETHER], [0.0; TOGETHER]);
+            let (mut all, mut results) = ([f16::ZERO; LANES], [0.0; LANES]);
             all[..rest.len()].copy_from_slice(rest);
             // SAFETY: as above.
-            unsafe { widen_some::<I>(&all, &mut results) };
+            unsafe { widen_lanes::<I>(&all, &mut results) };
             last.copy_from_slice(&results[..rest.len()]);
         }
         return true;
@@ -41,22 +41,22 @@ pub(super) fn widen<I: Isa>(from: &[f16], to: &mut [f32]) -> bool {
     false
 }
 
-/// Every float32 rounded to a half, likewise.
+/// Rounds every float32 to a half, as [`widen`] does the reverse.
 #[inline(always)]
 pub(super) fn narrow<I: Isa>(from: &[f32], to: &mut [f16]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if I::LEVEL >= Level::Avx2 {
-        let (whole, rest) = from.as_chunks::<TOGETHER>();
-        let (places, last) = to.as_chunks_mut::<TOGETHER>();
+        let (whole, rest) = from.as_chunks::<LANES>();
+        let (places, last) = to.as_chunks_mut::<LANES>();
         for (to, from) in places.iter_mut().zip(whole) {
             // SAFETY: the processor has the level.
-            unsafe { narrow_some::<I>(from, to) };
+            unsafe { narrow_lanes::<I>(from, to) };
         }
         if !rest.is_empty() {
-            let (mut all, mut results) = ([0.0; TOGETHER], [f16::ZERO; TOGETHER]);
+            let (mut all, mut results) = ([0.0; LANES], [f16::ZERO; LANES]);
             all[..rest.len()].copy_from_slice(rest);
             // SAFETY: as above.
-            unsafe { narrow_some::<I>(&all, &mut results) };
+            unsafe { narrow_lanes::<I>(&all, &mut results) };
             last.copy_from_slice(&results[..rest.len()]);
         }
         return true;
@@ -69,7 +69,7 @@ pub(super) fn narrow<I: Isa>(from: &[f32], to: &mut [f16]) -> bool {
 /// The processor has the level, which is AVX2 or above.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn widen_some<I: Isa>(from: &[f16; TOGETHER], to: &mut [f32; TOGETHER]) {
+unsafe fn widen_lanes<I: Isa>(from: &[f16; LANES], to: &mut [f32; LANES]) {
     use std::arch::x86_64::{
         __m128i, __m256i, _mm_loadu_si128, _mm256_cvtph_ps, _mm256_loadu_si256, _mm256_storeu_ps,
         _mm512_cvtph_ps, _mm512_storeu_ps,
@@ -90,10 +90,10 @@ unsafe fn widen_some<I: Isa>(from: &[f16; TOGETHER], to: &mut [f32; TOGETHER]) {
 }
 
 /// # Safety
-/// As [`widen_some`].
+/// As [`widen_lanes`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn narrow_some<I: Isa>(from: &[f32; TOGETHER], to: &mut [f16; TOGETHER]) {
+unsafe fn narrow_lanes<I: Isa>(from: &[f32; LANES], to: &mut [f16; LANES]) {
     use std::arch::x86_64::{
         __m128i, __m256i, _MM_FROUND_TO_NEAREST_INT, _mm_storeu_si128, _mm256_cvtps_ph,
         _mm256_loadu_ps, _mm256_storeu_si256, _mm512_cvtps_ph, _mm512_loadu_ps,

@@ -1,9 +1,9 @@
-//! The half-precision floats, float16 and bfloat16, to float32 and back: integer arithmetic without
-//! branches, for loops that the compiler turns into vector code; for many float16s the processor's own
-//! instructions where it has them.
+//! Conversions between the half-precision floats (float16, bfloat16) and float32: integer arithmetic
+//! without branches, which the compiler vectorises; slices of float16 are converted by the processor's
+//! own instructions where it has them.
 //!
-//! Rounding is to the nearest, ties to even; subnormals, infinities and signed zeros are exact; NaN
-//! stays NaN, a quiet one with the payload's top bits.
+//! Rounding is to nearest, ties to even; subnormals, infinities and signed zeros are exact; NaN stays
+//! NaN, quiet, with the payload's top bits.
 //!
 //! ```
 //! use keyfold_core::f16;
@@ -24,22 +24,23 @@ use crate::isa::{self, Isa, Work};
 
 /// A half-precision float.
 pub trait Half: Copy + 'static {
-    /// As a float32, exactly.
+    /// Converts to float32, exactly.
     fn widen(self) -> f32;
 
-    /// The nearest half.
+    /// Rounds to the nearest half.
     fn narrow(x: f32) -> Self;
 
-    /// A float32 that rounds to the half nearest to a float64, which the nearest float32 doesn't always.
-    fn between(x: f64) -> f32;
+    /// Converts a float64 to a float32 that rounds to the half nearest to the float64; the nearest
+    /// float32 doesn't always.
+    fn round_to_odd_f32(x: f64) -> f32;
 
-    /// The nearest half of a float64.
+    /// Rounds a float64 to the nearest half.
     #[inline(always)]
     fn narrow_f64(x: f64) -> Self {
-        Self::narrow(Self::between(x))
+        Self::narrow(Self::round_to_odd_f32(x))
     }
 
-    /// All of them as float32; the slices are of one length.
+    /// Widens a slice; the slices are of equal length.
     #[inline(always)]
     fn widen_all<I: Isa>(from: &[Self], to: &mut [f32]) {
         for (to, from) in to.iter_mut().zip(from) {
@@ -47,7 +48,7 @@ pub trait Half: Copy + 'static {
         }
     }
 
-    /// The nearest halves of all of them; the slices are of one length.
+    /// Rounds a slice; the slices are of equal length.
     #[inline(always)]
     fn narrow_all<I: Isa>(from: &[f32], to: &mut [Self]) {
         for (to, from) in to.iter_mut().zip(from) {
@@ -62,11 +63,11 @@ impl Half for f16 {
         let bits = u32::from(self.to_bits());
         let sign = (bits & 0x8000) << 16;
         let rest = bits & 0x7fff;
-        // From the exponent's bias of 15 to 127, and once more for infinities and NaN.
+        // Rebias the exponent from 15 to 127, and a second time for infinities and NaN.
         let again = if rest >= 0x7c00 { 112 << 23 } else { 0 };
         let quiet = if rest > 0x7c00 { 0x0040_0000 } else { 0 };
         let normal = ((rest << 13) + (112 << 23) + again) | quiet;
-        // Subnormals are whole multiples of 2^-24.
+        // Subnormals are integer multiples of 2^-24.
         let subnormal = (rest as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
         f32::from_bits(sign | if rest < 0x0400 { subnormal } else { normal })
     }
@@ -75,10 +76,10 @@ impl Half for f16 {
     fn narrow(x: f32) -> f16 {
         let bits = x.to_bits();
         let rest = bits & 0x7fff_ffff;
-        // Below 2^-14: the sum with 1/2 has the multiple of 2^-24 in its lowest bits.
+        // Below 2^-14: adding 1/2 shifts the multiple of 2^-24 into the lowest bits.
         let subnormal = (f32::from_bits(rest) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
         let rounded = rest.wrapping_add(0xfff + ((rest >> 13) & 1)).wrapping_sub(112 << 23) >> 13;
-        // Too large is infinite.
+        // Numbers that are too large become infinite.
         let normal = if rest < 0x4780_0000 { rounded } else { 0x7c00 };
         let finite = if rest < 0x3880_0000 { subnormal } else { normal };
         let nan = 0x7e00 | ((rest >> 13) & 0x3ff);
@@ -86,11 +87,12 @@ impl Half for f16 {
         f16::from_bits((value | ((bits >> 16) & 0x8000)) as u16)
     }
 
-    /// Where a float16 isn't 0 or infinite a float32 has all its digits: so those of the float64 that a
-    /// float32 lacks are cut off, and its last bit remembers that something was lost (rounding to odd:
-    /// S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    /// Rounds to odd: the float64's digits beyond float32's are cut off, and the last bit is set if any
+    /// of them wasn't 0 (S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums",
+    /// 2008). Wherever the float16 isn't 0 or infinite the float32 is normal, so the number of digits is
+    /// fixed.
     #[inline(always)]
-    fn between(x: f64) -> f32 {
+    fn round_to_odd_f32(x: f64) -> f32 {
         const LOST: u64 = (1 << 29) - 1;
         let bits = x.to_bits();
         let last = (bits & LOST).wrapping_add(LOST) & (LOST + 1);
@@ -133,36 +135,36 @@ impl Half for bf16 {
         bf16::from_bits(value as u16)
     }
 
-    /// As for float16, but a float32 may lack more digits, since it may be subnormal.
+    /// As for float16, but the float32 may be subnormal and then has fewer digits.
     #[inline(always)]
-    fn between(x: f64) -> f32 {
+    fn round_to_odd_f32(x: f64) -> f32 {
         rounded_to_odd(x)
     }
 }
 
-/// Every half as a float32. Panics where lengths differ.
+/// Widens every half to a float32. Panics if the lengths differ.
 pub fn widen<H: Half>(from: &[H], to: &mut [f32]) {
     each::<_, _, Widen>(from, to);
 }
 
-/// Every half as a float64. Panics where lengths differ.
+/// Widens every half to a float64. Panics if the lengths differ.
 pub fn widen_f64<H: Half>(from: &[H], to: &mut [f64]) {
     each::<_, _, Widen>(from, to);
 }
 
-/// Every float32 rounded to a half. Panics where lengths differ.
+/// Rounds every float32 to a half. Panics if the lengths differ.
 pub fn narrow<H: Half>(from: &[f32], to: &mut [H]) {
     each::<_, _, Narrow>(from, to);
 }
 
-/// Every float64 rounded to a half, once. Panics where lengths differ.
+/// Rounds every float64 to a half, once. Panics if the lengths differ.
 pub fn narrow_f64<H: Half>(from: &[f64], to: &mut [H]) {
     each::<_, _, Narrow>(from, to);
 }
 
-/// A conversion as a type: closures aren't always inlined into a level's function.
+/// A conversion as a type, since closures aren't always inlined into a level's function.
 trait Convert<A, B> {
-    /// The slices are of one length.
+    /// Converts a slice; the slices are of equal length.
     fn convert<I: Isa>(from: &[A], to: &mut [B]);
 }
 
@@ -204,17 +206,17 @@ impl<H: Half> Convert<f64, H> for Narrow {
             let mut part = [0f32; PART];
             let part = &mut part[..from.len()];
             for (part, from) in part.iter_mut().zip(from) {
-                *part = H::between(*from);
+                *part = H::round_to_odd_f32(*from);
             }
             H::narrow_all::<I>(part, to);
         }
     }
 }
 
-/// Elements that go through float32 in one piece.
+/// Elements per pass through float32.
 const PART: usize = 64;
 
-/// Every float32 rounded to a half and back; the slices are of one length.
+/// Rounds every float32 to a half, kept as float32; the slices are of equal length.
 #[inline(always)]
 pub(crate) fn round<H: Half, I: Isa>(from: &[f32], to: &mut [f32]) {
     for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
@@ -225,7 +227,7 @@ pub(crate) fn round<H: Half, I: Isa>(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Every float64 likewise, rounded once.
+/// Rounds every float64 to a half, once, kept as float32; the slices are of equal length.
 #[inline(always)]
 pub(crate) fn round_f64<H: Half, I: Isa>(from: &[f64], to: &mut [f32]) {
     for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {

@@ -1,10 +1,10 @@
 //! Functions of float32 by AVX-512's own instructions.
 //!
-//! They are for functions that the compiler's vector code doesn't compute at the processor's speed: those
-//! that look up tables in registers (`table`, `erfc_table`), and those with instructions that the compiler
-//! doesn't use by itself (`exponential`). Measured on a Xeon (Sapphire Rapids), one thread, 4096 elements in
-//! the first-level cache, nanoseconds for 16 elements: exp takes 4.3 by the compiler's code and 3.1 by this;
-//! sigmoid 5.3 and 4.9; erf 8.2 and 3.2.
+//! They are for functions that the compiler's vector code computes below the processor's speed:
+//! functions with lookup tables, which fit in registers (`erf_table`, `erfc_table`), and functions with
+//! instructions that the compiler doesn't use by itself (`exponential`). Measured on a Xeon (Sapphire
+//! Rapids), one thread, 4096 elements in the L1 cache, nanoseconds for 16 elements, by the compiler's
+//! code and by this: exp 4.3 and 3.1; sigmoid 5.3 and 4.9; erf 8.2 and 3.2.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -18,11 +18,11 @@ use std::arch::x86_64::{
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
-use crate::math::Around;
+use crate::math::Scaling;
 
-/// A function that is computed for whole registers.
+/// A function that is computed on whole registers.
 pub trait Avx512Function {
-    /// Its values.
+    /// Returns the function's values.
     #[cfg(target_arch = "x86_64")]
     fn of<const N: usize>(x: Vectors<N>) -> Vectors<N>;
 }
@@ -34,8 +34,9 @@ impl<F> Avx512Function for F {}
 /// N registers of 16 float32 each. A value of this type exists only where the processor has AVX-512: the
 /// caller of `Vectors::load` promises that, which makes the other methods safe.
 ///
-/// Every operation is done for all N registers in turn. One takes 4 cycles, in which a processor can start
-/// seven others, but it doesn't look far enough ahead to find independent ones in the next iteration.
+/// Every operation is applied to all N registers one after another. An operation takes 4 cycles, in
+/// which a processor can start seven others; N registers provide these independent operations, which the
+/// processor wouldn't find in the next iteration of a loop.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub struct Vectors<const N: usize>([__m512; N]);
@@ -55,7 +56,7 @@ macro_rules! each {
 
 #[cfg(target_arch = "x86_64")]
 impl<const N: usize> Vectors<N> {
-    /// The first `16 N` numbers of a slice.
+    /// Loads the first `16 N` numbers of a slice.
     ///
     /// # Safety
     /// The processor has AVX-512.
@@ -81,7 +82,7 @@ impl<const N: usize> Vectors<N> {
         }
     }
 
-    /// This number in every lane.
+    /// Returns this number in every lane.
     #[inline(always)]
     pub(super) fn splat(self, number: f32) -> Vectors<N> {
         each!(self, _i: _mm512_set1_ps(number))
@@ -110,30 +111,30 @@ impl<const N: usize> Vectors<N> {
 
     /// `c - self * b`, rounded once.
     #[inline(always)]
-    pub(super) fn mul_from(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
+    pub(super) fn mul_sub_from(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
         each!(self, i: _mm512_fnmadd_ps(self.0[i], b.0[i], c.0[i]))
     }
 
     /// `self * b - c`, rounded once.
     #[inline(always)]
-    pub(super) fn mul_minus(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
+    pub(super) fn mul_sub(self, b: Vectors<N>, c: Vectors<N>) -> Vectors<N> {
         each!(self, i: _mm512_fmsub_ps(self.0[i], b.0[i], c.0[i]))
     }
 
-    /// NaN stays.
+    /// The lanes, at most `bound`; NaN stays.
     #[inline(always)]
-    pub(super) fn at_most(self, bound: f32) -> Vectors<N> {
-        // The second of the two if one of them is NaN.
+    pub(super) fn clamp_above(self, bound: f32) -> Vectors<N> {
+        // If one operand is NaN, the instruction returns the second.
         each!(self, i: _mm512_min_ps(_mm512_set1_ps(bound), self.0[i]))
     }
 
-    /// NaN stays.
+    /// The lanes, at least `bound`; NaN stays.
     #[inline(always)]
-    pub(super) fn at_least(self, bound: f32) -> Vectors<N> {
+    pub(super) fn clamp_below(self, bound: f32) -> Vectors<N> {
         each!(self, i: _mm512_max_ps(_mm512_set1_ps(bound), self.0[i]))
     }
 
-    /// Whether any lane is greater than a number.
+    /// Whether any lane is greater than `bound`.
     #[inline(always)]
     pub(super) fn any_above(self, bound: f32) -> bool {
         let mut any = 0;
@@ -144,9 +145,9 @@ impl<const N: usize> Vectors<N> {
         any != 0
     }
 
-    /// The lanes of `other` where `x` is greater than a number, else those of `self`.
+    /// Selects the lanes of `other` where `x` is greater than `bound`, else those of `self`.
     #[inline(always)]
-    pub(super) fn or_where_above(self, x: Vectors<N>, bound: f32, other: Vectors<N>) -> Vectors<N> {
+    pub(super) fn select_above(self, x: Vectors<N>, bound: f32, other: Vectors<N>) -> Vectors<N> {
         each!(self, i: {
             let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x.0[i], _mm512_set1_ps(bound));
             _mm512_mask_blend_ps(above, self.0[i], other.0[i])
@@ -159,27 +160,27 @@ impl<const N: usize> Vectors<N> {
         each!(self, i: _mm512_andnot_ps(_mm512_set1_ps(-0.0), self.0[i]))
     }
 
-    /// Positive numbers with the signs of others.
+    /// Applies the signs of `b` to lanes that are positive.
     #[inline(always)]
-    pub(super) fn with_signs_of(self, b: Vectors<N>) -> Vectors<N> {
+    pub(super) fn copy_signs(self, b: Vectors<N>) -> Vectors<N> {
         let sign = b.splat(-0.0);
         each!(self, i: _mm512_or_ps(self.0[i], _mm512_and_ps(sign.0[i], b.0[i])))
     }
 
     #[inline(always)]
-    pub(super) fn over(self, b: Vectors<N>) -> Vectors<N> {
+    pub(super) fn divided_by(self, b: Vectors<N>) -> Vectors<N> {
         each!(self, i: _mm512_div_ps(self.0[i], b.0[i]))
     }
 
-    /// `self * 2^n`, rounded once, for whole n.
+    /// `self * 2^n`, rounded once, for integer n.
     #[inline(always)]
-    pub(super) fn times_power(self, n: Vectors<N>) -> Vectors<N> {
+    pub(super) fn scale_by_power(self, n: Vectors<N>) -> Vectors<N> {
         each!(self, i: _mm512_scalef_ps(self.0[i], n.0[i]))
     }
 
-    /// The table's entries at the indices in the lowest five bits of each lane.
+    /// Looks up the table's entries at the indices in the lowest five bits of each lane.
     #[inline(always)]
-    pub(super) fn low_bits_in(self, table: &[[f32; 16]; 2]) -> Vectors<N> {
+    pub(super) fn look_up(self, table: &[[f32; 16]; 2]) -> Vectors<N> {
         each!(self, i: {
             let [first, second] = [_mm512_loadu_ps(table[0].as_ptr()), _mm512_loadu_ps(table[1].as_ptr())];
             _mm512_permutex2var_ps(first, _mm512_castps_si512(self.0[i]), second)
@@ -187,12 +188,11 @@ impl<const N: usize> Vectors<N> {
     }
 }
 
-/// How many numbers are computed together: four registers.
+/// Numbers per iteration: four registers.
 #[cfg(target_arch = "x86_64")]
 const TOGETHER: usize = 64;
 
-/// The function of every number, at the level AVX-512; at other levels nothing is computed. Returns whether
-/// it was computed.
+/// Applies the function to every number, at the level AVX-512 only. Returns whether it did.
 #[inline(always)]
 pub(super) fn all<F: Avx512Function, I: Isa>(x: &[f32], out: &mut [f32]) -> bool {
     assert_eq!(x.len(), out.len());
@@ -222,12 +222,12 @@ pub(super) fn all<F: Avx512Function, I: Isa>(x: &[f32], out: &mut [f32]) -> bool
     false
 }
 
-/// As [`all`], with the computation of [`Around`] around the function.
+/// As [`all`], for a [`Scaling`] of the function.
 #[inline(always)]
-pub(super) fn around<F: Avx512Function, I: Isa>(
+pub(super) fn scaled<F: Avx512Function, I: Isa>(
     x: &[f32],
     y: &[f32],
-    around: Around<f32>,
+    scaled: Scaling<f32>,
     out: &mut [f32],
 ) -> bool {
     assert_eq!((x.len(), y.len()), (out.len(), out.len()));
@@ -235,15 +235,15 @@ pub(super) fn around<F: Avx512Function, I: Isa>(
     if I::LEVEL == Level::Avx512 {
         // SAFETY: the processor has the level.
         unsafe {
-            if around.least == f32::NEG_INFINITY {
-                around_all::<F, false>(x, y, around, out);
+            if scaled.least == f32::NEG_INFINITY {
+                scaled_all::<F, false>(x, y, scaled, out);
             } else {
-                around_all::<F, true>(x, y, around, out);
+                scaled_all::<F, true>(x, y, scaled, out);
             }
         }
         return true;
     }
-    let _ = (x, y, around, out);
+    let _ = (x, y, scaled, out);
     false
 }
 
@@ -251,10 +251,10 @@ pub(super) fn around<F: Avx512Function, I: Isa>(
 /// The processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn around_all<F: Avx512Function, const BOUNDED: bool>(
+unsafe fn scaled_all<F: Avx512Function, const BOUNDED: bool>(
     x: &[f32],
     y: &[f32],
-    around: Around<f32>,
+    scaled: Scaling<f32>,
     out: &mut [f32],
 ) {
     let (places, last) = out.as_chunks_mut::<TOGETHER>();
@@ -262,26 +262,26 @@ unsafe fn around_all<F: Avx512Function, const BOUNDED: bool>(
         (x.as_chunks::<TOGETHER>(), y.as_chunks::<TOGETHER>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: the caller's promise.
-        unsafe { compute_around::<F, 4, BOUNDED>(out, x, y, around) };
+        unsafe { compute_scaled::<F, 4, BOUNDED>(out, x, y, scaled) };
     }
     let (places, last) = last.as_chunks_mut::<16>();
     let ((whole, rest), (factors, rest_factors)) =
         (rest.as_chunks::<16>(), rest_factors.as_chunks::<16>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: as above.
-        unsafe { compute_around::<F, 1, BOUNDED>(out, x, y, around) };
+        unsafe { compute_scaled::<F, 1, BOUNDED>(out, x, y, scaled) };
     }
     if !rest.is_empty() {
         let mut results = [0.0; 16];
         let (x, y) = (padded(rest), padded(rest_factors));
         // SAFETY: as above.
-        unsafe { compute_around::<F, 1, BOUNDED>(&mut results, &x, &y, around) };
+        unsafe { compute_scaled::<F, 1, BOUNDED>(&mut results, &x, &y, scaled) };
         last.copy_from_slice(&results[..rest.len()]);
     }
 }
 
-/// The last numbers in a whole register: they are computed like all others, so that a result doesn't depend
-/// on its place.
+/// Pads the tail to a whole register. The tail is computed like all other numbers, so that a result
+/// doesn't depend on its position.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn padded(rest: &[f32]) -> [f32; 16] {
@@ -304,15 +304,15 @@ unsafe fn compute<F: Avx512Function, const N: usize>(out: &mut [f32], x: &[f32])
 /// The processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn compute_around<F: Avx512Function, const N: usize, const BOUNDED: bool>(
+unsafe fn compute_scaled<F: Avx512Function, const N: usize, const BOUNDED: bool>(
     out: &mut [f32],
     x: &[f32],
     y: &[f32],
-    around: Around<f32>,
+    scaled: Scaling<f32>,
 ) {
     // SAFETY: the caller's promise.
     let (x, y) = unsafe { (Vectors::<N>::load(x), Vectors::<N>::load(y)) };
-    let value = F::of(x.times(x.splat(around.before))).plus(x.splat(around.behind));
-    let factor = if BOUNDED { y.at_least(around.least) } else { y };
-    value.times(factor.times(x.splat(around.times))).store(out);
+    let value = F::of(x.times(x.splat(scaled.before))).plus(x.splat(scaled.behind));
+    let factor = if BOUNDED { y.clamp_below(scaled.least) } else { y };
+    value.times(factor.times(x.splat(scaled.times))).store(out);
 }

@@ -1,77 +1,78 @@
-//! Functions of complex numbers that hold to the ends of the range, which products of whole parts
-//! don't: a quotient without squares, functions without `inf * 0`.
+//! Functions of complex numbers that are right over the whole range of floats: intermediate results
+//! neither overflow nor underflow, and `inf * 0` doesn't occur.
 //!
-//! At infinities, NaN and signed zeros they are as C99's Annex G says, and so NumPy. Where that leaves
-//! a sign open, zeros and infinities have the sign that the operand's part has.
+//! At infinities, NaN and signed zeros they follow C99's Annex G, and so NumPy. Where the annex leaves a
+//! sign open, zeros and infinities get the sign of the operand's part.
 
 use keyfold_core::Complex;
 
 use super::Real;
 
-/// A float that the functions here compute with, in float64.
-pub trait Part: Real {
-    /// A function of float64s, of this type's numbers: rounded once.
-    fn through(z: Complex<Self>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<Self>;
-    /// The length of the hypotenuse over numbers of this type.
-    fn length(re: f64, im: f64) -> f64;
+/// The type of a complex number's parts; the functions compute in float64.
+pub trait ComplexPart: Real {
+    /// Applies a function of float64 parts to a number of this type, and rounds the result once.
+    fn via_f64(z: Complex<Self>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<Self>;
+    /// The hypotenuse of two parts that are numbers of this type.
+    fn hypot(re: f64, im: f64) -> f64;
     /// `e ** z`
-    fn exponential(z: Complex<Self>) -> Complex<Self>;
+    fn exp_part(z: Complex<Self>) -> Complex<Self>;
 }
 
-impl Part for f64 {
-    fn through(z: Complex<f64>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f64> {
+impl ComplexPart for f64 {
+    fn via_f64(z: Complex<f64>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f64> {
         f(z)
     }
 
-    fn length(re: f64, im: f64) -> f64 {
+    fn hypot(re: f64, im: f64) -> f64 {
         re.hypot(im)
     }
 
-    fn exponential(z: Complex<f64>) -> Complex<f64> {
-        exponential(z)
+    fn exp_part(z: Complex<f64>) -> Complex<f64> {
+        exp_part(z)
     }
 }
 
-impl Part for f32 {
-    fn through(z: Complex<f32>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f32> {
+impl ComplexPart for f32 {
+    fn via_f64(z: Complex<f32>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f32> {
         let value = f(Complex::new(z.re.into(), z.im.into()));
         Complex::new(value.re as f32, value.im as f32)
     }
 
-    fn length(re: f64, im: f64) -> f64 {
+    fn hypot(re: f64, im: f64) -> f64 {
         if re.is_infinite() || im.is_infinite() {
             return f64::INFINITY;
         }
-        // No square of a float32 overflows or vanishes in float64.
+        // The square of a float32 neither overflows nor underflows in float64.
         (re * re + im * im).sqrt()
     }
 
-    fn exponential(z: Complex<f32>) -> Complex<f32> {
-        // Written so that NaN goes the long way.
+    fn exp_part(z: Complex<f32>) -> Complex<f32> {
+        // The comparison is false for NaN, which the general function handles.
         if z.re.abs() <= 80.0 && z.im.is_finite() {
-            let (length, (sin, cos)) = (f32::exp(z.re), z.im.sin_cos());
-            return Complex::new(length * cos, length * sin);
+            let (hypot, (sin, cos)) = (f32::exp(z.re), z.im.sin_cos());
+            return Complex::new(hypot * cos, hypot * sin);
         }
-        Self::through(z, exponential)
+        Self::via_f64(z, exp_part)
     }
 }
 
-/// The quotient, scaled by the divisor's greater part so that no square overflows or vanishes
-/// (R. L. Smith, "Algorithm 116: Complex division", 1962); 0 for what is finite by infinity.
-pub fn quotient<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
+/// The quotient, scaled by the divisor's greater part so that no square overflows or underflows (R. L.
+/// Smith, "Algorithm 116: Complex division", 1962); 0 for a finite number divided by infinity.
+pub fn quotient<T: ComplexPart>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     let b = Complex::new(b.re.to_f64(), b.im.to_f64());
-    T::through(a, |a| {
+    T::via_f64(a, |a| {
         let (re, im) = (b.re.abs(), b.im.abs());
         if re == 0.0 && im == 0.0 {
             return Complex::new(a.re / re, a.im / re);
         }
-        // Both by 4 where the sum below could be beyond the range.
+        // Both operands are scaled by 1/4 if the denominator could overflow.
         let far = re.max(im) > f64::MAX / 4.0;
         let (a, b) = if far { (a * 0.25, b * 0.25) } else { (a, b) };
         if re >= im {
             let ratio = b.im / b.re;
             let ratio = if re == f64::INFINITY && im < re { 0.0 } else { ratio };
-            // Divided by, not times a reciprocal: that of the smallest numbers is infinite.
+            // Dividing is safe, but not multiplying by the reciprocal: the reciprocal of the smallest
+            // numbers is infinite.
             let below = b.re + b.im * ratio;
             return Complex::new((a.re + a.im * ratio) / below, (a.im - a.re * ratio) / below);
         }
@@ -81,9 +82,9 @@ pub fn quotient<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     })
 }
 
-/// `z / abs(z)`: 0 of 0; of one infinite part its sign; NaN of two, as NumPy has it.
-pub fn sign<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
+/// `z / abs(z)`; 0 of 0; the sign of one infinite part; NaN of two, as in NumPy.
+pub fn sign<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::via_f64(z, |z| {
         let (re, im) = (z.re.abs(), z.im.abs());
         match (re == f64::INFINITY, im == f64::INFINITY) {
             (true, true) => return Complex::new(f64::NAN, f64::NAN),
@@ -91,7 +92,7 @@ pub fn sign<T: Part>(z: Complex<T>) -> Complex<T> {
             (false, true) => return Complex::new(0.0, 1f64.copysign(z.im)),
             (false, false) => {}
         }
-        // By a power of two, where the length would be beyond the range or lose digits.
+        // Scale by a power of two if the absolute value would overflow or lose digits.
         let size = re.max(im);
         let scale = if size > 1e300 {
             2f64.powi(-60)
@@ -101,19 +102,20 @@ pub fn sign<T: Part>(z: Complex<T>) -> Complex<T> {
             1.0
         };
         let (re, im) = (z.re * scale, z.im * scale);
-        let length = T::length(re, im);
-        if length == 0.0 {
+        let hypot = T::hypot(re, im);
+        if hypot == 0.0 {
             return Complex::new(0.0, 0.0);
         }
-        Complex::new(re / length, im / length)
+        Complex::new(re / hypot, im / hypot)
     })
 }
 
-/// Beyond this the exponential and its kin are taken in two factors, which don't overflow or vanish
-/// before they meet a sine.
-const FAR: f64 = 700.0;
+/// Above this argument exp, sinh and cosh are computed as two factors, each of which is multiplied with
+/// a sine or cosine separately, so that they neither overflow nor underflow.
+const TWO_FACTORS: f64 = 700.0;
 
-/// A product that is 0 where a factor is, also beside infinity (with the product's sign) and NaN.
+/// A product that is 0 if a factor is, even if the other is infinite (then with the product's sign) or
+/// NaN.
 fn product(a: f64, b: f64) -> f64 {
     if a == 0.0 && !b.is_finite() {
         if b.is_nan() { a } else { a * b.signum() }
@@ -125,22 +127,22 @@ fn product(a: f64, b: f64) -> f64 {
 }
 
 /// `e ** z`
-pub fn exp<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::exponential(z)
+pub fn exp<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::exp_part(z)
 }
 
-fn exponential(z: Complex<f64>) -> Complex<f64> {
+fn exp_part(z: Complex<f64>) -> Complex<f64> {
     if z.im == 0.0 {
         return Complex::new(z.re.exp(), z.im);
     }
     if !z.im.is_finite() && z.re.is_infinite() {
-        // An infinite length without a direction, or none.
+        // The absolute value is infinite or 0, and the angle is undefined.
         return match z.re > 0.0 {
             true => Complex::new(z.re, f64::NAN),
             false => Complex::new(0.0, 0f64.copysign(z.im)),
         };
     }
-    let (first, second) = match z.re.abs() > FAR {
+    let (first, second) = match z.re.abs() > TWO_FACTORS {
         true => ((z.re * 0.5).exp(), (z.re * 0.5).exp()),
         false => (z.re.exp(), 1.0),
     };
@@ -148,54 +150,55 @@ fn exponential(z: Complex<f64>) -> Complex<f64> {
     Complex::new(cos * first * second, sin * first * second)
 }
 
-/// `a + b` rounded, and what that leaves out (D. E. Knuth, "The Art of Computer Programming" 2, 4.2.2).
-fn sum_and_rest(a: f64, b: f64) -> (f64, f64) {
+/// Returns `a + b` rounded, and the rounding error (D. E. Knuth, "The Art of Computer Programming" 2,
+/// 4.2.2).
+fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let of_b = sum - a;
     (sum, (a - (sum - of_b)) + (b - of_b))
 }
 
-/// `long * long + short * short - 1`, for numbers below 2: the squares and their sums are carried in
-/// two parts each, as they may cancel down to their last digits.
-fn square_beyond_one(long: f64, short: f64) -> f64 {
+/// `long * long + short * short - 1`, for numbers below 2. Squares and sums are carried as rounded
+/// values and errors, since they may cancel down to the last digits.
+fn square_minus_one(long: f64, short: f64) -> f64 {
     let (of_long, of_short) = (long * long, short * short);
-    let (beyond, rest) = sum_and_rest(of_long, -1.0);
-    let (sum, other) = sum_and_rest(beyond, of_short);
+    let (beyond, rest) = two_sum(of_long, -1.0);
+    let (sum, other) = two_sum(beyond, of_short);
     let digits = (long.mul_add(long, -of_long), short.mul_add(short, -of_short));
-    let (digits, last) = sum_and_rest(digits.0, digits.1);
-    let (sum, more) = sum_and_rest(sum, digits);
+    let (digits, last) = two_sum(digits.0, digits.1);
+    let (sum, more) = two_sum(sum, digits);
     sum + (other + rest + (more + last))
 }
 
 /// The natural logarithm.
-pub fn log<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
+pub fn log<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::via_f64(z, |z| {
         let (re, im) = (z.re.abs(), z.im.abs());
         let (long, short) = if re > im { (re, im) } else { (im, re) };
-        let length = if long > 0.5 && long < 2.0 {
-            // Near 1 by what the square is beyond 1.
-            0.5 * square_beyond_one(long, short).ln_1p()
+        let hypot = if long > 0.5 && long < 2.0 {
+            // If the absolute value is near 1, the logarithm is computed from its square minus 1.
+            0.5 * square_minus_one(long, short).ln_1p()
         } else if long > f64::MAX / 4.0 && long < f64::INFINITY {
             (long * 0.25).hypot(short * 0.25).ln() + std::f64::consts::LN_2 * 2.0
         } else if long < f64::MIN_POSITIVE && long > 0.0 {
-            // Times 2^54.
-            const UP: f64 = 18_014_398_509_481_984.0;
-            (long * UP).hypot(short * UP).ln() - std::f64::consts::LN_2 * 54.0
+            // 2^54.
+            const TWO_54: f64 = 18_014_398_509_481_984.0;
+            (long * TWO_54).hypot(short * TWO_54).ln() - std::f64::consts::LN_2 * 54.0
         } else {
-            T::length(long, short).ln()
+            T::hypot(long, short).ln()
         };
-        Complex::new(length, z.im.atan2(z.re))
+        Complex::new(hypot, z.im.atan2(z.re))
     })
 }
 
-/// The root with a real part that isn't negative, without cancellation.
-pub fn sqrt<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
+/// The square root whose real part isn't negative, without cancellation.
+pub fn sqrt<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::via_f64(z, |z| {
         if z.im.is_infinite() {
             return Complex::new(f64::INFINITY, z.im);
         }
         let size = z.re.abs().max(z.im.abs());
-        // By a power of four, where squares and sums would leave the range.
+        // Scale by a power of four if squares or sums would leave the range.
         let (up, down) = if size > f64::MAX / 4.0 {
             (1.0 / 16.0, 4.0)
         } else if size < 1e-290 {
@@ -204,7 +207,7 @@ pub fn sqrt<T: Part>(z: Complex<T>) -> Complex<T> {
             (1.0, 1.0)
         };
         let (re, im) = (z.re * up, z.im * up);
-        let root = ((T::length(re, im) + re.abs()) * 0.5).sqrt();
+        let root = ((T::hypot(re, im) + re.abs()) * 0.5).sqrt();
         if root == 0.0 {
             return Complex::new(root, z.im);
         }
@@ -217,9 +220,9 @@ pub fn sqrt<T: Part>(z: Complex<T>) -> Complex<T> {
     })
 }
 
-/// The hyperbolic sine and cosine but for a factor, the third, which may be beyond the range.
-fn hyperbolic(x: f64) -> (f64, f64, f64) {
-    if x.abs() > FAR {
+/// Returns sinh and cosh divided by a common factor, and the factor: their product may overflow.
+fn sinh_cosh_factor(x: f64) -> (f64, f64, f64) {
+    if x.abs() > TWO_FACTORS {
         let root = (x.abs() * 0.5).exp();
         let half = root * 0.5;
         return (half.copysign(x), half, root);
@@ -228,32 +231,32 @@ fn hyperbolic(x: f64) -> (f64, f64, f64) {
 }
 
 /// The sine.
-pub fn sin<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
+pub fn sin<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::via_f64(z, |z| {
         if z.im.is_infinite() && !z.re.is_finite() {
             return Complex::new(f64::NAN, z.im);
         }
-        let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), hyperbolic(z.im));
+        let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), sinh_cosh_factor(z.im));
         let (re, im) = (product(sin, cosh), product(cos, sinh));
         Complex::new(product(re, factor), product(im, factor))
     })
 }
 
 /// The cosine.
-pub fn cos<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
+pub fn cos<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::via_f64(z, |z| {
         if z.im.is_infinite() && !z.re.is_finite() {
             return Complex::new(f64::INFINITY, f64::NAN);
         }
-        let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), hyperbolic(z.im));
+        let ((sin, cos), (sinh, cosh, factor)) = (z.re.sin_cos(), sinh_cosh_factor(z.im));
         let (re, im) = (cos * cosh, -product(sin, sinh));
         Complex::new(re * factor, product(im, factor))
     })
 }
 
-/// The hyperbolic tangent, of its real and its turning part, which neither overflow nor cancel.
-pub fn tanh<T: Part>(z: Complex<T>) -> Complex<T> {
-    T::through(z, |z| {
+/// The hyperbolic tangent, from formulas that neither overflow nor cancel.
+pub fn tanh<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+    T::via_f64(z, |z| {
         if z.im == 0.0 {
             return Complex::new(z.re.tanh(), z.im);
         }
@@ -284,29 +287,29 @@ mod tests {
         Complex::new(re, im)
     }
 
-    /// Apart by so many units of the last place, relative to the length.
+    /// Whether two numbers are within a few units in the last place, relative to the absolute value.
     fn close(got: Complex<f64>, expected: Complex<f64>) -> bool {
         (got - expected).norm() <= 4.0 * f64::EPSILON * expected.norm()
     }
 
     #[test]
-    fn quotients_hold_to_the_ends_of_the_range() {
+    fn quotients_are_right_over_the_whole_range() {
         assert!(close(quotient(z(1.0, 0.0), z(0.0, 1e300)), z(0.0, -1e-300)));
         assert!(close(quotient(z(1e-300, 0.0), z(1e-300, 1e-300)), z(0.5, -0.5)));
         assert_eq!(quotient(z(1.0, 1.0), z(f64::INFINITY, 0.0)), z(0.0, 0.0));
         assert!(quotient(z(1.0, 0.0), z(0.0, 0.0)).re.is_infinite());
         assert_eq!(quotient(z(1e-320, 0.0), z(5e-321, 0.0)), z(1e-320 / 5e-321, 0.0));
         assert!(close(quotient(z(1e308, 0.0), z(1e308, 1e308)), z(0.5, -0.5)));
-        let single = quotient(Complex::new(1.0_f32, 0.0), Complex::new(1e25, 0.0));
-        assert_eq!(single.re, 1e-25);
+        let float32 = quotient(Complex::new(1.0_f32, 0.0), Complex::new(1e25, 0.0));
+        assert_eq!(float32.re, 1e-25);
         for (a, b) in [(z(1.5, -2.0), z(0.25, 3.0)), (z(-7.0, 1e-3), z(5.0, 4.0))] {
             assert!(close(quotient(a, b), a / b));
         }
     }
 
     #[test]
-    fn the_logarithm_of_what_is_nearly_one_long_has_all_its_digits() {
-        // Parts of 26 bits and what a float64 has below them: exact squares, as whole numbers.
+    fn the_logarithm_near_absolute_value_one_has_all_its_digits() {
+        // Parts of 26 bits, and the digits below them: exact squares, as integers.
         let exact = |long: f64, short: f64| {
             let scaled = |x: f64| (x * 2f64.powi(60)) as i128;
             let square = |x: i128| {
@@ -314,14 +317,15 @@ mod tests {
                 (high * high - (1 << 60), 2 * high * low, low * low)
             };
             let ((a, b, c), (d, e, f)) = (square(scaled(long)), square(scaled(short)));
-            // Times 2^-60, 2^-90 and 2^-120; one 1 too much was taken away.
+            // In units of 2^-120: the parts' squares at 2^-60, 2^-90 and 2^-120; the 1 was subtracted
+            // twice, so it is added back.
             let whole = ((a + d + (1 << 60)) << 60) + ((b + e) << 30) + (c + f);
             whole as f64 * 2f64.powi(-120)
         };
         let mut angle = 0.01_f64;
         while angle < 0.785 {
             let (sin, cos) = angle.sin_cos();
-            // Multiples of 2^-60, in order that the reference is exact.
+            // A multiple of 2^-60, so that the reference is exact.
             let short = (sin * 2f64.powi(54)).round() * 2f64.powi(-54);
             for long in [cos, cos.next_up(), cos.next_down(), cos * (1.0 + 1e-9), cos * 0.99] {
                 let beyond = exact(long, short);
@@ -340,12 +344,12 @@ mod tests {
         assert_eq!(log(z(0.0, -1.0)).re, 0.0);
         assert_eq!(log(z(1.0, 1e-200)), z(0.0, 1e-200));
         assert_eq!(log(z(1.0, 1e-9)).re, 0.5e-18);
-        // In float32 the squares are exact in float64.
+        // The squares of float32 are exact in float64.
         assert_eq!(log(Complex::new(0.6_f32, 0.8)).re, 2.384_185_8e-8);
     }
 
     #[test]
-    fn functions_hold_where_parts_overflow() {
+    fn functions_are_right_where_intermediate_results_overflow() {
         assert_eq!(tanh(z(400.0, 1.0)).re, 1.0);
         assert!(tanh(z(400.0, 1.0)).im.abs() < 1e-300);
         assert_eq!(exp(z(1000.0, 0.0)), z(f64::INFINITY, 0.0));
@@ -354,11 +358,11 @@ mod tests {
         assert_eq!(cos(z(0.0, 800.0)).re, f64::INFINITY);
         assert_eq!(cos(z(0.0, 800.0)).im, 0.0);
         assert_eq!(sqrt(z(f64::INFINITY, 1.0)), z(f64::INFINITY, 0.0));
-        // What is beyond the range on the way only.
+        // Only intermediate results overflow.
         assert!(close(exp(z(710.0, 0.8)), z(709.0, 0.8).exp() * std::f64::consts::E));
-        let quarter = std::f64::consts::FRAC_PI_4;
-        let length = 1.7e308_f64.ln() + 0.5 * std::f64::consts::LN_2;
-        assert!(close(log(z(1.7e308, 1.7e308)), z(length, quarter)));
+        let reduce_half_pi = std::f64::consts::FRAC_PI_4;
+        let hypot = 1.7e308_f64.ln() + 0.5 * std::f64::consts::LN_2;
+        assert!(close(log(z(1.7e308, 1.7e308)), z(hypot, reduce_half_pi)));
         let root = sqrt(z(1.7e308, 1.7e308));
         assert!(close(root * 0.5, sqrt(z(1.7e308 / 4.0, 1.7e308 / 4.0))));
         // sqrt(2^-1074 i) is 2^-537 sqrt(i).

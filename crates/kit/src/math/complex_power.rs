@@ -1,21 +1,22 @@
-//! Powers of complex numbers: at zeros and infinities as NumPy's and C99's.
+//! Powers of complex numbers, with C99's and NumPy's results at zeros and infinities.
 
 use keyfold_core::Complex;
 
-use super::complex::{Part, exp, log, quotient};
+use super::complex::{ComplexPart, exp, log, quotient};
 
-/// From this whole exponent on, to both sides, a power is computed by the logarithm.
-const MANY: f64 = 100.0;
+/// From this absolute value on, integer exponents are computed by the logarithm, too.
+const LOG_FROM: f64 = 100.0;
 
 /// `a ** b`.
 ///
-/// - 1 for an exponent 0, whatever the base; of a base 0 it is 0 for an exponent whose real part is
-///   positive, and NaN for others;
-/// - products for whole exponents below 100, as NumPy has it, so that `a ** 2` is `a * a`;
-/// - else of the length and the angle of the base, or where those aren't finite `exp(b * log(a))`.
-pub fn power<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
+/// - 1 for an exponent 0, whatever the base; for a base 0 it is 0 if the exponent's real part is
+/// positive, and NaN otherwise;
+/// - products for integer exponents below 100, as in NumPy, so that `a ** 2` is `a * a`;
+/// - otherwise from the absolute value and the angle of the base, or `exp(b * log(a))` if those aren't
+/// finite.
+pub fn power<T: ComplexPart>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     let b = Complex::new(b.re.to_f64(), b.im.to_f64());
-    T::through(a, |a| {
+    T::via_f64(a, |a| {
         if b.re == 0.0 && b.im == 0.0 {
             return Complex::new(1.0, 0.0);
         }
@@ -25,16 +26,16 @@ pub fn power<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
                 false => Complex::new(f64::NAN, f64::NAN),
             };
         }
-        if b.im == 0.0 && b.re.abs() < MANY && b.re.trunc() == b.re {
-            let power = repeated(a, b.re.abs() as u32);
+        if b.im == 0.0 && b.re.abs() < LOG_FROM && b.re.trunc() == b.re {
+            let power = integer_power(a, b.re.abs() as u32);
             return match b.re < 0.0 {
                 true => quotient(Complex::new(1.0, 0.0), power),
                 false => power,
             };
         }
-        let (length, angle) = (a.norm(), a.im.atan2(a.re));
-        let size = length.powf(b.re) * (-b.im * angle).exp();
-        let turn = b.im * length.ln() + b.re * angle;
+        let (hypot, angle) = (a.norm(), a.im.atan2(a.re));
+        let size = hypot.powf(b.re) * (-b.im * angle).exp();
+        let turn = b.im * hypot.ln() + b.re * angle;
         if size.is_normal() && turn.is_finite() {
             let (sin, cos) = turn.sin_cos();
             return Complex::new(size * cos, size * sin);
@@ -43,8 +44,8 @@ pub fn power<T: Part>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     })
 }
 
-/// A product of that many factors, by squaring.
-fn repeated(a: Complex<f64>, count: u32) -> Complex<f64> {
+/// A product of `count` equal factors, by squaring.
+fn integer_power(a: Complex<f64>, count: u32) -> Complex<f64> {
     let (mut square, mut left) = (a, count);
     while left & 1 == 0 {
         square = square * square;
@@ -62,7 +63,7 @@ fn repeated(a: Complex<f64>, count: u32) -> Complex<f64> {
     power
 }
 
-/// A product of which a factor may be infinite: then the product is, as C99's G.5.1 has it.
+/// A product that is infinite if a factor is, as in C99's G.5.1.
 fn product(a: Complex<f64>, b: Complex<f64>) -> Complex<f64> {
     let plain = a * b;
     if !(plain.re.is_nan() && plain.im.is_nan()) {
@@ -117,7 +118,7 @@ mod tests {
                 assert!(error <= 64.0 * f64::EPSILON * expected.norm(), "{base} ** {exponent}");
             }
         }
-        // Beyond the range on the way only: the length alone overflows.
+        // Only intermediate results overflow: the absolute value alone is out of range.
         let far = power(z(1e200, 0.0), z(2.0, 0.5));
         assert!(far.re.is_infinite() || far.im.is_infinite());
     }

@@ -1,24 +1,25 @@
-//! erfc of float32 by tables that are looked up in a register: for processors with AVX-512.
+//! erfc of float32 by lookup tables in registers, for processors with AVX-512.
 //!
-//! Polynomials as of erf (`table`), but as exact in relation to erfc, which decreases to nothing; so
-//! they are of a higher degree, and end where a float32's square would lose too much. Beyond, where
-//! few arguments are, it is the exponential and polynomial of one number (`erfc`).
+//! The polynomials are like erf's (`erf_table`), but their error is relative to erfc, which decreases
+//! towards 0; so their degree is higher, and they end where the square of a float32 would be too
+//! inexact. Larger arguments, which are rare, use the exponential and polynomial of the scalar algorithm
+//! (`erfc`).
 
 use keyfold_expr::coefficients::ERFC_SINGLE;
 
 use crate::math::avx512::{Avx512Function, Vectors};
 use crate::math::exponential::parts;
+use crate::math::float32::MAGIC;
 use crate::math::function::Erfc;
-use crate::math::single::MAGIC;
 
-/// How far the points are apart around which there are polynomials.
+/// The distance of neighbouring points, around which the polynomials are expanded.
 const STEP: f32 = 33.0 / 256.0;
-/// To here there are polynomials.
+/// The end of the polynomials' range.
 const END: f32 = 4.05;
 
-/// The points around which there are polynomials: near the multiples of [`STEP`], where erfc is a float32
-/// almost exactly (S. Gal, "Computing elementary functions: a new approach for achieving high accuracy and
-/// good performance", 1986).
+/// The points around which the polynomials are expanded: near the multiples of [`STEP`], where erfc is a
+/// float32 almost exactly (S. Gal, "Computing elementary functions: a new approach for achieving high
+/// accuracy and good performance", 1986).
 #[rustfmt::skip]
 const POINTS: [[f32; 16]; 2] = [
     [
@@ -35,7 +36,7 @@ const POINTS: [[f32; 16]; 2] = [
     ],
 ];
 
-/// The polynomials' coefficients, power by power, point by point, as `scripts/minimax.py` prints them.
+/// The polynomials' coefficients, by power and point, as `scripts/minimax.py` prints them.
 #[rustfmt::skip]
 #[expect(clippy::approx_constant, reason = "the slope at 0 is one of many coefficients")]
 const TABLE: [[[f32; 16]; 2]; 7] = [
@@ -143,36 +144,36 @@ impl Avx512Function for Erfc {
     #[inline(always)]
     fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
         let size = x.abs();
-        let near = size.at_most(END);
-        // Of which the lowest five bits count.
+        let near = size.clamp_above(END);
+        // The lookup uses the lowest five bits of this.
         let point = near.mul_add(x.splat(1.0 / STEP), x.splat(MAGIC));
-        let t = near.minus(point.low_bits_in(&POINTS));
-        let mut sum = point.low_bits_in(&TABLE[6]);
+        let t = near.minus(point.look_up(&POINTS));
+        let mut sum = point.look_up(&TABLE[6]);
         for power in [5, 4, 3, 2, 1, 0] {
-            sum = sum.mul_add(t, point.low_bits_in(&TABLE[power]));
+            sum = sum.mul_add(t, point.look_up(&TABLE[power]));
         }
         if size.any_above(END) {
-            sum = sum.or_where_above(size, END, far(size));
+            sum = sum.select_above(size, END, far(size));
         }
-        x.splat(2.0).minus(sum).or_where_above(x, 0.0, sum)
+        x.splat(2.0).minus(sum).select_above(x, 0.0, sum)
     }
 }
 
 /// `exp(-x^2) p(u) / (1 + 2 x)`, with the square's rounding error in the exponent.
 #[inline(always)]
 fn far<const N: usize>(size: Vectors<N>) -> Vectors<N> {
-    let a = size.at_most(10.2);
+    let a = size.clamp_above(10.2);
     let middle = a.splat(3.75);
-    let u = a.minus(middle).over(a.plus(middle));
+    let u = a.minus(middle).divided_by(a.plus(middle));
     let mut sum = a.splat(ERFC_SINGLE[8]);
     for power in [7, 6, 5, 4, 3, 2, 1, 0] {
         sum = sum.mul_add(u, a.splat(ERFC_SINGLE[power]));
     }
-    let factor = sum.over(a.mul_add(a.splat(2.0), a.splat(1.0)));
+    let factor = sum.divided_by(a.mul_add(a.splat(2.0), a.splat(1.0)));
     let square = a.times(a);
-    let lost = a.mul_minus(a, square);
+    let lost = a.mul_sub(a, square);
     let (n, part) = parts::<false, N>(a.splat(0.0).minus(square));
     // exp(-lost) is 1 - lost.
     let power = part.plus(a.splat(1.0));
-    factor.times(lost.mul_from(power, power)).times_power(n)
+    factor.times(lost.mul_sub_from(power, power)).scale_by_power(n)
 }

@@ -1,13 +1,13 @@
-//! The exponential and the logistic function of float32, many at a time: for processors with AVX-512.
+//! The exponential and the logistic function of float32 on whole registers, for processors with AVX-512.
 //!
-//! The methods are those for one number. A power of two is multiplied with by the instruction for that,
+//! The algorithms are the scalar ones, except that the power of two is applied by the scale instruction,
 //! which rounds a subnormal result once and overflows to infinity.
 
 use crate::math::avx512::{Avx512Function, Vectors};
+use crate::math::float32::{EXP, LN2_HIGH, LN2_LOW, MAGIC, UNIT};
 use crate::math::function::{Exp, Sigmoid};
-use crate::math::single::{EXP, LN2_HIGH, LN2_LOW, MAGIC, UNIT};
 
-/// n and `exp(r) - 1` with `x = n ln 2 + r`, or `-x` of that.
+/// Returns n and `exp(r) - 1` with `x = n ln 2 + r`, or the same for `-x`.
 #[inline(always)]
 pub(super) fn parts<const NEGATED: bool, const N: usize>(
     x: Vectors<N>,
@@ -16,32 +16,32 @@ pub(super) fn parts<const NEGATED: bool, const N: usize>(
     let magic = x.splat(MAGIC);
     let n = x.mul_add(x.splat(sign * std::f32::consts::LOG2_E), magic).minus(magic);
     // r or -r.
-    let s = n.mul_from(x.splat(sign * LN2_HIGH), x);
-    let s = n.mul_from(x.splat(sign * LN2_LOW), s);
-    // In pairs: fewer steps wait for one another.
+    let s = n.mul_sub_from(x.splat(sign * LN2_HIGH), x);
+    let s = n.mul_sub_from(x.splat(sign * LN2_LOW), s);
+    // The polynomial is evaluated in pairs, so that fewer steps depend on one another.
     let [a, b, c, d, e] = EXP;
     let square = s.times(s);
     let high = square.mul_add(x.splat(e), s.mul_add(x.splat(sign * d), x.splat(c)));
     let sum = square.mul_add(high, s.mul_add(x.splat(sign * b), x.splat(a)));
-    (n, if NEGATED { square.mul_minus(sum, s) } else { square.mul_add(sum, s) })
+    (n, if NEGATED { square.mul_sub(sum, s) } else { square.mul_add(sum, s) })
 }
 
 impl Avx512Function for Exp {
     #[inline(always)]
     fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
-        let (n, part) = parts::<false, N>(x.at_least(-104.0).at_most(89.0));
-        part.plus(x.splat(1.0)).times_power(n)
+        let (n, part) = parts::<false, N>(x.clamp_below(-104.0).clamp_above(89.0));
+        part.plus(x.splat(1.0)).scale_by_power(n)
     }
 }
 
 impl Avx512Function for Sigmoid {
     #[inline(always)]
     fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
-        let (n, part) = parts::<true, N>(x.at_least(-104.0).at_most(30.0));
+        let (n, part) = parts::<true, N>(x.clamp_below(-104.0).clamp_above(30.0));
         let unit = x.splat(UNIT);
-        let power = unit.times_power(n);
+        let power = unit.scale_by_power(n);
         let whole = power.plus(unit);
         let lost = unit.minus(whole.minus(power));
-        unit.over(whole.plus(power.mul_add(part, lost)))
+        unit.divided_by(whole.plus(power.mul_add(part, lost)))
     }
 }

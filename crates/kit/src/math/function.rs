@@ -1,60 +1,61 @@
-//! The functions as types, so that a loop can be generic over which function it applies.
+//! The elementary functions as types, so that loops can be generic over them.
 
 use crate::isa::Isa;
 use crate::math::Real;
 
-/// A function of one number.
+/// A unary function.
 pub trait Function: 'static {
-    /// Its value, right for every argument.
+    /// Returns the value, right for every argument.
     fn apply<T: Real, I: Isa>(x: T) -> T;
 
-    /// Its value in a loop of vector code: right wherever [`Function::is_near`].
+    /// Returns the value by vector code, right if [`Function::is_in_range`].
     #[inline(always)]
-    fn apply_near<T: Real, I: Isa>(x: T) -> T {
+    fn apply_in_range<T: Real, I: Isa>(x: T) -> T {
         Self::apply::<T, I>(x)
     }
 
-    /// Whether [`Function::apply_near`] is right.
+    /// Whether [`Function::apply_in_range`] is right.
     #[inline(always)]
-    fn is_near<T: Real>(_: T) -> bool {
+    fn is_in_range<T: Real>(_: T) -> bool {
         true
     }
 
-    /// Its values, if there is a faster way for many; returns whether it is done. What it gives doesn't
-    /// depend on an element's place.
+    /// Computes a slice if there is faster code than a loop, and returns whether it did. A result
+    /// doesn't depend on its position in the slice.
     #[inline(always)]
     fn apply_all<T: Real, I: Isa>(_: &[T], _: &mut [T]) -> bool {
         false
     }
 
-    /// Likewise with something around it.
+    /// As [`Function::apply_all`], for a [`Scaling`] of the function.
     #[inline(always)]
-    fn apply_around<T: Real, I: Isa>(_: &[T], _: &[T], _: Around<T>, _: &mut [T]) -> bool {
+    fn apply_scaled<T: Real, I: Isa>(_: &[T], _: &[T], _: Scaling<T>, _: &mut [T]) -> bool {
         false
     }
 }
 
-/// The computation around a function `f` in a fused kernel: `(f(x * before) + behind) * (max(y, least) * times)`.
+/// The arithmetic around a function `f` in a fused kernel: `(f(x * before) + behind) * (max(y, least) *
+/// times)`.
 #[derive(Clone, Copy, Debug)]
-pub struct Around<T> {
-    /// What the argument is multiplied with.
+pub struct Scaling<T> {
+    /// The multiplier of the argument.
     pub before: T,
-    /// What is added to the value.
+    /// The addend of the value.
     pub behind: T,
-    /// What the factor is at least; -inf leaves all as they are.
+    /// The lower bound of the factor; -inf for none.
     pub least: T,
-    /// What the factor is multiplied with.
+    /// The multiplier of the factor.
     pub times: T,
 }
 
-/// A function of two numbers.
+/// A binary function.
 pub trait Function2: 'static {
-    /// Its value.
+    /// Returns the value.
     fn apply<T: Real, I: Isa>(x: T, y: T) -> T;
 }
 
 macro_rules! functions {
-    // A type per function: there is no way to name a generic method as one.
+    // A type per function, since a generic method can't be named as a value.
     ($($(#[$doc:meta])* $name:ident: |$x:ident, $level:ident| $value:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
@@ -112,13 +113,13 @@ impl Function for Sin {
     }
 
     #[inline(always)]
-    fn apply_near<T: Real, I: Isa>(x: T) -> T {
-        x.sin_near::<I>()
+    fn apply_in_range<T: Real, I: Isa>(x: T) -> T {
+        x.sin_in_range::<I>()
     }
 
     #[inline(always)]
-    fn is_near<T: Real>(x: T) -> bool {
-        is_near(x)
+    fn is_in_range<T: Real>(x: T) -> bool {
+        is_in_range(x)
     }
 }
 
@@ -133,19 +134,19 @@ impl Function for Cos {
     }
 
     #[inline(always)]
-    fn apply_near<T: Real, I: Isa>(x: T) -> T {
-        x.cos_near::<I>()
+    fn apply_in_range<T: Real, I: Isa>(x: T) -> T {
+        x.cos_in_range::<I>()
     }
 
     #[inline(always)]
-    fn is_near<T: Real>(x: T) -> bool {
-        is_near(x)
+    fn is_in_range<T: Real>(x: T) -> bool {
+        is_in_range(x)
     }
 }
 
-/// NaN is near: it gives NaN.
+/// NaN counts as in range: its result is NaN.
 #[inline(always)]
-fn is_near<T: Real>(x: T) -> bool {
+fn is_in_range<T: Real>(x: T) -> bool {
     let far = x.abs() > T::SIN_LIMIT;
     !far
 }
@@ -166,8 +167,8 @@ impl Function for Erf {
     }
 
     #[inline(always)]
-    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
-        T::around::<Erf, I>(x, y, around, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Erf, I>(x, y, scaled, out)
     }
 }
 
@@ -187,8 +188,8 @@ impl Function for Erfc {
     }
 
     #[inline(always)]
-    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
-        T::around::<Erfc, I>(x, y, around, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Erfc, I>(x, y, scaled, out)
     }
 }
 
@@ -208,8 +209,8 @@ impl Function for Exp {
     }
 
     #[inline(always)]
-    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
-        T::around::<Exp, I>(x, y, around, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Exp, I>(x, y, scaled, out)
     }
 }
 
@@ -229,8 +230,8 @@ impl Function for Sigmoid {
     }
 
     #[inline(always)]
-    fn apply_around<T: Real, I: Isa>(x: &[T], y: &[T], around: Around<T>, out: &mut [T]) -> bool {
-        T::around::<Sigmoid, I>(x, y, around, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Sigmoid, I>(x, y, scaled, out)
     }
 }
 

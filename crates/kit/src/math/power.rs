@@ -1,12 +1,12 @@
-//! Powers: the logarithm needs as many more bits than the result as the result's exponent has.
+//! Powers: the logarithm is computed with as many extra bits as the exponent of the result has.
 
 use keyfold_expr::coefficients::{ATANH, LN2, TWO_THIRDS};
 
 use crate::isa::Isa;
 use crate::math::Real;
-use crate::math::double::{EXP, MAGIC, clamp, mantissa, reduce, scale};
+use crate::math::float64::{EXP, MAGIC, clamp, mantissa, reduce_ln2, scale};
 
-/// log2(1 + f) / f.
+/// The coefficients of log2(1 + f) / f.
 const LOG2: [f64; 14] = [
     1.442_695_040_892_575,
     -0.721_347_520_469_139_9,
@@ -23,7 +23,7 @@ const LOG2: [f64; 14] = [
     0.157_809_999_915_675_8,
     -0.150_588_177_535_990_1,
 ];
-/// 2^r.
+/// The coefficients of 2^r.
 const EXP2: [f64; 8] = [
     0.999_999_999_961_624_9,
     0.693_147_180_728_695_7,
@@ -35,7 +35,7 @@ const EXP2: [f64; 8] = [
     1.520_191_229_142_858_8e-5,
 ];
 
-/// `a * b` and what its rounding lost: with a fused product, else by T. Dekker's splitting ("A
+/// Returns `a * b` and the rounding error: by a fused multiply-add, or by T. Dekker's splitting ("A
 /// floating-point technique for extending the available precision", 1971).
 #[inline(always)]
 pub(super) fn product<I: Isa>(a: f64, b: f64) -> (f64, f64) {
@@ -52,21 +52,22 @@ pub(super) fn product<I: Isa>(a: f64, b: f64) -> (f64, f64) {
     (high, ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2)
 }
 
-/// `a + b` for `|a| >= |b|`, and what its rounding lost.
+/// Returns `a + b` for `|a| >= |b|`, and the rounding error.
 #[inline(always)]
 pub(super) fn sum(a: f64, b: f64) -> (f64, f64) {
     let high = a + b;
     (high, b - (high - a))
 }
 
-/// The product of two numbers of two parts each.
+/// The product of two numbers that are each a sum of two floats.
 #[inline(always)]
 fn times<I: Isa>(a: (f64, f64), b: (f64, f64)) -> (f64, f64) {
     let (high, low) = product::<I>(a.0, b.0);
     (high, low + (a.0 * b.1 + a.1 * b.0))
 }
 
-/// The natural logarithm of a positive finite number, in two parts, to about 2^-66 of it.
+/// The natural logarithm of a positive finite number as a sum of two floats, with a relative error of
+/// about 2^-66.
 #[inline(always)]
 fn log<I: Isa>(x: f64) -> (f64, f64) {
     let (k, m) = mantissa(x);
@@ -84,12 +85,12 @@ fn log<I: Isa>(x: f64) -> (f64, f64) {
     let series = times::<I>(z, (factor, factor_low + TWO_THIRDS[1]));
     let (whole, whole_low) = sum(2.0, series.0);
     let part = times::<I>(s, (whole, whole_low + series.1));
-    // |k ln 2| is the greater unless k is 0, and then the sum is exact.
+    // |k ln 2| is the greater summand unless k is 0, and then the sum is exact.
     let (high, low) = sum(k * LN2[0], part.0);
     (high, low + I::mul_add_f64(k, LN2[1], part.1))
 }
 
-/// What C's annex F says of a negative or special base, given `|x| ** y`.
+/// Applies C's annex F for a negative or special base, given `|x| ** y`.
 #[inline(always)]
 fn signed<I: Isa>(x: f64, y: f64, value: f64) -> f64 {
     let half = y * 0.5;
@@ -104,7 +105,7 @@ fn signed<I: Isa>(x: f64, y: f64, value: f64) -> f64 {
 
 /// `x ** y`: `2 ** (y * log2(x))` in float64.
 #[inline(always)]
-pub(super) fn single<I: Isa>(x: f32, y: f32) -> f32 {
+pub(super) fn of_f32<I: Isa>(x: f32, y: f32) -> f32 {
     let (x, y) = (f64::from(x), f64::from(y));
     let a = x.abs();
     let log = log2::<I>(a);
@@ -113,7 +114,7 @@ pub(super) fn single<I: Isa>(x: f32, y: f32) -> f32 {
     signed::<I>(x, y, exp2::<I>(y * log)) as f32
 }
 
-/// The logarithm to base 2 of a positive normal number, to more digits than a float32 has.
+/// The logarithm to base 2 of a positive normal number, with more digits than a float32.
 #[inline(always)]
 pub(super) fn log2<I: Isa>(x: f64) -> f64 {
     let (k, m) = mantissa_normal(x);
@@ -121,7 +122,7 @@ pub(super) fn log2<I: Isa>(x: f64) -> f64 {
     I::mul_add_f64(f, f.polynomial::<I, 14>(&LOG2), k)
 }
 
-/// `2 ** x` to more digits than a float32 has, and as far as float32 goes.
+/// `2 ** x` with more digits than a float32, over float32's range.
 #[inline(always)]
 pub(super) fn exp2<I: Isa>(x: f64) -> f64 {
     let t = clamp(x, -160.0, 160.0);
@@ -131,7 +132,7 @@ pub(super) fn exp2<I: Isa>(x: f64) -> f64 {
     p * f64::from_bits((shifted.to_bits() << 52).wrapping_add(0x3ff0_0000_0000_0000))
 }
 
-/// k and m with `x = 2^k m`, m from 2/3 to 4/3; x isn't subnormal.
+/// Splits x, which isn't subnormal, into `2^k m`, m from 2/3 to 4/3: returns k and m.
 #[inline(always)]
 fn mantissa_normal(x: f64) -> (f64, f64) {
     const TWO_THIRDS: u64 = 0x3fe5_5555_5555_5555;
@@ -141,18 +142,18 @@ fn mantissa_normal(x: f64) -> (f64, f64) {
     (f64::from_bits(biased) - 4_503_599_627_371_519.0, f64::from_bits(m))
 }
 
-/// `x ** y`: `e ** (y * log(x))`, the logarithm and the product in two parts.
+/// `x ** y`: `e ** (y * log(x))`, with the logarithm and the product as sums of two floats.
 #[inline(always)]
-pub(super) fn double<I: Isa>(x: f64, y: f64) -> f64 {
+pub(super) fn of_f64<I: Isa>(x: f64, y: f64) -> f64 {
     let a = x.abs();
     let (log, log_low) = log::<I>(a);
     let log = if a < f64::INFINITY { log } else { a };
     let log = if a == 0.0 { f64::NEG_INFINITY } else { log };
     let (t, t_low) = product::<I>(y, log);
     let t_low = t_low + y * log_low;
-    // Beyond this the result is 0 or infinite, and the low part may be NaN.
+    // Beyond this bound the result is 0 or infinite, and the low part may be NaN.
     let t_low = if t.abs() < 1000.0 { t_low } else { 0.0 };
-    let (n, r) = reduce::<I>(clamp(t, -746.0, 710.0));
+    let (n, r) = reduce_ln2::<I>(clamp(t, -746.0, 710.0));
     let r = r + t_low;
     let e = I::mul_add_f64(r * r, r.polynomial::<I, 11>(&EXP), r);
     signed::<I>(x, y, scale(1.0 + e, n))

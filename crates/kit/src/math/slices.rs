@@ -1,7 +1,7 @@
-//! The functions over slices, at the level in use.
+//! The elementary functions over slices, at the level in use.
 //!
-//! [`map`] and [`map2`] choose the level themselves; [`map_at`] and [`map2_at`] are their bodies, for
-//! code that runs at a level already. All panic where lengths differ.
+//! [`map`] and [`map2`] dispatch on the level; [`map_at`] and [`map2_at`] are their loops, for code that
+//! runs at a known level. All panic if the lengths differ.
 
 use std::marker::PhantomData;
 
@@ -27,7 +27,7 @@ pub fn map2<F: Function2, T: Real>(x: &[T], y: &[T], out: &mut [T]) {
     isa::dispatch(Map2::<F, T> { x, y, out, function: PhantomData });
 }
 
-/// [`map`] at a level.
+/// [`map`] at the level `I`.
 #[inline(always)]
 pub fn map_at<F: Function, T: Real, I: Isa>(x: &[T], out: &mut [T]) {
     assert_eq!(x.len(), out.len());
@@ -36,15 +36,15 @@ pub fn map_at<F: Function, T: Real, I: Isa>(x: &[T], out: &mut [T]) {
     }
     let mut near = true;
     for (out, x) in out.iter_mut().zip(x) {
-        near &= F::is_near(*x);
-        *out = F::apply_near::<T, I>(*x);
+        near &= F::is_in_range(*x);
+        *out = F::apply_in_range::<T, I>(*x);
     }
     if !near {
-        mend::<F, T, I>(x, out);
+        recompute_out_of_range::<F, T, I>(x, out);
     }
 }
 
-/// [`map2`] at a level.
+/// [`map2`] at the level `I`.
 #[inline(always)]
 pub fn map2_at<F: Function2, T: Real, I: Isa>(x: &[T], y: &[T], out: &mut [T]) {
     assert_eq!((x.len(), y.len()), (out.len(), out.len()));
@@ -53,12 +53,12 @@ pub fn map2_at<F: Function2, T: Real, I: Isa>(x: &[T], y: &[T], out: &mut [T]) {
     }
 }
 
-/// The few arguments beyond what the loop could do.
+/// Recomputes the arguments that are out of the vector code's range.
 #[cold]
 #[inline(never)]
-fn mend<F: Function, T: Real, I: Isa>(x: &[T], out: &mut [T]) {
+fn recompute_out_of_range<F: Function, T: Real, I: Isa>(x: &[T], out: &mut [T]) {
     for (out, x) in out.iter_mut().zip(x) {
-        if !F::is_near(*x) {
+        if !F::is_in_range(*x) {
             *out = F::apply::<T, I>(*x);
         }
     }
@@ -89,7 +89,7 @@ impl<F: Function, T: Real> Work for MapInPlace<'_, F, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self) {
-        // In blocks that the first-level cache holds: arguments are needed again to be mended.
+        // In blocks that fit in the L1 cache: the arguments are needed again for those out of range.
         let mut kept = [T::ZERO; 256];
         for block in self.x.chunks_mut(256) {
             let kept = &mut kept[..block.len()];
@@ -116,7 +116,7 @@ impl<F: Function2, T: Real> Work for Map2<'_, F, T> {
 }
 
 macro_rules! slices {
-    // Named functions: so that one can be chosen as a function pointer.
+    // Named functions can be passed as function pointers.
     ($($name:ident $function:ident;)*) => {$(
         #[doc = concat!("[`Real::", stringify!($name), "`] of every element.")]
         pub fn $name<T: Real>(x: &[T], out: &mut [T]) {

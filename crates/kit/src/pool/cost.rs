@@ -1,26 +1,25 @@
-//! What sharing work costs, and the number of indices that make a part worth sharing.
+//! The cost of dividing work among threads, and the smallest part worth a thread.
 
 use keyfold_core::{Error, ErrorKind, Result};
 
-/// How long a part should take, in nanoseconds: many times what sharing costs, and short enough
-/// for an even end.
+/// The target time of a part, in nanoseconds: many times the cost of handing it to a thread, and short
+/// enough that all threads finish at nearly the same time.
 ///
 /// Measured by `cargo bench -p keyfold-kit --bench pools` on a shared two-core virtual machine, the
-/// table of short jobs: while jobs follow each other closely, two threads break even at jobs of 2
-/// microseconds, gain 1.5 times at 6 and 1.7 times at 10; after a pause the worker must be woken,
-/// which takes 50 microseconds and costs the caller 15, and two threads break even at 50. So jobs of
-/// less than one part, which the caller does alone, would gain nothing or too little to wake anybody
-/// for.
+/// table of short jobs. While jobs follow each other closely, two threads break even at jobs of 2
+/// microseconds, gain 1.5 times at 6 and 1.7 times at 10. After a pause the worker must be woken, which
+/// takes 50 microseconds and costs the caller 15, and two threads break even at 50. So sharing a job of
+/// less than one part would gain nothing, or too little to wake a worker for; the caller runs it alone.
 pub const PIECE_NANOSECONDS: f64 = 20_000.0;
 
-/// The grain at which a part takes about [`PIECE_NANOSECONDS`], for work of so many nanoseconds per
-/// index. Jobs shorter than that are thereby done by their caller alone: the serial cut-off.
+/// Returns the grain at which a part takes about [`PIECE_NANOSECONDS`], from the nanoseconds per index.
+/// The caller runs shorter jobs alone: this is the serial cut-off.
 pub fn grain_for(nanoseconds_per_index: f64) -> usize {
-    // The cast saturates; NaN gives 0, and so the smallest grain.
+    // The cast saturates; NaN becomes 0 and thus the smallest grain.
     ((PIECE_NANOSECONDS / nanoseconds_per_index) as usize).max(1)
 }
 
-/// A grain from a table, a file or another language.
+/// Checks a grain that comes from a table, a file or another language.
 ///
 /// # Errors
 /// [`ErrorKind::Value`] if it is 0 or negative.

@@ -1,5 +1,5 @@
-//! One call of `parallel_for`: what caller and helpers share, and how the caller knows that the
-//! others are done.
+//! A job, one call of `parallel_for`: the state that the caller and its helpers share, and the caller's
+//! wait for the helpers.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -13,46 +13,46 @@ use std::time::{Duration, Instant};
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::LocalContext;
 
-use super::share::Shares;
-use super::wake::Watch;
+use super::wake_policy::WakeEstimate;
+use super::work_stealing::WorkShares;
 use super::workers::Offers;
 use super::{Schedule, Workers, workers};
 
-/// The work itself.
+/// The caller's function.
 type Body<'a> = dyn Fn(Range<usize>) -> Result<()> + Sync + 'a;
 
-/// In [`Counted`]: the caller sleeps, or is about to.
+/// In [`Counted`]: the caller sleeps, or is about to sleep.
 const WAITING: usize = 1 << (usize::BITS - 1);
-/// In [`Counted`]: the last helper has woken the caller, and looks at the job no more.
+/// In [`Counted`]: the last helper has woken the caller, and doesn't access the job any more.
 const RELEASED: usize = 1 << (usize::BITS - 2);
 
-/// How long the caller looks whether the helpers are done before it sleeps. Being woken takes up to a
-/// quarter as long, and a helper has one piece left at most.
-const PATIENCE: Duration = Duration::from_micros(200);
+/// The time that the caller spins for its helpers before it sleeps. Waking takes up to a quarter of
+/// that, and a helper has at most one piece left.
+const CALLER_SPIN_TIME: Duration = Duration::from_micros(200);
 
-/// How often the caller looks before it reads the clock.
-const LOOKS: usize = 64;
+/// The number of spins between two readings of the clock.
+const SPINS_PER_CHECK: usize = 64;
 
-/// Why a job ends early.
+/// The reason why a job ends early.
 enum Failure {
     Error(Error),
     Panic(Box<dyn Any + Send>),
 }
 
-/// A job. It lies in its caller's frame: workers that are counted use it, and nobody else.
+/// A job. It lies in its caller's stack frame: only workers that are counted access it.
 #[repr(C, align(128))]
 pub(super) struct Job {
-    // What a helper needs to begin, in one cache line.
-    /// Borrowed by the caller's frame.
+    // The fields that a helper needs to begin, in one cache line.
+    /// Borrowed by the caller's stack frame.
     body: *const Body<'static>,
     range: Range<usize>,
-    /// Indices per part that is shared out: the grain, or more.
+    /// Indices per part: the grain, or a multiple.
     unit: usize,
-    /// The number of the next thread to take part, and of the next part where each thread has one.
+    /// The number of the next thread to take part, and of the next part in a uniform schedule.
     next: AtomicUsize,
     grain: usize,
     threads: usize,
-    /// What applies on the caller's thread; null if nothing does.
+    /// The local keys and data of the caller's thread; null if it has none.
     context: *const LocalContext,
     /// The first failure; null until then.
     failure: AtomicPtr<Failure>,
@@ -60,16 +60,16 @@ pub(super) struct Job {
     /// The number of parts.
     parts: u32,
     counted: Counted,
-    /// What is left where threads share parts.
-    shares: Shares,
+    /// The parts that no thread has taken yet, in an adaptive schedule.
+    shares: WorkShares,
 }
 
-/// The workers that may use a job, in cache lines of their own.
+/// The count of workers that may access a job, in cache lines of its own.
 #[repr(align(128))]
 struct Counted {
-    /// How many, [`WAITING`] and [`RELEASED`].
+    /// The number of workers, with the flags [`WAITING`] and [`RELEASED`].
     workers: AtomicUsize,
-    /// Set before the caller waits.
+    /// The caller's thread; set before the caller waits.
     caller: UnsafeCell<Option<Thread>>,
 }
 
@@ -77,14 +77,15 @@ struct Counted {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct JobRef(pub *const Job);
 
-// SAFETY: jobs are `Sync`; who uses the address says why the job is still there.
+// SAFETY: jobs are `Sync`; each user of the address says why the job still exists.
 unsafe impl Send for JobRef {}
 
-// SAFETY: the body and the context are `Sync`, and used while their owner waits only; the failure is owned by
-// the job and `Send`; `caller` is written before, and read after, a change of `workers` that says so.
+// SAFETY: the body and the context are `Sync`, and accessed only while their owner waits; the failure is
+// owned by the job and `Send`; `caller` is written before, and read after, a change of `workers` that
+// publishes it.
 unsafe impl Sync for Job {}
 
-/// Calls `f` with the pieces of a range, one after the other.
+/// Calls `f` with pieces of a range, in order.
 pub(super) fn pieces(
     range: Range<usize>,
     grain: usize,
@@ -99,11 +100,11 @@ pub(super) fn pieces(
     Ok(())
 }
 
-/// How a range is cut for sharing: indices per part, and the number of parts.
-fn cut(schedule: Schedule, len: usize, grain: usize, threads: usize) -> (usize, u32) {
+/// Divides a range into parts: returns the indices per part and the number of parts.
+fn cut_into_parts(schedule: Schedule, len: usize, grain: usize, threads: usize) -> (usize, u32) {
     let unit = match schedule {
         Schedule::Uniform => len.div_ceil(threads),
-        // As many grains as make the number of parts fit 32 bits.
+        // A part is as many grains as keep the number of parts within 32 bits.
         Schedule::Adaptive => {
             let grains = len.div_ceil(grain).div_ceil(u32::MAX as usize);
             grain.saturating_mul(grains.max(1))
@@ -122,19 +123,20 @@ pub(super) fn run(
     let Some(workers) = workers::current()? else {
         return pieces(range, grain, body);
     };
-    // Workers that must be woken come late, and a thread's whole part would end as late.
+    // Workers that must be woken start late. A thread's part of a uniform schedule would end as late, so
+    // the schedule becomes adaptive.
     let late = schedule == Schedule::Uniform && !workers.are_all_spinning();
     let schedule = if late { Schedule::Adaptive } else { schedule };
-    let (unit, parts) = cut(schedule, range.len(), grain, workers.threads());
+    let (unit, parts) = cut_into_parts(schedule, range.len(), grain, workers.threads());
     let threads = workers.threads().min(parts as usize);
     let generation = workers::generation();
     let body = std::ptr::from_ref(body);
-    // SAFETY: only the lifetime changes; `help` says why nobody uses the body after this call.
+    // SAFETY: only the lifetime changes; `work` says why no thread accesses the body after this call.
     let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
     let context = local_context();
     let shares = match schedule {
-        Schedule::Uniform => Shares::new(0, 0),
-        Schedule::Adaptive => Shares::new(parts, threads),
+        Schedule::Uniform => WorkShares::new(0, 0),
+        Schedule::Adaptive => WorkShares::new(parts, threads),
     };
     let job = Job {
         body,
@@ -150,64 +152,70 @@ pub(super) fn run(
         counted: Counted { workers: AtomicUsize::new(0), caller: UnsafeCell::new(None) },
         shares,
     };
-    // From here to the end of `finish` nothing unwinds: helpers may be at work.
+    // From here to the end of `finish` this function must not unwind: helpers may be accessing the job.
     let mut offers = workers.offer(&job, threads - 1);
-    let mut watch = None;
+    let mut estimate = None;
     if offers.wanted > 0 {
-        watch = Watch::new(workers.row(), job.range.len().div_ceil(grain), threads);
-        if watch.is_none() {
+        estimate =
+            WakeEstimate::new(workers.alone_series(), job.range.len().div_ceil(grain), threads);
+        if estimate.is_none() {
             workers.offer_to_all(&job, &mut offers);
         }
     }
     job.work(0, || {
-        // A child of fork may find a lock taken, by a thread that it doesn't have.
-        if watch.as_mut().is_some_and(Watch::count) && workers::generation() == generation {
-            watch = None;
+        // In a child of fork, a lock may be held by a thread that the child doesn't have.
+        if estimate.as_mut().is_some_and(WakeEstimate::count) && workers::generation() == generation
+        {
+            estimate = None;
             workers.offer_to_all(&job, &mut offers);
         }
     });
-    if let Some(watch) = watch {
-        watch.end(workers.row());
+    if let Some(estimate) = estimate {
+        estimate.end(workers.alone_series());
     }
     job.finish(&workers, &offers, generation)
 }
 
-/// This thread's local keys and objects, if there are any.
+/// Returns this thread's local keys and data, or `None` if it has none.
 fn local_context() -> Option<LocalContext> {
     let context = LocalContext::current();
     (!context.is_empty()).then_some(context)
 }
 
 impl Job {
-    /// Counts a worker that may use the job from now on.
+    /// Counts a worker that may access the job from now on.
     pub(super) fn enter(&self) {
         self.counted.workers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// For the caller: a worker that was counted doesn't use the job.
+    /// Called by the caller: uncounts a worker that didn't take the job.
     pub(super) fn withdraw(&self) {
         self.counted.workers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes part as a helper, which `workers` counts. `free` runs before the caller can know that it is done.
+    /// Takes part as a helper, which `workers` counts. `free` runs before the caller can see that the
+    /// helper is done.
     pub(super) fn help(&self, free: impl FnOnce()) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // More may come than are needed, where some were handed the job and found it in the queue too.
+        // More helpers may come than are needed: a worker that was handed the job may also find it in
+        // the queue.
         if number < self.threads {
-            // SAFETY: null, or the caller's, who waits for this helper.
+            // SAFETY: null, or borrowed from the caller, which waits for this helper.
             let context = unsafe { self.context.as_ref() };
             match context {
                 None if local_context().is_none() => self.work(number, || ()),
-                // A worker may be inside other work, which waits for this one.
+                // The worker may be inside another kernel, which waits for this job; that kernel's local
+                // keys don't apply.
                 None => LocalContext::default().replace(|| self.work(number, || ())),
                 Some(context) => context.replace(|| self.work(number, || ())),
             }
         }
         free();
-        // Release: what this helper wrote, to the caller.
+        // Release: publishes this helper's writes to the caller.
         let workers = self.counted.workers.fetch_sub(1, Ordering::AcqRel);
         if workers == WAITING | 1 {
-            // SAFETY: the caller set it before it said that it waits, and waits until it is released.
+            // SAFETY: the caller set the field before the flag `WAITING`, and waits until it is
+            // released.
             let caller = unsafe { (*self.counted.caller.get()).clone() };
             self.counted.workers.store(RELEASED, Ordering::Release);
             if let Some(caller) = caller {
@@ -216,11 +224,11 @@ impl Job {
         }
     }
 
-    /// The next part for a thread that has done its first.
+    /// Returns the next part for a thread that has run its first part.
     fn take(&self, thread: usize) -> Option<u32> {
         match self.schedule {
             Schedule::Adaptive => self.shares.take(thread),
-            // What absent threads would have done.
+            // Parts of threads that didn't come.
             Schedule::Uniform => {
                 let part = self.next.fetch_add(1, Ordering::Relaxed);
                 u32::try_from(part).ok().filter(|part| *part < self.parts)
@@ -228,8 +236,8 @@ impl Job {
         }
     }
 
-    /// Takes parts until none is left, or one has failed. Doesn't unwind.
-    /// `after` is called after each piece.
+    /// Takes parts until none is left or one has failed, and calls `after` after each piece. Doesn't
+    /// unwind.
     fn work(&self, thread: usize, mut after: impl FnMut()) {
         let mut run = || {
             let mut part = match self.schedule {
@@ -239,8 +247,8 @@ impl Job {
             while let Some(at) = part {
                 let start = self.range.start + at as usize * self.unit;
                 let end = self.range.end.min(start.saturating_add(self.unit));
-                // SAFETY: the caller works itself, or waits for this helper, which `workers` counts:
-                // what the body borrows is still there.
+                // SAFETY: this thread is the caller, or the caller waits for this helper, which
+                // `workers` counts; so the memory that the body borrows is still borrowed.
                 let body = unsafe { &*self.body };
                 pieces(start..end, self.grain, |piece| {
                     if self.failure.load(Ordering::Relaxed).is_null() {
@@ -270,29 +278,29 @@ impl Job {
         let first =
             self.failure.compare_exchange(null_mut(), failure, Ordering::AcqRel, Ordering::Relaxed);
         if first.is_err() {
-            // SAFETY: made above, and nobody else has seen it. A payload whose destructor panics
-            // too must not end the process.
+            // SAFETY: it was made above, and no other thread has seen it. If the payload's destructor
+            // panics too, the process must not end.
             let failure = unsafe { Box::from_raw(failure) };
             let _ = catch_unwind(AssertUnwindSafe(|| drop(failure)));
         }
     }
 
-    /// Waits for the helpers at work, and gives the job's result.
+    /// Waits for the active helpers, and returns the job's result.
     fn finish(&self, workers: &Workers, offers: &Offers, generation: u32) -> Result<()> {
-        // As in `run`.
+        // As in `run`: in a child of fork the queue's lock may be held.
         if workers::generation() == generation {
-            workers.leave_queue(self, offers);
+            workers.remove_from_queue(self, offers);
         }
-        // Acquire, here and below: what helpers wrote.
+        // Acquire, here and below: for the helpers' writes.
         if self.counted.workers.load(Ordering::Acquire) != 0 {
-            workers.take_back(self, offers);
+            workers.withdraw_job(self, offers);
             self.wait(generation)?;
         }
         let failure = self.failure.swap(null_mut(), Ordering::Acquire);
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: `fail` made it by `Box::into_raw`, and the swap makes it ours.
+        // SAFETY: `fail` made it by `Box::into_raw`, and the swap takes ownership.
         match *unsafe { Box::from_raw(failure) } {
             Failure::Error(error) => Err(error),
             Failure::Panic(payload) => resume_unwind(payload),
@@ -304,7 +312,7 @@ impl Job {
         let workers = &self.counted.workers;
         let mut since = None;
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..SPINS_PER_CHECK {
                 if workers.load(Ordering::Acquire) == 0 {
                     return Ok(());
                 }
@@ -313,11 +321,11 @@ impl Job {
             if workers::generation() != generation {
                 return Err(forked());
             }
-            if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            if since.get_or_insert_with(Instant::now).elapsed() > CALLER_SPIN_TIME {
                 break;
             }
         }
-        // SAFETY: helpers look at it once `workers` says that the caller waits.
+        // SAFETY: helpers read the field only after `workers` has the flag `WAITING`.
         unsafe { *self.counted.caller.get() = Some(std::thread::current()) };
         if workers.fetch_or(WAITING, Ordering::AcqRel) == 0 {
             return Ok(());
@@ -348,7 +356,7 @@ mod tests {
             for len in [1, 2, 3, 100, 101, 1 << 40, usize::MAX] {
                 for grain in [1, 2, 64, 1 << 33, usize::MAX] {
                     for threads in [2, 3, 7] {
-                        let (unit, parts) = cut(schedule, len, grain, threads);
+                        let (unit, parts) = cut_into_parts(schedule, len, grain, threads);
                         let parts = parts as usize;
                         assert!(parts >= 1 && unit.checked_mul(parts - 1).unwrap() < len);
                         assert!(unit.saturating_mul(parts) >= len);

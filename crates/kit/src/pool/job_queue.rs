@@ -1,15 +1,15 @@
-//! Jobs that want more helpers than were free when they began. A worker looks here each time it has nothing to
-//! do, before it waits for somebody to hand it a job.
+//! The queue of jobs that want more helpers than were idle when they began. A worker looks into the
+//! queue before it waits for its mailbox.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use keyfold_dispatch::forklock::ForkLock;
 
-/// Jobs that want helpers. Each pool has its own queue: a child of fork has another pool, and never sees the
-/// queue of its parent's threads.
+/// Jobs that want helpers. Each pool has its own queue: a child of fork has another pool, and never
+/// accesses the queue of its parent's threads.
 pub(super) struct JobQueue<T> {
     jobs: ForkLock<Vec<(T, usize)>>,
-    /// How many helpers are wanted in all, readable without the lock.
+    /// The total number of wanted helpers, readable without the lock.
     wanted: AtomicUsize,
 }
 
@@ -20,15 +20,15 @@ impl<T> Default for JobQueue<T> {
 }
 
 impl<T: Copy + PartialEq> JobQueue<T> {
-    /// Adds a job that wants so many helpers.
+    /// Adds a job that wants this many helpers.
     pub(super) fn push(&self, job: T, helpers: usize) {
         let mut jobs = self.jobs.lock();
         jobs.push((job, helpers));
-        // See `Mailbox::change` for the order.
+        // `Mailbox::change` explains the order.
         self.wanted.fetch_add(helpers, Ordering::SeqCst);
     }
 
-    /// Removes a job: no worker takes it from now on.
+    /// Removes a job: no worker takes it afterwards.
     pub(super) fn remove(&self, job: T) {
         let mut jobs = self.jobs.lock();
         if let Some(at) = jobs.iter().position(|(other, _)| *other == job) {
@@ -37,13 +37,13 @@ impl<T: Copy + PartialEq> JobQueue<T> {
         }
     }
 
-    /// Whether somebody wants helpers.
+    /// Whether a job in the queue wants helpers.
     #[inline]
     pub(super) fn wants(&self) -> bool {
         self.wanted.load(Ordering::SeqCst) != 0
     }
 
-    /// The next job. `begin` is called before the job can be removed.
+    /// Takes the next job. `begin` is called on it before its caller can remove it.
     pub(super) fn take(&self, begin: impl FnOnce(T)) -> Option<T> {
         let mut jobs = self.jobs.lock();
         let (job, helpers) = jobs.first_mut()?;
@@ -76,7 +76,7 @@ mod tests {
         }
         assert_eq!(begun, [1, 1, 2]);
         queue.remove(2);
-        // It isn't there any more.
+        // It has been taken already, so there is nothing to remove.
         queue.remove(1);
         assert!(queue.wants());
         assert_eq!(queue.take(|_| {}), Some(3));

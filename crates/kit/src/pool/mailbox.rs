@@ -1,31 +1,31 @@
-//! Where one worker is handed its jobs: one word, which the worker looks at while it has nothing to do.
+//! A worker's mailbox: the word through which it is handed jobs, and at which it spins.
 //!
-//! A caller that finds a worker free writes the address of its job there, and takes it back when it is done
-//! unless the worker came to take it. So a job costs a worker that spins one look at one cache line, a worker
-//! that comes late finds nothing, and a job may lie in its caller's frame.
+//! A caller that finds a worker idle writes the address of its job there, and withdraws it when the job
+//! is done, unless the worker took it. So a spinning worker reads one cache line, a late worker finds no
+//! job, and a job may lie in its caller's stack frame.
 
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread::Thread;
 
-use super::place::{Place, processor};
+use super::affinity::{WorkerAffinity, processor};
 
 /// The mailbox of one worker, in cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Mailbox<T> {
-    /// A job that its caller hands over, or one of the states below.
+    /// A job that was handed over, or one of the states below.
     state: AtomicPtr<T>,
     thread: OnceLock<Thread>,
-    place: Place,
+    affinity: WorkerAffinity,
 }
 
-/// The worker is at work, or isn't there.
+/// The worker is running a job, or hasn't started.
 fn busy<T>() -> *mut T {
     null_mut()
 }
 
-/// The worker looks at its mailbox.
+/// The worker spins at its mailbox.
 fn idle<T>() -> *mut T {
     without_provenance_mut(1)
 }
@@ -37,13 +37,17 @@ fn asleep<T>() -> *mut T {
 
 impl<T> Default for Mailbox<T> {
     fn default() -> Self {
-        Mailbox { state: AtomicPtr::new(busy()), thread: OnceLock::new(), place: Place::default() }
+        Mailbox {
+            state: AtomicPtr::new(busy()),
+            thread: OnceLock::new(),
+            affinity: WorkerAffinity::default(),
+        }
     }
 }
 
 impl<T> Mailbox<T> {
-    // Sequentially consistent: a worker that says it is free looks at the queue next, and a caller that has put
-    // its job into the queue looks for free workers next. One of them sees the other.
+    // Sequentially consistent: a worker marks itself idle and then reads the queue, and a caller pushes
+    // its job to the queue and then looks for idle workers. At least one of them sees the other.
     fn change(&self, from: *mut T, to: *mut T) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -53,30 +57,30 @@ impl<T> Mailbox<T> {
         self.state.load(Ordering::Relaxed) == idle()
     }
 
-    /// Whether the worker was spinning, and gets the job.
+    /// Hands the job to the worker if it spins, and returns whether it does.
     pub(super) fn hand_to_idle(&self, job: *const T) -> bool {
         self.state.load(Ordering::SeqCst) == idle() && self.change(idle(), job.cast_mut())
     }
 
-    /// Whether the worker was asleep, and gets the job. It is woken.
+    /// Hands the job to the worker if it sleeps, and wakes it. Returns whether it did.
     pub(super) fn hand_to_sleeper(&self, job: *const T) -> bool {
         let handed =
             self.state.load(Ordering::SeqCst) == asleep() && self.change(asleep(), job.cast_mut());
         if handed {
-            self.place.keep_off(processor());
+            self.affinity.exclude_processor(processor());
             self.wake();
         }
         handed
     }
 
-    /// Whether the worker hasn't taken the job, and won't.
-    pub(super) fn take_back(&self, job: *const T) -> bool {
-        // A worker that is about to wake spins first, as if it had found nothing.
+    /// Withdraws the job unless the worker has taken it, and returns whether it was withdrawn.
+    pub(super) fn withdraw_job(&self, job: *const T) -> bool {
+        // A worker that is being woken spins first, as if it had found no job.
         self.change(job.cast_mut(), idle())
     }
 
-    /// Wakes the worker if it sleeps, without a job.
-    pub(super) fn rouse(&self) {
+    /// Wakes the worker without a job, if it sleeps.
+    pub(super) fn wake_without_job(&self) {
         if self.change(asleep(), idle()) {
             self.wake();
         }
@@ -88,24 +92,25 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// For the worker: it is there, and free.
-    pub(super) fn move_in(&self) {
+    /// Called by the worker: registers its thread, and marks it idle.
+    pub(super) fn register_thread(&self) {
         self.thread.get_or_init(std::thread::current);
-        self.place.move_in();
+        self.affinity.register_thread();
         self.free();
     }
 
-    /// For the worker: it is free again.
+    /// Called by the worker: marks it idle.
     pub(super) fn free(&self) {
         self.state.store(idle(), Ordering::SeqCst);
     }
 
-    /// For the worker: whether nothing was handed to it, and nothing will be until it is free again.
-    pub(super) fn close(&self) -> bool {
+    /// Called by the worker: marks it busy, and returns whether no job had been handed over. None is
+    /// handed over until it is idle again.
+    pub(super) fn close_if_empty(&self) -> bool {
         self.change(idle(), busy())
     }
 
-    /// For the worker: the job that was handed to it, if any. The job is its own from then on.
+    /// Called by the worker: takes the job that was handed over, if any.
     #[inline]
     pub(super) fn take(&self) -> Option<*const T> {
         let state = self.state.load(Ordering::Acquire);
@@ -116,10 +121,10 @@ impl<T> Mailbox<T> {
         self.change(state, busy()).then_some(state.cast_const())
     }
 
-    /// For the worker: sleeps until something is handed to it or it is roused; not at all if there is a job
-    /// already, or `stay` says so once others see that it is going to sleep.
+    /// Called by the worker: sleeps until a job is handed over or it is woken without one. It doesn't
+    /// sleep if there is a job already, or if `stay` returns true after the worker was marked asleep.
     pub(super) fn sleep(&self, stay: impl FnOnce() -> bool) {
-        self.place.rest();
+        self.affinity.note_processor();
         if !self.change(idle(), asleep()) {
             return;
         }
@@ -129,15 +134,16 @@ impl<T> Mailbox<T> {
         while self.state.load(Ordering::Acquire) == asleep() {
             std::thread::park();
         }
-        self.place.wake();
+        self.affinity.wake();
     }
 }
 
-/// Asks for the memory of a job, which may be gone by now, while the mailbox itself is still being changed.
+/// Prefetches a job, whose memory may be invalid by now, while the mailbox itself is still being
+/// changed.
 #[inline]
 fn prefetch<T>(at: *mut T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, at any address.
+    // SAFETY: a prefetch is a hint, at any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -159,16 +165,18 @@ mod tests {
         let mailbox = Mailbox::<u32>::default();
         let (first, second) = (1, 2);
         assert!(!mailbox.hand_to_idle(&raw const first), "nobody is there yet");
-        mailbox.move_in();
+        mailbox.register_thread();
         assert!(!mailbox.hand_to_sleeper(&raw const first) && mailbox.take().is_none());
         assert!(mailbox.hand_to_idle(&raw const first));
-        assert!(!mailbox.hand_to_idle(&raw const second) && !mailbox.close());
-        assert!(!mailbox.take_back(&raw const second));
+        assert!(!mailbox.hand_to_idle(&raw const second) && !mailbox.close_if_empty());
+        assert!(!mailbox.withdraw_job(&raw const second));
         assert_eq!(mailbox.take(), Some(&raw const first));
-        assert!(!mailbox.take_back(&raw const first) && !mailbox.hand_to_idle(&raw const second));
+        assert!(
+            !mailbox.withdraw_job(&raw const first) && !mailbox.hand_to_idle(&raw const second)
+        );
         mailbox.free();
-        assert!(mailbox.hand_to_idle(&raw const second) && mailbox.take_back(&raw const second));
-        assert!(mailbox.take().is_none() && mailbox.close());
+        assert!(mailbox.hand_to_idle(&raw const second) && mailbox.withdraw_job(&raw const second));
+        assert!(mailbox.take().is_none() && mailbox.close_if_empty());
         assert!(!mailbox.hand_to_idle(&raw const first), "closed");
     }
 
@@ -179,7 +187,7 @@ mod tests {
         let worker = std::thread::spawn({
             let (mailbox, awake) = (Arc::clone(&mailbox), Arc::clone(&awake));
             move || {
-                mailbox.move_in();
+                mailbox.register_thread();
                 mailbox.sleep(|| true);
                 for _ in 0..2 {
                     mailbox.sleep(|| false);
@@ -190,7 +198,7 @@ mod tests {
         });
         let sleeps = || while mailbox.state.load(Ordering::SeqCst) != asleep() {};
         sleeps();
-        mailbox.rouse();
+        mailbox.wake_without_job();
         while awake.load(Ordering::Relaxed) == 0 {}
         sleeps();
         let job = 7;

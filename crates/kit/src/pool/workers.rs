@@ -1,5 +1,5 @@
-//! The process's workers: started when a job needs them, replaced when the number changes, and
-//! forgotten in a child of fork.
+//! The process's worker threads: started when a job needs them, replaced when the number changes, and
+//! dropped in a child of fork.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,43 +12,44 @@ use smallvec::SmallVec;
 use super::job::{Job, JobRef};
 use super::job_queue::JobQueue;
 use super::mailbox::Mailbox;
-use super::wake::Row;
+use super::wake_policy::AloneSeries;
 
-/// Room for kernels that call kernels; the system gives memory only to what is used of it.
+/// The stack size of workers, in bytes: enough for kernels that call kernels. The system allocates only
+/// the pages that are used.
 const STACK: usize = 8 << 20;
 
-/// The longest and the shortest time that a worker spins. It spins longer the next time if a job came, and
-/// shorter if none did.
-pub(super) const LONGEST: Duration = Duration::from_micros(200);
-const SHORTEST: Duration = Duration::from_micros(30);
+/// The longest and the shortest time that a worker spins. The time doubles when a job came, and halves
+/// when none did.
+pub(super) const MAX_SPIN_TIME: Duration = Duration::from_micros(200);
+const MIN_SPIN_TIME: Duration = Duration::from_micros(30);
 
-/// How often a worker looks at its mailbox before it looks at the clock and the queue.
-const LOOKS: usize = 32;
+/// The number of looks at the mailbox between two looks at the clock and the queue.
+const SPINS_PER_CHECK: usize = 32;
 
-/// Workers for jobs of so many threads.
+/// The workers of a pool.
 pub(super) struct Workers {
     threads: usize,
-    /// One per worker.
+    /// One mailbox per worker.
     mailboxes: Box<[Mailbox<Job>]>,
-    /// Jobs that found too few workers free.
+    /// Jobs that found too few idle workers.
     queue: JobQueue<JobRef>,
-    /// Jobs that woke nobody.
-    row: Row,
-    /// They end when they have nothing to do.
+    /// Jobs that their callers ran alone.
+    alone_series: AloneSeries,
+    /// Whether the workers are to end when they are idle.
     retired: AtomicBool,
 }
 
-/// Where a job was offered.
+/// The places where a job was offered.
 pub(super) struct Offers {
     mailboxes: SmallVec<[u32; 16]>,
-    /// How many more workers the job could use.
+    /// The number of further helpers that the job could use.
     pub(super) wanted: usize,
     queued: bool,
 }
 
 static CURRENT: ForkLock<Option<Arc<Workers>>> = ForkLock::new(None);
 static AT_FORK: AtFork = AtFork::new();
-/// Forks between this process and the one that loaded the library.
+/// The number of forks between this process and the one that loaded the library.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" fn before_fork() {
@@ -56,31 +57,31 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork_in_parent() {
-    // SAFETY: `before_fork` took it, on this thread.
+    // SAFETY: `before_fork` took the lock, on this thread.
     unsafe { CURRENT.release() };
 }
 
 unsafe extern "C" fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     // SAFETY: `before_fork` took the lock, on the thread that this one continues. The workers don't
-    // exist here: what the parent knows of them is leaked, as its own locks may be taken.
+    // exist here, so the parent's record of them is leaked: its own locks may be held.
     unsafe {
         let _leaked = (*CURRENT.value()).take().map(Arc::into_raw);
         CURRENT.release();
     }
 }
 
-/// Changes with every fork, in the child.
+/// The number of forks; it changes in the child of every fork.
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// The workers, started if need be; none where one thread does everything.
+/// Returns the workers, started if there are none; `None` if the number of threads is 1.
 pub(super) fn current() -> Result<Option<Arc<Workers>>> {
-    // SAFETY: the functions use nothing but statics, and the child's waits for nobody.
+    // SAFETY: the functions use only statics, and the child's handler waits for no lock.
     unsafe { AT_FORK.register(before_fork, after_fork_in_parent, after_fork_in_child)? };
     let mut current = CURRENT.lock();
-    // Under the lock, so that what is kept is of the number that was set last.
+    // Read under the lock, so that the workers kept are of the number that was set last.
     let threads = super::num_threads()?;
     match &*current {
         Some(workers) if workers.threads == threads => return Ok(Some(Arc::clone(workers))),
@@ -89,7 +90,7 @@ pub(super) fn current() -> Result<Option<Arc<Workers>>> {
     }
     let workers = Workers::start(threads)?;
     let old = current.replace(Arc::clone(&workers));
-    // Not under the lock: this wakes threads.
+    // Outside the lock, since this wakes threads.
     drop(current);
     retire(old);
     Ok(Some(workers))
@@ -101,15 +102,15 @@ fn retire(workers: Option<Arc<Workers>>) {
     }
 }
 
-/// Gives up workers of another number; they end when their jobs are done.
+/// Retires workers of another number; they end when their jobs are done.
 pub(super) fn resize(threads: usize) {
     let old = CURRENT.lock().take_if(|workers| workers.threads != threads);
-    // Not under the lock: this wakes threads.
+    // Outside the lock, since this wakes threads.
     retire(old);
 }
 
 impl Workers {
-    /// How many threads work on a job, its caller included.
+    /// The number of threads that work on a job, its caller included.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
@@ -119,7 +120,7 @@ impl Workers {
             threads,
             mailboxes: (1..threads).map(|_| Mailbox::default()).collect(),
             queue: JobQueue::default(),
-            row: Row::default(),
+            alone_series: AloneSeries::default(),
             retired: AtomicBool::new(false),
         });
         for number in 0..threads - 1 {
@@ -127,7 +128,7 @@ impl Workers {
             let thread = std::thread::Builder::new()
                 .name(format!("keyfold-{number}"))
                 .stack_size(STACK)
-                .spawn(move || own.serve(&own.mailboxes[number]));
+                .spawn(move || own.run_worker(&own.mailboxes[number]));
             if let Err(error) = thread {
                 workers.retire();
                 return Err(Error::new(
@@ -143,43 +144,43 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Jobs that woke nobody.
-    pub(super) fn row(&self) -> &Row {
-        &self.row
+    /// Jobs that their callers ran alone.
+    pub(super) fn alone_series(&self) -> &AloneSeries {
+        &self.alone_series
     }
 
     fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
-        self.mailboxes.iter().for_each(Mailbox::rouse);
+        self.mailboxes.iter().for_each(Mailbox::wake_without_job);
     }
 
-    /// Whether no worker sleeps, or is at work.
+    /// Whether every worker spins.
     pub(super) fn are_all_spinning(&self) -> bool {
         self.mailboxes.iter().all(Mailbox::is_idle)
     }
 
-    /// Offers a job to workers that spin, at most so many.
+    /// Offers a job to workers that spin, at most this many.
     pub(super) fn offer(&self, job: &Job, helpers: usize) -> Offers {
         let mut offers = Offers { mailboxes: SmallVec::new(), wanted: helpers, queued: false };
-        self.hand_out(job, Mailbox::hand_to_idle, &mut offers);
+        self.hand_to_workers(job, Mailbox::hand_to_idle, &mut offers);
         offers
     }
 
-    /// Offers a job to workers that sleep, too. What is wanted then waits for those that are at work.
+    /// Offers a job to sleeping workers, too; for the remaining wanted helpers the job is queued.
     #[cold]
     pub(super) fn offer_to_all(&self, job: &Job, offers: &mut Offers) {
-        self.hand_out(job, Mailbox::hand_to_sleeper, offers);
+        self.hand_to_workers(job, Mailbox::hand_to_sleeper, offers);
         if offers.wanted > 0 {
             offers.queued = true;
             self.queue.push(JobRef(job), offers.wanted);
-            // Those that became free before they could see the job there.
-            self.hand_out(job, Mailbox::hand_to_idle, offers);
-            self.hand_out(job, Mailbox::hand_to_sleeper, offers);
+            // Workers that became idle before they could see the job in the queue.
+            self.hand_to_workers(job, Mailbox::hand_to_idle, offers);
+            self.hand_to_workers(job, Mailbox::hand_to_sleeper, offers);
             offers.wanted = 0;
         }
     }
 
-    fn hand_out(
+    fn hand_to_workers(
         &self,
         job: &Job,
         hand: impl Fn(&Mailbox<Job>, *const Job) -> bool,
@@ -200,37 +201,37 @@ impl Workers {
     }
 
     /// Withdraws a job from the mailboxes whose workers haven't taken it.
-    pub(super) fn take_back(&self, job: &Job, offers: &Offers) {
+    pub(super) fn withdraw_job(&self, job: &Job, offers: &Offers) {
         for number in &offers.mailboxes {
-            if self.mailboxes[*number as usize].take_back(job) {
+            if self.mailboxes[*number as usize].withdraw_job(job) {
                 job.withdraw();
             }
         }
     }
 
-    /// Withdraws a job from the queue.
-    pub(super) fn leave_queue(&self, job: &Job, offers: &Offers) {
+    /// Removes a job from the queue.
+    pub(super) fn remove_from_queue(&self, job: &Job, offers: &Offers) {
         if offers.queued {
             self.queue.remove(JobRef(job));
         }
     }
 
-    /// A worker's life.
-    fn serve(&self, mailbox: &Mailbox<Job>) {
-        mailbox.move_in();
-        let mut spin_time = LONGEST;
+    /// Runs jobs until the worker is retired.
+    fn run_worker(&self, mailbox: &Mailbox<Job>) {
+        mailbox.register_thread();
+        let mut spin_time = MAX_SPIN_TIME;
         while let Some(job) = self.next(mailbox, &mut spin_time) {
-            // SAFETY: `next` says so.
+            // SAFETY: `next` counted this worker, so the job exists until `help` ends.
             unsafe { &*job }.help(|| mailbox.free());
         }
     }
 
-    /// The next job for a worker that is free; `None` if it is to end. The job counts the worker, and so is
-    /// there until the worker leaves it.
+    /// Returns the next job for an idle worker; `None` if the worker is to end. The job has counted the
+    /// worker, and so exists until the worker leaves it.
     fn next(&self, mailbox: &Mailbox<Job>, spin_time: &mut Duration) -> Option<*const Job> {
         loop {
-            if self.queue.wants() && mailbox.close() {
-                // SAFETY: jobs in the queue are there: their callers remove them before they go on.
+            if self.queue.wants() && mailbox.close_if_empty() {
+                // SAFETY: jobs in the queue exist: their callers remove them before they return.
                 let job = self.queue.take(|JobRef(job)| unsafe { &*job }.enter());
                 if let Some(JobRef(job)) = job {
                     return Some(job);
@@ -238,28 +239,28 @@ impl Workers {
                 mailbox.free();
             }
             if let Some(job) = self.spin(mailbox, *spin_time) {
-                *spin_time = LONGEST.min(*spin_time * 2);
+                *spin_time = MAX_SPIN_TIME.min(*spin_time * 2);
                 return Some(job);
             }
             if self.queue.wants() {
                 continue;
             }
             if self.retired.load(Ordering::SeqCst) {
-                if mailbox.close() {
+                if mailbox.close_if_empty() {
                     return None;
                 }
                 continue;
             }
-            *spin_time = SHORTEST.max(*spin_time / 2);
+            *spin_time = MIN_SPIN_TIME.max(*spin_time / 2);
             mailbox.sleep(|| self.queue.wants() || self.retired.load(Ordering::SeqCst));
         }
     }
 
-    /// Waits for a job in the mailbox, for so long, or until one is in the queue.
+    /// Spins for a job in the mailbox, until the time is over or a job is in the queue.
     fn spin(&self, mailbox: &Mailbox<Job>, spin_time: Duration) -> Option<*const Job> {
         let mut start = None;
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..SPINS_PER_CHECK {
                 if let Some(job) = mailbox.take() {
                     return Some(job);
                 }

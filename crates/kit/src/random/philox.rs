@@ -1,19 +1,19 @@
 //! The counter-based generator Philox4x32-10.
 //!
-//! A bijection of 128-bit counters, chosen by a 64-bit key: block `n` of a stream is a function of
-//! the key and `n` alone, so any part of it can be had without the parts before (J. Salmon, M.
-//! Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
+//! A bijection of 128-bit counters, parameterised by a 64-bit key: block `n` of a stream is a function
+//! of the key and `n` alone, so any part of the stream can be generated without the parts before it (J.
+//! Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011).
 
-/// Multipliers of the two halves of a counter.
+/// The multipliers of the two halves of a counter.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 
-/// What is added to the key's words after each round: the golden ratio and the square root of 3,
-/// less 1.
+/// The increments of the key's words after each round: the golden ratio and the square root of 3, minus
+/// 1.
 const STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 const ROUNDS: usize = 10;
 
-/// The block of four random words at a counter.
+/// Computes the block of four random words at a counter.
 fn philox([mut a, mut b, mut c, mut d]: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..ROUNDS {
         let first = u64::from(MULTIPLIERS[0]) * u64::from(a);
@@ -25,7 +25,7 @@ fn philox([mut a, mut b, mut c, mut d]: [u32; 4], mut key: [u32; 2]) -> [u32; 4]
     [a, b, c, d]
 }
 
-/// Block `index` of the stream of a seed.
+/// Returns block `index` of the stream of a seed.
 pub fn block(seed: u64, index: u64) -> [u32; 4] {
     philox([index as u32, (index >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32])
 }
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn known_answers_of_random123() {
-        // The three lines "philox4x32 10" of Random123's kat_vectors.
+        // The three lines "philox4x32 10" of Random123's file kat_vectors.
         let cases = [
             ([0; 4], [0; 2], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]),
             ([u32::MAX; 4], [u32::MAX; 2], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]),

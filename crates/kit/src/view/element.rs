@@ -1,9 +1,9 @@
-//! Reading and writing one element.
+//! The load of one element.
 
 use keyfold_core::{DType, Element, Scalar};
 
-/// Reads one element. The byte of a bool may come from another library and be neither 0 nor 1,
-/// which Rust's `bool` mustn't: it is read as a byte, and anything but 0 is true.
+/// Loads one element. A bool's byte may come from another library and be neither 0 nor 1, which Rust's
+/// `bool` must not be: it is loaded as a byte, and anything but 0 is true.
 ///
 /// # Safety
 /// `ptr` is valid for reading an initialised, aligned element of `T`'s dtype.

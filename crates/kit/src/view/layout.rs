@@ -1,4 +1,4 @@
-//! How the elements of a view lie in memory, as a type.
+//! The memory layout of a view, as a type.
 
 use std::fmt::Debug;
 
@@ -8,11 +8,11 @@ use smallvec::smallvec;
 use super::Few;
 use crate::axes::{Contiguity, Contiguous, Has, Strided};
 
-/// The dimensions that a strided flat view has room for, after those of size 1 were dropped and
-/// those that follow each other evenly were merged. More would need over 2^32 elements.
+/// The most dimensions of a strided flat view, after dimensions of size 1 were dropped and evenly spaced
+/// ones merged. More dimensions would need over 2^32 elements.
 pub const FLAT_DIMS: usize = 32;
 
-/// Sizes and strides, for the engine.
+/// Sizes and strides, in the form that the engine uses.
 #[derive(Debug)]
 pub struct Dimensions(pub(crate) Few<(usize, isize)>);
 
@@ -20,36 +20,36 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// How elements lie, the values of the axis [`Contiguity`] as types: [`Contiguous`] (row-major order
-/// without gaps) or [`Strided`] (any strides, negative and zero ones too). Closed.
+/// The memory layouts, the values of the axis [`Contiguity`] as types: [`Contiguous`] (row-major order
+/// without gaps) or [`Strided`] (any strides, negative and zero included). Sealed.
 pub trait Layout: sealed::Sealed + Copy + Send + Sync + 'static {
-    /// What a flat view keeps beside its address and count.
+    /// The layout data of a flat view, stored beside its address and count.
     type Flat: Copy + Debug + Send + Sync;
-    /// What a ranked view keeps beside its address and sizes.
+    /// The layout data of a ranked view, stored beside its address and sizes.
     type Ranked<const R: usize>: Copy + Debug + Send + Sync;
-    /// Whether elements lie in row-major order without gaps.
+    /// Whether elements are in row-major order without gaps.
     const CONTIGUOUS: bool;
 
-    /// The layout of a flat view. For [`Contiguous`] the strides were checked.
+    /// The layout data of a flat view. For [`Contiguous`] the strides were checked.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when more than [`FLAT_DIMS`] dimensions are left.
+    /// [`ErrorKind::Shape`] if more than [`FLAT_DIMS`] dimensions are left.
     fn flat(shape: &[usize], strides: &[isize]) -> Result<Self::Flat>;
 
-    /// The place of a linear index below the count, in elements from the first.
+    /// The offset of a linear index below the count, in elements.
     fn flat_offset(flat: &Self::Flat, index: usize) -> isize;
 
-    /// Sizes and strides of a flat view of `count` elements, outermost first, none of size 1.
+    /// The sizes and strides of a flat view of `count` elements, outermost first, none of size 1.
     #[doc(hidden)]
     fn flat_dims(flat: &Self::Flat, count: usize) -> Dimensions;
 
-    /// The layout of a ranked view.
+    /// The layout data of a ranked view.
     fn ranked<const R: usize>(strides: [isize; R]) -> Self::Ranked<R>;
 
     /// The strides of a ranked view.
     fn strides<const R: usize>(sizes: &[usize; R], ranked: &Self::Ranked<R>) -> [isize; R];
 
-    /// The place of an index inside the sizes, in elements from the first.
+    /// The offset of an index inside the sizes, in elements.
     #[inline(always)]
     fn offset<const R: usize>(
         sizes: &[usize; R],
@@ -65,7 +65,7 @@ pub trait Layout: sealed::Sealed + Copy + Send + Sync + 'static {
     }
 }
 
-/// Coordinates that say how elements lie: [`Layout`](HasLayout::Layout) is the type that views take.
+/// Coordinates that have a memory layout: [`Layout`](HasLayout::Layout) is the type that views take.
 pub trait HasLayout: Has<Contiguity, Value = <Self as HasLayout>::Layout> {
     /// [`Contiguous`] or [`Strided`].
     type Layout: Layout;
@@ -78,7 +78,7 @@ where
     type Layout = L;
 }
 
-/// What a contiguous view keeps of strides: nothing.
+/// The strides of a contiguous view: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NoStrides {
@@ -89,25 +89,25 @@ pub struct NoStrides {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Dim {
-    /// How many elements; at least 2.
+    /// The number of elements; at least 2.
     pub size: usize,
-    /// The step from one to the next, in elements.
+    /// The distance from one element to the next, in elements.
     pub stride: isize,
-    /// `ceil(2^(64 + shift) / size)`: dividing by `size` is multiplying by this and taking the
-    /// product's high word, shifted right.
+    /// `ceil(2^(64 + shift) / size)`: dividing by `size` is multiplying by this and shifting the
+    /// product's high word right by `shift`.
     pub magic: u64,
-    /// See `magic`.
+    /// The shift of `magic`'s division.
     pub shift: u32,
-    /// Room, for the same size everywhere.
+    /// Padding, so that the struct has the same size in every language.
     pub reserved: u32,
 }
 
 impl Dim {
     /// A dimension of at least 2 elements.
     ///
-    /// With `l = ceil(log2(size))` and `m = ceil(2^(63 + l) / size)`, `n * m >> (63 + l)` is
-    /// `n / size` for every `n` below 2^63: the rounding error of `m`, below `size <= 2^l` in units
-    /// of `1 / size`, grows to `n * 2^l / size / 2^(63 + l)`, which is less than `1 / size`.
+    /// With `l = ceil(log2(size))` and `m = ceil(2^(63 + l) / size)`, `n * m >> (63 + l)` is `n / size`
+    /// for every `n` below 2^63: the rounding error of `m`, below `size <= 2^l` in units of `1 / size`,
+    /// grows to `n * 2^l / size / 2^(63 + l)`, which is less than `1 / size`.
     fn new(size: usize, stride: isize) -> Dim {
         let log = usize::BITS - (size - 1).leading_zeros();
         let magic = (1_u128 << (63 + log)).div_ceil(size as u128) as u64;
@@ -125,9 +125,9 @@ impl Dim {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct FlatDims {
-    /// How many of `dims` are in use.
+    /// The number of `dims` that are in use.
     pub rank: usize,
-    /// Those dimensions, then zeros.
+    /// The dimensions, padded with zeros.
     pub dims: [Dim; FLAT_DIMS],
 }
 
@@ -178,7 +178,7 @@ impl Layout for Strided {
         let mut merged: Vec<(usize, isize)> = Vec::with_capacity(shape.len());
         for (&size, &stride) in shape.iter().zip(strides).rev().filter(|(size, _)| **size > 1) {
             match merged.last_mut() {
-                // This dimension steps over exactly the one inside it.
+                // This dimension continues the one inside it without a gap.
                 Some((inner, step)) if step.checked_mul(*inner as isize) == Some(stride) => {
                     *inner *= size;
                 }

@@ -2,14 +2,14 @@
 
 use super::Few;
 
-/// The memory of a view: where its elements are.
+/// The memory of a view: base address, sizes and strides.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
     /// The address of the first element (index zero).
     pub(crate) base: usize,
     /// Bytes per element.
     pub(crate) size: usize,
-    /// Sizes and strides in elements, outermost first; none of size 1, evenly spaced ones merged.
+    /// Sizes and strides in elements, outermost first; none of size 1, evenly spaced dimensions merged.
     pub(crate) dims: Few<(usize, isize)>,
 }
 
@@ -18,13 +18,13 @@ impl Extent {
         self.dims.iter().any(|dim| dim.0 == 0)
     }
 
-    /// Whether both are the same elements in the same order.
+    /// Whether both have the same elements in the same order.
     pub(crate) fn is_same(&self, other: &Extent) -> bool {
         (self.base, self.size, &self.dims) == (other.base, other.size, &other.dims)
     }
 
-    /// The lowest address, and a step in bytes with the number of times it can be taken, per
-    /// dimension.
+    /// The lowest address; and for each dimension a positive step in bytes, with the number of times
+    /// that it can be taken.
     fn upward(&self) -> (i128, impl Iterator<Item = (i128, i128)>) {
         let bytes = |stride: isize| stride as i128 * self.size as i128;
         let low = self.dims.iter().map(|&(size, stride)| bytes(stride).min(0) * (size as i128 - 1));
@@ -33,7 +33,7 @@ impl Extent {
         (self.base as i128 + low.sum::<i128>(), steps)
     }
 
-    /// The first address and the one behind the last.
+    /// The first address and the one after the last.
     pub(crate) fn span(&self) -> (usize, usize) {
         if self.is_empty() {
             return (self.base, self.base);
@@ -43,8 +43,8 @@ impl Extent {
         (low as usize, (low + reach) as usize + self.size)
     }
 
-    /// Whether a byte belongs to both. Exact for layouts as slicing and transposing makes them;
-    /// where finding out would take long, the answer is yes.
+    /// Whether a byte belongs to both. Exact for layouts made by slicing and transposing; true if the
+    /// search would take too long.
     pub(crate) fn touches(&self, other: &Extent) -> bool {
         if self.is_empty() || other.is_empty() {
             return false;
@@ -53,9 +53,9 @@ impl Extent {
         if a.1 <= b.0 || b.1 <= a.0 {
             return false;
         }
-        // Elements at x of the one and y of the other share a byte if -size_a < x - y < size_b. With
-        // the other's steps counted from its highest address down, all terms have one sign:
-        // x - y = low_a + (sum a) - (high_b - (sum b)), so the sums have to come near high_b - low_a.
+        // Elements at x of this view and y of the other share a byte if -size_a < x - y < size_b. With
+        // the other's steps counted downwards from its highest address, all terms have one sign: x - y =
+        // low_a + (sum a) - (high_b - (sum b)), so the sums must come near high_b - low_a.
         let (low_a, steps_a) = self.upward();
         let (low_b, steps_b) = other.upward();
         let steps_b: Vec<_> = steps_b.collect();
@@ -63,7 +63,7 @@ impl Extent {
         let mut terms: Vec<(i128, i128)> =
             steps_a.chain(steps_b).filter(|(step, times)| step * times != 0).collect();
         terms.sort_unstable_by_key(|term| std::cmp::Reverse(term.0));
-        // Equal steps are one term that can be taken more often.
+        // Equal steps are merged to one term that can be taken more often.
         terms.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
             if same {
@@ -77,8 +77,8 @@ impl Extent {
     }
 }
 
-/// Whether some sum of at most the given times of each step lies in `from..=to`. Steps are positive
-/// and descending. Says yes when the budget is spent.
+/// Whether some sum of at most the given number of each step lies in `from..=to`. Steps are positive and
+/// descending. True when the budget is exhausted.
 fn search(terms: &[(i128, i128)], from: i128, to: i128, budget: &mut u32) -> bool {
     if to < 0 {
         return false;

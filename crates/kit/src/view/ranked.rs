@@ -7,7 +7,7 @@ use keyfold_tensor::Tensor;
 
 use super::element::load;
 use super::layout::Layout;
-use super::{Extent, FlatView, FlatViewMut, Strided, check};
+use super::{Extent, FlatView, FlatViewMut, Strided, bounds};
 
 /// A view for reading by one index per dimension.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ unsafe impl<T: Sync, const R: usize, L: Layout> Send for RankedView<'_, T, R, L>
 // SAFETY: as above.
 unsafe impl<T: Sync, const R: usize, L: Layout> Sync for RankedView<'_, T, R, L> {}
 
-/// The sizes and strides of a tensor of that rank.
+/// The sizes and strides of a tensor, which must have rank `R`.
 fn ranked<const R: usize>(what: &str, tensor: &Tensor) -> Result<([usize; R], [isize; R])> {
     match (tensor.shape()[..].try_into(), tensor.strides()[..].try_into()) {
         (Ok(sizes), Ok(strides)) => Ok((sizes, strides)),
@@ -58,7 +58,7 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
         strides: [isize; R],
         offset: usize,
     ) -> Result<Self> {
-        check::inside::<T>("RankedView", data.len(), &sizes, &strides, offset)?;
+        bounds::inside::<T>("RankedView", data.len(), &sizes, &strides, offset)?;
         RankedView::assume_inside(data[offset..].as_ptr(), sizes, strides)
     }
 
@@ -71,10 +71,10 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
         RankedView::assume_inside(tensor.data_ptr::<T>()?, sizes, strides)
     }
 
-    /// A view whose bounds were checked.
+    /// A view whose bounds have been checked.
     fn assume_inside(data: *const T, sizes: [usize; R], strides: [isize; R]) -> Result<Self> {
         if L::CONTIGUOUS {
-            check::contiguous("RankedView", &sizes, &strides)?;
+            bounds::contiguous("RankedView", &sizes, &strides)?;
         }
         Ok(RankedView { data, sizes, strides: L::ranked(strides), borrowed: PhantomData })
     }
@@ -96,7 +96,7 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
         self.sizes.iter().product()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.sizes.contains(&0)
     }
@@ -104,7 +104,7 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
     /// The element at an index.
     ///
     /// # Panics
-    /// When the index is out of range. In the body of a `for_each` that is an error to its caller.
+    /// If the index is out of range. In the body of a `for_each` the panic is an error to its caller.
     #[inline(always)]
     #[track_caller]
     pub fn at(&self, index: [usize; R]) -> T {
@@ -117,7 +117,7 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
         unsafe { load(self.data.offset(L::offset(&self.sizes, &self.strides, index))) }
     }
 
-    /// The element at an index, where there is one.
+    /// The element at an index, or `None` if the index is out of range.
     #[inline(always)]
     pub fn get(&self, index: [usize; R]) -> Option<T> {
         self.has(index).then(|| self.at(index))
@@ -128,21 +128,20 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
         index.iter().zip(&self.sizes).fold(true, |inside, (i, size)| inside & (i < size))
     }
 
-    /// The same elements by one linear index.
+    /// A view of the same elements by one linear index.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when more dimensions are left than a flat view has room for
-    /// ([`FLAT_DIMS`](super::FLAT_DIMS)).
+    /// [`ErrorKind::Shape`] if more than [`FLAT_DIMS`](super::FLAT_DIMS) dimensions are left.
     pub fn flat(&self) -> Result<FlatView<'a, T, L>> {
         let dims = L::flat(&self.sizes, &self.strides())?;
         Ok(FlatView::from_raw(self.data, self.len(), dims))
     }
 
-    /// A view that looks as if it had other sizes: sizes of 1, and dimensions that it lacks in
-    /// front, are repeated.
+    /// A view broadcast to other sizes: dimensions of size 1, and leading dimensions that the view
+    /// lacks, are repeated.
     ///
     /// # Errors
-    /// [`ErrorKind::Shape`] when the sizes don't broadcast to these, or their product overflows.
+    /// [`ErrorKind::Shape`] if the sizes don't broadcast to these, or their product overflows.
     pub fn broadcast_to<const Q: usize>(
         &self,
         sizes: [usize; Q],
@@ -165,13 +164,13 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedView<'a, T, R, L> {
     }
 }
 
-/// A view for writing by the engine's hand; see [`FlatViewMut`].
+/// A view through which the engine writes; see [`FlatViewMut`].
 #[derive(Debug)]
 #[repr(C)]
 pub struct RankedViewMut<'a, T, const R: usize, L: Layout = Strided> {
     view: RankedView<'a, T, R, L>,
-    /// Copies alias, so another thread mustn't have one.
-    on_one_thread: PhantomData<*mut T>,
+    /// Copies alias, so the view must not be sent to another thread.
+    not_send: PhantomData<*mut T>,
 }
 
 impl<T, const R: usize, L: Layout> Clone for RankedViewMut<'_, T, R, L> {
@@ -185,24 +184,25 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedViewMut<'a, T, R, L> {
     /// As [`RankedView::from_slice`], for writing.
     ///
     /// # Errors
-    /// As there, and [`ErrorKind::Value`] when two indices may be the same element.
+    /// As there, and [`ErrorKind::Value`] if two indices may be the same element.
     pub fn from_slice(
         data: &'a mut [T],
         sizes: [usize; R],
         strides: [isize; R],
         offset: usize,
     ) -> Result<Self> {
-        check::inside::<T>("RankedViewMut", data.len(), &sizes, &strides, offset)?;
+        bounds::inside::<T>("RankedViewMut", data.len(), &sizes, &strides, offset)?;
         RankedViewMut::checked(data[offset..].as_mut_ptr(), sizes, strides)
     }
 
-    /// A view of a tensor of rank `R` that alone owns its memory: a result that is being built.
+    /// A view of a tensor of rank `R` that is the only owner of its memory, such as a result.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] for another rank, and as [`FlatViewMut::from_tensor`].
     pub fn from_tensor(tensor: &'a mut Tensor) -> Result<Self> {
         tensor.check_exclusive()?;
-        // SAFETY: nobody else has the memory, and this handle is locked for the view's lifetime.
+        // SAFETY: the memory has no other owner, and this handle is borrowed mutably for the view's
+        // lifetime.
         unsafe { RankedViewMut::from_shared(tensor) }
     }
 
@@ -212,16 +212,16 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedViewMut<'a, T, R, L> {
     /// As there.
     ///
     /// # Errors
-    /// As [`RankedViewMut::from_tensor`], but for other owners.
+    /// As [`RankedViewMut::from_tensor`], except for other owners.
     pub unsafe fn from_shared(tensor: &'a Tensor) -> Result<Self> {
         let (sizes, strides) = ranked("RankedViewMut", tensor)?;
         RankedViewMut::checked(tensor.data_mut_ptr::<T>()?, sizes, strides)
     }
 
     fn checked(data: *mut T, sizes: [usize; R], strides: [isize; R]) -> Result<Self> {
-        check::no_overlap("RankedViewMut", &sizes, &strides)?;
+        bounds::no_overlap("RankedViewMut", &sizes, &strides)?;
         let view = RankedView::assume_inside(data, sizes, strides)?;
-        Ok(RankedViewMut { view, on_one_thread: PhantomData })
+        Ok(RankedViewMut { view, not_send: PhantomData })
     }
 
     /// The size of each dimension.
@@ -239,12 +239,12 @@ impl<'a, T: Element, const R: usize, L: Layout> RankedViewMut<'a, T, R, L> {
         self.view.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.view.is_empty()
     }
 
-    /// The same elements by one linear index.
+    /// A view of the same elements by one linear index.
     ///
     /// # Errors
     /// As [`RankedView::flat`].

@@ -1,4 +1,4 @@
-//! What the example scans: numbers of any dtype, a step apart.
+//! The example's input: a strided array of numbers of any dtype.
 
 use std::any::Any;
 
@@ -6,9 +6,9 @@ use half::{bf16, f16};
 use keyfold_core::{Element, Error, ErrorKind, Result};
 use num_complex::Complex;
 
-/// An element that can be summed. Half types compute in `f32`, integers wrap around.
+/// An element that can be summed. Half types are summed in `f32`, integers wrap.
 pub(crate) trait Number: Element {
-    /// What sums are kept in.
+    /// The type of the sums.
     type Wide: Copy + Default + Send + Sync;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
@@ -70,7 +70,7 @@ number! {
     i64: i64 => |a, b| a.wrapping_add(b);
 }
 
-/// Numbers of one dtype in a `Vec`, `step` apart.
+/// Numbers of one dtype in a `Vec`, at a distance of `step` elements.
 pub(crate) struct Array {
     data: Box<dyn Any>,
     step: usize,

@@ -1,4 +1,4 @@
-//! The scan itself: one function per way to do it, generic over the coordinates.
+//! The scan kernels: one function per algorithm, generic over the coordinates.
 
 use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_kit::axes::{
@@ -11,21 +11,21 @@ use crate::array::{Array, Number};
 /// The axes of both tables.
 pub(crate) type Axes5 = (Device, Dtype, Contiguity, Placement, Determinism);
 
-/// What the tables hold. `input` is None where the scan is in place.
+/// The type of the tables' instances. `input` is `None` if the scan is in place.
 pub(crate) type ScanFn = fn(input: Option<&Array>, output: &mut Array) -> Result<Outcome>;
 
-/// What an instance did.
+/// The result of an instance.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     /// The sums are in the output.
     Scanned,
-    /// The CUDA C to compile and launch, and the size of its blocks.
+    /// The CUDA C source to compile and launch, and the size of its blocks.
     Kernel(String, usize),
 }
 
 keyfold_kit::axis! {
-    /// How many threads a block on the GPU has: no axis of the table, but a parameter that bodies
-    /// add to their coordinates.
+    /// The number of threads of a block on the GPU: not an axis of the table, but a parameter that
+    /// bodies add to their coordinates.
     pub(crate) enum BlockSize("block size") {
         Block128 = "128",
         Block256 = "256",
@@ -39,7 +39,7 @@ impl BlockSize {
     }
 }
 
-/// In parallel, with the same bits for any number of threads: what is deterministic isn't slower.
+/// A parallel scan with the same bits for any number of threads, so determinism costs nothing.
 pub(crate) fn on_cpu<C>(coords: C, input: Option<&Array>, output: &mut Array) -> Result<Outcome>
 where
     C: HasDtype<Element: Number> + Has<Contiguity> + Has<Placement>,
@@ -49,7 +49,8 @@ where
     })
 }
 
-/// Calls `f` with all items, read from the input if there is one; what `f` leaves goes to the output.
+/// Calls `f` with all items, read from the input if there is one, and writes `f`'s changes to the
+/// output.
 fn walk<C>(
     coords: C,
     input: Option<&Array>,
@@ -73,7 +74,7 @@ where
         }
     }
     let (data, step) = output.write::<C::Element>()?;
-    // Both are known at compile time: the other branch isn't there.
+    // Both values are known at compile time, so only one branch is compiled.
     match coords.value::<Contiguity>() {
         Contiguity::Contiguous => f(data)?,
         Contiguity::Strided => {
@@ -87,8 +88,8 @@ where
     Ok(Outcome::Scanned)
 }
 
-/// The plan for a GPU: blocks of 256 threads, but 512 for elements of 2 bytes and less, and 128 for
-/// those of 16.
+/// The kernel for a GPU: blocks of 256 threads, but 512 for elements of at most 2 bytes, and 128 for
+/// elements of 16 bytes.
 pub(crate) fn on_gpu<C>(coords: C, _: Option<&Array>, _: &mut Array) -> Result<Outcome>
 where
     C: HasDtype + Has<Placement> + Has<Determinism>,
@@ -100,7 +101,7 @@ where
     }
 }
 
-/// Needs the block size beside what the table gave.
+/// Requires the block size in addition to the table's axes.
 fn launch<C>(coords: C) -> Result<Outcome>
 where
     C: HasDtype + Has<Placement> + Has<Determinism> + Has<BlockSize>,

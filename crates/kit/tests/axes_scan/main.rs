@@ -32,7 +32,7 @@ fn sums<T: Number>(items: &[T]) -> Vec<T> {
     items.iter().map(next).collect()
 }
 
-/// Every way over the CPU's points of one dtype, on small whole numbers: all ways agree exactly.
+/// Checks every CPU point of one dtype on small integers, for which all algorithms agree exactly.
 fn check_cpu<T: Number>(items: &[T]) -> usize {
     let expected = sums(items);
     let mut checked = 0;
@@ -89,7 +89,7 @@ fn the_cpu_scans_every_dtype_at_every_point_in_both_styles() {
 
 #[test]
 fn half_types_compute_in_float() {
-    // In float16 itself, sums stay at 2048: the next number is 2050.
+    // In float16, a sum of ones would stay at 2048, since the next number is 2050.
     let (_, table) = tables().into_iter().next().unwrap();
     for determinism in [Determinism::Required, Determinism::NotRequired] {
         let mut array = Array::new(&[f16::from_f32(1.0); 4096], 1);
@@ -104,7 +104,7 @@ fn half_types_compute_in_float() {
 fn the_coverage_is_sparse_and_counted() {
     assert_eq!(Space::<Axes5>::COUNT, 240);
     for (style, table) in tables() {
-        // The CPU: all. CUDA: 8 integers at 8 points, 4 floats at 4 and, deterministic, at 2.
+        // The CPU: all points. CUDA: 8 integers at 8 points, 4 floats at 4 and, deterministic, at 2.
         assert_eq!(table.count(), 120 + 64 + 16 + 8, "{style}");
         assert_eq!(table.coverage().count(), table.count());
         assert_eq!(table.iter().count(), table.count());
@@ -200,7 +200,7 @@ fn sums_of_floats_on_the_cpu_are_the_same_on_any_number_of_threads() {
 fn a_point_known_at_compile_time_is_selected_without_values() {
     let coords = Origin.with(NotRequired).with(F32).with(Cpu).with(InPlace).with(Contiguous);
     for (_, table) in tables() {
-        // What else the coordinates have doesn't matter.
+        // Further coordinates don't matter.
         let scan = table.select_at(coords.with(Block128)).unwrap();
         let mut array = Array::new(&[1.0_f32, 2.0, 3.0], 1);
         scan(None, &mut array).unwrap();

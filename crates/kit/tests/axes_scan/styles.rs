@@ -1,8 +1,8 @@
-//! The table in both styles: bodies that are free functions, and a struct with associated functions.
+//! The table in two styles: bodies that are free functions, and a struct with associated functions.
 //!
-//! The coverage is sparse. The CPU does everything, and deterministically. On CUDA, integers need no thought about
-//! determinism, since their sums are the same in any order: one body covers both. Floats that must be
-//! deterministic are summed in two passes there, which need the input whole: in place is refused.
+//! The coverage is sparse. The CPU covers everything, deterministically. On CUDA, integer sums are the
+//! same in any order, so one body covers both values of determinism. Deterministic float sums need two
+//! passes there, which read the whole input, so they aren't available in place.
 
 use keyfold_core::Result;
 use keyfold_kit::axes::{
@@ -14,7 +14,7 @@ use keyfold_kit::body;
 use crate::array::{Array, Number};
 use crate::kernels::{Axes5, Outcome, ScanFn, on_cpu, on_gpu};
 
-/// Each function on its sub-space.
+/// A function for each sub-space.
 pub(crate) fn free_functions() -> Result<DispatchTable<Axes5, ScanFn>> {
     let gpu = body!(
         on_gpu(input, output) -> ScanFn where HasDtype + Has<Placement> + Has<Determinism>
@@ -33,7 +33,7 @@ pub(crate) fn free_functions() -> Result<DispatchTable<Axes5, ScanFn>> {
         .build()
 }
 
-/// One struct on all sub-spaces: which of its functions it is, is known at compile time.
+/// One struct for all sub-spaces: the compiler selects the associated function from the coordinates.
 struct Scan;
 
 impl Scan {

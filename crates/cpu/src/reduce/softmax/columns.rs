@@ -1,6 +1,6 @@
-//! Along a dimension where neighbours in memory belong to different lanes: tiles of columns, whose
-//! rows are looked at twice, in order. The first time finds the greatest of each column and the sum of the
-//! exponentials together: some rows at a time, the sum so far scaled to each new greatest.
+//! Softmax along a dimension where neighbours in memory belong to different lanes: in tiles of columns,
+//! whose rows are read twice. The first pass computes the maximum of each column and the sum of its
+//! exponentials together: some rows at a time, with the sum so far rescaled to each new maximum.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -9,24 +9,24 @@ use keyfold_core::Result;
 
 use super::Job;
 use super::columns_loops::{Columns, Strip, finish_rows, more_rows};
-use super::lanes::{Float, Stats, joined};
+use super::lanes::{Float, MaxAndSum, join_parts};
 use crate::reduce::blocks::Block;
 use crate::reduce::convert::To;
 use crate::reduce::geometry::{Dim, count, runs, steps};
-use crate::reduce::share::{Shared, for_parts};
+use crate::reduce::parallel::{DisjointSlice, for_parts};
 
 /// Columns of a tile.
 const WIDTH: usize = 1024;
-/// Rows that are taken together.
+/// Rows per step.
 const ROWS: usize = 32;
-/// Tasks that the work is cut into, where there are too few tiles.
+/// The number of tasks that few tiles are divided into.
 const TASKS: usize = 16;
-/// Elements that one thread does at a time, about.
+/// Elements per task of one thread, approximately.
 const TASK: usize = 1 << 15;
 
-/// Tiles: of the innermost dimension that stays, or where it's short, of several places of the one
-/// around it.
-struct Tiles<'a> {
+/// The division of columns into tiles: pieces of the innermost kept dimension, or, if it is short,
+/// several indices of the dimension around it.
+struct ColumnTiles<'a> {
     inner: Dim,
     around: Dim,
     outer: &'a [Dim],
@@ -45,7 +45,7 @@ struct Tile {
     size: (usize, usize),
 }
 
-impl<'a> Tiles<'a> {
+impl<'a> ColumnTiles<'a> {
     fn new<S: Copy + 'static, D>(job: &'a Job<'_, S, D>) -> Self {
         let kept = &*job.geometry.kept;
         let (inner, around) = steps(kept);
@@ -62,7 +62,7 @@ impl<'a> Tiles<'a> {
         };
         let read = !grouped && job.input.direct && inner.x == 1;
         let write = !grouped && inner.out == 1;
-        Tiles { inner, around, outer, row, tile, per_outer, grouped, read, write }
+        ColumnTiles { inner, around, outer, row, tile, per_outer, grouped, read, write }
     }
 
     fn get(&self, tile: usize) -> Tile {
@@ -95,15 +95,15 @@ struct Scratch<S, A, D> {
 }
 
 impl<S: Copy, A: Float, D: Copy> Scratch<S, A, D> {
-    fn new(tiles: &Tiles<'_>) -> Self {
-        let (width, staged) = (tiles.width(), tiles.width() * ROWS);
+    fn new(tiles: &ColumnTiles<'_>) -> Self {
+        let (width, reduce_staged) = (tiles.width(), tiles.width() * ROWS);
         Scratch {
             greatest: vec![A::ZERO; width],
             sum: vec![A::ZERO; width],
             next: vec![A::ZERO; width],
             part: vec![A::ZERO; width],
-            xs: vec![MaybeUninit::uninit(); if tiles.read { 0 } else { staged }],
-            outs: vec![MaybeUninit::uninit(); if tiles.write { 0 } else { staged }],
+            xs: vec![MaybeUninit::uninit(); if tiles.read { 0 } else { reduce_staged }],
+            outs: vec![MaybeUninit::uninit(); if tiles.write { 0 } else { reduce_staged }],
         }
     }
 }
@@ -114,7 +114,7 @@ where
     A: Float + To<D>,
     D: Copy,
 {
-    let tiles = Tiles::new(job);
+    let tiles = ColumnTiles::new(job);
     let (rows, width) = (job.geometry.len(), tiles.width());
     let total = count(tiles.outer) * tiles.per_outer;
     let elements = rows * job.geometry.lanes();
@@ -127,9 +127,9 @@ where
             let mut scratch = Scratch::<S, A, D>::new(&tiles);
             for tile in tasks {
                 let tile = tiles.get(tile);
-                look(job, &tiles, tile, 0..rows, &mut scratch);
+                max_and_sums_of_tile(job, &tiles, tile, 0..rows, &mut scratch);
                 for (sum, greatest) in scratch.sum.iter_mut().zip(&scratch.greatest) {
-                    *sum = Stats { greatest: *greatest, sum: *sum }.rest(job.log);
+                    *sum = MaxAndSum { greatest: *greatest, sum: *sum }.normalizer(job.log);
                 }
                 write(job, &tiles, tile, 0..rows, &mut scratch);
             }
@@ -140,29 +140,29 @@ where
         let start = task % parts * part;
         start..rows.min(start + part)
     };
-    let mut partial = vec![Stats::<A>::NONE; total * parts * width];
-    let shared = Shared::new(&mut partial);
+    let mut partial = vec![MaxAndSum::<A>::NONE; total * parts * width];
+    let shared = DisjointSlice::new(&mut partial);
     for_parts(total * parts, 1, elements, |tasks| {
         let mut scratch = Scratch::<S, A, D>::new(&tiles);
         for task in tasks {
-            look(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
+            max_and_sums_of_tile(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
             for (c, (greatest, sum)) in scratch.greatest.iter().zip(&scratch.sum).enumerate() {
-                // A column's parts lie side by side.
+                // The parts of a column are stored side by side.
                 let at = (task / parts * width + c) * parts + task % parts;
-                // SAFETY: each task has places of its own.
-                unsafe { shared.write(at, Stats { greatest: *greatest, sum: *sum }) };
+                // SAFETY: each task writes to its own elements.
+                unsafe { shared.write(at, MaxAndSum { greatest: *greatest, sum: *sum }) };
             }
         }
         Ok(())
     })?;
-    let stats: Vec<_> = partial.chunks_exact(parts).map(joined).collect();
+    let max_and_sum: Vec<_> = partial.chunks_exact(parts).map(join_parts).collect();
     for_parts(total * parts, 1, elements, |tasks| {
         let mut scratch = Scratch::<S, A, D>::new(&tiles);
         for task in tasks {
             let first = task / parts * width;
-            for (c, stats) in stats[first..first + width].iter().enumerate() {
-                scratch.greatest[c] = stats.greatest;
-                scratch.sum[c] = stats.rest(job.log);
+            for (c, max_and_sum) in max_and_sum[first..first + width].iter().enumerate() {
+                scratch.greatest[c] = max_and_sum.greatest;
+                scratch.sum[c] = max_and_sum.normalizer(job.log);
             }
             write(job, &tiles, tiles.get(task / parts), range(task), &mut scratch);
         }
@@ -170,13 +170,13 @@ where
     })
 }
 
-/// Some rows of a tile: where they lie, or staged.
+/// Returns some rows of a tile: in place, or staged.
 ///
 /// # Safety
-/// The rows are inside the tensor, and fit.
+/// The rows are inside the tensor, and fit in the stage.
 unsafe fn rows_of<S: Copy + 'static, D>(
     job: &Job<'_, S, D>,
-    tiles: &Tiles<'_>,
+    tiles: &ColumnTiles<'_>,
     tile: Tile,
     rows: Range<usize>,
     xs: &mut [MaybeUninit<S>],
@@ -204,10 +204,10 @@ unsafe fn rows_of<S: Copy + 'static, D>(
     (xs.as_ptr().cast(), width as isize)
 }
 
-/// Leaves the greatest and the sums of a tile's columns in `scratch`.
-fn look<S, A, D>(
+/// Computes the maximum and the sum of each of a tile's columns, into `scratch`.
+fn max_and_sums_of_tile<S, A, D>(
     job: &Job<'_, S, D>,
-    tiles: &Tiles<'_>,
+    tiles: &ColumnTiles<'_>,
     tile: Tile,
     rows: Range<usize>,
     scratch: &mut Scratch<S, A, D>,
@@ -235,10 +235,10 @@ fn look<S, A, D>(
     }
 }
 
-/// Writes the results of a tile, given each column's greatest and [`Stats::rest`].
+/// Writes the results of a tile, given each column's maximum and [`MaxAndSum::normalizer`].
 fn write<S, A, D>(
     job: &Job<'_, S, D>,
-    tiles: &Tiles<'_>,
+    tiles: &ColumnTiles<'_>,
     tile: Tile,
     rows: Range<usize>,
     scratch: &mut Scratch<S, A, D>,
@@ -253,7 +253,7 @@ fn write<S, A, D>(
     for start in rows.clone().step_by(ROWS) {
         let some = start..rows.end.min(start + ROWS);
         let at = tile.out + start as isize * tiles.row.out;
-        // SAFETY: the rows are inside both tensors, and the tile's results are this task's alone.
+        // SAFETY: the rows are inside both tensors, and no other task writes this tile's results.
         unsafe {
             let (x, x_step) = rows_of(job, tiles, tile, some.clone(), xs);
             let (out, out_step) = match tiles.write {

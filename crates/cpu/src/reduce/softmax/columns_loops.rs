@@ -1,4 +1,4 @@
-//! The loops over columns side by side, compiled for each level.
+//! The loops of softmax over columns, compiled for each level.
 
 use keyfold_kit::isa::{self, Isa, Work};
 
@@ -6,8 +6,8 @@ use super::lanes::Float;
 use crate::reduce::convert::To;
 use crate::reduce::monoid::{Extreme, Monoid};
 
-/// Columns side by side: the greatest of each so far, the sum of the exponentials of the
-/// differences from it, and room for the same of some rows.
+/// The maximum of each column so far, the sum of the exponentials of the differences from it, and
+/// workspace for the same of some rows.
 pub(super) struct Columns<'a, A> {
     pub(super) greatest: &'a mut [A],
     pub(super) sum: &'a mut [A],
@@ -28,7 +28,7 @@ impl<S: To<A> + Copy, A: Float> Work for More<'_, S, A> {
     fn run<I: Isa>(self) {
         let More { columns: Columns { greatest, sum, next, part }, x, step, rows } = self;
         let len = greatest.len();
-        // SAFETY: the caller of `more_rows` says that each row has so many numbers there.
+        // SAFETY: the caller of `more_rows` promises that each row has that many elements.
         let row = |r: usize| unsafe {
             std::slice::from_raw_parts(x.wrapping_offset(r as isize * step), len)
         };
@@ -51,8 +51,8 @@ fn maxima<S: To<A> + Copy, A: Float>(all: &mut [A], x: &[S]) {
     }
 }
 
-/// The difference from what is subtracted: 0 where nothing but negative infinities came so far, so
-/// that their exponentials are 0.
+/// The subtrahend of the exponentials: 0 while all elements are negative infinity, so that their
+/// exponentials are 0 instead of NaN.
 #[inline(always)]
 fn finite<A: Float>(greatest: A) -> A {
     if greatest == A::LOWEST { A::ZERO } else { greatest }
@@ -74,10 +74,10 @@ fn rescale<I: Isa, A: Float>(greatest: &mut [A], sum: &mut [A], next: &[A], part
     }
 }
 
-/// Takes some more rows, a step apart, into account.
+/// Includes some more rows, a step apart.
 ///
 /// # Safety
-/// Each row has as many numbers as there are columns.
+/// Each row has as many elements as there are columns.
 pub(super) unsafe fn more_rows<S: To<A> + Copy, A: Float>(
     columns: Columns<'_, A>,
     x: *const S,
@@ -89,7 +89,7 @@ pub(super) unsafe fn more_rows<S: To<A> + Copy, A: Float>(
 
 struct Rows<'a, S, A, D, const LOG: bool> {
     greatest: &'a [A],
-    rest: &'a [A],
+    normalizer: &'a [A],
     strip: Strip<S, D>,
 }
 
@@ -106,29 +106,37 @@ where
         for r in 0..rows as isize {
             let x = x.wrapping_offset(r * x_step);
             let out = out.wrapping_offset(r * out_step);
-            // SAFETY: the caller of `finish_rows` says that the rows are there and don't overlap.
+            // SAFETY: the caller of `finish_rows` promises that the rows are valid and don't overlap.
             let (x, out) = unsafe {
                 (std::slice::from_raw_parts(x, len), std::slice::from_raw_parts_mut(out, len))
             };
-            finish_row::<I, S, A, D, LOG>(out, x, self.greatest, self.rest);
+            finish_row::<I, S, A, D, LOG>(out, x, self.greatest, self.normalizer);
         }
     }
 }
 
 #[inline(always)]
-fn finish_row<I: Isa, S, A, D, const LOG: bool>(out: &mut [D], x: &[S], greatest: &[A], rest: &[A])
-where
+fn finish_row<I: Isa, S, A, D, const LOG: bool>(
+    out: &mut [D],
+    x: &[S],
+    greatest: &[A],
+    normalizer: &[A],
+) where
     S: To<A> + Copy,
     A: Float + To<D>,
 {
-    for (((out, x), greatest), rest) in out.iter_mut().zip(x).zip(greatest).zip(rest) {
-        let less = x.convert().minus(*greatest);
-        let result = if LOG { less.minus(*rest) } else { less.exp::<I>().times(*rest) };
+    for (((out, x), greatest), normalizer) in out.iter_mut().zip(x).zip(greatest).zip(normalizer) {
+        let differences = x.convert().minus(*greatest);
+        let result = if LOG {
+            differences.minus(*normalizer)
+        } else {
+            differences.exp::<I>().times(*normalizer)
+        };
         *out = result.convert();
     }
 }
 
-/// Dense rows of elements, a step apart, and where their results go.
+/// Dense rows of elements, a step apart, and the destination of their results.
 pub(super) struct Strip<S, D> {
     pub(super) x: *const S,
     pub(super) x_step: isize,
@@ -137,18 +145,22 @@ pub(super) struct Strip<S, D> {
     pub(super) rows: usize,
 }
 
-/// The results of some rows: given, for each column, its greatest and [`Stats::rest`].
+/// Writes the results of some rows, given each column's maximum and [`MaxAndSum::normalizer`].
 ///
 /// # Safety
-/// The rows can be read and written, and those written overlap no others.
-pub(super) unsafe fn finish_rows<S, A, D>(greatest: &[A], rest: &[A], strip: Strip<S, D>, log: bool)
-where
+/// The rows are readable and writable, and the written rows overlap no others.
+pub(super) unsafe fn finish_rows<S, A, D>(
+    greatest: &[A],
+    normalizer: &[A],
+    strip: Strip<S, D>,
+    log: bool,
+) where
     S: To<A> + Copy,
     A: Float + To<D>,
 {
     if log {
-        isa::dispatch(Rows::<_, _, _, true> { greatest, rest, strip });
+        isa::dispatch(Rows::<_, _, _, true> { greatest, normalizer, strip });
     } else {
-        isa::dispatch(Rows::<_, _, _, false> { greatest, rest, strip });
+        isa::dispatch(Rows::<_, _, _, false> { greatest, normalizer, strip });
     }
 }

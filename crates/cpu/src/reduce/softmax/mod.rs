@@ -1,8 +1,7 @@
-//! Softmax and its logarithm along one dimension, stable: the greatest element of each lane is
-//! subtracted first.
+//! Softmax and its logarithm along one dimension; for stability the maximum of each lane is subtracted
+//! first.
 //!
-//! `log_softmax` is `x - max - ln(sum)`, and not the logarithm of the share, which may have
-//! underflowed to 0.
+//! `log_softmax` is `x - max - ln(sum)`, not the logarithm of softmax, which may have underflowed to 0.
 
 mod columns;
 mod columns_loops;
@@ -18,13 +17,13 @@ use keyfold_tensor::Tensor;
 
 use self::lanes::Float;
 use super::blocks::{Input, Sink};
-use super::convert::{Reduced, To};
+use super::convert::{ReductionTypes, To};
 use super::geometry::{Dim, Geometry};
 use super::{base, out_base};
 use crate::kernel::HostKernel;
 
-/// The kernels of softmax, or of its logarithm; none for complex numbers, which have no order, and results
-/// that aren't floats.
+/// The kernels of softmax, or of its logarithm. There are none for complex numbers, which have no order,
+/// and none for results that aren't floats.
 pub(crate) fn kernels(name: &str) -> Table {
     let table = Table::builder(name)
         .cover((ORDERED, Output(FLOATS)), ByBlocks)
@@ -34,16 +33,16 @@ pub(crate) fn kernels(name: &str) -> Table {
 
 pub(crate) type Table = DispatchTable<(Dtype, Output<Dtype>), HostKernel<RowParams>>;
 
-type Stored<C> = <<C as HasDtype>::Element as Reduced>::Stored;
-type Computed<C> = <<C as HasOutput>::Output as Reduced>::Sum;
+type Stored<C> = <<C as HasDtype>::Element as ReductionTypes>::Stored;
+type Computed<C> = <<C as HasOutput>::Output as ReductionTypes>::Sum;
 
-/// Elements that are converted in registers.
+/// Kernels that convert elements in registers.
 #[derive(Clone, Copy)]
 struct InRegisters;
 
 impl<C> Body<C, HostKernel<RowParams>> for InRegisters
 where
-    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced + To<C::Output>>,
+    C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes + To<C::Output>>,
     Stored<C>: To<Stored<C>> + To<Computed<C>>,
     Computed<C>: Float + To<C::Output>,
 {
@@ -52,13 +51,13 @@ where
     }
 }
 
-/// Elements that lie as they are computed in, or are converted block by block.
+/// Kernels whose elements have the computed type, or are converted block by block.
 #[derive(Clone, Copy)]
 struct ByBlocks;
 
 impl<C> Body<C, HostKernel<RowParams>> for ByBlocks
 where
-    C: HasDtype<Element: Reduced> + HasOutput<Output: Reduced + To<C::Output>>,
+    C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes + To<C::Output>>,
     Stored<C>: To<Computed<C>>,
     Computed<C>: Float + To<C::Output>,
 {
@@ -67,18 +66,18 @@ where
     }
 }
 
-/// Elements are read as type `S`.
+/// Launches the kernel for elements that are read as type `S`.
 fn launch<E, S, D>(params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()>
 where
-    E: Reduced<Stored: To<S>>,
+    E: ReductionTypes<Stored: To<S>>,
     S: To<D::Sum> + Copy + 'static,
-    D: Reduced<Sum: Float + To<D>> + To<D>,
+    D: ReductionTypes<Sum: Float + To<D>> + To<D>,
 {
     let input = Input::<S>::plain::<E::Stored>(base::<E>(inputs[0])?);
     into::<S, D::Sum, D>(params, (inputs[0], input), out)
 }
 
-/// Compiled once for all elements that are read as one type.
+/// Compiled once for all element types that are read as `S`.
 #[inline(never)]
 fn into<S, A, D>(
     params: &RowParams,
@@ -111,7 +110,7 @@ where
     }
 }
 
-/// What there is to do.
+/// A softmax with its tensors.
 struct Job<'a, S, D> {
     geometry: &'a Geometry,
     input: Input<S>,

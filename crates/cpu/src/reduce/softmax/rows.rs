@@ -1,23 +1,25 @@
-//! Along the dimension whose elements are the nearest in memory: lane by lane. Lanes of up to
-//! [`PART`] elements stay in the cache from the first look to the last; longer ones are cut into parts,
-//! looked at twice.
+//! Softmax along the dimension that is innermost in memory: lane by lane. Lanes of up to [`PART`]
+//! elements stay in the cache between the passes; longer ones are divided into parts, which are read
+//! twice.
 
 use std::mem::MaybeUninit;
 
 use keyfold_core::Result;
 
 use super::Job;
-use super::lanes::{Float, Lanes, Stats, finish_part, joined, softmax_lanes, stats_of};
+use super::lanes::{
+    Float, Lanes, MaxAndSum, finish_part, join_parts, max_and_sum_of, softmax_lanes,
+};
 use crate::reduce::blocks::Block;
 use crate::reduce::convert::To;
 use crate::reduce::geometry::{runs, steps};
+use crate::reduce::parallel::{DisjointSlice, for_parts};
 use crate::reduce::rows::BLOCK;
-use crate::reduce::share::{Shared, for_parts};
 
-/// The longest part of a lane that one thread looks at.
+/// The most elements of a lane that one thread computes at a time.
 const PART: usize = 1 << 15;
 
-/// Elements that one thread does at a time, about.
+/// Elements per task of one thread, approximately.
 const TASK: usize = 1 << 14;
 
 pub(super) fn softmax_rows<S, A, D>(job: &Job<'_, S, D>) -> Result<()>
@@ -27,13 +29,13 @@ where
     D: Copy + 'static,
 {
     let len = job.geometry.len();
-    if len <= PART { whole(job, len) } else { in_parts(job, len) }
+    if len <= PART { whole(job, len) } else { reduce_in_parts(job, len) }
 }
 
-/// Room for elements that are copied together, or results that are strewn out.
-type Room<T> = Vec<MaybeUninit<T>>;
+/// Staging memory for elements that are gathered, or results that are scattered.
+type Stage<T> = Vec<MaybeUninit<T>>;
 
-fn room<T: Copy>(len: usize) -> Room<T> {
+fn room<T: Copy>(len: usize) -> Stage<T> {
     vec![MaybeUninit::uninit(); len]
 }
 
@@ -52,7 +54,7 @@ where
     for_parts(lanes, (TASK / len).max(1), lanes * len, |part| {
         let mut xs = room::<S>(if read { 0 } else { at_once * len });
         let mut outs = room::<D>(if write { 0 } else { at_once * len });
-        let mut shares = Vec::<A>::new();
+        let mut exponentials = Vec::<A>::new();
         runs(&job.geometry.kept, part, 1, |run| {
             let mut done = 0;
             while done < run.len {
@@ -63,8 +65,8 @@ where
                 let x = run.x + done as isize * kept.x;
                 let out = run.out + done as isize * kept.out;
                 let row = len as isize;
-                // SAFETY: both walks stay inside their tensors, and lanes of the result are each
-                // one thread's alone; what is staged fits.
+                // SAFETY: both traversals stay inside their tensors, and no other thread accesses the
+                // lanes of the result; the stage has room.
                 unsafe {
                     let (mut lanes_x, mut x_step) = (job.input.at(x).cast::<S>(), kept.x);
                     if !read {
@@ -78,7 +80,7 @@ where
                     }
                     let lanes =
                         Lanes { x: lanes_x, x_step, out: lanes_out, out_step, lanes: count, len };
-                    softmax_lanes(lanes, &mut shares, job.log);
+                    softmax_lanes(lanes, &mut exponentials, job.log);
                     if !write {
                         for i in 0..count {
                             let results = lanes_out.add(i * len);
@@ -94,7 +96,7 @@ where
     })
 }
 
-fn in_parts<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
+fn reduce_in_parts<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
@@ -113,30 +115,30 @@ where
         let len = PART.min(len - start);
         (x + start as isize * lane.x, out + start as isize * lane.out, len)
     };
-    // A part's elements, where they lie or in `stage`.
-    let part_of = |x: isize, len: usize, stage: &mut Room<S>| {
+    // Returns a part's elements, in place or staged.
+    let part_of = |x: isize, len: usize, stage: &mut Stage<S>| {
         if read {
             return job.input.at(x).cast::<S>();
         }
         stage.resize(PART, MaybeUninit::uninit());
         let block = Block::along(1, 0, len, lane.x);
-        // SAFETY: the part lies inside the tensor, and fits.
+        // SAFETY: the part lies inside the tensor, and fits in the stage.
         unsafe { job.input.fill(x, block, stage.as_mut_ptr().cast()) };
         stage.as_ptr().cast()
     };
-    let mut partial = vec![Stats::<A>::NONE; lanes * parts];
-    let shared = Shared::new(&mut partial);
+    let mut partial = vec![MaxAndSum::<A>::NONE; lanes * parts];
+    let shared = DisjointSlice::new(&mut partial);
     for_parts(lanes * parts, 1, elements, |tasks| {
         let mut stage = Vec::new();
         for task in tasks {
             let (x, _, len) = place(task);
             let x = part_of(x, len, &mut stage);
-            // SAFETY: the part's elements lie there; each task has a place of its own.
-            unsafe { shared.write(task, stats_of(std::slice::from_raw_parts(x, len))) };
+            // SAFETY: the part's elements are readable; each task writes to its own element.
+            unsafe { shared.write(task, max_and_sum_of(std::slice::from_raw_parts(x, len))) };
         }
         Ok(())
     })?;
-    let stats: Vec<_> = partial.chunks_exact(parts).map(joined).collect();
+    let max_and_sum: Vec<_> = partial.chunks_exact(parts).map(join_parts).collect();
     for_parts(lanes * parts, 1, elements, |tasks| {
         let mut stage = Vec::new();
         let mut outs = room::<D>(if write { 0 } else { PART });
@@ -144,9 +146,9 @@ where
             let (x, out, len) = place(task);
             let x = part_of(x, len, &mut stage);
             let to = if write { job.sink.at(out).cast() } else { outs.as_mut_ptr().cast() };
-            // SAFETY: the part's elements lie there, and its results are this task's alone.
+            // SAFETY: the part's elements are readable, and no other task writes its results.
             unsafe {
-                finish_part((x, to), len, stats[task / parts], job.log);
+                finish_part((x, to), len, max_and_sum[task / parts], job.log);
                 if !write {
                     let results = std::slice::from_raw_parts_mut(to, len);
                     job.sink.put(results, out, lane.out);

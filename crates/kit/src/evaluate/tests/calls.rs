@@ -1,4 +1,4 @@
-//! What a call may ask for, and what it may not.
+//! Calls that are allowed, and calls that are refused.
 
 use keyfold_core::{DType, Device, Shape, Strides};
 use keyfold_expr::{Binary, Expr, Graph, Id, Input, Literal, Lowered, Node, Unary};
@@ -28,8 +28,10 @@ pub(super) fn view(memory: &Tensor, shape: &[usize], strides: &[isize], offset: 
     Tensor::from_parts(memory.buffer().clone(), shape, strides, offset).unwrap()
 }
 
+/// Returns the error of a call.
+///
 /// # Panics
-/// Where it succeeds.
+/// If the call succeeds.
 fn refused(program: &Program, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Error {
     // SAFETY: the test alone uses the memory.
     unsafe { evaluate(program, inputs, params, out) }.unwrap_err()
@@ -50,7 +52,7 @@ fn an_input_may_be_the_output() {
                 unsafe { evaluate(&Program::new(&sub).unwrap(), &inputs, &[], &out) }.unwrap();
                 assert_same(&out, &expected);
             }
-            // Both are: and backwards, transposed.
+            // Both inputs are the output, whose strides are negative and transposed.
             let memory = samples::samples(&[2 * n], DType::F32, 8);
             let out = view(&memory, &[2, n], &[-1, -2], 2 * n - 1);
             let copy = out.copy().unwrap();
@@ -89,7 +91,7 @@ fn an_output_that_overlaps_an_input_otherwise_is_refused() {
     assert_eq!(overlap(&out, &view(&memory, &[50], &[-1], 49)).unwrap(), Overlap::Partial);
     assert_eq!(overlap(&out, &view(&memory, &[50], &[1], 50)).unwrap(), Overlap::None);
     assert_eq!(overlap(&out, &view(&memory, &[0], &[1], 3)).unwrap(), Overlap::None);
-    // Even and odd elements are apart, although their spans aren't.
+    // Even and odd elements don't overlap, although their address ranges do.
     let (even, odd) = (view(&memory, &[50], &[2], 0), view(&memory, &[50], &[2], 1));
     assert_eq!(overlap(&even, &odd).unwrap(), Overlap::None);
     let square = view(&memory, &[10, 10], &[10, 1], 0);
@@ -170,7 +172,7 @@ fn a_chain_of_ten_thousand_steps_needs_few_registers() {
     assert!(Program::new(&lowered).unwrap().slots() < 120);
     let x = samples::samples(&[40], DType::U16, 1);
     check(&lowered, &[&x], &[], &Tensor::zeros(&[40], DType::U16, Device::CPU).unwrap());
-    // And one where all values are alive at once.
+    // The same number of steps, with all values alive at once.
     let mut nodes: Vec<Id> = vec![x_node(&mut graph)];
     for i in 1..2000_i64 {
         let number = graph.add(Node::Literal(Literal::Int(i)));
@@ -237,7 +239,7 @@ fn indices_out_of_range_are_errors_and_nothing_is_read_there() {
     assert_eq!(error.kind(), ErrorKind::Index);
     let flat = samples::samples(&[4], DType::F32, 1);
     assert_eq!(refused(&program, &[&flat, &index, &index], &[], &one).kind(), ErrorKind::Shape);
-    // The output's own elements, at other places.
+    // The table is the output, and is read at other indices than are written.
     let square = samples::samples(&[3], DType::F32, 1);
     let table = view(&square, &[1, 3], &[3, 1], 0);
     let error = refused(&program, &[&table, &index, &index], &[], &square);
@@ -295,7 +297,8 @@ fn a_parameter_that_a_dtype_cannot_hold_is_refused() {
 #[test]
 fn any_byte_but_0_is_true() {
     let bytes = samples::samples(&[2000], DType::U8, 1);
-    // SAFETY: a bool is one byte; which ones are no bools is what is asked about.
+    // SAFETY: the bytes are initialised. The test reads them as elements of dtype bool, of which most
+    // aren't 0 or 1.
     let buffer = unsafe { as_bools(&bytes) };
     let bools = Tensor::from_parts(buffer, [2000].into(), [1].into(), 0).unwrap();
     let mut graph = Graph::default();
@@ -312,10 +315,10 @@ fn any_byte_but_0_is_true() {
     });
 }
 
-/// The same memory as bools.
+/// Returns the tensor's memory as a buffer of bools.
 ///
 /// # Safety
-/// The tensor is of one-byte elements.
+/// The tensor has one-byte elements.
 unsafe fn as_bools(tensor: &Tensor) -> keyfold_tensor::BufferHandle {
     let bytes = tensor.as_slice::<u8>().unwrap().to_vec();
     let bools = Tensor::zeros(&[bytes.len()], DType::Bool, Device::CPU).unwrap();
@@ -358,9 +361,9 @@ fn large_outputs_past_the_caches_are_right() {
         let x = graph.add(Node::Input(0));
         let expr = Expr::new(&graph, x, inputs(1), vec![]);
         let program = program(&expr, &[dtype]);
-        let n = STREAMED / dtype.size() + 1001;
+        let n = NON_TEMPORAL_BYTES / dtype.size() + 1001;
         let (x, memory) = (samples::samples(&[n], dtype, 1), samples::samples(&[n + 3], dtype, 9));
-        // Not aligned to a line of the cache.
+        // The output begins 3 elements behind a cache line.
         let out = view(&memory, &[n], &[1], 3);
         // SAFETY: the test alone uses the output's memory.
         unsafe { evaluate(&program, &[&x], &[], &out) }.unwrap();

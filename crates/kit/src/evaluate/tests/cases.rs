@@ -13,7 +13,7 @@ pub(super) fn inputs(count: usize) -> Vec<Input> {
     (0..count).map(|i| Input { name: format!("x{i}"), rank: None }).collect()
 }
 
-/// Evaluates and compares every element.
+/// Evaluates, and compares every element with the naive interpreter's.
 pub(super) fn check(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) {
     let program = Program::new(lowered).unwrap();
     let shape = out.shape().to_vec();
@@ -39,7 +39,7 @@ pub(super) fn check(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar], ou
     }
 }
 
-/// Held by tests that compare bits: the level is the process's.
+/// Held by tests that compare bits, since the instruction level is set for the whole process.
 static LEVEL: Mutex<()> = Mutex::new(());
 
 pub(super) fn on_all_levels(f: impl Fn()) {
@@ -90,7 +90,7 @@ fn every_function_of_two_numbers_agrees_for_every_dtype() {
                 let x = samples::samples(&[333], dtype, 5);
                 let mut y = samples::samples(&[333], dtype, 1234);
                 if op == Binary::Pow && dtype.is_integral() {
-                    // No negative exponents here.
+                    // The exponents aren't negative.
                     let small: Vec<i64> = (0..333).map(|i| i % 7).collect();
                     y = Tensor::from_vec(small, &[333]).unwrap();
                     let lowered = Lowered::new(&expr, &[dtype, DType::I64], &[], Some(dtype));

@@ -3,6 +3,6 @@
 mod calls;
 mod cases;
 mod naive;
-mod ragged;
+mod non_temporal;
 mod random;
 mod samples;

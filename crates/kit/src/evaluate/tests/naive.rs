@@ -1,4 +1,4 @@
-//! An interpreter of steps: one element, one step at a time.
+//! A naive interpreter: one element, one step at a time.
 
 use keyfold_core::{Complex, DType, Scalar, bf16, f16, rounded_to_odd};
 use keyfold_expr::{Binary, Lowered, StepOp, Unary};
@@ -8,7 +8,7 @@ use crate::isa::{self, Isa, Work};
 use crate::math::slices::map_at;
 use crate::math::{Real, complex, complex_power, function as math};
 
-/// A value of any dtype: whole numbers (and bools) of all widths, floats, complex numbers.
+/// A value of any dtype: integers (and bools) of all widths, floats, complex numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
     Whole(i128),
@@ -59,7 +59,7 @@ impl Value {
         }
     }
 
-    /// Equal, where NaN is NaN and zeros have signs.
+    /// Equality where NaN equals NaN, and 0 differs from -0.
     pub(super) fn same(self, other: Value) -> bool {
         let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         match (self, other) {
@@ -93,7 +93,7 @@ pub(super) fn cast(value: Value, to: DType) -> Value {
         DType::F16 => F(f16::from_f32(rounded_to_odd(value.float())).to_f64()),
         DType::BF16 => F(bf16::from_f32(rounded_to_odd(value.float())).to_f64()),
         DType::F32 => match value {
-            // Once: not by way of float64.
+            // Rounded once, not by way of float64.
             W(w) => F(f64::from(w as f32)),
             other => F(f64::from(other.float() as f32)),
         },
@@ -113,9 +113,10 @@ pub(super) fn cast(value: Value, to: DType) -> Value {
     }
 }
 
-/// An elementary function at the level in use.
+/// An elementary function at the current instruction level.
 struct Call<T>(Unary, T);
-/// A value from the loop: some functions have a way of their own for many, on some processors.
+/// Computes a value by the slice function: some functions have another algorithm for slices on some
+/// processors.
 #[inline(always)]
 fn one<F: math::Function, T: Real, I: Isa>(x: T) -> T {
     let mut values = [T::ZERO];
@@ -288,7 +289,8 @@ fn float(op: Binary, a: f64, b: f64, dtype: DType) -> f64 {
                 rest
             }
         }
-        // The quotient rounded down, as long as it is small enough for the division to tell.
+        // The floor of the quotient; used while the quotient is small enough to be told apart from its
+        // neighbours.
         Binary::FloorDiv if dtype == DType::F32 => f64::from(floor_div(a as f32, b as f32)),
         Binary::FloorDiv => floor_div(a, b),
         other => panic!("{other:?} isn't defined for floats"),

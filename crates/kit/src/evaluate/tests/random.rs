@@ -8,17 +8,17 @@ use super::super::*;
 use super::cases::{check, inputs, on_all_levels, on_level};
 use super::samples;
 
-/// How an operand lies in memory.
+/// The memory layout of an operand.
 #[derive(Clone, Debug)]
 struct Layout {
-    /// Sorted, they give the order of the dimensions.
+    /// Sort keys: sorted, they give the order of the dimensions in memory.
     order: [u8; 6],
-    /// Elements between neighbours.
+    /// The distance between neighbours along each dimension, in elements.
     gaps: [usize; 6],
     backwards: [bool; 6],
-    /// Dimensions of size 1, which are repeated.
+    /// The dimensions that have size 1 and are broadcast.
     once: [bool; 6],
-    /// Leading dimensions that it lacks.
+    /// The number of leading dimensions that the operand lacks.
     missing: usize,
 }
 
@@ -43,7 +43,7 @@ fn layout() -> impl Strategy<Value = Layout> {
     prop_oneof![contiguous, any]
 }
 
-/// A view of that layout in memory of its own.
+/// A view with that layout, in memory of its own.
 fn view(layout: &Layout, shape: &[usize], dtype: DType, seed: u64, broadcast: bool) -> Tensor {
     let skip = if broadcast { layout.missing.min(shape.len()) } else { 0 };
     let mut sizes = shape[skip..].to_vec();
@@ -69,7 +69,7 @@ fn view(layout: &Layout, shape: &[usize], dtype: DType, seed: u64, broadcast: bo
     Tensor::from_parts(memory.into_buffer(), sizes, strides, offset).unwrap()
 }
 
-/// One more node: what, and of which earlier ones.
+/// A random node: its operation, and the earlier nodes that are its operands.
 type Choice = (u8, u8, u8, u8);
 
 fn grow(graph: &mut Graph, nodes: &mut Vec<Id>, choice: Choice, params: u32) {
@@ -100,7 +100,7 @@ fn grow(graph: &mut Graph, nodes: &mut Vec<Id>, choice: Choice, params: u32) {
     nodes.push(graph.add(node));
 }
 
-/// An expression as large as dtypes allow: nodes that don't fit are left out.
+/// Builds an expression from the choices whose dtypes are defined; the others are left out.
 fn expression(choices: &[Choice], dtypes: &[DType], numbers: &[Scalar]) -> Lowered {
     let mut graph = Graph::default();
     let mut nodes: Vec<Id> = (0..dtypes.len()).map(|i| graph.add(Node::Input(i as u32))).collect();
@@ -164,7 +164,7 @@ proptest! {
             (1100_usize..5000).prop_map(|a| vec![a]),
             (200_usize..900, 2_usize..4, 1_usize..4).prop_map(|(a, b, c)| vec![a, b, c]),
         ],
-        // One level each: every element is compared with the interpreter's.
+        // One level per case, since every element is compared with the interpreter's.
         level in 0_usize..3,
     ) {
         let numbers = [Scalar::Int(3), Scalar::Float(0.75)];

@@ -1,11 +1,11 @@
-//! Tensors to compute with, and their elements one by one.
+//! Tensors of sample values, and access to their elements.
 
 use keyfold_core::{Complex, DType, Element, Scalar, bf16, f16};
 use keyfold_tensor::Tensor;
 
 use super::naive::{Value, limits};
 
-/// An element of a tensor as a value.
+/// Returns an element of a tensor as a value.
 pub(super) fn get(tensor: &Tensor, index: &[usize]) -> Value {
     Value::of(tensor.get_scalar(index).unwrap())
 }
@@ -24,7 +24,7 @@ pub(super) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// A number for every element of a dtype, interesting ones among them.
+/// A sample value of a dtype; limits, zeros and other special values among them.
 pub(super) fn sample(dtype: DType, seed: u64) -> Scalar {
     let bits = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31) ^ (seed << 7);
     let small = (bits >> 20) as i64 % 9 - 4;

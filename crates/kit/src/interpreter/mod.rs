@@ -1,0 +1,320 @@
+//! The evaluator of expressions over blocks of elements, as in numexpr.
+//!
+//! A [`Program`] is a list of instructions on registers, and a register is a block of elements that
+//! stays in the L1 cache. Each instruction is one loop of vector code over a block. So
+//! reading the program costs little, memory is read and written once, and nothing is compiled at run
+//! time. The caller puts blocks of memory into the slots of a [`Frame`] and calls [`Program::run`];
+//! [`evaluate`](crate::evaluate) does that for whole tensors.
+//!
+//! ```
+//! use std::ptr::null_mut;
+//!
+//! use keyfold_core::DType;
+//! use keyfold_expr::{Expr, Lowered};
+//! use keyfold_kit::interpreter::{Frame, Program};
+//!
+//! let expr = Expr::parse("x * exp(y)")?;
+//! let program = Program::new(&Lowered::new(&expr, &[DType::F32; 2], &[], None)?)?;
+//!
+//! // One slot per input, one for the output, and registers behind them.
+//! let size = program.register_bytes() / size_of::<u64>();
+//! let mut memory = vec![0_u64; program.slots() * size];
+//! let mut slots: Vec<*mut u8> =
+//!     memory.chunks_mut(size).map(|register| register.as_mut_ptr().cast()).collect();
+//! let (mut x, mut y, mut out) = ([2.0_f32; 8], [0.0_f32; 8], [0.0_f32; 8]);
+//! slots[0] = x.as_mut_ptr().cast();
+//! slots[1] = y.as_mut_ptr().cast();
+//! slots[program.output()] = out.as_mut_ptr().cast();
+//!
+//! let values = program.constants().expect("the expression has no parameters");
+//! let frame =
+//!     Frame { slots: &mut slots, values, tables: &[], gather_offsets: null_mut(), gathered: null_mut() };
+//! // SAFETY: every slot points to 8 elements or to a register, and a block has more than 8 elements.
+//! unsafe { program.run(&frame, 8) }.expect("no element fails");
+//! assert_eq!(out, [2.0; 8]);
+//! # Ok::<(), keyfold_core::Error>(())
+//! ```
+
+pub mod access;
+mod binary;
+mod cast;
+mod compile;
+mod convert;
+mod floor_division;
+mod fusion;
+mod integer;
+mod kernel;
+mod run;
+pub mod streaming;
+mod streaming_kernels;
+#[cfg(test)]
+mod tests;
+mod unary;
+mod value;
+
+use std::fmt;
+
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
+use keyfold_expr::{Lowered, Signature, computed};
+use smallvec::SmallVec;
+
+use access::Access;
+pub use compile::Counted;
+use compile::{CompiledCode, compile};
+pub use run::{Frame, Table};
+use streaming::CHUNK;
+pub use value::Value;
+
+/// The reason why an element can't be computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// An integer raised to a negative power.
+    NegativePower,
+    /// An index of a ranked input out of range.
+    IndexOutOfRange {
+        /// The input.
+        input: u32,
+        /// Its dimension.
+        dim: u32,
+        /// The index.
+        value: i64,
+        /// The dimension's size.
+        size: i64,
+    },
+}
+
+/// An expression compiled for inputs of certain dtypes, to be run on blocks.
+pub struct Program {
+    code: CompiledCode,
+    signature: Signature,
+    /// The accesses of the inputs and, last, of the output.
+    accesses: Vec<Access>,
+    block: usize,
+}
+
+/// Bytes of a register in programs of few registers.
+const REGISTER_BYTES: usize = 4096;
+/// Bytes of all registers together: half of a small L2 cache.
+const ALL_REGISTERS_BYTES: usize = 128 << 10;
+
+impl Program {
+    /// Chooses kernels and allocates registers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DType`] for a step whose function isn't defined for its operands' dtype;
+    /// [`Lowered::new`] makes no such step.
+    pub fn new(lowered: &Lowered) -> Result<Program> {
+        let code = compile(lowered)?;
+        let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
+        let stored = stored.max().unwrap_or(1);
+        let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
+        let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
+        let bytes = (ALL_REGISTERS_BYTES / (registers + code.registers)).clamp(512, REGISTER_BYTES);
+        Ok(Program {
+            block: if bytes / widest > CHUNK {
+                bytes / widest / CHUNK * CHUNK
+            } else {
+                bytes / widest
+            },
+            signature: lowered.signature().clone(),
+            accesses: lowered
+                .inputs()
+                .iter()
+                .chain([&lowered.result()])
+                .map(|dtype| Access::new(*dtype))
+                .collect(),
+            code,
+        })
+    }
+
+    /// The signature: dtypes, ranks, names.
+    #[inline]
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The error of a fault, with the expression's names.
+    #[cold]
+    pub fn error(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::NegativePower => Error::new(
+                ErrorKind::Value,
+                "a whole number was raised to a negative power, which gives a fraction; make the \
+                 base a float",
+            ),
+            Fault::IndexOutOfRange { input, dim, value, size } => Error::new(
+                ErrorKind::Index,
+                format!(
+                    "index {value} is out of range for dimension {dim} of '{}', which has size \
+                     {size}",
+                    self.signature.names()[input as usize]
+                ),
+            ),
+        }
+    }
+
+    /// The most elements that [`Program::run`] takes in one call.
+    #[inline]
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
+    /// Bytes of a register: a block of the widest elements in the program.
+    #[inline]
+    pub fn register_bytes(&self) -> usize {
+        REGISTER_BYTES
+    }
+
+    /// The dtypes of the inputs in memory.
+    #[inline]
+    pub fn inputs(&self) -> &[DType] {
+        self.signature.inputs()
+    }
+
+    /// Each input's rank if it is read at computed indices, `None` if it is read element by element.
+    #[inline]
+    pub fn ranks(&self) -> &[Option<u32>] {
+        self.signature.ranks()
+    }
+
+    /// Whether an input is read element by element, from its slot. An input that is unused, or read at
+    /// computed indices only, isn't.
+    #[inline]
+    pub fn reads(&self, input: usize) -> bool {
+        self.code.reads[input]
+    }
+
+    /// The dtype of the stored result; halves are computed as float32.
+    #[inline]
+    pub fn result(&self) -> DType {
+        self.signature.result()
+    }
+
+    /// The accesses of the inputs and, last, of the output.
+    #[inline]
+    pub fn accesses(&self) -> &[Access] {
+        &self.accesses
+    }
+
+    /// The counted operands, int64 each; their slots follow the inputs'.
+    #[inline]
+    pub fn counted(&self) -> &[Counted] {
+        &self.code.counted
+    }
+
+    /// Whether any input is read at computed indices.
+    #[inline]
+    pub fn gathers(&self) -> bool {
+        self.code.gathers
+    }
+
+    /// The number of pointers in a frame.
+    #[inline]
+    pub fn slots(&self) -> usize {
+        self.first_register() + self.code.registers
+    }
+
+    /// The slot of the output's pointer.
+    #[inline]
+    pub fn output(&self) -> usize {
+        self.inputs().len() + self.code.counted.len()
+    }
+
+    /// The slot that holds the result after a run: the output's, or the slot of an input, counted
+    /// operand or uniform value that is itself the result.
+    #[inline]
+    pub fn result_slot(&self) -> usize {
+        self.code.result as usize
+    }
+
+    /// Whether an instruction writes the output's slot, in the dtype that the result is stored in.
+    #[inline]
+    pub fn writes_result(&self) -> bool {
+        self.result_slot() == self.output() && computed(self.result()) == self.result()
+    }
+
+    /// Whether an instruction has a streaming kernel, so that [`Program::run_streaming`] prefetches and
+    /// stores all of a block.
+    #[inline]
+    pub fn has_streaming_kernel(&self) -> bool {
+        self.code.streaming > 0
+    }
+
+    /// Whether the program is one streaming instruction that writes the result in the dtype it is stored
+    /// in, so that [`Program::run_streaming`] can write it by non-temporal stores.
+    #[inline]
+    pub fn streams_result(&self) -> bool {
+        self.code.streaming == 1 && self.code.instructions.len() == 1 && self.writes_result()
+    }
+
+    /// The first slot of the kept values, which [`Program::fill`] fills; registers follow.
+    #[inline]
+    pub fn first_kept(&self) -> usize {
+        self.output() + 1
+    }
+
+    fn first_register(&self) -> usize {
+        self.first_kept() + self.code.kept.len()
+    }
+
+    /// The estimated time per element on one thread, in nanoseconds, with reads and writes that hit the
+    /// caches.
+    pub fn cost(&self) -> f64 {
+        self.code.cost + 0.05 * self.accesses.len() as f64
+    }
+
+    /// The uniform values, if they are all constants.
+    #[inline]
+    pub fn constants(&self) -> Option<&[Value]> {
+        (self.code.params.is_empty() && self.code.uniform.is_empty()).then_some(&self.code.values)
+    }
+
+    /// Computes the uniform values into `values`, which is empty.
+    ///
+    /// # Errors
+    /// As [`Scalar::check`] where a parameter doesn't fit the dtype that it is used in,
+    /// [`ErrorKind::Binding`] for too few parameters, and a [`Fault`]'s.
+    pub fn prepare(&self, params: &[Scalar], values: &mut SmallVec<[Value; 8]>) -> Result<()> {
+        self.signature.check_params(params)?;
+        values.extend_from_slice(&self.code.values);
+        for param in &self.code.params {
+            let number = params[param.index as usize];
+            values[param.value as usize] = param.convert(number);
+        }
+        for step in &self.code.uniform {
+            let base = values.as_mut_ptr();
+            let [a, b, c] =
+                step.operands.map(|value| base.wrapping_add(value as usize).cast::<u8>());
+            // SAFETY: each value has room for any element and is aligned for it; no step is its own
+            // operand.
+            if unsafe { (step.kernel.run)(base.wrapping_add(step.dst as usize).cast(), a, b, c, 1) }
+            {
+                return Err(self.error(Fault::NegativePower));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the registers of kept values.
+    ///
+    /// # Safety
+    /// The slots from [`Program::first_kept`] on are valid for writing `len` elements.
+    pub unsafe fn fill(&self, slots: &[*mut u8], values: &[Value], len: usize) {
+        for ((value, load), slot) in self.code.kept.iter().zip(&slots[self.first_kept()..]) {
+            // SAFETY: the caller's promise; a value is as large as any element.
+            unsafe { load(*slot, values[*value as usize].0.as_ptr(), 0, len) };
+        }
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("inputs", &self.inputs())
+            .field("result", &self.result())
+            .field("instructions", &self.code.instructions.len())
+            .field("registers", &self.code.registers)
+            .field("block", &self.block)
+            .finish()
+    }
+}
