@@ -187,7 +187,8 @@ impl<C: Convert, M: Monoid<Number = C::To>> Work for Group<C, M> {
                 *result = fold_in_order::<C, M>(lane(at));
             }
         } else if count == 1 {
-            results[0] = fold_halves::<M, PARTIALS>(partials_of::<I, C, M, 1>(1, len, lane)[0]);
+            // In the order of `fold_groups`, so that equal lanes have equal sums in groups of any size.
+            results[0] = fold_neighbours::<M>(&partials_of::<I, C, M, 1>(1, len, lane)[0]);
         } else {
             results = fold_groups::<I, M>(&partials_of::<I, C, M, PARTIALS>(count, len, lane));
         }
@@ -449,6 +450,17 @@ impl<M: Monoid> Work for FoldGroups<'_, M> {
     }
 }
 
+/// Folds the partial results of one lane, neighbour with neighbour.
+#[inline(always)]
+fn fold_neighbours<M: Monoid>(partials: &[M::Number; PARTIALS]) -> M::Number {
+    let (mut a, mut b, mut c) = ([M::IDENTITY; 8], [M::IDENTITY; 4], [M::IDENTITY; 2]);
+    combine_neighbours::<M>(partials, &mut a);
+    combine_neighbours::<M>(&a, &mut b);
+    combine_neighbours::<M>(&b, &mut c);
+    M::combine(c[0], c[1])
+}
+
+/// Combines each pair of neighbours.
 #[inline(always)]
 fn combine_neighbours<M: Monoid>(x: &[M::Number], results: &mut [M::Number]) {
     for (result, x) in results.iter_mut().zip(x.chunks_exact(2)) {
