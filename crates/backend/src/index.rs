@@ -29,7 +29,7 @@ pub enum IndexOp {
 }
 
 impl IndexOp {
-    /// All of them.
+    /// All indexing operations.
     pub const ALL: [IndexOp; 5] =
         [IndexOp::Take, IndexOp::Put, IndexOp::PutAdd, IndexOp::Gather, IndexOp::ScatterAdd];
 }

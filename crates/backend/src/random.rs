@@ -15,7 +15,7 @@ pub enum RandomOp {
 }
 
 impl RandomOp {
-    /// All of them.
+    /// All distributions.
     pub const ALL: [RandomOp; 2] = [RandomOp::Uniform, RandomOp::Normal];
 }
 

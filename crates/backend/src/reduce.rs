@@ -28,7 +28,7 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// All of them.
+    /// All reductions.
     pub const ALL: [ReduceOp; 8] = [
         ReduceOp::Sum,
         ReduceOp::Mean,

@@ -15,7 +15,7 @@ pub enum RowOp {
 }
 
 impl RowOp {
-    /// All of them.
+    /// All operations on lanes.
     pub const ALL: [RowOp; 2] = [RowOp::Softmax, RowOp::LogSoftmax];
 }
 

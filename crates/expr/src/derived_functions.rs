@@ -72,7 +72,7 @@ pub(crate) const SILU_ZERO_BELOW: f64 = -1000.0;
 
 /// Returns `max(x, bound)`. The derivative of a product with a gate ignores the bound, below which
 /// the gate is 0.
-pub(crate) fn at_least(g: &mut Graph, x: Id, bound: f64) -> Id {
+pub(crate) fn bounded_below(g: &mut Graph, x: Id, bound: f64) -> Id {
     let bound = float(g, bound);
     binary(g, Binary::Max, x, bound)
 }
@@ -82,7 +82,7 @@ pub(crate) fn at_least(g: &mut Graph, x: Id, bound: f64) -> Id {
 pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
     let scaled_x = scaled(g, -FRAC_1_SQRT_2, x);
     let gate = unary(g, Unary::Erfc, scaled_x);
-    let x = at_least(g, x, GELU_ZERO_BELOW);
+    let x = bounded_below(g, x, GELU_ZERO_BELOW);
     let half = scaled(g, 0.5, x);
     mul(g, half, gate)
 }
@@ -91,15 +91,15 @@ pub(crate) fn gelu(g: &mut Graph, x: Id) -> Id {
 /// 0, so it is computed as `sigmoid(2 * u)`. The cubic `u` takes x clamped to [-24, 24] and can't
 /// overflow; beyond, the gate is 0 or 1 in every format.
 pub(crate) fn gelu_tanh(g: &mut Graph, x: Id) -> Id {
-    let bounded = at_least(g, x, GELU_TANH_ZERO_BELOW);
-    let (_, inner) = gelu_tanh_curve(g, bounded);
+    let bounded = bounded_below(g, x, GELU_TANH_ZERO_BELOW);
+    let (_, inner) = gelu_tanh_operands(g, bounded);
     let gate = unary(g, Unary::Sigmoid, inner);
     mul(g, bounded, gate)
 }
 
 /// Returns `x`, bounded from below, bounded from above as well, and the operand of `gelu_tanh`'s
 /// `sigmoid`.
-pub(crate) fn gelu_tanh_curve(g: &mut Graph, bounded: Id) -> (Id, Id) {
+pub(crate) fn gelu_tanh_operands(g: &mut Graph, bounded: Id) -> (Id, Id) {
     let high = float(g, -GELU_TANH_ZERO_BELOW);
     let near = binary(g, Binary::Min, bounded, high);
     let squared = mul(g, near, near);
@@ -112,7 +112,7 @@ pub(crate) fn gelu_tanh_curve(g: &mut Graph, bounded: Id) -> (Id, Id) {
 
 pub(crate) fn silu(g: &mut Graph, x: Id) -> Id {
     let gate = unary(g, Unary::Sigmoid, x);
-    let x = at_least(g, x, SILU_ZERO_BELOW);
+    let x = bounded_below(g, x, SILU_ZERO_BELOW);
     mul(g, x, gate)
 }
 
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_truth_of_bools_adds_nothing() {
+    fn the_truth_value_of_a_bool_adds_no_node() {
         let mut g = Graph::default();
         let x = g.add(Node::Input(0));
         let zero = int(&mut g, 0);

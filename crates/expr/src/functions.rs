@@ -172,7 +172,7 @@ mod tests {
     use crate::graph::Node;
 
     #[test]
-    fn every_name_is_there_once_and_takes_what_it_says() {
+    fn every_name_is_unique_and_takes_its_number_of_arguments() {
         assert_eq!(BY_NAME.len(), FUNCTIONS.len());
         for function in FUNCTIONS.iter() {
             let mut g = Graph::default();

@@ -15,11 +15,11 @@ mod runner;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cases::{Case, Place, Ready};
+use cases::{Case, MemoryLayout, Ready};
 use keyfold_core::{DType, DTypeKind};
 use keyfold_expr::cuda::{self, CudaKernel, Layout, Options};
 use keyfold_expr::{Expr, Lowered, Names};
-use lists::{EXACT, PLACES, case};
+use lists::{EXACT, LAYOUTS, case};
 use runner::{Launch, Memory, Run};
 
 /// Computes all cases that aren't refused, and lists the worst error per label and dtype; fails if
@@ -31,8 +31,11 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
         .filter_map(|(number, mut case)| match Ready::new(case.clone(), number) {
             Ok(ready) => Some(ready),
             // An input of another dtype than the result's can't be replaced.
-            Err(_) if case.place == Place::Over || case.place == Place::StridedOver => {
-                case.place = Place::Contiguous;
+            Err(_)
+                if case.layout == MemoryLayout::Over
+                    || case.layout == MemoryLayout::StridedOver =>
+            {
+                case.layout = MemoryLayout::Contiguous;
                 Ready::new(case, number).ok()
             }
             Err(_) => None,
@@ -42,7 +45,7 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
     let outcomes = runner::run(name, &runs);
     let mut worst: BTreeMap<(String, &str), f64> = BTreeMap::new();
     let mut wrong = Vec::new();
-    let (mut dtypes, mut places, mut texts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut dtypes, mut layouts, mut texts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for (ready, outcome) in ready.iter().zip(&outcomes) {
         let (error, text) = ready.error(outcome);
         let limit = allowed(&ready.case);
@@ -54,7 +57,7 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
         *known = known.max(error);
         texts.insert(ready.case.text.clone());
         dtypes.insert(dtype);
-        places.insert(ready.case.place);
+        layouts.insert(ready.case.layout);
     }
     let listed: Vec<String> = worst
         .iter()
@@ -66,7 +69,7 @@ fn check(name: &str, cases: Vec<Case>, allowed: impl Fn(&Case) -> f64) -> usize 
         ready.len(),
         texts.len(),
         dtypes.len(),
-        places.len(),
+        layouts.len(),
         listed.join(", ")
     ));
     assert!(wrong.is_empty(), "{} wrong: {}", wrong.len(), wrong[..wrong.len().min(12)].join("\n"));
@@ -80,7 +83,7 @@ fn report(text: &str) {
 }
 
 #[test]
-fn functions_of_one_operand() {
+fn unary_functions() {
     let count = check("unary", lists::unary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 if case.text == "-x" => 0.0,
         // num-complex's tanh cancels near the poles.
@@ -93,7 +96,7 @@ fn functions_of_one_operand() {
 }
 
 #[test]
-fn functions_of_two_operands() {
+fn binary_functions() {
     let count = check("binary", lists::binary(), |case| match case.inputs[0].1 {
         DType::C64 | DType::C128 => 32.0,
         _ if case.text == "x ** y" => 2.0,
@@ -110,14 +113,15 @@ fn conversions_between_all_dtypes() {
 
 #[test]
 fn expressions_with_indices_parameters_and_reads() {
-    let count =
-        check("places", lists::places(), |case| match (case.label.as_str(), case.inputs[0].1) {
+    let count = check("indices", lists::index_cases(), |case| {
+        match (case.label.as_str(), case.inputs[0].1) {
             // Sums cancel, which magnifies a function's error.
             ("formula", DType::F32 | DType::F64) => 64.0,
             ("formula", _) => 1.0,
             (_, DType::C64 | DType::C128) => 8.0,
             _ => 0.0,
-        });
+        }
+    });
     assert!(count > 150, "{count}");
 }
 
@@ -144,13 +148,13 @@ fn literals_are_exact() {
     for (at, text) in doubles.into_iter().enumerate() {
         for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64, DType::C64, DType::C128] {
             let text = format!("where(isfinite(x), {text}, {text})");
-            cases.push(case("literal", &text, &[("x", dtype)], PLACES[at % 2]));
+            cases.push(case("literal", &text, &[("x", dtype)], LAYOUTS[at % 2]));
         }
     }
     for (at, text) in wholes.into_iter().enumerate() {
         for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integral()) {
             let text = format!("where(x == x, {text}, x)");
-            cases.push(case("literal", &text, &[("x", dtype)], PLACES[at % 2]));
+            cases.push(case("literal", &text, &[("x", dtype)], LAYOUTS[at % 2]));
         }
     }
     let count = check("literals", cases, |_| 0.0);
@@ -162,7 +166,7 @@ fn an_expression_of_depth_10_000_is_a_kernel() {
     let steps: String = (0..5000).map(|i| format!(" * x - {}", i % 7)).collect();
     let nested = format!("{}x{}", "sin(".repeat(10_000), ")".repeat(10_000));
     let cases = [format!("x{steps}"), nested].map(|text| {
-        let mut case = case("deep", &text, &[("x", DType::F32)], Place::Contiguous);
+        let mut case = case("deep", &text, &[("x", DType::F32)], MemoryLayout::Contiguous);
         case.tame = true;
         case
     });
@@ -245,7 +249,7 @@ fn the_same_steps_give_the_same_text() {
 }
 
 #[test]
-fn what_cannot_be_emitted_is_refused_by_its_name() {
+fn kernels_that_cannot_be_emitted_are_refused_by_name() {
     let expr = Expr::parse_with("x + table[0]", &Names::new().tensor("x").tensor("table")).unwrap();
     let lowered = Lowered::new(&expr, &[DType::F32, DType::F64], &[], None).unwrap();
     let refused = |change: &dyn Fn(&mut Options)| {
@@ -272,7 +276,7 @@ fn what_cannot_be_emitted_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_fault_says_which_input() {
+fn a_fault_names_its_input() {
     let expr = Expr::parse("x + table[index]").unwrap();
     let options = Options::new(&expr);
     assert!(cuda::fault(0, &options).is_none());

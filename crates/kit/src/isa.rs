@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_names_no_level_is_quoted_with_those_there_are() {
+    fn an_invalid_level_is_quoted_with_the_valid_ones() {
         for text in ["bogus", "AVX2", "avx-2", "avx2 avx512", "3"] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Value);

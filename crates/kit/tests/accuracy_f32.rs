@@ -174,7 +174,7 @@ fn erfc(x: f64) -> f64 {
 }
 
 #[test]
-fn erfc_is_within_4_ulp_to_where_it_ends() {
+fn erfc_is_within_4_ulp_down_to_underflow() {
     check("erfc", 4.0, slices::erfc, erfc);
 }
 
@@ -184,7 +184,7 @@ fn erf_is_within_4_ulp() {
 }
 
 #[test]
-fn whole_numbers_are_exact() {
+fn integers_are_exact() {
     check("floor", 0.0, slices::floor, f64::floor);
     check("ceil", 0.0, slices::ceil, f64::ceil);
     check("round", 0.0, slices::round, f64::round_ties_even);

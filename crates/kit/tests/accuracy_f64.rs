@@ -86,7 +86,7 @@ fn other_functions_agree_with_the_standard_library() {
 }
 
 #[test]
-fn whole_numbers_are_exact() {
+fn integers_are_exact() {
     check("floor", (-4.0, 4.0), 0, slices::floor, f64::floor);
     check("ceil", (-4.0, 4.0), 0, slices::ceil, f64::ceil);
     check("round", (-4.0, 4.0), 0, slices::round, f64::round_ties_even);
@@ -136,7 +136,7 @@ fn powers_agree_with_the_standard_library() {
 }
 
 #[test]
-fn whole_powers_of_small_numbers_are_exact() {
+fn integer_powers_of_small_numbers_are_exact() {
     let pairs: Vec<(f64, f64)> =
         (-30..=30).flat_map(|x| (0..10).map(move |y| (f64::from(x), f64::from(y)))).collect();
     let (x, y): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
@@ -151,7 +151,7 @@ fn whole_powers_of_small_numbers_are_exact() {
 
 /// The expected values are mpmath's.
 #[test]
-fn erfc_has_known_values_to_where_it_ends() {
+fn erfc_has_known_values_down_to_underflow() {
     let table = [
         (-30.0, 2.0),
         (-6.0, 2.0),
@@ -210,7 +210,7 @@ fn erfc_has_known_values_to_where_it_ends() {
 }
 
 #[test]
-fn logarithms_are_whole_at_powers() {
+fn logarithms_of_powers_of_the_base_are_integers() {
     let twos: Vec<f64> = (-1074..1024).map(|k| f64::from(k).exp2()).collect();
     // Parsed from text, so that each is the float64 nearest to the power.
     let tens: Vec<f64> = (-323..=308).map(|k| format!("1e{k}").parse().unwrap()).collect();

@@ -72,7 +72,7 @@ fn with_replaces_or_adds_and_without_drops() {
 }
 
 #[test]
-fn a_generic_body_may_add_a_parameter_and_call_what_needs_it() {
+fn a_generic_body_may_add_a_parameter_and_call_functions_that_need_it() {
     fn inner<C: Has<BlockSize> + Has<Device> + HasDtype>(coords: C) -> String {
         format!("{:?}", coords.entries())
     }
@@ -139,7 +139,7 @@ fn outside_the_coverage_names_the_nearest_points() {
 }
 
 #[test]
-fn with_gives_a_copy_and_leaves_the_original_as_it_was() {
+fn with_returns_a_copy_and_leaves_the_original_unchanged() {
     let table = table();
     let point = (Device::Cpu, Dtype::I32, Contiguity::Contiguous);
     let text: Text = || "whole".to_owned();

@@ -101,7 +101,7 @@ fn allowed(case: &Case) -> f64 {
 
 #[test]
 fn emitted_kernels_agree_with_the_evaluator() {
-    let lists = [lists::unary(), lists::binary(), lists::casts(), lists::places()];
+    let lists = [lists::unary(), lists::binary(), lists::casts(), lists::index_cases()];
     let ready: Vec<Ready> = lists
         .into_iter()
         .flatten()

@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn map_is_what_a_naive_loop_does(layouts in layouts(5)) {
+    fn map_agrees_with_a_naive_loop(layouts in layouts(5)) {
         check::<f32, f32>(&layouts, |a, b| a * 2.0 - b);
         check::<f64, bool>(&layouts, |a, b| a < b);
         check::<u8, u16>(&layouts, |a, b| u16::from(a) * 3 + u16::from(b));
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn flat_views_of_different_shapes_count_the_same_way(
+    fn flat_views_of_different_shapes_enumerate_in_the_same_order(
         (a, b, at) in (1_usize..5, 1_usize..5, 1_usize..5).prop_map(|(a, b, c)| (a * b, b * c, c)),
     ) {
         // A transposed a x b matrix, read as a transposed (a * b / at) x at matrix if the sizes divide.
@@ -132,7 +132,7 @@ fn large_arrays_are_shared_out_and_every_level_gives_the_same() {
 }
 
 #[test]
-fn results_too_large_for_the_caches_are_whole_and_leave_gaps_alone() {
+fn results_larger_than_the_caches_are_complete_and_leave_gaps_unchanged() {
     let (rows, columns) = (1500, 1501);
     let x = numbers::<f32>(rows * columns, 1);
     let mut out = vec![0.0_f32; rows * columns];

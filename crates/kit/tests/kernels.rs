@@ -111,13 +111,13 @@ fn singles() -> Vec<f32> {
 }
 
 #[test]
-fn floats_become_whole_numbers_as_in_rust() {
+fn floats_become_integers_as_in_rust() {
     check_casts!(&doubles() => u8 i8 u16 i16 u32 i32 u64 i64);
     check_casts!(&singles() => u8 i8 u16 i16 u32 i32 u64 i64);
 }
 
 #[test]
-fn whole_numbers_become_floats_as_in_rust() {
+fn integers_become_floats_as_in_rust() {
     let numbers: Vec<u64> = doubles().iter().map(|x| x.to_bits()).collect();
     check_casts!(&numbers => f32 f64);
     let numbers: Vec<i64> = numbers.iter().map(|x| *x as i64 >> (x % 64)).collect();

@@ -125,7 +125,7 @@ fn a_chain_of_nested_calls_100_deep_ends() {
 }
 
 #[test]
-fn the_first_error_comes_back_and_what_is_left_is_skipped() {
+fn the_first_error_is_returned_and_remaining_parts_are_skipped() {
     let _exclusive = exclusive();
     for threads in THREADS {
         set_num_threads(threads).unwrap();
@@ -163,7 +163,7 @@ fn works_on(schedule: Schedule) {
 }
 
 #[test]
-fn a_panic_comes_back_with_its_payload_and_the_workers_stay_usable() {
+fn a_panic_is_resumed_with_its_payload_and_the_workers_stay_usable() {
     let _exclusive = exclusive();
     for threads in THREADS {
         set_num_threads(threads).unwrap();
@@ -237,7 +237,7 @@ fn ten_thousand_jobs_from_eight_threads_at_once() {
 }
 
 #[test]
-fn what_helpers_write_is_there_when_the_job_ends() {
+fn writes_of_helpers_are_visible_when_the_job_ends() {
     let _exclusive = exclusive();
     set_num_threads(4).unwrap();
     // Plain writes to disjoint parts of plain memory, which ThreadSanitizer checks.

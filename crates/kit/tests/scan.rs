@@ -19,7 +19,7 @@ fn numbers(len: usize) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn whole_numbers_are_summed_as_by_a_plain_loop() {
+fn integers_are_summed_as_by_a_plain_loop() {
     let _exclusive = exclusive();
     for threads in 1..=8 {
         set_num_threads(threads).unwrap();

@@ -172,7 +172,7 @@ fn views_of_tensors_check_dtype_device_rank_and_owners() {
 }
 
 #[test]
-fn broadcasting_repeats_and_refuses_what_does_not_fit() {
+fn broadcasting_repeats_and_refuses_incompatible_shapes() {
     let tensor = Tensor::from_vec(vec![1.0_f64, 2.0, 3.0], &[3, 1]).unwrap();
     let wide = FlatView::<f64>::broadcast(&tensor, &[2, 3, 2]).unwrap();
     let read: Vec<f64> = (0..12).map(|i| wide.at(i)).collect();
@@ -285,7 +285,7 @@ fn a_body_cannot_write_its_own_output_a_second_time() {
 }
 
 #[test]
-fn bytes_that_are_no_bools_are_true() {
+fn bytes_other_than_0_and_1_are_true() {
     // Another library's bools: any byte but 0 is true.
     let bytes = Tensor::from_vec(vec![0_u8, 1, 2, 255, 0, 128], &[2, 3]).unwrap();
     let bools = as_bools(bytes);

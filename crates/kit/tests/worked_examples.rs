@@ -142,7 +142,7 @@ fn relu_by_hand_and_with_map_agree() {
 }
 
 #[test]
-fn relu_by_hand_refuses_what_it_cannot_do() {
+fn relu_by_hand_refuses_other_dtypes_and_strided_outputs() {
     let mut half = Tensor::from_vec(vec![f16::ZERO], &[1]).unwrap();
     assert_eq!(relu_by_hand::by_hand(&mut half, None).unwrap_err().kind(), ErrorKind::DType);
     let x = tensor::<f32>("contiguous", &[1, 2, 3, 4]);

@@ -221,7 +221,9 @@ fn equal_rows_have_equal_sums_in_matrices_of_any_height() {
                 let row: Vec<f64> = (0..width).map(|i| ((i * 37 + 11) % 89) as f64 / 7.0).collect();
                 let sums = |rows: usize| {
                     let x = tensor_of(&row.repeat(rows), &[rows, width], dtype);
-                    bits_of(&call("sum.dim", &[ValueRef::Tensor(&x), ValueRef::Ints(&[1])]).unwrap())
+                    bits_of(
+                        &call("sum.dim", &[ValueRef::Tensor(&x), ValueRef::Ints(&[1])]).unwrap(),
+                    )
                 };
                 let expected = sums(1)[0];
                 // Up to 16 rows are summed together; 17 rows are a group of 16, and one row alone.

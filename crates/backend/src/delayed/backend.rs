@@ -38,7 +38,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them.
+    /// All groups.
     pub const ALL: [Group; 6] =
         [Group::Pointwise, Group::Reduce, Group::Rows, Group::Linalg, Group::Index, Group::Random];
 

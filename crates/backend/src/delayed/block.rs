@@ -109,12 +109,12 @@ unsafe impl DeviceBuffer for HostAlias {
 
 /// Free blocks, reused for allocations of the same size, and their statistics.
 pub(super) struct FreeList {
-    inside: Mutex<Inside>,
+    inside: Mutex<FreeListState>,
     process: Process,
 }
 
 #[derive(Default)]
-struct Inside {
+struct FreeListState {
     free: Vec<Arc<Storage>>,
     limit: Option<u64>,
     numbers: Statistics,
@@ -125,7 +125,7 @@ impl FreeList {
         Arc::new(FreeList { inside: Mutex::default(), process: Process::this() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, FreeListState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +171,7 @@ impl FreeList {
     }
 }
 
-impl Inside {
+impl FreeListState {
     fn shrink(&mut self) {
         let limit = self.limit.unwrap_or(LIMIT);
         while self.numbers.cached > limit {

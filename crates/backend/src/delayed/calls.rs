@@ -32,7 +32,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// All of them.
+    /// All calls.
     pub const ALL: [Call; 10] = [
         Call::Allocate,
         Call::Upload,

@@ -33,7 +33,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// All of them.
+    /// All mistakes.
     pub const ALL: [Mistake; 6] = [
         Mistake::ReadsEarly,
         Mistake::FreesEarly,
@@ -57,7 +57,7 @@ impl Mistake {
     }
 }
 
-struct Unit {
+struct DelayedDevice {
     streams: Vec<Arc<Stream>>,
     shelf: Arc<FreeList>,
 }
@@ -65,7 +65,7 @@ struct Unit {
 /// The state shared with the buffers, which may outlive the memory's registration.
 struct Inner {
     kind: DeviceType,
-    units: Vec<Unit>,
+    units: Vec<DelayedDevice>,
     counts: Arc<Counts>,
     mistake: Mutex<Mistake>,
     live: Live,
@@ -103,7 +103,7 @@ pub const OPERATION_NS: u64 = 1_000;
 impl DelayedMemory {
     /// Returns the memory of `devices` devices of a type, with `streams` streams each.
     pub fn new(kind: DeviceType, devices: usize, streams: usize) -> DelayedMemory {
-        let unit = |_| Unit {
+        let unit = |_| DelayedDevice {
             streams: (0..streams).map(|_| Stream::start()).collect(),
             shelf: FreeList::new(),
         };
@@ -223,7 +223,7 @@ impl DelayedMemory {
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    fn unit(&self, device: Device) -> Result<&Unit> {
+    fn unit(&self, device: Device) -> Result<&DelayedDevice> {
         let unit = self.0.units.get(usize::from(device.index()));
         unit.filter(|_| device.kind() == self.0.kind)
             .ok_or_else(|| Error::new(ErrorKind::Device, format!("{self:?} has no {device}")))
@@ -277,14 +277,16 @@ fn without_overload(name: &str) -> &str {
 }
 
 /// Returns the byte offset of each element of a part, in row-major order.
-fn places(part: &Part<'_>) -> Vec<usize> {
-    let mut places = vec![part.offset() as isize];
+fn byte_offsets(part: &Part<'_>) -> Vec<usize> {
+    let mut byte_offsets = vec![part.offset() as isize];
     for (size, stride) in part.shape().iter().zip(part.strides()) {
         let step = stride * part.element_size() as isize;
-        places =
-            places.iter().flat_map(|p| (0..*size as isize).map(move |i| p + i * step)).collect();
+        byte_offsets = byte_offsets
+            .iter()
+            .flat_map(|p| (0..*size as isize).map(move |i| p + i * step))
+            .collect();
     }
-    places.into_iter().map(|place| place as usize).collect()
+    byte_offsets.into_iter().map(|place| place as usize).collect()
 }
 
 impl Memory for DelayedMemory {
@@ -363,7 +365,8 @@ impl Memory for DelayedMemory {
             return unsafe { self.upload(&bytes, target, stream) };
         }
         let (from, to) = (self.lease_of(source)?, self.lease_of(target)?);
-        let (froms, tos, size) = (places(source), places(target), source.element_size());
+        let (froms, tos, size) =
+            (byte_offsets(source), byte_offsets(target), source.element_size());
         let (reads, writes) = (vec![Arc::clone(&from)], Some(Arc::clone(&to)));
         self.queue((target.device(), stream), reads, writes, move || {
             let (from, to) = (from.start(), to.start());
@@ -379,10 +382,11 @@ impl Memory for DelayedMemory {
     unsafe fn fill(&self, target: &Part<'_>, element: &[u8], stream: StreamId) -> Result<()> {
         self.call(Call::Fill)?;
         target.check_element(element.len())?;
-        let (lease, places, element) = (self.lease_of(target)?, places(target), element.to_vec());
+        let (lease, byte_offsets, element) =
+            (self.lease_of(target)?, byte_offsets(target), element.to_vec());
         let block = Arc::clone(&lease);
         self.queue((target.device(), stream), Vec::new(), Some(lease), move || {
-            for place in places {
+            for place in byte_offsets {
                 // SAFETY: the part is inside the block, whose lock is held.
                 unsafe {
                     let start = block.start().add(place);

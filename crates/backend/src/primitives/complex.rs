@@ -74,9 +74,9 @@ impl<'g> Pair<'g> {
         let (re, im) = (b.re.abs(), b.im.abs());
         let none = b.is_zero();
         let at_zero = pair(self.re / re, self.im / re);
-        let far = re.num(b.re.format().greatest / 4.0);
-        let far = re.above(far) | im.above(far);
-        let scale = far.choose(re.num(0.25), re.num(1.0));
+        let exp_limit = re.num(b.re.format().greatest / 4.0);
+        let exp_limit = re.above(exp_limit) | im.above(exp_limit);
+        let scale = exp_limit.choose(re.num(0.25), re.num(1.0));
         let (a, b) = (self.each(|part| part * scale), b.each(|part| part * scale));
         let upright = re.at_least(im);
         // The formula for the greater real part; otherwise both numbers are rotated by 90 degrees.

@@ -31,12 +31,12 @@ fn squared_modulus_minus_one<'g>(long: Value<'g>, short: Value<'g>) -> Value<'g>
 /// Returns the hyperbolic sine and cosine divided by a common factor, and the factor, which may
 /// overflow.
 fn hyperbolic<'g>(x: Value<'g>) -> (Value<'g>, Value<'g>, Value<'g>) {
-    let far = x.abs().above(x.num(x.format().far));
+    let exp_limit = x.abs().above(x.num(x.format().exp_limit));
     let root = (x.abs() * 0.5).exp();
     let half = root * 0.5;
     let (sinh, cosh) = x.sinh_cosh();
-    let (sinh, cosh) = (far.choose(half.copysign(x), sinh), far.choose(half, cosh));
-    (sinh, cosh, far.choose(root, x.num(1.0)))
+    let (sinh, cosh) = (exp_limit.choose(half.copysign(x), sinh), exp_limit.choose(half, cosh));
+    (sinh, cosh, exp_limit.choose(root, x.num(1.0)))
 }
 
 impl<'g> Pair<'g> {
@@ -44,9 +44,9 @@ impl<'g> Pair<'g> {
     pub(super) fn exp(self) -> Pair<'g> {
         let Pair { re, im } = self;
         let (zero, one) = (re.num(0.0), re.num(1.0));
-        let far = re.abs().above(re.num(re.format().far));
-        let first = far.choose(re * 0.5, re).exp();
-        let second = far.choose(first, one);
+        let exp_limit = re.abs().above(re.num(re.format().exp_limit));
+        let first = exp_limit.choose(re * 0.5, re).exp();
+        let second = exp_limit.choose(first, one);
         let value = pair(im.cos() * first * second, im.sin() * first * second);
         // An infinite modulus with an undefined angle.
         let lost = re.above(zero);
@@ -99,11 +99,11 @@ impl<'g> Pair<'g> {
         let size = re.abs();
         let (sin, cos) = (im.sin(), im.cos());
         let small = (-(size + size)).exp();
-        let far = pair(one.copysign(re), sin * 4.0 * cos * small);
+        let exp_limit = pair(one.copysign(re), sin * 4.0 * cos * small);
         let (wide, high) = re.sinh_cosh();
         let below = wide * wide + cos * cos;
         let near = pair(wide * high / below, sin * cos / below);
-        let value = Pair::choose(size.above(re.num(20.0)), far, near);
+        let value = Pair::choose(size.above(re.num(20.0)), exp_limit, near);
         let nan = re.num(f64::NAN);
         let lost = Pair::choose(re.equals(zero), pair(re, nan), pair(nan, nan));
         let lost = Pair::choose(re.is_infinite(), pair(one.copysign(re), zero.copysign(im)), lost);

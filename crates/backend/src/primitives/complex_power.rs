@@ -6,9 +6,9 @@ use super::complex::{Pair, pair};
 use super::value::Value;
 
 /// The magnitude of integer exponents from which powers are computed with the logarithm.
-const MANY: f64 = 100.0;
+const LOG_FROM: f64 = 100.0;
 /// The number of bits of integer exponents below it.
-const BITS: i64 = 7;
+const EXPONENT_BITS: i64 = 7;
 
 /// Returns a product that is infinite if a factor is, as in C99's G.5.1.
 fn product<'g>(a: Pair<'g>, b: Pair<'g>) -> Pair<'g> {
@@ -28,14 +28,14 @@ impl<'g> Pair<'g> {
     fn power_by_squaring(self, count: Value<'g>) -> Pair<'g> {
         let zero = count.int(0);
         let (mut square, mut power) = (self, self);
-        for bit in 0..BITS {
+        for bit in 0..EXPONENT_BITS {
             let unset = (count & count.int(1 << bit)).equals(zero);
             if bit > 0 {
                 let first = (count & count.int((1 << bit) - 1)).equals(zero);
                 let next = Pair::choose(first, square, power * square);
                 power = Pair::choose(unset, power, next);
             }
-            if bit + 1 < BITS {
+            if bit + 1 < EXPONENT_BITS {
                 square = square * square;
             }
         }
@@ -51,7 +51,7 @@ impl<'g> Pair<'g> {
         let products = self.power_by_squaring(count.cast(DType::I32));
         let inverse = self.num(1.0, 0.0).quotient(products);
         let products = Pair::choose(b.re.below(zero), inverse, products);
-        let few = b.im.equals(zero) & count.below(zero.num(MANY)) & b.re.floor().equals(b.re);
+        let few = b.im.equals(zero) & count.below(zero.num(LOG_FROM)) & b.re.floor().equals(b.re);
         let (length, angle) = (self.abs(), self.im.atan2(self.re));
         let size = length.pow(b.re) * (-b.im * angle).exp();
         let turn = b.im * length.log() + b.re * angle;

@@ -32,14 +32,14 @@ impl<'g> Value<'g> {
 
     pub(super) fn erf(self) -> Value<'g> {
         let split = self.num(if self.is_single() { 0.9 } else { 1.0 });
-        let far = (1.0 - self.erfc_of_abs()).copysign(self);
-        self.abs().below(split).choose(self.erf_small(), far)
+        let exp_limit = (1.0 - self.erfc_of_abs()).copysign(self);
+        self.abs().below(split).choose(self.erf_small(), exp_limit)
     }
 
     pub(super) fn erfc(self) -> Value<'g> {
         let split = self.num(if self.is_single() { 0.65 } else { 0.5 });
         let value = self.erfc_of_abs();
-        let far = self.below(self.num(0.0)).choose(2.0 - value, value);
-        self.abs().below(split).choose(1.0 - self.erf_small(), far)
+        let exp_limit = self.below(self.num(0.0)).choose(2.0 - value, value);
+        self.abs().below(split).choose(1.0 - self.erf_small(), exp_limit)
     }
 }

@@ -100,8 +100,8 @@ impl<'g> Value<'g> {
         let beyond = u - 1.0;
         let log = u.log();
         let near = log * (self / beyond);
-        let far = self.above(self.num(1e6)).choose(log, near);
-        beyond.equals(self.num(0.0)).choose(self, far)
+        let exp_limit = self.above(self.num(1e6)).choose(log, near);
+        beyond.equals(self.num(0.0)).choose(self, exp_limit)
     }
 
     /// Returns the logarithm to base 2, exact for powers of 2: the exponent plus the mantissa's
@@ -122,8 +122,8 @@ impl<'g> Value<'g> {
         let size = self.abs();
         let twice = size + size;
         let t = twice.expm1();
-        let far = 1.0 - 2.0 / (t + 2.0);
-        size.below(self.num(0.55)).choose(t / (t + 2.0), far).copysign(self)
+        let exp_limit = 1.0 - 2.0 / (t + 2.0);
+        size.below(self.num(0.55)).choose(t / (t + 2.0), exp_limit).copysign(self)
     }
 
     /// Returns the logistic function, computed from `exp(-|x|)`, which can't overflow.
@@ -163,7 +163,7 @@ impl<'g> Value<'g> {
     }
 
     /// Returns the hyperbolic sine and cosine for absolute values at most
-    /// [`far`](super::value::Format::far).
+    /// [`exp_limit`](super::value::Format::exp_limit).
     pub(super) fn sinh_cosh(self) -> (Value<'g>, Value<'g>) {
         let up = self.exp();
         let down = 1.0 / up;

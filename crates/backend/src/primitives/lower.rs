@@ -1,4 +1,4 @@
-//! PrimitiveLowering of an expression's steps to the graph of primitives.
+//! Lowering of an expression's steps to the graph of primitives.
 
 use keyfold_core::{DType, DTypeKind, Element, Result, Scalar};
 use keyfold_expr::{Binary, Lowered, Step, StepId, StepOp, Unary, computed, undefined};
@@ -10,11 +10,11 @@ use super::value::Value;
 
 /// The value of a step.
 #[derive(Clone, Copy)]
-pub(super) enum Lane<'g> {
+pub(super) enum StepValue<'g> {
     Real(Value<'g>),
     Complex(Pair<'g>),
 }
-use Lane::{Complex as C, Real as R};
+use StepValue::{Complex as C, Real as R};
 
 /// The lowering in progress.
 struct PrimitiveLowering<'g, 'l> {
@@ -22,18 +22,18 @@ struct PrimitiveLowering<'g, 'l> {
     lowered: &'l Lowered,
     /// Whether functions of complex64 are computed in float64.
     wide: bool,
-    lanes: Vec<Lane<'g>>,
+    lanes: Vec<StepValue<'g>>,
 }
 
 /// Adds the nodes of an expression. Returns the result in the dtype in which it is stored.
 ///
 /// # Errors
 /// [`ErrorKind::DType`](keyfold_core::ErrorKind) for a step without a formula.
-pub(super) fn lower<'g>(graph: &'g Graph, lowered: &Lowered, wide: bool) -> Result<Lane<'g>> {
+pub(super) fn lower<'g>(graph: &'g Graph, lowered: &Lowered, wide: bool) -> Result<StepValue<'g>> {
     let mut to = PrimitiveLowering { graph, lowered, wide, lanes: Vec::new() };
     for step in lowered.steps() {
-        let lane = to.step(step)?;
-        to.lanes.push(lane);
+        let value = to.step(step)?;
+        to.lanes.push(value);
     }
     let last = to.lanes.last().copied();
     let result = lowered.result();
@@ -88,12 +88,12 @@ pub(super) fn rounded(number: Scalar, to: DType) -> Scalar {
 }
 
 impl<'g> PrimitiveLowering<'g, '_> {
-    fn lane(&self, id: StepId) -> Lane<'g> {
+    fn value(&self, id: StepId) -> StepValue<'g> {
         self.lanes[id.index()]
     }
 
     /// Returns a value of both parts for a complex dtype, else of the whole.
-    fn parts(&self, dtype: DType, f: impl Fn(ComplexPart, DType) -> Value<'g>) -> Lane<'g> {
+    fn parts(&self, dtype: DType, f: impl Fn(ComplexPart, DType) -> Value<'g>) -> StepValue<'g> {
         match dtype.is_complex() {
             true => {
                 C(pair(f(ComplexPart::Real, dtype.real()), f(ComplexPart::Imaginary, dtype.real())))
@@ -102,7 +102,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
         }
     }
 
-    fn step(&self, step: &Step) -> Result<Lane<'g>> {
+    fn step(&self, step: &Step) -> Result<StepValue<'g>> {
         let graph = self.graph;
         Ok(match &step.op {
             StepOp::Constant(number) => self.parts(step.dtype, |part, dtype| {
@@ -124,21 +124,21 @@ impl<'g> PrimitiveLowering<'g, '_> {
                     self.parts(dtype, |part, dtype| graph.gather(*input, part, dtype, place.id)),
                 )
             }
-            StepOp::Unary(op, a) => match self.lane(*a) {
+            StepOp::Unary(op, a) => match self.value(*a) {
                 R(a) => R(unary(*op, a)?),
                 C(a) => self.complex_unary(*op, a)?,
             },
-            StepOp::Binary(op, a, b) => match (self.lane(*a), self.lane(*b)) {
+            StepOp::Binary(op, a, b) => match (self.value(*a), self.value(*b)) {
                 (R(a), R(b)) => R(binary(*op, a, b)?),
                 (C(a), C(b)) => self.complex_binary(*op, a, b)?,
                 _ => return Err(mixed(op.name(), step.dtype)),
             },
-            StepOp::Where(c, a, b) => match (self.lane(*c), self.lane(*a), self.lane(*b)) {
+            StepOp::Where(c, a, b) => match (self.value(*c), self.value(*a), self.value(*b)) {
                 (R(c), R(a), R(b)) => R(c.choose(a, b)),
                 (R(c), C(a), C(b)) => C(Pair::choose(c, a, b)),
                 _ => return Err(mixed("where", step.dtype)),
             },
-            StepOp::Cast(a) => match (self.lane(*a), step.dtype) {
+            StepOp::Cast(a) => match (self.value(*a), step.dtype) {
                 (R(a), DType::C64 | DType::C128) => {
                     let re = a.cast(step.dtype.real());
                     C(pair(re, re.num(0.0)))
@@ -147,7 +147,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
                 (C(a), DType::Bool) => R(!a.is_zero()),
                 (C(a), dtype) => C(a.cast(dtype.real())),
             },
-            StepOp::Round(to, a) => match self.lane(*a) {
+            StepOp::Round(to, a) => match self.value(*a) {
                 R(a) => R(a.cast(*to).cast(DType::F32)),
                 C(_) => return Err(mixed("rounding", *to)),
             },
@@ -161,7 +161,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
         let start = number(CallNumber::Start { input });
         let (mut place, mut inside) = (start, None);
         for (dim, index) in indices.iter().enumerate() {
-            let R(index) = self.lane(*index) else { continue };
+            let R(index) = self.value(*index) else { continue };
             let (zero, dim) = (index.int(0), dim as u32);
             let size = number(CallNumber::Size { input, dim });
             let index = index.below(zero).choose(index + size, index);
@@ -183,7 +183,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
         }
     }
 
-    fn complex_unary(&self, op: Unary, a: Pair<'g>) -> Result<Lane<'g>> {
+    fn complex_unary(&self, op: Unary, a: Pair<'g>) -> Result<StepValue<'g>> {
         let real =
             |f: fn(Pair<'g>) -> Value<'g>| self.in_compute_precision(a, |a| pair(f(a), a.im)).re;
         Ok(match op {
@@ -210,7 +210,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
         })
     }
 
-    fn complex_binary(&self, op: Binary, a: Pair<'g>, b: Pair<'g>) -> Result<Lane<'g>> {
+    fn complex_binary(&self, op: Binary, a: Pair<'g>, b: Pair<'g>) -> Result<StepValue<'g>> {
         let both = |f: fn(Pair<'g>, Pair<'g>) -> Pair<'g>| {
             let wide = if self.wide { b.cast(DType::F64) } else { b };
             C(self.in_compute_precision(a, |a| f(a, wide)))
@@ -229,8 +229,8 @@ impl<'g> PrimitiveLowering<'g, '_> {
 }
 
 /// Returns the elements in the computing dtype: halves as float32.
-fn widened(lane: Lane<'_>) -> Lane<'_> {
-    match lane {
+fn widened(value: StepValue<'_>) -> StepValue<'_> {
+    match value {
         R(value) => R(value.cast(computed(value.dtype))),
         complex => complex,
     }

@@ -204,7 +204,7 @@ pub enum Primitive {
 }
 
 impl Primitive {
-    /// All of them.
+    /// All primitives.
     pub const ALL: [Primitive; 24] = [
         Primitive::Cast,
         Primitive::Iota,

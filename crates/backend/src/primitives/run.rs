@@ -30,9 +30,9 @@ pub(crate) fn step_by_step(
 ) -> Offer<Arc<dyn PointwiseKernel>> {
     let has = |dtype| lowered.steps().iter().any(|step| step.dtype == dtype);
     // Functions of complex64 in float64 if the backend has all primitives for that.
-    let ways: &[bool] = if has(DType::C64) { &[true, false] } else { &[false] };
+    let precisions: &[bool] = if has(DType::C64) { &[true, false] } else { &[false] };
     let mut reason = Reason::from("it computes no expressions");
-    for wide in ways {
+    for wide in precisions {
         let program = match Program::new(lowered, *wide) {
             Ok(program) => program,
             Err(error) => return Offer::No(error.message().to_owned().into()),

@@ -10,7 +10,7 @@ use keyfold_expr::Lowered;
 use smallvec::SmallVec;
 
 use super::graph::{CallNumber, ComplexPart, Graph, Node, NodeEntry, NodeId, Spread};
-use super::lower::{Lane, lower};
+use super::lower::{StepValue, lower};
 use super::{Primitive, Used};
 
 /// The location of an operand's elements.
@@ -85,10 +85,10 @@ impl Program {
 ///
 /// A complex output's imaginary part comes last and as a copy of a temporary, since writing the
 /// real part may overwrite an input that is the output.
-fn stored_values(result: Lane<'_>) -> SmallVec<[(NodeId, ComplexPart); 2]> {
+fn stored_values(result: StepValue<'_>) -> SmallVec<[(NodeId, ComplexPart); 2]> {
     match result {
-        Lane::Real(value) => [(value.id, ComplexPart::Whole)].into_iter().collect(),
-        Lane::Complex(value) => {
+        StepValue::Real(value) => [(value.id, ComplexPart::Whole)].into_iter().collect(),
+        StepValue::Complex(value) => {
             let re = value.re.copied_as(value.re.dtype);
             // Not an input's imaginary part itself, which the first copy may have overwritten.
             let im = value.im.copied_as(value.im.dtype);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn temporaries_are_used_again() {
+    fn temporaries_are_reused() {
         let chain = program(&["exp(x)"; 30].join(" + x + "), &[DType::F32]);
         assert!(slots(&chain, Spread::Full) <= 2, "{:?}", chain.slots);
         let gelu = program("gelu(x)", &[DType::F32]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_computed_once_and_places_along_their_dimension() {
+    fn numbers_are_computed_once_and_coordinates_along_their_dimension() {
         let program = program("x * sqrt(index(1) * 2.0) + cos(float32(3))", &[DType::F32]);
         let spreads: Vec<Spread> = program.steps.iter().map(|step| step.spread).collect();
         let full = spreads.iter().filter(|spread| **spread == Spread::Full).count();

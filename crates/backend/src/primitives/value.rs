@@ -28,7 +28,7 @@ pub(super) struct Format {
     /// The greatest number.
     pub(super) greatest: f64,
     /// Up to this absolute value the exponential neither overflows nor underflows.
-    pub(super) far: f64,
+    pub(super) exp_limit: f64,
 }
 
 const SINGLE: Format = Format {
@@ -37,7 +37,7 @@ const SINGLE: Format = Format {
     bias: 127,
     least_normal: f32::MIN_POSITIVE as f64,
     greatest: f32::MAX as f64,
-    far: 80.0,
+    exp_limit: 80.0,
 };
 const DOUBLE: Format = Format {
     integer: DType::I64,
@@ -45,7 +45,7 @@ const DOUBLE: Format = Format {
     bias: 1023,
     least_normal: f64::MIN_POSITIVE,
     greatest: f64::MAX,
-    far: 700.0,
+    exp_limit: 700.0,
 };
 
 impl<'g> Value<'g> {

@@ -21,7 +21,7 @@ fn same(lowered: &Lowered, inputs: &[&Tensor], params: &[Scalar]) -> Tensor {
 }
 
 #[test]
-fn inputs_broadcast_and_lie_in_any_order() {
+fn inputs_broadcast_and_have_any_strides() {
     let lowered = lowered("x * y + z", &[DType::F32, DType::F16, DType::C64]).unwrap();
     let x = samples::random(DType::F32, 12, 1).reshape(&[3, 4]).unwrap();
     let y = samples::random(DType::F16, 3, 2).reshape(&[3, 1]).unwrap();
@@ -33,7 +33,7 @@ fn inputs_broadcast_and_lie_in_any_order() {
 }
 
 #[test]
-fn an_output_lies_in_any_order() {
+fn an_output_has_any_strides() {
     for (text, dtype) in [("exp(x) + index", DType::F32), ("x * x - 1", DType::C128)] {
         let lowered = lowered(text, &[dtype]).unwrap();
         let x = samples::random(dtype, 12, 5).reshape(&[3, 4]).unwrap();
@@ -88,7 +88,7 @@ fn one_element_and_none_are_computed() {
 }
 
 #[test]
-fn places_are_those_of_the_output() {
+fn indices_are_those_of_the_output() {
     for text in ["index", "index(0)", "index(1)", "index(5)", "index % 7 - index(2)"] {
         let lowered = lowered(&format!("{text} + x * 0"), &[DType::I64]).unwrap();
         let x = samples::random(DType::I64, 24, 1).reshape(&[2, 3, 4]).unwrap();
@@ -189,7 +189,7 @@ fn an_index_out_of_range_is_an_error() {
 }
 
 #[test]
-fn a_negative_power_of_whole_numbers_is_an_error() {
+fn a_negative_power_of_integers_is_an_error() {
     for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
         let lowered = lowered("x ** y", &[dtype, dtype]).unwrap();
         let x = samples::tensor(dtype, &[Scalar::Int(2), Scalar::Int(3)]);

@@ -109,7 +109,7 @@ impl Launch<PrimitiveParams> for Host {
         match params.primitive {
             Primitive::Cast => cast(inputs[0], out),
             Primitive::Iota => {
-                (0_i64..).zip(places(out)).for_each(|(at, place)| write(out, place, at));
+                (0_i64..).zip(offsets(out)).for_each(|(at, offset)| write(out, offset, at));
                 Ok(())
             }
             Primitive::Gather => gather(inputs[0], inputs[1], out),
@@ -144,39 +144,39 @@ fn unknown(primitive: Primitive, dtype: DType) -> keyfold_core::Error {
 }
 
 /// Returns the offsets of a tensor's elements from the first, in elements, in row-major order.
-fn places(tensor: &Tensor) -> Vec<isize> {
+fn offsets(tensor: &Tensor) -> Vec<isize> {
     let mut all = vec![0];
     for (size, stride) in tensor.shape().iter().zip(tensor.strides().iter()) {
-        let along = |place: isize| (0..*size as isize).map(move |i| place + i * stride);
+        let along = |offset: isize| (0..*size as isize).map(move |i| offset + i * stride);
         all = all.into_iter().flat_map(along).collect();
     }
     all
 }
 
-fn read<T: Copy>(tensor: &Tensor, place: isize) -> T {
+fn read<T: Copy>(tensor: &Tensor, offset: isize) -> T {
     assert_eq!(size_of::<T>(), tensor.dtype().size());
     let start = tensor.raw_data_ptr().unwrap().cast::<T>();
     // SAFETY: the offset of an element of the tensor, whose dtype has the type's size.
-    unsafe { *start.offset(place) }
+    unsafe { *start.offset(offset) }
 }
 
-fn write<T: Copy>(tensor: &Tensor, place: isize, value: T) {
+fn write<T: Copy>(tensor: &Tensor, offset: isize, value: T) {
     assert_eq!(size_of::<T>(), tensor.dtype().size());
     let start = tensor.raw_data_ptr().unwrap().cast::<T>();
     // SAFETY: as for reading; by the launch's contract nothing else accesses the output.
-    unsafe { *start.offset(place) = value };
+    unsafe { *start.offset(offset) = value };
 }
 
 fn map1<A: Copy, R: Copy>(inputs: &[&Tensor], out: &Tensor, f: impl Fn(A) -> R) -> Result<()> {
-    for (to, a) in places(out).into_iter().zip(places(inputs[0])) {
+    for (to, a) in offsets(out).into_iter().zip(offsets(inputs[0])) {
         write(out, to, f(read(inputs[0], a)));
     }
     Ok(())
 }
 
 fn map2<A: Copy, R: Copy>(inputs: &[&Tensor], out: &Tensor, f: impl Fn(A, A) -> R) -> Result<()> {
-    let pairs = places(inputs[0]).into_iter().zip(places(inputs[1]));
-    for (to, (a, b)) in places(out).into_iter().zip(pairs) {
+    let pairs = offsets(inputs[0]).into_iter().zip(offsets(inputs[1]));
+    for (to, (a, b)) in offsets(out).into_iter().zip(pairs) {
         write(out, to, f(read(inputs[0], a), read(inputs[1], b)));
     }
     Ok(())
@@ -184,8 +184,8 @@ fn map2<A: Copy, R: Copy>(inputs: &[&Tensor], out: &Tensor, f: impl Fn(A, A) -> 
 
 fn choose(inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     fn of<T: Copy>(inputs: &[&Tensor], out: &Tensor) -> Result<()> {
-        let all = inputs.iter().map(|input| places(input)).collect::<Vec<_>>();
-        for (at, to) in places(out).into_iter().enumerate() {
+        let all = inputs.iter().map(|input| offsets(input)).collect::<Vec<_>>();
+        for (at, to) in offsets(out).into_iter().enumerate() {
             let from = if read::<u8>(inputs[0], all[0][at]) != 0 { 1 } else { 2 };
             write(out, to, read::<T>(inputs[from], all[from][at]));
         }
@@ -201,7 +201,7 @@ fn choose(inputs: &[&Tensor], out: &Tensor) -> Result<()> {
 
 fn gather(table: &Tensor, index: &Tensor, out: &Tensor) -> Result<()> {
     fn of<T: Copy>(table: &Tensor, index: &Tensor, out: &Tensor) -> Result<()> {
-        for (to, at) in places(out).into_iter().zip(places(index)) {
+        for (to, at) in offsets(out).into_iter().zip(offsets(index)) {
             let at: i64 = read(index, at);
             assert!((0..table.shape()[0] as i64).contains(&at), "{at} in {table:?}");
             write(out, to, read::<T>(table, at as isize * table.strides()[0]));
@@ -217,7 +217,7 @@ fn gather(table: &Tensor, index: &Tensor, out: &Tensor) -> Result<()> {
 }
 
 fn check(input: &Tensor, out: &Tensor, code: u32) -> Result<()> {
-    let all = places(input).into_iter().all(|place| read::<u8>(input, place) != 0);
+    let all = offsets(input).into_iter().all(|offset| read::<u8>(input, offset) != 0);
     map1(&[input], out, |truth: u8| truth)?;
     if all { Ok(()) } else { Err(fault(code)) }
 }

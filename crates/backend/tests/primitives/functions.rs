@@ -140,7 +140,7 @@ fn every_function_is_within_the_stated_error_of_the_evaluator() {
 /// For two functions an error of the primitives is a multiple of the result's last place: silu
 /// below -700 is a subnormal number times x, and logaddexp near 0 is a difference.
 #[test]
-fn functions_as_inexact_as_they_may_be_cost_a_few_units() {
+fn functions_with_the_greatest_allowed_error_cost_a_few_ulp() {
     isa::set_level(Level::ALL[0]);
     let (table, wrong) = measured(Host::inexact, &[DType::F32, DType::F64]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,12 +1,12 @@
 //! Expressions on a device with primitives only, against the CPU's evaluator.
 
+#[cfg(feature = "delayed")]
+mod asynchronous;
 mod calls;
 mod compare;
 mod device;
 mod expressions;
 mod functions;
-#[cfg(feature = "delayed")]
-mod late;
 mod offers;
 mod samples;
 

@@ -21,7 +21,7 @@ fn expressions_are_offered_as_composites() {
 }
 
 #[test]
-fn a_primitive_that_lacks_is_named() {
+fn a_missing_primitive_is_named() {
     let without_exp = || Host::without(|primitive, _| primitive == Primitive::Exp);
     let Support::No(reason) = support(without_exp(), "gelu(x)", DType::F32) else { panic!() };
     assert_eq!(reason.0, "it lacks the primitive exp(float32) -> float32, which was left out");

@@ -40,7 +40,7 @@ fn methods_are_the_functions_of_the_language() {
 }
 
 #[test]
-fn every_function_of_one_operand_is_a_method() {
+fn every_unary_function_is_a_method() {
     type Method = for<'b> fn(Term<'b>) -> Term<'b>;
     let table: [(&str, Method); 33] = [
         ("abs", |x| x.abs()),
@@ -113,7 +113,7 @@ fn panics(build: impl FnOnce() + std::panic::UnwindSafe) -> String {
 }
 
 #[test]
-fn what_makes_no_expression_panics_with_the_reason() {
+fn invalid_constructions_panic_with_the_reason() {
     let message = panics(|| {
         let (a, b) = (Builder::new(), Builder::new());
         let _ = a.finish(a.input("x") + b.input("x"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// UniqueNames that a kernel can't have: C++'s keywords, and CUDA's declarations.
+/// Names that a kernel can't have: C++'s keywords, and CUDA's declarations.
 const RESERVED: &[&str] = &[
     "alignas",
     "alignof",

@@ -12,8 +12,8 @@ use std::f64::consts::FRAC_2_SQRT_PI;
 use super::Differentiator;
 use super::slope::Slope;
 use crate::derived_functions::{
-    GELU_TANH_ZERO_BELOW, GELU_ZERO_BELOW, SILU_ZERO_BELOW, at_least, binary, float,
-    gelu_tanh_curve, mul, scaled, unary,
+    GELU_TANH_ZERO_BELOW, GELU_ZERO_BELOW, SILU_ZERO_BELOW, binary, bounded_below, float,
+    gelu_tanh_operands, mul, scaled, unary,
 };
 use crate::graph::{Binary, Id, Literal, Node, Unary};
 
@@ -37,7 +37,7 @@ impl Differentiator {
                 self.times_number(factor, bounded, db?)
             }
             Node::Unary(Unary::Sigmoid, of) if bound == GELU_TANH_ZERO_BELOW => {
-                let (near, curve) = gelu_tanh_curve(&mut self.g, bounded);
+                let (near, curve) = gelu_tanh_operands(&mut self.g, bounded);
                 if of != curve {
                     return None;
                 }
@@ -60,7 +60,7 @@ impl Differentiator {
     /// [`GAUSSIAN_BOUND`] on both sides, so that its own derivative is 0 at infinity, too.
     fn gaussian(&mut self, x: Id, by: f64, factor: f64) -> Id {
         let g = &mut self.g;
-        let least = at_least(g, x, -GAUSSIAN_BOUND);
+        let least = bounded_below(g, x, -GAUSSIAN_BOUND);
         let most = float(g, GAUSSIAN_BOUND);
         let near = binary(g, Binary::Min, least, most);
         let squared = mul(g, near, near);

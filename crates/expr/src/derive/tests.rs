@@ -34,7 +34,7 @@ fn close(got: f64, expected: f64, tolerance: f64) -> bool {
 }
 
 #[test]
-fn derivatives_are_as_short_as_by_hand() {
+fn derivatives_are_as_short_as_those_written_by_hand() {
     let table = [
         ("x", "1.0"),
         ("3", "0.0"),
@@ -151,7 +151,7 @@ fn every_function_has_the_slope_of_its_values() {
 }
 
 #[test]
-fn at_kinks_it_is_what_autograd_says() {
+fn derivatives_at_kinks_follow_autograd() {
     let table = [
         ("abs(x)", 0.0, 0.0),
         ("relu(x)", 0.0, 0.0),
@@ -184,7 +184,7 @@ fn at_kinks_it_is_what_autograd_says() {
 }
 
 #[test]
-fn powers_of_zero_and_of_negative_numbers_are_as_autograd_has_them() {
+fn derivatives_of_powers_of_zero_and_of_negative_numbers_follow_autograd() {
     let expr = parse("x ** y");
     let (of_base, of_exponent) = (expr.derivative(0).unwrap(), expr.derivative(1).unwrap());
     let table = [
@@ -211,7 +211,7 @@ fn powers_of_zero_and_of_negative_numbers_are_as_autograd_has_them() {
 }
 
 #[test]
-fn far_out_it_stays_finite_where_the_true_one_is() {
+fn derivatives_stay_finite_for_large_arguments() {
     // The derivatives towards -inf and towards inf.
     let table = [
         ("softplus(x)", 0.0, 1.0),
@@ -246,7 +246,7 @@ fn far_out_it_stays_finite_where_the_true_one_is() {
 }
 
 #[test]
-fn second_derivatives_of_the_smooth_ones_are_finite_far_out() {
+fn second_derivatives_of_smooth_functions_are_finite_for_large_arguments() {
     for text in ["softplus(x)", "log1p(exp(x))", "gelu(x)", "gelu_tanh(x)", "silu(x)", "tanh(x)"] {
         let second = parse(text).derivative(0).unwrap().derivative(0).unwrap();
         for x in [-1e4, -750.0, 750.0, 1e4] {
@@ -257,7 +257,7 @@ fn second_derivatives_of_the_smooth_ones_are_finite_far_out() {
 }
 
 #[test]
-fn at_infinities_and_zeros_it_is_the_limit_where_there_is_one() {
+fn derivatives_at_infinities_and_zeros_are_the_limits() {
     let inf = f64::INFINITY;
     // At (x, y): the derivatives by x and y, and the second one by x.
     let table = [
@@ -298,7 +298,7 @@ fn at_infinities_and_zeros_it_is_the_limit_where_there_is_one() {
 }
 
 #[test]
-fn the_bounds_of_gates_have_no_weight() {
+fn bounds_of_gates_have_no_derivative() {
     let slope = parse("silu(x)").derivative(0).unwrap().to_string();
     assert_eq!(slope, "sigmoid(x) + max(x, -1000.0) * (sigmoid(x) * (1 - sigmoid(x)))");
     let slope = parse("gelu(x)").derivative(0).unwrap().to_string();
@@ -321,7 +321,7 @@ fn the_bounds_of_gates_have_no_weight() {
 }
 
 #[test]
-fn lengths_have_their_direction_down_to_the_least_numbers() {
+fn derivatives_of_hypot_are_directions_down_to_the_smallest_numbers() {
     let expr = parse("hypot(x, y)");
     let [by_x, by_y] = [0, 1].map(|at| expr.derivative(at).unwrap());
     for size in [5e-324, 1e-323, 3e-310, 2.3e-308, 1e-200, 1.0, 1e200, 4e307] {
@@ -334,7 +334,7 @@ fn lengths_have_their_direction_down_to_the_least_numbers() {
 }
 
 #[test]
-fn its_size_is_in_proportion_to_the_expression() {
+fn a_derivatives_size_is_proportional_to_the_expressions() {
     let chain = |depth: usize| {
         let mut text = String::from("t0 = x");
         for at in 0..depth {
@@ -364,7 +364,7 @@ fn inputs_and_parameters_keep_their_numbers() {
 }
 
 #[test]
-fn ranked_inputs_and_those_that_are_not_there_have_none() {
+fn ranked_and_missing_inputs_have_no_derivative() {
     let expr = parse("x * table[int64(x)]");
     let error = expr.derivative(1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);

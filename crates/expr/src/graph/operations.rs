@@ -60,7 +60,7 @@ pub enum Unary {
 }
 
 impl Unary {
-    /// All of them.
+    /// All unary functions.
     pub const ALL: [Unary; 27] = [
         Unary::Neg,
         Unary::Not,
@@ -171,7 +171,7 @@ pub enum Binary {
 }
 
 impl Binary {
-    /// All of them.
+    /// All binary functions.
     pub const ALL: [Binary; 20] = [
         Binary::Add,
         Binary::Sub,

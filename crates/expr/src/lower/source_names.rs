@@ -5,7 +5,7 @@ use crate::derived_functions as derived;
 use crate::graph::{Binary, Expr, Graph, Id, Node, Unary};
 
 /// A derived function of one operand, with its name.
-type Named = (&'static str, fn(&mut Graph, Id) -> Id);
+type NamedFunction = (&'static str, fn(&mut Graph, Id) -> Id);
 
 /// Returns the name of the derived function that the node is a part of; `None` for other nodes.
 pub(super) fn source_name(expr: &Expr, node: Id) -> Option<&'static str> {
@@ -13,7 +13,7 @@ pub(super) fn source_name(expr: &Expr, node: Id) -> Option<&'static str> {
     // Equal nodes of a graph are stored once: building the function again adds no node if it
     // exists.
     let known = |id: Id| id.index() < expr.nodes().len();
-    let mut of_one = |x: Id, functions: &[Named]| {
+    let mut of_one = |x: Id, functions: &[NamedFunction]| {
         functions.iter().find(|(_, build)| known(build(&mut g, x))).map(|(name, _)| *name)
     };
     match *node_at(expr, node) {
@@ -22,7 +22,7 @@ pub(super) fn source_name(expr: &Expr, node: Id) -> Option<&'static str> {
         Node::Binary(Binary::Gt, x, _) => of_one(x, &[("softplus", derived::softplus)])
             .or_else(|| logaddexp(expr, x).then_some("logaddexp")),
         Node::Binary(Binary::Max, x, _) => {
-            let products: [Named; 3] = [
+            let products: [NamedFunction; 3] = [
                 ("silu", derived::silu),
                 ("gelu", derived::gelu),
                 ("gelu_tanh", derived::gelu_tanh),

@@ -25,7 +25,7 @@ fn result(expr: &Expr, dtypes: &[DType]) -> Result<DType> {
 }
 
 #[test]
-fn dtypes_mix_as_operators_do() {
+fn dtypes_promote_as_operators_do() {
     let add = apply(Binary::Add, None);
     for a in DType::ALL {
         for b in DType::ALL {
@@ -96,7 +96,7 @@ fn squares_are_products() {
 }
 
 #[test]
-fn signed_and_unsigned_numbers_of_64_bits_compare_as_whole_ones() {
+fn signed_and_unsigned_64_bit_integers_compare_exactly() {
     let mixes = [DType::I8, DType::I16, DType::I32, DType::I64];
     for op in [Binary::Eq, Binary::Ne, Binary::Lt, Binary::Le, Binary::Gt, Binary::Ge] {
         let expr = apply(op, None);
@@ -116,7 +116,7 @@ fn signed_and_unsigned_numbers_of_64_bits_compare_as_whole_ones() {
 }
 
 #[test]
-fn what_is_refused_has_the_name_that_was_written() {
+fn errors_have_the_name_in_the_source_text() {
     let table = [
         ("silu(x)", "silu"),
         ("gelu(x) + sigmoid(x)", "gelu"),

@@ -72,11 +72,11 @@ impl Parser<'_> {
             (Open::Cast(dtype), _) => {
                 self.wrong_count(start, &format!("{dtype}(x)"), "1 argument", ids.len())
             }
-            (Open::Place, [dimension]) => {
+            (Open::Coordinate, [dimension]) => {
                 let node = self.coordinate(*dimension)?;
                 self.push(node, start, token.end)
             }
-            (Open::Place, _) => self.wrong_count(start, "index(d)", "1 argument", ids.len()),
+            (Open::Coordinate, _) => self.wrong_count(start, "index(d)", "1 argument", ids.len()),
             (Open::Read(_), []) => failure(token.at, "an index is missing between the brackets"),
             (Open::Read(input), _) => {
                 self.scope.set_rank(input, ids.len() as u32, start)?;

@@ -119,7 +119,7 @@ impl Parser<'_> {
             "if" | "else" | "and" | "or" => return self.missing_operand(),
             "True" | "true" => self.push(Node::Literal(Literal::Bool(true)), at, end)?,
             "False" | "false" => self.push(Node::Literal(Literal::Bool(false)), at, end)?,
-            "index" if bracket == Some(Kind::Sign("(")) => return self.enter(Open::Place),
+            "index" if bracket == Some(Kind::Sign("(")) => return self.enter(Open::Coordinate),
             "index" => self.push(Node::Index, at, end)?,
             _ => {
                 if let Some((_, value)) = CONSTANTS.iter().find(|(known, _)| *known == name) {

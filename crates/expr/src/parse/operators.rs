@@ -91,7 +91,7 @@ pub(super) enum Open {
     Call(&'static Function),
     Cast(DType),
     /// `index(`
-    Place,
+    Coordinate,
     /// `table[`, for an input.
     Read(u32),
 }

@@ -53,7 +53,7 @@ fn numbers_are_folded_by_the_rules_of_weak_numbers() {
 }
 
 #[test]
-fn what_changes_nothing_is_left_away_where_the_dtype_allows() {
+fn operations_without_effect_are_removed_if_the_dtype_allows() {
     const F: DType = DType::F32;
     const I: DType = DType::I16;
     const B: DType = DType::Bool;
@@ -117,7 +117,7 @@ fn what_changes_nothing_is_left_away_where_the_dtype_allows() {
 }
 
 #[test]
-fn without_dtypes_only_what_holds_for_all_is_done() {
+fn without_dtypes_only_identities_of_all_dtypes_apply() {
     let expr = Expr::parse("x * 1 + y ** 2 + exp(float32(x)) * 1.0 + (1 + 1)").unwrap();
     assert_eq!(expr.simplified().to_string(), "x * 1 + y ** 2 + exp(float32(x)) + 2");
 }
@@ -152,7 +152,7 @@ const SPECIAL: [f64; 12] = [
 
 /// Returns whether plain integers take part in arithmetic: they have no -0.0, unlike the
 /// reference's floats.
-fn counts(expr: &Expr) -> bool {
+fn has_integer_arithmetic(expr: &Expr) -> bool {
     let mut whole = Vec::new();
     let mut computed = false;
     for node in expr.nodes() {
@@ -177,7 +177,7 @@ proptest! {
         let at = [SPECIAL[a], SPECIAL[b]];
         for expr in [smooth_expr(&steps), any_expr(&steps)] {
             // The reference has no bitwise operations, indices or reads.
-            let sayable = |node: &Node| match node {
+            let representable = |node: &Node| match node {
                 Node::Index | Node::Coordinate(_) | Node::At { .. } | Node::Param(_) => false,
                 Node::Unary(crate::Unary::Not, _) => false,
                 // A square as a product is more accurate than some libraries' power.
@@ -187,7 +187,7 @@ proptest! {
                 Node::Cast(dtype, _) => *dtype == DType::F64,
                 _ => true,
             };
-            if expr.nodes().iter().all(sayable) && !counts(&expr) {
+            if expr.nodes().iter().all(representable) && !has_integer_arithmetic(&expr) {
                 let simple = expr.simplified_for(&[DType::F64, DType::F64]);
                 let (got, expected) = (value(&simple, &at), value(&expr, &at));
                 prop_assert!(same(got, expected), "{got}, not {expected}: {expr}\n{simple}");

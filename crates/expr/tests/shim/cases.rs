@@ -9,7 +9,7 @@ use super::runner::{Launch, Memory, Outcome, Run, element_bytes};
 
 /// The memory layout of the operands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Place {
+pub(crate) enum MemoryLayout {
     /// Contiguous and aligned.
     Contiguous,
     /// Contiguous, but too misaligned for vector loads.
@@ -35,7 +35,7 @@ pub(crate) struct Case {
     pub(crate) inputs: Vec<(&'static str, DType)>,
     pub(crate) params: Vec<(&'static str, Scalar)>,
     pub(crate) out: Option<DType>,
-    pub(crate) place: Place,
+    pub(crate) layout: MemoryLayout,
     /// Without infinities and extreme numbers.
     pub(crate) tame: bool,
 }
@@ -113,49 +113,49 @@ impl Numbers {
 }
 
 /// The memory of an operand, and its strides in elements.
-struct Operand {
+struct OperandMemory {
     memory: Memory,
     strides: [i64; 3],
     size: usize,
 }
 
-impl Operand {
+impl OperandMemory {
     fn bytes(&self, at: [i64; 3]) -> &[u8] {
-        let place: i64 = at.iter().zip(self.strides).map(|(at, stride)| at * stride).sum();
-        let start = (self.memory.origin + place * self.size as i64) as usize;
+        let offset: i64 = at.iter().zip(self.strides).map(|(at, stride)| at * stride).sum();
+        let start = (self.memory.origin + offset * self.size as i64) as usize;
         &self.memory.bytes[start..start + self.size]
     }
 
     /// Returns an operand in some layout, filled with these elements.
     fn new(
-        place: Place,
+        layout: MemoryLayout,
         operand: usize,
         dtype: DType,
         mut numbers: impl FnMut() -> Vec<u8>,
     ) -> Self {
         let size = dtype.size();
-        let strides = match (place, operand) {
+        let strides = match (layout, operand) {
             // The result: transposed, and the last dimension backwards.
-            (Place::Strided | Place::StridedOver, 0) => [1, 44, -4],
-            (Place::Strided | Place::StridedOver, 1) => [55, 11, 1],
+            (MemoryLayout::Strided | MemoryLayout::StridedOver, 0) => [1, 44, -4],
+            (MemoryLayout::Strided | MemoryLayout::StridedOver, 1) => [55, 11, 1],
             // A row, broadcast along the others.
-            (Place::Strided | Place::StridedOver, 2) => [0, 11, 1],
-            (Place::Strided | Place::StridedOver, _) => [5, 1, 20],
+            (MemoryLayout::Strided | MemoryLayout::StridedOver, 2) => [0, 11, 1],
+            (MemoryLayout::Strided | MemoryLayout::StridedOver, _) => [5, 1, 20],
             _ => [55, 11, 1],
         };
         let origin = if strides[2] < 0 { 40 * size as i64 } else { 0 };
-        let skew = match place {
-            Place::Misaligned => dtype.align() as u64,
+        let skew = match layout {
+            MemoryLayout::Misaligned => dtype.align() as u64,
             _ => 0,
         };
         let bytes = (0..COUNT).flat_map(|_| numbers()).collect();
-        Operand { memory: Memory { bytes, skew, origin }, strides, size }
+        OperandMemory { memory: Memory { bytes, skew, origin }, strides, size }
     }
 }
 
 /// Returns the indices of all elements, in order.
-fn places() -> impl Iterator<Item = [i64; 3]> {
-    (0..COUNT as i64).map(|place| [place / 55, place / 11 % 5, place % 11])
+fn all_indices() -> impl Iterator<Item = [i64; 3]> {
+    (0..COUNT as i64).map(|offset| [offset / 55, offset / 11 % 5, offset % 11])
 }
 
 /// A case prepared to run.
@@ -163,8 +163,8 @@ pub(crate) struct Ready {
     pub(crate) case: Case,
     pub(crate) lowered: Lowered,
     pub(crate) run: Run,
-    out: Operand,
-    inputs: Vec<Operand>,
+    out: OperandMemory,
+    inputs: Vec<OperandMemory>,
 }
 
 /// Lowers a case, or returns its refusal.
@@ -190,31 +190,33 @@ impl Ready {
         let mut numbers = Numbers(number as u64);
         let mut options = Options::new(&expr);
         options.name = format!("kernel_{number}");
-        let strided = matches!(case.place, Place::Strided | Place::StridedOver);
+        let strided = matches!(case.layout, MemoryLayout::Strided | MemoryLayout::StridedOver);
         options.layout = if strided { Layout::Strided } else { Layout::Contiguous };
         options.dims = 3;
-        if matches!(case.place, Place::Over | Place::StridedOver) {
+        if matches!(case.layout, MemoryLayout::Over | MemoryLayout::StridedOver) {
             options.in_place = Some(0);
         }
         let source = cuda::emit(&lowered, &options)?;
-        let inputs: Vec<Operand> = case
+        let inputs: Vec<OperandMemory> = case
             .inputs
             .iter()
             .enumerate()
             .map(|(at, (_, dtype))| {
                 // The replaced input has the result's layout.
                 let operand = if options.in_place == Some(at as u32) { 0 } else { at + 1 };
-                Operand::new(case.place, operand, *dtype, || numbers.element(*dtype, case.tame))
+                OperandMemory::new(case.layout, operand, *dtype, || {
+                    numbers.element(*dtype, case.tame)
+                })
             })
             .collect();
         let result = lowered.result();
         let out = match options.in_place {
-            Some(_) => Operand {
+            Some(_) => OperandMemory {
                 memory: inputs[0].memory.clone(),
                 strides: inputs[0].strides,
                 size: inputs[0].size,
             },
-            None => Operand::new(case.place, 0, result, || vec![0x55; result.size()]),
+            None => OperandMemory::new(case.layout, 0, result, || vec![0x55; result.size()]),
         };
         let walked: Vec<&[i64]> = std::iter::once(&out)
             .chain(
@@ -261,7 +263,7 @@ impl Ready {
         let (operand, dtype) = (&self.inputs[input], self.case.inputs[input].1);
         let load = |bytes| interpreter::load(bytes, dtype);
         match self.lowered.ranks()[input] {
-            None => (places().map(|at| load(operand.bytes(at))).collect(), SHAPE.into()),
+            None => (all_indices().map(|at| load(operand.bytes(at))).collect(), SHAPE.into()),
             Some(rank) => {
                 let all = operand.memory.bytes.chunks(operand.size).map(load).collect();
                 (all, self.run.ranked[input][..rank as usize].into())
@@ -272,8 +274,8 @@ impl Ready {
     /// Returns the elements of a run's result, in order.
     pub(crate) fn results(&self, outcome: &Outcome) -> Vec<Value> {
         let memory = Memory { bytes: outcome.out.clone(), ..self.out.memory.clone() };
-        let out = Operand { memory, ..self.out };
-        places().map(|at| interpreter::load(out.bytes(at), self.lowered.result())).collect()
+        let out = OperandMemory { memory, ..self.out };
+        all_indices().map(|at| interpreter::load(out.bytes(at), self.lowered.result())).collect()
     }
 
     /// Returns the greatest error of an element against the interpreter, in units in the last
@@ -283,8 +285,8 @@ impl Ready {
         let mut worst = (0.0, String::new());
         let results = self.results(outcome);
         let dtype = self.lowered.result();
-        for ((at, got), place) in places().zip(results).zip(0..) {
-            let element = Element { ready: self, place, at };
+        for ((at, got), offset) in all_indices().zip(results).zip(0..) {
+            let element = Element { ready: self, offset, at };
             let (wanted, its_fault) = interpreter::evaluate(&self.lowered, &element);
             fault = fault.max(its_fault);
             let error = distance(got, wanted, dtype);
@@ -313,7 +315,7 @@ fn shape_dims(source: &cuda::CudaKernel) -> u32 {
 
 struct Element<'a> {
     ready: &'a Ready,
-    place: i64,
+    offset: i64,
     at: [i64; 3],
 }
 
@@ -328,24 +330,24 @@ impl Data for Element<'_> {
     fn param(&self, index: u32) -> Scalar {
         self.ready.case.params[index as usize].1
     }
-    fn place(&self) -> i64 {
-        self.place
+    fn offset(&self) -> i64 {
+        self.offset
     }
     fn coordinate(&self, dim: u32) -> i64 {
         self.at.iter().rev().nth(dim as usize).copied().unwrap_or(0)
     }
     fn at(&self, input: u32, indices: &[i64]) -> Option<Value> {
         let words = &self.ready.run.ranked[input as usize];
-        let mut place = 0;
+        let mut offset = 0;
         for (dim, index) in indices.iter().enumerate() {
             let size = words[dim] as i64;
             let index = if *index < 0 { index + size } else { *index };
             (0..size).contains(&index).then_some(())?;
-            place += index as usize * words[indices.len() + dim] as usize;
+            offset += index as usize * words[indices.len() + dim] as usize;
         }
         let dtype = self.ready.case.inputs[input as usize].1;
         let bytes = &self.ready.inputs[input as usize].memory.bytes;
-        Some(interpreter::load(&bytes[place * dtype.size()..][..dtype.size()], dtype))
+        Some(interpreter::load(&bytes[offset * dtype.size()..][..dtype.size()], dtype))
     }
 }
 

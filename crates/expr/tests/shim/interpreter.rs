@@ -18,7 +18,7 @@ pub(crate) enum Value {
 pub(crate) trait Data {
     fn input(&self, input: u32) -> Value;
     fn param(&self, index: u32) -> Scalar;
-    fn place(&self) -> i64;
+    fn offset(&self) -> i64;
     fn coordinate(&self, dim: u32) -> i64;
     /// Returns `None` for an index out of range.
     fn at(&self, input: u32, indices: &[i64]) -> Option<Value>;
@@ -88,7 +88,7 @@ pub(crate) fn evaluate(lowered: &Lowered, data: &impl Data) -> (Value, u32) {
             StepOp::Constant(constant) => number(*constant, step.dtype),
             StepOp::Input(input) => data.input(*input),
             StepOp::Param { index, to } => number(data.param(*index), *to),
-            StepOp::Index => Value::Whole(data.place().into()),
+            StepOp::Index => Value::Whole(data.offset().into()),
             StepOp::Coordinate(dim) => Value::Whole(data.coordinate(*dim).into()),
             StepOp::At { input, indices } => {
                 let indices: Vec<i64> = indices.iter().map(|id| index(of(id))).collect();

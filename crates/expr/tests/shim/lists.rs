@@ -2,11 +2,16 @@
 
 use keyfold_core::{Complex, DType, Scalar};
 
-use super::cases::{Case, Place};
+use super::cases::{Case, MemoryLayout};
 
 /// The layouts, used in rotation.
-pub(crate) const PLACES: [Place; 5] =
-    [Place::Contiguous, Place::Strided, Place::Over, Place::Misaligned, Place::StridedOver];
+pub(crate) const LAYOUTS: [MemoryLayout; 5] = [
+    MemoryLayout::Contiguous,
+    MemoryLayout::Strided,
+    MemoryLayout::Over,
+    MemoryLayout::Misaligned,
+    MemoryLayout::StridedOver,
+];
 
 /// Correctly rounded functions.
 pub(crate) const EXACT: [&str; 14] = [
@@ -47,7 +52,7 @@ pub(crate) fn case(
     label: &str,
     text: &str,
     inputs: &[(&'static str, DType)],
-    place: Place,
+    layout: MemoryLayout,
 ) -> Case {
     Case {
         label: label.into(),
@@ -55,7 +60,7 @@ pub(crate) fn case(
         inputs: inputs.to_vec(),
         params: vec![],
         out: None,
-        place,
+        layout,
         tame: false,
     }
 }
@@ -66,8 +71,8 @@ pub(crate) fn unary() -> Vec<Case> {
     for (at, text) in EXACT.iter().chain(&NEAR).enumerate() {
         for (number, dtype) in DType::ALL.into_iter().enumerate() {
             // Every dtype in two layouts, and all layouts with every function.
-            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
-                cases.push(case(text, text, &[("x", dtype)], place));
+            for layout in [LAYOUTS[(at + number) % 5], LAYOUTS[(at + number + 1) % 5]] {
+                cases.push(case(text, text, &[("x", dtype)], layout));
             }
         }
     }
@@ -102,8 +107,8 @@ pub(crate) fn binary() -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, text) in texts.into_iter().enumerate() {
         for (number, dtype) in DType::ALL.into_iter().enumerate() {
-            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 1) % 5]] {
-                cases.push(case(text, text, &[("x", dtype), ("y", dtype)], place));
+            for layout in [LAYOUTS[(at + number) % 5], LAYOUTS[(at + number + 1) % 5]] {
+                cases.push(case(text, text, &[("x", dtype), ("y", dtype)], layout));
             }
         }
     }
@@ -115,10 +120,10 @@ pub(crate) fn casts() -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, from) in DType::ALL.into_iter().enumerate() {
         for (number, to) in DType::ALL.into_iter().enumerate() {
-            let place = PLACES[(at + number) % 5];
-            cases.push(case("cast", &format!("{}(x)", to.name()), &[("x", from)], place));
+            let layout = LAYOUTS[(at + number) % 5];
+            cases.push(case("cast", &format!("{}(x)", to.name()), &[("x", from)], layout));
             // Rounded once, by the store.
-            let mut stored = case("store", "x", &[("x", from)], PLACES[(at + number + 1) % 5]);
+            let mut stored = case("store", "x", &[("x", from)], LAYOUTS[(at + number + 1) % 5]);
             stored.out = Some(to);
             cases.push(stored);
         }
@@ -127,7 +132,7 @@ pub(crate) fn casts() -> Vec<Case> {
 }
 
 /// Returns indices, reads at indices, parameters, and formulas of many steps.
-pub(crate) fn places() -> Vec<Case> {
+pub(crate) fn index_cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let floats = [DType::F16, DType::BF16, DType::F32, DType::F64];
     for (at, dtype) in DType::ALL.into_iter().enumerate() {
@@ -145,7 +150,7 @@ pub(crate) fn places() -> Vec<Case> {
             if text.contains("table") {
                 inputs.push(("table", dtype));
             }
-            let mut case = case("places", text, &inputs, PLACES[(at + text.len()) % 5]);
+            let mut case = case("indices", text, &inputs, LAYOUTS[(at + text.len()) % 5]);
             case.tame = true;
             cases.push(case);
         }
@@ -164,8 +169,8 @@ pub(crate) fn places() -> Vec<Case> {
         .into_iter()
         .enumerate()
         {
-            for place in [PLACES[(at + number) % 5], PLACES[(at + number + 2) % 5]] {
-                let mut case = case("formula", text, &[("x", dtype)], place);
+            for layout in [LAYOUTS[(at + number) % 5], LAYOUTS[(at + number + 2) % 5]] {
+                let mut case = case("formula", text, &[("x", dtype)], layout);
                 case.params = vec![("beta", Scalar::Float(1.7))];
                 case.tame = true;
                 cases.push(case);
@@ -179,13 +184,14 @@ pub(crate) fn places() -> Vec<Case> {
         (DType::C64, Scalar::Complex(Complex::new(0.1, -2.0))),
         (DType::I32, Scalar::Float(0.25)),
     ] {
-        let mut case = case("parameter", "(x * beta) + beta", &[("x", dtype)], Place::Contiguous);
+        let mut case =
+            case("parameter", "(x * beta) + beta", &[("x", dtype)], MemoryLayout::Contiguous);
         case.params = vec![("beta", number)];
         cases.push(case);
     }
     // Only numbers, with a negative power.
     for text in ["beta * 2 + 1", "beta ** -beta + x"] {
-        let mut case = case("numbers", text, &[("x", DType::I64)], Place::Strided);
+        let mut case = case("numbers", text, &[("x", DType::I64)], MemoryLayout::Strided);
         case.params = vec![("beta", Scalar::Int(3))];
         cases.push(case);
     }

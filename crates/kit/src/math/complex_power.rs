@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_at_zero_and_of_whole_exponents() {
+    fn powers_of_zero_and_with_integer_exponents() {
         let (zero, one) = (z(0.0, 0.0), z(1.0, 0.0));
         assert_eq!(power(zero, zero), one);
         assert_eq!(power(z(f64::NAN, 1.0), zero), one);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_are_those_of_the_logarithm() {
+    fn powers_agree_with_the_logarithm() {
         for base in [z(0.3, 0.4), z(-2.0, 1.0), z(1e-3, -5.0)] {
             for exponent in [z(0.5, 0.0), z(-1.5, 2.0), z(0.0, 1.0), z(4.0, -0.25)] {
                 let expected = exp(exponent * log(base));

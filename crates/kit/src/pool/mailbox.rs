@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_handed_to_who_is_free_and_taken_back_unless_it_was_taken() {
+    fn a_job_is_handed_to_a_free_worker_and_withdrawn_unless_it_was_taken() {
         let mailbox = Mailbox::<u32>::default();
         let (first, second) = (1, 2);
         assert!(!mailbox.hand_to_idle(&raw const first), "nobody is there yet");

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_is_no_number_of_threads_is_quoted() {
+    fn an_invalid_number_of_threads_is_quoted() {
         for text in ["two", "0", "-3", "1.5", "4097", "99999999999999999999999", "4 4"] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Value);

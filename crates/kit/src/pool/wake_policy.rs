@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_worth_it_when_what_is_left_is_long() {
+    fn workers_are_worth_waking_when_the_remaining_work_is_long() {
         let alone_series = AloneSeries::default();
         assert!(WakeEstimate::new(&alone_series, 2 * MANY_PIECES - 1, 2).is_none());
         let mut estimate = WakeEstimate::new(&alone_series, 100, 2).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn short_jobs_in_a_row_count_together_until_there_is_a_pause() {
+    fn consecutive_short_jobs_count_together_until_a_pause() {
         let alone_series = AloneSeries::default();
         let at = |microseconds| alone_series.start + Duration::from_micros(microseconds);
         alone_series.add(at(1000), at(1025));

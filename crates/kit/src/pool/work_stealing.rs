@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_is_taken_once_whoever_takes() {
+    fn each_part_is_taken_once_by_any_threads() {
         for parts in [0, 1, 2, 7, 1000] {
             for threads in [1, 2, 3, 8] {
                 let shares = WorkShares::new(parts, threads);
@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_alone_takes_what_the_absent_ones_would() {
+    fn a_single_thread_takes_the_parts_of_absent_threads() {
         let shares = WorkShares::new(100, 4);
         assert_eq!(std::iter::from_fn(|| shares.take(2)).count(), 100);
     }
 
     #[test]
-    fn both_ends_are_begun_first_and_what_is_taken_from_others_is_far_from_where_they_are() {
+    fn both_ends_begin_first_and_stolen_parts_are_far_from_their_owner() {
         let shares = WorkShares::new(16, 2);
         assert_eq!([shares.take(0), shares.take(1)], [Some(0), Some(15)]);
         // The first thread takes its share while the second runs one part, and then steals from the far

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_large_tensors_are_told_apart_quickly() {
+    fn disjoint_slices_of_large_tensors_are_found_quickly() {
         let part = |base, dims: &[(usize, isize)]| Extent { base, size: 4, dims: dims.into() };
         let n = 1 << 14;
         // The left and the right half of the columns; odd and even rows; odd and even elements.

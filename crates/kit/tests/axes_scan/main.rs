@@ -119,7 +119,7 @@ fn the_coverage_is_sparse_and_counted() {
 }
 
 #[test]
-fn cuda_deterministic_float_in_place_is_refused_with_what_is_near() {
+fn cuda_deterministic_float_in_place_is_refused_with_the_nearest_points() {
     for (_, table) in tables() {
         let error = table
             .select((
@@ -142,7 +142,7 @@ fn cuda_deterministic_float_in_place_is_refused_with_what_is_near() {
 }
 
 #[test]
-fn integers_on_cuda_have_one_body_for_both_and_bodies_add_their_block_size() {
+fn integers_on_cuda_have_one_body_for_both_determinisms_and_add_their_block_size() {
     let mut nothing = Array::new::<f32>(&[], 1);
     for (style, table) in tables() {
         let mut kernel = |dtype, determinism| {

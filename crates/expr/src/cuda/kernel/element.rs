@@ -121,7 +121,7 @@ impl Writer<'_> {
         if !self.context().is_empty() {
             parameters.push(format!("const {name}_context& context"));
         }
-        if self.places {
+        if self.uses_index {
             parameters.push("const long long at".into());
         }
         for input in &self.loaded {
@@ -182,7 +182,7 @@ impl Writer<'_> {
         if !self.context().is_empty() {
             given.push("context".into());
         }
-        if self.places {
+        if self.uses_index {
             given.push(format!("(long long)({place})"));
         }
         for input in &self.loaded {

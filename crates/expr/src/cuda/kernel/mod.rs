@@ -35,7 +35,7 @@ pub(super) struct Writer<'a> {
     /// Parameters: step and name.
     params: Vec<(StepId, String)>,
     /// Whether elements depend on their index.
-    places: bool,
+    uses_index: bool,
     /// One more than the greatest dimension that steps use.
     shape: u32,
     /// Whether a fault is possible.
@@ -50,7 +50,7 @@ impl<'a> Writer<'a> {
         let data: Vec<String> = options.inputs.iter().map(|n| names.unique(n, "data")).collect();
         let values = options.inputs.iter().map(|n| names.unique(n, "value")).collect();
         let (mut loaded, mut params) = (BTreeSet::new(), Vec::new());
-        let (mut places, mut shape, mut faults) = (false, 0, false);
+        let (mut uses_index, mut shape, mut faults) = (false, 0, false);
         for (at, step) in lowered.steps().iter().enumerate() {
             match &step.op {
                 StepOp::Input(input) => {
@@ -60,9 +60,9 @@ impl<'a> Writer<'a> {
                     let name = options.params.get(*index as usize).map_or("number", String::as_str);
                     params.push((StepId(at as u32), names.unique(name, "param")));
                 }
-                StepOp::Index => places = true,
+                StepOp::Index => uses_index = true,
                 StepOp::Coordinate(dim) => {
-                    places = true;
+                    uses_index = true;
                     shape = shape.max(dim + 1);
                 }
                 StepOp::At { .. } => faults = true,
@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
             values,
             loaded,
             params,
-            places,
+            uses_index,
             shape,
             faults,
             vector: 1,

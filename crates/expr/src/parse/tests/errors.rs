@@ -32,7 +32,7 @@ pub(super) fn all(table: &[(&str, &str)]) {
 }
 
 #[test]
-fn an_error_shows_the_line_and_points_at_the_place() {
+fn an_error_shows_the_line_and_a_caret_at_the_position() {
     let error = Expr::parse("t = exp(x)\n\tt / (1 + lgo(ä漢))").unwrap_err();
     let expected = "expression, line 2, column 11: unknown function 'lgo'; did you mean 'log'?\n \
                     t / (1 + lgo(ä漢))\n          ^";
@@ -95,7 +95,7 @@ fn a_wrong_number_of_arguments_shows_the_right_call() {
 }
 
 #[test]
-fn missing_operands_are_named_by_what_is_before_them() {
+fn errors_of_missing_operands_name_the_token_before() {
     all(&[
         ("x +‸", "a value is missing after '+'"),
         ("x + ‸", "a value is missing after '+'"),
@@ -119,7 +119,7 @@ fn missing_operands_are_named_by_what_is_before_them() {
 }
 
 #[test]
-fn missing_operators_are_named_by_what_is_around_them() {
+fn errors_of_missing_operators_name_the_tokens_around() {
     all(&[
         ("x ‸y", "an operator is missing between 'x' and 'y'; a product is written with '*'"),
         ("x ‸2", "an operator is missing between 'x' and '2'; a product is written with '*'"),
@@ -175,7 +175,7 @@ fn choices_need_both_words() {
 }
 
 #[test]
-fn what_other_languages_write_is_refused_with_advice() {
+fn signs_of_other_languages_are_refused_with_advice() {
     all(&[
         ("x ‸&& y", "'&&' isn't an operator; write 'and'"),
         ("x ‸|| y", "'||' isn't an operator; write 'or'"),
@@ -214,7 +214,7 @@ fn what_other_languages_write_is_refused_with_advice() {
 }
 
 #[test]
-fn malformed_numbers_say_what_is_wrong_with_them() {
+fn errors_of_malformed_numbers_name_the_mistake() {
     all(&[
         ("1 + ‸1.2.3", "malformed number '1.2.3': a number has one point"),
         ("‸2x", "malformed number '2x': a product is written 2*x"),

@@ -103,7 +103,7 @@ fn a_minus_sign_belongs_to_a_number_unless_a_power_does() {
 }
 
 #[test]
-fn lines_go_on_anywhere_inside_brackets() {
+fn lines_continue_inside_brackets() {
     for (text, expected) in [
         ("(exp\n(x))", "exp(x)"),
         ("(int64\n\n(x) * 2)", "int64(x) * 2"),
@@ -142,7 +142,7 @@ fn declared_names_keep_their_numbers() {
 }
 
 #[test]
-fn a_name_may_be_that_of_a_function_where_no_bracket_follows() {
+fn a_name_may_equal_a_functions_if_no_bracket_follows() {
     let names = Names::new().input("x").param("min").param("max");
     let expr = Expr::parse_with("min(max(x, min), max)", &names).unwrap();
     assert_eq!(expr.to_string(), "min(max(x, min), max)");
@@ -163,7 +163,7 @@ fn statements_name_values() {
 }
 
 #[test]
-fn places_reads_and_casts_are_nodes() {
+fn indices_reads_and_casts_are_nodes() {
     assert_eq!(printed("index + index(0) * index(2)"), "index + index(0) * index(2)");
     assert_eq!(printed("index(1 + 1)"), "index(2)");
     assert_eq!(printed("t[index, int64(t[0, x])]"), "t[index, int64(t[0, x])]");
@@ -271,7 +271,7 @@ fn too_much_text_and_too_many_nodes_are_refused() {
 }
 
 #[test]
-fn what_is_the_same_in_another_order_of_building_is_equal() {
+fn expressions_built_in_another_order_are_equal() {
     let b = crate::Builder::new();
     let x = b.input("x");
     let late: Term<'_> = x.exp();

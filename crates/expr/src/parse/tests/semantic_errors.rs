@@ -54,7 +54,7 @@ fn bits_of_floats_are_refused_and_powers_recommended() {
 }
 
 #[test]
-fn an_input_has_one_way_of_being_read() {
+fn an_input_is_read_elementwise_or_at_indices_but_not_both() {
     all(&[
         (
             "x + x‸[1]",
@@ -102,7 +102,7 @@ fn an_input_has_one_way_of_being_read() {
 }
 
 #[test]
-fn names_of_values_are_given_once_and_used() {
+fn names_are_assigned_once_and_used() {
     all(&[
         ("‸t = exp(x); x", "'t' isn't used; remove the line"),
         ("a = x\n‸b = x\na", "'b' isn't used; remove the line"),
@@ -150,7 +150,7 @@ fn empty_text_is_an_error_at_its_end() {
 }
 
 #[test]
-fn names_that_are_none_are_refused_when_they_are_declared() {
+fn invalid_names_are_refused_when_they_are_declared() {
     let table = [
         (Names::new().input("2x"), "expression, input '2x': '2x' isn't a name"),
         (Names::new().param(""), "expression, parameter '': '' isn't a name"),

@@ -219,7 +219,7 @@ fn ranked_inputs_are_read_at_computed_indices() {
 }
 
 #[test]
-fn indices_out_of_range_are_errors_and_nothing_is_read_there() {
+fn indices_out_of_range_are_errors_and_read_no_memory() {
     let program = program(&gather(), &[DType::F32, DType::I64, DType::I64]);
     let table = samples::samples(&[4, 5], DType::F32, 1);
     let out = Tensor::zeros(&[3], DType::F32, Device::CPU).unwrap();
@@ -247,7 +247,7 @@ fn indices_out_of_range_are_errors_and_nothing_is_read_there() {
 }
 
 #[test]
-fn negative_powers_of_whole_numbers_are_errors() {
+fn negative_powers_of_integers_are_errors() {
     let power = program(&binary(Binary::Pow), &[DType::I32; 2]);
     let x = Tensor::from_vec((0..3000).collect::<Vec<i32>>(), &[3000]).unwrap();
     let y = Tensor::from_vec((0..3000).map(|i| 2990 - i).collect::<Vec<i32>>(), &[3000]).unwrap();
@@ -258,7 +258,7 @@ fn negative_powers_of_whole_numbers_are_errors() {
 }
 
 #[test]
-fn numbers_alone_fill_the_output() {
+fn expressions_of_numbers_fill_the_output() {
     let mut graph = Graph::default();
     let (a, b) = (graph.add(Node::Param(0)), graph.add(Node::Param(1)));
     let root = graph.add(Node::Binary(Binary::Add, a, b));
@@ -295,7 +295,7 @@ fn a_parameter_that_a_dtype_cannot_hold_is_refused() {
 }
 
 #[test]
-fn any_byte_but_0_is_true() {
+fn any_byte_except_0_is_true() {
     let bytes = samples::samples(&[2000], DType::U8, 1);
     // SAFETY: the bytes are initialised. The test reads them as elements of dtype bool, of which most
     // aren't 0 or 1.
@@ -328,7 +328,7 @@ unsafe fn as_bools(tensor: &Tensor) -> keyfold_tensor::BufferHandle {
 }
 
 #[test]
-fn one_thread_and_several_give_the_same() {
+fn one_thread_and_several_have_equal_results() {
     let mut graph = Graph::default();
     let (x, i) = (graph.add(Node::Input(0)), graph.add(Node::Index));
     let row = graph.add(Node::Coordinate(1));
@@ -377,7 +377,7 @@ fn large_outputs_past_the_caches_are_right() {
 }
 
 #[test]
-fn what_surrounds_a_function_keeps_its_zeros() {
+fn arithmetic_around_a_function_keeps_signed_zeros() {
     let text = ["erf(x) * max(y, 0.0)", "tanh(x) * max(0.0, y)", "erf(x) * max(y, -0.0)"];
     for text in text {
         let lowered =

@@ -57,7 +57,7 @@ fn result_of(lowered: &Lowered, shape: &[usize]) -> Tensor {
 }
 
 #[test]
-fn every_function_of_one_number_agrees_for_every_dtype() {
+fn every_unary_function_agrees_for_every_dtype() {
     on_all_levels(|| {
         let mut done = 0;
         for op in Unary::ALL {
@@ -77,7 +77,7 @@ fn every_function_of_one_number_agrees_for_every_dtype() {
 }
 
 #[test]
-fn every_function_of_two_numbers_agrees_for_every_dtype() {
+fn every_binary_function_agrees_for_every_dtype() {
     on_all_levels(|| {
         let mut done = 0;
         for op in Binary::ALL {

@@ -49,7 +49,7 @@ fn check(text: &str, dtype: DType, inner: usize, gap: usize, offset: usize) {
 }
 
 #[test]
-fn rows_of_any_length_and_place_are_written_whole_and_alone() {
+fn rows_of_any_length_and_offset_are_written_completely_and_nothing_else() {
     on_all_levels(|| {
         for text in ["x + y", "(x + y) * y - x", "where(x < y, x, y)"] {
             for inner in [65, 100, 257, 600, 1000, 1030, 2500] {
@@ -62,7 +62,7 @@ fn rows_of_any_length_and_place_are_written_whole_and_alone() {
 }
 
 #[test]
-fn rows_of_any_dtype_are_written_whole_and_alone() {
+fn rows_of_any_dtype_are_written_completely_and_nothing_else() {
     for dtype in [DType::F16, DType::F64, DType::I8, DType::I32, DType::C64, DType::C128] {
         for inner in [257, 1000, 1300] {
             check("x + y", dtype, inner, 0, 1);
@@ -72,7 +72,7 @@ fn rows_of_any_dtype_are_written_whole_and_alone() {
 }
 
 #[test]
-fn a_single_run_of_any_length_and_place_is_written_whole_and_alone() {
+fn a_run_of_any_length_and_offset_is_written_completely_and_nothing_else() {
     for (inner, offset) in
         [(NON_TEMPORAL_BYTES, 0), (NON_TEMPORAL_BYTES + 1, 1), (NON_TEMPORAL_BYTES + 77, 5)]
     {

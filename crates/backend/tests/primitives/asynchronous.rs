@@ -17,20 +17,20 @@ use crate::{by_primitives, kernel, lowered, output, samples};
 static ONE: Mutex<()> = Mutex::new(());
 
 /// The device, while it is registered.
-struct Late {
+struct RegisteredDevice {
     memory: DelayedMemory,
     backend: Arc<dyn GpuBackend>,
     registration: Registration,
 }
 
-impl Late {
-    fn new() -> Late {
+impl RegisteredDevice {
+    fn new() -> RegisteredDevice {
         let kind = DeviceType::register("late").unwrap();
         let memory = DelayedMemory::new(kind, 1, 2);
         let delayed = Delayed::over(Arc::new(Host::complete()), memory.clone());
         let backend: Arc<dyn GpuBackend> = Arc::new(delayed);
         let registration = register(kind, Arc::clone(&backend)).unwrap();
-        Late { memory, backend, registration }
+        RegisteredDevice { memory, backend, registration }
     }
 
     fn device(&self) -> Device {
@@ -56,7 +56,7 @@ impl Late {
     }
 }
 
-impl Drop for Late {
+impl Drop for RegisteredDevice {
     fn drop(&mut self) {
         self.registration.remove();
     }
@@ -91,9 +91,9 @@ fn programs() -> Vec<(Lowered, Vec<Tensor>, Vec<Scalar>)> {
 }
 
 #[test]
-fn results_are_those_of_the_host_and_nothing_is_copied_there() {
+fn results_equal_the_hosts_and_nothing_is_copied_to_the_host() {
     let _held = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let late = Late::new();
+    let late = RegisteredDevice::new();
     let mut read = 0;
     for (lowered, inputs, params) in programs() {
         let inputs: Vec<&Tensor> = inputs.iter().collect();
@@ -113,9 +113,9 @@ fn results_are_those_of_the_host_and_nothing_is_copied_there() {
 }
 
 #[test]
-fn faults_of_elements_are_told_at_the_latest_when_they_are_read() {
+fn faults_of_elements_are_reported_at_the_latest_by_the_read() {
     let _held = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let late = Late::new();
+    let late = RegisteredDevice::new();
     let power = lowered("x ** y", &[DType::I64, DType::I64]).unwrap();
     let x = Tensor::from_slice(&[2_i64, 3], &[2]).unwrap();
     let y = Tensor::from_slice(&[1_i64, -1], &[2]).unwrap();
@@ -135,7 +135,7 @@ fn faults_of_elements_are_told_at_the_latest_when_they_are_read() {
 #[test]
 fn any_call_of_the_device_may_fail() {
     let _held = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let late = Late::new();
+    let late = RegisteredDevice::new();
     let mut failed = 0;
     for (lowered, inputs, params) in programs() {
         let inputs: Vec<&Tensor> = inputs.iter().collect();
@@ -171,9 +171,9 @@ fn any_call_of_the_device_may_fail() {
 }
 
 #[test]
-fn these_tests_find_memory_that_is_freed_early() {
+fn the_tests_detect_memory_that_is_freed_early() {
     let _held = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let late = Late::new();
+    let late = RegisteredDevice::new();
     late.memory.plant(Mistake::FreesEarly);
     let wrong = programs().into_iter().filter(|(lowered, inputs, params)| {
         let inputs: Vec<&Tensor> = inputs.iter().collect();
