@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from keyfold import _core
 from keyfold._dispatch._keys import DispatchKey
 from keyfold._show import _html, _text
 
-__all__ = ["Choice", "Explanation", "OperatorTable"]
+__all__ = ["Choice", "Explanation", "OperatorTable", "signature_of"]
 
 _COMPOSITES = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
@@ -185,3 +186,8 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return _html.page(_html.code(self.operator.schema), _html.pairs(self._rows))
+
+
+def signature_of(parameters: str) -> inspect.Signature:
+    """Return the signature of a function with these parameters, written as in a definition."""
+    return inspect.signature(eval(f"lambda {parameters}: None"))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any
 
 from keyfold._errors import BindingError
 
-__all__ = ["for_caller", "unexpected"]
+__all__ = ["for_caller", "of_function", "unexpected", "unexpected_in"]
 
 # What other libraries call the keywords of the array API.
 _FOREIGN_KEYWORDS = {
@@ -26,11 +26,8 @@ _FOREIGN_KEYWORDS = {
     "keepdim": ("keepdims",),
 }
 
-# The modules whose public functions call operators for a user.
-_MODULES = frozenset(
-    f"keyfold._ops.{name}"
-    for name in ("_creation", "_functions", "_pointwise", "_pointwise_pairs", "_reductions")
-)
+# The modules of the functions in Python that call operators for a user.
+_MODULES = frozenset(f"keyfold._ops.{name}" for name in ("_creation", "_functions", "_pointwise"))
 
 # An operator's argument, and what functions of the array API call it.
 _NAMES = {
@@ -60,8 +57,7 @@ _TYPES = {
 }
 
 _TYPE = re.compile(r"(?<= must be )([A-Za-z]+(?:\[1?\])?)(\??)(?=, not )")
-_SEVERAL = " has no overload for these arguments:"
-_MUST_BE = re.compile(r"argument '(\w+)' must be (.+?), not (.+?)(?: \(tensors are .*\))?$", re.M)
+_GIVEN = re.compile(r" must be .+?, not (.+?)(?: \(tensors are .*\))?$")
 # What a user would have to make an array of first.
 _PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
 
@@ -80,34 +76,56 @@ def for_caller(text: str) -> str:
     """
     # The frame below this one called the operator.
     frame = _function_of(sys._getframe(1))
+    return text if frame is None else _of_frame(text, frame)
+
+
+def of_function(text: str, function: str, names: Mapping[str, str], takes_numbers: bool) -> str:
+    """Return an error's text with the names of a function that calls one operator.
+
+    Args:
+        text: the operator's own message.
+        function: the function's name.
+        names: from the operator's arguments to the function's.
+        takes_numbers: whether numbers may stand for the function's arrays.
+    """
+    # Another function of keyfold's may have called it for a user.
+    frame = _function_of(sys._getframe(1))
     if frame is None:
-        return text
+        text = _worded(text, function, lambda name: names.get(name, name))
+    else:
+        text = _of_frame(text, frame)
+    if takes_numbers and " must be an array, not " in text:
+        text = text.replace(" must be an array, not ", " must be an array or a number, not ")
+        text = text.partition(" (tensors are ")[0].partition("; keyfold.asarray makes ")[0]
+    return text
+
+
+def _worded(text: str, function: str, renamed: Callable[[str], str]) -> str:
+    """An operator's message in the words of a function."""
+    text = _FUNCTION.sub(f"keyfold.{function}() ", text)
+    text = _TYPE.sub(_in_words, text)
+    text = _ARGUMENT.sub(lambda match: f"argument '{renamed(match[1])}{match[2]}'", text)
+    return _PLAIN.sub(r"\1; keyfold.asarray makes one of lists and numbers", text)
+
+
+def _of_frame(text: str, frame: FrameType) -> str:
+    """An operator's message in the words of the function that a frame runs."""
     code = frame.f_code
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    found = _GIVEN.search(text)
+    given = found[1] if found else ""
 
-    def renamed(match: re.Match[str]) -> str:
-        known = (name for name in _NAMES.get(match[1], ()) if name in parameters)
-        return f"argument '{next(known, match[1])}{match[2]}'"
+    def is_given(name: str) -> bool:
+        value = frame.f_locals.get(name)
+        kind = type(value).__name__
+        return given.startswith(kind) and given == f"{kind} {value!r}"
 
-    text = _FUNCTION.sub(f"keyfold.{code.co_name}() ", text)
-    text = _ARGUMENT.sub(renamed, _TYPE.sub(_in_words, text))
-    text = _PLAIN.sub(r"\1; keyfold.asarray makes one of lists and numbers", text)
-    if _SEVERAL in text:
-        # One sentence does, where all overloads want something else of the same argument.
-        wanted = _MUST_BE.findall(text)
-        if len({(name, given) for name, _, given in wanted}) == 1:
-            name, _, given = wanted[0]
-            if name not in parameters:
-                # An operand of an operator that the function is made of: known by what it is.
-                values = ((key, frame.f_locals.get(key)) for key in parameters)
-                same = (
-                    key for key, value in values if f"{type(value).__name__} {value!r}" == given
-                )
-                name = next(same, name)
-            each = (one for _, kind, _ in wanted for one in kind.split(" or "))
-            kinds = " or ".join(dict.fromkeys(each))
-            return f"keyfold.{code.co_name}() argument '{name}' must be {kinds}, not {given}"
-    return text
+    def renamed(argument: str) -> str:
+        # An operand of an operator that the function is made of is known by what it is.
+        names = (*filter(is_given, parameters), *_NAMES.get(argument, ()), argument)
+        return next((name for name in names if name in parameters), argument)
+
+    return _worded(text, code.co_name, renamed)
 
 
 def _in_words(match: re.Match[str]) -> str:
@@ -129,19 +147,28 @@ def _function_of(frame: FrameType | None) -> FrameType | None:
 def unexpected(function: Callable[..., Any], foreign: Iterable[str]) -> BindingError:
     """Return the error for keywords that a function doesn't take, with the one that was meant.
 
-    Functions collect them as `**foreign: Never`, which no type checker lets anything into.
-
     Args:
         function: the function.
         foreign: the keywords.
     """
-    import difflib
-
-    keyword = next(iter(foreign))
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return unexpected_in(function.__name__, known, next(iter(foreign)))
+
+
+def unexpected_in(function: str, known: list[str], keyword: str) -> BindingError:
+    """Return the error for a keyword that a function doesn't take, with the one that was meant.
+
+    Args:
+        function: the function's name.
+        known: the names of the parameters that it takes by keyword.
+        keyword: the keyword.
+    """
+    import difflib
+
     same = [name for name in _FOREIGN_KEYWORDS.get(keyword, ()) if name in known]
     near = same or difflib.get_close_matches(keyword, known, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else ""
-    name = function.__name__
-    return BindingError(f"keyfold.{name}() got an unexpected keyword argument {keyword!r}{hint}")
+    return BindingError(
+        f"keyfold.{function}() got an unexpected keyword argument {keyword!r}{hint}"
+    )

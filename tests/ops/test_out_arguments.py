@@ -55,7 +55,7 @@ def changed(change, value):
 
 def takes_out(name):
     value = getattr(kf, name)
-    return inspect.isfunction(value) and "out" in inspect.signature(value).parameters
+    return inspect.isroutine(value) and "out" in inspect.signature(value).parameters
 
 
 def test_every_function_that_takes_out_is_here():

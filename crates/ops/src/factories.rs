@@ -6,6 +6,7 @@ use keyfold_layers::autocast::Category;
 use keyfold_tensor::IntList;
 
 use crate::infer::{Call, CallPlan, Fill, Run};
+use crate::naming::Naming;
 use crate::op::Op;
 use crate::pointwise::{Pointwise, Size, parse};
 use crate::row::{Layers, Row, Rule};
@@ -182,20 +183,28 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         batching: Rule::Refused("takes no tensor"),
         autocast: Category::Leave,
     };
-    let made = |name, value| {
-        Row::computes::<FactoryArgs, _, _>((name, ""), MADE, move |_| value, constant, layers)
+    let made = |name, function, value| {
+        Row::computes::<FactoryArgs, _, _>(
+            (name, ""),
+            MADE,
+            move |_| value,
+            constant,
+            layers,
+            Naming::PartOf(function),
+        )
     };
     let counting = parse("start + index * step", &[], &["start", "step"])?;
     let rows = vec![
-        made("aten::empty", false)?,
-        made("aten::zeros", false)?,
-        made("aten::ones", true)?,
+        made("aten::empty", "empty", false)?,
+        made("aten::zeros", "zeros", false)?,
+        made("aten::ones", "ones", true)?,
         Row::computes::<(IntList, Scalar, Option<DType>, Option<Device>), _, _>(
             ("aten::full", ""),
             "int[] size, Scalar fill_value, *, ScalarType? dtype=None, Device? device=None",
             |_| (),
             full,
             layers,
+            Naming::PartOf("full"),
         )?,
         Row::computes::<ArangeArgs, _, _>(
             ("aten::arange", ""),
@@ -204,6 +213,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             move |op| Pointwise::new(op.clone(), counting.clone()),
             arange,
             layers,
+            Naming::PartOf("arange"),
         )?,
     ];
     Ok(rows.into_iter().map(|row| row.with_host_lock(HostLock::Keep)).collect())

@@ -10,6 +10,7 @@ use crate::aten;
 use crate::convert::{to_dtype, write_converted};
 use crate::infer::{Call, CallPlan, Fill, Run};
 use crate::jvp::{self, pushforward};
+use crate::naming::Naming;
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
@@ -127,11 +128,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         "aten::copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)",
         copy,
         layers(copy_gradients, jvp::copy_, copy_batched),
+        Naming::Unnamed("`x += y` calls it"),
     )?;
     let fill = Row::writes::<(&Tensor, Scalar), _>(
         "aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)",
         fill,
         layers(fill_gradients, jvp::fill_, fill_batched),
+        Naming::Unnamed("`Tensor.fill_` calls it"),
     )?;
     Ok(vec![copy.across_devices(), fill])
 }

@@ -118,6 +118,7 @@ mod tests {
     use keyfold_layers::autocast::Category;
 
     use super::*;
+    use crate::naming::Naming;
     use crate::row::{Layers, Row, Rule};
 
     /// Calls an operator whose kernel transposes a 2 by 3 tensor, and whose row infers by `infer`.
@@ -134,6 +135,7 @@ mod tests {
             || Kernel::typed(|x: &Tensor| x.transpose(0, 1)),
             infer,
             none,
+            Naming::Unnamed("a test"),
         );
         let dispatcher = Dispatcher::<Value>::new();
         row?.define(&dispatcher)?;

@@ -58,6 +58,7 @@ mod infer;
 mod inferred;
 mod jvp;
 mod linalg;
+mod naming;
 mod op;
 pub mod pointwise;
 mod promote;
@@ -74,6 +75,7 @@ use std::sync::LazyLock;
 use keyfold_core::Result;
 
 pub use inferred::{Aliasing, Inferred};
+pub use naming::{Form, Naming, Public, Signature};
 pub use register::{Installed, install, register};
 pub use row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 

@@ -22,6 +22,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use crate::device_kernel::device_kernel;
 use crate::infer::{Call, Infer, Run};
 use crate::inferred::Inferred;
+use crate::naming::Naming;
 use crate::op::{Op, Runner, Target};
 use crate::pointwise::{Expression, Pointwise, jvp, out_schema, vjp};
 
@@ -124,6 +125,7 @@ pub struct Row {
     /// What it computes, where that is one expression.
     expression: Option<Arc<Expression>>,
     layers: Layers,
+    naming: Naming,
     /// Where the row is written.
     location: &'static Location<'static>,
 }
@@ -136,8 +138,9 @@ impl Row {
         runs: Runs,
         infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
         layers: Layers,
+        naming: Naming,
     ) -> Result<Row> {
-        Ok(Row::of(name, Schema::parse(schema)?, runs, infer, layers))
+        Ok(Row::of(name, Schema::parse(schema)?, runs, infer, layers, naming))
     }
 
     #[track_caller]
@@ -147,6 +150,7 @@ impl Row {
         runs: Runs,
         infer: impl Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync + 'static,
         layers: Layers,
+        naming: Naming,
     ) -> Row {
         Row {
             schema,
@@ -157,6 +161,7 @@ impl Row {
             infer: FormFollows::Arguments(Arc::new(infer)),
             expression: None,
             layers,
+            naming,
             location: Location::caller(),
         }
     }
@@ -173,6 +178,7 @@ impl Row {
         state: impl Fn(&Op) -> S + Send + Sync + 'static,
         infer: F,
         layers: Layers,
+        naming: Naming,
     ) -> Result<Row>
     where
         A: Args<Value>,
@@ -207,7 +213,7 @@ impl Row {
             let call = Call::new(&meta, &on_meta, None);
             Ok(Inferred::of_form(infer.infer(call, A::unbox(args)?)?.form))
         };
-        Row::new(name, &schema, runs, form, layers)
+        Row::new(name, &schema, runs, form, layers, naming)
     }
 
     /// An operator that computes one expression of its arguments; `state` makes what the kernels keep of
@@ -220,6 +226,7 @@ impl Row {
         state: impl Fn(Pointwise) -> S + Send + Sync + 'static,
         infer: F,
         layers: Layers,
+        naming: Naming,
     ) -> Result<Row>
     where
         A: Args<Value>,
@@ -228,7 +235,7 @@ impl Row {
     {
         let expr = expression.expr().clone();
         let state = move |op: &Op| state(Pointwise::new(op.clone(), expr.clone()));
-        let row = Row::computes::<A, S, F>(name, args, state, infer, layers)?;
+        let row = Row::computes::<A, S, F>(name, args, state, infer, layers, naming)?;
         Ok(Row { expression: Some(expression), ..row })
     }
 
@@ -238,6 +245,7 @@ impl Row {
         schema: &'static str,
         view: impl for<'a> Fn(&Op, A::Of<'a>) -> Result<Tensor> + Copy + Send + Sync + 'static,
         layers: Layers,
+        naming: Naming,
     ) -> Result<Row> {
         let name = name_of(schema);
         let meta = Op::new(name, Target::Meta);
@@ -248,12 +256,17 @@ impl Row {
         let runs = Runs::Everywhere { fresh, out: None, lock: HostLock::Keep };
         let form =
             move |args: &[ValueRef<'_>]| Ok(Inferred::of(&view(&meta, A::unbox(args)?)?, args));
-        Row::new(name, schema, runs, form, layers)
+        Row::new(name, schema, runs, form, layers, naming)
     }
 
     /// An operator that writes into its first argument, whose form the inferred one is.
     #[track_caller]
-    pub(crate) fn writes<A, F>(schema: &'static str, infer: F, layers: Layers) -> Result<Row>
+    pub(crate) fn writes<A, F>(
+        schema: &'static str,
+        infer: F,
+        layers: Layers,
+        naming: Naming,
+    ) -> Result<Row>
     where
         A: Args<Value>,
         F: for<'c, 'a> Infer<'c, 'a, A, ()> + Copy + Send + Sync + 'static,
@@ -278,7 +291,7 @@ impl Row {
             infer.infer(Call::new(&meta, &(), None), A::unbox(args)?)?;
             Ok(Inferred::argument(0, args[0].tensor()?))
         };
-        Row::new(name, schema, runs, form, layers)
+        Row::new(name, schema, runs, form, layers, naming)
     }
 
     /// An operator of a user's schema and expression, with the kernels that `fresh` makes. Its overload
@@ -292,7 +305,8 @@ impl Row {
         layers: Layers,
     ) -> Row {
         let runs = Runs::Everywhere { fresh: Box::new(fresh), out: None, lock: COMPUTES };
-        let row = Row::of(name, schema.clone(), runs, infer, layers);
+        let naming = Naming::Unnamed("`keyfold.ops` has it");
+        let row = Row::of(name, schema.clone(), runs, infer, layers, naming);
         Row { expression: Some(expression), ..row }
     }
 
@@ -304,8 +318,9 @@ impl Row {
         kernel: fn() -> Kernel<Value>,
         infer: fn(&[ValueRef<'_>]) -> Result<Inferred>,
         layers: Layers,
+        naming: Naming,
     ) -> Result<Row> {
-        Row::new(name_of(schema), schema, Runs::Composite(key, kernel), infer, layers)
+        Row::new(name_of(schema), schema, Runs::Composite(key, kernel), infer, layers, naming)
     }
 
     /// The same with another rule for the host language's lock.
@@ -353,6 +368,11 @@ impl Row {
     /// What the layers do with it.
     pub fn layers(&self) -> &Layers {
         &self.layers
+    }
+
+    /// How it is reached in Python.
+    pub fn naming(&self) -> &Naming {
+        &self.naming
     }
 
     /// What it computes, where that is one expression of its arguments.

@@ -8,6 +8,7 @@ use keyfold_tensor::Tensor;
 
 use crate::inferred::Inferred;
 use crate::jvp::LINEAR;
+use crate::naming::Naming;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::shape::gradients;
 use crate::vjp::{READS_NOTHING, formula};
@@ -33,6 +34,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             batching: Rule::Given(Batching::Rule(vmap::single)),
             autocast: Category::Leave,
         },
+        Naming::PartOf("astype"),
     )?;
     Ok(vec![row])
 }

@@ -38,6 +38,7 @@ mod _core {
             devices::{_devices, synchronize},
             dispatcher::{_default_dispatcher, PyDispatcher},
             expression::{_elementwise, _out_schema, _rebuild_expression, object::PyExpression},
+            function::{_functions, PyFunction},
             guards::{PyGuard, exclude_keys, include_keys},
             handle::PyHandle,
             jvp::{_has_tangent, _register_jvp, _without_graph, PyLevel, PyTangentHandle},

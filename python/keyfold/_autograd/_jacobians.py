@@ -209,7 +209,7 @@ def _cut(leaf: Any, create: bool) -> Any:
 def _rows(output: _core.Tensor, variables: list[Any], create: bool) -> list[Any]:
     """The derivatives of one result with respect to each variable."""
     from keyfold._ops._creation import zeros
-    from keyfold._ops._functions import stack
+    from keyfold._ops._operators import stack
 
     for tensor in (output, *variables):
         if str(tensor.dtype).startswith("complex"):

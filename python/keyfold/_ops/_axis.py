@@ -11,16 +11,13 @@ from keyfold._ops._creation import is_index
 
 __all__ = [
     "FIRST",
-    "LAST",
     "Axis",
     "Dim",
     "DimOrNone",
     "Dims",
     "ReducedDim",
     "ReducedDims",
-    "axes_of",
     "axis_of",
-    "reduced",
     "several",
 ]
 
@@ -65,7 +62,6 @@ class _Default(int):
     __slots__ = ()
 
 
-LAST = _Default(-1)
 FIRST = _Default(0)
 
 
@@ -85,34 +81,6 @@ def _given_twice(function: Callable[..., Any], name: str, other: str) -> Binding
     return BindingError(
         f"keyfold.{function.__name__}() got both {name!r} and {other!r}, which mean the same"
     )
-
-
-def reduced(
-    function: Callable[..., Any], axis: Any, keepdims: bool | None, other: Any
-) -> tuple[Any, Any]:
-    """The axis and `keepdims` of a reduction that got `other` keywords than its own.
-
-    0 and 1 are taken for False and True, as NumPy takes them.
-    """
-    if keepdims is None and not other:
-        return axis, False
-    if "keepdim" in other:
-        if keepdims is not None:
-            raise _given_twice(function, "keepdims", "keepdim")
-        keepdims = other.pop("keepdim")
-    if keepdims is None or (isinstance(keepdims, int) and keepdims in (0, 1)):
-        keepdims = bool(keepdims)
-    return axis_of(function, axis, other), keepdims
-
-
-def axes_of(
-    function: Callable[..., Any], axis: Any, keepdims: bool | None, other: Any
-) -> tuple[Any, Any]:
-    """As `reduced`, of a function that takes several axes."""
-    if axis is None and keepdims is None and not other:
-        return None, False
-    axis, keepdims = reduced(function, axis, keepdims, other)
-    return several(axis), keepdims
 
 
 def several(axis: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Functions by their names in the Python array API standard, over the operators in `ops.aten`.
+"""Functions of the Python array API standard that do more than call one operator.
 
 They take what the operators take, tensors and arrays of other libraries, and give results of the
 caller's own library. Python numbers may stand on either side of an operator of two operands.
@@ -9,13 +9,12 @@ An `axis` may be given by position, as in NumPy, and as `dim`, PyTorch's name; `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Never, Unpack
+from typing import Any, Unpack
 
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
-from keyfold._messages import unexpected
-from keyfold._ops._axis import FIRST, LAST, Axis, Dim, DimOrNone, Dims, axis_of, several
+from keyfold._ops._axis import FIRST, Axis, DimOrNone, Dims, axis_of, several
 from keyfold._ops._creation import asarray, sizes_of
 
 __all__ = [
@@ -24,59 +23,14 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "concat",
-    "dropout",
-    "expand_dims",
     "flip",
-    "log_softmax",
-    "matmul",
     "matrix_transpose",
-    "permute_dims",
     "reshape",
-    "softmax",
     "squeeze",
-    "stack",
     "take",
 ]
 
 _aten = _default.ops.aten
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (bool, int, float, complex)) and not hasattr(x, "dtype")
-
-
-def softmax(x: Any, /, axis: int = LAST, *, out: Any = None, **other: Unpack[Dim]) -> Any:
-    """Return positive numbers that add up to 1 along an axis. Not in the standard."""
-    axis = axis_of(softmax, axis, other)
-    return _aten.softmax(x, axis) if out is None else _aten.softmax.out(x, axis, out=out)
-
-
-def log_softmax(x: Any, /, axis: int = LAST, *, out: Any = None, **other: Unpack[Dim]) -> Any:
-    """Return the logarithms of the softmax along an axis. Not in the standard."""
-    axis = axis_of(log_softmax, axis, other)
-    return _aten.log_softmax(x, axis) if out is None else _aten.log_softmax.out(x, axis, out=out)
-
-
-def dropout(x: Any, /, p: float = 0.5, *, train: bool = True) -> Any:
-    """Return the array with random elements replaced by 0. Not in the standard.
-
-    The others are scaled by `1 / (1 - p)`, so that the expectation doesn't change. The random
-    numbers are the process's own, see `manual_seed`.
-
-    Args:
-        x: an array of floats.
-        p: the probability of each element to be replaced, from 0 to 1.
-        train: False to return the array as it is.
-
-    Raises:
-        InvalidValue: the probability is out of range.
-    """
-    return _aten.dropout(x, p, train)
-
-
-def matmul(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
-    """Return the matrix product over the last two dimensions; the ones before broadcast."""
-    return _aten.matmul(x1, x2) if out is None else _aten.matmul.out(x1, x2, out=out)
 
 
 def _ndim(x: Any, function: str, argument: str = "x") -> int:
@@ -116,24 +70,12 @@ def _same_memory(x: Any, y: Any) -> bool:
     return a.size == 0 or a.data_ptr() == b.data_ptr()
 
 
-def permute_dims(x: Any, /, axes: Sequence[int], **foreign: Never) -> Any:
-    """Return the array with its dimensions in another order: a view."""
-    if foreign:
-        raise unexpected(permute_dims, foreign)
-    return _aten.permute(x, axes)
-
-
 def matrix_transpose(x: Any, /) -> Any:
     """Return the array with its last two dimensions swapped: a view."""
     ndim = _ndim(x, "matrix_transpose")
     if ndim < 2:
         raise ShapeError(f"matrix_transpose() needs 2 dimensions or more, not {ndim}")
     return _aten.transpose(x, -2, -1)
-
-
-def expand_dims(x: Any, /, axis: int = FIRST, **other: Unpack[Dim]) -> Any:
-    """Return the array with a dimension of size 1 more, at `axis`: a view."""
-    return _aten.unsqueeze(x, axis_of(expand_dims, axis, other))
 
 
 def squeeze(x: Any, /, axis: Axis = None, **other: Unpack[Dims]) -> Any:
@@ -173,18 +115,6 @@ def concat(
     if axis is None:
         arrays, axis = [_aten.reshape(x, (-1,)) for x in arrays], 0
     return _aten.cat(arrays, axis) if out is None else _aten.cat.out(arrays, axis, out=out)
-
-
-def stack(
-    arrays: Sequence[Any], /, axis: int = FIRST, *, out: Any = None, **other: Unpack[Dim]
-) -> Any:
-    """Return the arrays side by side along a new axis.
-
-    Raises:
-        ShapeError: there are none, or their shapes differ.
-    """
-    axis = axis_of(stack, axis, other)
-    return _aten.stack(arrays, axis) if out is None else _aten.stack.out(arrays, axis, out=out)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:

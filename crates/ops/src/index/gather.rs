@@ -11,6 +11,7 @@ use crate::convert::cast;
 use crate::index_dtype::{as_int64, check_integer};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::LINEAR;
+use crate::naming::Naming;
 use crate::op::Op;
 use crate::promote::{check_assignable, computed};
 use crate::row::{Layers, Row};
@@ -95,6 +96,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 batching: batched(batching::gather),
                 autocast: Category::Leave,
             },
+            Naming::Unnamed("the array API has none"),
         )?,
         Row::computes::<(&Tensor, i64, &Tensor, &Tensor), _, _>(
             ("aten::scatter_add", ""),
@@ -107,6 +109,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 batching: batched(batching::gather),
                 autocast: Category::FullPrecision,
             },
+            Naming::Unnamed("the array API has none"),
         )?,
     ])
 }

@@ -18,6 +18,7 @@ use crate::in_place::write_part;
 use crate::index_dtype::{as_int64, check_integer};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::{self, LINEAR, pushforward};
+use crate::naming::Naming;
 use crate::op::Op;
 use crate::promote::{check_assignable, computed};
 use crate::row::{Batching, Layers, Row, Rule};
@@ -319,6 +320,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             index,
             layers(formula(READS_INDICES, gradients::index), batched(batching::index), Leave),
+            Naming::Unnamed("`x[...]` calls it"),
         )?,
         Row::computes::<IndexPutArgs<'_>, _, _>(
             ("aten::index_put", ""),
@@ -326,6 +328,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             index_put,
             layers(formula(READS_INDICES, gradients::index_put), NO_RULE, Widest),
+            Naming::Unnamed("`x[...] = y` calls it"),
         )?,
         Row::writes::<IndexPutArgs<'_>, _>(
             "aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, \
@@ -337,6 +340,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 NO_RULE,
                 Leave,
             ),
+            Naming::Unnamed("`x[...] = y` calls it"),
         )?,
         Row::computes::<(&Tensor, i64, &Tensor, &Tensor), _, _>(
             ("aten::index_add", ""),
@@ -348,6 +352,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 batched(batching::index_add),
                 FullPrecision,
             ),
+            Naming::Unnamed("the array API has none"),
         )?,
         Row::computes::<(&Tensor, i64, &Tensor), _, _>(
             ("aten::index_select", ""),
@@ -359,6 +364,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 batched(batching::index_select),
                 Leave,
             ),
+            Naming::PartOf("take"),
         )?,
         Row::computes::<(&Tensor, &Tensor), _, _>(
             ("aten::masked_select", ""),
@@ -370,6 +376,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 Rule::Refused("examples' results may differ in size"),
                 Leave,
             ),
+            Naming::Unnamed("`x[mask]` calls `aten::index.Tensor`"),
         )?
         .data_dependent(),
     ];

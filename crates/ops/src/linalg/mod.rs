@@ -10,6 +10,7 @@ use keyfold_tensor::Tensor;
 
 use crate::convert::to_dtype;
 use crate::infer::{Call, CallPlan, Fill, Run};
+use crate::naming::{TWO, named};
 use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule, Tangent};
 use crate::vjp::{READS_OTHER, formula};
@@ -97,6 +98,11 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             batching: Rule::Given(Batching::Rule(batching::matmul)),
             autocast: Category::LowerPrecision,
         },
+        named(
+            "matmul",
+            TWO,
+            "Return the matrix product over the last two dimensions; the ones before broadcast.",
+        ),
     )?;
     Ok(vec![row])
 }

@@ -13,6 +13,7 @@ use super::gradients::where_min_max::{maximum, maximum_scalar, minimum, minimum_
 use super::{Pointwise, Size, parse};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
+use crate::naming::{Form, Naming, Public};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_OTHER, formula};
@@ -50,9 +51,16 @@ struct BinaryRows {
 }
 
 impl BinaryRows {
-    fn rows(&self) -> Result<[Row; 2]> {
+    /// The rows of an operator that a function of Python calls, which has this docstring. `reversed`
+    /// is the operator that takes the number where it stands on the left.
+    fn named(
+        self,
+        function: &'static str,
+        reversed: &'static str,
+        doc: &'static str,
+    ) -> Result<Vec<Row>> {
         let BinaryRows { name, text, refusal, derivatives: [of_tensors, of_number], autocast } =
-            *self;
+            self;
         let tensors = Row::pointwise::<(&Tensor, &Tensor), _, _>(
             (name, ""),
             "Tensor self, Tensor other",
@@ -65,9 +73,11 @@ impl BinaryRows {
                 batching: Rule::Derived,
                 autocast,
             },
+            Naming::Named(Public { name: function, form: Form::Pair(reversed), doc }),
         )?;
         let (derivative, autocast) = (of_number, Category::Leave);
-        Ok([tensors, ScalarRow { name, text, refusal, derivative, autocast }.row()?])
+        let number = ScalarRow { name, text, refusal, derivative, autocast };
+        Ok(vec![tensors, number.part_of(function)?])
     }
 }
 
@@ -81,8 +91,9 @@ struct ScalarRow {
 }
 
 impl ScalarRow {
-    fn row(&self) -> Result<Row> {
-        let ScalarRow { name, text, refusal, derivative, autocast } = *self;
+    /// The row of an operator that this function of Python calls.
+    fn part_of(self, function: &'static str) -> Result<Row> {
+        let ScalarRow { name, text, refusal, derivative, autocast } = self;
         let is_zero = parse("self - self == other", &["self"], &["other"])?;
         Row::pointwise::<(&Tensor, Scalar), _, _>(
             (name, "Scalar"),
@@ -99,6 +110,7 @@ impl ScalarRow {
                 batching: Rule::Derived,
                 autocast,
             },
+            Naming::PartOf(function),
         )
     }
 }
@@ -175,20 +187,27 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             accept_all,
             [formula(READS_NOTHING, add), formula(READS_NOTHING, same)],
             Widest,
-        ),
+        )
+        .named("add", "aten::add", "Return the sum, element by element; \"or\" for bools."),
         binary(
             "aten::sub",
             "self - other",
             refuse_bool,
             [formula(READS_NOTHING, sub), formula(READS_NOTHING, same)],
             Widest,
-        ),
+        )
+        .named("subtract", "aten::rsub", "Return the difference, element by element."),
         binary(
             "aten::mul",
             "self * other",
             accept_all,
             [formula(READS_OTHER, mul), formula(READS_NOTHING, mul_scalar)],
             Widest,
+        )
+        .named(
+            "multiply",
+            "aten::mul",
+            "Return the product, element by element; \"and\" for bools.",
         ),
         binary(
             "aten::div",
@@ -196,6 +215,11 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             accept_all,
             [formula(READS_OTHER_AND_RESULT, div), formula(READS_NOTHING, div_scalar)],
             Widest,
+        )
+        .named(
+            "divide",
+            "aten::rdiv",
+            "Return the quotient, element by element: float64 for whole numbers.",
         ),
         binary(
             "aten::maximum",
@@ -203,6 +227,11 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             refuse_complex,
             [formula(READS_BOTH, maximum), formula(READS_FIRST, maximum_scalar)],
             Widest,
+        )
+        .named(
+            "maximum",
+            "aten::maximum",
+            "Return the greater of each two elements. NaN goes through.",
         ),
         binary(
             "aten::minimum",
@@ -210,26 +239,88 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             refuse_complex,
             [formula(READS_BOTH, minimum), formula(READS_FIRST, minimum_scalar)],
             Widest,
+        )
+        .named(
+            "minimum",
+            "aten::minimum",
+            "Return the lesser of each two elements. NaN goes through.",
         ),
-        binary("aten::floor_divide", "self // other", refuse_complex, [Rule::Derived; 2], Widest),
-        binary("aten::remainder", "self % other", refuse_complex, [Rule::Derived; 2], Widest),
-        binary("aten::bitwise_and", "self & other", accept_all, [INTEGER_RESULT; 2], Leave),
-        binary("aten::bitwise_or", "self | other", accept_all, [INTEGER_RESULT; 2], Leave),
-        binary("aten::bitwise_xor", "self ^ other", accept_all, [INTEGER_RESULT; 2], Leave),
-        binary("aten::bitwise_left_shift", "self << other", accept_all, [INTEGER_RESULT; 2], Leave),
+        binary("aten::floor_divide", "self // other", refuse_complex, [Rule::Derived; 2], Widest)
+            .named(
+                "floor_divide",
+                "aten::rfloor_divide",
+                "Return the quotients rounded down; 0 where whole numbers are divided by 0.",
+            ),
+        binary("aten::remainder", "self % other", refuse_complex, [Rule::Derived; 2], Widest)
+            .named(
+                "remainder",
+                "aten::rremainder",
+                "Return the remainders, with the sign of the divisor; 0 for whole numbers modulo \
+                 0.",
+            ),
+        binary("aten::bitwise_and", "self & other", accept_all, [INTEGER_RESULT; 2], Leave).named(
+            "bitwise_and",
+            "aten::bitwise_and",
+            "Return the bits that both have. For whole numbers and bools.",
+        ),
+        binary("aten::bitwise_or", "self | other", accept_all, [INTEGER_RESULT; 2], Leave).named(
+            "bitwise_or",
+            "aten::bitwise_or",
+            "Return the bits that either has. For whole numbers and bools.",
+        ),
+        binary("aten::bitwise_xor", "self ^ other", accept_all, [INTEGER_RESULT; 2], Leave).named(
+            "bitwise_xor",
+            "aten::bitwise_xor",
+            "Return the bits that one of both has. For whole numbers and bools.",
+        ),
+        binary("aten::bitwise_left_shift", "self << other", accept_all, [INTEGER_RESULT; 2], Leave)
+            .named(
+                "bitwise_left_shift",
+                "aten::rbitwise_left_shift",
+                "Return the bits moved up by `x2` places. For whole numbers.",
+            ),
         binary(
             "aten::bitwise_right_shift",
             "self >> other",
             accept_all,
             [INTEGER_RESULT; 2],
             Leave,
+        )
+        .named(
+            "bitwise_right_shift",
+            "aten::rbitwise_right_shift",
+            "Return the bits moved down by `x2` places; the sign fills up.",
         ),
-        binary("aten::eq", "self == other", accept_all, [BOOL_RESULT; 2], Widest),
-        binary("aten::ne", "self != other", accept_all, [BOOL_RESULT; 2], Widest),
-        binary("aten::lt", "self < other", refuse_complex, [BOOL_RESULT; 2], Widest),
-        binary("aten::le", "self <= other", refuse_complex, [BOOL_RESULT; 2], Widest),
-        binary("aten::gt", "self > other", refuse_complex, [BOOL_RESULT; 2], Widest),
-        binary("aten::ge", "self >= other", refuse_complex, [BOOL_RESULT; 2], Widest),
+        binary("aten::eq", "self == other", accept_all, [BOOL_RESULT; 2], Widest).named(
+            "equal",
+            "aten::eq",
+            "Return whether each two elements are equal.",
+        ),
+        binary("aten::ne", "self != other", accept_all, [BOOL_RESULT; 2], Widest).named(
+            "not_equal",
+            "aten::ne",
+            "Return whether each two elements differ.",
+        ),
+        binary("aten::lt", "self < other", refuse_complex, [BOOL_RESULT; 2], Widest).named(
+            "less",
+            "aten::gt",
+            "Return whether each element is less than its partner.",
+        ),
+        binary("aten::le", "self <= other", refuse_complex, [BOOL_RESULT; 2], Widest).named(
+            "less_equal",
+            "aten::ge",
+            "Return whether each element is at most its partner.",
+        ),
+        binary("aten::gt", "self > other", refuse_complex, [BOOL_RESULT; 2], Widest).named(
+            "greater",
+            "aten::lt",
+            "Return whether each element is greater than its partner.",
+        ),
+        binary("aten::ge", "self >= other", refuse_complex, [BOOL_RESULT; 2], Widest).named(
+            "greater_equal",
+            "aten::le",
+            "Return whether each element is at least its partner.",
+        ),
     ];
     // A number on the left: `1 - x` and `1 / x`.
     let scalar_row = |name, text, refusal, derivative, autocast| ScalarRow {
@@ -240,31 +331,37 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         autocast,
     };
     let on_the_left = [
-        scalar_row("aten::rsub", "other - self", refuse_bool, formula(READS_NOTHING, neg), Leave),
+        scalar_row("aten::rsub", "other - self", refuse_bool, formula(READS_NOTHING, neg), Leave)
+            .part_of("subtract"),
         scalar_row(
             "aten::rdiv",
             "other / self",
             accept_all,
             formula(READS_RESULT_AND_FIRST, rdiv_scalar),
             FullPrecision,
-        ),
-        scalar_row("aten::rfloor_divide", "other // self", refuse_complex, Rule::Derived, Leave),
-        scalar_row("aten::rremainder", "other % self", refuse_complex, Rule::Derived, Leave),
-        scalar_row("aten::rbitwise_left_shift", "other << self", accept_all, INTEGER_RESULT, Leave),
+        )
+        .part_of("divide"),
+        scalar_row("aten::rfloor_divide", "other // self", refuse_complex, Rule::Derived, Leave)
+            .part_of("floor_divide"),
+        scalar_row("aten::rremainder", "other % self", refuse_complex, Rule::Derived, Leave)
+            .part_of("remainder"),
+        scalar_row("aten::rbitwise_left_shift", "other << self", accept_all, INTEGER_RESULT, Leave)
+            .part_of("bitwise_left_shift"),
         scalar_row(
             "aten::rbitwise_right_shift",
             "other >> self",
             accept_all,
             INTEGER_RESULT,
             Leave,
-        ),
+        )
+        .part_of("bitwise_right_shift"),
     ];
     let mut rows = Vec::new();
     for pair in pairs {
-        rows.extend(pair.rows()?);
+        rows.extend(pair?);
     }
     for number in on_the_left {
-        rows.push(number.row()?);
+        rows.push(number?);
     }
     Ok(rows)
 }

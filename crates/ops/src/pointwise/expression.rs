@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use super::vjp::of_elementwise;
 use super::{Pointwise, batching, jvp, parse, shape_argument};
 use crate::infer::{Call, CallPlan, Run};
+use crate::naming::Naming;
 use crate::op::Op;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 
@@ -278,6 +279,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             batching: Rule::Given(Batching::Rule(batching::elementwise)),
             autocast: Category::Leave,
         },
+        Naming::PartOf("elementwise"),
     )?;
     Ok(vec![row])
 }

@@ -11,6 +11,7 @@ use super::expression::Expression;
 use super::gradients::unary_pow::{pow, pow_scalar, rpow_scalar};
 use super::{Pointwise, Size, parse};
 use crate::infer::{Call, CallPlan, Run};
+use crate::naming::{Form, Naming, Public};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{READS_FIRST, READS_RESULT, formula};
@@ -182,6 +183,13 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |row| row,
             tensor_tensor,
             layers(formula(READS_POW, pow)),
+            Naming::Named(Public {
+                name: "pow",
+                form: Form::Pair("aten::rpow"),
+                doc: "Return `x1` to the power of `x2`, element by element. Whole numbers wrap \
+                      around.\n\nRaises:\n InvalidValue: a negative power of whole numbers, which \
+                      gives fractions.\n DTypeError: both are bools.",
+            }),
         )?,
         Row::pointwise::<(&Tensor, Scalar), _, _>(
             ("aten::pow", "Scalar"),
@@ -194,6 +202,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             },
             tensor_scalar,
             layers(formula(READS_FIRST, pow_scalar)),
+            Naming::PartOf("pow"),
         )?,
         // A number on the left: `2 ** x`.
         Row::pointwise::<(&Tensor, Scalar), _, _>(
@@ -203,6 +212,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |row| row,
             scalar_tensor,
             layers(formula(READS_RESULT, rpow_scalar)),
+            Naming::PartOf("pow"),
         )?,
     ])
 }

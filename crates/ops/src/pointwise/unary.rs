@@ -11,6 +11,7 @@ use super::gradients::unary_pow::{cos, exp, expm1, log, log1p, relu, sigmoid, si
 use super::{Pointwise, Size};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
+use crate::naming::{Naming, ONE, named};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_RESULT, formula};
@@ -47,8 +48,13 @@ struct UnaryRow {
 }
 
 impl UnaryRow {
-    fn row(&self) -> Result<Row> {
-        let UnaryRow { name, text, refusal, derivative, autocast } = *self;
+    /// The row of a function that `keyfold.NAME` calls, which has this docstring.
+    fn named(self, name: &'static str, doc: &'static str) -> Result<Row> {
+        self.row(named(name, ONE, doc))
+    }
+
+    fn row(self, naming: Naming) -> Result<Row> {
+        let UnaryRow { name, text, refusal, derivative, autocast } = self;
         Row::pointwise::<(&Tensor,), _, _>(
             (name, ""),
             "Tensor self",
@@ -61,6 +67,7 @@ impl UnaryRow {
                 batching: Rule::Derived,
                 autocast,
             },
+            naming,
         )
     }
 }
@@ -83,12 +90,24 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         autocast,
     };
     let functions = [
-        unary_row("aten::neg", "-self", refuse_bool, formula(READS_NOTHING, neg), Leave),
-        unary_row("aten::abs", "abs(self)", accept_all, formula(READS_FIRST, abs), Leave),
-        unary_row("aten::sign", "sign(self)", accept_all, formula(READS_FIRST, sign), Leave),
-        unary_row("aten::conj", "conj(self)", accept_all, formula(READS_NOTHING, conjugate), Leave),
-        unary_row("aten::real", "real(self)", accept_all, formula(READS_NOTHING, real), Leave),
-        unary_row("aten::imag", "imag(self)", accept_all, formula(READS_NOTHING, imag), Leave),
+        unary_row("aten::neg", "-self", refuse_bool, formula(READS_NOTHING, neg), Leave)
+            .named("negative", "Return the elements with their signs turned."),
+        unary_row("aten::abs", "abs(self)", accept_all, formula(READS_FIRST, abs), Leave)
+            .named("abs", "Return the absolute values."),
+        unary_row("aten::sign", "sign(self)", accept_all, formula(READS_FIRST, sign), Leave).named(
+            "sign",
+            "Return 1, 0 or -1 for each element; of complex ones `x / abs(x)`, and 0 of 0.\n\nNaN \
+             stays; a bool is its own sign.",
+        ),
+        unary_row("aten::conj", "conj(self)", accept_all, formula(READS_NOTHING, conjugate), Leave)
+            .named("conj", "Return the complex conjugates; real elements as they are."),
+        unary_row("aten::real", "real(self)", accept_all, formula(READS_NOTHING, real), Leave)
+            .named("real", "Return the real parts, in an array of their own."),
+        unary_row("aten::imag", "imag(self)", accept_all, formula(READS_NOTHING, imag), Leave)
+            .named(
+                "imag",
+                "Return the imaginary parts, in an array of their own: 0 of real elements.",
+            ),
         // Written with a bool, which changes no dtype.
         unary_row(
             "aten::relu",
@@ -96,51 +115,92 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             refuse_complex,
             formula(READS_RESULT, relu),
             Leave,
-        ),
-        unary_row("aten::exp", "exp(self)", accept_all, formula(READS_RESULT, exp), FullPrecision),
+        )
+        .named("relu", "Return each element, or 0 where it is negative. Not in the standard."),
+        unary_row("aten::exp", "exp(self)", accept_all, formula(READS_RESULT, exp), FullPrecision)
+            .named("exp", "Return the exponentials: float64 for whole numbers."),
         unary_row(
             "aten::expm1",
             "expm1(self)",
             accept_all,
             formula(READS_RESULT, expm1),
             FullPrecision,
+        )
+        .named(
+            "expm1",
+            "Return `exp(x) - 1`, exact for small elements: float64 for whole numbers.",
         ),
-        unary_row("aten::log", "log(self)", accept_all, formula(READS_FIRST, log), FullPrecision),
+        unary_row("aten::log", "log(self)", accept_all, formula(READS_FIRST, log), FullPrecision)
+            .named("log", "Return the natural logarithms: float64 for whole numbers."),
         unary_row(
             "aten::log1p",
             "log1p(self)",
             accept_all,
             formula(READS_FIRST, log1p),
             FullPrecision,
+        )
+        .named(
+            "log1p",
+            "Return `log(1 + x)`, exact for small elements: float64 for whole numbers.",
         ),
-        unary_row("aten::sqrt", "sqrt(self)", accept_all, formula(READS_RESULT, sqrt), Leave),
-        unary_row("aten::rsqrt", "rsqrt(self)", accept_all, Rule::Derived, Leave),
-        unary_row("aten::reciprocal", "1.0 / self", accept_all, Rule::Derived, Leave),
-        unary_row("aten::sin", "sin(self)", accept_all, formula(READS_FIRST, sin), Leave),
-        unary_row("aten::cos", "cos(self)", accept_all, formula(READS_FIRST, cos), Leave),
-        unary_row("aten::tanh", "tanh(self)", accept_all, formula(READS_RESULT, tanh), Leave),
+        unary_row("aten::sqrt", "sqrt(self)", accept_all, formula(READS_RESULT, sqrt), Leave)
+            .named("sqrt", "Return the square roots: float64 for whole numbers."),
+        unary_row("aten::rsqrt", "rsqrt(self)", accept_all, Rule::Derived, Leave).named(
+            "rsqrt",
+            "Return `1 / sqrt(x)`: float64 for whole numbers. Not in the standard.",
+        ),
+        unary_row("aten::reciprocal", "1.0 / self", accept_all, Rule::Derived, Leave)
+            .named("reciprocal", "Return `1 / x`: float64 for whole numbers."),
+        unary_row("aten::sin", "sin(self)", accept_all, formula(READS_FIRST, sin), Leave)
+            .named("sin", "Return the sines of angles in radians: float64 for whole numbers."),
+        unary_row("aten::cos", "cos(self)", accept_all, formula(READS_FIRST, cos), Leave)
+            .named("cos", "Return the cosines of angles in radians: float64 for whole numbers."),
+        unary_row("aten::tanh", "tanh(self)", accept_all, formula(READS_RESULT, tanh), Leave)
+            .named("tanh", "Return the hyperbolic tangents: float64 for whole numbers."),
         unary_row(
             "aten::sigmoid",
             "sigmoid(self)",
             accept_all,
             formula(READS_RESULT, sigmoid),
             Leave,
+        )
+        .named(
+            "sigmoid",
+            "Return `1 / (1 + exp(-x))`: float64 for whole numbers. Not in the standard.",
         ),
-        unary_row("aten::erf", "erf(self)", accept_all, Rule::Derived, Leave),
-        unary_row("aten::softplus", "softplus(self)", refuse_complex, Rule::Derived, Leave),
-        unary_row("aten::silu", "silu(self)", refuse_complex, Rule::Derived, Leave),
-        unary_row("aten::gelu", "gelu(self)", refuse_complex, Rule::Derived, Leave),
-        unary_row("aten::gelu_tanh", "gelu_tanh(self)", refuse_complex, Rule::Derived, Leave),
-        unary_row("aten::floor", "floor(self)", accept_all, Rule::Derived, Leave),
-        unary_row("aten::ceil", "ceil(self)", accept_all, Rule::Derived, Leave),
-        unary_row("aten::round", "round(self)", accept_all, Rule::Derived, Leave),
-        unary_row("aten::trunc", "trunc(self)", accept_all, Rule::Derived, Leave),
-        unary_row("aten::isnan", "isnan(self)", accept_all, BOOL_RESULT, Leave),
-        unary_row("aten::isinf", "isinf(self)", accept_all, BOOL_RESULT, Leave),
-        unary_row("aten::isfinite", "isfinite(self)", accept_all, BOOL_RESULT, Leave),
-        unary_row("aten::bitwise_not", "~self", accept_all, INTEGER_RESULT, Leave),
+        unary_row("aten::erf", "erf(self)", accept_all, Rule::Derived, Leave).named(
+            "erf",
+            "Return the error function: float64 for whole numbers. Not in the standard.",
+        ),
+        unary_row("aten::softplus", "softplus(self)", refuse_complex, Rule::Derived, Leave).named(
+            "softplus",
+            "Return `log(1 + exp(x))`, which is never infinite for finite x. Not in the standard.",
+        ),
+        unary_row("aten::silu", "silu(self)", refuse_complex, Rule::Derived, Leave)
+            .named("silu", "Return `x * sigmoid(x)`. Not in the standard."),
+        unary_row("aten::gelu", "gelu(self)", refuse_complex, Rule::Derived, Leave)
+            .row(Naming::PartOf("gelu")),
+        unary_row("aten::gelu_tanh", "gelu_tanh(self)", refuse_complex, Rule::Derived, Leave)
+            .row(Naming::PartOf("gelu")),
+        unary_row("aten::floor", "floor(self)", accept_all, Rule::Derived, Leave)
+            .named("floor", "Return the greatest whole numbers that are not above the elements."),
+        unary_row("aten::ceil", "ceil(self)", accept_all, Rule::Derived, Leave)
+            .named("ceil", "Return the smallest whole numbers that are not below the elements."),
+        unary_row("aten::round", "round(self)", accept_all, Rule::Derived, Leave)
+            .named("round", "Return the nearest whole numbers, the even one of two."),
+        unary_row("aten::trunc", "trunc(self)", accept_all, Rule::Derived, Leave)
+            .named("trunc", "Return the elements without their fractions."),
+        unary_row("aten::isnan", "isnan(self)", accept_all, BOOL_RESULT, Leave)
+            .named("isnan", "Return whether each element is NaN."),
+        unary_row("aten::isinf", "isinf(self)", accept_all, BOOL_RESULT, Leave)
+            .named("isinf", "Return whether each element is infinite."),
+        unary_row("aten::isfinite", "isfinite(self)", accept_all, BOOL_RESULT, Leave)
+            .named("isfinite", "Return whether each element is neither infinite nor NaN."),
+        unary_row("aten::bitwise_not", "~self", accept_all, INTEGER_RESULT, Leave)
+            .named("bitwise_invert", "Return all bits turned over; \"not\" for bools."),
         // Anything but zero is true; written with a bool, which changes no dtype.
-        unary_row("aten::logical_not", "self == False", accept_all, BOOL_RESULT, Leave),
+        unary_row("aten::logical_not", "self == False", accept_all, BOOL_RESULT, Leave)
+            .named("logical_not", "Return whether each element is false, or zero."),
     ];
-    functions.iter().map(UnaryRow::row).collect()
+    functions.into_iter().collect()
 }

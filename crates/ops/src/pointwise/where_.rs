@@ -9,6 +9,7 @@ use super::gradients::where_min_max::{where_, where_scalar_other, where_scalar_s
 use super::{Pointwise, Size};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
+use crate::naming::{Form, Naming, Public};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{READS_FIRST, formula};
@@ -78,6 +79,11 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |row| row,
             tensors,
             layers(formula(READS_FIRST, where_), Category::Widest),
+            Naming::Named(Public {
+                name: "where",
+                form: Form::Choice,
+                doc: "Return elements of `x1` where the condition is true, else of `x2`.",
+            }),
         )?,
         Row::pointwise::<(&Tensor, &Tensor, Scalar), _, _>(
             (NAME, "ScalarOther"),
@@ -86,6 +92,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |row| row,
             scalar_other,
             layers(formula(READS_FIRST, where_scalar_other), Category::Leave),
+            Naming::PartOf("where"),
         )?,
         Row::pointwise::<(&Tensor, Scalar, &Tensor), _, _>(
             (NAME, "ScalarSelf"),
@@ -94,6 +101,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |row| row,
             scalar_self,
             layers(formula(READS_FIRST, where_scalar_self), Category::Leave),
+            Naming::PartOf("where"),
         )?,
         Row::pointwise::<(&Tensor, Scalar, Scalar), _, _>(
             (NAME, "Scalar"),
@@ -102,6 +110,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |row| row,
             scalars,
             layers(Rule::Refused("takes no tensor that has a gradient"), Category::Leave),
+            Naming::PartOf("where"),
         )?,
     ])
 }

@@ -8,6 +8,7 @@ use keyfold_tensor::device::random::take;
 use keyfold_tensor::{IntList, Tensor};
 
 use crate::infer::{Call, CallPlan, Run};
+use crate::naming::Naming;
 use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::vjp::NO_TENSOR_ARGUMENT;
@@ -45,7 +46,7 @@ fn random(
 /// The rows of uniform and normal numbers. They have no overload `out`: inside vmap such a call would draw
 /// the same numbers for all examples.
 pub(super) fn rows() -> Result<Vec<Row>> {
-    let row = |name, numbers| {
+    let row = |name, function, numbers| {
         let args = "int[] size, *, ScalarType? dtype=None, Device? device=None";
         let layers = Layers {
             derivative: NO_TENSOR_ARGUMENT,
@@ -53,10 +54,19 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             batching: Rule::Given(Batching::Draw),
             autocast: Category::Leave,
         };
-        let row =
-            Row::computes::<Arguments, _, _>((name, ""), args, move |_| numbers, random, layers)?;
+        let row = Row::computes::<Arguments, _, _>(
+            (name, ""),
+            args,
+            move |_| numbers,
+            random,
+            layers,
+            Naming::PartOf(function),
+        )?;
         let row = row.without_out().with_host_lock(HostLock::Keep);
         Ok::<_, Error>(row.tagged(Tags::NONDETERMINISTIC_SEEDED))
     };
-    Ok(vec![row("aten::rand", RandomOp::Uniform)?, row("aten::randn", RandomOp::Normal)?])
+    Ok(vec![
+        row("aten::rand", "rand", RandomOp::Uniform)?,
+        row("aten::randn", "randn", RandomOp::Normal)?,
+    ])
 }

@@ -14,6 +14,7 @@ use keyfold_tensor::{IntList, Tensor};
 
 use crate::infer::{AnyStrides, Call, CallPlan, Run};
 use crate::jvp::{self, LINEAR, pushforward};
+use crate::naming::{LANES, Naming, PLACED, REDUCED, SUMMED, named};
 use crate::op::Op;
 use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
@@ -255,7 +256,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     let min_max_layers = |vjp, jvp, batching| {
         reduction_layers((formula(READS_BOTH, vjp), pushforward(jvp)), batching, Leave)
     };
-    let sum_all_row = |name, which, layers| {
+    let sum_all_row = |name, which, layers, naming| {
         let args = "Tensor self, *, ScalarType? dtype=None";
         Row::computes::<(&Tensor, Option<DType>), _, _>(
             (name, ""),
@@ -263,89 +264,175 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             move |_| which,
             sum_all,
             layers,
+            naming,
         )
     };
-    let sum_dim_row = |name, which, layers| {
+    let sum_dim_row = |name, which, layers, naming| {
         let args = "Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None";
         type Args = (&'static Tensor, Option<IntList>, bool, Option<DType>);
-        Row::computes::<Args, _, _>((name, "dim"), args, move |_| which, sum_dim, layers)
+        Row::computes::<Args, _, _>((name, "dim"), args, move |_| which, sum_dim, layers, naming)
     };
-    let min_max_row = |name, which, layers| {
+    let min_max_row = |name, which, layers, naming| {
         Row::computes::<(&Tensor,), _, _>(
             (name, ""),
             "Tensor self",
             move |_| which,
             min_max_all,
             layers,
+            naming,
         )
     };
     type Along = (&'static Tensor, Option<IntList>, bool);
-    let min_max_dim_row = |name, which, layers| {
-        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, min_max_dim, layers)
+    let min_max_dim_row = |name, which, layers, naming| {
+        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, min_max_dim, layers, naming)
     };
-    let any_all_row = |name, which| {
+    let any_all_row = |name, which, naming| {
         let layers = reduction_layers(
             (BOOL_RESULT, Rule::Refused("gives bools")),
             batching::reduce_dims,
             Leave,
         );
-        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, any_all, layers)
+        Row::computes::<Along, _, _>((name, ""), ALONG, move |_| which, any_all, layers, naming)
     };
-    let arg_row = |name, which| {
+    let arg_row = |name, which, naming| {
         let args = "Tensor self, int? dim=None, bool keepdim=False";
         let layers = reduction_layers(NO_DERIVATIVES, batching::arg_min_max, Leave);
         type Args = (&'static Tensor, Option<i64>, bool);
-        Row::computes::<Args, _, _>((name, ""), args, move |_| which, arg_min_max, layers)
+        Row::computes::<Args, _, _>((name, ""), args, move |_| which, arg_min_max, layers, naming)
     };
-    let softmax_row = |name, which, vjp, jvp| {
+    let softmax_row = |name, which, vjp, jvp, naming| {
         let rules = (formula(READS_RESULT, vjp), pushforward(jvp));
         let layers = reduction_layers(rules, batching::softmax, FullPrecision);
         let args = "Tensor self, int dim";
-        Row::computes::<(&Tensor, i64), _, _>((name, ""), args, move |_| which, softmax, layers)
+        Row::computes::<(&Tensor, i64), _, _>(
+            (name, ""),
+            args,
+            move |_| which,
+            softmax,
+            layers,
+            naming,
+        )
     };
     Ok(vec![
-        sum_all_row("aten::sum", ReduceOp::Sum, sum_layers(gradients::sum, batching::sum))?,
+        sum_all_row(
+            "aten::sum",
+            ReduceOp::Sum,
+            sum_layers(gradients::sum, batching::sum),
+            Naming::Unnamed("`keyfold.sum` calls the overload `dim`"),
+        )?,
         sum_dim_row(
             "aten::sum",
             ReduceOp::Sum,
             sum_layers(gradients::sum_dim, batching::reduce_dims),
+            named(
+                "sum",
+                SUMMED,
+                "Return the sum of all elements, or along axes. Whole numbers and bools add up to \
+                 int64.\n\nUnsigned ones add up to uint64. The result's bits don't depend on the \
+                 number of threads.",
+            ),
         )?,
-        sum_all_row("aten::mean", ReduceOp::Mean, sum_layers(gradients::mean, batching::mean))?,
+        sum_all_row(
+            "aten::mean",
+            ReduceOp::Mean,
+            sum_layers(gradients::mean, batching::mean),
+            Naming::Unnamed("`keyfold.mean` calls the overload `dim`"),
+        )?,
         sum_dim_row(
             "aten::mean",
             ReduceOp::Mean,
             sum_layers(gradients::mean_dim, batching::reduce_dims),
+            named("mean", REDUCED, "Return the mean of all elements, or along axes."),
         )?,
         min_max_row(
             "aten::max",
             ReduceOp::Max,
             min_max_layers(gradients::max, jvp::max, batching::max),
+            Naming::Unnamed("`keyfold.max` calls `aten::amax`"),
         )?,
         min_max_row(
             "aten::min",
             ReduceOp::Min,
             min_max_layers(gradients::min, jvp::min, batching::min),
+            Naming::Unnamed("`keyfold.min` calls `aten::amin`"),
         )?,
         min_max_dim_row(
             "aten::amax",
             ReduceOp::Max,
             min_max_layers(gradients::amax, jvp::amax, batching::reduce_dims),
+            named(
+                "max",
+                REDUCED,
+                "Return the greatest element, or the greatest along axes. NaN goes through.",
+            ),
         )?,
         min_max_dim_row(
             "aten::amin",
             ReduceOp::Min,
             min_max_layers(gradients::amin, jvp::amin, batching::reduce_dims),
+            named(
+                "min",
+                REDUCED,
+                "Return the least element, or the least along axes. NaN goes through.",
+            ),
         )?,
-        any_all_row("aten::all", ReduceOp::All)?,
-        any_all_row("aten::any", ReduceOp::Any)?,
-        arg_row("aten::argmax", ReduceOp::ArgMax)?,
-        arg_row("aten::argmin", ReduceOp::ArgMin)?,
-        softmax_row("aten::softmax", RowOp::Softmax, gradients::softmax, jvp::softmax)?,
+        any_all_row(
+            "aten::all",
+            ReduceOp::All,
+            named(
+                "all",
+                REDUCED,
+                "Return whether all elements, or all along axes, are true or nonzero.",
+            ),
+        )?,
+        any_all_row(
+            "aten::any",
+            ReduceOp::Any,
+            named(
+                "any",
+                REDUCED,
+                "Return whether any element, or any along axes, is true or nonzero.",
+            ),
+        )?,
+        arg_row(
+            "aten::argmax",
+            ReduceOp::ArgMax,
+            named(
+                "argmax",
+                PLACED,
+                "Return where the greatest element is, along an axis or in the flattened array.",
+            ),
+        )?,
+        arg_row(
+            "aten::argmin",
+            ReduceOp::ArgMin,
+            named(
+                "argmin",
+                PLACED,
+                "Return where the least element is, along an axis or in the flattened array.",
+            ),
+        )?,
+        softmax_row(
+            "aten::softmax",
+            RowOp::Softmax,
+            gradients::softmax,
+            jvp::softmax,
+            named(
+                "softmax",
+                LANES,
+                "Return positive numbers that add up to 1 along an axis. Not in the standard.",
+            ),
+        )?,
         softmax_row(
             "aten::log_softmax",
             RowOp::LogSoftmax,
             gradients::log_softmax,
             jvp::log_softmax,
+            named(
+                "log_softmax",
+                LANES,
+                "Return the logarithms of the softmax along an axis. Not in the standard.",
+            ),
         )?,
     ])
 }

@@ -12,6 +12,7 @@ use super::{concat_batching as batching, concat_gradients as gradients};
 use crate::in_place::write_part;
 use crate::infer::{AnyStrides, Call, CallPlan, Run};
 use crate::jvp::LINEAR;
+use crate::naming::{Naming, named};
 use crate::op::Op;
 use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
@@ -145,6 +146,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |_| (),
             cat,
             layers(gradients::cat, batching::cat),
+            Naming::PartOf("concat"),
         )?,
         Row::computes::<(TensorList<'_>, i64), _, _>(
             ("aten::stack", ""),
@@ -152,6 +154,12 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |_| (),
             stack,
             layers(gradients::stack, batching::stack),
+            named(
+                "stack",
+                "Tensor[] arrays, int axis=0",
+                "Return the arrays side by side along a new axis.\n\nRaises:\n    ShapeError: \
+                 there are none, or their shapes differ.",
+            ),
         )?,
         Row::computes::<(&Tensor, &Tensor, i64, i64), _, _>(
             ("aten::select_scatter", ""),
@@ -159,6 +167,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |_| (),
             select_scatter,
             layers(gradients::select_scatter, batching::scatter),
+            Naming::Unnamed("`x[...] = y` calls it"),
         )?,
         Row::computes::<Slice<'_>, _, _>(
             ("aten::slice_scatter", ""),
@@ -166,6 +175,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             |_| (),
             slice_scatter,
             layers(gradients::slice_scatter, batching::scatter),
+            Naming::Unnamed("`x[...] = y` calls it"),
         )?,
     ])
 }

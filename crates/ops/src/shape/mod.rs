@@ -17,6 +17,7 @@ use keyfold_tensor::{IntList, Tensor};
 use crate::convert::{cast, conversion};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::LINEAR;
+use crate::naming::{Naming, ONE, named};
 use crate::op::Op;
 use crate::row::{Batching, COMPUTES, Gradient, Layers, Row, Rule};
 use crate::vjp::{READS_NOTHING, formula};
@@ -90,12 +91,14 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::reshape(Tensor(a) self, int[] shape) -> Tensor(a)",
             reshape,
             layers(gradients::reshape, batching::reshape),
+            Naming::PartOf("reshape"),
         )?
         .with_host_lock(COMPUTES),
         Row::view::<(&Tensor,)>(
             "aten::contiguous(Tensor(a) self) -> Tensor(a)",
             contiguous,
             layers(gradients::same, batching::contiguous),
+            Naming::Unnamed("`Tensor.contiguous` calls it"),
         )?
         .with_host_lock(COMPUTES),
         Row::computes::<(&Tensor,), _, _>(
@@ -104,6 +107,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             clone,
             layers(gradients::same, vmap::single),
+            named("positive", ONE, "Return a copy."),
         )?,
         Row::computes::<(&Tensor, DType), _, _>(
             ("aten::to", ""),
@@ -111,6 +115,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_| (),
             to,
             layers(gradients::same, vmap::single),
+            Naming::PartOf("astype"),
         )?,
         Row::view::<(&Tensor,)>(
             "aten::detach(Tensor(a) self) -> Tensor(a)",
@@ -120,57 +125,76 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
                 tangent: Rule::Refused("cuts tangents off"),
                 ..layers(gradients::same, vmap::single)
             },
+            Naming::Unnamed("`Tensor.detach` calls it"),
         )?,
         Row::view::<(&Tensor,)>(
             "aten::alias(Tensor(a) self) -> Tensor(a)",
             |_, (x,)| Ok(x.detach()),
             layers(gradients::same, vmap::single),
+            Naming::Unnamed("Autograd calls it"),
         )?,
         Row::view::<(&Tensor, i64, i64)>(
             "aten::transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
             |op, (x, a, b)| op.at(x.transpose(a, b)),
             layers(gradients::transpose, batching::transpose),
+            Naming::PartOf("matrix_transpose"),
         )?,
         Row::view::<(&Tensor, IntList)>(
             "aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)",
             |op, (x, dims)| op.at(x.permute(&dims)),
             layers(gradients::permute, batching::permute),
+            named(
+                "permute_dims",
+                "Tensor x, int[] axes",
+                "Return the array with its dimensions in another order: a view.",
+            ),
         )?,
         Row::view::<(&Tensor, i64)>(
             "aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)",
             |op, (x, dim)| op.at(x.unsqueeze(dim)),
             layers(gradients::reshape, batching::unsqueeze),
+            named(
+                "expand_dims",
+                "Tensor x, int axis=0",
+                "Return the array with a dimension of size 1 more, at `axis`: a view.",
+            ),
         )?,
         Row::view::<(&Tensor,)>(
             "aten::squeeze(Tensor(a) self) -> Tensor(a)",
             |op, (x,)| squeeze(op, x),
             layers(gradients::reshape, batching::squeeze),
+            Naming::PartOf("squeeze"),
         )?,
         Row::view::<(&Tensor, i64)>(
             "aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)",
             |op, (x, dim)| op.at(x.squeeze(dim)),
             layers(gradients::reshape, batching::one_dim),
+            Naming::PartOf("squeeze"),
         )?,
         Row::view::<(&Tensor, IntList)>(
             "aten::expand(Tensor(a) self, int[] size) -> Tensor(a)",
             |op, (x, size)| expand(op, x, &size),
             layers(gradients::same, batching::expand),
+            Naming::PartOf("broadcast_to"),
         )?,
         Row::view::<(&Tensor, IntList)>(
             "aten::flip(Tensor(a) self, int[] dims) -> Tensor(a)",
             |op, (x, dims)| op.at(x.flip(&dims)),
             layers(gradients::flip, batching::flip),
+            Naming::PartOf("flip"),
         )?,
         Row::view::<(&Tensor, i64, i64)>(
             "aten::select.int(Tensor(a) self, int dim, int index) -> Tensor(a)",
             |op, (x, dim, at)| op.at(x.select(dim, at)),
             layers(gradients::select, batching::one_dim),
+            Naming::Unnamed("`x[...]` calls it"),
         )?,
         Row::view::<(&Tensor, i64, Option<i64>, Option<i64>, i64)>(
             "aten::slice.Tensor(Tensor(a) self, int dim=0, int? start=None, int? end=None, \
              int step=1) -> Tensor(a)",
             |op, (x, dim, start, end, step)| op.at(x.slice(dim, start, end, step)),
             layers(gradients::slice, batching::one_dim),
+            Naming::Unnamed("`x[...]` calls it"),
         )?,
     ];
     rows.extend(concat::rows()?);

@@ -38,6 +38,11 @@ pub(crate) trait Choose: Copy {
 
     /// Whether the arguments' devices must agree: where the set comes from them.
     const CHECKS_DEVICES: bool;
+
+    /// The exception for an error of the call.
+    fn exception(&self, py: Python<'_>, error: Error) -> PyErr {
+        for_caller(py, error)
+    }
 }
 
 /// An ordinary call.
@@ -153,19 +158,38 @@ pub(crate) unsafe fn call<C: Choose>(
 ) -> *mut ffi::PyObject {
     let request = Request { args, operator, nargs, keywords, choose: *choose };
     // SAFETY: as for the caller.
-    outcome(operator, || unsafe { call_inner(&request) })
+    outcome(operator, choose, || unsafe { call_inner(&request) })
+}
+
+/// Calls an operator with all its arguments in the order of its schema.
+///
+/// # Safety
+/// As many live objects as the operator has arguments; the GIL is held.
+pub(crate) unsafe fn call_in_order<C: Choose>(
+    operator: &PyOperator,
+    objects: &mut [*mut ffi::PyObject],
+    choose: &C,
+) -> *mut ffi::PyObject {
+    // SAFETY: as for the caller.
+    outcome(operator, choose, || unsafe {
+        if operator.params.adapts(objects) {
+            return adapt_and_call(operator, objects, *choose);
+        }
+        with_bound(operator, objects, *choose)
+    })
 }
 
 /// What a call gives CPython: a new reference, or null with an exception set, for panics too.
 #[inline(always)]
-pub(crate) fn outcome(
+pub(crate) fn outcome<C: Choose>(
     operator: &PyOperator,
+    choose: &C,
     run: impl FnOnce() -> Result<*mut ffi::PyObject>,
 ) -> *mut ffi::PyObject {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(object)) => object,
-        Ok(Err(error)) => raise(error),
-        Err(panic) => raise(panic_error(operator.operator.name(), &*panic)),
+        Ok(Err(error)) => raise(choose, error),
+        Err(panic) => raise(choose, panic_error(operator.operator.name(), &*panic)),
     }
 }
 
@@ -193,8 +217,8 @@ struct BoundCall<'a, C> {
 
 #[cold]
 #[inline(never)]
-fn raise(error: Error) -> *mut ffi::PyObject {
-    reattach(|py| for_caller(py, error).restore(py));
+fn raise<C: Choose>(choose: &C, error: Error) -> *mut ffi::PyObject {
+    reattach(|py| choose.exception(py, error).restore(py));
     std::ptr::null_mut()
 }
 

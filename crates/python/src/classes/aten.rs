@@ -1,6 +1,8 @@
 //! The built-in operators, for what `keyfold.Tensor` does itself: its arithmetic, indexing and
 //! methods are calls of these like any other, so layers and user keys see them.
 
+use std::borrow::Cow;
+
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -10,19 +12,30 @@ use crate::marshal::errors::IntoPyResult;
 
 /// One overload of a built-in operator, looked up when it is first used.
 pub(crate) struct Aten {
-    name: &'static str,
+    name: Cow<'static, str>,
     object: PyOnceLock<Py<PyOperator>>,
 }
 
 impl Aten {
     const fn new(name: &'static str) -> Self {
-        Aten { name, object: PyOnceLock::new() }
+        Aten { name: Cow::Borrowed(name), object: PyOnceLock::new() }
+    }
+
+    /// The overload of this name.
+    pub(crate) fn named(name: String) -> Self {
+        Aten { name: Cow::Owned(name), object: PyOnceLock::new() }
+    }
+
+    /// The overload's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The operator's object. It is kept: an operator that was removed says so when called.
-    fn object<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyOperator>> {
+    #[inline]
+    pub(crate) fn object<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyOperator>> {
         let object = self.object.get_or_try_init(py, || {
-            let operator = keyfold::dispatcher().operator(self.name).py(py)?;
+            let operator = keyfold::dispatcher().operator(&self.name).py(py)?;
             operator::object_of(py, &operator).map(Bound::unbind)
         })?;
         Ok(object.bind(py))

@@ -12,6 +12,7 @@ use crate::call::invoke::Redispatch;
 use crate::call::operator::PyOperator;
 use crate::call::pykernel;
 use crate::call::signature::Style;
+use crate::classes::function;
 use crate::classes::handle::PyHandle;
 use crate::classes::nativekernel;
 use crate::classes::operator::{self, PyKernelHandle};
@@ -277,8 +278,8 @@ impl PyDispatcher {
         keyset: Option<&Bound<'py, PyAny>>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
-        operator.get().call_direct(key, args, keyset, kwargs)
+        let (operator, args, kwargs) = function::resolved(&self.dispatcher, op, args, kwargs)?;
+        operator.get().call_direct(key, &args, keyset, kwargs.as_ref())
     }
 
     /// Says what a call would do, without running anything.
@@ -289,8 +290,8 @@ impl PyDispatcher {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let operator = packet::overload_for(&self.dispatcher, op, args, kwargs)?;
-        crate::classes::explain::explain(&operator, args, kwargs)
+        let (operator, args, kwargs) = function::resolved(&self.dispatcher, op, args, kwargs)?;
+        crate::classes::explain::explain(&operator, &args, kwargs.as_ref())
     }
 
     /// The operator object of a full name.

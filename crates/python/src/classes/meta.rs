@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::call::operator::PyOperator;
 use crate::call::{context, results};
-use crate::classes::packet;
+use crate::classes::{function, packet};
 use crate::marshal::arrays::caller::Caller;
 use crate::marshal::errors::IntoPyResult;
 
@@ -19,9 +19,10 @@ pub(crate) fn _infer_meta<'py>(
     kwargs: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = op.py();
-    let operator = packet::overload_for(keyfold::dispatcher(), op, args, Some(kwargs))?;
+    let dispatcher = keyfold::dispatcher();
+    let (operator, args, kwargs) = function::resolved(dispatcher, op, args, Some(kwargs))?;
     let operator = operator.get();
-    let result = operator.with_arguments(args, Some(kwargs), |values| {
+    let result = operator.with_arguments(&args, kwargs.as_ref(), |values| {
         context::in_context(py, || meta::infer(&operator.operator, values))
     })?;
     results::value_to_py(py, result?.py(py)?, &[], Caller::TENSOR)

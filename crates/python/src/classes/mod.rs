@@ -2,6 +2,7 @@
 //!
 //! - `tensor`: the methods of `keyfold.Tensor`; `aten`, the operators that they call; `array_kind`
 //! - `operator`, `packet`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
+//! - `function`: the package's functions that call operators
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
 //! - `guards`, `block`: `with` blocks
 //! - `autocast`, `autograd`, `derivative` (derivatives written in Python), `jvp`, `meta`, `profiler`,
@@ -22,6 +23,7 @@ pub(crate) mod devices;
 pub(crate) mod dispatcher;
 pub(crate) mod explain;
 pub(crate) mod expression;
+pub(crate) mod function;
 pub(crate) mod guards;
 pub(crate) mod handle;
 pub(crate) mod jvp;

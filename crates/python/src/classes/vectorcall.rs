@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use crate::call::operator::{self, PyOperator};
 use crate::classes::expression::object::PyExpression;
+use crate::classes::function::{self, PyFunction};
 use crate::classes::packet::PyPacket;
 use crate::marshal::errors::IntoPyResult;
 
@@ -38,6 +39,7 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     let operator = operator::object_of(py, &*keyfold::dispatcher().operator("aten::add").py(py)?)?;
     let packet = Bound::new(py, PyPacket::new(py, keyfold::dispatcher(), "aten::add")?)?;
     let expression = Bound::new(py, PyExpression::parse(py, "x")?)?;
+    let function = function::any(py)?;
     let content = std::ptr::from_ref(operator.get()) as usize;
     // SAFETY: the content is the object's, the offset is its field's; the module isn't
     // importable yet, so no other thread has the types.
@@ -48,5 +50,8 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     let content = std::ptr::from_ref(expression.get()) as usize;
     // SAFETY: as above.
     unsafe { enable(expression.as_any(), content, offset_of!(PyExpression, vectorcall)) };
+    let content = std::ptr::from_ref(function.get()) as usize;
+    // SAFETY: as above.
+    unsafe { enable(function.as_any(), content, offset_of!(PyFunction, vectorcall)) };
     Ok(())
 }

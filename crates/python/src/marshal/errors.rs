@@ -84,16 +84,25 @@ fn endless(py: Python<'_>, raised: PyErr) -> PyErr {
     }
 }
 
-/// The exception for an error of an operator that Python called. Where one of keyfold's functions,
-/// `kf.sum`, called it for a user, the function and its arguments are named as the user knows them.
+/// The exception for an error of an operator that Python called. Where one of keyfold's functions that are
+/// written in Python called it for a user, the function and its arguments are named as the user knows them.
 #[cold]
 pub(crate) fn for_caller(py: Python<'_>, error: Error) -> PyErr {
+    reworded(py, error, |messages, text| messages.call_method1("for_caller", (text,)))
+}
+
+/// The exception for an error of an operator, in the words that a function of `keyfold._messages` makes of
+/// the engine's.
+pub(crate) fn reworded<'py>(
+    py: Python<'py>,
+    error: Error,
+    words: impl FnOnce(&Bound<'py, PyModule>, &str) -> PyResult<Bound<'py, PyAny>>,
+) -> PyErr {
     if error.kind() == ErrorKind::Foreign || !error.message().contains("argument '") {
         return to_pyerr(py, error);
     }
     let worded = || -> PyResult<String> {
-        let words = py.import("keyfold._messages")?.getattr("for_caller")?;
-        words.call1((error.message(),))?.extract()
+        words(&py.import("keyfold._messages")?, error.message())?.extract()
     };
     // The engine's words do where Python can't be asked, at the end of its stack, say.
     match worded() {

@@ -180,7 +180,7 @@ impl PyExpression {
         }
         let operator = operator(py, given.has_out)?.get();
         let mut is_python = false;
-        let result = invoke::outcome(operator, || {
+        let result = invoke::outcome(operator, &Computed, || {
             Computed.choose(operator, tag, |context, kernel| {
                 if pykernel::find(kernel).is_some() {
                     is_python = true;
