@@ -138,28 +138,13 @@ pub(crate) fn tensor_to_py<'py>(
 }
 
 /// A new object for a tensor, in the caller's library.
-#[inline(always)]
 pub(crate) fn wrap_for<'py>(
     py: Python<'py>,
     tensor: Tensor,
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match caller.keeps_tensors() {
-        true => wrap(py, tensor).map(Bound::into_any),
-        false => wrap_at_home(py, tensor, objects, caller),
-    }
-}
-
-/// As [`wrap_for`], for callers with arrays of another library.
-#[inline(never)]
-fn wrap_at_home<'py>(
-    py: Python<'py>,
-    tensor: Tensor,
-    objects: &[*mut ffi::PyObject],
-    caller: Caller,
-) -> PyResult<Bound<'py, PyAny>> {
-    let home = home(py, objects, caller);
+    let home = if caller.keeps_tensors() { Caller::TENSOR } else { home(py, objects, caller) };
     let on_meta = tensor.device().kind() == DeviceType::META;
     if let Some(library) = classes::library(home).filter(|own| !on_meta || own.has_meta()) {
         return library.give(py, tensor, &|| first_of(py, objects, |own| own == home));

@@ -15,7 +15,7 @@ use crate::call::results;
 use crate::marshal::arrays::numpy_array::is_ndarray;
 use crate::marshal::arrays::{self, caller::Caller, classes};
 use crate::marshal::errors::from_pyerr;
-use crate::marshal::tensor::is_tensor;
+use crate::marshal::tensor::{is_tensor, wrap};
 
 /// Runs the kernel, without the GIL if it wants so, and hands its result on. `numbered` are the
 /// objects by argument, null where an argument is no object or can't be a result; `objects` all
@@ -156,6 +156,8 @@ fn hand_over(
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
     let object = match std::mem::replace(result, Ok(Value::None))? {
+        // Straight from the value into the object: each move of a tensor is a call of memcpy.
+        Value::Tensor(tensor) if caller.keeps_tensors() => wrap(py, tensor).map(Bound::into_any),
         Value::Tensor(tensor) => results::wrap_for(py, tensor, objects, caller),
         other => results::value_to_py(py, other, objects, caller),
     };
