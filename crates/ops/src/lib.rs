@@ -67,6 +67,7 @@ mod reduce;
 mod register;
 mod row;
 mod shape;
+mod sign;
 mod to_device;
 mod vjp;
 
@@ -78,6 +79,7 @@ pub use inferred::{Aliasing, Inferred};
 pub use naming::{Form, Naming, Public, Signature};
 pub use register::{Installed, install, register};
 pub use row::{Batching, Gradient, Layers, Row, Rule, Tangent};
+pub use sign::Sign;
 
 /// The built-in operators, one row each. An overload that writes into a tensor of the caller's belongs to
 /// the row of the operator itself.

@@ -9,7 +9,7 @@ use keyfold::Tensor;
 use keyfold::layers::autocast::Category;
 use keyfold::layers::autograd::{self, Options};
 use keyfold::ops::pointwise::{ELEMENTWISE, to_text};
-use keyfold::ops::{Gradient, Row, Rule, Tangent, aten, rows};
+use keyfold::ops::{Gradient, Row, Rule, Sign, Tangent, aten, rows};
 use keyfold_core::{DType, DTypeKind, DeviceType, Result, Scalar};
 use keyfold_dispatch::DispatchKey;
 use keyfold_dispatch::schema::Type;
@@ -214,4 +214,25 @@ fn the_page_of_operators_has_these_rows() {
     let differs = page[begin..end].trim_end().lines().zip(table.lines()).find(|(a, b)| a != b);
     assert_eq!(differs, None, "docs/operators.md isn't what KEYFOLD_WRITE=1 cargo test writes");
     assert_eq!(page[begin..end].trim_end().len(), table.len());
+}
+
+#[test]
+fn rows_are_found_by_pythons_operators() {
+    let signs = |takes_number: bool, is_reflected: bool| {
+        let all = rows().iter().filter_map(Row::sign);
+        let kind = |sign: &Sign| (sign.takes_number, sign.is_reflected);
+        let fitting = all.filter(|sign| kind(sign) == (takes_number, is_reflected));
+        let mut found: Vec<_> = fitting.map(|sign| (sign.text, sign.saves_self)).collect();
+        found.sort_unstable();
+        found
+    };
+    let all = "!= % & * ** + - / // < << <= == > >= >> ^ |".split(' ');
+    let saves = |these: &[&str]| -> Vec<(&str, bool)> {
+        all.clone().map(|sign| (sign, these.contains(&sign))).collect()
+    };
+    assert_eq!(signs(false, false), saves(&["%", "*", "**", "//"]));
+    assert_eq!(signs(true, false), saves(&["%", "**", "//"]));
+    let of_numbers: Vec<_> = signs(true, true).into_iter().map(|(sign, _)| sign).collect();
+    assert_eq!(of_numbers, ["%", "**", "-", "/", "//", "<<", ">>"]);
+    assert_eq!(signs(false, true), []);
 }

@@ -73,46 +73,7 @@ impl Along {
     }
 }
 
-/// An operator of two tensors, and its overload for a tensor and a number.
-pub(crate) struct Pair {
-    pub(crate) tensors: Aten,
-    pub(crate) number: Aten,
-}
-
-impl Pair {
-    const fn new(tensors: &'static str, number: &'static str) -> Self {
-        Pair { tensors: Aten::new(tensors), number: Aten::new(number) }
-    }
-}
-
-pub(crate) static ADD: Pair = Pair::new("aten::add", "aten::add.Scalar");
-pub(crate) static SUB: Pair = Pair::new("aten::sub", "aten::sub.Scalar");
-pub(crate) static MUL: Pair = Pair::new("aten::mul", "aten::mul.Scalar");
-pub(crate) static DIV: Pair = Pair::new("aten::div", "aten::div.Scalar");
-pub(crate) static RSUB: Aten = Aten::new("aten::rsub.Scalar");
-pub(crate) static RDIV: Aten = Aten::new("aten::rdiv.Scalar");
-pub(crate) static POW: Pair = Pair::new("aten::pow", "aten::pow.Scalar");
-pub(crate) static RPOW: Aten = Aten::new("aten::rpow.Scalar");
-pub(crate) static FLOOR_DIVIDE: Pair = Pair::new("aten::floor_divide", "aten::floor_divide.Scalar");
-pub(crate) static REMAINDER: Pair = Pair::new("aten::remainder", "aten::remainder.Scalar");
-pub(crate) static LEFT_SHIFT: Pair =
-    Pair::new("aten::bitwise_left_shift", "aten::bitwise_left_shift.Scalar");
-pub(crate) static RIGHT_SHIFT: Pair =
-    Pair::new("aten::bitwise_right_shift", "aten::bitwise_right_shift.Scalar");
-pub(crate) static BITWISE_AND: Pair = Pair::new("aten::bitwise_and", "aten::bitwise_and.Scalar");
-pub(crate) static BITWISE_OR: Pair = Pair::new("aten::bitwise_or", "aten::bitwise_or.Scalar");
-pub(crate) static BITWISE_XOR: Pair = Pair::new("aten::bitwise_xor", "aten::bitwise_xor.Scalar");
-pub(crate) static RFLOOR_DIVIDE: Aten = Aten::new("aten::rfloor_divide.Scalar");
-pub(crate) static RREMAINDER: Aten = Aten::new("aten::rremainder.Scalar");
-pub(crate) static RLEFT_SHIFT: Aten = Aten::new("aten::rbitwise_left_shift.Scalar");
-pub(crate) static RRIGHT_SHIFT: Aten = Aten::new("aten::rbitwise_right_shift.Scalar");
 pub(crate) static BITWISE_NOT: Aten = Aten::new("aten::bitwise_not");
-pub(crate) static EQ: Pair = Pair::new("aten::eq", "aten::eq.Scalar");
-pub(crate) static NE: Pair = Pair::new("aten::ne", "aten::ne.Scalar");
-pub(crate) static LT: Pair = Pair::new("aten::lt", "aten::lt.Scalar");
-pub(crate) static LE: Pair = Pair::new("aten::le", "aten::le.Scalar");
-pub(crate) static GT: Pair = Pair::new("aten::gt", "aten::gt.Scalar");
-pub(crate) static GE: Pair = Pair::new("aten::ge", "aten::ge.Scalar");
 pub(crate) static MATMUL: Aten = Aten::new("aten::matmul");
 pub(crate) static NEG: Aten = Aten::new("aten::neg");
 pub(crate) static ABS: Aten = Aten::new("aten::abs");

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyEllipsis, PyInt, PyList, PySlice, PyTuple};
 
 use crate::classes::aten;
-use crate::classes::tensor::arithmetic::{Operand, operand, requires_grad_here};
+use crate::classes::tensor::arithmetic::{EQ, Operand, operand, requires_grad_here};
 use crate::classes::tensor::materialize;
 use crate::marshal::arrays::{self, numpy_array};
 use crate::marshal::describe::describe_object;
@@ -319,11 +319,9 @@ impl PyTensor {
 
     fn __contains__<'py>(slf: &Bound<'py, Self>, value: &Any<'py>) -> PyResult<bool> {
         let py = slf.py();
-        let equal = match operand(value) {
-            Operand::Array => aten::EQ.tensors.call(py, (slf, value))?,
-            Operand::Number => aten::EQ.number.call(py, (slf, value))?,
-            Operand::Other => return Ok(false),
-        };
-        aten::ANY.fresh.call(py, (equal,))?.is_truthy()
+        if operand(value) == Operand::Other {
+            return Ok(false);
+        }
+        aten::ANY.fresh.call(py, (EQ.call(slf, value)?,))?.is_truthy()
     }
 }

@@ -5,7 +5,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyInt, PyList, PyTuple};
 
 use crate::classes::aten::{self, Along, Aten};
-use crate::classes::tensor::arithmetic::{Operand, operand};
 use crate::marshal::describe::describe_object;
 use crate::marshal::errors::error;
 use crate::marshal::tensor::PyTensor;
@@ -530,14 +529,6 @@ impl PyTensor {
     /// The cosine of each element, an angle in radians.
     fn cos<'py>(slf: &Bound<'py, Self>) -> PyResult<Any<'py>> {
         aten::COS.call(slf.py(), (slf,))
-    }
-
-    /// Each element to the power of `exponent`: of a number, or of its partner in a tensor.
-    fn pow<'py>(slf: &Bound<'py, Self>, exponent: &Any<'py>) -> PyResult<Any<'py>> {
-        match operand(exponent) {
-            Operand::Number => aten::POW.number.call(slf.py(), (slf, exponent)),
-            _ => aten::POW.tensors.call(slf.py(), (slf, exponent)),
-        }
     }
 
     /// The absolute value of each element.

@@ -7,7 +7,6 @@ pub(crate) mod materialize;
 mod methods;
 mod text;
 mod to;
-mod whole_numbers;
 
 use keyfold_core::{DType, ErrorKind, Scalar};
 use keyfold_layers::autograd;
