@@ -81,7 +81,7 @@ def _described(entry: _core.TableEntry) -> tuple[str, str, str]:
     if entry.kernel is _core.fallthrough:
         return "fallthrough", "", by
     if entry.source == "built in":
-        return "built in", "", by
+        return entry.origin, "", by
     text, of_expression, _ = entry.origin.rpartition(" (expression, ")
     name = text.removesuffix(f".{entry.name}") if of_expression else entry.name
     # The enclosing function is clear from the place.

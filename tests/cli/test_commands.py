@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import keyfold as kf
 from keyfold._cli import _doctor, main
 from keyfold._cli._arguments import ArgumentFormError, parse_argument, parse_arguments
 from keyfold._show._text import shorten
@@ -108,6 +109,18 @@ def test_ops_lists_schemas_and_keys(capsys):
     line = r"^  aten::add\(Tensor self, Tensor other\) -> Tensor +Autocast, Autograd, Vmap$"
     assert re.search(line, out, re.MULTILINE)
     assert re.search(r"^  aten::add\.Scalar\(", out, re.MULTILINE)
+
+
+def test_ops_leaves_private_operators_out_but_for_those_named(capsys):
+    code, out, _ = keyfold(capsys, "ops", "keyfold")
+    assert code == 0
+    assert "keyfold: 2 operators" in out
+    assert "vmap" not in out
+    code, out, _ = keyfold(capsys, "ops", "keyfold::_vmap_enter")
+    assert code == 0
+    assert "keyfold::_vmap_enter(Tensor x, int dim, int" in out
+    assert re.search(r" CompositeExplicitAutograd$", out, re.MULTILINE)
+    assert "CompositeExplicitAutograd" in str(kf.explain("keyfold::_vmap_enter", np.ones(2), 0, 0))
 
 
 def test_ops_of_an_unknown_namespace_names_those_there_are(capsys):
@@ -220,9 +233,14 @@ def test_explain_takes_local_keys(capsys):
 
 
 def test_explain_of_a_call_that_would_fail_explains_that(capsys):
-    code, out, _ = keyfold(capsys, "explain", "aten::add", "3:float32", "3:float32:meta")
-    assert code == 0
+    code, out, err = keyfold(capsys, "explain", "aten::add", "3:float32", "3:float32:meta")
+    assert (code, err) == (1, "")
     assert "different devices" in out
+    code, out, err = keyfold(
+        capsys, "explain", "aten::masked_select", "2:float32:meta", "2:bool:meta"
+    )
+    assert (code, err) == (1, "")
+    assert re.search(r"^  error +.*no kernel", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_demo_without_a_compiler_uses_the_python_kernel(tmp_path):
     done = run_demo("--epochs", "60", PATH=str(tmp_path), CC="no-such-compiler")
     assert done.returncode == 0, done.stderr
     assert "no C compiler found" in done.stdout
-    assert re.search(r"^  CPU +descend +\S*tutorial\.py:\d+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  CPU +descend +\S*/\s+tutorial\.py:\d+$", done.stdout, re.MULTILINE)
 
 
 def test_demo_with_a_broken_compiler_says_why_and_goes_on():

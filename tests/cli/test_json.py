@@ -14,8 +14,8 @@ from tests.helpers.paths import ROOT
 HEAD = ["command", "form", "keyfold"]
 
 
-def answer(capsys, *words):
-    assert main([*words, "--json"]) == 0
+def answer(capsys, *words, code=0):
+    assert main([*words, "--json"]) == code
     out, err = capsys.readouterr()
     assert err == ""
     found = json.loads(out)
@@ -33,7 +33,7 @@ def documented(command):
 
 
 def fields(value):
-    """The names of fields at every depth; what is by name (namespaces, memory) aside."""
+    """The names of fields at every depth, without those that are data (namespaces, memory)."""
     if isinstance(value, list):
         return {name for item in value for name in fields(item)}
     if not isinstance(value, dict):
@@ -97,7 +97,7 @@ def test_an_explanation(capsys):
 
 
 def test_a_call_that_would_fail_is_answered(capsys):
-    found = answer(capsys, "explain", "aten::add", "2:float32", "2:float32:meta")
+    found = answer(capsys, "explain", "aten::add", "2:float32", "2:float32:meta", code=1)
     assert "'other' is on meta" in found["error"]
 
 

@@ -204,7 +204,7 @@ class TestContexts:
 
         async def task(name, other):
             with kf._core._VmapFrame(3, "error") as frame:
-                x = kf.ops.keyfold.vmap_enter(kf.ones((3,)), 0, frame.level)
+                x = kf.ops.keyfold._vmap_enter(kf.ones((3,)), 0, frame.level)
                 await asyncio.sleep(0)
                 texts[name] = repr(x)
                 await asyncio.sleep(0)

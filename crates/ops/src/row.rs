@@ -513,7 +513,7 @@ impl Row {
             Rule::Given(Gradient::Other(make)) => make(name),
             Rule::Given(Gradient::Detach) => {
                 let kernel = Kernel::boxed(|context, args| context.call_below(args));
-                return Ok(Some(kernel.named("detach").with_host_lock(COMPUTES)));
+                return Ok(Some(kernel.named("no gradient passes").with_host_lock(COMPUTES)));
             }
             Rule::Derived => match &self.expression {
                 Some(expression) => {

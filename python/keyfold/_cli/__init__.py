@@ -2,9 +2,9 @@
 
 `main` is the entry function of the console script `keyfold`, too.
 
-Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal); 2
-for a wrong command line, an unknown operator or argument, a file that can't be written; 130 for
-Ctrl-C.
+Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal, a
+call that `explain` says would fail); 2 for a wrong command line, an unknown operator or argument, a
+file that can't be written; 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ def _parser() -> argparse.ArgumentParser:
         "ops",
         parents=[importing],
         help="list the operators: schema, and the keys that have kernels",
-        description="List the operators: schema, and the keys that have kernels.",
+        description="List the operators: schema, and the keys that have kernels. Operators whose "
+        "name begins with an underscore are private: they are listed where they are named in full.",
     )
     ops.add_argument(
         "namespace",
@@ -193,7 +194,8 @@ def _parser() -> argparse.ArgumentParser:
         "explain",
         parents=[importing],
         help="say what a call would do, without running it",
-        description="Say which kernel a call would run, and why. Nothing is run.",
+        description="Say which kernel a call would run, and why. Nothing is run. Exits with 1 "
+        "where the call would fail.",
         epilog=_ARGUMENT_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

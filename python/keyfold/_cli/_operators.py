@@ -58,8 +58,11 @@ def _named(name: str) -> list[kf.Operator]:
 
 
 def overloads(namespace: Any) -> list[kf.Operator]:
-    """Return all overloads of a namespace's operators, by name, in the order of definition."""
-    packets = [getattr(namespace, name) for name in dir(namespace)]
+    """Return all overloads of a namespace's operators, by name, in the order of definition.
+
+    As in Python, a name that begins with an underscore is private: it is left out.
+    """
+    packets = [getattr(namespace, name) for name in dir(namespace) if name[0] != "_"]
     return [getattr(packet, name) for packet in packets for name in packet.overloads()]
 
 
@@ -82,8 +85,7 @@ def explain(options: argparse.Namespace) -> int:
         explanation = kf.explain(options.op, *args, **kwargs)
     if options.json:
         _json.show("explain", _json.explanation(explanation))
-        return 0
-    first, *rest = explanation._lines(width())
-    print(paint(first, "bold"), *rest, sep="\n")
-    # A call that would fail was explained as well as any other: that is no failure of the command.
-    return 0
+    else:
+        first, *rest = explanation._lines(width())
+        print(paint(first, "bold"), *rest, sep="\n")
+    return 0 if explanation.error is None else 1

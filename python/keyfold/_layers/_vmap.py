@@ -182,7 +182,7 @@ def _kind(values: list[Any]) -> Any:
 
 
 def _enter(tensor: _core.Tensor, axis: int | None, level: int) -> Any:
-    return _default.ops.keyfold.vmap_enter(tensor, axis, level)
+    return _default.ops.keyfold._vmap_enter(tensor, axis, level)
 
 
 def _leave(where: str, value: Any, axis: int | None, level: int, size: int, like: Any) -> Any:
@@ -209,7 +209,7 @@ def _leave(where: str, value: Any, axis: int | None, level: int, size: int, like
             f"vmap: out_axes puts the batch at axis {axis} of {where}, which has {rank} axes "
             "with the batch"
         )
-    whole = _default.ops.keyfold.vmap_exit(tensor, level, axis, size)
+    whole = _default.ops.keyfold._vmap_exit(tensor, level, axis, size)
     return _as_kind(whole, like)
 
 

@@ -19,8 +19,12 @@ WIDTH = 80
 _GAP = "  "
 # The least width that a column is narrowed to.
 _LEAST = 8
-# Behind what a word that is too long is broken, if that isn't in its first quarter: folders first.
+# The longest word that a column is kept wide enough for, while other columns can be narrowed.
+_WORD = 32
+# Characters that a word may be broken behind, folders first, if that isn't in its first quarter.
 _BREAKS = "/,_"
+# A new word in a name such as `CompositeExplicitAutograd`.
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
@@ -69,8 +73,9 @@ def _fitting(word: str, room: int) -> int:
         taken += 1
     if taken == len(word):
         return taken
-    ends = (word.rfind(char, taken // 4, taken) + 1 for char in _BREAKS)
-    return next(filter(None, ends), taken)
+    ends = [word.rfind(char, taken // 4, taken) + 1 for char in _BREAKS]
+    capitals = [found.start() for found in _CAPITAL.finditer(word, taken // 4, taken + 1)]
+    return next(filter(None, [*ends, *capitals[::-1]]), taken)
 
 
 def wrap(text: str, room: int, hang: int = 0) -> list[str]:
@@ -102,21 +107,34 @@ def wrap(text: str, room: int, hang: int = 0) -> list[str]:
     return lines
 
 
-def _widths(rows: Sequence[Sequence[str]], room: int, paths: Iterable[int]) -> list[int] | None:
-    """The columns' widths, the widest narrowed until all fit; None where they can't."""
-    widths = [max(map(size, column)) for column in zip(*rows, strict=True)]
+def _longest_word(text: str) -> int:
+    """The size of the longest part of a text that wrapping doesn't break."""
+    return max(map(size, re.split(f" |(?<=[{_BREAKS}])", text)))
+
+
+def _widths(
+    rows: Sequence[Sequence[str]], room: int, paths: Iterable[int], hang: int
+) -> list[int] | None:
+    """The columns' widths, the widest narrowed until all fit; None where they can't.
+
+    Columns are narrowed to their longest words first, and through words where that isn't enough.
+    """
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(size, column)) for column in columns]
     room -= len(_GAP) * (len(widths) - 1)
     for at in paths:
         widths[at] -= max(0, min(sum(widths) - room, widths[at] - 2 * _LEAST))
-    while (excess := sum(widths) - room) > 0:
-        widest = max(widths)
-        if widest <= _LEAST:
-            return None
-        next_to_it = max((width for width in widths if width < widest), default=0)
-        # Of several that are as wide, the last one goes first.
-        at = len(widths) - 1 - widths[::-1].index(widest)
-        widths[at] -= min(excess, max(1, widest - max(next_to_it, _LEAST)))
-    return widths
+    words = [min(max(map(_longest_word, column)) + hang, _WORD) for column in columns]
+    for least in ([max(word, _LEAST) for word in words], [_LEAST] * len(widths)):
+        while (excess := sum(widths) - room) > 0:
+            wide = [at for at, width in enumerate(widths) if width > least[at]]
+            if not wide:
+                break
+            # Of several that are as wide, the last one goes first.
+            at = max(wide, key=lambda at: (widths[at], at))
+            next_to_it = max((width for width in widths if width < widths[at]), default=0)
+            widths[at] -= min(excess, max(1, widths[at] - max(next_to_it, least[at])))
+    return widths if excess <= 0 else None
 
 
 def _line(cells: Iterable[str], widths: Sequence[int], right: Collection[int]) -> str:
@@ -153,7 +171,7 @@ def table(
     if not whole:
         return []
     margin = " " * indent
-    widths = _widths(whole, width - indent, paths)
+    widths = _widths(whole, width - indent, paths, hang)
     if widths is None:
         # More columns than a line has room for: each row is shown as pairs.
         titles = list(head) if head is not None else [""] * len(whole[0])

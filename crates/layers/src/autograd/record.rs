@@ -67,7 +67,7 @@ pub(super) fn fallback() -> Kernel<Value> {
         let derivative: Arc<dyn Derivative> = Arc::new(NoDerivative(name.to_string()));
         record(context, args, &derivative)
     });
-    kernel.named("autograd_fallback").with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
+    kernel.named("no derivative").with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
 
 /// Calls the operator below, and gives its results their places in the graph.

@@ -57,7 +57,7 @@ use crate::HOST_LOCK_FROM;
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let kernel = Kernel::boxed(fallback)
-        .named("profiler")
+        .named("record in the profile")
         .with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM));
     dispatcher.fallback(DispatchKey::Profiler, kernel, Override::Error)?;
     Ok(())

@@ -58,7 +58,9 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
         Some(result) => result,
         None => session::record(context, args),
     });
-    let layer = layer.named("tracer").with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM));
+    let layer = layer
+        .named("record in the graph")
+        .with_host_lock(HostLock::ReleaseFrom(crate::HOST_LOCK_FROM));
     dispatcher.fallback(DispatchKey::Tracer, layer, Override::Error)?;
     Ok(())
 }

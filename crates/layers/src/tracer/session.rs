@@ -405,13 +405,13 @@ impl RecordingState {
             let (level, at) = (number("level", level), number("dim", dim));
             let (operator, args, place) = if across.enters {
                 info.shape.remove(dim);
-                ("keyfold::vmap_enter", vec![x, at, level], self.graph.nodes.len())
+                ("keyfold::_vmap_enter", vec![x, at, level], self.graph.nodes.len())
             } else {
                 info.shape.insert(dim, size)?;
                 // Right after its definition, since the vmap may have ended since.
                 let maker = self.graph.nodes.iter().rposition(|node| node.makes().contains(&last));
                 let args = vec![x, level, at, number("size", size)];
-                ("keyfold::vmap_exit", args, maker.map_or(0, |at| at + 1))
+                ("keyfold::_vmap_exit", args, maker.map_or(0, |at| at + 1))
             };
             last = self.value(info, self.varies[last.index()]);
             let results = vec![Arg::Value(last)];

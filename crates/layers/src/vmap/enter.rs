@@ -9,10 +9,10 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use super::batched::{batch_of, wrap};
 use crate::aten::{self, Aten};
 
-static ENTER: Aten = Aten::new("keyfold::vmap_enter");
-static EXIT: Aten = Aten::new("keyfold::vmap_exit");
+static ENTER: Aten = Aten::new("keyfold::_vmap_enter");
+static EXIT: Aten = Aten::new("keyfold::_vmap_exit");
 
-/// Calls `keyfold::vmap_enter`, which wraps `x` with batch dimension `dim`.
+/// Calls `keyfold::_vmap_enter`, which wraps `x` with batch dimension `dim`.
 ///
 /// # Errors
 /// [`ErrorKind::Index`] if `x` has no such dimension.
@@ -20,7 +20,7 @@ pub fn enter(x: &Tensor, dim: i64, level: usize) -> Result<Tensor> {
     ENTER.call(&[x.into(), dim.into(), (level as i64).into()])
 }
 
-/// Calls `keyfold::vmap_exit`, which returns the batch of `size` examples that `x` represents at
+/// Calls `keyfold::_vmap_exit`, which returns the batch of `size` examples that `x` represents at
 /// that level, along dimension `dim`. A tensor that doesn't depend on the batch is repeated.
 ///
 /// # Errors
@@ -68,12 +68,12 @@ fn int(value: ValueRef<'_>) -> i64 {
 }
 
 fn run_enter(args: &[ValueRef<'_>]) -> Result<Tensor> {
-    let [x, dim, level] = args else { return Err(wrong_count("vmap_enter")) };
+    let [x, dim, level] = args else { return Err(wrong_count("_vmap_enter")) };
     let x = Value::from_ref(*x)?.into_tensor()?;
     let dim = layout::normalize_axis(int(*dim), x.ndim()).map_err(|_| {
         Error::new(
             ErrorKind::Index,
-            format!("keyfold::vmap_enter: shape {:?} has no axis {}", x.shape(), int(*dim)),
+            format!("keyfold::_vmap_enter: shape {:?} has no axis {}", x.shape(), int(*dim)),
         )
     })?;
     // Viewed, since the caller's tensor shares its node in the gradient graph, which a write to an
@@ -83,7 +83,7 @@ fn run_enter(args: &[ValueRef<'_>]) -> Result<Tensor> {
 }
 
 fn run_exit(args: &[ValueRef<'_>]) -> Result<Tensor> {
-    let [x, level, dim, size] = args else { return Err(wrong_count("vmap_exit")) };
+    let [x, level, dim, size] = args else { return Err(wrong_count("_vmap_exit")) };
     let (level, size) = (nonnegative_int(*level, "level")?, nonnegative_int(*size, "size")?);
     let x = Value::from_ref(*x)?.into_tensor()?;
     let (batch, from) = match batch_of(&x) {
@@ -95,7 +95,7 @@ fn run_exit(args: &[ValueRef<'_>]) -> Result<Tensor> {
             return Err(Error::new(
                 ErrorKind::Value,
                 format!(
-                    "keyfold::vmap_exit: the result belongs to a vmap of level {}, inside the one \
+                    "keyfold::_vmap_exit: the result belongs to a vmap of level {}, inside the one \
                      of level {level} that ends; it has to be returned from that one first",
                     batched.level
                 ),
@@ -108,7 +108,7 @@ fn run_exit(args: &[ValueRef<'_>]) -> Result<Tensor> {
         Error::new(
             ErrorKind::Index,
             format!(
-                "keyfold::vmap_exit: a result of shape {:?} with the batch in it has {} axes; there \
+                "keyfold::_vmap_exit: a result of shape {:?} with the batch in it has {} axes; there \
                  is no axis {} to put the batch at",
                 x.shape(),
                 batch.ndim(),
@@ -128,13 +128,13 @@ pub(super) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     type Run = fn(&[ValueRef<'_>]) -> Result<Tensor>;
     let operators: [(&str, &str, Run); 2] = [
         (
-            "keyfold::vmap_enter",
-            "keyfold::vmap_enter(Tensor x, int dim, int level) -> Tensor",
+            "keyfold::_vmap_enter",
+            "keyfold::_vmap_enter(Tensor x, int dim, int level) -> Tensor",
             run_enter,
         ),
         (
-            "keyfold::vmap_exit",
-            "keyfold::vmap_exit(Tensor x, int level, int dim, int size) -> Tensor",
+            "keyfold::_vmap_exit",
+            "keyfold::_vmap_exit(Tensor x, int level, int dim, int size) -> Tensor",
             run_exit,
         ),
     ];
