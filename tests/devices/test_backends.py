@@ -410,3 +410,24 @@ def test_the_interpreter_ends_with_a_backend_and_tensors():
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1000.0\n", "")
+
+
+def test_a_removed_backend_keeps_its_place_and_the_error_says_so():
+    code = """
+import keyfold as kf
+for i in range(12):
+    kf.register_backend(f"box{i}", type("Memory", (), {"device_count": 1})()).remove()
+try:
+    kf.register_backend("box12", type("Memory", (), {"device_count": 1})())
+except kf.UnknownKey as error:
+    print(error)
+kf.register_backend("box3", type("Memory", (), {"device_count": 1})())
+print(kf.ones(2).to("box3"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    error, shown = done.stdout.splitlines()
+    assert "no place left" in error
+    assert "keeps its place when its backend is removed" in error
+    assert error.endswith(f"no backend: {', '.join(f'box{i}' for i in range(12))}")
+    assert shown == "Tensor([1., 1.], device='box3:0')"

@@ -310,6 +310,26 @@ def test_a_wrong_index_says_what_is_wrong(index, kind, parts):
         assert isinstance(caught.value, kind)
 
 
+@pytest.mark.parametrize("position", [2**63, 2**63 + 5, 2**64 - 1])
+def test_an_index_beyond_int64_is_shown_as_it_was_given(position):
+    t = kf.zeros((3, 4))
+    far, row = np.array([1, position], np.uint64), kf.ones(2)
+    aten, square = kf.ops.aten, far.reshape(2, 1)
+    calls = {
+        "index": lambda: t[far],
+        "index_put_": lambda: t.__setitem__(far, 1.0),
+        "index_select": lambda: kf.take(t, far, axis=1),
+        "gather": lambda: aten.gather(t, 0, square),
+        "scatter_add": lambda: aten.scatter_add(t, 0, square, row.reshape((2, 1))),
+        "index_add": lambda: aten.index_add(t, 1, far, kf.ones((3, 2))),
+    }
+    for name, call in calls.items():
+        with pytest.raises(kf.IndexOutOfRange, match=f"^aten::{name}: index {position} is out of"):
+            call()
+    with pytest.raises(kf.IndexOutOfRange, match=f"index {2**63 - 1} is out of range"):
+        t[np.array([2**63 - 1], np.uint64)]
+
+
 def test_a_wrong_value_says_what_is_wrong():
     t = kf.zeros(3, dtype="int64")
     with pytest.raises(kf.DTypeError, match=r"aten::copy_.*float64.*int64"):

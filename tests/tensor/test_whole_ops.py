@@ -180,6 +180,18 @@ def test_floats_have_no_bits():
         ~kf.asarray([1.0])
 
 
+@pytest.mark.parametrize("op", [*BITS, *SHIFTS], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("signed", SIGNED)
+def test_uint64_and_signed_numbers_have_no_dtype_for_bits_of_both(op, signed):
+    a, b = kf.ones(2, dtype="uint64"), kf.ones(2, dtype=signed)
+    for x, y in ((a, b), (b, a)):
+        said = rf"defined for {x.dtype} and {y.dtype} together: .*x\.to\(\"{x.dtype}\"\)"
+        with pytest.raises(kf.DTypeError, match=said) as caught:
+            op(x, y)
+        assert "float64" not in str(caught.value)
+        check(op(x, y.to(str(x.dtype))), op(x.numpy(), y.numpy().astype(str(x.dtype))))
+
+
 def test_complex_numbers_have_no_quotient_rounded_down():
     for op in QUOTIENTS:
         with pytest.raises(kf.DTypeError, match="complex numbers have no order"):

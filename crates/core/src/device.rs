@@ -72,7 +72,9 @@ impl DeviceType {
                 return Err(Error::new(
                     ErrorKind::UnknownKey,
                     format!(
-                        "no place left for the device type {name:?}: all {} are taken ({})",
+                        "no place left for the device type {name:?}: all {} of a process are taken \
+                         ({}); a name keeps its place when its backend is removed, since tensors, \
+                         devices and kernels may still refer to it",
                         USER_DEVICE_TYPES.len(),
                         names.join(", ")
                     ),

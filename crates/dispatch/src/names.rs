@@ -295,7 +295,7 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
             ));
         }
     }
-    let kind = DeviceType::register(name)?;
+    let kind = DeviceType::register(name).map_err(with_removed)?;
     debug_assert!(USER_DEVICE_TYPES.contains(&kind.index()));
     let key = DispatchKey::from_device_type(kind);
     let mut users = USER_KEYS.write().unwrap_or_else(PoisonError::into_inner);
@@ -304,6 +304,18 @@ pub fn register_backend(name: &str) -> Result<DispatchKey> {
         REGISTERED.fetch_or(1 << key.bit(), Ordering::Release);
     }
     Ok(key)
+}
+
+/// Adds the device types that a backend can be registered under again.
+#[cold]
+fn with_removed(error: Error) -> Error {
+    let kinds = USER_DEVICE_TYPES.filter_map(DeviceType::from_index);
+    let free: Vec<_> = kinds.filter(|kind| backend_was_removed(*kind)).map(|k| k.name()).collect();
+    if free.is_empty() {
+        return error;
+    }
+    let message = format!("{}; these names have no backend: {}", error.message(), free.join(", "));
+    Error::new(error.kind(), message)
 }
 
 #[cfg(test)]

@@ -35,9 +35,27 @@ fn convert_to_int64(op: &Op, index: &Tensor) -> Result<Tensor> {
     if index.dtype() != DType::U64 {
         return cast(op, index, DType::I64);
     }
-    // A position beyond int64 would wrap to a negative one, which counts from the end: it is capped, and
-    // so out of range.
+    // A position beyond int64 would wrap to a negative one, which counts from the end.
+    if index.device().kind().is_host() && !op.is_meta() {
+        check_int64(op, index)?;
+        return cast(op, index, DType::I64);
+    }
+    // The host doesn't wait for a device to read its memory: such a position is capped, and so out of
+    // range.
     let capped = op.at(parse("minimum(index_, last)", &["index_"], &["last"]))?;
     let capped = Pointwise::new(op.clone(), capped).compute([index], [i64::MAX.into()])?;
     cast(op, &capped, DType::I64)
+}
+
+/// Refuses positions in the host's memory that are beyond int64.
+fn check_int64(op: &Op, index: &Tensor) -> Result<()> {
+    let whole = op.at(index.contiguous())?;
+    let positions = op.at(whole.as_slice::<u64>())?;
+    match positions.iter().find(|position| i64::try_from(**position).is_err()) {
+        None => Ok(()),
+        Some(beyond) => {
+            let message = format!("index {beyond} is out of range: no dimension is that long");
+            Err(op.error(ErrorKind::Index, message))
+        }
+    }
 }

@@ -14,7 +14,18 @@ pub fn undefined(name: &str, dtype: DType, why: &str) -> Error {
     Error::new(ErrorKind::DType, format!("{name} isn't defined for {dtype}: {why}"))
 }
 
-/// Renames the function in an error of [`undefined`]; other errors are unchanged.
+/// Returns the error of a function of bits for uint64 and a signed dtype, which have no integer dtype
+/// in common.
+#[cold]
+fn mixed_signs(name: &str, a: DType, b: DType) -> Error {
+    let message = format!(
+        "{name} isn't defined for {a} and {b} together: no integer dtype holds the numbers of both; \
+         convert one of them first, as x.to(\"{a}\") does"
+    );
+    Error::new(ErrorKind::DType, message)
+}
+
+/// Renames the function in an error of [`undefined`] or [`mixed_signs`]; other errors are unchanged.
 #[cold]
 pub(super) fn renamed(error: Error, name: &str) -> Error {
     match error.message().split_once(" isn't defined for ") {
@@ -87,7 +98,13 @@ pub(super) fn binary_rule(op: Binary, a: Type, b: Type) -> Result<(Type, Type)> 
     let ty = a.promote_with(b);
     let (dtype, kind) = (ty.dtype(), ty.dtype().kind());
     let no = |why: &str| Err(undefined(op.name(), dtype, why));
+    let is_whole = |ty: Type| matches!(ty.dtype().kind(), DTypeKind::UInt | DTypeKind::Int);
     match op {
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr
+            if is_whole(a) && is_whole(b) && !is_whole(ty) =>
+        {
+            Err(mixed_signs(op.name(), a.dtype(), b.dtype()))
+        }
         Binary::Add | Binary::Mul => Ok((ty, ty)),
         Binary::Sub if kind == DTypeKind::Bool => {
             no("write a ^ b for \"exclusive or\", or convert")
