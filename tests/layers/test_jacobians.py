@@ -158,3 +158,36 @@ def test_a_hessian_without_recording_is_the_same():
         assert kf.hessian(lambda z: kf.sum(z * z * z))(x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
         rows = kf.vmap(lambda t: kf.jvp(lambda y: kf.jacrev(lambda z: z * z)(y), (x,), (t,))[1])
         assert rows(kf.asarray(np.eye(2)))[0].tolist() == [[2.0, 0.0], [0.0, 0.0]]
+
+
+def squares(z):
+    return z * z
+
+
+@pytest.mark.parametrize("form", [kf.jacrev, kf.hessian])
+def test_complex_numbers_are_refused_in_reverse_mode_with_what_to_take(form):
+    z = kf.asarray(np.array([1 + 2j, 3 - 1j]))
+    ran = []
+
+    def f(z):
+        ran.append(z)
+        return squares(z)
+
+    said = r"jacrev: argument 0 of \S+\.f\(\) is complex128: .*kf\.jacfwd"
+    with pytest.raises(kf.GradientError, match=said):
+        form(f)(z)
+    assert not ran
+    with pytest.raises(kf.GradientError, match=r"the result of \S+<lambda>\(\) is complex128"):
+        kf.jacrev(lambda x: x * 1j)(kf.ones(2))
+    slope = np.diag(2 * z.numpy())
+    assert np.array_equal(kf.jacfwd(squares)(z), slope)
+    second = kf.jacfwd(kf.jacfwd(squares))(z)
+    assert np.array_equal(second, 2 * np.eye(2)[:, :, None] * np.eye(2)[:, None, :])
+
+
+@pytest.mark.filterwarnings(JIT)
+def test_torch_refuses_complex_numbers_too():
+    torch = installed_torch()
+    for form in (torch.func.jacrev, torch.func.hessian):
+        with pytest.raises(RuntimeError, match="real but received complex"):
+            form(squares)(torch.ones(2, dtype=torch.complex128))

@@ -277,7 +277,6 @@ MISTAKES = {
     ),
     "aux": (lambda x: kf.jvp(kf.exp, (x,), (x,), has_aux=True), kf.BindingError, "result, aux"),
     "argnums": (lambda x: kf.jacfwd(kf.exp, 1)(x), kf.BindingError, "argnums=1"),
-    "complex": (lambda x: kf.jacrev(kf.exp)(x.to("complex64")), kf.GradientError, "take jacfwd"),
 }
 
 

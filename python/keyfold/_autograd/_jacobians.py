@@ -160,8 +160,8 @@ def jacrev(
         As `jacfwd`.
 
     Raises:
-        GradientError: an operator without a derivative; complex numbers, of which `jacfwd` gives
-            the derivative.
+        GradientError: an operator without a derivative; complex arguments or results, as in
+            `torch.func.jacrev`: `jacfwd` gives their derivative.
 
     Example:
         >>> import keyfold as kf
@@ -182,12 +182,15 @@ def jacrev(
         for number in numbers:
             where = f"argument {number} of {_name(f)}()"
             given[number] = _variables(args[number], where, variables, sources)
+            _check_real(where, _leaves(given[number]))
         result = _core._call_recorded(f, tuple(given), kwargs)
         result, aux = _pair(result, f) if has_aux else (result, None)
         create = _core._is_differentiated() or any(
             isinstance(source, _core.Tensor) and source.requires_grad for source in sources
         )
-        outputs = [_result(leaf, f"jacrev: the result of {_name(f)}()") for leaf in _leaves(result)]
+        where = f"the result of {_name(f)}()"
+        outputs = [_result(leaf, f"jacrev: {where}") for leaf in _leaves(result)]
+        _check_real(where, outputs)
         create = create or any(_core._leads_outside(output, variables) for output in outputs)
         found = [_rows(output, variables, create) for output in outputs]
         columns = [list(column) for column in zip(*found, strict=True)] or [[] for _ in variables]
@@ -206,17 +209,22 @@ def _cut(leaf: Any, create: bool) -> Any:
     return _core._without_graph(leaf) if isinstance(leaf, _core.Tensor) and not create else leaf
 
 
+def _check_real(where: str, tensors: Sequence[Any]) -> None:
+    """Refuse complex tensors: their gradient isn't their derivative."""
+    for tensor in tensors:
+        if str(tensor.dtype).startswith("complex"):
+            raise GradientError(
+                f"jacrev: {where} is {tensor.dtype}: reverse mode gives the gradient of a real "
+                "result, dL/dRe + 1j dL/dIm, which is no derivative; take kf.jacfwd (for a "
+                "hessian twice), the derivative along the real axis, or a function of the real "
+                "and imaginary parts"
+            )
+
+
 def _rows(output: _core.Tensor, variables: list[Any], create: bool) -> list[Any]:
     """The derivatives of one result with respect to each variable."""
     from keyfold._ops._creation import zeros
     from keyfold._ops._operators import stack
-
-    for tensor in (output, *variables):
-        if str(tensor.dtype).startswith("complex"):
-            raise GradientError(
-                f"jacrev: a complex number ({tensor.dtype}) has a gradient, which is no "
-                "derivative; take jacfwd, or the real and imaginary parts one by one"
-            )
 
     def back(seed: Any) -> list[Any]:
         return _core._grad([output], variables, [seed], True, create, True)
@@ -253,7 +261,7 @@ def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable
         within itself.
 
     Raises:
-        As `jacfwd` and `jacrev`.
+        As `jacfwd` and `jacrev`, so of complex numbers; `jacfwd(jacfwd(f))` takes those.
 
     Example:
         >>> import keyfold as kf
