@@ -15,45 +15,11 @@ import numpy as np
 import pytest
 
 import keyfold as kf
+from tests.helpers.dlpack import DLManagedTensor, DLManagedTensorVersioned
 
 CPU, CUDA = 1, 2
 INT, FLOAT = 0, 2
 LARGE = 2**31 - 1
-
-
-class DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class Managed(ctypes.Structure):
-    _fields_ = (
-        ("tensor", DLTensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-
-
-class Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", DLTensor),
-    )
-
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 python = ctypes.PyDLL(None)
@@ -95,7 +61,7 @@ class Producer:
     def struct(self):
         """A managed struct, which lives as long as the producer."""
         said = dict(self.said)
-        managed = Versioned() if self.versioned else Managed()
+        managed = DLManagedTensorVersioned() if self.versioned else DLManagedTensor()
         if self.versioned:
             managed.major, managed.minor = said.pop("version", (1, 0))
             managed.flags = said.pop("flags", 0)

@@ -13,7 +13,7 @@ import pytest
 
 import keyfold as kf
 from keyfold import DispatchKeySet
-from tests.helpers.dlpack import DLTensor
+from tests.helpers.dlpack import DLManagedTensor
 
 
 @pytest.fixture
@@ -216,14 +216,6 @@ def test_includes_dont_make_devices_differ(scale):
         assert scale(np.ones(1)).tolist() == [2.0]
 
 
-class DLManagedTensor(ctypes.Structure):
-    _fields_ = [
-        ("tensor", DLTensor),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    ]
-
-
 class OnCuda:
     """A float32 tensor on a CUDA device that isn't there: nobody may touch its memory."""
 
@@ -234,7 +226,7 @@ class OnCuda:
         tensor = self.managed.tensor
         tensor.data, tensor.device_type, tensor.device_id = 0x1000, 2, index
         tensor.ndim, tensor.code, tensor.bits, tensor.lanes = 1, 2, 32, 1
-        tensor.shape = self.shape
+        tensor.shape = ctypes.addressof(self.shape)
 
     def __dlpack_device__(self):
         return (2, self.index)

@@ -1,4 +1,4 @@
-"""DLPack's struct, for ctypes."""
+"""DLPack's structs, for ctypes."""
 
 import ctypes
 
@@ -14,7 +14,30 @@ class DLTensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
         ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class DLManagedTensor(ctypes.Structure):
+    """The struct of a capsule `dltensor`."""
+
+    _fields_ = (
+        ("tensor", DLTensor),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+class DLManagedTensorVersioned(ctypes.Structure):
+    """The struct of a capsule `dltensor_versioned`."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
     )

@@ -88,6 +88,19 @@ def test_the_operators_know_no_backend_by_name():
         assert not named, path
 
 
+def test_crates_with_unsafe_code_are_listed_and_the_others_forbid_it():
+    unsafe = re.compile(r"\bunsafe (?:extern|fn|impl|trait|\{)|\bunsafe\(")
+    using = {crate for crate in ALLOWED if any(unsafe.search(text) for _, text in sources(crate))}
+    roots = {crate: (ROOT / "crates" / crate / "src" / "lib.rs").read_text() for crate in ALLOWED}
+    forbidding = {crate for crate, text in roots.items() if "\n#![forbid(unsafe_code)]\n" in text}
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text.partition("\n## Unsafe code\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+    assert using == {crate for row in rows for crate in re.findall(r"`(\w+)`", row)}
+    told = re.search(r"^(`core`.*) forbid it", section, re.MULTILINE)[1]
+    assert forbidding == set(re.findall(r"`(\w+)`", told)) == set(ALLOWED) - using
+
+
 @pytest.mark.parametrize("crate", ["backend", "tensor", "kit", "cpu"])
 def test_the_crates_below_know_no_operator_by_name(crate):
     for path, text in sources(crate):

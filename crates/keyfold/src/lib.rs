@@ -83,6 +83,7 @@
 //! assert_eq!(picked.to_vec::<i64>()?, [16, 14]);
 //! # Ok::<(), keyfold::Error>(())
 //! ```
+#![forbid(unsafe_code)]
 
 pub use keyfold_core::*;
 pub use keyfold_dispatch::{

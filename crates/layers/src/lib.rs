@@ -13,6 +13,7 @@
 //! | Autograd | a node whose backward is an error that names the operator | a derivative |
 //! | Autocast | leaves the arguments as they are | a category |
 //! | Meta | an error that says how to add a rule | shapes and dtypes without data |
+#![forbid(unsafe_code)]
 
 pub mod aten;
 pub mod autocast;

@@ -18,6 +18,8 @@ use crate::call::finish::finish;
 use crate::call::operator::OPERATOR_CALL;
 use crate::call::operator::{PyOperator, with_c_arguments};
 use crate::call::panics::panic_error;
+#[cfg(not(feature = "abi3"))]
+use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::call::{context, homes, native, pykernel};
 use crate::marshal::arrays::caller::Caller;
 use crate::marshal::attach::reattach;
@@ -119,26 +121,20 @@ impl Choose for Redispatch {
 /// Notes what operator objects are called by.
 pub(crate) fn init() {
     #[cfg(not(feature = "abi3"))]
-    let _ = OPERATOR_CALL.set(operator_call);
+    let _ = OPERATOR_CALL.set(vectorcall::<PyOperator>);
 }
 
-/// # Safety
-/// CPython's contract for a vectorcall function; `callable` is a [`PyOperator`].
 #[cfg(not(feature = "abi3"))]
-unsafe extern "C" fn operator_call(
-    callable: *mut ffi::PyObject,
-    args: *const *mut ffi::PyObject,
-    nargsf: usize,
-    keywords: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with the GIL held, for objects that carry this function, which
-    // only `PyOperator::new` makes; the class is frozen, and the caller holds the object.
-    unsafe {
-        let py = Python::assume_attached();
-        let object = Borrowed::from_ptr(py, callable);
-        let operator = object.cast_unchecked::<PyOperator>().get();
-        let nargs = ffi::PyVectorcall_NARGS(nargsf) as usize;
-        call(operator, args, nargs, keywords, &Computed)
+impl Vectorcall for PyOperator {
+    #[inline(always)]
+    unsafe fn call_c_array(
+        &self,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        // SAFETY: as for the caller.
+        unsafe { call(self, args, nargs, keywords, &Computed) }
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) mod pykernel;
 pub(crate) mod results;
 pub(crate) mod returned;
 pub(crate) mod signature;
+#[cfg(not(feature = "abi3"))]
+pub(crate) mod vectorcall;
 
 /// Called once, at import.
 pub(crate) fn init(py: pyo3::Python<'_>) {

@@ -15,6 +15,8 @@ use crate::call::operator::{PyOperator, with_c_arguments};
 #[cfg(not(feature = "abi3"))]
 use crate::call::panics::guarded;
 use crate::call::params::Params;
+#[cfg(not(feature = "abi3"))]
+use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
 use crate::classes::packet;
 use crate::marshal::arrays;
@@ -180,7 +182,7 @@ impl PyFunction {
         };
         Ok(Some(PyFunction {
             #[cfg(not(feature = "abi3"))]
-            vectorcall: function_call,
+            vectorcall: vectorcall::<Self>,
             arrays_alone,
             overloads,
             public,
@@ -594,21 +596,16 @@ pub(crate) fn any(py: Python<'_>) -> PyResult<Bound<'_, PyFunction>> {
     Err(error(py, ErrorKind::Registration, "no row names a function"))
 }
 
-/// # Safety
-/// CPython's contract for a vectorcall function; `callable` is a [`PyFunction`].
 #[cfg(not(feature = "abi3"))]
-unsafe extern "C" fn function_call(
-    callable: *mut ffi::PyObject,
-    args: *const *mut ffi::PyObject,
-    nargsf: usize,
-    keywords: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with the GIL held, for objects that carry this function, which only
-    // `PyFunction::new` makes; the class is frozen, and the caller holds the object.
-    unsafe {
-        let object = Borrowed::from_ptr(Python::assume_attached(), callable);
-        let function = object.cast_unchecked::<PyFunction>().get();
-        let nargs = ffi::PyVectorcall_NARGS(nargsf) as usize;
-        guarded(function.public.name, |py| function.call_c(py, args, nargs, keywords))
+impl Vectorcall for PyFunction {
+    #[inline(always)]
+    unsafe fn call_c_array(
+        &self,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        // SAFETY: as for the caller.
+        guarded(self.public.name, |py| unsafe { self.call_c(py, args, nargs, keywords) })
     }
 }

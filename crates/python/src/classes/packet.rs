@@ -15,6 +15,8 @@ use crate::call::invoke::{self, Computed, Redispatch};
 use crate::call::operator::{self, PyOperator};
 #[cfg(not(feature = "abi3"))]
 use crate::call::panics::guarded;
+#[cfg(not(feature = "abi3"))]
+use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::marshal::argument::{Text, wrong_type};
 use crate::marshal::describe::describe_object;
 use crate::marshal::errors::{IntoPyResult, error, for_caller, to_pyerr};
@@ -46,7 +48,7 @@ impl PyPacket {
     ) -> PyResult<Self> {
         let packet = PyPacket {
             #[cfg(not(feature = "abi3"))]
-            vectorcall: packet_call,
+            vectorcall: vectorcall::<Self>,
             packet: dispatcher.packet(name).py(py)?,
             sole: AtomicPtr::new(std::ptr::null_mut()),
             sole_at: AtomicU64::new(u64::MAX),
@@ -447,22 +449,16 @@ pub(crate) unsafe fn redispatch_c(
     Ok(unsafe { invoke::call(operator.get(), args, nargs, keywords, &given) })
 }
 
-/// # Safety
-/// CPython's contract for a vectorcall function; `callable` is a [`PyPacket`].
 #[cfg(not(feature = "abi3"))]
-unsafe extern "C" fn packet_call(
-    callable: *mut ffi::PyObject,
-    args: *const *mut ffi::PyObject,
-    nargsf: usize,
-    keywords: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with the GIL held, for objects that carry this function, which only
-    // `PyPacket::new` makes; the class is frozen, and the caller holds the object.
-    unsafe {
-        let py = Python::assume_attached();
-        let object = Borrowed::from_ptr(py, callable);
-        let packet = object.cast_unchecked::<PyPacket>().get();
-        let nargs = ffi::PyVectorcall_NARGS(nargsf) as usize;
-        guarded("OperatorPacket", |py| Ok(packet.call_c(py, args, nargs, keywords)))
+impl Vectorcall for PyPacket {
+    #[inline(always)]
+    unsafe fn call_c_array(
+        &self,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        // SAFETY: as for the caller.
+        guarded("OperatorPacket", |py| Ok(unsafe { self.call_c(py, args, nargs, keywords) }))
     }
 }

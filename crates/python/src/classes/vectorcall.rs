@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::call::operator::{self, PyOperator};
+use crate::call::vectorcall::Vectorcall;
 use crate::classes::expression::object::PyExpression;
 use crate::classes::function::{self, PyFunction};
 use crate::classes::packet::PyPacket;
@@ -19,11 +20,12 @@ use crate::marshal::errors::IntoPyResult;
 /// Names the offset of the function pointer to a class of which `object` is an instance.
 ///
 /// # Safety
-/// `field` is the offset inside `content`, which is what `object` holds; no other thread uses
-/// the type yet.
-unsafe fn enable(object: &Bound<'_, PyAny>, content: usize, field: usize) {
+/// `field` is the offset of a field of `T` that holds `vectorcall::<T>`; no other thread uses the
+/// type yet.
+unsafe fn enable<T: Vectorcall>(object: &Bound<'_, T>, field: usize) {
+    let content = std::ptr::from_ref(object.get()) as usize;
     let offset = content + field - object.as_ptr() as usize;
-    let class = object.get_type_ptr();
+    let class = object.as_any().get_type_ptr();
     // SAFETY: a heap type of ours. These are the fields that `PyType_Ready` would have filled
     // from a `__vectorcalloffset__` member; `PyVectorcall_Call` serves calls through `tp_call`.
     unsafe {
@@ -40,18 +42,13 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     let packet = Bound::new(py, PyPacket::new(py, keyfold::dispatcher(), "aten::add")?)?;
     let expression = Bound::new(py, PyExpression::parse(py, "x")?)?;
     let function = function::any(py)?;
-    let content = std::ptr::from_ref(operator.get()) as usize;
-    // SAFETY: the content is the object's, the offset is its field's; the module isn't
-    // importable yet, so no other thread has the types.
-    unsafe { enable(operator.as_any(), content, offset_of!(PyOperator, vectorcall)) };
-    let content = std::ptr::from_ref(packet.get()) as usize;
-    // SAFETY: as above.
-    unsafe { enable(packet.as_any(), content, offset_of!(PyPacket, vectorcall)) };
-    let content = std::ptr::from_ref(expression.get()) as usize;
-    // SAFETY: as above.
-    unsafe { enable(expression.as_any(), content, offset_of!(PyExpression, vectorcall)) };
-    let content = std::ptr::from_ref(function.get()) as usize;
-    // SAFETY: as above.
-    unsafe { enable(function.as_any(), content, offset_of!(PyFunction, vectorcall)) };
+    // SAFETY: the offsets are the fields'; the module isn't importable yet, so no other thread has
+    // the types.
+    unsafe {
+        enable(&operator, offset_of!(PyOperator, vectorcall));
+        enable(&packet, offset_of!(PyPacket, vectorcall));
+        enable(&expression, offset_of!(PyExpression, vectorcall));
+        enable(&function, offset_of!(PyFunction, vectorcall));
+    }
     Ok(())
 }

@@ -19,6 +19,8 @@ use crate::call::operator::PyOperator;
 #[cfg(not(feature = "abi3"))]
 use crate::call::panics::guarded;
 use crate::call::pykernel;
+#[cfg(not(feature = "abi3"))]
+use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::call::{context, native};
 use crate::marshal::arrays;
 use crate::marshal::arrays::caller::Caller;
@@ -54,7 +56,7 @@ impl PyExpression {
         let intern = |name: &String| PyString::intern(py, name).unbind();
         PyExpression {
             #[cfg(not(feature = "abi3"))]
-            vectorcall: expression_call,
+            vectorcall: vectorcall::<Self>,
             text: to_text(&expr),
             params: expr.params().iter().map(intern).collect(),
             expr,
@@ -255,22 +257,16 @@ fn plain_number(object: &Bound<'_, PyAny>) -> Option<ValueRef<'static>> {
     None
 }
 
-/// # Safety
-/// CPython's contract for a vectorcall function; `callable` is a [`PyExpression`].
 #[cfg(not(feature = "abi3"))]
-unsafe extern "C" fn expression_call(
-    callable: *mut ffi::PyObject,
-    args: *const *mut ffi::PyObject,
-    nargsf: usize,
-    keywords: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: CPython calls this with the GIL held, for objects that carry this function, which only
-    // `PyExpression::new` makes; the class is frozen, and the caller holds the object.
-    unsafe {
-        let py = Python::assume_attached();
-        let object = Borrowed::from_ptr(py, callable);
-        let expression = object.cast_unchecked::<PyExpression>().get();
-        let nargs = ffi::PyVectorcall_NARGS(nargsf) as usize;
-        guarded("Expression", |py| expression.call_c(py, args, nargs, keywords))
+impl Vectorcall for PyExpression {
+    #[inline(always)]
+    unsafe fn call_c_array(
+        &self,
+        args: *const *mut ffi::PyObject,
+        nargs: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject {
+        // SAFETY: as for the caller.
+        guarded("Expression", |py| unsafe { self.call_c(py, args, nargs, keywords) })
     }
 }
