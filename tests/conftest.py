@@ -1,4 +1,4 @@
-"""What the tests share: isolated dispatchers, process-wide keys, an array class of their own."""
+"""Fixtures: isolated dispatchers, process-wide keys, an array class of the tests' own."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 GROUP = "keyfold.kernels"
 
-# `package.module` or `package.module:attribute`; what packaging calls extras may follow.
+# `package.module` or `package.module:attribute`; extras in brackets may follow.
 _VALUE = re.compile(
     r"(?P<module>\w+(?:\.\w+)*)\s*(?::\s*(?P<attribute>\w+(?:\.\w+)*))?\s*(?:\[.*)?"
 )
@@ -123,7 +123,7 @@ class KernelPackage:
                 self._done.notify_all()
 
 
-# What the installed packages offer, by namespace; None until somebody needs to know.
+# The kernel packages that are installed, by namespace; None until the first look-up.
 _offers: dict[str, list[KernelPackage]] | None = None
 # Packages whose metadata can't be read: `name: why`.
 _unreadable: list[str] = []
@@ -224,7 +224,7 @@ def _load_all(packages: Iterable[KernelPackage]) -> None:
 
 
 def _scan(*, anew: bool = False) -> dict[str, list[KernelPackage]]:
-    """What the installed packages offer. Looked up once: it reads a file of each package."""
+    """The kernel packages that are installed. Kept, since a scan reads a file of each package."""
     global _offers
     if _offers is not None and not anew:
         return _offers

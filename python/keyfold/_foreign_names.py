@@ -13,7 +13,7 @@ from keyfold._default import dispatcher as _default
 
 __all__ = ["attribute_error", "teach_tensor"]
 
-# What to write instead of a name of the module.
+# The spelling here of a name that the module lacks.
 _MODULE = {
     "DispatchKeys": "keyfold.DispatchKey",
     "Function": "keyfold.register_autograd",
@@ -79,7 +79,7 @@ _MODULE = {
 _NO_NETWORKS = "keyfold has operators and no neural networks: keyfold.torch.export makes an "
 _NO_NETWORKS += "operator usable in PyTorch's"
 
-# What there is nothing for, and why.
+# Names without a counterpart here, with the reason.
 _ABSENT = {
     "enable_grad": "gradients are recorded wherever keyfold.no_grad() isn't open",
     "load": "a tensor is loaded with Python's pickle or numpy.load",
@@ -88,7 +88,7 @@ _ABSENT = {
     "save": "a tensor is saved with Python's pickle or numpy.save",
 }
 
-# What to write instead of an attribute of a tensor `x`.
+# The spelling here of an attribute that a tensor `x` lacks.
 _TENSOR = {
     "add": "x + y",
     "add_": "x += y",

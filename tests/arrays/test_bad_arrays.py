@@ -118,7 +118,7 @@ def double(request, doubled):
     }[request.param]
 
 
-# Whatever an array says, the process goes on.
+# The process survives every array.
 pytestmark = pytest.mark.usefixtures("works_on")
 
 TWICE = [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]]

@@ -140,7 +140,7 @@ def test_layouts(library, view, address):
 def test_dtypes(library, dtype, address):
     x = library.array(np.ones(3, dtype))
     assert address(x) == library.address(x)
-    # What keyfold reads is what the library wrote.
+    # keyfold reads the elements that the library wrote.
     assert np.asarray(kf.from_dlpack(x) if library.name != "keyfold" else x).dtype == dtype
 
 

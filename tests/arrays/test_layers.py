@@ -1,4 +1,4 @@
-"""Gradients, batches, traces, fake kernels of other libraries' arrays; what else DLPack hides."""
+"""Gradients, batches, traces, fake kernels of other libraries' arrays; bits that DLPack hides."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_gradients_that_are_repeated_can_be_changed_in_place():
     assert y.grad.tolist() == [[1.0] * 3] * 2
     (x + y).sum().backward()
     assert x.grad.tolist() == [[8.0] * 3, [1.5] * 3]
-    # What grad() gives may be a repeated number, which says that it is.
+    # A gradient may be a broadcast number, whose strides of 0 tell.
     (grad,) = kf.grad((x * 1.0).sum(), [x])
     assert np.array_equal(grad.numpy(), np.ones((2, 3)))
 

@@ -8,7 +8,7 @@ import pytest
 import keyfold as kf
 from keyfold.testing import delayed_device
 
-# What an operation takes by the delayed device's own clock.
+# The duration of an operation by the delayed device's own clock.
 OPERATION = 1e-6
 
 

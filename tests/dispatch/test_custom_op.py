@@ -263,7 +263,7 @@ def test_a_fake_kernel_that_does_not_fit_leaves_the_function(scale):
     assert kf.infer_meta(scale.name, np.ones(2)).shape == (2,)
 
 
-# What is registered through it.
+# Registrations through it.
 
 
 def test_a_kernel_for_one_backend_comes_first(scale, npu):
@@ -435,7 +435,7 @@ def test_loading_a_module_again_replaces_its_operators(ns):
     first.register_autograd(lambda ctx, grad: grad)
     held = first.operator
     second = kf.custom_op(f"{ns}::f", load(source.format(2)), mutates_args=())
-    # Who holds the operator has it still, with the new function.
+    # An object of the operator that was held before has the new function.
     assert held(np.ones(1)).tolist() == [3.0]
     assert second.operator is held
     assert first.closed
@@ -539,7 +539,7 @@ def test_torch_tensors_go_through_as_they_are(ns):
         seen.append(x)
         return x.mul_(k)
 
-    # The annotations are texts; what they name is this test's own variable.
+    # The annotations are texts that name this test's own variable.
     with kf.custom_op(f"{ns}::scale_", scale_, mutates_args=("x",)) as op:
         x = torch.ones(2)
         with pytest.raises(kf.KernelReturnError, match="returned one of its arguments"):

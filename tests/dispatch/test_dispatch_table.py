@@ -290,7 +290,7 @@ def test_a_call_selects_by_its_arrays_and_by_named_coordinates():
     assert out.tolist() == [9, 9]
     with pytest.raises(kf.DTypeError, match="argument 0 is float64, argument 'out' is float32"):
         t(x, 3, out=out.astype("f4"), placement="out of place")
-    # What is named comes before what the arrays say.
+    # Named coordinates come before those of the arrays.
     with pytest.raises(kf.MissingKernel, match="dtype=int8"):
         t(x, 3, dtype="int8", placement="in place")
     with pytest.raises(kf.BindingError, match="no value is given for the axis placement"):
@@ -435,7 +435,7 @@ def test_unhashable_values_are_refused_by_name():
 
 
 class Contrary:
-    """What can be neither hashed nor compared, with an error of its own."""
+    """A value that can be neither hashed nor compared, with an error of its own."""
 
     def __hash__(self):
         raise RuntimeError("no hash")

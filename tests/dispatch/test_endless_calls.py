@@ -121,7 +121,7 @@ def test_a_function_of_the_users_own_that_recurses_stays_what_it_is(d, word):
 
 @pytest.mark.parametrize("levels", [2, 30])
 def test_kernels_that_call_their_operator_for_parts_arent_blamed(d, word, levels):
-    """What fills the stack is `deep`, not the calls around it."""
+    """The function `deep` fills the stack, not the calls around it."""
     d.define("ns::f(Tensor x, int left) -> Tensor")
     d.impl("ns::f", "CPU", lambda x, n: d.call("ns::f", x, n - 1) if n else deep(0))
     with pytest.raises(RecursionError) as raised:

@@ -14,7 +14,7 @@ X = np.ones(1)
 
 
 def local():
-    """What calls here gain and lose, by name."""
+    """The names of the keys that calls here gain and lose."""
     explanation = kf.explain("aten::neg", X)
     return names(explanation.included), names(explanation.excluded)
 

@@ -138,7 +138,7 @@ def test_a_library_is_one_block_at_a_time(d):
 
 
 def test_a_block_that_ends_is_not_entered_by_another_thread(d):
-    """What the new block collects would go, or be registered, with the old one's end."""
+    """The end of the old block would drop or register the new block's registrations."""
 
     class Slow(kf.Library):
         def _leave(self, failed):

@@ -301,7 +301,7 @@ def test_endless_calls_of_two_operators(d, word):
 
 
 def test_recursion_is_stopped_on_a_thread_with_a_small_stack(endless, word):
-    """Whatever Python's limit is: a thread's stack may be far smaller than the main one's."""
+    """For every recursion limit: a thread's stack may be far smaller than the main one's."""
     old_limit, old_size = sys.getrecursionlimit(), threading.stack_size(1 << 20)
     sys.setrecursionlimit(1_000_000)
     caught = []

@@ -1,4 +1,4 @@
-"""Use after removal is `OperatorRemoved`, each time; what is defined again is found again."""
+"""Use after removal is `OperatorRemoved`, each time; an operator defined again is found."""
 
 import gc
 import os
@@ -169,7 +169,7 @@ def test_a_kernel_may_remove_itself_while_it_runs(d, word):
 
 
 class Captured:
-    """What a kernel holds on to."""
+    """An object that a kernel refers to."""
 
 
 @pytest.mark.parametrize("how", ["removes itself", "removes its operator", "replaces itself"])

@@ -1,4 +1,4 @@
-"""Bad input, one test each: the error says operator, argument, what was given and what is right.
+"""Bad input, one test each: errors name operator, argument, the value given and the right one.
 
 After each test the engine has to work as before.
 """

@@ -22,7 +22,7 @@ X = np.ones(1)
 
 
 class Interrupt(BaseException):
-    """What no code expects, as KeyboardInterrupt."""
+    """An exception that no code expects, as KeyboardInterrupt is."""
 
 
 def interrupt(use, number):
@@ -32,7 +32,7 @@ def interrupt(use, number):
     def trace(frame, event, _):
         nonlocal left
         code = frame.f_code
-        # What is raised in a generator that is being thrown away gets no further.
+        # An exception in a generator that is being collected goes no further.
         ours = code.co_filename.startswith(PACKAGE) and not code.co_flags & inspect.CO_GENERATOR
         if ours and event in ("call", "return", "c_return"):
             left -= 1
@@ -76,7 +76,7 @@ def run(coroutine):
         coroutine.send(None)
 
 
-# What is done, and whether nothing of it is on afterwards. Each runs in a context of its own.
+# Uses, and checks that nothing stays switched on. Each runs in a context of its own.
 USES = {
     "include_keys": (block(lambda: kf.include_keys("Tracer")), no_keys),
     "exclude_keys": (block(lambda: kf.exclude_keys("Tracer")), no_keys),
@@ -159,7 +159,7 @@ def test_an_interrupted_library_block_collects_no_more():
         assert handle.active
         with library:
             pass
-        # What is registered has its handle.
+        # Each registration has its handle.
         library.close()
         for name in ("f", "g"):
             with pytest.raises(kf.UnknownOperator):

@@ -1,4 +1,4 @@
-"""What people see when they make the commonest mistakes: each message, to the letter.
+"""The messages of the commonest mistakes, to the letter.
 
 The call that raises it is in `tests/errors/mistakes.py`, by the same name. That program writes
 `mistakes.txt`, too: `python mistakes.py > mistakes.txt` in that folder, and read what changed.

@@ -67,7 +67,7 @@ def mask_on_meta():
     kf.ops.aten.index(meta, [kf.ops.aten.eq(meta, 0)])
 
 
-# What raises each kind of the engine's error. A function takes no argument, or the C library.
+# Functions that raise each kind of the engine's errors, of no argument or of the C library.
 RAISED_BY = {
     "Schema": lambda: kf.define("ns::f("),
     "Binding": lambda: kf.ops.aten.neg(),

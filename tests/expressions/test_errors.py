@@ -1,4 +1,4 @@
-"""Bad input to expressions and operators made of them: what is said, and that all is well after."""
+"""Messages for bad input to expressions and their operators, which work as before afterwards."""
 
 from fractions import Fraction
 

@@ -20,7 +20,7 @@ if not LIBRARIES:
 
 # PTX of the older architecture, and machine code of both.
 TARGETS = ["compute_80", "sm_80", "sm_90"]
-# What docs/cuda.md says: sums and products are rounded separately.
+# docs/cuda.md promises that sums and products are rounded separately.
 OPTIONS = ["--std=c++17", "--fmad=false"]
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -142,7 +142,7 @@ def test_every_expression_compiles_for_every_dtype_and_layout(nvrtc, group, layo
         # for another one where the layout is another.
         target = TARGETS[(number + (layout == "strided")) % len(TARGETS)]
         kernels = {f"{dtype}_{at}": text for at, text in enumerate(texts)}
-        # Many in one program: what they share is there once, behind guards.
+        # Many in one program: shared functions are there once, behind guards.
         program = "".join(
             emit(text, dtype, layout=layout, name=name) for name, text in kernels.items()
         )

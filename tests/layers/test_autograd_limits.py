@@ -112,7 +112,7 @@ def test_ctrl_c_ends_a_long_backward():
         import numpy as np
         import keyfold as kf
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Long by arithmetic alone: what is kept for it is one matrix.
+        # Long by arithmetic alone: one matrix is kept for it.
         x = kf.asarray(np.ones((256, 256))).requires_grad_()
         step = kf.asarray(np.eye(256))
         y = x

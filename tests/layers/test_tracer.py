@@ -15,7 +15,7 @@ from tests.helpers.tensors import layer, tensor
 X = np.arange(6.0).reshape(2, 3)
 
 
-# What a graph is.
+# Contents of a graph.
 
 
 def test_a_graph_prints_one_aligned_line_per_call():

@@ -38,7 +38,7 @@ PROGRAMS = {
     "choice": lambda x, y: kf.sum(kf.where(x > 1.0, x * y, kf.sin(y) * x)),
     "maximum": lambda x, y: kf.sum(kf.maximum(x, y) * x),
 }
-# What an example of each argument is like, and the axes that the batch of 2 may be at.
+# The shape of an example of each argument, and the axes that the batch of 2 may be at.
 EXAMPLES = [((3,), ()), ((), (3,)), ((4, 3), (3,)), ((3,), (4, 3)), ((4, 3), ()), ((3,), (3,))]
 
 
@@ -96,7 +96,7 @@ def test_nested_transforms(program, transform):
 
 
 def test_mixed_parts_with_and_without_gradients():
-    """What is computed without gradients is one example's in the graph, and used by the others."""
+    """Values computed without gradients appear for one example, and the others use them."""
 
     def f(x, y):
         scale = kf.exp(y) * 2.0
@@ -141,13 +141,13 @@ def by_loop(lib, ns):
 
 
 def test_an_operator_that_is_called_once_per_example(by_loop):
-    """What its derivative keeps are the examples' own results, each computed below vmap."""
+    """Its derivative keeps the examples' own results, each computed below vmap."""
     check(kf.vmap(kf.grad(lambda x: kf.sum(by_loop(x)))), [(2, 3)], np.random.default_rng(4))
     check(kf.vmap(kf.grad(lambda x: kf.sum(by_loop(x * x)))), [(2, 3)], np.random.default_rng(4))
 
 
 def test_a_composite_operator(lib, ns):
-    """What the derivatives of its parts keep is computed inside it."""
+    """Values that the derivatives of its parts keep are computed inside it."""
     lib.define("twice(Tensor x) -> Tensor")
     lib.impl("twice", lambda x: kf.exp(kf.exp(x)), "CompositeImplicitAutograd")
     twice = getattr(kf.ops, ns).twice

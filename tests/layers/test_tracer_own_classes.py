@@ -209,7 +209,7 @@ def test_a_wrapped_result_says_in_the_graph_how_it_was_made(holder):
 
 
 def test_results_inside_a_traced_kernel_are_not_recorded(holder, lib, ns):
-    """What a kernel calls is inside its own node, the wrapping of the results too."""
+    """Calls of a kernel are inside its own node, the wrapping of the results too."""
     lib.define("twice(Tensor x) -> Tensor")
     lib.impl("twice", lambda x: kf.exp(kf.exp(x)), "CPU")
     graph = kf.trace(getattr(kf.ops, ns).twice, holder(0.1, 0.2))
@@ -229,7 +229,7 @@ def test_an_object_over_traced_memory_is_refused(lib, ns):
 
 @pytest.mark.parametrize("name", ["torch", "jax", "tvm_ffi"])
 def test_other_libraries_arrays_in_the_middle(name, lib, ns):
-    """What kernels return in their own library is a value of the graph."""
+    """Arrays that kernels return in their own library are values of the graph."""
     library = MAKERS[name]()
     lib.define("double(Tensor x) -> Tensor")
     lib.impl("double", lambda x: library.array(np.asarray(np.from_dlpack(x)) * 2), "CPU")

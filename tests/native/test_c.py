@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 import keyfold as kf
 from tests.helpers.compiler import compile_c
 
-# What a call passes, written down by the kernel itself: one decimal digit per argument.
+# The kernel writes down the arguments that a call passes: one decimal digit each.
 PROBE = """
 #include "keyfold_abi.h"
 #define KERNEL(name) KEYFOLD_EXPORT int name(void *handle, const TVMFFIAny *args, int32_t n, \\

@@ -378,7 +378,7 @@ def test_closing_while_a_call_runs(arithmetic, example, tmp_path):
     go_on.set()
     call.join()
     assert np.array_equal(results[0], x * x + x)
-    # Whatever is registered next clears up.
+    # The next registration clears up.
     d.define("demo::f(Tensor x) -> Tensor").remove()
     assert not mapped(path)
 
@@ -403,7 +403,7 @@ def test_loading_and_closing_many_times(d, example):
     assert d.kernel_count() == 0
 
 
-# What isn't loaded
+# Refused plugins
 
 
 def refused(d, path, raises_saying, *parts):

@@ -277,7 +277,7 @@ def test_a_numba_cfunc_of_another_signature_is_refused(d, numba):
     assert d.kernel_count() == 0
 
 
-# What goes wrong.
+# Errors.
 
 
 def test_a_library_for_another_architecture(tmp_path):

@@ -31,7 +31,7 @@ def erfc(x):
     return np.where(x < 2, low, np.where(np.isnan(x), x, high))
 
 
-# What it is, where it does something else than overflow or stay what it is, and the bound in ulp.
+# The reference, the range where it neither overflows nor is constant, and the bound in ulp.
 ONE = {
     "log2": (lambda x: np.log(x) / LN2, (0, 20), 2),
     "log10": (lambda x: np.log(x) / LN10, (0, 20), 2),

@@ -184,7 +184,7 @@ def check(name, got, function, operands, dtype, bound, library):
 
 
 def span_of(name, dtype, second=False):
-    """What a function's operands are kept between, if need be."""
+    """The range of a function's operands, where it has one."""
     if name == "pow" and kind(dtype) == "whole" and second:
         return (0, 9)
     if kind(dtype) == "complex":

@@ -101,7 +101,7 @@ def installed(tmp_path_factory):
     source = tmp_path_factory.mktemp("source") / "package"
     shutil.copytree(ROOT / "examples" / "package", source)
     target = tmp_path_factory.mktemp("target")
-    # What it needs is here: keyfold, NumPy, and setuptools of the group `test`. Nothing is fetched.
+    # Its requirements are installed: keyfold, NumPy, setuptools of the group `test`; no download.
     offline = ["--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run(
         [sys.executable, "-m", "pip", "install", *offline, "--target", str(target), str(source)],

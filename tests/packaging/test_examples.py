@@ -122,7 +122,7 @@ SHOWS = {
 }
 
 
-# What an example needs beside keyfold and NumPy.
+# The packages that an example needs beside keyfold and NumPy.
 NEEDS = {
     "numba_kernel.py": "numba",
     "torch_operator.py": "torch",

@@ -1,4 +1,4 @@
-"""What importing keyfold does, and where it refuses."""
+"""Effects of importing keyfold, and systems on which the import is refused."""
 
 import os
 import subprocess

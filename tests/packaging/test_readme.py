@@ -35,7 +35,7 @@ class Block(NamedTuple):
     source: str
     """Moved down to its line in the page."""
     shown: str
-    """What the page says that it prints."""
+    """The output that the page promises."""
 
 
 def blocks(page):

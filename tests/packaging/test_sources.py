@@ -1,4 +1,4 @@
-"""What is published: the source distribution, and the systems that a build refuses."""
+"""The source distribution, and the systems that a build refuses."""
 
 from __future__ import annotations
 

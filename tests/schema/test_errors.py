@@ -1,4 +1,4 @@
-"""Schema text: what is taken, and where a caret stands under what is not."""
+"""Schema texts that are accepted, and the caret under the mistake in those that aren't."""
 
 import pytest
 

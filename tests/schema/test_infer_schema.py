@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import jax
     import torch
 
-# What the annotations below are written with.
+# Types for the annotations below.
 NAMES = {**vars(typing), "Sequence": Sequence, "npt": npt, "typing": typing}
 
 

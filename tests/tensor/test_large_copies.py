@@ -43,7 +43,7 @@ def test_contiguous_gives_the_bytes_of_numpy(
         copy = kf.ops.aten.contiguous(kf.from_numpy(view))
         assert copy.is_contiguous()
         assert memoryview(copy.numpy()).cast("B") == expected, view.strides
-        # What can't be viewed is copied by the host's memory.
+        # A tensor that can't be viewed is copied by the host's memory.
         flat = kf.reshape(kf.from_numpy(view), (-1,))
         assert memoryview(flat.numpy()).cast("B") == expected, view.strides
 

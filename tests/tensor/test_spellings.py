@@ -1,4 +1,4 @@
-"""What users of NumPy and PyTorch type: names and forms of arguments beside the array API's."""
+"""Names and forms of arguments of NumPy and PyTorch beside the array API's."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""What `to` and its like keep: requires_grad and the graph."""
+"""`to` and its like keep requires_grad and the graph."""
 
 import copy
 import pickle

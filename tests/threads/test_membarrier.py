@@ -109,7 +109,7 @@ def run(script, errno):
     return done.stdout
 
 
-# EPERM, EINVAL and ENOSYS: what filters answer with.
+# Filters answer with EPERM, EINVAL or ENOSYS.
 @pytest.mark.parametrize("errno", [1, 22, 38])
 def test_every_change_happens_with_its_handle(errno):
     out = run(

@@ -25,7 +25,7 @@ def threads():
 
 
 def run(code, **environment):
-    """What a fresh process prints."""
+    """Return the output of a fresh process."""
     environment = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", f"import keyfold as kf\n{code}"],

@@ -20,7 +20,7 @@ import keyfold as kf
 SECONDS = float(os.environ.get("KEYFOLD_SOAK_SECONDS", "0.5"))
 SWAPS = int(os.environ.get("KEYFOLD_SOAK_SWAPS", "5000"))
 CALLERS = 3
-# Memory may settle in the first rounds; what grows with every swap shows far above this.
+# Memory may settle in the first rounds; a leak in every swap is far above this.
 ALLOWED_GROWTH = 8 << 20
 
 

@@ -1,4 +1,4 @@
-"""opcheck on layouts, Meta kernels, derivatives and the other layers: what is wrong is caught."""
+"""opcheck catches mistakes in layouts, Meta kernels, derivatives and rules of layers."""
 
 import numpy as np
 import pytest
@@ -146,7 +146,7 @@ def test_a_derivative_that_is_refused_by_design_is_none(ns):
         report = kf.opcheck(pick, (x(3), np.array([2, 0])))
         assert report["autograd"].startswith("skipped: no derivative: ")
         assert "'t' is read at computed indices" in report["autograd"]
-        # What has one is compared all the same.
+        # Operators that have one are compared all the same.
         assert kf.opcheck(mixed, (x(3), x(3)))["autograd"] == "passed"
     finally:
         pick.remove()

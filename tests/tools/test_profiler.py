@@ -17,7 +17,7 @@ def names(p):
     return [event["name"] for event in p.events]
 
 
-# What is recorded
+# Recorded events
 
 
 def test_one_event_per_outer_call_with_shapes_dtypes_bytes_and_keys():
@@ -376,7 +376,7 @@ def test_an_open_profile_can_be_read():
     assert "still open" not in str(p.table())
 
 
-# What is shown
+# Tables and traces
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the tests of exports to PyTorch share: fixtures, a source of tensors, torch's own checks."""
+"""Shared by the tests of exports to PyTorch: fixtures, a source of tensors, torch's checks."""
 
 import contextlib
 import warnings

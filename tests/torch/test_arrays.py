@@ -37,7 +37,7 @@ def test_conjugated_tensors_have_their_own_values():
 
 def test_a_conjugated_tensor_is_resolved_for_native_kernels(testing):
     x = torch.tensor([1 + 2j]).conj()
-    # The kernel sees a resolved copy; what it gives back as it came is the caller's object.
+    # The kernel sees a resolved copy; an argument that it returns is the caller's object.
     assert testing.identity(x, x) is x
     fresh = aten.stack([x.imag, x.imag])
     assert fresh.tolist() == [[-2.0], [-2.0]]

@@ -57,7 +57,7 @@ def write_a_lazy_clone(t):
 
 
 def out_of_band(r):
-    """What pickle makes of a tensor whose elements go beside the stream."""
+    """A tensor pickled with its elements beside the stream."""
     buffers = []
     stream = pickle.dumps(r, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(stream, buffers=buffers)
@@ -277,7 +277,7 @@ def test_a_storage_that_shrank_is_refused(monkeypatch, raises_saying):
     def no_numpy(self):
         raise RuntimeError("Numpy is not available")
 
-    # What keeps torch from resizing; a torch without NumPy has it not.
+    # torch refuses to resize memory that NumPy shares; a torch without NumPy has no such check.
     monkeypatch.setattr(torch.Tensor, "numpy", no_numpy)
     t = torch.zeros(100)
     r, result = kf.asarray(t), aten.reshape(t, [10, 10])

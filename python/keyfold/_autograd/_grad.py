@@ -232,7 +232,7 @@ def _core_error(message: str) -> Exception:
 def _in_kind(value: _core.Tensor, source: Any) -> Any:
     """A tensor in the library of an array, unless it is an example of a batch or has a tangent.
 
-    NumPy's where there is no array: what was given then is a number.
+    NumPy's where there is no array, since then a number was given.
     """
     if "Vmap" in value.keys or _core._has_tangent(value):
         return value
@@ -322,7 +322,7 @@ def checkpoint(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 class Context:
-    """What a derivative's `setup_context` and `backward` share about one call.
+    """The data of one call that a derivative's `setup_context` and `backward` share.
 
     Attributes:
         saved_tensors: in backward: the tensors that `save_for_backward` was given.

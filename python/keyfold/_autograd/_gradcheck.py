@@ -125,7 +125,7 @@ def gradgradcheck(
             create_graph=True,
             allow_unused=True,
         )
-        # What a result doesn't depend on has the gradient zero, whatever the inputs are.
+        # The gradient of an input that the result doesn't depend on is zero for all inputs.
         return [gradient for gradient in found if gradient is not None]
 
     whole = (*given, *seeds)

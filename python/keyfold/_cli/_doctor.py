@@ -28,7 +28,7 @@ from keyfold._show._text import pairs
 
 __all__ = ["doctor"]
 
-# What the built-in kernels and the libraries beneath them choose their code by.
+# The instruction sets that kernels and the libraries below them are chosen by.
 _CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_tile")
 _ARM_FEATURES = ("asimd", "asimdhp", "asimddp", "bf16", "sve", "sve2")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -151,7 +151,7 @@ def _counts(space: str) -> _Counts:
 def _packages(load: bool) -> Iterator[tuple[str, str]]:
     """Yield the entry points of installed packages, and whether they load."""
     if load:
-        # What fails is said below, of each.
+        # Each package that fails is reported below.
         with contextlib.suppress(kf.KernelLoadError):
             kf.load_kernels()
     offered = _entry_points.packages_offered()

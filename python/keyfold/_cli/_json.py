@@ -160,7 +160,7 @@ def packages() -> list[dict[str, Any]]:
 
 
 def named(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Rows of the report as fields: lower case, `_` for spaces; what has no name goes on a line."""
+    """Rows of the report as fields in lower case; a row without a name continues the last one."""
     fields: dict[str, str] = {}
     for name, text in rows:
         if name:

@@ -67,7 +67,7 @@ class Progress:
         self._cells = 40
 
     def __enter__(self) -> Progress:
-        # What was printed before stands before the bar, where both go to one file.
+        # Output printed earlier has to stand before the bar, where both go to one file.
         sys.stdout.flush()
         return self
 

@@ -139,8 +139,8 @@ def register_c_kernel() -> str:
 # A key above the backends is a layer. A fallback is its kernel for all operators at once: it does
 # its part and hands the call on to what lies below its key. Autograd is one, Profiler and Tracer
 # are; keys are open, and this one is ours. "skippable" makes it a mode: it costs nothing until
-# somebody includes it. While a layer runs, its key is excluded on this thread: what a kernel calls
-# for itself, as linear calls matmul, counts as a part of it.
+# somebody includes it. While a layer runs, its key is excluded on this thread: the calls that a
+# kernel makes, as linear calls matmul, count as a part of it.
 
 kf.register_key("Audit", above="Profiler", skippable=True)
 

@@ -91,7 +91,7 @@ class CustomOp:
     _function: Callable[..., Any]
     # Every registration, in order.
     _handles: list[_core.Handle]
-    # Kernels of `register_kernel` by key, and those that are switched off: what stands before them.
+    # Kernels of `register_kernel` by key; of those switched off, the registration in front of them.
     _kernels: dict[str, tuple[Any, _core.Handle]]
     _off: dict[str, _core.Handle]
     # The function on meta, until there is a fake kernel.

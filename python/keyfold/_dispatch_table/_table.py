@@ -133,7 +133,7 @@ class DispatchTable:
         return self.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was registered, in order: the places follow from it.
+        # The registrations in order; the slots follow from them.
         with self._lock:
             bodies = [(body.function, body.with_coords, body.subspace) for body in self._bodies]
         return _rebuild, (type(self), self.name, self._space.axes, bodies)
@@ -351,7 +351,7 @@ def _rebuild(
     axes: Mapping[str, Any],
     bodies: list[tuple[Callable[..., Any], bool, tuple[tuple[int, ...], ...]]],
 ) -> DispatchTable:
-    """What unpickling and deep copies call."""
+    """Make a table anew, for unpickling and deep copies."""
     table = cls(name, **axes)
     for function, with_coords, subspace in bodies:
         table._register(function, with_coords, subspace)

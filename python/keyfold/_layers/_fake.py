@@ -87,7 +87,7 @@ def _checked(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _problem(item: Any) -> str | None:
-    """What a result is, if it is an array or tensor with data."""
+    """Describe a result that is an array or a tensor with data; None for others."""
     if isinstance(item, _core.Tensor):
         if item.device.type == "meta":
             return None

@@ -18,7 +18,7 @@ __all__ = ["ProfileTable", "profile", "profile_range"]
 
 # Columns that are words, and so are aligned left.
 _WORDS = 2
-# How wide these get before columns are left out for them; what is longer goes on in the next line.
+# How wide these get before columns are left out for them; longer text goes on in the next line.
 _ROOM = 28
 # The columns that a narrow text leaves out, in this order.
 _OPTIONAL = ("mean", "allocated", "bytes", "device", "total", "keys")
@@ -127,7 +127,7 @@ class profile(_core._ProfileSession):  # noqa: N801 - used as a block: `with key
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What was recorded, in the order in which it began.
+        """The recorded events, in the order in which they began.
 
         Each is a dict: `name`, `kind` ("call" or "range"), `keys` ("Autograd > CPU"), `args`
         ("float32[2, 3]") and `shapes`, `bytes_in`, `bytes_out`, `start`, `duration` and `self_time`

@@ -92,7 +92,7 @@ def _alias_of_arguments(
         return
     if any(share_memory(array, argument) for _, argument in named):
         return
-    # What is a view where strides allow it may be a copy where they don't: not of these.
+    # An operator such as reshape gives a view where the strides allow it, and a copy elsewhere.
     if not write and _is_view_of_contiguous(subject, place, [name for name, _ in named]):
         return
     mark = f"({'|'.join(sorted(sets))}{'!' if write else ''})"

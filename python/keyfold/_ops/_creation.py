@@ -34,7 +34,7 @@ __all__ = [
 
 _aten = _default.ops.aten
 
-# What has its elements in a flat buffer, and is no sequence of Python objects to NumPy.
+# Classes with a flat buffer of elements, which NumPy takes for no sequence of Python objects.
 _BUFFERS = (bytes, bytearray, memoryview, array.array, mmap.mmap)
 
 # By these NumPy finds the array that an object stands for.
@@ -246,8 +246,8 @@ def asarray(
             raise InvalidValue(
                 f"asarray(): a tensor on {tensor.device} can't be had on {device} without a copy"
             )
-    # What was made here for the purpose needn't be copied again; but a graph that is recorded has
-    # to make it anew at each replay, for the function may write to it.
+    # A tensor made here needs no second copy. A recorded graph has to make it anew at each replay,
+    # since the function may write to it.
     again = fresh and _core._is_tracing()
     try:
         return tensor.to(dtype=dtype, device=device, copy=(bool(copy) and not fresh) or again)

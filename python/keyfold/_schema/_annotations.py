@@ -54,7 +54,7 @@ _LISTS = (list, collections.abc.Sequence)
 
 
 class _Unimported:
-    """What a string annotation names and its module lacks: known by its name alone."""
+    """A name in a string annotation that its module lacks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class _Scope(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name):
             return getattr(builtins, name)
-        # What moves to a block for type checkers alone, too, when a linter tidies up.
+        # Linters move imports of these to a block that only type checkers read.
         for module in (collections.abc, typing):
             if hasattr(module, name):
                 return getattr(module, name)
@@ -168,7 +168,7 @@ def schema_type(annotation: Any) -> str | None:
 
 
 def _plain(annotation: Any) -> Any:
-    """What stands behind aliases, new types, metadata and type variables."""
+    """Strip aliases, new types, metadata and type variables off an annotation."""
     while True:
         if typing.get_origin(annotation) is typing.Annotated:
             annotation = annotation.__origin__

@@ -106,7 +106,7 @@ class _Inference:
     def _signature(self, function: Callable[..., Any]) -> inspect.Signature:
         try:
             if sys.version_info >= (3, 14):
-                # Annotations are computed when they are asked for: what is missing stays a text.
+                # Annotations are computed when they are asked for; an unknown name stays a text.
                 import annotationlib
 
                 form = annotationlib.Format.FORWARDREF

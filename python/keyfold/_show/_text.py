@@ -214,7 +214,7 @@ def pairs(rows: Iterable[tuple[str, str]], *, width: int = WIDTH, indent: int = 
 
 
 def folded(lines: Iterable[str], *, width: int = WIDTH, hang: int = 4) -> Iterator[str]:
-    """Yield lines; what is too long goes on in the next one, indented by `hang` spaces more."""
+    """Yield lines; a line that is too long goes on in the next, indented by `hang` spaces more."""
     for line in lines:
         inside = printable(line.lstrip(" "))
         margin = " " * (len(line) - len(line.lstrip(" ")))

@@ -11,7 +11,7 @@ from keyfold._trace._structure import Spec
 
 __all__ = ["damaged", "full", "plain"]
 
-# What JSON says as it is; all else is said by an object with one key.
+# Classes that JSON has; a value of another class is an object with one key.
 _JSON = (type(None), bool, int, str)
 
 

@@ -43,7 +43,7 @@ class TorchOperator(ABC):
     copies = False
     # Whether `run` wants keyfold's own tensors; else torch's, which operators take as they are.
     takes_own = False
-    # What a call with positional arguments alone is, if it needs no preparation.
+    # The function for calls with positional arguments alone, where they need no preparation.
     direct: Callable[..., Any] | None = None
 
     def __init__(self, schema: Schema) -> None:
@@ -139,7 +139,7 @@ class TorchOperator(ABC):
         return tensor_to_keyfold(leaf) if self.takes_own else resolved(leaf)
 
     def _written_to_keyfold(self, leaf: Any, copies: list[tuple[Any, Any]]) -> Any:
-        """As above; what can only be given as a copy is noted, to be copied back."""
+        """As above; a copy of an argument is noted in `copies`, to be copied back."""
         given = self._to_keyfold(leaf)
         if isinstance(leaf, torch.Tensor) and (leaf.is_conj() or leaf.is_neg()):
             copies.append((leaf, given))

@@ -238,7 +238,7 @@ class Forward(KeyfoldOperator):
         try:
             return self.op(*args, **kwargs)
         except RuntimeError as error:
-            # What torch says then is that somebody should report a bug to PyTorch.
+            # torch's own message asks to report a bug to PyTorch.
             if schema_in_torch(self._theirs) is None:
                 raise OperatorRemoved(
                     f"{self.schema.full_name} is {self._theirs.full_name} of torch, which was "

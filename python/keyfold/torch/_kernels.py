@@ -65,7 +65,7 @@ def _with_torch_tensors(
     if any(own.data_ptr() != theirs.data_ptr() for own, theirs in given if own.size) and any(
         argument.is_written for argument in parse(op.schema).arguments
     ):
-        # What torch can't have without a copy (negative strides) can't be written to there.
+        # A copy for torch (of negative strides) can't be written to in place of the argument.
         return _core.redispatch(op, below, *args, **kwargs)
 
     def to_keyfold(leaf: Any) -> Any:

@@ -202,7 +202,7 @@ class _Managed(ctypes.Structure):
     )
 
 
-# What DLPack structures point to, until their deleter is called.
+# The owners of the memory of DLPack structures, until their deleter is called.
 _alive: dict[int, Any] = {}
 
 
