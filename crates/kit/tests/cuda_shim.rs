@@ -72,7 +72,7 @@ fn evaluated(ready: &Ready) -> Result<Vec<Value>> {
     let shape = SHAPE.map(|size| size as usize);
     let dtype = ready.lowered.result();
     let out = Tensor::empty(&shape, dtype, Device::CPU)?;
-    // SAFETY: nobody else knows the output.
+    // SAFETY: no other code accesses the output.
     unsafe { evaluate(&Program::new(&ready.lowered)?, &inputs, &ready.run.params, &out)? };
     let all = 0..SHAPE.iter().product::<u64>() as usize;
     all.map(|i| Ok(interpreter::number(out.get_scalar(&[i / 55, i / 11 % 5, i % 11])?, dtype)))

@@ -7,9 +7,9 @@ use std::mem::MaybeUninit;
 use keyfold_kit::interpreter::access::prefetch;
 use keyfold_kit::isa::{self, Isa, Work};
 
+use super::accumulators::PREFETCH_BYTES;
 use super::convert::{Convert, Converted, To};
 use super::gather::gather;
-use super::lanes::PREFETCH_BYTES;
 
 /// The spacing of a block: rows at a distance, of elements at a distance.
 #[derive(Clone, Copy)]

@@ -13,8 +13,8 @@ use keyfold_core::{Dims, Result};
 use super::blocks::{Block, Input, Sink};
 use super::cascade::fold_rows;
 use super::geometry::{Dim, Geometry, count, runs, steps};
+use super::group::PARTIALS;
 use super::kernels::ReductionKernels;
-use super::lanes::PARTIALS;
 use super::parallel::{DisjointSlice, for_parts};
 
 /// Bytes of a tile whose rows are accumulated in place.

@@ -1,7 +1,7 @@
 //! A reduction's loops, compiled for each level, as function pointers: so that the traversal of memory
 //! is compiled once per element and result type.
 
-use super::accumulate::accumulate;
+use super::accumulate_rows::accumulate;
 use super::convert::{Convert, Converted, To};
 use super::lanes::lanes;
 use super::monoid::Monoid;

@@ -7,7 +7,8 @@
 //! on sizes and layout, and the parts' results are combined in order. Nor does a result depend on the
 //! instruction level, except through `exp`.
 
-mod accumulate;
+mod accumulate_rows;
+mod accumulators;
 mod any_all;
 mod arg_min_max;
 mod blocks;
@@ -16,6 +17,7 @@ mod columns;
 mod convert;
 mod gather;
 mod geometry;
+mod group;
 mod kernels;
 mod lanes;
 mod min_max;

@@ -13,9 +13,10 @@ use keyfold_core::Result;
 use super::blocks::{Block, Input, Sink};
 use super::cascade::Cascade;
 use super::geometry::{Geometry, runs, steps};
+pub(crate) use super::group::BLOCK;
+use super::group::PARTIALS;
 use super::kernels::LaneKernels;
-pub(crate) use super::lanes::BLOCK;
-use super::lanes::{MAX_BLOCKS, PARTIALS};
+use super::lanes::MAX_BLOCKS;
 use super::parallel::{DisjointSlice, for_parts};
 
 /// A reduction of lanes.

@@ -19,7 +19,7 @@
 //! let program = compiled.program(&[x.dtype(), y.dtype()], &beta, None)?;
 //! let shape = program.signature().broadcast_shape(&[x.shape(), y.shape()])?;
 //! let out = Tensor::empty(&shape, program.result(), Device::CPU)?;
-//! // SAFETY: nobody else knows the new tensor.
+//! // SAFETY: no other code accesses the new tensor.
 //! unsafe { evaluate(&program, &[&x, &y], &beta, &out)? };
 //! assert_eq!(out.to_vec::<f64>()?, [12.0, 14.0, 16.0, 22.0, 24.0, 26.0]);
 //! # Ok::<(), keyfold_core::Error>(())
@@ -45,7 +45,7 @@ use smallvec::SmallVec;
 
 pub use compiled::Compiled;
 
-use crate::interpreter::{Counted, Program, Table, Value};
+use crate::interpreter::{Iota, Program, Table, Value};
 use crate::pool::{Schedule, grain_for, parallel_for};
 use plan::TraversalPlan;
 
@@ -274,7 +274,7 @@ pub unsafe fn evaluate(
     let non_temporal = !in_place && out.nbytes() >= NON_TEMPORAL_BYTES;
     let job = Job { program, values, tables: &tables, in_place, non_temporal };
     out.note_write();
-    if flat && program.counted().iter().all(|counted| *counted == Counted::Index) {
+    if flat && program.iotas().iter().all(|iota| *iota == Iota::Index) {
         let units = job.contiguous_units(out);
         if units == 1 {
             return job.flat(inputs, out, 0..1);

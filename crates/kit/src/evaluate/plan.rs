@@ -5,17 +5,17 @@ use keyfold_tensor::{Loops, Tensor};
 use smallvec::SmallVec;
 
 use crate::interpreter::access::Access;
-use crate::interpreter::{Counted, Program};
+use crate::interpreter::{Iota, Program};
 
-/// An operand of a traversal: an input, a counted operand, or the output.
+/// An operand of a traversal: an input, a iota operand, or the output.
 #[derive(Clone, Copy)]
 pub(super) struct SlotOperand<'a> {
-    /// The address of the first element; for a counted operand, the first number.
+    /// The address of the first element; for a iota operand, the first number.
     pub(super) base: isize,
-    /// Bytes of an element in memory; 1 for counted operands, whose "addresses" are the numbers
+    /// Bytes of an element in memory; 1 for iota operands, whose "addresses" are the numbers
     /// themselves.
     pub(super) size: isize,
-    /// How elements are loaded into a register; `None` for counted operands.
+    /// How elements are loaded into a register; `None` for iota operands.
     pub(super) access: Option<&'a Access>,
     /// Whether the traversal advances it: ranked and unused inputs aren't walked.
     pub(super) advances: bool,
@@ -87,13 +87,13 @@ impl<'a> TraversalPlan<'a> {
             access: Some(access),
             advances,
         };
-        let counted = SlotOperand { base: 0, size: 1, access: None, advances: true };
+        let iota = SlotOperand { base: 0, size: 1, access: None, advances: true };
         let accesses = program.accesses();
         let mut operands = SmallVec::new();
         for (slot, (input, access)) in inputs.iter().zip(accesses).enumerate() {
             operands.push(memory(input, access, program.reads(slot)));
         }
-        operands.extend(program.counted().iter().map(|_| counted));
+        operands.extend(program.iotas().iter().map(|_| iota));
         operands.push(memory(out, &accesses[inputs.len()], true));
         let loops = Loops::new(operands.len());
         TraversalPlan { operands, loops, total: out.numel(), traversal: Traversal::Rows }
@@ -184,13 +184,13 @@ fn steps<'i>(
             _ => 0,
         }
     };
-    let of_counted = move |counted: &Counted| match counted {
-        Counted::Index => layout::contiguous_strides(out.shape())[dim],
-        Counted::Coordinate(end) => isize::from(*end as usize + 1 == from_end),
+    let of_iota = move |iota: &Iota| match iota {
+        Iota::Index => layout::contiguous_strides(out.shape())[dim],
+        Iota::Coordinate(end) => isize::from(*end as usize + 1 == from_end),
     };
     let of_out = out.strides()[dim] * out.dtype().size() as isize;
     let all = inputs.iter().zip(program.ranks()).map(of_input);
-    all.chain(program.counted().iter().map(of_counted)).chain([of_out])
+    all.chain(program.iotas().iter().map(of_iota)).chain([of_out])
 }
 
 /// A position in the outer dimensions, with the address of each operand there.

@@ -35,7 +35,7 @@ pub(super) struct Worker<'a, 'j> {
     repeated: SmallVec<[(isize, usize); 4]>,
 }
 
-/// Converts an address back to a pointer. Addresses are integers so that counted operands can be
+/// Converts an address back to a pointer. Addresses are integers so that iota operands can be
 /// advanced like them.
 #[inline]
 pub(super) fn pointer(at: isize) -> *mut u8 {

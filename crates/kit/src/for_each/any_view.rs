@@ -3,7 +3,7 @@
 use keyfold_core::{DType, Element};
 use smallvec::smallvec;
 
-use crate::view::{Extent, Few, FlatView, FlatViewMut, Layout, RankedView, RankedViewMut};
+use crate::view::{Extent, FlatView, FlatViewMut, Layout, RankedView, RankedViewMut, ShortVec};
 
 /// A view without its type, as the engine uses it.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct ViewDescription {
     pub(super) extent: Extent,
     pub(super) count: usize,
     /// The sizes, if the view is ranked.
-    pub(super) sizes: Option<Few<usize>>,
+    pub(super) sizes: Option<ShortVec<usize>>,
     /// Whether the elements are bools, whose bytes may be other than 0 and 1.
     pub(super) is_bool: bool,
     /// Whether the view is for writing.
@@ -104,7 +104,7 @@ impl<T: Element, const R: usize, L: Layout> AnyView for RankedView<'_, T, R, L> 
             data: self.data().cast_mut().cast(),
             extent: self.extent(),
             count: self.len(),
-            sizes: Some(Few::from_slice(&self.sizes())),
+            sizes: Some(ShortVec::from_slice(&self.sizes())),
             is_bool: T::DTYPE == DType::Bool,
             is_writing: false,
         }
@@ -132,7 +132,7 @@ pub trait Inputs: Copy {
     type Rows: Copy;
 
     #[doc(hidden)]
-    fn describe(&self) -> Few<ViewDescription>;
+    fn describe(&self) -> ShortVec<ViewDescription>;
 
     #[doc(hidden)]
     fn rows(rows: &[*const u8]) -> Self::Rows;
@@ -147,7 +147,7 @@ impl<V: AnyView> Inputs for V {
     type Values = V::Element;
     type Rows = *const V::Element;
 
-    fn describe(&self) -> Few<ViewDescription> {
+    fn describe(&self) -> ShortVec<ViewDescription> {
         smallvec![AnyView::describe(self)]
     }
 
@@ -167,7 +167,7 @@ impl Inputs for () {
     type Values = ();
     type Rows = ();
 
-    fn describe(&self) -> Few<ViewDescription> {
+    fn describe(&self) -> ShortVec<ViewDescription> {
         smallvec![]
     }
 
@@ -185,7 +185,7 @@ macro_rules! tuple {
             type Values = ($($name::Element,)*);
             type Rows = ($(*const $name::Element,)*);
 
-            fn describe(&self) -> Few<ViewDescription> {
+            fn describe(&self) -> ShortVec<ViewDescription> {
                 smallvec![$(AnyView::describe(&self.$at)),*]
             }
 

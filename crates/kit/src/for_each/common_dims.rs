@@ -6,16 +6,16 @@
 
 use smallvec::smallvec;
 
-use crate::view::Few;
+use crate::view::ShortVec;
 
 /// Common dimensions, outermost first, none of size 1.
 #[derive(Debug, PartialEq)]
 pub(super) struct CommonDims {
-    pub(super) sizes: Few<usize>,
+    pub(super) sizes: ShortVec<usize>,
     /// The strides of each view.
-    pub(super) strides: Few<Few<isize>>,
+    pub(super) strides: ShortVec<ShortVec<isize>>,
     /// For each dimension, the dimension of the last view that it is a part of.
-    pub(super) axes: Few<usize>,
+    pub(super) axes: ShortVec<usize>,
 }
 
 /// The remaining dimensions of a view: the innermost one that isn't used up, and those outside it.
@@ -39,12 +39,12 @@ impl RemainingDims<'_> {
 /// Returns the common dimensions of views with the same number of elements, which isn't 0; `None` if
 /// there are none, as for 2 x 6 and 3 x 4.
 pub(super) fn common_dims(views: &[&[(usize, isize)]]) -> Option<CommonDims> {
-    let mut rests: Few<RemainingDims<'_>> =
+    let mut rests: ShortVec<RemainingDims<'_>> =
         views.iter().map(|dims| RemainingDims { dims, size: 1, stride: 0 }).collect();
     let mut common = CommonDims {
-        sizes: Few::new(),
-        strides: smallvec![Few::new(); views.len()],
-        axes: Few::new(),
+        sizes: ShortVec::new(),
+        strides: smallvec![ShortVec::new(); views.len()],
+        axes: ShortVec::new(),
     };
     loop {
         rests.iter_mut().for_each(RemainingDims::advance);

@@ -12,7 +12,7 @@ use smallvec::smallvec;
 use super::any_view::ViewDescription;
 use super::common_dims::common_dims;
 use crate::evaluate::NON_TEMPORAL_BYTES;
-use crate::view::{Few, FlatDims, Layout, Strided};
+use crate::view::{FlatDims, Layout, ShortVec, Strided};
 
 /// The bytes of a view's part of a tile if some view is gathered: the parts of all views stay in the L1
 /// cache.
@@ -34,7 +34,7 @@ pub(super) struct PlannedView {
     /// Bytes per element.
     pub(super) size: usize,
     /// The step along each dimension in bytes.
-    pub(super) steps: Few<isize>,
+    pub(super) steps: ShortVec<isize>,
     /// Whether rows (in a packed plan: tiles) are used in place.
     pub(super) direct: bool,
     /// Whether bytes must be normalized to 0 or 1 first.
@@ -50,9 +50,9 @@ pub(super) struct PlannedView {
 #[derive(Debug)]
 pub(super) struct LoopPlan {
     /// The sizes of the dimensions, outermost first; at least one.
-    pub(super) sizes: Few<usize>,
+    pub(super) sizes: ShortVec<usize>,
     /// The size of a tile along each dimension.
-    pub(super) tile_sizes: Few<usize>,
+    pub(super) tile_sizes: ShortVec<usize>,
     /// The first dimension of a tile; along the dimensions before it a tile has one index.
     pub(super) first: usize,
     /// Whether a tile is one row of several dimensions; otherwise its rows run along the last dimension.
@@ -61,11 +61,11 @@ pub(super) struct LoopPlan {
     /// well.
     pub(super) non_temporal: bool,
     /// The output, then the inputs.
-    pub(super) views: Few<PlannedView>,
+    pub(super) views: ShortVec<PlannedView>,
     /// For each dimension, the axis of the index that it runs along, and the index's step.
-    pub(super) index: Few<(usize, isize)>,
+    pub(super) index: ShortVec<(usize, isize)>,
     /// The index of the plan's first element.
-    pub(super) origin: Few<usize>,
+    pub(super) origin: ShortVec<usize>,
     /// The number of tiles.
     pub(super) tiles: usize,
 }
@@ -86,12 +86,12 @@ impl LoopPlan {
         indexed: bool,
     ) -> Result<LoopPlan> {
         let count = out.count;
-        let index: Few<(usize, isize)> = match &out.sizes {
+        let index: ShortVec<(usize, isize)> = match &out.sizes {
             Some(sizes) => sizes.iter().map(|&size| (size, 1)).collect(),
             None => smallvec![(count, 1)],
         };
-        let described: Few<&ViewDescription> = std::iter::once(out).chain(inputs).collect();
-        let mut dims: Few<&[(usize, isize)]> =
+        let described: ShortVec<&ViewDescription> = std::iter::once(out).chain(inputs).collect();
+        let mut dims: ShortVec<&[(usize, isize)]> =
             described.iter().map(|view| &view.extent.dims[..]).collect();
         if indexed {
             dims.push(&index);
@@ -107,7 +107,7 @@ impl LoopPlan {
             }
             None => (smallvec![count], smallvec![smallvec![1]; dims.len()], smallvec![0]),
         };
-        let mut views = Few::new();
+        let mut views = ShortVec::new();
         for (view, strides) in described.iter().zip(strides.clone()) {
             let size = view.extent.size;
             let (strides, by_index) = match &view.extent.dims[..] {
@@ -133,7 +133,7 @@ impl LoopPlan {
             false => smallvec![(0, 0); sizes.len()],
         };
         let origin = smallvec![0; out.sizes.as_ref().map_or(1, |sizes| sizes.len())];
-        let (first, tile_sizes) = (0, Few::new());
+        let (first, tile_sizes) = (0, ShortVec::new());
         let mut plan = LoopPlan {
             sizes,
             tile_sizes,
@@ -184,7 +184,7 @@ impl LoopPlan {
             }
             loops.push(size, self.views.iter().map(|view| view.steps[d]).chain([step]));
         }
-        let mut start: Few<isize> = smallvec![0; count + 1];
+        let mut start: ShortVec<isize> = smallvec![0; count + 1];
         loops.ascend(0, &mut start);
         loops.sort_by_key(|steps| {
             let inputs = steps[1..count].iter().map(|step| step.unsigned_abs());
@@ -202,7 +202,7 @@ impl LoopPlan {
     }
 
     /// Selects and reorders the dimensions.
-    fn take(&mut self, dims: &[usize], sizes: Few<usize>) {
+    fn take(&mut self, dims: &[usize], sizes: ShortVec<usize>) {
         self.sizes = sizes;
         self.index = dims.iter().map(|&d| self.index[d]).collect();
         for view in &mut self.views {
@@ -287,7 +287,7 @@ impl LoopPlan {
             near.min_by_key(|(_, step)| *step).map(|(d, _)| d)
         });
         let Some(near) = nearest else { return false };
-        let mut order: Few<usize> = (0..=last).filter(|d| *d != near).collect();
+        let mut order: ShortVec<usize> = (0..=last).filter(|d| *d != near).collect();
         order.insert(last - 1, near);
         let sizes = order.iter().map(|&d| self.sizes[d]).collect();
         self.take(&order, sizes);

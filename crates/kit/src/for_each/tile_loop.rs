@@ -8,7 +8,7 @@ use super::measured_grain::run_with_measured_grain;
 use super::plan::{LoopPlan, PlannedView};
 use crate::evaluate::non_temporal;
 use crate::pool::Schedule;
-use crate::view::{Few, FlatDims, Layout, Strided};
+use crate::view::{FlatDims, Layout, ShortVec, Strided};
 
 /// A row of elements for the body's loop.
 ///
@@ -55,16 +55,16 @@ struct Line([u8; 64]);
 struct Worker<'a> {
     plan: &'a LoopPlan,
     /// The first index and the length of the tile, along each dimension.
-    starts: Few<usize>,
-    lens: Few<usize>,
+    starts: ShortVec<usize>,
+    lens: ShortVec<usize>,
     /// A block for each view that is gathered or scattered.
-    blocks: Few<Vec<Line>>,
+    blocks: ShortVec<Vec<Line>>,
     /// The steps in a block along the dimensions of a tile, in elements.
-    block_steps: Few<isize>,
+    block_steps: ShortVec<isize>,
     /// For each view, the address of the tile's first row, and the step to the next row.
-    rows: Few<(*mut u8, isize)>,
-    inputs: Few<*const u8>,
-    index: Few<usize>,
+    rows: ShortVec<(*mut u8, isize)>,
+    inputs: ShortVec<*const u8>,
+    index: ShortVec<usize>,
 }
 
 impl<'a> Worker<'a> {
@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
         if n > 0 {
             let lens = &self.lens[plan.first..];
             let count: usize = lens.iter().product();
-            let block_steps: Few<isize> =
+            let block_steps: ShortVec<isize> =
                 self.block_steps.iter().map(|step| step * view.size as isize).collect();
             // SAFETY: the tile is inside the traversal and so inside the view; the block has room for a
             // tile.
@@ -216,7 +216,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let lens = &self.lens[plan.first..];
-        let block_steps: Few<isize> =
+        let block_steps: ShortVec<isize> =
             self.block_steps.iter().map(|step| step * view.size as isize).collect();
         // SAFETY: the tile is inside the traversal and so inside the view; all rows of the block were
         // written; no other thread has this tile.

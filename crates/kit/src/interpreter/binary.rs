@@ -10,7 +10,7 @@ use crate::math::complex_power::power;
 
 use super::floor_division::{self, FloatDivision};
 use super::integer::Integer;
-use super::kernel::{Kernel, Map2, Run, two, two_plain};
+use super::kernel::{Kernel, Map2, Run, binary_kernel, binary_scalar_kernel};
 use super::streaming_kernels;
 use crate::isa::Isa;
 use crate::math::Real;
@@ -133,24 +133,24 @@ where
     B: BitAnd<Output = B> + BitOr<Output = B> + BitXor<Output = B>,
 {
     Some(match op {
-        Binary::Add => two::<_, B, _>(Plus),
-        Binary::Sub => two::<_, B, _>(Minus),
-        Binary::Mul => two::<_, B, _>(Times),
+        Binary::Add => binary_kernel::<_, B, _>(Plus),
+        Binary::Sub => binary_kernel::<_, B, _>(Minus),
+        Binary::Mul => binary_kernel::<_, B, _>(Times),
         // Processors have no vector instruction for integer division.
-        Binary::FloorDiv => two_plain::<_, T, _>(IntegerFloorDiv),
-        Binary::Mod => two_plain::<_, T, _>(IntegerMod),
+        Binary::FloorDiv => binary_scalar_kernel::<_, T, _>(IntegerFloorDiv),
+        Binary::Mod => binary_scalar_kernel::<_, T, _>(IntegerMod),
         Binary::Pow => Kernel::from(run_integer_powers::<T> as Run),
-        Binary::Min => two::<_, T, _>(Minimum),
-        Binary::Max => two::<_, T, _>(Maximum),
-        Binary::Eq => two::<_, B, _>(Equal),
-        Binary::Ne => two::<_, B, _>(NotEqual),
-        Binary::Lt | Binary::Gt => two::<_, T, _>(Less),
-        Binary::Le | Binary::Ge => two::<_, T, _>(LessEqual),
-        Binary::And => two::<_, B, _>(And),
-        Binary::Or => two::<_, B, _>(Or),
-        Binary::Xor => two::<_, B, _>(Xor),
-        Binary::Shl => two::<_, B, _>(ShiftLeft),
-        Binary::Shr => two::<_, T, _>(ShiftRight),
+        Binary::Min => binary_kernel::<_, T, _>(Minimum),
+        Binary::Max => binary_kernel::<_, T, _>(Maximum),
+        Binary::Eq => binary_kernel::<_, B, _>(Equal),
+        Binary::Ne => binary_kernel::<_, B, _>(NotEqual),
+        Binary::Lt | Binary::Gt => binary_kernel::<_, T, _>(Less),
+        Binary::Le | Binary::Ge => binary_kernel::<_, T, _>(LessEqual),
+        Binary::And => binary_kernel::<_, B, _>(And),
+        Binary::Or => binary_kernel::<_, B, _>(Or),
+        Binary::Xor => binary_kernel::<_, B, _>(Xor),
+        Binary::Shl => binary_kernel::<_, B, _>(ShiftLeft),
+        Binary::Shr => binary_kernel::<_, T, _>(ShiftRight),
         Binary::Div => return None,
     })
 }
@@ -179,19 +179,19 @@ where
     T: FloatDivision + Arithmetic + PartialOrd + Div<Output = T>,
 {
     Some(match op {
-        Binary::Add => streaming_kernels::two::<_, T, _>(Plus),
-        Binary::Sub => streaming_kernels::two::<_, T, _>(Minus),
-        Binary::Mul => streaming_kernels::two::<_, T, _>(Times),
-        Binary::Div => streaming_kernels::two::<_, T, _>(TrueDiv),
-        Binary::FloorDiv => two::<_, T, _>(floor_division::FloatFloorDiv),
-        Binary::Mod => two::<_, T, _>(floor_division::FloatMod),
-        Binary::Pow => streaming_kernels::two::<_, T, _>(Power),
-        Binary::Min => streaming_kernels::two::<_, T, _>(Minimum),
-        Binary::Max => streaming_kernels::two::<_, T, _>(Maximum),
-        Binary::Eq => two::<_, T, _>(Equal),
-        Binary::Ne => two::<_, T, _>(NotEqual),
-        Binary::Lt | Binary::Gt => two::<_, T, _>(Less),
-        Binary::Le | Binary::Ge => two::<_, T, _>(LessEqual),
+        Binary::Add => streaming_kernels::binary_kernel::<_, T, _>(Plus),
+        Binary::Sub => streaming_kernels::binary_kernel::<_, T, _>(Minus),
+        Binary::Mul => streaming_kernels::binary_kernel::<_, T, _>(Times),
+        Binary::Div => streaming_kernels::binary_kernel::<_, T, _>(TrueDiv),
+        Binary::FloorDiv => binary_kernel::<_, T, _>(floor_division::FloatFloorDiv),
+        Binary::Mod => binary_kernel::<_, T, _>(floor_division::FloatMod),
+        Binary::Pow => streaming_kernels::binary_kernel::<_, T, _>(Power),
+        Binary::Min => streaming_kernels::binary_kernel::<_, T, _>(Minimum),
+        Binary::Max => streaming_kernels::binary_kernel::<_, T, _>(Maximum),
+        Binary::Eq => binary_kernel::<_, T, _>(Equal),
+        Binary::Ne => binary_kernel::<_, T, _>(NotEqual),
+        Binary::Lt | Binary::Gt => binary_kernel::<_, T, _>(Less),
+        Binary::Le | Binary::Ge => binary_kernel::<_, T, _>(LessEqual),
         Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => return None,
     })
 }
@@ -222,13 +222,13 @@ where
     T: ComplexPow + Arithmetic + PartialEq + Copy + 'static,
 {
     Some(match op {
-        Binary::Add => two::<_, T, _>(Plus),
-        Binary::Sub => two::<_, T, _>(Minus),
-        Binary::Mul => two::<_, T, _>(Times),
-        Binary::Div => two_plain::<_, T, _>(ComplexDiv),
-        Binary::Pow => two_plain::<_, T, _>(ComplexPower),
-        Binary::Eq => two::<_, T, _>(Equal),
-        Binary::Ne => two::<_, T, _>(NotEqual),
+        Binary::Add => binary_kernel::<_, T, _>(Plus),
+        Binary::Sub => binary_kernel::<_, T, _>(Minus),
+        Binary::Mul => binary_kernel::<_, T, _>(Times),
+        Binary::Div => binary_scalar_kernel::<_, T, _>(ComplexDiv),
+        Binary::Pow => binary_scalar_kernel::<_, T, _>(ComplexPower),
+        Binary::Eq => binary_kernel::<_, T, _>(Equal),
+        Binary::Ne => binary_kernel::<_, T, _>(NotEqual),
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 use keyfold_core::{Complex, DType, bf16, f16};
 
 use super::convert::Convert;
-use super::kernel::{Kernel, Map1, one};
+use super::kernel::{Kernel, Map1, unary_kernel};
 use super::streaming_kernels;
 use crate::half::{self, Half};
 use crate::isa::Isa;
@@ -54,15 +54,15 @@ where
     A: Convert<Complex<f32>> + Convert<Complex<f64>> + PartialEq + Default,
 {
     Some(match to {
-        DType::Bool => one::<_, A, u8>(IsNonzero),
-        DType::U8 | DType::I8 => one::<_, A, u8>(Converted),
-        DType::U16 | DType::I16 => one::<_, A, u16>(Converted),
-        DType::U32 | DType::I32 => one::<_, A, u32>(Converted),
-        DType::U64 | DType::I64 => one::<_, A, u64>(Converted),
-        DType::F32 => one::<_, A, f32>(Converted),
-        DType::F64 => one::<_, A, f64>(Converted),
-        DType::C64 => one::<_, A, Complex<f32>>(Converted),
-        DType::C128 => one::<_, A, Complex<f64>>(Converted),
+        DType::Bool => unary_kernel::<_, A, u8>(IsNonzero),
+        DType::U8 | DType::I8 => unary_kernel::<_, A, u8>(Converted),
+        DType::U16 | DType::I16 => unary_kernel::<_, A, u16>(Converted),
+        DType::U32 | DType::I32 => unary_kernel::<_, A, u32>(Converted),
+        DType::U64 | DType::I64 => unary_kernel::<_, A, u64>(Converted),
+        DType::F32 => unary_kernel::<_, A, f32>(Converted),
+        DType::F64 => unary_kernel::<_, A, f64>(Converted),
+        DType::C64 => unary_kernel::<_, A, Complex<f32>>(Converted),
+        DType::C128 => unary_kernel::<_, A, Complex<f64>>(Converted),
         DType::F16 | DType::BF16 => return None,
     })
 }
@@ -74,10 +74,10 @@ where
     A: Convert<Complex<f32>> + Convert<Complex<f64>> + PartialEq + Default,
 {
     Some(match to {
-        DType::I8 => one::<_, A, i8>(Converted),
-        DType::I16 => one::<_, A, i16>(Converted),
-        DType::I32 => one::<_, A, i32>(Converted),
-        DType::I64 => one::<_, A, i64>(Converted),
+        DType::I8 => unary_kernel::<_, A, i8>(Converted),
+        DType::I16 => unary_kernel::<_, A, i16>(Converted),
+        DType::I32 => unary_kernel::<_, A, i32>(Converted),
+        DType::I64 => unary_kernel::<_, A, i64>(Converted),
         _ => return from_integer::<A>(to),
     })
 }
@@ -85,18 +85,18 @@ where
 /// The conversions that are often applied to large tensors: their kernels have streaming loops.
 fn streaming_cast(from: DType, to: DType) -> Option<Kernel> {
     Some(match (from, to) {
-        (DType::F32, DType::F64) => streaming_kernels::one::<_, f32, f64>(Converted),
-        (DType::F32, DType::I32) => streaming_kernels::one::<_, f32, i32>(Converted),
-        (DType::F32, DType::I64) => streaming_kernels::one::<_, f32, i64>(Converted),
-        (DType::F64, DType::F32) => streaming_kernels::one::<_, f64, f32>(Converted),
-        (DType::F64, DType::I32) => streaming_kernels::one::<_, f64, i32>(Converted),
-        (DType::F64, DType::I64) => streaming_kernels::one::<_, f64, i64>(Converted),
-        (DType::I32, DType::F32) => streaming_kernels::one::<_, i32, f32>(Converted),
-        (DType::I32, DType::F64) => streaming_kernels::one::<_, i32, f64>(Converted),
-        (DType::I32, DType::I64) => streaming_kernels::one::<_, i32, u64>(Converted),
-        (DType::I64, DType::F32) => streaming_kernels::one::<_, i64, f32>(Converted),
-        (DType::I64, DType::F64) => streaming_kernels::one::<_, i64, f64>(Converted),
-        (DType::I64, DType::I32) => streaming_kernels::one::<_, i64, u32>(Converted),
+        (DType::F32, DType::F64) => streaming_kernels::unary_kernel::<_, f32, f64>(Converted),
+        (DType::F32, DType::I32) => streaming_kernels::unary_kernel::<_, f32, i32>(Converted),
+        (DType::F32, DType::I64) => streaming_kernels::unary_kernel::<_, f32, i64>(Converted),
+        (DType::F64, DType::F32) => streaming_kernels::unary_kernel::<_, f64, f32>(Converted),
+        (DType::F64, DType::I32) => streaming_kernels::unary_kernel::<_, f64, i32>(Converted),
+        (DType::F64, DType::I64) => streaming_kernels::unary_kernel::<_, f64, i64>(Converted),
+        (DType::I32, DType::F32) => streaming_kernels::unary_kernel::<_, i32, f32>(Converted),
+        (DType::I32, DType::F64) => streaming_kernels::unary_kernel::<_, i32, f64>(Converted),
+        (DType::I32, DType::I64) => streaming_kernels::unary_kernel::<_, i32, u64>(Converted),
+        (DType::I64, DType::F32) => streaming_kernels::unary_kernel::<_, i64, f32>(Converted),
+        (DType::I64, DType::F64) => streaming_kernels::unary_kernel::<_, i64, f64>(Converted),
+        (DType::I64, DType::I32) => streaming_kernels::unary_kernel::<_, i64, u32>(Converted),
         _ => return None,
     })
 }
@@ -115,10 +115,14 @@ pub(crate) fn cast(from: DType, to: DType) -> Option<Kernel> {
         DType::I64 => from_integer::<i64>(to),
         DType::F32 => from_float::<f32>(to),
         DType::F64 => from_float::<f64>(to),
-        DType::C64 if to == DType::Bool => Some(one::<_, Complex<f32>, u8>(IsNonzero)),
-        DType::C64 if to == DType::C128 => Some(one::<_, Complex<f32>, Complex<f64>>(Converted)),
-        DType::C128 if to == DType::Bool => Some(one::<_, Complex<f64>, u8>(IsNonzero)),
-        DType::C128 if to == DType::C64 => Some(one::<_, Complex<f64>, Complex<f32>>(Converted)),
+        DType::C64 if to == DType::Bool => Some(unary_kernel::<_, Complex<f32>, u8>(IsNonzero)),
+        DType::C64 if to == DType::C128 => {
+            Some(unary_kernel::<_, Complex<f32>, Complex<f64>>(Converted))
+        }
+        DType::C128 if to == DType::Bool => Some(unary_kernel::<_, Complex<f64>, u8>(IsNonzero)),
+        DType::C128 if to == DType::C64 => {
+            Some(unary_kernel::<_, Complex<f64>, Complex<f32>>(Converted))
+        }
         DType::C64 | DType::C128 | DType::F16 | DType::BF16 => None,
     })
 }
@@ -127,10 +131,10 @@ pub(crate) fn cast(from: DType, to: DType) -> Option<Kernel> {
 /// dtypes.
 pub(crate) fn round(to: DType, from: DType) -> Option<Kernel> {
     Some(match (to, from) {
-        (DType::BF16, DType::F64) => one::<_, f64, f32>(Rounded(bf16::ZERO)),
-        (DType::BF16, DType::F32) => one::<_, f32, f32>(Rounded(bf16::ZERO)),
-        (DType::F16, DType::F64) => one::<_, f64, f32>(Rounded(f16::ZERO)),
-        (DType::F16, DType::F32) => one::<_, f32, f32>(Rounded(f16::ZERO)),
+        (DType::BF16, DType::F64) => unary_kernel::<_, f64, f32>(Rounded(bf16::ZERO)),
+        (DType::BF16, DType::F32) => unary_kernel::<_, f32, f32>(Rounded(bf16::ZERO)),
+        (DType::F16, DType::F64) => unary_kernel::<_, f64, f32>(Rounded(f16::ZERO)),
+        (DType::F16, DType::F32) => unary_kernel::<_, f32, f32>(Rounded(f16::ZERO)),
         _ => return None,
     })
 }
@@ -147,8 +151,10 @@ impl<H: Half> Map1<f64, f32> for RoundedToOdd<H> {
 /// As [`round`] of float64, for results that are stored as that half: the store does the rounding.
 pub(crate) fn round_before_store(to: DType) -> Option<Kernel> {
     match to {
-        DType::BF16 => Some(streaming_kernels::one::<_, f64, f32>(RoundedToOdd(bf16::ZERO))),
-        DType::F16 => Some(streaming_kernels::one::<_, f64, f32>(RoundedToOdd(f16::ZERO))),
+        DType::BF16 => {
+            Some(streaming_kernels::unary_kernel::<_, f64, f32>(RoundedToOdd(bf16::ZERO)))
+        }
+        DType::F16 => Some(streaming_kernels::unary_kernel::<_, f64, f32>(RoundedToOdd(f16::ZERO))),
         _ => None,
     }
 }

@@ -62,20 +62,32 @@ impl<T: Arithmetic, Inner: Op, Outer: Op> Map3<T> for Composed<Inner, Outer> {
     }
 }
 
-fn compose<Inner: Op, T: Arithmetic + Copy + 'static>(outer: Binary, swapped: bool) -> Kernel {
+fn outer_kernel<Inner: Op, T: Arithmetic + Copy + 'static>(outer: Binary, swapped: bool) -> Kernel {
     match (outer, swapped) {
-        (Binary::Add, _) => streaming_kernels::three::<_, T>(Composed::<Inner, Plus>(PhantomData)),
-        (Binary::Mul, _) => streaming_kernels::three::<_, T>(Composed::<Inner, Times>(PhantomData)),
-        (_, false) => streaming_kernels::three::<_, T>(Composed::<Inner, Minus>(PhantomData)),
-        (_, true) => streaming_kernels::three::<_, T>(Composed::<Inner, ReverseMinus>(PhantomData)),
+        (Binary::Add, _) => {
+            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Plus>(PhantomData))
+        }
+        (Binary::Mul, _) => {
+            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Times>(PhantomData))
+        }
+        (_, false) => {
+            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, Minus>(PhantomData))
+        }
+        (_, true) => {
+            streaming_kernels::ternary_kernel::<_, T>(Composed::<Inner, ReverseMinus>(PhantomData))
+        }
     }
 }
 
-fn of<T: Arithmetic + Copy + 'static>(inner: Binary, outer: Binary, swapped: bool) -> Kernel {
+fn pair_kernel<T: Arithmetic + Copy + 'static>(
+    inner: Binary,
+    outer: Binary,
+    swapped: bool,
+) -> Kernel {
     match inner {
-        Binary::Add => compose::<Plus, T>(outer, swapped),
-        Binary::Mul => compose::<Times, T>(outer, swapped),
-        _ => compose::<Minus, T>(outer, swapped),
+        Binary::Add => outer_kernel::<Plus, T>(outer, swapped),
+        Binary::Mul => outer_kernel::<Times, T>(outer, swapped),
+        _ => outer_kernel::<Minus, T>(outer, swapped),
     }
 }
 
@@ -146,8 +158,8 @@ impl Fusion<'_> {
             _ => return None,
         };
         let kernel = match self.steps[id.index()].dtype {
-            DType::F32 => of::<f32>(op, outer, swapped),
-            _ => of::<f64>(op, outer, swapped),
+            DType::F32 => pair_kernel::<f32>(op, outer, swapped),
+            _ => pair_kernel::<f64>(op, outer, swapped),
         };
         let (operands, parts) = (smallvec![x, y, other], smallvec![inner]);
         Some(Fused { kernel, operands, constants: None, parts })
@@ -177,7 +189,7 @@ impl Fusion<'_> {
                 None => (part, Value::new(Scalar::Float(without), dtype)),
             };
         // A missing addend is -0, which leaves both 0 and -0 as they are.
-        let (function, behind) =
+        let (function, value_offset) =
             unwrap_constant(value, self.match_constant(value, Binary::Add), -0.0);
         let StepOp::Unary(op, argument) = self.steps[function.index()].op else { return None };
         let uniform = |id: StepId| self.steps[id.index()].uniform;
@@ -185,21 +197,21 @@ impl Fusion<'_> {
         if !self.is_free(function) || uniform(function) || uniform(factor) {
             return None;
         }
-        let (argument, before) =
+        let (argument, argument_scale) =
             unwrap_constant(argument, self.match_constant(argument, Binary::Mul), 1.0);
-        let (factor, times) =
+        let (factor, factor_scale) =
             unwrap_constant(factor, self.match_constant(factor, Binary::Mul), 1.0);
         // A maximum with 0 isn't fused: the sign of a zero result would depend on the order of the
         // operands.
         let bounded = self.match_constant(factor, Binary::Max);
         let bounded = bounded.filter(|(_, least)| least.as_f64() != 0.0);
-        let (factor, least) = unwrap_constant(factor, bounded, f64::NEG_INFINITY);
+        let (factor, factor_min) = unwrap_constant(factor, bounded, f64::NEG_INFINITY);
         parts.push(function);
         let kernel = match dtype {
             DType::F32 => scaled_kernel::<f32>(op)?,
             _ => scaled_kernel::<f64>(op)?,
         };
-        let constants = Some(Box::new([before, behind, least, times]));
+        let constants = Some(Box::new([argument_scale, value_offset, factor_min, factor_scale]));
         Some(Fused { kernel, operands: smallvec![argument, factor], constants, parts })
     }
 }

@@ -71,10 +71,10 @@ struct Loop<F, A, R> {
     f: PhantomData<F>,
 }
 
-struct One<F, A, R>(Loop<F, A, R>);
-struct Two<F, A, R>(Loop<F, A, R>);
+struct UnaryLoop<F, A, R>(Loop<F, A, R>);
+struct BinaryLoop<F, A, R>(Loop<F, A, R>);
 
-impl<A: Copy, R, F: Map1<A, R>> Work for One<F, A, R> {
+impl<A: Copy, R, F: Map1<A, R>> Work for UnaryLoop<F, A, R> {
     type Output = ();
 
     #[inline(always)]
@@ -88,7 +88,7 @@ impl<A: Copy, R, F: Map1<A, R>> Work for One<F, A, R> {
     }
 }
 
-impl<A: Copy, R, F: Map2<A, R>> Work for Two<F, A, R> {
+impl<A: Copy, R, F: Map2<A, R>> Work for BinaryLoop<F, A, R> {
     type Output = ();
 
     #[inline(always)]
@@ -109,7 +109,7 @@ impl<A: Copy, R, F: Map2<A, R>> Work for Two<F, A, R> {
 
 /// # Safety
 /// As [`Run`].
-unsafe fn run_one<F: Map1<A, R>, A: Copy, R>(
+unsafe fn run_unary<F: Map1<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
     _: *const u8,
@@ -117,13 +117,13 @@ unsafe fn run_one<F: Map1<A, R>, A: Copy, R>(
     len: usize,
 ) -> bool {
     let (dst, a) = (dst.cast(), a.cast());
-    dispatch(One(Loop { dst, a, b: a, len, f: PhantomData::<F> }));
+    dispatch(UnaryLoop(Loop { dst, a, b: a, len, f: PhantomData::<F> }));
     false
 }
 
 /// # Safety
 /// As [`Run`].
-unsafe fn run_two<F: Map2<A, R>, A: Copy, R>(
+unsafe fn run_binary<F: Map2<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
     b: *const u8,
@@ -131,13 +131,13 @@ unsafe fn run_two<F: Map2<A, R>, A: Copy, R>(
     len: usize,
 ) -> bool {
     let (dst, a, b) = (dst.cast(), a.cast(), b.cast());
-    dispatch(Two(Loop { dst, a, b, len, f: PhantomData::<F> }));
+    dispatch(BinaryLoop(Loop { dst, a, b, len, f: PhantomData::<F> }));
     false
 }
 
 /// # Safety
 /// As [`Run`].
-unsafe fn run_one_plain<F: Map1<A, R>, A: Copy, R>(
+unsafe fn run_unary_scalar<F: Map1<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
     _: *const u8,
@@ -145,13 +145,13 @@ unsafe fn run_one_plain<F: Map1<A, R>, A: Copy, R>(
     len: usize,
 ) -> bool {
     let (dst, a) = (dst.cast(), a.cast());
-    One(Loop { dst, a, b: a, len, f: PhantomData::<F> }).run::<crate::isa::Baseline>();
+    UnaryLoop(Loop { dst, a, b: a, len, f: PhantomData::<F> }).run::<crate::isa::Baseline>();
     false
 }
 
 /// # Safety
 /// As [`Run`].
-unsafe fn run_two_plain<F: Map2<A, R>, A: Copy, R>(
+unsafe fn run_binary_scalar<F: Map2<A, R>, A: Copy, R>(
     dst: *mut u8,
     a: *const u8,
     b: *const u8,
@@ -159,32 +159,32 @@ unsafe fn run_two_plain<F: Map2<A, R>, A: Copy, R>(
     len: usize,
 ) -> bool {
     let (dst, a, b) = (dst.cast(), a.cast(), b.cast());
-    Two(Loop { dst, a, b, len, f: PhantomData::<F> }).run::<crate::isa::Baseline>();
+    BinaryLoop(Loop { dst, a, b, len, f: PhantomData::<F> }).run::<crate::isa::Baseline>();
     false
 }
 
 /// The kernel of a unary function.
-pub(crate) fn one<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_one::<F, A, R>, streaming: None }
+pub(crate) fn unary_kernel<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
+    Kernel { run: run_unary::<F, A, R>, streaming: None }
 }
 
 /// The kernel of a binary function.
-pub(crate) fn two<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_two::<F, A, R>, streaming: None }
+pub(crate) fn binary_kernel<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
+    Kernel { run: run_binary::<F, A, R>, streaming: None }
 }
 
-/// As [`one`], for functions that gain nothing from vector instructions: compiled once.
-pub(crate) fn one_plain<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_one_plain::<F, A, R>, streaming: None }
+/// As [`unary_kernel`], for functions that gain nothing from vector instructions: compiled once.
+pub(crate) fn unary_scalar_kernel<F: Map1<A, R>, A: Copy, R>(_: F) -> Kernel {
+    Kernel { run: run_unary_scalar::<F, A, R>, streaming: None }
 }
 
-/// As [`two`], for functions that gain nothing from vector instructions.
-pub(crate) fn two_plain<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
-    Kernel { run: run_two_plain::<F, A, R>, streaming: None }
+/// As [`binary_kernel`], for functions that gain nothing from vector instructions.
+pub(crate) fn binary_scalar_kernel<F: Map2<A, R>, A: Copy, R>(_: F) -> Kernel {
+    Kernel { run: run_binary_scalar::<F, A, R>, streaming: None }
 }
 
 /// `dst = if a { b } else { c }`.
-struct Choose<T> {
+struct WhereLoop<T> {
     dst: *mut T,
     a: *const u8,
     b: *const T,
@@ -192,7 +192,7 @@ struct Choose<T> {
     len: usize,
 }
 
-impl<T: Copy> Work for Choose<T> {
+impl<T: Copy> Work for WhereLoop<T> {
     type Output = ();
 
     #[inline(always)]
@@ -215,27 +215,27 @@ impl<T: Copy> Work for Choose<T> {
 
 /// # Safety
 /// As [`Run`]; `a` are bools.
-unsafe fn run_choose<T: Copy>(
+unsafe fn run_where<T: Copy>(
     dst: *mut u8,
     a: *const u8,
     b: *const u8,
     c: *const u8,
     len: usize,
 ) -> bool {
-    dispatch(Choose::<T> { dst: dst.cast(), a, b: b.cast(), c: c.cast(), len });
+    dispatch(WhereLoop::<T> { dst: dst.cast(), a, b: b.cast(), c: c.cast(), len });
     false
 }
 
 /// The kernel of `where`, for elements of a dtype.
-pub(crate) fn choose(dtype: DType) -> Kernel {
+pub(crate) fn where_kernel(dtype: DType) -> Kernel {
     let run: Run = match dtype.size() {
-        1 => run_choose::<u8>,
-        2 => run_choose::<u16>,
-        4 => run_choose::<u32>,
+        1 => run_where::<u8>,
+        2 => run_where::<u16>,
+        4 => run_where::<u32>,
         // A C64 is aligned like its parts, not like a u64.
-        8 if dtype == DType::C64 => run_choose::<[u32; 2]>,
-        8 => run_choose::<u64>,
-        _ => run_choose::<[u64; 2]>,
+        8 if dtype == DType::C64 => run_where::<[u32; 2]>,
+        8 => run_where::<u64>,
+        _ => run_where::<[u64; 2]>,
     };
     run.into()
 }

@@ -59,7 +59,7 @@ use keyfold_expr::{Lowered, Signature, computed};
 use smallvec::SmallVec;
 
 use access::Access;
-pub use compile::Counted;
+pub use compile::Iota;
 use compile::{CompiledCode, compile};
 pub use run::{Frame, Table};
 use streaming::CHUNK;
@@ -108,7 +108,7 @@ impl Program {
         let stored = lowered.inputs().iter().map(|dtype| dtype.size().max(computed(*dtype).size()));
         let stored = stored.max().unwrap_or(1);
         let widest = code.widest.max(stored).max(if code.gathers { 8 } else { 1 });
-        let registers = lowered.inputs().len() + code.counted.len() + code.kept.len() + 1;
+        let registers = lowered.inputs().len() + code.iotas.len() + code.kept.len() + 1;
         let bytes = (ALL_REGISTERS_BYTES / (registers + code.registers)).clamp(512, REGISTER_BYTES);
         Ok(Program {
             block: if bytes / widest > CHUNK {
@@ -196,10 +196,10 @@ impl Program {
         &self.accesses
     }
 
-    /// The counted operands, int64 each; their slots follow the inputs'.
+    /// The iota operands, int64 each; their slots follow the inputs'.
     #[inline]
-    pub fn counted(&self) -> &[Counted] {
-        &self.code.counted
+    pub fn iotas(&self) -> &[Iota] {
+        &self.code.iotas
     }
 
     /// Whether any input is read at computed indices.
@@ -217,10 +217,10 @@ impl Program {
     /// The slot of the output's pointer.
     #[inline]
     pub fn output(&self) -> usize {
-        self.inputs().len() + self.code.counted.len()
+        self.inputs().len() + self.code.iotas.len()
     }
 
-    /// The slot that holds the result after a run: the output's, or the slot of an input, counted
+    /// The slot that holds the result after a run: the output's, or the slot of an input, iota
     /// operand or uniform value that is itself the result.
     #[inline]
     pub fn result_slot(&self) -> usize {

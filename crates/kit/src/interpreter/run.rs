@@ -22,7 +22,7 @@ pub struct Table<'a> {
 /// The memory that a program runs on, for one block.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    /// Pointers to inputs, counted operands, the output, kept values and registers, all aligned. Those
+    /// Pointers to inputs, iota operands, the output, kept values and registers, all aligned. Those
     /// of ranked inputs aren't used.
     pub slots: &'a mut [*mut u8],
     /// The uniform values that [`Program::prepare`] computed.

@@ -9,14 +9,14 @@ use crate::isa::Isa;
 use crate::math::slices::map_at;
 use crate::math::{Function, Real, Scaling};
 
-struct One<F, A, R>(PhantomData<(F, A, R)>);
-struct Two<F, A, R>(PhantomData<(F, A, R)>);
-struct Three<F, A>(PhantomData<(F, A)>);
-struct Mapped<F, T>(PhantomData<(F, T)>);
-/// `(F(a * before) + behind) * (max(b, least) * times)`, with four constants.
-struct ScaledFunction<F, T>(PhantomData<(F, T)>);
+struct UnaryChunk<F, A, R>(PhantomData<(F, A, R)>);
+struct BinaryChunk<F, A, R>(PhantomData<(F, A, R)>);
+struct TernaryChunk<F, A>(PhantomData<(F, A)>);
+struct MathChunk<F, T>(PhantomData<(F, T)>);
+/// `(F(a * argument_scale) + value_offset) * (max(b, factor_min) * factor_scale)`, with four constants.
+struct ScaledFunctionChunk<F, T>(PhantomData<(F, T)>);
 
-impl<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<1> for One<F, A, R> {
+impl<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<1> for UnaryChunk<F, A, R> {
     type From = A;
     type To = R;
     type Workspace = ();
@@ -27,7 +27,7 @@ impl<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<1> for One<F, A,
     }
 }
 
-impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for Two<F, A, R> {
+impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for BinaryChunk<F, A, R> {
     type From = A;
     type To = R;
     type Workspace = ();
@@ -38,7 +38,7 @@ impl<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static> Chunk<2> for Two<F, A,
     }
 }
 
-impl<F: Map3<A>, A: Copy + 'static> Chunk<3> for Three<F, A> {
+impl<F: Map3<A>, A: Copy + 'static> Chunk<3> for TernaryChunk<F, A> {
     type From = A;
     type To = A;
     type Workspace = ();
@@ -51,7 +51,7 @@ impl<F: Map3<A>, A: Copy + 'static> Chunk<3> for Three<F, A> {
     }
 }
 
-impl<F: Function, T: Real> Chunk<1> for Mapped<F, T> {
+impl<F: Function, T: Real> Chunk<1> for MathChunk<F, T> {
     type From = T;
     type To = T;
     type Workspace = ();
@@ -64,18 +64,18 @@ impl<F: Function, T: Real> Chunk<1> for Mapped<F, T> {
 
 /// A chunk of arguments.
 #[repr(C, align(64))]
-struct Arguments<T>([T; CHUNK]);
+struct ScaledArguments<T>([T; CHUNK]);
 
-impl<T: Real> Default for Arguments<T> {
-    fn default() -> Arguments<T> {
-        Arguments([T::ZERO; CHUNK])
+impl<T: Real> Default for ScaledArguments<T> {
+    fn default() -> ScaledArguments<T> {
+        ScaledArguments([T::ZERO; CHUNK])
     }
 }
 
-impl<F: Function, T: Real> Chunk<2> for ScaledFunction<F, T> {
+impl<F: Function, T: Real> Chunk<2> for ScaledFunctionChunk<F, T> {
     type From = T;
     type To = T;
-    type Workspace = Arguments<T>;
+    type Workspace = ScaledArguments<T>;
     const ANY_LENGTH: bool = false;
 
     #[inline(always)]
@@ -83,48 +83,47 @@ impl<F: Function, T: Real> Chunk<2> for ScaledFunction<F, T> {
         dst: &mut [T],
         [a, b]: [&[T]; 2],
         constants: *const u8,
-        workspace: &mut Arguments<T>,
+        workspace: &mut ScaledArguments<T>,
     ) {
         // SAFETY: the caller's promise: they are four values, each with room for any element.
-        let [before, behind, least, times] =
+        let [argument_scale, value_offset, factor_min, factor_scale] =
             unsafe { [0, 1, 2, 3].map(|i| *constants.cast::<Value>().add(i).cast::<T>()) };
-        let scaling = Scaling { before, behind, least, times };
+        let scaling = Scaling { argument_scale, value_offset, factor_min, factor_scale };
         if F::apply_scaled::<T, I>(a, b, scaling, dst) {
             return;
         }
         let arguments = &mut workspace.0[..a.len()];
         for (argument, a) in arguments.iter_mut().zip(a) {
-            *argument = *a * before;
+            *argument = *a * argument_scale;
         }
         map_at::<F, T, I>(arguments, dst);
         for (dst, b) in dst.iter_mut().zip(b) {
-            *dst = (*dst + behind) * (b.max(least) * times);
+            *dst = (*dst + value_offset) * (b.max(factor_min) * factor_scale);
         }
     }
 }
 
 /// The kernel of a unary function.
-pub(crate) fn one<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static>(_: F) -> Kernel {
-    kernel::<One<F, A, R>, 1>()
+pub(crate) fn unary_kernel<F: Map1<A, R>, A: Copy + 'static, R: Copy + 'static>(_: F) -> Kernel {
+    kernel::<UnaryChunk<F, A, R>, 1>()
 }
 
 /// The kernel of a binary function.
-pub(crate) fn two<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static>(_: F) -> Kernel {
-    kernel::<Two<F, A, R>, 2>()
+pub(crate) fn binary_kernel<F: Map2<A, R>, A: Copy + 'static, R: Copy + 'static>(_: F) -> Kernel {
+    kernel::<BinaryChunk<F, A, R>, 2>()
 }
 
 /// The kernel of a ternary function.
-pub(crate) fn three<F: Map3<A>, A: Copy + 'static>(_: F) -> Kernel {
-    kernel::<Three<F, A>, 3>()
+pub(crate) fn ternary_kernel<F: Map3<A>, A: Copy + 'static>(_: F) -> Kernel {
+    kernel::<TernaryChunk<F, A>, 3>()
 }
 
 /// The kernel of an elementary function.
-pub(crate) fn function<F: Function, T: Real>() -> Kernel {
-    kernel::<Mapped<F, T>, 1>()
+pub(crate) fn math_kernel<F: Function, T: Real>() -> Kernel {
+    kernel::<MathChunk<F, T>, 1>()
 }
 
-/// The kernel of `(F(a * before) + behind) * (max(b, least) * times)`; its third operand points to the
-/// four constants, as [`Value`]s.
+/// The kernel of [`ScaledFunctionChunk`]; its third operand points to the four constants, as [`Value`]s.
 pub(crate) fn scaled_function<F: Function, T: Real>() -> Kernel {
-    kernel::<ScaledFunction<F, T>, 2>()
+    kernel::<ScaledFunctionChunk<F, T>, 2>()
 }

@@ -6,8 +6,8 @@ use keyfold_expr::Unary;
 use crate::math::complex;
 
 use super::integer::Integer;
-use super::kernel::{Kernel, Map1, one, one_plain};
-use super::streaming_kernels::{self, function};
+use super::kernel::{Kernel, Map1, unary_kernel, unary_scalar_kernel};
+use super::streaming_kernels::{self, math_kernel};
 use crate::isa::Isa;
 use crate::math::{Real, function as math};
 
@@ -164,60 +164,60 @@ fn integer_kernel<T: Integer + Copy + 'static, B: UnsignedBits + Copy + 'static>
     op: Unary,
 ) -> Option<Kernel> {
     match op {
-        Unary::Neg => Some(one::<_, B, B>(IntegerNeg)),
-        Unary::Not => Some(one::<_, B, B>(BitNot)),
-        Unary::Abs => Some(one::<_, T, T>(IntegerAbs)),
-        Unary::Sign => Some(one::<_, T, T>(IntegerSign)),
+        Unary::Neg => Some(unary_kernel::<_, B, B>(IntegerNeg)),
+        Unary::Not => Some(unary_kernel::<_, B, B>(BitNot)),
+        Unary::Abs => Some(unary_kernel::<_, T, T>(IntegerAbs)),
+        Unary::Sign => Some(unary_kernel::<_, T, T>(IntegerSign)),
         _ => None,
     }
 }
 
 fn float_kernel<T: Real>(op: Unary) -> Option<Kernel> {
     Some(match op {
-        Unary::Neg => streaming_kernels::one::<_, T, _>(Neg),
-        Unary::Abs => function::<math::Abs, T>(),
-        Unary::Sign => function::<math::Sign, T>(),
-        Unary::Exp => function::<math::Exp, T>(),
-        Unary::Expm1 => function::<math::Expm1, T>(),
-        Unary::Log => function::<math::Log, T>(),
-        Unary::Log2 => function::<math::Log2, T>(),
-        Unary::Log10 => function::<math::Log10, T>(),
-        Unary::Log1p => function::<math::Log1p, T>(),
-        Unary::Sqrt => function::<math::Sqrt, T>(),
-        Unary::Rsqrt => function::<math::Rsqrt, T>(),
-        Unary::Sin => function::<math::Sin, T>(),
-        Unary::Cos => function::<math::Cos, T>(),
-        Unary::Tanh => function::<math::Tanh, T>(),
-        Unary::Sigmoid => function::<math::Sigmoid, T>(),
-        Unary::Erf => function::<math::Erf, T>(),
-        Unary::Erfc => function::<math::Erfc, T>(),
-        Unary::Floor => function::<math::Floor, T>(),
-        Unary::Ceil => function::<math::Ceil, T>(),
-        Unary::Round => function::<math::Round, T>(),
-        Unary::Trunc => function::<math::Trunc, T>(),
-        Unary::IsNan => one::<_, T, _>(IsNan),
-        Unary::IsFinite => one::<_, T, _>(IsFinite),
+        Unary::Neg => streaming_kernels::unary_kernel::<_, T, _>(Neg),
+        Unary::Abs => math_kernel::<math::Abs, T>(),
+        Unary::Sign => math_kernel::<math::Sign, T>(),
+        Unary::Exp => math_kernel::<math::Exp, T>(),
+        Unary::Expm1 => math_kernel::<math::Expm1, T>(),
+        Unary::Log => math_kernel::<math::Log, T>(),
+        Unary::Log2 => math_kernel::<math::Log2, T>(),
+        Unary::Log10 => math_kernel::<math::Log10, T>(),
+        Unary::Log1p => math_kernel::<math::Log1p, T>(),
+        Unary::Sqrt => math_kernel::<math::Sqrt, T>(),
+        Unary::Rsqrt => math_kernel::<math::Rsqrt, T>(),
+        Unary::Sin => math_kernel::<math::Sin, T>(),
+        Unary::Cos => math_kernel::<math::Cos, T>(),
+        Unary::Tanh => math_kernel::<math::Tanh, T>(),
+        Unary::Sigmoid => math_kernel::<math::Sigmoid, T>(),
+        Unary::Erf => math_kernel::<math::Erf, T>(),
+        Unary::Erfc => math_kernel::<math::Erfc, T>(),
+        Unary::Floor => math_kernel::<math::Floor, T>(),
+        Unary::Ceil => math_kernel::<math::Ceil, T>(),
+        Unary::Round => math_kernel::<math::Round, T>(),
+        Unary::Trunc => math_kernel::<math::Trunc, T>(),
+        Unary::IsNan => unary_kernel::<_, T, _>(IsNan),
+        Unary::IsFinite => unary_kernel::<_, T, _>(IsFinite),
         Unary::Not | Unary::Conj | Unary::Real | Unary::Imag => return None,
     })
 }
 
 fn complex_kernel<T: ComplexFunctions + Copy + 'static>(op: Unary) -> Option<Kernel> {
     Some(match op {
-        Unary::Neg => one::<_, T, _>(ComplexNegative),
-        Unary::Abs => one_plain::<_, T, _>(ComplexAbs),
-        Unary::Sign => one_plain::<_, T, _>(ComplexSign),
-        Unary::Conj => one::<_, T, _>(ComplexConj),
-        Unary::Real => one::<_, T, _>(ComplexReal),
-        Unary::Imag => one::<_, T, _>(ComplexImag),
-        Unary::Exp => one_plain::<_, T, _>(ComplexExp),
-        Unary::Log => one_plain::<_, T, _>(ComplexLog),
-        Unary::Sqrt => one_plain::<_, T, _>(ComplexSqrt),
-        Unary::Rsqrt => one_plain::<_, T, _>(ComplexRsqrt),
-        Unary::Sin => one_plain::<_, T, _>(ComplexSin),
-        Unary::Cos => one_plain::<_, T, _>(ComplexCos),
-        Unary::Tanh => one_plain::<_, T, _>(ComplexTanh),
-        Unary::IsNan => one_plain::<_, T, _>(ComplexIsNan),
-        Unary::IsFinite => one_plain::<_, T, _>(ComplexIsFinite),
+        Unary::Neg => unary_kernel::<_, T, _>(ComplexNegative),
+        Unary::Abs => unary_scalar_kernel::<_, T, _>(ComplexAbs),
+        Unary::Sign => unary_scalar_kernel::<_, T, _>(ComplexSign),
+        Unary::Conj => unary_kernel::<_, T, _>(ComplexConj),
+        Unary::Real => unary_kernel::<_, T, _>(ComplexReal),
+        Unary::Imag => unary_kernel::<_, T, _>(ComplexImag),
+        Unary::Exp => unary_scalar_kernel::<_, T, _>(ComplexExp),
+        Unary::Log => unary_scalar_kernel::<_, T, _>(ComplexLog),
+        Unary::Sqrt => unary_scalar_kernel::<_, T, _>(ComplexSqrt),
+        Unary::Rsqrt => unary_scalar_kernel::<_, T, _>(ComplexRsqrt),
+        Unary::Sin => unary_scalar_kernel::<_, T, _>(ComplexSin),
+        Unary::Cos => unary_scalar_kernel::<_, T, _>(ComplexCos),
+        Unary::Tanh => unary_scalar_kernel::<_, T, _>(ComplexTanh),
+        Unary::IsNan => unary_scalar_kernel::<_, T, _>(ComplexIsNan),
+        Unary::IsFinite => unary_scalar_kernel::<_, T, _>(ComplexIsFinite),
         _ => return None,
     })
 }
@@ -226,7 +226,7 @@ fn complex_kernel<T: ComplexFunctions + Copy + 'static>(op: Unary) -> Option<Ker
 /// for it.
 pub(crate) fn unary(op: Unary, dtype: DType) -> Option<Kernel> {
     match dtype {
-        DType::Bool => (op == Unary::Not).then(|| one::<_, u8, u8>(LogicalNot)),
+        DType::Bool => (op == Unary::Not).then(|| unary_kernel::<_, u8, u8>(LogicalNot)),
         DType::U8 => integer_kernel::<u8, u8>(op),
         DType::U16 => integer_kernel::<u16, u16>(op),
         DType::U32 => integer_kernel::<u32, u32>(op),

@@ -227,7 +227,7 @@ pub(super) fn all<F: Avx512Function, I: Isa>(x: &[f32], out: &mut [f32]) -> bool
 pub(super) fn scaled<F: Avx512Function, I: Isa>(
     x: &[f32],
     y: &[f32],
-    scaled: Scaling<f32>,
+    scaling: Scaling<f32>,
     out: &mut [f32],
 ) -> bool {
     assert_eq!((x.len(), y.len()), (out.len(), out.len()));
@@ -235,15 +235,15 @@ pub(super) fn scaled<F: Avx512Function, I: Isa>(
     if I::LEVEL == Level::Avx512 {
         // SAFETY: the processor has the level.
         unsafe {
-            if scaled.least == f32::NEG_INFINITY {
-                scaled_all::<F, false>(x, y, scaled, out);
+            if scaling.factor_min == f32::NEG_INFINITY {
+                scaled_all::<F, false>(x, y, scaling, out);
             } else {
-                scaled_all::<F, true>(x, y, scaled, out);
+                scaled_all::<F, true>(x, y, scaling, out);
             }
         }
         return true;
     }
-    let _ = (x, y, scaled, out);
+    let _ = (x, y, scaling, out);
     false
 }
 
@@ -254,7 +254,7 @@ pub(super) fn scaled<F: Avx512Function, I: Isa>(
 unsafe fn scaled_all<F: Avx512Function, const BOUNDED: bool>(
     x: &[f32],
     y: &[f32],
-    scaled: Scaling<f32>,
+    scaling: Scaling<f32>,
     out: &mut [f32],
 ) {
     let (places, last) = out.as_chunks_mut::<TOGETHER>();
@@ -262,20 +262,20 @@ unsafe fn scaled_all<F: Avx512Function, const BOUNDED: bool>(
         (x.as_chunks::<TOGETHER>(), y.as_chunks::<TOGETHER>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: the caller's promise.
-        unsafe { compute_scaled::<F, 4, BOUNDED>(out, x, y, scaled) };
+        unsafe { compute_scaled::<F, 4, BOUNDED>(out, x, y, scaling) };
     }
     let (places, last) = last.as_chunks_mut::<16>();
     let ((whole, rest), (factors, rest_factors)) =
         (rest.as_chunks::<16>(), rest_factors.as_chunks::<16>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: as above.
-        unsafe { compute_scaled::<F, 1, BOUNDED>(out, x, y, scaled) };
+        unsafe { compute_scaled::<F, 1, BOUNDED>(out, x, y, scaling) };
     }
     if !rest.is_empty() {
         let mut results = [0.0; 16];
         let (x, y) = (padded(rest), padded(rest_factors));
         // SAFETY: as above.
-        unsafe { compute_scaled::<F, 1, BOUNDED>(&mut results, &x, &y, scaled) };
+        unsafe { compute_scaled::<F, 1, BOUNDED>(&mut results, &x, &y, scaling) };
         last.copy_from_slice(&results[..rest.len()]);
     }
 }
@@ -308,11 +308,11 @@ unsafe fn compute_scaled<F: Avx512Function, const N: usize, const BOUNDED: bool>
     out: &mut [f32],
     x: &[f32],
     y: &[f32],
-    scaled: Scaling<f32>,
+    scaling: Scaling<f32>,
 ) {
     // SAFETY: the caller's promise.
     let (x, y) = unsafe { (Vectors::<N>::load(x), Vectors::<N>::load(y)) };
-    let value = F::of(x.times(x.splat(scaled.before))).plus(x.splat(scaled.behind));
-    let factor = if BOUNDED { y.clamp_below(scaled.least) } else { y };
-    value.times(factor.times(x.splat(scaled.times))).store(out);
+    let value = F::of(x.times(x.splat(scaling.argument_scale))).plus(x.splat(scaling.value_offset));
+    let factor = if BOUNDED { y.clamp_below(scaling.factor_min) } else { y };
+    value.times(factor.times(x.splat(scaling.factor_scale))).store(out);
 }

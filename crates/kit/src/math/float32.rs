@@ -314,10 +314,10 @@ impl Real for f32 {
     fn scaled<F: Avx512Function, I: Isa>(
         x: &[f32],
         y: &[f32],
-        scaled: Scaling<f32>,
+        scaling: Scaling<f32>,
         out: &mut [f32],
     ) -> bool {
-        avx512::scaled::<F, I>(x, y, scaled, out)
+        avx512::scaled::<F, I>(x, y, scaling, out)
     }
 
     #[inline(always)]

@@ -34,18 +34,18 @@ pub trait Function: 'static {
     }
 }
 
-/// The arithmetic around a function `f` in a fused kernel: `(f(x * before) + behind) * (max(y, least) *
-/// times)`.
+/// The arithmetic around a function `f` in a fused kernel:
+/// `(f(x * argument_scale) + value_offset) * (max(y, factor_min) * factor_scale)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Scaling<T> {
     /// The multiplier of the argument.
-    pub before: T,
+    pub argument_scale: T,
     /// The addend of the value.
-    pub behind: T,
+    pub value_offset: T,
     /// The lower bound of the factor; -inf for none.
-    pub least: T,
+    pub factor_min: T,
     /// The multiplier of the factor.
-    pub times: T,
+    pub factor_scale: T,
 }
 
 /// A binary function.
@@ -167,8 +167,8 @@ impl Function for Erf {
     }
 
     #[inline(always)]
-    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
-        T::scaled::<Erf, I>(x, y, scaled, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaling: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Erf, I>(x, y, scaling, out)
     }
 }
 
@@ -188,8 +188,8 @@ impl Function for Erfc {
     }
 
     #[inline(always)]
-    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
-        T::scaled::<Erfc, I>(x, y, scaled, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaling: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Erfc, I>(x, y, scaling, out)
     }
 }
 
@@ -209,8 +209,8 @@ impl Function for Exp {
     }
 
     #[inline(always)]
-    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
-        T::scaled::<Exp, I>(x, y, scaled, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaling: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Exp, I>(x, y, scaling, out)
     }
 }
 
@@ -230,8 +230,8 @@ impl Function for Sigmoid {
     }
 
     #[inline(always)]
-    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaled: Scaling<T>, out: &mut [T]) -> bool {
-        T::scaled::<Sigmoid, I>(x, y, scaled, out)
+    fn apply_scaled<T: Real, I: Isa>(x: &[T], y: &[T], scaling: Scaling<T>, out: &mut [T]) -> bool {
+        T::scaled::<Sigmoid, I>(x, y, scaling, out)
     }
 }
 

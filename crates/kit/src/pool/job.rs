@@ -21,9 +21,9 @@ use super::{Schedule, Workers, workers};
 /// The caller's function.
 type Body<'a> = dyn Fn(Range<usize>) -> Result<()> + Sync + 'a;
 
-/// In [`Counted`]: the caller sleeps, or is about to sleep.
+/// In [`HelperCount`]: the caller sleeps, or is about to sleep.
 const WAITING: usize = 1 << (usize::BITS - 1);
-/// In [`Counted`]: the last helper has woken the caller, and doesn't access the job any more.
+/// In [`HelperCount`]: the last helper has woken the caller, and doesn't access the job any more.
 const RELEASED: usize = 1 << (usize::BITS - 2);
 
 /// The time that the caller spins for its helpers before it sleeps. Waking takes up to a quarter of
@@ -59,14 +59,14 @@ pub(super) struct Job {
     schedule: Schedule,
     /// The number of parts.
     parts: u32,
-    counted: Counted,
+    helper_count: HelperCount,
     /// The parts that no thread has taken yet, in an adaptive schedule.
     shares: WorkShares,
 }
 
 /// The count of workers that may access a job, in cache lines of its own.
 #[repr(align(128))]
-struct Counted {
+struct HelperCount {
     /// The number of workers, with the flags [`WAITING`] and [`RELEASED`].
     workers: AtomicUsize,
     /// The caller's thread; set before the caller waits.
@@ -149,7 +149,7 @@ pub(super) fn run(
         failure: AtomicPtr::new(null_mut()),
         schedule,
         parts,
-        counted: Counted { workers: AtomicUsize::new(0), caller: UnsafeCell::new(None) },
+        helper_count: HelperCount { workers: AtomicUsize::new(0), caller: UnsafeCell::new(None) },
         shares,
     };
     // From here to the end of `finish` this function must not unwind: helpers may be accessing the job.
@@ -184,13 +184,13 @@ fn local_context() -> Option<LocalContext> {
 
 impl Job {
     /// Counts a worker that may access the job from now on.
-    pub(super) fn enter(&self) {
-        self.counted.workers.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_helper(&self) {
+        self.helper_count.workers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Called by the caller: uncounts a worker that didn't take the job.
-    pub(super) fn withdraw(&self) {
-        self.counted.workers.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn uncount_helper(&self) {
+        self.helper_count.workers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Takes part as a helper, which `workers` counts. `free` runs before the caller can see that the
@@ -212,12 +212,12 @@ impl Job {
         }
         free();
         // Release: publishes this helper's writes to the caller.
-        let workers = self.counted.workers.fetch_sub(1, Ordering::AcqRel);
+        let workers = self.helper_count.workers.fetch_sub(1, Ordering::AcqRel);
         if workers == WAITING | 1 {
             // SAFETY: the caller set the field before the flag `WAITING`, and waits until it is
             // released.
-            let caller = unsafe { (*self.counted.caller.get()).clone() };
-            self.counted.workers.store(RELEASED, Ordering::Release);
+            let caller = unsafe { (*self.helper_count.caller.get()).clone() };
+            self.helper_count.workers.store(RELEASED, Ordering::Release);
             if let Some(caller) = caller {
                 caller.unpark();
             }
@@ -292,7 +292,7 @@ impl Job {
             workers.remove_from_queue(self, offers);
         }
         // Acquire, here and below: for the helpers' writes.
-        if self.counted.workers.load(Ordering::Acquire) != 0 {
+        if self.helper_count.workers.load(Ordering::Acquire) != 0 {
             workers.withdraw_job(self, offers);
             self.wait(generation)?;
         }
@@ -309,7 +309,7 @@ impl Job {
 
     /// Waits until no worker is counted.
     fn wait(&self, generation: u32) -> Result<()> {
-        let workers = &self.counted.workers;
+        let workers = &self.helper_count.workers;
         let mut since = None;
         loop {
             for _ in 0..SPINS_PER_CHECK {
@@ -326,7 +326,7 @@ impl Job {
             }
         }
         // SAFETY: helpers read the field only after `workers` has the flag `WAITING`.
-        unsafe { *self.counted.caller.get() = Some(std::thread::current()) };
+        unsafe { *self.helper_count.caller.get() = Some(std::thread::current()) };
         if workers.fetch_or(WAITING, Ordering::AcqRel) == 0 {
             return Ok(());
         }

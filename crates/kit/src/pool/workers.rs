@@ -190,12 +190,12 @@ impl Workers {
             if offers.wanted == 0 {
                 return;
             }
-            job.enter();
+            job.count_helper();
             if hand(mailbox, job) {
                 offers.mailboxes.push(number as u32);
                 offers.wanted -= 1;
             } else {
-                job.withdraw();
+                job.uncount_helper();
             }
         }
     }
@@ -204,7 +204,7 @@ impl Workers {
     pub(super) fn withdraw_job(&self, job: &Job, offers: &Offers) {
         for number in &offers.mailboxes {
             if self.mailboxes[*number as usize].withdraw_job(job) {
-                job.withdraw();
+                job.uncount_helper();
             }
         }
     }
@@ -232,7 +232,7 @@ impl Workers {
         loop {
             if self.queue.wants() && mailbox.close_if_empty() {
                 // SAFETY: jobs in the queue exist: their callers remove them before they return.
-                let job = self.queue.take(|JobRef(job)| unsafe { &*job }.enter());
+                let job = self.queue.take(|JobRef(job)| unsafe { &*job }.count_helper());
                 if let Some(JobRef(job)) = job {
                     return Some(job);
                 }

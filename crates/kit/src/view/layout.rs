@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use keyfold_core::{Error, ErrorKind, Result};
 use smallvec::smallvec;
 
-use super::Few;
+use super::ShortVec;
 use crate::axes::{Contiguity, Contiguous, Has, Strided};
 
 /// The most dimensions of a strided flat view, after dimensions of size 1 were dropped and evenly spaced
@@ -14,7 +14,7 @@ pub const FLAT_DIMS: usize = 32;
 
 /// Sizes and strides, in the form that the engine uses.
 #[derive(Debug)]
-pub struct Dimensions(pub(crate) Few<(usize, isize)>);
+pub struct Dimensions(pub(crate) ShortVec<(usize, isize)>);
 
 mod sealed {
     pub trait Sealed {}

@@ -52,4 +52,4 @@ pub use ranked::{RankedView, RankedViewMut};
 pub(crate) use overlap::Extent;
 
 /// A list that is usually short, and then needs no allocation.
-pub(crate) type Few<T> = smallvec::SmallVec<[T; 4]>;
+pub(crate) type ShortVec<T> = smallvec::SmallVec<[T; 4]>;

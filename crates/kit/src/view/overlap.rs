@@ -1,6 +1,6 @@
 //! Whether two strided views have memory in common.
 
-use super::Few;
+use super::ShortVec;
 
 /// The memory of a view: base address, sizes and strides.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub(crate) struct Extent {
     /// Bytes per element.
     pub(crate) size: usize,
     /// Sizes and strides in elements, outermost first; none of size 1, evenly spaced dimensions merged.
-    pub(crate) dims: Few<(usize, isize)>,
+    pub(crate) dims: ShortVec<(usize, isize)>,
 }
 
 impl Extent {

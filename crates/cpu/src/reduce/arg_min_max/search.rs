@@ -8,7 +8,8 @@ use keyfold_kit::isa::{self, Isa, Work};
 
 use super::{Best, is_better};
 use crate::reduce::convert::{Converted, To};
-use crate::reduce::lanes::{BLOCK, Group, PARTIALS, fold_groups, reduce_blocks, reduce_group};
+use crate::reduce::group::{BLOCK, Group, PARTIALS, fold_groups, reduce_group};
+use crate::reduce::lanes::reduce_blocks;
 use crate::reduce::monoid::{Extreme, Monoid, Ordered};
 
 struct Lanes<'a, M: Monoid, S, const MIN: bool> {

@@ -9,7 +9,8 @@ use keyfold_core::Result;
 
 use super::Job;
 use super::columns_loops::{Columns, Strip, finish_rows, more_rows};
-use super::lanes::{Float, MaxAndSum, join_parts};
+use super::float::{Float, MaxAndSum};
+use super::lanes::join_parts;
 use crate::reduce::blocks::Block;
 use crate::reduce::convert::To;
 use crate::reduce::geometry::{Dim, count, runs, steps};

@@ -2,7 +2,7 @@
 
 use keyfold_kit::isa::{self, Isa, Work};
 
-use super::lanes::Float;
+use super::float::Float;
 use crate::reduce::convert::To;
 use crate::reduce::monoid::{Extreme, Monoid};
 

@@ -5,8 +5,11 @@
 
 mod columns;
 mod columns_loops;
+mod exponentials;
+mod float;
 mod lanes;
 mod rows;
+mod short_lanes;
 
 use keyfold_backend::{RowOp, RowParams};
 use keyfold_core::{Dims, Result};
@@ -15,7 +18,7 @@ use keyfold_kit::axes::{
 };
 use keyfold_tensor::Tensor;
 
-use self::lanes::Float;
+use self::float::Float;
 use super::blocks::{Input, Sink};
 use super::convert::{ReductionTypes, To};
 use super::geometry::{Dim, Geometry};

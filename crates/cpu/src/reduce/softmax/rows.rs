@@ -7,9 +7,8 @@ use std::mem::MaybeUninit;
 use keyfold_core::Result;
 
 use super::Job;
-use super::lanes::{
-    Float, Lanes, MaxAndSum, finish_part, join_parts, max_and_sum_of, softmax_lanes,
-};
+use super::float::{Float, MaxAndSum};
+use super::lanes::{Lanes, finish_part, join_parts, max_and_sum_of, softmax_lanes};
 use crate::reduce::blocks::Block;
 use crate::reduce::convert::To;
 use crate::reduce::geometry::{runs, steps};
