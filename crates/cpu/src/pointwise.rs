@@ -12,9 +12,9 @@ use keyfold_tensor::Tensor;
 use crate::HostBackend;
 
 /// A compiled expression.
-struct Evaluated(Program);
+struct EvaluatorKernel(Program);
 
-impl PointwiseKernel for Evaluated {
+impl PointwiseKernel for EvaluatorKernel {
     unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { evaluate(&self.0, inputs, params, out) }
@@ -29,7 +29,7 @@ impl Expressions for HostBackend {
             return Offer::No(reason.into());
         }
         match Program::new(lowered) {
-            Ok(program) => Offer::Native(Arc::new(Evaluated(program))),
+            Ok(program) => Offer::Native(Arc::new(EvaluatorKernel(program))),
             Err(error) => Offer::No(error.message().to_owned().into()),
         }
     }

@@ -38,7 +38,7 @@ mod specialized;
 #[cfg(test)]
 mod tests;
 
-pub use build::{Builder, Operand, Ranked, Term};
+pub use build::{Builder, Ranked, Term, TermOperand};
 pub use derive::{ComplexGradient, Variable};
 pub use functions::functions;
 pub use graph::{Binary, Expr, Graph, Id, Input, Literal, Node, Unary};

@@ -216,21 +216,18 @@ fn equal_rows_have_equal_sums_in_matrices_of_any_height() {
     let _alone = alone();
     for level in levels() {
         set_level(level);
-        for dtype in [DType::F32, DType::F64] {
-            for width in 1..=70_usize {
-                let row: Vec<f64> = (0..width).map(|i| ((i * 37 + 11) % 89) as f64 / 7.0).collect();
-                let sums = |rows: usize| {
-                    let x = tensor_of(&row.repeat(rows), &[rows, width], dtype);
-                    bits_of(
-                        &call("sum.dim", &[ValueRef::Tensor(&x), ValueRef::Ints(&[1])]).unwrap(),
-                    )
-                };
-                let expected = sums(1)[0];
-                // Up to 16 rows are summed together; 17 rows are a group of 16, and one row alone.
-                for rows in (2..=9).chain([17]) {
-                    let sums = sums(rows);
-                    assert_eq!(sums, vec![expected; rows], "{rows} x {width} of {dtype}");
-                }
+        for width in 1..=70_usize {
+            let row: Vec<f64> = (0..width).map(|i| ((i * 37 + 11) % 89) as f64 / 7.0).collect();
+            let rows = tensor_of(&row.repeat(17), &[17, width], DType::F32);
+            let sums = |count: i64| {
+                let x = rows.slice(0, Some(0), Some(count), 1).unwrap();
+                bits_of(&call("sum.dim", &[ValueRef::Tensor(&x), ValueRef::Ints(&[1])]).unwrap())
+            };
+            let expected = sums(1)[0];
+            // Up to 16 rows are summed together; 17 rows are a group of 16, and one row alone.
+            for count in (2..=9).chain([17]) {
+                let sums = sums(count);
+                assert_eq!(sums, vec![expected; count as usize], "{count} x {width}");
             }
         }
     }

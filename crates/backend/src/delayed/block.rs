@@ -19,9 +19,9 @@ const LIMIT: u64 = 1 << 20;
 
 /// The number of blocks in use.
 #[derive(Clone, Default)]
-pub(super) struct Live(Arc<AtomicUsize>);
+pub(super) struct LiveCount(Arc<AtomicUsize>);
 
-impl Live {
+impl LiveCount {
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
@@ -184,14 +184,14 @@ impl FreeListState {
 pub(super) struct Lease {
     storage: Arc<Storage>,
     shelf: Arc<FreeList>,
-    live: Live,
+    live: LiveCount,
     freed: AtomicBool,
     /// The failure of an operation that should have written the block.
     invalidated_by: OnceLock<OperationFailure>,
 }
 
 impl Lease {
-    pub(super) fn take(shelf: &Arc<FreeList>, live: &Live, bytes: usize) -> Arc<Lease> {
+    pub(super) fn take(shelf: &Arc<FreeList>, live: &LiveCount, bytes: usize) -> Arc<Lease> {
         live.0.fetch_add(1, Ordering::SeqCst);
         Arc::new(Lease {
             storage: shelf.take(bytes),

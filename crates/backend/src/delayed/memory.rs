@@ -9,7 +9,7 @@ use keyfold_dispatch::call_path;
 use keyfold_tensor::device::{Content, Event, Memory, Part, Statistics, StreamId, check_stream};
 use keyfold_tensor::{DeviceBuffer, HostBuffer};
 
-use super::block::{DelayedBuffer, FreeList, Lease, Live, Process, while_held};
+use super::block::{DelayedBuffer, FreeList, Lease, LiveCount, Process, while_held};
 use super::calls::{Call, Counts};
 use super::stream::{OperationFailure, Stream};
 
@@ -68,7 +68,7 @@ struct Inner {
     units: Vec<DelayedDevice>,
     counts: Arc<Counts>,
     mistake: Mutex<Mistake>,
-    live: Live,
+    live: LiveCount,
     process: Process,
 }
 
@@ -112,7 +112,7 @@ impl DelayedMemory {
             units: (0..devices).map(unit).collect(),
             counts: Arc::default(),
             mistake: Mutex::new(Mistake::None),
-            live: Live::default(),
+            live: LiveCount::default(),
             process: Process::this(),
         }))
     }

@@ -56,7 +56,7 @@ impl<'g> Value<'g> {
     fn fmod(self, b: Value<'g>) -> Value<'g> {
         let value = self.abs().modulo_nonnegative(b.abs()).copysign(self);
         let value = b.is_infinite().choose(self, value);
-        let defined = self.is_finite() & b.differs(self.num(0.0)) & !b.is_nan();
+        let defined = self.is_finite() & b.not_equal(self.num(0.0)) & !b.is_nan();
         defined.choose(value, self.num(f64::NAN))
     }
 
@@ -64,7 +64,7 @@ impl<'g> Value<'g> {
     /// rounded down.
     fn rounded_up(self, b: Value<'g>) -> Value<'g> {
         let zero = self.num(0.0);
-        self.differs(zero) & !self.is_nan() & (self.below(zero) ^ b.below(zero))
+        self.not_equal(zero) & !self.is_nan() & (self.below(zero) ^ b.below(zero))
     }
 
     /// Returns the remainder, with the divisor's sign.

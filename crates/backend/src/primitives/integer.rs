@@ -36,8 +36,8 @@ impl<'g> Value<'g> {
         let quotient = self / b;
         let rest = self - quotient * b;
         let up = match self.is_signed() {
-            true => rest.differs(zero) & (rest.below(zero) ^ b.below(zero)),
-            false => self.truth(false),
+            true => rest.not_equal(zero) & (rest.below(zero) ^ b.below(zero)),
+            false => self.bool_constant(false),
         };
         (quotient, rest, up)
     }

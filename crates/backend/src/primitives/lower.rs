@@ -131,12 +131,12 @@ impl<'g> PrimitiveLowering<'g, '_> {
             StepOp::Binary(op, a, b) => match (self.value(*a), self.value(*b)) {
                 (R(a), R(b)) => R(binary(*op, a, b)?),
                 (C(a), C(b)) => self.complex_binary(*op, a, b)?,
-                _ => return Err(mixed(op.name(), step.dtype)),
+                _ => return Err(mixed_operands_error(op.name(), step.dtype)),
             },
             StepOp::Where(c, a, b) => match (self.value(*c), self.value(*a), self.value(*b)) {
                 (R(c), R(a), R(b)) => R(c.choose(a, b)),
                 (R(c), C(a), C(b)) => C(Pair::choose(c, a, b)),
-                _ => return Err(mixed("where", step.dtype)),
+                _ => return Err(mixed_operands_error("where", step.dtype)),
             },
             StepOp::Cast(a) => match (self.value(*a), step.dtype) {
                 (R(a), DType::C64 | DType::C128) => {
@@ -149,7 +149,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
             },
             StepOp::Round(to, a) => match self.value(*a) {
                 R(a) => R(a.cast(*to).cast(DType::F32)),
-                C(_) => return Err(mixed("rounding", *to)),
+                C(_) => return Err(mixed_operands_error("rounding", *to)),
             },
         })
     }
@@ -206,7 +206,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
             Unary::Sin => C(self.in_compute_precision(a, Pair::sin)),
             Unary::Cos => C(self.in_compute_precision(a, Pair::cos)),
             Unary::Tanh => C(self.in_compute_precision(a, Pair::tanh)),
-            _ => return Err(unknown(op.name(), a.re.dtype)),
+            _ => return Err(unsupported_error(op.name(), a.re.dtype)),
         })
     }
 
@@ -223,7 +223,7 @@ impl<'g> PrimitiveLowering<'g, '_> {
             Binary::Pow => both(Pair::pow),
             Binary::Eq => R(a.equals(b)),
             Binary::Ne => R(!a.equals(b)),
-            _ => return Err(unknown(op.name(), a.re.dtype)),
+            _ => return Err(unsupported_error(op.name(), a.re.dtype)),
         })
     }
 }
@@ -237,12 +237,12 @@ fn widened(value: StepValue<'_>) -> StepValue<'_> {
 }
 
 #[cold]
-fn unknown(name: &str, dtype: DType) -> keyfold_core::Error {
+fn unsupported_error(name: &str, dtype: DType) -> keyfold_core::Error {
     undefined(name, dtype, "no primitives compute it")
 }
 
 #[cold]
-fn mixed(name: &str, dtype: DType) -> keyfold_core::Error {
+fn mixed_operands_error(name: &str, dtype: DType) -> keyfold_core::Error {
     undefined(name, dtype, "its operands are real and complex")
 }
 
@@ -275,7 +275,7 @@ fn unary(op: Unary, a: Value<'_>) -> Result<Value<'_>> {
         (Unary::Trunc, Float) => a.trunc(),
         (Unary::IsNan, Float) => a.is_nan(),
         (Unary::IsFinite, Float) => a.is_finite(),
-        _ => return Err(unknown(op.name(), a.dtype)),
+        _ => return Err(unsupported_error(op.name(), a.dtype)),
     })
 }
 
@@ -304,7 +304,7 @@ fn binary<'g>(op: Binary, a: Value<'g>, b: Value<'g>) -> Result<Value<'g>> {
         (Binary::Min, Int | UInt) => a.below(b).choose(a, b),
         (Binary::Max, Int | UInt) => b.below(a).choose(a, b),
         (Binary::Eq, _) => a.equals(b),
-        (Binary::Ne, _) => a.differs(b),
+        (Binary::Ne, _) => a.not_equal(b),
         (Binary::Lt, _) => a.below(b),
         (Binary::Le, _) => a.at_most(b),
         (Binary::Gt, _) => a.above(b),
@@ -314,6 +314,6 @@ fn binary<'g>(op: Binary, a: Value<'g>, b: Value<'g>) -> Result<Value<'g>> {
         (Binary::Xor, Int | UInt) => a ^ b,
         (Binary::Shl, Int | UInt) => a.shifted_left(b),
         (Binary::Shr, Int | UInt) => a.shifted_right(b),
-        _ => return Err(unknown(op.name(), a.dtype)),
+        _ => return Err(unsupported_error(op.name(), a.dtype)),
     })
 }

@@ -115,7 +115,7 @@ impl<'g> Value<'g> {
         let value = size.equals(one).choose(one, value);
         let half = y * 0.5;
         let whole = y.floor().equals(y);
-        let odd = whole & half.floor().differs(half);
+        let odd = whole & half.floor().not_equal(half);
         let rootless = self.below(zero) & self.above(self.num(f64::NEG_INFINITY)) & !whole;
         let value = rootless.choose(self.num(f64::NAN), value);
         let value = (odd & self.is_negative()).choose(-value, value);

@@ -89,8 +89,8 @@ impl<'g> Value<'g> {
     }
 
     /// Returns a bool constant.
-    pub(super) fn truth(self, truth: bool) -> Value<'g> {
-        self.graph.constant(u64::from(truth), DType::Bool)
+    pub(super) fn bool_constant(self, bool_constant: bool) -> Value<'g> {
+        self.graph.constant(u64::from(bool_constant), DType::Bool)
     }
 
     /// Returns the float's bits as integers of its width.
@@ -158,7 +158,7 @@ impl<'g> Value<'g> {
         self.apply(Primitive::Equal, &[self.id, other.id], DType::Bool)
     }
 
-    pub(super) fn differs(self, other: Value<'g>) -> Value<'g> {
+    pub(super) fn not_equal(self, other: Value<'g>) -> Value<'g> {
         !self.equals(other)
     }
 
@@ -218,7 +218,7 @@ impl Not for Value<'_> {
     type Output = Self;
     fn not(self) -> Self {
         match self.dtype {
-            DType::Bool => self ^ self.truth(true),
+            DType::Bool => self ^ self.bool_constant(true),
             _ => self ^ self.int(-1),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use keyfold_backend::{Index, IndexOp, IndexParams, Launch, Offer, Positions};
 use keyfold_core::{DType, Error, ErrorKind, Result};
-use keyfold_kit::axes::{Body, DispatchTable, Dtype, Every, HasDtype};
+use keyfold_kit::axes::{ALL_DTYPES, Body, DispatchTable, Dtype, HasDtype};
 use keyfold_tensor::Tensor;
 
 use crate::HostBackend;
@@ -18,9 +18,6 @@ use crate::kernel::{BOOL_AND_INTEGERS, HostKernel, NATIVE_FLOATS, offer};
 
 type Kernel = HostKernel<IndexParams>;
 type Kernels = DispatchTable<(Dtype,), Kernel>;
-
-/// Every dtype.
-const EVERY: Every<Dtype> = Every::new();
 
 struct Take;
 struct Put;
@@ -61,13 +58,13 @@ impl<C: HasDtype<Element: HasNumber>> Body<C, Kernel> for ScatterAdd {
 /// The kernels' tables, in the order of [`IndexOp::ALL`].
 static KERNELS: LazyLock<[Kernels; 5]> = LazyLock::new(|| {
     let tables = [
-        DispatchTable::builder("take").cover((EVERY,), Take).build(),
-        DispatchTable::builder("put").cover((EVERY,), Put).build(),
+        DispatchTable::builder("take").cover((ALL_DTYPES,), Take).build(),
+        DispatchTable::builder("put").cover((ALL_DTYPES,), Put).build(),
         DispatchTable::builder("put_add")
             .cover((BOOL_AND_INTEGERS,), PutAdd)
             .cover((NATIVE_FLOATS,), PutAdd)
             .build(),
-        DispatchTable::builder("gather").cover((EVERY,), Gather).build(),
+        DispatchTable::builder("gather").cover((ALL_DTYPES,), Gather).build(),
         DispatchTable::builder("scatter_add")
             .cover((BOOL_AND_INTEGERS,), ScatterAdd)
             .cover((NATIVE_FLOATS,), ScatterAdd)

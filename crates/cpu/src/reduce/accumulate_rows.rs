@@ -84,7 +84,7 @@ where
     let len = all.len();
     let (a, b, c, d) = (&a[..len], &b[..len], &c[..len], &d[..len]);
     if !M::HAS_SPECIAL {
-        return combined::<C, M, J>(all, a, b, c, d);
+        return combine_all::<C, M, J>(all, a, b, c, d);
     }
     // Special numbers are rare, so a chunk is checked as a whole before it is combined by the fast path.
     for start in (0..len).step_by(CHUNK) {
@@ -93,7 +93,7 @@ where
         let (a, b) = (&a[start..end], &b[start..end]);
         let (c, d) = (&c[start..end], &d[start..end]);
         if are_special::<C, M, J>(all, a, b, c, d) {
-            combined::<C, M, J>(all, a, b, c, d);
+            combine_all::<C, M, J>(all, a, b, c, d);
             continue;
         }
         for i in 0..all.len() {
@@ -134,7 +134,7 @@ where
 }
 
 #[inline(always)]
-fn combined<C, M, J>(
+fn combine_all<C, M, J>(
     all: &mut [J::Number],
     a: &[C::From],
     b: &[C::From],

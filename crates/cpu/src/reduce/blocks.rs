@@ -67,10 +67,10 @@ impl<C: Convert> Work for FillBlock<C> {
                     for line in (0..CHUNK * size_of::<C::From>()).step_by(64) {
                         prefetch(from.cast::<u8>().wrapping_offset(ahead + line as isize));
                     }
-                    some::<C>(from, CHUNK, to.add(at));
+                    convert_run::<C>(from, CHUNK, to.add(at));
                     at += CHUNK;
                 }
-                some::<C>(from.add(at), len - at, to.add(at));
+                convert_run::<C>(from.add(at), len - at, to.add(at));
             }
             from = from.wrapping_offset(row_step);
             to = to.wrapping_add(len);
@@ -84,7 +84,7 @@ const CHUNK: usize = 64;
 /// # Safety
 /// The contract of [`Fill`].
 #[inline(always)]
-unsafe fn some<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
+unsafe fn convert_run<C: Convert>(from: *const C::From, len: usize, to: *mut C::To) {
     for i in 0..len {
         // SAFETY: the caller's promise.
         unsafe { to.add(i).write(C::one(from.add(i).read())) };
@@ -185,10 +185,10 @@ impl<A: Copy + 'static> Input<A> {
     /// # Safety
     /// As for [`Input::fill`].
     unsafe fn fill_strided(&self, from: *const u8, block: Block, mut to: *mut A) {
-        const ROOM: usize = 4096;
-        let mut room = [MaybeUninit::<u128>::uninit(); ROOM / size_of::<u128>()];
-        let room = room.as_mut_ptr().cast::<u8>();
-        let most = ROOM / self.size;
+        const STAGE_BYTES: usize = 4096;
+        let mut stage = [MaybeUninit::<u128>::uninit(); STAGE_BYTES / size_of::<u128>()];
+        let stage = stage.as_mut_ptr().cast::<u8>();
+        let most = STAGE_BYTES / self.size;
         let Block { rows, row_step, len, step, ahead } = block;
         // Several rows at a time, or parts of a row.
         let (at_once, part) = ((most / len.max(1)).max(1), len.min(most));
@@ -196,7 +196,7 @@ impl<A: Copy + 'static> Input<A> {
             let rows = at_once.min(rows - row);
             for start in (0..len).step_by(part.max(1)) {
                 let len = part.min(len - start);
-                let some = Block { rows, row_step, len, step, ahead };
+                let part_block = Block { rows, row_step, len, step, ahead };
                 let offset = row as isize * row_step + start as isize * step;
                 let dense = Block::along(1, 0, rows * len, 1);
                 // SAFETY: the caller's promise; at most as many elements as the stage holds are copied
@@ -205,10 +205,10 @@ impl<A: Copy + 'static> Input<A> {
                     gather(
                         self.size,
                         from.wrapping_offset(offset * self.size as isize),
-                        some,
-                        room,
+                        part_block,
+                        stage,
                     );
-                    (self.fill)(room, dense, to);
+                    (self.fill)(stage, dense, to);
                 }
                 to = to.wrapping_add(rows * len);
             }

@@ -71,31 +71,32 @@ impl<'a> ColumnTiles<'a> {
         let (inner, around) = steps(kept);
         let (row, _) = steps(&job.geometry.reduced);
         let dense = job.input.direct && (inner.x == 1 || inner.size == 1);
-        let room = |bytes: usize| (bytes / size_of::<A>()).max(64);
+        let elements_of = |bytes: usize| (bytes / size_of::<A>()).max(64);
         let mut rows = job.geometry.reduced.clone();
         let mut outer = &kept[..kept.len().saturating_sub(1)];
-        let short = inner.size < room(STAGED_TILE_BYTES) / 2;
+        let short = inner.size < elements_of(STAGED_TILE_BYTES) / 2;
         let (shape, direct, tile, per_outer);
         // Rows that fill vectors are accumulated one by one.
         let fills = dense && !outer.is_empty() && inner.size >= PARTIALS && row.size >= PARTIALS;
-        if short && !fills && row.size * inner.size >= room(STAGED_TILE_BYTES) {
+        if short && !fills && row.size * inner.size >= elements_of(STAGED_TILE_BYTES) {
             shape = TileRow::SeveralRows;
             direct = dense && row.x == inner.size as isize;
-            let wide = (room(if direct { DIRECT_TILE_BYTES / 2 } else { STAGED_TILE_BYTES })
-                / inner.size)
-                .min(row.size);
+            let wide =
+                (elements_of(if direct { DIRECT_TILE_BYTES / 2 } else { STAGED_TILE_BYTES })
+                    / inner.size)
+                    .min(row.size);
             (tile, per_outer) = ((wide, inner.size), 1);
             if let Some(last) = rows.last_mut() {
                 *last = Dim { size: row.size.div_ceil(wide), x: row.x * wide as isize, out: 0 };
             }
         } else if short && !fills && !outer.is_empty() {
             (shape, direct) = (TileRow::SeveralIndices, false);
-            let places = (room(STAGED_TILE_BYTES) / inner.size).min(around.size);
+            let places = (elements_of(STAGED_TILE_BYTES) / inner.size).min(around.size);
             (tile, per_outer) = ((places, inner.size), around.size.div_ceil(places));
             outer = &outer[..outer.len() - 1];
         } else {
             (shape, direct) = (TileRow::Piece, dense);
-            let parts = inner.size.div_ceil(room(if direct {
+            let parts = inner.size.div_ceil(elements_of(if direct {
                 DIRECT_TILE_BYTES
             } else {
                 STAGED_TILE_BYTES
@@ -153,7 +154,7 @@ struct Scratch<S, A> {
     /// Staging memory for rows that are gathered first.
     stage: Vec<S>,
     /// Elements that fit in the stage.
-    room: usize,
+    stage_len: usize,
     /// The pending sums of each level; see [`super::cascade`].
     pending: Vec<A>,
     pushed: u64,
@@ -220,11 +221,11 @@ fn add<S, A: Copy>(ops: &ReductionKernels<S, A>, all: &mut [A], one: &[A]) {
 
 impl<S: Copy + 'static, A: Accumulator> Scratch<S, A> {
     fn new(plan: &ColumnTiles<'_>) -> Self {
-        let room = if plan.direct { 0 } else { 4 * plan.width() };
+        let stage_len = if plan.direct { 0 } else { 4 * plan.width() };
         Scratch {
             sums: Vec::with_capacity(plan.width()),
-            stage: Vec::with_capacity(room),
-            room,
+            stage: Vec::with_capacity(stage_len),
+            stage_len,
             pending: Vec::new(),
             pushed: 0,
         }
@@ -325,7 +326,7 @@ fn rows<S: Copy + 'static, A: Accumulator>(
         unsafe { (job.ops.accumulate)(job.input.at(start).cast(), last.x, most, sums) };
         return most;
     }
-    let count = most.min(scratch.room / width);
+    let count = most.min(scratch.stage_len / width);
     let (len, step) = (tile.1, plan.inner.x);
     // Prefetch the next rows, if they aren't contiguous with these.
     let ahead = |rows: usize| rows as isize * last.x * job.input.size as isize;

@@ -69,9 +69,9 @@ unsafe fn row<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, block: Bl
         unsafe {
             let (from, to) = (from.offset(place(start as isize)), to.add(start));
             if count == CHUNK {
-                some(from, &place, CHUNK, to);
+                gather_run(from, &place, CHUNK, to);
             } else {
-                some(from, &place, count, to);
+                gather_run(from, &place, count, to);
             }
         }
         start += count;
@@ -84,7 +84,12 @@ const CHUNK: usize = 64;
 /// # Safety
 /// The contract of [`gather`].
 #[inline(always)]
-unsafe fn some<T: Copy>(from: *const T, place: impl Fn(isize) -> isize, len: usize, to: *mut T) {
+unsafe fn gather_run<T: Copy>(
+    from: *const T,
+    place: impl Fn(isize) -> isize,
+    len: usize,
+    to: *mut T,
+) {
     for i in 0..len {
         // SAFETY: the caller's promise. Elements of this size may have a smaller alignment.
         unsafe { to.add(i).write_unaligned(from.offset(place(i as isize)).read_unaligned()) };

@@ -25,7 +25,7 @@ impl Reduction {
     /// since their indices matter.
     pub(crate) fn geometry(&self, x: &Tensor, out: &Tensor, ordered: bool) -> Geometry {
         if self.len == x.numel() && out.numel() == 1 && x.is_contiguous() {
-            return Geometry::of_all(self.len);
+            return Geometry::one_lane(self.len);
         }
         let mut flags = Dims::<bool>::filled(false, x.ndim()).unwrap_or_default();
         let keeps = self.params.keepdim != 0;
@@ -67,13 +67,13 @@ impl Geometry {
     /// Divides dimensions by a flag for reduced ones.
     pub(crate) fn new(all: &[Dim], flags: &[bool], ordered: bool) -> Self {
         let (mut x_base, mut out_base) = (0, 0);
-        let kept = pick(all, flags, false, true, (&mut x_base, &mut out_base));
-        let reduced = pick(all, flags, true, !ordered, (&mut x_base, &mut out_base));
+        let kept = select_dims(all, flags, false, true, (&mut x_base, &mut out_base));
+        let reduced = select_dims(all, flags, true, !ordered, (&mut x_base, &mut out_base));
         Geometry { kept, reduced, x_base, out_base }
     }
 
     /// One lane of all elements of a contiguous input.
-    fn of_all(len: usize) -> Self {
+    fn one_lane(len: usize) -> Self {
         let dim = Dim { size: len, x: 1, out: 0 };
         let reduced =
             if len == 1 { Dims::default() } else { Dims::filled(dim, 1).unwrap_or_default() };
@@ -115,7 +115,7 @@ fn distance(step: isize) -> usize {
 }
 
 /// Returns the dimensions whose flag is `wanted`, sorted and traversed forwards unless `ordered`.
-fn pick(
+fn select_dims(
     all: &[Dim],
     flags: &[bool],
     wanted: bool,

@@ -56,7 +56,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         // The first part of a single lane with an absorbing result, which later parts can't change.
         let last = AtomicUsize::new(usize::MAX);
         for_parts(lanes * parts, 1, lanes * len, |tasks| {
-            let mut stage = room();
+            let mut stage = new_stage();
             for task in tasks {
                 if task > last.load(Ordering::Relaxed) {
                     break;
@@ -94,7 +94,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
         let simple = self.geometry.reduced.len() == 1;
         let in_place = simple && self.input.direct && inner.x == 1;
         let mut results = [self.loops.empty; RESULTS];
-        let mut stage = room();
+        let mut stage = new_stage();
         runs(&self.geometry.kept, some, 1, |run| {
             let mut done = 0;
             while done < run.len {
@@ -206,7 +206,7 @@ impl<S: Copy + 'static, R: Copy + Send + Sync> Rows<'_, S, R> {
 /// Staging memory for a block of elements.
 type Stage<S> = [MaybeUninit<S>; BLOCK];
 
-fn room<S: Copy>() -> Stage<S> {
+fn new_stage<S: Copy>() -> Stage<S> {
     [MaybeUninit::uninit(); BLOCK]
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn kernels(name: &str) -> Kernels {
         .cover((ORDERED, wide), ByBlocks)
         .cover((COMPLEX, Output(COMPLEX)), ByBlocks)
         .cover((whole, narrow), ByBlocks)
-        .cover((FLOATS, narrow), Saturated)
+        .cover((FLOATS, narrow), SaturatingFloats)
         .cover((F16, Output(one_of((F16, F32)))), InRegisters)
         .cover((BF16, Output(one_of((BF16, F32)))), InRegisters)
         .cover((one_of((Bool, I8, I16, I32)), Output(I64)), InRegisters)
@@ -40,7 +40,7 @@ type Elem<C> = <C as HasDtype>::Element;
 type Stored<C> = <Elem<C> as ReductionTypes>::Stored;
 type Part<C> = <Elem<C> as ReductionTypes>::Part;
 type Out<C> = <C as HasOutput>::Output;
-type Total<C> = <Out<C> as ReductionTypes>::Sum;
+type SumType<C> = <Out<C> as ReductionTypes>::Sum;
 
 /// Kernels that convert elements in registers. Integers of 16 bits or less are summed in 32 bits within
 /// a part of a lane, which can't overflow.
@@ -51,15 +51,17 @@ impl<C> Body<C, Kernel> for InRegisters
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
     Stored<C>: To<Stored<C>> + To<Part<C>>,
-    Part<C>: Addend + To<Total<C>>,
-    Total<C>: Addend + To<Out<C>>,
+    Part<C>: Addend + To<SumType<C>>,
+    SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let input = Input::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
-            let ops =
-                ReductionKernels::of::<Converted<Stored<C>, Part<C>>, Sum<Part<C>>, Sum<Total<C>>>(
-                );
+            let ops = ReductionKernels::of::<
+                Converted<Stored<C>, Part<C>>,
+                Sum<Part<C>>,
+                Sum<SumType<C>>,
+            >();
             launch::<_, Out<C>>(params, (inputs[0], input), out, ops)
         })
     }
@@ -72,12 +74,12 @@ struct ByBlocks;
 impl<C> Body<C, Kernel> for ByBlocks
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<Total<C>>,
-    Total<C>: Addend + To<Out<C>>,
+    Stored<C>: To<SumType<C>>,
+    SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let input = Input::<Total<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
+            let input = Input::<SumType<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
             by_blocks::<Out<C>>(params, (inputs[0], input), out)
         })
     }
@@ -85,20 +87,20 @@ where
 
 /// Kernels of floats by way of a narrower type, which saturates where it can't hold them.
 #[derive(Clone, Copy)]
-struct Saturated;
+struct SaturatingFloats;
 
-impl<C> Body<C, Kernel> for Saturated
+impl<C> Body<C, Kernel> for SaturatingFloats
 where
     C: HasDtype<Element: ReductionTypes> + HasOutput<Output: ReductionTypes>,
-    Stored<C>: To<Part<C>> + To<Total<C>>,
+    Stored<C>: To<Part<C>> + To<SumType<C>>,
     Part<C>: To<Out<C>>,
-    Out<C>: To<Total<C>>,
-    Total<C>: Addend + To<Out<C>>,
+    Out<C>: To<SumType<C>>,
+    SumType<C>: Addend + To<Out<C>>,
 {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
-            let mut input = Input::<Total<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
-            input.fill = fill::<Through<Stored<C>, Part<C>, Out<C>, Total<C>>>;
+            let mut input = Input::<SumType<C>>::plain::<Stored<C>>(base::<Elem<C>>(inputs[0])?);
+            input.fill = fill::<ConvertThrough<Stored<C>, Part<C>, Out<C>, SumType<C>>>;
             by_blocks::<Out<C>>(params, (inputs[0], input), out)
         })
     }
@@ -131,9 +133,9 @@ where
 }
 
 /// A conversion from `S` to `A` through two other types.
-struct Through<S, B, D, A>(PhantomData<(S, B, D, A)>);
+struct ConvertThrough<S, B, D, A>(PhantomData<(S, B, D, A)>);
 
-impl<S, B, D, A> Convert for Through<S, B, D, A>
+impl<S, B, D, A> Convert for ConvertThrough<S, B, D, A>
 where
     S: To<B> + Copy + 'static,
     B: To<D> + 'static,

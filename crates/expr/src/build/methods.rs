@@ -1,6 +1,6 @@
 //! The functions of the language as methods of terms.
 
-use super::{Operand, Term};
+use super::{Term, TermOperand};
 use crate::derived_functions;
 use crate::graph::{Binary, Id, Unary};
 
@@ -9,17 +9,21 @@ impl<'b> Term<'b> {
         self.with(|g, x| derived_functions::unary(g, op, x))
     }
 
-    fn binary(self, op: Binary, other: impl Into<Operand<'b>>) -> Term<'b> {
+    fn binary(self, op: Binary, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.with_two(other, |g, a, b| derived_functions::binary(g, op, a, b))
     }
 
-    fn logical(self, op: Binary, other: impl Into<Operand<'b>>) -> Term<'b> {
+    fn logical(self, op: Binary, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.with_two(other, |g, a, b| derived_functions::logical(g, op, a, b))
     }
 
     /// Clamps to `low` and `high`; NaN for NaN.
     #[must_use]
-    pub fn clamp(self, low: impl Into<Operand<'b>>, high: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn clamp(
+        self,
+        low: impl Into<TermOperand<'b>>,
+        high: impl Into<TermOperand<'b>>,
+    ) -> Term<'b> {
         let high: Id = self.builder.term(high).id;
         self.with_two(low, |g, x, low| derived_functions::clamp(g, x, low, high))
     }
@@ -254,91 +258,91 @@ impl<'b> Term<'b> {
 
     /// Returns `a ** b`.
     #[must_use]
-    pub fn pow(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn pow(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Pow, other)
     }
 
     /// Returns the quotient rounded down.
     #[must_use]
-    pub fn floor_div(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn floor_div(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::FloorDiv, other)
     }
 
     /// Returns the smaller; NaN if either is.
     #[must_use]
-    pub fn min(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn min(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Min, other)
     }
 
     /// Returns the greater; NaN if either is.
     #[must_use]
-    pub fn max(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn max(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Max, other)
     }
 
     /// Returns whether they are equal.
     #[must_use]
-    pub fn eq(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn eq(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Eq, other)
     }
 
     /// Returns whether they differ.
     #[must_use]
-    pub fn ne(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn ne(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Ne, other)
     }
 
     /// Returns whether it is less.
     #[must_use]
-    pub fn lt(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn lt(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Lt, other)
     }
 
     /// Returns whether it is less or equal.
     #[must_use]
-    pub fn le(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn le(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Le, other)
     }
 
     /// Returns whether it is greater.
     #[must_use]
-    pub fn gt(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn gt(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Gt, other)
     }
 
     /// Returns whether it is greater or equal.
     #[must_use]
-    pub fn ge(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn ge(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.binary(Binary::Ge, other)
     }
 
     /// Returns `log(exp(a) + exp(b))`, without overflow.
     #[must_use]
-    pub fn logaddexp(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn logaddexp(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.with_two(other, derived_functions::logaddexp)
     }
 
     /// Returns `sqrt(a * a + b * b)`, without intermediate overflow.
     #[must_use]
-    pub fn hypot(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn hypot(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.with_two(other, derived_functions::hypot)
     }
 
     /// Returns whether both are nonzero.
     #[must_use]
-    pub fn logical_and(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn logical_and(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.logical(Binary::And, other)
     }
 
     /// Returns whether at least one is nonzero.
     #[must_use]
-    pub fn logical_or(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn logical_or(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.logical(Binary::Or, other)
     }
 
     /// Returns whether exactly one is nonzero.
     #[must_use]
-    pub fn logical_xor(self, other: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn logical_xor(self, other: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.logical(Binary::Xor, other)
     }
 }

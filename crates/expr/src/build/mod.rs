@@ -27,11 +27,11 @@ use crate::parse::refuse_name;
 /// in the order of their first use.
 #[derive(Default)]
 pub struct Builder {
-    parts: RefCell<Parts>,
+    parts: RefCell<BuilderState>,
 }
 
 #[derive(Default)]
-struct Parts {
+struct BuilderState {
     graph: Graph,
     inputs: Vec<Input>,
     params: Vec<String>,
@@ -54,40 +54,40 @@ pub struct Ranked<'b> {
 
 /// An operand of a term: another term, or a number.
 #[derive(Clone, Copy)]
-pub enum Operand<'b> {
+pub enum TermOperand<'b> {
     /// A term.
     Term(Term<'b>),
     /// A plain number, which takes the dtype of the other operand.
     Number(Literal),
 }
 
-impl<'b> From<Term<'b>> for Operand<'b> {
+impl<'b> From<Term<'b>> for TermOperand<'b> {
     fn from(term: Term<'b>) -> Self {
-        Operand::Term(term)
+        TermOperand::Term(term)
     }
 }
 
-impl From<f64> for Operand<'_> {
+impl From<f64> for TermOperand<'_> {
     fn from(value: f64) -> Self {
-        Operand::Number(Literal::Float(value.to_bits()))
+        TermOperand::Number(Literal::Float(value.to_bits()))
     }
 }
 
-impl From<i64> for Operand<'_> {
+impl From<i64> for TermOperand<'_> {
     fn from(value: i64) -> Self {
-        Operand::Number(Literal::Int(value))
+        TermOperand::Number(Literal::Int(value))
     }
 }
 
-impl From<i32> for Operand<'_> {
+impl From<i32> for TermOperand<'_> {
     fn from(value: i32) -> Self {
-        Operand::Number(Literal::Int(value.into()))
+        TermOperand::Number(Literal::Int(value.into()))
     }
 }
 
-impl From<bool> for Operand<'_> {
+impl From<bool> for TermOperand<'_> {
     fn from(value: bool) -> Self {
-        Operand::Number(Literal::Bool(value))
+        TermOperand::Number(Literal::Bool(value))
     }
 }
 
@@ -135,7 +135,7 @@ impl Builder {
     }
 
     /// Returns a number.
-    pub fn number<'b>(&'b self, value: impl Into<Operand<'b>>) -> Term<'b> {
+    pub fn number<'b>(&'b self, value: impl Into<TermOperand<'b>>) -> Term<'b> {
         self.term(value)
     }
 
@@ -152,9 +152,9 @@ impl Builder {
     /// Returns the second operand where the first is true, else the third.
     pub fn where_<'b>(
         &'b self,
-        condition: impl Into<Operand<'b>>,
-        a: impl Into<Operand<'b>>,
-        b: impl Into<Operand<'b>>,
+        condition: impl Into<TermOperand<'b>>,
+        a: impl Into<TermOperand<'b>>,
+        b: impl Into<TermOperand<'b>>,
     ) -> Term<'b> {
         let (condition, a, b) = (self.term(condition), self.term(a), self.term(b));
         self.add(Node::Where(condition.id, a.id, b.id))
@@ -164,7 +164,7 @@ impl Builder {
     ///
     /// # Panics
     /// If the term is another builder's.
-    pub fn finish<'b>(&'b self, value: impl Into<Operand<'b>>) -> Expr {
+    pub fn finish<'b>(&'b self, value: impl Into<TermOperand<'b>>) -> Expr {
         let root = self.term(value).id;
         let parts = self.parts.borrow();
         Expr::new(&parts.graph, root, parts.inputs.clone(), parts.params.clone())
@@ -188,21 +188,21 @@ impl Builder {
     }
 
     /// Returns the term of an operand.
-    fn term<'b>(&'b self, operand: impl Into<Operand<'b>>) -> Term<'b> {
+    fn term<'b>(&'b self, operand: impl Into<TermOperand<'b>>) -> Term<'b> {
         match operand.into() {
-            Operand::Term(term) => {
+            TermOperand::Term(term) => {
                 let own = std::ptr::eq(term.builder, self);
                 assert!(own, "a term of another builder: terms of one expression have one builder");
                 term
             }
-            Operand::Number(Literal::Float(bits)) => {
+            TermOperand::Number(Literal::Float(bits)) => {
                 let id = derived_functions::float(
                     &mut self.parts.borrow_mut().graph,
                     f64::from_bits(bits),
                 );
                 Term { builder: self, id }
             }
-            Operand::Number(literal) => self.add(Node::Literal(literal)),
+            TermOperand::Number(literal) => self.add(Node::Literal(literal)),
         }
     }
 }
@@ -242,7 +242,7 @@ impl<'b> Term<'b> {
     /// As [`Term::with`], for two operands.
     fn with_two(
         self,
-        other: impl Into<Operand<'b>>,
+        other: impl Into<TermOperand<'b>>,
         make: impl FnOnce(&mut Graph, Id, Id) -> Id,
     ) -> Term<'b> {
         let other = self.builder.term(other).id;
@@ -270,11 +270,11 @@ impl fmt::Debug for Ranked<'_> {
     }
 }
 
-impl fmt::Debug for Operand<'_> {
+impl fmt::Debug for TermOperand<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operand::Term(term) => term.fmt(f),
-            Operand::Number(literal) => literal.fmt(f),
+            TermOperand::Term(term) => term.fmt(f),
+            TermOperand::Number(literal) => literal.fmt(f),
         }
     }
 }

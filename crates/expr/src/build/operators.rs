@@ -2,7 +2,7 @@
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
-use super::{Operand, Term};
+use super::{Term, TermOperand};
 use crate::derived_functions;
 use crate::graph::{Binary, Unary};
 
@@ -23,7 +23,7 @@ macro_rules! number_left {
 /// Implements an operator of Rust as an operation of the language.
 macro_rules! operator {
     ($($trait:ident $method:ident $op:ident;)*) => {$(
-        impl<'b, O: Into<Operand<'b>>> $trait<O> for Term<'b> {
+        impl<'b, O: Into<TermOperand<'b>>> $trait<O> for Term<'b> {
             type Output = Term<'b>;
 
             fn $method(self, other: O) -> Term<'b> {

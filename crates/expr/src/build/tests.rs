@@ -2,7 +2,7 @@
 
 use keyfold_core::DType;
 
-use super::{Builder, Operand, Term};
+use super::{Builder, Term, TermOperand};
 use crate::{Expr, Names};
 
 fn check(build: impl for<'b> Fn(&'b Builder, Term<'b>, Term<'b>) -> Term<'b>, text: &str) {
@@ -99,7 +99,7 @@ fn inputs_and_parameters_are_numbered_as_they_are_asked_for() {
     assert_eq!(b.finish(beta * 2).to_string(), "beta * 2");
     assert_eq!(b.finish(3).to_string(), "3");
     assert_eq!(
-        format!("{x:?} {table:?} {:?}", Operand::from(1)),
+        format!("{x:?} {table:?} {:?}", TermOperand::from(1)),
         "Term(x) Ranked(table, 2) Int(1)"
     );
 }

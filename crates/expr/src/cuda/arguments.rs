@@ -15,7 +15,7 @@ fn division(size: u64, wide: bool) -> (u64, u64) {
 }
 
 /// A dimension of the walk: its size, and the operands' strides.
-type Walk = (u64, Vec<i64>);
+type WalkedDim = (u64, Vec<i64>);
 
 /// Returns whether `count` elements need 64-bit quotients.
 fn is_wide(count: u64) -> bool {
@@ -51,10 +51,10 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
     }
     let wide = is_wide(count(shape)?);
     // The last dimension first.
-    let mut walked: Vec<Walk> = Vec::new();
+    let mut walked: Vec<WalkedDim> = Vec::new();
     for (dim, &size) in shape.iter().enumerate().rev().filter(|(_, size)| **size != 1) {
         let steps: Vec<i64> = strides.iter().map(|strides| strides[dim]).collect();
-        let joins = |(inner, step): &Walk| {
+        let joins = |(inner, step): &WalkedDim| {
             let joined = |(outer, step): (&i64, &i64)| {
                 i128::from(*outer) == i128::from(*step) * i128::from(*inner)
             };
@@ -77,7 +77,7 @@ pub fn strides_words(shape: &[u64], strides: &[&[i64]], dims: u32) -> Result<Vec
         ));
     }
     let mut words = vec![walked.len() as u64, u64::from(wide)];
-    let mut column = |value: &dyn Fn(&Walk) -> u64, rest: u64| {
+    let mut column = |value: &dyn Fn(&WalkedDim) -> u64, rest: u64| {
         words.extend((0..capacity).map(|dim| walked.get(dim).map_or(rest, value)));
     };
     column(&|(size, _)| *size, 1);

@@ -327,7 +327,7 @@ impl NameScope {
     }
 
     /// Describes a name that is called as a function.
-    pub(super) fn what(&self, name: &str) -> Option<&'static str> {
+    pub(super) fn describe(&self, name: &str) -> Option<&'static str> {
         self.meanings.get(name).map(|meaning| match meaning {
             Meaning::Input(_) => "an input",
             Meaning::Param(_) => "a parameter",

@@ -162,7 +162,7 @@ impl Parser<'_> {
         if let Some(dtype) = DType::ALL.into_iter().find(|dtype| dtype.name() == name) {
             return Ok(Open::Cast(dtype));
         }
-        if let Some(what) = self.scope.what(name) {
+        if let Some(what) = self.scope.describe(name) {
             let message =
                 format!("'{name}' is {what}, not a function; a product is written {name} * (...)");
             return failure(at, message);

@@ -12,51 +12,51 @@ use crate::graph::{Binary, Expr, Graph, Id, Literal, Node, Unary};
 
 /// The least kind of number that a value has, for all dtypes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Least {
+pub(crate) enum LeastKind {
     /// Unknown: perhaps a bool, perhaps a plain number.
     Any,
     Integer,
     Float,
 }
 
-impl Least {
-    fn of(dtype: DType) -> Least {
+impl LeastKind {
+    fn of(dtype: DType) -> LeastKind {
         match dtype.kind() {
-            DTypeKind::Bool => Least::Any,
-            DTypeKind::UInt | DTypeKind::Int => Least::Integer,
-            DTypeKind::Float | DTypeKind::Complex => Least::Float,
+            DTypeKind::Bool => LeastKind::Any,
+            DTypeKind::UInt | DTypeKind::Int => LeastKind::Integer,
+            DTypeKind::Float | DTypeKind::Complex => LeastKind::Float,
         }
     }
 
     /// Returns the least kind that an operation with a literal results in.
-    fn promoted_by(literal: Literal) -> Least {
+    fn promoted_by(literal: Literal) -> LeastKind {
         match literal {
-            Literal::Bool(_) => Least::Any,
-            Literal::Int(_) => Least::Integer,
-            Literal::Float(_) => Least::Float,
+            Literal::Bool(_) => LeastKind::Any,
+            Literal::Int(_) => LeastKind::Integer,
+            Literal::Float(_) => LeastKind::Float,
         }
     }
 }
 
 /// Assumptions about the inputs.
-pub(crate) struct Assume(Vec<Least>);
+pub(crate) struct Assume(Vec<LeastKind>);
 
 impl Assume {
     /// Returns no assumptions.
     fn none(inputs: usize) -> Assume {
-        Assume(vec![Least::Any; inputs])
+        Assume(vec![LeastKind::Any; inputs])
     }
 
     /// Assumes that one input is floating, since the expression was differentiated with respect to
     /// it.
     pub(crate) fn floating(inputs: usize, input: usize) -> Assume {
         let mut assume = Assume::none(inputs);
-        assume.0[input] = Least::Float;
+        assume.0[input] = LeastKind::Float;
         assume
     }
 
     fn dtypes(inputs: usize, dtypes: &[DType]) -> Assume {
-        let known = |at| dtypes.get(at).map_or(Least::Any, |dtype| Least::of(*dtype));
+        let known = |at| dtypes.get(at).map_or(LeastKind::Any, |dtype| LeastKind::of(*dtype));
         Assume((0..inputs).map(known).collect())
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn simplify(expr: &Expr, assume: &Assume) -> Expr {
 struct Simplifier<'a> {
     g: Graph,
     /// By node.
-    least: Vec<Least>,
+    least: Vec<LeastKind>,
     assume: &'a Assume,
 }
 
@@ -142,29 +142,31 @@ impl Simplifier<'_> {
     /// Returns whether an operation with a literal keeps the value's dtype.
     fn keeps_dtype(&self, value: Id, literal: Id) -> bool {
         self.literal(literal).is_some_and(|l| {
-            Least::promoted_by(l) <= self.least[value.index()] && self.literal(value).is_none()
+            LeastKind::promoted_by(l) <= self.least[value.index()] && self.literal(value).is_none()
         })
     }
 
-    fn least(&self, node: &Node) -> Least {
+    fn least(&self, node: &Node) -> LeastKind {
         let of = |id: Id| self.least[id.index()];
         match *node {
             // A plain number takes the other operand's dtype.
-            Node::Literal(_) | Node::Param(_) | Node::At { .. } => Least::Any,
-            Node::Input(input) => self.assume.0.get(input as usize).copied().unwrap_or(Least::Any),
-            Node::Index | Node::Coordinate(_) => Least::Integer,
+            Node::Literal(_) | Node::Param(_) | Node::At { .. } => LeastKind::Any,
+            Node::Input(input) => {
+                self.assume.0.get(input as usize).copied().unwrap_or(LeastKind::Any)
+            }
+            Node::Index | Node::Coordinate(_) => LeastKind::Integer,
             Node::Unary(op, a) => match op {
-                Unary::IsNan | Unary::IsFinite => Least::Any,
+                Unary::IsNan | Unary::IsFinite => LeastKind::Any,
                 _ => of(a),
             },
             Node::Binary(op, a, b) => match op {
                 Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge => {
-                    Least::Any
+                    LeastKind::Any
                 }
                 _ => of(a).max(of(b)),
             },
             Node::Where(_, a, b) => of(a).max(of(b)),
-            Node::Cast(dtype, _) => Least::of(dtype),
+            Node::Cast(dtype, _) => LeastKind::of(dtype),
         }
     }
 
@@ -199,7 +201,7 @@ impl Simplifier<'_> {
     /// wrapped before a conversion.
     fn negated(&self, id: Id) -> Option<Id> {
         match *self.g.node(id) {
-            Node::Unary(Unary::Neg, x) if self.least[x.index()] == Least::Float => Some(x),
+            Node::Unary(Unary::Neg, x) if self.least[x.index()] == LeastKind::Float => Some(x),
             _ => None,
         }
     }
@@ -266,7 +268,7 @@ impl Simplifier<'_> {
             if self.is(factor, 1.0) {
                 return Some(x);
             }
-            if self.is(factor, -1.0) && self.least[x.index()] == Least::Float {
+            if self.is(factor, -1.0) && self.least[x.index()] == LeastKind::Float {
                 return Some(self.node(Node::Unary(Unary::Neg, x)));
             }
         }
@@ -277,7 +279,7 @@ impl Simplifier<'_> {
         let Some(divisor) = self.literal(b).map(as_float) else {
             return self.signed(Binary::Div, a, b);
         };
-        let is_float = self.least[a.index()] == Least::Float && self.literal(a).is_none();
+        let is_float = self.least[a.index()] == LeastKind::Float && self.literal(a).is_none();
         if divisor == 1.0 && is_float {
             return Some(a);
         }
@@ -306,7 +308,7 @@ impl Simplifier<'_> {
         if self.is(b, 2.0) {
             return Some(self.binary_node(Binary::Mul, a, a));
         }
-        if self.is(b, -1.0) && self.least[a.index()] == Least::Float {
+        if self.is(b, -1.0) && self.least[a.index()] == LeastKind::Float {
             let one = int(&mut self.g, 1);
             self.extend_to_new_nodes();
             return Some(self.binary_node(Binary::Div, one, a));
@@ -316,7 +318,7 @@ impl Simplifier<'_> {
 
     /// Extends the assumptions to literals added directly to the graph.
     fn extend_to_new_nodes(&mut self) {
-        self.least.resize(self.g.nodes().len(), Least::Any);
+        self.least.resize(self.g.nodes().len(), LeastKind::Any);
     }
 
     fn choice(&mut self, condition: Id, a: Id, b: Id) -> Option<Id> {

@@ -3,7 +3,7 @@
 use super::space::{Axes, Coverage, Space};
 
 /// The number of covered points that a message lists.
-const LISTED: usize = 6;
+const MAX_LISTED: usize = 6;
 
 /// The message for a point outside the coverage; it lists the covered points that differ on the fewest
 /// axes.
@@ -31,7 +31,7 @@ pub(super) fn uncovered<S: Axes>(table: &str, point: S, coverage: &Coverage<S>) 
     text.push_str(&format!("; nearest covered, where {distance} {axes}: "));
     let listed: Vec<_> = nearest
         .iter()
-        .take(LISTED)
+        .take(MAX_LISTED)
         .map(|labels| {
             let changes = S::NAMES.iter().zip(labels).zip(&wanted).filter(|((_, to), of)| to != of);
             let changes: Vec<_> = changes.map(|((name, to), _)| format!("{name}={to}")).collect();
@@ -39,8 +39,8 @@ pub(super) fn uncovered<S: Axes>(table: &str, point: S, coverage: &Coverage<S>) 
         })
         .collect();
     text.push_str(&listed.join("; "));
-    if nearest.len() > LISTED {
-        text.push_str(&format!("; and {} more", nearest.len() - LISTED));
+    if nearest.len() > MAX_LISTED {
+        text.push_str(&format!("; and {} more", nearest.len() - MAX_LISTED));
     }
     text
 }

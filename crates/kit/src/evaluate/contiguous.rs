@@ -32,7 +32,11 @@ impl Job<'_> {
     #[inline]
     pub(super) fn contiguous_units(&self, out: &Tensor) -> usize {
         let (total, block) = (out.numel(), self.block());
-        if total <= block { 1 } else { (total + self.lead(out.pinned_ptr())).div_ceil(block) }
+        if total <= block {
+            1
+        } else {
+            (total + self.misalignment(out.pinned_ptr())).div_ceil(block)
+        }
     }
 
     /// Computes the blocks with these numbers.
@@ -54,15 +58,16 @@ impl Job<'_> {
                 let gathered = behind.wrapping_add(WriteCombiner::bytes(register));
                 let result_direct = self.writes_directly();
                 // The first block is shorter, so that all others begin at a cache line.
-                let lead = if total <= block { 0 } else { self.lead(out.pinned_ptr()) };
-                let end = total.min((units.end * block).saturating_sub(lead));
-                let mut at = (units.start * block).saturating_sub(lead);
+                let misalignment =
+                    if total <= block { 0 } else { self.misalignment(out.pinned_ptr()) };
+                let end = total.min((units.end * block).saturating_sub(misalignment));
+                let mut at = (units.start * block).saturating_sub(misalignment);
                 let prefetch_distance: SmallVec<[isize; 8]> = match self.non_temporal {
                     true => inputs_ahead(program, block),
                     false => SmallVec::new(),
                 };
                 while at < end {
-                    let len = (block - if at == 0 { lead } else { 0 }).min(end - at);
+                    let len = (block - if at == 0 { misalignment } else { 0 }).min(end - at);
                     for (slot, (input, access)) in inputs.iter().zip(program.accesses()).enumerate()
                     {
                         let from = input.pinned_ptr().wrapping_add(at * access.size);

@@ -324,7 +324,7 @@ impl Job<'_> {
     /// The number of elements between a pointer into the output and the cache line that it lies in; 0 if
     /// blocks are too short for alignment to matter.
     #[inline]
-    fn lead(&self, to: *mut u8) -> usize {
+    fn misalignment(&self, to: *mut u8) -> usize {
         // Inputs are often aligned like the output, and are read faster from the beginning of a line,
         // too. The result has to be less than a block.
         let matters = self.block() >= non_temporal::LINE;

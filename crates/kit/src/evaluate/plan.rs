@@ -60,14 +60,14 @@ impl<'a> TraversalPlan<'a> {
             plan.loops.push_one(plan.operands.iter().map(|operand| operand.size));
             return plan;
         }
-        let lead = plan.operands.len() - 1;
+        let output = plan.operands.len() - 1;
         let mut bases: SmallVec<[isize; 8]> =
             plan.operands.iter().map(|operand| operand.base).collect();
-        plan.loops.ascend(lead, &mut bases);
+        plan.loops.ascend(output, &mut bases);
         for (operand, base) in plan.operands.iter_mut().zip(bases) {
             operand.base = base;
         }
-        plan.loops.sort_by_key(|steps| steps[lead].unsigned_abs());
+        plan.loops.sort_by_key(|steps| steps[output].unsigned_abs());
         plan.loops.merge(|_, _| true);
         plan.traversal = match plan.inner() {
             _ if plan.dims().len() == 1 => Traversal::Rows,

@@ -52,7 +52,7 @@ impl Job<'_> {
         let (rows, cols) = self.tile(plan);
         let (height, width) = (plan.dims()[plan.dims().len() - 2], plan.inner());
         let planes = plan.total / (height * width);
-        let across = (width + self.row_lead(plan, cols)).div_ceil(cols);
+        let across = (width + self.row_misalignment(plan, cols)).div_ceil(cols);
         (planes * height.div_ceil(rows) * across, rows * cols)
     }
 
@@ -75,8 +75,8 @@ impl Worker<'_, '_> {
         let (last, out) = (plan.dims().len() - 1, program.output());
         let (height, width) = (plan.dims()[last - 1], plan.dims()[last]);
         let (rows, cols) = self.job.tile(plan);
-        let lead = self.job.row_lead(plan, cols);
-        let (down, across) = (height.div_ceil(rows), (width + lead).div_ceil(cols));
+        let misalignment = self.job.row_misalignment(plan, cols);
+        let (down, across) = (height.div_ceil(rows), (width + misalignment).div_ceil(cols));
         let (outer, steps) = (plan.row(last - 1), plan.row(last));
         let gathers = if program.gathers() { 2 * program.register_bytes() } else { 0 };
         let mut workspace = self.workspace.wrapping_add(gathers);
@@ -98,8 +98,9 @@ impl Worker<'_, '_> {
                 cursor.next(plan);
             }
             let (row, first) = (tile % down * rows, tile / down % across * cols);
-            let col = first.saturating_sub(lead);
-            let (rows, cols) = (rows.min(height - row), (first + cols - lead).min(width) - col);
+            let col = first.saturating_sub(misalignment);
+            let (rows, cols) =
+                (rows.min(height - row), (first + cols - misalignment).min(width) - col);
             let at = |slot: usize, r: usize| {
                 cursor.at[slot] + (row + r) as isize * outer[slot] + col as isize * steps[slot]
             };

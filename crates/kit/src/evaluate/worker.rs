@@ -62,23 +62,23 @@ impl<'j> Job<'j> {
         let inner = plan.inner();
         let chunks = inner.div_ceil(self.block());
         let len = inner.div_ceil(chunks).next_multiple_of(CHUNK).min(self.block());
-        let (lead, without) = (self.row_lead(plan, len), inner.div_ceil(len));
+        let (misalignment, without) = (self.row_misalignment(plan, len), inner.div_ceil(len));
         // A row isn't aligned if that would add a block of a few elements.
-        if (inner + lead).div_ceil(len) > without {
+        if (inner + misalignment).div_ceil(len) > without {
             (without, len, 0)
         } else {
-            (without, len, lead)
+            (without, len, misalignment)
         }
     }
 
     /// The number of elements by which the first block of a row is shorter than `len`, so that later
     /// blocks begin at cache lines. It is 0 unless rows have several blocks and are aligned alike.
-    pub(super) fn row_lead(&self, plan: &TraversalPlan<'_>, len: usize) -> usize {
+    pub(super) fn row_misalignment(&self, plan: &TraversalPlan<'_>, len: usize) -> usize {
         let (out, last) = (self.program.output(), plan.dims().len() - 1);
         let even = (0..last).all(|dim| plan.row(dim)[out] % non_temporal::LINE as isize == 0)
             && plan.row(last)[out] == plan.operands[out].size
             && len < plan.inner();
-        if even { self.lead(pointer(plan.operands[out].base)) } else { 0 }
+        if even { self.misalignment(pointer(plan.operands[out].base)) } else { 0 }
     }
 
     /// Computes the units with these numbers.
@@ -126,7 +126,7 @@ impl Worker<'_, '_> {
     /// Computes blocks that each lie within one long row.
     fn rows(&mut self, units: Range<usize>) -> Result<()> {
         let plan = self.plan;
-        let (chunks, longest, lead) = self.job.chunks(plan);
+        let (chunks, longest, misalignment) = self.job.chunks(plan);
         let steps = plan.row(plan.dims().len() - 1);
         let mut cursor = Cursor::new(plan, 1, units.start / chunks);
         let mut chunk = units.start % chunks;
@@ -136,8 +136,8 @@ impl Worker<'_, '_> {
             self.prefetch_distance[slot] *= (PREFETCH_BLOCKS * longest) as isize;
         }
         for _ in units {
-            let col = (chunk * longest).saturating_sub(lead);
-            let end = plan.inner().min((chunk + 1) * longest - lead);
+            let col = (chunk * longest).saturating_sub(misalignment);
+            let end = plan.inner().min((chunk + 1) * longest - misalignment);
             self.row(&cursor.at, steps, col, end - col)?;
             chunk += 1;
             if chunk == chunks {

@@ -181,8 +181,8 @@ impl<H: Half> Convert<H, f32> for Widen {
 impl<H: Half> Convert<H, f64> for Widen {
     #[inline(always)]
     fn convert<I: Isa>(from: &[H], to: &mut [f64]) {
-        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
-            let mut part = [0f32; PART];
+        for (from, to) in from.chunks(F64_CHUNK).zip(to.chunks_mut(F64_CHUNK)) {
+            let mut part = [0f32; F64_CHUNK];
             let part = &mut part[..from.len()];
             H::widen_all::<I>(from, part);
             for (to, from) in to.iter_mut().zip(part) {
@@ -202,8 +202,8 @@ impl<H: Half> Convert<f32, H> for Narrow {
 impl<H: Half> Convert<f64, H> for Narrow {
     #[inline(always)]
     fn convert<I: Isa>(from: &[f64], to: &mut [H]) {
-        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
-            let mut part = [0f32; PART];
+        for (from, to) in from.chunks(F64_CHUNK).zip(to.chunks_mut(F64_CHUNK)) {
+            let mut part = [0f32; F64_CHUNK];
             let part = &mut part[..from.len()];
             for (part, from) in part.iter_mut().zip(from) {
                 *part = H::round_to_odd_f32(*from);
@@ -214,13 +214,13 @@ impl<H: Half> Convert<f64, H> for Narrow {
 }
 
 /// Elements per pass through float32.
-const PART: usize = 64;
+const F64_CHUNK: usize = 64;
 
 /// Rounds every float32 to a half, kept as float32; the slices are of equal length.
 #[inline(always)]
 pub(crate) fn round<H: Half, I: Isa>(from: &[f32], to: &mut [f32]) {
-    for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
-        let mut part = [H::narrow(0.0); PART];
+    for (from, to) in from.chunks(F64_CHUNK).zip(to.chunks_mut(F64_CHUNK)) {
+        let mut part = [H::narrow(0.0); F64_CHUNK];
         let part = &mut part[..from.len()];
         H::narrow_all::<I>(from, part);
         H::widen_all::<I>(part, to);
@@ -230,8 +230,8 @@ pub(crate) fn round<H: Half, I: Isa>(from: &[f32], to: &mut [f32]) {
 /// Rounds every float64 to a half, once, kept as float32; the slices are of equal length.
 #[inline(always)]
 pub(crate) fn round_f64<H: Half, I: Isa>(from: &[f64], to: &mut [f32]) {
-    for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
-        let mut part = [H::narrow(0.0); PART];
+    for (from, to) in from.chunks(F64_CHUNK).zip(to.chunks_mut(F64_CHUNK)) {
+        let mut part = [H::narrow(0.0); F64_CHUNK];
         let part = &mut part[..from.len()];
         Narrow::convert::<I>(from, part);
         H::widen_all::<I>(part, to);

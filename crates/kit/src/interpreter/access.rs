@@ -238,10 +238,10 @@ unsafe fn transpose<T: Copy>(
     const SIDE: usize = 8;
     // Columns are far apart in memory, so the processor doesn't prefetch across them. Prefetch the later
     // columns of this tile and, at its end, of the tile below.
-    const AHEAD: usize = 32;
+    const PREFETCH_COLUMNS: usize = 32;
     let (even_rows, even_cols) = (rows / SIDE * SIDE, cols / SIDE * SIDE);
     for c in (0..even_cols).step_by(SIDE) {
-        for next in c + AHEAD..c + AHEAD + SIDE {
+        for next in c + PREFETCH_COLUMNS..c + PREFETCH_COLUMNS + SIDE {
             let (below, next) = if next < cols { (0, next) } else { (rows, next - cols) };
             let column = src.wrapping_add(below).wrapping_offset(next as isize * stride);
             // One more cache line, since columns needn't begin at a line.

@@ -96,7 +96,7 @@ pub(crate) struct CompiledCode {
 
 /// The number of uniform values that get a register of their own; others are filled into a temporary
 /// register before their first use.
-const KEPT: usize = 8;
+const MAX_KEPT: usize = 8;
 
 const UNASSIGNED: u32 = u32::MAX;
 
@@ -344,7 +344,7 @@ fn uniform_steps(
         }
     }
     for (at, step) in steps.iter().enumerate() {
-        if step.uniform && needed[at] && code.kept.len() < KEPT {
+        if step.uniform && needed[at] && code.kept.len() < MAX_KEPT {
             allocation.slot[at] = output + 1 + code.kept.len() as Slot;
             code.kept.push((allocation.value[at], raw_load(step.dtype.size())));
         }

@@ -190,7 +190,7 @@ impl<const N: usize> Vectors<N> {
 
 /// Numbers per iteration: four registers.
 #[cfg(target_arch = "x86_64")]
-const TOGETHER: usize = 64;
+const UNROLLED: usize = 64;
 
 /// Applies the function to every number, at the level AVX-512 only. Returns whether it did.
 #[inline(always)]
@@ -198,8 +198,8 @@ pub(super) fn all<F: Avx512Function, I: Isa>(x: &[f32], out: &mut [f32]) -> bool
     assert_eq!(x.len(), out.len());
     #[cfg(target_arch = "x86_64")]
     if I::LEVEL == Level::Avx512 {
-        let (places, last) = out.as_chunks_mut::<TOGETHER>();
-        let (whole, rest) = x.as_chunks::<TOGETHER>();
+        let (places, last) = out.as_chunks_mut::<UNROLLED>();
+        let (whole, rest) = x.as_chunks::<UNROLLED>();
         for (out, x) in places.iter_mut().zip(whole) {
             // SAFETY: the processor has the level.
             unsafe { compute::<F, 4>(out, x) };
@@ -257,9 +257,9 @@ unsafe fn scaled_all<F: Avx512Function, const BOUNDED: bool>(
     scaling: Scaling<f32>,
     out: &mut [f32],
 ) {
-    let (places, last) = out.as_chunks_mut::<TOGETHER>();
+    let (places, last) = out.as_chunks_mut::<UNROLLED>();
     let ((whole, rest), (factors, rest_factors)) =
-        (x.as_chunks::<TOGETHER>(), y.as_chunks::<TOGETHER>());
+        (x.as_chunks::<UNROLLED>(), y.as_chunks::<UNROLLED>());
     for ((out, x), y) in places.iter_mut().zip(whole).zip(factors) {
         // SAFETY: the caller's promise.
         unsafe { compute_scaled::<F, 4, BOUNDED>(out, x, y, scaling) };

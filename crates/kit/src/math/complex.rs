@@ -9,7 +9,7 @@ use keyfold_core::Complex;
 use super::Real;
 
 /// The type of a complex number's parts; the functions compute in float64.
-pub trait ComplexPart: Real {
+pub trait ComplexFloat: Real {
     /// Applies a function of float64 parts to a number of this type, and rounds the result once.
     fn via_f64(z: Complex<Self>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<Self>;
     /// The hypotenuse of two parts that are numbers of this type.
@@ -18,7 +18,7 @@ pub trait ComplexPart: Real {
     fn exp_part(z: Complex<Self>) -> Complex<Self>;
 }
 
-impl ComplexPart for f64 {
+impl ComplexFloat for f64 {
     fn via_f64(z: Complex<f64>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f64> {
         f(z)
     }
@@ -32,7 +32,7 @@ impl ComplexPart for f64 {
     }
 }
 
-impl ComplexPart for f32 {
+impl ComplexFloat for f32 {
     fn via_f64(z: Complex<f32>, f: impl Fn(Complex<f64>) -> Complex<f64>) -> Complex<f32> {
         let value = f(Complex::new(z.re.into(), z.im.into()));
         Complex::new(value.re as f32, value.im as f32)
@@ -58,7 +58,7 @@ impl ComplexPart for f32 {
 
 /// The quotient, scaled by the divisor's greater part so that no square overflows or underflows (R. L.
 /// Smith, "Algorithm 116: Complex division", 1962); 0 for a finite number divided by infinity.
-pub fn quotient<T: ComplexPart>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
+pub fn quotient<T: ComplexFloat>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     let b = Complex::new(b.re.to_f64(), b.im.to_f64());
     T::via_f64(a, |a| {
         let (re, im) = (b.re.abs(), b.im.abs());
@@ -83,7 +83,7 @@ pub fn quotient<T: ComplexPart>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
 }
 
 /// `z / abs(z)`; 0 of 0; the sign of one infinite part; NaN of two, as in NumPy.
-pub fn sign<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn sign<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::via_f64(z, |z| {
         let (re, im) = (z.re.abs(), z.im.abs());
         match (re == f64::INFINITY, im == f64::INFINITY) {
@@ -112,7 +112,7 @@ pub fn sign<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
 
 /// Above this argument exp, sinh and cosh are computed as two factors, each of which is multiplied with
 /// a sine or cosine separately, so that they neither overflow nor underflow.
-const TWO_FACTORS: f64 = 700.0;
+const TWO_FACTOR_LIMIT: f64 = 700.0;
 
 /// A product that is 0 if a factor is, even if the other is infinite (then with the product's sign) or
 /// NaN.
@@ -127,7 +127,7 @@ fn product(a: f64, b: f64) -> f64 {
 }
 
 /// `e ** z`
-pub fn exp<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn exp<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::exp_part(z)
 }
 
@@ -142,7 +142,7 @@ fn exp_part(z: Complex<f64>) -> Complex<f64> {
             false => Complex::new(0.0, 0f64.copysign(z.im)),
         };
     }
-    let (first, second) = match z.re.abs() > TWO_FACTORS {
+    let (first, second) = match z.re.abs() > TWO_FACTOR_LIMIT {
         true => ((z.re * 0.5).exp(), (z.re * 0.5).exp()),
         false => (z.re.exp(), 1.0),
     };
@@ -171,7 +171,7 @@ fn square_minus_one(long: f64, short: f64) -> f64 {
 }
 
 /// The natural logarithm.
-pub fn log<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn log<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::via_f64(z, |z| {
         let (re, im) = (z.re.abs(), z.im.abs());
         let (long, short) = if re > im { (re, im) } else { (im, re) };
@@ -192,7 +192,7 @@ pub fn log<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
 }
 
 /// The square root whose real part isn't negative, without cancellation.
-pub fn sqrt<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn sqrt<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::via_f64(z, |z| {
         if z.im.is_infinite() {
             return Complex::new(f64::INFINITY, z.im);
@@ -222,7 +222,7 @@ pub fn sqrt<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
 
 /// Returns sinh and cosh divided by a common factor, and the factor: their product may overflow.
 fn sinh_cosh_factor(x: f64) -> (f64, f64, f64) {
-    if x.abs() > TWO_FACTORS {
+    if x.abs() > TWO_FACTOR_LIMIT {
         let root = (x.abs() * 0.5).exp();
         let half = root * 0.5;
         return (half.copysign(x), half, root);
@@ -231,7 +231,7 @@ fn sinh_cosh_factor(x: f64) -> (f64, f64, f64) {
 }
 
 /// The sine.
-pub fn sin<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn sin<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::via_f64(z, |z| {
         if z.im.is_infinite() && !z.re.is_finite() {
             return Complex::new(f64::NAN, z.im);
@@ -243,7 +243,7 @@ pub fn sin<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
 }
 
 /// The cosine.
-pub fn cos<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn cos<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::via_f64(z, |z| {
         if z.im.is_infinite() && !z.re.is_finite() {
             return Complex::new(f64::INFINITY, f64::NAN);
@@ -255,7 +255,7 @@ pub fn cos<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
 }
 
 /// The hyperbolic tangent, from formulas that neither overflow nor cancel.
-pub fn tanh<T: ComplexPart>(z: Complex<T>) -> Complex<T> {
+pub fn tanh<T: ComplexFloat>(z: Complex<T>) -> Complex<T> {
     T::via_f64(z, |z| {
         if z.im == 0.0 {
             return Complex::new(z.re.tanh(), z.im);

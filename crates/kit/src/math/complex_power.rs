@@ -2,7 +2,7 @@
 
 use keyfold_core::Complex;
 
-use super::complex::{ComplexPart, exp, log, quotient};
+use super::complex::{ComplexFloat, exp, log, quotient};
 
 /// From this absolute value on, integer exponents are computed by the logarithm, too.
 const LOG_FROM: f64 = 100.0;
@@ -14,7 +14,7 @@ const LOG_FROM: f64 = 100.0;
 /// - products for integer exponents below 100, as in NumPy, so that `a ** 2` is `a * a`;
 /// - otherwise from the absolute value and the angle of the base, or `exp(b * log(a))` if those aren't
 /// finite.
-pub fn power<T: ComplexPart>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
+pub fn power<T: ComplexFloat>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     let b = Complex::new(b.re.to_f64(), b.im.to_f64());
     T::via_f64(a, |a| {
         if b.re == 0.0 && b.im == 0.0 {

@@ -4,7 +4,7 @@
 //! which rounds a subnormal result once and overflows to infinity.
 
 use crate::math::avx512::{Avx512Function, Vectors};
-use crate::math::float32::{EXP, LN2_HIGH, LN2_LOW, MAGIC, UNIT};
+use crate::math::float32::{EXP, LN2_HIGH, LN2_LOW, MAGIC, SIGMOID_SCALE};
 use crate::math::function::{Exp, Sigmoid};
 
 /// Returns n and `exp(r) - 1` with `x = n ln 2 + r`, or the same for `-x`.
@@ -38,7 +38,7 @@ impl Avx512Function for Sigmoid {
     #[inline(always)]
     fn of<const N: usize>(x: Vectors<N>) -> Vectors<N> {
         let (n, part) = parts::<true, N>(x.clamp_below(-104.0).clamp_above(30.0));
-        let unit = x.splat(UNIT);
+        let unit = x.splat(SIGMOID_SCALE);
         let power = unit.scale_by_power(n);
         let whole = power.plus(unit);
         let lost = unit.minus(whole.minus(power));

@@ -14,7 +14,7 @@ const ONE: u32 = 0x3f80_0000;
 pub(super) const LN2_HIGH: f32 = 0.693_359_4;
 pub(super) const LN2_LOW: f32 = -0.000_212_194_44;
 /// 2^-32, the scale of sigmoid's terms.
-pub(super) const UNIT: f32 = 1.0 / (1_u64 << 32) as f32;
+pub(super) const SIGMOID_SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 /// Mantissas are normalised to 2/3 .. 4/3.
 const TWO_THIRDS: u32 = 0x3f2a_aaab;
 
@@ -234,9 +234,9 @@ impl Real for f32 {
         let power = f32::from_bits((n << 23).wrapping_add(ONE - (32 << 23)));
         // 1 + 2^n + 2^n part: the rounding error of the first sum is added to the last term, which is
         // small.
-        let whole = power + UNIT;
-        let lost = UNIT - (whole - power);
-        UNIT / (whole + I::mul_add_f32(power, part, lost))
+        let whole = power + SIGMOID_SCALE;
+        let lost = SIGMOID_SCALE - (whole - power);
+        SIGMOID_SCALE / (whole + I::mul_add_f32(power, part, lost))
     }
 
     #[inline(always)]
@@ -251,8 +251,8 @@ impl Real for f32 {
         let square = f * f;
         let rest = I::mul_add_f32(f, f.polynomial::<I, 9>(&LOG), -0.5) * square;
         // log2(e) = 1 + 0.44...: the term f is exact.
-        const ABOVE: f32 = std::f32::consts::LOG2_E - 1.0;
-        let rest = I::mul_add_f32(f, ABOVE, rest * std::f32::consts::LOG2_E);
+        const LOG2_E_MINUS_1: f32 = std::f32::consts::LOG2_E - 1.0;
+        let rest = I::mul_add_f32(f, LOG2_E_MINUS_1, rest * std::f32::consts::LOG2_E);
         // k + f is exact where the remainder cancels much of it.
         log_special_cases(self, 0.0, (k + f) + rest)
     }

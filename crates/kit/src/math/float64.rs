@@ -306,15 +306,15 @@ impl Real for f64 {
     #[inline(always)]
     fn sigmoid<I: Isa>(self) -> f64 {
         // All terms are scaled by 2^-64, since exp(-self) may overflow.
-        const UNIT: f64 = 1.0 / (1_u64 << 63) as f64 / 2.0;
+        const SIGMOID_SCALE: f64 = 1.0 / (1_u64 << 63) as f64 / 2.0;
         let (n, r) = reduce_ln2::<I>(clamp(-self, -60.0, 746.0));
         let part = r * I::mul_add_f64(r, r.polynomial::<I, 11>(&EXP), 1.0);
         let power = f64::from_bits((n << 52).wrapping_add(ONE - (64 << 52)));
         // 1 + 2^n + 2^n part: the rounding error of the first sum is added to the last term, which is
         // small.
-        let whole = power + UNIT;
-        let lost = UNIT - (whole - power);
-        UNIT / (whole + I::mul_add_f64(power, part, lost))
+        let whole = power + SIGMOID_SCALE;
+        let lost = SIGMOID_SCALE - (whole - power);
+        SIGMOID_SCALE / (whole + I::mul_add_f64(power, part, lost))
     }
 
     #[inline(always)]
@@ -328,10 +328,10 @@ impl Real for f64 {
         let (k, m) = mantissa(self);
         let f = m - 1.0;
         // log2(e) = 1 + 0.44...: the term f is exact.
-        const ABOVE: f64 = 0.442_695_040_888_963_4;
+        const LOG2_E_MINUS_1: f64 = 0.442_695_040_888_963_4;
         let rest = log_rest::<I>(f) * std::f64::consts::LOG2_E;
         // k + f is exact where the remainder cancels much of it.
-        log_special_cases(self, 0.0, (k + f) + I::mul_add_f64(f, ABOVE, rest))
+        log_special_cases(self, 0.0, (k + f) + I::mul_add_f64(f, LOG2_E_MINUS_1, rest))
     }
 
     #[inline(always)]

@@ -16,7 +16,7 @@ use super::wake_policy::AloneSeries;
 
 /// The stack size of workers, in bytes: enough for kernels that call kernels. The system allocates only
 /// the pages that are used.
-const STACK: usize = 8 << 20;
+const STACK_BYTES: usize = 8 << 20;
 
 /// The longest and the shortest time that a worker spins. The time doubles when a job came, and halves
 /// when none did.
@@ -127,7 +127,7 @@ impl Workers {
             let own = Arc::clone(&workers);
             let thread = std::thread::Builder::new()
                 .name(format!("keyfold-{number}"))
-                .stack_size(STACK)
+                .stack_size(STACK_BYTES)
                 .spawn(move || own.run_worker(&own.mailboxes[number]));
             if let Err(error) = thread {
                 workers.retire();

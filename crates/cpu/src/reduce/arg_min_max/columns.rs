@@ -183,13 +183,13 @@ impl<S: To<T> + Copy + 'static, T: Ordered, const MIN: bool> Work for Rows<'_, S
             let from = self.from.wrapping_offset(row as isize * self.step);
             // SAFETY: the caller of `rows` promises that each row has that many elements.
             let x = unsafe { std::slice::from_raw_parts(from, self.best.len()) };
-            one_row::<S, T, MIN>(self.best, self.indices, x, self.first + row as u32);
+            compare_row::<S, T, MIN>(self.best, self.indices, x, self.first + row as u32);
         }
     }
 }
 
 #[inline(always)]
-fn one_row<S: To<T> + Copy, T: Ordered, const MIN: bool>(
+fn compare_row<S: To<T> + Copy, T: Ordered, const MIN: bool>(
     best: &mut [T],
     indices: &mut [u32],
     x: &[S],

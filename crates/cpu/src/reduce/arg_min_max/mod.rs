@@ -41,7 +41,7 @@ where
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let x = inputs[0];
-            let search = Search::with::<Extreme<Number<C>, MIN>, MIN>();
+            let search = Search::new::<Extreme<Number<C>, MIN>, MIN>();
             launch(
                 &search,
                 params,
@@ -62,7 +62,7 @@ impl<C: HasDtype, const MIN: bool> Body<C, Kernel> for ArgMinMaxOfBool<MIN> {
     fn instance(&self, _: C) -> Kernel {
         HostKernel::new(|params, inputs, out| {
             let x = inputs[0];
-            let search = Search::with::<AllOrAny<u8, MIN>, MIN>();
+            let search = Search::new::<AllOrAny<u8, MIN>, MIN>();
             launch(
                 &search,
                 params,
@@ -144,7 +144,7 @@ type SearchRows<S, T> = unsafe fn(*const S, isize, usize, &mut [T], &mut [u32], 
 
 impl<S: To<T> + Copy + 'static, T: Ordered> Search<S, T> {
     /// The loops of a search in which `M` finds the best number.
-    fn with<M: Monoid<Number = T>, const MIN: bool>() -> Self {
+    fn new<M: Monoid<Number = T>, const MIN: bool>() -> Self {
         let loops = LaneKernels {
             empty: Best { number: M::IDENTITY, index: NO_INDEX },
             lanes: search::lanes::<M, S, MIN>,

@@ -58,7 +58,7 @@ where
             }
         } else {
             for (at, result) in results.iter_mut().enumerate() {
-                *result = in_blocks::<I, M, S, MIN>(lane(at));
+                *result = search_blocks::<I, M, S, MIN>(lane(at));
             }
         }
     }
@@ -95,7 +95,7 @@ fn fold_in_order<S: To<T> + Copy, T: Ordered, const MIN: bool>(x: &[S]) -> Best<
 }
 
 #[inline(always)]
-fn in_blocks<I, M, S, const MIN: bool>(x: &[S]) -> Best<M::Number>
+fn search_blocks<I, M, S, const MIN: bool>(x: &[S]) -> Best<M::Number>
 where
     I: Isa,
     M: Monoid,

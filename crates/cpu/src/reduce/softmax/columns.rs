@@ -8,7 +8,7 @@ use std::ops::Range;
 use keyfold_core::Result;
 
 use super::Job;
-use super::columns_loops::{Columns, Strip, finish_rows, more_rows};
+use super::columns_loops::{Columns, RowStrip, finish_rows, include_rows};
 use super::float::{Float, MaxAndSum};
 use super::lanes::join_parts;
 use crate::reduce::blocks::Block;
@@ -231,7 +231,7 @@ fn max_and_sums_of_tile<S, A, D>(
         // SAFETY: the rows are inside the tensor.
         unsafe {
             let (x, step) = rows_of(job, tiles, tile, some.clone(), &mut scratch.xs);
-            more_rows(columns, x, step, some.len());
+            include_rows(columns, x, step, some.len());
         }
     }
 }
@@ -261,7 +261,7 @@ fn write<S, A, D>(
                 true => (job.sink.at(at).cast(), tiles.row.out),
                 false => (outs.as_mut_ptr().cast::<D>(), width as isize),
             };
-            let strip = Strip { x, x_step, out, out_step, rows: some.len() };
+            let strip = RowStrip { x, x_step, out, out_step, rows: some.len() };
             finish_rows(&greatest[..width], &sum[..width], strip, job.log);
             if tiles.write {
                 continue;

@@ -15,20 +15,20 @@ pub(super) struct Columns<'a, A> {
     pub(super) part: &'a mut [A],
 }
 
-struct More<'a, S, A> {
+struct IncludeRows<'a, S, A> {
     columns: Columns<'a, A>,
     x: *const S,
     step: isize,
     rows: usize,
 }
 
-impl<S: To<A> + Copy, A: Float> Work for More<'_, S, A> {
+impl<S: To<A> + Copy, A: Float> Work for IncludeRows<'_, S, A> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let More { columns: Columns { greatest, sum, next, part }, x, step, rows } = self;
+        let IncludeRows { columns: Columns { greatest, sum, next, part }, x, step, rows } = self;
         let len = greatest.len();
-        // SAFETY: the caller of `more_rows` promises that each row has that many elements.
+        // SAFETY: the caller of `include_rows` promises that each row has that many elements.
         let row = |r: usize| unsafe {
             std::slice::from_raw_parts(x.wrapping_offset(r as isize * step), len)
         };
@@ -54,21 +54,21 @@ fn maxima<S: To<A> + Copy, A: Float>(all: &mut [A], x: &[S]) {
 /// The subtrahend of the exponentials: 0 while all elements are negative infinity, so that their
 /// exponentials are 0 instead of NaN.
 #[inline(always)]
-fn finite<A: Float>(greatest: A) -> A {
+fn finite_subtrahend<A: Float>(greatest: A) -> A {
     if greatest == A::LOWEST { A::ZERO } else { greatest }
 }
 
 #[inline(always)]
 fn add_exp<I: Isa, S: To<A> + Copy, A: Float>(sum: &mut [A], greatest: &[A], x: &[S]) {
     for ((sum, greatest), x) in sum.iter_mut().zip(greatest).zip(x) {
-        *sum = sum.plus(x.convert().minus(finite(*greatest)).exp::<I>());
+        *sum = sum.plus(x.convert().minus(finite_subtrahend(*greatest)).exp::<I>());
     }
 }
 
 #[inline(always)]
 fn rescale<I: Isa, A: Float>(greatest: &mut [A], sum: &mut [A], next: &[A], part: &[A]) {
     for (((greatest, sum), next), part) in greatest.iter_mut().zip(sum).zip(next).zip(part) {
-        let scaled = sum.times(greatest.minus(finite(*next)).exp::<I>());
+        let scaled = sum.times(greatest.minus(finite_subtrahend(*next)).exp::<I>());
         *sum = scaled.plus(*part);
         *greatest = *next;
     }
@@ -78,19 +78,19 @@ fn rescale<I: Isa, A: Float>(greatest: &mut [A], sum: &mut [A], next: &[A], part
 ///
 /// # Safety
 /// Each row has as many elements as there are columns.
-pub(super) unsafe fn more_rows<S: To<A> + Copy, A: Float>(
+pub(super) unsafe fn include_rows<S: To<A> + Copy, A: Float>(
     columns: Columns<'_, A>,
     x: *const S,
     step: isize,
     rows: usize,
 ) {
-    isa::dispatch(More { columns, x, step, rows });
+    isa::dispatch(IncludeRows { columns, x, step, rows });
 }
 
 struct Rows<'a, S, A, D, const LOG: bool> {
     greatest: &'a [A],
     normalizer: &'a [A],
-    strip: Strip<S, D>,
+    strip: RowStrip<S, D>,
 }
 
 impl<S, A, D, const LOG: bool> Work for Rows<'_, S, A, D, LOG>
@@ -101,7 +101,7 @@ where
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let Strip { x, x_step, out, out_step, rows } = self.strip;
+        let RowStrip { x, x_step, out, out_step, rows } = self.strip;
         let len = self.greatest.len();
         for r in 0..rows as isize {
             let x = x.wrapping_offset(r * x_step);
@@ -137,7 +137,7 @@ fn finish_row<I: Isa, S, A, D, const LOG: bool>(
 }
 
 /// Dense rows of elements, a step apart, and the destination of their results.
-pub(super) struct Strip<S, D> {
+pub(super) struct RowStrip<S, D> {
     pub(super) x: *const S,
     pub(super) x_step: isize,
     pub(super) out: *mut D,
@@ -152,7 +152,7 @@ pub(super) struct Strip<S, D> {
 pub(super) unsafe fn finish_rows<S, A, D>(
     greatest: &[A],
     normalizer: &[A],
-    strip: Strip<S, D>,
+    strip: RowStrip<S, D>,
     log: bool,
 ) where
     S: To<A> + Copy,

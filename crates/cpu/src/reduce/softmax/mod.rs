@@ -77,12 +77,12 @@ where
     D: ReductionTypes<Sum: Float + To<D>> + To<D>,
 {
     let input = Input::<S>::plain::<E::Stored>(base::<E>(inputs[0])?);
-    into::<S, D::Sum, D>(params, (inputs[0], input), out)
+    launch_as::<S, D::Sum, D>(params, (inputs[0], input), out)
 }
 
 /// Compiled once for all element types that are read as `S`.
 #[inline(never)]
-fn into<S, A, D>(
+fn launch_as<S, A, D>(
     params: &RowParams,
     (x, mut input): (&Tensor, Input<S>),
     out: &Tensor,

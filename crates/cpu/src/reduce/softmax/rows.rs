@@ -28,17 +28,17 @@ where
     D: Copy + 'static,
 {
     let len = job.geometry.len();
-    if len <= PART { whole(job, len) } else { reduce_in_parts(job, len) }
+    if len <= PART { softmax_whole_lanes(job, len) } else { softmax_in_parts(job, len) }
 }
 
 /// Staging memory for elements that are gathered, or results that are scattered.
 type Stage<T> = Vec<MaybeUninit<T>>;
 
-fn room<T: Copy>(len: usize) -> Stage<T> {
+fn new_stage<T: Copy>(len: usize) -> Stage<T> {
     vec![MaybeUninit::uninit(); len]
 }
 
-fn whole<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
+fn softmax_whole_lanes<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
@@ -51,8 +51,8 @@ where
     let at_once = (BLOCK / len).max(1);
     let lanes = job.geometry.lanes();
     for_parts(lanes, (TASK / len).max(1), lanes * len, |part| {
-        let mut xs = room::<S>(if read { 0 } else { at_once * len });
-        let mut outs = room::<D>(if write { 0 } else { at_once * len });
+        let mut xs = new_stage::<S>(if read { 0 } else { at_once * len });
+        let mut outs = new_stage::<D>(if write { 0 } else { at_once * len });
         let mut exponentials = Vec::<A>::new();
         runs(&job.geometry.kept, part, 1, |run| {
             let mut done = 0;
@@ -95,7 +95,7 @@ where
     })
 }
 
-fn reduce_in_parts<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
+fn softmax_in_parts<S, A, D>(job: &Job<'_, S, D>, len: usize) -> Result<()>
 where
     S: To<A> + Copy + 'static,
     A: Float + To<D>,
@@ -140,7 +140,7 @@ where
     let max_and_sum: Vec<_> = partial.chunks_exact(parts).map(join_parts).collect();
     for_parts(lanes * parts, 1, elements, |tasks| {
         let mut stage = Vec::new();
-        let mut outs = room::<D>(if write { 0 } else { PART });
+        let mut outs = new_stage::<D>(if write { 0 } else { PART });
         for task in tasks {
             let (x, out, len) = place(task);
             let x = part_of(x, len, &mut stage);
