@@ -15,7 +15,7 @@ from typing import Any
 
 from keyfold._errors import BindingError
 
-__all__ = ["for_caller", "of_function", "unexpected", "unexpected_in"]
+__all__ = ["for_caller", "of_function", "refused", "unexpected", "unexpected_in"]
 
 # What other libraries call the keywords of the array API.
 _FOREIGN_KEYWORDS = {
@@ -98,6 +98,19 @@ def of_function(text: str, function: str, names: Mapping[str, str], takes_number
         text = text.replace(" must be an array, not ", " must be an array or a number, not ")
         text = text.partition(" (tensors are ")[0].partition("; keyfold.asarray makes ")[0]
     return text
+
+
+def refused(function: str, argument: str, wanted: str, given: Any) -> BindingError:
+    """Return the error for an argument that a function refuses.
+
+    Args:
+        function: the function's name.
+        argument: the argument's.
+        wanted: what it takes, `an array`.
+        given: the value that it got.
+    """
+    shown = "None" if given is None else f"{type(given).__name__} {str(given)[:60]}"
+    return BindingError(f"keyfold.{function}() argument {argument!r} must be {wanted}, not {shown}")
 
 
 def _worded(text: str, function: str, renamed: Callable[[str], str]) -> str:

@@ -5,6 +5,8 @@ After each test the engine has to work as before.
 
 import ctypes
 import gc
+import inspect
+import re
 import sys
 import threading
 
@@ -519,3 +521,72 @@ def test_a_capsule_of_ours_used_twice(raises_saying):
 def test_a_shared_library_that_lacks_the_symbol(c_library, raises_saying):
     with raises_saying(OSError, str(c_library), "keyfold_example_scael"):
         kf.NativeKernel.from_library(c_library, "keyfold_example_scael")
+
+
+# Arguments that are right, by the parameters' names; arrays for the others.
+RIGHT = {
+    "shape": (2, 2),
+    "sizes": (),
+    "axis": 0,
+    "axes": (0, 1),
+    "dtype": "float64",
+    "device": "cpu",
+    "fill_value": 1.0,
+    "start": 0,
+    "stop": 3,
+    "indices": np.array([0]),
+    "arrays": [np.ones((2, 2))] * 2,
+    "condition": np.ones((2, 2), bool),
+    "shapes": (2, 2),
+}
+WRONG = [object(), "a text", None, [1, "x"], 2 + 1j, 0.5, {}, np.ones((3, 5), complex), np.ones(2)]
+
+
+def array_functions():
+    """The public functions of arrays, with their signatures."""
+    for name in kf.__all__:
+        function = getattr(kf, name)
+        module = getattr(function, "__globals__", {}).get("__name__", "")
+        if type(function).__name__ == "OperatorFunction" or module.startswith("keyfold._ops."):
+            yield name, function, inspect.signature(function).parameters
+
+
+def calls_with_one_wrong_argument(parameters):
+    """Which argument is wrong, and the arguments of the call."""
+    needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    for wrong in parameters.values():
+        if wrong.kind is wrong.VAR_KEYWORD or wrong.name == "sizes":
+            continue
+        for value in WRONG:
+            args, kwargs = [], {}
+            for p in [*needed, *([wrong] if wrong not in needed else [])]:
+                given = value if p is wrong else RIGHT.get(p.name, np.ones((2, 2)))
+                if p.kind is p.VAR_POSITIONAL:
+                    args.extend([] if p.name == "sizes" else [given])
+                elif p.kind is p.POSITIONAL_ONLY:
+                    # Positional parameters before it that have defaults.
+                    others = list(parameters.values())
+                    before = others[len(args) : others.index(p)]
+                    args.extend([q.default for q in before if q.kind is q.POSITIONAL_ONLY])
+                    args.append(given)
+                else:
+                    kwargs[p.name] = given
+            yield wrong.name, args, kwargs
+
+
+def test_messages_name_the_arguments_that_the_function_shows():
+    names, seen = set(), 0
+    for name, function, parameters in array_functions():
+        names.add(name)
+        for wrong, args, kwargs in calls_with_one_wrong_argument(parameters):
+            said = ""
+            try:
+                function(*args, **kwargs)
+            except kf.Error as error:
+                said = str(error)
+            named = set(re.findall(r"'(\w+)(?:\[\d+\])?' (?:is|must|has|got)", said))
+            named.update(re.findall(r"argument '(\w+)(?:\[\d+\])?'", said))
+            assert named <= set(parameters), (name, wrong, said)
+            seen += bool(named)
+    assert {"pow", "clip", "where", "sum", "take", "concat", "astype", "logical_and"} <= names
+    assert seen > 1000

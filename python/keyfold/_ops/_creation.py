@@ -16,6 +16,7 @@ import numpy as np
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, DeviceError, DTypeError, InvalidValue
+from keyfold._messages import refused
 
 __all__ = [
     "arange",
@@ -190,28 +191,34 @@ def arange(
     return made
 
 
+def _like(x: Any, dtype: Any, device: Any) -> dict[str, Any]:
+    """The arguments for a tensor like `x`, of other dtypes and devices where they are given."""
+    x = asarray(x)
+    return {
+        "shape": x.shape,
+        "dtype": x.dtype if dtype is None else dtype,
+        "device": x.device if device is None else device,
+    }
+
+
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
     """Return a tensor of the shape, dtype and device of `x` whose elements nobody has set yet."""
-    x = asarray(x)
-    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    return empty(**_like(x, dtype, device))
 
 
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
     """Return zeros of the shape, dtype and device of `x`."""
-    x = asarray(x)
-    return zeros(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    return zeros(**_like(x, dtype, device))
 
 
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
     """Return ones of the shape, dtype and device of `x`."""
-    x = asarray(x)
-    return ones(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    return ones(**_like(x, dtype, device))
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
     """Return one number in the shape, dtype and device of `x`."""
-    x = asarray(x)
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+    return full(fill_value=fill_value, **_like(x, dtype, device))
 
 
 def asarray(
@@ -234,6 +241,7 @@ def asarray(
             Python's numbers is out of the range of a dtype of whole numbers.
         DTypeError: the dtype isn't supported.
     """
+    check_copy("asarray", copy)
     tensor, fresh = _shared(obj, dtype)
     if fresh and copy is False:
         raise InvalidValue(f"asarray(): a {_kind(obj)} can't become a tensor without a copy")
@@ -253,6 +261,12 @@ def asarray(
         return tensor.to(dtype=dtype, device=device, copy=(bool(copy) and not fresh) or again)
     except (DTypeError, DeviceError) as error:
         raise type(error)(f"asarray(): {error}") from None
+
+
+def check_copy(function: str, copy: Any) -> None:
+    """Refuse an argument `copy` that is neither a bool nor None."""
+    if copy is not None and not isinstance(copy, (bool, np.bool_)):
+        raise refused(function, "copy", "True, False or None", copy)
 
 
 def _shared(obj: Any, dtype: Any) -> tuple[_core.Tensor, bool]:

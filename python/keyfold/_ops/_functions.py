@@ -14,8 +14,9 @@ from typing import Any, Unpack
 from keyfold import _core
 from keyfold._default import dispatcher as _default
 from keyfold._errors import BindingError, ShapeError
+from keyfold._messages import refused
 from keyfold._ops._axis import FIRST, Axis, DimOrNone, Dims, axis_of, several
-from keyfold._ops._creation import asarray, sizes_of
+from keyfold._ops._creation import asarray, check_copy, is_index, sizes_of
 
 __all__ = [
     "astype",
@@ -37,10 +38,8 @@ def _ndim(x: Any, function: str, argument: str = "x") -> int:
     try:
         ndim: int = x.ndim
     except AttributeError:
-        raise BindingError(
-            f"keyfold.{function}() argument {argument!r} must be an array, not "
-            f"{type(x).__name__} {str(x)[:60]}; keyfold.asarray makes one of lists and numbers"
-        ) from None
+        error = refused(function, argument, "an array", x)
+        raise BindingError(f"{error}; keyfold.asarray makes one of lists and numbers") from None
     return ndim
 
 
@@ -57,6 +56,7 @@ def reshape(x: Any, /, shape: int | Sequence[int], *sizes: int, copy: bool | Non
         ShapeError: the shapes hold different numbers of elements, or a copy is needed.
     """
     sizes = sizes_of("reshape", shape, sizes)
+    check_copy("reshape", copy)
     if copy:
         x = _aten.clone(x)
     result = _aten.reshape(x, sizes)
@@ -84,8 +84,9 @@ def squeeze(x: Any, /, axis: Axis = None, **other: Unpack[Dims]) -> Any:
     if axis is None:
         return _aten.squeeze(x)
     ndim, axes = _ndim(x, "squeeze"), several(axis)
-    if not hasattr(axes, "__iter__"):
-        return _aten.squeeze(x, axes)
+    if not isinstance(axes, Sequence) or not all(map(is_index, axes)):
+        wanted = "a whole number, or several in a tuple or list"
+        raise refused("squeeze", "axis", wanted, axis)
     # From the last on, so that each still counts as it did.
     for place in sorted((at + ndim if at < 0 else at for at in axes), reverse=True):
         x = _aten.squeeze(x, place)
@@ -121,6 +122,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that these broadcast to."""
     result: list[int] = []
     for shape in shapes:
+        if not isinstance(shape, Sequence) or not all(map(is_index, shape)):
+            raise refused("broadcast_shapes", "shapes", "whole numbers in a tuple or list", shape)
         sizes = [1] * (len(shape) - len(result)) + result
         for back in range(1, len(shape) + 1):
             old, new = sizes[-back], shape[-back]
@@ -165,6 +168,14 @@ def take(
     return _aten.index_select(x, axis, indices)
 
 
-def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> _core.Tensor:
-    """Return the array as a tensor of another dtype; itself, if it has it and `copy` is False."""
-    return asarray(x).to(dtype=dtype, device=device, copy=copy)
+def astype(x: Any, dtype: Any, /, *, copy: bool | None = True, device: Any = None) -> _core.Tensor:
+    """Return the array as a tensor of another dtype.
+
+    Args:
+        x: the array.
+        dtype: the dtype.
+        copy: True for a copy in any case; False or None for the array itself, if it has the dtype.
+        device: the device; by default the array's.
+    """
+    check_copy("astype", copy)
+    return asarray(x).to(dtype=dtype, device=device, copy=bool(copy))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from keyfold._default import dispatcher as _default
 from keyfold._errors import DTypeError, InvalidValue
+from keyfold._messages import refused
 from keyfold._ops._operators import add, maximum, minimum, multiply, not_equal, positive
 
 __all__ = ["clip", "gelu", "logical_and", "logical_or", "logical_xor", "square"]
@@ -31,6 +32,8 @@ def gelu(x: Any, /, *, approximate: Literal["none", "tanh"] = "none", out: Any =
         approximate: `"none"` for the exact one, by `erf`; `"tanh"` for their approximation.
         out: an array that takes the result.
     """
+    if not isinstance(approximate, str):
+        raise refused("gelu", "approximate", "'none' or 'tanh'", approximate)
     if approximate == "none":
         return _aten.gelu(x) if out is None else _aten.gelu.out(x, out=out)
     if approximate == "tanh":
@@ -64,11 +67,15 @@ def clip(x: Any, /, min: Any = None, max: Any = None, *, out: Any = None) -> Any
         raise
 
 
-def _masks(name: str, *operands: Any) -> None:
-    for x in operands:
+def _masks(name: str, x1: Any, x2: Any) -> None:
+    for argument, x in {"x1": x1, "x2": x2}.items():
+        if not _is_number(x) and not hasattr(x, "dtype"):
+            raise refused(name, argument, "an array of bools, or a bool", x)
         dtype = type(x).__name__ if _is_number(x) else str(x.dtype)
         if dtype != "bool":
-            raise DTypeError(f"{name}() combines bools, not {dtype}; compare first")
+            raise DTypeError(
+                f"{name}() combines bools, not {dtype}, as argument {argument!r} is; compare first"
+            )
 
 
 def logical_and(x1: Any, x2: Any, /, *, out: Any = None) -> Any:
