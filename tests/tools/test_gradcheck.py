@@ -48,6 +48,34 @@ def test_gradcheck_says_which_element_is_wrong_and_by_how_much(make):
     assert kf.gradcheck(op, (a, b), atol=3.0)
 
 
+def with_tangent(make, slope):
+    op = make("scaled(Tensor x) -> Tensor", lambda x: x * 3.0)
+    kf.register_autograd(op, lambda ctx, grad: grad * 3.0)
+    kf.register_jvp(op, lambda inputs, tangents, output: tangents[0] * slope)
+    return op
+
+
+def test_gradcheck_compares_forward_mode_where_it_is_asked_to(make):
+    def both_parts(a):
+        return kf.exp(a), kf.real(a) * kf.imag(a), kf.sum(a * a, axis=0)
+
+    assert kf.gradcheck(both_parts, leaf(x(2) * (1.0 + 0.5j)), check_forward=True)
+    assert kf.gradcheck(with_tangent(make, 3.0), leaf(x()), check_forward=True)
+
+
+def test_gradcheck_finds_a_wrong_tangent(make):
+    op = with_tangent(make, 2.0)
+    assert kf.gradcheck(op, leaf(x()))
+    said = "forward-mode derivative of output 0 with respect to input 0 .* analytically 2 "
+    with pytest.raises(kf.GradientError, match=said):
+        kf.gradcheck(op, leaf(x()), check_forward=True)
+    assert kf.gradcheck(op, leaf(x()), check_forward=True, raise_exception=False) is False
+    without = make("without(Tensor x) -> Tensor", lambda x: x * 3.0)
+    kf.register_autograd(without, lambda ctx, grad: grad * 3.0)
+    with pytest.raises(kf.GradientError, match="no rule for tangents"):
+        kf.gradcheck(without, leaf(x()), check_forward=True)
+
+
 def test_gradcheck_finds_what_is_not_recorded():
     with pytest.raises(kf.GradientError, match="isn't recorded"):
         kf.gradcheck(lambda a: a.detach() * 2.0, leaf(x()))

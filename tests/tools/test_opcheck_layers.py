@@ -122,6 +122,15 @@ def test_a_wrong_derivative_is_caught(make):
     assert "analytically 3" in said
 
 
+def test_a_wrong_tangent_is_caught(make):
+    op = make("twice(Tensor x) -> Tensor", lambda x: x * 2.0)
+    kf.register_autograd(op, lambda ctx, grad: grad * 2.0)
+    assert kf.opcheck(op, (x(),), tests="autograd")["autograd"] == "passed"
+    kf.register_jvp(op, lambda inputs, tangents, output: tangents[0] * 3.0)
+    said = failure(op, kf.asarray(x()), test="autograd")
+    assert "the forward-mode derivative of output 0 with respect to input 0 is wrong" in said
+
+
 @pytest.mark.parametrize(
     "backward",
     [

@@ -17,6 +17,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._autograd._grad import grad
+from keyfold._autograd._jvp import jvp
 from keyfold._errors import DTypeError, GradientError, InvalidValue
 
 __all__ = ["gradcheck", "gradgradcheck"]
@@ -32,6 +33,7 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
     raise_exception: bool = True,
+    check_forward: bool = False,
 ) -> bool:
     """Compare a function's derivatives with finite differences.
 
@@ -48,20 +50,24 @@ def gradcheck(
         atol: how far apart two derivatives may be,
         rtol: and how far in addition, as a part of the numeric one.
         raise_exception: False to return False instead of raising GradientError.
+        check_forward: True to compare the derivatives of forward mode (`jvp`), too.
 
     Returns:
         Whether all derivatives agree.
 
     Raises:
         GradientError: one doesn't: the message has the result, the input, the element, and both
-            values. An error of going back.
+            values. Or the gradient, or with `check_forward` the tangent, can't be computed.
         DTypeError: an input to check is neither float64 nor complex128.
         InvalidValue: no input is to be checked.
+
+    Source: the form is that of `torch.autograd.gradcheck`, whose `check_forward_ad` is
+    `check_forward`.
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = _checked(given, "gradcheck")
     try:
-        _compare(f, given, checked, eps, atol, rtol)
+        _compare(f, given, checked, eps, atol, rtol, check_forward)
     except GradientError:
         if raise_exception:
             raise
@@ -130,7 +136,7 @@ def gradgradcheck(
 
     whole = (*given, *seeds)
     try:
-        _compare(gradients, whole, _checked(whole, "gradgradcheck"), eps, atol, rtol)
+        _compare(gradients, whole, _checked(whole, "gradgradcheck"), eps, atol, rtol, False)
     except GradientError:
         if raise_exception:
             raise
@@ -226,6 +232,7 @@ def _compare(
     eps: float,
     atol: float,
     rtol: float,
+    check_forward: bool,
 ) -> None:
     random_state = _core.get_rng_state()
 
@@ -240,7 +247,14 @@ def _compare(
         analytic = [_rows(output, leaf) for output in outputs]
         base = np.array(_numbers(inputs[place]), order="C")
         numeric = [np.zeros((_count(output), _count(leaf))) for output in outputs]
+        forward = [np.zeros_like(matrix) for matrix in numeric]
         for element in range(_count(leaf)):
+            if check_forward:
+                _core.set_rng_state(random_state)
+                for matrix, tangent in zip(
+                    forward, _tangents(f, arguments, place, element), strict=True
+                ):
+                    matrix[:, element] = tangent
             sides = []
             for step in (eps, -eps):
                 moved = base.copy()
@@ -250,7 +264,11 @@ def _compare(
             for matrix, up, down in zip(numeric, *sides, strict=True):
                 matrix[:, element] = (up - down) / (2 * eps)
         for number, output in enumerate(outputs):
-            _check(numeric[number], analytic[number], output, leaf, (number, place), atol, rtol)
+            modes = [("the derivative", analytic)]
+            modes += [("the forward-mode derivative", forward)] if check_forward else []
+            for name, found in modes:
+                what = f"{name} of output {number} with respect to input {place}"
+                _check(numeric[number], found[number], output, leaf, what, atol, rtol)
 
 
 def _rows(output: _core.Tensor, leaf: _core.Tensor) -> _Array:
@@ -269,6 +287,27 @@ def _rows(output: _core.Tensor, leaf: _core.Tensor) -> _Array:
     return rows
 
 
+def _tangents(
+    f: Callable[..., Any], arguments: Sequence[Any], place: int, element: int
+) -> list[_Array]:
+    """The derivatives of each result with respect to one part of an argument, by forward mode."""
+    direction = np.zeros_like(_numbers(arguments[place]))
+    direction.reshape(-1).view(np.float64)[element] = 1.0
+    tangents: list[Any] = [None] * len(arguments)
+    tangents[place] = _core.from_numpy(direction)
+    found = jvp(lambda *args: _outputs(f, args), tuple(arguments), tuple(tangents))[1]
+    return [_parts(tangent) for tangent in found]
+
+
+def has_forward(f: Callable[..., Any], inputs: Sequence[Any]) -> bool:
+    """Whether all operators that a function calls have a rule for tangents."""
+    try:
+        jvp(lambda *args: _outputs(f, args), tuple(inputs), tuple(inputs))
+    except GradientError as error:
+        return "no rule for tangents" not in str(error)
+    return True
+
+
 def _place(part: int, x: _core.Tensor) -> str:
     """The element that a part belongs to, and which part it is of a complex one."""
     element, which = divmod(part, 2) if _is_complex(x) else (part, None)
@@ -281,7 +320,7 @@ def _check(
     analytic: _Array,
     output: _core.Tensor,
     leaf: _core.Tensor,
-    which: tuple[int, int],
+    what: str,
     atol: float,
     rtol: float,
 ) -> None:
@@ -296,7 +335,7 @@ def _check(
     if not output.requires_grad:
         hint = "; the result doesn't require grad: something on the way to it isn't recorded"
     raise GradientError(
-        f"the derivative of output {which[0]} with respect to input {which[1]} is wrong in "
+        f"{what} is wrong in "
         f"{int((~fine).sum())} of {fine.size} elements: of output element {at} by input element "
         f"{by} it is numerically {numeric[row, column]:.9g}, analytically "
         f"{analytic[row, column]:.9g} (apart by {apart[row, column]:.3g}; allowed are "

@@ -9,6 +9,7 @@ import numpy as np
 
 from keyfold import _core
 from keyfold._autograd import grad, gradcheck
+from keyfold._autograd._gradcheck import has_forward
 from keyfold._errors import GradientError, NotSupported
 from keyfold._opcheck._arrays import (
     arrays,
@@ -83,8 +84,10 @@ def autograd(subject: Subject) -> None:
                 f"it gives {dtype_name(short[0])} for float64, too short for finite differences"
             )
         _core.set_rng_state(subject.random_state)
+        forward = has_forward(f, leaves)
+        _core.set_rng_state(subject.random_state)
         try:
-            gradcheck(f, tuple(leaves))
+            gradcheck(f, tuple(leaves), check_forward=forward)
         except (GradientError, NotSupported):
             refused = _refused(subject, f, leaves)
             if not refused:
@@ -93,13 +96,13 @@ def autograd(subject: Subject) -> None:
                 raise Skip(f"no derivative: {next(iter(refused.values()))}") from None
             kept = [x.detach() if at in refused else x for at, x in enumerate(leaves)]
             _core.set_rng_state(subject.random_state)
-            gradcheck(f, tuple(kept))
+            gradcheck(f, tuple(kept), check_forward=forward)
     except Skip:
         raise
     except GradientError as error:
         raise Failed(str(error)) from error
     except Exception as error:
-        raise Failed(f"going forward or back raised {why(error)}") from error
+        raise Failed(f"the call or its derivative raised {why(error)}") from error
 
 
 def _refused(
