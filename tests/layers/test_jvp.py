@@ -219,6 +219,69 @@ def test_writes_in_place():
     assert kf.jvp(written_over, (x,), (t,))[1].tolist() == [0.0, 0.0, 0.0]
 
 
+# Which of two levels' tangents the written tensor and the written value have.
+NESTED_WRITES = {
+    "both": (lambda x, u: (x * u, x * u)),
+    "outer into inner": (lambda x, u: (u * 2.0, x[:2] * x[1:])),
+    "inner into outer": (lambda x, u: (x * 2.0, u[:2] * x[1:])),
+    "both into neither": (lambda x, u: (kf.zeros(3, dtype="float64"), u[:2] * x[1:])),
+}
+
+
+@pytest.mark.parametrize("case", NESTED_WRITES)
+def test_writes_in_place_at_two_levels(case):
+    operands = NESTED_WRITES[case]
+    x, u, t = (kf.asarray(rand(3) + 0.5) for _ in range(3))
+
+    def written(x, u):
+        y, value = operands(x, u)
+        y[:2] = value[:2]
+        y[2] = x[0] * u[1]
+        return y
+
+    def built(x, u):
+        y, value = operands(x, u)
+        y = kf.concat([value[:2], y[2:]])
+        return kf.concat([y[:2], kf.reshape(x[0] * u[1], (1,))])
+
+    def inner(f):
+        return lambda x: kf.jvp(lambda u: f(x, u), (u,), (t,))[1]
+
+    def gradient(f):
+        return lambda x: kf.grad(lambda u: kf.sum(f(x, u)))(u)
+
+    for order in (inner, gradient):
+        expected = kf.jvp(order(built), (x,), (t,))
+        found = kf.jvp(order(written), (x,), (t,))
+        assert np.allclose(found[0].numpy(), expected[0].numpy())
+        assert np.allclose(found[1].numpy(), expected[1].numpy())
+        recorded = kf.grad(lambda x, order=order: kf.sum(order(written)(x)))(x)
+        wanted = kf.grad(lambda x, order=order: kf.sum(order(built)(x)))(x)
+        assert np.allclose(recorded.numpy(), wanted.numpy())
+
+
+def test_a_view_from_before_a_nested_write_is_an_error():
+    x, t = kf.ones(3), kf.ones(3)
+
+    def before(x, u):
+        y = u * 2.0
+        part = y[:1]
+        y[0] = x[0]
+        return part * 2.0
+
+    with pytest.raises(kf.GradientError, match="changed in place after its tangent"):
+        kf.jvp(lambda x: kf.jvp(lambda u: before(x, u), (t,), (t,))[1], (x,), (t,))
+
+    def unrelated(x, u):
+        y = kf.zeros(3)
+        part = y[:1]
+        y += x * u
+        return part
+
+    with pytest.raises(kf.GradientError, match="has no tangent and shares its memory"):
+        kf.jvp(lambda x: kf.jvp(lambda u: unrelated(x, u), (t,), (t,))[1], (x,), (t,))
+
+
 REFUSED = {
     "of the caller's": (lambda x: x.__iadd__(1.0), "'self' is a view of another tensor"),
     "a view": (
@@ -231,6 +294,7 @@ REFUSED = {
     ),
     "out=": (lambda x: kf.add(x, x, out=kf.zeros(3)), "writes to argument 'out'"),
     "under no_grad": (lambda x: _written_under_no_grad(kf.exp(x)), "was changed in place after"),
+    "DLPack": (np.from_dlpack, r"with a tangent \(inside jvp\) can't be shared by __dlpack__\(\)"),
     "a list": (
         lambda x: [x, "text"],
         "is 'text', and no tensor",
@@ -248,7 +312,8 @@ def _written_under_no_grad(y):
 def test_what_would_be_silently_wrong_is_an_error(case):
     function, message = REFUSED[case]
     x = kf.ones(3)
-    with pytest.raises((kf.GradientError, kf.BindingError), match=message):
+    errors = (kf.GradientError, kf.BindingError, kf.ExchangeError)
+    with pytest.raises(errors, match=message):
         kf.jvp(function, (x,), (x,))
     assert x.tolist() == [1.0, 1.0, 1.0]
 

@@ -1,9 +1,9 @@
-//! Checkpointing: memory for time. What nodes would keep of a part of the program isn't kept; when
-//! a derivative asks for it, that part runs again.
+//! Checkpointing trades time for memory: nodes of a part of the program save no tensors, and backward runs
+//! the part again to recompute them.
 //!
-//! The second run records a graph of its own that nobody uses: only what its nodes would keep is
-//! gathered, in order, which is the order of the first run. Method: Chen et al., "Training deep nets
-//! with sublinear memory cost" (2016); per saved tensor as in PyTorch's non-reentrant checkpoint.
+//! The second run records its own graph, which is discarded. It collects the tensors that its nodes save;
+//! their order is that of the first run. Method: Chen et al., "Training deep nets with sublinear memory
+//! cost" (2016); per saved tensor as in PyTorch's non-reentrant checkpoint.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,53 +17,53 @@ use keyfold_tensor::device::random;
 use keyfold_tensor::{Tensor, Watch};
 
 use super::level;
-use super::node::TensorMeta;
 use super::saved::SavedTensor;
 
-/// A part of the program that can run again.
+/// A checkpointed part of the program, which can run again.
 pub struct Segment {
-    /// Runs it; results are thrown away.
-    again: Box<dyn Fn() -> Result<()> + Send + Sync>,
-    /// Local keys and their data, and the random state of the CPU and of the arguments' devices, as
-    /// they were.
+    /// Runs the part again and discards its results.
+    rerun: Box<dyn Fn() -> Result<()> + Send + Sync>,
+    /// The local keys with their data, and the random state of the CPU and of the arguments' devices, at the
+    /// first run.
     context: LocalContext,
     random: Vec<random::State>,
-    kept: AtomicUsize,
-    /// Whether the first run is over.
+    /// The number of tensors that the first run's nodes save.
+    count: AtomicUsize,
+    /// Whether the first run has ended.
     over: AtomicBool,
-    /// While the first run goes on: all that it would keep, for gradients that it computes itself.
-    /// Later: what the last run gathered and nobody has taken.
+    /// During the first run the tensors that its nodes save, for gradients that the part computes itself.
+    /// Afterwards the tensors that the last run collected, without those that were read.
     gathered: Mutex<Vec<Option<SavedTensor>>>,
-    /// Memory that the first run read, and that must be as it was for the second.
+    /// The buffers that the first run read, which mustn't be written before the second run.
     watched: Mutex<Vec<Watch>>,
 }
 
-/// What a thread does with tensors that nodes keep.
+/// How a thread treats tensors that nodes save.
 enum Mode {
-    /// Puts them off: the first run.
+    /// The first run: nodes save a reference to the segment instead.
     Defer(Arc<Segment>),
-    /// Gathers them: the second run.
-    Gather(Vec<(SavedTensor, TensorMeta)>),
+    /// The second run: the tensors are collected.
+    Gather(Vec<SavedTensor>),
 }
 
 thread_local! {
-    /// Without a destructor, so that those of other thread-locals may call operators; the last
-    /// mode to end frees it.
+    /// The list has no destructor, so that destructors of other thread-locals may still call operators. The
+    /// last mode to end frees it.
     static MODES: RefCell<ManuallyDrop<Vec<Mode>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// Ends a mode, also when what ran in it failed.
-struct Leave;
+/// Ends a mode on drop, also after an error or a panic.
+struct ModeGuard;
 
-impl Leave {
-    fn enter(mode: Mode) -> Leave {
+impl ModeGuard {
+    fn enter(mode: Mode) -> ModeGuard {
         MODES.with_borrow_mut(|modes| modes.push(mode));
-        Leave
+        ModeGuard
     }
 }
 
-impl Drop for Leave {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         let mode = MODES.with_borrow_mut(|modes| {
             let mode = modes.pop();
@@ -76,63 +76,64 @@ impl Drop for Leave {
     }
 }
 
-/// Where a node finds a tensor later that it would keep now; `None`: it keeps it.
+/// Returns the segment, and the number in it, from which a node gets a tensor at backward; `None` where the
+/// node saves the tensor itself.
 pub(super) fn defer(tensor: &Tensor) -> Option<(Arc<Segment>, usize)> {
-    // Kept at once inside a jvp, in both runs: the second one would know no tangents.
-    if level::is_open() {
+    // Inside a jvp nodes save tensors in both runs, since the second run has no tangents.
+    if level::inside_jvp() {
         return None;
     }
     MODES.with_borrow_mut(|modes| match modes.last_mut()? {
         Mode::Defer(segment) => {
             segment.locked().push(Some(SavedTensor::new(tensor)));
             segment.watch(tensor);
-            Some((Arc::clone(segment), segment.kept.fetch_add(1, Ordering::Relaxed)))
+            Some((Arc::clone(segment), segment.count.fetch_add(1, Ordering::Relaxed)))
         }
         Mode::Gather(items) => {
-            items.push((SavedTensor::new(tensor), TensorMeta::of(tensor)));
+            items.push(SavedTensor::new(tensor));
             None
         }
     })
 }
 
-/// Runs `first` and gives its result; the nodes that it records keep no tensors. `again` must make
-/// the same calls once more. `arguments` are tensors that both read: changed in place in between,
-/// they are an error.
+/// Runs `first` and returns its result; the nodes that it records save no tensors. `rerun` must make the
+/// same calls again. `arguments` are tensors that both read; a write to one between the two runs is an
+/// error of backward.
 ///
 /// # Errors
-/// Those of `first`. At backward [`ErrorKind::Gradient`], when it was inside a `vmap` that has ended.
+/// Those of `first`. At backward [`ErrorKind::Gradient`], if the call was inside a `vmap` that has ended.
 pub fn checkpoint<R>(
     first: impl FnOnce() -> Result<R>,
-    again: impl Fn() -> Result<()> + Send + Sync + 'static,
+    rerun: impl Fn() -> Result<()> + Send + Sync + 'static,
     arguments: &[Tensor],
 ) -> Result<R> {
-    // Inside a vmap it can run again as long as the vmap does: vmap(grad(f)).
+    // Inside a vmap the part can run again until the vmap returns, as in vmap(grad(f)).
     let frame = crate::vmap::innermost();
-    let again = move || match &frame {
+    let rerun = move || match &frame {
         Some(frame) if frame.has_ended() => Err(inside_vmap()),
-        _ => again(),
+        _ => rerun(),
     };
     let segment = Arc::new(Segment {
-        again: Box::new(again),
+        rerun: Box::new(rerun),
         context: LocalContext::current(),
         random: random::states(arguments.iter().map(Tensor::device))?,
-        kept: AtomicUsize::new(0),
+        count: AtomicUsize::new(0),
         over: AtomicBool::new(false),
         gathered: Mutex::default(),
         watched: Mutex::default(),
     });
     arguments.iter().for_each(|argument| segment.watch(argument));
     let result = {
-        let _mode = Leave::enter(Mode::Defer(Arc::clone(&segment)));
+        let _mode = ModeGuard::enter(Mode::Defer(Arc::clone(&segment)));
         first()
     };
     segment.over.store(true, Ordering::Relaxed);
-    let kept = std::mem::take(&mut *segment.locked());
-    drop(kept);
+    let gathered = std::mem::take(&mut *segment.locked());
+    drop(gathered);
     result
 }
 
-/// The second run comes with backward, when the `vmap` has ended and its examples with it.
+/// The error of a second run after the `vmap` of the first run has returned, when its examples are gone.
 #[cold]
 fn inside_vmap() -> Error {
     Error::new(
@@ -154,14 +155,15 @@ impl Segment {
         }
     }
 
-    /// A tensor that the part keeps, by its number.
+    /// Returns a saved tensor by its number.
     ///
     /// # Errors
-    /// Those of the second run, and [`ErrorKind::Gradient`] when it isn't the first run's equal.
+    /// Those of the second run, and [`ErrorKind::Gradient`] when that saves another number of tensors than the
+    /// first.
     pub(super) fn tensor(&self, index: usize) -> Result<Tensor> {
         const WHAT: &str = "a tensor of a checkpoint";
         if !self.over.load(Ordering::Relaxed) {
-            // A gradient inside the first run itself.
+            // The part itself computes a gradient during the first run.
             if let Some(Some(saved)) = self.locked().get(index) {
                 return saved.unpack(WHAT, "saved by its first run", None);
             }
@@ -170,7 +172,7 @@ impl Segment {
         let saved = match take() {
             Some(saved) => Some(saved),
             None => {
-                self.run_again()?;
+                self.rerun()?;
                 take()
             }
         };
@@ -180,7 +182,7 @@ impl Segment {
         }
     }
 
-    fn run_again(&self) -> Result<()> {
+    fn rerun(&self) -> Result<()> {
         let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if watched.iter().any(Watch::is_changed) {
             return Err(Error::new(
@@ -191,20 +193,20 @@ impl Segment {
         }
         let now = random::states(self.random.iter().map(|state| state.device))?;
         self.random.iter().try_for_each(|state| random::set_state(*state))?;
-        // As the first run was: with its guards, and recording.
+        // The second run has the local keys of the first, and records.
         let autograd = DispatchKeySet::from([DispatchKey::Autograd]);
-        let _mode = Leave::enter(Mode::Gather(Vec::new()));
-        let result = self.context.replace(|| outside_layers(autograd, || (self.again)()));
+        let _mode = ModeGuard::enter(Mode::Gather(Vec::new()));
+        let result = self.context.replace(|| outside_layers(autograd, || (self.rerun)()));
         let items = MODES.with_borrow_mut(|modes| match modes.last_mut() {
             Some(Mode::Gather(items)) => std::mem::take(items),
             _ => Vec::new(),
         });
         now.into_iter().try_for_each(random::set_state)?;
         result.map_err(|error| error.at("the second run of a checkpoint"))?;
-        if items.len() != self.kept.load(Ordering::Relaxed) {
+        if items.len() != self.count.load(Ordering::Relaxed) {
             return Err(self.differs(items.len()));
         }
-        let items = items.into_iter().map(|(saved, _)| Some(saved)).collect();
+        let items = items.into_iter().map(Some).collect();
         *self.locked() = items;
         Ok(())
     }
@@ -214,9 +216,9 @@ impl Segment {
         Error::new(
             ErrorKind::Gradient,
             format!(
-                "a checkpoint's second run kept {count} tensors and its first {}: the function must \
+                "a checkpoint's second run saved {count} tensors and its first {}: the function must \
                  make the same calls each time it is given the same arguments",
-                self.kept.load(Ordering::Relaxed)
+                self.count.load(Ordering::Relaxed)
             ),
         )
     }
@@ -224,6 +226,6 @@ impl Segment {
 
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Segment({} tensors)", self.kept.load(Ordering::Relaxed))
+        write!(f, "Segment({} tensors)", self.count.load(Ordering::Relaxed))
     }
 }

@@ -1,4 +1,4 @@
-//! Derivatives: what an operator's rule is, and what it sees of the call when it runs.
+//! The derivative of an operator (a vector-Jacobian product), and the recorded call that it reads.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use super::node::{Call, Edge, Node, TensorMeta};
 use super::saved::Saved;
 use crate::aten;
 
-/// Which tensors of a call a derivative reads. What it doesn't read isn't kept in memory; forms
-/// (shape, dtype, device) and plain arguments always are.
+/// The tensors of a call that a derivative reads, and that a node therefore saves. Shape, dtype and
+/// device of every tensor, and arguments that aren't tensors, are always saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saves {
-    /// One bit per argument, the first the lowest.
+    /// One bit per argument; the first argument is the lowest bit.
     pub arguments: u64,
-    /// Whether it reads the results.
+    /// Whether the results are saved.
     pub results: bool,
 }
 
 impl Saves {
-    /// Nothing but forms and plain arguments.
+    /// No tensor.
     pub const NONE: Saves = Saves { arguments: 0, results: false };
     /// All tensors among the arguments.
     pub const ARGUMENTS: Saves = Saves { arguments: u64::MAX, results: false };
@@ -41,42 +41,41 @@ impl Saves {
         Saves { arguments, results: false }
     }
 
-    /// Those, and the results.
+    /// Adds the results.
     pub const fn and_results(self) -> Saves {
         Saves { results: true, ..self }
     }
 
-    /// Whether the argument at a position is read.
+    /// Returns whether the argument at a position is saved.
     pub fn reads(self, position: usize) -> bool {
         position < 64 && self.arguments >> position & 1 == 1
     }
 }
 
-/// Gradients of the tensor arguments: one per `Tensor` and `Tensor?` argument and one per item of a
-/// `Tensor[]`, in order; `None` where there is none (zero).
+/// The gradients of the tensor arguments, one per slot: a slot is a `Tensor` or `Tensor?` argument or an
+/// item of a `Tensor[]`, in order. `None` is a gradient of zero.
 pub type Gradients = Vec<Option<Tensor>>;
 
-/// How gradients go back through an operator.
+/// The reverse-mode rule of an operator.
 pub trait Derivative: Send + Sync {
-    /// The operator's name, for messages.
+    /// Returns the operator's name, for messages.
     fn name(&self) -> &str;
 
-    /// What it reads.
+    /// Returns the tensors that it reads.
     fn saves(&self) -> Saves;
 
-    /// The gradients of the operands from those of the results (the vector-Jacobian product).
-    /// `None` among `grads` is a result that nothing depends on.
+    /// Computes the gradients of the operands from the gradients of the results (the vector-Jacobian
+    /// product). `None` among `grads` is the gradient of a result that nothing depends on.
     ///
     /// # Errors
-    /// Whatever goes wrong; [`ErrorKind::Gradient`] where there is no derivative.
+    /// Those of the operators that it calls; [`ErrorKind::Gradient`] where there is no derivative.
     fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients>;
 
-    /// Called with the arguments and results when a call is recorded, for a derivative that keeps
-    /// things of its own, or finds out only then what it reads. What it gives is at hand in
-    /// [`Backward::extra`].
+    /// Chooses the saved tensors of one call, when the call is recorded. A derivative with own state returns
+    /// it here and finds it in [`Backward::extra`].
     ///
     /// # Errors
-    /// Whatever goes wrong.
+    /// Those of making the state.
     fn record(
         &self,
         _args: &[ValueRef<'_>],
@@ -87,10 +86,10 @@ pub trait Derivative: Send + Sync {
     }
 }
 
-/// Things of a derivative's own that go with a node.
+/// The own state of a derivative in a node.
 pub type Extra = Arc<dyn std::any::Any + Send + Sync>;
 
-/// What an operator without a derivative has: it works forward, and says so when asked back.
+/// The derivative of an operator that has none: an error that names the operator, raised by backward.
 pub(crate) struct NoDerivative(pub(crate) String);
 
 impl Derivative for NoDerivative {
@@ -115,7 +114,7 @@ impl Derivative for NoDerivative {
     }
 }
 
-/// A recorded call, as its derivative sees it.
+/// A recorded call, which a derivative reads during backward.
 pub struct Backward<'n> {
     node: &'n Arc<Node>,
     call: &'n Call,
@@ -130,51 +129,50 @@ impl<'n> Backward<'n> {
         Backward { node, call, saved: arguments, results, extra: extra.as_ref() }
     }
 
-    /// How many gradients are asked for: one per tensor argument.
+    /// Returns the number of gradients to return: one per slot.
     pub fn slots(&self) -> usize {
         self.call.edges.len()
     }
 
-    /// Whether the gradient at a place is needed by anybody.
-    pub fn needs_slot(&self, place: usize) -> bool {
-        self.call.edges.get(place).is_some_and(Option::is_some)
+    /// Returns whether the gradient of a slot is needed.
+    pub fn needs_slot(&self, slot: usize) -> bool {
+        self.call.edges.get(slot).is_some_and(Option::is_some)
     }
 
-    /// Whether the gradient of the (first tensor of the) argument at a position is needed.
+    /// Returns whether the gradient of the argument at a position is needed; of a list, that of its first item.
     pub fn needs(&self, argument: usize) -> bool {
         self.needs_slot(self.slot_of(argument))
     }
 
-    /// The first place for gradients of the argument at a position.
+    /// Returns the first slot of the argument at a position.
     pub fn slot_of(&self, argument: usize) -> usize {
         self.saved[..argument].iter().map(Saved::slots).sum()
     }
 
-    /// How many gradients the argument at a position has.
+    /// Returns the number of slots of the argument at a position.
     pub fn slot_count(&self, argument: usize) -> usize {
         self.saved[argument].slots()
     }
 
-    /// What the derivative kept itself.
+    /// Returns the derivative's own state.
     pub fn extra(&self) -> Option<&Extra> {
         self.extra
     }
 
-    fn edge(&self, place: usize) -> Option<&Edge> {
-        self.call.edges.get(place).and_then(Option::as_ref)
+    fn edge(&self, slot: usize) -> Option<&Edge> {
+        self.call.edges.get(slot).and_then(Option::as_ref)
     }
 
-    /// The tensor that was the argument at a position.
+    /// Returns the saved tensor of the argument at a position.
     ///
     /// # Errors
-    /// [`ErrorKind::Gradient`] when it was changed in place since, or isn't among what the
-    /// derivative keeps.
+    /// [`ErrorKind::Gradient`] when it was written in place since, or isn't among the saved tensors.
     pub fn tensor(&self, argument: usize) -> Result<Tensor> {
         let edge = self.edge(self.slot_of(argument));
         self.saved[argument].unpack(self.node.name(), &format!("argument {argument}"), edge)
     }
 
-    /// As [`tensor`](Self::tensor), for an optional argument.
+    /// Returns the saved tensor of an optional argument.
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor).
@@ -185,7 +183,7 @@ impl<'n> Backward<'n> {
         }
     }
 
-    /// The tensors of a list argument; `None` for absent ones.
+    /// Returns the saved tensors of a list argument; `None` for absent items.
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor).
@@ -203,42 +201,42 @@ impl<'n> Backward<'n> {
             .collect()
     }
 
-    /// The forms of the tensors of a list argument.
-    pub fn forms(&self, argument: usize) -> Vec<Option<TensorMeta>> {
+    /// Returns the shape, dtype and device of each tensor of a list argument.
+    pub fn metas(&self, argument: usize) -> Vec<Option<TensorMeta>> {
         let first = self.slot_of(argument);
         match &self.saved[argument] {
             Saved::List(items) => {
-                items.iter().enumerate().map(|(i, s)| s.form(self.edge(first + i))).collect()
+                items.iter().enumerate().map(|(i, s)| s.meta(self.edge(first + i))).collect()
             }
             _ => Vec::new(),
         }
     }
 
-    /// The form of the tensor that was the argument at a position.
+    /// Returns the shape, dtype and device of the tensor argument at a position.
     ///
     /// # Panics
-    /// If the argument is no tensor: a derivative for another schema.
-    pub fn form(&self, argument: usize) -> TensorMeta {
-        let form = self.saved[argument].form(self.edge(self.slot_of(argument)));
-        form.unwrap_or_else(|| panic!("{}: argument {argument} is no tensor", self.node.name()))
+    /// If the argument is no tensor, which means that the derivative was written for another schema.
+    pub fn meta(&self, argument: usize) -> TensorMeta {
+        let meta = self.saved[argument].meta(self.edge(self.slot_of(argument)));
+        meta.unwrap_or_else(|| panic!("{}: argument {argument} is no tensor", self.node.name()))
     }
 
-    /// The shape of a tensor argument.
+    /// Returns the shape of a tensor argument.
     pub fn shape(&self, argument: usize) -> Shape {
-        self.form(argument).shape
+        self.meta(argument).shape
     }
 
-    /// The dtype of a tensor argument.
+    /// Returns the dtype of a tensor argument.
     pub fn dtype(&self, argument: usize) -> DType {
-        self.form(argument).dtype
+        self.meta(argument).dtype
     }
 
-    /// The device of a tensor argument.
+    /// Returns the device of a tensor argument.
     pub fn device(&self, argument: usize) -> Device {
-        self.form(argument).device
+        self.meta(argument).device
     }
 
-    /// A plain argument.
+    /// Returns an argument that isn't a tensor.
     pub fn value(&self, argument: usize) -> ValueRef<'_> {
         match &self.saved[argument] {
             Saved::Value(value) => (**value).as_ref(),
@@ -247,7 +245,7 @@ impl<'n> Backward<'n> {
         }
     }
 
-    /// An `int` argument; `None` where it is absent.
+    /// Returns an `int` argument; `None` where it is absent.
     pub fn int(&self, argument: usize) -> Option<i64> {
         match self.value(argument) {
             ValueRef::Int(i) => Some(i),
@@ -255,17 +253,17 @@ impl<'n> Backward<'n> {
         }
     }
 
-    /// A `bool` argument.
+    /// Returns a `bool` argument.
     pub fn flag(&self, argument: usize) -> bool {
         matches!(self.value(argument), ValueRef::Bool(true))
     }
 
-    /// A number argument; 0 where it is absent.
+    /// Returns a number argument; 0 where it is absent.
     pub fn scalar(&self, argument: usize) -> Scalar {
         self.value(argument).scalar().unwrap_or(Scalar::Int(0))
     }
 
-    /// An `int[]` argument; `None` where it is absent.
+    /// Returns an `int[]` argument; `None` where it is absent.
     pub fn ints(&self, argument: usize) -> Option<Vec<i64>> {
         match self.value(argument) {
             ValueRef::Int(i) => Some(vec![i]),
@@ -281,36 +279,36 @@ impl<'n> Backward<'n> {
         }
     }
 
-    /// The result at a position, attached to this very node.
+    /// Returns the saved result at a position, attached to this node.
     ///
     /// # Errors
     /// As [`tensor`](Self::tensor).
     pub fn result(&self, position: usize) -> Result<Tensor> {
-        let edge = Edge { node: Arc::clone(self.node), place: position as u32 };
+        let edge = Edge { node: Arc::clone(self.node), output: position as u32 };
         let saved = self.results.get(position).unwrap_or(&Saved::NoTensor);
         saved.unpack(self.node.name(), &format!("result {position}"), Some(&edge))
     }
 
-    /// Whether the result at a position can have a gradient: not if it is of whole numbers.
+    /// Returns whether the result at a position is floating or complex, and so can have a gradient.
     pub fn is_differentiable(&self, position: usize) -> bool {
         let dtype = self.node.outputs()[position].dtype;
         dtype.is_floating() || dtype.is_complex()
     }
 
-    /// A gradient of zeros for the result at a position.
+    /// Makes a gradient of zeros for the result at a position.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// [`ErrorKind::Memory`].
     pub fn zeros(&self, position: usize) -> Result<Tensor> {
         let meta = &self.node.outputs()[position];
         aten::full(&meta.shape, 0.0, meta.dtype, meta.device)
     }
 }
 
-/// What a node keeps of a call.
+/// The saved arguments and results of a call.
 pub(crate) struct SavedCall {
     pub(crate) arguments: SmallVec<[Saved; 2]>,
-    /// Empty where the derivative doesn't read them.
+    /// Empty where the derivative reads no result.
     pub(crate) results: SmallVec<[Saved; 1]>,
     pub(crate) extra: Option<Extra>,
 }

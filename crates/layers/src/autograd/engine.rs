@@ -1,7 +1,8 @@
-//! Going back: gradients from the results to the leaves, node by node.
+//! Backward: propagates gradients from the outputs to the leaves, node by node.
 //!
-//! An edge always leads to a node with a lower number, so the highest node that has a gradient has
-//! all of it: a heap gives the order, without counting who is still to come, and without recursion.
+//! An edge always leads to a node with a lower number. So among the nodes that have a gradient, the one
+//! with the highest number has its complete gradient: a heap orders the nodes, and neither counts of
+//! dependencies nor recursion are needed.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -18,24 +19,24 @@ use super::level;
 use super::node::{Call, Edge, Node, TensorMeta};
 use crate::aten;
 
-/// How to go back.
+/// The options of [`backward`](super::backward) and [`grad`](super::grad).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep what nodes saved, for another time.
+    /// Whether saved tensors are kept for another backward.
     pub retain_graph: bool,
-    /// Record what the derivatives compute, for gradients of gradients.
+    /// Whether the calls of derivatives are recorded, for gradients of gradients.
     pub create_graph: bool,
 }
 
-/// Where gradients are wanted.
+/// The destinations of gradients.
 pub(super) enum Targets<'t> {
-    /// At the leaves, added to what they have.
+    /// All leaves, which accumulate them.
     Leaves,
-    /// At these places, given back.
-    Places(&'t [Edge]),
+    /// These edges, whose gradients are returned.
+    Edges(&'t [Edge]),
 }
 
-/// Asked between nodes whether to go on.
+/// A function that is called before each node and stops backward by an error.
 pub type Interrupt<'i> = &'i dyn Fn() -> Result<()>;
 
 /// A node with a gradient, ordered by number.
@@ -63,15 +64,15 @@ type Grads = SmallVec<[Option<Tensor>; 1]>;
 struct Run<'t> {
     options: Options,
     targets: Targets<'t>,
-    /// The nodes that lead to a target; `None`: all do.
+    /// The numbers of the nodes that lead to a target; `None` for all nodes.
     needed: Option<FxHashSet<u64>>,
     ready: BinaryHeap<Ready>,
-    /// Gradients of a node's results so far, by the node's number.
+    /// The gradients of a node's outputs so far, by the node's number.
     pending: FxHashMap<u64, Grads>,
     captured: Vec<Option<Tensor>>,
 }
 
-/// Carries gradients back. Gives those at the wanted places, if places were asked for.
+/// Propagates gradients from the roots. Returns the gradients of the target edges; an empty list for leaves.
 ///
 /// # Errors
 /// Those of derivatives, hooks and `interrupt`; [`ErrorKind::Gradient`] for wrong gradients.
@@ -83,11 +84,11 @@ pub(super) fn run(
 ) -> Result<Vec<Option<Tensor>>> {
     let needed = match &targets {
         Targets::Leaves => None,
-        Targets::Places(places) => Some(leading_to(&roots, places)),
+        Targets::Edges(edges) => Some(nodes_leading_to(&roots, edges)),
     };
     let wanted = match &targets {
         Targets::Leaves => 0,
-        Targets::Places(places) => places.len(),
+        Targets::Edges(edges) => edges.len(),
     };
     let mut run = Run {
         options,
@@ -97,17 +98,17 @@ pub(super) fn run(
         pending: FxHashMap::default(),
         captured: vec![None; wanted],
     };
-    // What is recorded now is what the derivatives compute, never twice, and never lowered.
+    // Derivatives compute in the dtypes of the forward pass, so Autocast is off.
     let mut off = DispatchKeySet::from([DispatchKey::Autocast]);
     let mut on = DispatchKeySet::EMPTY;
-    let inside_jvp = level::is_open();
-    if options.create_graph || inside_jvp {
+    let in_jvp = level::inside_jvp();
+    if options.create_graph || in_jvp {
         on = on.insert(DispatchKey::Autograd);
     } else {
         off = off.insert(DispatchKey::Autograd);
     }
-    // Gradients have tangents, too: inside a jvp the layer stays on where the graph is off.
-    let _recording = inside_jvp.then(|| level::recording(options.create_graph));
+    // Gradients have tangents, too, so inside a jvp Autograd stays on even if nothing is recorded.
+    let _recording = in_jvp.then(|| level::recording(options.create_graph));
     outside_layers(on, || {
         inside_layers(off, || {
             for (edge, grad) in roots {
@@ -122,14 +123,14 @@ pub(super) fn run(
     })
 }
 
-/// The numbers of the nodes between the roots and the places, both included.
-fn leading_to(roots: &[(Edge, Tensor)], places: &[Edge]) -> FxHashSet<u64> {
-    let lowest = places.iter().map(|edge| edge.node.sequence()).min().unwrap_or(u64::MAX);
-    let mut needed: FxHashSet<u64> = places.iter().map(|edge| edge.node.sequence()).collect();
+/// Returns the numbers of the nodes on paths from the roots to the edges, both ends included.
+fn nodes_leading_to(roots: &[(Edge, Tensor)], edges: &[Edge]) -> FxHashSet<u64> {
+    let lowest = edges.iter().map(|edge| edge.node.sequence()).min().unwrap_or(u64::MAX);
+    let mut needed: FxHashSet<u64> = edges.iter().map(|edge| edge.node.sequence()).collect();
     let mut seen = FxHashMap::default();
     let mut rest: Vec<&Arc<Node>> = roots.iter().map(|(edge, _)| &edge.node).collect();
     while let Some(node) = rest.pop() {
-        // What is older than the oldest target can't lead to one.
+        // A node that is older than the oldest target can't lead to a target.
         if node.sequence() >= lowest && seen.insert(node.sequence(), node).is_none() {
             rest.extend(node.edges().iter().flatten().map(|edge| &edge.node));
         }
@@ -145,7 +146,7 @@ fn leading_to(roots: &[(Edge, Tensor)], places: &[Edge]) -> FxHashSet<u64> {
 }
 
 impl Run<'_> {
-    /// Adds a gradient to what a node's result has.
+    /// Adds a gradient to that of a node's output.
     fn add(&mut self, edge: &Edge, grad: Tensor) -> Result<()> {
         let number = edge.node.sequence();
         if self.needed.as_ref().is_some_and(|needed| !needed.contains(&number)) {
@@ -156,7 +157,7 @@ impl Run<'_> {
             ready.push(Ready(Arc::clone(&edge.node)));
             smallvec![None; edge.node.outputs().len()]
         });
-        let slot = &mut grads[edge.place as usize];
+        let slot = &mut grads[edge.output as usize];
         *slot = Some(match slot.take() {
             None => grad,
             Some(before) => aten::add(&before, &grad)?,
@@ -166,17 +167,17 @@ impl Run<'_> {
 
     fn visit(&mut self, node: &Arc<Node>) -> Result<()> {
         let mut grads = self.pending.remove(&node.sequence()).unwrap_or_default();
-        for (place, slot) in grads.iter_mut().enumerate() {
+        for (output, slot) in grads.iter_mut().enumerate() {
             if let Some(grad) = slot.take() {
-                let grad = node.hooked(place as u32, grad)?;
-                node.show(place as u32, &grad);
+                let grad = node.run_hooks(output as u32, grad)?;
+                node.store_retained(output as u32, &grad);
                 *slot = Some(grad);
             }
         }
-        if let Targets::Places(places) = &self.targets {
-            for (edge, captured) in places.iter().zip(&mut self.captured) {
+        if let Targets::Edges(edges) = &self.targets {
+            for (edge, captured) in edges.iter().zip(&mut self.captured) {
                 if edge.node.sequence() == node.sequence() {
-                    captured.clone_from(&grads[edge.place as usize]);
+                    captured.clone_from(&grads[edge.output as usize]);
                 }
             }
         }
@@ -194,7 +195,7 @@ impl Run<'_> {
         }
         let saved = call.saved(self.options.retain_graph)?;
         let results = call.derivative.apply(&Backward::new(node, call, &saved), &grads)?;
-        let results = checked(node, call, results)?;
+        let results = check_gradients(node, call, results)?;
         for (edge, grad) in call.edges.iter().zip(results) {
             if let (Some(edge), Some(grad)) = (edge, grad) {
                 self.add(edge, grad)?;
@@ -204,28 +205,28 @@ impl Run<'_> {
     }
 }
 
-/// Adds a gradient to a leaf's.
-fn accumulate(leaf: &Node, grad: Tensor, keeps_graph: bool) -> Result<()> {
+/// Accumulates a gradient into a leaf.
+fn accumulate(leaf: &Node, grad: Tensor, create_graph: bool) -> Result<()> {
     leaf.update_grad(|before| {
         let mut sum = match before {
             Some(before) => aten::add(&before, &grad)?,
             None => grad,
         };
-        if keeps_graph || has_tangent(&sum) {
+        if create_graph || has_tangent(&sum) {
             return Ok(sum);
         }
-        // Memory of its own: the same gradient may have gone elsewhere, too, and people change the
-        // gradients that they find in place.
+        // A leaf's gradient gets its own memory: other nodes may use this tensor, too, and users write
+        // gradients in place.
         sum.attach(None);
         sum.set_requires_grad(false)?;
-        // By the operator, so that a trace sees it.
+        // The copy is a call of an operator, so that a trace records it.
         let own = if sum.is_contiguous() && sum.owns_memory() { sum } else { aten::clone(&sum)? };
         Ok(own.into_whole())
     })
 }
 
-/// The gradients of a derivative, if they are what they must be.
-fn checked(node: &Node, call: &Call, grads: Gradients) -> Result<Gradients> {
+/// Checks the number, shape, dtype and device of a derivative's gradients.
+fn check_gradients(node: &Node, call: &Call, grads: Gradients) -> Result<Gradients> {
     let wrong = |message: String| {
         Err(Error::new(ErrorKind::Gradient, format!("the derivative of {} {message}", node.name())))
     };
@@ -242,8 +243,8 @@ fn checked(node: &Node, call: &Call, grads: Gradients) -> Result<Gradients> {
             checked.push(None);
             continue;
         };
-        let wanted = &edge.node.outputs()[edge.place as usize];
-        // Of a real operand of a complex result the real part counts.
+        let wanted = &edge.node.outputs()[edge.output as usize];
+        // The gradient of a real operand of a complex result is the real part.
         let grad = match grad.dtype().is_complex() && grad.dtype().real() == wanted.dtype {
             true => aten::real(&grad)?,
             false => grad,

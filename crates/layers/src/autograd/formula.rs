@@ -1,4 +1,4 @@
-//! A derivative as a plain function that keeps only what the needed gradients read.
+//! A derivative made of a plain function, which saves only the tensors that the needed gradients read.
 
 use keyfold_core::Result;
 use keyfold_tensor::{Tensor, ValueRef};
@@ -9,29 +9,29 @@ use super::node::Edge;
 /// The vector-Jacobian product of an operator with one result.
 pub type Vjp = fn(&Backward<'_>, &Tensor) -> Result<Gradients>;
 
-/// A derivative as a plain function, of an operator with one result.
+/// The derivative of an operator with one result, as a plain function.
 pub struct Formula {
     name: String,
     reads: &'static [Saves],
-    product: Vjp,
+    vjp: Vjp,
 }
 
 impl Formula {
-    /// The derivative of the operator of that name. `reads` says for each operand what its gradient
-    /// reads; its last item is that of all operands behind it, too.
-    pub fn new(name: &str, reads: &'static [Saves], product: Vjp) -> Formula {
-        Formula { name: name.to_owned(), reads, product }
+    /// Makes the derivative of the operator of that name. `reads` lists for each operand the tensors that its
+    /// gradient reads; the last item holds for all further operands.
+    pub fn new(name: &str, reads: &'static [Saves], vjp: Vjp) -> Formula {
+        Formula { name: name.to_owned(), reads, vjp }
     }
 
-    fn saves_for(&self, needed: impl Fn(usize) -> bool, places: usize) -> Saves {
-        let mut keeps = Saves::NONE;
-        for place in (0..places).filter(|place| needed(*place)) {
-            if let Some(reads) = self.reads.get(place).or(self.reads.last()) {
-                keeps.arguments |= reads.arguments;
-                keeps.results |= reads.results;
+    fn saves_for(&self, needed: impl Fn(usize) -> bool, slots: usize) -> Saves {
+        let mut saves = Saves::NONE;
+        for slot in (0..slots).filter(|slot| needed(*slot)) {
+            if let Some(reads) = self.reads.get(slot).or(self.reads.last()) {
+                saves.arguments |= reads.arguments;
+                saves.results |= reads.results;
             }
         }
-        keeps
+        saves
     }
 }
 
@@ -46,7 +46,7 @@ impl Derivative for Formula {
 
     fn apply(&self, call: &Backward<'_>, grads: &[Option<Tensor>]) -> Result<Gradients> {
         match grads {
-            [Some(grad)] => (self.product)(call, grad),
+            [Some(grad)] => (self.vjp)(call, grad),
             _ => Ok(vec![None; call.slots()]),
         }
     }
@@ -57,6 +57,6 @@ impl Derivative for Formula {
         _results: &[&Tensor],
         edges: &[Option<Edge>],
     ) -> Result<(Option<Extra>, Saves)> {
-        Ok((None, self.saves_for(|place| edges[place].is_some(), edges.len())))
+        Ok((None, self.saves_for(|slot| edges[slot].is_some(), edges.len())))
     }
 }

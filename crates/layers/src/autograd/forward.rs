@@ -1,10 +1,11 @@
-//! Forward mode: a call with a tensor that has a tangent.
+//! Forward mode: calls with an argument that has a tangent.
 //!
-//! The innermost level's tangents are taken off the arguments and the operator is called again, which
-//! computes the results with the tangents of the other levels and their place in the graph. Then the rule
-//! computes the level's tangents with operators. So each level is differentiated by those around it, and
-//! the graph records both; nodes keep tensors with their tangents, so that gradients have tangents, too.
+//! A call removes the innermost level's tangents from the arguments and redispatches the operator, which
+//! computes the results with the tangents of the outer levels and their nodes. Then the operator's rule
+//! computes the innermost tangents by calling operators, so the outer levels differentiate the rule, too,
+//! and the tape records it. Nodes save tensors with their tangents, so that gradients have tangents.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use keyfold_core::{Error, ErrorKind, Result};
@@ -14,21 +15,21 @@ use keyfold_dispatch::{
 };
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use super::dual::{add_tangent, dual_of, has_tangent, take_over, tangent_at, without};
-use super::level::{Level, were_opened};
+use super::dual::{add_tangent, copy_attachment, dual_of, has_tangent, tangent_at, without_level};
+use super::level::{Level, any_level_opened};
 use super::node::{TensorMeta, edge_of};
 use super::tangent::{Forward, Pushforward, Tangents, is_differentiable, registered};
 use crate::aten;
-use crate::tracer::kept_shares;
+use crate::tracer::shares_held_by_traces;
 
 type Context<'c> = CallContext<'c, Value>;
 
-/// The layers that see what a rule calls: levels around this one, and the Profiler, as parts of the call.
+/// The layers that see the calls of a rule: Autograd, for the outer levels, and the Profiler.
 const OPEN: DispatchKeySet =
     DispatchKeySet::EMPTY.insert(DispatchKey::Autograd).insert(DispatchKey::Profiler);
 
-/// The tensor in a value that may have a tangent: a keyfold tensor, also as an object of a binding. Arrays
-/// of other libraries have none.
+/// Returns the tensor in a value if it may have a tangent: a keyfold tensor, also one that is an object of a
+/// binding. Arrays of other libraries have no tangents.
 pub(super) fn tensor_of(value: ValueRef<'_>) -> Option<&Tensor> {
     match value {
         ValueRef::Tensor(tensor) => Some(tensor),
@@ -41,7 +42,7 @@ pub(super) fn tensor_of(value: ValueRef<'_>) -> Option<&Tensor> {
     }
 }
 
-/// Looks at every tensor of the arguments, those in lists too.
+/// Calls `visit` with every tensor of the arguments, including items of lists.
 fn each_tensor<'a>(
     args: &[ValueRef<'a>],
     visit: &mut impl FnMut(&'a Tensor) -> Result<()>,
@@ -53,15 +54,16 @@ fn each_tensor<'a>(
     Ok(())
 }
 
-/// The innermost level that an argument has a tangent of.
+/// Returns the innermost level for which an argument has a tangent.
 ///
 /// # Errors
-/// [`ErrorKind::Gradient`] for a tangent of a level that has ended, or of elements that were written since.
+/// [`ErrorKind::Gradient`] for a tangent of a level that has ended, and for a tensor that was written after
+/// its tangent was computed.
 pub(super) fn innermost(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
 ) -> Result<Option<Arc<Level>>> {
-    if !were_opened() {
+    if !any_level_opened() {
         return Ok(None);
     }
     let mut found: Option<Arc<Level>> = None;
@@ -79,33 +81,33 @@ pub(super) fn innermost(
     Ok(found)
 }
 
-/// Whether any of the tensors has a tangent of a `jvp` that runs.
+/// Returns whether an argument has a tangent of a level that is open.
 pub(crate) fn have_tangents(args: &[ValueRef<'_>]) -> bool {
-    if !were_opened() {
+    if !any_level_opened() {
         return false;
     }
     let mut found = false;
-    let looked = each_tensor(args, &mut |tensor| {
+    let visited = each_tensor(args, &mut |tensor| {
         found |= has_tangent(tensor);
         Ok(())
     });
-    looked.is_ok() && found
+    visited.is_ok() && found
 }
 
-/// An argument without the tangents of a level.
+/// An argument without the tangents of a level and of the levels inside it.
 #[expect(clippy::large_enum_variant, reason = "one per argument, for the time of a call")]
-enum Lowered<'a> {
+enum LoweredArg<'a> {
     Same(ValueRef<'a>),
     Tensor(Tensor),
     List(Vec<Value>),
 }
 
-impl Lowered<'_> {
+impl LoweredArg<'_> {
     fn as_ref(&self) -> ValueRef<'_> {
         match self {
-            Lowered::Same(value) => *value,
-            Lowered::Tensor(tensor) => ValueRef::Tensor(tensor),
-            Lowered::List(items) => ValueRef::List(items),
+            LoweredArg::Same(value) => *value,
+            LoweredArg::Tensor(tensor) => ValueRef::Tensor(tensor),
+            LoweredArg::List(items) => ValueRef::List(items),
         }
     }
 }
@@ -114,32 +116,34 @@ fn has_tangent_at(value: ValueRef<'_>, level: &Level) -> bool {
     tensor_of(value).is_some_and(|tensor| tangent_at(tensor, level).is_some())
 }
 
-/// An argument without the tangents of a level, and these.
-fn split<'a>(value: ValueRef<'a>, level: &Level) -> Result<(Lowered<'a>, Tangents)> {
+/// Separates an argument from its tangents of a level.
+fn split_tangents<'a>(value: ValueRef<'a>, level: &Level) -> Result<(LoweredArg<'a>, Tangents)> {
     if let Some(tensor) = tensor_of(value) {
         return Ok(match tangent_at(tensor, level) {
-            Some(tangent) => (Lowered::Tensor(without(tensor, level)?), Tangents::One(tangent)),
-            None => (Lowered::Same(value), Tangents::None),
+            Some(tangent) => {
+                (LoweredArg::Tensor(without_level(tensor, level)?), Tangents::One(tangent))
+            }
+            None => (LoweredArg::Same(value), Tangents::None),
         });
     }
     if !value.items().any(|item| has_tangent_at(item, level)) {
-        return Ok((Lowered::Same(value), Tangents::None));
+        return Ok((LoweredArg::Same(value), Tangents::None));
     }
     let (mut lowered, mut tangents) = (Vec::new(), Vec::new());
     for item in value.items() {
         let tensor = tensor_of(item);
         let tangent = tensor.and_then(|tensor| tangent_at(tensor, level));
         lowered.push(match tensor.filter(|_| tangent.is_some()) {
-            Some(tensor) => Value::Tensor(without(tensor, level)?),
+            Some(tensor) => Value::Tensor(without_level(tensor, level)?),
             None => Value::from_ref(item)?,
         });
         tangents.push(tangent);
     }
-    Ok((Lowered::List(lowered), Tangents::Each(tangents)))
+    Ok((LoweredArg::List(lowered), Tangents::Each(tangents)))
 }
 
-/// Serves a call whose arguments have tangents of `level` and of none inside it. `own` is the
-/// operator's rule, if it has one.
+/// Runs a call whose innermost tangents are those of `level`. `own` is the rule in the operator's row, which
+/// a registered rule replaces.
 pub(super) fn run(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
@@ -147,10 +151,11 @@ pub(super) fn run(
     own: Option<&Arc<dyn Pushforward>>,
 ) -> Result<Value> {
     let operator = context.operator();
-    let given = registered(operator);
-    let rule = given.as_ref().or(own);
+    let registered = registered(operator);
+    let rule = registered.as_ref().or(own);
     let (lowered, tangents): (Vec<_>, Vec<_>) = {
-        let parts = args.iter().map(|arg| split(*arg, level)).collect::<Result<Vec<_>>>()?;
+        let parts =
+            args.iter().map(|arg| split_tangents(*arg, level)).collect::<Result<Vec<_>>>()?;
         parts.into_iter().unzip()
     };
     let written = operator
@@ -162,25 +167,25 @@ pub(super) fn run(
         let rule = rule.ok_or_else(|| writes_without_rule(operator.schema(), at))?;
         return write(context, args, (lowered, &tangents), level, (at, &**rule));
     }
-    let lower: Vec<ValueRef<'_>> = lowered.iter().map(Lowered::as_ref).collect();
-    let mut result = call(context, &lower)?;
-    let results = own_tensors(&mut result).map_err(|error| error.at(operator.name()))?;
+    let lower: Vec<ValueRef<'_>> = lowered.iter().map(LoweredArg::as_ref).collect();
+    let mut result = redispatch(context, &lower)?;
+    let results = result_tensors(&mut result).map_err(|error| error.at(operator.name()))?;
     if !results.iter().any(is_differentiable) {
         return Ok(result);
     }
     let rule = rule.ok_or_else(|| no_rule(operator.name()))?;
     let call = Forward::new(operator, &lower, &tangents, &results);
     let found = outside_layers(OPEN, || rule.apply(&call))?;
-    let found = fitted(operator.name(), &results, found)?;
-    note_saved(&results, args, &found, level)?;
+    let found = match_results(operator.name(), &results, found)?;
+    save_tangents(&results, args, &found, level)?;
     let mut found = found.into_iter();
     attach(&mut result, &mut found, level)?;
     Ok(result)
 }
 
-/// Calls the operator with the arguments of the next level: at this layer again, and first at Tracer,
-/// where that left recording to the calls below.
-fn call(context: &Context<'_>, args: &[ValueRef<'_>]) -> Result<Value> {
+/// Calls the operator with the arguments of the next outer level, at this layer again. A Tracer that left
+/// recording to inner calls sees the call first.
+fn redispatch(context: &Context<'_>, args: &[ValueRef<'_>]) -> Result<Value> {
     outside_layers(DispatchKey::Autograd.into(), || {
         let local = LocalKeys::current();
         let tracer = local.included() & DispatchKey::Tracer.into();
@@ -188,8 +193,8 @@ fn call(context: &Context<'_>, args: &[ValueRef<'_>]) -> Result<Value> {
     })
 }
 
-/// The tensors of a result, foreign ones as views of them from here on.
-fn own_tensors(result: &mut Value) -> Result<Vec<Tensor>> {
+/// Collects the tensors of a result. Foreign tensors are replaced by views of them.
+fn result_tensors(result: &mut Value) -> Result<Vec<Tensor>> {
     let mut found = Vec::new();
     collect(result, &mut found)?;
     Ok(found)
@@ -221,7 +226,7 @@ fn collect(value: &mut Value, found: &mut Vec<Tensor>) -> Result<()> {
     }
 }
 
-/// Gives the tensors of a result their tangents. In place: values are large.
+/// Adds the tangents to the tensors of a result. In place, since a `Value` is large to move.
 fn attach(
     value: &mut Value,
     tangents: &mut impl Iterator<Item = Option<Tensor>>,
@@ -230,7 +235,7 @@ fn attach(
     match value {
         Value::Tensor(tensor) => {
             if let Some(Some(tangent)) = tangents.next() {
-                // A tensor of its own, also where it is an argument as it was.
+                // A new token: the result is another tensor for a trace, even if it is an unchanged argument.
                 tensor.set_token(0);
                 add_tangent(tensor, level, tangent)?;
             }
@@ -243,14 +248,14 @@ fn attach(
     }
 }
 
-/// Tangents in the form of their results.
-fn fitted(
+/// Converts each tangent to the shape and dtype of its result.
+fn match_results(
     name: &str,
     results: &[Tensor],
     found: Vec<Option<Tensor>>,
 ) -> Result<Vec<Option<Tensor>>> {
     if found.len() != results.len() {
-        return Err(misfit(
+        return Err(wrong_tangent(
             name,
             format!(
                 "gave {} tangents; the operator has {} results, and each needs one (None for zero)",
@@ -262,9 +267,9 @@ fn fitted(
     let each = results.iter().zip(found).enumerate();
     each.map(|(i, (result, tangent))| match tangent {
         Some(tangent) if is_differentiable(result) => {
-            fit(&TensorMeta::of(result), tangent).map(Some).map_err(|given| {
+            match_meta(&TensorMeta::of(result), tangent).map(Some).map_err(|given| {
                 given.unwrap_or_else(|given| {
-                    misfit(
+                    wrong_tangent(
                         name,
                         format!(
                             "gave a tangent of {given} for result {i}, which is {}",
@@ -279,43 +284,43 @@ fn fitted(
     .collect()
 }
 
-/// A tangent of that form: repeated where broadcasting would, and of its dtype.
+/// Broadcasts and converts a tangent to the shape and dtype in `meta`.
 ///
 /// # Errors
-/// The form of a tangent that doesn't fit, or the error of a conversion.
-fn fit(
-    form: &TensorMeta,
+/// `Err(TensorMeta)` of a tangent that doesn't broadcast to `meta`, or `Ok(Error)` of a conversion.
+fn match_meta(
+    meta: &TensorMeta,
     tangent: Tensor,
 ) -> std::result::Result<Tensor, std::result::Result<Error, TensorMeta>> {
     let given = TensorMeta::of(&tangent);
-    if given == *form {
+    if given == *meta {
         return Ok(tangent);
     }
-    let fits = keyfold_core::layout::broadcast_shapes(&given.shape, &form.shape);
-    let fits = fits.is_ok_and(|shape| shape == form.shape) && given.device == form.device;
+    let fits = keyfold_core::layout::broadcast_shapes(&given.shape, &meta.shape);
+    let fits = fits.is_ok_and(|shape| shape == meta.shape) && given.device == meta.device;
     if !fits || !is_differentiable(&tangent) {
         return Err(Err(given));
     }
     let convert = || {
-        // Of a real result the real part changes.
-        let tangent = match given.dtype.is_complex() && !form.dtype.is_complex() {
+        // A real result has a real tangent.
+        let tangent = match given.dtype.is_complex() && !meta.dtype.is_complex() {
             true => aten::real(&tangent)?,
             false => tangent,
         };
-        let tangent = match tangent.dtype() == form.dtype {
+        let tangent = match tangent.dtype() == meta.dtype {
             true => tangent,
-            false => aten::to(&tangent, form.dtype)?,
+            false => aten::to(&tangent, meta.dtype)?,
         };
-        match tangent.shape() == &form.shape {
+        match tangent.shape() == &meta.shape {
             true => Ok(tangent),
-            false => aten::expand(&tangent, &aten::sizes(&form.shape)),
+            false => aten::expand(&tangent, &aten::sizes(&meta.shape)),
         }
     };
     outside_layers(DispatchKey::Autograd.into(), convert).map_err(Ok)
 }
 
-/// Has the node of the call keep what it keeps with the tangents of this level.
-fn note_saved(
+/// Adds the tangents of this level to the tensors that the call's node saved.
+fn save_tangents(
     results: &[Tensor],
     args: &[ValueRef<'_>],
     found: &[Option<Tensor>],
@@ -330,11 +335,44 @@ fn note_saved(
     Ok(())
 }
 
-/// Runs an operator that writes to an argument, where no other tensor sees the write without a tangent.
+thread_local! {
+    /// The identity of the buffer that [`write`] writes at the outer levels; 0 for none.
+    static LOWERED_TARGET: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Marks the buffer of a write's target as checked while the outer levels run the write.
+struct LoweredTarget {
+    previous: usize,
+}
+
+impl LoweredTarget {
+    fn mark(target: &Tensor) -> LoweredTarget {
+        LoweredTarget { previous: LOWERED_TARGET.replace(target.buffer().identity()) }
+    }
+}
+
+impl Drop for LoweredTarget {
+    fn drop(&mut self) {
+        LOWERED_TARGET.set(self.previous);
+    }
+}
+
+/// Returns whether a write to a tensor without a tangent and without a node would change the elements of
+/// another tensor that has neither. The innermost level decides it for all levels: at the outer ones the
+/// target and its lowered copies share the memory, and the target has a tangent that detects the write.
+pub(super) fn shares_memory_with_others(target: &Tensor) -> bool {
+    let buffer = target.buffer();
+    buffer.shares() > 1
+        && LOWERED_TARGET.get() != buffer.identity()
+        && buffer.shares() > 1 + shares_held_by_traces(target)
+}
+
+/// Runs an operator that writes to an argument. Refuses targets whose memory another tensor shares that has
+/// no tangent, since that tensor's elements would change without a tangent.
 fn write(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
-    (mut lowered, tangents): (Vec<Lowered<'_>>, &[Tangents]),
+    (mut lowered, tangents): (Vec<LoweredArg<'_>>, &[Tangents]),
     level: &Arc<Level>,
     (at, rule): (usize, &dyn Pushforward),
 ) -> Result<Value> {
@@ -355,33 +393,35 @@ fn write(
              with keyfold.where or concat, or write to a copy (clone())",
         ));
     }
-    let shares = target.buffer().shares();
-    if dual_of(target).is_none() && shares > 1 && shares > 1 + kept_shares(target) {
+    if dual_of(target).is_none() && shares_memory_with_others(target) {
         return Err(refuse(
             "has no tangent and shares its memory with other tensors, whose tangents wouldn't follow \
              the write; write before the views are taken, or to a copy (clone())",
         ));
     }
     let found = {
-        let lower: Vec<ValueRef<'_>> = lowered.iter().map(Lowered::as_ref).collect();
+        let lower: Vec<ValueRef<'_>> = lowered.iter().map(LoweredArg::as_ref).collect();
         let call = Forward::new(context.operator(), &lower, tangents, &[]);
         let found = outside_layers(OPEN, || rule.apply(&call))?;
-        let tangent = fitted(&schema.name.to_string(), std::slice::from_ref(target), found)?;
+        let tangent = match_results(&schema.name.to_string(), std::slice::from_ref(target), found)?;
         tangent.into_iter().next().flatten()
     };
-    // Written through a tensor of the next level, which is given its place in the graph by the call.
-    if let Lowered::Same(_) = lowered[at] {
-        lowered[at] = Lowered::Tensor(without(target, level)?);
+    // The call writes through a tensor of the next level, and attaches a node to that.
+    if let LoweredArg::Same(_) = lowered[at] {
+        lowered[at] = LoweredArg::Tensor(without_level(target, level)?);
     }
     let before = target.version();
-    let lower: Vec<ValueRef<'_>> = lowered.iter().map(Lowered::as_ref).collect();
-    call(context, &lower)?;
+    let lower: Vec<ValueRef<'_>> = lowered.iter().map(LoweredArg::as_ref).collect();
+    {
+        let _checked = LoweredTarget::mark(target);
+        redispatch(context, &lower)?;
+    }
     if target.version() == before {
         target.note_write();
     }
-    if let Lowered::Tensor(written) = &lowered[at] {
-        note_saved(std::slice::from_ref(written), args, std::slice::from_ref(&found), level)?;
-        take_over(target, written)?;
+    if let LoweredArg::Tensor(written) = &lowered[at] {
+        save_tangents(std::slice::from_ref(written), args, std::slice::from_ref(&found), level)?;
+        copy_attachment(target, written)?;
     }
     if let Some(tangent) = found {
         add_tangent(target, level, tangent)?;
@@ -390,7 +430,7 @@ fn write(
 }
 
 #[cold]
-fn misfit(name: &str, message: String) -> Error {
+fn wrong_tangent(name: &str, message: String) -> Error {
     Error::new(ErrorKind::Gradient, format!("the tangent rule of {name} {message}"))
 }
 

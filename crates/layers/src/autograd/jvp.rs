@@ -1,4 +1,4 @@
-//! `jvp`: the value of a function and its derivative along a direction, in one run.
+//! `jvp`: a function's results and its derivative along a direction, in one run.
 
 use std::sync::Arc;
 
@@ -6,36 +6,36 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, LocalData, include_keys_with, outside_layers};
 use keyfold_tensor::Tensor;
 
-use super::dual::{add_tangent, tangent_at, without};
+use super::dual::{add_tangent, tangent_at, without_level};
 use super::level::{Level, recording};
 use super::node::TensorMeta;
 use super::tangent::is_differentiable;
 use super::{aten, misuse};
 use crate::vmap;
 
-/// Ends a level, also when what ran in it failed.
-struct End(Arc<Level>);
+/// Ends a level on drop, also after an error or a panic.
+struct EndOnDrop(Arc<Level>);
 
-impl Drop for End {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// Runs `f` with a level open on this thread, as if no operator were being differentiated around it. It is
-/// recorded for gradients unless `records` is off; then the graph alone is off.
-pub fn inside<R>(level: &Arc<Level>, records: bool, f: impl FnOnce() -> R) -> R {
+/// Runs `f` inside a level on this thread, with the key Autograd on. Gradients are recorded unless `records`
+/// is false; tangents are computed in both cases.
+pub fn with_level<R>(level: &Arc<Level>, records: bool, f: impl FnOnce() -> R) -> R {
     let data: LocalData = Arc::clone(level) as _;
     let _level = include_keys_with(DispatchKeySet::EMPTY, data);
     let _recording = (!records).then(|| recording(false));
     outside_layers(DispatchKey::Autograd.into(), f)
 }
 
-/// The results of `f` at `primals`, and their tangents: the derivative of `f` along `tangents`, one per
-/// primal. The tangent of a result that doesn't depend on any primal is zeros.
+/// Returns the results of `f` at `primals`, and their tangents: the derivative of `f` along `tangents`, one
+/// per primal. A result that depends on no primal has a tangent of zeros.
 ///
-/// Of complex numbers it is the derivative along the direction in the complex plane, `f'(z) t` where `f`
-/// has a complex derivative. The conjugate stands in gradients, not here.
+/// The tangent of a complex result is the derivative along the direction in the complex plane, `f'(z) t` for
+/// a holomorphic `f`. Gradients have the conjugate of `f'`, tangents don't.
 ///
 /// ```
 /// use keyfold::layers::autograd;
@@ -64,16 +64,16 @@ pub fn jvp(
             "jvp: {tangents} tangents for {primals} primals; give one each"
         )));
     }
-    let open = End(Level::open());
+    let open = EndOnDrop(Level::open());
     let level = &open.0;
-    inside(level, true, || {
+    with_level(level, true, || {
         let both = primals.iter().zip(tangents).enumerate();
         let inputs = both.map(|(i, (primal, tangent))| {
-            dual(primal, tangent, level).map_err(|error| error.at(&format!("jvp: primal {i}")))
+            make_dual(primal, tangent, level).map_err(|error| error.at(&format!("jvp: primal {i}")))
         });
         let outputs = f(&inputs.collect::<Result<Vec<_>>>()?)?;
         let parts = outputs.iter().map(|output| {
-            let (value, tangent) = unpack(output, level)?;
+            let (value, tangent) = unpack_dual(output, level)?;
             let tangent = tangent.map_or_else(|| aten::zeros_like(&value), Ok)?;
             Ok((value, tangent))
         });
@@ -81,12 +81,13 @@ pub fn jvp(
     })
 }
 
-/// The primal with a tangent at a level. Examples of batches become one of a batch of both.
+/// Returns the primal with a tangent at a level. A primal or tangent that is an example of a `vmap` batch
+/// makes both examples of that batch.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] for a primal that is neither floating nor complex, [`ErrorKind::Gradient`] for a
 /// tangent of another form.
-pub fn dual(primal: &Tensor, tangent: &Tensor, level: &Arc<Level>) -> Result<Tensor> {
+pub fn make_dual(primal: &Tensor, tangent: &Tensor, level: &Arc<Level>) -> Result<Tensor> {
     if !is_differentiable(primal) {
         return Err(Error::new(
             ErrorKind::DType,
@@ -103,8 +104,8 @@ pub fn dual(primal: &Tensor, tangent: &Tensor, level: &Arc<Level>) -> Result<Ten
     let batch = |tensor| vmap::batch_of(tensor).map_or(0, |batched| batched.level);
     let batch = batch(primal).max(batch(tangent));
     if batch == 0 {
-        // A view: what is written to it in place would be written to the caller's.
-        let dual = super::alias_of(primal)?;
+        // A view, which Autograd refuses to write: a write would change the caller's tensor.
+        let dual = super::alias_with_graph(primal)?;
         add_tangent(&dual, level, tangent.clone())?;
         return Ok(dual);
     }
@@ -117,21 +118,21 @@ pub fn dual(primal: &Tensor, tangent: &Tensor, level: &Arc<Level>) -> Result<Ten
             None => Ok(batched),
         }
     };
-    vmap::wrap(dual(&all(primal)?, &all(tangent)?, level)?, 0, batch)
+    vmap::wrap(make_dual(&all(primal)?, &all(tangent)?, level)?, 0, batch)
 }
 
-/// A tensor without its tangent at a level, and this; `None` for zero.
+/// Returns a tensor without its tangent at a level, and that tangent; `None` for zero.
 ///
 /// # Errors
-/// [`ErrorKind::Gradient`] where the tensor was changed since its tangent was computed.
-pub fn unpack(tensor: &Tensor, level: &Level) -> Result<(Tensor, Option<Tensor>)> {
+/// [`ErrorKind::Gradient`] where the tensor was written since its tangent was computed.
+pub fn unpack_dual(tensor: &Tensor, level: &Level) -> Result<(Tensor, Option<Tensor>)> {
     if let Some((physical, batch, dim)) = vmap::physical(tensor) {
-        let (value, tangent) = unpack(&physical, level)?;
+        let (value, tangent) = unpack_dual(&physical, level)?;
         let value = vmap::wrap(value, dim, batch)?;
         let tangent = tangent.map(|tangent| vmap::wrap(tangent, dim, batch)).transpose()?;
         return Ok((value, tangent));
     }
     let Some(dual) = super::dual::dual_of(tensor) else { return Ok((tensor.clone(), None)) };
     dual.check(tensor)?;
-    Ok((without(tensor, level)?, tangent_at(tensor, level)))
+    Ok((without_level(tensor, level)?, tangent_at(tensor, level)))
 }

@@ -1,16 +1,16 @@
-//! Autograd: reverse-mode derivatives.
+//! Autograd: reverse-mode and forward-mode derivatives.
 //!
-//! A call with a tensor that requires grad records a [`Node`]: how gradients go back through the
-//! operator, what they need for that, and where they go next. [`backward`] and [`grad`] walk the
-//! nodes from the newest to the oldest. An operator without a derivative works forward; going back
-//! through it is an error that names it.
+//! A call with a tensor that requires grad records a tape [`Node`]: the operator's derivative, the
+//! saved tensors, and an edge to the node of each operand. [`backward`] and [`grad`] walk the nodes from
+//! the newest to the oldest. An operator without a derivative runs forward; backward through it is an
+//! error that names it. [`jvp`] computes forward-mode derivatives with dual tensors.
 //!
 //! Method: reverse accumulation on a tape (Griewank and Walther, "Evaluating Derivatives", 2008).
-//! Derivatives are written with operators, so gradients of gradients come from the same graph.
+//! Derivatives call operators, so gradients of gradients come from the same graph.
 //!
-//! Memory that is written in place counts its writes; what a node saved and somebody changed since
-//! is an error, not a wrong number. Writing in place is recorded for tensors that aren't leaves and
-//! aren't views of others, and refused for those.
+//! Each buffer counts its in-place writes. Backward compares the count with the one at the time of
+//! saving: a saved tensor that was written since is an error, not a wrong number. In-place writes are
+//! recorded for tensors that are neither leaves nor views, and refused for leaves and views.
 
 mod checkpoint;
 mod derivative;
@@ -41,7 +41,7 @@ pub use dual::{has_tangent, without_graph};
 pub use engine::{Interrupt, Options};
 pub use formula::{Formula, Vjp};
 pub(crate) use forward::have_tangents;
-pub use jvp::{dual, inside, jvp, unpack};
+pub use jvp::{jvp, make_dual, unpack_dual, with_level};
 pub use level::{Level, recording};
 pub use node::{Edge, HookFn, Node, TensorMeta, edge_of};
 pub use saved::{Saved, SavedTensor};
@@ -56,7 +56,7 @@ pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     dispatcher.fallback(DispatchKey::Autograd, record::fallback(), Override::Error).map(drop)
 }
 
-/// Registers a derivative: a kernel at (operator, Autograd) that records.
+/// Registers a derivative: a kernel at (operator, Autograd) that records calls.
 ///
 /// # Errors
 /// [`ErrorKind::UnknownOperator`], and [`ErrorKind::Registration`] where there is one already.
@@ -69,12 +69,12 @@ pub fn register_derivative(
     dispatcher.implement(operator, DispatchKey::Autograd, kernel(derivative), mode)
 }
 
-/// The kernel at Autograd of an operator with this derivative.
+/// Returns the kernel at Autograd of an operator with this derivative.
 pub fn kernel(derivative: Arc<dyn Derivative>) -> Kernel<Value> {
     record::kernel(derivative, None)
 }
 
-/// The kernel at Autograd of an operator with this derivative and this rule of forward mode.
+/// Returns the kernel at Autograd of an operator with this derivative and this rule of forward mode.
 pub fn kernel_with_tangent(
     derivative: Arc<dyn Derivative>,
     tangent: Arc<dyn Pushforward>,
@@ -82,20 +82,20 @@ pub fn kernel_with_tangent(
     record::kernel(derivative, Some(tangent))
 }
 
-/// Whether calls on this thread are recorded.
+/// Returns whether calls on this thread are recorded.
 pub fn is_enabled() -> bool {
     !LocalKeys::current().excluded().contains(DispatchKey::Autograd)
 }
 
-/// Nothing is recorded on this thread while the guard lives.
+/// Turns recording off on this thread while the guard lives.
 pub fn no_grad() -> LocalGuard {
     exclude_keys(DispatchKeySet::from([DispatchKey::Autograd]))
 }
 
 /// Makes a tensor a leaf that requires grad, or one that doesn't.
 ///
-/// Unlike [`Tensor::set_requires_grad`] alone, it gives the tensor its place in the graph at once, so
-/// that clones made from now on are the same leaf.
+/// Unlike [`Tensor::set_requires_grad`], this function attaches the leaf's node at once, so that clones
+/// made from now on are the same leaf.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] when the dtype is neither floating nor complex, [`ErrorKind::Gradient`] for
@@ -110,7 +110,7 @@ pub fn set_requires_grad(tensor: &Tensor, requires_grad: bool) -> Result<()> {
     if let Some(dual) = dual::dual_of(tensor) {
         let edge = match (&dual.edge, requires_grad) {
             (Some(edge), true) => Some(edge.clone()),
-            (None, true) => Some(Edge { node: Node::leaf(tensor), place: 0 }),
+            (None, true) => Some(Edge { node: Node::leaf(tensor), output: 0 }),
             (_, false) => None,
         };
         return dual::set_edge(tensor, edge);
@@ -119,8 +119,8 @@ pub fn set_requires_grad(tensor: &Tensor, requires_grad: bool) -> Result<()> {
     edge_of(tensor).map(drop)
 }
 
-/// Whether gradients go back to the tensor. [`Tensor::requires_grad`] also says yes of one that has a
-/// tangent alone.
+/// Returns whether backward computes a gradient of the tensor. [`Tensor::requires_grad`] is also true of
+/// a tensor that has only a tangent.
 pub fn requires_grad(tensor: &Tensor) -> bool {
     if let Some((physical, ..)) = vmap::physical(tensor) {
         return requires_grad(&physical);
@@ -131,29 +131,29 @@ pub fn requires_grad(tensor: &Tensor) -> bool {
     }
 }
 
-/// The node of a tensor, and the place among its results.
+/// Returns the node of a tensor, and the tensor's index among the node's outputs.
 pub fn node_of(tensor: &Tensor) -> Option<(Arc<Node>, u32)> {
     match dual::dual_of(tensor) {
-        Some(dual) => dual.edge.as_ref().map(|edge| (Arc::clone(&edge.node), edge.place)),
+        Some(dual) => dual.edge.as_ref().map(|edge| (Arc::clone(&edge.node), edge.output)),
         None => tensor.attached_as::<Node>(),
     }
 }
 
-/// Another view of the same elements with the same place in the graph and the same tangents.
-fn alias_of(tensor: &Tensor) -> Result<Tensor> {
+/// Returns a view of the same elements with the same node and the same tangents.
+fn alias_with_graph(tensor: &Tensor) -> Result<Tensor> {
     let alias = tensor.detach();
-    dual::take_over(&alias, tensor)?;
+    dual::copy_attachment(&alias, tensor)?;
     Ok(alias)
 }
 
-/// The gradient that a leaf has gathered, or another tensor that [`retain_grad`] was called for;
-/// `None` before the first backward.
+/// Returns the accumulated gradient of a leaf, or the last gradient of a tensor that [`retain_grad`] was
+/// called for; `None` before the first backward.
 pub fn grad_of(tensor: &Tensor) -> Option<Tensor> {
-    let (node, place) = node_of(tensor)?;
-    if node.is_leaf() { node.grad() } else { node.retained(place) }
+    let (node, output) = node_of(tensor)?;
+    if node.is_leaf() { node.grad() } else { node.retained(output) }
 }
 
-/// Has the gradient of a tensor that isn't a leaf kept, too.
+/// Keeps the gradient of a tensor that isn't a leaf, for [`grad_of`].
 ///
 /// # Errors
 /// [`ErrorKind::Gradient`] when it doesn't require grad.
@@ -161,7 +161,7 @@ pub fn retain_grad(tensor: &Tensor) -> Result<()> {
     let edge = edge_of(tensor)?.ok_or_else(|| {
         misuse("retain_grad() needs a tensor that requires grad; this one doesn't")
     })?;
-    edge.node.retain(edge.place);
+    edge.node.retain(edge.output);
     Ok(())
 }
 
@@ -169,11 +169,11 @@ fn misuse(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Gradient, message.into())
 }
 
-/// Sets the gradient that a leaf has gathered.
+/// Sets the accumulated gradient of a leaf.
 ///
 /// # Errors
-/// [`ErrorKind::Gradient`] when the tensor isn't a leaf that requires grad, or the gradient isn't
-/// of its form.
+/// [`ErrorKind::Gradient`] when the tensor isn't a leaf that requires grad, or the gradient has another
+/// shape, dtype or device.
 pub fn set_grad(tensor: &Tensor, grad: Option<Tensor>) -> Result<()> {
     let node = match edge_of(tensor)? {
         Some(edge) if edge.node.is_leaf() => edge.node,
@@ -190,7 +190,7 @@ pub fn set_grad(tensor: &Tensor, grad: Option<Tensor>) -> Result<()> {
     Ok(())
 }
 
-/// Where the gradients of some results begin.
+/// Returns the edges of the outputs, each with its initial gradient.
 fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tensor)>> {
     if outputs.len() != grads.len() && !grads.is_empty() {
         let (outputs, grads) = (outputs.len(), grads.len());
@@ -200,7 +200,7 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
     for (i, output) in outputs.iter().enumerate() {
         let Some(edge) = edge_of(output)? else {
             return Err(misuse(format!(
-                "tensor {i} doesn't require grad, so no gradient goes back from it; it isn't \
+                "tensor {i} doesn't require grad, so backward can't start from it; it isn't \
                  computed from a tensor with requires_grad, or that was under no_grad() or before \
                  detach()"
             )));
@@ -211,9 +211,9 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
             None if wanted.dtype.is_complex() => {
                 let dtype = wanted.dtype;
                 return Err(misuse(format!(
-                    "a gradient begins by itself at a real number only, and tensor {i} is {dtype}: \
-                     take its real part, its imaginary part or its abs first, or give the gradient to \
-                     begin with"
+                    "only a real number has an initial gradient, which is 1, and tensor {i} is {dtype}: \
+                     take its real part, its imaginary part or its abs first, or give the initial \
+                     gradient"
                 )));
             }
             None if output.numel() == 1 => {
@@ -221,8 +221,8 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
             }
             None => {
                 return Err(misuse(format!(
-                    "backward from a tensor of shape {:?} needs the gradient of that shape to begin \
-                     with: only a single number's is 1 by itself; give it, or sum() first",
+                    "backward from a tensor of shape {:?} needs an initial gradient of that shape; \
+                     only a single number's is 1 by default; give it, or sum() first",
                     wanted.shape
                 )));
             }
@@ -230,7 +230,7 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
         let given = TensorMeta::of(&grad);
         if given != wanted {
             return Err(misuse(format!(
-                "the gradient to begin with is {given}, but tensor {i} is {wanted}"
+                "the initial gradient is {given}, but tensor {i} is {wanted}"
             )));
         }
         roots.push((edge, grad));
@@ -238,14 +238,16 @@ fn roots(outputs: &[Tensor], grads: &[Option<Tensor>]) -> Result<Vec<(Edge, Tens
     Ok(roots)
 }
 
-/// Adds the gradients of `outputs` with respect to every leaf to the leaves.
+/// Accumulates the gradients of `outputs` with respect to every leaf into the leaves.
 ///
-/// `grads` are those to begin with, one per output; a single number's is 1 by itself.
+/// `grads` are the initial gradients, one per output. An output of one real element needs none: its
+/// initial gradient is 1.
 ///
 /// # Errors
-/// [`ErrorKind::Gradient`]: an output that doesn't require grad, or has more than one element and no
-/// gradient to begin with; an operator without a derivative; a second time through a graph that
-/// wasn't kept; a saved tensor that was changed since; a derivative that returns something wrong.
+/// [`ErrorKind::Gradient`] for an output that doesn't require grad, or has more than one element and no
+/// initial gradient; for an operator without a derivative; for a second backward through a graph that
+/// wasn't retained; for a saved tensor that was written since; for a derivative that returns gradients of
+/// a wrong number, shape, dtype or device.
 pub fn backward(
     outputs: &[Tensor],
     grads: &[Option<Tensor>],
@@ -256,8 +258,8 @@ pub fn backward(
     engine::run(roots, engine::Targets::Leaves, options, interrupt).map(drop)
 }
 
-/// The gradients of `outputs` with respect to `inputs`; leaves keep what they have. `None` for an
-/// input that no output depends on.
+/// Returns the gradients of `outputs` with respect to `inputs`, and accumulates nothing into leaves.
+/// The gradient of an input that no output depends on is `None`.
 ///
 /// # Errors
 /// As [`backward`], and [`ErrorKind::Gradient`] for an input that doesn't require grad.
@@ -268,9 +270,9 @@ pub fn grad(
     options: Options,
     interrupt: Interrupt<'_>,
 ) -> Result<Vec<Option<Tensor>>> {
-    let mut places = Vec::with_capacity(inputs.len());
+    let mut edges = Vec::with_capacity(inputs.len());
     for (i, input) in inputs.iter().enumerate() {
-        places.push(edge_of(input)?.ok_or_else(|| {
+        edges.push(edge_of(input)?.ok_or_else(|| {
             misuse(format!(
                 "input {i} doesn't require grad, so nothing was recorded with respect to it; call \
                  requires_grad_() before it is used"
@@ -278,5 +280,5 @@ pub fn grad(
         })?);
     }
     let roots = roots(outputs, grads)?;
-    engine::run(roots, engine::Targets::Places(&places), options, interrupt)
+    engine::run(roots, engine::Targets::Edges(&edges), options, interrupt)
 }

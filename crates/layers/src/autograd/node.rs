@@ -1,8 +1,8 @@
-//! The graph: nodes, and the edges from results back to what they were made of.
+//! The tape: nodes, and the edges from a node to the nodes of its operands.
 //!
-//! A node stands for one recorded call, or for a leaf: a tensor that requires grad by itself. A tensor
-//! has its node attached, with its place among the node's results. Nodes hold the nodes before
-//! them and nobody after them, so the graph goes with the last tensor that needs it.
+//! A node is one recorded call, or a leaf: a tensor on which the user set `requires_grad`. A tensor has
+//! its node attached, with its index among the node's outputs. A node holds the nodes of its operands
+//! and none of its users, so the graph is freed with the last tensor that is attached to it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -18,19 +18,19 @@ use super::derivative::{Derivative, SavedCall};
 use super::dual::{dual_of, set_edge};
 use super::level::Level;
 
-/// What a gradient must look like: that of the tensor it belongs to.
+/// The shape, dtype and device of a tensor, which its gradient and its tangents have, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMeta {
     /// The size of each dimension.
     pub shape: Shape,
-    /// The elements' type.
+    /// The dtype.
     pub dtype: DType,
-    /// Where the memory is.
+    /// The device.
     pub device: Device,
 }
 
 impl TensorMeta {
-    /// That of a tensor.
+    /// Returns the shape, dtype and device of a tensor.
     pub fn of(tensor: &Tensor) -> TensorMeta {
         TensorMeta { shape: tensor.shape().clone(), dtype: tensor.dtype(), device: tensor.device() }
     }
@@ -42,55 +42,55 @@ impl fmt::Display for TensorMeta {
     }
 }
 
-/// From a tensor to where its gradient goes: a node, and the place among its results.
+/// The destination of a tensor's gradient: a node, and the index of one of its outputs.
 #[derive(Clone)]
 pub struct Edge {
     /// The node.
     pub node: Arc<Node>,
-    /// Which of its results.
-    pub place: u32,
+    /// The index among the node's outputs.
+    pub output: u32,
 }
 
 pub(crate) type Edges = SmallVec<[Option<Edge>; 2]>;
 
-/// Looks at a gradient on its way, and may put another in its place.
+/// A function that sees a gradient during backward, and may return another in its place.
 pub type HookFn = dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync;
 
 #[derive(Clone)]
 struct Hook {
     id: u64,
-    place: u32,
+    output: u32,
     function: Arc<HookFn>,
 }
 
 /// A recorded call, or a leaf.
 pub struct Node {
-    /// Later nodes have higher numbers, so an edge always leads to a lower one.
+    /// Later nodes have higher numbers, so an edge always leads to a node with a lower number.
     sequence: u64,
     outputs: SmallVec<[TensorMeta; 1]>,
     kind: Kind,
     hooks: Mutex<Vec<Hook>>,
-    /// Gradients of results that somebody wants to see, by place.
+    /// The gradients that [`Node::retain`] keeps, by output; `None` before the first backward.
     retained: Mutex<Vec<(u32, Option<Tensor>)>>,
 }
 
 enum Kind {
     Leaf {
         grad: Mutex<Option<Tensor>>,
-        /// Held while a gradient is added: several threads may go back to one leaf.
+        /// Held while a gradient is accumulated: several threads may run backward to one leaf.
         adding: Mutex<()>,
     },
     Call(Call),
 }
 
-/// What a recorded call keeps for its derivative.
+/// A recorded call: its derivative, edges and saved tensors.
 pub(crate) struct Call {
     pub(crate) derivative: Arc<dyn Derivative>,
     pub(crate) edges: Edges,
     saved: Mutex<Option<Arc<SavedCall>>>,
-    /// The version of the memory that the result is a view of, at the time of the call.
+    /// The write count of the memory that the result is a view of, at the time of the call.
     view: Option<u32>,
-    /// Whether operands were cast below: gradients are cast back to what each operand was.
+    /// Whether Autocast below may have cast operands; gradients are then cast back to each operand's dtype.
     pub(crate) casts: bool,
 }
 
@@ -104,7 +104,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Node {
-    /// The node of a tensor that requires grad by itself.
+    /// Makes the node of a leaf.
     pub(crate) fn leaf(tensor: &Tensor) -> Arc<Node> {
         Arc::new(Node {
             sequence: next_number(),
@@ -115,7 +115,7 @@ impl Node {
         })
     }
 
-    /// The node of a call.
+    /// Makes the node of a call.
     pub(crate) fn call(
         derivative: Arc<dyn Derivative>,
         edges: Edges,
@@ -134,7 +134,7 @@ impl Node {
         })
     }
 
-    /// The operator's name; `leaf` for a leaf.
+    /// Returns the operator's name; `leaf` for a leaf.
     pub fn name(&self) -> &str {
         match &self.kind {
             Kind::Leaf { .. } => "leaf",
@@ -142,22 +142,22 @@ impl Node {
         }
     }
 
-    /// Whether it stands for a tensor that requires grad by itself.
+    /// Returns whether the node is a leaf.
     pub fn is_leaf(&self) -> bool {
         matches!(self.kind, Kind::Leaf { .. })
     }
 
-    /// Its number: an edge leads to a node with a lower one.
+    /// Returns the node's number; an edge leads to a node with a lower number.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// What the gradients of its results look like.
+    /// Returns the shape, dtype and device of each output, and so of its gradient.
     pub fn outputs(&self) -> &[TensorMeta] {
         &self.outputs
     }
 
-    /// Where the gradients of its operands go; `None` for those that need none.
+    /// Returns an edge for each operand's gradient; `None` for an operand that needs no gradient.
     pub fn edges(&self) -> &[Option<Edge>] {
         match &self.kind {
             Kind::Leaf { .. } => &[],
@@ -172,7 +172,7 @@ impl Node {
         }
     }
 
-    /// The gradient that a leaf has gathered.
+    /// Returns the accumulated gradient of a leaf.
     pub fn grad(&self) -> Option<Tensor> {
         match &self.kind {
             Kind::Leaf { grad, .. } => locked(grad).clone(),
@@ -180,7 +180,7 @@ impl Node {
         }
     }
 
-    /// Replaces a leaf's gradient by one made from it, with nobody else in between.
+    /// Replaces a leaf's gradient by the result of `make` on it, under a lock.
     ///
     /// # Errors
     /// Those of `make`.
@@ -203,36 +203,36 @@ impl Node {
         }
     }
 
-    /// Keeps the gradient of a result when one is computed, for [`Node::retained`].
-    pub fn retain(&self, place: u32) {
+    /// Keeps the gradient of an output from the next backward on, for [`Node::retained`].
+    pub fn retain(&self, output: u32) {
         let mut retained = locked(&self.retained);
-        if retained.iter().all(|(other, _)| *other != place) {
-            retained.push((place, None));
+        if retained.iter().all(|(other, _)| *other != output) {
+            retained.push((output, None));
         }
     }
 
-    /// The last gradient of a result, if it is kept.
-    pub fn retained(&self, place: u32) -> Option<Tensor> {
+    /// Returns the last gradient of an output, if [`Node::retain`] was called for it.
+    pub fn retained(&self, output: u32) -> Option<Tensor> {
         let retained = locked(&self.retained);
-        retained.iter().find(|(other, _)| *other == place)?.1.clone()
+        retained.iter().find(|(other, _)| *other == output)?.1.clone()
     }
 
-    /// Shows a gradient to whoever wants it kept.
-    pub(crate) fn show(&self, place: u32, grad: &Tensor) {
-        if let Some((_, slot)) = locked(&self.retained).iter_mut().find(|(p, _)| *p == place) {
+    /// Stores the gradient of an output that is retained.
+    pub(crate) fn store_retained(&self, output: u32, grad: &Tensor) {
+        if let Some((_, slot)) = locked(&self.retained).iter_mut().find(|(p, _)| *p == output) {
             *slot = Some(grad.clone());
         }
     }
 
-    /// Runs `function` on the gradient of a result whenever one is computed. The number takes it
-    /// away again.
-    pub fn add_hook(&self, place: u32, function: Arc<HookFn>) -> u64 {
+    /// Adds a hook that runs on the gradient of an output whenever one is computed. Returns the hook's id
+    /// for [`Node::remove_hook`].
+    pub fn add_hook(&self, output: u32, function: Arc<HookFn>) -> u64 {
         let id = next_number();
-        locked(&self.hooks).push(Hook { id, place, function });
+        locked(&self.hooks).push(Hook { id, output, function });
         id
     }
 
-    /// Takes a hook away; says whether it was there.
+    /// Removes a hook and returns whether it existed.
     pub fn remove_hook(&self, id: u64) -> bool {
         let removed = {
             let mut hooks = locked(&self.hooks);
@@ -242,17 +242,18 @@ impl Node {
         removed.is_some()
     }
 
-    /// The gradient of a result after the hooks that look at it.
+    /// Runs the hooks of an output on its gradient and returns the gradient after the last hook.
     ///
     /// # Errors
-    /// Those of a hook, and [`ErrorKind::Gradient`] when one gives a gradient of another form.
-    pub(crate) fn hooked(&self, place: u32, grad: Tensor) -> Result<Tensor> {
+    /// Those of a hook, and [`ErrorKind::Gradient`] when a hook returns a gradient of another shape, dtype or
+    /// device.
+    pub(crate) fn run_hooks(&self, output: u32, grad: Tensor) -> Result<Tensor> {
         let hooks: Vec<Hook> = {
             let hooks = locked(&self.hooks);
             if hooks.is_empty() {
                 return Ok(grad);
             }
-            hooks.iter().filter(|hook| hook.place == place).cloned().collect()
+            hooks.iter().filter(|hook| hook.output == output).cloned().collect()
         };
         let mut grad = grad;
         for hook in hooks {
@@ -274,7 +275,8 @@ impl Node {
         Ok(grad)
     }
 
-    /// Has the tensors that the call keeps get tangents: those of its arguments, and these of its results.
+    /// Adds the tangents of a level to the saved tensors: the tangents of the arguments, and `results` for the
+    /// results.
     pub(super) fn add_tangents(
         &self,
         args: &[ValueRef<'_>],
@@ -293,17 +295,18 @@ impl Node {
         }
     }
 
-    /// The version of the memory that the result was made a view of.
+    /// Returns the write count of the viewed memory at the time of the call; `None` for a result that isn't a
+    /// view.
     pub(crate) fn view_version(&self) -> Option<u32> {
         self.as_call().and_then(|call| call.view)
     }
 }
 
 impl Call {
-    /// What was saved; kept for another time, or given up.
+    /// Returns the saved tensors, and frees them unless `keep` is set.
     ///
     /// # Errors
-    /// [`ErrorKind::Gradient`] when it was given up before.
+    /// [`ErrorKind::Gradient`] when they were freed before.
     pub(crate) fn saved(&self, keep: bool) -> Result<Arc<SavedCall>> {
         let mut saved = locked(&self.saved);
         let taken = if keep { saved.clone() } else { saved.take() };
@@ -320,20 +323,21 @@ impl Call {
     }
 }
 
-/// What a node holds that may hold nodes.
+/// The fields of a node that may own other nodes.
 type Parts = (Edges, Option<Arc<SavedCall>>);
 
 thread_local! {
-    /// Parts of nodes that wait for being dropped, and whether somebody is at it, who frees the list
-    /// in the end: it has no destructor, so that those of other thread-locals may drop graphs.
+    /// The parts of nodes that wait to be dropped, and whether a drop on this thread is emptying the list.
+    /// That drop frees the list. The list has no destructor, so that destructors of other thread-locals may
+    /// still drop graphs.
     static DROPPING: (RefCell<ManuallyDrop<Vec<Parts>>>, Cell<bool>) =
         const { (RefCell::new(ManuallyDrop::new(Vec::new())), Cell::new(false)) };
 }
 
 impl Drop for Node {
-    /// Takes the graph apart without recursion: a chain of a million nodes would end the stack. Nodes
-    /// are also held by what derivatives keep themselves, whose drop leads back here from anywhere: so
-    /// parts wait in a list that the outermost drop works off.
+    /// Drops the graph without recursion, since a chain of a million nodes would overflow the stack. The own
+    /// state of a derivative may own nodes, too, so dropping a node's parts may reenter this function: it
+    /// then only appends to the list, which the outermost call empties.
     fn drop(&mut self) {
         let Kind::Call(call) = &mut self.kind else { return };
         let saved = call.saved.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -360,37 +364,37 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Where the gradient of a tensor goes; `None` where it doesn't require grad. A tensor that requires
-/// grad by itself gets its leaf here.
+/// Returns the edge of a tensor; `None` where it doesn't require grad. The first call for a leaf makes
+/// its node.
 ///
 /// # Errors
-/// [`ErrorKind::Gradient`] for a view whose memory was changed in place since it was made: its
-/// history isn't that of its elements any more.
+/// [`ErrorKind::Gradient`] for a view whose memory was written in place since the view was made: the node
+/// doesn't belong to the new elements.
 pub fn edge_of(tensor: &Tensor) -> Result<Option<Edge>> {
     if !tensor.requires_grad() {
         return Ok(None);
     }
-    let Some((node, place)) = tensor.attached_as::<Node>() else {
+    let Some((node, output)) = tensor.attached_as::<Node>() else {
         return other_edge(tensor);
     };
-    checked_edge(tensor, node, place).map(Some)
+    checked_edge(tensor, node, output).map(Some)
 }
 
-/// A place in the graph, if it is that of the tensor's elements.
-fn checked_edge(tensor: &Tensor, node: Arc<Node>, place: u32) -> Result<Edge> {
+/// Returns an edge, unless the tensor is a view whose memory was written since.
+fn checked_edge(tensor: &Tensor, node: Arc<Node>, output: u32) -> Result<Edge> {
     if let Some(version) = node.view_version()
         && version != tensor.version()
     {
         return Err(Error::new(
             ErrorKind::Gradient,
             format!(
-                "a view made by {} is used after the memory that it looks at was changed in place, \
-                 so its gradient would be another one's; take the view again after the change",
+                "a view made by {} is used after its memory was written in place, so its gradient would \
+                 be wrong; take the view again after the write",
                 node.name()
             ),
         ));
     }
-    Ok(Edge { node, place })
+    Ok(Edge { node, output })
 }
 
 /// As [`edge_of`], where no node is attached.
@@ -398,17 +402,17 @@ fn checked_edge(tensor: &Tensor, node: Arc<Node>, place: u32) -> Result<Edge> {
 fn other_edge(tensor: &Tensor) -> Result<Option<Edge>> {
     match dual_of(tensor) {
         Some(dual) => match &dual.edge {
-            Some(edge) => checked_edge(tensor, Arc::clone(&edge.node), edge.place).map(Some),
+            Some(edge) => checked_edge(tensor, Arc::clone(&edge.node), edge.output).map(Some),
             None => Ok(None),
         },
         None => first_edge(tensor).map(Some),
     }
 }
 
-/// The place of a tensor that requires grad and has none yet: a leaf's.
+/// Returns the edge of a tensor that requires grad and has no node yet: it becomes a leaf.
 fn first_edge(tensor: &Tensor) -> Result<Edge> {
     let attached = tensor.attached_or(|| Attached { object: Node::leaf(tensor), place: 0 });
-    let place = attached.place;
+    let output = attached.place;
     let node = attached.downcast::<Node>().ok_or_else(|| {
         Error::new(
             ErrorKind::Gradient,
@@ -416,15 +420,15 @@ fn first_edge(tensor: &Tensor) -> Result<Edge> {
              exclude the key Vmap inside kf.vmap",
         )
     })?;
-    Ok(Edge { node, place })
+    Ok(Edge { node, output })
 }
 
-/// Gives a tensor its place in the graph.
+/// Attaches a node to a tensor.
 pub(crate) fn attach(tensor: &Tensor, edge: &Edge) -> Result<()> {
     if dual_of(tensor).is_some() {
         return set_edge(tensor, Some(edge.clone()));
     }
     let node: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(&edge.node) as _;
-    tensor.attach(Some(Attached { object: node, place: edge.place }));
+    tensor.attach(Some(Attached { object: node, place: edge.output }));
     tensor.set_requires_grad(true)
 }

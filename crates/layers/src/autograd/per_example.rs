@@ -1,10 +1,10 @@
-//! Gradients inside vmap: each example has its own.
+//! Gradients inside `vmap`, one per example.
 //!
-//! A batched tensor stands for one example; the graph is that of the physical tensors, which have all
-//! of them. Examples don't meet, so the gradient of the sum over examples, taken with respect to a
-//! tensor that has a batch dimension itself, is the gradient of each example. What makes that true is
-//! that a variable is given a batch dimension at every level that is open, even if its values are
-//! the same in all examples: without one, gradients of different examples would add up.
+//! Inside `vmap` a tensor is one example, and the tape records the physical tensors, which contain all
+//! examples. Examples are independent, so the gradient of the sum over all examples with respect to a
+//! physical tensor contains the gradient of each example. Therefore [`variable`] adds a batch dimension for
+//! every open level, even to a tensor that is the same for all examples: without that dimension the
+//! gradients of the examples would be summed.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use keyfold_tensor::Tensor;
 use rustc_hash::FxHashSet;
 
 use super::engine::{Interrupt, Options};
-use super::{alias_of, edge_of, has_tangent, level, set_requires_grad};
+use super::{alias_with_graph, edge_of, has_tangent, level, set_requires_grad};
 use crate::{aten, vmap};
 
-/// A tensor without the batches that it is an example of, and those, innermost first.
-fn unwrapped(tensor: &Tensor) -> (Tensor, Vec<(usize, usize)>) {
+/// Returns the physical tensor, and the level and dimension of each batch, innermost first.
+fn unwrap_batches(tensor: &Tensor) -> (Tensor, Vec<(usize, usize)>) {
     let (mut tensor, mut batches) = (tensor.clone(), Vec::new());
     while let Some((physical, level, dim)) = vmap::physical(&tensor) {
         batches.push((level, dim));
@@ -26,12 +26,12 @@ fn unwrapped(tensor: &Tensor) -> (Tensor, Vec<(usize, usize)>) {
     (tensor, batches)
 }
 
-fn wrapped(physical: Tensor, batches: &[(usize, usize)]) -> Result<Tensor> {
+fn wrap_batches(physical: Tensor, batches: &[(usize, usize)]) -> Result<Tensor> {
     batches.iter().rev().try_fold(physical, |tensor, (level, dim)| vmap::wrap(tensor, *dim, *level))
 }
 
-/// A tensor to differentiate with respect to: the same elements with a place of their own in the
-/// graph, behind that of `x` if it has one.
+/// Returns a tensor to differentiate with respect to: the same elements with a new node, whose operand is
+/// the node of `x` if it has one.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] when the dtype is neither floating nor complex.
@@ -40,11 +40,11 @@ pub fn variable(x: &Tensor) -> Result<Tensor> {
     for level in 1..=vmap::current_level() {
         batched = vmap::batched_at(&batched, level)?;
     }
-    let (physical, batches) = unwrapped(&batched);
+    let (physical, batches) = unwrap_batches(&batched);
     let variable = if edge_of(&physical)?.is_some() {
         aten::alias(&physical)?
     } else if has_tangent(&physical) {
-        let variable = alias_of(&physical)?;
+        let variable = alias_with_graph(&physical)?;
         set_requires_grad(&variable, true)?;
         variable
     } else {
@@ -52,14 +52,14 @@ pub fn variable(x: &Tensor) -> Result<Tensor> {
         set_requires_grad(&variable, true)?;
         variable
     };
-    wrapped(variable, &batches)
+    wrap_batches(variable, &batches)
 }
 
 /// As [`grad`](super::grad), also for examples of batches.
 ///
 /// # Errors
-/// As [`grad`](super::grad), and [`ErrorKind::Gradient`] for an input that has no batch dimension
-/// where an output has one: its gradients would add up over the examples.
+/// As [`grad`](super::grad), and [`ErrorKind::Gradient`] for an input without a batch dimension that an
+/// output has: its gradients would be summed over the examples.
 pub fn grad(
     outputs: &[Tensor],
     inputs: &[Tensor],
@@ -67,7 +67,7 @@ pub fn grad(
     options: Options,
     interrupt: Interrupt<'_>,
 ) -> Result<Vec<Option<Tensor>>> {
-    // Seeds alone may be examples: what is computed back from them is their batch's.
+    // If only initial gradients are examples, Vmap batches the calls of the derivatives.
     if outputs.iter().chain(inputs).all(|tensor| vmap::physical(tensor).is_none()) {
         return super::grad(outputs, inputs, grads, options, interrupt);
     }
@@ -76,14 +76,14 @@ pub fn grad(
         levels.sort_unstable();
         levels
     };
-    let unwrapped_inputs: Vec<_> = inputs.iter().map(unwrapped).collect();
+    let unwrapped_inputs: Vec<_> = inputs.iter().map(unwrap_batches).collect();
     let mut roots = Vec::new();
     for (i, output) in outputs.iter().enumerate() {
-        // One number per example, whose gradient to begin with is 1: with a seed, the product that
-        // the seed stands for.
+        // One number per example, with the initial gradient 1: an output with an initial gradient becomes
+        // the sum of their product.
         let number = match grads.get(i).and_then(Option::as_ref) {
             Some(seed) => {
-                // A `jvp` outside of this may have turned recording off, by `no_grad`.
+                // An outer `jvp` may have turned recording off by `no_grad`.
                 let _recording = level::recording(true);
                 aten::sum_all(&aten::mul(output, seed)?)?
             }
@@ -92,14 +92,14 @@ pub fn grad(
                 return Err(Error::new(
                     ErrorKind::Gradient,
                     format!(
-                        "output {i} has shape {:?} and needs the gradient of that shape to begin \
-                         with; give grad_outputs, or sum() first",
+                        "output {i} has shape {:?} and needs an initial gradient of that shape; give \
+                         grad_outputs, or sum() first",
                         output.shape()
                     ),
                 ));
             }
         };
-        let (physical, batches) = unwrapped(&number);
+        let (physical, batches) = unwrap_batches(&number);
         let own = levels(&batches);
         for (k, (_, input)) in unwrapped_inputs.iter().enumerate() {
             let theirs = levels(input);
@@ -114,7 +114,7 @@ pub fn grad(
                 ));
             }
         }
-        // One that isn't attached depends on no example.
+        // An output without a node depends on no input.
         if edge_of(&physical)?.is_some() {
             roots.push(physical);
         }
@@ -131,23 +131,23 @@ pub fn grad(
     found
         .into_iter()
         .zip(&unwrapped_inputs)
-        .map(|(grad, (_, batches))| grad.map(|grad| wrapped(grad, batches)).transpose())
+        .map(|(grad, (_, batches))| grad.map(|grad| wrap_batches(grad, batches)).transpose())
         .collect()
 }
 
-/// Whether the graph of a tensor leads to leaves other than through these variables: then what is
-/// computed from it is part of somebody else's graph, too.
+/// Returns whether a path in the graph leads from a tensor to a leaf past these variables: the tensor is then
+/// part of an outer computation's graph, too.
 ///
 /// # Errors
 /// As [`edge_of`].
 pub fn leads_outside(output: &Tensor, variables: &[Tensor]) -> Result<bool> {
     let mut seen = FxHashSet::default();
     for variable in variables {
-        if let Some(edge) = edge_of(&unwrapped(variable).0)? {
+        if let Some(edge) = edge_of(&unwrap_batches(variable).0)? {
             seen.insert(edge.node.sequence());
         }
     }
-    let Some(edge) = edge_of(&unwrapped(output).0)? else { return Ok(false) };
+    let Some(edge) = edge_of(&unwrap_batches(output).0)? else { return Ok(false) };
     let mut rest = vec![edge.node];
     while let Some(node) = rest.pop() {
         if !seen.insert(node.sequence()) {

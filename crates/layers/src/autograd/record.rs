@@ -9,24 +9,23 @@ use keyfold_tensor::{ForeignObject, Tensor, Value, ValueRef};
 use smallvec::SmallVec;
 
 use super::derivative::{Derivative, NoDerivative, SavedCall};
-use super::forward;
+use super::forward::{self, shares_memory_with_others};
 use super::level;
 use super::node::{Edge, Edges, Node, TensorMeta, attach, edge_of};
 use super::saved::Saved;
 use super::tangent::Pushforward;
 use crate::HOST_LOCK_FROM;
-use crate::tracer::kept_shares;
 
 type Context<'c> = CallContext<'c, Value>;
 
-/// The kernel of an operator with a derivative, and a rule for tangents if it has one.
+/// Makes the kernel of an operator with a derivative and perhaps a rule of forward mode.
 pub(super) fn kernel(
     derivative: Arc<dyn Derivative>,
     tangent: Option<Arc<dyn Pushforward>>,
 ) -> Kernel<Value> {
     let label = format!("derivative of {}", derivative.name());
     let kernel = Kernel::boxed(move |context, args| {
-        if !wants_grad(args) {
+        if !any_requires_grad(args) {
             return context.call_below(args);
         }
         if let Some(level) = forward::innermost(context, args)? {
@@ -40,11 +39,11 @@ pub(super) fn kernel(
     kernel.named(label).with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
 
-/// The fallback: every operator without a derivative works forward, and its backward is an error
-/// that names it.
+/// Makes the fallback for operators without a derivative: they run forward, and backward is an error that
+/// names the operator.
 pub(super) fn fallback() -> Kernel<Value> {
     let kernel = Kernel::boxed(|context, args| {
-        if !wants_grad(args) {
+        if !any_requires_grad(args) {
             return context.call_below(args);
         }
         if let Some(level) = forward::innermost(context, args)? {
@@ -58,9 +57,9 @@ pub(super) fn fallback() -> Kernel<Value> {
             return Err(Error::new(
                 ErrorKind::Gradient,
                 format!(
-                    "{name} writes to an argument and has no derivative, so what a tensor that \
-                     requires grad has to do with the result would be lost; register a derivative, \
-                     or call it under no_grad()"
+                    "{name} writes to an argument and has no derivative, so the result's dependence on \
+                     tensors that require grad would be lost; register a derivative, or call it \
+                     under no_grad()"
                 ),
             ));
         }
@@ -70,7 +69,7 @@ pub(super) fn fallback() -> Kernel<Value> {
     kernel.named("no derivative").with_host_lock(HostLock::ReleaseFrom(HOST_LOCK_FROM))
 }
 
-/// Calls the operator below, and gives its results their places in the graph.
+/// Calls the operator below and attaches a node to its results.
 fn record(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
@@ -78,28 +77,28 @@ fn record(
 ) -> Result<Value> {
     let edges = edges_of(context, args)?;
     let written = written_argument(context.operator().schema())?;
-    // Changed where it is: a value is large, and moving it costs more than most of the rest.
+    // The result is changed in place, since moving a `Value` costs more than most of this function.
     let mut result = match written {
         None => context.call_below(args),
         Some(at) => write(context, args, at),
     };
     if let Ok(value) = &mut result
-        && let Some(node) = node(context, args, value, edges, derivative, written)?
+        && let Some(node) = make_node(context, args, value, edges, derivative, written)?
     {
-        finish(context, args, value, &node, written)?;
+        attach_node(context, args, value, &node, written)?;
     }
     result
 }
 
-/// Whether a gradient is wanted with respect to any argument.
-fn wants_grad(args: &[ValueRef<'_>]) -> bool {
+/// Returns whether an argument requires grad or has a tangent.
+fn any_requires_grad(args: &[ValueRef<'_>]) -> bool {
     args.iter().any(|arg| match arg {
         ValueRef::Tensor(tensor) => tensor.requires_grad(),
         other => Value::tag(*other).keys().contains(DispatchKey::Autograd),
     })
 }
 
-/// Where the gradients of the operands go: a place per tensor argument and per item of a list.
+/// Returns the edges of the operands, one per slot.
 fn edges_of(context: &Context<'_>, args: &[ValueRef<'_>]) -> Result<Edges> {
     let mut edges = Edges::new();
     let schema = context.operator().schema();
@@ -114,7 +113,7 @@ fn edges_of(context: &Context<'_>, args: &[ValueRef<'_>]) -> Result<Edges> {
 fn push_edges(arg: ValueRef<'_>, ty: &Type, edges: &mut Edges) -> Result<()> {
     match (arg, ty.without_optional()) {
         (ValueRef::Tensor(tensor), Type::Tensor) => edges.push(edge_of(tensor)?),
-        (ValueRef::Foreign(object), Type::Tensor) if wants_grad(&[arg]) => {
+        (ValueRef::Foreign(object), Type::Tensor) if any_requires_grad(&[arg]) => {
             edges.push(edge_of(object.tensor()?)?);
         }
         (_, Type::Tensor) => edges.push(None),
@@ -128,20 +127,20 @@ fn push_edges(arg: ValueRef<'_>, ty: &Type, edges: &mut Edges) -> Result<()> {
     Ok(())
 }
 
-/// The argument that an operator writes to, if it does.
+/// Returns the position of the argument that an operator writes to, if any.
 ///
 /// # Errors
-/// [`ErrorKind::Gradient`] where it isn't what the operator returns, and nothing else: then the
-/// graph would not know of the write.
+/// [`ErrorKind::Gradient`] unless that argument is the operator's only result: the graph can record no
+/// other writes.
 fn written_argument(schema: &Schema) -> Result<Option<usize>> {
     let is_written = |argument: &Argument| argument.alias.as_ref().is_some_and(|alias| alias.write);
     let Some(at) = schema.arguments.iter().position(is_written) else { return Ok(None) };
     let others = schema.arguments[at + 1..].iter().any(is_written);
-    let given_back = matches!(
+    let returned = matches!(
         &schema.returns[..],
         [only] if only.alias.as_ref().is_some_and(|alias| alias.write)
     );
-    if others || !given_back {
+    if others || !returned {
         return Err(Error::new(
             ErrorKind::Gradient,
             format!(
@@ -159,7 +158,7 @@ fn writes(schema: &Schema) -> bool {
     schema.arguments.iter().any(|argument| argument.alias.as_ref().is_some_and(|a| a.write))
 }
 
-/// Runs an operator that writes in place, where that leaves the graph right.
+/// Runs an operator that writes in place, and refuses targets whose gradient would become wrong.
 fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Value> {
     let schema = context.operator().schema();
     let refuse = |why: &str| {
@@ -180,15 +179,14 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
     }
     if edge_of(target)?.is_some_and(|edge| edge.node.is_leaf()) {
         return Err(refuse(
-            "is a leaf that requires grad, and writing to it would lose what its gradient is with \
-             respect to; write under no_grad(), or to a copy (clone())",
+            "is a leaf that requires grad, and its gradient is with respect to the present elements; \
+             write under no_grad(), or to a copy (clone())",
         ));
     }
-    if !target.requires_grad() && is_seen_by_others(target) {
+    if !target.requires_grad() && shares_memory_with_others(target) {
         return Err(refuse(
-            "doesn't require grad and shares its memory with other tensors, which would not know of \
-             the gradient that is written into it; write before the views are taken, or to a copy \
-             (clone())",
+            "doesn't require grad and shares its memory with other tensors, whose gradients would \
+             ignore the write; write before the views are taken, or to a copy (clone())",
         ));
     }
     let before = target.version();
@@ -199,17 +197,11 @@ fn write(context: &Context<'_>, args: &[ValueRef<'_>], at: usize) -> Result<Valu
     Ok(result)
 }
 
-/// Whether other tensors share its memory, a recording's own aside.
-fn is_seen_by_others(target: &Tensor) -> bool {
-    let shares = target.buffer().shares();
-    shares > 1 && shares > 1 + kept_shares(target)
-}
-
-/// The tensors among the results; foreign ones as views of them.
+/// The tensors of a result; foreign tensors as views of them.
 struct Results<'r> {
     tensors: SmallVec<[&'r Tensor; 1]>,
     differentiable: bool,
-    /// An object that can't be viewed, and so can't be part of a graph.
+    /// A foreign object that can't be viewed as a tensor, and so can't have a node.
     object: Option<&'r dyn ForeignObject>,
 }
 
@@ -243,7 +235,7 @@ impl<'r> Results<'r> {
         self.tensors.iter().map(|tensor| TensorMeta::of(tensor)).collect()
     }
 
-    /// The version of the memory that a result shares with an argument, if one does.
+    /// Returns the write count of the memory that a result shares with an argument, if one does.
     fn view(&self, schema: &Schema, written: Option<usize>) -> Option<u32> {
         if written.is_some() || !shares_memory(schema) {
             return None;
@@ -260,8 +252,8 @@ fn is_differentiable(tensor: &Tensor) -> bool {
     tensor.dtype().is_floating() || tensor.dtype().is_complex()
 }
 
-/// The node of a call; `None` where no result can have a gradient.
-fn node(
+/// Makes the node of a call; `None` where no result can have a gradient.
+fn make_node(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
     result: &Value,
@@ -285,27 +277,28 @@ fn node(
     if !results.differentiable {
         return Ok(None);
     }
-    let (extra, keeps) = derivative.record(args, &results.tensors, &edges)?;
+    let (extra, saves) = derivative.record(args, &results.tensors, &edges)?;
     let schema = context.operator().schema();
     let mut arguments = SmallVec::with_capacity(args.len());
-    let mut places = &edges[..];
+    let mut remaining = &edges[..];
     for (i, (arg, argument)) in args.iter().zip(&schema.arguments).enumerate() {
-        // What was written isn't what the operator got any more.
-        let read = keeps.reads(i) && written != Some(i);
-        arguments.push(Saved::argument(*arg, &argument.ty, read, &mut places)?);
+        // A written argument has other elements now than the operator read.
+        let read = saves.reads(i) && written != Some(i);
+        arguments.push(Saved::argument(*arg, &argument.ty, read, &mut remaining)?);
     }
-    let mut kept = SmallVec::new();
-    if keeps.results {
-        kept.extend(results.tensors.iter().map(|tensor| Saved::tensor(tensor, true, false)));
+    let mut saved_results = SmallVec::new();
+    if saves.results {
+        saved_results
+            .extend(results.tensors.iter().map(|tensor| Saved::tensor(tensor, true, false)));
     }
-    let saved = SavedCall { arguments, results: kept, extra };
+    let saved = SavedCall { arguments, results: saved_results, extra };
     let (outputs, view) = (results.metas(), results.view(schema, written));
     let casts = context.keyset().contains(DispatchKey::Autocast);
     Ok(Some(Node::call(Arc::clone(derivative), edges, saved, outputs, view, casts)))
 }
 
-/// Gives the results their places in the graph.
-fn finish(
+/// Attaches the node to the results, or to the argument that was written.
+fn attach_node(
     context: &Context<'_>,
     args: &[ValueRef<'_>],
     result: &mut Value,
@@ -314,39 +307,34 @@ fn finish(
 ) -> Result<()> {
     if let Some(at) = written {
         *result = Value::Argument(at);
-        return attach(args[at].tensor()?, &Edge { node: Arc::clone(node), place: 0 });
+        return attach(args[at].tensor()?, &Edge { node: Arc::clone(node), output: 0 });
     }
-    place_in_graph(result, shares_memory(context.operator().schema()), node, &mut 0)
+    attach_results(result, shares_memory(context.operator().schema()), node, &mut 0)
 }
 
-/// Gives each differentiable result its place in the graph. In place: values are large.
-fn place_in_graph(
-    value: &mut Value,
-    shares: bool,
-    node: &Arc<Node>,
-    place: &mut u32,
-) -> Result<()> {
+/// Attaches the node to each floating or complex result. In place, since a `Value` is large to move.
+fn attach_results(value: &mut Value, shares: bool, node: &Arc<Node>, next: &mut u32) -> Result<()> {
     match value {
         Value::Foreign(object) if object.is_tensor() => {
             let tensor = std::mem::replace(value, Value::None).into_tensor()?;
             *value = Value::Tensor(tensor);
-            place_in_graph(value, shares, node, place)
+            attach_results(value, shares, node, next)
         }
         Value::Tensor(tensor) => {
-            // A tensor of its own, also where it is an argument as it was: the caller's object is
-            // before the operator, and the result behind it.
+            // A new token: the result is another tensor for a trace, even if it is an unchanged argument,
+            // since the argument has its own node.
             tensor.set_token(0);
             if !shares {
                 tensor.set_whole();
             }
-            let at = std::mem::replace(place, *place + 1);
+            let at = std::mem::replace(next, *next + 1);
             if is_differentiable(tensor) {
-                attach(tensor, &Edge { node: Arc::clone(node), place: at })?;
+                attach(tensor, &Edge { node: Arc::clone(node), output: at })?;
             }
             Ok(())
         }
         Value::List(items) | Value::Tuple(items) => {
-            items.iter_mut().try_for_each(|item| place_in_graph(item, shares, node, place))
+            items.iter_mut().try_for_each(|item| attach_results(item, shares, node, next))
         }
         _ => Ok(()),
     }

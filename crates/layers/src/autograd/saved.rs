@@ -1,4 +1,5 @@
-//! What a node keeps of its call: tensors with the version of their memory, or only their form.
+//! Saved tensors: the tensors of a recorded call with the write count of their memory, or only their shape,
+//! dtype and device.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,50 +15,51 @@ use super::level::Level;
 use super::node::{Edge, TensorMeta, attach, edge_of};
 use crate::tracer;
 
-/// One argument, or one result, of a recorded call. Small: most are numbers, or tensors of which
-/// only the form counts.
+/// A saved argument or result of a recorded call. The type is small, since most arguments are numbers or
+/// tensors of which only shape, dtype and device are saved.
 pub enum Saved {
     /// A tensor that the derivative reads.
     Tensor(Box<SavedTensor>),
-    /// A tensor whose elements it doesn't need, and whose form the node knows where its gradient
-    /// goes.
-    Linked,
-    /// A tensor whose elements it doesn't need, and that needs no gradient.
-    Form(Box<TensorMeta>),
-    /// A tensor that can be computed again (see [`checkpoint`](mod@super::checkpoint)).
-    Again(Box<(Arc<Segment>, usize, TensorMeta)>),
-    /// An optional tensor that wasn't given.
+    /// A tensor whose elements the derivative doesn't read. Shape, dtype and device are in the node at its
+    /// edge.
+    MetaOfEdge,
+    /// A tensor whose elements the derivative doesn't read, and that requires no gradient.
+    Meta(Box<TensorMeta>),
+    /// A tensor of a checkpoint, which is recomputed (see [`checkpoint`](mod@super::checkpoint)): its segment and
+    /// its number there.
+    Recompute(Box<(Arc<Segment>, usize, TensorMeta)>),
+    /// An absent optional tensor.
     NoTensor,
     /// A list of tensors.
     List(Vec<Saved>),
     /// A number.
     Number(Scalar),
-    /// Anything else.
+    /// An argument of another type.
     Value(Box<Value>),
 }
 
-/// A tensor, without its place in the graph: the node that keeps it knows that.
+/// A saved tensor. Its edge is in the node that saves it.
 pub struct SavedTensor {
     tensor: Tensor,
     version: u32,
-    /// Where it is in the graph, if the node doesn't know that by itself.
+    /// The tensor's edge, if it is neither an argument nor a result of the node's call.
     edge: Option<Edge>,
-    /// Its tangents, where it has any.
+    /// The tensor's tangents, if it has any.
     tangents: OnceLock<Arc<SavedTangents>>,
 }
 
 impl SavedTensor {
-    /// Keeps a tensor as it is now.
+    /// Saves a tensor with the present write count of its memory.
     pub(crate) fn new(tensor: &Tensor) -> Self {
-        // Not a clone: that would share what is attached, and so keep the graph alive in a circle
-        // where a node keeps its own result.
+        // A clone would share the attachment: a node that saves its own result would own itself, and the
+        // cycle would never be freed.
         let tensor = tensor.detach();
-        tracer::note_kept(&tensor);
+        tracer::note_saved(&tensor);
         let (version, tangents) = (tensor.version(), OnceLock::new());
         SavedTensor { version, tensor, edge: None, tangents }
     }
 
-    /// Keeps a tensor that is neither an argument nor a result.
+    /// Saves a tensor that is neither an argument nor a result, with its edge and tangents.
     ///
     /// # Errors
     /// As [`edge_of`].
@@ -73,7 +75,7 @@ impl SavedTensor {
         self.tangents.get_or_init(Arc::default).add(level, tangent.clone());
     }
 
-    /// The tensor that [`keep`](Self::keep) was given.
+    /// Returns the tensor that was saved by [`keep`](Self::keep).
     ///
     /// # Errors
     /// [`ErrorKind::Gradient`] when its memory was written since.
@@ -81,7 +83,7 @@ impl SavedTensor {
         self.unpack(operator, "a saved tensor", self.edge.as_ref())
     }
 
-    /// The tensor, attached to the graph where it was.
+    /// Returns the tensor, attached to its edge.
     ///
     /// # Errors
     /// [`ErrorKind::Gradient`] when its memory was written since.
@@ -111,27 +113,28 @@ impl SavedTensor {
 }
 
 impl Saved {
-    /// Keeps a tensor: its elements if the derivative reads them, else its form.
+    /// Saves a tensor: its elements if the derivative reads them (`read`), else only shape, dtype and device,
+    /// which the node at its edge knows if it has one (`linked`).
     pub(crate) fn tensor(tensor: &Tensor, read: bool, linked: bool) -> Saved {
         if !read {
             return if linked {
-                Saved::Linked
+                Saved::MetaOfEdge
             } else {
-                Saved::Form(Box::new(TensorMeta::of(tensor)))
+                Saved::Meta(Box::new(TensorMeta::of(tensor)))
             };
         }
         match checkpoint::defer(tensor) {
             Some((segment, index)) => {
-                Saved::Again(Box::new((segment, index, TensorMeta::of(tensor))))
+                Saved::Recompute(Box::new((segment, index, TensorMeta::of(tensor))))
             }
             None => Saved::Tensor(Box::new(SavedTensor::new(tensor))),
         }
     }
 
-    /// Keeps an argument; `edges` begin with the places of its gradients, which are taken off.
+    /// Saves an argument and removes the edges of its slots from the front of `edges`.
     ///
     /// # Errors
-    /// When a foreign object can't be viewed or kept.
+    /// When a foreign object can't be viewed as a tensor or saved.
     pub(crate) fn argument(
         value: ValueRef<'_>,
         ty: &Type,
@@ -149,7 +152,7 @@ impl Saved {
                     linked();
                     return Ok(Saved::NoTensor);
                 }
-                // The caller's own memory: a view that keeps it alive.
+                // A view keeps the foreign memory alive.
                 let tensor = Value::from_ref(value)?.into_tensor()?;
                 Saved::tensor(&tensor, read, linked())
             }
@@ -169,7 +172,7 @@ impl Saved {
         })
     }
 
-    /// Adds the tangents of a level that the argument had, if its elements are kept.
+    /// Adds the tangents that the argument has at a level, if its elements are saved.
     pub(super) fn add_tangents(&self, argument: ValueRef<'_>, level: &Arc<Level>) {
         match (self, argument) {
             (Saved::List(items), list) => {
@@ -185,14 +188,14 @@ impl Saved {
         }
     }
 
-    /// Adds the tangent of a level, if the elements are kept.
+    /// Adds the tangent of a level, if the elements are saved.
     pub(super) fn add_tangent(&self, tangent: &Tensor, level: &Arc<Level>) {
         if let Saved::Tensor(saved) = self {
             saved.add_tangent(tangent, level);
         }
     }
 
-    /// How many places for gradients the argument has.
+    /// Returns the number of slots for gradients.
     pub(crate) fn slots(&self) -> usize {
         match self {
             Saved::Value(_) | Saved::Number(_) => 0,
@@ -201,25 +204,25 @@ impl Saved {
         }
     }
 
-    /// The form of the tensor, where there is one.
-    pub(crate) fn form(&self, edge: Option<&Edge>) -> Option<TensorMeta> {
+    /// Returns the shape, dtype and device of the tensor, if it is one.
+    pub(crate) fn meta(&self, edge: Option<&Edge>) -> Option<TensorMeta> {
         match self {
             Saved::Tensor(saved) => Some(TensorMeta::of(&saved.tensor)),
-            Saved::Form(meta) => Some((**meta).clone()),
-            Saved::Again(again) => Some(again.2.clone()),
-            Saved::Linked => edge.map(|edge| edge.node.outputs()[edge.place as usize].clone()),
+            Saved::Meta(meta) => Some((**meta).clone()),
+            Saved::Recompute(again) => Some(again.2.clone()),
+            Saved::MetaOfEdge => edge.map(|edge| edge.node.outputs()[edge.output as usize].clone()),
             _ => None,
         }
     }
 
-    /// The tensor, attached to the graph where it was.
+    /// Returns the tensor, attached to its edge.
     ///
     /// # Errors
-    /// [`ErrorKind::Gradient`] when it was changed since, or wasn't kept.
+    /// [`ErrorKind::Gradient`] when it was written since, or wasn't saved.
     pub(crate) fn unpack(&self, operator: &str, what: &str, edge: Option<&Edge>) -> Result<Tensor> {
         match self {
             Saved::Tensor(saved) => saved.unpack(operator, what, edge),
-            Saved::Again(again) => {
+            Saved::Recompute(again) => {
                 let (segment, index, _) = &**again;
                 let tensor = segment.tensor(*index).map_err(|error| error.at(operator))?;
                 if let Some(edge) = edge {
@@ -229,7 +232,9 @@ impl Saved {
             }
             _ => Err(Error::new(
                 ErrorKind::Gradient,
-                format!("{operator}: the derivative reads {what}, which it doesn't say it keeps"),
+                format!(
+                    "{operator}: the derivative reads {what}, which isn't among the tensors that it saves"
+                ),
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! Rules of forward mode: the tangent of an operator's result from those of its operands.
+//! Rules of forward mode: the tangents of an operator's results from the tangents of its operands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -14,15 +14,15 @@ use crate::aten;
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "one per argument, for the time of a call")]
 pub enum Tangents {
-    /// No tensor, or a tensor whose tangent is zero.
+    /// The argument is no tensor, or its tangent is zero.
     None,
-    /// That of a tensor.
+    /// The tangent of a tensor.
     One(Tensor),
-    /// Those of the items of a list; `None` for zero.
+    /// The tangents of the items of a list; `None` for zero.
     Each(Vec<Option<Tensor>>),
 }
 
-/// A call, as a rule of forward mode sees it.
+/// A call and its tangents, which a rule of forward mode reads.
 pub struct Forward<'c, 'a> {
     operator: &'c Operator<Value>,
     args: &'c [ValueRef<'a>],
@@ -30,17 +30,18 @@ pub struct Forward<'c, 'a> {
     results: &'c [Tensor],
 }
 
-/// The tangents of an operator's results from those of its operands (the Jacobian-vector product).
+/// A rule of forward mode: computes the tangents of an operator's results from the tangents of its operands
+/// (the Jacobian-vector product).
 pub trait Pushforward: Send + Sync {
-    /// One tangent per tensor among the results; `None` for zero. Of an operator that writes to an
-    /// argument it is that of the argument afterwards, and asked for before the write.
+    /// Returns one tangent per tensor among the results; `None` for zero. For an operator that writes to an
+    /// argument, returns the tangent of that argument after the write; the rule is called before the write.
     ///
     /// # Errors
-    /// Whatever goes wrong.
+    /// Those of the operators that it calls.
     fn apply(&self, call: &Forward<'_, '_>) -> Result<Vec<Option<Tensor>>>;
 }
 
-/// A rule of an operator with one result, as a plain function.
+/// The rule of an operator with one result, as a plain function.
 pub type Jvp = fn(&Forward<'_, '_>) -> Result<Option<Tensor>>;
 
 impl Pushforward for Jvp {
@@ -49,8 +50,8 @@ impl Pushforward for Jvp {
     }
 }
 
-/// The rule of an operator that is linear in all its floating and complex tensors together: the
-/// operator of their tangents.
+/// The rule of an operator that is linear in all its floating and complex tensors together: it calls the
+/// operator with their tangents.
 pub struct Linear;
 
 impl Pushforward for Linear {
@@ -74,8 +75,8 @@ impl Pushforward for Linear {
     }
 }
 
-/// The rule of an operator that is linear in each of its tensors: the sum of the operator's values with
-/// one of them replaced by its tangent.
+/// The rule of an operator that is linear in each of its tensors: it sums the operator's results with one
+/// tensor replaced by its tangent.
 pub struct Multilinear;
 
 impl Pushforward for Multilinear {
@@ -98,7 +99,7 @@ impl Pushforward for Multilinear {
     }
 }
 
-/// The sum of two tangents, where `None` is zero.
+/// Adds two tangents, where `None` is zero.
 ///
 /// # Errors
 /// Those of the addition.
@@ -109,12 +110,12 @@ pub fn added(a: Option<Tensor>, b: Option<Tensor>) -> Result<Option<Tensor>> {
     }
 }
 
-/// Whether elements of that dtype have derivatives.
+/// Returns whether the dtype is floating or complex.
 pub(super) fn is_differentiable(tensor: &Tensor) -> bool {
     tensor.dtype().is_floating() || tensor.dtype().is_complex()
 }
 
-/// Zeros in the place of a tensor that has no tangent; `None` for what has no derivative.
+/// Makes a tangent of zeros; `None` for a value that can't have a tangent.
 fn zero_like(arg: ValueRef<'_>) -> Result<Option<Value>> {
     let Ok(tensor) = arg.tensor() else { return Ok(None) };
     if !is_differentiable(tensor) {
@@ -123,13 +124,13 @@ fn zero_like(arg: ValueRef<'_>) -> Result<Option<Value>> {
     zeros(&TensorMeta::of(tensor)).map(|zeros| Some(Value::Tensor(zeros)))
 }
 
-/// Zeros of a form, of one element in memory.
-pub(super) fn zeros(form: &TensorMeta) -> Result<Tensor> {
-    let zero = aten::full(&[], false, form.dtype, form.device)?;
-    aten::expand(&zero, &aten::sizes(&form.shape))
+/// Makes zeros of that shape, dtype and device, with one element in memory.
+pub(super) fn zeros(meta: &TensorMeta) -> Result<Tensor> {
+    let zero = aten::full(&[], false, meta.dtype, meta.device)?;
+    aten::expand(&zero, &aten::sizes(&meta.shape))
 }
 
-/// The tensors of a result, each as a tangent.
+/// Returns the tensors of a result, each as a tangent.
 fn tensors(value: Value) -> Result<Vec<Option<Tensor>>> {
     match value {
         Value::List(items) | Value::Tuple(items) => {
@@ -150,33 +151,36 @@ impl<'c, 'a> Forward<'c, 'a> {
         Forward { operator, args, tangents, results }
     }
 
-    /// The operator.
+    /// Returns the operator.
     pub fn operator(&self) -> &'c Operator<Value> {
         self.operator
     }
 
-    /// The arguments, without the tangents of this level.
+    /// Returns the arguments, without the tangents of this level.
     pub fn args(&self) -> &'c [ValueRef<'a>] {
         self.args
     }
 
-    /// The tensors among the results; none where the operator writes to an argument.
+    /// Returns the tensors among the results; none for an operator that writes to an argument.
     pub fn results(&self) -> &'c [Tensor] {
         self.results
     }
 
-    /// The result of an operator that has one.
+    /// Returns the result of an operator with one result.
     ///
     /// # Errors
     /// [`ErrorKind::Gradient`] where the operator writes to an argument.
     pub fn result(&self) -> Result<&'c Tensor> {
         self.results.first().ok_or_else(|| {
-            let message = format!("{}: no result to read yet", self.operator.name());
+            let message = format!(
+                "{}: the rule runs before the write, so it has no result",
+                self.operator.name()
+            );
             Error::new(ErrorKind::Gradient, message)
         })
     }
 
-    /// The tensor that is the argument at a position.
+    /// Returns the tensor argument at a position.
     ///
     /// # Errors
     /// Where the argument is no tensor.
@@ -184,12 +188,12 @@ impl<'c, 'a> Forward<'c, 'a> {
         self.args[argument].tensor()
     }
 
-    /// The tangents of the argument at a position.
+    /// Returns the tangents of the argument at a position.
     pub fn tangents(&self, argument: usize) -> &'c Tangents {
         &self.tangents[argument]
     }
 
-    /// The tangent of the tensor that is the argument at a position; `None` for zero.
+    /// Returns the tangent of the tensor argument at a position; `None` for zero.
     pub fn tangent(&self, argument: usize) -> Option<&'c Tensor> {
         match &self.tangents[argument] {
             Tangents::One(tangent) => Some(tangent),
@@ -197,10 +201,10 @@ impl<'c, 'a> Forward<'c, 'a> {
         }
     }
 
-    /// As [`tangent`](Self::tangent), with zeros for zero.
+    /// As [`tangent`](Self::tangent), with a tensor of zeros in place of `None`.
     ///
     /// # Errors
-    /// Where the argument is no tensor, or there is no memory.
+    /// Where the argument is no tensor, and [`ErrorKind::Memory`].
     pub fn tangent_or_zeros(&self, argument: usize) -> Result<Tensor> {
         match self.tangent(argument) {
             Some(tangent) => Ok(tangent.clone()),
@@ -208,7 +212,7 @@ impl<'c, 'a> Forward<'c, 'a> {
         }
     }
 
-    /// Calls the operator with other values at some places.
+    /// Calls the operator with some arguments replaced.
     fn call_with(&self, replaced: &[Option<Value>]) -> Result<Value> {
         let args = self.args.iter().zip(replaced);
         let args: Vec<ValueRef<'_>> =
@@ -217,21 +221,21 @@ impl<'c, 'a> Forward<'c, 'a> {
     }
 }
 
-/// A rule that was registered for an operator that exists.
+/// A rule that was registered for an existing operator.
 struct Registered {
     number: u64,
     operator: Weak<Operator<Value>>,
     rule: Arc<dyn Pushforward>,
 }
 
-/// The rules of users' operators, the last one first found.
+/// The registered rules. Of several for one operator the last one serves.
 static REGISTERED: RwLock<Vec<Registered>> = RwLock::new(Vec::new());
 
-/// Registers how the tangents of an operator's results follow from those of its operands, in place of the
-/// rule that the operator has itself, if it has one. The number takes it away again.
+/// Registers a rule of forward mode for an operator, in place of the rule in its row, if any. Returns the
+/// registration's number for [`remove_tangent`].
 ///
 /// # Errors
-/// [`ErrorKind::Registration`] where one was registered before, unless `mode` says what becomes of that.
+/// [`ErrorKind::Registration`] where a rule is registered already and `mode` is [`Override::Error`].
 pub fn register_tangent(
     operator: &Arc<Operator<Value>>,
     rule: Arc<dyn Pushforward>,
@@ -259,12 +263,12 @@ pub fn register_tangent(
         registered.push(Registered { number, operator: Arc::downgrade(operator), rule });
         gone
     };
-    // Dropped without the lock: a rule may be the last share of an object of the host language.
+    // Dropped after the lock is released: a rule may own the last reference to an object of the host language.
     drop(gone);
     Ok(number)
 }
 
-/// Takes a rule away; says whether it was there.
+/// Removes a registered rule and returns whether it existed.
 pub fn remove_tangent(number: u64) -> bool {
     let removed = {
         let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
@@ -274,18 +278,18 @@ pub fn remove_tangent(number: u64) -> bool {
     removed.is_some()
 }
 
-/// Whether the rule of that number is still there.
+/// Returns whether the rule of that number is still registered.
 pub fn is_tangent_registered(number: u64) -> bool {
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
     registered.iter().any(|entry| entry.number == number)
 }
 
-/// Whether a rule was registered for an operator.
+/// Returns whether a rule is registered for an operator.
 pub fn has_registered_tangent(operator: &Operator<Value>) -> bool {
     registered(operator).is_some()
 }
 
-/// The rule that was registered for an operator.
+/// Returns the rule that is registered for an operator.
 pub(super) fn registered(operator: &Operator<Value>) -> Option<Arc<dyn Pushforward>> {
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
     let of = |entry: &&Registered| std::ptr::eq(entry.operator.as_ptr(), operator);

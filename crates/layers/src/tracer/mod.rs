@@ -51,7 +51,7 @@ pub use dot::Direction;
 pub use ir::{Arg, Argument, Constant, Graph, Info, Input, Node, ValueId};
 pub use run::Wrap;
 pub use session::{Session, check_readable, is_recording, is_recording_here, note_wrapped};
-pub(crate) use session::{kept_shares, note_kept};
+pub(crate) use session::{note_saved, shares_held_by_traces};
 
 pub(crate) fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     let layer = Kernel::boxed(|context, args| match crate::vmap::traced(context, args) {

@@ -505,7 +505,7 @@ pub(super) fn record(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) ->
 
 /// Marks a tensor that the gradient graph keeps. If no recorded call has made it, a later use is an
 /// error instead of a constant.
-pub(crate) fn note_kept(tensor: &Tensor) {
+pub(crate) fn note_saved(tensor: &Tensor) {
     if is_recording()
         && let Some(session) = local_data::<Session>()
     {
@@ -516,7 +516,7 @@ pub(crate) fn note_kept(tensor: &Tensor) {
 
 /// Returns the number of references to a tensor's memory that the recordings on this thread keep.
 /// They only prevent the reuse of its address; nothing accesses the memory through them.
-pub(crate) fn kept_shares(tensor: &Tensor) -> usize {
+pub(crate) fn shares_held_by_traces(tensor: &Tensor) -> usize {
     if !is_recording() {
         return 0;
     }

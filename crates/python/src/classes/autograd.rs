@@ -225,7 +225,7 @@ impl PyTensor {
     fn register_hook(&self, hook: &Bound<'_, PyAny>) -> PyResult<PyHookHandle> {
         let py = hook.py();
         let edge = autograd::edge_of(&self.tensor).py(py)?;
-        let Some(Edge { node, place }) = edge else {
+        let Some(Edge { node, output }) = edge else {
             let message = "a hook needs a tensor that requires grad; this one doesn't";
             return Err(error(py, ErrorKind::Gradient, message));
         };
@@ -242,7 +242,7 @@ impl PyTensor {
                 call().map_err(from_pyerr)
             })
         };
-        let id = node.add_hook(place, Arc::new(hook));
+        let id = node.add_hook(output, Arc::new(hook));
         Ok(PyHookHandle { node, id })
     }
 

@@ -37,8 +37,8 @@ impl PyLevel {
     ) -> PyResult<Bound<'py, PyTensor>> {
         let py = primal.py();
         let (primal, tangent) = (&primal.get().tensor, &tangent.get().tensor);
-        let make = || autograd::dual(primal, tangent, &self.level);
-        let made = context::in_context(py, || autograd::inside(&self.level, true, make))?;
+        let make = || autograd::make_dual(primal, tangent, &self.level);
+        let made = context::in_context(py, || autograd::with_level(&self.level, true, make))?;
         wrap(py, made.py(py)?)
     }
 
@@ -49,7 +49,7 @@ impl PyLevel {
         args: &Bound<'py, PyTuple>,
         records: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        autograd::inside(&self.level, records, || function.call1(args))
+        autograd::with_level(&self.level, records, || function.call1(args))
     }
 
     /// A result without its tangent, and this; zeros where it doesn't depend on a primal.
@@ -60,7 +60,7 @@ impl PyLevel {
         let py = result.py();
         let result = &result.get().tensor;
         let parts = context::in_context(py, || {
-            let (value, tangent) = autograd::unpack(result, &self.level)?;
+            let (value, tangent) = autograd::unpack_dual(result, &self.level)?;
             let zero = || keyfold_layers::aten::zeros_like(&value);
             let tangent = tangent.map_or_else(zero, Ok)?;
             Ok((value, tangent))

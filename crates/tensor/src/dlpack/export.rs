@@ -200,8 +200,8 @@ fn export<M: Managed>(tensor: &Tensor, flags: u64) -> Result<NonNull<M>> {
     if tensor.requires_grad() {
         return Err(Error::new(
             ErrorKind::Exchange,
-            "a tensor that requires grad can't be exported, since gradients wouldn't follow it; \
-             export tensor.detach()"
+            "a tensor that requires grad, or that has a tangent (inside jvp), can't be exported, since \
+             gradients and tangents wouldn't follow it; export tensor.detach()"
                 .to_owned(),
         ));
     }

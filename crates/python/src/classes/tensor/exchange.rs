@@ -208,7 +208,8 @@ impl PyTensor {
     /// number that `kf.backends()` tells, and its address means something to that backend alone.
     ///
     /// Raises:
-    ///     ExchangeError: the tensor is on meta, requires grad, or is on another device; it is
+    ///     ExchangeError: the tensor is on meta, requires grad, has a tangent (inside `jvp`), or is on
+    ///         another device; it is
     ///         read-only, or its memory may move, and the consumer is older than 1.0.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
@@ -220,6 +221,7 @@ impl PyTensor {
     ) -> PyResult<Any<'py>> {
         let py = slf.py();
         materialize::check(py, &slf.get().tensor, "__dlpack__()")?;
+        slf.get().check_shareable(py, "__dlpack__()")?;
         let refuse = |message: String| Err(error(py, ErrorKind::Exchange, message));
         let device = slf.get().tensor.device();
         if let Some(stream) = stream.filter(|_| device.kind() != DeviceType::CUDA) {
