@@ -1,5 +1,5 @@
-//! The built-in operators as Rust functions, called through the process's dispatcher, so that every
-//! layer sees the calls: derivatives and batching rules are written with them.
+//! The built-in operators as Rust functions. They call the process's dispatcher, so every layer sees the
+//! calls. Derivatives and batching rules are written with these functions.
 //!
 //! ```
 //! use keyfold_ops::aten;
@@ -17,7 +17,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 pub use keyfold_layers::aten::*;
 
 macro_rules! unary {
-    // One function per operator of one tensor: the name says it all.
+    // One function per operator of one tensor.
     ($($name:ident, $aten:literal;)*) => {$(
         #[doc = concat!("`", $aten, "`")]
         ///
@@ -49,7 +49,7 @@ unary! {
 }
 
 macro_rules! binary {
-    // As above, of two tensors.
+    // One function per operator of two tensors.
     ($($name:ident, $aten:literal;)*) => {$(
         #[doc = concat!("`", $aten, "`")]
         ///
@@ -79,7 +79,7 @@ binary! {
 }
 
 macro_rules! scalar {
-    // As above, of a tensor and a number.
+    // One function per operator of a tensor and a number.
     ($($name:ident, $aten:literal;)*) => {$(
         #[doc = concat!("`", $aten, "`")]
         ///
@@ -128,7 +128,7 @@ pub fn sum(x: &Tensor, dims: &[i64], keepdim: bool) -> Result<Tensor> {
     OP.call(&[x.into(), dims.into(), keepdim.into()])
 }
 
-/// `aten::to.device`: a copy on a device.
+/// `aten::to.device`: copies a tensor to a device.
 ///
 /// # Errors
 /// Those of the call.
@@ -206,7 +206,7 @@ pub fn slice(
     OP.call(&[x.into(), dim.into(), start, end, step.into()])
 }
 
-/// `aten::slice_scatter`: a copy of `x` with `source` in the part that [`slice`] gives.
+/// `aten::slice_scatter`: copies `x` and replaces the part that [`slice`] selects by `source`.
 ///
 /// # Errors
 /// Those of the call.
@@ -222,7 +222,7 @@ pub fn slice_scatter(
     OP.call(&[x.into(), source.into(), dim.into(), start, end, step.into()])
 }
 
-/// `aten::select_scatter`: a copy of `x` with `source` in the part that [`select`] gives.
+/// `aten::select_scatter`: copies `x` and replaces the part that [`select`] selects by `source`.
 ///
 /// # Errors
 /// Those of the call.
@@ -231,7 +231,7 @@ pub fn select_scatter(x: &Tensor, source: &Tensor, dim: i64, index: i64) -> Resu
     OP.call(&[x.into(), source.into(), dim.into(), index.into()])
 }
 
-/// A list of indices as an argument.
+/// Converts a list of indices to an argument.
 fn optional_tensors(indices: &[Option<Tensor>]) -> Vec<ValueRef<'_>> {
     indices.iter().map(|index| index.as_ref().map_or(ValueRef::None, ValueRef::Tensor)).collect()
 }
@@ -296,7 +296,7 @@ pub fn scatter_add(x: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Res
     OP.call(&[x.into(), dim.into(), index.into(), source.into()])
 }
 
-/// `aten::arange`: the whole numbers from 0 up to `end`, which is excluded.
+/// `aten::arange`: the integers from 0 to `end`, exclusive.
 ///
 /// # Errors
 /// Those of the call.
@@ -306,7 +306,7 @@ pub fn arange(end: i64, device: Device) -> Result<Tensor> {
     OP.call(&[start, end.into(), step, DType::I64.into(), device.into()])
 }
 
-/// Sums over the dimensions that broadcasting added or stretched, so that the result has `shape`.
+/// Sums over the dimensions that broadcasting added or expanded, so that the result has `shape`.
 ///
 /// # Errors
 /// Those of the calls.

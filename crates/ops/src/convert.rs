@@ -1,4 +1,4 @@
-//! Conversions between dtypes, and the shape of what broadcasts.
+//! Conversions between dtypes, and broadcast shapes.
 
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_expr::{Expr, Graph, Input, Node};
@@ -9,7 +9,7 @@ use crate::infer::{AnyStrides, CallPlan, Run};
 use crate::op::Op;
 use crate::pointwise::{check_apart, prepare};
 
-/// The element as it is: what a conversion of dtypes computes.
+/// Returns the identity as an expression. A conversion evaluates it with another result dtype.
 pub(crate) fn identity_expr() -> Expr {
     let mut graph = Graph::default();
     let root = graph.add(Node::Input(0));
@@ -17,7 +17,7 @@ pub(crate) fn identity_expr() -> Expr {
     Expr::new(&graph, root, vec![input], Vec::new())
 }
 
-/// A fresh, contiguous tensor with the elements converted to another dtype.
+/// Converts the elements to another dtype, into a new contiguous tensor.
 ///
 /// # Errors
 /// As [`conversion`].
@@ -25,9 +25,9 @@ pub(crate) fn cast(op: &Op, x: &Tensor, dtype: DType) -> Result<Tensor> {
     conversion(op, x, dtype)?.fresh(op)
 }
 
-/// The elements converted to another dtype.
+/// Plans the conversion of the elements to another dtype.
 ///
-/// Floats to whole numbers truncate towards zero and saturate; anything but zero is true.
+/// Floats to integers truncate towards zero and saturate; every element but zero becomes true.
 ///
 /// # Errors
 /// [`ErrorKind::DType`] from complex to real numbers, which would drop the imaginary parts.
@@ -54,20 +54,20 @@ pub(crate) fn conversion<'x>(
 /// [`ErrorKind::ReadOnly`], and [`ErrorKind::Value`] where elements of `out` share memory.
 ///
 /// # Safety
-/// Nobody else uses the memory of `out` meanwhile, and no slice of it is alive.
+/// During the call nothing else uses the memory of `out`, and no slice of it is alive.
 pub(crate) unsafe fn write_converted(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
     if x.shape() != out.shape() {
         op.at(layout::broadcast_strides(x.shape(), x.strides(), out.shape()))?;
     }
     let Some(runner) = op.runner() else { return Ok(()) };
-    // The host's kernels look at this themselves; others, which may run late, needn't.
+    // Kernels of the host check this themselves; those of other devices, which may run later, don't have to.
     if !runner.kind.is_host() {
         op.at(out.check_writable())?;
         check_apart(op.name, "self", out)?;
     }
     let copy;
     let source = match op.at(overlap(out, x))? {
-        // What is written over while it is read is read from a copy.
+        // A source that partly overlaps the target is read from a copy.
         Overlap::Partial => {
             copy = op.at(x.copy())?;
             &copy
@@ -96,7 +96,7 @@ unsafe fn convert_apart(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
     op.at(unsafe { kernel.run(&[x], &[], out) })
 }
 
-/// The tensor with its elements converted, itself where there is nothing to convert.
+/// Converts the elements to a dtype; returns the tensor itself if it has that dtype.
 ///
 /// # Errors
 /// As [`cast`].
@@ -107,7 +107,7 @@ pub(crate) fn to_dtype<'a>(op: &Op, x: &'a Tensor, dtype: DType) -> Result<Tenso
     cast(op, x, dtype).map(TensorCow::from)
 }
 
-/// The shape of the result of operands that broadcast together.
+/// Returns the shape that these shapes broadcast to.
 pub(crate) fn broadcast_shape(op: &Op, shapes: &[&[usize]]) -> Result<Shape> {
     let mut all = Shape::empty();
     for shape in shapes {

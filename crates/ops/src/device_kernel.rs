@@ -1,5 +1,5 @@
-//! Kernels of devices other than the host. Numbers that are tensors of the host are copied to the device,
-//! and where the backend doesn't offer an operator it runs on another device, if that was allowed.
+//! Kernels of devices other than the host. 0-dim tensors of the host are copied to the device. An operator
+//! that the backend doesn't offer runs on another device if `allow_fallback` was called.
 
 use keyfold_backend::{fallback_of, note_fallback};
 use keyfold_core::{Device, DeviceType, Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use crate::op::Runner;
 use crate::pointwise::check_apart;
 
-/// A kernel of a device's, with that; `falls_back` says whether the operator may run elsewhere at all.
+/// Wraps a device's kernel. `falls_back` is whether the operator may run on another device.
 pub(crate) fn device_kernel(
     kernel: Kernel<Value>,
     runner: &Runner,
@@ -37,7 +37,7 @@ pub(crate) fn device_kernel(
     wrapped.with_provenance(provenance).with_host_lock(lock)
 }
 
-/// Refuses tensors that are on the device by name, and of a backend that was there before this one.
+/// Refuses tensors whose device has this one's name but belongs to a backend that was removed.
 ///
 /// # Errors
 /// [`ErrorKind::Device`], with the argument.
@@ -61,16 +61,16 @@ fn check_memory(
     Ok(())
 }
 
-/// An error with the operator and the argument that it is about.
+/// Adds the operator and the argument to an error.
 #[cold]
 fn error_at(error: Error, schema: &Schema, argument: &Argument) -> Error {
     error.at(&format!("argument '{}'", argument.name)).at(&schema.name.qualified())
 }
 
-/// Refuses arguments that the operator writes to and that can't be written: a copy of them could.
+/// Refuses written arguments that aren't writable. The fallback writes to copies, which would be writable.
 ///
 /// # Errors
-/// As of a kernel that writes to them itself.
+/// Those of a kernel that writes to the arguments.
 fn check_written(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
     for (argument, arg) in schema.arguments.iter().zip(args) {
         if is_written(argument) {
@@ -82,7 +82,7 @@ fn check_written(schema: &Schema, args: &[ValueRef<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the write to each argument that the operator writes to: backends' kernels don't.
+/// Increments the write count of each argument that the operator writes to, which kernels of backends don't.
 fn note_writes(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) {
     for (argument, arg) in context.operator().schema().arguments.iter().zip(args) {
         if is_written(argument)
@@ -97,8 +97,8 @@ fn is_written(argument: &Argument) -> bool {
     argument.alias.as_ref().is_some_and(|alias| alias.write)
 }
 
-/// Calls `f` with the arguments; 0-dim tensors of the host, which calls take beside tensors of any device,
-/// are copied to that device.
+/// Calls `f` with the arguments, after copying 0-dim tensors of the host to the device. Calls accept these
+/// beside tensors of any device.
 ///
 /// # Errors
 /// [`ErrorKind::Device`] for one that is to be written, unless the operator copies between devices; and
@@ -137,7 +137,7 @@ fn with_scalars(
     f(&all.collect::<Vec<_>>())
 }
 
-/// The type of device of a 0-dim tensor of the host, which an argument is or has in a list.
+/// Returns the device type of an argument, or an item of it, that is a 0-dim tensor of the host.
 fn host_scalar(arg: ValueRef<'_>) -> Option<DeviceType> {
     let mut found = None;
     for_each_tensor(arg, &mut |tensor| {
@@ -149,7 +149,7 @@ fn host_scalar(arg: ValueRef<'_>) -> Option<DeviceType> {
     found
 }
 
-/// The device of that type that a call is about.
+/// Returns the device of that type of the first argument that has one, else the type's device 0.
 fn device_of_call(args: &[ValueRef<'_>], kind: DeviceType) -> Device {
     let mut home = None;
     for arg in args {
@@ -173,7 +173,7 @@ fn for_each_tensor<'a>(arg: ValueRef<'a>, f: &mut impl FnMut(&'a Tensor)) {
     }
 }
 
-/// A value with its tensors of one type of device on a device of another.
+/// Copies a value's tensors from one type of device to a device of another.
 fn copy_between(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Result<Value> {
     Ok(match arg {
         ValueRef::Device(device) if device.kind() == from => Value::Device(target),
@@ -190,8 +190,8 @@ fn copy_between(arg: ValueRef<'_>, (from, target): (DeviceType, Device)) -> Resu
     })
 }
 
-/// Runs an operator on another device: its arguments are copied there, its results back, and what it
-/// wrote to arguments, too.
+/// Runs an operator on the fallback device: copies the arguments there, and the results and written
+/// arguments back.
 #[cold]
 fn run_fallback(
     context: &CallContext<'_, Value>,

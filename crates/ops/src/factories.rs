@@ -1,4 +1,4 @@
-//! Tensors out of nothing: the device comes from the call.
+//! Factories: `empty`, `zeros`, `ones`, `full`, `arange`. The device is an argument of the call.
 
 use keyfold_core::{DType, Device, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::HostLock;
@@ -12,7 +12,7 @@ use crate::pointwise::{Pointwise, Size, parse};
 use crate::row::{Layers, Row, Rule};
 use crate::vjp::NO_TENSOR_ARGUMENT;
 
-/// A result of that size with one value everywhere. Every dtype will do here.
+/// Plans a result of that size with one value everywhere. Every dtype is supported.
 fn filled<S>(
     call: Call<'_, S>,
     size: &[i64],
@@ -26,7 +26,7 @@ fn filled<S>(
     Ok(CallPlan::new(device, call.shape(size)?, dtype, Fill(value)))
 }
 
-/// A size, and the dtype and the device that were asked for.
+/// The size, and the requested dtype and device.
 type FactoryArgs = (IntList, Option<DType>, Option<Device>);
 
 #[inline(always)]
@@ -45,7 +45,7 @@ fn full(
     filled(call, &size, value, dtype, device, value.dtype())
 }
 
-/// A whole number, of whichever size.
+/// Returns the number as an integer, if it is one.
 fn as_integer(number: Scalar) -> Option<i128> {
     match number {
         Scalar::UInt(number) => Some(number.into()),
@@ -53,7 +53,7 @@ fn as_integer(number: Scalar) -> Option<i128> {
     }
 }
 
-/// What `arange` counts through.
+/// The range of `arange`.
 #[derive(Clone, Copy)]
 struct Range {
     start: Scalar,
@@ -67,20 +67,20 @@ impl Range {
         op.error(kind, format!("can't count from {start} to {end} in steps of {step}{why}"))
     }
 
-    /// The three numbers, where all are whole.
+    /// Returns the three numbers, if all are integers.
     fn integers(self) -> Option<[i128; 3]> {
         Some([as_integer(self.start)?, as_integer(self.end)?, as_integer(self.step)?])
     }
 
-    /// How many steps it takes, `end` excluded, as NumPy counts them: in floats unless all three
-    /// numbers are whole.
+    /// Returns the number of elements, without `end`. As in NumPy it is computed in floats unless all three
+    /// numbers are integers.
     fn count(self, op: &Op) -> Result<usize> {
         if !self.step.is_nonzero() {
             return Err(self.error(op, ErrorKind::Value, ": the step is zero"));
         }
         if let Some([start, end, step]) = self.integers() {
             let (span, step) = if step < 0 { (start - end, -step) } else { (end - start, step) };
-            // At most 2^65, which the size check refuses.
+            // The count is at most 2^65; the check of sizes refuses counts beyond usize.
             return Ok(usize::try_from((span.max(0) + step - 1) / step).unwrap_or(usize::MAX));
         }
         let (start, end) = (self.start.as_f64(), self.end.as_f64());
@@ -91,7 +91,7 @@ impl Range {
         Ok(steps.max(0.0) as usize)
     }
 
-    /// The dtype of the numbers: the one that is asked for, if it can hold them.
+    /// Returns the requested dtype if it can hold the numbers, or the default dtype.
     fn dtype(self, op: &Op, requested: Option<DType>, count: usize) -> Result<DType> {
         let Range { start, end, step } = self;
         if let Some(complex) =
@@ -111,7 +111,7 @@ impl Range {
             }
             return Ok(dtype);
         };
-        // The ends are its least and its greatest number.
+        // The first and the last number are the extremes.
         let last = start + (count.saturating_sub(1)) as i128 * step;
         for number in [start, last].into_iter().take(count) {
             let (low, high) = match dtype {
@@ -144,27 +144,27 @@ fn arange(
     call: Call<'_, Pointwise>,
     (start, end, step, requested, device): ArangeArgs,
 ) -> Result<CallPlan<impl Run>> {
-    // With one number it is the end.
+    // A single number is the end.
     let (start, end) = end.map_or((Scalar::Int(0), start), |end| (start, end));
     let range = Range { start, end, step };
     let default =
         if range.integers().is_some() { DType::DEFAULT_INT } else { DType::DEFAULT_FLOAT };
     let (dtype, device) = call.factory_options(requested, device, default)?;
-    // Without one that was asked for, the dtype is the natural one or that of `out`.
+    // Without a requested dtype it is the default one or that of `out`.
     let requested = (requested.is_some() || dtype != default).then_some(dtype);
-    // A complex number has no order to count in, which is said first.
+    // The error for complex numbers comes before that of the count.
     range.dtype(&call, requested, 0)?;
     let count = range.count(&call)?;
     let dtype = range.dtype(&call, requested, count)?;
     let params = match range.integers() {
-        // Whole numbers are counted in int64; uint64 beyond wraps around to what it holds.
+        // Integers are computed in int64; the sums wrap around to the right values of uint64.
         Some([start, _, step]) if dtype.is_integral() => {
             [Scalar::Int(start as i64), Scalar::Int(step as i64)]
         }
         Some([start, end, step]) if [start, end].map(i64::try_from).iter().all(Result::is_ok) => {
             [Scalar::Int(start as i64), Scalar::Int(step as i64)]
         }
-        // NumPy fills in steps of the first difference, rounding included.
+        // NumPy fills in steps of the first difference, which is rounded.
         _ => {
             let first = start.as_f64();
             [Scalar::Float(first), Scalar::Float((first + step.as_f64()) - first)]
@@ -174,7 +174,7 @@ fn arange(
     Pointwise::plan_on(call.state, [], params, Some(dtype), (device, size))
 }
 
-/// The rows of factories.
+/// Returns the rows of the factories.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     const MADE: &str = "int[] size, *, ScalarType? dtype=None, Device? device=None";
     let layers = Layers {

@@ -1,4 +1,4 @@
-//! Writing into tensors that exist: what `x[...] = y` comes to.
+//! Operators that write in place: `copy_` and `fill_`, which `x[...] = y` calls.
 
 use keyfold_core::{Device, ErrorKind, Result, Scalar, layout};
 use keyfold_layers::autocast::Category;
@@ -16,10 +16,10 @@ use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::vjp::{READS_NOTHING, formula, if_needed, zeros_of};
 
-/// Writes `source`, converted and broadcast, into the memory of `target`.
+/// Plans the write of `source`, converted and broadcast, into the memory of `target`.
 ///
 /// # Errors
-/// [`ErrorKind::DType`] where the kind of the elements would get lost, and as [`Tensor::copy_from`].
+/// [`ErrorKind::DType`] where the target's dtype is of a lower kind, and as [`Tensor::copy_from`].
 fn assign<'t>(
     op: &Op,
     target: &Tensor,
@@ -44,8 +44,8 @@ fn assign<'t>(
     Ok(CallPlan::new(target.device(), target.shape().clone(), target.dtype(), run))
 }
 
-/// As [`assign`], from one device to another: elements are converted on the device of the two that the
-/// operator runs on.
+/// As [`assign`], from one device to another. Elements are converted on the device that the operator runs
+/// on.
 #[cold]
 fn assign_across_devices(op: &Op, target: &Tensor, source: &Tensor) -> Result<()> {
     let home = target.device();
@@ -60,8 +60,8 @@ fn assign_across_devices(op: &Op, target: &Tensor, source: &Tensor) -> Result<()
     }
 }
 
-/// Writes `source`, converted and broadcast, into a view of a result that is being built: what joins
-/// and scatters do.
+/// Writes `source`, converted and broadcast, into a view of a result that is being computed, as `cat` and
+/// the scatters do.
 pub(crate) fn write_part(op: &Op, part: &Tensor, source: &Tensor) -> Result<()> {
     // SAFETY: the memory belongs to the output of what computes a result, which is its own (`Run::run`).
     unsafe { write_converted(op, source, part) }
@@ -86,12 +86,12 @@ fn fill_gradients(call: &Backward<'_>, _: &Tensor) -> Result<Gradients> {
     Ok(vec![zeros_if_needed(call)?])
 }
 
-/// The gradient of what was there before.
+/// Returns the gradient of the overwritten elements, which is zero; `None` if it isn't needed.
 fn zeros_if_needed(call: &Backward<'_>) -> Result<Option<Tensor>> {
-    call.needs(0).then(|| zeros_of(&call.form(0))).transpose()
+    call.needs(0).then(|| zeros_of(&call.meta(0))).transpose()
 }
 
-/// Writes each example of the source into that of the target, which stays as it is.
+/// Writes each example of the source into the same example of the target, whose layout doesn't change.
 fn copy_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let (Some(target), source) = (batch.target(0)?, batch.operand(1)?) else { return Ok(None) };
     let (dim, rank) = (target.dim, target.physical.ndim() - 1);
@@ -102,7 +102,8 @@ fn copy_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
         Some(_) => move_dim(&source.padded(rank)?.tensor, 0, dim)?,
         None if source.rank() <= rank - dim => source.tensor,
         None => {
-            // The batch is among the dimensions that the source has: room for it there.
+            // The batch dimension is among the source's dimensions, so the source gets a dimension of size 1
+            // there.
             let at = source.rank() - (rank - dim);
             aten::unsqueeze(&source.tensor, at as i64)?
         }
@@ -117,7 +118,7 @@ fn fill_batched(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.written(0, &target)
 }
 
-/// The rows of operators that write into tensors that exist.
+/// Returns the rows of the operators that write in place.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     fn layers(vjp: Vjp, jvp: Jvp, batching: vmap::Rule) -> Layers {
         let (derivative, tangent) = (formula(READS_NOTHING, vjp), pushforward(jvp));

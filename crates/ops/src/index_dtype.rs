@@ -1,4 +1,4 @@
-//! Positions, which may be of any integer dtype: kernels of backends take int64.
+//! Indices of any integer dtype, converted to int64, which kernels of backends take.
 
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_tensor::Tensor;
@@ -8,7 +8,7 @@ use crate::cow::TensorCow;
 use crate::op::Op;
 use crate::pointwise::{Pointwise, parse};
 
-/// Refuses an argument `index` that isn't of positions.
+/// Refuses an argument `index` that isn't of an integer dtype.
 pub(crate) fn check_integer(op: &Op, index: &Tensor) -> Result<()> {
     if index.dtype().is_integral() {
         return Ok(());
@@ -17,7 +17,7 @@ pub(crate) fn check_integer(op: &Op, index: &Tensor) -> Result<()> {
     Err(op.error(ErrorKind::DType, message))
 }
 
-/// Positions as int64.
+/// Converts indices to int64; borrows them if they are int64.
 ///
 /// # Errors
 /// Those of the conversion.
@@ -29,19 +29,19 @@ pub(crate) fn as_int64<'a>(op: &Op, index: &'a Tensor) -> Result<TensorCow<'a>> 
     }
 }
 
-/// Positions of another dtype as int64.
+/// Converts indices of another dtype to int64.
 #[cold]
 fn convert_to_int64(op: &Op, index: &Tensor) -> Result<Tensor> {
     if index.dtype() != DType::U64 {
         return cast(op, index, DType::I64);
     }
-    // A position beyond int64 would wrap to a negative one, which counts from the end.
+    // An index beyond int64 would wrap to a negative one, which counts from the end.
     if index.device().kind().is_host() && !op.is_meta() {
         check_int64(op, index)?;
         return cast(op, index, DType::I64);
     }
-    // The host doesn't wait for a device to read its memory: such a position is capped, and so out of
-    // range.
+    // Reading a device's memory would wait for the device, so such an index is capped at the greatest int64,
+    // which is out of range for every tensor.
     let capped = op.at(parse("minimum(index_, last)", &["index_"], &["last"]))?;
     let capped = Pointwise::new(op.clone(), capped).compute([index], [i64::MAX.into()])?;
     cast(op, &capped, DType::I64)

@@ -1,8 +1,9 @@
-//! The form of a call's result, inferred from the arguments before any element is computed.
+//! Inference of a call's result from the arguments, before any element is computed.
 //!
-//! A row that computes has one function that infers: it checks the arguments, and says the result's device,
-//! shape and dtype and what computes its elements. The kernels for Meta and for each backend, the overload
-//! `out` and [`Row::infer`](crate::Row::infer) are made of that function, so they agree by construction.
+//! A row that computes has one infer function: it checks the arguments and returns a [`CallPlan`], which is
+//! the result's device, shape and dtype and the computation of its elements. The kernels for Meta and for
+//! each backend, the overload `out` and [`Row::infer`](crate::Row::infer) are made of that function, so they
+//! agree by construction.
 
 use std::ops::Deref;
 
@@ -18,9 +19,9 @@ use crate::pointwise::{Size, check_written};
 /// A call of an operator.
 pub(crate) struct Call<'c, S> {
     op: &'c Op,
-    /// The state of the operator's kernel, kept from call to call.
+    /// The state of the operator's kernel, which lives across calls.
     pub(crate) state: &'c S,
-    /// The tensor of the caller's that the result is written into, of a call of the overload `out`.
+    /// The caller's tensor that the result is written into, in a call of the overload `out`.
     out: Option<&'c Tensor>,
 }
 
@@ -42,13 +43,13 @@ impl<S> Deref for Call<'_, S> {
 }
 
 impl<'c, S> Call<'c, S> {
-    /// Of an operator with that state, whose result is fresh, or written into `out`.
+    /// Makes a call of an operator with that state; its result is new, or written into `out`.
     #[inline]
     pub(crate) fn new(op: &'c Op, state: &'c S, out: Option<&'c Tensor>) -> Self {
         Call { op, state, out }
     }
 
-    /// The size of a result whose inputs don't say it.
+    /// Returns the size of a result that doesn't follow from the inputs.
     pub(crate) fn size<'s>(&self, given: Option<&'s [usize]>) -> Size<'s>
     where
         'c: 's,
@@ -60,8 +61,8 @@ impl<'c, S> Call<'c, S> {
         }
     }
 
-    /// The dtype and the device of a result that no argument is like: the ones that were asked for, else
-    /// those of `out`, else `dtype` and the first device of the backend.
+    /// Returns the dtype and device of a factory's result: the requested ones, else those of `out`, else `dtype`
+    /// and the backend's first device.
     ///
     /// # Errors
     /// [`ErrorKind::Device`] where `out` is on another device.
@@ -85,7 +86,7 @@ impl<'c, S> Call<'c, S> {
     }
 }
 
-/// A call before its elements are computed: the form of the result, and what computes it.
+/// The plan of a call: the result's device, shape and dtype, and the computation of its elements.
 pub(crate) struct CallPlan<R> {
     pub(crate) form: TensorMeta,
     pub(crate) run: R,
@@ -93,7 +94,7 @@ pub(crate) struct CallPlan<R> {
 
 /// The computation of a result's elements.
 pub(crate) trait Run: Sized {
-    /// Whether the result may have any strides; else it is contiguous.
+    /// Whether it can write a result of any strides; else only a contiguous one.
     const ANY_STRIDES: bool = false;
 
     /// Computes the elements.
@@ -102,30 +103,30 @@ pub(crate) trait Run: Sized {
     /// Those of the backend.
     ///
     /// # Safety
-    /// `out` is of the inferred form. Nobody else uses its memory meanwhile, and it shares none with an
-    /// argument.
+    /// `out` has the inferred device, shape and dtype. During the call nothing else uses its memory, which no
+    /// argument shares.
     unsafe fn run(self, op: &Op, out: &Tensor) -> Result<()>;
 
-    /// The result in memory of its own.
+    /// Allocates the result and computes it.
     ///
     /// # Errors
-    /// Those of making a tensor, and of the backend.
+    /// Those of the allocation and of the backend.
     #[inline(always)]
     fn fresh(self, op: &Op, form: &TensorMeta) -> Result<Tensor> {
         let out = op.output(form.device, &form.shape, form.dtype)?;
-        // SAFETY: the result was made here and nobody else has it.
+        // SAFETY: the result was allocated here, and nothing else refers to it.
         unsafe { self.run(op, &out) }?;
         Ok(out)
     }
 
-    /// The result in a tensor of the caller's, which was checked: of the inferred shape, of a dtype that
-    /// the result converts to, and perhaps of memory that `args` have, too.
+    /// Computes the result into a checked tensor of the caller's. It has the inferred shape and a dtype that
+    /// the result converts to, and may share memory with `args`.
     ///
     /// # Errors
     /// As [`Run::fresh`].
     ///
     /// # Safety
-    /// Nobody else uses the memory of `out` meanwhile.
+    /// During the call nothing else uses the memory of `out`.
     unsafe fn write(
         self,
         op: &Op,
@@ -146,7 +147,7 @@ pub(crate) trait Run: Sized {
     }
 }
 
-/// Whether a tensor among the arguments has memory that `out` has, too.
+/// Returns whether a tensor among the arguments overlaps `out`.
 fn shares(args: &[ValueRef<'_>], out: &Tensor) -> Result<bool> {
     for arg in args {
         let meets = match arg {
@@ -172,7 +173,7 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for F {
     }
 }
 
-/// A run that writes results of any strides.
+/// A computation that writes results of any strides.
 pub(crate) struct AnyStrides<F>(pub(crate) F);
 
 impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
@@ -184,7 +185,7 @@ impl<F: FnOnce(&Op, &Tensor) -> Result<()>> Run for AnyStrides<F> {
     }
 }
 
-/// The same value everywhere.
+/// The computation that writes one value everywhere.
 pub(crate) struct Fill(pub(crate) Scalar);
 
 impl Run for Fill {
@@ -203,19 +204,19 @@ impl Run for Fill {
 }
 
 impl<R: Run> CallPlan<R> {
-    /// A result on that device, of that shape and dtype.
+    /// Makes the plan of a result on that device, of that shape and dtype.
     #[inline]
     pub(crate) fn new(device: Device, shape: Shape, dtype: DType, run: R) -> Self {
         CallPlan { form: TensorMeta { device, shape, dtype }, run }
     }
 
-    /// The same result, computed by another that is made of this one.
+    /// Replaces the computation.
     #[inline]
     pub(crate) fn map<T>(self, make: impl FnOnce(R) -> T) -> CallPlan<T> {
         CallPlan { form: self.form, run: make(self.run) }
     }
 
-    /// The result in memory of its own. On Meta there are no elements.
+    /// Allocates the result and computes it; on Meta nothing is computed.
     ///
     /// # Errors
     /// As [`Run::fresh`].
@@ -234,7 +235,7 @@ impl<R: Run> CallPlan<R> {
     /// As [`check_written`] and [`Run::write`].
     ///
     /// # Safety
-    /// Nobody else uses the memory of `out` meanwhile: the schema says that the operator writes to this
+    /// During the call nothing else uses the memory of `out`: the schema says that the operator writes to this
     /// argument.
     pub(crate) unsafe fn write(
         self,
@@ -252,7 +253,7 @@ impl<R: Run> CallPlan<R> {
     }
 }
 
-/// A function that infers what a call comes to.
+/// A function that checks a call's arguments and plans the call.
 ///
 /// Implemented for functions of [`Call`] and the arguments `A` as one tuple, which return a [`CallPlan`] whose
 /// type may have the lifetimes of both.

@@ -1,52 +1,52 @@
-//! The comparison of a kernel's result with the form that its row infers.
+//! The inferred shape, dtype, strides and aliasing of a result, and their comparison with a kernel's result.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::Value as _;
 use keyfold_layers::autograd::TensorMeta;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-/// Which memory a result is in.
+/// The memory of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aliasing {
-    /// Memory of its own.
+    /// New memory.
     Fresh,
-    /// The memory of an argument, whose number this is, from an element on.
+    /// The memory of an argument, from an element on.
     View {
-        /// The argument.
+        /// The argument's position.
         argument: usize,
-        /// The first element, counted from the begin of the argument's memory.
+        /// The first element's offset in the argument's memory, in elements.
         offset: usize,
     },
-    /// It is the argument of this number.
+    /// The result is the argument at this position.
     Argument(usize),
 }
 
-/// The form of a result.
+/// The inferred properties of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inferred {
     /// The size of each dimension.
     pub shape: Shape,
     /// The dtype.
     pub dtype: DType,
-    /// The step from one element to the next along each dimension.
+    /// The stride of each dimension, in elements.
     pub strides: Strides,
-    /// Which memory it is in.
+    /// The memory.
     pub aliasing: Aliasing,
 }
 
 impl Inferred {
-    /// A contiguous result in memory of its own.
+    /// Makes a contiguous result in new memory.
     pub fn fresh(shape: Shape, dtype: DType) -> Inferred {
         let strides = layout::contiguous_strides(&shape);
         Inferred { shape, dtype, strides, aliasing: Aliasing::Fresh }
     }
 
-    /// A result that is the argument of that number.
+    /// Makes a result that is the argument at that position.
     pub fn argument(number: usize, tensor: &Tensor) -> Inferred {
         Inferred::of_tensor(tensor, Aliasing::Argument(number))
     }
 
-    /// A tensor that a kernel gave for these arguments.
+    /// Describes a tensor that a kernel returned for these arguments.
     pub fn of(result: &Tensor, args: &[ValueRef<'_>]) -> Inferred {
         let memory = result.buffer().identity();
         let has = |arg: &ValueRef<'_>| {
@@ -72,10 +72,10 @@ impl Inferred {
         }
     }
 
-    /// Compares this with a kernel's result.
+    /// Compares the inferred properties with a kernel's result.
     ///
     /// # Errors
-    /// [`ErrorKind::Return`] with the operator and what differs.
+    /// [`ErrorKind::Return`] with the operator and the first difference.
     pub fn check(&self, operator: &str, result: &Value, args: &[ValueRef<'_>]) -> Result<()> {
         let found = match (result, result.as_argument()) {
             (_, Some(number)) => Inferred::argument(number, args[number].tensor()?),

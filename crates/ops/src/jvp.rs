@@ -1,7 +1,7 @@
-//! Rules of forward mode that are written for operators, and what families say of theirs.
+//! Hand-written rules of forward mode, and helpers with which the families name their rules.
 //!
-//! A rule takes the tangents of the operands and gives that of the result, written with operators, so that
-//! it has tangents and gradients itself. Complex tangents are directions in the plane: no conjugates here.
+//! A rule computes the tangent of the result from the tangents of the operands. It calls operators, so it has
+//! tangents and gradients itself. Complex tangents are directions in the plane, without conjugates.
 
 use keyfold_core::{Result, layout};
 use keyfold_layers::autograd::{Forward, Jvp};
@@ -10,15 +10,15 @@ use keyfold_tensor::{Tensor, ValueRef};
 use crate::aten;
 use crate::row::{Gradient, Rule, Tangent};
 
-/// The operator of the tangents: it is linear in its floating and complex tensors together.
+/// The rule of an operator that is linear in all its floating and complex tensors together.
 pub(crate) const LINEAR: Rule<Tangent> = Rule::Given(Tangent::Linear);
 
-/// A rule that was written for an operator.
+/// Makes the rule of an operator with a hand-written function.
 pub(crate) const fn pushforward(jvp: Jvp) -> Rule<Tangent> {
     Rule::Given(Tangent::Jvp(jvp))
 }
 
-/// That of an expression: derived, unless its result has no derivative.
+/// Returns the rule of an expression: derived, or refused for the reason that the derivative is refused for.
 pub(crate) fn like_derivative(derivative: Rule<Gradient>) -> Rule<Tangent> {
     match derivative {
         Rule::Refused(reason) => Rule::Refused(reason),
@@ -26,7 +26,7 @@ pub(crate) fn like_derivative(derivative: Rule<Gradient>) -> Rule<Tangent> {
     }
 }
 
-/// An `int` argument.
+/// Returns an `int` argument.
 fn int(call: &Forward<'_, '_>, argument: usize) -> Option<i64> {
     match call.args()[argument] {
         ValueRef::Int(i) => Some(i),
@@ -34,7 +34,7 @@ fn int(call: &Forward<'_, '_>, argument: usize) -> Option<i64> {
     }
 }
 
-/// The dimensions that argument `argument` names, or all.
+/// Returns the dimensions in an argument; all dimensions if it is absent.
 fn dims(call: &Forward<'_, '_>, argument: usize, rank: usize) -> Result<Vec<i64>> {
     match call.args().get(argument) {
         Some(ValueRef::Int(dim)) => Ok(vec![*dim]),
@@ -46,7 +46,8 @@ fn dims(call: &Forward<'_, '_>, argument: usize, rank: usize) -> Result<Vec<i64>
     }
 }
 
-/// The mean tangent of the elements that equal the result; NaN where the result is NaN.
+/// Computes the tangent of a minimum or maximum: the mean tangent of the elements that equal the result, and
+/// NaN where the result is NaN.
 fn min_max(
     call: &Forward<'_, '_>,
     dims: &[i64],
@@ -59,7 +60,8 @@ fn min_max(
         kept[layout::normalize_axis(*dim, x.ndim())?] = 1;
     }
     let best = aten::reshape(result, &kept)?;
-    // A layer below may have cast the operand: what was rounded equals only what was rounded alike.
+    // Autocast below may have rounded the operand, so the operand is rounded to the result's dtype before
+    // the comparison.
     let seen = if x.dtype() == best.dtype() { x.clone() } else { aten::to(x, best.dtype())? };
     let equal = aten::to(&aten::eq(&seen, &best)?, tangent.dtype())?;
     let beaten = loses(&seen, &best)?;
@@ -109,17 +111,17 @@ pub(crate) fn log_softmax(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
     aten::sub(tangent, &total).map(Some)
 }
 
-/// Of a tensor that another was written over: the other's.
+/// The tangent after `copy_` is that of the source.
 pub(crate) fn copy_(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
     Ok(call.tangent(1).cloned())
 }
 
-/// Of a tensor that was filled with a number: none.
+/// The tangent after `fill_` is zero.
 pub(crate) fn fill_(_: &Forward<'_, '_>) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
-/// As the operator that doesn't write in place, which is linear.
+/// The tangent is `index_put` of the tangents, which is linear.
 pub(crate) fn index_put_(call: &Forward<'_, '_>) -> Result<Option<Tensor>> {
     let indices = call.args()[1].items();
     let indices: Vec<Option<Tensor>> = indices.map(|item| item.tensor().ok().cloned()).collect();

@@ -1,30 +1,30 @@
-//! keyfold's built-in operators, in namespace `aten`: schemas, the checks and results' shapes that all
+//! keyfold's built-in operators, in namespace `aten`: their rows, the checks and shape inference that all
 //! backends share, and registration at the key of each backend.
 //!
-//! - making: `empty`, `zeros`, `ones`, `full`, `arange`; random: `rand`, `randn`, `dropout`
-//! - element by element, see [`pointwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
+//! - factories: `empty`, `zeros`, `ones`, `full`, `arange`; random: `rand`, `randn`, `dropout`
+//! - pointwise, see [`pointwise`]: `add`, `sub`, `mul`, `div`, `floor_divide`, `remainder`,
 //!   `maximum`, `minimum`, `pow`, bit operations, `eq`, `ne`, `lt`, `le`, `gt`, `ge` (each also with a
 //!   number: `.Scalar`; on the left: `rsub`, `rdiv`, `rpow`, `rfloor_divide`, `rremainder`, and the shifts),
-//!   `logical_not`, `where`, and the functions of one tensor; [`rows`] has them all
-//! - along dimensions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
+//!   `logical_not`, `where`, and the functions of one tensor; [`rows`] lists all operators
+//! - reductions: `sum`, `mean`, `max`, `min`, `amax`, `amin`, `argmax`, `argmin`, `all`, `any`,
 //!   `softmax`, `log_softmax`; `matmul`
 //! - shapes: `reshape`, `contiguous`, `clone`, `to`, `detach`, `alias`, `transpose`, `permute`,
 //!   `unsqueeze`, `squeeze`, `expand`, `flip`, `select`, `slice`, `cat`, `stack`
-//! - picking and putting: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
+//! - indexing: `index`, `index_select`, `masked_select`, `gather`; `index_put`, `index_add`,
 //!   `scatter_add`, `select_scatter`, `slice_scatter`; in place `index_put_`, `copy_`, `fill_`
 //!
-//! Operators that compute into fresh memory have an overload `out`, which writes into a tensor of the caller's;
-//! not random numbers, and not the operators that are written in terms of others. Each takes every dtype where it makes sense, and positions are of any integer dtype.
-//! Operands broadcast as in NumPy:
+//! Operators that compute into new memory have an overload `out`, which writes into a tensor of the caller's,
+//! except random numbers and composite operators. Each operator supports every dtype for which it is
+//! defined; indices are of any integer dtype. Operands broadcast as in NumPy, and promote:
 //!
-//! - within a kind the wider dtype; bool < whole < float; `int64` with `float32` gives `float64`;
+//! - within a kind to the wider dtype; bool < integer < float; `int64` with `float32` gives `float64`;
 //! - `float16` with `bfloat16` gives `float32`; either alone is computed in `float32` and rounded once;
-//! - plain numbers are weak: the tensor's dtype stays where it can hold the number's kind;
-//! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) of whole numbers and
-//!   bools give `float64`, sums of them `int64` or `uint64`, comparisons bool.
+//! - Python numbers are weak: the tensor's dtype is kept where it can hold the number's kind;
+//! - `div`, `mean`, `softmax` and the functions of floats (`exp`, `sin`, ...) of integers and bools give
+//!   `float64`, sums of them `int64` or `uint64`, comparisons bool.
 //!
-//! Whole numbers wrap around, floats follow IEEE, a NaN goes through `maximum`, `max` and `argmax`
-//! as in NumPy. Results are fresh, contiguous, and don't require grad; views share memory.
+//! Integers wrap around, floats follow IEEE 754, and `maximum`, `max` and `argmax` propagate NaN as in NumPy.
+//! Results are new, contiguous, and don't require grad; views share memory.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -81,8 +81,7 @@ pub use register::{Installed, install, register};
 pub use row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 pub use sign::Sign;
 
-/// The built-in operators, one row each. An overload that writes into a tensor of the caller's belongs to
-/// the row of the operator itself.
+/// Returns the rows of the built-in operators. An overload `out` belongs to the row of its operator.
 pub fn rows() -> &'static [Row] {
     static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         families().expect("the schemas and expressions of the built-in operators parse")

@@ -1,4 +1,4 @@
-//! Which operator a kernel runs for, and where.
+//! The operator and the target of a kernel: a backend, or Meta.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use keyfold_tensor::Tensor;
 use crate::convert::identity_expr;
 use crate::pointwise::Prepared;
 
-/// The operator that a kernel belongs to, and what runs it.
+/// The operator that a kernel computes, and its target.
 ///
 /// Each kernel is one function for all backends and for Meta, see [`crate::infer`].
 #[derive(Clone, Debug)]
 pub(crate) struct Op {
-    /// The name without its overload, as messages have it.
+    /// The name without its overload, for messages.
     pub(crate) name: &'static str,
     target: Target,
 }
 
-/// What runs a kernel.
+/// The target of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// Nothing: there are no elements.
+    /// Meta, where no elements are computed.
     Meta,
     Backend(Arc<Runner>),
 }
 
-/// A backend, with what operators keep for it.
+/// A backend, with the state that operators share for it.
 pub(crate) struct Runner {
     pub(crate) kind: DeviceType,
     pub(crate) backend: Arc<dyn GpuBackend>,
     /// The identity of the backend's memory.
     pub(crate) memory: usize,
-    /// Conversions between dtypes.
+    /// The prepared conversions between dtypes.
     pub(crate) conversions: Specialized<Prepared>,
 }
 
@@ -53,18 +53,18 @@ impl fmt::Debug for Runner {
 }
 
 impl Op {
-    /// The operator of that name on what runs it.
+    /// Makes the operator of that name for a target.
     pub(crate) fn new(name: &'static str, target: Target) -> Op {
         Op { name, target }
     }
 
-    /// Whether there is nothing to compute.
+    /// Returns whether the target is Meta.
     #[inline]
     pub(crate) fn is_meta(&self) -> bool {
         matches!(self.target, Target::Meta)
     }
 
-    /// What runs it; none on Meta.
+    /// Returns the backend; `None` on Meta.
     #[inline]
     pub(crate) fn runner(&self) -> Option<&Runner> {
         match &self.target {
@@ -73,8 +73,7 @@ impl Op {
         }
     }
 
-    /// The device of a result that no argument is on: the one that was asked for, or the first of the
-    /// backend's.
+    /// Returns the device of a factory's result: the requested one, or the backend's first.
     pub(crate) fn device(&self, requested: Option<Device>) -> Device {
         requested.unwrap_or(match &self.target {
             Target::Meta => Device::META,
@@ -82,18 +81,18 @@ impl Op {
         })
     }
 
-    /// The type of device that it runs on.
+    /// Returns the target's device type.
     pub(crate) fn kind(&self) -> DeviceType {
         self.runner().map_or(DeviceType::META, |runner| runner.kind)
     }
 
-    /// The device of a result that goes with an argument.
+    /// Returns the device of a result: the argument's device, or meta.
     #[inline]
     pub(crate) fn device_of(&self, argument: &Tensor) -> Device {
         if self.is_meta() { Device::META } else { argument.device() }
     }
 
-    /// The kernel that a backend's group offers.
+    /// Selects a kernel from a group of the backend.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`], where the backend has no such group, or no such kernel.
@@ -113,7 +112,7 @@ impl Op {
         Err(self.not_supported(&reason))
     }
 
-    /// The error of an operator that the backend doesn't offer.
+    /// Returns the error of an operator that the backend doesn't offer.
     #[cold]
     pub(crate) fn not_supported(&self, reason: &Reason) -> Error {
         let backend = self.runner().map_or("meta", |runner| runner.backend.name());
@@ -127,33 +126,33 @@ impl Op {
         not_supported(self.name, backend, reason, hint)
     }
 
-    /// A fresh result on a device, of arbitrary elements until each is written.
+    /// Allocates a result with uninitialized elements.
     #[inline]
     pub(crate) fn output(&self, device: Device, shape: &Shape, dtype: DType) -> Result<Tensor> {
         self.at(Tensor::empty_of(shape.clone(), dtype, device))
     }
 
-    /// The result, its error prefixed with the operator's name.
+    /// Prefixes an error with the operator's name.
     pub(crate) fn at<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| match error.kind() {
-            // What is written to is `self`, in every operator that writes.
+            // Every operator that writes, writes to `self`.
             ErrorKind::ReadOnly => error.at("argument 'self'").at(self.name),
             _ => error.at(self.name),
         })
     }
 
-    /// As [`Op::at`], where it is about an argument.
+    /// As [`Op::at`], with an argument's name, too.
     pub(crate) fn at_argument<T>(&self, name: &str, result: Result<T>) -> Result<T> {
         result.map_err(|error| error.at(&format!("argument '{name}'")).at(self.name))
     }
 
-    /// An error of this operator.
+    /// Makes an error of this operator.
     #[cold]
     pub(crate) fn error(&self, kind: ErrorKind, message: impl AsRef<str>) -> Error {
         Error::new(kind, format!("{}: {}", self.name, message.as_ref()))
     }
 
-    /// The error for a dtype that the operator doesn't take.
+    /// Makes the error for a dtype that the operator doesn't support.
     #[cold]
     pub(crate) fn unsupported(&self, argument: &str, dtype: DType, supported: &[DType]) -> Error {
         let names: Vec<_> = supported.iter().map(|d| d.name()).collect();
@@ -168,13 +167,13 @@ impl Op {
         )
     }
 
-    /// The error of a call of the overload `out` without its argument.
+    /// Makes the error of a call of the overload `out` without its argument.
     #[cold]
     pub(crate) fn lacks_out(&self) -> Error {
         self.error(ErrorKind::Binding, "argument 'out' is missing")
     }
 
-    /// Sizes as a shape.
+    /// Converts sizes to a shape.
     ///
     /// # Errors
     /// [`ErrorKind::Shape`] for a negative size or too many.
@@ -189,7 +188,7 @@ impl Op {
     }
 }
 
-/// The reason of a backend without a group of operations, which is named as its trait is.
+/// Returns the reason for a backend without a group. The group is named after its trait.
 #[cold]
 fn lacks_group<G: ?Sized>() -> Reason {
     let group = std::any::type_name::<G>().rsplit("::").next().unwrap_or_default();

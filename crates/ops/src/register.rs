@@ -1,4 +1,4 @@
-//! Brings the rows into a dispatcher, and their kernels for a backend.
+//! Registration of the rows in a dispatcher, and of their kernels for a backend.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::op::Runner;
 use crate::row::Row;
 use crate::rows;
 
-/// Defines the operators in a dispatcher, with their kernels for Meta and for the layers. Doing so again
+/// Defines the operators in a dispatcher, with their kernels for Meta and for the layers. A second call
 /// changes nothing.
 ///
 /// # Errors
@@ -31,7 +31,7 @@ pub fn install(
     kind: DeviceType,
     backend: &Arc<dyn GpuBackend>,
 ) -> Result<Installed> {
-    // Dropping this, as an error does, takes the kernels back that were registered before it.
+    // On an error this is dropped, which removes the kernels that were registered before.
     let mut installed = Installed(Vec::new());
     let (key, runner) =
         (DispatchKey::from_device_type(kind), Arc::new(Runner::new(kind, backend.clone())));
@@ -55,12 +55,12 @@ pub fn install(
     Ok(installed)
 }
 
-/// The kernels of a backend in a dispatcher. They are taken back when it is dropped.
+/// The registered kernels of a backend in a dispatcher. Dropping this removes them.
 #[must_use]
 pub struct Installed(Vec<Handle<Value>>);
 
 impl Installed {
-    /// Leaves the kernels where they are, for as long as the dispatcher lives.
+    /// Keeps the kernels registered for the life of the dispatcher.
     pub fn keep(mut self) {
         self.0.clear();
     }

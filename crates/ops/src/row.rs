@@ -1,7 +1,7 @@
-//! The row of an operator: its schema, what runs it, and what each layer does with it.
+//! The row of an operator: its schema, its computation, and its rule for each layer.
 //!
-//! A family of operators is a function that makes rows. From the rows come the kernels for Meta and for
-//! every backend, the overloads `out`, and the kernels at Autograd, Vmap and Autocast.
+//! A family of operators is a function that returns rows. The kernels for Meta and for every backend, the
+//! overloads `out`, and the kernels at Autograd, Vmap and Autocast are made from the rows.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -26,107 +26,106 @@ use crate::naming::Naming;
 use crate::op::{Op, Runner, Target};
 use crate::pointwise::{Expression, Pointwise, jvp, out_schema, vjp};
 
-/// For a kernel that computes: the host language's lock is given up from so many elements on.
+/// Kernels that compute release the host language's lock from this number of elements on.
 pub(crate) const COMPUTES: HostLock = HostLock::ReleaseFrom(1 << 15);
 
-/// What a layer does with an operator, and where that is written.
+/// An operator's rule for a layer.
 ///
-/// There is no default: a row without one of its layers doesn't compile.
+/// There is no default: a row without a rule for each layer doesn't compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule<T> {
-    /// Written for this operator.
+    /// The rule is hand-written for this operator.
     Given(T),
-    /// Follows from what the operator computes: from its expression, or from the operators that it is
-    /// written in.
+    /// The rule follows from the operator's expression, or from the operators that a composite calls.
     Derived,
-    /// None: the layer's fallback serves, for this reason.
+    /// There is no rule for this reason, and the layer's fallback serves.
     Refused(&'static str),
 }
 
-/// A derivative that was written for an operator.
+/// A hand-written derivative.
 #[derive(Clone, Copy)]
 pub enum Gradient {
-    /// A vector-Jacobian product, and what the gradient of each operand reads.
+    /// A vector-Jacobian product, and the tensors that the gradient of each operand reads.
     Formula(&'static [Saves], Vjp),
-    /// A derivative of another form, made from the operator's name.
+    /// Another derivative, made from the operator's name.
     Other(fn(&str) -> Arc<dyn Derivative>),
-    /// None on purpose: the result is cut off from the graph.
+    /// The result is detached from the graph.
     Detach,
 }
 
-/// A rule of forward mode that was written for an operator.
+/// A hand-written rule of forward mode.
 #[derive(Clone, Copy)]
 pub enum Tangent {
-    /// The operator is linear in its floating and complex tensors together: the tangent is the operator
-    /// of the tangents. That a row is linear is written, since nothing else says so; the rule follows.
+    /// The operator is linear in its floating and complex tensors together: it is called with the tangents.
     Linear,
-    /// It is linear in each of its tensors: the sum of the operator with one replaced by its tangent.
+    /// The operator is linear in each of its tensors: it is called with each tensor replaced by its tangent, and
+    /// the results are summed.
     Multilinear,
-    /// The tangent of the result from those of the operands.
+    /// A Jacobian-vector product.
     Jvp(Jvp),
-    /// A rule of another form.
+    /// Another rule.
     Other(fn() -> Arc<dyn Pushforward>),
 }
 
-/// A batching rule that was written for an operator.
+/// A hand-written batching rule.
 #[derive(Clone, Copy)]
 pub enum Batching {
     /// One call for the whole batch.
     Rule(vmap::Rule),
-    /// Random numbers for the whole batch.
+    /// One draw of random numbers for the whole batch.
     Draw,
 }
 
-/// What the layers do with an operator.
+/// An operator's rules for the layers.
 #[derive(Clone, Copy)]
 pub struct Layers {
-    /// How gradients go back through it.
+    /// The rule of reverse mode.
     pub derivative: Rule<Gradient>,
-    /// How tangents go forward through it.
+    /// The rule of forward mode.
     pub tangent: Rule<Tangent>,
-    /// How it is called for a whole batch.
+    /// The rule of `vmap`.
     pub batching: Rule<Batching>,
-    /// What autocast casts its arguments to.
+    /// The category of autocast, which decides the dtype of its arguments.
     pub autocast: Category,
 }
 
-/// A function that makes the kernel of an operator for what it runs on.
+/// A function that makes the kernel of an operator for a target.
 type KernelFactory = Box<dyn Fn(&Op) -> Kernel<Value> + Send + Sync>;
 
-/// How an operator runs.
+/// The kernels of an operator.
 enum Runs {
     /// A kernel for Meta and for each backend, and one for the overload `out`.
     Everywhere { fresh: KernelFactory, out: Option<KernelFactory>, lock: HostLock },
-    /// One kernel for all devices, in terms of other operators or of none.
+    /// One kernel for all devices, which usually calls other operators.
     Composite(RegistrationKey, fn() -> Kernel<Value>),
 }
 
-/// A function that infers the form of a result from boxed arguments.
+/// A function that infers a result from boxed arguments.
 type InferForm = dyn Fn(&[ValueRef<'_>]) -> Result<Inferred> + Send + Sync;
 
-/// The source of the form of an operator's result.
+/// Whether a result's shape follows from the arguments' shapes.
 #[derive(Clone)]
 enum FormFollows {
-    /// From the forms of the arguments, so Meta has a kernel.
+    /// It follows from shapes, dtypes and devices, so the operator has a kernel for Meta.
     Arguments(Arc<InferForm>),
-    /// From the elements of the arguments, too.
+    /// It depends on elements.
     Elements,
 }
 
-/// An operator: its schema, what runs it, and what each layer does with it.
+/// An operator: its schema, its kernels, and its rules for the layers.
 pub struct Row {
     schema: Schema,
-    /// The name without its overload, as messages have it.
+    /// The name without its overload, for messages.
     name: &'static str,
     mixed_devices: bool,
     tags: Tags,
     runs: Runs,
     infer: FormFollows,
-    /// What it computes, where that is one expression.
+    /// The expression that it computes, if it computes one.
     expression: Option<Arc<Expression>>,
     layers: Layers,
     naming: Naming,
-    /// Where the row is written.
+    /// The source location of the row.
     location: &'static Location<'static>,
 }
 
@@ -166,11 +165,11 @@ impl Row {
         }
     }
 
-    /// An operator that computes into fresh memory, and its overload `out`, which writes into a tensor of
-    /// the caller's.
+    /// Makes the row of an operator that computes into new memory, with an overload `out` that writes into a
+    /// tensor of the caller's.
     ///
-    /// `args` is the part of the schema between the parentheses. `infer` checks arguments of the types `A`;
-    /// `state` makes what the kernels for a backend, or for Meta, keep from call to call.
+    /// `args` is the part of the schema in the parentheses. `infer` checks arguments of the types `A` and plans
+    /// the call. `state` makes the state of a target's kernels, which lives across calls.
     #[track_caller]
     pub(crate) fn computes<A, S, F>(
         (name, overload): (&'static str, &str),
@@ -216,8 +215,8 @@ impl Row {
         Row::new(name, &schema, runs, form, layers, naming)
     }
 
-    /// An operator that computes one expression of its arguments; `state` makes what the kernels keep of
-    /// it.
+    /// Makes the row of an operator that computes an expression of its arguments. `state` makes the state of a
+    /// target's kernels from the expression's kernel.
     #[track_caller]
     pub(crate) fn pointwise<A, S, F>(
         name: (&'static str, &str),
@@ -239,7 +238,8 @@ impl Row {
         Ok(Row { expression: Some(expression), ..row })
     }
 
-    /// An operator whose result is a view of its first argument, or a copy where strides don't allow it.
+    /// Makes the row of an operator whose result is a view of its first argument, or a copy if the strides
+    /// don't allow a view.
     #[track_caller]
     pub(crate) fn view<A: Args<Value>>(
         schema: &'static str,
@@ -259,7 +259,7 @@ impl Row {
         Row::new(name, schema, runs, form, layers, naming)
     }
 
-    /// An operator that writes into its first argument, whose form the inferred one is.
+    /// Makes the row of an operator that writes into its first argument.
     #[track_caller]
     pub(crate) fn writes<A, F>(
         schema: &'static str,
@@ -294,8 +294,8 @@ impl Row {
         Row::new(name, schema, runs, form, layers, naming)
     }
 
-    /// An operator of a user's schema and expression, with the kernels that `fresh` makes. Its overload
-    /// `out`, if it has one, is a row of its own.
+    /// Makes the row of a user's schema and expression, with the kernels that `fresh` makes. An overload `out`
+    /// is a separate row.
     #[track_caller]
     pub(crate) fn of_user(
         (name, schema): (&'static str, &Schema),
@@ -310,7 +310,7 @@ impl Row {
         Row { expression: Some(expression), ..row }
     }
 
-    /// An operator that has one kernel for all devices, registered at an alias.
+    /// Makes the row of an operator with one kernel for all devices, registered at an alias key.
     #[track_caller]
     pub(crate) fn composite(
         schema: &'static str,
@@ -323,7 +323,7 @@ impl Row {
         Row::new(name_of(schema), schema, Runs::Composite(key, kernel), infer, layers, naming)
     }
 
-    /// The same with another rule for the host language's lock.
+    /// Sets when the kernels release the host language's lock.
     pub(crate) fn with_host_lock(mut self, host_lock: HostLock) -> Row {
         if let Runs::Everywhere { lock, .. } = &mut self.runs {
             *lock = host_lock;
@@ -331,7 +331,7 @@ impl Row {
         self
     }
 
-    /// The same without the overload `out`.
+    /// Removes the overload `out`.
     pub(crate) fn without_out(mut self) -> Row {
         if let Runs::Everywhere { out, .. } = &mut self.runs {
             *out = None;
@@ -339,51 +339,51 @@ impl Row {
         self
     }
 
-    /// The same, where the result's shape follows from elements: there is no kernel for Meta.
+    /// Declares that the result's shape depends on elements, so that there is no kernel for Meta.
     pub(crate) fn data_dependent(self) -> Row {
         let row = Row { infer: FormFollows::Elements, ..self };
         row.tagged(Tags::DATA_DEPENDENT_SHAPE)
     }
 
-    /// The same with tags.
+    /// Sets the tags.
     pub(crate) fn tagged(self, tags: Tags) -> Row {
         Row { tags, ..self }
     }
 
-    /// The same, whose arguments may be on several devices.
+    /// Allows arguments on several devices.
     pub(crate) fn across_devices(self) -> Row {
         Row { mixed_devices: true, ..self }
     }
 
-    /// The schema.
+    /// Returns the schema.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// The tags.
+    /// Returns the tags.
     pub fn tags(&self) -> Tags {
         self.tags
     }
 
-    /// What the layers do with it.
+    /// Returns the rules for the layers.
     pub fn layers(&self) -> &Layers {
         &self.layers
     }
 
-    /// How it is reached in Python.
+    /// Returns its names in Python.
     pub fn naming(&self) -> &Naming {
         &self.naming
     }
 
-    /// What it computes, where that is one expression of its arguments.
+    /// Returns the expression of its arguments that the operator computes, if it computes one.
     pub fn expression(&self) -> Option<&Expression> {
         self.expression.as_deref()
     }
 
-    /// The form of the result of a call, from the forms of the arguments. No element is read or computed.
+    /// Infers the result of a call from the arguments, without reading or computing elements.
     ///
     /// # Errors
-    /// Those of a call, and [`ErrorKind::NotSupported`] where the shape follows from elements.
+    /// Those of a call, and [`ErrorKind::NotSupported`] if the shape depends on elements.
     pub fn infer(&self, args: &[ValueRef<'_>]) -> Result<Inferred> {
         match &self.infer {
             FormFollows::Arguments(infer) => infer(args),
@@ -395,18 +395,18 @@ impl Row {
         }
     }
 
-    /// Whether it is written in terms of other operators.
+    /// Returns whether the operator is a composite of other operators.
     pub fn is_composite(&self) -> bool {
         matches!(self.runs, Runs::Composite(..))
     }
 
-    /// The schema of the overload that writes into a tensor of the caller's, if there is one.
+    /// Returns the schema of the overload `out`, if there is one.
     pub fn out_schema(&self) -> Option<Schema> {
         let Runs::Everywhere { out: Some(_), .. } = &self.runs else { return None };
         out_schema(&self.schema)
     }
 
-    /// The kernels for what the operator runs on, each with the schema of its overload.
+    /// Makes the kernels for a target, each with the schema of its overload.
     pub(crate) fn kernels(&self, target: &Target) -> Vec<(Schema, Kernel<Value>)> {
         let Runs::Everywhere { fresh, out, lock } = &self.runs else { return Vec::new() };
         let op = Op::new(self.name, target.clone());
@@ -422,7 +422,7 @@ impl Row {
         named.collect()
     }
 
-    /// A kernel whose results are compared with the inferred ones, in builds with debug assertions.
+    /// Wraps a kernel to compare its results with the inferred ones, in builds with debug assertions.
     fn checked(&self, kernel: Kernel<Value>) -> Kernel<Value> {
         let FormFollows::Arguments(infer) = &self.infer else { return kernel };
         if !cfg!(debug_assertions) {
@@ -433,7 +433,7 @@ impl Row {
             let result = kernel.invoke(context, args)?;
             match infer(args) {
                 Ok(inferred) => inferred.check(&name, &result, args)?,
-                // The shape follows from the elements of this call's arguments.
+                // The shape depends on the elements of this call's arguments.
                 Err(error) if error.kind() == ErrorKind::NotSupported => {}
                 Err(error) => return Err(error.at("inferred after the kernel ran")),
             }
@@ -441,7 +441,7 @@ impl Row {
         })
     }
 
-    /// Refuses a rule that is derived where there is nothing that it could follow from.
+    /// Refuses a derived rule in a row without an expression that isn't a composite.
     fn check(&self) -> Result<()> {
         let derived = matches!(self.layers.derivative, Rule::Derived)
             || matches!(self.layers.tangent, Rule::Derived)
@@ -483,19 +483,19 @@ impl Row {
         Ok(())
     }
 
-    /// The kernels for a backend, each with the schema of its overload.
+    /// Makes the kernels for a backend, each with the schema of its overload.
     pub(crate) fn backend_kernels(&self, runner: &Arc<Runner>) -> Vec<(Schema, Kernel<Value>)> {
         let kernels = self.kernels(&Target::Backend(runner.clone()));
         if runner.kind.is_host() {
             return kernels;
         }
-        // Random numbers are their device's own, and never another's.
+        // Random numbers come from the stream of their own device, so random operators don't fall back.
         let falls_back = !self.tags.contains(Tags::NONDETERMINISTIC_SEEDED);
         let there = |(schema, kernel)| (schema, device_kernel(kernel, runner, falls_back));
         kernels.into_iter().map(there).collect()
     }
 
-    /// The kernels for the layers that have a rule, each with its key.
+    /// Makes the kernels for the layers that have a rule, each with its key.
     pub(crate) fn layer_kernels(&self) -> Result<Vec<(DispatchKey, Kernel<Value>)>> {
         let layers = [
             (DispatchKey::Autograd, self.autograd(&self.schema.name.to_string())?),
@@ -505,8 +505,8 @@ impl Row {
         Ok(layers.into_iter().filter_map(|(key, kernel)| Some((key, kernel?))).collect())
     }
 
-    /// The kernel at Autograd; none where the layer's general way does, or the operators that this one
-    /// is written in.
+    /// Makes the kernel at Autograd; `None` if the layer's fallback serves, or the operators that a composite
+    /// calls have their own.
     fn autograd(&self, name: &str) -> Result<Option<Kernel<Value>>> {
         let derivative = match self.layers.derivative {
             Rule::Given(Gradient::Formula(reads, vjp)) => Arc::new(Formula::new(name, reads, vjp)),
@@ -529,8 +529,8 @@ impl Row {
         }))
     }
 
-    /// The rule of forward mode; none where the operators that this one is written in have theirs, and
-    /// where it has none.
+    /// Makes the rule of forward mode; `None` if it is refused, or the operators that a composite calls have
+    /// their own.
     fn tangent(&self, name: &str) -> Result<Option<Arc<dyn Pushforward>>> {
         Ok(match (self.layers.tangent, &self.expression) {
             (Rule::Given(Tangent::Linear), _) => Some(Arc::new(Linear)),
@@ -545,10 +545,10 @@ impl Row {
         })
     }
 
-    /// The positions of an expression's inputs and parameters among the arguments.
+    /// Returns the positions of an expression's inputs and parameters among the arguments.
     ///
     /// # Errors
-    /// [`ErrorKind::Registration`] for a name that no argument has.
+    /// [`ErrorKind::Registration`] for a name without an argument.
     fn positions(&self, expression: &Expression) -> Result<(Vec<usize>, Vec<usize>)> {
         let arguments = &self.schema.arguments;
         let at = |name: &str| {
@@ -564,7 +564,7 @@ impl Row {
         Ok((inputs.collect::<Result<_>>()?, params.collect::<Result<_>>()?))
     }
 
-    /// The kernel at Vmap; none where the loop does.
+    /// Makes the kernel at Vmap; `None` if the fallback's loop serves.
     fn vmap(&self) -> Option<Kernel<Value>> {
         let name = "batching rule of its own";
         match self.layers.batching {
@@ -589,7 +589,7 @@ impl Row {
     }
 }
 
-/// An operator's name in the names of its kernels, overload included.
+/// Returns an operator's name with its overload, for the names of its kernels.
 fn label(schema: &Schema) -> String {
     let name = &schema.name;
     match &*name.overload {
@@ -598,7 +598,7 @@ fn label(schema: &Schema) -> String {
     }
 }
 
-/// The name that a schema's text begins with, without its overload.
+/// Returns the name at the beginning of a schema's text, without its overload.
 fn name_of(schema: &'static str) -> &'static str {
     schema.find(['.', '(']).map_or(schema, |end| &schema[..end])
 }

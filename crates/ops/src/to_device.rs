@@ -1,4 +1,4 @@
-//! Copies to another device: one kernel for the backends of all devices.
+//! `aten::to.device`: copies to another device, by one kernel for all backends.
 
 use keyfold_core::{Device, Error, Result};
 use keyfold_dispatch::{Kernel, RegistrationKey};
@@ -13,7 +13,7 @@ use crate::row::{Batching, Layers, Row, Rule};
 use crate::shape::gradients;
 use crate::vjp::{READS_NOTHING, formula};
 
-/// The row of `aten::to.device`. The result is a copy, also on the device that has the tensor.
+/// Returns the row of `aten::to.device`. The result is a copy even if the tensor is on that device.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let row = Row::composite(
         "aten::to.device(Tensor self, Device device) -> Tensor",

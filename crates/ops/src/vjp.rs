@@ -1,14 +1,15 @@
-//! Helpers of the derivatives of all families.
+//! Helpers for the vector-Jacobian products of all families.
 //!
-//! Each is written with operators, so that gradients of gradients come by themselves, and writes
-//! to no gradient: it may belong to others, too. A row says for each operand what its gradient
-//! reads, and a call keeps what the gradients that are needed read, and nothing else.
+//! Vector-Jacobian products call operators, so gradients of gradients need no further rules. They write to
+//! no gradient, since other nodes may use the same tensor. A row says for each operand which tensors its
+//! gradient reads; a call saves only the tensors that the needed gradients read.
 //!
-//! The gradient of a complex number is `dL/dRe + i dL/dIm` of the real loss L, as PyTorch's: it is
-//! multiplied with conjugates of slopes ([`times_conj`]), and a real operand's is the real part ([`match_meta`]).
+//! The gradient of a complex number is `dL/dRe + i dL/dIm` of the real loss L, as in PyTorch: it is
+//! multiplied by the conjugate of the derivative ([`times_conj`]), and the gradient of a real operand is the
+//! real part ([`match_meta`]).
 //!
-//! At a kink (`abs`, `relu` and `sign` at 0) the gradient is 0; of `maximum`, `max` and the like equal
-//! elements share it evenly.
+//! At a kink (`abs`, `relu` and `sign` at 0) the gradient is 0. Equal extremes of `maximum`, `max` and the
+//! like share the gradient evenly.
 
 use keyfold_core::{Result, Scalar};
 use keyfold_layers::autograd::{Backward, Gradients, Saves, TensorMeta, Vjp};
@@ -17,30 +18,30 @@ use keyfold_tensor::Tensor;
 use crate::aten::{self, sum_to};
 use crate::row::{Gradient, Rule};
 
-/// A vector-Jacobian product that was written for an operator; `reads` says for each operand what its
-/// gradient reads, the last for all behind it too.
+/// Makes the rule of an operator with a hand-written vector-Jacobian product. `reads` lists for each operand
+/// the tensors that its gradient reads; the last item holds for all further operands.
 pub(crate) const fn formula(reads: &'static [Saves], vjp: Vjp) -> Rule<Gradient> {
     Rule::Given(Gradient::Formula(reads, vjp))
 }
 
-/// Why operators have no derivative.
+/// The rule of an operator without a derivative, with the reason.
 pub(crate) const BOOL_RESULT: Rule<Gradient> = Rule::Refused("gives bools");
 /// As [`BOOL_RESULT`].
 pub(crate) const INTEGER_RESULT: Rule<Gradient> = Rule::Refused("gives bools or whole numbers");
 /// As [`BOOL_RESULT`].
 pub(crate) const NO_TENSOR_ARGUMENT: Rule<Gradient> = Rule::Refused("takes no tensor");
 
-/// Reads nothing but forms and plain arguments.
+/// The gradients read no tensor.
 pub(crate) const READS_NOTHING: &[Saves] = &[Saves::NONE];
-/// Reads the first argument.
+/// The gradients read the first argument.
 pub(crate) const READS_FIRST: &[Saves] = &[Saves::arguments(&[0])];
 /// The gradient of each of two operands reads the other one.
 pub(crate) const READS_OTHER: &[Saves] = &[Saves::arguments(&[1]), Saves::arguments(&[0])];
-/// Reads the result.
+/// The gradients read the result.
 pub(crate) const READS_RESULT: &[Saves] = &[Saves::RESULTS];
 
-/// A gradient in the form of an operand: its dtype, and summed over the dimensions that
-/// broadcasting stretched. That of a real operand of a complex result is the real part.
+/// Converts a gradient to the shape and dtype of an operand: sums over the broadcast dimensions, and takes
+/// the real part for a real operand of a complex result.
 pub(crate) fn match_meta(form: &TensorMeta, grad: &Tensor) -> Result<Tensor> {
     let grad = match grad.dtype().is_complex() && !form.dtype.is_complex() {
         true => &aten::real(grad)?,
@@ -50,16 +51,16 @@ pub(crate) fn match_meta(form: &TensorMeta, grad: &Tensor) -> Result<Tensor> {
     if grad.dtype() == form.dtype { Ok(grad) } else { aten::to(&grad, form.dtype) }
 }
 
-/// A gradient as the operand at a position needs it.
+/// Converts a gradient to the shape and dtype of the operand at a position.
 pub(crate) fn fit_operand(
     call: &Backward<'_>,
     argument: usize,
     grad: &Tensor,
 ) -> Result<Option<Tensor>> {
-    match_meta(&call.form(argument), grad).map(Some)
+    match_meta(&call.meta(argument), grad).map(Some)
 }
 
-/// As [`fit_operand`], where the gradient of that operand is needed.
+/// As [`fit_operand`]; `None` where the gradient of that operand isn't needed.
 pub(crate) fn if_needed(
     call: &Backward<'_>,
     argument: usize,
@@ -68,29 +69,29 @@ pub(crate) fn if_needed(
     if call.needs(argument) { fit_operand(call, argument, &grad()?) } else { Ok(None) }
 }
 
-/// The gradients where only the first operand can have one.
+/// Returns the gradients of an operator of which only the first operand has one.
 pub(crate) fn first_only(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let mut grads = vec![None; call.slots()];
     grads[0] = fit_operand(call, 0, grad)?;
     Ok(grads)
 }
 
-/// The conjugate of what a gradient is multiplied with; of real numbers themselves.
+/// Returns the conjugate of complex numbers, and real numbers unchanged.
 pub(crate) fn conj_if_complex(x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_complex() { aten::conj(x) } else { Ok(x.clone()) }
 }
 
-/// The gradient of an operand from that of the result, where `slope` is the derivative.
+/// Multiplies the gradient of the result by the conjugate of the derivative `slope`.
 pub(crate) fn times_conj(grad: &Tensor, slope: &Tensor) -> Result<Tensor> {
     aten::mul(grad, &conj_if_complex(slope)?)
 }
 
-/// As [`times_conj`], divided by what `inverse` is.
+/// Divides the gradient of the result by the conjugate of `inverse`, the reciprocal of the derivative.
 pub(crate) fn over_conj(grad: &Tensor, inverse: &Tensor) -> Result<Tensor> {
     aten::div(grad, &conj_if_complex(inverse)?)
 }
 
-/// The conjugate of a number.
+/// Returns the conjugate of a number.
 pub(crate) fn conj_scalar(number: Scalar) -> Scalar {
     match number {
         Scalar::Complex(z) => Scalar::Complex(z.conj()),
@@ -98,17 +99,17 @@ pub(crate) fn conj_scalar(number: Scalar) -> Scalar {
     }
 }
 
-/// Zeros of that form, of one element in memory.
-pub(crate) fn zeros_of(form: &TensorMeta) -> Result<Tensor> {
-    aten::expand(&aten::full(&[], false, form.dtype, form.device)?, &aten::sizes(&form.shape))
+/// Makes zeros of that shape, dtype and device, with one element in memory.
+pub(crate) fn zeros_of(meta: &TensorMeta) -> Result<Tensor> {
+    aten::expand(&aten::full(&[], false, meta.dtype, meta.device)?, &aten::sizes(&meta.shape))
 }
 
-/// Zeros of the shape of an operand, in the dtype of a gradient of it: to put gradients into.
+/// Makes zeros of the shape of an operand and the dtype of the gradient, for scattering the gradient into.
 pub(crate) fn zeros_like_operand(
     call: &Backward<'_>,
     argument: usize,
     grad: &Tensor,
 ) -> Result<Tensor> {
-    let form = call.form(argument);
+    let form = call.meta(argument);
     zeros_of(&TensorMeta { dtype: grad.dtype(), ..form })
 }

@@ -59,7 +59,7 @@ fn an_expression_of_a_users_makes_a_row() {
     let kernel_at = |key: DispatchKey| dispatcher.operator(name).unwrap().kernel_at(key.into());
     let cpu = kernel_at(DispatchKey::CPU).unwrap();
     assert_eq!(cpu.provenance().name, "scaled_cpu");
-    assert!(cpu.provenance().file.ends_with("tests/register.rs"));
+    assert!(cpu.provenance().file.ends_with("tests/install.rs"));
     let meta = kernel_at(DispatchKey::Meta).unwrap();
     assert_eq!(meta.payload().unwrap().downcast_ref::<Row>().unwrap().schema(), made.row.schema());
 

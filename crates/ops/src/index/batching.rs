@@ -1,4 +1,4 @@
-//! Elements picked by positions.
+//! Batching rules of indexing.
 
 use keyfold_core::{DType, Result};
 use keyfold_layers::vmap::{Batch, BatchedOperand, move_dim};
@@ -9,7 +9,7 @@ use crate::aten::{self, Aten};
 
 static INDEX: Aten = Aten::new("aten::index.Tensor");
 
-/// The number of each example, as an index that broadcasts over `rank` further dimensions.
+/// Makes an index of the examples' numbers that broadcasts over `rank` further dimensions.
 fn numbers(batch: &Batch<'_, '_>, like: &Tensor, rank: usize) -> Result<Tensor> {
     static ARANGE: Aten = Aten::new("aten::arange");
     let none = ValueRef::None;
@@ -20,7 +20,7 @@ fn numbers(batch: &Batch<'_, '_>, like: &Tensor, rank: usize) -> Result<Tensor> 
     aten::reshape(&numbers, &sizes)
 }
 
-/// `(self, dim, index)` with one index of one dimension.
+/// `(self, dim, index)` with an index of one dimension.
 pub(super) fn index_select(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let (x, index) = (batch.operand(0)?, batch.operand(2)?);
     let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, x.rank()));
@@ -32,7 +32,7 @@ pub(super) fn index_select(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
             batch.wrap(result, 0).map(Some)
         }
         (None, _) => {
-            // The dimension becomes two, of which the first is the batch.
+            // The indexed dimension is split in two; the first is the batch.
             let (index, own) = (index.in_front()?.tensor, dim as usize - 1);
             let count = index.shape()[1] as i64;
             let flat = aten::reshape(&index, &[batch.size as i64 * count])?;
@@ -88,8 +88,8 @@ pub(super) fn gather(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.wrap(result, 0).map(Some)
 }
 
-/// `(self, indices)`, indices being whole numbers. The dimensions that they index become one group:
-/// where the first was if they are adjacent, else in front.
+/// `(self, indices)` with integer indices. The indexed dimensions become one group of dimensions: at the first
+/// indexed one if they are adjacent, else at the front.
 pub(super) fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let x = batch.operand(0)?;
     let given = batch.operands(1)?;
@@ -119,16 +119,16 @@ pub(super) fn index(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     }
     let picked = batch.call(&[(&x).into(), (&indices[..]).into()])?.into_tensor()?;
     let (result, dim) = match (x_batched, batched_index) {
-        // The batch isn't indexed: it is behind the group where that went in front.
+        // The batch isn't indexed, so it comes after a group at the front.
         (true, false) => (picked, if adjacent { 0 } else { group }),
-        // The batch is the group's first dimension, wherever the group is.
+        // The batch is the group's first dimension.
         (false, _) => (picked, if adjacent { first } else { 0 }),
-        // The batch is indexed, which draws the group to the front (as it does where the indexed
-        // dimensions are no adjacent): it goes back behind those before it.
+        // The batch is indexed, which moves the group to the front, as non-adjacent indexed dimensions do. The
+        // dimensions before the group move back before it.
         (true, true) => {
             let mut result = picked;
             let before = if adjacent { first } else { 0 };
-            // Dimensions: the batch, the group, those before it, those behind it.
+            // Dimensions: the batch, the group, those before the group, those after it.
             for i in 0..before {
                 result = move_dim(&result, 1 + group + i, 1 + i)?;
             }

@@ -1,5 +1,4 @@
-//! Elements picked, and added, by an index of the result's own shape: one position along a dimension
-//! for each element.
+//! `gather` and `scatter_add`: the index has one position along a dimension for each element.
 
 use keyfold_backend::{GpuBackend, IndexOp, IndexParams};
 use keyfold_core::{ErrorKind, Result, layout};
@@ -17,8 +16,8 @@ use crate::promote::{check_assignable, computed};
 use crate::row::{Layers, Row};
 use crate::vjp::formula;
 
-/// The dimension, after checks that the index is of whole numbers, has as many dimensions as each of
-/// the others, and fits into `x` (but along that dimension) and `source`.
+/// Returns the normalized dimension, after checks that the index is of integers, has the rank of the other
+/// tensors, and fits into `source` and, except along that dimension, into `x`.
 fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>) -> Result<usize> {
     check_integer(op, index)?;
     let axis = op.at(layout::normalize_axis(dim, x.ndim()))?;
@@ -42,7 +41,7 @@ fn check(op: &Op, x: &Tensor, dim: i64, index: &Tensor, source: Option<&Tensor>)
     Ok(axis)
 }
 
-/// Launches an operation along a dimension.
+/// Launches an index operation along a dimension.
 fn launch(op: &Op, which: IndexOp, axis: usize, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
     let kernel = op.kernel(GpuBackend::index, |index| index.index(which, out.dtype()))?;
     let params = IndexParams { op: which, at: 0, dims: 1 << axis };
@@ -63,7 +62,7 @@ fn gather(
     Ok(CallPlan::new(call.device_of(x), index.shape().clone(), x.dtype(), run))
 }
 
-/// A copy of `x` with each element of `source` added at its position along a dimension.
+/// Copies `x` and adds each element of `source` at its position along a dimension.
 #[inline(always)]
 fn scatter_add(
     call: Call<'_, ()>,
@@ -71,7 +70,7 @@ fn scatter_add(
 ) -> Result<CallPlan<impl Run>> {
     let axis = check(&call, x, dim, index, Some(source))?;
     check_assignable(&call, source.dtype(), x.dtype())?;
-    // Sums of halves are rounded once, at the end.
+    // Sums of float16 and bfloat16 are rounded once, at the end.
     let dtype = computed(x.dtype());
     let run = move |op: &Op, out: &Tensor| {
         let (source, index) = (cast(op, source, dtype)?, as_int64(op, index)?);
@@ -82,7 +81,7 @@ fn scatter_add(
     Ok(CallPlan::new(call.device_of(x), x.shape().clone(), x.dtype(), run))
 }
 
-/// The rows of `gather` and `scatter_add`.
+/// Returns the rows of `gather` and `scatter_add`.
 pub(super) fn rows() -> Result<Vec<Row>> {
     Ok(vec![
         Row::computes::<(&Tensor, i64, &Tensor), _, _>(

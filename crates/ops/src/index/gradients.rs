@@ -1,4 +1,4 @@
-//! Elements picked and put by masks and positions: picking and adding are each other's derivatives.
+//! Vector-Jacobian products of indexing: gathering and scatter-adding are adjoint.
 
 use keyfold_core::{DType, Result};
 use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
@@ -14,12 +14,12 @@ pub(crate) fn index(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     )
 }
 
-/// Of a place that several values were put to, the last one stayed, and only that one counts.
-/// Says which values did.
+/// Returns a mask of the values that `index_put` left in the result: of several values written to one element
+/// the last one remains, and only that one has a gradient.
 fn stayed(call: &Backward<'_>, indices: &[Option<Tensor>], picked: &Tensor) -> Result<Tensor> {
     let numbers = aten::arange(picked.numel() as i64, picked.device())?;
     let numbers = aten::reshape(&numbers, &aten::sizes(picked.shape()))?;
-    let places = zeros_of(&TensorMeta { dtype: DType::I64, ..call.form(0) })?;
+    let places = zeros_of(&TensorMeta { dtype: DType::I64, ..call.meta(0) })?;
     let places = aten::index_put(&places, indices, &numbers, false)?;
     aten::eq(&aten::index(&places, indices)?, &numbers)
 }
@@ -36,7 +36,7 @@ pub(crate) fn index_put(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients>
     })?;
     grads[call.slot_of(2)] = if_needed(call, 2, || {
         let picked = aten::index(grad, &indices)?;
-        // A mask picks no place twice.
+        // A mask selects no element twice.
         let masks = indices.iter().flatten().all(|index| index.dtype() == DType::Bool);
         if adds || masks {
             return Ok(picked);
@@ -63,11 +63,11 @@ pub(crate) fn index_select(call: &Backward<'_>, grad: &Tensor) -> Result<Gradien
     )
 }
 
-/// Elements and mask broadcast with each other.
+/// The tensor and the mask broadcast with each other.
 pub(crate) fn masked_select(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let (form, mask) = (call.form(0), call.tensor(1)?);
+    let (form, mask) = (call.meta(0), call.tensor(1)?);
     let shape = keyfold_core::layout::broadcast_shapes(&form.shape, mask.shape())?;
-    // A mask needs a dimension to be an index.
+    // As an index a mask needs a dimension.
     let whole = if shape.is_empty() { keyfold_core::Shape::new(&[1])? } else { shape };
     let mask = aten::expand(&mask, &aten::sizes(&whole))?;
     let blank = zeros_of(&TensorMeta { shape: whole, dtype: grad.dtype(), device: form.device })?;
@@ -82,8 +82,8 @@ pub(crate) fn gather(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     )
 }
 
-/// Zeros behind the elements of `x`, up to a shape: of what an index smaller than its source doesn't
-/// take.
+/// Pads `x` with zeros at the end of each dimension: the gradients of the source elements that a smaller
+/// index doesn't reach.
 fn padded(x: Tensor, shape: &[usize]) -> Result<Tensor> {
     let mut x = x;
     for (dim, &size) in shape.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Elements picked by masks and by lists of positions.
+//! Indexing by masks and by integer indices.
 
 mod batching;
 mod gather;
@@ -24,10 +24,10 @@ use crate::promote::{check_assignable, computed};
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::vjp::formula;
 
-/// One index per dimension of the indexed tensor; `None` takes all of it.
+/// One index per dimension of the indexed tensor; `None` selects the whole dimension.
 type Indices<'a> = SmallVec<[Option<TensorCow<'a>>; 4]>;
 
-/// One index per dimension of the indexed tensor, bools turned into positions.
+/// Returns one index per dimension of the indexed tensor, with masks converted to positions.
 fn per_dimension<'a>(
     op: &Op,
     x: &Tensor,
@@ -76,7 +76,7 @@ fn per_dimension<'a>(
     Ok(all)
 }
 
-/// The positions of a mask's true elements, one index for each of its dimensions.
+/// Returns the positions of a mask's true elements, one index for each of its dimensions.
 fn nonzero<'a>(op: &Op, mask: &Tensor) -> Result<Indices<'a>> {
     if op.is_meta() {
         let message = "the result's shape depends on the mask's values, which a tensor on meta doesn't \
@@ -88,16 +88,16 @@ fn nonzero<'a>(op: &Op, mask: &Tensor) -> Result<Indices<'a>> {
     Ok(found.into_iter().map(|positions| Some(positions.into())).collect())
 }
 
-/// The picked elements of an indexed tensor.
+/// The selected elements of an indexed tensor.
 struct Selection<'a> {
     params: IndexParams,
-    /// One for each indexed dimension, of one shape.
+    /// One index for each indexed dimension, broadcast to one shape.
     positions: SmallVec<[TensorCow<'a>; 4]>,
 }
 
 impl<'a> Selection<'a> {
-    /// Of a tensor of that shape, with the shape of the result. Dimensions indexed by several tensors become one group, where the
-    /// first of them was if they are adjacent, else in front, as in NumPy.
+    /// Returns the selection from a tensor of that shape, and the result's shape. The indexed dimensions become
+    /// one group of dimensions: at the first indexed one if they are adjacent, else at the front, as in NumPy.
     fn new(
         op: &Op,
         which: IndexOp,
@@ -126,7 +126,7 @@ impl<'a> Selection<'a> {
         Ok((picked, op.at(Shape::new(&result))?))
     }
 
-    /// Launches an operation on the first input and the positions.
+    /// Launches an index operation on an input and the positions.
     fn launch(&self, op: &Op, first: &Tensor, out: &Tensor) -> Result<()> {
         let kernel =
             op.kernel(GpuBackend::index, |index| index.index(self.params.op, out.dtype()))?;
@@ -137,7 +137,7 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// The picked elements of `x`, of one index per dimension.
+/// Plans the selection of elements of `x` by one index per dimension.
 fn plan_take<'x>(
     op: &Op,
     x: TensorCow<'x>,
@@ -158,8 +158,8 @@ fn index<'t>(
     plan_take(&call, TensorCow::Borrowed(x), indices)
 }
 
-/// A copy of `x` with `values`, broadcast, at the picked places, of one index per dimension. Of a place
-/// picked twice the last value stays; with `accumulate` they all add up with what was there.
+/// Plans a copy of `x` with `values`, broadcast, written to the elements that one index per dimension selects.
+/// An element that is selected twice gets the last value; with `accumulate` all values are added to it.
 fn plan_put<'x>(
     op: &Op,
     x: &'x Tensor,
@@ -167,7 +167,7 @@ fn plan_put<'x>(
     values: &'x Tensor,
     accumulate: bool,
 ) -> Result<CallPlan<impl Run + use<'x>>> {
-    // Sums of halves are rounded once, at the end.
+    // Sums of float16 and bfloat16 are rounded once, at the end.
     let dtype = if accumulate { computed(x.dtype()) } else { x.dtype() };
     let which = if accumulate { IndexOp::PutAdd } else { IndexOp::Put };
     let (picked, shape) = Selection::new(op, which, x.shape(), indices)?;
@@ -179,7 +179,7 @@ fn plan_put<'x>(
     Ok(CallPlan::new(op.device_of(x), x.shape().clone(), x.dtype(), run))
 }
 
-/// Writes a copy of `x` into `out`, where `change` changes it in another dtype.
+/// Copies `x` into `out` after `change` has modified the copy, in the dtype `dtype`.
 fn copy_and_modify(
     op: &Op,
     x: &Tensor,
@@ -196,7 +196,7 @@ fn copy_and_modify(
     write_part(op, out, &copy)
 }
 
-/// The arguments of [`index_put`]: what is changed, the indices, the values, and whether they add up.
+/// The arguments of [`index_put`]: the tensor, the indices, the values, and whether they accumulate.
 type IndexPutArgs<'a> = (&'a Tensor, TensorList<'a>, &'a Tensor, bool);
 
 #[inline(always)]
@@ -210,8 +210,8 @@ fn index_put(
     plan_put(&call, x, indices, values, accumulate)
 }
 
-/// As [`index_put`], into the memory of `x`. A copy is changed and written back: the places may overlap in
-/// ways that safe code can't see.
+/// As [`index_put`], into the memory of `x`. A modified copy is written back, since `x`, the indices and the
+/// values may share memory.
 fn index_put_(call: Call<'_, ()>, args: IndexPutArgs<'_>) -> Result<CallPlan<impl Run>> {
     let CallPlan { form, run } = index_put(call, args)?;
     let TensorMeta { device, shape, dtype } = form;
@@ -220,7 +220,7 @@ fn index_put_(call: Call<'_, ()>, args: IndexPutArgs<'_>) -> Result<CallPlan<imp
     Ok(CallPlan::new(device, shape, dtype, run))
 }
 
-/// A copy of `x` with row `i` of `source` along a dimension added to row `index[i]`.
+/// Copies `x` and adds row `i` of `source` along a dimension to row `index[i]`.
 #[inline(always)]
 fn index_add<'t>(
     call: Call<'_, ()>,
@@ -246,7 +246,7 @@ fn index_add<'t>(
     plan_put(&call, x, indices, source, true)
 }
 
-/// Refuses what isn't a list of positions.
+/// Refuses an index that isn't one-dimensional or isn't of integers.
 fn check_positions(op: &Op, index: &Tensor) -> Result<()> {
     check_integer(op, index)?;
     if index.ndim() == 1 {
@@ -268,7 +268,7 @@ fn index_select<'t>(
     plan_take(&call, TensorCow::Borrowed(x), indices)
 }
 
-/// The elements, broadcast with the mask, where it is true.
+/// Selects the elements, broadcast with the mask, where it is true.
 #[inline(always)]
 fn masked_select(
     call: Call<'_, ()>,
@@ -279,7 +279,7 @@ fn masked_select(
         return Err(call.error(ErrorKind::DType, message));
     }
     let mut shape = broadcast_shape(&call, &[x.shape(), mask.shape()])?;
-    // A 0-dim mask has no dimension to index.
+    // A 0-dim mask gets a dimension, since an index needs one.
     if shape.is_empty() {
         call.at(shape.insert(0, 1))?;
     }
@@ -288,19 +288,19 @@ fn masked_select(
     plan_take(&call, x.into(), nonzero(&call, &mask)?)
 }
 
-/// Gradients that read the list of indices.
+/// The gradients read the list of indices.
 const READS_INDICES: &[Saves] = &[Saves::arguments(&[1])];
-/// Gradients that read the index along a dimension.
+/// The gradients read the index along a dimension.
 const READS_INDEX: &[Saves] = &[Saves::arguments(&[2])];
-/// As [`READS_INDEX`], where the gradient of `self` reads nothing.
+/// The gradient of the source reads the index, and the gradient of `self` reads nothing.
 const SOURCE_READS_INDEX: &[Saves] = &[Saves::NONE, Saves::NONE, Saves::arguments(&[2])];
 
-/// A batching rule that was written for an operator.
+/// Makes the batching of an operator with a hand-written rule.
 fn batched(rule: vmap::Rule) -> Rule<Batching> {
     Rule::Given(Batching::Rule(rule))
 }
 
-/// The rows of picking and putting.
+/// Returns the rows of indexing.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     const NO_RULE: Rule<Batching> = Rule::Refused(
         "examples may have indices of different kinds, and each writes to its own elements",

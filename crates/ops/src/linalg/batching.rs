@@ -1,4 +1,5 @@
-//! Products: one large product where the batch is only on one side, else a batch of products.
+//! The batching rule of `matmul`: one large product where only one operand is batched, else a batch of
+//! products.
 
 use keyfold_core::Result;
 use keyfold_layers::vmap::{Batch, BatchedOperand};
@@ -12,7 +13,7 @@ pub(super) fn matmul(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let left = size_at_end(&a, 0);
     let right = size_at_end(&b, usize::from(rank_b > 1));
     if left.is_none() || left != right {
-        // No product: the loop says so of one example.
+        // The shapes don't match: the loop raises the error for one example.
         return Ok(None);
     }
     let result = match (a.dim, b.dim) {
@@ -21,7 +22,7 @@ pub(super) fn matmul(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
             rows(batch, &b.in_front()?.tensor, &a.tensor)?
         }
         (None, Some(_)) if rank_b == 1 && rank_a == 2 => {
-            // Each example is a row, so that all of them are one matrix.
+            // Each example becomes a row of one matrix.
             rows(batch, &b.in_front()?.tensor, &aten::transpose(&a.tensor, 0, 1)?)?
         }
         _ => general(batch, a, b)?,
@@ -29,7 +30,7 @@ pub(super) fn matmul(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.wrap(Value::Tensor(result), 0).map(Some)
 }
 
-/// The size of an example's dimension, counted from its last.
+/// Returns the size of an example's dimension, counted from the last one.
 fn size_at_end(operand: &BatchedOperand, from_last: usize) -> Option<usize> {
     Some(operand.size_at(operand.rank().checked_sub(from_last + 1)?))
 }
@@ -38,7 +39,7 @@ fn product(batch: &Batch<'_, '_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     batch.call(&[a.into(), b.into()])?.into_tensor()
 }
 
-/// All rows of all examples of `a` against one `b`, a matrix or a vector.
+/// Multiplies all rows of all examples of `a` by one matrix or vector `b`.
 fn rows(batch: &Batch<'_, '_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.ndim() <= 2 {
         return product(batch, a, b);
@@ -51,7 +52,8 @@ fn rows(batch: &Batch<'_, '_>, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     aten::reshape(&result, &sizes)
 }
 
-/// A batch of products: both sides as matrices, batches in front, examples' own batches aligned.
+/// Multiplies batches of matrices: both batch dimensions at the front, the examples' own batch dimensions
+/// aligned.
 fn general(batch: &Batch<'_, '_>, a: BatchedOperand, b: BatchedOperand) -> Result<Tensor> {
     let (row, column) = (a.rank() == 1, b.rank() == 1);
     let rank = a.rank().max(b.rank()).max(2);
@@ -67,7 +69,7 @@ fn general(batch: &Batch<'_, '_>, a: BatchedOperand, b: BatchedOperand) -> Resul
     Ok(result)
 }
 
-/// A vector as a matrix of one row, or one column.
+/// Converts vectors to matrices of one row or one column.
 fn matrices(operand: BatchedOperand, vector: bool, at: i64) -> Result<BatchedOperand> {
     let operand = operand.in_front()?;
     if !vector {

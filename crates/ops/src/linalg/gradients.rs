@@ -1,4 +1,4 @@
-//! Matrix products: of vectors, of matrices, of batches that broadcast.
+//! The vector-Jacobian product of `matmul`, for vectors, matrices and broadcast batches.
 
 use keyfold_core::Result;
 use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
@@ -7,7 +7,7 @@ use keyfold_tensor::Tensor;
 use crate::aten;
 use crate::vjp::{conj_if_complex, if_needed, match_meta};
 
-/// A vector as the matrix that it is in a product: one row on the left, one column on the right.
+/// Converts a vector to a matrix: one row on the left of a product, one column on the right.
 fn as_matrix(x: &Tensor, dim: i64) -> Result<Tensor> {
     if x.ndim() == 1 { aten::unsqueeze(x, dim) } else { Ok(x.clone()) }
 }
@@ -16,15 +16,15 @@ fn transposed(x: &Tensor) -> Result<Tensor> {
     aten::transpose(x, -1, -2)
 }
 
-/// All but the last dimension as one.
+/// Flattens all dimensions but the last.
 fn flat(x: &Tensor) -> Result<Tensor> {
     let (last, rest) = x.shape().split_last().unwrap_or((&1, &[]));
     aten::reshape(x, &aten::sizes(&[rest.iter().product(), *last]))
 }
 
 pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let (left, right) = (call.form(0), call.form(1));
-    // The gradient of the product of matrices.
+    let (left, right) = (call.meta(0), call.meta(1));
+    // The gradient with the dimensions of a product of matrices.
     let mut g = grad.clone();
     if right.shape.len() == 1 {
         g = aten::unsqueeze(&g, -1)?;
@@ -32,7 +32,7 @@ pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     if left.shape.len() == 1 {
         g = aten::unsqueeze(&g, -2)?;
     }
-    // A gradient as the matrix, then without the dimension that a vector got.
+    // Reduces the gradient to the operand's matrix, and removes the dimension that a vector got.
     let back = |form: &TensorMeta, dim: usize, grad: Tensor| {
         if form.shape.len() > 1 {
             return Ok(grad);
@@ -49,7 +49,7 @@ pub(crate) fn matmul(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let of_right = || {
         let a = as_matrix(&conj_if_complex(&call.tensor(0)?)?, 0)?;
         let product = if right.shape.len() <= 2 && a.ndim() > 2 {
-            // One matrix for the whole batch: one long product instead of a sum of many.
+            // The whole batch shares one matrix: one long product is faster than a sum of many.
             aten::matmul(&transposed(&flat(&a)?)?, &flat(&g)?)?
         } else {
             aten::matmul(&transposed(&a)?, &g)?

@@ -1,4 +1,4 @@
-//! Matrix products, batched, with NumPy's rules for vectors and broadcasting.
+//! `matmul`: batched matrix products with NumPy's rules for vectors and broadcasting.
 
 mod batching;
 mod gradients;
@@ -15,7 +15,7 @@ use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule, Tangent};
 use crate::vjp::{READS_OTHER, formula};
 
-/// Sizes of one product: `m x k` times `k x n`.
+/// The sizes of one product, `m x k` by `k x n`.
 #[derive(Clone, Copy)]
 struct Sizes {
     m: usize,
@@ -23,7 +23,7 @@ struct Sizes {
     n: usize,
 }
 
-/// The sizes of a product and the shape that its batches broadcast to.
+/// Returns the sizes of a product and the shape that its batches broadcast to.
 fn infer_sizes(op: &Op, a: &[usize], b: &[usize]) -> Result<(Sizes, Shape)> {
     // A vector is one row on the left and one column on the right.
     let (batch_a, [m, k]) = match a {
@@ -85,7 +85,7 @@ fn matmul(call: Call<'_, ()>, (a, b): (&Tensor, &Tensor)) -> Result<CallPlan<imp
     Ok(CallPlan::new(call.device_of(a), shape, dtype, run))
 }
 
-/// The row of matrix products.
+/// Returns the row of `matmul`.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let row = Row::computes::<(&Tensor, &Tensor), _, _>(
         ("aten::matmul", ""),

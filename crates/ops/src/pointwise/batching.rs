@@ -1,4 +1,4 @@
-//! Batching rules of expressions: examples' shapes broadcast, batches stand in front.
+//! Batching rules of expressions: batch dimensions are at the front, and the examples' shapes broadcast.
 
 use keyfold_core::Result;
 use keyfold_expr::{Expr, Node};
@@ -7,8 +7,8 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use super::expression::cached_expression;
 
-/// Whether an expression of a batch is that of its examples. Else the loop has to do: an element's place
-/// isn't its place in the batch, and tables differ from example to example.
+/// Returns whether an expression of a batch is the expression of each example. An expression that reads an
+/// element's index or a table is run in a loop: the index differs in the batch, and so may the table.
 pub(super) fn is_pointwise(expr: &Expr) -> bool {
     let placed = |node: &Node| matches!(node, Node::Index | Node::Coordinate(_) | Node::At { .. });
     !expr.nodes().iter().any(placed)

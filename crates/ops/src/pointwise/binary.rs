@@ -1,4 +1,4 @@
-//! Arithmetic and comparisons: of two tensors, or of a tensor and a number.
+//! Arithmetic and comparisons of two tensors, or of a tensor and a number.
 
 use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_layers::autocast::Category;
@@ -18,7 +18,7 @@ use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_OTHER, formula};
 
-/// Why an operator refuses a common dtype out_of_range_comparison what its expression does, if it does.
+/// Returns the reason why an operator refuses a promoted dtype that its expression accepts.
 type Refusal = fn(DType) -> Option<&'static str>;
 
 fn accept_all(_: DType) -> Option<&'static str> {
@@ -46,7 +46,7 @@ struct BinaryRows {
     refusal: Refusal,
     /// The derivatives of both overloads.
     derivatives: [Rule<Gradient>; 2],
-    /// The category of the overload of two tensors; with a number accept_all is cast.
+    /// The autocast category of the overload of two tensors; the overload with a number casts nothing.
     autocast: Category,
 }
 
@@ -128,7 +128,7 @@ fn tensor_tensor<'t>(
 /// An operator of a tensor and a number.
 struct TensorScalar {
     row: Pointwise,
-    /// Whether `other` is 0, for each element of whole numbers.
+    /// The expression `self - self == other`, a constant for integers.
     is_zero: Pointwise,
     refusal: Refusal,
 }
@@ -146,8 +146,8 @@ fn tensor_scalar(
     }
 }
 
-/// What a comparison of whole numbers with one that their dtype can't hold always answers, as in
-/// NumPy; arithmetic with such a number is an error.
+/// Returns the constant result of a comparison of integers with a number that their dtype can't hold, as in
+/// NumPy; `None` for other operators, for which such a number is an error.
 fn out_of_range_comparison(name: &str, dtype: DType, number: Scalar) -> Option<bool> {
     let fits = !dtype.is_integral()
         || !matches!(number, Scalar::Int(_) | Scalar::UInt(_))
@@ -166,7 +166,7 @@ fn out_of_range_comparison(name: &str, dtype: DType, number: Scalar) -> Option<b
     Some(answer)
 }
 
-/// The rows of arithmetic and comparisons.
+/// Returns the rows of arithmetic and comparisons.
 pub(super) fn rows() -> Result<Vec<Row>> {
     use Category::{FullPrecision, Leave, Widest};
     const READS_OTHER_AND_RESULT: &[Saves] =

@@ -1,4 +1,4 @@
-//! Operators of one's own from a schema and an expression.
+//! Users' operators that are made of a schema and an expression.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::inferred::Inferred;
 use crate::op::{Op, Target};
 use crate::row::{Layers, Row, Rule};
 
-/// How an operator's arguments are an expression's inputs and parameters, see [`super::implement`].
+/// The mapping of an operator's arguments to an expression's inputs and parameters, see [`super::implement`].
 pub(super) struct Definition {
     pub(super) expression: Arc<Expression>,
     /// The positions of the inputs and the parameters among the arguments.
@@ -29,7 +29,7 @@ pub(super) struct Definition {
     shape: Option<usize>,
 }
 
-/// Whether an argument is the result's shape.
+/// Returns whether an argument is the result's shape.
 fn is_shape(argument: &Argument) -> bool {
     let numbers = Type::List(Box::new(Type::Int), None);
     argument.name == "shape" && *argument.ty.without_optional() == numbers
@@ -42,11 +42,11 @@ fn refuse(schema: &Schema, message: impl AsRef<str>) -> Error {
 }
 
 impl Definition {
-    /// The expression of a schema's arguments.
+    /// Parses an expression of a schema's arguments.
     ///
     /// # Errors
-    /// [`ErrorKind::Registration`] for arguments that no expression can have, or more or other
-    /// results than one tensor; and as [`Expr::parse_with`].
+    /// [`ErrorKind::Registration`] for arguments that no expression can have, and for results other than one
+    /// tensor; and as [`Expr::parse_with`].
     pub(super) fn new(schema: &Schema, text: &str) -> Result<Definition> {
         let [result] = &schema.returns[..] else {
             return Err(refuse(schema, "an expression has one result: `-> Tensor`"));
@@ -106,7 +106,7 @@ impl Definition {
         Ok(Definition { expression, inputs, params, out, shape })
     }
 
-    /// What a call comes to, and the argument that takes the result, if one does.
+    /// Plans a call; also returns the argument that takes the result, if any.
     fn plan<'a>(
         &self,
         pointwise: &'a Pointwise,
@@ -143,7 +143,7 @@ impl Definition {
         })
     }
 
-    /// What follows for the layers. Of an operator that writes to an argument nothing does.
+    /// Returns the rules that follow from the expression; none for an operator that writes to an argument.
     fn layers(&self) -> Layers {
         let (derivative, tangent, batching) = match &self.out {
             Some(_) => {
@@ -161,7 +161,7 @@ impl Definition {
         Layers { derivative, tangent, batching, autocast: Category::Leave }
     }
 
-    /// The row of the operator of this schema.
+    /// Makes the row of the operator of this schema.
     #[track_caller]
     pub(super) fn row(self, schema: &Schema) -> Row {
         let (name, layers, expression) =
@@ -181,7 +181,7 @@ impl Definition {
     }
 }
 
-/// A name that lives on: operators' names are few, and messages want them at any time.
+/// Interns an operator's name, which is never freed.
 fn interned(name: String) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,9 +193,9 @@ fn interned(name: String) -> &'static str {
     name
 }
 
-/// The schema of an operator's overload that writes the result into a tensor of the caller's:
-/// `ns::name.out(..., *, Tensor(a!) out) -> Tensor(a!)`; `None` where the operator writes to an
-/// argument already, has an argument of that name, or doesn't return one fresh tensor.
+/// Returns the schema of an operator's overload `out`, which writes the result into a tensor of the caller's:
+/// `ns::name.out(..., *, Tensor(a!) out) -> Tensor(a!)`. Returns `None` if the operator writes to an argument,
+/// has an argument called `out`, or doesn't return one new tensor.
 pub fn out_schema(schema: &Schema) -> Option<Schema> {
     let [Return { ty: Type::Tensor, alias: None, .. }] = &schema.returns[..] else { return None };
     let taken = |argument: &Argument| {

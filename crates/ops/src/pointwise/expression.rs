@@ -1,9 +1,9 @@
-//! `keyfold::elementwise`: any expression, as one operator.
+//! `keyfold::elementwise`: an operator that evaluates any expression, which is one of its arguments.
 //!
-//! Derivatives of expressions are expressions, and this is how they are called: so gradients of
-//! gradients, batches and traces need nothing of their own. The expression travels as text with its
-//! arguments in front, `x, table[2]; beta: beta * x * table[index, 0]`: inputs (ranked ones with
-//! their rank), parameters behind the `;`.
+//! Derivatives of expressions are expressions, and are computed by calls of this operator. So gradients of
+//! gradients, batches and traces of them need no further rules. The expression is a text that begins with its
+//! arguments, as in `x, table[2]; beta: beta * x * table[index, 0]`: the inputs (with the rank of a table),
+//! and after the `;` the parameters.
 
 use std::sync::{Arc, LazyLock, RwLock};
 
@@ -24,34 +24,34 @@ use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 /// The operator's name.
 pub const ELEMENTWISE: &str = "keyfold::elementwise";
 
-/// The place of the argument that takes the result, in the overload that has one.
+/// The position of the argument `out` in the overload `out`.
 pub const OUT_ARGUMENT: usize = 4;
 
-/// How many texts are kept; beyond that all are forgotten and parsed again when needed.
+/// The capacity of a cache of texts. A full cache is emptied.
 const MAX_CACHED_TEXTS: usize = 4096;
 
-/// The text of a gradient among complex numbers.
+/// The text of a complex derivative.
 #[derive(Clone)]
 pub struct ComplexText {
     /// The text.
     pub text: Arc<str>,
-    /// Whether it takes the imaginary unit as one more number, the last.
+    /// Whether the imaginary unit is a further parameter, the last one.
     pub takes_unit: bool,
 }
 
-/// An expression with its arguments, and the texts of its derivatives.
+/// An expression, with a cache of the texts of its derivatives.
 pub struct Expression {
     expr: Expr,
-    /// By input, once they were asked for.
+    /// The gradients by input.
     derivatives: RwLock<FxHashMap<usize, Option<Arc<str>>>>,
-    /// By input and what it is, among complex numbers.
+    /// The complex gradients by input and its kind.
     complex: RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
-    /// As `complex`, of tangents.
+    /// The complex tangents by input and its kind.
     tangents: RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
 }
 
 impl Expression {
-    /// Of an expression.
+    /// Wraps an expression.
     pub fn new(expr: Expr) -> Expression {
         Expression {
             expr,
@@ -61,7 +61,7 @@ impl Expression {
         }
     }
 
-    /// Of a text, with inputs and parameters of these names.
+    /// Parses an expression of inputs and parameters of these names.
     ///
     /// # Errors
     /// As [`Expr::parse_with`].
@@ -69,13 +69,13 @@ impl Expression {
         Ok(Arc::new(Expression::new(parse(text, inputs, params)?)))
     }
 
-    /// The expression.
+    /// Returns the expression.
     pub fn expr(&self) -> &Expr {
         &self.expr
     }
 
-    /// The text of the gradient with respect to an input, of the same inputs and the gradient of the
-    /// result, which comes last; `None` where it is zero everywhere.
+    /// Returns the text of the gradient with respect to an input. Its inputs are those of the expression and, as
+    /// the last one, the gradient of the result. `None` is a gradient of zero.
     ///
     /// # Errors
     /// As [`Expr::derivative`].
@@ -105,8 +105,8 @@ impl Expression {
         cached(&self.complex, (input, variable), make)
     }
 
-    /// The text of the tangent that follows from that of an input, where a tensor or a number is complex.
-    /// The input's tangent comes last among the inputs.
+    /// Returns the text of the result's tangent, where a tensor or a number is complex. Its last input is the
+    /// tangent of the expression's input.
     ///
     /// # Errors
     /// As [`Expr::complex_tangent`].
@@ -116,7 +116,7 @@ impl Expression {
     }
 }
 
-/// A text that was made before, or is made now.
+/// Returns a text from the cache, or makes it.
 fn cached(
     known: &RwLock<FxHashMap<(usize, Variable), Option<ComplexText>>>,
     key: (usize, Variable),
@@ -137,7 +137,7 @@ fn cached(
     Ok(text)
 }
 
-/// An expression with its arguments in front.
+/// Formats an expression with its arguments at the beginning.
 pub fn to_text(expr: &Expr) -> String {
     let mut text = String::new();
     for (i, input) in expr.inputs().iter().enumerate() {
@@ -154,10 +154,10 @@ pub fn to_text(expr: &Expr) -> String {
     format!("{text}: {expr}")
 }
 
-/// Reads what [`to_text`] writes.
+/// Parses a text of [`to_text`].
 ///
 /// # Errors
-/// [`ErrorKind::Value`] where the arguments in front aren't there, and as [`Expr::parse_with`].
+/// [`ErrorKind::Value`] for a text without the arguments at the beginning, and as [`Expr::parse_with`].
 pub fn from_text(text: &str) -> Result<Expr> {
     let Some((arguments, expression)) = text.split_once(':') else {
         return Err(Error::new(
@@ -188,7 +188,7 @@ pub fn from_text(text: &str) -> Result<Expr> {
     Expr::parse_with(expression, &names)
 }
 
-/// What was made of texts, by text.
+/// A cache of objects that are made of texts.
 struct TextCache<T>(RwLock<FxHashMap<Box<str>, Arc<T>>>);
 
 impl<T> TextCache<T> {
@@ -211,22 +211,22 @@ impl<T> TextCache<T> {
     }
 }
 
-/// A text's expression; parsed once.
+/// Returns the expression of a text, from a cache.
 ///
 /// # Errors
-/// When it doesn't parse.
+/// As [`from_text`].
 pub fn cached_expression(text: &str) -> Result<Arc<Expression>> {
     static CACHE: LazyLock<TextCache<Expression>> = LazyLock::new(|| TextCache(RwLock::default()));
     CACHE.get(text, || Ok(Expression::new(from_text(text)?)))
 }
 
-/// The operator on a backend or on Meta.
+/// The operator on a backend or on Meta, with its prepared expressions by text.
 struct ExpressionCache {
     op: Op,
     known: TextCache<Pointwise>,
 }
 
-/// Inputs, numbers, the text and the shape.
+/// The inputs, the numbers, the text and the shape.
 type Arguments<'a> = (ValueRef<'a>, ValueRef<'a>, ValueRef<'a>, ValueRef<'a>);
 
 impl ExpressionCache {
@@ -266,7 +266,7 @@ fn elementwise(
     Pointwise::plan_on(row, inputs, params, None, (device, call.size(shape.as_deref())))
 }
 
-/// The row of the operator.
+/// Returns the row of the operator.
 pub(super) fn rows() -> Result<Vec<Row>> {
     let row = Row::computes::<Arguments<'_>, _, _>(
         (ELEMENTWISE, ""),

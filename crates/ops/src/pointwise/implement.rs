@@ -1,5 +1,5 @@
-//! Operators of users that are an expression: [`implement`] makes a row of an operator and a text, as the
-//! built-in operators are rows, and registers it with a handle for each kernel.
+//! [`implement`] makes the row of a user's operator from an expression and registers it, with a handle for each
+//! kernel.
 
 use std::sync::Arc;
 
@@ -12,32 +12,32 @@ use super::definition::Definition;
 use crate::op::{Runner, Target};
 use crate::row::Row;
 
-/// What [`implement`] registered.
+/// The result of [`implement`].
 pub struct Implemented {
     /// The operator's row. The kernel for Meta has it as its payload.
     pub row: Arc<Row>,
-    /// What the row computes.
+    /// The expression that the row computes.
     pub expression: Arc<Expression>,
-    /// The registrations, to take them back.
+    /// The handles of the registered kernels.
     pub handles: Vec<Handle<Value>>,
 }
 
-/// Makes a defined operator an expression of its arguments: registers kernels for Meta and for each
-/// backend, the derivative of any order, which is symbolic, and the batching rule. A backend that is
-/// registered later gets its kernel then.
+/// Implements a defined operator by an expression of its arguments: registers kernels for Meta and for each
+/// backend, the symbolic derivative, and the batching rule. A backend that is registered later gets its
+/// kernel then.
 ///
-/// Each `Tensor` argument is an input (read element by element, or at indices where the expression
-/// has brackets behind its name), each number a parameter. One that the operator writes to takes the
-/// result: `Tensor(a!) out` if the expression doesn't read it, `Tensor(a!) self` if it does. An
-/// argument `int[]? shape=None` is the result's shape, where no input is read element by element.
+/// Each `Tensor` argument is an input, which the expression reads pointwise, or at indices in brackets. Each
+/// number is a parameter. A written argument takes the result: `Tensor(a!) out` if the expression doesn't read
+/// it, `Tensor(a!) self` if it does. An argument `int[]? shape=None` is the result's shape, if no input is read
+/// pointwise.
 ///
-/// An operator that writes its result to an argument gets no derivative and no batching rule: what
-/// the layers do with every operator that writes does for it. `provenance` says who registered.
-/// Where one registration fails, those before it are taken back.
+/// An operator that writes to an argument gets no derivative and no batching rule; the fallbacks of the layers
+/// handle it. `provenance` is the source location of the registration. If one registration fails, those before
+/// it are removed.
 ///
 /// # Errors
-/// [`keyfold_core::ErrorKind::Registration`] for arguments that no expression can have, or more or other
-/// results than one tensor; as [`keyfold_expr::Expr::parse_with`]; and those of registering.
+/// [`keyfold_core::ErrorKind::Registration`] for arguments that no expression can have, and for results other
+/// than one tensor; as [`keyfold_expr::Expr::parse_with`]; and those of registration.
 #[track_caller]
 pub fn implement(
     dispatcher: &Dispatcher<Value>,

@@ -1,4 +1,4 @@
-//! Tangents of expressions: the derivatives of expressions, which are expressions, times tangents.
+//! Forward mode of expressions: the symbolic derivatives, which are expressions, times the tangents.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use keyfold_tensor::{Tensor, ValueRef};
 
 use super::expression::{ComplexText, ELEMENTWISE, Expression, cached_expression};
 
-/// The rule of an operator whose arguments at these positions are an expression's inputs and parameters.
+/// The rule of an operator with a fixed expression; the positions are those of the expression's inputs and
+/// parameters among the arguments.
 struct ArgumentsJvp {
     name: String,
     text: Arc<Expression>,
@@ -57,7 +58,7 @@ impl Pushforward for ElementwiseJvp {
     }
 }
 
-/// The tangent of an expression's value: the sum over its inputs.
+/// Computes the tangent of an expression's value, which is the sum over its inputs.
 fn tangent(
     name: &str,
     expression: &Expression,
@@ -77,7 +78,8 @@ fn tangent(
     for (i, tangent) in tangents.iter().enumerate() {
         let Some(tangent) = tangent else { continue };
         let found = match complex {
-            // Among real numbers it is the slope times the tangent, as the gradient is times the gradient.
+            // For real numbers the tangent is the derivative times the input's tangent, so the expression of the
+            // gradient serves.
             false => expression
                 .gradient(i)
                 .map(|text| text.map(|text| ComplexText { text, takes_unit: false })),
@@ -90,7 +92,7 @@ fn tangent(
             }
             _ => error.at(name),
         })?;
-        // Of a step function (`floor`, `round`): zero.
+        // The derivative of a step function (`floor`, `round`) is zero.
         let Some(ComplexText { text, takes_unit }) = found else { continue };
         let inputs: Vec<ValueRef<'_>> = inputs.iter().copied().chain([tangent.into()]).collect();
         let args = [

@@ -1,8 +1,6 @@
-//! Operators that work element by element: each is one expression.
-//!
-//! The expression says everything: each backend computes it, for every dtype and layout; the kernel for
-//! Meta asks it for the result's dtype; the overload `out` writes its value into a tensor of the
-//! caller's.
+//! Pointwise operators. Each is one expression, which every backend computes for all dtypes and layouts. The
+//! kernel for Meta takes the result's dtype from it, and the overload `out` writes its value into a tensor of
+//! the caller's.
 
 mod batching;
 mod binary;
@@ -37,7 +35,7 @@ pub use expression::{
 };
 pub use implement::{Implemented, implement};
 
-/// An expression of inputs and parameters of these names.
+/// Parses an expression of inputs and parameters of these names.
 ///
 /// # Errors
 /// As [`Expr::parse_with`].
@@ -47,23 +45,23 @@ pub(crate) fn parse(text: &str, inputs: &[&str], params: &[&str]) -> Result<Expr
     Expr::parse_with(text, &names)
 }
 
-/// The dtypes of tensors.
+/// Returns the dtypes of tensors.
 fn dtypes(tensors: &[&Tensor]) -> SmallVec<[DType; 4]> {
     tensors.iter().map(|tensor| tensor.dtype()).collect()
 }
 
-/// How large the result is where that isn't the shape that the inputs broadcast to.
+/// The size of a result that doesn't follow from the shapes of the inputs.
 #[derive(Clone, Copy)]
 pub(crate) enum Size<'a> {
-    /// Nobody said.
+    /// No size is given.
     Unknown,
-    /// What the caller gave as argument `shape`.
+    /// The argument `shape`.
     Explicit(&'a [usize]),
-    /// That of the tensor to write into.
+    /// The size of the tensor to write into.
     OfOut(&'a Tensor),
 }
 
-/// The value of an argument that is the result's shape, None where it isn't given.
+/// Returns the shape in the argument `shape`; `None` if that is absent.
 fn shape_argument(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
     if matches!(value, ValueRef::None) {
         return Ok(None);
@@ -78,39 +76,39 @@ fn shape_argument(op: &Op, value: ValueRef<'_>) -> Result<Option<Shape>> {
     op.shape(&sizes).map(Some)
 }
 
-/// Whether a result depends on where its element is.
+/// Returns whether the expression reads the element's index.
 fn depends_on_index(expr: &Expr) -> bool {
     expr.nodes().iter().any(|node| matches!(node, Node::Index | Node::Coordinate(_)))
 }
 
-/// An expression for certain dtypes: what a call has to know, and the backend's kernel.
+/// An expression that is specialized for dtypes: its signature, and the backend's kernel.
 pub(crate) struct Prepared {
     signature: Signature,
-    /// Whether whole numbers may be raised to a power that only the call's numbers say.
+    /// Whether integers are raised to a power that is a parameter.
     has_uniform_power: bool,
     /// None on Meta.
     pub(crate) kernel: Option<Arc<dyn PointwiseKernel>>,
 }
 
-/// An operator that is an expression, on a backend or on Meta.
+/// A pointwise operator on a backend or on Meta.
 pub(crate) struct Pointwise {
     op: Op,
     prepared: Specialized<Prepared>,
 }
 
 impl Pointwise {
-    /// No kernel is made yet: that is done for each combination of dtypes when it comes.
+    /// Makes the operator. Kernels are prepared at the first call with each combination of dtypes.
     pub(crate) fn new(op: Op, expr: Expr) -> Pointwise {
         Pointwise { op, prepared: Specialized::new(expr) }
     }
 
-    /// The operator.
+    /// Returns the operator.
     #[inline]
     pub(crate) fn op(&self) -> &Op {
         &self.op
     }
 
-    /// The expression.
+    /// Returns the expression.
     pub(crate) fn expr(&self) -> &Expr {
         self.prepared.expr()
     }
@@ -126,9 +124,8 @@ impl Pointwise {
         self.op.at(self.prepared.get(&dtypes(inputs), params, out, make))
     }
 
-    /// The shape of the result: what the inputs that are read element by element broadcast to. Where
-    /// there are none it is the caller's to say, but for results whose elements are all the same: then
-    /// one is enough.
+    /// Returns the result's shape, which the pointwise inputs broadcast to. Without pointwise inputs the caller
+    /// has to give it, unless all elements are equal: then the result is one element.
     fn shape(&self, signature: &Signature, inputs: &[&Tensor], size: Size<'_>) -> Result<Shape> {
         let shapes: SmallVec<[&[usize]; 4]> =
             inputs.iter().map(|input| &input.shape()[..]).collect();
@@ -153,7 +150,7 @@ impl Pointwise {
         }
     }
 
-    /// A fresh tensor with the expression's value.
+    /// Computes the expression's value into a new tensor.
     pub(crate) fn compute<'t>(
         &self,
         inputs: impl AsRef<[&'t Tensor]>,
@@ -162,7 +159,7 @@ impl Pointwise {
         self.plan(inputs, params, Size::Unknown)?.fresh(&self.op)
     }
 
-    /// The expression of these inputs and numbers, where the result's device is the inputs'.
+    /// Plans the expression of these inputs and numbers, on the device of the inputs.
     #[inline(always)]
     pub(crate) fn plan<'t, I, P>(
         &self,
@@ -178,7 +175,7 @@ impl Pointwise {
         Pointwise::plan_on(self, inputs, params, None, (device, size))
     }
 
-    /// The device of the result of these inputs.
+    /// Returns the device of the result of these inputs.
     #[inline]
     pub(crate) fn device_of(&self, inputs: &[&Tensor]) -> Device {
         match inputs.first() {
@@ -187,8 +184,8 @@ impl Pointwise {
         }
     }
 
-    /// As [`Pointwise::plan`], of an operator that is borrowed or shared, on a device, and perhaps of a
-    /// dtype other than the one that follows.
+    /// As [`Pointwise::plan`], for a borrowed or shared operator, on a device, and perhaps with another result
+    /// dtype.
     #[inline(always)]
     pub(crate) fn plan_on<'t, W, I, P>(
         row: W,
@@ -213,8 +210,8 @@ impl Pointwise {
         Ok(CallPlan::new(device, shape, result, run))
     }
 
-    /// What Meta has to find out about numbers, as computing does: that the dtypes that they become part
-    /// of can hold them, and that no whole number is raised to a negative one.
+    /// Checks numbers on Meta as a computation does: the promoted dtypes must hold them, and integers can't be
+    /// raised to negative powers.
     fn check_numbers(
         &self,
         prepared: &Prepared,
@@ -229,13 +226,13 @@ impl Pointwise {
     }
 }
 
-/// An expression of inputs and numbers, ready to be computed.
+/// The computation of an expression of inputs and numbers.
 pub(crate) struct Evaluate<W, I, P> {
     row: W,
     prepared: Arc<Prepared>,
     inputs: I,
     params: P,
-    /// Whether the result's dtype is other than the one that follows.
+    /// Whether the caller chose the result's dtype.
     chosen: bool,
 }
 
@@ -252,7 +249,7 @@ where
         op.at(unsafe { kernel.run(self.inputs.as_ref(), self.params.as_ref(), out) })
     }
 
-    /// Computes in place where an input is `out`, and converts each element to the dtype of `out`.
+    /// Computes in place if an input is `out`, and converts each element to the dtype of `out`.
     unsafe fn write(
         self,
         op: &Op,
@@ -271,7 +268,7 @@ where
             false => self.row.borrow().prepare(inputs, params, Some(out.dtype()))?,
         };
         let ranks = prepared.signature.ranks();
-        // An input that is written over while it is read is read from a copy.
+        // An input that partly overlaps `out` is read from a copy.
         let mut copies: SmallVec<[(usize, Tensor); 1]> = SmallVec::new();
         for (at, input) in inputs.iter().enumerate() {
             let meets = op.at(overlap(out, input))?;
@@ -289,7 +286,7 @@ where
     }
 }
 
-/// The kernel of an expression for certain dtypes, and what calls have to know.
+/// Prepares the kernel of a specialized expression.
 ///
 /// # Errors
 /// [`ErrorKind::NotSupported`] where the backend doesn't offer it.
@@ -309,7 +306,8 @@ pub(crate) fn prepare(op: &Op, lowered: &Lowered) -> Result<Prepared> {
     Ok(Prepared { signature: lowered.signature().clone(), has_uniform_power, kernel })
 }
 
-/// Refuses a tensor to write into, an argument of that name, that isn't as the result is.
+/// Refuses a written argument of another shape than the result, of a dtype that can't hold it, or that isn't
+/// writable.
 pub(crate) fn check_written(
     op: &Op,
     name: &str,
@@ -341,7 +339,7 @@ pub(crate) fn check_written(
     if op.is_meta() { Ok(()) } else { op.at_argument(name, out.check_writable()) }
 }
 
-/// Refuses a tensor to write into whose elements share memory.
+/// Refuses a written argument whose elements share memory.
 pub(crate) fn check_apart(op: &str, name: &str, out: &Tensor) -> Result<()> {
     if layout::may_overlap(out.shape(), out.strides()) {
         return Err(Error::new(
@@ -357,7 +355,7 @@ pub(crate) fn check_apart(op: &str, name: &str, out: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The rows of operators that are expressions.
+/// Returns the rows of the pointwise operators.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let families = [binary::rows, where_::rows, unary::rows, pow::rows, expression::rows];
     let rows = families.map(|family| family());

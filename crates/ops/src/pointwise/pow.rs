@@ -1,4 +1,4 @@
-//! Powers: of tensors, by numbers, of numbers.
+//! `pow` of tensors and numbers.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_expr::Expr;
@@ -16,7 +16,7 @@ use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{READS_FIRST, READS_RESULT, formula};
 
-/// The expressions of powers by 2 and by 3, which are products.
+/// Returns the expressions of powers by 2 and by 3, which are computed as products.
 ///
 /// # Errors
 /// As [`Expr::parse_with`].
@@ -33,7 +33,7 @@ fn constant_powers() -> Result<Vec<(Scalar, Expr)>> {
     Ok(constant)
 }
 
-/// Powers of a tensor by numbers: by any, and by those whose expressions are products.
+/// The expressions of powers of a tensor by a number: the general one, and those for constant exponents.
 struct Powers {
     any: Pointwise,
     constant: Vec<(Scalar, Pointwise)>,
@@ -53,7 +53,7 @@ fn negative_power(
     op.error(ErrorKind::Value, message)
 }
 
-/// A base or an exponent: an array, or a plain number.
+/// A base or an exponent: a tensor or a number.
 #[derive(Clone, Copy)]
 enum PowerOperand<'a> {
     Tensor(&'a Tensor),
@@ -72,7 +72,7 @@ impl From<Scalar> for PowerOperand<'_> {
     }
 }
 
-/// Refuses powers of bools, and negative ones of whole numbers where the exponent is a number.
+/// Refuses powers of bools, and negative powers of integers if the exponent is a number.
 fn check_power<'a>(op: &Op, a: PowerOperand<'a>, name: &str, b: PowerOperand<'a>) -> Result<()> {
     let dtype = match (a, b) {
         (PowerOperand::Tensor(a), PowerOperand::Tensor(b)) => a.dtype().promote(b.dtype()),
@@ -92,7 +92,7 @@ fn check_power<'a>(op: &Op, a: PowerOperand<'a>, name: &str, b: PowerOperand<'a>
     Ok(())
 }
 
-/// The error of a power of whole numbers that met a negative exponent, in words of the operator.
+/// Replaces the backend's error for a negative exponent of integers by one with the operator and argument.
 fn with_operator_name<T>(op: &Op, name: &str, result: Result<T>, exponents: &Tensor) -> Result<T> {
     let Err(error) = &result else { return result };
     if error.kind() != ErrorKind::Value || !exponents.dtype().is_integral() {
@@ -105,7 +105,7 @@ fn with_operator_name<T>(op: &Op, name: &str, result: Result<T>, exponents: &Ten
     }
 }
 
-/// The run of a power with a tensor of exponents; its errors name the operator.
+/// The computation of a power with a tensor of exponents, whose errors name the operator.
 struct PowRun<'a, R> {
     run: R,
     name: &'static str,
@@ -165,7 +165,7 @@ fn scalar_tensor(
     Ok(plan.map(|run| PowRun { run, name, exponents }))
 }
 
-/// The rows of powers.
+/// Returns the rows of powers.
 pub(super) fn rows() -> Result<Vec<Row>> {
     const READS_POW: &[Saves] = &[Saves::arguments(&[0, 1]), Saves::ALL];
     let layers = |derivative: Rule<Gradient>| Layers {
@@ -204,7 +204,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             layers(formula(READS_FIRST, pow_scalar)),
             Naming::PartOf("pow"),
         )?,
-        // A number on the left: `2 ** x`.
+        // The base is a number: `2 ** x`.
         Row::pointwise::<(&Tensor, Scalar), _, _>(
             ("aten::rpow", "Scalar"),
             "Tensor self, Scalar other",

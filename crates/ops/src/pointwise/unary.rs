@@ -1,4 +1,4 @@
-//! Functions of one tensor.
+//! Pointwise functions of one tensor.
 
 use keyfold_core::{DType, ErrorKind, Result};
 use keyfold_layers::autocast::Category;
@@ -16,7 +16,7 @@ use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_RESULT, formula};
 
-/// Why a function refuses a dtype, where its expression wouldn't say it well.
+/// Returns the reason why a function refuses a dtype, for a clearer message than the expression's.
 type Refusal = fn(DType) -> Option<&'static str>;
 
 fn accept_all(_: DType) -> Option<&'static str> {
@@ -79,7 +79,7 @@ fn unary(call: Call<'_, (Pointwise, Refusal)>, (x,): (&Tensor,)) -> Result<CallP
     row.plan([x], [], Size::Unknown)
 }
 
-/// The rows of the functions.
+/// Returns the rows of the functions.
 pub(super) fn rows() -> Result<Vec<Row>> {
     use Category::{FullPrecision, Leave};
     let unary_row = |name, text, refusal, derivative, autocast| UnaryRow {
@@ -108,7 +108,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 "imag",
                 "Return the imaginary parts, in an array of their own: 0 of real elements.",
             ),
-        // Written with a bool, which changes no dtype.
+        // Compares with a bool, which promotes no dtype.
         unary_row(
             "aten::relu",
             "where((self > False) | isnan(self), self, False)",
@@ -198,7 +198,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             .named("isfinite", "Return whether each element is neither infinite nor NaN."),
         unary_row("aten::bitwise_not", "~self", accept_all, INTEGER_RESULT, Leave)
             .named("bitwise_invert", "Return all bits turned over; \"not\" for bools."),
-        // Anything but zero is true; written with a bool, which changes no dtype.
+        // Every value but zero is true. Compares with a bool, which promotes no dtype.
         unary_row("aten::logical_not", "self == False", accept_all, BOOL_RESULT, Leave)
             .named("logical_not", "Return whether each element is false, or zero."),
     ];

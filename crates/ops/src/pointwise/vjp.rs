@@ -1,4 +1,4 @@
-//! Derivatives of expressions, which are expressions.
+//! Reverse mode of expressions: symbolic derivatives, which are expressions.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use keyfold_tensor::{Tensor, ValueRef};
 use super::expression::{ComplexText, ELEMENTWISE, Expression, cached_expression};
 use crate::vjp::{match_meta, zeros_of};
 
-/// Where an operator has the inputs and parameters of its expression.
+/// The inputs and parameters of an expression among the arguments of an operator.
 enum ExpressionArguments {
-    /// An operator of its own: positions of its arguments.
+    /// An operator with a fixed expression: the positions of the arguments.
     Arguments { text: Arc<Expression>, inputs: Vec<usize>, params: Vec<usize> },
-    /// `keyfold::elementwise`: lists, and the text.
+    /// `keyfold::elementwise`: lists of inputs and numbers, and the expression as text.
     List,
 }
 
-/// The derivative of an operator that is an expression.
+/// The symbolic derivative of an operator.
 struct ExpressionVjp {
     name: String,
     arguments: ExpressionArguments,
 }
 
-/// The derivative of an operator whose arguments at these positions are the inputs and parameters.
+/// Makes the derivative of an operator whose arguments at these positions are the inputs and parameters.
 pub(crate) fn of_arguments(
     name: &str,
     text: Arc<Expression>,
@@ -37,7 +37,7 @@ pub(crate) fn of_arguments(
     })
 }
 
-/// The derivative of `keyfold::elementwise`.
+/// Makes the derivative of `keyfold::elementwise`.
 pub(super) fn of_elementwise(name: &str) -> Arc<dyn Derivative> {
     Arc::new(ExpressionVjp { name: name.to_owned(), arguments: ExpressionArguments::List })
 }
@@ -81,7 +81,7 @@ impl ExpressionVjp {
                     }
                     _ => error.at(&self.name),
                 })?;
-                // Of a step function (`floor`, `round`): zeros, as of any function that is flat here.
+                // The derivative of a step function (`floor`, `round`) is zero.
                 let Some(gradient) = gradient else { return zeros_of(&form).map(Some) };
                 let args = [
                     ValueRef::Refs(&inputs),
@@ -118,7 +118,7 @@ impl Derivative for ExpressionVjp {
                 let tensors: Vec<Tensor> =
                     inputs.iter().map(|at| call.tensor(*at)).collect::<Result<_>>()?;
                 let params: Vec<Scalar> = params.iter().map(|at| call.scalar(*at)).collect();
-                let wanted = |i: usize| call.needs(inputs[i]).then(|| call.form(inputs[i]));
+                let wanted = |i: usize| call.needs(inputs[i]).then(|| call.meta(inputs[i]));
                 self.gradients(text, grad, &tensors, &params, wanted)
             }
             ExpressionArguments::List => {
@@ -127,7 +127,7 @@ impl Derivative for ExpressionVjp {
                 };
                 let expression = cached_expression(source)?;
                 let tensors: Vec<Tensor> = call.tensors(0)?.into_iter().flatten().collect();
-                let forms = call.forms(0);
+                let forms = call.metas(0);
                 let params: Vec<Scalar> =
                     call.value(1).items().filter_map(ValueRef::scalar).collect();
                 let wanted = |i: usize| forms[i].clone().filter(|_| call.needs_slot(i));

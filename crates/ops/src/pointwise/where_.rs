@@ -1,4 +1,4 @@
-//! Choices between two values by a condition: of tensors, or with numbers in the place of either.
+//! `where`, with tensors or numbers as its two values.
 
 use keyfold_core::{DType, ErrorKind, Result, Scalar};
 use keyfold_layers::autocast::Category;
@@ -62,7 +62,7 @@ fn scalars(
     call.state.plan([condition], [a, b], Size::Unknown)
 }
 
-/// The rows of `where`.
+/// Returns the rows of `where`.
 pub(super) fn rows() -> Result<Vec<Row>> {
     let layers = |derivative: Rule<Gradient>, autocast| Layers {
         derivative,

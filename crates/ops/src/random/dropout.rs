@@ -1,4 +1,4 @@
-//! Dropout, written in terms of other operators: every layer that knows those knows it, too.
+//! `dropout`, a composite of other operators, so that all layers derive their rules from those.
 
 use keyfold_core::{DType, Error, ErrorKind, Result, Scalar};
 use keyfold_dispatch::{CallContext, Kernel, RegistrationKey, Tags, Value as _};
@@ -15,8 +15,8 @@ fn error(kind: ErrorKind, message: &str) -> Error {
     Error::new(kind, format!("{NAME}: {message}"))
 }
 
-/// Each element with probability `p` replaced by 0, the others scaled by `1 / (1 - p)`, so that the
-/// expectation stays (N. Srivastava and others, "Dropout: a simple way to prevent neural networks
+/// Replaces each element by 0 with probability `p` and scales the others by `1 / (1 - p)`, so that the
+/// expectation is unchanged (N. Srivastava and others, "Dropout: a simple way to prevent neural networks
 /// from overfitting", 2014, in the form that scales while training).
 fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Value> {
     let [given, p, train] = args else {
@@ -42,7 +42,7 @@ fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Va
     let call = |name: &str, args: &[ValueRef<'_>]| dispatcher.call(name, args);
     let device = ValueRef::Device(x.device());
     if p == 1.0 {
-        // Not a product with 0, which is NaN for what isn't finite.
+        // A product with 0 would be NaN for infinite elements.
         let none =
             call("aten::zeros", &[ValueRef::Ints(&[]), ValueRef::DType(DType::Bool), device])?;
         return call("aten::where.ScalarOther", &[none.as_ref(), *given, ValueRef::Float(0.0)]);
@@ -56,7 +56,7 @@ fn dropout(context: &CallContext<'_, Value>, args: &[ValueRef<'_>]) -> Result<Va
     call("aten::mul.Scalar", &[part.as_ref(), ValueRef::Float(1.0 / (1.0 - p))])
 }
 
-/// The form of the result, which is the argument itself where nothing is replaced.
+/// Infers the result, which is the argument itself where nothing is replaced.
 fn infer(args: &[ValueRef<'_>]) -> Result<Inferred> {
     let x = args[0].tensor()?;
     let keeps = matches!(args[2], ValueRef::Bool(false))
@@ -67,7 +67,7 @@ fn infer(args: &[ValueRef<'_>]) -> Result<Inferred> {
     })
 }
 
-/// The row of dropout.
+/// Returns the row of `dropout`.
 pub(super) fn row() -> Result<Row> {
     let row = Row::composite(
         "aten::dropout(Tensor self, float p=0.5, bool train=True) -> Tensor",

@@ -1,4 +1,4 @@
-//! Random numbers: the operators that draw from the stream of their device, see
+//! Operators that draw random numbers from the stream of their device, see
 //! [`keyfold_tensor::device::random`].
 
 mod dropout;
@@ -8,7 +8,7 @@ use keyfold_core::Result;
 
 use crate::row::Row;
 
-/// The rows of random numbers.
+/// Returns the rows of the random operators.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     let mut rows = uniform_normal::rows()?;
     rows.push(dropout::row()?);

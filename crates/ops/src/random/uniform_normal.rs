@@ -1,4 +1,4 @@
-//! Uniform and normal numbers.
+//! `rand` and `randn`: uniform and normal random numbers.
 
 use keyfold_backend::{GpuBackend, RandomOp, RandomParams};
 use keyfold_core::{DType, Device, Error, Result};
@@ -13,13 +13,13 @@ use crate::op::Op;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::vjp::NO_TENSOR_ARGUMENT;
 
-/// The floats, which random numbers are.
+/// The dtypes of random numbers.
 const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-/// A size, and the dtype and the device that were asked for.
+/// The size, and the requested dtype and device.
 type Arguments = (IntList, Option<DType>, Option<Device>);
 
-/// Numbers of the next part of the stream.
+/// Plans random numbers from the next part of the device's stream.
 #[inline(always)]
 fn random(
     call: Call<'_, RandomOp>,
@@ -32,7 +32,7 @@ fn random(
     let numbers = *call.state;
     let run = move |op: &Op, out: &Tensor| {
         let kernel = op.kernel(GpuBackend::random, |random| random.random(numbers, dtype))?;
-        // A block has four numbers, or two of float64.
+        // A Philox block has four numbers, or two float64 numbers.
         let per_block = if dtype == DType::F64 { 2 } else { 4 };
         let begin = op.at(take(out.device(), out.numel().div_ceil(per_block) as u64))?;
         let (seed, offset) = (begin.seed, begin.offset);
@@ -43,8 +43,8 @@ fn random(
     Ok(CallPlan::new(device, call.shape(&size)?, dtype, run))
 }
 
-/// The rows of uniform and normal numbers. They have no overload `out`: inside vmap such a call would draw
-/// the same numbers for all examples.
+/// Returns the rows of `rand` and `randn`. They have no overload `out`, which inside vmap would draw the same
+/// numbers for all examples.
 pub(super) fn rows() -> Result<Vec<Row>> {
     let row = |name, function, numbers| {
         let args = "int[] size, *, ScalarType? dtype=None, Device? device=None";

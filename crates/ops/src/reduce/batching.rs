@@ -1,4 +1,4 @@
-//! Reductions: over the dimensions of an example, never over the batch.
+//! Batching rules of reductions, which reduce dimensions of the example and never the batch.
 
 use keyfold_core::Result;
 use keyfold_layers::vmap::Batch;
@@ -7,12 +7,12 @@ use keyfold_tensor::{Value, ValueRef};
 use crate::arg_values::{batched_dim, int, ints, is_true};
 use crate::aten::{self, Aten};
 
-/// All dimensions of an example, behind the batch.
+/// Returns all dimensions of an example, after the batch dimension.
 fn all_dims(rank: usize) -> Vec<i64> {
     (1..=rank as i64).collect()
 }
 
-/// Everything in an example, by the operator that reduces along dimensions.
+/// Reduces all dimensions of each example by the overload that takes dimensions.
 fn reduce_all(batch: &Batch<'_, '_>, along: &Aten, rest: &[ValueRef<'_>]) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let dims = all_dims(operand.rank());
@@ -42,7 +42,7 @@ pub(super) fn min(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     reduce_all(batch, &ALONG, &[])
 }
 
-/// Along given dimensions, or all: `(self, dim, keepdim, ...)`.
+/// Reduces the named dimensions, or all: `(self, dim, keepdim, ...)`.
 pub(super) fn reduce_dims(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let rank = operand.rank();
@@ -62,7 +62,7 @@ pub(super) fn reduce_dims(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.wrap(result, 0).map(Some)
 }
 
-/// The place of the greatest or least: `(self, dim, keepdim)`, of all elements without `dim`.
+/// `argmax` and `argmin`: `(self, dim, keepdim)`; without `dim` the position among all elements.
 pub(super) fn arg_min_max(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let (rank, keepdim) = (operand.rank(), is_true(batch.args[2]));
@@ -83,7 +83,7 @@ pub(super) fn arg_min_max(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.wrap(result, 0).map(Some)
 }
 
-/// Along one dimension, which stays: `(self, dim)`.
+/// `softmax` and `log_softmax`: `(self, dim)`.
 pub(super) fn softmax(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank()));

@@ -1,4 +1,4 @@
-//! Derivatives of reductions and of softmax.
+//! Vector-Jacobian products of reductions and of softmax.
 
 use keyfold_core::{DType, Result, layout};
 use keyfold_layers::autograd::{Backward, Gradients};
@@ -7,7 +7,7 @@ use keyfold_tensor::Tensor;
 use crate::aten;
 use crate::vjp::first_only;
 
-/// The shape of the first operand with size 1 for each reduced dimension. `dims` is `None` for all.
+/// Returns the shape of the first operand with size 1 for each reduced dimension; `dims` is `None` for all.
 fn keepdim_shape(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> {
     let shape = call.shape(0);
     let Some(dims) = dims else { return Ok(vec![1; shape.len()]) };
@@ -18,13 +18,13 @@ fn keepdim_shape(call: &Backward<'_>, dims: Option<&[i64]>) -> Result<Vec<i64>> 
     Ok(kept)
 }
 
-/// What every element of the operand gets of a result's gradient.
+/// Expands the result's gradient to the operand's shape.
 fn expand_gradient(call: &Backward<'_>, grad: &Tensor, dims: Option<&[i64]>) -> Result<Tensor> {
     let kept = aten::reshape(grad, &keepdim_shape(call, dims)?)?;
     aten::expand(&kept, &aten::sizes(&call.shape(0)))
 }
 
-/// How many elements each result is made of.
+/// Returns the number of elements per result.
 fn count(call: &Backward<'_>, grad: &Tensor) -> usize {
     let all: usize = call.shape(0).iter().product();
     all / grad.numel().max(1)
@@ -38,8 +38,8 @@ pub(crate) fn sum_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first_only(call, &expand_gradient(call, grad, call.ints(1).as_deref())?)
 }
 
-/// A gradient shared among the elements of a mean. Of short floats in float32: the count itself
-/// may be beyond their range.
+/// Divides a gradient by the number of elements per result, for `mean`. float16 and bfloat16 are divided in
+/// float32, since the count may exceed their range.
 fn divided_by_count(call: &Backward<'_>, grad: &Tensor) -> Result<Tensor> {
     let count = count(call, grad) as f64;
     match grad.dtype() {
@@ -60,11 +60,12 @@ pub(crate) fn mean_dim(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> 
     first_only(call, &expand_gradient(call, &share, call.ints(1).as_deref())?)
 }
 
-/// Whether elements are beaten by others.
+/// A comparison that is true for elements that are less extreme than the result.
 type Loses = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
-/// Elements that equal the result share its gradient evenly; the others get 0, whatever it is. Where
-/// the result is NaN no element equals it, none is beaten, and the gradient is NaN.
+/// Divides the gradient evenly among the elements that equal the result; the others get 0, also of an infinite
+/// gradient. Where the result is NaN, no element equals it, all comparisons are false, and the gradient is
+/// NaN.
 fn min_max(
     call: &Backward<'_>,
     grad: &Tensor,
@@ -74,7 +75,8 @@ fn min_max(
     let x = call.tensor(0)?;
     let kept = keepdim_shape(call, dims)?;
     let result = aten::reshape(&call.result(0)?, &kept)?;
-    // A layer below may have cast the operand: what was rounded equals only what was rounded alike.
+    // Autocast below may have rounded the operand, so the operand is rounded to the result's dtype before
+    // the comparison.
     let seen = if x.dtype() == result.dtype() { x.clone() } else { aten::to(&x, result.dtype())? };
     let best = aten::eq(&seen, &result)?;
     let best = aten::to(&best, grad.dtype())?;

@@ -20,7 +20,7 @@ use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_NOTHING, READS_RESULT, formula};
 
-/// The dtypes that have an order.
+/// The ordered dtypes: all but the complex ones.
 const ORDERED: [DType; 13] = [
     DType::Bool,
     DType::U8,
@@ -42,15 +42,16 @@ fn check_ordered(op: &Op, dtype: DType) -> Result<()> {
     if dtype.is_complex() { Err(op.unsupported("self", dtype, &ORDERED)) } else { Ok(()) }
 }
 
-/// Which dimensions are reduced, and the shape of the result.
+/// The reduced dimensions, and the shape of the result.
 struct Reduction {
     params: ReduceParams,
-    /// The result's shape: without the reduced dimensions, or with them at size 1.
+    /// The result's shape, without the reduced dimensions or with size 1 for each.
     shape: Shape,
 }
 
 impl Reduction {
-    /// Of these dimensions, negative ones counted from the back; `None` is all of them.
+    /// Makes the reduction of these dimensions, where negative ones count from the last; `None` is all
+    /// dimensions.
     ///
     /// # Errors
     /// [`ErrorKind::Index`] for a dimension that isn't there, [`ErrorKind::Value`] for one named
@@ -90,7 +91,7 @@ impl Reduction {
         Ok(Reduction { params, shape: result })
     }
 
-    /// Refuses lanes without elements, if there are any, for a reduction that has no value there.
+    /// Refuses lanes without elements, for a reduction without an identity.
     fn check_nonempty(&self, op: &Op, shape: &[usize]) -> Result<()> {
         let mut reduced = shape.iter().enumerate().filter(|(d, _)| self.params.dims >> d & 1 == 1);
         if reduced.all(|(_, size)| *size > 0) || self.shape.contains(&0) {
@@ -105,10 +106,10 @@ impl Reduction {
 /// A call of a reduction.
 type ReduceCall<'c> = Call<'c, ReduceOp>;
 
-/// Which dimensions are reduced, all without a list, and whether they stay with size 1.
+/// The reduced dimensions (`None` for all), and `keepdim`.
 type Dims<'a> = (Option<&'a [i64]>, bool);
 
-/// A reduction to elements of a dtype.
+/// Plans a reduction with a result of a dtype.
 #[inline]
 fn reduced<'x>(
     op: &Op,
@@ -125,7 +126,7 @@ fn reduced<'x>(
     CallPlan::new(op.device_of(x), shape, dtype, run)
 }
 
-/// Sums and means.
+/// Infers the reduction and result dtype of sums and means.
 #[inline]
 fn infer_sum(
     call: ReduceCall<'_>,
@@ -177,7 +178,7 @@ fn sum_dim(
     Ok(reduced(&call, x, reduction, dtype))
 }
 
-/// The greatest or the smallest element, or its position as int64.
+/// Infers the reduction and result dtype of extremes and of their positions, which are int64.
 #[inline]
 fn infer_min_max(
     call: ReduceCall<'_>,
@@ -219,7 +220,7 @@ fn arg_min_max(
     Ok(reduced(&call, x, reduction, dtype))
 }
 
-/// Whether all elements are true, or any.
+/// `any` and `all`.
 #[inline(always)]
 fn any_all(
     call: ReduceCall<'_>,
@@ -229,7 +230,7 @@ fn any_all(
     Ok(reduced(&call, x, reduction, DType::Bool))
 }
 
-/// Softmax or its logarithm, of each lane along a dimension.
+/// `softmax` and `log_softmax` of each lane along a dimension.
 #[inline(always)]
 fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<CallPlan<impl Run>> {
     check_ordered(&call, x.dtype())?;
@@ -245,7 +246,7 @@ fn softmax(call: Call<'_, RowOp>, (x, dim): (&Tensor, i64)) -> Result<CallPlan<i
     Ok(CallPlan::new(call.device_of(x), x.shape().clone(), dtype, run))
 }
 
-/// The rows of reductions and of softmax.
+/// Returns the rows of reductions and of softmax.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     const READS_BOTH: &[Saves] = &[Saves::arguments(&[0]).and_results()];
     use Category::{FullPrecision, Leave};
@@ -437,13 +438,13 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     ])
 }
 
-/// How gradients go back, and how tangents go forward.
+/// The rules of reverse mode and of forward mode.
 type Derivatives = (Rule<Gradient>, Rule<Tangent>);
 
-/// Those of positions.
+/// The rules of positions, which have no derivative.
 const NO_DERIVATIVES: Derivatives = (INTEGER_RESULT, Rule::Refused("gives bools or whole numbers"));
 
-/// The layers of an operator that has a batching rule.
+/// Makes the layers of an operator with a batching rule.
 fn reduction_layers(
     (derivative, tangent): Derivatives,
     batching: vmap::Rule,

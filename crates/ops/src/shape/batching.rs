@@ -1,4 +1,4 @@
-//! Views: other shapes of the same elements, of each example.
+//! Batching rules of views.
 
 use keyfold_core::Result;
 use keyfold_layers::vmap::{Batch, BatchedOperand};
@@ -7,7 +7,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use crate::arg_values::{batched_dim, int, ints};
 use crate::aten;
 
-/// The operator with the batch in front, and further arguments in place of its own.
+/// Calls the operator with the batch dimension at the front, and with other further arguments.
 fn in_front(
     batch: &Batch<'_, '_>,
     operand: &BatchedOperand,
@@ -19,14 +19,14 @@ fn in_front(
     batch.wrap(result, 0).map(Some)
 }
 
-/// The example's shape, for what it says of the arguments.
+/// Returns the example, whose shape validates the arguments.
 fn example<'a>(batch: &Batch<'_, 'a>) -> Result<&'a Tensor> {
     batch.args[0].tensor()
 }
 
 pub(super) fn reshape(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let Some(sizes) = ints(batch.args[1]) else { return Ok(None) };
-    // What the size -1 comes to, and whether the sizes fit at all, one example knows.
+    // The reshape of one example resolves the size -1 and validates the sizes.
     let Ok(example) = example(batch)?.reshape(&sizes) else { return Ok(None) };
     let mut sizes = vec![batch.size as i64];
     sizes.extend(example.shape().iter().map(|n| *n as i64));
@@ -61,7 +61,7 @@ pub(super) fn unsqueeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     in_front(batch, &operand, &[dim.into()])
 }
 
-/// Without the dimensions of size 1, but never without the batch.
+/// Removes the dimensions of size 1, except the batch dimension.
 pub(super) fn squeeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let mut tensor = operand.tensor;
@@ -73,7 +73,7 @@ pub(super) fn squeeze(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     batch.wrap(Value::Tensor(tensor), 0).map(Some)
 }
 
-/// What takes one dimension first, and then what has nothing to do with the batch.
+/// Operators whose second argument is a dimension and whose further arguments don't depend on the batch.
 pub(super) fn one_dim(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let operand = batch.operand(0)?.in_front()?;
     let dim = int(batch.args[1]).and_then(|dim| batched_dim(dim, operand.rank()));
@@ -104,7 +104,7 @@ pub(super) fn flip(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     in_front(batch, &operand, &[(&dims[..]).into()])
 }
 
-/// Each example contiguous: so the batch in front.
+/// Makes the tensor contiguous with the batch dimension at the front, which makes each example contiguous.
 pub(super) fn contiguous(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let tensor = batch.operand(0)?.in_front()?.tensor;
     let result = batch.call(&[(&tensor).into()])?;

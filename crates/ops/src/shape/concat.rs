@@ -1,6 +1,4 @@
-//! Tensors put together, and parts of a tensor replaced.
-//!
-//! These take every dtype, since they compute nothing.
+//! `cat`, `stack`, `select_scatter` and `slice_scatter`. They support every dtype.
 
 use keyfold_core::{DType, ErrorKind, Result, Shape, layout};
 use keyfold_layers::autocast::Category;
@@ -18,7 +16,7 @@ use crate::promote::check_assignable;
 use crate::row::{Batching, Layers, Row, Rule};
 use crate::vjp::{READS_NOTHING, formula};
 
-/// The tensors of a list, which mustn't be empty, and the dtype that they promote to.
+/// Returns the tensors of a list, which mustn't be empty, and the dtype that they promote to.
 fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
     let tensors = op.at(list.iter().collect::<Result<Vec<_>>>())?;
     let dtype = tensors.iter().map(|t| t.dtype()).reduce(DType::promote);
@@ -29,7 +27,7 @@ fn read<'a>(op: &Op, list: TensorList<'a>) -> Result<(Vec<&'a Tensor>, DType)> {
     Ok((tensors, dtype))
 }
 
-/// The tensors one behind the other along a dimension that they have.
+/// Concatenates the tensors along an existing dimension.
 #[inline(always)]
 fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPlan<impl Run>> {
     let (tensors, dtype) = read(&call, list)?;
@@ -66,7 +64,7 @@ fn cat(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPla
     Ok(CallPlan::new(device, shape, dtype, AnyStrides(run)))
 }
 
-/// The tensors side by side along a new dimension.
+/// Stacks the tensors along a new dimension.
 #[inline(always)]
 fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallPlan<impl Run>> {
     let (tensors, dtype) = read(&call, list)?;
@@ -91,7 +89,7 @@ fn stack(call: Call<'_, ()>, (list, dim): (TensorList<'_>, i64)) -> Result<CallP
     Ok(CallPlan::new(device, shape, dtype, AnyStrides(run)))
 }
 
-/// A copy of `x` with `source` in the part that `part` picks.
+/// Copies `x` and replaces the part that `part` selects by `source`.
 fn scatter<'t, P: Fn(&Tensor) -> Result<Tensor>>(
     op: &Op,
     x: &'t Tensor,
@@ -132,7 +130,7 @@ fn slice_scatter(
     scatter(&call, x, source, move |out| out.slice(dim, start, end, step))
 }
 
-/// The rows of joins, and of copies in which a part is replaced.
+/// Returns the rows of `cat`, `stack` and the scatters of views.
 pub(super) fn rows() -> Result<Vec<Row>> {
     fn layers(vjp: Vjp, batching: vmap::Rule) -> Layers {
         let (derivative, batching) = (formula(READS_NOTHING, vjp), Batching::Rule(batching));

@@ -1,4 +1,4 @@
-//! Tensors put together, and parts replaced: every operand gets the batch.
+//! Batching rules of `cat`, `stack` and the scatters of views: every operand gets the batch dimension.
 
 use keyfold_core::Result;
 use keyfold_layers::vmap::Batch;
@@ -6,7 +6,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 
 use crate::arg_values::{batched_dim, int};
 
-/// A list of tensors along a dimension of results of `rank + added` dimensions.
+/// `(tensors, dim)`, where `dim` is a dimension of a result with `added` more dimensions than the operands.
 fn join(batch: &Batch<'_, '_>, added: usize) -> Result<Option<Value>> {
     let operands: Option<Vec<_>> = batch.operands(0)?.into_iter().collect();
     let Some(operands) = operands else { return Ok(None) };
@@ -29,7 +29,7 @@ pub(super) fn stack(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     join(batch, 1)
 }
 
-/// `(self, src, dim, ...)`: the part of each example replaced by its source.
+/// `(self, src, dim, ...)`: replaces the part of each example by its source.
 pub(super) fn scatter(batch: &Batch<'_, '_>) -> Result<Option<Value>> {
     let (target, source) = (batch.operand(0)?, batch.operand(1)?);
     let dim = int(batch.args[2]).and_then(|dim| batched_dim(dim, target.rank()));

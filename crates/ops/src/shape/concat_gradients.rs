@@ -1,4 +1,4 @@
-//! Tensors put together, and parts of a tensor replaced.
+//! Vector-Jacobian products of `cat`, `stack` and the scatters of views.
 
 use keyfold_core::{Result, layout};
 use keyfold_layers::autograd::{Backward, Gradients, TensorMeta};
@@ -7,12 +7,12 @@ use keyfold_tensor::{Tensor, ValueRef};
 use crate::aten;
 use crate::vjp::{if_needed, match_meta, zeros_of};
 
-/// The gradients of the tensors of a list, each a part of the whole.
+/// Returns the gradients of the tensors of a list, each a part of the result's gradient.
 fn parts(
     call: &Backward<'_>,
     mut part: impl FnMut(usize, &TensorMeta) -> Result<Tensor>,
 ) -> Result<Gradients> {
-    let forms = call.forms(0).into_iter().enumerate();
+    let forms = call.metas(0).into_iter().enumerate();
     forms
         .map(|(i, form)| match form {
             Some(form) if call.needs_slot(i) => match_meta(&form, &part(i, &form)?).map(Some),
@@ -25,7 +25,7 @@ pub(crate) fn cat(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let axis = layout::normalize_axis(call.int(1).unwrap_or(0), grad.ndim())?;
     let mut ends = Vec::new();
     let mut end = 0;
-    for form in call.forms(0).into_iter().flatten() {
+    for form in call.metas(0).into_iter().flatten() {
         end += form.shape[axis] as i64;
         ends.push(end);
     }
@@ -40,9 +40,9 @@ pub(crate) fn stack(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     parts(call, |i, _| aten::select(grad, axis as i64, i as i64))
 }
 
-/// Zeros of the form of an operand, in the dtype of the gradient.
+/// Makes zeros of an operand's shape and device, in the dtype of the gradient.
 fn nothing(call: &Backward<'_>, argument: usize, grad: &Tensor) -> Result<Tensor> {
-    zeros_of(&TensorMeta { dtype: grad.dtype(), ..call.form(argument) })
+    zeros_of(&TensorMeta { dtype: grad.dtype(), ..call.meta(argument) })
 }
 
 pub(crate) fn select_scatter(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {

@@ -1,4 +1,4 @@
-//! Other shapes of the same elements, copies, parts: gradients go back where the elements came from.
+//! Vector-Jacobian products of views, copies and conversions.
 
 use keyfold_core::{Device, Error, ErrorKind, Result, layout};
 use keyfold_layers::autograd::{Backward, Gradients};
@@ -7,12 +7,12 @@ use keyfold_tensor::Tensor;
 use crate::aten;
 use crate::vjp::{first_only, zeros_like_operand};
 
-/// The elements as they are, in a dtype of their own at most.
+/// The result has the operand's elements in their order and shape, perhaps in another dtype.
 pub(crate) fn same(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first_only(call, grad)
 }
 
-/// The elements in their order, under another shape.
+/// The result has the operand's elements in their order, in another shape.
 pub(crate) fn reshape(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first_only(call, &aten::reshape(grad, &aten::sizes(&call.shape(0)))?)
 }
@@ -48,9 +48,9 @@ pub(crate) fn slice(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     )
 }
 
-/// Back to the device that the elements came from. Nothing goes back from meta, which has no data.
+/// Copies the gradient to the operand's device. A gradient on meta has no data to copy.
 pub(crate) fn to_device(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
-    let device = call.form(0).device;
+    let device = call.meta(0).device;
     if grad.device() == device {
         return first_only(call, grad);
     }

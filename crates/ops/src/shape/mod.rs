@@ -1,6 +1,4 @@
-//! Other shapes of the same elements: views where that is possible, and copies.
-//!
-//! These take every dtype, since they compute nothing.
+//! Views, copies and conversions. They support every dtype.
 
 mod batching;
 mod concat;
@@ -22,7 +20,7 @@ use crate::op::Op;
 use crate::row::{Batching, COMPUTES, Gradient, Layers, Row, Rule};
 use crate::vjp::{READS_NOTHING, formula};
 
-/// Broadcasts to those sizes, of which -1 keeps the dimension as it is.
+/// Broadcasts to those sizes; -1 keeps a dimension's size.
 fn expand(op: &Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
     let mut sizes = size.to_vec();
     let added = size.len().saturating_sub(x.ndim());
@@ -37,11 +35,11 @@ fn expand(op: &Op, x: &Tensor, size: &[i64]) -> Result<Tensor> {
         *new = *old as i64;
     }
     let view = op.at(x.broadcast_to(&op.shape(&sizes)?))?;
-    // An element that stands in several places can't be written in one of them.
+    // An expanded view is read-only, since several of its positions share an element.
     Ok(if view.numel() > x.numel() { view.into_read_only() } else { view })
 }
 
-/// Without the dimensions of size 1.
+/// Removes the dimensions of size 1.
 fn squeeze(op: &Op, x: &Tensor) -> Result<Tensor> {
     let mut x = x.detach();
     for axis in (0..x.ndim()).rev() {
@@ -52,12 +50,12 @@ fn squeeze(op: &Op, x: &Tensor) -> Result<Tensor> {
     Ok(x)
 }
 
-/// The elements in row-major order: a view if they lie so.
+/// Returns a view if the tensor is contiguous, else a contiguous copy.
 fn contiguous(op: &Op, (x,): (&Tensor,)) -> Result<Tensor> {
     if x.is_contiguous() { Ok(x.detach()) } else { cast(op, x, x.dtype()) }
 }
 
-/// The elements in another shape: a view where strides allow it.
+/// Returns a view in another shape where the strides allow it, else a copy.
 fn reshape(op: &Op, (x, sizes): (&Tensor, IntList)) -> Result<Tensor> {
     if !op.is_meta() {
         return op.at(x.reshape(&sizes));
@@ -79,7 +77,7 @@ fn to(call: Call<'_, ()>, (x, dtype): (&Tensor, DType)) -> Result<CallPlan<impl 
     conversion(&call, x, dtype)
 }
 
-/// The rows of shapes.
+/// Returns the rows of views, copies and conversions.
 pub(crate) fn rows() -> Result<Vec<Row>> {
     fn layers(vjp: Vjp, batching: vmap::Rule) -> Layers {
         let (derivative, batching) = (formula(READS_NOTHING, vjp), Batching::Rule(batching));

@@ -1,4 +1,4 @@
-//! Sums, products, quotients, signs.
+//! Vector-Jacobian products of sums, products and quotients, and of `neg` and `abs`.
 
 use keyfold_core::Result;
 use keyfold_layers::autograd::{Backward, Gradients};
@@ -53,7 +53,7 @@ pub(crate) fn rdiv_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradient
     first_only(call, &aten::neg(&times_conj(grad, &slope)?)?)
 }
 
-/// The gradient is real, and so it is a length times a direction.
+/// The gradient is real; of a complex operand it is multiplied by the operand's direction.
 pub(crate) fn abs(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first_only(call, &aten::mul(grad, &aten::sign(&call.tensor(0)?)?)?)
 }

@@ -1,5 +1,5 @@
-//! Derivatives of operators that are expressions, where a formula does better than the symbolic one: it
-//! reads the result, or calls fewer operators.
+//! Hand-written vector-Jacobian products of expressions, where they are cheaper than the symbolic ones: they
+//! read the result, or call fewer operators.
 
 pub(super) mod binary;
 pub(super) mod complex;

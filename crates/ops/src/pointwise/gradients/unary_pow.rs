@@ -1,4 +1,5 @@
-//! Functions of one number, and powers: from the result where that has all it takes.
+//! Vector-Jacobian products of functions of one tensor and of powers. They read the result where that
+//! suffices.
 
 use keyfold_core::{Complex, Result, Scalar};
 use keyfold_layers::autograd::{Backward, Gradients};
@@ -48,17 +49,17 @@ pub(crate) fn cos(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     first_only(call, &aten::neg(&times_conj(grad, &aten::sin(&call.tensor(0)?)?)?)?)
 }
 
-/// A NaN lets the gradient through, so that it is seen.
+/// The gradient passes at NaN, so that a NaN propagates.
 pub(crate) fn relu(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let flat = aten::le_scalar(&call.result(0)?, 0)?;
     first_only(call, &aten::where_scalar_self(&flat, 0, grad)?)
 }
 
-/// `s x^(s - 1)`, which is 0 for `s = 0` also where `x` is 0.
+/// `s x^(s - 1)`, and 0 for `s = 0`, also at `x = 0`.
 pub(crate) fn pow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let exponent = call.scalar(1);
     if !exponent.is_nonzero() {
-        return Ok(vec![Some(zeros_of(&call.form(0))?)]);
+        return Ok(vec![Some(zeros_of(&call.meta(0))?)]);
     }
     let less = match exponent {
         Scalar::Int(n) => Scalar::Int(n.wrapping_sub(1)),
@@ -74,13 +75,13 @@ pub(crate) fn pow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients
     first_only(call, &times_conj(grad, &aten::mul_scalar(&power, exponent)?)?)
 }
 
-/// As for a number: `b a^(b - 1)`, and 0 for `0^0`; with respect to the exponent `a^b log(a)`, and 0
+/// With respect to the base `b a^(b - 1)`, and 0 for `0^0`. With respect to the exponent `a^b log(a)`, and 0
 /// where the base is 0 and the exponent isn't negative.
 pub(crate) fn pow(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     let of_base = || {
         let (a, b) = (call.tensor(0)?, call.tensor(1)?);
-        // Only the exponent of 0^0 is changed, to one whose power is finite: a choice behind the
-        // product would make NaNs in second derivatives.
+        // For 0^0 the exponent is replaced by one whose power is finite. A `where` after the product would
+        // make NaNs in second derivatives.
         let both = aten::mul(&aten::eq_scalar(&a, 0)?, &aten::eq_scalar(&b, 0)?)?;
         let less = aten::sub_scalar(&aten::where_scalar_self(&both, 1, &b)?, 1)?;
         times_conj(grad, &aten::mul(&aten::pow(&to_like(&a, grad)?, &less)?, &b)?)
@@ -94,12 +95,12 @@ pub(crate) fn pow(call: &Backward<'_>, grad: &Tensor) -> Result<Gradients> {
     Ok(vec![if_needed(call, 0, of_base)?, if_needed(call, 1, of_exponent)?])
 }
 
-/// A base in the dtype that the power was computed in: a whole number has no negative powers.
+/// Converts a base to the dtype of the power, since integers have no negative powers.
 fn to_like(x: &Tensor, like: &Tensor) -> Result<Tensor> {
     if x.dtype() == like.dtype() { Ok(x.clone()) } else { aten::to(x, like.dtype()) }
 }
 
-/// Whether a number isn't negative; one that isn't real is none.
+/// Returns a mask of the real numbers that aren't negative.
 fn not_negative(x: &Tensor) -> Result<Tensor> {
     if !x.dtype().is_complex() {
         return aten::ge_scalar(x, 0);
@@ -119,7 +120,7 @@ pub(crate) fn rpow_scalar(call: &Backward<'_>, grad: &Tensor) -> Result<Gradient
         return first_only(call, &times_conj(grad, &aten::mul_scalar(&result, log)?)?);
     }
     let slope = aten::mul_scalar(&result, f64::NEG_INFINITY)?;
-    // 0^x is 1 for 0, 0 for what is greater, infinite for what is less, and NaN for what isn't real.
+    // 0^x is 1 for x = 0, 0 for x > 0, infinite for x < 0, and NaN for complex x.
     let flat = match result.dtype().is_complex() {
         true => aten::eq_scalar(&aten::mul(&result, &aten::sub_scalar(&result, 1)?)?, 0)?,
         false => aten::le_scalar(&result, 1)?,

@@ -1,4 +1,4 @@
-//! Choices between elements: `where`, `maximum`, `minimum`.
+//! Vector-Jacobian products of `where`, `maximum` and `minimum`.
 
 use keyfold_core::Result;
 use keyfold_layers::autograd::{Backward, Gradients};
@@ -26,8 +26,8 @@ pub(crate) fn where_scalar_self(call: &Backward<'_>, grad: &Tensor) -> Result<Gr
     Ok(vec![None, if_needed(call, 2, || aten::where_scalar_self(&condition, 0, grad))?])
 }
 
-/// What an operand gets: nothing where the other one won, half where both are equal, else all of
-/// it, also beside a NaN.
+/// Returns an operand's gradient: 0 where the other operand is the result (`lost`), half where both are equal,
+/// else the whole gradient, also if the other operand is NaN.
 fn gradient_of_winner(lost: &Tensor, equal: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let shared = aten::where_(equal, &aten::div_scalar(grad, 2)?, grad)?;
     aten::where_scalar_self(lost, 0, &shared)
