@@ -21,7 +21,7 @@ def call(name, *args):
 
 def test_backward_from_more_than_one_number_needs_a_gradient():
     x = leaf([1.0, 2.0])
-    with pytest.raises(kf.GradientError, match=r"shape \[2\] needs the gradient"):
+    with pytest.raises(kf.GradientError, match=r"shape \[2\] needs an initial gradient"):
         (x * 2.0).backward()
     (x * 2.0).backward(kf.asarray([1.0, 10.0]))
     assert x.grad.tolist() == [2.0, 20.0]

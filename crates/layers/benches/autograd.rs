@@ -1,6 +1,6 @@
-//! What recording a node costs: a small operator with and without a tensor that requires grad, the
-//! way back per node, and dropping the graph. Nanoseconds, medians over many short rounds that take
-//! turns; the bar is 300 ns above the same call without recording.
+//! The costs of recording a node: a small operator with and without a tensor that requires grad, backward per
+//! node, and dropping the graph. In nanoseconds, as medians over many short interleaved rounds. The limit is
+//! 300 ns above the same call without recording.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 

@@ -1,10 +1,10 @@
-//! What an event costs, and what the layer costs while it is off.
+//! The cost of an event, and of the layer while it is off.
 //!
-//! The operator is a no-op of two tensors, so that what is measured is the call and the event. As
-//! machines are noisy, the cases take turns in many short rounds, and what counts is the median over
-//! the rounds of each case's difference from the plain call of the same round. Instructions are exact:
-//! the program runs itself under callgrind, each case with two numbers of calls, and divides the
-//! difference. Off, a call must take as many with the layers registered as without them.
+//! The operator is a no-op of two tensors, so the call and the event are measured. Since machines are noisy,
+//! the cases run interleaved in many short rounds; the result is the median over the rounds of each case's
+//! difference from the plain call of the same round. Instruction counts are exact: the program runs itself
+//! under callgrind, each case with two numbers of calls, and divides the difference. While the layer is off, a
+//! call must take as many instructions with the layers registered as without them.
 
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
@@ -22,15 +22,15 @@ type Typed = TypedOperator<Value, (&'static Tensor, &'static Tensor), i64>;
 const ROUNDS: usize = 201;
 const CALLS: u64 = 2_000;
 
-/// The most that an event may cost, in nanoseconds.
+/// The limit of an event's cost, in nanoseconds.
 const BAR: f64 = 200.0;
 
-/// Set for a run under callgrind: the case's number and how often to call it.
+/// The variable of a run under callgrind: the case's number and the number of calls.
 const COUNT: &str = "KEYFOLD_BENCH_COUNT";
 
 struct Case {
     name: &'static str,
-    /// Calls the operator so many times and says how long that took.
+    /// Calls the operator that many times and returns the duration.
     run: Box<dyn Fn(u64) -> Duration>,
 }
 
@@ -72,7 +72,7 @@ fn main() {
     }
 }
 
-/// Every case, the two with nothing on first.
+/// Returns every case; the first two have no layer on.
 fn cases() -> Vec<Case> {
     let (bare, layered) = (operator(false), operator(true));
     let tensors: &'static [Tensor; 2] = Box::leak(Box::new(
@@ -96,7 +96,7 @@ fn cases() -> Vec<Case> {
             let session = Session::new(options);
             let recording = session.start().unwrap();
             let range = ranged.then(|| profiler::range("step"));
-            // The first call of an operator names it.
+            // The first call interns the operator's name.
             time(1, &operator, tensors);
             let took = time(times, &operator, tensors);
             drop(range);
@@ -105,7 +105,7 @@ fn cases() -> Vec<Case> {
         };
         cases.push(Case { name, run: Box::new(run) });
     }
-    // What of an event is the layer's kernel alone: chosen, called boxed, and the call handed on.
+    // The part of an event that the layer's kernel costs alone: dispatch, the boxed call, and redispatch.
     let operator = layered;
     let run = move |times| {
         let _key = include_keys(DispatchKey::Profiler.into());
@@ -123,7 +123,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// A no-op in a dispatcher of its own.
+/// Makes a no-op operator in a new dispatcher.
 fn operator(layers: bool) -> Typed {
     let dispatcher: &'static Dispatcher<Value> = Box::leak(Box::new(Dispatcher::new()));
     if layers {
@@ -145,7 +145,7 @@ fn time(times: u64, operator: &Typed, [a, b]: &'static [Tensor; 2]) -> Duration 
     start.elapsed()
 }
 
-/// Nanoseconds per call, by case and round.
+/// Measures nanoseconds per call, by case and round.
 fn measure(cases: &[Case]) -> Vec<Vec<f64>> {
     let mut times = vec![Vec::with_capacity(ROUNDS); cases.len()];
     for case in cases {
@@ -164,9 +164,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Instructions per call, counted by callgrind; or why not.
+/// Counts instructions per call by callgrind, or returns the reason why it can't.
 fn instructions(case: usize) -> Result<f64, String> {
-    // Start-up isn't the same from run to run, by hash seeds: many calls where each takes few.
+    // Start-up varies from run to run with hash seeds, so cheap cases make many calls.
     let (few, many) = (1_000_u64, if case < 2 { 1_001_000 } else { 21_000 });
     let difference = collected(case, many)? - collected(case, few)?;
     Ok(difference / (many - few) as f64)

@@ -1,6 +1,6 @@
-//! The built-in operators that the layers compute with, called through the process's dispatcher: so
-//! that a layer's own calls are seen by the layers below it (a derivative of a derivative), and by
-//! those of users. All others are functions of crate `keyfold-ops`.
+//! The built-in operators that the layers call. They call the process's dispatcher, so that the other layers,
+//! also those of users, see the calls: this makes derivatives of derivatives. All other operators are
+//! functions of crate `keyfold-ops`.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,22 +8,23 @@ use keyfold_core::{DType, Device, Error, Result, Scalar};
 use keyfold_dispatch::Operator;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-/// A built-in operator, looked up when it is first called.
+/// A built-in operator, which is looked up at the first call.
 pub struct Aten {
     name: &'static str,
     operator: OnceLock<Arc<Operator<Value>>>,
 }
 
 impl Aten {
-    /// The operator of that name, overload included.
+    /// Names an operator, with its overload.
     pub const fn new(name: &'static str) -> Self {
         Aten { name, operator: OnceLock::new() }
     }
 
-    /// The operator itself.
+    /// Returns the operator.
     ///
     /// # Errors
-    /// When the process's dispatcher doesn't have it: `keyfold::init()` wasn't called, or it was removed.
+    /// If the process's dispatcher doesn't have the operator: `keyfold::init()` wasn't called, or the operator was
+    /// removed.
     pub fn operator(&self) -> Result<&Arc<Operator<Value>>> {
         if let Some(operator) = self.operator.get() {
             return Ok(operator);
@@ -36,7 +37,7 @@ impl Aten {
         Ok(self.operator.get_or_init(|| operator))
     }
 
-    /// Calls it; trailing arguments may be left out where they have defaults.
+    /// Calls the operator. Trailing arguments with defaults may be omitted.
     ///
     /// # Errors
     /// Those of the call.
@@ -126,7 +127,7 @@ pub fn sum_all(x: &Tensor) -> Result<Tensor> {
     OP.call(&[x.into()])
 }
 
-/// `aten::to`: the same elements in another dtype.
+/// `aten::to`: converts the elements to another dtype.
 ///
 /// # Errors
 /// Those of the call.
@@ -153,7 +154,7 @@ pub fn stack(items: &[Tensor], dim: i64) -> Result<Tensor> {
     OP.call(&[items.into(), dim.into()])
 }
 
-/// A shape as an argument.
+/// Converts a shape to an argument.
 pub fn sizes(shape: &[usize]) -> Vec<i64> {
     shape.iter().map(|n| *n as i64).collect()
 }
@@ -172,7 +173,7 @@ pub fn full(
     OP.call(&[sizes(shape).as_slice().into(), value.into().into(), dtype.into(), device.into()])
 }
 
-/// Zeros like another tensor: its shape, dtype and device.
+/// Makes zeros of another tensor's shape, dtype and device.
 ///
 /// # Errors
 /// Those of the call.

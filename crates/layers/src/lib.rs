@@ -1,11 +1,10 @@
 //! The layers above the backends, one module per dispatch key.
 //!
-//! Each layer is one boxed fallback that works for every operator, also one that a user defined a
-//! minute ago, and rules for single operators, which are kernels at (operator, key), where a rule
-//! does better than the general way. So a new operator gets all layers for nothing, and a new layer
-//! all operators.
+//! Each layer is one boxed fallback that works for every operator, including users' operators, and rules,
+//! which are kernels at (operator, key) for operators for which a rule is better than the fallback. So a new
+//! operator works under all layers, and a new layer with all operators.
 //!
-//! | key | the general way | a rule |
+//! | key | fallback | rule |
 //! | --- | --- | --- |
 //! | Tracer | one node in the graph per outer call | |
 //! | Profiler | one event per outer call | |
@@ -27,15 +26,15 @@ use keyfold_core::Result;
 use keyfold_dispatch::Dispatcher;
 use keyfold_tensor::Value;
 
-/// From how many elements on a layer gives the host language's lock up for what is below it, as
-/// the built-in kernels do.
+/// The number of elements from which on a layer's kernel releases the host language's lock, as the built-in
+/// kernels do.
 pub(crate) const HOST_LOCK_FROM: usize = 1 << 15;
 
-/// Registers the layers in a dispatcher: a fallback at each key. Rules of single operators come with the
-/// operators. What layers compute themselves goes through the process's dispatcher.
+/// Registers the layers in a dispatcher: a fallback at each key. Rules are registered with their operators. The
+/// layers call operators of the process's dispatcher.
 ///
 /// # Errors
-/// [`keyfold_core::ErrorKind::Registration`] where one of the keys has a fallback already.
+/// [`keyfold_core::ErrorKind::Registration`] if one of the keys has a fallback already.
 pub fn register(dispatcher: &Dispatcher<Value>) -> Result<()> {
     tracer::register(dispatcher)?;
     profiler::register(dispatcher)?;

@@ -1,40 +1,40 @@
 //! Meta: shapes and dtypes without data.
 //!
-//! An operator's Meta kernel says which results a call would have. The key has no fallback: an
-//! operator without such a kernel is an error that says how to add one.
+//! An operator's Meta kernel returns the results' shapes, strides and dtypes, without elements. The key has no
+//! fallback: a call of an operator without a Meta kernel is an error, with the way to add one.
 
 use keyfold_core::{Device, Error, ErrorKind, Result, Shape, Strides, layout};
 use keyfold_dispatch::{DispatchKey, DispatchKeySet, Operator, Value as _};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-/// A tensor without memory that has this one's shape, strides and dtype.
+/// Makes a tensor on meta with this one's shape, strides and dtype.
 ///
 /// # Errors
-/// [`ErrorKind::Shape`] where such strides reach further than memory can.
+/// [`ErrorKind::Shape`] if the strides reach beyond the address space.
 pub fn like(tensor: &Tensor) -> Result<Tensor> {
     let (shape, strides) = (tensor.shape(), tensor.strides());
-    // From the first element in memory on, so that negative strides stay inside.
+    // The buffer begins at the element with the lowest address, so that negative strides stay inside.
     let back = layout::reach(shape, strides)?.map_or(0, |(first, _)| first.unsigned_abs());
     let last = layout::bounds(shape, strides, back)?.map_or(0, |(_, last)| last + 1);
     let buffer = Tensor::meta(&[last], tensor.dtype())?.into_buffer();
     Tensor::from_parts(buffer, Shape::new(shape)?, Strides::new(strides)?, back)
 }
 
-/// Runs an operator's Meta kernel for real arguments: tensors, arrays and devices among them are
-/// replaced by their like on meta. Gives the results as tensors without data.
+/// Runs an operator's Meta kernel for arguments with data: tensors, arrays and devices are replaced by ones on
+/// meta. Returns the results as tensors on meta.
 ///
 /// # Errors
-/// [`ErrorKind::MissingKernel`] where the operator has no Meta kernel; the message says how to add
-/// one. Those of the call. [`ErrorKind::Return`] when the kernel returns a tensor with data.
+/// [`ErrorKind::MissingKernel`] if the operator has no Meta kernel, with the way to add one. Those of the call.
+/// [`ErrorKind::Return`] if the kernel returns a tensor with data.
 pub fn infer(operator: &Operator<Value>, args: &[ValueRef<'_>]) -> Result<Value> {
     infer_aliases(operator, args).map(|(result, _)| result)
 }
 
-/// Which tensor among the arguments a result has its memory from, counted through lists, and how many
-/// elements behind that one's first element it begins; none of a result with memory of its own.
+/// The tensor among the arguments whose memory a result shares, numbered through lists, and the result's offset
+/// from that tensor's first element, in elements; `None` for a result with new memory.
 pub type Alias = Option<(usize, isize)>;
 
-/// As [`infer`], and for each tensor among the results its [`Alias`].
+/// As [`infer`], with the [`Alias`] of each tensor among the results.
 ///
 /// # Errors
 /// As [`infer`].
@@ -65,7 +65,7 @@ pub fn infer_aliases(
     Ok((result, aliases))
 }
 
-/// The tensors in a value, in lists too.
+/// Returns the tensors in a value, including items of lists.
 fn tensors(value: ValueRef<'_>) -> Vec<&Tensor> {
     match value.tensor() {
         Ok(tensor) => vec![tensor],
@@ -85,7 +85,7 @@ fn to_meta(arg: ValueRef<'_>) -> Result<Value> {
     })
 }
 
-/// What the first tensor with data among the results is.
+/// Describes the first tensor with data among the results.
 fn first_real(value: ValueRef<'_>) -> Option<String> {
     match value {
         ValueRef::Tensor(tensor) if tensor.device() == Device::META => None,

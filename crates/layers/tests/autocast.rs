@@ -13,7 +13,7 @@ fn tensor(dtype: DType) -> Tensor {
     aten::to(&x, dtype).unwrap()
 }
 
-/// The dtype that an operator of two tensors computes in, seen by a kernel below the layer.
+/// Returns the dtype of the arguments that a kernel below the layer receives.
 fn seen(category: Category, scope: DType, given: [DType; 2]) -> Vec<DType> {
     let d = Dispatcher::<Value>::new();
     d.define("f(Tensor x, Tensor[] y, Tensor? z=None, int n=1) -> ScalarType[]").unwrap();
@@ -68,7 +68,7 @@ fn built_in_operators_have_their_categories() {
     assert_eq!(aten::matmul(&x, &x).unwrap().dtype(), DType::F16);
     assert_eq!(aten::exp(&h).unwrap().dtype(), DType::F32);
     assert_eq!(aten::sum_all(&h).unwrap().dtype(), DType::F32);
-    // 3 to the power of 12 is beyond float16.
+    // 3^12 exceeds the range of float16.
     let twelve = aten::mul_scalar(&h, 3.0).unwrap();
     let args = [(&twelve).into(), ValueRef::Float(3.0)];
     let power = dispatcher().call("aten::rpow.Scalar", &args).unwrap();
@@ -161,7 +161,7 @@ fn an_operator_has_one_category() {
 fn a_fallback_at_the_key_lets_calls_pass() {
     let x = tensor(DType::F32);
     let _scope = scope(DType::F16).unwrap();
-    // Not cast, not seen: a composite operator's own calls are autocast in their turn.
+    // A composite isn't cast itself; the operators that it calls are autocast.
     let d = dispatcher();
     let operator = d.operator("aten::neg").unwrap();
     assert!(!operator.has_kernel(keyfold_dispatch::RegistrationKey::Key(DispatchKey::Autocast)));

@@ -1,4 +1,4 @@
-//! Derivatives among complex numbers against finite differences, by both parts of each element.
+//! Complex derivatives against finite differences, with respect to both parts of each element.
 
 mod support;
 #[path = "support/cases.rs"]
@@ -16,8 +16,8 @@ use table::cases;
 
 type Number = Complex<f64>;
 
-/// Operators with a derivative that take no complex numbers; `to` is called with a real dtype in the
-/// table, and tested below with a complex one.
+/// Operators with a derivative that don't support complex numbers. `to` has a real dtype in the table, and is
+/// tested below with a complex one.
 const REAL_ONLY: &str = "maximum minimum maximum.Scalar minimum.Scalar remainder floor_divide \
     remainder.Scalar floor_divide.Scalar rremainder.Scalar rfloor_divide.Scalar expm1 relu erf \
     softplus silu gelu gelu_tanh floor ceil round trunc log1p sigmoid max min amax amin softmax \
@@ -32,7 +32,7 @@ fn parts(x: &Tensor) -> Vec<f64> {
     }
 }
 
-/// The tensor of that form whose elements have these parts.
+/// Makes the tensor of that shape and dtype whose elements have these parts.
 fn of_parts(parts: &[f64], like: &Tensor) -> Result<Tensor> {
     if !like.dtype().is_complex() {
         return Tensor::from_vec(parts.to_vec(), like.shape());
@@ -41,14 +41,14 @@ fn of_parts(parts: &[f64], like: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(items, like.shape())
 }
 
-/// With an imaginary part of its own.
+/// Adds an imaginary part.
 fn complex(x: &Tensor, seed: usize) -> Tensor {
     let imaginary = numbers(&data(x.shape(), seed, 0.2, 0.9));
     let items = numbers(x).into_iter().zip(imaginary).map(|(re, im)| Complex::new(re, im));
     Tensor::from_vec(items.collect::<Vec<Number>>(), x.shape()).unwrap()
 }
 
-/// A real number that depends on every part of every element.
+/// Computes a real number that depends on both parts of every element.
 fn loss(y: &Tensor) -> Result<Tensor> {
     if !y.dtype().is_complex() {
         return weighted(y);
@@ -65,7 +65,7 @@ fn loss_of_all(grads: &[Tensor]) -> Result<Tensor> {
     Ok(total)
 }
 
-/// The derivatives of a real number by each part of each element.
+/// Computes the derivatives of a real number with respect to each part of each element.
 fn differences_by_parts(
     inputs: &[Tensor],
     value: impl Fn(&[Tensor]) -> Result<Tensor>,
@@ -110,7 +110,7 @@ fn close(what: &str, inputs: &[Tensor], grads: &[Tensor], expected: &[Vec<f64>],
     }
 }
 
-/// Compares first and second derivatives; whether the operator takes these dtypes.
+/// Compares first and second derivatives. Returns whether the operator supports these dtypes.
 #[track_caller]
 fn agrees(what: &str, f: &Function, inputs: &[Tensor], constants: &[Tensor]) -> bool {
     match f(inputs, constants) {
@@ -146,7 +146,7 @@ fn every_operator_that_takes_complex_numbers() {
             continue;
         }
         tested.insert(case.op);
-        // One real operand beside a complex one. Written over, real numbers can't become complex.
+        // One real operand with a complex one. A real tensor can't be written with complex numbers.
         for place in 0..both.len() {
             let mut mixed = both.clone();
             mixed[place] = case.inputs[place].clone();

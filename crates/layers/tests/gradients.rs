@@ -16,7 +16,7 @@ use keyfold_tensor::{Tensor, ValueRef as V};
 use support::*;
 use table::cases;
 
-/// Operators that have no derivative of their own, by their rows.
+/// Operators without a derivative, by their rows.
 fn without_derivative() -> BTreeSet<String> {
     let without = |row: &&Row| match row.layers().derivative {
         Rule::Refused(_) | Rule::Given(Gradient::Detach) => true,
@@ -42,7 +42,7 @@ fn every_operator_is_in_the_table_or_needs_no_derivative() {
     let names: BTreeSet<String> = operators
         .iter()
         .map(|op| op.name().to_string())
-        // Results that are written into `out` have no history: see the test below.
+        // A result that is written into `out` isn't recorded: see the test below.
         .filter(|name| name.starts_with("aten::"))
         .filter(|name| !name.ends_with(".out") && !name.ends_with("_out"))
         .collect();
@@ -71,7 +71,7 @@ fn what_is_written_into_out_has_no_derivative_and_says_so() {
     assert!(error.message().contains("aten::exp.out"), "{error}");
 }
 
-/// All inputs in one dtype, or only the first one.
+/// Converts all inputs to one dtype, or only the first one.
 fn in_dtype(inputs: &[Tensor], dtype: DType, all: bool) -> Vec<Tensor> {
     let cast = |(i, x): (usize, &Tensor)| {
         if all || i == 0 { aten::to(x, dtype).unwrap() } else { x.clone() }
@@ -87,8 +87,7 @@ fn gradients_have_the_dtype_of_their_operand() {
         let exact: Vec<Vec<f64>> = exact.iter().map(numbers).collect();
         for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F16, 0.03), (DType::BF16, 0.2)] {
             for all in [true, false] {
-                // A narrower tensor can't be written over with wider numbers of another kind; same
-                // kinds are converted.
+                // A tensor can be written with numbers of a wider dtype, but not of a higher kind.
                 let inputs = in_dtype(&case.inputs, dtype, all);
                 let leaves: Vec<Tensor> = inputs.iter().map(leaf).collect();
                 let what = format!("{} in {dtype}", case.label());
@@ -120,7 +119,7 @@ fn only_the_needed_gradients_are_computed() {
 #[test]
 fn derivatives_work_on_meta() {
     let meta = |x: &Tensor| Tensor::meta(x.shape(), x.dtype()).unwrap();
-    // A copy from meta to a device with elements has none to copy.
+    // A gradient on meta has no elements to copy to another device.
     let works = |case: &&table::Case| !case.has_mask() && case.op != "aten::to.device";
     for case in cases().iter().filter(works) {
         let leaves: Vec<Tensor> = case.inputs.iter().map(|x| leaf(&meta(x))).collect();
@@ -141,7 +140,7 @@ fn derivatives_work_on_meta() {
     }
 }
 
-/// The gradients of the sum of an operator's result.
+/// Computes the gradients of the sum of an operator's result.
 fn slopes(inputs: &[&[f64]], f: impl Fn(&[Tensor]) -> Tensor) -> Vec<Vec<f64>> {
     let leaves: Vec<Tensor> =
         inputs.iter().map(|x| leaf(&Tensor::from_slice(x, &[x.len()]).unwrap())).collect();
@@ -252,7 +251,7 @@ fn integers_in_between_cut_and_beside_are_left_out() {
 fn what_no_gradient_reads_is_not_kept() {
     const COUNT: usize = 1 << 22;
     let _counting = keyfold_tensor::memory::count();
-    // How much memory is given back with an operand of a product: all of it, or nothing.
+    // The memory that is freed with an operand of a product: all of it, or nothing.
     let freed = |grad_of_it: bool| {
         let row = Tensor::full(&[1, COUNT], 1.0.into(), DType::F64, Device::CPU).unwrap();
         let column = Tensor::full(&[COUNT, 1], 1.0.into(), DType::F64, Device::CPU).unwrap();
@@ -265,12 +264,12 @@ fn what_no_gradient_reads_is_not_kept() {
         freed
     };
     let size = (COUNT * size_of::<f64>()) as i64;
-    // Other tests run beside this one, with little memory.
+    // Tests in other threads use little memory.
     assert!(freed(true) > size / 2, "its own gradient reads the other operand");
     assert!(freed(false) < size / 2, "the other's gradient reads it");
 }
 
-/// The identity, with a derivative that keeps its operand itself, with the place in the graph.
+/// The identity, with a derivative that saves its operand in its own state, with the operand's edge.
 struct Keeper;
 
 impl autograd::Derivative for Keeper {
@@ -325,7 +324,7 @@ fn a_long_chain_of_kept_tensors_ends_without_recursion() {
     }
 }
 
-/// Numbers without a pattern (xorshift, G. Marsaglia, "Xorshift RNGs", 2003).
+/// Pseudorandom numbers (xorshift, G. Marsaglia, "Xorshift RNGs", 2003).
 struct Random(u64);
 
 impl Random {
@@ -337,7 +336,7 @@ impl Random {
     }
 }
 
-/// One step of a chain: shapes stay `[2, 3]`, numbers stay small.
+/// One step of a chain, which keeps the shape `[2, 3]` and small numbers.
 fn step(which: usize, x: &Tensor, other: &Tensor) -> Result<Tensor> {
     let one = |x: &Tensor| aten::add_scalar(&aten::mul(x, x)?, 1);
     match which {

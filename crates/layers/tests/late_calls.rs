@@ -1,4 +1,4 @@
-//! Operators, derivatives and checkpoints in the destructor of a thread-local, when those of the
+//! Operators, derivatives and checkpoints in the destructor of a thread-local, after the destructors of the
 //! engine's own thread-locals may have run.
 
 mod support;
@@ -12,7 +12,7 @@ use keyfold_layers::autograd;
 use keyfold_tensor::{Tensor, ValueRef as V};
 use support::{call, data, gradients_of, leaf};
 
-/// How many nodes of a graph hang on each other: more than a stack holds calls.
+/// The number of nodes in a chain: recursion over them would overflow the stack.
 const CHAIN: usize = 100_000;
 
 fn square(x: &Tensor) -> Result<Tensor> {
@@ -47,7 +47,7 @@ impl Drop for Late {
 #[test]
 fn a_thread_locals_destructor_may_call_anything() {
     thread_local!(static LATE: RefCell<Option<Late>> = const { RefCell::new(None) });
-    // Destructors run in the reverse order of first uses, so either's comes first once.
+    // Destructors run in the reverse order of the first uses, so both orders are tested.
     for first in [false, true] {
         let (sender, receiver) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Meta: results without data, and the errors of operators that can't have them.
+//! Meta: results without data, and the errors of operators that don't support it.
 
 use keyfold_core::{Device, ErrorKind};
 use keyfold_dispatch::{DispatchKey, Operator};

@@ -1,4 +1,4 @@
-//! Recording, printing, replaying, JSON there and back.
+//! Recording, printing, replay, and JSON round trips.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ fn writing_in_place_is_in_order_and_reaches_views() {
         let first = aten::select(&y, 0, 0)?;
         let before = aten::clone(&first)?;
         aten::fill_(&first, 7.0)?;
-        // What was written through the view is in y and in the view itself.
+        // The write through the view is visible in y and in the view.
         Ok(vec![aten::add(&y, &first)?, before, y])
     });
     let graph = graph.unwrap();
@@ -81,7 +81,7 @@ fn writing_in_place_is_in_order_and_reaches_views() {
     assert_eq!(results, [vec![14.0, 67.0, 77.0], vec![50.0], vec![7.0, 60.0, 70.0]]);
     let node = graph.nodes().iter().find(|node| node.operator == "aten::fill_.Scalar").unwrap();
     assert!(node.effects && node.args[0].written);
-    // It stays, whoever needs its result.
+    // It stays in the graph even if its result isn't used.
     assert_eq!(graph.simplified().nodes().len(), graph.nodes().len());
 }
 
@@ -97,7 +97,7 @@ fn a_view_that_looks_like_its_base_is_told_apart_where_autograd_does() {
     });
     let graph = graph.unwrap();
     assert_eq!(run(&graph, &[&floats(&[3.0, 4.0])])[0], [6.0, 8.0]);
-    // A view without keys that no operator made is found by its data alone.
+    // A view without keys that no operator made is identified by its data.
     assert!(matches!(&graph.outputs()[1], Arg::Value(_)));
     assert!(graph.constants().is_empty());
 }
@@ -139,7 +139,7 @@ fn inputs_that_differ_from_the_recorded_ones_are_named() {
     assert!(graph.run_any_shape(dispatcher(), &[&floats(&[1.0])]).is_err());
 }
 
-/// A dispatcher with the layers and an operator of the user's own.
+/// Makes a dispatcher with the layers and a user's operator.
 fn with_operator(schema: &str, kernel: Kernel<Value>) -> Dispatcher<Value> {
     let dispatcher = Dispatcher::new();
     let cpu: Arc<dyn GpuBackend> = Arc::new(HostBackend);
@@ -312,10 +312,10 @@ fn reading_what_follows_from_the_inputs_is_refused_and_other_things_are_not() {
         for tensor in [&x[0], &y, &view, &w, &twice] {
             seen.push(check_readable(tensor, "bool()").map_err(|error| error.kind()));
         }
-        // A constant that was written to differs at the next replay.
+        // A written constant has other elements at the next replay.
         aten::fill_(&aten::select(&w, 0, 0)?, 3.0)?;
         seen.push(check_readable(&w, "bool()").map_err(|error| error.kind()));
-        // Inside a kernel reading is what it does.
+        // A kernel may read its arguments.
         inside_layers(DispatchKey::Tracer.into(), || check_readable(&x[0], "bool()"))?;
         Ok(vec![y])
     });

@@ -1,4 +1,4 @@
-//! Vmap from Rust: the loop on operators of all kinds, nesting, errors, rules of users.
+//! Vmap from Rust: the loop for all kinds of operators, nesting, errors, users' rules.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn map(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     Ok(out.remove(0))
 }
 
-/// Names of operators that tests define are theirs alone.
+/// Makes a unique name for an operator of a test.
 fn name(what: &str) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("vmap_tests::{what}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -182,12 +182,12 @@ fn a_write_that_gradients_would_miss_is_refused() {
     let twice = define("twice_", "(Tensor(a!) self) -> Tensor(a!)", twice);
     let looped = |x: &Tensor| call(&twice, &[(&product(x)?).into()])?.into_tensor();
     refused(&numbers(&[3, 2]), &looped, [&twice, "batch of 3", "new tensor"]);
-    // The caller's own tensor would keep its place in the graph.
+    // The caller's tensor would keep its node.
     let outside = product(&numbers(&[3, 2])).unwrap();
     let write = |x: &Tensor| aten::fill_(x, 0.0);
     refused(&outside, &write, ["aten::fill_", "view of another tensor", "no_grad()"]);
 
-    // Where nothing is recorded, it is written.
+    // It is written if nothing is recorded.
     let x = numbers(&[3, 2]);
     let plain = map(&x, |x| aten::fill_(&aten::mul_scalar(x, 2.0)?, 7.0)).unwrap();
     assert_eq!(values(&plain), [7.0; 6]);

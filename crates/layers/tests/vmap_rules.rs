@@ -1,4 +1,4 @@
-//! Every batching rule against the loop: the same call, with a rule and without.
+//! Every batching rule against the loop.
 
 use keyfold::dispatcher;
 use keyfold::ops::aten;
@@ -8,7 +8,7 @@ use keyfold_layers::vmap;
 use keyfold_layers::vmap::Randomness;
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-/// Numbers without order or repetition, none of them 0.
+/// Distinct nonzero numbers that aren't sorted.
 fn numbers(shape: &[usize], seed: usize) -> Tensor {
     keyfold::init();
     let count = shape.iter().product::<usize>();
@@ -26,11 +26,11 @@ fn whole(shape: &[usize], below: i64, seed: usize) -> Tensor {
     Tensor::from_vec((0..count).map(item).collect(), shape).unwrap()
 }
 
-fn truths(shape: &[usize], seed: usize) -> Tensor {
+fn bools(shape: &[usize], seed: usize) -> Tensor {
     aten::gt_scalar(&numbers(shape, seed), 0.0).unwrap()
 }
 
-/// An argument: of one example, with the batch along a dimension, or anything else.
+/// An argument: batched along a dimension, or the same for all examples.
 #[derive(Clone)]
 enum Arg {
     /// A physical tensor and its batch dimension.
@@ -50,7 +50,7 @@ fn build(arg: &Arg) -> Value {
     }
 }
 
-/// The elements of what a call returned, the batch in front, with shape and dtype.
+/// Returns the elements of a result with the batch dimension at the front, with shape and dtype.
 fn elements(value: &Value) -> (Vec<usize>, DType, Vec<Scalar>) {
     let tensor = value.as_ref().tensor().unwrap();
     let (physical, level, dim) = vmap::physical(tensor).expect("the result is an example");
@@ -70,7 +70,7 @@ fn close(a: Scalar, b: Scalar) -> bool {
     a == b || (a - b).abs() <= 1e-12 * a.abs().max(b.abs()) || (a.is_nan() && b.is_nan())
 }
 
-/// Calls with the rule, then with the loop, and compares results and what was written to.
+/// Calls with the rule, then with the loop, and compares the results and the written arguments.
 fn check(name: &str, args: &[Arg]) {
     let operator = dispatcher().operator(name).unwrap();
     let defaults = (args.len()..operator.schema().arguments.len())
@@ -119,7 +119,7 @@ fn float(x: f64) -> Arg {
     Arg::Other(Value::Float(x))
 }
 
-fn truth(b: bool) -> Arg {
+fn bool_arg(b: bool) -> Arg {
     Arg::Other(Value::Bool(b))
 }
 
@@ -127,7 +127,7 @@ fn none() -> Arg {
     Arg::Other(Value::None)
 }
 
-/// The tensor with the batch (3 examples) at each dimension that the rank allows.
+/// Returns the tensor with the batch of 3 examples along each of its dimensions.
 fn everywhere(shape: &[usize], make: impl Fn(&[usize]) -> Tensor) -> Vec<Arg> {
     (0..=shape.len())
         .map(|dim| {
@@ -178,14 +178,14 @@ fn operators_of_a_tensor_and_a_number() {
             }
         }
     }
-    for condition in everywhere(&[2, 2], |s| truths(s, 1)) {
+    for condition in everywhere(&[2, 2], |s| bools(s, 1)) {
         check("aten::where.Scalar", &[condition, float(1.0), float(2.0)]);
     }
     for x in everywhere(&[2, 2], |s| numbers(s, 1)) {
         check("aten::to", &[x.clone(), Arg::Other(Value::DType(DType::F32))]);
         check("aten::to.device", &[x.clone(), Arg::Other(Value::Device(Device::CPU))]);
         check("aten::fill_.Scalar", &[x.clone(), float(3.0)]);
-        check("aten::dropout", &[x, float(0.5), truth(false)]);
+        check("aten::dropout", &[x, float(0.5), bool_arg(false)]);
     }
 }
 
@@ -219,12 +219,12 @@ fn operators_of_two_tensors_broadcast_examples_and_not_batches() {
 
 #[test]
 fn choices_broadcast_three_ways() {
-    for condition in everywhere(&[4, 3], |s| truths(s, 1)) {
+    for condition in everywhere(&[4, 3], |s| bools(s, 1)) {
         for x in everywhere(&[3], |s| numbers(s, 2)) {
             check("aten::where", &[condition.clone(), x.clone(), Arg::All(numbers(&[4, 1], 3))]);
             check("aten::where.ScalarOther", &[condition.clone(), x.clone(), float(1.0)]);
             check("aten::where.ScalarSelf", &[condition.clone(), float(1.0), x.clone()]);
-            let plain = Arg::All(truths(&[4, 3], 4));
+            let plain = Arg::All(bools(&[4, 3], 4));
             check("aten::where", &[plain, x.clone(), x]);
         }
     }
@@ -246,14 +246,14 @@ fn reductions_spare_the_batch() {
             ];
             for dim in dims {
                 for keepdim in [false, true] {
-                    check(&name, &[x.clone(), dim.clone(), truth(keepdim)]);
+                    check(&name, &[x.clone(), dim.clone(), bool_arg(keepdim)]);
                 }
             }
         }
         for name in ["aten::argmax", "aten::argmin"] {
             for dim in [none(), int(0), int(-1), int(5)] {
                 for keepdim in [false, true] {
-                    check(name, &[x.clone(), dim.clone(), truth(keepdim)]);
+                    check(name, &[x.clone(), dim.clone(), bool_arg(keepdim)]);
                 }
             }
         }
@@ -264,12 +264,12 @@ fn reductions_spare_the_batch() {
         }
     }
     for x in everywhere(&[], |s| numbers(s, 1)) {
-        check("aten::sum.dim", &[x.clone(), none(), truth(true)]);
-        check("aten::argmax", &[x.clone(), none(), truth(true)]);
+        check("aten::sum.dim", &[x.clone(), none(), bool_arg(true)]);
+        check("aten::argmax", &[x.clone(), none(), bool_arg(true)]);
         check("aten::softmax", &[x.clone(), int(0)]);
-        check("aten::sum.dim", &[x, list(&[0]), truth(true)]);
+        check("aten::sum.dim", &[x, list(&[0]), bool_arg(true)]);
     }
-    for x in everywhere(&[3], |s| truths(s, 1)) {
+    for x in everywhere(&[3], |s| bools(s, 1)) {
         check("aten::sum", std::slice::from_ref(&x));
         check("aten::sum", &[x.clone(), Arg::Other(Value::DType(DType::F32))]);
         check("aten::mean", &[x]);
@@ -325,7 +325,7 @@ fn views_keep_the_batch_apart() {
             check("aten::flip", &[x.clone(), list(dims)]);
         }
     }
-    // A batch of one: its dimension stays whatever is squeezed.
+    // The dimension of a batch of one example isn't squeezed.
     let one = Arg::At(numbers(&[1, 1, 2], 1), 0);
     check("aten::squeeze", &[one]);
 }
@@ -369,7 +369,7 @@ fn positions_are_those_of_one_example() {
                 check("aten::index_select", &[x.clone(), int(dim), one]);
             }
         }
-        // An index that is out of range in an example, but not in the batch as a whole.
+        // The index is out of range for an example, but not for the physical tensor.
         let far = Arg::At(whole(&[3, 2], 5, 1), 0);
         check("aten::index_select", &[x.clone(), int(0), far]);
         for index in everywhere(&[2, 5], |s| whole(s, 4, 1)) {
@@ -422,7 +422,7 @@ fn indexing_by_tensors_puts_the_group_where_an_example_has_it() {
                 }
             }
         }
-        let mask = Arg::All(truths(&[4], 1));
+        let mask = Arg::All(bools(&[4], 1));
         check("aten::index.Tensor", &[x, Arg::Items(vec![mask])]);
     }
 }

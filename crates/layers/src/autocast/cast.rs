@@ -1,4 +1,4 @@
-//! The kernel of a category: casts what it must, and calls below.
+//! The kernel of a category: casts arguments, then calls the operator below.
 
 use keyfold_core::{DType, Result};
 use keyfold_dispatch::schema::Argument;
@@ -8,7 +8,7 @@ use keyfold_tensor::{Tensor, Value, ValueRef};
 use super::{Category, Settings};
 use crate::{HOST_LOCK_FROM, aten};
 
-/// The kernel at Autocast of an operator of that category.
+/// Makes the kernel at Autocast of an operator of that category.
 #[track_caller]
 pub(super) fn kernel(category: Category) -> Kernel<Value> {
     if category == Category::Leave {
@@ -24,7 +24,7 @@ fn run(
     args: &[ValueRef<'_>],
     category: Category,
 ) -> Result<Value> {
-    // The key can be included without a scope; then nobody said which dtype.
+    // The key can be included without a scope, and then there is no dtype to cast to.
     let Some(settings) = local_data::<Settings>().filter(|settings| settings.enabled) else {
         return context.call_below(args);
     };
@@ -61,7 +61,7 @@ fn run(
     context.call_below(&args)
 }
 
-/// A list of tensors with what must be cast replaced; `None` where nothing must.
+/// Casts the items of a list; `None` if no item has to be cast.
 fn list(
     arg: ValueRef<'_>,
     cast: impl Fn(ValueRef<'_>) -> Result<Option<Tensor>>,
@@ -77,13 +77,13 @@ fn list(
     Ok(Some(Value::List(items.collect::<Result<_>>()?)))
 }
 
-/// Whether an argument may be cast: not one that the operator writes to or returns a view of, since
-/// that would then be of the copy.
+/// Returns whether an argument may be cast. An argument that the operator writes to or returns a view of may
+/// not: the operator would write to the copy, or return a view of it.
 fn is_cast(argument: &Argument) -> bool {
     argument.ty.carries_tensors() && argument.alias.is_none()
 }
 
-/// The dtypes of the floating tensors that may be cast.
+/// Returns the dtypes of the floating tensors that may be cast.
 fn floats(schema: &[Argument], args: &[ValueRef<'_>]) -> Vec<DType> {
     let mut dtypes = Vec::new();
     let mut push = |arg: ValueRef<'_>| {
@@ -99,8 +99,8 @@ fn floats(schema: &[Argument], args: &[ValueRef<'_>]) -> Vec<DType> {
     dtypes
 }
 
-/// The tensor of an argument; `None` for an absent one, and for an array of another library that
-/// can't be viewed, which the kernel below knows better.
+/// Returns the tensor of an argument; `None` for an absent one, and for an array of another library that can't
+/// be viewed, for which the kernel below raises a better error.
 fn tensor_of(arg: ValueRef<'_>) -> Option<&Tensor> {
     arg.tensor().ok()
 }

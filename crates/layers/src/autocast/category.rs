@@ -1,4 +1,4 @@
-//! What an operator's arguments are cast to.
+//! Categories of operators, which decide the dtypes that autocast casts arguments to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,24 +7,24 @@ use keyfold_core::{DType, Error, ErrorKind, Result};
 
 /// How autocast treats an operator's tensor arguments.
 ///
-/// Whole numbers, bools and complex numbers are never touched, and float64 never becomes shorter.
+/// Integers, bools and complex numbers are never cast, and float64 is never cast to a narrower dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Category {
-    /// To the scope's dtype, where shorter numbers are worth it: matrix products. A call with a
-    /// float64 argument is left alone: the result would be float64 of rounded numbers.
+    /// Casts to the scope's dtype, for operators that are faster in it: matrix products. A call with a float64
+    /// argument isn't cast, since its float64 result would be computed from rounded numbers.
     LowerPrecision,
-    /// float16 and bfloat16 to float32, where short numbers lose too much: exponentials, sums.
+    /// Casts float16 and bfloat16 to float32, for operators that lose accuracy in them: exponentials, sums.
     FullPrecision,
-    /// Floating arguments of different dtypes to the widest among them.
+    /// Casts floating arguments of different dtypes to the widest of them.
     Widest,
-    /// Nothing is cast.
+    /// Casts nothing.
     Leave,
-    /// float16, bfloat16 and float32 to exactly this floating dtype.
+    /// Casts float16, bfloat16 and float32 to this floating dtype.
     To(DType),
 }
 
 impl Category {
-    /// The names of the categories that are words.
+    /// The categories' names, without those of dtypes.
     pub const NAMES: [(&'static str, Category); 4] = [
         ("lower", Category::LowerPrecision),
         ("full", Category::FullPrecision),
@@ -32,7 +32,7 @@ impl Category {
         ("leave", Category::Leave),
     ];
 
-    /// The category that casts to exactly a dtype.
+    /// Returns the category that casts to a dtype.
     ///
     /// # Errors
     /// [`ErrorKind::DType`] for a dtype that isn't floating.
@@ -49,8 +49,8 @@ impl Category {
         ))
     }
 
-    /// The dtype that an argument becomes inside a scope of `scope`; `widest` is that of the call's
-    /// floating arguments together.
+    /// Returns the dtype that an argument is cast to in a scope of dtype `scope`; `widest` is the widest dtype of
+    /// the call's floating arguments.
     pub(super) fn target(self, given: DType, scope: DType, widest: DType) -> DType {
         let eligible = matches!(given, DType::F16 | DType::BF16 | DType::F32);
         match self {

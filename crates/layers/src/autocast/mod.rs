@@ -1,15 +1,14 @@
-//! Autocast: matrix products in a short dtype, sums and exponentials in a long one, without a
-//! change to the code that calls them.
+//! Autocast runs matrix products in a narrow dtype, and sums and exponentials in a wide one, without changes
+//! to the calling code.
 //!
-//! Inside a [`scope`] each operator's tensor arguments are cast by its [`Category`]. An operator
-//! without one is left as it is: the fallback at the key is a fallthrough, so that calls pass the
-//! key by, a foreign argument reaches the kernel as the caller's own object, and what a composite
-//! operator calls itself is autocast in its turn. A rule runs with its own key excluded, so casts
-//! (`aten::to`, through the process's dispatcher) aren't autocast again; and below Autograd, which
-//! records the operator with the arguments that the caller gave.
+//! Inside a [`scope`] each operator's tensor arguments are cast by its [`Category`]. For an operator without
+//! a category the fallback at the key is a fallthrough: calls skip the key, a foreign argument reaches the
+//! kernel unchanged, and the operators that a composite calls are autocast. A rule runs with its own key
+//! excluded, so its casts (`aten::to`, through the process's dispatcher) aren't autocast again. Autocast is
+//! below Autograd, which records the operator with the caller's arguments.
 //!
-//! A weight is cast anew by every call that uses it. A cache of casts would have to know when the
-//! weight's memory is written, which memory shared with another library doesn't tell.
+//! Every call casts its weights again. A cache of casts would have to detect writes to a weight's memory, and
+//! writes by other libraries that share the memory aren't detectable.
 //!
 //! The categories follow what mixed-precision training found to be safe (Micikevicius et al.,
 //! "Mixed Precision Training", 2018).
@@ -28,20 +27,20 @@ use keyfold_tensor::Value;
 
 pub use category::Category;
 
-/// The dtypes that a scope can have.
+/// The dtypes of scopes.
 pub const SUPPORTED: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 
-/// What an autocast scope says: the local data of the layer.
+/// The settings of an autocast scope: the local data of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What operators of lower precision compute in. With float32 everything is in full precision.
+    /// The dtype of operators of lower precision. With float32 all operators run in full precision.
     pub dtype: DType,
-    /// Whether anything is cast: not inside a scope that switches an outer one off.
+    /// Whether arguments are cast; false in a scope that disables an outer one.
     pub enabled: bool,
 }
 
 impl Settings {
-    /// Casts to that dtype.
+    /// Makes settings that cast to that dtype.
     ///
     /// # Errors
     /// [`ErrorKind::DType`] for a dtype that isn't in [`SUPPORTED`].
@@ -56,20 +55,20 @@ impl Settings {
         ))
     }
 
-    /// The same dtype, with nothing cast.
+    /// Disables casts and keeps the dtype.
     #[must_use]
     pub fn disabled(self) -> Settings {
         Settings { enabled: false, ..self }
     }
 
-    /// Makes these settings those of the calls on this thread while the guard lives. The innermost
-    /// scope counts.
+    /// Applies these settings to the calls on this thread while the guard lives. Of nested scopes the innermost
+    /// applies.
     pub fn enter(self) -> LocalGuard {
         include_keys_with(DispatchKey::Autocast.into(), Arc::new(self))
     }
 }
 
-/// Calls on this thread are autocast while the guard lives.
+/// Autocasts the calls on this thread while the guard lives.
 ///
 /// ```
 /// use keyfold_core::DType;
@@ -92,8 +91,8 @@ pub fn scope(dtype: DType) -> Result<LocalGuard> {
     Ok(Settings::new(dtype)?.enter())
 }
 
-/// What applies to calls on this thread now: `None` outside of every scope, inside one that is
-/// switched off, and while an autocast rule runs.
+/// Returns the settings that apply to calls on this thread; `None` outside of scopes, in a disabled scope, and
+/// while an autocast rule runs.
 pub fn current() -> Option<Settings> {
     let keys = LocalKeys::current();
     let is_on = (keys.included() - keys.excluded()).contains(DispatchKey::Autocast);
@@ -101,13 +100,13 @@ pub fn current() -> Option<Settings> {
     settings.as_deref().copied()
 }
 
-/// The kernel at Autocast of an operator of this category.
+/// Makes the kernel at Autocast of an operator of this category.
 #[track_caller]
 pub fn kernel(category: Category) -> Kernel<Value> {
     cast::kernel(category)
 }
 
-/// Gives an operator a category: a kernel at (operator, Autocast).
+/// Registers the category of an operator: a kernel at (operator, Autocast).
 ///
 /// # Errors
 /// [`ErrorKind::UnknownOperator`], and [`ErrorKind::Registration`] where it has a category already.

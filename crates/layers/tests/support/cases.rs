@@ -1,4 +1,4 @@
-//! The table of operators with derivatives: how each is called, on which tensors.
+//! The table of operators with derivatives, with their arguments.
 
 use keyfold::ops::aten;
 use keyfold_core::{DType, Device, Result};
@@ -6,7 +6,7 @@ use keyfold_tensor::{Tensor, ValueRef as V};
 
 use crate::support::{Function, call, data};
 
-/// An operator called in one way.
+/// A call of an operator.
 pub(crate) struct Case {
     pub(crate) op: &'static str,
     pub(crate) inputs: Vec<Tensor>,
@@ -20,14 +20,14 @@ impl Case {
         format!("{} of {}", self.op, shapes.join(", "))
     }
 
-    /// Whether the shape of a result depends on a mask, so that Meta can't have it.
+    /// Whether the shape of a result depends on a mask, so that there is no kernel for Meta.
     pub(crate) fn has_mask(&self) -> bool {
         !self.op.starts_with("aten::where")
             && self.constants.iter().any(|c| c.dtype() == DType::Bool)
     }
 }
 
-/// The table as it grows.
+/// The table under construction.
 #[derive(Default)]
 struct Table(Vec<Case>);
 
@@ -42,7 +42,7 @@ impl Table {
         self.0.push(Case { op, inputs, constants, function: Box::new(function) });
     }
 
-    /// An operator of one tensor and plain arguments.
+    /// Adds an operator of one tensor and other arguments.
     fn plain(&mut self, op: &'static str, shapes: &[&[usize]], args: Vec<V<'static>>) {
         for shape in shapes {
             let args = args.clone();
@@ -53,7 +53,7 @@ impl Table {
         }
     }
 
-    /// An operator of numbers between two bounds.
+    /// Adds an operator of numbers between two bounds.
     fn unary(&mut self, op: &'static str, low: f64, high: f64) {
         for shape in [&[][..], &[3], &[2, 3], &[0, 3]] {
             self.add(op, vec![data(shape, 0, low, high)], vec![], move |x, _| {
@@ -62,7 +62,7 @@ impl Table {
         }
     }
 
-    /// An operator of two tensors that broadcast.
+    /// Adds an operator of two tensors that broadcast.
     fn binary(&mut self, op: &'static str, low: f64, high: f64) {
         let pairs: [(&[usize], &[usize]); 7] = [
             (&[2, 3], &[2, 3]),
@@ -90,11 +90,11 @@ fn bools(items: &[bool], shape: &[usize]) -> Tensor {
     Tensor::from_slice(items, shape).unwrap()
 }
 
-/// Every operator that has a derivative.
+/// Returns a call of every operator that has a derivative.
 pub(crate) fn cases() -> Vec<Case> {
     keyfold::init();
     let mut table = Table::default();
-    elementwise(&mut table);
+    pointwise(&mut table);
     reductions(&mut table);
     products(&mut table);
     shapes(&mut table);
@@ -104,7 +104,7 @@ pub(crate) fn cases() -> Vec<Case> {
     table.0
 }
 
-fn elementwise(table: &mut Table) {
+fn pointwise(table: &mut Table) {
     for op in ["aten::add", "aten::sub", "aten::mul", "aten::maximum", "aten::minimum"] {
         table.binary(op, -1.5, 1.9);
     }

@@ -1,4 +1,4 @@
-//! What the tests of derivatives share: numbers to test with, and finite differences.
+//! Helpers of the tests of derivatives: test data and finite differences.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -13,8 +13,8 @@ pub(crate) fn call(name: &str, args: &[ValueRef<'_>]) -> Result<Tensor> {
     dispatcher().call(name, args)?.into_tensor()
 }
 
-/// Distinct numbers between `low` and `high` that every float dtype holds exactly: multiples of
-/// 1/32, and for odd seeds those in the middle between two, so that two tensors have none in common.
+/// Makes distinct numbers between `low` and `high` that every float dtype holds exactly: multiples of 1/32,
+/// shifted by 1/64 for odd seeds, so that tensors of an even and an odd seed have no number in common.
 pub(crate) fn data(shape: &[usize], seed: usize, low: f64, high: f64) -> Tensor {
     keyfold::init();
     let count: usize = shape.iter().product();
@@ -26,10 +26,10 @@ pub(crate) fn data(shape: &[usize], seed: usize, low: f64, high: f64) -> Tensor 
     Tensor::from_vec((0..count).map(item).collect::<Vec<f64>>(), shape).unwrap()
 }
 
-/// A function of tensors that are varied, and of others that aren't.
+/// A function of differentiated tensors and of constant ones.
 pub(crate) type Function = dyn Fn(&[Tensor], &[Tensor]) -> Result<Tensor>;
 
-/// The same elements as a leaf that requires grad.
+/// Returns a leaf with the same elements.
 pub(crate) fn leaf(x: &Tensor) -> Tensor {
     keyfold::init();
     let leaf = x.detach();
@@ -37,7 +37,7 @@ pub(crate) fn leaf(x: &Tensor) -> Tensor {
     leaf
 }
 
-/// The same elements in column-major order, and backwards.
+/// Returns the same elements with column-major and negative strides.
 pub(crate) fn strided(x: &Tensor) -> Tensor {
     let dims: Vec<i64> = (0..x.ndim() as i64).collect();
     let reversed: Vec<i64> = dims.iter().rev().copied().collect();
@@ -45,12 +45,12 @@ pub(crate) fn strided(x: &Tensor) -> Tensor {
     other.flip(&dims).unwrap().permute(&reversed).unwrap()
 }
 
-/// As a float, of whatever dtype.
+/// Converts to float64.
 pub(crate) fn numbers(x: &Tensor) -> Vec<f64> {
     aten::to(x, DType::F64).unwrap().to_vec::<f64>().unwrap()
 }
 
-/// The sum of the elements, each with a weight of its own, so that no error hides behind another.
+/// Sums the elements with distinct weights, so that errors don't cancel.
 pub(crate) fn weighted(x: &Tensor) -> Result<Tensor> {
     let count = x.numel();
     let weights: Vec<f64> = (0..count).map(|i| 0.5 + (i * 5 % 7) as f64 / 4.0).collect();
@@ -58,7 +58,7 @@ pub(crate) fn weighted(x: &Tensor) -> Result<Tensor> {
     aten::sum_all(&aten::mul(x, &weights)?)
 }
 
-/// Gradients of a weighted sum of the function's result; zeros where it depends on nothing.
+/// Computes the gradients of a weighted sum of the function's result.
 pub(crate) fn gradients(
     f: &Function,
     inputs: &[Tensor],
@@ -69,7 +69,7 @@ pub(crate) fn gradients(
     gradients_of(&loss, inputs, create_graph)
 }
 
-/// Gradients of a number; zeros where it depends on nothing.
+/// Computes the gradients of a number; zeros for a tensor that it doesn't depend on.
 pub(crate) fn gradients_of(
     loss: &Tensor,
     inputs: &[Tensor],
@@ -88,7 +88,7 @@ pub(crate) fn gradients_of(
         .collect()
 }
 
-/// A number that depends on all gradients.
+/// Computes a number that depends on all gradients.
 pub(crate) fn combined(grads: &[Tensor]) -> Result<Tensor> {
     let mut total = Tensor::from_vec(vec![0.0_f64], &[])?;
     for grad in grads {
@@ -97,7 +97,7 @@ pub(crate) fn combined(grads: &[Tensor]) -> Result<Tensor> {
     Ok(total)
 }
 
-/// The gradients of a number with respect to float64 tensors, by central differences.
+/// Computes the gradients of a number with respect to float64 tensors by central differences.
 pub(crate) fn differences(
     inputs: &[Tensor],
     value: impl Fn(&[Tensor]) -> Result<f64>,
@@ -122,7 +122,7 @@ pub(crate) fn differences(
     Ok(all)
 }
 
-/// Asserts that gradients are those, up to a tolerance, and of the forms of the inputs.
+/// Asserts that gradients are close to the expected ones and have the inputs' shapes and dtypes.
 #[track_caller]
 pub(crate) fn same(
     what: &str,
@@ -142,8 +142,8 @@ pub(crate) fn same(
     }
 }
 
-/// Asserts that first and second derivatives are those that finite differences give, for operands
-/// in row-major order and for strided ones.
+/// Asserts that first and second derivatives agree with finite differences, for contiguous and for strided
+/// operands.
 #[track_caller]
 pub(crate) fn check(what: &str, f: &Function, inputs: &[Tensor], constants: &[Tensor]) {
     let first = differences(inputs, |moved| {
