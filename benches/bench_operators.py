@@ -2,9 +2,9 @@
 
     scripts/run.sh benches/bench_operators.py [--json FILE] [--only TEXT]
 
-A row is a call of an operator through its packet, on tensors of one float32 element, with its
-result made and dropped. Other load on the machine doesn't disturb the figures, so two builds can be
-compared.
+A row is a call of an operator, or of the function of the package that calls it, on tensors of one
+float32 element, with its result made and dropped. Other load on the machine doesn't disturb the
+figures, so two builds can be compared.
 """
 
 from __future__ import annotations
@@ -68,6 +68,22 @@ CALLS = [
     ("randn", "[1]"),
 ]
 
+# The functions that call some of them.
+FUNCTIONS = [
+    ("add", "x, x"),
+    ("add", "x, 2.0"),
+    ("add", "x, x, out=y"),
+    ("subtract", "2.0, x"),
+    ("exp", "x"),
+    ("negative", "x, out=y"),
+    ("where", "b, x, x"),
+    ("sum", "x"),
+    ("sum", "x, axis=0"),
+    ("argmax", "x"),
+    ("softmax", "x, 0"),
+    ("matmul", "m, m"),
+]
+
 
 def rows(only: str) -> list[Row]:
     def tensor(value: list, dtype: str) -> kf.Tensor:
@@ -90,6 +106,10 @@ def rows(only: str) -> list[Row]:
         base, _, overload = name.partition(".")
         operator = getattr(getattr(kf.ops.aten, base), overload or "default")
         found.append(Row(shown, f"f({arguments})", {**values, "f": operator}))
+    for name, arguments in FUNCTIONS:
+        shown = f"keyfold.{name}({arguments})"
+        if only in shown:
+            found.append(Row(shown, f"f({arguments})", {**values, "f": getattr(kf, name)}))
     return found
 
 

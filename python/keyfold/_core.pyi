@@ -2,6 +2,7 @@
 
 from builtins import bool as _bool
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import Signature
 from os import PathLike
 from types import ModuleType, TracebackType
 from typing import Any, Final, Self, SupportsIndex, TypeAlias, TypeVar, final, overload
@@ -23,7 +24,7 @@ _Keys: TypeAlias = DispatchKeySet | DispatchKey | str
 _DTypeLike: TypeAlias = DType | str | type | np.dtype[Any]
 _DeviceLike: TypeAlias = Device | str
 _Axis: TypeAlias = int | Sequence[int] | None
-_Operator: TypeAlias = Operator | OperatorPacket | str
+_Operator: TypeAlias = Operator | OperatorPacket | OperatorFunction | str
 
 __version__: Final[str]
 
@@ -84,6 +85,7 @@ class Expression:
 
 def _rebuild_expression(text: str) -> Expression: ...
 def _out_schema(schema: str) -> str | None: ...
+def _functions() -> dict[str, OperatorFunction]: ...
 def _elementwise(
     dispatcher: Dispatcher, operator: str, text: str, override: str, file: str, line: int
 ) -> tuple[Expression, list[Handle]]: ...
@@ -593,6 +595,19 @@ class Operator:
     ) -> Any: ...
     def has_kernel(self, key: _Key) -> _bool: ...
     def table(self, *, fallbacks: _bool = False) -> OperatorTable: ...
+
+@final
+class OperatorFunction:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, instance: Any, owner: Any = None, /) -> Self: ...
+    @property
+    def __name__(self) -> str: ...
+    @property
+    def __qualname__(self) -> str: ...
+    @property
+    def __signature__(self) -> Signature: ...
+    @property
+    def operator(self) -> Operator: ...
 
 @final
 class OperatorPacket:

@@ -9,7 +9,7 @@ use keyfold::Tensor;
 use keyfold::layers::autocast::Category;
 use keyfold::layers::autograd::{self, Options};
 use keyfold::ops::pointwise::{ELEMENTWISE, to_text};
-use keyfold::ops::{Gradient, Row, Rule, Sign, Tangent, aten, rows};
+use keyfold::ops::{Gradient, Naming, Row, Rule, Sign, Tangent, aten, rows};
 use keyfold_core::{DType, DTypeKind, DeviceType, Result, Scalar};
 use keyfold_dispatch::DispatchKey;
 use keyfold_dispatch::schema::Type;
@@ -163,14 +163,18 @@ fn in_words(taken: &[DType]) -> String {
 /// The table of the page: a line for each row.
 fn table() -> String {
     let mut lines = vec![
-        "| operator | computes | dtypes | needs | derivative | tangent | batching | autocast |"
+        "| operator | Python | computes | dtypes | needs | derivative | tangent | batching | autocast |"
             .to_owned(),
-        "|---|---|---|---|---|---|---|---|".to_owned(),
+        "|---|---|---|---|---|---|---|---|---|".to_owned(),
     ];
     for (row, needs) in rows().iter().zip(cases::needed_groups()) {
         let (dtypes, needs) = (in_words(&cases::dtypes(row)), needs.join(", "));
         let schema = row.schema().to_string();
         let out = if row.out_schema().is_some() { ", and `out`" } else { "" };
+        let python = match row.naming() {
+            Naming::Unnamed(reason) => format!("none: {reason}"),
+            naming => naming.name().map(|name| format!("`keyfold.{name}`")).unwrap_or_default(),
+        };
         let computes = match row.expression() {
             Some(expression) => {
                 format!("`{}`", expression.expr().to_string().replace('|', "\\|"))
@@ -193,7 +197,7 @@ fn table() -> String {
             category => category.to_string(),
         };
         lines.push(format!(
-            "| `{schema}`{out} | {computes} | {dtypes} | {needs} | {derivative} | {tangent} | {batching} | {autocast} |"
+            "| `{schema}`{out} | {python} | {computes} | {dtypes} | {needs} | {derivative} | {tangent} | {batching} | {autocast} |"
         ));
     }
     lines.join("\n")

@@ -1,10 +1,10 @@
 //! The table of operators with derivatives, with their arguments.
 
-use keyfold::ops::aten;
+use keyfold::ops::{Rule, aten};
 use keyfold_core::{DType, Device, Result};
 use keyfold_tensor::{Tensor, ValueRef as V};
 
-use crate::support::{Function, call, data};
+use crate::support::{Function, POSITIVE_ONLY, call, data, unary_rows};
 
 /// A call of an operator.
 pub(crate) struct Case {
@@ -111,14 +111,11 @@ fn pointwise(table: &mut Table) {
     for op in ["aten::div", "aten::pow", "aten::remainder", "aten::floor_divide"] {
         table.binary(op, 0.4, 1.9);
     }
-    let functions = "neg exp tanh sigmoid sin cos expm1 relu abs sign conj real imag erf softplus \
-                     silu gelu gelu_tanh floor ceil round trunc";
-    for op in functions.split_whitespace() {
-        let op: &'static str = Box::leak(format!("aten::{op}").into_boxed_str());
-        table.unary(op, -1.49, 1.9);
-    }
-    for op in ["aten::log", "aten::log1p", "aten::sqrt", "aten::rsqrt", "aten::reciprocal"] {
-        table.unary(op, 0.4, 1.9);
+    for row in unary_rows() {
+        if !matches!(row.layers().derivative, Rule::Refused(_)) {
+            let op: &'static str = Box::leak(row.schema().name.to_string().into_boxed_str());
+            table.unary(op, if POSITIVE_ONLY.contains(&op) { 0.4 } else { -1.49 }, 1.9);
+        }
     }
     let plain: &[&[usize]] = &[&[], &[4], &[2, 3]];
     for op in ["add", "sub", "mul", "div", "maximum", "minimum", "rsub", "rdiv", "pow", "rpow"] {

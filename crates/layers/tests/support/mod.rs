@@ -3,10 +3,19 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use keyfold::dispatcher;
-use keyfold::ops::aten;
+use keyfold::ops::{Row, aten, rows};
 use keyfold_core::{DType, Result};
 use keyfold_layers::autograd::{self, Options};
 use keyfold_tensor::{Tensor, ValueRef};
+
+/// The functions of one tensor that are differentiable for positive numbers only, or infinite at 0.
+pub(crate) const POSITIVE_ONLY: [&str; 5] =
+    ["aten::log", "aten::log1p", "aten::sqrt", "aten::rsqrt", "aten::reciprocal"];
+
+/// The rows of operators that are an expression of one tensor: each is called in the same way.
+pub(crate) fn unary_rows() -> impl Iterator<Item = &'static Row> {
+    rows().iter().filter(|row| row.expression().is_some() && row.schema().arguments.len() == 1)
+}
 
 /// Calls an operator by its name.
 pub(crate) fn call(name: &str, args: &[ValueRef<'_>]) -> Result<Tensor> {

@@ -1,0 +1,129 @@
+//! The types of Python's functions that call one operator: the stub that is printed from the rows.
+
+use keyfold::ops::{Form, Naming, Row, rows};
+use keyfold_dispatch::schema::{Argument, Type};
+
+const STUB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/keyfold/_ops/_operators.pyi");
+
+const HEAD: &str = r#"# Printed from the operators' rows: `KEYFOLD_WRITE=1 cargo test -p keyfold-ops --test stub`.
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, Unpack, overload
+
+from keyfold._core import _DTypeLike
+from keyfold._ops._axis import Axis, Dim, ReducedDim, ReducedDims
+
+class _Array(Protocol):
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def dtype(self) -> Any: ...
+
+# The result is of the arguments' library.
+_A = TypeVar("_A", bound=_Array)
+"#;
+
+/// The type of a parameter.
+fn annotation(argument: &Argument) -> &'static str {
+    if argument.name == "out" {
+        return "_Array | None";
+    }
+    match argument.ty.to_string().as_str() {
+        "Tensor" => "_A",
+        "Tensor[]" => "Sequence[_A]",
+        "ScalarType?" => "_DTypeLike | None",
+        "bool" => "bool",
+        "bool?" => "bool | None",
+        "float" => "float",
+        "int" => "int",
+        "int?" => "int | None",
+        "int[1]?" => "Axis",
+        "int[]" => "Sequence[int]",
+        other => panic!("no type of Python for {other}"),
+    }
+}
+
+/// PyTorch's names of an axis and of whether it stays, where a function takes them.
+fn other_names(arguments: &[Argument]) -> Option<&'static str> {
+    let axis = arguments.iter().find(|argument| argument.name == "axis")?;
+    let keeps = arguments.iter().any(|argument| argument.name == "keepdims");
+    Some(match &axis.ty {
+        Type::Int => "**other: Unpack[Dim]",
+        Type::Optional(inner) if **inner == Type::Int && keeps => "**other: Unpack[ReducedDim]",
+        _ => "**other: Unpack[ReducedDims]",
+    })
+}
+
+/// A definition, as ruff formats it.
+fn definition(name: &str, parameters: &[String]) -> String {
+    let whole = format!("def {name}({}) -> _A: ...\n", parameters.join(", "));
+    let inner = format!("    {}\n", parameters.join(", "));
+    match (whole.len() <= 101, inner.len() <= 101) {
+        (true, _) => whole,
+        (false, true) => format!("def {name}(\n{inner}) -> _A: ...\n"),
+        (false, false) => {
+            let lines: String = parameters.iter().map(|one| format!("    {one},\n")).collect();
+            format!("def {name}(\n{lines}) -> _A: ...\n")
+        }
+    }
+}
+
+/// What a function takes, with other types for its arrays where some are given.
+fn parameters(row: &Row, arrays: &[&str]) -> Vec<String> {
+    let signature = row.signature().unwrap().expect("a row that names a function");
+    let (mut shown, mut is_keyword) = (Vec::new(), false);
+    for (at, argument) in signature.schema.arguments.iter().enumerate() {
+        if argument.kwarg_only && !is_keyword {
+            is_keyword = true;
+            shown.push("*".to_owned());
+        }
+        let ty = arrays.get(at).copied().unwrap_or_else(|| annotation(argument));
+        shown.push(match &argument.default {
+            Some(default) => format!("{}: {ty} = {default}", argument.name),
+            None => format!("{}: {ty}", argument.name),
+        });
+        if at + 1 == signature.by_position {
+            shown.push("/".to_owned());
+        }
+    }
+    shown.extend(other_names(&signature.schema.arguments).map(str::to_owned));
+    shown
+}
+
+/// The definitions of the function that a row names: several where numbers stand for arrays.
+fn definitions(row: &Row) -> Option<(&'static str, String)> {
+    let Naming::Named(public) = row.naming() else { return None };
+    const NUMBER: &str = "complex";
+    let forms: &[&[&str]] = match public.form {
+        Form::Plain(_) => &[&[]],
+        Form::Pair(_) => &[&["_A", "_A | complex"], &[NUMBER, "_A"]],
+        Form::Choice => {
+            &[&["_Array", "_A", "_A | complex"], &["_Array", NUMBER, "_A"], &["_A", NUMBER, NUMBER]]
+        }
+    };
+    let mark = if forms.len() > 1 { "@overload\n" } else { "" };
+    let each = forms
+        .iter()
+        .map(|arrays| format!("{mark}{}", definition(public.name, &parameters(row, arrays))));
+    Some((public.name, each.collect()))
+}
+
+/// `KEYFOLD_WRITE=1` in the environment writes the stub instead.
+#[test]
+fn the_stub_has_the_functions_that_rows_name() {
+    let mut all: Vec<_> = rows().iter().filter_map(definitions).collect();
+    all.sort();
+    let names = all.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    assert_eq!(names, None, "a function that two rows name");
+    let listed: String = all.iter().map(|(name, _)| format!("    \"{name}\",\n")).collect();
+    let defined: String = all.iter().map(|(_, text)| text.as_str()).collect();
+    let stub = format!("{HEAD}\n__all__ = [\n{listed}]\n\n{defined}");
+    if std::env::var_os("KEYFOLD_WRITE").is_some() {
+        std::fs::write(STUB, stub).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(STUB).unwrap();
+    let differs = found.lines().zip(stub.lines()).find(|(a, b)| a != b);
+    assert_eq!(differs, None, "_operators.pyi isn't what KEYFOLD_WRITE=1 cargo test writes");
+    assert_eq!(found.len(), stub.len());
+}
