@@ -37,7 +37,6 @@ _NAMES = {
     "dim": ("axis",),
     "dims": ("axes", "axis"),
     "dim0": ("axis",),
-    "keepdim": ("keepdims",),
     "tensors": ("arrays",),
     "index": ("indices",),
     "end": ("stop",),
