@@ -28,7 +28,7 @@ pub(super) struct Token {
 /// The signs, longer ones first.
 const SIGNS: [&str; 29] = [
     "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "+", "-", "*", "/", "%", "~", "&", "|", "^",
-    "<", ">", "(", ")", "[", "]", ",", ";", "=", // What follows is refused with advice.
+    "<", ">", "(", ")", "[", "]", ",", ";", "=", // The following are refused with advice.
     "&&", "||", "!",
 ];
 

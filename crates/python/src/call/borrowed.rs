@@ -110,7 +110,7 @@ impl Argument {
             }
             return Ok(());
         }
-        // What is written has to be noted with its library.
+        // A write has to be noted with the array's library.
         if let Some(library) = classes::library(self.library)
             && !self.param().written
         {

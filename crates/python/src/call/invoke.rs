@@ -175,7 +175,7 @@ pub(crate) unsafe fn call_in_order<C: Choose>(
     })
 }
 
-/// What a call gives CPython: a new reference, or null with an exception set, for panics too.
+/// The result of a call for CPython: a new reference, or null with an exception set, for panics too.
 #[inline(always)]
 pub(crate) fn outcome<C: Choose>(
     operator: &PyOperator,
@@ -193,7 +193,8 @@ pub(crate) fn outcome<C: Choose>(
 /// [`Bound`]): several captured values would be copied, by loads that wait for fresh stores.
 #[repr(C)]
 struct Request<'a, C> {
-    // What is read together isn't written together: a wide load of two fresh stores waits.
+    // The order keeps words apart that are read together but written one by one: a wide load of two fresh
+    // stores waits.
     args: *const *mut ffi::PyObject,
     operator: &'a PyOperator,
     nargs: usize,

@@ -15,7 +15,7 @@ use crate::marshal::dtype::{self, PyDType};
 use crate::marshal::errors::{self, from_pyerr};
 use crate::marshal::values;
 
-/// What the call path does with an argument.
+/// The way in which the call path reads an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Tensor,
@@ -159,7 +159,7 @@ impl Params {
     /// takes "float32" for `keyfold.float32`. Gives what keeps the new objects alive.
     ///
     /// # Errors
-    /// What Python raises when there is no memory.
+    /// `MemoryError`.
     ///
     /// # Safety
     /// `objects` are live objects, one per parameter; the GIL is held.
@@ -190,7 +190,7 @@ impl Params {
     /// Puts positional and keyword arguments and defaults into declaration order.
     ///
     /// # Errors
-    /// What Python says of a function called so, with the operator's name.
+    /// The message of Python for a function called so, with the operator's name.
     ///
     /// # Safety
     /// `args` are live objects, as many as positional arguments plus `keywords`, a tuple of

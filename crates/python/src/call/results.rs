@@ -223,7 +223,7 @@ pub(crate) fn ref_to_py<'py>(py: Python<'py>, value: ValueRef<'_>) -> PyResult<B
     })
 }
 
-/// What a native kernel returned, for the caller.
+/// The result of a native kernel, for the caller.
 pub(crate) fn value_to_py<'py>(
     py: Python<'py>,
     value: Value,

@@ -330,7 +330,7 @@ impl PyNoGrad {
     }
 }
 
-/// What the guard around a function carries while `grad` differentiates it.
+/// The data of the guard around a function that `grad` differentiates.
 struct Differentiated;
 
 /// Calls a function that `grad` differentiates as if no operator were being differentiated around it:

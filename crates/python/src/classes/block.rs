@@ -39,7 +39,7 @@ impl PyBlock {
         self.state.load(Ordering::Relaxed) == OPEN
     }
 
-    /// What a block does at its beginning: nothing, unless a class says more.
+    /// The beginning of the block: does nothing, unless a class says more.
     fn _begin(&self) {}
 
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {

@@ -44,7 +44,7 @@ enum Kept {
     Other(usize),
 }
 
-/// What goes with a node.
+/// The data of a node.
 struct Memory {
     context: Py<PyAny>,
     kept: Vec<Kept>,
@@ -187,7 +187,7 @@ impl PyDerivative {
         self.gradients(call, &returned?)
     }
 
-    /// What the function returned, one per tensor operand.
+    /// The gradients that the function returned, one per tensor operand.
     fn gradients(&self, call: &Backward<'_>, returned: &Bound<'_, PyAny>) -> PyResult<Gradients> {
         let arguments = &self.schema.arguments;
         let items: Vec<Bound<'_, PyAny>> = match returned.cast::<PyTuple>() {

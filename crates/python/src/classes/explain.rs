@@ -9,7 +9,7 @@ use crate::call::operator::PyOperator;
 use crate::marshal::dtype::PyDevice;
 use crate::marshal::keys::{key_object, keyset_object};
 
-/// What a call would do, as a `keyfold.Explanation`.
+/// The kernels that a call would run, as a `keyfold.Explanation`.
 pub(crate) fn explain<'py>(
     operator: &Bound<'py, PyOperator>,
     args: &Bound<'py, PyTuple>,

@@ -1,4 +1,4 @@
-//! What a registration returns, to take it back.
+//! The handle that a registration returns, to take it back.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl PyHandle {
 impl PyHandle {
     /// Takes the registration back and restores what it shadowed.
     ///
-    /// Calls that run the kernel go on. What it holds is freed when the last of them ends, on that
+    /// Calls that run the kernel go on. The kernel's objects are freed when the last of them ends, on that
     /// call's thread.
     ///
     /// Returns:

@@ -1,4 +1,4 @@
-//! What a layer does for every call that it passes on, as plain C functions: `redispatch`, and
+//! The methods that a layer calls for every call that it passes on, as plain C functions: `redispatch`, and
 //! taking keys from a set. PyO3's own methods pack a tuple and a dict when there is `*args`.
 
 use std::cell::UnsafeCell;

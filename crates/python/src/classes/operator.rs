@@ -239,7 +239,7 @@ pub(crate) struct PyTableEntry {
     functionality: Option<String>,
     /// The key's backend.
     backend: String,
-    /// What lost to it here.
+    /// The registrations that lost to it here.
     shadows: Vec<String>,
 }
 

@@ -307,7 +307,7 @@ pub(crate) fn operator_from<'py>(
     if let Ok(packet) = given.cast::<PyPacket>() {
         return packet.get().sole(py);
     }
-    // What `custom_op` makes.
+    // An operator that `custom_op` made.
     if let Ok(held) = given.getattr("operator")
         && let Ok(operator) = held.cast_into::<PyOperator>()
     {

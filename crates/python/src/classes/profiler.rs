@@ -18,7 +18,7 @@ use crate::marshal::errors::{IntoPyResult, error};
 /// A table's text, heads, rows and notes.
 type TableParts = (Vec<&'static str>, Vec<Vec<String>>, Vec<String>);
 
-/// What records; see `keyfold.profile`.
+/// The recorder behind `keyfold.profile`.
 #[pyclass(name = "_ProfileSession", module = "keyfold._core", frozen, subclass)]
 pub(crate) struct PyProfileSession {
     session: Session,
@@ -32,7 +32,7 @@ impl PyProfileSession {
     }
 }
 
-/// What Python calls the running thread.
+/// The running thread's name in Python.
 fn thread_name(py: Python<'_>) -> PyResult<String> {
     py.import("threading")?.call_method0("current_thread")?.getattr("name")?.extract()
 }
@@ -175,7 +175,7 @@ pub(crate) struct PyProfileRange {
     name: String,
     /// The innermost that is open where the range is entered, if none is given.
     session: Option<Py<PyProfileSession>>,
-    /// What was entered and not closed yet; `None` where no session was open.
+    /// The event that was entered and not closed yet; `None` where no session was open.
     entered: Mutex<Vec<Option<Arc<Entered>>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What `keyfold.Schema` asks of a schema's text.
+//! The parts of a schema's text, for `keyfold.Schema`.
 
 use keyfold_dispatch::schema::{Alias, Argument, Return, Schema};
 use pyo3::prelude::*;

@@ -30,7 +30,7 @@ pub(crate) fn size(
 
 /// How many threads operators compute with, the calling one included.
 ///
-/// What `set_num_threads` set; else the environment variable `KEYFOLD_NUM_THREADS`; else the processors
+/// The number that `set_num_threads` set; else the environment variable `KEYFOLD_NUM_THREADS`; else the processors
 /// that the process may use, by its affinity and its control group.
 ///
 /// Raises:

@@ -102,7 +102,7 @@ fn direction(py: Python<'_>, name: &str) -> PyResult<Direction> {
 #[pymethods]
 impl PyGraph {
     /// Replays the graph. `numpy` says for each output whether it was a NumPy array; all are where
-    /// only NumPy arrays are given. What requires grad is a tensor.
+    /// only NumPy arrays are given. An argument that requires grad is a tensor.
     #[pyo3(signature = (arrays, numpy, any_shape, dispatcher))]
     fn run<'py>(
         &self,
@@ -295,13 +295,13 @@ pub(crate) struct PyGraphValue {
 
 #[pymethods]
 impl PyGraphValue {
-    /// What the graph's text calls it: `%3`, or `%c0` for a constant.
+    /// Its name in the graph's text: `%3`, or `%c0` for a constant.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the traced function calls it, if it is an input: `params['w']`; else empty.
+    /// Its name in the traced function, if it is an input: `params['w']`; else empty.
     #[getter]
     fn title(&self) -> &str {
         &self.title
@@ -348,13 +348,13 @@ impl PyGraphNode {
         &self.operator
     }
 
-    /// What was given, by the names of the schema: `GraphValue`s, numbers and so on, lists of these.
+    /// The arguments, by the names of the schema: `GraphValue`s, numbers and so on, lists of these.
     #[getter]
     fn arguments<'py>(&self, py: Python<'py>) -> Bound<'py, PyDict> {
         self.arguments.bind(py).clone()
     }
 
-    /// What it returned, one item per result.
+    /// Its results, one item each.
     #[getter]
     fn results<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
         self.results.bind(py).clone()

@@ -71,7 +71,7 @@ pub(crate) fn _vmap_depends(tensor: &Bound<'_, PyTensor>, level: usize) -> bool 
     vmap::is_batched_at(&tensor.get().tensor, level)
 }
 
-/// What a batching rule is told of the batch.
+/// The description of the batch that a batching rule gets.
 #[pyclass(name = "VmapInfo", module = "keyfold", frozen, eq, hash)]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct PyVmapInfo {
@@ -102,7 +102,7 @@ fn dim_to_py<'py>(py: Python<'py>, dim: &BatchDim) -> PyResult<Bound<'py, PyAny>
     })
 }
 
-/// What a rule says of its results' batches; `None` where it says something else.
+/// The batch dimensions of a rule's results; `None` where the rule returned no such thing.
 fn dim_from(object: &Bound<'_, PyAny>) -> Option<BatchDim> {
     if object.is_none() {
         return Some(BatchDim::None);

@@ -140,7 +140,7 @@ pub(crate) fn key_from(given: &Bound<'_, PyAny>) -> PyResult<DispatchKey> {
     }
 }
 
-/// What a kernel is registered at, from a `DispatchKey` or a name, aliases included.
+/// The key that a kernel is registered at, from a `DispatchKey` or a name, aliases included.
 pub(crate) fn registration_key_from(given: &Bound<'_, PyAny>) -> PyResult<RegistrationKey> {
     if let Ok(key) = given.cast::<PyKey>() {
         return Ok(key.get().0.into());
@@ -220,7 +220,7 @@ pub(crate) fn keyset_from(given: &Bound<'_, PyAny>) -> PyResult<DispatchKeySet> 
 static NAMED: [(AtomicPtr<ffi::PyObject>, AtomicU64); 64] =
     [const { (AtomicPtr::new(std::ptr::null_mut()), AtomicU64::new(0)) }; 64];
 
-/// The set of a name. What a name stands for never changes, so it can be remembered.
+/// The set of a name, remembered: a name never comes to mean another key.
 #[inline]
 fn named_set(name: &Bound<'_, PyString>) -> PyResult<DispatchKeySet> {
     let (object, bits) = &NAMED[(name.as_ptr() as usize >> 4) % NAMED.len()];

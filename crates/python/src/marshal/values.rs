@@ -70,7 +70,7 @@ unsafe fn list_fits_fast(object: *mut ffi::PyObject, item: &Type, declared: Opti
 /// An object that is no tensor as a value of a type. `Ok(None)` where it doesn't fit.
 ///
 /// # Errors
-/// What a conversion raises: an unknown device name, a number out of range.
+/// The error of a conversion: an unknown device name, a number out of range.
 pub(crate) fn value_from(object: &Bound<'_, PyAny>, ty: &Type) -> Result<Option<Value>> {
     Ok(match ty {
         Type::Optional(_) if object.is_none() => Some(Value::None),

@@ -11,7 +11,7 @@
 //! use keyfold_tensor::Tensor;
 //! use keyfold_tensor::device::{self, Content, Memory, Part, StreamId};
 //!
-//! // What a tensor on the CPU is made of.
+//! // The memory of a tensor on the CPU.
 //! let memory = device::memory_of(Device::CPU)?;
 //! let buffer = memory.allocate(Device::CPU, 16, Content::Zeros)?;
 //! let part = Part::new(&*buffer, 4, &[2, 3], &[6, 2], 1)?;

@@ -79,7 +79,9 @@ impl Writer<'_> {
         if !members.is_empty() {
             write_all(
                 text,
-                format_args!("// What is the same for all elements.\nstruct {name}_context {{\n"),
+                format_args!(
+                    "// The arguments that all elements share.\nstruct {name}_context {{\n"
+                ),
             );
             for (ty, name) in members {
                 line(text, 1, format_args!("{ty} {name};"));

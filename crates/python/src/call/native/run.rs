@@ -180,7 +180,7 @@ fn without_gil(
     args: &[ValueRef<'_>],
     caller: Caller,
 ) -> Result<Value> {
-    // The views are made while the GIL is held: they read Python's objects. What can be lent is
+    // The views are made while the GIL is held: they read Python's objects. Lendable arrays are
     // read by the kernel itself, as its own library's kernels do.
     if !classes::library(caller).is_some_and(|library| library.reads_without_gil()) {
         for arg in args {

@@ -148,7 +148,7 @@ impl Object {
     /// Waits for what the methods queued on a device.
     ///
     /// # Errors
-    /// What the method raises.
+    /// The exception of the method.
     pub(super) fn synchronize(&self, device: Device) -> Result<()> {
         if !self.has_synchronize {
             return Ok(());

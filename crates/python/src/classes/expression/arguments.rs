@@ -1,4 +1,4 @@
-//! What Python gives an expression, and the errors for what isn't right about it.
+//! The arguments of an expression's call from Python, and the errors for wrong ones.
 
 use keyfold_core::{Error, ErrorKind};
 use keyfold_dispatch::schema::Type;

@@ -243,7 +243,7 @@ impl PyExpression {
     }
 }
 
-/// What unpickling calls.
+/// Unpickles an expression.
 #[pyfunction]
 pub(crate) fn _rebuild_expression(py: Python<'_>, text: &str) -> PyResult<PyExpression> {
     Ok(PyExpression::new(py, from_text(text).py(py)?))

@@ -37,7 +37,7 @@ use crate::marshal::errors::{IntoPyResult, error};
 pub(crate) struct PyNativeKernel {
     function: SafeCall,
     handle: usize,
-    /// What must live as long as a kernel of it.
+    /// The object that must live as long as a kernel of it.
     keep: Arc<Kept>,
     provenance: Provenance,
     /// Library and symbol, where it is from one.
@@ -45,7 +45,7 @@ pub(crate) struct PyNativeKernel {
     options: Options,
 }
 
-/// Who owns the code.
+/// The owner of the code.
 #[expect(dead_code, reason = "held, not read")]
 enum Kept {
     Library(Library),
@@ -250,7 +250,7 @@ impl PyNativeKernel {
         self.place.as_ref().map(|place| &*place.1)
     }
 
-    /// What explanations and errors call it.
+    /// Its name in explanations and errors.
     #[getter]
     fn name(&self) -> &str {
         &self.provenance.name

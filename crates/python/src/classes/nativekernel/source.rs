@@ -4,7 +4,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyModule};
 
-/// What kind of native function an object is or holds.
+/// The kind of native function that an object is or holds.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
     TvmFfi,
@@ -14,7 +14,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What `NativeKernel(object)` takes it for.
+    /// The kind that `NativeKernel(object)` takes an object for.
     pub(super) fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
         if let Some(registered) = Source::registered(object)? {
             return Ok(Some(registered));
@@ -23,7 +23,7 @@ impl Source {
         Ok((number || is_ctypes_function(object)?).then_some(Source::Address))
     }
 
-    /// What `impl` registers natively: objects that say of themselves that they are such a function.
+    /// The kind that `impl` registers natively: objects that say of themselves that they are such a function.
     pub(super) fn registered(object: &Bound<'_, PyAny>) -> PyResult<Option<Source>> {
         // SAFETY: a live object.
         if unsafe { ffi::PyCapsule_CheckExact(object.as_ptr()) != 0 } {

@@ -312,7 +312,7 @@ impl PyTensor {
         Self::__reduce_ex__(slf, 4)
     }
 
-    /// What pickle keeps. From protocol 5 on the elements can go out of band, without a copy. Those
+    /// The state that pickle keeps. From protocol 5 on the elements can go out of band, without a copy. Those
     /// on a device are downloaded, and go back to that device.
     fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<Bound<'py, PyTuple>> {
         let py = slf.py();

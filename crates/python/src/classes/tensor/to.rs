@@ -11,7 +11,7 @@ use crate::marshal::tensor::PyTensor;
 
 type Any<'py> = Bound<'py, PyAny>;
 
-/// What `to` is asked for: a dtype or a device.
+/// The request of a call of `to`: a dtype or a device.
 enum Target {
     DType(DType),
     Device(Device),

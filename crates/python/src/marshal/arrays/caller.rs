@@ -1,4 +1,4 @@
-//! Whose arrays a call got: NumPy's, torch's, JAX's, keyfold's own. Decides what its results are
+//! The libraries of a call's arrays: NumPy's, torch's, JAX's, keyfold's own. They decide what its results are
 //! wrapped in, and which libraries may stand beside each other.
 
 /// A set of array libraries.

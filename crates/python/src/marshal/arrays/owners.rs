@@ -36,7 +36,7 @@ unsafe fn release(object: *mut c_void) {
     attached(|| unsafe { ffi::Py_DECREF(object.cast()) });
 }
 
-/// What gives memory back that an object lent.
+/// The function that ends a loan of an object's memory.
 pub(crate) enum Loan {
     /// DLPack's struct, whose deleter is called.
     Managed(NonNull<DLManagedTensorVersioned>),

@@ -27,7 +27,7 @@ pub(crate) fn tag_on(device: keyfold_core::Device, zero_dim: bool) -> Tag {
 /// The tag of an object with `__dlpack_device__`.
 ///
 /// # Errors
-/// What the method raises; what isn't a pair of numbers; a device that keyfold lacks.
+/// The exception of the method, a result that isn't a pair of numbers, a device that keyfold lacks.
 pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
     let given = object.call_method0("__dlpack_device__").map_err(from_pyerr)?;
     // The type is an enum's member in some libraries, which counts as its number.
@@ -47,7 +47,7 @@ pub(crate) fn look(object: &Bound<'_, PyAny>) -> Result<Tag> {
 /// The tag of an object whose class has the C exchange API.
 ///
 /// # Errors
-/// What the library raises, and a dtype or device that keyfold lacks.
+/// The exception of the library, and a dtype or device that keyfold lacks.
 fn look_exchange(object: &Bound<'_, PyAny>, api: &ExchangeApi) -> Result<Tag> {
     let Some(describe) = api.describe else { return look(object) };
     let mut described = blank();
@@ -75,7 +75,7 @@ fn blank() -> DLTensor {
 /// memory and, to be found again, the source.
 ///
 /// # Errors
-/// What the library raises, and what is malformed or unsupported.
+/// The exception of the library, and a capsule that is malformed or unsupported.
 pub(crate) fn view_exchange(
     object: &Bound<'_, PyAny>,
     api: &ExchangeApi,

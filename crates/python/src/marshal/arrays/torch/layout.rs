@@ -277,7 +277,7 @@ pub(crate) fn calibrate(py: Python<'_>) {
     if LAYOUT.get().is_some() || TRIED.fetch_add(1, Ordering::Relaxed) >= TRIES {
         return;
     }
-    // What the samples raise (an old torch, a mode) is no business of the call that runs now.
+    // An exception of the samples (an old torch, a mode) doesn't concern the call that runs now.
     if let Ok(Some(layout)) = read_samples(py) {
         let _ = LAYOUT.set(Some(layout));
     }

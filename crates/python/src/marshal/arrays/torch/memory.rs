@@ -231,7 +231,7 @@ unsafe impl DeviceBuffer for Lost {
     }
 }
 
-/// What a borrowed view's memory is held by beyond the call.
+/// The owner that holds a borrowed view's memory beyond the call.
 ///
 /// # Safety
 /// `object` is a live torch tensor, and `lent` the memory of a view of it that was made in this call.
@@ -262,7 +262,7 @@ pub(super) unsafe fn adopt(object: *mut c_void, lent: Lent) -> Option<Arc<dyn De
 /// The view of a torch tensor as one that outlives the call. `alias` is over the same storage.
 ///
 /// # Errors
-/// What torch raises; a storage that is smaller than the view.
+/// The exception of torch; a storage that is smaller than the view.
 pub(super) fn movable(
     source: &Bound<'_, PyAny>,
     alias: Bound<'_, PyAny>,
@@ -294,7 +294,7 @@ pub(super) fn movable(
 /// where the memory goes; `None` where the memory isn't torch's.
 ///
 /// # Errors
-/// What torch raises; memory that is gone.
+/// The exception of torch; memory that is gone.
 pub(super) fn view_of<'py>(
     py: Python<'py>,
     tensor: &Tensor,

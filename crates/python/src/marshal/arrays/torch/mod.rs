@@ -135,7 +135,7 @@ impl ArrayLibrary for Torch {
             }
         }
         undisturbed(object.py(), || {
-            // SAFETY: as for the caller. What is read of the object is read after torch was asked.
+            // SAFETY: as for the caller. The object's fields are read after torch was asked.
             unsafe {
                 let plain = layout().is_some_and(|layout| layout.dense(object.as_ptr()).is_some());
                 if plain
