@@ -183,7 +183,7 @@ def missing(dispatcher: Any, op: Any, error: UnknownOperator) -> bool:
 def load_kernels(namespace: str | None = None) -> list[KernelPackage]:
     """Load the kernels that installed packages offer, without waiting for their first use.
 
-    The installed packages are looked at anew, so one that was installed since is found.
+    The installed packages are listed again, so that one installed since is found.
 
     Args:
         namespace: the namespace to load; all by default.

@@ -137,10 +137,10 @@ def register_c_kernel() -> str:
 
 # ---- 5. A layer of our own -----------------------------------------------------------------------
 # A key above the backends is a layer. A fallback is its kernel for all operators at once: it does
-# its part and hands the call on to what lies below its key. Autograd is one, Profiler and Tracer
-# are; keys are open, and this one is ours. "skippable" makes it a mode: it costs nothing until
-# somebody includes it. While a layer runs, its key is excluded on this thread: the calls that a
-# kernel makes, as linear calls matmul, count as a part of it.
+# its part and redispatches the call below its key. Autograd, Profiler and Tracer are layers. This
+# key is a new one; "skippable" makes it a mode, which costs nothing where it isn't included. While a
+# layer runs, its key is excluded on this thread, so that calls which a kernel makes, as linear calls
+# matmul, aren't counted.
 
 kf.register_key("Audit", above="Profiler", skippable=True)
 
@@ -203,7 +203,7 @@ def train_epoch(
     """Go over the images once, in batches. Return the mean loss."""
     losses = []
     for batch in np.array_split(rng.permutation(len(x)), len(x) // BATCH):
-        # In a profile, an event around the step's calls; nothing where nobody profiles.
+        # In a profile, an event around the step's calls; without a profile it does nothing.
         with kf.profile_range("step"):
             losses.append(step(weight, bias, x[batch], y[batch]))
     return float(np.mean(losses))

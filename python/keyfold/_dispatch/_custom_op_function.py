@@ -83,7 +83,7 @@ def custom_op(
     Raises:
         SchemaError: no schema can be read from the annotations, or the given one is wrong.
         RegistrationError: the name is taken by another operator. The same function again (a module
-            loaded anew, a notebook's cell run again) takes the place of its former self.
+            loaded anew, a notebook's cell run again) replaces the earlier one.
         DeviceError, UnknownKey: no such device or key.
 
     Source: the form is that of PyTorch's `torch.library.custom_op`.

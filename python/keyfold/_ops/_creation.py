@@ -76,7 +76,7 @@ def empty(
     dtype: Any = None,
     device: Any = None,
 ) -> _core.Tensor:
-    """Return a tensor whose elements nobody has set yet.
+    """Return a tensor with uninitialised elements.
 
     Args:
         shape: the sizes, in a tuple or one by one.
@@ -202,7 +202,7 @@ def _like(x: Any, dtype: Any, device: Any) -> dict[str, Any]:
 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> _core.Tensor:
-    """Return a tensor of the shape, dtype and device of `x` whose elements nobody has set yet."""
+    """Return a tensor of the shape, dtype and device of `x`, with uninitialised elements."""
     return empty(**_like(x, dtype, device))
 
 

@@ -116,7 +116,7 @@ class Graph:
         return {value.name: held for value, held in self._graph.constants}
 
     def simplified(self) -> Graph:
-        """Return the graph without calls whose results nobody needs.
+        """Return the graph without calls whose results are unused.
 
         Calls that write in place, return nothing or draw random numbers stay.
         """

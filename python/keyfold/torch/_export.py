@@ -11,7 +11,7 @@ from keyfold._errors import OperatorRemoved, SchemaError
 from keyfold.torch import _library, _schema
 from keyfold.torch._exported import Forward, lock
 
-# torch's own namespaces, in which nobody else should define operators.
+# torch's own namespaces, which are for torch's operators alone.
 _RESERVED = frozenset(("aten", "prim", "prims"))
 _exported: dict[str, Exported] = {}
 
@@ -20,7 +20,7 @@ class Exported:
     """A keyfold operator that torch has, too.
 
     A call of it is a call of the torch operator. It stays registered until `close()` or the end of
-    a `with` block, whether or not anybody keeps this object.
+    a `with` block, even if this object is dropped.
     """
 
     def __init__(self, operator: _core.Operator, op: Any, forward: Forward | None) -> None:

@@ -96,7 +96,7 @@ class KeyfoldOperator(ABC):
             else:
                 given.append(self._to_torch(argument, value))
         shapes = [tuple(tensor.shape) for tensor in self._written_tensors(given)]
-        # torch records for its own tensors, if it does, and for nobody else's.
+        # torch records gradients for its own tensors only.
         recorded = any(tensor.requires_grad for tensor in torch_leaves(values))
         with contextlib.nullcontext() if recorded else torch.no_grad():
             result = self.run(given)
