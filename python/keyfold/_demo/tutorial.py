@@ -138,8 +138,8 @@ def register_c_kernel() -> str:
 # ---- 5. A layer of our own -----------------------------------------------------------------------
 # A key above the backends is a layer. A fallback is its kernel for all operators at once: it does
 # its part and redispatches the call below its key. Autograd, Profiler and Tracer are layers. This
-# key is a new one; "skippable" makes it a mode, which costs nothing where it isn't included. While a
-# layer runs, its key is excluded on this thread, so that calls which a kernel makes, as linear calls
+# key is a new one; "skippable" makes it a mode, which costs nothing where it isn't included. While
+# a layer runs, its key is excluded on this thread, so calls that a kernel makes, as linear calls
 # matmul, aren't counted.
 
 kf.register_key("Audit", above="Profiler", skippable=True)
