@@ -1,4 +1,4 @@
-// keyfold's views for CUDA C and C++: the structs of keyfold_kit::view, laid out the same.
+// keyfold's views for CUDA C and C++: the structs of keyfold_kit::view, with the same layout.
 //
 // Needs no other header, so NVRTC compiles it as it is. T is const for reading (`const float`) and
 // plain for writing. A view is passed by value as a kernel's argument:
@@ -7,7 +7,7 @@
 //                                      keyfold::FlatContiguous<const float> factors,
 //                                      keyfold::RankedStrided<float, 4> out) { ... }
 //
-// Indices aren't checked here: what a view can reach was checked when it was made.
+// Indices aren't checked here: the view was checked when it was made.
 #ifndef KEYFOLD_VIEWS_H
 #define KEYFOLD_VIEWS_H
 
@@ -22,7 +22,7 @@ namespace keyfold {
 typedef unsigned long long Size;
 typedef long long Stride;
 
-// The dimensions that a strided flat view has room for.
+// The most dimensions of a strided flat view.
 constexpr int FLAT_DIMS = 32;
 
 // The high word of a product.

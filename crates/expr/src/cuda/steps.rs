@@ -30,7 +30,7 @@ impl Helper {
     pub(super) fn text(self) -> (&'static str, &'static str) {
         match self {
             Helper::Launch => ("KF_LAUNCH", include_str!("helpers/launch.cuh")),
-            Helper::Integer => ("KF_WHOLE", include_str!("helpers/whole.cuh")),
+            Helper::Integer => ("KF_INTEGER", include_str!("helpers/integer.cuh")),
             Helper::Half => ("KF_HALF", include_str!("helpers/half.cuh")),
             Helper::Float => ("KF_FLOAT", include_str!("helpers/float.cuh")),
             Helper::Complex => ("KF_COMPLEX", include_str!("helpers/complex.cuh")),

@@ -1,5 +1,5 @@
-// Enough of CUDA for the kernels that keyfold emits to be compiled as C++ and run on the CPU, one
-// lane after the other.
+// The part of CUDA with which emitted kernels can be compiled as C++ and run on the CPU, one CUDA thread
+// after another.
 #pragma once
 
 #include <cmath>
@@ -45,7 +45,7 @@ static inline unsigned atomicMax(unsigned* word, unsigned value) {
     return before;
 }
 
-// The arguments of launches, and what came of them, in two files.
+// The arguments of launches are read from one file, and the results written to another.
 struct ShimFiles {
     FILE* in;
     FILE* out;
@@ -64,8 +64,8 @@ struct ShimFiles {
     }
 };
 
-// Memory of a tensor: bytes that begin `skew` after an address of 64 bytes' alignment, and where
-// among them element 0 is, which for a part of a tensor may be outside.
+// The memory of a tensor: bytes that begin `skew` bytes after an address aligned to 64 bytes, and the
+// offset of element 0, which for a part of a tensor may be outside.
 struct ShimBuffer {
     std::vector<unsigned char> memory;
     size_t start, bytes;
@@ -88,7 +88,7 @@ struct ShimBuffer {
     }
 };
 
-// Calls `kernel(first, count)` for every lane of every launch that the file lists.
+// Calls `kernel(first, count)` for every CUDA thread of every launch that the file lists.
 template <typename Kernel>
 static inline void shim_launch(ShimFiles& files, Kernel kernel) {
     for (uint64_t launches = files.value<uint64_t>(); launches > 0; --launches) {

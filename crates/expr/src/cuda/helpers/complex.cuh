@@ -21,7 +21,7 @@ template <typename F>
 __device__ __forceinline__ kf_complex<F> operator*(kf_complex<F> a, kf_complex<F> b) {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
-// Smith's way: scaled by the divisor's greater part, so that no square overflows.
+// The quotient by Smith's algorithm: scaled by the divisor's greater part, so that no square overflows.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> operator/(kf_complex<F> a, kf_complex<F> b) {
     const F re = kf_fabs(b.re), im = kf_fabs(b.im);
@@ -85,14 +85,14 @@ template <typename F>
 __device__ __forceinline__ bool kf_isinf(F a) {
     return kf_fabs(a) == kf_infinity(a);
 }
-// A product that is 0 where a factor is, also beside infinity (with the product's sign) and NaN.
+// A product that is 0 if a factor is, even if the other is infinite (then with the product's sign) or NaN.
 template <typename F>
 __device__ __forceinline__ F kf_product(F a, F b) {
     if (a == (F)0 && !kf_isfinite(b)) return b != b ? a : a * kf_copysign((F)1, b);
     if (b == (F)0 && !kf_isfinite(a)) return a != a ? b : b * kf_copysign((F)1, a);
     return a * b;
 }
-// 0 of 0; of one infinite part its sign; NaN of two.
+// z / abs(z): 0 for 0; the sign of one infinite part; NaN for two.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_signum(kf_complex<F> a) {
     const bool re = kf_isinf(a.re), im = kf_isinf(a.im);
@@ -107,14 +107,14 @@ __device__ __forceinline__ kf_complex<F> kf_signum(kf_complex<F> a) {
 }
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_polar(F length, F angle) {
-    // The sine of 0 is 0 and stays so, however long.
+    // The sine of 0 is 0, and so is its product with an infinite factor.
     return {length * kf_cos(angle), angle == (F)0 ? angle : length * kf_sin(angle)};
 }
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_exp(kf_complex<F> a) {
     if (a.im == (F)0) return {kf_exp(a.re), a.im};
     if (!kf_isfinite(a.im) && kf_isinf(a.re)) {
-        // An infinite length without a direction, or none.
+        // The modulus is infinite or 0, and the angle is undefined.
         if (a.re > (F)0) return {a.re, kf_nan(a.re)};
         return {(F)0, kf_copysign((F)0, a.im)};
     }
@@ -124,7 +124,8 @@ template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_log(kf_complex<F> a) {
     return {kf_log(kf_length(a)), kf_atan2(a.im, a.re)};
 }
-// Without cancellation: the root of half of the length plus the real part's size.
+// The square root without cancellation: from half the sum of the modulus and the real part's absolute
+// value.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_sqrt(kf_complex<F> a) {
     if (kf_isinf(a.im)) return {kf_infinity(a.re), a.im};
@@ -148,7 +149,7 @@ __device__ __forceinline__ kf_complex<F> kf_cos(kf_complex<F> a) {
     if (kf_isinf(a.im) && !kf_isfinite(a.re)) return {kf_infinity(a.re), kf_nan(a.re)};
     return {kf_cos(a.re) * kf_cosh(a.im), -kf_product(kf_sin(a.re), kf_sinh(a.im))};
 }
-// Of tanh of the real part and the angle, which neither overflow nor cancel.
+// The hyperbolic tangent, from formulas that neither overflow nor cancel.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_tanh(kf_complex<F> a) {
     if (a.im == (F)0) return {kf_tanh(a.re), a.im};
@@ -164,7 +165,7 @@ __device__ __forceinline__ kf_complex<F> kf_tanh(kf_complex<F> a) {
     const F below = wide * wide + turn * turn;
     return {wide * kf_cosh(a.re) / below, kf_sin(a.im) * turn / below};
 }
-// A product of which a factor may be infinite: then the product is, as C99's G.5.1 has it.
+// A product that is infinite if a factor is, as in C99's G.5.1.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_endless_product(kf_complex<F> a, kf_complex<F> b) {
     const kf_complex<F> plain = a * b;
@@ -182,7 +183,8 @@ __device__ __forceinline__ kf_complex<F> kf_endless_product(kf_complex<F> a, kf_
     const kf_complex<F> turned = a * b;
     return {far * turned.re, far * turned.im};
 }
-// As NumPy: products for whole exponents below 100, else by length and angle, or the logarithm.
+// The power as in NumPy: products for integer exponents below 100, else from modulus and angle, or from
+// the logarithm.
 template <typename F>
 __device__ __forceinline__ kf_complex<F> kf_pow(kf_complex<F> a, kf_complex<F> b) {
     if (!kf_nonzero(b)) return {(F)1, (F)0};

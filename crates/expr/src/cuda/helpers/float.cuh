@@ -1,4 +1,4 @@
-// Floats: the functions that CUDA has under one name per type get one name.
+// Floats: CUDA's functions have a name per type; here they have one name for both types.
 #define KF_FLOAT_FUNCTION(name)                                                              \
     __device__ __forceinline__ float kf_##name(float a) { return name##f(a); }        \
     __device__ __forceinline__ double kf_##name(double a) { return name(a); }
@@ -29,7 +29,7 @@ __device__ __forceinline__ double kf_fmod(double a, double b) { return fmod(a, b
 __device__ __forceinline__ float kf_copysign(float a, float b) { return copysignf(a, b); }
 __device__ __forceinline__ double kf_copysign(double a, double b) { return copysign(a, b); }
 
-// At most the greatest number.
+// Whether the absolute value is at most the greatest finite number.
 __device__ __forceinline__ bool kf_isfinite(float a) {
     return fabsf(a) <= 0x1.fffffep+127f;
 }
@@ -42,14 +42,14 @@ __device__ __forceinline__ F kf_signum(F a) {
     return a > (F)0 ? (F)1 : a < (F)0 ? (F)-1 : kf_fabs(a);
 }
 
-// Of exp(-|a|), which can't overflow.
+// The logistic function, from exp(-|a|), which can't overflow.
 template <typename F>
 __device__ __forceinline__ F kf_sigmoid(F a) {
     const F part = kf_exp(-kf_fabs(a));
     return (a >= (F)0 ? (F)1 : part) / ((F)1 + part);
 }
 
-// NaN if either is.
+// The result is NaN if either operand is.
 template <typename F>
 __device__ __forceinline__ F kf_least(F a, F b) {
     return a < b || a != a ? a : b;
@@ -60,7 +60,7 @@ __device__ __forceinline__ F kf_greatest(F a, F b) {
     return a > b || a != a ? a : b;
 }
 
-// What is left, with the divisor's sign.
+// The remainder, with the divisor's sign.
 template <typename F>
 __device__ __forceinline__ F kf_remainder(F a, F b) {
     const F rest = kf_fmod(a, b);
@@ -68,7 +68,7 @@ __device__ __forceinline__ F kf_remainder(F a, F b) {
     return (rest < (F)0) != (b < (F)0) ? rest + b : rest;
 }
 
-// The quotient rounded down, so that a == quotient * b + remainder as far as floats go.
+// The quotient rounded down, so that a == quotient * b + remainder up to rounding.
 template <typename F>
 __device__ __forceinline__ F kf_quotient(F a, F b) {
     if (b == (F)0) return a / b;

@@ -1,4 +1,4 @@
-// Halves, as their bits. They are widened exactly, and rounded to the nearest, ties to even.
+// Halves, as their bits: widened exactly, and rounded to nearest, ties to even.
 __device__ __forceinline__ float kf_from_f16(unsigned short half) {
     // The exponent's bias differs by 112; the product is exact for subnormals, too.
     const unsigned bits = (unsigned)(half & 0x7fffu) << 13;
@@ -15,7 +15,7 @@ __device__ __forceinline__ unsigned short kf_to_f16(float value) {
     if (size >= 0x47800000u) {
         half = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
     } else if (size < 0x38800000u) {
-        // Subnormal halves: adding 0.5 puts their last bit where float32 has its own.
+        // Subnormal halves: adding 0.5 shifts their last bit to the last bit of float32.
         half = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000u;
     } else {
         half = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
@@ -33,8 +33,8 @@ __device__ __forceinline__ unsigned short kf_to_bf16(float value) {
     return (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// float64 to float32 with what was cut off kept in the last bit, so that rounding again, to a half,
-// is as rounding once.
+// Rounds float64 to float32 to odd: the last bit is set if any digit was cut off, so that rounding the
+// result to a half is the same as rounding once.
 __device__ __forceinline__ float kf_odd(double value) {
     const float near = (float)value;
     if ((double)near == value || value != value) return near;

@@ -1,4 +1,4 @@
-// What a kernel needs to find its elements: vectors, division by multiplication, faults.
+// The helpers with which a kernel addresses its elements: vectors, division by multiplication, faults.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) kf_vector {
     T item[N];
@@ -17,13 +17,13 @@ __device__ __forceinline__ unsigned long long kf_divide(
     return (__umulhi(narrow, (unsigned)magic) + narrow) >> shift;
 }
 
-// The highest code stays, so that the word is the same in every run.
+// The highest code is kept, so that the fault word is the same in every run.
 __device__ __forceinline__ void kf_fault(unsigned* fault, unsigned code) {
     atomicMax(fault, code);
 }
 
-// Adds an index along one dimension to a place; false if it is out of range. Negative ones count
-// from the end.
+// Adds an index along one dimension to an offset; returns false if the index is out of range. Negative
+// indices count from the end.
 __device__ __forceinline__ bool kf_locate(
     long long index, long long size, long long stride, long long& place) {
     if (index < 0) index += size;

@@ -1,4 +1,4 @@
-// Whole numbers. Sums, differences and products wrap, which only unsigned ones may in C.
+// Integers. Sums, differences and products wrap; in C only unsigned integers may, so these are used.
 template <typename T>
 struct kf_modular {
     typedef unsigned type;
@@ -53,7 +53,7 @@ __device__ __forceinline__ T kf_floordiv(T a, T b) {
     }
 }
 
-// What is left, with the divisor's sign; 0 for divisor 0.
+// The remainder, with the divisor's sign; 0 for divisor 0.
 template <typename T>
 __device__ __forceinline__ T kf_mod(T a, T b) {
     if (b == 0) return (T)0;
@@ -66,7 +66,7 @@ __device__ __forceinline__ T kf_mod(T a, T b) {
     }
 }
 
-// By squaring, wrapping. A negative exponent is a fault.
+// The power by repeated squaring, which wraps. A negative exponent is a fault.
 template <typename T>
 __device__ __forceinline__ T kf_power(T base, T exponent, unsigned* fault) {
     if (kf_negative(exponent)) {
@@ -101,7 +101,8 @@ __device__ __forceinline__ T kf_sign(T a) {
     return (T)((a != 0) - 2 * kf_negative(a));
 }
 
-// Truncated and kept in range; NaN is 0. The ends are powers of two, which floats hold exactly.
+// Converts a float: truncates, saturates, and maps NaN to 0. The limits are powers of two, which floats
+// represent exactly.
 template <typename T, typename F>
 __device__ __forceinline__ T kf_saturate(F a) {
     constexpr bool SIGNED = (T)-1 < (T)1;
