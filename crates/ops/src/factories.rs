@@ -179,8 +179,8 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     const MADE: &str = "int[] size, *, ScalarType? dtype=None, Device? device=None";
     let layers = Layers {
         derivative: NO_TENSOR_ARGUMENT,
-        tangent: Rule::Refused("takes no tensor"),
-        batching: Rule::Refused("takes no tensor"),
+        tangent: Rule::Refused("no argument is a tensor"),
+        batching: Rule::Refused("no argument is a tensor"),
         autocast: Category::Leave,
     };
     let made = |name, function, value| {

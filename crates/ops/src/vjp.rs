@@ -25,11 +25,11 @@ pub(crate) const fn formula(reads: &'static [Saves], vjp: Vjp) -> Rule<Gradient>
 }
 
 /// The rule of an operator without a derivative, with the reason.
-pub(crate) const BOOL_RESULT: Rule<Gradient> = Rule::Refused("gives bools");
+pub(crate) const BOOL_RESULT: Rule<Gradient> = Rule::Refused("the result is bool");
 /// As [`BOOL_RESULT`].
-pub(crate) const INTEGER_RESULT: Rule<Gradient> = Rule::Refused("gives bools or whole numbers");
+pub(crate) const INTEGER_RESULT: Rule<Gradient> = Rule::Refused("the result is bool or integer");
 /// As [`BOOL_RESULT`].
-pub(crate) const NO_TENSOR_ARGUMENT: Rule<Gradient> = Rule::Refused("takes no tensor");
+pub(crate) const NO_TENSOR_ARGUMENT: Rule<Gradient> = Rule::Refused("no argument is a tensor");
 
 /// The gradients read no tensor.
 pub(crate) const READS_NOTHING: &[Saves] = &[Saves::NONE];

@@ -1,4 +1,4 @@
-//! Tensors put together, and parts of them replaced.
+//! `cat`, `stack`, `select_scatter` and `slice_scatter`.
 
 mod support;
 
@@ -76,7 +76,7 @@ proptest! {
             prop_assert_eq!(result.dtype(), x.dtype());
             let picked = call(pick, &[&[t(&result)], &rest[..]].concat()).unwrap();
             prop_assert!(values(&picked).iter().all(|v| *v == 1.0));
-            // Putting back what was there gives what was there: nothing else was touched.
+            // Replacing a part by itself changes nothing.
             let back = call(scatter, &[&[t(&result), t(&part)], &rest[..]].concat()).unwrap();
             prop_assert_eq!(values(&back), before);
         }

@@ -1,4 +1,4 @@
-//! Tensors out of nothing.
+//! Factories: `zeros`, `ones`, `full`, `arange`.
 
 mod support;
 
@@ -48,7 +48,7 @@ fn sizes_that_cannot_be_are_shape_errors() {
     );
     let (low, high) = (ValueRef::Int(i64::MIN), ValueRef::Int(i64::MAX));
     fails(call("arange", &[low, high]), ErrorKind::Shape, &["aten::arange", "too large"]);
-    // Broadcasting, before anything is allocated.
+    // A broadcast shape is checked before the allocation.
     let x = floats(&[1.0]);
     let long = x.broadcast_to(&[1 << 40, 1]).unwrap();
     let wide = x.broadcast_to(&[1 << 40]).unwrap();

@@ -1,4 +1,4 @@
-//! Views, picking elements, and writing into tensors.
+//! Views, indexing, and writes in place.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn index(x: &Tensor, indices: &[ValueRef<'_>]) -> keyfold_core::Result<Tensor> {
 
 #[test]
 fn views_share_memory_and_lose_grad() {
-    // Below the layers: Autograd would give the views their places in the graph.
+    // The calls skip the layers, since Autograd would attach nodes to the views.
     let _below = keyfold_layers::autograd::no_grad();
     let x = call("to", &[t(&grid()), ValueRef::DType(DType::F64)]).unwrap();
     x.set_requires_grad(true).unwrap();
@@ -90,22 +90,22 @@ fn lists_of_positions_pick_as_in_numpy() {
     let x = grid();
     let (rows, columns) = (ints(&[1, 0, -1]), ints(&[0, 2, 1]));
     let none = ValueRef::None;
-    // x[rows, columns] and what is left of the dimensions.
+    // x[rows, columns], with the last dimension whole.
     let picked = index(&x, &[t(&rows), t(&columns)]).unwrap();
     assert_eq!(**picked.shape(), [3, 4]);
     assert_eq!(values(&picked)[..5], [12.0, 13.0, 14.0, 15.0, 8.0]);
     assert_fresh(&picked, Device::CPU);
-    // x[:, columns, :] stays in place; x[rows, :, columns] comes to the front.
+    // The indexed dimension of x[:, columns, :] keeps its position; those of x[rows, :, columns] move to the front.
     let middle = index(&x, &[none, t(&columns)]).unwrap();
     assert_eq!(values(&middle)[..5], [0.0, 1.0, 2.0, 3.0, 8.0]);
     let front = index(&x, &[t(&rows), none, t(&columns)]).unwrap();
     assert_eq!(**front.shape(), [3, 3]);
     assert_eq!(values(&front), [12.0, 16.0, 20.0, 2.0, 6.0, 10.0, 13.0, 17.0, 21.0]);
-    // Also from behind a dimension that stays.
+    // The same after a whole dimension.
     let four = x.unsqueeze(0).unwrap();
     let behind = index(&four, &[none, t(&rows), none, t(&columns)]).unwrap();
     assert_eq!((&**behind.shape(), values(&behind)), (&[3, 1, 3][..], values(&front)));
-    // Positions broadcast: a column of rows with a row of columns.
+    // Indices broadcast: a column of row indices with a row of column indices.
     let column = rows.unsqueeze(1).unwrap();
     assert_eq!(**index(&x, &[t(&column), t(&columns)]).unwrap().shape(), [3, 3, 4]);
     assert_eq!(**index(&x, &[]).unwrap().shape(), [2, 3, 4]);
@@ -123,7 +123,7 @@ fn masks_pick_as_in_numpy() {
     let last = bools(&[true, false, false, true]);
     let picked = index(&x, &[ValueRef::None, ValueRef::None, t(&last)]).unwrap();
     assert_eq!(**picked.shape(), [2, 3, 2]);
-    // masked_select broadcasts; without dimensions it gives one element or none.
+    // masked_select broadcasts; a 0-dim mask selects one element or none.
     assert_eq!(on("masked_select", &[&x, &last]).unwrap().numel(), 12);
     let (one, yes) = (ints(&[7]).select(0, 0).unwrap(), bools(&[true]).select(0, 0).unwrap());
     assert_eq!(values(&on("masked_select", &[&one, &yes]).unwrap()), [7.0]);
@@ -177,7 +177,7 @@ proptest! {
 
     #[test]
     fn index_put_is_index_backwards(x in small(vec![3, 4, 2], DType::F64), seed in 0_u64..8, a in 0_i64..3, b in 0_i64..4) {
-        // What is put can be read again, and everything else stays.
+        // The written elements can be read again, and the others are unchanged.
         let x = scramble(&x, seed);
         let before = values(&x);
         let (rows, columns) = (ints(&[a, (a + 1) % 3]), ints(&[b, b]));
@@ -227,7 +227,7 @@ fn writing_respects_read_only_and_overlapping_memory() {
         ErrorKind::Value,
         &["aten::fill_", "share memory"],
     );
-    // Reading what is being written: as if through a copy.
+    // A source that overlaps the target is read from a copy.
     let x = ints(&[1, 2, 3, 4]);
     let (to, from) = (x.slice(0, Some(1), None, 1).unwrap(), x.slice(0, None, Some(3), 1).unwrap());
     on("copy_", &[&to, &from]).unwrap();

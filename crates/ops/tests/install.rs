@@ -1,4 +1,4 @@
-//! Registration itself, and what explanations say of these kernels.
+//! Registration of the rows and of users' expressions, and the kernels' names and source locations.
 
 mod support;
 

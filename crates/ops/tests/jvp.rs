@@ -1,4 +1,4 @@
-//! Forward mode of every row: against reverse mode, and against central differences.
+//! Forward mode of every row against reverse mode and against central differences.
 
 use std::collections::BTreeMap;
 use std::slice::from_ref;
@@ -17,7 +17,7 @@ type Case = Vec<Value>;
 
 fn real(shape: &[usize], from: usize) -> Value {
     let count: usize = shape.iter().product();
-    // Distinct, of both signs, and no multiples of each other.
+    // Distinct numbers of both signs that aren't multiples of each other.
     let item = |i: usize| {
         let sign = if (i + from).is_multiple_of(3) { -1.0 } else { 1.0 };
         sign * (0.35 + 0.21 * ((i * 5 + from * 2) % 11) as f64 + 0.013 * from as f64)
@@ -49,7 +49,7 @@ fn ints(items: &[i64]) -> Value {
     Value::List(items.iter().map(|i| Value::Int(*i)).collect())
 }
 
-/// The calls of an expression's row: its inputs broadcast, and are positive or of both signs.
+/// Returns calls of an expression's row, with inputs that broadcast and are positive or of both signs.
 fn pointwise(row: &Row) -> Vec<Case> {
     let cases = [0, 1, 2].map(|which| {
         let mut tensors = 0;
@@ -73,7 +73,7 @@ fn pointwise(row: &Row) -> Vec<Case> {
     cases.into()
 }
 
-/// The calls of a row that is no expression; none where it takes no tensor.
+/// Returns calls of a row without an expression; none if no argument is a tensor.
 fn others(name: &str) -> Vec<Case> {
     let x = || real(&[2, 3], 1);
     let (none, row) = (|| Value::None, || Value::Int(1));
@@ -148,7 +148,7 @@ fn others(name: &str) -> Vec<Case> {
     }
 }
 
-/// The floating and complex tensors of a call, in order.
+/// Returns the floating and complex tensors of a call, in order.
 fn primals(case: &Case) -> Vec<Tensor> {
     fn gather(value: &Value, found: &mut Vec<Tensor>) {
         match value {
@@ -166,7 +166,7 @@ fn primals(case: &Case) -> Vec<Tensor> {
     found
 }
 
-/// The call with other floating and complex tensors.
+/// Calls the operator with other floating and complex tensors.
 fn call(row: &Row, case: &Case, tensors: &[Tensor]) -> Result<Tensor> {
     fn replaced(value: &Value, rest: &mut std::slice::Iter<'_, Tensor>) -> Value {
         match value {
@@ -184,7 +184,7 @@ fn call(row: &Row, case: &Case, tensors: &[Tensor]) -> Result<Tensor> {
     let writes = row.schema().arguments[0].alias.as_ref().is_some_and(|alias| alias.write);
     let mut tensors = tensors.to_vec();
     if writes {
-        // Of the caller's own a copy is written to.
+        // A written argument is a copy of the caller's tensor.
         tensors[0] = aten::clone(&tensors[0])?;
     }
     let mut rest = tensors.iter();
@@ -201,7 +201,7 @@ fn call(row: &Row, case: &Case, tensors: &[Tensor]) -> Result<Tensor> {
     }
 }
 
-/// The real and imaginary parts of the elements.
+/// Returns the real and imaginary parts of the elements.
 fn numbers(tensor: &Tensor) -> Vec<f64> {
     match tensor.dtype().is_complex() {
         true => {
@@ -212,14 +212,14 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     }
 }
 
-/// A direction for a tensor.
+/// Makes a tangent for a tensor.
 fn direction(like: &Tensor, from: usize) -> Tensor {
     let shape = like.shape();
     let made = if like.dtype().is_complex() { complex(shape, from) } else { real(shape, from) };
     made.into_tensor().unwrap()
 }
 
-/// The real inner product.
+/// Returns the real inner product.
 fn product(a: &Tensor, b: &Tensor) -> f64 {
     numbers(a).iter().zip(numbers(b)).map(|(a, b)| a * b).sum()
 }
@@ -228,7 +228,7 @@ fn close(a: f64, b: f64, tolerance: f64) -> bool {
     a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * a.abs().max(b.abs()).max(1.0)
 }
 
-/// Compares forward mode of a call with reverse mode and with central differences; says whether the result
+/// Compares forward mode of a call with reverse mode and with central differences. Returns whether the result
 /// has a derivative.
 fn compare(row: &Row, case: &Case) -> Result<bool> {
     let name = &row.schema().name;
@@ -255,7 +255,7 @@ fn compare(row: &Row, case: &Case) -> Result<bool> {
     let cut = matches!(row.layers().tangent, Rule::Refused(_));
     for (found, (up, down)) in numbers(tangent).iter().zip(up.iter().zip(down)) {
         let difference = if cut { 0.0 } else { (up - down) / (2.0 * step) };
-        // Outside of a function's domain the slope's formula may have a value nevertheless.
+        // Outside of a function's domain the formula of the derivative may be finite.
         let undefined = difference.is_nan();
         assert!(
             undefined || close(*found, difference, 1e-7),
@@ -304,7 +304,7 @@ fn forward_mode_of_every_row_equals_reverse_mode_and_differences() {
             Rule::Refused(reason) => reason,
         };
         *counts.entry(reason).or_default() += 1;
-        let takes_none = reason == "takes no tensor";
+        let takes_none = reason == "no argument is a tensor";
         assert_eq!(cases.is_empty(), takes_none, "{name}: no calls to compare");
         let mut differentiable = 0;
         for case in &cases {
@@ -315,7 +315,7 @@ fn forward_mode_of_every_row_equals_reverse_mode_and_differences() {
                     complex_ones += usize::from(is_complex);
                 }
                 Ok(false) => {}
-                // Not of all dtypes: bit patterns of whole numbers alone, order of real ones alone.
+                // Not of all dtypes: bit patterns of integers alone, order of real ones alone.
                 Err(error) if is_complex || matches!(rule, Rule::Refused(_)) => {
                     let kind = error.kind();
                     assert!(matches!(kind, ErrorKind::DType | ErrorKind::Value), "{name}: {error}");
@@ -323,7 +323,7 @@ fn forward_mode_of_every_row_equals_reverse_mode_and_differences() {
                 Err(error) => panic!("{name}: {error}"),
             }
         }
-        let expected = !takes_none && !reason.starts_with("gives") && reason != NONE;
+        let expected = !takes_none && !reason.starts_with("the result is") && reason != NONE;
         assert_eq!(differentiable > 0, expected, "{name}: calls with a derivative");
         compared += differentiable;
     }
@@ -332,18 +332,18 @@ fn forward_mode_of_every_row_equals_reverse_mode_and_differences() {
     assert_eq!((compared, complex_ones), CALLS, "calls compared; a new row changes how many");
 }
 
-/// Why a `where` of two numbers has no tangent.
-const NONE: &str = "takes no tensor that has a gradient";
+/// The reason why a `where` of two numbers has no tangent.
+const NONE: &str = "no argument is floating or complex";
 const COUNTS: &[(&str, usize)] = &[
-    ("cuts tangents off", 1),
     ("derived", 54),
+    ("detaches its result", 1),
     ("given", 10),
-    ("gives bools", 18),
-    ("gives bools or whole numbers", 15),
     ("linear", 30),
     ("multilinear", 1),
-    ("takes no tensor", 7),
+    ("no argument is a tensor", 7),
     (NONE, 1),
+    ("the result is bool", 18),
+    ("the result is bool or integer", 15),
 ];
 const CALLS: (usize, usize) = (203, 40);
 
@@ -351,7 +351,7 @@ fn number(value: f64) -> Tensor {
     Tensor::full(&[], Scalar::Float(value), DType::F64, Device::CPU).unwrap()
 }
 
-/// The derivative of a function of one number.
+/// Computes the derivative of a function of one number.
 fn derivative(f: impl Fn(&Tensor) -> Result<Tensor>, at: &Tensor) -> Result<Tensor> {
     let (_, mut tangents) = autograd::jvp(|x| Ok(vec![f(&x[0])?]), from_ref(at), &[number(1.0)])?;
     Ok(tangents.remove(0))
@@ -365,7 +365,7 @@ fn levels_nest_without_confusion() {
     assert_eq!(second.item().unwrap().as_f64(), 12.0);
     let third = derivative(|x| derivative(|x| derivative(cube, x), x), &number(2.0)).unwrap();
     assert_eq!(third.item().unwrap().as_f64(), 6.0);
-    // d/dx (x * d/dy (x + y)) is 1: the inner derivative doesn't take x's tangent for y's.
+    // d/dx (x * d/dy (x + y)) is 1: the inner level ignores x's tangent.
     let outer =
         derivative(|x| aten::mul(x, &derivative(|y| aten::add(x, y), &number(1.0))?), &number(3.0));
     assert_eq!(outer.unwrap().item().unwrap().as_f64(), 1.0);
@@ -388,12 +388,12 @@ fn both_modes_differentiate_each_other() {
         let found = found.to_vec::<f64>().unwrap();
         assert!(found.iter().zip(expected).all(|(a, b)| close(*a, b, 1e-14)), "{found:?}");
     };
-    // Forward over reverse: nodes keep tensors with their tangents.
+    // Forward over reverse: nodes save tensors with their tangents.
     let (_, found) =
         autograd::jvp(|x| Ok(vec![gradient(&x[0])?]), from_ref(&x), from_ref(&t)).unwrap();
     assert!(!found[0].requires_grad());
     check(&found[0]);
-    // Reverse over forward: what computes tangents is recorded.
+    // Reverse over forward: the computation of tangents is recorded.
     let leaf = x.detach();
     autograd::set_requires_grad(&leaf, true).unwrap();
     let (_, along) = autograd::jvp(|x| Ok(vec![f(&x[0])?]), from_ref(&leaf), &[t]).unwrap();

@@ -7,7 +7,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use proptest::prelude::*;
 use support::*;
 
-/// The product of tensors of two dimensions or more, as a shape and values.
+/// Returns the shape and values of the product of tensors of two dimensions or more.
 fn naive(a: &Tensor, b: &Tensor, bool_: bool) -> (Vec<usize>, Vec<f64>) {
     let (rank_a, rank_b) = (a.ndim(), b.ndim());
     let (m, k, n) = (a.shape()[rank_a - 2], a.shape()[rank_a - 1], b.shape()[rank_b - 1]);
@@ -37,7 +37,7 @@ fn matrices() -> impl Strategy<Value = (Tensor, Tensor)> {
     let batch = (0_usize..3, 1_usize..3, any::<[bool; 2]>());
     (size(), size(), size(), batch, dtype(), dtype(), 0_u64..8, 0_u64..8).prop_flat_map(
         |(m, k, n, (b0, b1, ones), da, db, sa, sb)| {
-            // Batches of up to two dimensions, of which one operand may lack the first.
+            // Batches of up to two dimensions; one operand may lack the first.
             let first = [if ones[0] { 1 } else { b0 }, b1, m, k];
             let second = [if ones[1] { 1 } else { b0 }, b1, k, n];
             let a = first[if m + k + n > 100 { 2 } else { 0 }..].to_vec();
@@ -58,7 +58,7 @@ proptest! {
         let (shape, expected) = naive(&a, &b, dtype == DType::Bool);
         assert_fresh(&result, Device::CPU);
         prop_assert_eq!((result.dtype(), &**result.shape()), (dtype, &shape[..]));
-        // Small whole numbers: exact in whatever order they are added, then rounded once, which the
+        // Small integers: exact in whatever order they are added, then rounded once, which the
         // halves do.
         assert_close(&result, &expected, 0.5);
     }
@@ -123,7 +123,7 @@ fn a_sum_of_nothing_is_zero() {
     );
     let product = on("matmul", &[&a.unwrap(), &b.unwrap()]).unwrap();
     assert_eq!((&**product.shape(), values(&product)), (&[2, 3][..], vec![0.0; 6]));
-    // NaN and infinity are kept where IEEE says so.
+    // NaN and infinity propagate as in IEEE 754.
     let (x, y) = (floats(&[0.0, f64::INFINITY]), floats(&[f64::NAN, 1.0]));
     let product = call("matmul", &[ValueRef::Tensor(&x), ValueRef::Tensor(&y)]).unwrap();
     assert!(values(&product)[0].is_nan());

@@ -1,4 +1,4 @@
-//! Meta kernels give what the real ones give: shape, dtype and strides, or the same error.
+//! Kernels for Meta return the shape, dtype and strides of the CPU's kernels, or the same error.
 
 mod support;
 
@@ -8,7 +8,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use proptest::prelude::*;
 use support::*;
 
-/// Runs a call on real tensors and on meta ones, and compares.
+/// Runs a call on tensors of the CPU and on meta, and compares.
 fn compare(name: &str, tensors: &[&Tensor], rest: &[ValueRef<'_>]) {
     let metas: Vec<Tensor> = tensors.iter().map(|t| to_meta(t)).collect();
     let real: Vec<ValueRef<'_>> =
@@ -75,7 +75,7 @@ proptest! {
             compare(name, &[&a, &b], &[]);
             compare(&format!("{name}.Scalar"), &[&a], &[ValueRef::from(number)]);
         }
-        // Powers of elements that are negative depend on data, so none are here.
+        // Negative powers of integers are excluded, since their error depends on elements.
         let exponent = on("abs", &[&b]).unwrap();
         compare("pow", &[&a, &exponent], &[]);
         compare("pow.Scalar", &[&a], &[ValueRef::from(number)]);
@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// As [`compare`], of an operator that takes a list of tensors first.
+/// As [`compare`], for an operator whose first argument is a list of tensors.
 fn compare_lists(name: &str, tensors: &[&Tensor], rest: &[ValueRef<'_>]) {
     let metas: Vec<Tensor> = tensors.iter().map(|t| to_meta(t)).collect();
     let real: Vec<ValueRef<'_>> = tensors.iter().map(|t| ValueRef::Tensor(t)).collect();
@@ -211,7 +211,7 @@ fn what_depends_on_data_says_so() {
 fn every_operator_has_both_kernels() {
     for operator in dispatcher().operators() {
         if operator.name() == "aten::dropout" {
-            // Written in terms of others.
+            // A composite operator.
             assert!(operator.has_kernel(RegistrationKey::CompositeImplicitAutograd));
             continue;
         }

@@ -1,5 +1,4 @@
-//! The overload `out` of every row that has one writes what the operator gives, which is what the row
-//! infers.
+//! The overload `out` of every row writes the operator's result, which has the inferred shape and dtype.
 
 mod cases;
 
@@ -16,7 +15,7 @@ fn call(name: &str, args: &[Value]) -> Result<Tensor> {
     keyfold::dispatcher().call(name, &args)?.into_tensor()
 }
 
-/// Tensors of that shape and dtype to write into: contiguous, with gaps, and in reverse.
+/// Makes tensors of that shape and dtype to write into: contiguous, with gaps, and reversed.
 fn targets(shape: &[usize], dtype: DType) -> Vec<Tensor> {
     let made = |shape: &[usize]| Tensor::zeros(shape, dtype, Device::CPU).unwrap();
     let Some((last, front)) = shape.split_last() else { return vec![made(shape)] };

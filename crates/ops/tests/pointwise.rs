@@ -7,7 +7,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use proptest::prelude::*;
 use support::*;
 
-/// What an operator of two numbers gives for small whole numbers, by dtype of the arithmetic.
+/// Returns an operator's result for two small integers, computed in a dtype.
 fn model(name: &str, dtype: DType, a: f64, b: f64) -> Option<f64> {
     let truth = |b: bool| f64::from(u8::from(b));
     Some(match (name, dtype) {
@@ -31,7 +31,7 @@ fn model(name: &str, dtype: DType, a: f64, b: f64) -> Option<f64> {
     })
 }
 
-/// The dtype of the result, given that of the arithmetic.
+/// Returns the dtype of the result of arithmetic in a dtype.
 fn result_dtype(name: &str, dtype: DType) -> DType {
     match name {
         "eq" | "ne" | "lt" | "le" | "gt" | "ge" => DType::Bool,
@@ -147,7 +147,7 @@ proptest! {
     #[test]
     fn conversion_between_any_two_dtypes(x in any_tensor(), seed in 0_u64..8) {
         for dtype in DType::ALL {
-            // Through every dtype and back: small whole numbers survive all but bool and unsigned.
+            // A round trip through a dtype keeps small integers, except through bool and unsigned dtypes.
             let whole = on("abs", &[&x]).unwrap();
             let there = call("to", &[ValueRef::Tensor(&whole), ValueRef::DType(dtype)]).unwrap();
             prop_assert_eq!(there.dtype(), dtype);
@@ -207,7 +207,7 @@ fn nan_and_zero_follow_ieee() {
 
 #[test]
 fn bytes_other_than_0_and_1_are_true() {
-    // As a bool array of another library may have them.
+    // A bool array of another library may have such bytes.
     let bytes = Tensor::from_slice(&[0_u8, 1, 2, 255], &[4]).unwrap();
     let as_bool = |t: &Tensor| {
         let buffer = t.clone().into_buffer();
@@ -280,7 +280,7 @@ fn results_are_written_where_the_caller_wants_them() {
     let args = [(&x).into(), (&y).into(), (&every_other).into()];
     dispatcher().call("aten::add.out", &args).unwrap();
     assert_eq!(values(&out), [11.0, 0.0, 22.0, 0.0, 33.0, 0.0]);
-    // In place, and from memory that is written over while it is read.
+    // In place, and from memory that overlaps the result.
     dispatcher()
         .call("aten::mul.Scalar_out", &[(&x).into(), ValueRef::Int(2), (&x).into()])
         .unwrap();

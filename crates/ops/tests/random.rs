@@ -1,4 +1,4 @@
-//! Random numbers: the process's stream, and the operators that draw from it.
+//! Random numbers: the stream of the CPU, and the operators that draw from it.
 
 mod support;
 
@@ -8,7 +8,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use support::*;
 
-/// Tests that count on where the stream is take turns.
+/// Locks the stream, for tests that depend on its position.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,7 +62,7 @@ fn the_same_seed_or_state_gives_the_same_numbers() {
 fn the_first_numbers_are_those_of_philox() {
     let _turn = alone();
     seed(0);
-    // Random123's answer for key and counter 0.
+    // The known answer of Random123 for key and counter 0.
     let words = [0x6627_e8d5_u32, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8].map(f64::from);
     let high = |word: f64, bits: i32| (word / 2.0_f64.powi(32 - bits)).floor() / 2.0_f64.powi(bits);
     for (dtype, bits) in [(DType::F32, 24), (DType::F16, 11), (DType::BF16, 8)] {
@@ -80,7 +80,7 @@ fn moments_are_those_of_the_distributions() {
     let _turn = alone();
     let count = 100_000;
     for dtype in FLOATS {
-        // Halves have few values: their means are off by up to half a step of the dtype.
+        // float16 and bfloat16 have few values: means deviate by up to half a unit in the last place.
         let coarse = match dtype {
             DType::BF16 => 1.0 / 256.0,
             DType::F16 => 1.0 / 2048.0,
@@ -92,7 +92,7 @@ fn moments_are_those_of_the_distributions() {
         let moment = |items: &[f64], k: i32| {
             items.iter().map(|x| x.powi(k)).sum::<f64>() / items.len() as f64
         };
-        // Each within 5 standard deviations of its mean.
+        // Each mean is within 5 standard deviations.
         let near = |got: f64, wanted: f64, variance: f64, extra: f64| {
             assert!(
                 (got - wanted).abs() < 5.0 * (variance / count as f64).sqrt() + extra,

@@ -7,7 +7,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use proptest::prelude::*;
 use support::*;
 
-/// The lanes of a tensor along some dimensions, in row-major order of what stays.
+/// Returns the lanes of a tensor along some dimensions, in row-major order of the other dimensions.
 fn lanes(x: &Tensor, reduced: &[bool]) -> Vec<Vec<f64>> {
     let mut all: Vec<(Vec<usize>, Vec<f64>)> = Vec::new();
     let kept: Vec<usize> = (0..x.ndim()).filter(|d| !reduced[*d]).collect();
@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn reductions_follow_the_model(x in any_tensor(), mask in 0_u8..8, all: bool, keepdim: bool) {
         let reduced: Vec<bool> = (0..x.ndim()).map(|d| all || mask >> d & 1 == 1).collect();
-        // Every second dimension is counted from the back.
+        // Every second dimension is negative.
         let dims: Vec<i64> = (0..x.ndim() as i64)
             .filter(|d| reduced[*d as usize])
             .map(|d| if d % 2 == 1 { d - x.ndim() as i64 } else { d })
@@ -227,7 +227,7 @@ fn pairwise_summation_beats_plain_addition() {
     let tenth = Tensor::from_slice(&[0.1_f32], &[1]).unwrap();
     let many = tenth.broadcast_to(&[1 << 22]).unwrap();
     let exact = f64::from(0.1_f32) * f64::from(1 << 22);
-    // Added one after the other in float32 it is off by more than 3 percent.
+    // Sequential addition in float32 deviates by more than 3 percent.
     for x in [many.copy().unwrap(), many] {
         let sum = values(&on("sum", &[&x]).unwrap())[0];
         assert!((sum / exact - 1.0).abs() < 1e-6, "{sum} is not {exact}");

@@ -1,4 +1,4 @@
-//! Elements that are converted while they are reduced: the results are those of the converted ones.
+//! Reductions that convert elements on the fly, compared with reductions of converted elements.
 
 mod reduce_support;
 mod support;
@@ -13,7 +13,7 @@ fn to(x: &Tensor, dtype: DType) -> Tensor {
     call("to", &[ValueRef::Tensor(x), ValueRef::DType(dtype)]).unwrap()
 }
 
-/// The same numbers in two dtypes, in layouts that take every way through the kernels.
+/// Makes the same numbers in two dtypes, in layouts that reach every branch of the kernels.
 fn layouts(stored: DType, wide: DType) -> Vec<(&'static str, [Tensor; 2])> {
     let (scale, middle) = if stored.is_floating() { (0.37, 63.0) } else { (1.0, 0.0) };
     let number = |i: u64| ((i * 7919 % 127) as f64 - middle) * scale;
@@ -39,7 +39,7 @@ fn layouts(stored: DType, wide: DType) -> Vec<(&'static str, [Tensor; 2])> {
     ]
 }
 
-/// All dimensions, and each.
+/// Returns `None` for all dimensions, and each dimension.
 fn dims_of(x: &Tensor) -> impl Iterator<Item = Option<i64>> {
     (0..x.ndim() as i64).map(Some).chain([None])
 }
@@ -113,7 +113,7 @@ fn sums_of_the_least_and_greatest_narrow_numbers_are_whole() {
         (DType::U16, 65535.0),
         (DType::U32, 4_294_967_295.0),
     ] {
-        // As many as one part of a lane has, and more.
+        // One part of a lane, and more.
         for shape in [[65_536, 1], [70_000, 2], [2, 70_000], [65_536, 2]] {
             let count = shape[0] * shape[1];
             let x = tensor_of(&vec![number; count], &shape, dtype);
@@ -131,7 +131,7 @@ fn the_first_bool_that_decides_is_found_wherever_it_is() {
     for len in [1, 15, 16, 100, 1024, 5000, 300_000] {
         for place in [0, 1, len / 3, len / 2, len - 1] {
             let place = place.min(len - 1);
-            // One that decides, and many like it behind.
+            // One decisive element, and many after it.
             for behind in [1, 3] {
                 let number = |i: usize| {
                     f64::from(u8::from(i >= place && (i - place).is_multiple_of(behind)))

@@ -1,5 +1,4 @@
-//! Numbers that reductions could get wrong: NaN, infinities, what overflows, what is at the edge of a
-//! block.
+//! Edge cases of reductions: NaN, infinities, overflow, and the ends of blocks.
 
 mod reduce_support;
 mod support;
@@ -35,7 +34,7 @@ fn nan_and_infinities_go_through_wherever_they_are() {
                     let args = [ValueRef::Tensor(&x), ValueRef::Int(0)];
                     let soft = values_of(&call("softmax", &args).unwrap());
                     assert!(soft.iter().all(|x| x.is_nan()), "{count} {dtype} {at}");
-                    // As columns, too.
+                    // The same along columns.
                     let columns = x.unsqueeze(1).unwrap().broadcast_to(&[count, 2]).unwrap();
                     let columns = columns.copy().unwrap();
                     let args = [ValueRef::Tensor(&columns), ValueRef::Int(0)];
@@ -61,7 +60,7 @@ fn negative_infinities_are_shares_of_nothing() {
     let inf = f64::INFINITY;
     for count in [3, 100, 40_000] {
         for columns in [false, true] {
-            // The finite ones come late, after whole blocks without any.
+            // The finite elements come after whole blocks of infinite ones.
             let mut items = vec![-inf; count];
             items[count - 1] = 2.0;
             items[count - 2] = 2.0;
@@ -90,7 +89,7 @@ fn whole_numbers_wrap_around_and_narrow_ones_are_added_in_64_bits() {
     assert_eq!(on("sum", &[&x]).unwrap().item().unwrap(), Scalar::Int(i64::MIN));
     let x = Tensor::from_slice(&[u64::MAX, 3], &[2]).unwrap();
     assert_eq!(on("sum", &[&x]).unwrap().item().unwrap(), Scalar::Int(2));
-    // In a dtype of one's choice: as if each element were converted first.
+    // With `dtype=` each element is converted first.
     let chosen = |x: &Tensor, dtype| {
         let sum = call("sum", &[ValueRef::Tensor(x), ValueRef::DType(dtype)]).unwrap();
         assert_eq!(sum.dtype(), dtype);
@@ -107,7 +106,7 @@ fn whole_numbers_wrap_around_and_narrow_ones_are_added_in_64_bits() {
 
 #[test]
 fn halves_are_added_in_float32_and_rounded_once() {
-    // In float16 itself the sum would stop growing at 2048.
+    // An accumulator of float16 would stop at 2048.
     let x = tensor_of(&vec![1.0; 5000], &[5000], DType::F16);
     assert_eq!(values_of(&on("sum", &[&x]).unwrap()), [5000.0]);
     let x = tensor_of(&vec![1.0; 100_000], &[100_000], DType::BF16);
@@ -139,7 +138,7 @@ fn results_that_do_not_fit_their_place_are_refused() {
     fails(out(&[3], DType::F32), ErrorKind::Shape, &["aten::sum", "'out'", "[3]", "[2]"]);
     fails(out(&[2], DType::I64), ErrorKind::DType, &["aten::sum", "float32", "int64"]);
     assert_eq!(values_of(&out(&[2], DType::F64).unwrap()), [4.0, 6.0]);
-    // Into the input itself: read from a copy.
+    // An input that is also `out` is read from a copy.
     let args = [ValueRef::Tensor(&x), ValueRef::Int(1), ValueRef::Tensor(&x)];
     let expected = bits_of(&call("softmax", &args[..2]).unwrap());
     assert_eq!(bits_of(&call("softmax.out", &args).unwrap()), expected);
@@ -148,11 +147,11 @@ fn results_that_do_not_fit_their_place_are_refused() {
 #[test]
 fn lanes_of_every_length_are_reduced_whole_and_once() {
     let state = alone();
-    // Around vectors, groups of lanes, blocks and parts.
+    // Lengths around vectors, groups of lanes, blocks and parts.
     let short = (1..70).map(|len| (len, 19));
     let long = [127, 128, 255, 257, 1000, 1023, 1024, 1025, 1039, 1040, 4095, 16_385, 65_537];
     for (len, rows) in short.chain(long.map(|len| (len, 3))) {
-        // Whole numbers, whose sums are exact, and the same extremes more than once.
+        // Integers, whose sums are exact, and the same extremes more than once.
         let items: Vec<f64> = (0..rows * len).map(|i| (i * 37 % 101) as f64 - 50.0).collect();
         let lanes = || items.chunks_exact(len);
         let sums: Vec<f64> = lanes().map(|lane| lane.iter().sum()).collect();

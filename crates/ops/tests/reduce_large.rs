@@ -1,5 +1,5 @@
-//! Reductions that are shared out among threads, against naive models: on every level, and with any
-//! number of threads.
+//! Multithreaded reductions against naive models, on every instruction level and with several numbers of
+//! threads.
 
 mod reduce_support;
 mod support;
@@ -11,7 +11,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 use reduce_support::*;
 use support::*;
 
-/// Numbers without a pattern from 0 to 1.
+/// Makes pseudorandom numbers from 0 to 1.
 fn noise(count: usize) -> Vec<f64> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -22,7 +22,7 @@ fn noise(count: usize) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Layouts that take every way through the kernels, all above what is shared out among threads.
+/// Makes layouts that reach every branch of the kernels, all large enough for several threads.
 fn large(dtype: DType) -> Vec<(&'static str, Tensor)> {
     let items = noise(200_000);
     let scale = if dtype.is_floating() || dtype.is_complex() { 1.0 } else { 100.0 };
@@ -59,7 +59,7 @@ const LARGE: [DType; 8] = [
     DType::C64,
 ];
 
-/// The model of a large reduction along one axis, or all.
+/// Computes the model of a large reduction along one axis, or all.
 fn model(name: &str, x: &Tensor, axis: Option<usize>) -> Vec<f64> {
     let items: Vec<f64> = match x.dtype().is_complex() {
         true => {
@@ -104,7 +104,7 @@ fn large_reductions_follow_the_model_on_every_level() {
             let axes = (0..x.ndim()).map(Some).chain([None]);
             for axis in axes {
                 for name in ["sum.dim", "amax", "amin", "argmax", "argmin", "any", "all"] {
-                    // The imaginary parts aren't zero where the real ones are.
+                    // Where real parts are zero, imaginary parts aren't.
                     if dtype.is_complex() && name != "sum.dim" {
                         continue;
                     }
@@ -177,7 +177,7 @@ fn no_result_depends_on_the_number_of_threads() {
 #[test]
 fn large_softmax_follows_the_model_on_every_level() {
     let state = alone();
-    // In float64 it is the model, which adds one after the other, that errs.
+    // In float64 the model, which adds sequentially, is less accurate than the kernel.
     for (dtype, epsilon) in
         [(DType::F16, 2e-3), (DType::F32, 1e-6), (DType::F64, 1e-13), (DType::I16, 1e-13)]
     {
@@ -192,7 +192,7 @@ fn large_softmax_follows_the_model_on_every_level() {
                         let args = [ValueRef::Tensor(&x), ValueRef::Int(axis as i64)];
                         let got = values_of(&call(name, &args).unwrap());
                         for (block, got) in items.chunks(len * inner).zip(got.chunks(len * inner)) {
-                            // Some of the lanes, so that this ends.
+                            // Only some of the lanes, to limit the test's time.
                             for at in (0..inner).step_by(1 + inner / 8) {
                                 let lane = || block[at..].iter().step_by(inner).copied();
                                 let best = lane().fold(f64::NEG_INFINITY, f64::max);
@@ -200,7 +200,7 @@ fn large_softmax_follows_the_model_on_every_level() {
                                 for (x, got) in lane().zip(got[at..].iter().step_by(inner)) {
                                     let (share, absolute) = match (log, dtype) {
                                         (true, _) => (x - best - sum.ln(), 16.0 * epsilon),
-                                        // The smallest halves are that far apart.
+                                        // The distance of the smallest float16 numbers.
                                         (_, DType::F16) => ((x - best).exp() / sum, 6e-8),
                                         _ => ((x - best).exp() / sum, 0.0),
                                     };

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use reduce_support::*;
 use support::*;
 
-/// Numbers that every dtype holds: small, and not negative where it has no sign.
+/// Small numbers that the dtype holds; not negative for unsigned dtypes.
 fn any_number(dtype: DType) -> impl Strategy<Value = f64> {
     let low = if matches!(dtype, DType::Bool | DType::U8 | DType::U16 | DType::U32 | DType::U64) {
         0
@@ -19,7 +19,7 @@ fn any_number(dtype: DType) -> impl Strategy<Value = f64> {
     (low..10_i32).prop_map(f64::from)
 }
 
-/// A tensor of any dtype, layout and up to four dimensions, some of them broadcast.
+/// A tensor of any dtype and layout, of up to four dimensions, some of them broadcast.
 fn anything() -> impl Strategy<Value = Tensor> {
     let dtype = proptest::sample::select(&DType::ALL[..]);
     (proptest::collection::vec(0_usize..6, 0..5), dtype, 0_u64..8, any::<u8>()).prop_flat_map(
@@ -38,7 +38,7 @@ fn anything() -> impl Strategy<Value = Tensor> {
     )
 }
 
-/// The lanes of a tensor along some dimensions, in row-major order of what stays.
+/// Returns the lanes of a tensor along some dimensions, in row-major order of the other dimensions.
 fn lanes(x: &Tensor, reduced: &[bool]) -> Vec<Vec<Complex<f64>>> {
     let kept: Vec<usize> = (0..x.ndim()).filter(|d| !reduced[*d]).collect();
     let shape: Vec<usize> = kept.iter().map(|d| x.shape()[*d]).collect();
@@ -73,7 +73,7 @@ fn assert_is(result: &Tensor, expected: &[Complex<f64>], what: &str) {
     }
 }
 
-/// The dtype of a sum and of a mean.
+/// Returns the dtypes of a sum and of a mean.
 fn totals(dtype: DType) -> (DType, DType) {
     match dtype {
         DType::Bool | DType::I8 | DType::I16 | DType::I32 | DType::I64 => (DType::I64, DType::F64),
@@ -82,7 +82,7 @@ fn totals(dtype: DType) -> (DType, DType) {
     }
 }
 
-/// Writes into something that lies otherwise, and asserts that what comes is the same.
+/// Calls the overload `out` with another layout and asserts an equal result.
 fn assert_out(name: &str, args: &[ValueRef<'_>], result: &Tensor, seed: u64) {
     let out =
         scramble(&tensor_of(&vec![7.0; result.numel()], result.shape(), result.dtype()), seed);

@@ -1,5 +1,5 @@
-//! The rows as a whole: what is defined is what they say, the page of operators has them, and a derivative
-//! that was written for an operator equals the symbolic one of its expression.
+//! All rows: the defined operators are those of the rows, the page of operators lists them, and a hand-written
+//! derivative equals the symbolic one.
 
 mod cases;
 
@@ -20,7 +20,7 @@ fn each_operator_is_one_row() {
     let names: BTreeSet<String> = rows().iter().map(|row| row.schema().name.to_string()).collect();
     assert_eq!(names.len(), rows().len());
     keyfold::init();
-    // Nothing is defined beside the rows but their overloads `out`, and what enters and leaves a vmap.
+    // Besides the rows only their overloads `out` are defined, and the operators that enter and leave a vmap.
     let outs = rows().iter().filter_map(Row::out_schema).map(|schema| schema.name.to_string());
     let mut expected: BTreeSet<String> = names.iter().cloned().chain(outs).collect();
     expected.extend(["keyfold::_vmap_enter", "keyfold::_vmap_exit"].map(String::from));
@@ -29,11 +29,11 @@ fn each_operator_is_one_row() {
     assert_eq!(defined, expected);
 }
 
-/// The signs of the elements of an input: all above zero for functions that have no others, or mixed.
+/// The signs of an input's elements: all positive for functions that need it, or mixed.
 const SIGNS: [[f64; 4]; 2] = [[1.0; 4], [-1.0, 1.0, 1.0, -1.0]];
 
-/// Tensors for the inputs of an expression: bools for a condition, else distinct numbers, of which now the
-/// first input's and now the second's are greater.
+/// Makes tensors for the inputs of an expression: bools for a condition, else distinct numbers, where sometimes
+/// the first input's and sometimes the second's are greater.
 fn inputs(row: &Row, signs: [f64; 4]) -> Vec<Tensor> {
     let expr = row.expression().expect("an expression").expr();
     let inputs = expr.inputs().iter().enumerate();
@@ -48,7 +48,7 @@ fn inputs(row: &Row, signs: [f64; 4]) -> Vec<Tensor> {
     made.map(|tensor| tensor.unwrap()).collect()
 }
 
-/// The gradients of a weighted sum of a function's result with respect to its inputs of floats.
+/// Computes the gradients of a weighted sum of a function's result with respect to its floating inputs.
 fn gradients(
     tensors: Vec<Tensor>,
     function: impl FnOnce(&[Tensor]) -> Result<Value>,
@@ -126,8 +126,8 @@ fn every_row_has_a_kernel_for_the_cpu() {
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operators.md");
 
-/// A rule in the table of the page.
-fn told<T>(rule: &Rule<T>, given: &str) -> String {
+/// Formats a rule for the table of the page.
+fn rule_text<T>(rule: &Rule<T>, given: &str) -> String {
     match rule {
         Rule::Given(_) => given.to_owned(),
         Rule::Derived => "derived".to_owned(),
@@ -135,7 +135,7 @@ fn told<T>(rule: &Rule<T>, given: &str) -> String {
     }
 }
 
-/// Dtypes in words.
+/// Formats dtypes for the table of the page.
 fn in_words(taken: &[DType]) -> String {
     let kinds = [
         ("bool", DTypeKind::Bool),
@@ -160,7 +160,7 @@ fn in_words(taken: &[DType]) -> String {
     }
 }
 
-/// The table of the page: a line for each row.
+/// Makes the table of the page, with a line for each row.
 fn table() -> String {
     let mut lines = vec![
         "| operator | Python | computes | dtypes | needs | derivative | tangent | batching | autocast |"
@@ -184,14 +184,14 @@ fn table() -> String {
         };
         let derivative = match row.layers().derivative {
             Rule::Given(Gradient::Detach) => "none: cuts the graph".to_owned(),
-            rule => told(&rule, "formula"),
+            rule => rule_text(&rule, "formula"),
         };
         let tangent = match row.layers().tangent {
             Rule::Given(Tangent::Linear) => "linear".to_owned(),
             Rule::Given(Tangent::Multilinear) => "multilinear".to_owned(),
-            rule => told(&rule, "rule"),
+            rule => rule_text(&rule, "rule"),
         };
-        let batching = told(&row.layers().batching, "rule");
+        let batching = rule_text(&row.layers().batching, "rule");
         let autocast = match row.layers().autocast {
             Category::Leave => String::new(),
             category => category.to_string(),

@@ -11,18 +11,18 @@ fn t(tensor: &Tensor) -> ValueRef<'_> {
     ValueRef::Tensor(tensor)
 }
 
-/// Adds as the dtype does: "or" for bools.
+/// Adds numbers of a dtype; "or" for bools.
 fn add(dtype: DType, a: f64, b: f64) -> f64 {
     if dtype == DType::Bool { f64::from(u8::from(a + b != 0.0)) } else { a + b }
 }
 
-/// Where an index is in row-major order.
+/// Returns the position of an index in row-major order.
 fn flat(shape: &[usize], index: &[usize]) -> usize {
     shape.iter().zip(index).fold(0, |place, (size, i)| place * size + i)
 }
 
 prop_compose! {
-    /// A tensor of 3 x 4 x 2, a dimension, and an index of any smaller size into it.
+    /// A tensor of 3 x 4 x 2, a dimension, and an index of at most that size into it.
     fn case()(dtype in dtype(), seed in 0_u64..8, axis in 0_usize..3)
         (x in small(vec![3, 4, 2], dtype), source in small(vec![3, 4, 2], dtype),
          sizes in (1_usize..=3, 1_usize..=4, 1_usize..=2),
@@ -103,7 +103,7 @@ fn index_put_leaves_the_tensor_and_accumulates_repeated_places() {
 
 #[test]
 fn sums_of_halves_are_rounded_once() {
-    // 1 is lost beside 2048 in float16, a thousand of them aren't.
+    // In float16 2048 + 1 is 2048, but 2048 plus a thousand is not.
     let half =
         |n: usize, value: f64| Tensor::full(&[n], value.into(), DType::F16, Device::CPU).unwrap();
     let (x, ones) = (half(1, 2048.0), half(1000, 1.0));

@@ -1,4 +1,4 @@
-//! Functions of floats, signs and powers against a naive model in float64.
+//! Functions of one tensor and powers against a naive model in float64.
 
 mod support;
 
@@ -47,7 +47,7 @@ proptest! {
         let result = result.unwrap();
         assert_fresh(&result, Device::CPU);
         prop_assert_eq!(result.dtype(), dtype);
-        // Up to 8 to the power of 8, which is beyond a float16.
+        // Up to 8^8, which exceeds float16.
         let top = if dtype == DType::F16 { 65_519.0 } else { f64::INFINITY };
         let expected: Vec<f64> = indices(result.shape())
             .iter()

@@ -62,7 +62,7 @@ impl<'j> JsonPart<'j> {
 
     fn number(&self) -> Result<usize> {
         let number = self.json.as_u64().and_then(|n| usize::try_from(n).ok());
-        number.ok_or_else(|| self.expected("a whole number, 0 or more"))
+        number.ok_or_else(|| self.expected("an integer, 0 or more"))
     }
 
     fn flag(&self) -> Result<bool> {
@@ -129,7 +129,7 @@ impl Definitions {
             Json::Number(number) => match (number.as_i64(), number.as_u64()) {
                 (Some(number), _) => Value::Int(number),
                 (None, Some(number)) => Value::UInt(number),
-                _ => return Err(at.expected("a whole number of 64 bits, or {\"float\": ...}")),
+                _ => return Err(at.expected("an integer of 64 bits, or {\"float\": ...}")),
             },
             Json::Array(_) => {
                 let items = at.items()?;

@@ -54,10 +54,7 @@ fn nonnegative_int(value: ValueRef<'_>, name: &str) -> Result<usize> {
         ValueRef::Int(n) if n >= 0 => Ok(n as usize),
         other => Err(Error::new(
             ErrorKind::Value,
-            format!(
-                "argument '{name}' must be a whole number from 0, not {}",
-                Value::describe(other)
-            ),
+            format!("argument '{name}' must be an integer from 0, not {}", Value::describe(other)),
         )),
     }
 }

@@ -219,7 +219,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         .named(
             "divide",
             "aten::rdiv",
-            "Return the quotient, element by element: float64 for whole numbers.",
+            "Return the quotient, element by element: float64 for integers.",
         ),
         binary(
             "aten::maximum",
@@ -249,35 +249,35 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             .named(
                 "floor_divide",
                 "aten::rfloor_divide",
-                "Return the quotients rounded down; 0 where whole numbers are divided by 0.",
+                "Return the quotients rounded down; 0 where integers are divided by 0.",
             ),
         binary("aten::remainder", "self % other", refuse_complex, [Rule::Derived; 2], Widest)
             .named(
                 "remainder",
                 "aten::rremainder",
-                "Return the remainders, with the sign of the divisor; 0 for whole numbers modulo \
+                "Return the remainders, with the sign of the divisor; 0 for integers modulo \
                  0.",
             ),
         binary("aten::bitwise_and", "self & other", accept_all, [INTEGER_RESULT; 2], Leave).named(
             "bitwise_and",
             "aten::bitwise_and",
-            "Return the bits that both have. For whole numbers and bools.",
+            "Return the bits that both have. For integers and bools.",
         ),
         binary("aten::bitwise_or", "self | other", accept_all, [INTEGER_RESULT; 2], Leave).named(
             "bitwise_or",
             "aten::bitwise_or",
-            "Return the bits that either has. For whole numbers and bools.",
+            "Return the bits that either has. For integers and bools.",
         ),
         binary("aten::bitwise_xor", "self ^ other", accept_all, [INTEGER_RESULT; 2], Leave).named(
             "bitwise_xor",
             "aten::bitwise_xor",
-            "Return the bits that one of both has. For whole numbers and bools.",
+            "Return the bits that one of both has. For integers and bools.",
         ),
         binary("aten::bitwise_left_shift", "self << other", accept_all, [INTEGER_RESULT; 2], Leave)
             .named(
                 "bitwise_left_shift",
                 "aten::rbitwise_left_shift",
-                "Return the bits moved up by `x2` places. For whole numbers.",
+                "Return the bits moved up by `x2` places. For integers.",
             ),
         binary(
             "aten::bitwise_right_shift",

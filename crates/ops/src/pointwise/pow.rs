@@ -186,8 +186,8 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             Naming::Named(Public {
                 name: "pow",
                 form: Form::Pair("aten::rpow"),
-                doc: "Return `x1` to the power of `x2`, element by element. Whole numbers wrap \
-                      around.\n\nRaises:\n InvalidValue: a negative power of whole numbers, which \
+                doc: "Return `x1` to the power of `x2`, element by element. Integers wrap \
+                      around.\n\nRaises:\n InvalidValue: a negative power of integers, which \
                       gives fractions.\n DTypeError: both are bools.",
             }),
         )?,

@@ -118,7 +118,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         )
         .named("relu", "Return each element, or 0 where it is negative. Not in the standard."),
         unary_row("aten::exp", "exp(self)", accept_all, formula(READS_RESULT, exp), FullPrecision)
-            .named("exp", "Return the exponentials: float64 for whole numbers."),
+            .named("exp", "Return the exponentials: float64 for integers."),
         unary_row(
             "aten::expm1",
             "expm1(self)",
@@ -126,12 +126,9 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             formula(READS_RESULT, expm1),
             FullPrecision,
         )
-        .named(
-            "expm1",
-            "Return `exp(x) - 1`, exact for small elements: float64 for whole numbers.",
-        ),
+        .named("expm1", "Return `exp(x) - 1`, exact for small elements: float64 for integers."),
         unary_row("aten::log", "log(self)", accept_all, formula(READS_FIRST, log), FullPrecision)
-            .named("log", "Return the natural logarithms: float64 for whole numbers."),
+            .named("log", "Return the natural logarithms: float64 for integers."),
         unary_row(
             "aten::log1p",
             "log1p(self)",
@@ -139,24 +136,19 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             formula(READS_FIRST, log1p),
             FullPrecision,
         )
-        .named(
-            "log1p",
-            "Return `log(1 + x)`, exact for small elements: float64 for whole numbers.",
-        ),
+        .named("log1p", "Return `log(1 + x)`, exact for small elements: float64 for integers."),
         unary_row("aten::sqrt", "sqrt(self)", accept_all, formula(READS_RESULT, sqrt), Leave)
-            .named("sqrt", "Return the square roots: float64 for whole numbers."),
-        unary_row("aten::rsqrt", "rsqrt(self)", accept_all, Rule::Derived, Leave).named(
-            "rsqrt",
-            "Return `1 / sqrt(x)`: float64 for whole numbers. Not in the standard.",
-        ),
+            .named("sqrt", "Return the square roots: float64 for integers."),
+        unary_row("aten::rsqrt", "rsqrt(self)", accept_all, Rule::Derived, Leave)
+            .named("rsqrt", "Return `1 / sqrt(x)`: float64 for integers. Not in the standard."),
         unary_row("aten::reciprocal", "1.0 / self", accept_all, Rule::Derived, Leave)
-            .named("reciprocal", "Return `1 / x`: float64 for whole numbers."),
+            .named("reciprocal", "Return `1 / x`: float64 for integers."),
         unary_row("aten::sin", "sin(self)", accept_all, formula(READS_FIRST, sin), Leave)
-            .named("sin", "Return the sines of angles in radians: float64 for whole numbers."),
+            .named("sin", "Return the sines of angles in radians: float64 for integers."),
         unary_row("aten::cos", "cos(self)", accept_all, formula(READS_FIRST, cos), Leave)
-            .named("cos", "Return the cosines of angles in radians: float64 for whole numbers."),
+            .named("cos", "Return the cosines of angles in radians: float64 for integers."),
         unary_row("aten::tanh", "tanh(self)", accept_all, formula(READS_RESULT, tanh), Leave)
-            .named("tanh", "Return the hyperbolic tangents: float64 for whole numbers."),
+            .named("tanh", "Return the hyperbolic tangents: float64 for integers."),
         unary_row(
             "aten::sigmoid",
             "sigmoid(self)",
@@ -164,14 +156,9 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             formula(READS_RESULT, sigmoid),
             Leave,
         )
-        .named(
-            "sigmoid",
-            "Return `1 / (1 + exp(-x))`: float64 for whole numbers. Not in the standard.",
-        ),
-        unary_row("aten::erf", "erf(self)", accept_all, Rule::Derived, Leave).named(
-            "erf",
-            "Return the error function: float64 for whole numbers. Not in the standard.",
-        ),
+        .named("sigmoid", "Return `1 / (1 + exp(-x))`: float64 for integers. Not in the standard."),
+        unary_row("aten::erf", "erf(self)", accept_all, Rule::Derived, Leave)
+            .named("erf", "Return the error function: float64 for integers. Not in the standard."),
         unary_row("aten::softplus", "softplus(self)", refuse_complex, Rule::Derived, Leave).named(
             "softplus",
             "Return `log(1 + exp(x))`, which is never infinite for finite x. Not in the standard.",
@@ -183,11 +170,11 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         unary_row("aten::gelu_tanh", "gelu_tanh(self)", refuse_complex, Rule::Derived, Leave)
             .row(Naming::PartOf("gelu")),
         unary_row("aten::floor", "floor(self)", accept_all, Rule::Derived, Leave)
-            .named("floor", "Return the greatest whole numbers that are not above the elements."),
+            .named("floor", "Return the greatest integers that are not above the elements."),
         unary_row("aten::ceil", "ceil(self)", accept_all, Rule::Derived, Leave)
-            .named("ceil", "Return the smallest whole numbers that are not below the elements."),
+            .named("ceil", "Return the smallest integers that are not below the elements."),
         unary_row("aten::round", "round(self)", accept_all, Rule::Derived, Leave)
-            .named("round", "Return the nearest whole numbers, the even one of two."),
+            .named("round", "Return the nearest integers, the even one of two."),
         unary_row("aten::trunc", "trunc(self)", accept_all, Rule::Derived, Leave)
             .named("trunc", "Return the elements without their fractions."),
         unary_row("aten::isnan", "isnan(self)", accept_all, BOOL_RESULT, Leave)

@@ -109,7 +109,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             parse(&["condition"], &["self", "other"])?,
             |row| row,
             scalars,
-            layers(Rule::Refused("takes no tensor that has a gradient"), Category::Leave),
+            layers(Rule::Refused("no argument is floating or complex"), Category::Leave),
             Naming::PartOf("where"),
         )?,
     ])

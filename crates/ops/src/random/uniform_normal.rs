@@ -50,7 +50,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         let args = "int[] size, *, ScalarType? dtype=None, Device? device=None";
         let layers = Layers {
             derivative: NO_TENSOR_ARGUMENT,
-            tangent: Rule::Refused("takes no tensor"),
+            tangent: Rule::Refused("no argument is a tensor"),
             batching: Rule::Given(Batching::Draw),
             autocast: Category::Leave,
         };

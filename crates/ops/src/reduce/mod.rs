@@ -289,7 +289,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     };
     let any_all_row = |name, which, naming| {
         let layers = reduction_layers(
-            (BOOL_RESULT, Rule::Refused("gives bools")),
+            (BOOL_RESULT, Rule::Refused("the result is bool")),
             batching::reduce_dims,
             Leave,
         );
@@ -328,7 +328,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             named(
                 "sum",
                 SUMMED,
-                "Return the sum of all elements, or along axes. Whole numbers and bools add up to \
+                "Return the sum of all elements, or along axes. Integers and bools add up to \
                  int64.\n\nUnsigned ones add up to uint64. The result's bits don't depend on the \
                  number of threads.",
             ),
@@ -442,7 +442,8 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
 type Derivatives = (Rule<Gradient>, Rule<Tangent>);
 
 /// The rules of positions, which have no derivative.
-const NO_DERIVATIVES: Derivatives = (INTEGER_RESULT, Rule::Refused("gives bools or whole numbers"));
+const NO_DERIVATIVES: Derivatives =
+    (INTEGER_RESULT, Rule::Refused("the result is bool or integer"));
 
 /// Makes the layers of an operator with a batching rule.
 fn reduction_layers(

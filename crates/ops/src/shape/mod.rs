@@ -120,7 +120,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             |_, (x,)| Ok(x.detach()),
             Layers {
                 derivative: Rule::Given(Gradient::Detach),
-                tangent: Rule::Refused("cuts tangents off"),
+                tangent: Rule::Refused("detaches its result"),
                 ..layers(gradients::same, vmap::single)
             },
             Naming::Unnamed("`Tensor.detach` calls it"),

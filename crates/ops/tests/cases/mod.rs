@@ -16,7 +16,7 @@ use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_tensor::device::Memory;
 use keyfold_tensor::{Value, ValueRef};
 
-/// A small tensor of a dtype: zero, one and numbers above, negative ones where the dtype has them.
+/// Makes a small tensor of a dtype: zero, one, greater numbers, and negative ones if the dtype is signed.
 pub(crate) fn tensor(shape: &[usize], dtype: DType) -> Tensor {
     let count = shape.iter().product::<usize>() as i64;
     let items = Tensor::from_vec((0..count).map(|i| (i * 5) % 7 - 1).collect(), shape).unwrap();
@@ -27,18 +27,18 @@ fn positions(items: &[i64], shape: &[usize]) -> Value {
     Value::Tensor(Tensor::from_slice(items, shape).unwrap())
 }
 
-/// Whether the dtype that an operator takes is that of its result, which sums in another.
+/// Returns whether an operator is a sum or a mean, whose result may have another dtype than its argument.
 fn sums(operator: &str) -> bool {
     matches!(operator, "aten::sum" | "aten::mean")
 }
 
-/// The arguments of a call of an operator with tensors of a dtype, and those that it makes.
+/// Returns the arguments of a call of an operator with tensors of a dtype.
 pub(crate) fn arguments(row: &Row, dtype: DType) -> Vec<Value> {
     let (schema, name) = (row.schema(), row.schema().name.qualified());
     schema.arguments.iter().map(|each| argument(&name, each, dtype)).collect()
 }
 
-/// An argument of a call: tensors are 2 by 3 unless the operator needs another shape.
+/// Returns an argument of a call; tensors are 2 by 3 unless the operator needs another shape.
 fn argument(operator: &str, argument: &Argument, dtype: DType) -> Value {
     let (name, of) = (&*argument.name, |shape: &[usize]| Value::Tensor(tensor(shape, dtype)));
     match (operator, name) {
@@ -85,7 +85,7 @@ fn argument(operator: &str, argument: &Argument, dtype: DType) -> Value {
     }
 }
 
-/// The dtypes of tensors that an operator takes, or makes.
+/// Returns the dtypes that an operator supports.
 pub(crate) fn dtypes(row: &Row) -> Vec<DType> {
     let takes = |dtype: &DType| called(keyfold::dispatcher(), row, *dtype).is_ok();
     DType::ALL.into_iter().filter(takes).collect()
@@ -149,7 +149,7 @@ impl GpuBackend for Without {
     }
 }
 
-/// For each row the groups without which a backend can't run it.
+/// Returns the groups that each row needs from a backend.
 pub(crate) fn needed_groups() -> Vec<Vec<&'static str>> {
     let mut needed = vec![Vec::new(); rows().len()];
     for group in GROUPS {

@@ -1,4 +1,4 @@
-//! What the tests of reductions share.
+//! Helpers of the tests of reductions.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -11,7 +11,7 @@ use keyfold_tensor::{Tensor, ValueRef};
 
 use crate::support::call;
 
-/// Who changes the process's threads or level is alone meanwhile, and puts them back.
+/// Locks the process's number of threads and instruction level, and restores them on drop.
 pub(crate) struct Alone {
     _lock: MutexGuard<'static, ()>,
     threads: usize,
@@ -31,12 +31,12 @@ impl Drop for Alone {
     }
 }
 
-/// The levels that this processor has.
+/// Returns the instruction levels of this processor.
 pub(crate) fn levels() -> impl Iterator<Item = Level> {
     Level::ALL.into_iter().filter(|level| level.is_available())
 }
 
-/// These numbers in a tensor; complex ones have another imaginary part.
+/// Makes a tensor of these numbers; complex numbers get other imaginary parts.
 pub(crate) fn tensor_of(items: &[f64], shape: &[usize], dtype: DType) -> Tensor {
     let x = match dtype.is_complex() {
         true => {
@@ -48,14 +48,14 @@ pub(crate) fn tensor_of(items: &[f64], shape: &[usize], dtype: DType) -> Tensor 
     call("to", &[ValueRef::Tensor(&x), ValueRef::DType(dtype)]).unwrap()
 }
 
-/// The real parts of a contiguous tensor's elements.
+/// Returns the real parts of a contiguous tensor's elements.
 pub(crate) fn values_of(x: &Tensor) -> Vec<f64> {
     let wide = [ValueRef::Tensor(x), ValueRef::DType(DType::C128)];
     let items = call("to", &wide).unwrap().to_vec::<Complex<f64>>().unwrap();
     items.iter().map(|c| c.re).collect()
 }
 
-/// The bits of a tensor's elements.
+/// Returns the bits of a tensor's elements.
 pub(crate) fn bits_of(x: &Tensor) -> Vec<(u64, u64)> {
     let wide = [ValueRef::Tensor(x), ValueRef::DType(DType::C128)];
     let items = call("to", &wide).unwrap().to_vec::<Complex<f64>>().unwrap();

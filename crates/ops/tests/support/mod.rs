@@ -1,4 +1,4 @@
-//! What the tests of the operators share: calls, random tensors, and a naive array to compare with.
+//! Helpers of the tests of operators: calls, random tensors, and naive models.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -36,7 +36,7 @@ pub(crate) fn on(name: &str, tensors: &[&Tensor]) -> Result<Tensor> {
     call(name, &args)
 }
 
-/// Asserts that it failed that way, and that the message has all these parts.
+/// Asserts the kind of an error, and that the message contains these parts.
 #[track_caller]
 pub(crate) fn fails(result: Result<Tensor>, kind: ErrorKind, parts: &[&str]) {
     let error = result.unwrap_err();
@@ -58,7 +58,7 @@ pub(crate) fn bools(items: &[bool]) -> Tensor {
     Tensor::from_slice(items, &[items.len()]).unwrap()
 }
 
-/// Every index of a shape, in row-major order.
+/// Returns every index of a shape, in row-major order.
 pub(crate) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for &size in shape {
@@ -70,12 +70,12 @@ pub(crate) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// A tensor's elements as floats, in row-major order, read one index at a time.
+/// Returns a tensor's elements as floats, in row-major order, read one index at a time.
 pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
     indices(tensor.shape()).iter().map(|i| tensor.get_scalar(i).unwrap().as_f64()).collect()
 }
 
-/// The element of a tensor that a result's index broadcasts from.
+/// Returns the element of a tensor that broadcasts to a result's index.
 pub(crate) fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
     let skipped = index.len() - tensor.ndim();
     let own: Vec<usize> =
@@ -83,7 +83,7 @@ pub(crate) fn broadcast_get(tensor: &Tensor, index: &[usize]) -> f64 {
     tensor.get_scalar(&own).unwrap().as_f64()
 }
 
-/// Asserts equality up to so many units in the last place of the dtype; NaN equals NaN.
+/// Asserts equality up to a number of units in the last place of the dtype; NaN equals NaN.
 #[track_caller]
 pub(crate) fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
     let epsilon = match tensor.dtype() {
@@ -102,7 +102,7 @@ pub(crate) fn assert_close(tensor: &Tensor, expected: &[f64], ulps: f64) {
     }
 }
 
-/// The same tensor without data: shape, strides and dtype on meta.
+/// Returns a tensor on meta with the same shape, strides and dtype.
 pub(crate) fn to_meta(tensor: &Tensor) -> Tensor {
     use keyfold_core::layout::bounds;
     let (shape, strides) = (tensor.shape().clone(), tensor.strides().clone());
@@ -117,7 +117,7 @@ pub(crate) fn to_meta(tensor: &Tensor) -> Tensor {
     Tensor::from_parts(buffer, shape, strides, offset).unwrap()
 }
 
-/// Asserts that a result is fresh memory as it should be: contiguous, without grad, on that device.
+/// Asserts that a result is contiguous, doesn't require grad, and is on that device.
 #[track_caller]
 pub(crate) fn assert_fresh(tensor: &Tensor, device: Device) {
     use keyfold_core::layout::contiguous_strides;
@@ -126,7 +126,7 @@ pub(crate) fn assert_fresh(tensor: &Tensor, device: Device) {
     assert!(!tensor.requires_grad());
 }
 
-/// A contiguous tensor of whole numbers from -8 to 8 that every dtype can hold (bool: not zero).
+/// A contiguous tensor of integers from -8 to 8 that every dtype can hold (bool: not zero).
 pub(crate) fn small(shape: Vec<usize>, dtype: DType) -> impl Strategy<Value = Tensor> {
     let count = shape.iter().product();
     proptest::collection::vec(-8_i64..9, count..=count).prop_map(move |items| {
@@ -135,7 +135,7 @@ pub(crate) fn small(shape: Vec<usize>, dtype: DType) -> impl Strategy<Value = Te
     })
 }
 
-/// Another layout of the same shape: gaps, reversed or transposed in memory.
+/// Returns another layout of the same tensor: with gaps, reversed or transposed.
 pub(crate) fn scramble(tensor: &Tensor, seed: u64) -> Tensor {
     let mut layout: Vec<i64> = (0..tensor.ndim() as i64).collect();
     if seed & 1 == 1 {
@@ -155,7 +155,7 @@ pub(crate) fn scramble(tensor: &Tensor, seed: u64) -> Tensor {
     if seed & 4 == 4 {
         view = view.flip(&layout).unwrap();
     }
-    // SAFETY: nobody else has the fresh memory.
+    // SAFETY: nothing else refers to the new memory.
     unsafe { view.copy_from(tensor).unwrap() };
     view
 }
@@ -169,7 +169,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(0_usize..5, 0..4)
 }
 
-/// A tensor of any dtype that is computed with in any layout.
+/// A tensor of any dtype and layout.
 pub(crate) fn any_tensor() -> impl Strategy<Value = Tensor> {
     (shape(), dtype(), 0_u64..8).prop_flat_map(|(shape, dtype, seed)| {
         small(shape, dtype).prop_map(move |t| scramble(&t, seed))
@@ -181,7 +181,7 @@ pub(crate) fn any_pair() -> impl Strategy<Value = (Tensor, Tensor)> {
     (shape(), any::<[u8; 2]>(), dtype(), dtype(), 0_u64..8, 0_u64..8).prop_flat_map(
         |(shape, ones, a, b, seed_a, seed_b)| {
             let variant = |bits: u8| {
-                // The low bits say where the size is 1, the high ones how many dimensions go.
+                // The low bits select the dimensions of size 1, the high ones the number of omitted dimensions.
                 let mut shape = shape.clone();
                 for (i, size) in shape.iter_mut().enumerate() {
                     if bits >> i & 1 == 1 {
