@@ -85,7 +85,7 @@ pub(crate) unsafe fn write_converted(op: &Op, x: &Tensor, out: &Tensor) -> Resul
 /// Those of the backend.
 ///
 /// # Safety
-/// As [`write`]; `out` is writable and its elements share no memory.
+/// As [`write_converted`]; `out` is writable and its elements share no memory.
 #[inline]
 unsafe fn convert_apart(op: &Op, x: &Tensor, out: &Tensor) -> Result<()> {
     let Some(runner) = op.runner() else { return Ok(()) };
