@@ -29,9 +29,7 @@ use crate::pointwise::{Expression, Pointwise, jvp, out_schema, vjp};
 /// Kernels that compute release the host language's lock from this number of elements on.
 pub(crate) const COMPUTES: HostLock = HostLock::ReleaseFrom(1 << 15);
 
-/// An operator's rule for a layer.
-///
-/// There is no default: a row without a rule for each layer doesn't compile.
+/// An operator's rule for a layer. There is no default: a row without a rule for each layer doesn't compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule<T> {
     /// The rule is hand-written for this operator.
@@ -58,8 +56,7 @@ pub enum Gradient {
 pub enum Tangent {
     /// The operator is linear in its floating and complex tensors together: it is called with the tangents.
     Linear,
-    /// The operator is linear in each of its tensors: it is called with each tensor replaced by its tangent, and
-    /// the results are summed.
+    /// The operator is linear in each tensor: the sum of its results with one tensor replaced by its tangent.
     Multilinear,
     /// A Jacobian-vector product.
     Jvp(Jvp),
@@ -238,8 +235,7 @@ impl Row {
         Ok(Row { expression: Some(expression), ..row })
     }
 
-    /// Makes the row of an operator whose result is a view of its first argument, or a copy if the strides
-    /// don't allow a view.
+    /// Makes the row of an operator that returns a view of its first argument, or a copy if strides require it.
     #[track_caller]
     pub(crate) fn view<A: Args<Value>>(
         schema: &'static str,
@@ -505,8 +501,7 @@ impl Row {
         Ok(layers.into_iter().filter_map(|(key, kernel)| Some((key, kernel?))).collect())
     }
 
-    /// Makes the kernel at Autograd; `None` if the layer's fallback serves, or the operators that a composite
-    /// calls have their own.
+    /// Makes the kernel at Autograd; `None` if the fallback serves, or a composite's operators have kernels.
     fn autograd(&self, name: &str) -> Result<Option<Kernel<Value>>> {
         let derivative = match self.layers.derivative {
             Rule::Given(Gradient::Formula(reads, vjp)) => Arc::new(Formula::new(name, reads, vjp)),
@@ -529,8 +524,7 @@ impl Row {
         }))
     }
 
-    /// Makes the rule of forward mode; `None` if it is refused, or the operators that a composite calls have
-    /// their own.
+    /// Makes the rule of forward mode; `None` if it is refused, or a composite's operators have rules.
     fn tangent(&self, name: &str) -> Result<Option<Arc<dyn Pushforward>>> {
         Ok(match (self.layers.tangent, &self.expression) {
             (Rule::Given(Tangent::Linear), _) => Some(Arc::new(Linear)),
