@@ -7,7 +7,7 @@ use keyfold_dispatch::{CallContext, Dispatcher, Kernel, Tag};
 use keyfold_tensor::Value;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyInt, PyTuple};
 use smallvec::SmallVec;
 
 use crate::call::invoke::{self, Choose, Computed};
@@ -18,10 +18,9 @@ use crate::call::params::Params;
 #[cfg(not(feature = "abi3"))]
 use crate::call::vectorcall::{Vectorcall, vectorcall};
 use crate::classes::aten::Aten;
+use crate::classes::number_or_array::{Operand, operand};
 use crate::classes::packet;
-use crate::marshal::arrays;
 use crate::marshal::errors::{IntoPyResult, error, reworded};
-use crate::marshal::tensor::is_tensor;
 
 type Objects = SmallVec<[*mut ffi::PyObject; 8]>;
 
@@ -78,48 +77,6 @@ struct Planned<'f, 'py> {
     operator: &'f Bound<'py, PyOperator>,
     /// One object for each of the operator's arguments.
     objects: Objects,
-}
-
-/// What an argument is where numbers stand for arrays.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operand {
-    Array,
-    Number,
-}
-
-/// Which of these an object is. What is neither counts as an array: the operator refuses it.
-///
-/// # Safety
-/// `object` is a live object, and the GIL is held.
-#[inline(always)]
-unsafe fn operand(py: Python<'_>, object: *mut ffi::PyObject) -> Operand {
-    // SAFETY: as for the caller.
-    unsafe {
-        if is_tensor(object) || arrays::numpy_array::is_ndarray(object) {
-            return Operand::Array;
-        }
-        if ffi::PyFloat_CheckExact(object) != 0 || ffi::PyLong_CheckExact(object) != 0 {
-            return Operand::Number;
-        }
-        other_operand(&Borrowed::from_ptr(py, object))
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn other_operand(object: &Bound<'_, PyAny>) -> Operand {
-    if object.is_exact_instance_of::<PyBool>() || object.is_exact_instance_of::<PyComplex>() {
-        return Operand::Number;
-    }
-    let is_number = || {
-        object.is_instance_of::<PyInt>()
-            || object.is_instance_of::<PyFloat>()
-            || object.is_instance_of::<PyComplex>()
-    };
-    match arrays::look(object) {
-        Ok(None) if is_number() => Operand::Number,
-        _ => Operand::Array,
-    }
 }
 
 /// A call that a function makes: an ordinary one, whose errors name the function and its arguments.

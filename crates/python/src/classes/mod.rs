@@ -2,7 +2,7 @@
 //!
 //! - `tensor`: the methods of `keyfold.Tensor`; `aten`, the operators that they call; `array_kind`
 //! - `operator`, `packet`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
-//! - `function`: the package's functions that call operators
+//! - `function`: the package's functions that call operators; `number_or_array`
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
 //! - `guards`, `block`: `with` blocks
 //! - `autocast`, `autograd`, `derivative` (derivatives written in Python), `jvp`, `meta`, `profiler`,
@@ -31,6 +31,7 @@ pub(crate) mod memory;
 pub(crate) mod meta;
 pub(crate) mod method_defs;
 pub(crate) mod nativekernel;
+pub(crate) mod number_or_array;
 pub(crate) mod operator;
 pub(crate) mod packet;
 pub(crate) mod plugin;
