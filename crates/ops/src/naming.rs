@@ -42,6 +42,8 @@ pub struct Public {
     pub form: Form,
     /// Its docstring, whose first line is imperative.
     pub doc: &'static str,
+    /// Whether Python's `Tensor` has a method of this name, too.
+    pub is_method: bool,
 }
 
 /// What a function takes, and which overloads it calls.
@@ -74,7 +76,16 @@ pub(crate) const fn named(
     parameters: &'static str,
     doc: &'static str,
 ) -> Naming {
-    Naming::Named(Public { name, form: Form::Plain(parameters), doc })
+    Naming::Named(Public { name, form: Form::Plain(parameters), doc, is_method: false })
+}
+
+/// As [`named`], of a function that is a method of `Tensor`, too.
+pub(crate) const fn named_method(
+    name: &'static str,
+    parameters: &'static str,
+    doc: &'static str,
+) -> Naming {
+    Naming::Named(Public { name, form: Form::Plain(parameters), doc, is_method: true })
 }
 
 impl Form {

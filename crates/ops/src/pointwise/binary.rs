@@ -73,7 +73,12 @@ impl BinaryRows {
                 batching: Rule::Derived,
                 autocast,
             },
-            Naming::Named(Public { name: function, form: Form::Pair(reversed), doc }),
+            Naming::Named(Public {
+                name: function,
+                form: Form::Pair(reversed),
+                doc,
+                is_method: false,
+            }),
         )?;
         let (derivative, autocast) = (of_number, Category::Leave);
         let number = ScalarRow { name, text, refusal, derivative, autocast };

@@ -11,7 +11,7 @@ use super::gradients::unary_pow::{cos, exp, expm1, log, log1p, relu, sigmoid, si
 use super::{Pointwise, Size};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
-use crate::naming::{Naming, ONE, named};
+use crate::naming::{Naming, ONE, named, named_method};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_RESULT, formula};
@@ -51,6 +51,11 @@ impl UnaryRow {
     /// The row of a function that `keyfold.NAME` calls, which has this docstring.
     fn named(self, name: &'static str, doc: &'static str) -> Result<Row> {
         self.row(named(name, ONE, doc))
+    }
+
+    /// As [`UnaryRow::named`], of a function that is a method of `Tensor`, too.
+    fn method(self, name: &'static str, doc: &'static str) -> Result<Row> {
+        self.row(named_method(name, ONE, doc))
     }
 
     fn row(self, naming: Naming) -> Result<Row> {
@@ -93,14 +98,14 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         unary_row("aten::neg", "-self", refuse_bool, formula(READS_NOTHING, neg), Leave)
             .named("negative", "Return the elements with their signs turned."),
         unary_row("aten::abs", "abs(self)", accept_all, formula(READS_FIRST, abs), Leave)
-            .named("abs", "Return the absolute values."),
+            .method("abs", "Return the absolute values."),
         unary_row("aten::sign", "sign(self)", accept_all, formula(READS_FIRST, sign), Leave).named(
             "sign",
             "Return 1, 0 or -1 for each element; of complex ones `x / abs(x)`, and 0 of 0.\n\nNaN \
              stays; a bool is its own sign.",
         ),
         unary_row("aten::conj", "conj(self)", accept_all, formula(READS_NOTHING, conjugate), Leave)
-            .named("conj", "Return the complex conjugates; real elements as they are."),
+            .method("conj", "Return the complex conjugates; real elements as they are."),
         unary_row("aten::real", "real(self)", accept_all, formula(READS_NOTHING, real), Leave)
             .named("real", "Return the real parts, in an array of their own."),
         unary_row("aten::imag", "imag(self)", accept_all, formula(READS_NOTHING, imag), Leave)
@@ -116,9 +121,9 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             formula(READS_RESULT, relu),
             Leave,
         )
-        .named("relu", "Return each element, or 0 where it is negative. Not in the standard."),
+        .method("relu", "Return each element, or 0 where it is negative. Not in the standard."),
         unary_row("aten::exp", "exp(self)", accept_all, formula(READS_RESULT, exp), FullPrecision)
-            .named("exp", "Return the exponentials: float64 for integers."),
+            .method("exp", "Return the exponentials: float64 for integers."),
         unary_row(
             "aten::expm1",
             "expm1(self)",
@@ -128,7 +133,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         )
         .named("expm1", "Return `exp(x) - 1`, exact for small elements: float64 for integers."),
         unary_row("aten::log", "log(self)", accept_all, formula(READS_FIRST, log), FullPrecision)
-            .named("log", "Return the natural logarithms: float64 for integers."),
+            .method("log", "Return the natural logarithms: float64 for integers."),
         unary_row(
             "aten::log1p",
             "log1p(self)",
@@ -138,17 +143,17 @@ pub(super) fn rows() -> Result<Vec<Row>> {
         )
         .named("log1p", "Return `log(1 + x)`, exact for small elements: float64 for integers."),
         unary_row("aten::sqrt", "sqrt(self)", accept_all, formula(READS_RESULT, sqrt), Leave)
-            .named("sqrt", "Return the square roots: float64 for integers."),
+            .method("sqrt", "Return the square roots: float64 for integers."),
         unary_row("aten::rsqrt", "rsqrt(self)", accept_all, Rule::Derived, Leave)
             .named("rsqrt", "Return `1 / sqrt(x)`: float64 for integers. Not in the standard."),
         unary_row("aten::reciprocal", "1.0 / self", accept_all, Rule::Derived, Leave)
             .named("reciprocal", "Return `1 / x`: float64 for integers."),
         unary_row("aten::sin", "sin(self)", accept_all, formula(READS_FIRST, sin), Leave)
-            .named("sin", "Return the sines of angles in radians: float64 for integers."),
+            .method("sin", "Return the sines of angles in radians: float64 for integers."),
         unary_row("aten::cos", "cos(self)", accept_all, formula(READS_FIRST, cos), Leave)
-            .named("cos", "Return the cosines of angles in radians: float64 for integers."),
+            .method("cos", "Return the cosines of angles in radians: float64 for integers."),
         unary_row("aten::tanh", "tanh(self)", accept_all, formula(READS_RESULT, tanh), Leave)
-            .named("tanh", "Return the hyperbolic tangents: float64 for integers."),
+            .method("tanh", "Return the hyperbolic tangents: float64 for integers."),
         unary_row(
             "aten::sigmoid",
             "sigmoid(self)",
@@ -156,7 +161,10 @@ pub(super) fn rows() -> Result<Vec<Row>> {
             formula(READS_RESULT, sigmoid),
             Leave,
         )
-        .named("sigmoid", "Return `1 / (1 + exp(-x))`: float64 for integers. Not in the standard."),
+        .method(
+            "sigmoid",
+            "Return `1 / (1 + exp(-x))`: float64 for integers. Not in the standard.",
+        ),
         unary_row("aten::erf", "erf(self)", accept_all, Rule::Derived, Leave)
             .named("erf", "Return the error function: float64 for integers. Not in the standard."),
         unary_row("aten::softplus", "softplus(self)", refuse_complex, Rule::Derived, Leave).named(

@@ -83,6 +83,7 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 name: "where",
                 form: Form::Choice,
                 doc: "Return elements of `x1` where the condition is true, else of `x2`.",
+                is_method: false,
             }),
         )?,
         Row::pointwise::<(&Tensor, &Tensor, Scalar), _, _>(

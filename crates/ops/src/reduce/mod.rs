@@ -14,7 +14,7 @@ use keyfold_tensor::{IntList, Tensor};
 
 use crate::infer::{AnyStrides, Call, CallPlan, Run};
 use crate::jvp::{self, LINEAR, pushforward};
-use crate::naming::{LANES, Naming, PLACED, REDUCED, SUMMED, named};
+use crate::naming::{LANES, Naming, PLACED, REDUCED, SUMMED, named, named_method};
 use crate::op::Op;
 use crate::promote::floating;
 use crate::row::{Batching, Gradient, Layers, Row, Rule, Tangent};
@@ -325,7 +325,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::sum",
             ReduceOp::Sum,
             sum_layers(gradients::sum_dim, batching::reduce_dims),
-            named(
+            named_method(
                 "sum",
                 SUMMED,
                 "Return the sum of all elements, or along axes. Integers and bools add up to \
@@ -343,7 +343,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::mean",
             ReduceOp::Mean,
             sum_layers(gradients::mean_dim, batching::reduce_dims),
-            named("mean", REDUCED, "Return the mean of all elements, or along axes."),
+            named_method("mean", REDUCED, "Return the mean of all elements, or along axes."),
         )?,
         min_max_row(
             "aten::max",
@@ -361,7 +361,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::amax",
             ReduceOp::Max,
             min_max_layers(gradients::amax, jvp::amax, batching::reduce_dims),
-            named(
+            named_method(
                 "max",
                 REDUCED,
                 "Return the greatest element, or the greatest along axes. NaN goes through.",
@@ -371,7 +371,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             "aten::amin",
             ReduceOp::Min,
             min_max_layers(gradients::amin, jvp::amin, batching::reduce_dims),
-            named(
+            named_method(
                 "min",
                 REDUCED,
                 "Return the least element, or the least along axes. NaN goes through.",
@@ -380,7 +380,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         any_all_row(
             "aten::all",
             ReduceOp::All,
-            named(
+            named_method(
                 "all",
                 REDUCED,
                 "Return whether all elements, or all along axes, are true or nonzero.",
@@ -389,7 +389,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         any_all_row(
             "aten::any",
             ReduceOp::Any,
-            named(
+            named_method(
                 "any",
                 REDUCED,
                 "Return whether any element, or any along axes, is true or nonzero.",
@@ -398,7 +398,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         arg_row(
             "aten::argmax",
             ReduceOp::ArgMax,
-            named(
+            named_method(
                 "argmax",
                 PLACED,
                 "Return where the greatest element is, along an axis or in the flattened array.",
@@ -407,7 +407,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
         arg_row(
             "aten::argmin",
             ReduceOp::ArgMin,
-            named(
+            named_method(
                 "argmin",
                 PLACED,
                 "Return where the least element is, along an axis or in the flattened array.",
@@ -418,7 +418,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
             RowOp::Softmax,
             gradients::softmax,
             jvp::softmax,
-            named(
+            named_method(
                 "softmax",
                 LANES,
                 "Return positive numbers that add up to 1 along an axis. Not in the standard.",

@@ -49,58 +49,16 @@ impl Aten {
     ) -> PyResult<Bound<'py, PyAny>> {
         self.object(py)?.call1(args)
     }
-
-    /// As [`Aten::call`], with keyword arguments.
-    pub(crate) fn call_with<'py>(
-        &self,
-        py: Python<'py>,
-        args: impl PyCallArgs<'py>,
-        kwargs: &Bound<'py, pyo3::types::PyDict>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.object(py)?.call(args, Some(kwargs))
-    }
-}
-
-/// An operator along dimensions, and its overload that writes into a tensor of the caller's.
-pub(crate) struct Along {
-    pub(crate) fresh: Aten,
-    pub(crate) out: Aten,
-}
-
-impl Along {
-    const fn new(fresh: &'static str, out: &'static str) -> Self {
-        Along { fresh: Aten::new(fresh), out: Aten::new(out) }
-    }
 }
 
 pub(crate) static BITWISE_NOT: Aten = Aten::new("aten::bitwise_not");
 pub(crate) static MATMUL: Aten = Aten::new("aten::matmul");
 pub(crate) static NEG: Aten = Aten::new("aten::neg");
 pub(crate) static ABS: Aten = Aten::new("aten::abs");
-pub(crate) static CONJ: Aten = Aten::new("aten::conj");
 pub(crate) static REAL: Aten = Aten::new("aten::real");
 pub(crate) static IMAG: Aten = Aten::new("aten::imag");
-pub(crate) static EXP: Aten = Aten::new("aten::exp");
-pub(crate) static LOG: Aten = Aten::new("aten::log");
-pub(crate) static SQRT: Aten = Aten::new("aten::sqrt");
-pub(crate) static RELU: Aten = Aten::new("aten::relu");
-pub(crate) static TANH: Aten = Aten::new("aten::tanh");
-pub(crate) static SIGMOID: Aten = Aten::new("aten::sigmoid");
-pub(crate) static SIN: Aten = Aten::new("aten::sin");
-pub(crate) static COS: Aten = Aten::new("aten::cos");
-pub(crate) static SOFTMAX: Aten = Aten::new("aten::softmax");
 
-pub(crate) static SUM: Along = Along::new("aten::sum.dim", "aten::sum.dim_out");
-pub(crate) static SUM_ALL: Aten = Aten::new("aten::sum");
-pub(crate) static MEAN: Along = Along::new("aten::mean.dim", "aten::mean.dim_out");
-pub(crate) static MEAN_ALL: Aten = Aten::new("aten::mean");
-pub(crate) static AMAX: Along = Along::new("aten::amax", "aten::amax.out");
-pub(crate) static AMIN: Along = Along::new("aten::amin", "aten::amin.out");
-pub(crate) static ARGMAX: Along = Along::new("aten::argmax", "aten::argmax.out");
-pub(crate) static ARGMIN: Along = Along::new("aten::argmin", "aten::argmin.out");
-pub(crate) static ALL: Along = Along::new("aten::all", "aten::all.out");
-pub(crate) static ANY: Along = Along::new("aten::any", "aten::any.out");
-
+pub(crate) static ANY: Aten = Aten::new("aten::any");
 pub(crate) static RESHAPE: Aten = Aten::new("aten::reshape");
 pub(crate) static TRANSPOSE: Aten = Aten::new("aten::transpose");
 pub(crate) static PERMUTE: Aten = Aten::new("aten::permute");

@@ -1,6 +1,6 @@
 //! The classes that users hold: `keyfold.Tensor`, operators, dispatchers, layers, devices, and the module's functions.
 //!
-//! - `tensor`: the methods of `keyfold.Tensor`; `aten`, the operators that they call; `array_kind`
+//! - `tensor`: the methods of `keyfold.Tensor`, those that rows name in `method`; `aten`, the operators that they call; `array_kind`
 //! - `operator`, `packet`, `dispatcher`, `handle`, `explain`, `schema`, `expression`: operators
 //! - `function`: the package's functions that call operators; `number_or_array`
 //! - `nativekernel`, `plugin`, `tvmffi`: kernels that aren't Python's
@@ -55,5 +55,5 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     method_defs::init(module)?;
     #[cfg(not(feature = "abi3"))]
     vectorcall::init(module.py())?;
-    Ok(())
+    tensor::method::init(module.py())
 }

@@ -322,6 +322,6 @@ impl PyTensor {
         if operand(value) == Operand::Other {
             return Ok(false);
         }
-        aten::ANY.fresh.call(py, (EQ.call(slf, value)?,))?.is_truthy()
+        aten::ANY.call(py, (EQ.call(slf, value)?,))?.is_truthy()
     }
 }

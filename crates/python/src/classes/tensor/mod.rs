@@ -4,6 +4,7 @@ pub(crate) mod arithmetic;
 pub(crate) mod exchange;
 pub(crate) mod indexing;
 pub(crate) mod materialize;
+pub(crate) mod method;
 mod methods;
 mod text;
 mod to;
