@@ -121,7 +121,7 @@ impl<T: Copy, S: Copy> Groups<T, S> {
             // SAFETY: the previous group's sum is known, and this one's sum is this thread's to write.
             unsafe {
                 let before = group.checked_sub(1).map(|at| (*self.sums[at].get()).assume_init());
-                let sum = sums.to_sums_before(scan, before);
+                let sum = sums.replace_by_sums_before(scan, before);
                 (*self.sums[group].get()).write(sum);
             }
             // `summed` is still `group`, unless a function panicked on another thread; then it stays
@@ -155,7 +155,7 @@ struct Scan<W, P, N> {
     narrow: N,
 }
 
-/// For each block of a group its sum, and after [`Sums::to_sums_before`] the sum of all elements before it.
+/// For each block of a group its sum, and after [`Sums::replace_by_sums_before`] the sum of all elements before it.
 struct Sums<S>([Option<S>; INTERLEAVED]);
 
 impl<S: Copy> Sums<S> {
@@ -183,7 +183,7 @@ impl<S: Copy> Sums<S> {
     }
 
     /// Replaces each block's sum by the sum of all elements before it, and returns the sum of all.
-    fn to_sums_before<T>(
+    fn replace_by_sums_before<T>(
         &mut self,
         scan: &Scan<impl Fn(T) -> S, impl Fn(S, S) -> S, impl Fn(S) -> T>,
         mut before: Option<S>,

@@ -220,7 +220,7 @@ impl Worker<'_, '_> {
         let (step, behind) = (step / operand.size, self.own_register(self.slots.len()));
         // SAFETY: the result's block is computed, and the output has room for it at that stride.
         unsafe {
-            write(self.job, self.slots, pointer(at), step, len, behind, &self.prefetch_distance)
+            write(self.job, self.slots, pointer(at), step, len, behind, &self.prefetch_distance);
         };
         Ok(())
     }

@@ -2,9 +2,9 @@
 //! and threads.
 //!
 //! * [`map`]: `out = f(inputs)`, element by element, over views of any layout. The body takes and
-//! returns values.
+//!   returns values.
 //! * [`map_indexed`] and [`generate`]: the body takes the element's index, too, or only the index: a
-//! linear index for flat views, an array of indices for ranked ones.
+//!   linear index for flat views, an array of indices for ranked ones.
 //! * [`for_each`]: the body is called with every index below a count, and returns nothing.
 //!
 //! ```
@@ -82,6 +82,6 @@ pub fn for_each<F: Fn(usize) + Sync>(coords: impl Coordinates, count: usize, f: 
     }
     let schedule = schedule_on_cpu("for_each", &coords)?;
     measured_grain::run_with_measured_grain("for_each", schedule, count, |range| {
-        isa::dispatch(Loop { range, f: &f })
+        isa::dispatch(Loop { range, f: &f });
     })
 }

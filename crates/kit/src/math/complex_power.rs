@@ -10,10 +10,10 @@ const LOG_FROM: f64 = 100.0;
 /// `a ** b`.
 ///
 /// - 1 for an exponent 0, whatever the base; for a base 0 it is 0 if the exponent's real part is
-/// positive, and NaN otherwise;
+///   positive, and NaN otherwise;
 /// - products for integer exponents below 100, as in NumPy, so that `a ** 2` is `a * a`;
 /// - otherwise from the absolute value and the angle of the base, or `exp(b * log(a))` if those aren't
-/// finite.
+///   finite.
 pub fn power<T: ComplexFloat>(a: Complex<T>, b: Complex<T>) -> Complex<T> {
     let b = Complex::new(b.re.to_f64(), b.im.to_f64());
     T::via_f64(a, |a| {

@@ -500,6 +500,9 @@ impl PyFunction {
     }
 }
 
+/// An operator, and the arguments of a call of it.
+type OperatorCall<'py> = (Bound<'py, PyOperator>, Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
+
 /// The operator that a call means, and the arguments as it takes them: those of a function of the package
 /// are put into its order.
 pub(crate) fn resolved<'py>(
@@ -507,7 +510,7 @@ pub(crate) fn resolved<'py>(
     given: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
-) -> PyResult<(Bound<'py, PyOperator>, Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>)> {
+) -> PyResult<OperatorCall<'py>> {
     let py = given.py();
     let Ok(function) = given.cast::<PyFunction>() else {
         let operator = packet::overload_for(dispatcher, given, args, kwargs)?;

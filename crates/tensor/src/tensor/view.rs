@@ -44,7 +44,7 @@ impl Tensor {
     /// # Errors
     /// [`ErrorKind::Shape`] if the element counts differ.
     pub fn reshape_view(&self, shape: &Shape) -> Result<Option<Tensor>> {
-        let numel = layout::numel(&shape, self.dtype().size())?;
+        let numel = layout::numel(shape, self.dtype().size())?;
         if numel != self.numel {
             return Err(Error::new(
                 ErrorKind::Shape,

@@ -1,7 +1,8 @@
 //! Runs a native kernel and hands its result on.
 
-use keyfold_core::Error;
-use keyfold_core::Result;
+use std::mem::ManuallyDrop;
+
+use keyfold_core::{Error, Result};
 use keyfold_dispatch::schema::Type;
 use keyfold_dispatch::{CallContext, HostLock, Kernel};
 use keyfold_layers::vmap;
@@ -48,7 +49,7 @@ pub(super) unsafe fn run(
             false => kernel.invoke(context, args),
         };
         // It has work only where a panic unwinds.
-        std::mem::forget(watch);
+        let _ = ManuallyDrop::new(watch);
         result
     };
     let value = match &result {

@@ -365,12 +365,10 @@ impl PyMethod {
         }
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyAny>, &'static str))> {
+    /// `getattr(keyfold.Tensor, name)`.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let getattr = py.import("builtins")?.getattr("getattr")?;
-        Ok((getattr, (py.get_type::<PyTensor>().into_any(), self.public.name)))
+        (getattr, (py.get_type::<PyTensor>(), self.public.name)).into_pyobject(py)
     }
 
     fn __repr__(&self) -> String {
