@@ -60,6 +60,9 @@ _GIVEN = re.compile(r" must be .+?, not (.+?)(?: \(tensors are .*\))?$")
 # What a user would have to make an array of first.
 _PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
 
+# The operands that may be numbers, by the names that the functions have for them.
+_OPERAND = re.compile(r"(argument 'x[12]') must be an array, not ")
+
 _ARGUMENT = re.compile(r"argument '(\w+)((?:\[\d+\])?)'")
 _FUNCTION = re.compile(r"^\w+::[\w.]+\(\) ")
 
@@ -93,9 +96,8 @@ def of_function(text: str, function: str, names: Mapping[str, str], takes_number
         text = _worded(text, function, lambda name: names.get(name, name))
     else:
         text = _of_frame(text, frame)
-    if takes_numbers and " must be an array, not " in text:
-        text = text.replace(" must be an array, not ", " must be an array or a number, not ")
-        text = text.partition(" (tensors are ")[0].partition("; keyfold.asarray makes ")[0]
+    if takes_numbers:
+        text = _OPERAND.sub(r"\1 must be an array or a number, not ", text)
     return text
 
 

@@ -31,7 +31,8 @@ def test_a_function_says_what_it_is(name):
     assert function.__text_signature__ == shown
     assert repr(function) == f"<function keyfold.{name}{shown}>"
     assert f"{name}{shown}" in pydoc.plain(pydoc.render_doc(function))
-    assert isinstance(function.operator, kf.Operator)
+    assert function.operators
+    assert all(isinstance(op, kf.Operator) for op in function.operators)
     assert {name} <= set(kf.__all__) & set(dir(kf))
 
 

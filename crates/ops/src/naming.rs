@@ -38,7 +38,7 @@ pub enum Naming {
 pub struct Public {
     /// Its name: the array API's, where that has one.
     pub name: &'static str,
-    /// What it takes.
+    /// Its parameters.
     pub form: Form,
     /// Its docstring, whose first line is imperative.
     pub doc: &'static str,
@@ -46,7 +46,7 @@ pub struct Public {
     pub is_method: bool,
 }
 
-/// What a function takes, and which overloads it calls.
+/// The parameters of a function, and the overloads that it calls.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// These parameters, written as in a schema: those of the operator, in the words of the array API.
@@ -103,10 +103,10 @@ impl Form {
     }
 }
 
-/// What the function that a row names takes.
+/// The signature of the function that a row names.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// Its parameters as a schema in namespace `keyfold`. What it returns is the operator's.
+    /// Its parameters as a schema in namespace `keyfold`. Its result is the operator's.
     pub schema: Schema,
     /// How many parameters are given by position only: the arrays in front.
     pub by_position: usize,
@@ -115,7 +115,7 @@ pub struct Signature {
 }
 
 impl Row {
-    /// What the function takes that this row names; `None` where it names none.
+    /// The signature of the function that this row names; `None` where it names none.
     ///
     /// # Errors
     /// Those of [`Schema::parse`].

@@ -28,7 +28,7 @@
 //!     .build()?;
 //! assert_eq!(table.count(), 4 * 2);
 //!
-//! Coordinates in any order; selecting and calling are two steps.
+//! // Coordinates in any order; selecting and calling are two steps.
 //! let instance = table.select((Contiguity::Strided, Device::Cpu, Dtype::F64))?;
 //! assert_eq!(instance(3), "24 bytes here and there");
 //!

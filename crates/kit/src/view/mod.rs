@@ -13,7 +13,7 @@
 //! use keyfold_kit::for_each::map;
 //! use keyfold_kit::view::{FlatViewMut, RankedView, Strided};
 //!
-//! A 2 by 3 matrix viewed as its transpose: sizes, strides and the offset of the first element.
+//! // A 2 by 3 matrix viewed as its transpose: sizes, strides and the offset of the first element.
 //! let data = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
 //! let transposed: RankedView<'_, f32, 2, Strided> =
 //!     RankedView::from_slice(&data, [3, 2], [1, 3], 0)?;
@@ -24,7 +24,7 @@
 //! map((), FlatViewMut::new(&mut copy), transposed.flat()?, |x| x)?;
 //! assert_eq!(copy, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 //!
-//! A view that would access memory outside the slice is refused.
+//! // A view that would access memory outside the slice is refused.
 //! assert!(RankedView::<f32, 2, Strided>::from_slice(&data, [3, 3], [1, 3], 0).is_err());
 //! # Ok::<(), keyfold_core::Error>(())
 //! ```

@@ -10,6 +10,7 @@ use super::gradients::binary::{
     add, div, div_scalar, mul, mul_scalar, neg, rdiv_scalar, same, sub,
 };
 use super::gradients::where_min_max::{maximum, maximum_scalar, minimum, minimum_scalar};
+use super::unary::{Refusal, accept_all};
 use super::{Pointwise, Size, parse};
 use crate::infer::{Call, CallPlan, Run};
 use crate::jvp::like_derivative;
@@ -17,13 +18,6 @@ use crate::naming::{Form, Naming, Public};
 use crate::op::Op;
 use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_OTHER, formula};
-
-/// Returns the reason why an operator refuses a promoted dtype that its expression accepts.
-type Refusal = fn(DType) -> Option<&'static str>;
-
-fn accept_all(_: DType) -> Option<&'static str> {
-    None
-}
 
 fn refuse_bool(dtype: DType) -> Option<&'static str> {
     (dtype == DType::Bool)

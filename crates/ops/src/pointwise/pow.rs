@@ -188,8 +188,8 @@ pub(super) fn rows() -> Result<Vec<Row>> {
                 form: Form::Pair("aten::rpow"),
                 is_method: false,
                 doc: "Return `x1` to the power of `x2`, element by element. Integers wrap \
-                      around.\n\nRaises:\n InvalidValue: a negative power of integers, which \
-                      gives fractions.\n DTypeError: both are bools.",
+                      around.\n\nRaises:\n    InvalidValue: a negative power of integers, which \
+                      gives fractions.\n    DTypeError: both are bools.",
             }),
         )?,
         Row::pointwise::<(&Tensor, Scalar), _, _>(

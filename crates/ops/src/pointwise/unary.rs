@@ -17,9 +17,9 @@ use crate::row::{Gradient, Layers, Row, Rule};
 use crate::vjp::{BOOL_RESULT, INTEGER_RESULT, READS_FIRST, READS_NOTHING, READS_RESULT, formula};
 
 /// Returns the reason why a function refuses a dtype, for a clearer message than the expression's.
-type Refusal = fn(DType) -> Option<&'static str>;
+pub(super) type Refusal = fn(DType) -> Option<&'static str>;
 
-fn accept_all(_: DType) -> Option<&'static str> {
+pub(super) fn accept_all(_: DType) -> Option<&'static str> {
     None
 }
 

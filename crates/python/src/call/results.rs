@@ -50,7 +50,7 @@ impl RunningCall {
     }
 }
 
-/// A frame is known while this lives.
+/// The running call is known while this lives.
 pub(crate) struct RunningCallGuard<'f> {
     call: &'f RunningCall,
     /// [`RUNNING`] of this thread: finding it takes a call.
@@ -70,12 +70,12 @@ impl Drop for RunningCallGuard<'_> {
 fn running_calls() -> impl Iterator<Item = (&'static [*mut ffi::PyObject], Caller)> {
     let mut next = RUNNING.get();
     std::iter::from_fn(move || {
-        // SAFETY: frames are on this thread's stack, and each is unlinked before it ends; the
+        // SAFETY: running calls are on this thread's stack, and each is unlinked before it ends; the
         // iterator doesn't outlive the function that uses it, which runs inside them all.
-        let frame = unsafe { next.as_ref() }?;
-        next = frame.outer.get();
-        // SAFETY: the objects outlive their frame.
-        Some((unsafe { &*frame.objects }, frame.caller))
+        let call = unsafe { next.as_ref() }?;
+        next = call.outer.get();
+        // SAFETY: the objects outlive their call.
+        Some((unsafe { &*call.objects }, call.caller))
     })
 }
 

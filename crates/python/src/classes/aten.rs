@@ -26,11 +26,6 @@ impl Aten {
         Aten { name: Cow::Owned(name), object: PyOnceLock::new() }
     }
 
-    /// The overload's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The operator's object. It is kept: an operator that was removed says so when called.
     #[inline]
     pub(crate) fn object<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyOperator>> {

@@ -194,21 +194,20 @@ impl PyFunction {
 
     #[cold]
     fn numbers_alone(&self, py: Python<'_>, numbers: &[*mut ffi::PyObject]) -> PyErr {
-        let Overloads::Pair([Overload { fresh, .. }, ..]) = &self.overloads else {
+        let Overloads::Pair(_) = &self.overloads else {
             return self.error(py, "takes an array");
         };
-        let name = fresh.name();
         let shown = |at: usize| {
             // SAFETY: live objects, by the contract of `overload`.
             let number = unsafe { Bound::from_borrowed_ptr(py, numbers[at]) };
             number.repr().map(|text| text.to_string()).unwrap_or_default()
         };
         let message = format!(
-            "{name}: one of the operands must be an array; both are numbers: {}, {}",
+            "argument 'x1' or 'x2' must be an array; both are numbers: {}, {}",
             shown(0),
             shown(1)
         );
-        error(py, ErrorKind::Binding, message)
+        self.error(py, &message)
     }
 
     /// Calls the operator with a C array of arguments. Gives a new reference, or null with an exception set.
@@ -320,7 +319,9 @@ impl PyFunction {
         }
         let lacks = |at: usize| slots[at].is_null() && all[at].default.is_none();
         if nargs > self.params.positional || (0..all.len()).any(lacks) {
-            return Err(self.unbindable(py, nargs));
+            let named = (nargs..all.len()).filter(|at| !slots[*at].is_null());
+            let named: Vec<&str> = named.map(|at| &*self.schema.arguments[at].name).collect();
+            return Err(self.unbindable(py, nargs, &named));
         }
         for (slot, param) in slots.iter_mut().zip(all) {
             if let (true, Some(default)) = (slot.is_null(), &param.default) {
@@ -359,6 +360,8 @@ impl PyFunction {
         }
         let message = if at < nargs && ours == keyword {
             format!("got multiple values for argument '{keyword}'")
+        } else if !slots[at].is_null() && is_none(value) {
+            return Ok(());
         } else if !slots[at].is_null() && !is_none(slots[at]) {
             let theirs = if ours == "axis" { "dim" } else { "keepdim" };
             format!("got both '{ours}' and '{theirs}', which mean the same")
@@ -371,8 +374,8 @@ impl PyFunction {
 
     /// The error for too many arguments by position, or too few, in Python's own words.
     #[cold]
-    fn unbindable(&self, py: Python<'_>, given: usize) -> PyErr {
-        match self.schema.bind(given, &[]) {
+    fn unbindable(&self, py: Python<'_>, given: usize, named: &[&str]) -> PyErr {
+        match self.schema.bind(given, named) {
             Err(refused) => {
                 let own = self.schema.name.qualified();
                 let text =
@@ -383,7 +386,7 @@ impl PyFunction {
         }
     }
 
-    /// What is between the parentheses of its definition.
+    /// The text between the parentheses of its definition.
     fn parameters(&self) -> String {
         let mut shown = Vec::new();
         let (arguments, mut is_keyword) = (&self.schema.arguments, false);
@@ -480,15 +483,16 @@ impl PyFunction {
         signature.call1((self.parameters(),))
     }
 
-    /// The operator that it calls with arrays.
+    /// The operators that it calls: with arrays, and with numbers in place of each.
     #[getter]
-    fn operator<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyOperator>> {
-        let overload = match &self.overloads {
-            Overloads::One(only) => only,
-            Overloads::Pair(each) => &each[0],
-            Overloads::Choice(each) => &each[0],
+    fn operators<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let overloads = match &self.overloads {
+            Overloads::One(only) => std::slice::from_ref(only),
+            Overloads::Pair(each) => each,
+            Overloads::Choice(each) => each,
         };
-        overload.fresh.object(py).cloned()
+        let operators = overloads.iter().map(|overload| overload.fresh.object(py));
+        PyTuple::new(py, operators.collect::<PyResult<Vec<_>>>()?)
     }
 
     fn __reduce__(&self) -> &'static str {

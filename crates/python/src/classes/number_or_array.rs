@@ -7,14 +7,14 @@ use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
 use crate::marshal::arrays;
 use crate::marshal::tensor::is_tensor;
 
-/// What an argument is where numbers stand for arrays.
+/// The kind of an argument where numbers stand for arrays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operand {
     Array,
     Number,
 }
 
-/// Which of these an object is. What is neither counts as an array: the operator refuses it.
+/// The kind of an object. Anything else counts as an array: the operator refuses it.
 ///
 /// # Safety
 /// `object` is a live object, and the GIL is held.

@@ -40,7 +40,7 @@ pub(super) unsafe fn run(
         HostLock::ReleaseFrom(least) => least == 0 || work(args) >= least,
     };
     // Looked at in place: a value is large, and moving it about costs more than the rest.
-    let mut result = {
+    let result = {
         let frame = results::RunningCall::new(objects, caller);
         let _known = frame.enter();
         let watch = PanicWatch { context, kernel };
@@ -81,7 +81,7 @@ pub(super) unsafe fn run(
         // SAFETY: a new reference; the caller's objects are alive, and the GIL is held again.
         return unsafe { finish_slowly(context, kernel, object.into_ptr(), objects, caller) };
     }
-    hand_over(py, &mut result, objects, caller)
+    hand_over(py, result, objects, caller)
 }
 
 /// A number or nothing as a new reference, without moving the value about: it is as large as a
@@ -152,11 +152,11 @@ fn error_of(result: Result<Value>) -> Error {
 #[inline(never)]
 fn hand_over(
     py: Python<'_>,
-    result: &mut Result<Value>,
+    result: Result<Value>,
     objects: &[*mut ffi::PyObject],
     caller: Caller,
 ) -> Result<*mut ffi::PyObject> {
-    let object = match std::mem::replace(result, Ok(Value::None))? {
+    let object = match result? {
         // Straight from the value into the object: each move of a tensor is a call of memcpy.
         Value::Tensor(tensor) if caller.keeps_tensors() => wrap(py, tensor).map(Bound::into_any),
         Value::Tensor(tensor) => results::wrap_for(py, tensor, objects, caller),

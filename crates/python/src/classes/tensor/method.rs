@@ -150,11 +150,13 @@ impl PyMethod {
             }
             let given = self.given(py, args, nargs, keywords)?;
             match self.takes {
-                Takes::Axis if lacks(given.axis) => {
+                Takes::Axis if given.axis.is_null() => {
                     let last = (-1_i64).into_pyobject(py)?;
                     call(py, &self.fresh, &[*args, last.as_ptr()], None)
                 }
-                Takes::Axis | Takes::Nothing => call(py, &self.fresh, &[*args, given.axis], None),
+                Takes::Axis => call(py, &self.fresh, &[*args, given.axis], None),
+                // `given` has refused any argument, so there was none, which was answered above.
+                Takes::Nothing => unreachable!("a method without arguments was given some"),
                 Takes::Reduced { several, .. } => self.reduce(py, *args, given, several),
             }
         }
@@ -263,7 +265,7 @@ impl PyMethod {
             };
             if lacks(*slot) {
                 *slot = value;
-            } else {
+            } else if !lacks(value) {
                 let message =
                     format!("got both '{}' and '{}', which mean the same", alike.0, alike.1);
                 return Err(self.error(py, &message));
