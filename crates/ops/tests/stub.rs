@@ -10,7 +10,9 @@ const HEAD: &str = r#"# Printed from the operators' rows: `KEYFOLD_WRITE=1 cargo
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, Unpack, overload
 
-from keyfold._core import _DTypeLike
+from numpy.typing import NDArray
+
+from keyfold._core import Tensor, _DTypeLike
 from keyfold._ops._axis import Axis, Dim, ReducedDim, ReducedDims
 
 class _Array(Protocol):
@@ -19,8 +21,8 @@ class _Array(Protocol):
     @property
     def dtype(self) -> Any: ...
 
-# The result is of the arguments' library.
-_A = TypeVar("_A", bound=_Array)
+# The result is of the arguments' library, keyfold or NumPy; of another one, and of several, Any.
+_A = TypeVar("_A", Tensor, NDArray[Any])
 "#;
 
 /// The type of a parameter.
@@ -55,20 +57,26 @@ fn other_names(arguments: &[Argument]) -> Option<&'static str> {
 }
 
 /// A definition, as ruff formats it.
-fn definition(name: &str, parameters: &[String]) -> String {
-    let whole = format!("def {name}({}) -> _A: ...\n", parameters.join(", "));
+fn definition(name: &str, parameters: &[String], result: &str) -> String {
+    let whole = format!("def {name}({}) -> {result}: ...\n", parameters.join(", "));
     let inner = format!("    {}\n", parameters.join(", "));
     match (whole.len() <= 101, inner.len() <= 101) {
         (true, _) => whole,
-        (false, true) => format!("def {name}(\n{inner}) -> _A: ...\n"),
+        (false, true) => format!("def {name}(\n{inner}) -> {result}: ...\n"),
         (false, false) => {
             let lines: String = parameters.iter().map(|one| format!("    {one},\n")).collect();
-            format!("def {name}(\n{lines}) -> _A: ...\n")
+            format!("def {name}(\n{lines}) -> {result}: ...\n")
         }
     }
 }
 
-/// What a function takes, with other types for its arrays where some are given.
+/// The same parameters for arrays of any library.
+fn of_any_library(parameters: &[String]) -> Vec<String> {
+    let any = |one: &String| one.replace("_Array", "_A").replace("_A", "_Array");
+    parameters.iter().map(any).collect()
+}
+
+/// The parameters of a function, with other types for its arrays where some are given.
 fn parameters(row: &Row, arrays: &[&str]) -> Vec<String> {
     let signature = row.signature().unwrap().expect("a row that names a function");
     let (mut shown, mut is_keyword) = (Vec::new(), false);
@@ -90,7 +98,8 @@ fn parameters(row: &Row, arrays: &[&str]) -> Vec<String> {
     shown
 }
 
-/// The definitions of the function that a row names: several where numbers stand for arrays.
+/// The definitions of the function that a row names: for arrays of keyfold and NumPy, and for others, and
+/// for each array or number that an argument may be.
 fn definitions(row: &Row) -> Option<(&'static str, String)> {
     let Naming::Named(public) = row.naming() else { return None };
     const NUMBER: &str = "complex";
@@ -101,10 +110,10 @@ fn definitions(row: &Row) -> Option<(&'static str, String)> {
             &[&["_Array", "_A", "_A | complex"], &["_Array", NUMBER, "_A"], &["_A", NUMBER, NUMBER]]
         }
     };
-    let mark = if forms.len() > 1 { "@overload\n" } else { "" };
-    let each = forms
-        .iter()
-        .map(|arrays| format!("{mark}{}", definition(public.name, &parameters(row, arrays))));
+    let all: Vec<_> = forms.iter().map(|arrays| parameters(row, arrays)).collect();
+    let typed = all.iter().map(|one| definition(public.name, one, "_A"));
+    let others = all.iter().map(|one| definition(public.name, &of_any_library(one), "Any"));
+    let each = typed.chain(others).map(|definition| format!("@overload\n{definition}"));
     Some((public.name, each.collect()))
 }
 

@@ -19,6 +19,7 @@ from keyfold import _core
 from keyfold._autograd._grad import grad
 from keyfold._autograd._jvp import jvp
 from keyfold._errors import DTypeError, GradientError, InvalidValue
+from keyfold._messages import refused
 
 __all__ = ["gradcheck", "gradgradcheck"]
 
@@ -66,6 +67,8 @@ def gradcheck(
     """
     given = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = _checked(given, "gradcheck")
+    if not isinstance(check_forward, bool):
+        raise refused("gradcheck", "check_forward", "True or False", check_forward)
     try:
         _compare(f, given, checked, eps, atol, rtol, check_forward)
     except GradientError:

@@ -78,13 +78,19 @@ def matrix_transpose(x: Any, /) -> Any:
     return _aten.transpose(x, -2, -1)
 
 
+def _indices(given: Any) -> tuple[int, ...] | None:
+    """Integers in any iterable; None where there are none or others."""
+    items = tuple(given) if hasattr(given, "__iter__") else (None,)
+    return tuple(int(item) for item in items) if all(map(is_index, items)) else None
+
+
 def squeeze(x: Any, /, axis: Axis = None, **other: Unpack[Dims]) -> Any:
     """Return the array without these dimensions of size 1, or without all of them: a view."""
     axis = axis_of(squeeze, axis, other)
     if axis is None:
         return _aten.squeeze(x)
-    ndim, axes = _ndim(x, "squeeze"), several(axis)
-    if not isinstance(axes, Sequence) or not all(map(is_index, axes)):
+    ndim, axes = _ndim(x, "squeeze"), _indices(several(axis))
+    if axes is None:
         wanted = "a whole number, or several in a tuple or list"
         raise refused("squeeze", "axis", wanted, axis)
     # From the last on, so that each still counts as it did.
@@ -122,11 +128,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that these broadcast to."""
     result: list[int] = []
     for shape in shapes:
-        if not isinstance(shape, Sequence) or not all(map(is_index, shape)):
+        given = _indices(shape)
+        if given is None:
             raise refused("broadcast_shapes", "shapes", "whole numbers in a tuple or list", shape)
-        sizes = [1] * (len(shape) - len(result)) + result
-        for back in range(1, len(shape) + 1):
-            old, new = sizes[-back], shape[-back]
+        sizes = [1] * (len(given) - len(result)) + result
+        for back in range(1, len(given) + 1):
+            old, new = sizes[-back], given[-back]
             if old != new and 1 not in (old, new):
                 raise ShapeError(f"shapes {shapes} don't broadcast: {old} meets {new}")
             sizes[-back] = new if old == 1 else old
