@@ -61,7 +61,7 @@ _GIVEN = re.compile(r" must be .+?, not (.+?)(?: \(tensors are .*\))?$")
 _PLAIN = re.compile(r"(not (?:list|tuple|int|float|complex|bool) .*) \(tensors are .*\)$")
 
 # The operands that may be numbers, by the names that the functions have for them.
-_OPERAND = re.compile(r"(argument 'x[12]') must be an array, not ")
+_OPERAND = re.compile(r"(argument '(?:x[12]|min|max)') must be an array, not ")
 
 _ARGUMENT = re.compile(r"argument '(\w+)((?:\[\d+\])?)'")
 _FUNCTION = re.compile(r"^\w+::[\w.]+\(\) ")
