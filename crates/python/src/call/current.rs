@@ -27,15 +27,14 @@ impl Drop for DispatcherGuard {
     }
 }
 
-/// Makes names mean the operators of this operator's dispatcher, so that a redispatch by name
-/// inside a kernel stays in it.
+/// Whether there may be isolated dispatchers.
 #[inline(always)]
-pub(crate) fn enter_dispatcher(operator: &Operator<Value>) -> Option<DispatcherGuard> {
-    ISOLATED.load(Ordering::Relaxed).then(|| enter_slowly(operator))
+pub(crate) fn has_isolated() -> bool {
+    ISOLATED.load(Ordering::Relaxed)
 }
 
-#[cold]
-fn enter_slowly(operator: &Operator<Value>) -> DispatcherGuard {
+/// Makes names mean the operators of this operator's dispatcher until the guard is dropped.
+pub(crate) fn enter_dispatcher(operator: &Operator<Value>) -> DispatcherGuard {
     let now = if operator.is_isolated() { operator.dispatcher() } else { None };
     DispatcherGuard(set_current(now))
 }

@@ -104,8 +104,42 @@ impl PyKernel {
         params: &Params,
         objects: &[*mut ffi::PyObject],
     ) -> Result<*mut ffi::PyObject> {
-        let names = params.keyword_names.as_ref().map_or(std::ptr::null_mut(), |n| n.as_ptr());
+        if current::has_isolated() {
+            // SAFETY: as for the caller.
+            return unsafe { self.call_in_dispatcher(context, params, objects) };
+        }
+        // SAFETY: as for the caller.
+        unsafe { self.call_function(context, params, objects) }
+    }
+
+    /// As [`PyKernel::call_objects`], where there are isolated dispatchers: names mean the operators of
+    /// this operator's dispatcher, so that a redispatch by name inside the kernel stays in it.
+    ///
+    /// # Safety
+    /// As for `call_objects`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn call_in_dispatcher(
+        &self,
+        context: &CallContext<'_, Value>,
+        params: &Params,
+        objects: &[*mut ffi::PyObject],
+    ) -> Result<*mut ffi::PyObject> {
         let _inside = current::enter_dispatcher(context.operator());
+        // SAFETY: as for the caller.
+        unsafe { self.call_function(context, params, objects) }
+    }
+
+    /// # Safety
+    /// As for `call_objects`.
+    #[inline(always)]
+    unsafe fn call_function(
+        &self,
+        context: &CallContext<'_, Value>,
+        params: &Params,
+        objects: &[*mut ffi::PyObject],
+    ) -> Result<*mut ffi::PyObject> {
+        let names = params.keyword_names.as_ref().map_or(std::ptr::null_mut(), |n| n.as_ptr());
         // SAFETY: as for the caller.
         let result = unsafe {
             match self.style {
