@@ -24,7 +24,7 @@ fn noise(count: usize) -> Vec<f64> {
 
 /// Makes layouts that reach every branch of the kernels, all large enough for several threads.
 fn large(dtype: DType) -> Vec<(&'static str, Tensor)> {
-    let items = noise(200_000);
+    let items = noise(140_000);
     let scale = if dtype.is_floating() || dtype.is_complex() { 1.0 } else { 100.0 };
     let items: Vec<f64> = items.iter().map(|x| x * scale).collect();
     let of = |shape: &[usize]| {
@@ -32,19 +32,19 @@ fn large(dtype: DType) -> Vec<(&'static str, Tensor)> {
         tensor_of(&items[..count], shape, dtype)
     };
     vec![
-        ("one long lane", of(&[200_000])),
-        ("every other", of(&[200_000]).slice(0, None, None, 2).unwrap()),
-        ("backwards", of(&[200_000]).flip(&[0]).unwrap()),
-        ("square", of(&[430, 450])),
-        ("square, transposed", of(&[430, 450]).transpose(0, 1).unwrap()),
-        ("short rows", of(&[60_000, 3])),
-        ("short rows, transposed", of(&[60_000, 3]).transpose(0, 1).unwrap()),
-        ("long rows", of(&[2, 100_000])),
-        ("in the middle", of(&[50, 99, 40])),
-        ("short in the middle", of(&[6000, 5, 6])),
-        ("permuted", of(&[50, 99, 40]).permute(&[2, 0, 1]).unwrap()),
-        ("sliced", of(&[200, 1000]).slice(1, Some(3), Some(990), 3).unwrap()),
-        ("repeated", of(&[1, 800]).broadcast_to(&[200, 800]).unwrap()),
+        ("one long lane", of(&[140_000])),
+        ("every other", of(&[140_000]).slice(0, None, None, 2).unwrap()),
+        ("backwards", of(&[140_000]).flip(&[0]).unwrap()),
+        ("square", of(&[370, 375])),
+        ("square, transposed", of(&[370, 375]).transpose(0, 1).unwrap()),
+        ("short rows", of(&[45_000, 3])),
+        ("short rows, transposed", of(&[45_000, 3]).transpose(0, 1).unwrap()),
+        ("long rows", of(&[2, 68_000])),
+        ("in the middle", of(&[50, 66, 40])),
+        ("short in the middle", of(&[4500, 5, 6])),
+        ("permuted", of(&[50, 66, 40]).permute(&[2, 0, 1]).unwrap()),
+        ("sliced", of(&[140, 1000]).slice(1, Some(3), Some(990), 2).unwrap()),
+        ("repeated", of(&[1, 800]).broadcast_to(&[170, 800]).unwrap()),
     ]
 }
 
@@ -59,9 +59,9 @@ const LARGE: [DType; 8] = [
     DType::C64,
 ];
 
-/// Computes the model of a large reduction along one axis, or all.
-fn model(name: &str, x: &Tensor, axis: Option<usize>) -> Vec<f64> {
-    let items: Vec<f64> = match x.dtype().is_complex() {
+/// The real parts of the elements, in row-major order.
+fn real_items(x: &Tensor) -> Vec<f64> {
+    match x.dtype().is_complex() {
         true => {
             let wide = [ValueRef::Tensor(x), ValueRef::DType(DType::C128)];
             let items = call("to", &wide).unwrap().to_vec::<Complex<f64>>().unwrap();
@@ -71,10 +71,14 @@ fn model(name: &str, x: &Tensor, axis: Option<usize>) -> Vec<f64> {
             let wide = [ValueRef::Tensor(x), ValueRef::DType(DType::F64)];
             call("to", &wide).unwrap().to_vec::<f64>().unwrap()
         }
-    };
+    }
+}
+
+/// Computes the model of a large reduction along one axis, or all.
+fn model(name: &str, items: &[f64], shape: &[usize], axis: Option<usize>) -> Vec<f64> {
     let (len, inner) = match axis {
         None => (items.len(), 1),
-        Some(d) => (x.shape()[d], x.shape()[d + 1..].iter().product()),
+        Some(d) => (shape[d], shape[d + 1..].iter().product()),
     };
     let mut results = Vec::new();
     for block in items.chunks(len * inner) {
@@ -101,6 +105,7 @@ fn large_reductions_follow_the_model_on_every_level() {
     let state = alone();
     for dtype in LARGE {
         for (what, x) in large(dtype) {
+            let items = real_items(&x);
             let axes = (0..x.ndim()).map(Some).chain([None]);
             for axis in axes {
                 for name in ["sum.dim", "amax", "amin", "argmax", "argmin", "any", "all"] {
@@ -114,7 +119,7 @@ fn large_reductions_follow_the_model_on_every_level() {
                         (Some(d), true) => ValueRef::Int(d as i64),
                         (Some(_), false) => ValueRef::Ints(&place),
                     };
-                    let expected = model(name, &x, axis);
+                    let expected = model(name, &items, x.shape(), axis);
                     let mut first: Option<Vec<u64>> = None;
                     for level in levels() {
                         set_level(level);
@@ -147,7 +152,7 @@ fn large_reductions_follow_the_model_on_every_level() {
 #[test]
 fn no_result_depends_on_the_number_of_threads() {
     let state = alone();
-    for dtype in [DType::F16, DType::F32, DType::F64, DType::C64, DType::I16] {
+    for dtype in [DType::F16, DType::F32, DType::C64, DType::I16] {
         for (what, x) in large(dtype) {
             for axis in (0..x.ndim()).map(|d| Some(d as i64)).chain([None]) {
                 for name in ["sum.dim", "mean.dim", "amax", "argmin", "softmax", "log_softmax"] {
@@ -174,6 +179,17 @@ fn no_result_depends_on_the_number_of_threads() {
     drop(state);
 }
 
+/// Neumaier's sum, whose error doesn't grow with the number of terms.
+fn compensated_sum(terms: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut lost) = (0.0_f64, 0.0);
+    for term in terms {
+        let next = sum + term;
+        lost += if sum.abs() >= term.abs() { (sum - next) + term } else { (term - next) + sum };
+        sum = next;
+    }
+    sum + lost
+}
+
 #[test]
 fn large_softmax_follows_the_model_on_every_level() {
     let state = alone();
@@ -196,7 +212,7 @@ fn large_softmax_follows_the_model_on_every_level() {
                             for at in (0..inner).step_by(1 + inner / 8) {
                                 let lane = || block[at..].iter().step_by(inner).copied();
                                 let best = lane().fold(f64::NEG_INFINITY, f64::max);
-                                let sum: f64 = lane().map(|x| (x - best).exp()).sum();
+                                let sum = compensated_sum(lane().map(|x| (x - best).exp()));
                                 for (x, got) in lane().zip(got[at..].iter().step_by(inner)) {
                                     let (share, absolute) = match (log, dtype) {
                                         (true, _) => (x - best - sum.ln(), 16.0 * epsilon),
