@@ -1,4 +1,4 @@
-//! The names of operators in Python: which function `keyfold.NAME` calls an operator, and what it takes.
+//! The names of operators in Python: the function `keyfold.NAME` that calls an operator, and its parameters.
 
 use keyfold_core::Result;
 use keyfold_dispatch::schema::{Schema, Type};

@@ -26,7 +26,7 @@ use crate::marshal::describe::describe_object;
 use crate::marshal::errors::error;
 use crate::marshal::tensor::{PyTensor, is_tensor};
 
-/// What a method takes beside the tensor.
+/// The parameters of a method behind the tensor.
 #[derive(Clone, Copy)]
 enum Takes {
     Nothing,
@@ -54,8 +54,8 @@ pub(crate) struct PyMethod {
     whole: Option<Aten>,
 }
 
-/// The arguments of a reduction, null where they aren't given.
-struct Given {
+/// The arguments of a call behind the tensor, null where they aren't given.
+struct MethodArguments {
     axis: *mut ffi::PyObject,
     keepdims: *mut ffi::PyObject,
     dtype: *mut ffi::PyObject,
@@ -168,7 +168,7 @@ impl PyMethod {
         &self,
         py: Python<'py>,
         tensor: *mut ffi::PyObject,
-        given: Given,
+        given: MethodArguments,
         several: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: live objects, by the contract.
@@ -221,9 +221,9 @@ impl PyMethod {
         args: *const *mut ffi::PyObject,
         nargs: usize,
         keywords: *mut ffi::PyObject,
-    ) -> PyResult<Given> {
+    ) -> PyResult<MethodArguments> {
         let null = std::ptr::null_mut();
-        let mut given = Given { axis: null, keepdims: null, dtype: null, out: null };
+        let mut given = MethodArguments { axis: null, keepdims: null, dtype: null, out: null };
         // SAFETY: null or a tuple of strings, by the contract.
         let names = unsafe { Bound::from_borrowed_ptr_or_opt(py, keywords) };
         if let Takes::Nothing = self.takes {

@@ -1,5 +1,5 @@
-//! Those methods of `keyfold.Tensor` that call operators and aren't made from their rows: what they take
-//! isn't what the operator takes.
+//! The methods of `keyfold.Tensor` that call operators but aren't made from their rows, since their
+//! parameters differ from the operator's.
 
 use keyfold_core::{ErrorKind, nearest};
 use pyo3::prelude::*;
