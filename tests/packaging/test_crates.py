@@ -26,11 +26,12 @@ ALLOWED = {
     "cpu": {"core", "tensor", "expr", "backend", "kit"},
     "layers": {"core", "dispatch", "tensor"},
     "ops": {"core", "dispatch", "tensor", "expr", "layers", "backend"},
+    "conformance": {"core", "dispatch", "tensor", "expr", "layers", "backend", "ops"},
     "plugin": set(),
     "ffi": {"core", "dispatch", "tensor", "plugin"},
     "keyfold": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "cpu", "layers", "ops"),
-        *("plugin", "ffi"),
+        *("conformance", "plugin", "ffi"),
     },
     "python": {
         *("core", "dispatch", "tensor", "expr", "backend", "kit", "layers", "ops", "ffi"),
@@ -44,6 +45,7 @@ ALLOWED_IN_TESTS = {
     "backend": {"kit"},
     "keyfold": {"backend"},
     "ops": {"cpu", "kit", "keyfold"},
+    "conformance": {"backend", "cpu", "keyfold"},
     "layers": {"backend", "cpu", "keyfold"},
 }
 

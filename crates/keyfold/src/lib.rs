@@ -107,6 +107,12 @@ pub mod backend {
     pub use keyfold_backend::*;
 }
 
+/// The conformance kit: proves a backend.
+#[cfg(feature = "conformance")]
+pub mod conformance {
+    pub use keyfold_conformance::*;
+}
+
 /// The CPU's implementation.
 #[cfg(feature = "cpu")]
 pub mod cpu {

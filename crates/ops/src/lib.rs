@@ -83,24 +83,43 @@ pub use sign::Sign;
 
 /// Returns the rows of the built-in operators. An overload `out` belongs to the row of its operator.
 pub fn rows() -> &'static [Row] {
-    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-        families().expect("the schemas and expressions of the built-in operators parse")
-    });
-    &ROWS
+    &known().0
 }
 
-fn families() -> Result<Vec<Row>> {
-    let families = [
-        factories::rows,
-        pointwise::rows,
-        linalg::rows,
-        reduce::rows,
-        shape::rows,
-        index::rows,
-        in_place::rows,
-        random::rows,
-        to_device::rows,
-    ];
-    let rows = families.map(|family| family());
-    Ok(rows.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+/// Returns the families of operators, each a name and its rows.
+pub fn families() -> Vec<(&'static str, &'static [Row])> {
+    let (mut rest, sizes) = (rows(), &known().1);
+    let named = FAMILIES.iter().zip(sizes).map(|((name, _), size)| {
+        let (family, others) = rest.split_at(*size);
+        rest = others;
+        (*name, family)
+    });
+    named.collect()
+}
+
+/// A function that makes the rows of a family.
+type MakeRows = fn() -> Result<Vec<Row>>;
+
+const FAMILIES: [(&str, MakeRows); 9] = [
+    ("factories", factories::rows),
+    ("pointwise", pointwise::rows),
+    ("linalg", linalg::rows),
+    ("reduce", reduce::rows),
+    ("shape", shape::rows),
+    ("index", index::rows),
+    ("in_place", in_place::rows),
+    ("random", random::rows),
+    ("device", to_device::rows),
+];
+
+/// All rows, and the number of each family's.
+fn known() -> &'static (Vec<Row>, [usize; FAMILIES.len()]) {
+    static ROWS: LazyLock<(Vec<Row>, [usize; FAMILIES.len()])> = LazyLock::new(|| {
+        let made = FAMILIES.map(|(_, rows)| {
+            rows().expect("the schemas and expressions of the built-in operators parse")
+        });
+        let sizes = made.each_ref().map(Vec::len);
+        (made.into_iter().flatten().collect(), sizes)
+    });
+    &ROWS
 }

@@ -1,0 +1,280 @@
+//! Reductions, softmax and matrix products.
+
+use keyfold_core::{Complex, DType, DTypeKind};
+
+use super::{Expected, Given, accumulator, axis};
+use crate::array::{Array, for_each_index};
+use crate::number::{Number, unit, wrap};
+
+pub(super) fn expected(name: &str, given: &Given<'_>) -> Option<Expected> {
+    Some(match name {
+        "aten::sum" | "aten::mean" => {
+            sum(given.array(0), None, false, given.dtype(1), name == "aten::mean")
+        }
+        "aten::sum.dim" | "aten::mean.dim" => {
+            let is_mean = name == "aten::mean.dim";
+            sum(given.array(0), given.ints(1), given.flag(2), given.dtype(3), is_mean)
+        }
+        "aten::max" => extreme(given.array(0), None, false, false),
+        "aten::min" => extreme(given.array(0), None, false, true),
+        "aten::amax" => extreme(given.array(0), given.ints(1), given.flag(2), false),
+        "aten::amin" => extreme(given.array(0), given.ints(1), given.flag(2), true),
+        "aten::all" => truth(given.array(0), given.ints(1), given.flag(2), true),
+        "aten::any" => truth(given.array(0), given.ints(1), given.flag(2), false),
+        "aten::argmax" | "aten::argmin" => {
+            let dims = given.int(1).map(|dim| vec![dim]);
+            place(given.array(0), dims, given.flag(2), name == "aten::argmin")
+        }
+        "aten::softmax" | "aten::log_softmax" => {
+            let x = given.array(0);
+            softmax(x, given.dim(1, x.shape.len()), name == "aten::log_softmax")
+        }
+        "aten::matmul" => matmul(given.array(0), given.array(1)),
+        _ => return None,
+    })
+}
+
+/// Returns the shape of a reduction, and for each of its elements the elements that it reduces.
+fn lanes(x: &Array, dims: Option<Vec<i64>>, keepdim: bool) -> (Vec<usize>, Vec<Vec<Number>>) {
+    let rank = x.shape.len();
+    let reduced: Vec<bool> = match dims {
+        None => vec![true; rank],
+        Some(dims) => {
+            let dims: Vec<usize> = dims.into_iter().map(|dim| axis(dim, rank)).collect();
+            (0..rank).map(|d| dims.contains(&d)).collect()
+        }
+    };
+    let kept: Vec<usize> = (0..rank).map(|d| if reduced[d] { 1 } else { x.shape[d] }).collect();
+    let mut found = vec![Vec::new(); kept.iter().product()];
+    let mut items = x.items.iter();
+    for_each_index(&x.shape, |index| {
+        let own = index.iter().zip(&kept).zip(&reduced);
+        let at = own.fold(0, |at, ((i, size), gone)| at * size + if *gone { 0 } else { *i });
+        found[at].extend(items.next().copied());
+    });
+    let shape = match keepdim {
+        true => kept,
+        false => (0..rank).filter(|d| !reduced[*d]).map(|d| x.shape[d]).collect(),
+    };
+    (shape, found)
+}
+
+/// A sum with compensation (A. Neumaier, 1974).
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    sum: f64,
+    rest: f64,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, x: f64) {
+        let total = self.sum + x;
+        self.rest += match self.sum.abs() >= x.abs() {
+            true => (self.sum - total) + x,
+            false => (x - total) + self.sum,
+        };
+        self.sum = total;
+    }
+
+    pub(super) fn total(self) -> f64 {
+        // With an infinity the compensation is NaN.
+        if self.rest.is_finite() { self.sum + self.rest } else { self.sum }
+    }
+}
+
+/// Adds numbers up; returns the sum and the sum of the magnitudes.
+pub(super) fn total(items: impl Iterator<Item = Number>, dtype: DType) -> (Number, f64) {
+    let (mut whole, mut re, mut im) = (0_i128, Sum::default(), Sum::default());
+    let mut sizes = 0.0;
+    for item in items {
+        match item {
+            Number::Whole(w) => whole = whole.wrapping_add(w),
+            other => {
+                let c = other.complex();
+                re.add(c.re);
+                im.add(c.im);
+                sizes += other.magnitude();
+            }
+        }
+    }
+    let sum = match dtype.kind() {
+        DTypeKind::Float => Number::Float(re.total()),
+        DTypeKind::Complex => Number::Complex(Complex::new(re.total(), im.total())),
+        _ => wrap(whole, dtype),
+    };
+    (sum, if f64::is_finite(sizes) { sizes } else { 0.0 })
+}
+
+fn sum(
+    x: &Array,
+    dims: Option<Vec<i64>>,
+    keepdim: bool,
+    dtype: Option<DType>,
+    is_mean: bool,
+) -> Expected {
+    let dtype = dtype.unwrap_or(match x.dtype.kind() {
+        DTypeKind::Float | DTypeKind::Complex => x.dtype,
+        _ if is_mean => DType::F64,
+        DTypeKind::UInt => DType::U64,
+        _ => DType::I64,
+    });
+    let (shape, lanes) = lanes(x, dims, keepdim);
+    let mut expected = Expected::empty(dtype, &shape);
+    for lane in lanes {
+        let count = lane.len() as f64;
+        let (sum, sizes) = total(lane.into_iter().map(|item| item.cast(dtype)), dtype);
+        let error = count * unit(accumulator(dtype)) * sizes;
+        match (sum, is_mean) {
+            (Number::Float(sum), true) => {
+                expected.push(
+                    Number::Float(sum / count),
+                    error / count + tiny_error(sum / count, dtype),
+                );
+            }
+            (Number::Complex(sum), true) => {
+                let mean = sum / count;
+                expected
+                    .push(Number::Complex(mean), error / count + tiny_error(mean.norm(), dtype));
+            }
+            (sum, _) => expected.push(sum, error),
+        }
+    }
+    expected
+}
+
+/// The error of a division.
+fn tiny_error(value: f64, dtype: DType) -> f64 {
+    let error = 5.0 * unit(accumulator(dtype)) * value.abs();
+    if error.is_finite() { error } else { 0.0 }
+}
+
+/// Returns the position of the first greatest or smallest element, or of the first NaN.
+fn find(lane: &[Number], least: bool) -> usize {
+    let mut best = 0;
+    for (at, item) in lane.iter().enumerate() {
+        if item.is_nan() {
+            return at;
+        }
+        let better = match (item, lane[best]) {
+            (Number::Whole(a), Number::Whole(b)) => {
+                if least {
+                    *a < b
+                } else {
+                    *a > b
+                }
+            }
+            (a, b) => {
+                if least {
+                    a.float() < b.float()
+                } else {
+                    a.float() > b.float()
+                }
+            }
+        };
+        if better {
+            best = at;
+        }
+    }
+    best
+}
+
+fn extreme(x: &Array, dims: Option<Vec<i64>>, keepdim: bool, least: bool) -> Expected {
+    let (shape, lanes) = lanes(x, dims, keepdim);
+    let mut expected = Expected::empty(x.dtype, &shape);
+    lanes.iter().for_each(|lane| expected.push(lane[find(lane, least)], 0.0));
+    expected
+}
+
+fn place(x: &Array, dims: Option<Vec<i64>>, keepdim: bool, least: bool) -> Expected {
+    let (shape, lanes) = lanes(x, dims, keepdim);
+    let mut expected = Expected::empty(DType::I64, &shape);
+    for lane in lanes {
+        expected.push(Number::Whole(find(&lane, least) as i128), 0.0);
+    }
+    expected
+}
+
+fn truth(x: &Array, dims: Option<Vec<i64>>, keepdim: bool, all: bool) -> Expected {
+    let (shape, lanes) = lanes(x, dims, keepdim);
+    let mut expected = Expected::empty(DType::Bool, &shape);
+    for lane in lanes {
+        let mut truths = lane.into_iter().map(Number::truth);
+        let holds = if all { truths.all(|truth| truth) } else { truths.any(|truth| truth) };
+        expected.push(Number::Whole(holds.into()), 0.0);
+    }
+    expected
+}
+
+/// The exponentials' arguments are rounded, so their error grows with the distance from the
+/// maximum.
+fn softmax(x: &Array, dim: usize, log: bool) -> Expected {
+    let dtype = if x.dtype.is_floating() { x.dtype } else { DType::F64 };
+    let u = unit(accumulator(dtype));
+    let size = x.shape.get(dim).copied().unwrap_or(1);
+    let inner: usize = x.shape.iter().skip(dim + 1).product();
+    let mut expected = Expected::empty(dtype, &x.shape);
+    for at in 0..x.items.len() {
+        let first = at / (size * inner) * size * inner + at % inner;
+        let lane = (0..size).map(|i| x.items[first + i * inner].float());
+        let most =
+            lane.clone().fold(f64::NEG_INFINITY, |a, b| if b > a || b.is_nan() { b } else { a });
+        let least = lane.clone().filter(|x| x.is_finite()).fold(most, f64::min);
+        let mut sum = Sum::default();
+        lane.for_each(|x| sum.add((x - most).exp()));
+        let from = x.items[at].float() - most;
+        let range = if (most - least).is_finite() { most - least } else { 0.0 };
+        let steps = size as f64 + 16.0 + range;
+        let (value, error) = match log {
+            false => {
+                let value = from.exp() / sum.total();
+                (value, u * steps * value.abs())
+            }
+            true => {
+                let value = from - sum.total().ln();
+                (value, u * (steps + from.abs() + most.abs()))
+            }
+        };
+        expected.push(Number::Float(value), if error.is_finite() { error } else { 0.0 });
+    }
+    expected
+}
+
+fn matmul(a: &Array, b: &Array) -> Expected {
+    let dtype = a.dtype.promote(b.dtype);
+    let (a, b) = (a.cast(dtype), b.cast(dtype));
+    let (vector_a, vector_b) = (a.shape.len() == 1, b.shape.len() == 1);
+    let rows = if vector_a { [&[1], &a.shape[..]].concat() } else { a.shape.clone() };
+    let columns = if vector_b { [&b.shape[..], &[1]].concat() } else { b.shape.clone() };
+    let (a, b) = (Array { shape: rows, ..a }, Array { shape: columns, ..b });
+    let (batch_a, batch_b) = (a.shape.len() - 2, b.shape.len() - 2);
+    let (m, k, n) = (a.shape[batch_a], a.shape[batch_a + 1], b.shape[batch_b + 1]);
+    let batch = keyfold_core::layout::broadcast_shapes(&a.shape[..batch_a], &b.shape[..batch_b]);
+    let batch = batch.map(|shape| shape.to_vec()).unwrap_or_default();
+    let full = [&batch[..], &[m, n]].concat();
+    let mut shape = batch.clone();
+    shape.extend((!vector_a).then_some(m));
+    shape.extend((!vector_b).then_some(n));
+    let mut expected = Expected::empty(dtype, &shape);
+    let u = unit(accumulator(dtype));
+    let is_bool = dtype == DType::Bool;
+    for_each_index(&full, |index| {
+        let (outer, (i, j)) = (&index[..batch.len()], (index[batch.len()], index[batch.len() + 1]));
+        let products = (0..k).map(|l| {
+            let x = a.broadcast_at(&[outer, &[i, l]].concat());
+            let y = b.broadcast_at(&[outer, &[l, j]].concat());
+            match (x, y) {
+                (Number::Whole(x), Number::Whole(y)) => Number::Whole(x.wrapping_mul(y)),
+                (Number::Float(x), Number::Float(y)) => Number::Float(x * y),
+                (x, y) => Number::Complex(x.complex() * y.complex()),
+            }
+        });
+        let (sum, sizes) = match is_bool {
+            true => (Number::Whole(products.map(Number::truth).any(|t| t).into()), 0.0),
+            false => total(products, dtype),
+        };
+        // Complex products are two each.
+        let count = if dtype.is_complex() { 4 * k } else { k + 1 };
+        expected.push(sum, count as f64 * u * sizes);
+    });
+    expected
+}

@@ -1,0 +1,313 @@
+//! Runs one case on a device and compares what it did with what it should.
+
+use std::sync::Arc;
+
+use keyfold_backend::GpuBackend;
+use keyfold_core::{Device, Error, ErrorKind, Result};
+use keyfold_dispatch::Value as _;
+use keyfold_ops::Row;
+use keyfold_tensor::device::{MemoryRef, memory_of, random};
+use keyfold_tensor::{Tensor, Value, ValueRef, dispatcher};
+
+use crate::array::{Arg, Layout, Operand};
+use crate::block::{Block, byte_offsets};
+use crate::case::{Plan, Way};
+use crate::number::{Number, decode};
+use crate::report::Symptom;
+
+/// The device under test.
+pub(crate) struct Target {
+    /// The device.
+    pub(crate) device: Device,
+    /// Its memory.
+    pub(crate) memory: MemoryRef<'static>,
+    /// Its backend.
+    pub(crate) backend: Arc<dyn GpuBackend>,
+}
+
+impl Target {
+    /// # Errors
+    /// [`ErrorKind::Device`] for a device without memory or without a backend.
+    pub(crate) fn new(device: Device) -> Result<Target> {
+        let memory = memory_of(device)?;
+        let backend = keyfold_backend::backend(device).ok_or_else(|| {
+            let message = format!("{device} has no backend to test; register one first");
+            Error::new(ErrorKind::Device, message)
+        })?;
+        Ok(Target { device, memory, backend })
+    }
+}
+
+/// What is wrong with a case.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    /// The kind.
+    pub(crate) symptom: Symptom,
+    /// The sentence.
+    pub(crate) message: String,
+    /// The wrong elements, as positions in row-major order.
+    pub(crate) wrong: Vec<usize>,
+}
+
+impl Fault {
+    pub(crate) fn new(symptom: Symptom, message: impl Into<String>) -> Fault {
+        Fault { symptom, message: message.into(), wrong: Vec::new() }
+    }
+}
+
+/// The outcome of a case.
+pub(crate) enum Outcome {
+    /// All is right.
+    Passed,
+    /// The backend doesn't offer it, for this reason.
+    Lacking(String),
+    /// Something is wrong.
+    Failed(Fault),
+}
+
+/// What a call did.
+pub(crate) struct Done {
+    /// The result's elements.
+    pub(crate) got: Vec<Number>,
+    /// The elements of `out` that still have the bytes from before.
+    pub(crate) untouched: Vec<bool>,
+}
+
+/// Returns the reason of an error that says that the backend doesn't offer an operation.
+pub(crate) fn refusal(error: &Error, backend: &dyn GpuBackend) -> Option<String> {
+    let says = format!("isn't supported by backend '{}': ", backend.name());
+    let (_, reason) = error.message().split_once(&says)?;
+    let reason = reason.rsplit_once("; ").map_or(reason, |(reason, _)| reason);
+    (error.kind() == ErrorKind::NotSupported).then(|| reason.to_owned())
+}
+
+/// Runs a case and compares its result.
+pub(crate) fn run(target: &Target, row: &Row, plan: &Plan) -> Outcome {
+    match execute(target, row, plan, 0) {
+        Ok(Ok(done)) => match compare(plan, &done) {
+            None => Outcome::Passed,
+            Some(fault) => Outcome::Failed(fault),
+        },
+        Ok(Err(fault)) => Outcome::Failed(fault),
+        Err(error) => match refusal(&error, &*target.backend) {
+            Some(reason) => Outcome::Lacking(reason),
+            None => Outcome::Failed(Fault::new(
+                Symptom::CallFailed,
+                format!("{}: {}", error.kind().name(), error.message()),
+            )),
+        },
+    }
+}
+
+/// Compares the elements of a result.
+pub(crate) fn compare(plan: &Plan, done: &Done) -> Option<Fault> {
+    let expected = &plan.expected;
+    let wrong: Vec<usize> =
+        (0..done.got.len()).filter(|at| !expected.accepts(*at, done.got[*at])).collect();
+    let first = *wrong.first()?;
+    let wanted = expected.array.items[first];
+    let got = done.got[first];
+    let symptom = match wanted.is_nan() && !got.is_nan() {
+        true => Symptom::NanDropped,
+        false => Symptom::WrongValue,
+    };
+    let index = index_of(first, &expected.array.shape);
+    let allowed = match expected.tolerance(first) {
+        0.0 => "exactly".to_owned(),
+        tolerance => format!("within {tolerance:.3e}"),
+    };
+    let message = format!(
+        "{} of {} elements are wrong; the first is {index:?}: expected {} {allowed}, got {}",
+        wrong.len(),
+        done.got.len(),
+        wanted.cast(expected.array.dtype).scalar(),
+        got.scalar(),
+    );
+    Some(Fault { symptom, message, wrong })
+}
+
+/// Returns the index of a position in row-major order.
+pub(crate) fn index_of(mut place: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (i, size) in index.iter_mut().zip(shape).rev() {
+        *i = place % size;
+        place /= size;
+    }
+    index
+}
+
+/// The tensors of a call on the device.
+struct Placed {
+    blocks: Vec<Block>,
+    values: Vec<Value>,
+    /// The block that the call writes to.
+    written: Option<usize>,
+}
+
+/// Places the arguments; equal tensors of an aliased call share a block.
+fn place(target: &Target, row: &Row, plan: &Plan, pattern: u8) -> Result<Placed> {
+    let mut placed = Placed { blocks: Vec::new(), values: Vec::new(), written: None };
+    let mut known: Vec<(usize, &Operand)> = Vec::new();
+    for (arg, argument) in plan.args.iter().zip(&row.schema().arguments) {
+        let mut tensors = Vec::new();
+        for operand in arg.operands() {
+            let equal = |(_, other): &(usize, &Operand)| other.array == operand.array;
+            if let Some((at, _)) = known.iter().copied().find(equal)
+                && plan.way == Way::Aliased
+            {
+                tensors.push(placed.blocks[at].tensor.clone());
+                continue;
+            }
+            known.push((placed.blocks.len(), operand));
+            if argument.alias.as_ref().is_some_and(|alias| alias.write) {
+                placed.written = Some(placed.blocks.len());
+            }
+            let block = Block::place(
+                &*target.memory,
+                target.device,
+                &operand.array,
+                operand.layout,
+                (pattern, true),
+            )?;
+            tensors.push(block.tensor.clone());
+            placed.blocks.push(block);
+        }
+        let mut tensors = tensors.into_iter();
+        placed.values.push(match arg {
+            Arg::Plain(value) => value.clone(),
+            Arg::Tensor(_) => tensors.next().map_or(Value::None, Value::Tensor),
+            Arg::Tensors(all) => Value::List(
+                all.iter()
+                    .map(|one| match one {
+                        Some(_) => tensors.next().map_or(Value::None, Value::Tensor),
+                        None => Value::None,
+                    })
+                    .collect(),
+            ),
+        });
+    }
+    Ok(placed)
+}
+
+/// Calls the operator, and reads every block that the call could reach.
+///
+/// # Errors
+/// Of the call, also late ones, and of the device.
+pub(crate) fn execute(
+    target: &Target,
+    row: &Row,
+    plan: &Plan,
+    pattern: u8,
+) -> Result<Result<Done, Fault>> {
+    let memory = &*target.memory;
+    let mut placed = place(target, row, plan, pattern)?;
+    let mut name = row.schema().name.to_string();
+    let mut out = None;
+    match (plan.way, row.out_schema()) {
+        (Way::Out(layout), Some(schema)) => {
+            let filler = (pattern, false);
+            out = Some(Block::place(memory, target.device, &plan.expected.array, layout, filler)?);
+            name = schema.name.to_string();
+        }
+        (Way::InPlace, Some(schema)) => {
+            placed.written = Some(0);
+            placed.values.push(Value::Tensor(placed.blocks[0].tensor.clone()));
+            name = schema.name.to_string();
+        }
+        _ => {}
+    }
+    placed.values.extend(out.iter().map(|block| Value::Tensor(block.tensor.clone())));
+    let before = random::state(target.device)?;
+    random::set_state(plan.state)?;
+    let args: Vec<ValueRef<'_>> = placed.values.iter().map(Value::as_ref).collect();
+    let result = dispatcher().call(&name, &args);
+    random::set_state(before)?;
+    let result = result?.into_tensor()?;
+    if let Some(fault) = wrong_form(target, plan, &result) {
+        return Ok(Err(fault));
+    }
+    let now = placed.blocks.iter().map(|block| block.read(memory)).collect::<Result<Vec<_>>>()?;
+    for (at, (block, now)) in placed.blocks.iter().zip(&now).enumerate() {
+        let written = placed.written == Some(at);
+        if let Some(byte) = block.changed(now, written) {
+            let (symptom, what) = match written {
+                true => (Symptom::OutOfBounds, "the output"),
+                false => (Symptom::InputChanged, "an input"),
+            };
+            let message =
+                format!("byte {byte} from the first element of {what} (tensor {at}) changed");
+            return Ok(Err(Fault::new(symptom, message)));
+        }
+    }
+    if let Some(block) = &out {
+        let now = block.read(memory)?;
+        if let Some(byte) = block.changed(&now, true) {
+            let message = format!("byte {byte} from the output's first element changed");
+            return Ok(Err(Fault::new(Symptom::OutOfBounds, message)));
+        }
+        return Ok(Ok(Done { got: block.numbers(&now), untouched: block.untouched(&now) }));
+    }
+    let shared = placed
+        .blocks
+        .iter()
+        .zip(&now)
+        .find(|(block, _)| result.buffer().shares_with(block.tensor.buffer()));
+    let got = match shared {
+        Some((block, now)) => block.view(now, &result),
+        None => elements(&result)?,
+    };
+    Ok(Ok(Done { got, untouched: Vec::new() }))
+}
+
+/// Checks dtype, shape and device of a result.
+fn wrong_form(target: &Target, plan: &Plan, result: &Tensor) -> Option<Fault> {
+    let wanted = &plan.expected.array;
+    let fits = result.dtype() == wanted.dtype
+        && result.shape()[..] == wanted.shape[..]
+        && result.device() == target.device;
+    (!fits).then(|| {
+        let message = format!(
+            "expected {}{:?} on {}, got {}{:?} on {}",
+            wanted.dtype,
+            wanted.shape,
+            target.device,
+            result.dtype(),
+            result.shape(),
+            result.device()
+        );
+        Fault::new(Symptom::WrongForm, message)
+    })
+}
+
+/// Returns the elements of a tensor, in row-major order.
+///
+/// # Errors
+/// The device's errors, also late ones.
+pub(crate) fn elements(tensor: &Tensor) -> Result<Vec<Number>> {
+    let host = tensor.to_device(Device::CPU)?.copy()?;
+    let size = host.dtype().size();
+    if host.numel() == 0 {
+        return Ok(Vec::new());
+    }
+    let start = host.raw_data_ptr()?;
+    // SAFETY: a new contiguous tensor of the host has that many initialised bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(start, host.nbytes()) };
+    let places = byte_offsets(host.shape(), host.strides(), 0, size);
+    Ok(places.into_iter().map(|at| decode(host.dtype(), &bytes[at..at + size])).collect())
+}
+
+/// Returns the layouts and shapes of a call's tensors, for messages.
+pub(crate) fn described(plan: &Plan) -> String {
+    let operands = plan.args.iter().flat_map(Arg::operands);
+    let each = operands.map(|operand| {
+        format!("{}{:?} {}", operand.array.dtype, operand.array.shape, operand.layout.name())
+    });
+    let way = match plan.way {
+        Way::Fresh => String::new(),
+        Way::Out(Layout::Contiguous) => "; into a contiguous out".to_owned(),
+        Way::Out(layout) => format!("; into a {} out", layout.name()),
+        Way::Aliased => "; the same tensor twice".to_owned(),
+        Way::InPlace => "; into the first tensor".to_owned(),
+    };
+    format!("{}{way}", each.collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,261 @@
+//! Runs the groups of cases.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
+use keyfold_ops::families;
+
+use crate::case::{CASES, Case, Change, hash};
+use crate::checks::Checks;
+use crate::diagnose::diagnose;
+use crate::report::{Finding, Group, Report, Symptom, Verdict};
+use crate::run::{Outcome, Target, described, run as run_case};
+use crate::{errors, memory, stale, streams};
+
+/// What is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Every operator against the reference, and the device's memory.
+    #[default]
+    Test,
+}
+
+impl Mode {
+    /// Returns the name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Test => "test",
+        }
+    }
+}
+
+/// The options of a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is run.
+    pub mode: Mode,
+    /// The groups; `None` for all of [`groups`].
+    pub groups: Option<Vec<String>>,
+    /// The only operator, with or without its overload.
+    pub only: Option<String>,
+    /// The only dtype.
+    pub dtype: Option<DType>,
+    /// The only case, by its number.
+    pub case: Option<usize>,
+    /// The fraction of the cases: each operator has at least one with each dtype.
+    pub fraction: f64,
+    /// The seed of the elements.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            mode: Mode::Test,
+            groups: None,
+            only: None,
+            dtype: None,
+            case: None,
+            fraction: 0.1,
+            seed: 0,
+        }
+    }
+}
+
+/// Returns the names of the groups of a mode.
+pub fn groups(mode: Mode) -> Vec<&'static str> {
+    match mode {
+        Mode::Test => {
+            let families = families().into_iter().map(|(name, _)| name);
+            families.chain(["cache", "memory", "streams", "errors"]).collect()
+        }
+    }
+}
+
+/// Runs the cases on the first device of a type.
+///
+/// # Errors
+/// [`ErrorKind::Device`] for a type without a device or a backend, [`ErrorKind::Value`] for options
+/// that select nothing.
+pub fn run(kind: DeviceType, options: &Options) -> Result<Report> {
+    run_with(kind, options, &mut |_| ())
+}
+
+/// As [`run`], and calls a function with the name of each case before it runs.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    kind: DeviceType,
+    options: &Options,
+    before: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    let target = Target::new(Device::new(kind, 0))?;
+    let mut report = Report {
+        device: kind.name(),
+        backend: target.backend.name().to_owned(),
+        mode: options.mode.name().to_owned(),
+        fraction: options.fraction,
+        seed: options.seed,
+        ..Report::default()
+    };
+    let known = groups(options.mode);
+    let wanted =
+        options.groups.clone().unwrap_or_else(|| known.iter().map(|&g| g.into()).collect());
+    if let Some(unknown) = wanted.iter().find(|group| !known.contains(&&***group)) {
+        let message = format!("there is no group '{unknown}'; the groups are {}", known.join(", "));
+        return Err(Error::new(ErrorKind::Value, message));
+    }
+    for name in wanted {
+        let start = Instant::now();
+        let mut tally = Tally::new(&name);
+        let only = options.only.as_deref();
+        let mut checks =
+            Checks { target: &target, tally: &mut tally, report: &mut report, before, only };
+        match &*name {
+            "cache" => stale::check(&mut checks, options.seed),
+            "memory" => memory::check(&mut checks),
+            "streams" => streams::check(&mut checks),
+            "errors" => errors::check(&mut checks),
+            _ => operators(&mut checks, options)?,
+        }
+        let mut group = tally.group();
+        group.milliseconds = start.elapsed().as_millis() as u64;
+        if group.cases > 0 {
+            report.groups.push(group);
+        }
+    }
+    report.findings.sort_by_key(|finding| finding.verdict);
+    Ok(report)
+}
+
+/// The verdicts of a group's operations so far.
+pub(crate) struct Tally {
+    pub(crate) name: String,
+    pub(crate) cases: u64,
+    verdicts: BTreeMap<String, Verdict>,
+}
+
+impl Tally {
+    fn new(name: &str) -> Tally {
+        Tally { name: name.to_owned(), cases: 0, verdicts: BTreeMap::new() }
+    }
+
+    /// Notes the verdict of a case; a failure of one is the operation's.
+    pub(crate) fn note(&mut self, operation: &str, verdict: Verdict) {
+        self.cases += 1;
+        let known = self.verdicts.entry(operation.to_owned()).or_insert(verdict);
+        let severity = |verdict: Verdict| match verdict {
+            Verdict::Passed => 0,
+            Verdict::Lacking => 1,
+            Verdict::Unclaimed => 2,
+            Verdict::Failed => 3,
+        };
+        if severity(verdict) > severity(*known) {
+            *known = verdict;
+        }
+    }
+
+    fn group(&self) -> Group {
+        let mut group = Group { name: self.name.clone(), cases: self.cases, ..Group::default() };
+        for verdict in self.verdicts.values() {
+            group.operations[*verdict as usize] += 1;
+        }
+        group
+    }
+}
+
+/// Returns the numbers of the cases of an operation that run: spread over all operations so that
+/// each variant has its share.
+fn chosen(options: &Options, operation: &str) -> Vec<usize> {
+    if let Some(case) = options.case {
+        return vec![case % CASES];
+    }
+    let count = ((CASES as f64 * options.fraction).round() as usize).clamp(1, CASES);
+    let first = hash(&format!("{operation}{}", options.seed)) as usize;
+    // An odd step visits all variants.
+    (0..count).map(|i| (first + i * 7) % CASES).collect()
+}
+
+/// Runs the cases of one family of operators.
+fn operators(checks: &mut Checks<'_>, options: &Options) -> Result<()> {
+    let family = families().into_iter().find(|(name, _)| *name == checks.tally.name);
+    for row in family.map(|(_, rows)| rows).unwrap_or_default() {
+        let name = row.schema().name.to_string();
+        let is_wanted = |only: &String| *only == name || *only == row.schema().name.qualified();
+        if !options.only.as_ref().is_none_or(is_wanted) {
+            continue;
+        }
+        for dtype in DType::ALL {
+            let case = Case { row, dtype, number: 0, seed: options.seed };
+            if options.dtype.is_none_or(|only| only == dtype) && case.is_taken() {
+                operation(checks, options, &case)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the chosen cases of an operator with a dtype; where none of them exists, one that does.
+fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<()> {
+    let operation = format!("{}/{}", case.row.schema().name, case.dtype);
+    let numbers = chosen(options, &operation);
+    let others = (0..CASES).filter(|at| options.case.is_none() && !numbers.contains(at));
+    let mut ran = false;
+    for (at, number) in numbers.iter().copied().chain(others).enumerate() {
+        if at >= numbers.len() && ran {
+            break;
+        }
+        let case = Case { number, ..*case };
+        let Some(plan) = case.plan(checks.target.device, &Change::default())? else { continue };
+        ran = true;
+        (checks.before)(&case.id());
+        let (verdict, symptom, message) = match run_case(checks.target, case.row, &plan) {
+            Outcome::Passed => {
+                checks.tally.note(&operation, Verdict::Passed);
+                continue;
+            }
+            Outcome::Lacking(reason) => (Verdict::Lacking, None, reason),
+            Outcome::Failed(fault) => {
+                let fault = diagnose(checks.target, &case, fault);
+                let message = format!("{}. {}", described(&plan), fault.message);
+                (Verdict::Failed, Some(fault.symptom), message)
+            }
+        };
+        checks.tally.note(&operation, verdict);
+        let finding = finding_of(checks, &case, verdict, symptom, message);
+        checks.report.add(finding);
+    }
+    Ok(())
+}
+
+fn finding_of(
+    checks: &Checks<'_>,
+    case: &Case,
+    verdict: Verdict,
+    symptom: Option<Symptom>,
+    message: String,
+) -> Finding {
+    let operator = case.row.schema().name.to_string();
+    let reproducer = match verdict {
+        Verdict::Lacking => String::new(),
+        _ => format!(
+            "python -m keyfold conformance {} --only {operator} --dtype {} --case {} --shrink",
+            checks.target.device.kind(),
+            case.dtype,
+            case.number
+        ),
+    };
+    Finding {
+        verdict,
+        symptom,
+        group: checks.tally.name.clone(),
+        operator,
+        dtype: case.dtype.to_string(),
+        case: case.id(),
+        message,
+        reproducer,
+        count: 1,
+    }
+}

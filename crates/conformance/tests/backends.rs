@@ -1,0 +1,66 @@
+//! The kit on the backends that are here: none fails, none lacks anything.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_backend::delayed::{Delayed, DelayedMemory};
+use keyfold_backend::{GpuBackend, register};
+use keyfold_conformance::{Options, Report, Verdict, groups, run};
+use keyfold_core::DeviceType;
+use keyfold_cpu::HostBackend;
+
+/// Runs of the kit set the state of random numbers, so one runs at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// The fewest cases of each group with the default options.
+const FEWEST: [(&str, u64); 13] = [
+    ("factories", 100),
+    ("pointwise", 1500),
+    ("linalg", 25),
+    ("reduce", 250),
+    ("shape", 250),
+    ("index", 150),
+    ("in_place", 50),
+    ("random", 8),
+    ("device", 25),
+    ("cache", 300),
+    ("memory", 150),
+    ("streams", 50),
+    ("errors", 20),
+];
+
+/// The default options; KEYFOLD_CONFORMANCE_FRACTION has another fraction of the cases.
+fn options() -> Options {
+    let fraction = std::env::var("KEYFOLD_CONFORMANCE_FRACTION");
+    let fraction = fraction.ok().and_then(|text| text.parse().ok()).unwrap_or(0.1);
+    Options { fraction, ..Options::default() }
+}
+
+fn assert_complete(report: &Report) {
+    let names: Vec<&str> = report.groups.iter().map(|group| &*group.name).collect();
+    assert!(report.conforms(), "{report}");
+    assert_eq!(names, groups(Default::default()));
+    assert_eq!(report.operations(Verdict::Lacking), 0, "{report}");
+    for (group, fewest) in FEWEST {
+        let found = report.groups.iter().find(|found| found.name == group);
+        assert!(found.is_some_and(|found| found.cases >= fewest), "{report}");
+    }
+}
+
+#[test]
+fn the_cpu_conforms_and_lacks_nothing() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    keyfold::init();
+    assert_complete(&run(DeviceType::CPU, &options()).unwrap());
+}
+
+#[test]
+fn a_device_that_works_late_conforms_and_lacks_nothing() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    keyfold::init();
+    let kind = DeviceType::register("late").unwrap();
+    let toy = Delayed::over(Arc::new(HostBackend), DelayedMemory::new(kind, 2, 3));
+    let registration = register(kind, Arc::new(toy) as Arc<dyn GpuBackend>).unwrap();
+    let report = run(kind, &options()).unwrap();
+    registration.remove();
+    assert_complete(&report);
+}
