@@ -17,7 +17,12 @@ MEGABYTE = 1_000_000
 MAX_WHEEL = 7.5 * MEGABYTE
 MAX_INSTALLED = 18.5 * MEGABYTE
 # What users of the wheel need beside the extension.
-NEEDED = ("keyfold/__init__.py", "keyfold/py.typed", "keyfold/include/keyfold_abi.h")
+NEEDED = (
+    "keyfold/__init__.py",
+    "keyfold/py.typed",
+    "keyfold/include/keyfold_abi.h",
+    "keyfold/include/keyfold_plugin.h",
+)
 
 
 def sections(code: bytes) -> set[str]:

@@ -36,7 +36,9 @@ _load()
 
 
 def get_include() -> str:
-    """Return the folder of `keyfold_abi.h`, the header of kernels in C and C++.
+    """Return the folder of the headers for C and C++: `keyfold_abi.h`, `keyfold_plugin.h`.
+
+    The first is for kernels, the second for plugins.
 
     Example:
         >>> import keyfold as kf

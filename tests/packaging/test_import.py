@@ -136,9 +136,10 @@ def test_a_system_without_the_extension_is_told_where_keyfold_runs(pretend, says
     assert "CPython 3.11 or later on Linux, x86-64, with glibc 2.28 or later; this is" in last
 
 
-def test_the_header_for_c_kernels_is_where_get_include_says():
-    header = Path(kf.get_include(), "keyfold_abi.h")
-    assert "TVMFFIAny" in header.read_text()
+def test_the_headers_for_c_are_where_get_include_says():
+    folder = Path(kf.get_include())
+    assert "TVMFFIAny" in (folder / "keyfold_abi.h").read_text()
+    assert "KeyfoldDevice" in (folder / "keyfold_plugin.h").read_text()
 
 
 def test_what_the_module_shows_is_public():

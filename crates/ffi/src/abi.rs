@@ -103,9 +103,9 @@ impl Any {
     /// Returns a device as a value.
     ///
     /// # Errors
-    /// For a device that DLPack has no number for.
+    /// For meta, which DLPack has no number for.
     pub fn device(device: keyfold_core::Device) -> Result<Any> {
-        let DLDevice { device_type, device_id } = dlpack::device_to_dl(device)?;
+        let DLDevice { device_type, device_id } = dlpack::exported_device(device)?;
         Ok(Any::new(DEVICE, u64::from(device_type as u32) | (device_id as u64) << 32))
     }
 

@@ -38,23 +38,27 @@ impl<'a> ArgFrame<'a> {
     /// Adds a tensor as a borrowed `DLTensor*`: the tensor's own memory, shape and strides.
     ///
     /// # Errors
-    /// For a device without a number in DLPack.
+    /// As [`dlpack::foreign_address`].
     #[inline]
     pub fn push_view(&mut self, tensor: &'a Tensor) -> Result<()> {
+        let (data, byte_offset, device) = match tensor.device() {
+            Device::CPU => {
+                let cpu = DLDevice { device_type: dlpack::DL_CPU, device_id: 0 };
+                (tensor.exchange_ptr()?.cast(), 0, cpu)
+            }
+            _ => dlpack::foreign_address(tensor)?,
+        };
         self.tensors.push(DLTensor {
             // DLPack requires null for a tensor without elements.
-            data: tensor.exchange_ptr()?.cast(),
-            device: match tensor.device() {
-                Device::CPU => DLDevice { device_type: dlpack::DL_CPU, device_id: 0 },
-                other => dlpack::device_to_dl(other)?,
-            },
+            data,
+            device,
             ndim: tensor.ndim() as i32,
             dtype: dlpack::dtype_to_dl(tensor.dtype()),
             // `usize` and `isize` have the width of `i64` (asserted in `abi`), and sizes and
             // strides fit both. Kernels must not write to them.
             shape: tensor.shape().as_ptr().cast_mut().cast(),
             strides: tensor.strides().as_ptr().cast_mut().cast(),
-            byte_offset: 0,
+            byte_offset,
         });
         // `set_pointers` sets the address, once the vectors no longer grow.
         self.values.push(Any::new(abi::DL_TENSOR, 0));

@@ -17,7 +17,7 @@
 //!   references
 //! - [`arg_frame`]: arguments for a foreign function; [`from_result`]: its result
 //! - [`from_args`]: arguments from a foreign caller; [`to_any`]: results for it
-//! - [`plugin`]: Rust crates with kernels, loaded at run time, over an ABI of their own
+//! - [`plugin`]: crates with kernels and devices, loaded at run time, over an ABI of their own
 //! - `alloc`: the allocator of tensors that foreign functions create
 //! - [`error`]: errors in both directions; [`guard`]: C++ exceptions
 //! - [`kernel`]: foreign functions as kernels, with `outputs` and `check`; [`mod@export`]: operators as

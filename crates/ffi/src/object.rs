@@ -100,8 +100,10 @@ impl Object {
             );
             return Err(Error::new(ErrorKind::Exchange, message));
         }
-        // Functions get no address in memory that DLPack has no device for.
-        dlpack::device_to_dl(tensor.device())?;
+        if tensor.device() != Device::CPU {
+            // An object for memory without an address would be of no use to a function.
+            dlpack::foreign_address(tensor)?;
+        }
         let managed = dlpack::to_dlpack_versioned(tensor, false)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: a new struct, which the library owns if it succeeds.

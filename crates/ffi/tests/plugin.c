@@ -1,4 +1,7 @@
-/* Plugins in C, each with one thing wrong, chosen by -DCASE=...; the ABI as C sees it. */
+/* Plugins in C, each with one thing wrong, chosen by -DCASE=...
+ *
+ * They are plugins of ABI 1.0: its layouts are declared here and stay as they are, so that these tests
+ * show that old plugins run on new hosts. Plugins of today include keyfold_plugin.h. */
 #include <stdint.h>
 #include <string.h>
 

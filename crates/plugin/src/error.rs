@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use crate::abi::{self, HostTable, Text};
+use crate::abi::{self, HostTable, HostTable1, Text};
 
 /// The kind of an error, which selects the Python exception class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +34,20 @@ pub enum ErrorKind {
 
 /// An error with a kind and a message. An error of an operator that the kernel called passes
 /// through unchanged, a Python exception as that exception.
-pub struct Error(Repr);
+pub struct Error {
+    repr: Repr,
+    /// Whether an operation failed that an earlier call queued.
+    late: bool,
+}
 
 enum Repr {
-    Own { kind: ErrorKind, message: String },
+    Own {
+        kind: ErrorKind,
+        message: String,
+    },
     Host(OwnedError),
+    /// A false element of the primitive `check`. The host knows the message.
+    Fault(u32),
 }
 
 /// `Result` with this crate's [`Error`].
@@ -48,7 +57,22 @@ impl Error {
     /// Returns an error of that kind.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Repr::Own { kind, message: message.into() })
+        Error { repr: Repr::Own { kind, message: message.into() }, late: false }
+    }
+
+    /// Returns the error of a false element of the primitive `check` of a
+    /// [`Backend`](crate::Backend), with the call's fault code
+    /// ([`Params::Pointwise`](crate::Params::Pointwise)). The host has the message.
+    pub fn fault(code: u32) -> Self {
+        Error { repr: Repr::Fault(code), late: false }
+    }
+
+    /// Marks the error of an operation that an earlier call of a [`Backend`](crate::Backend)
+    /// queued. The message should begin with that call's operator.
+    #[must_use]
+    pub fn late(mut self) -> Self {
+        self.late = true;
+        self
     }
 
     /// Returns an error of kind [`Value`](ErrorKind::Value).
@@ -94,17 +118,19 @@ impl Error {
 
     /// Returns the name of the kind. The host has more kinds than [`ErrorKind`].
     pub fn kind_name(&self) -> String {
-        match &self.0 {
+        match &self.repr {
             Repr::Own { kind, .. } => format!("{kind:?}"),
             Repr::Host(error) => error.kind().to_owned(),
+            Repr::Fault(_) => "Value".to_owned(),
         }
     }
 
     /// Returns the message.
     pub fn message(&self) -> &str {
-        match &self.0 {
+        match &self.repr {
             Repr::Own { message, .. } => message,
             Repr::Host(error) => error.message(),
+            Repr::Fault(_) => "an element of an expression is at fault",
         }
     }
 
@@ -119,20 +145,31 @@ impl Error {
         if error.is_null() {
             return Ok(());
         }
-        Err(Error(Repr::Host(OwnedError { table, error })))
+        Err(Error { repr: Repr::Host(OwnedError { table, error }), late: false })
     }
 
     /// Converts to an error of the host, which takes ownership.
     pub(crate) fn into_host(self, table: &'static HostTable) -> *mut abi::HostError {
-        let own = match self.0 {
-            Repr::Own { kind, message } => (format!("{kind:?}"), message),
+        let own = match self.repr {
             Repr::Host(error) if std::ptr::eq(error.table, table) => {
                 return std::mem::ManuallyDrop::new(error).error;
             }
-            Repr::Host(error) => (error.kind().to_owned(), error.message().to_owned()),
+            _ => (self.kind_name(), self.message()),
         };
         // SAFETY: the table's function, with text that is valid for the call.
-        unsafe { (table.error_new)(Text::new(&own.0), Text::new(&own.1)) }
+        unsafe { (table.error_new)(Text::new(&own.0), Text::new(own.1)) }
+    }
+
+    /// As [`into_host`](Self::into_host), for a host that knows faults and late errors.
+    pub(crate) fn into_host1(self, table: &'static HostTable1) -> *mut abi::HostError {
+        let late = self.late;
+        let error = match self.repr {
+            // SAFETY: the table's function.
+            Repr::Fault(code) => unsafe { (table.fault)(code) },
+            _ => self.into_host(&table.base),
+        };
+        // SAFETY: the table's function; the host takes ownership of the error and returns it.
+        if late { unsafe { (table.late)(error) } } else { error }
     }
 }
 

@@ -26,6 +26,7 @@
 //! - [`Args`], [`TensorView`], [`TensorMut`]: a kernel's arguments and outputs
 //! - [`Host`]: the host's functions: key set, calls, redispatch, new tensors
 //! - [`OwnedValue`], [`OwnedTensor`]: results of calls, released through the table
+//! - [`Backend`]: a device with memory and operations, for [`Registrar::device`]
 //! - [`Error`]: a kind and a message, or an error of the host passed through
 //!
 //! A panic of a kernel becomes an error of its call; therefore a plugin is compiled with unwinding
@@ -33,6 +34,7 @@
 
 pub mod abi;
 mod args;
+mod backend;
 mod element;
 mod error;
 mod host;
@@ -46,6 +48,10 @@ mod types;
 mod value;
 
 pub use args::Args;
+pub use backend::{
+    Backend, ByteOffsets, Content, DeviceTensor, Execution, Groups, Operation, Params, Statistics,
+    dims,
+};
 pub use element::{Bool, Element, Plain};
 pub use error::{Error, ErrorKind, Result};
 pub use host::Host;
@@ -62,10 +68,23 @@ pub use register::enter as __enter;
 /// Exports the plugin's descriptor with the crate's name and version and a register function
 /// `fn(&mut Registrar<'_>) -> Result<()>`. Once per crate.
 ///
-/// A macro, since the C symbol has to be a static item of the plugin's own crate.
+/// `plugin!(register)` works with hosts of ABI 1.0 and later; `plugin!(register, needs = devices)`
+/// is for plugins that can't work without devices: hosts without that feature refuse them before
+/// any of their code runs.
+///
+/// A macro, since the C symbols have to be static items of the plugin's own crate.
 #[macro_export]
 macro_rules! plugin {
     ($register:path) => {
+        $crate::plugin!(@ $register, $crate::abi::Requirements::new(0, 0));
+    };
+    ($register:path, needs = devices) => {
+        $crate::plugin!(
+            @ $register,
+            $crate::abi::Requirements::new(1, $crate::abi::FEATURE_DEVICES)
+        );
+    };
+    (@ $register:path, $requirements:expr) => {
         const _: () = {
             unsafe extern "C" fn __keyfold_plugin_register(
                 host: *const $crate::abi::HostTable,
@@ -78,9 +97,15 @@ macro_rules! plugin {
             // SAFETY: the symbol is reserved for plugins, and a cdylib exports it once.
             #[unsafe(no_mangle)]
             #[allow(non_upper_case_globals)]
+            static keyfold_plugin_requirements: $crate::abi::Requirements = $requirements;
+
+            // SAFETY: as above.
+            #[unsafe(no_mangle)]
+            #[allow(non_upper_case_globals)]
             static keyfold_plugin: $crate::abi::Descriptor = $crate::abi::Descriptor::new(
                 env!("CARGO_PKG_NAME"),
                 env!("CARGO_PKG_VERSION"),
+                &$requirements,
                 __keyfold_plugin_register,
             );
         };

@@ -5,8 +5,11 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
-use crate::abi::{self, Any, CallFrame, HostRegistrar, HostTable, KernelSpec, Text};
+use crate::abi::{
+    self, Any, CallFrame, FEATURE_DEVICES, HostRegistrar, HostTable, HostTable1, KernelSpec, Text,
+};
 use crate::args::Args;
+use crate::backend::{self, Backend};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::owned::{OwnedTensor, OwnedValue};
@@ -72,10 +75,12 @@ impl<const N: usize> Return for [OwnedTensor; N] {
     }
 }
 
-/// Collects a plugin's definitions and kernels. They are registered together once the plugin's
+/// Collects a plugin's definitions, kernels and devices. They are registered together once the plugin's
 /// function has returned `Ok`, and not at all if one of them is refused.
 pub struct Registrar<'a> {
     table: &'static HostTable,
+    /// The table of a host of 1.1.
+    table1: Option<&'static HostTable1>,
     registrar: *mut HostRegistrar,
     life: PhantomData<&'a mut HostRegistrar>,
 }
@@ -136,6 +141,25 @@ impl Registrar<'_> {
             let error = (self.table.fallthrough)(self.registrar, operator, key);
             Error::from_host(self.table, error)
         }
+    }
+
+    /// Registers a device type with its memory and operations. The name is an identifier, such as
+    /// `npu`; operators' kernels for its devices can be registered afterwards, at the key `NPU`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotSupported`] if the host has no devices (`plugin!(register, needs = devices)`
+    /// refuses such hosts before anything runs); a name that is taken or no identifier; numbers of
+    /// devices or streams out of range.
+    pub fn device<B: Backend>(&mut self, name: &str, backend: B) -> Result<()> {
+        let Some(host) = self.table1.filter(|host| host.features & FEATURE_DEVICES != 0) else {
+            let (major, minor) = (self.table.abi_major, self.table.abi_minor);
+            return Err(Error::not_supported(format!(
+                "the device {name} needs a host with the feature devices of plugin ABI 1.1; this \
+                 host has {major}.{minor} without it"
+            )));
+        };
+        // SAFETY: the host's registrar.
+        unsafe { backend::register(host, self.registrar, name, backend) }
     }
 }
 
@@ -208,13 +232,16 @@ unsafe extern "C" fn drop_data<F>(data: *mut c_void) {
 /// The host's table and registrar.
 #[doc(hidden)]
 pub unsafe fn enter(
-    table: *const HostTable,
+    at: *const HostTable,
     registrar: *mut HostRegistrar,
     register: fn(&mut Registrar<'_>) -> Result<()>,
 ) -> *mut abi::HostError {
     // SAFETY: the table lives as long as the process.
-    let table: &'static HostTable = unsafe { &*table };
-    let mut registrar = Registrar { table, registrar, life: PhantomData };
+    let table: &'static HostTable = unsafe { &*at };
+    let is_1 = table.abi_minor >= 1 && table.size as usize >= size_of::<HostTable1>();
+    // SAFETY: a table of that size; it begins with `HostTable`.
+    let table1 = is_1.then(|| unsafe { &*at.cast::<HostTable1>() });
+    let mut registrar = Registrar { table, table1, registrar, life: PhantomData };
     let outcome = if (table.size as usize) < size_of::<HostTable>() {
         let (given, needed) = (table.size, size_of::<HostTable>());
         let message = format!("the host's table has {given} bytes, the plugin needs {needed}");

@@ -39,12 +39,12 @@ struct Raw<'a> {
 impl<'a> Raw<'a> {
     fn shape(&self) -> &'a [i64] {
         // SAFETY: the host provides `ndim` sizes, which live as long as the tensor.
-        unsafe { parts(self.dl.shape, self.dl.ndim) }
+        unsafe { sizes(self.dl.shape, self.dl.ndim) }
     }
 
     fn strides(&self) -> &'a [i64] {
         // SAFETY: as above; strides are never null.
-        unsafe { parts(self.dl.strides, self.dl.ndim) }
+        unsafe { sizes(self.dl.strides, self.dl.ndim) }
     }
 
     fn numel(&self) -> usize {
@@ -52,12 +52,7 @@ impl<'a> Raw<'a> {
     }
 
     fn is_contiguous(&self) -> bool {
-        let mut expected = 1;
-        self.shape().iter().zip(self.strides()).rev().all(|(&size, &stride)| {
-            let fits = size == 1 || stride == expected;
-            expected *= size;
-            fits
-        }) || self.numel() == 0
+        is_contiguous(self.shape(), self.strides())
     }
 
     /// Returns the first element's address; dangling and aligned for a tensor without elements.
@@ -161,12 +156,23 @@ impl<'a> Raw<'a> {
 
 /// # Safety
 /// `data` points to `len` numbers that live for `'a`, or `len` is 0.
-unsafe fn parts<'a>(data: *const i64, len: i32) -> &'a [i64] {
+pub(crate) unsafe fn sizes<'a>(data: *const i64, len: i32) -> &'a [i64] {
     if len <= 0 {
         return &[];
     }
     // SAFETY: the contract.
     unsafe { std::slice::from_raw_parts(data, len as usize) }
+}
+
+/// Returns whether elements lie in row-major order without gaps.
+pub(crate) fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
+    let mut expected = 1;
+    let mut fits = shape.iter().zip(strides).rev().map(|(&size, &stride)| {
+        let fits = size == 1 || stride == expected;
+        expected *= size;
+        fits
+    });
+    fits.all(|fits| fits) || shape.contains(&0)
 }
 
 /// Iterates over addresses of elements in row-major order of the indices, for any strides.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::abi::{DEVICE_META, DLDataType, DLDevice};
+use crate::abi::{DEVICE_META, DEVICE_USER, DLDataType, DLDevice};
 
 /// An element type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ impl Device {
 
     /// Returns the index among devices of its type.
     pub const fn index(self) -> i32 {
-        self.0.device_id
+        if self.0.device_type == DEVICE_USER { self.0.device_id & 0xff } else { self.0.device_id }
     }
 }
 
@@ -67,6 +67,9 @@ impl fmt::Display for Device {
             1 => f.write_str("cpu"),
             2 => write!(f, "cuda:{}", self.0.device_id),
             DEVICE_META => f.write_str("meta"),
+            DEVICE_USER => {
+                write!(f, "user device type {}, index {}", self.0.device_id >> 8, self.index())
+            }
             other => write!(f, "device type {other}, index {}", self.0.device_id),
         }
     }

@@ -76,7 +76,7 @@ impl Code {
             frame: CallFrame {
                 size: size_of::<CallFrame>() as u32,
                 inputs: args.len() as i32,
-                host: &raw const table::TABLE,
+                host: table::address(),
                 data: self.data,
                 keyset: context.keyset().bits(),
                 key: key.bits(),

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use keyfold_core::{Error, ErrorKind, Result};
-use keyfold_plugin::abi::{ABI_MAJOR, ABI_MINOR, Descriptor, MAGIC, SYMBOL};
+use keyfold_plugin::abi::{Descriptor, MAGIC, REQUIREMENTS_SYMBOL, Requirements, SYMBOL};
 
 use super::elf;
+use super::versions::HOST;
 use crate::runtime::why;
 
 /// A loaded library and its checked descriptor. Dropping it unloads the library.
@@ -13,6 +14,7 @@ pub(super) struct Library {
     path: PathBuf,
     name: String,
     version: String,
+    abi_minor: u32,
     descriptor: *const Descriptor,
     _library: libloading::Library,
 }
@@ -50,24 +52,23 @@ impl Library {
             let reason = "it is not a keyfold plugin: its symbol keyfold_plugin is something else";
             return Err(wrong(&path, reason));
         }
-        if major != ABI_MAJOR || minor > ABI_MINOR {
-            let advice = if (major, minor) > (ABI_MAJOR, ABI_MINOR) {
-                "load it with a newer keyfold, or build it with an older keyfold-plugin"
-            } else {
-                "build it with a newer keyfold-plugin"
-            };
-            return Err(wrong(
-                &path,
-                &format!(
-                    "it was built for version {major}.{minor} of the plugin ABI, and this keyfold \
-                     has {ABI_MAJOR}.{ABI_MINOR}: {advice}"
-                ),
-            ));
-        }
+        // SAFETY: the symbol is only used as an address of `Requirements`, whose first field is the
+        // size in every version.
+        let requirements = unsafe {
+            let found = library.get::<*const Requirements>(REQUIREMENTS_SYMBOL).ok();
+            found.map(|requirements| read_requirements(*requirements))
+        };
+        let agreed = HOST.agree((major, minor), requirements);
+        let abi_minor = agreed.map_err(|reason| wrong(&path, &reason))?;
         // SAFETY: a descriptor of this version; its text is constant while the library is loaded.
         let (name, version) = unsafe { ((*descriptor).name.get(), (*descriptor).version.get()) };
         let (name, version) = (name.to_owned(), version.to_owned());
-        Ok(Library { path, name, version, descriptor, _library: library })
+        Ok(Library { path, name, version, abi_minor, descriptor, _library: library })
+    }
+
+    /// Returns the minor version of the ABI that plugin and host use.
+    pub(super) fn abi_minor(&self) -> u32 {
+        self.abi_minor
     }
 
     pub(super) fn descriptor(&self) -> &Descriptor {
@@ -90,6 +91,21 @@ impl Library {
     /// Returns an error that names the file.
     pub(super) fn error(&self, reason: &str) -> Error {
         wrong(&self.path, reason)
+    }
+}
+
+/// Reads a plugin's requirements; only their size if they are too short.
+///
+/// # Safety
+/// They have as many bytes as their first field says, and at least that field.
+unsafe fn read_requirements(at: *const Requirements) -> Requirements {
+    // SAFETY: the contract.
+    unsafe {
+        let size = (&raw const (*at).size).read_unaligned();
+        if size as usize >= size_of::<Requirements>() {
+            return at.read_unaligned();
+        }
+        Requirements { size, ..Requirements::new(0, 0) }
     }
 }
 

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use keyfold_core::{Error, ErrorKind, Result};
+use keyfold_backend::Registration;
+use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 use keyfold_dispatch::schema::Schema;
 use keyfold_dispatch::{
     DefineOptions, Dispatcher, Handle, Kernel, Override, Provenance, RegistrationKey, Stage,
 };
 use keyfold_plugin::abi::KernelSpec;
+use keyfold_plugin::abi::device::DeviceSpec;
 use keyfold_tensor::Value;
 
 use super::PluginKernel;
+use super::device::PluginDevice;
 use super::kernel::Code;
 use super::library::Library;
 
@@ -20,15 +23,23 @@ pub(super) struct Staging {
     stage: Stage<Value>,
     operators: Vec<String>,
     kernels: Vec<PluginKernel>,
+    devices: Vec<PluginDevice>,
 }
 
-/// Handles, operators and kernels of a plugin.
-type Registered = (Vec<Handle<Value>>, Vec<String>, Vec<PluginKernel>);
+/// The registrations of a plugin.
+pub(super) struct Registered {
+    pub(super) handles: Vec<Handle<Value>>,
+    pub(super) operators: Vec<String>,
+    pub(super) kernels: Vec<PluginKernel>,
+    pub(super) devices: Vec<Registration>,
+    pub(super) device_types: Vec<DeviceType>,
+}
 
 impl Staging {
     pub(super) fn new(dispatcher: &Dispatcher<Value>, library: Arc<Library>) -> Self {
         let stage = Stage::new(dispatcher);
-        Staging { library, stage, operators: Vec::new(), kernels: Vec::new() }
+        let (operators, kernels, devices) = (Vec::new(), Vec::new(), Vec::new());
+        Staging { library, stage, operators, kernels, devices }
     }
 
     pub(super) fn define(&mut self, schema: &str) -> Result<()> {
@@ -64,6 +75,17 @@ impl Staging {
         self.add(operator, key, "fallthrough", kernel)
     }
 
+    /// Stages a device and registers its key, so that kernels can be staged at it. Takes ownership
+    /// of its data also if it fails.
+    ///
+    /// # Safety
+    /// `spec` is null or keeps to the ABI, and so do its slots.
+    pub(super) unsafe fn device(&mut self, spec: *const DeviceSpec) -> Result<()> {
+        // SAFETY: the caller's contract.
+        self.devices.push(unsafe { PluginDevice::new(spec, &self.library) }?);
+        Ok(())
+    }
+
     fn add(&mut self, operator: &str, key: &str, name: &str, kernel: Kernel<Value>) -> Result<()> {
         let key: RegistrationKey = key.parse()?;
         let (operator, name) = (operator.to_owned(), name.to_owned());
@@ -88,9 +110,22 @@ impl Staging {
 
     /// Registers everything, or nothing.
     pub(super) fn commit(self) -> Result<Registered> {
-        let Staging { library, stage, operators, kernels } = self;
+        let Staging { library, stage, operators, kernels, devices } = self;
         let place = format!("the plugin {}", library.path().display());
-        let handles = stage.commit().map_err(|error| error.at(&place))?;
-        Ok((handles, operators, kernels))
+        let device_types = devices.iter().map(PluginDevice::device_type).collect();
+        let mut registered = Vec::new();
+        let mut done = Ok(());
+        for device in devices {
+            done = done.and_then(|()| device.register().map(|device| registered.push(device)));
+        }
+        match done.and_then(|()| stage.commit()) {
+            Ok(handles) => {
+                Ok(Registered { handles, operators, kernels, devices: registered, device_types })
+            }
+            Err(error) => {
+                registered.iter().for_each(|device| drop(device.remove()));
+                Err(error.at(&place))
+            }
+        }
     }
 }

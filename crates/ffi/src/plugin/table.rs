@@ -10,54 +10,70 @@ use keyfold_core::{Error, ErrorKind, Result};
 use keyfold_dispatch::DispatchKeySet;
 use keyfold_plugin::abi::{
     ABI_MAJOR, ABI_MINOR, Any, CallFrame, DLDataType, DLDevice, HostError, HostRegistrar,
-    HostTable, HostValue, KernelSpec, Text,
+    HostTable, HostTable1, HostValue, KernelSpec, Text, device::DeviceSpec,
 };
+use keyfold_tensor::device::current_stream;
 use keyfold_tensor::{Tensor, Value};
 
 use super::kernel::RunningCall;
 use super::staging::Staging;
 use super::values::{self, Owned};
+use super::versions::HOST;
 
 /// The prefix of a caught panic's message, which `keyfold-plugin` writes.
 pub(super) const PANICKED: &str = "panicked: ";
 
 /// The host's table.
-pub(super) static TABLE: HostTable = HostTable {
-    size: size_of::<HostTable>() as u32,
-    abi_major: ABI_MAJOR,
-    abi_minor: ABI_MINOR,
-    reserved: 0,
-    define,
-    kernel,
-    fallthrough,
-    call,
-    redispatch,
-    empty,
-    keys,
-    give,
-    fail,
-    value_get,
-    value_len,
-    value_item,
-    value_release,
-    error_new,
-    error_kind,
-    error_message,
-    error_release,
+static TABLE: HostTable1 = HostTable1 {
+    base: HostTable {
+        size: size_of::<HostTable1>() as u32,
+        abi_major: ABI_MAJOR,
+        abi_minor: ABI_MINOR,
+        reserved: 0,
+        define,
+        kernel,
+        fallthrough,
+        call,
+        redispatch,
+        empty,
+        keys,
+        give,
+        fail,
+        value_get,
+        value_len,
+        value_item,
+        value_release,
+        error_new,
+        error_kind,
+        error_message,
+        error_release,
+    },
+    features: HOST.feature_bits(),
+    device,
+    fault,
+    late,
+    stream,
 };
+
+/// Returns the host's table, for a plugin.
+pub(super) fn address() -> *const HostTable {
+    (&raw const TABLE).cast()
+}
 
 /// An error that a plugin holds.
 pub(super) struct HeldError {
     pub(super) error: Error,
     /// Whether the plugin created it; otherwise it came from a call.
     pub(super) own: bool,
+    /// Whether it is the error of an operation that an earlier call queued.
+    pub(super) late: bool,
     kind: String,
 }
 
 impl HeldError {
     fn boxed(error: Error, own: bool) -> *mut HostError {
         let kind = error.kind().name();
-        Box::into_raw(Box::new(HeldError { error, own, kind })).cast()
+        Box::into_raw(Box::new(HeldError { error, own, late: false, kind })).cast()
     }
 }
 
@@ -65,9 +81,9 @@ impl HeldError {
 ///
 /// # Safety
 /// `error` is null or an error of this table that isn't used any more.
-pub(super) unsafe fn take_error(error: *mut HostError) -> Option<Error> {
+pub(super) unsafe fn take_held(error: *mut HostError) -> Option<HeldError> {
     // SAFETY: the contract.
-    (!error.is_null()).then(|| unsafe { Box::from_raw(error.cast::<HeldError>()) }.error)
+    (!error.is_null()).then(|| *unsafe { Box::from_raw(error.cast::<HeldError>()) })
 }
 
 /// Runs a function of the table; returns null for success.
@@ -105,6 +121,14 @@ unsafe extern "C" fn fallthrough(
 ) -> *mut HostError {
     // SAFETY: as above.
     guarded(|| unsafe { (*registrar.cast::<Staging>()).fallthrough(operator.get(), key.get()) })
+}
+
+unsafe extern "C" fn device(
+    registrar: *mut HostRegistrar,
+    spec: *const DeviceSpec,
+) -> *mut HostError {
+    // SAFETY: as above; the plugin keeps to the ABI.
+    guarded(|| unsafe { (*registrar.cast::<Staging>()).device(spec) })
 }
 
 unsafe extern "C" fn call(
@@ -255,4 +279,20 @@ unsafe extern "C" fn error_message(error: *const HostError) -> Text {
 unsafe extern "C" fn error_release(error: *mut HostError) {
     // SAFETY: a live error that isn't used any more.
     drop(unsafe { Box::from_raw(error.cast::<HeldError>()) });
+}
+
+unsafe extern "C" fn fault(code: u32) -> *mut HostError {
+    HeldError::boxed(keyfold_backend::primitives::fault(code), true)
+}
+
+unsafe extern "C" fn late(error: *mut HostError) -> *mut HostError {
+    if !error.is_null() {
+        // SAFETY: a live error that the plugin owns.
+        unsafe { (*error.cast::<HeldError>()).late = true };
+    }
+    error
+}
+
+unsafe extern "C" fn stream(device: DLDevice) -> u32 {
+    values::device_from(device).map_or(0, |device| current_stream(device).number())
 }

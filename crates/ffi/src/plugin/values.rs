@@ -20,20 +20,24 @@ pub(super) fn dtype_from(dl: DLDataType) -> Result<DType> {
     dlpack::dtype_from_dl(dlpack::DLDataType { code: dl.code, bits: dl.bits, lanes: dl.lanes })
 }
 
+pub(super) fn from_standard(dl: dlpack::DLDevice) -> DLDevice {
+    DLDevice { device_type: dl.device_type, device_id: dl.device_id }
+}
+
 /// Returns the code of a device. Devices that DLPack has no number for have one above its own.
 pub(super) fn device_to(device: Device) -> DLDevice {
-    let device_type = match device.kind() {
-        DeviceType::CPU => dlpack::DL_CPU,
-        DeviceType::CUDA => dlpack::DL_CUDA,
-        other => DEVICE_EXTENDED + i32::from(other.index()),
-    };
-    DLDevice { device_type, device_id: device.index().into() }
+    dlpack::exported_device(device).map(from_standard).unwrap_or_else(|_| {
+        let device_type = DEVICE_EXTENDED + i32::from(device.kind().index());
+        DLDevice { device_type, device_id: device.index().into() }
+    })
 }
 
 pub(super) fn device_from(dl: DLDevice) -> Result<Device> {
-    let kind = match dl.device_type {
-        dlpack::DL_CPU => Some(DeviceType::CPU),
-        dlpack::DL_CUDA => Some(DeviceType::CUDA),
+    let DLDevice { device_type, device_id } = dl;
+    let kind = match device_type {
+        dlpack::DL_CPU | dlpack::DL_CUDA | dlpack::DL_EXT_DEV => {
+            return dlpack::device_from_dl(dlpack::DLDevice { device_type, device_id });
+        }
         other => other
             .checked_sub(DEVICE_EXTENDED)
             .and_then(|index| DeviceType::from_index(u8::try_from(index).ok()?)),
@@ -78,14 +82,17 @@ impl<'a> PassedValue<'a> {
         for (at, (&size, &stride)) in tensor.shape().iter().zip(tensor.strides()).enumerate() {
             (shape[at], strides[at]) = (size as i64, stride as i64);
         }
-        let data = tensor.exchange_ptr()?.cast();
-        let dl = DLTensor {
-            data,
-            device: device_to(tensor.device()),
-            ndim: tensor.ndim() as i32,
-            dtype: dtype_to(tensor.dtype()),
-            ..NO_TENSOR
+        let (data, byte_offset, device) = match tensor.device() {
+            device @ (Device::CPU | Device::META) => {
+                (tensor.exchange_ptr()?.cast(), 0, device_to(device))
+            }
+            _ => {
+                let (data, byte_offset, device) = dlpack::foreign_address(tensor)?;
+                (data, byte_offset, from_standard(device))
+            }
         };
+        let (ndim, dtype) = (tensor.ndim() as i32, dtype_to(tensor.dtype()));
+        let dl = DLTensor { data, device, ndim, dtype, byte_offset, ..NO_TENSOR };
         Ok(PassedValue { dl, shape, strides, value })
     }
 

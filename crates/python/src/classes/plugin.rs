@@ -8,7 +8,7 @@ use crate::classes::dispatcher::PyDispatcher;
 use crate::marshal::argument::FilePath;
 use crate::marshal::errors::IntoPyResult;
 
-/// A Rust crate of kernels that was loaded at run time. Made by `load_plugin`.
+/// A library of kernels and devices that was loaded at run time. Made by `load_plugin`.
 ///
 /// Its registrations stay until `close()`, also when this object is gone; as a context manager it
 /// closes at the end of the block.
@@ -18,18 +18,20 @@ pub(crate) struct PyPlugin {
     dispatcher: Py<PyDispatcher>,
 }
 
-/// Loads a plugin, a Rust crate built as a `cdylib`, and registers what it has: all or nothing.
+/// Loads a plugin, a Rust crate built as a `cdylib` or a library in C, and registers its operators, kernels
+/// and devices: all or nothing.
 ///
 /// Args:
 ///     path: the library's file.
-///     dispatcher: where to register; the process's own without it.
+///     dispatcher: where to register operators and kernels; the process's own without it. Devices are always
+///         the process's, as those of `register_backend`.
 ///
 /// Returns:
 ///     The plugin. Keep it to `close()` it; nothing is unregistered when it is dropped.
 ///
 /// Raises:
-///     keyfold.LibraryLoadError: the file isn't there, is no plugin, was built for another machine or
-///         another version of the plugin ABI, or its register function failed or panicked.
+///     keyfold.LibraryLoadError: the file isn't there, is no plugin, was built for another machine, needs
+///         another version or feature of the plugin ABI, or its register function failed or panicked.
 ///     keyfold.RegistrationError: it registers what is there already (it was loaded before, say).
 ///
 /// Example:
@@ -82,6 +84,18 @@ impl PyPlugin {
         kernels.map(|k| (k.operator.as_str(), k.key.to_string(), k.name.as_str())).collect()
     }
 
+    /// The device types that it registered.
+    #[getter]
+    fn device_types(&self) -> Vec<String> {
+        self.plugin.device_types().iter().map(|kind| kind.name()).collect()
+    }
+
+    /// The version of the plugin ABI that it and keyfold use, the greatest that both have: major, minor.
+    #[getter]
+    fn abi_version(&self) -> (u32, u32) {
+        self.plugin.abi_version()
+    }
+
     /// Whether its registrations were taken back.
     #[getter]
     fn closed(&self) -> bool {
@@ -90,12 +104,14 @@ impl PyPlugin {
 
     /// Takes its registrations back.
     ///
-    /// Calls that run on other threads end as they would; the library is unloaded after them. A second
-    /// time it does nothing.
+    /// Calls that run on other threads end as they would, and tensors on its devices stay valid and can be
+    /// copied to the CPU; the library is unloaded after them. A second time it does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         for handle in self.plugin.take_handles() {
             self.dispatcher.get().handle(py, handle).remove(py)?;
         }
+        // With the GIL held, as for kernels: a fork can't come between.
+        self.plugin.remove_devices();
         Ok(())
     }
 

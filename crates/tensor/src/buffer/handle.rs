@@ -358,6 +358,14 @@ impl BufferHandle {
         }
     }
 
+    /// As [`DeviceBuffer::opaque_handle`].
+    pub fn opaque_handle(&self) -> Option<NonNull<u8>> {
+        match &self.owner {
+            Owner::External { .. } => None,
+            Owner::Shared(buffer) => buffer.opaque_handle(),
+        }
+    }
+
     /// Returns a handle to a copy of the memory, on the same device.
     ///
     /// # Errors

@@ -61,6 +61,13 @@ pub unsafe trait DeviceBuffer: Any + Send + Sync + fmt::Debug {
         Ok(self.host_ptr().map_or(std::ptr::null_mut(), NonNull::as_ptr))
     }
 
+    /// Returns an address that identifies memory without addresses to the device's own functions,
+    /// such as a `cl_mem`. It isn't null and nobody else dereferences it. Foreign functions get it,
+    /// with the byte offset of the first element beside it.
+    fn opaque_handle(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
     /// Returns whether another library may move the memory, which invalidates its address.
     fn moves(&self) -> bool {
         false

@@ -5,7 +5,8 @@
 //! removed.
 //!
 //! Only the backend can use the address in a struct: the buffer's, if its memory has addresses,
-//! else the address of a handle, an object of keyfold. As long as an exported struct exists, the
+//! else its [opaque handle](crate::DeviceBuffer::opaque_handle), else the address of an object of
+//! keyfold. As long as an exported struct exists, the
 //! address identifies the buffer, so that a tensor that is imported again has the same memory,
 //! whichever library passed it on.
 
@@ -30,6 +31,24 @@ const INDICES: i32 = 1 << u8::BITS;
 /// defines.
 pub fn extension_number(kind: DeviceType) -> Option<u8> {
     USER_DEVICE_TYPES.contains(&kind.index()).then_some(kind.index())
+}
+
+/// Returns the fields `data`, `byte_offset` and `device` of the struct that a foreign function gets
+/// for a tensor on a device other than the CPU.
+///
+/// # Errors
+/// [`ErrorKind::Device`], with a correction, for memory without an address or an
+/// [opaque handle](crate::DeviceBuffer::opaque_handle); as [`exported_device`].
+pub fn foreign_address(tensor: &Tensor) -> Result<(*mut c_void, u64, DLDevice)> {
+    let device = exported_device(tensor.device())?;
+    let handle = tensor.buffer().opaque_handle().filter(|_| tensor.numel() > 0);
+    Ok(match handle {
+        Some(handle) => {
+            let offset = tensor.offset() * tensor.dtype().size();
+            (handle.as_ptr().cast(), offset as u64, device)
+        }
+        None => (tensor.exchange_ptr()?.cast(), 0, device),
+    })
 }
 
 /// Returns the standard's code of an exported tensor's device.
@@ -125,11 +144,14 @@ impl Address {
         // SAFETY: the functions only use a lock of this module.
         unsafe { AT_FORK.register(before_fork, after_fork, after_fork)? };
         let buffer = tensor.buffer().clone();
-        let located = buffer.locate()?;
-        let handle = located.is_null().then(|| Box::new(AddressHandle([0; 64])));
-        let (start, reach): (*mut c_void, usize) = match &handle {
-            Some(handle) => (std::ptr::from_ref(&handle.0).cast_mut().cast(), 1),
-            None => (located.cast(), buffer.len() * buffer.dtype().size()),
+        let (located, mut handle) = (buffer.locate()?, None);
+        let (start, reach): (*mut c_void, usize) = match buffer.opaque_handle() {
+            _ if !located.is_null() => (located.cast(), buffer.len() * buffer.dtype().size()),
+            Some(opaque) => (opaque.as_ptr().cast(), 1),
+            None => {
+                let made = handle.insert(Box::new(AddressHandle([0; 64])));
+                (std::ptr::from_ref(&made.0).cast_mut().cast(), 1)
+            }
         };
         let memory = buffer.memory().map_or(0, |memory| memory.identity());
         let place = BufferKey { device: buffer.device(), memory, address: start.addr() };

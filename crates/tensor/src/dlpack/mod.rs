@@ -18,7 +18,7 @@ pub use abi::{
 };
 pub use exchange::{EXCHANGE_API_NAME, ExchangeApi, ExchangeHeader, SetError};
 pub use export::{Described, device_to_dl, dtype_to_dl, to_dlpack, to_dlpack_versioned};
-pub use extension::{exported_device, extension_number};
+pub use extension::{exported_device, extension_number, foreign_address};
 pub use import::{
     device_from_dl, dtype_from_dl, first_element, from_dlpack, from_dlpack_versioned,
     view_dl_tensor,

@@ -1,13 +1,19 @@
 //! The binary interface between host and plugin: C layouts, no behaviour.
 //!
-//! The host reads the exported static [`Descriptor`] and compares versions before it runs any code
-//! of the plugin. Then it calls `register` with its [`HostTable`]. Kernels follow TVM FFI's calling
-//! convention ([`SafeCall`]); their handle is a [`CallFrame`].
+//! The host reads the exported static [`Descriptor`], and [`Requirements`] if the plugin exports
+//! them, and compares versions before it runs any code of the plugin. Then it calls `register` with
+//! its [`HostTable`]. Kernels follow TVM FFI's calling convention ([`SafeCall`]); their handle is a
+//! [`CallFrame`]. Devices are in [`device`].
 //!
 //! # Versions
-//! A change of the major version breaks the layout. A minor version appends to [`HostTable`] and
-//! [`CallFrame`], whose first field is their size, and to the kinds of values; a host loads plugins
-//! of its own minor version and of earlier ones.
+//! A change of the major version breaks the layout. A minor version appends to structs whose first
+//! field is their size, and to the kinds of values, and gives each addition a feature bit. Host and
+//! plugin use the greatest minor version that both have: a plugin names the lowest that it can work
+//! with and the highest that it was written for, and each side accesses no field beyond the other's
+//! size.
+//!
+//! - 1.0: definitions, kernels, calls
+//! - 1.1: [`Requirements`], [`HostTable1`], [`device`]
 //!
 //! # Ownership
 //! - Text is UTF-8 without a terminator, borrowed for the call that passes it.
@@ -18,16 +24,27 @@
 //!   belongs to. Functions that take such a pointer accept only the host's.
 //! - The table lives as long as the process.
 
+pub mod device;
+
 use std::ffi::{c_int, c_void};
+
+use self::device::DeviceSpec;
 
 /// The first eight bytes of a descriptor.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"keyfold\x01");
 /// The major version; a change breaks the layout.
 pub const ABI_MAJOR: u32 = 1;
 /// The minor version, raised by additions.
-pub const ABI_MINOR: u32 = 0;
+pub const ABI_MINOR: u32 = 1;
 /// The exported static's name, zero-terminated.
 pub const SYMBOL: &[u8] = b"keyfold_plugin\0";
+/// The name of the exported [`Requirements`], zero-terminated.
+pub const REQUIREMENTS_SYMBOL: &[u8] = b"keyfold_plugin_requirements\0";
+
+/// Feature bit: [`HostTable1::device`] and the module [`device`].
+pub const FEATURE_DEVICES: u64 = 1;
+/// The features of this version, with their names.
+pub const FEATURES: [(u64, &str); 1] = [(FEATURE_DEVICES, "devices")];
 
 /// An opaque error of the host.
 #[repr(C)]
@@ -79,7 +96,7 @@ pub struct Descriptor {
     pub magic: u64,
     /// The plugin's [`ABI_MAJOR`].
     pub abi_major: u32,
-    /// The plugin's [`ABI_MINOR`].
+    /// The lowest minor version that the plugin works with: [`Requirements::minor_min`].
     pub abi_minor: u32,
     /// The plugin's name.
     pub name: Text,
@@ -91,16 +108,17 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Returns a descriptor of this version of the ABI.
+    /// Returns a descriptor for a plugin with these requirements.
     pub const fn new(
         name: &'static str,
         version: &'static str,
+        requirements: &Requirements,
         register: unsafe extern "C" fn(*const HostTable, *mut HostRegistrar) -> *mut HostError,
     ) -> Self {
         Descriptor {
             magic: MAGIC,
             abi_major: ABI_MAJOR,
-            abi_minor: ABI_MINOR,
+            abi_minor: requirements.minor_min,
             name: Text::new(name),
             version: Text::new(version),
             register,
@@ -110,6 +128,32 @@ impl Descriptor {
 
 // SAFETY: read only; its text is static.
 unsafe impl Sync for Descriptor {}
+
+/// The static that a plugin exports under [`REQUIREMENTS_SYMBOL`]. Without it, a plugin needs its
+/// descriptor's minor version, and no feature. Since 1.1; hosts of 1.0 don't read it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Requirements {
+    /// The size of this struct, in bytes.
+    pub size: u32,
+    /// The lowest minor version that the plugin works with, equal to [`Descriptor::abi_minor`].
+    pub minor_min: u32,
+    /// The minor version that the plugin was written for.
+    pub minor_max: u32,
+    /// Always 0.
+    pub reserved: u32,
+    /// The `FEATURE_` bits without which the plugin can't work.
+    pub features: u64,
+}
+
+impl Requirements {
+    /// Returns the requirements of a plugin that works with this minor version and later ones, and
+    /// needs these features.
+    pub const fn new(minor_min: u32, features: u64) -> Self {
+        let (size, minor_max) = (size_of::<Requirements>() as u32, ABI_MINOR);
+        Requirements { size, minor_min, minor_max, reserved: 0, features }
+    }
+}
 
 /// [`Any`]: no value.
 pub const NONE: i32 = 0;
@@ -162,15 +206,19 @@ pub struct IntSlice {
     pub len: usize,
 }
 
-/// DLPack's device. Types from [`DEVICE_EXTENDED`] on are the host's.
+/// DLPack's device. A user's device type is [`DEVICE_USER`]; types from [`DEVICE_EXTENDED`] on are
+/// the host's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLDevice {
-    /// 1 for the CPU, 2 for CUDA, or from [`DEVICE_EXTENDED`] on.
+    /// 1 for the CPU, 2 for CUDA, [`DEVICE_USER`], or from [`DEVICE_EXTENDED`] on.
     pub device_type: i32,
-    /// The device's index.
+    /// The device's index; for [`DEVICE_USER`] the type's number times 256, plus the index.
     pub device_id: i32,
 }
+
+/// DLPack's `kDLExtDev`: a device type that a backend registered.
+pub const DEVICE_USER: i32 = 12;
 
 /// The offset of the host's device types that DLPack has no number for.
 pub const DEVICE_EXTENDED: i32 = 0x4b00;
@@ -270,7 +318,7 @@ pub struct KernelSpec {
     pub drop: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
-/// The host's functions. Those that return `*mut HostError` return null for success.
+/// The host's functions as of 1.0. Those that return `*mut HostError` return null for success.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HostTable {
@@ -340,6 +388,26 @@ pub struct HostTable {
     pub error_message: unsafe extern "C" fn(*const HostError) -> Text,
     /// Releases an error.
     pub error_release: unsafe extern "C" fn(*mut HostError),
+}
+
+/// The host's functions as of 1.1: the table of a host whose [`HostTable::abi_minor`] is at least 1.
+#[repr(C)]
+#[derive(Debug)]
+pub struct HostTable1 {
+    /// The functions of 1.0. Its size is that of the whole table.
+    pub base: HostTable,
+    /// The host's `FEATURE_` bits.
+    pub features: u64,
+    /// Stages a device and takes ownership of its data, also if it fails.
+    pub device: unsafe extern "C" fn(*mut HostRegistrar, *const DeviceSpec) -> *mut HostError,
+    /// Creates the error of a false element of the primitive `check`, of that fault code.
+    pub fault: unsafe extern "C" fn(u32) -> *mut HostError,
+    /// Marks an error as that of an operation that was queued by an earlier call. Its message
+    /// should begin with that call's operator. Takes ownership of the error and returns it.
+    pub late: unsafe extern "C" fn(*mut HostError) -> *mut HostError,
+    /// Returns the number of the thread's current stream on a device, for kernels that are
+    /// registered at the device's key; 0 for an unknown device.
+    pub stream: unsafe extern "C" fn(DLDevice) -> u32,
 }
 
 const _: () = assert!(size_of::<Any>() == 16 && size_of::<DLDataType>() == 4);

@@ -2,12 +2,13 @@
 //! each.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use keyfold_core::{Complex, DType, Device, Error, ErrorKind};
 use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Override, exclude_keys};
 use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::{Tensor, Value, ValueRef};
+
+use crate::c_plugins::{compiled, refused, says};
 
 /// Returns the path of the probe, which `cargo test` builds with the examples.
 fn probe() -> PathBuf {
@@ -33,33 +34,9 @@ fn items(value: Value) -> Vec<f64> {
     value.into_tensor().unwrap().to_vec().unwrap()
 }
 
-/// Compiles `plugin.c` with one mistake.
+/// Compiles `plugin.c`, a plugin of ABI 1.0, with one mistake.
 fn in_c(case: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = directory.join(format!("libplugin_{case}.so"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugin.c");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let mut words = compiler.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words).args(["-shared", "-fPIC", &format!("-DCASE={case}"), "-o"]);
-    assert!(command.arg(&path).arg(&source).status().unwrap().success());
-    path
-}
-
-/// Returns the error of loading a file; nothing may be registered afterwards.
-fn refused(path: &Path) -> Error {
-    let dispatcher = Dispatcher::new();
-    let error = plugin::load(path, &dispatcher).unwrap_err();
-    assert!(dispatcher.operators().is_empty() && dispatcher.kernel_count() == 0, "{error}");
-    error
-}
-
-#[track_caller]
-fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
-    assert_eq!(error.kind(), kind, "{error}");
-    for part in parts {
-        assert!(error.message().contains(part), "{part:?} is not in: {error}");
-    }
+    compiled("plugin.c", case)
 }
 
 #[test]
@@ -277,6 +254,7 @@ fn a_plugin_in_c_is_as_good() {
     let path = in_c("GOOD");
     let plugin = plugin::load(&path, &dispatcher).unwrap();
     assert_eq!((plugin.name(), plugin.version()), ("in-c", "0.3.0"));
+    assert_eq!(plugin.abi_version(), (1, 0));
     assert_eq!(plugin.path(), path.canonicalize().unwrap());
     assert!(matches!(dispatcher.call("in_c::answer", &[]), Ok(Value::Int(42))));
     // Loaded again, to read its counter. SAFETY: a library of the test's own; `dropped` is an int
@@ -296,7 +274,7 @@ fn another_version_of_the_abi_is_refused_before_anything_runs() {
         // SAFETY: a library of the test's own.
         let library = unsafe { libloading::Library::new(&path) }.unwrap();
         let error = refused(&path);
-        says(&error, ErrorKind::Library, &[version, "1.0", path.to_str().unwrap()]);
+        says(&error, ErrorKind::Library, &[version, "1.1", path.to_str().unwrap()]);
         // SAFETY: as above.
         assert_eq!(unsafe { **library.get::<*const i32>(b"entered\0").unwrap() }, 0);
     }

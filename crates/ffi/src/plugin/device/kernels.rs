@@ -1,0 +1,325 @@
+//! The operations of a plugin's devices.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use keyfold_backend::primitives::{Primitive, PrimitiveParams, Primitives};
+use keyfold_backend::{
+    GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise, Positions, Random,
+    RandomOp, RandomParams, Reason, Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
+};
+use keyfold_core::{DType, Error, ErrorKind, Result};
+use keyfold_dispatch::call_path;
+use keyfold_plugin::abi::device::{
+    self as abi, GROUP_INDEX, GROUP_LINALG, GROUP_POINTWISE, GROUP_RANDOM, GROUP_REDUCE,
+    GROUP_ROWS, GROUPS,
+};
+use keyfold_plugin::abi::{DLDataType, DLTensor, Text};
+use keyfold_tensor::Tensor;
+use keyfold_tensor::device::{Memory, current_stream};
+use smallvec::SmallVec;
+
+use super::PluginDevice;
+use super::memory::{PluginBuffer, PluginMemory};
+use super::names::{drawing, indexing, reduction, row};
+use crate::plugin::values::dtype_to;
+
+/// A plugin's device type as a backend. It is its own kernel of every operation, since parameters
+/// have the operation and tensors the dtypes.
+pub(super) struct PluginBackend {
+    memory: PluginMemory,
+}
+
+impl fmt::Debug for PluginBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PluginBackend({})", self.device().label())
+    }
+}
+
+/// An operation: the bit of its group, and its name.
+type Named = (u64, &'static str);
+
+fn group_name(group: u64) -> &'static str {
+    GROUPS.iter().find(|(bit, _)| *bit == group).map_or("?", |(_, name)| *name)
+}
+
+impl PluginBackend {
+    pub(super) fn new(device: Arc<PluginDevice>) -> Self {
+        PluginBackend { memory: PluginMemory(device) }
+    }
+
+    fn device(&self) -> &PluginDevice {
+        &self.memory.0
+    }
+
+    /// Returns this backend if it has the group.
+    fn with(&self, group: u64) -> Option<&Self> {
+        (self.device().spec.groups & group != 0).then_some(self)
+    }
+
+    /// Asks the plugin whether it has an operation.
+    fn supported(&self, (group, name): Named, inputs: &[DType], output: DType) -> Result<()> {
+        let device = self.device();
+        let slot = device.slot("support", device.spec.support)?;
+        let dtypes: SmallVec<[DLDataType; 4]> = inputs.iter().map(|d| dtype_to(*d)).collect();
+        let operation = abi::Operation {
+            size: size_of::<abi::Operation>() as u32,
+            inputs: dtypes.len() as u32,
+            group: Text::new(group_name(group)),
+            name: Text::new(name),
+            input_dtypes: dtypes.as_ptr(),
+            output: dtype_to(output),
+            reserved: 0,
+        };
+        // SAFETY: a slot of the plugin with its data, and an operation that lives until it returns.
+        unsafe {
+            let error = slot(device.spec.data, &raw const operation);
+            device.outcome(error, || format!("support of {name}"))
+        }
+    }
+
+    /// Returns the kernel of an operation, if the plugin has it.
+    fn offer<T>(&self, operation: Named, inputs: &[DType], output: DType, kernel: T) -> Offer<T> {
+        match self.supported(operation, inputs, output) {
+            Ok(()) => Offer::Native(kernel),
+            Err(error) => Offer::No(Reason(error.message().to_owned().into())),
+        }
+    }
+
+    /// Returns a tensor as the plugin gets it. It borrows the tensor's shape and strides.
+    fn described(&self, tensor: &Tensor) -> Result<DLTensor> {
+        let own = tensor.buffer().downcast_ref::<PluginBuffer>();
+        let mut dl = self.memory.described(own, tensor.buffer())?;
+        dl.dtype = dtype_to(tensor.dtype());
+        dl.ndim = tensor.ndim() as i32;
+        // `usize` and `isize` have the width of `i64` (asserted in `abi`).
+        dl.shape = tensor.shape().as_ptr().cast_mut().cast();
+        dl.strides = tensor.strides().as_ptr().cast_mut().cast();
+        dl.byte_offset = (tensor.offset() * tensor.dtype().size()) as u64;
+        Ok(dl)
+    }
+
+    /// Runs an operation. `params` is the group's struct, or null.
+    fn execute(
+        &self,
+        (group, name): Named,
+        params: *const c_void,
+        inputs: &[&Tensor],
+        outputs: &[&Tensor],
+    ) -> Result<()> {
+        let device = self.device();
+        let slot = device.slot("execute", device.spec.execute)?;
+        let tensors = inputs.iter().chain(outputs).map(|tensor| self.described(tensor));
+        let tensors: SmallVec<[DLTensor; 4]> = tensors.collect::<Result<_>>()?;
+        let stream = outputs.first().map_or_else(Default::default, |o| current_stream(o.device()));
+        // Late errors name the operator, which has returned when the operation runs.
+        let path = if device.is_asynchronous() { call_path() } else { Vec::new() };
+        let operator = path.last().map_or("", |(name, _)| name);
+        let call = abi::Execution {
+            size: size_of::<abi::Execution>() as u32,
+            inputs: inputs.len() as u32,
+            outputs: outputs.len() as u32,
+            stream: stream.number(),
+            group: Text::new(group_name(group)),
+            name: Text::new(name),
+            operator: Text::new(operator.split_once('.').map_or(operator, |(name, _)| name)),
+            params,
+            tensors: tensors.as_ptr(),
+        };
+        // SAFETY: a slot of the plugin with its data; everything lives until it returns, and the
+        // tensors are of its own memory.
+        let done = unsafe {
+            let error = slot(device.spec.data, &raw const call);
+            device.outcome(error, || format!("execute of {name}"))
+        };
+        done.map_err(|error| match error.kind() {
+            // A claim that doesn't hold, unless a part of it was refused in words.
+            ErrorKind::NotSupported => Error::new(
+                ErrorKind::NotSupported,
+                format!("{}; its slot support claims this operation", error.message()),
+            ),
+            _ => error,
+        })
+    }
+}
+
+/// Returns the address of parameters.
+fn address<P>(params: &P) -> *const c_void {
+    std::ptr::from_ref(params).cast()
+}
+
+impl Primitives for PluginBackend {
+    fn primitive(
+        &self,
+        primitive: Primitive,
+        inputs: &[DType],
+        output: DType,
+    ) -> Offer<&dyn Launch<PrimitiveParams>> {
+        self.offer((GROUP_POINTWISE, primitive.name()), inputs, output, self)
+    }
+}
+
+impl Launch<PrimitiveParams> for PluginBackend {
+    unsafe fn launch(
+        &self,
+        params: &PrimitiveParams,
+        inputs: &[&Tensor],
+        out: &Tensor,
+    ) -> Result<()> {
+        let size = size_of::<abi::PointwiseParams>() as u32;
+        let given = abi::PointwiseParams { size, fault: params.fault };
+        let operation = (GROUP_POINTWISE, params.primitive.name());
+        self.execute(operation, address(&given), inputs, &[out])
+    }
+}
+
+impl Reduce for PluginBackend {
+    fn reduce(
+        &self,
+        op: ReduceOp,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ReduceParams>> {
+        self.offer((GROUP_REDUCE, reduction(op)), &[input], output, self)
+    }
+}
+
+impl Launch<ReduceParams> for PluginBackend {
+    unsafe fn launch(&self, params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let size = size_of::<abi::ReduceParams>() as u32;
+        let given = abi::ReduceParams { size, keepdim: params.keepdim, dims: params.dims };
+        self.execute((GROUP_REDUCE, reduction(params.op)), address(&given), inputs, &[out])
+    }
+}
+
+impl Rows for PluginBackend {
+    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
+        self.offer((GROUP_ROWS, row(op)), &[input], output, self)
+    }
+}
+
+impl Launch<RowParams> for PluginBackend {
+    unsafe fn launch(&self, params: &RowParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let given = abi::RowParams { size: size_of::<abi::RowParams>() as u32, axis: params.axis };
+        self.execute((GROUP_ROWS, row(params.op)), address(&given), inputs, &[out])
+    }
+}
+
+impl Linalg for PluginBackend {
+    fn matmul(&self, input: DType, output: DType) -> Offer<&dyn Launch<()>> {
+        self.offer((GROUP_LINALG, "matmul"), &[input, input], output, self)
+    }
+}
+
+impl Launch<()> for PluginBackend {
+    unsafe fn launch(&self, (): &(), inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.execute((GROUP_LINALG, "matmul"), std::ptr::null(), inputs, &[out])
+    }
+}
+
+/// The operation that writes the positions of true elements.
+const POSITIONS: Named = (GROUP_INDEX, "positions");
+
+impl Index for PluginBackend {
+    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        let inputs = [elements, DType::I64];
+        self.offer((GROUP_INDEX, indexing(op)), &inputs, elements, self)
+    }
+
+    fn positions(&self) -> Offer<&dyn Positions> {
+        self.offer(POSITIONS, &[DType::Bool], DType::I64, self)
+    }
+}
+
+impl Launch<IndexParams> for PluginBackend {
+    unsafe fn launch(&self, params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let size = size_of::<abi::IndexParams>() as u32;
+        let given = abi::IndexParams { size, at: params.at, dims: params.dims };
+        self.execute((GROUP_INDEX, indexing(params.op)), address(&given), inputs, &[out])
+    }
+}
+
+impl Positions for PluginBackend {
+    fn positions(&self, mask: &Tensor) -> Result<Vec<Tensor>> {
+        let device = self.device();
+        let slot = device.slot("count_true", device.spec.count_true)?;
+        let (dl, stream) = (self.described(mask)?, current_stream(mask.device()));
+        let mut count = 0;
+        // SAFETY: a slot of the plugin with its data, and a tensor of its own memory.
+        unsafe {
+            let error = slot(device.spec.data, &raw const dl, stream.number(), &raw mut count);
+            device.outcome(error, || "count_true".to_owned())?;
+        }
+        let count = usize::try_from(count).ok().filter(|count| *count <= mask.numel());
+        let Some(count) = count else {
+            let message = format!(
+                "{}, count_true: it counted more elements than the mask's {}",
+                device.label(),
+                mask.numel()
+            );
+            return Err(Error::new(ErrorKind::KernelFailed, message));
+        };
+        let positions =
+            (0..mask.ndim()).map(|_| Tensor::empty(&[count], DType::I64, mask.device()));
+        let positions = positions.collect::<Result<Vec<_>>>()?;
+        if count > 0 && !positions.is_empty() {
+            let outputs: Vec<&Tensor> = positions.iter().collect();
+            self.execute(POSITIONS, std::ptr::null(), &[mask], &outputs)?;
+        }
+        Ok(positions)
+    }
+}
+
+impl Random for PluginBackend {
+    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+        self.offer((GROUP_RANDOM, drawing(op)), &[], output, self)
+    }
+}
+
+impl Launch<RandomParams> for PluginBackend {
+    unsafe fn launch(&self, params: &RandomParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        let (size, reserved) = (size_of::<abi::RandomParams>() as u32, 0);
+        let given = abi::RandomParams { size, reserved, seed: params.seed, offset: params.offset };
+        self.execute((GROUP_RANDOM, drawing(params.op)), address(&given), inputs, &[out])
+    }
+}
+
+impl GpuBackend for PluginBackend {
+    fn name(&self) -> &str {
+        &self.device().name
+    }
+
+    fn memory(&self) -> Arc<dyn Memory> {
+        Arc::new(self.memory.clone())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn pointwise(&self) -> Option<Pointwise<'_>> {
+        self.with(GROUP_POINTWISE).map(|own| Pointwise::Primitives(own))
+    }
+
+    fn reduce(&self) -> Option<&dyn Reduce> {
+        self.with(GROUP_REDUCE).map(|own| own as _)
+    }
+
+    fn rows(&self) -> Option<&dyn Rows> {
+        self.with(GROUP_ROWS).map(|own| own as _)
+    }
+
+    fn linalg(&self) -> Option<&dyn Linalg> {
+        self.with(GROUP_LINALG).map(|own| own as _)
+    }
+
+    fn index(&self) -> Option<&dyn Index> {
+        self.with(GROUP_INDEX).map(|own| own as _)
+    }
+
+    fn random(&self) -> Option<&dyn Random> {
+        self.with(GROUP_RANDOM).map(|own| own as _)
+    }
+}

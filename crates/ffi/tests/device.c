@@ -1,0 +1,265 @@
+/* A device in C: memory of malloc behind handles, and a few operations on float32. -DCASE=... chooses
+ * one thing that is wrong. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "keyfold_plugin.h"
+
+#define GOOD 1
+#define NULL_SPEC 2
+#define SHORT_SPEC 3
+#define NULL_NAME 4
+#define NOT_UTF8 5
+#define CPU_NAME 6
+#define BAD_NAME 7
+#define NO_DEVICES 8
+#define NO_STREAMS 9
+#define FLAGS 10
+#define GROUPS 11
+#define NO_FILL 12
+#define NO_EXECUTE 13
+#define NO_EVENTS 14
+#define HALF_EVENTS 15
+#define TWICE 16
+#define NULL_HANDLE 17
+#define LIES 18
+#define LOST 19
+#define OUT_OF_MEMORY 20
+#define COUNTS_TOO_MUCH 21
+#define FEATURE 22
+#define RANGE 23
+#define TOO_NEW 24
+#define LATE 25
+#define LONG_SPEC 26
+#define KERNEL_TWICE 27
+
+/* How often the device's data was dropped, and how many handles there are. */
+int dropped, handles;
+static int allocations, calls;
+static const KeyfoldHost *host;
+
+typedef struct Block {
+    uint64_t bytes;
+    char *memory;
+} Block;
+
+static KeyfoldError *error(const char *kind, const char *message) {
+    KeyfoldText k = {kind, strlen(kind)}, m = {message, strlen(message)};
+    return host->error_new(k, m);
+}
+
+static char *element(const DLTensor *t, int64_t at) {
+    int64_t offset = 0;
+    for (int d = t->ndim; d-- > 0; at /= t->shape[d])
+        offset += at % t->shape[d] * t->strides[d];
+    return ((Block *)t->data)->memory + t->byte_offset + offset * (t->dtype.bits / 8);
+}
+
+static int64_t numel(const DLTensor *t) {
+    int64_t n = 1;
+    for (int d = 0; d < t->ndim; ++d)
+        n *= t->shape[d];
+    return n;
+}
+
+static void drop(void *data) { *(int *)data += 1; }
+
+static KeyfoldError *allocate(void *data, uint32_t device, uint64_t bytes, uint32_t content,
+                              void **handle) {
+    (void)data, (void)device;
+    if (CASE == NULL_HANDLE)
+        return NULL;
+    if (CASE == OUT_OF_MEMORY && ++allocations > 1)
+        return error("Memory", "the board is full");
+    Block *block = malloc(sizeof(Block));
+    block->bytes = bytes;
+    block->memory = content == kKeyfoldContentZeros ? calloc(bytes, 1) : malloc(bytes);
+    ++handles;
+    *handle = block;
+    return NULL;
+}
+
+static void release(void *data, void *handle) {
+    (void)data;
+    --handles;
+    free(((Block *)handle)->memory);
+    free(handle);
+}
+
+static KeyfoldError *upload(void *data, const void *bytes, const DLTensor *to, uint32_t stream) {
+    (void)data, (void)stream;
+    if (CASE == LOST && ++calls > 1)
+        return error("Device", "the cable was pulled");
+    memcpy(element(to, 0), bytes, (size_t)numel(to) * (to->dtype.bits / 8));
+    return NULL;
+}
+
+static KeyfoldError *download(void *data, const DLTensor *from, void *bytes, uint32_t stream) {
+    (void)data, (void)stream;
+    if (CASE == LATE)
+        return host->late(error("KernelFailed", "aten::exp: the board overheated"));
+    memcpy(bytes, element(from, 0), (size_t)numel(from) * (from->dtype.bits / 8));
+    return NULL;
+}
+
+static KeyfoldError *copy(void *data, const DLTensor *from, const DLTensor *to, uint32_t stream) {
+    (void)data, (void)stream;
+    for (int64_t at = 0; at < numel(to); ++at)
+        memcpy(element(to, at), element(from, at), to->dtype.bits / 8);
+    return NULL;
+}
+
+static KeyfoldError *fill(void *data, const DLTensor *to, const void *value, uint32_t stream) {
+    (void)data, (void)stream;
+    for (int64_t at = 0; at < numel(to); ++at)
+        memcpy(element(to, at), value, to->dtype.bits / 8);
+    return NULL;
+}
+
+static KeyfoldError *synchronize(void *data, uint32_t device) {
+    (void)data, (void)device;
+    return NULL;
+}
+
+static KeyfoldError *record(void *data, uint32_t device, uint32_t stream, void **event) {
+    (void)data, (void)device, (void)stream, (void)event;
+    return error("NotSupported", "never called");
+}
+
+static int is(KeyfoldText text, const char *name) {
+    return text.len == strlen(name) && memcmp(text.data, name, text.len) == 0;
+}
+
+static KeyfoldError *support(void *data, const KeyfoldOperation *op) {
+    (void)data;
+    int floats = op->output.code == kDLFloat && op->output.bits == 32;
+    for (uint32_t i = 0; i < op->inputs; ++i)
+        floats &= op->input_dtypes[i].code == kDLFloat && op->input_dtypes[i].bits == 32;
+    if (is(op->group, "pointwise") && (is(op->name, "add") || is(op->name, "mul")) && floats)
+        return NULL;
+    if (is(op->group, "pointwise") && is(op->name, "check"))
+        return NULL;
+    if (is(op->group, "reduce") && is(op->name, "sum") && floats)
+        return NULL;
+    if (is(op->group, "rows") && floats && CASE == LIES)
+        return NULL;
+    if (is(op->group, "index") && is(op->name, "positions"))
+        return NULL;
+    return error("NotSupported", "the board adds and multiplies float32");
+}
+
+static KeyfoldError *execute(void *data, const KeyfoldExecution *call) {
+    (void)data;
+    const DLTensor *a = call->tensors, *out = call->tensors + call->inputs;
+    if (is(call->name, "add") || is(call->name, "mul")) {
+        int add = is(call->name, "add");
+        for (int64_t at = 0; at < numel(out); ++at) {
+            float x = *(float *)element(a, at), y = *(float *)element(a + 1, at);
+            *(float *)element(out, at) = add ? x + y : x * y;
+        }
+        return NULL;
+    }
+    if (is(call->name, "check")) {
+        const KeyfoldPointwiseParams *params = call->params;
+        for (int64_t at = 0; at < numel(a); ++at)
+            if (!*element(a, at))
+                return host->fault(params->fault);
+        return NULL;
+    }
+    if (is(call->name, "sum")) { /* of all dimensions, or of the last */
+        const KeyfoldReduceParams *params = call->params;
+        int all = params->dims == (UINT64_C(1) << a->ndim) - 1;
+        int64_t lanes = all ? 1 : numel(out), length = numel(a) / lanes;
+        for (int64_t lane = 0; lane < lanes; ++lane) {
+            float sum = 0;
+            for (int64_t at = 0; at < length; ++at)
+                sum += *(float *)element(a, lane * length + at);
+            *(float *)element(out, lane) = sum;
+        }
+        return NULL;
+    }
+    if (is(call->name, "positions")) { /* of one dimension */
+        int64_t next = 0;
+        for (int64_t at = 0; at < numel(a); ++at)
+            if (*element(a, at))
+                *(int64_t *)element(out, next++) = at;
+        return NULL;
+    }
+    return error("NotSupported", "the board has no such unit");
+}
+
+static KeyfoldError *count_true(void *data, const DLTensor *mask, uint32_t stream, uint64_t *count) {
+    (void)data, (void)stream;
+    *count = CASE == COUNTS_TOO_MUCH ? 99 : 0;
+    for (int64_t at = 0; at < numel(mask); ++at)
+        *count += *element(mask, at) != 0;
+    return NULL;
+}
+
+/* A kernel at the device's key: is the handle that it gets a block of this plugin? */
+static int block_bytes(void *handle, const TVMFFIAny *args, int32_t n, TVMFFIAny *result) {
+    const KeyfoldCall *call = handle;
+    const DLTensor *t = args[0].v_ptr;
+    if (n != 1 || t->device.device_type != kDLExtDev || call->host->stream(t->device) != 0)
+        return -1;
+    result->type_index = kTVMFFIInt;
+    result->v_int64 = (int64_t)((Block *)t->data)->bytes * 1000 + (int64_t)t->byte_offset;
+    return 0;
+}
+
+static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar *registrar) {
+    static struct { KeyfoldDevice device; uint64_t later[4]; } spec;
+    KeyfoldDevice *d = &spec.device;
+    KeyfoldError *failed = NULL;
+    host = table;
+    memset(&spec, 0xff, sizeof spec); /* fields of later versions, which this host mustn't read */
+    memset(d, 0, sizeof *d);
+    d->size = CASE == SHORT_SPEC  ? sizeof *d - 8
+              : CASE == LONG_SPEC ? sizeof spec
+                                  : sizeof *d;
+    d->name = (KeyfoldText)KEYFOLD_TEXT("board");
+    d->data = &dropped, d->drop = drop;
+    d->device_count = 2, d->stream_count = 1;
+    d->groups = KEYFOLD_GROUP_POINTWISE | KEYFOLD_GROUP_REDUCE | KEYFOLD_GROUP_ROWS |
+                KEYFOLD_GROUP_INDEX;
+    d->allocate = allocate, d->release = release, d->upload = upload, d->download = download;
+    d->copy = copy, d->fill = fill, d->synchronize = synchronize;
+    d->support = support, d->execute = execute, d->count_true = count_true;
+    switch (CASE) {
+    case NULL_NAME: d->name.data = NULL; break;
+    case NOT_UTF8: d->name = (KeyfoldText)KEYFOLD_TEXT("bo\xff"); break;
+    case CPU_NAME: d->name = (KeyfoldText)KEYFOLD_TEXT("cpu"); break;
+    case BAD_NAME: d->name = (KeyfoldText)KEYFOLD_TEXT("a board"); break;
+    case NO_DEVICES: d->device_count = 0; break;
+    case NO_STREAMS: d->stream_count = 0; break;
+    case FLAGS: d->flags = 1 << 30; break;
+    case GROUPS: d->groups = UINT64_C(1) << 60; break;
+    case NO_FILL: d->fill = NULL, d->release = NULL; break;
+    case NO_EXECUTE: d->execute = NULL; break;
+    case NO_EVENTS: d->flags = KEYFOLD_DEVICE_ASYNCHRONOUS; break;
+    case HALF_EVENTS: d->record = record; break;
+    }
+    if (CASE == NULL_SPEC)
+        return host->device(registrar, NULL);
+    if ((failed = host->device(registrar, d)))
+        return failed;
+    if (CASE == TWICE)
+        return host->device(registrar, d);
+    KeyfoldText schema = KEYFOLD_TEXT("board::block(Tensor x) -> int");
+    KeyfoldKernel kernel = {.size = sizeof kernel, .returns = kKeyfoldReturnsInt,
+                            .op = KEYFOLD_TEXT("board::block"), .key = KEYFOLD_TEXT("BOARD"),
+                            .name = KEYFOLD_TEXT("block_bytes"), .function = block_bytes};
+    if ((failed = host->define(registrar, schema)) || (failed = host->kernel(registrar, &kernel)))
+        return failed;
+    return CASE == KERNEL_TWICE ? host->kernel(registrar, &kernel) : NULL;
+}
+
+KEYFOLD_EXPORT const KeyfoldRequirements keyfold_plugin_requirements = {
+    CASE == RANGE ? 8 : sizeof(KeyfoldRequirements), CASE == TOO_NEW ? 5 : 1, 7, 0,
+    CASE == FEATURE ? UINT64_C(1) << 40 : KEYFOLD_FEATURE_DEVICES,
+};
+
+KEYFOLD_EXPORT const KeyfoldDescriptor keyfold_plugin = {
+    KEYFOLD_PLUGIN_MAGIC, KEYFOLD_PLUGIN_MAJOR, CASE == TOO_NEW ? 5 : 1,
+    KEYFOLD_TEXT("board-in-c"), KEYFOLD_TEXT("2.1"), register_plugin,
+};

@@ -1,0 +1,48 @@
+//! Plugins in C, compiled by tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use keyfold_core::{Error, ErrorKind};
+use keyfold_dispatch::Dispatcher;
+use keyfold_ffi::plugin;
+
+/// Returns the folder of keyfold's headers.
+pub(crate) fn headers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/keyfold/include")
+}
+
+/// Compiles a C file into a shared library, with `cc` or `$CC`.
+pub(crate) fn compile(source: &Path, library: &Path, flags: &[&str]) {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut words = compiler.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(["-shared", "-fPIC", "-Wall", "-Werror", "-I"]).arg(headers());
+    command.args(flags).arg("-o").arg(library).arg(source);
+    assert!(command.status().unwrap().success(), "{source:?} doesn't compile");
+}
+
+/// Compiles a source of this folder with one mistake.
+pub(crate) fn compiled(source: &str, case: &str) -> PathBuf {
+    let stem = Path::new(source).file_stem().unwrap().to_str().unwrap();
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{stem}_{case}.so"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    compile(&source, &library, &[&format!("-DCASE={case}")]);
+    library
+}
+
+/// Returns the error of loading a file; nothing may be registered afterwards.
+pub(crate) fn refused(path: &Path) -> Error {
+    let dispatcher = Dispatcher::new();
+    let error = plugin::load(path, &dispatcher).unwrap_err();
+    assert!(dispatcher.operators().is_empty() && dispatcher.kernel_count() == 0, "{error}");
+    error
+}
+
+#[track_caller]
+pub(crate) fn says(error: &Error, kind: ErrorKind, parts: &[&str]) {
+    assert_eq!(error.kind(), kind, "{error}");
+    for part in parts {
+        assert!(error.message().contains(part), "{part:?} is not in: {error}");
+    }
+}

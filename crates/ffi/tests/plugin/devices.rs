@@ -1,0 +1,289 @@
+//! Devices of plugins: one in C that works (`device.c`), and the same with one mistake each.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use keyfold_backend::primitives::{Primitive, PrimitiveParams};
+use keyfold_backend::{
+    Launch, Offer, Pointwise, Reason, ReduceOp, ReduceParams, RowOp, RowParams, backend, backends,
+};
+use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Shape};
+use keyfold_dispatch::Dispatcher;
+use keyfold_ffi::plugin::{self, Plugin};
+use keyfold_tensor::device::{StreamId, memory_of};
+use keyfold_tensor::{Tensor, Value};
+
+use crate::c_plugins::{compiled, refused, says};
+
+/// Devices are the process's: one test at a time has them.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn device_in_c(case: &str) -> PathBuf {
+    compiled("device.c", case)
+}
+
+/// A loaded plugin, closed at the end of the test.
+struct Loaded {
+    plugin: Plugin,
+    dispatcher: Dispatcher<Value>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.plugin.close();
+    }
+}
+
+fn loaded(case: &str) -> Loaded {
+    let (alone, dispatcher) = (alone(), Dispatcher::new());
+    let plugin = plugin::load(&device_in_c(case), &dispatcher).unwrap();
+    Loaded { plugin, dispatcher, _alone: alone }
+}
+
+fn board(index: u8) -> Device {
+    Device::new("board".parse::<DeviceType>().unwrap(), index)
+}
+
+fn on(device: Device, items: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(items, shape).unwrap().to_device(device).unwrap()
+}
+
+fn empty(shape: &[usize], dtype: DType) -> Tensor {
+    Tensor::empty(shape, dtype, board(1)).unwrap()
+}
+
+fn launch<P>(
+    offer: Offer<&dyn Launch<P>>,
+    params: &P,
+    inputs: &[&Tensor],
+    out: &Tensor,
+) -> Result<(), Error> {
+    // SAFETY: nothing else accesses the output.
+    unsafe { offer.kernel().unwrap().launch(params, inputs, out) }
+}
+
+fn pointwise(primitive: Primitive, inputs: &[&Tensor], out: &Tensor) -> Result<(), Error> {
+    let backend = backend(board(0)).unwrap();
+    let Some(Pointwise::Primitives(primitives)) = backend.pointwise() else { panic!() };
+    let dtypes: Vec<DType> = inputs.iter().map(|input| input.dtype()).collect();
+    let offer = primitives.primitive(primitive, &dtypes, out.dtype());
+    launch(offer, &PrimitiveParams { primitive, fault: 2 }, inputs, out)
+}
+
+#[test]
+fn tensors_go_to_the_device_and_back() {
+    let loaded = loaded("GOOD");
+    let x = on(board(1), &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
+    assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let turned = x.permute(&[1, 0]).unwrap();
+    assert_eq!(turned.to_vec::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!(turned.to_device(board(0)).unwrap().to_vec::<f32>().unwrap()[1], 4.0);
+    let ones = Tensor::zeros(&[3], DType::F32, board(0)).unwrap();
+    assert_eq!(ones.to_vec::<f32>().unwrap(), [0.0; 3]);
+    let error = Tensor::zeros(&[1], DType::F32, board(2)).unwrap_err();
+    says(&error, ErrorKind::Device, &["board has 2 devices: board:0, board:1"]);
+    assert_eq!(loaded.plugin.device_types(), [board(0).kind()]);
+    assert_eq!(loaded.plugin.abi_version(), (1, 1));
+    let shown = format!("{:?}", loaded.plugin);
+    assert_eq!(shown, "Plugin(board-in-c 2.1: 1 operators, 1 kernels, device board)");
+}
+
+#[test]
+fn operations_are_identified_by_name() {
+    let _loaded = loaded("GOOD");
+    let (kind, found) = backends().pop().unwrap();
+    assert_eq!((kind, found.name()), (board(0).kind(), "board-in-c 2.1"));
+    assert!(found.linalg().is_none() && found.random().is_none());
+    let x = on(board(1), &[1.0, 2.0, 3.0, 4.0], &[2, 2]);
+    let out = empty(&[2, 2], DType::F32);
+    pointwise(Primitive::Add, &[&x, &x.permute(&[1, 0]).unwrap()], &out).unwrap();
+    assert_eq!(out.to_vec::<f32>().unwrap(), [2.0, 5.0, 5.0, 8.0]);
+    let sums = empty(&[2], DType::F32);
+    let params = ReduceParams { op: ReduceOp::Sum, keepdim: 0, dims: 0b10 };
+    let offer = |dtype| found.reduce().unwrap().reduce(ReduceOp::Sum, dtype, dtype);
+    launch(offer(DType::F32), &params, &[&x], &sums).unwrap();
+    assert_eq!(sums.to_vec::<f32>().unwrap(), [3.0, 7.0]);
+    let Offer::No(Reason(reason)) = offer(DType::I64) else { panic!("it sums int64") };
+    assert!(
+        reason.starts_with("the board adds and multiplies float32 (device board of the plugin")
+    );
+    let mask = Tensor::from_slice(&[true, false, true], &[3]).unwrap();
+    let mask = mask.to_device(board(1)).unwrap();
+    let positions = found.index().unwrap().positions().kernel().unwrap();
+    let positions = positions.positions(&mask).unwrap();
+    assert_eq!(positions.len(), 1);
+    assert_eq!(positions[0].to_vec::<i64>().unwrap(), [0, 2]);
+    let checked = empty(&[3], DType::Bool);
+    let error = pointwise(Primitive::Check, &[&mask], &checked).unwrap_err();
+    says(&error, ErrorKind::Index, &["out of range", "device board", "execute of check"]);
+}
+
+#[test]
+fn the_devices_kernels_get_its_handles() {
+    let loaded = loaded("GOOD");
+    let x = on(board(1), &[1.0, 2.0, 3.0], &[3]);
+    let parts = (x.buffer().clone(), Shape::new(&[2]).unwrap(), x.strides().clone());
+    let view = Tensor::from_parts(parts.0, parts.1, parts.2, 1).unwrap();
+    let result = loaded.dispatcher.call("board::block", &[(&view).into()]).unwrap();
+    assert!(matches!(result, Value::Int(12_004)), "{result:?}");
+}
+
+#[test]
+fn a_device_without_events_has_the_hosts() {
+    let _loaded = loaded("GOOD");
+    let memory = memory_of(board(0)).unwrap();
+    assert!(!memory.is_asynchronous() && !memory.pins_uploads());
+    let start = memory.record(board(0), StreamId::DEFAULT).unwrap();
+    let end = memory.record(board(1), StreamId::DEFAULT).unwrap();
+    memory.wait(board(1), StreamId::DEFAULT, &start).unwrap();
+    assert!(memory.is_done(&start).unwrap() && memory.elapsed(&start, &end).unwrap() >= 0);
+    let x = on(board(0), &[1.0; 4], &[4]);
+    let known = memory.statistics(board(0)).unwrap();
+    assert_eq!((known.in_use, known.peak, known.allocations), (16, 16, 1));
+    drop(x);
+    assert_eq!(memory.statistics(board(0)).unwrap().in_use, 0);
+    let error = memory.set_limit(board(0), None).unwrap_err();
+    let parts = ["device board of the plugin board-in-c 2.1", "set_limit", "left that slot null"];
+    says(&error, ErrorKind::NotSupported, &parts);
+}
+
+#[test]
+fn closing_takes_the_device_back_and_its_tensors_stay() {
+    let loaded = loaded("GOOD");
+    // SAFETY: a library of the test's own.
+    let library = unsafe { libloading::Library::new(loaded.plugin.path()) }.unwrap();
+    // SAFETY: its counters are ints, which no thread writes now.
+    let count = |name: &[u8]| unsafe { **library.get::<*const i32>(name).unwrap() };
+    let x = on(board(1), &[1.0, 2.0], &[2]);
+    assert_eq!(count(b"handles\0"), 1);
+    assert!(loaded.plugin.close() && !loaded.plugin.is_open() && !loaded.plugin.close());
+    assert!(backend(board(1)).is_none());
+    let error = Tensor::zeros(&[1], DType::F32, board(1)).unwrap_err();
+    says(&error, ErrorKind::Device, &["the backend of board was removed"]);
+    assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!((count(b"handles\0"), count(b"dropped\0")), (1, 0));
+    drop(x);
+    assert_eq!((count(b"handles\0"), count(b"dropped\0")), (0, 1));
+    // The place is free again, and an earlier device's tensors aren't the new one's.
+    let again = plugin::load(loaded.plugin.path(), &Dispatcher::new()).unwrap();
+    assert!(backend(board(1)).is_some() && again.close());
+}
+
+#[test]
+fn a_device_is_registered_with_everything_else_or_not_at_all() {
+    let _alone = alone();
+    let parts = ["board::block", "already has a kernel"];
+    says(&refused(&device_in_c("KERNEL_TWICE")), ErrorKind::Registration, &parts);
+    assert!(backend(board(0)).is_none() && memory_of(board(0)).is_err());
+    let parts = ["board has backend 'board-in-c 2.1' already"];
+    says(&refused(&device_in_c("TWICE")), ErrorKind::Registration, &parts);
+    assert!(backend(board(0)).is_none() && memory_of(board(0)).is_err());
+}
+
+#[test]
+fn a_spec_with_a_mistake_is_refused_with_what_would_be_right() {
+    let _alone = alone();
+    for (case, parts) in [
+        ("NULL_SPEC", &["spec is null"][..]),
+        ("SHORT_SPEC", &["bytes and must have at least"]),
+        ("NULL_NAME", &["name is at fault: it is null"]),
+        ("NOT_UTF8", &["name is at fault: it isn't UTF-8"]),
+        ("CPU_NAME", &["\"cpu\"", "choose another name"]),
+        ("BAD_NAME", &["\"a board\"", "identifier"]),
+        ("NO_DEVICES", &["0 devices; right are 1 to 256"]),
+        ("NO_STREAMS", &["0 streams; right is 1 or more"]),
+        ("FLAGS", &["flags 0x40000000"]),
+        ("GROUPS", &["groups 0x1000000000000000"]),
+        ("NO_FILL", &["the slots release, fill are null; every device needs them"]),
+        ("NO_EXECUTE", &["the slots execute are null; devices with groups"]),
+        (
+            "NO_EVENTS",
+            &["record, event_release, wait, is_done, elapsed are null; devices that are"],
+        ),
+        ("HALF_EVENTS", &["event_release, wait, is_done, elapsed are null"]),
+        ("FEATURE", &["features", "0x10000000000", "has: devices"]),
+        ("RANGE", &["keyfold_plugin_requirements are at fault: 8 bytes", "24 bytes"]),
+        ("TOO_NEW", &["version 1.5 of the plugin ABI", "has 1.1", "newer keyfold"]),
+    ] {
+        let error = refused(&device_in_c(case));
+        says(&error, ErrorKind::Library, parts);
+        says(&error, ErrorKind::Library, &["libdevice_"]);
+    }
+    assert!(backends().iter().all(|(_, backend)| !backend.name().contains("board")));
+}
+
+#[test]
+fn a_spec_of_a_later_version_is_read_as_far_as_this_one_goes() {
+    let loaded = loaded("LONG_SPEC");
+    assert_eq!(loaded.plugin.abi_version(), (1, 1));
+    assert_eq!(on(board(0), &[5.0], &[1]).to_vec::<f32>().unwrap(), [5.0]);
+}
+
+#[test]
+fn failures_of_slots_name_plugin_and_slot() {
+    let of = "device board of the plugin board-in-c 2.1";
+    {
+        let _loaded = loaded("NULL_HANDLE");
+        let error = Tensor::zeros(&[1], DType::F32, board(0)).unwrap_err();
+        says(
+            &error,
+            ErrorKind::KernelFailed,
+            &[of, "allocate", "the handle, a pointer that isn't"],
+        );
+    }
+    {
+        let _loaded = loaded("OUT_OF_MEMORY");
+        let _first = Tensor::zeros(&[1], DType::F32, board(0)).unwrap();
+        let error = Tensor::zeros(&[5], DType::F32, board(0)).unwrap_err();
+        says(&error, ErrorKind::Memory, &["the board is full", of, "allocate of 20 bytes"]);
+    }
+    {
+        let _loaded = loaded("LOST");
+        let x = on(board(0), &[1.0], &[1]);
+        let gone = Tensor::from_slice(&[1.0_f32], &[1]).unwrap().to_device(board(0));
+        says(&gone.unwrap_err(), ErrorKind::Device, &["the cable was pulled", of, "upload of 4"]);
+        assert_eq!(x.to_vec::<f32>().unwrap(), [1.0]);
+    }
+    {
+        let _loaded = loaded("LATE");
+        let error = on(board(0), &[1.0], &[1]).to_vec::<f32>().unwrap_err().at("aten::to");
+        says(&error, ErrorKind::KernelFailed, &[of, "download of 4 bytes"]);
+        assert!(error.message().starts_with("aten::exp: the board overheated"), "{error}");
+    }
+}
+
+#[test]
+fn a_claim_that_doesnt_hold_is_an_error_that_names_the_claim() {
+    let _loaded = loaded("LIES");
+    let found = backend(board(1)).unwrap();
+    let x = on(board(1), &[1.0, 2.0], &[2]);
+    let offer = found.rows().unwrap().rows(RowOp::Softmax, DType::F32, DType::F32);
+    let params = RowParams { op: RowOp::Softmax, axis: 0 };
+    let error = launch(offer, &params, &[&x], &empty(&[2], DType::F32)).unwrap_err();
+    let parts = ["no such unit", "execute of softmax", "its slot support claims this operation"];
+    says(&error, ErrorKind::NotSupported, &parts);
+}
+
+#[test]
+fn a_wrong_count_writes_nowhere() {
+    let _loaded = loaded("COUNTS_TOO_MUCH");
+    let mask = Tensor::from_slice(&[true], &[1]).unwrap().to_device(board(1)).unwrap();
+    let found = backend(board(1)).unwrap();
+    let error = found.index().unwrap().positions().kernel().unwrap().positions(&mask).unwrap_err();
+    says(&error, ErrorKind::KernelFailed, &["count_true", "more elements than the mask's 1"]);
+}
+
+#[test]
+fn tensors_of_another_memory_are_refused() {
+    let loaded = loaded("GOOD");
+    let x = on(board(1), &[1.0], &[1]);
+    loaded.plugin.close();
+    let again = plugin::load(&device_in_c("GOOD"), &loaded.dispatcher).unwrap();
+    let error = pointwise(Primitive::Add, &[&x, &x], &empty(&[1], DType::F32)).unwrap_err();
+    again.close();
+    says(&error, ErrorKind::Device, &["board", "can't reach", "board:1"]);
+}

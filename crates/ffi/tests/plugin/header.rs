@@ -1,0 +1,250 @@
+//! `keyfold_plugin.h` beside the layouts of crate `keyfold-plugin`: a C compiler compares sizes,
+//! offsets and constants.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use keyfold_plugin::abi::device::{
+    self, DeviceSpec, DeviceStatistics, Execution, IndexParams, Operation, PointwiseParams,
+    RandomParams, ReduceParams, RowParams,
+};
+use keyfold_plugin::abi::{
+    self, CallFrame, Descriptor, HostTable, HostTable1, IntSlice, KernelSpec, Requirements, Text,
+};
+
+use crate::c_plugins::compile;
+
+/// Compares a Rust struct with the C struct of that name: each field, under its name there.
+macro_rules! same_layout {
+    // A macro, since `offset_of!` needs the fields.
+    ($out:ident, $rust:ty, $c:literal, $($field:ident $(. $inner:ident)? = $name:literal),* $(,)?) => {
+        $(assert_offset(
+            &mut $out,
+            $c,
+            $name,
+            std::mem::offset_of!($rust, $field $(. $inner)?),
+        );)*
+        let _ = writeln!($out, "_Static_assert(sizeof({0}) == {1}, \"{0}\");", $c, size_of::<$rust>());
+    };
+}
+
+fn assert_offset(out: &mut String, c: &str, field: &str, offset: usize) {
+    let _ = writeln!(out, "_Static_assert(offsetof({c}, {field}) == {offset}, \"{c}.{field}\");");
+}
+
+fn layouts() -> String {
+    let mut out = "#include \"keyfold_plugin.h\"\n".to_owned();
+    same_layout!(out, Text, "KeyfoldText", data = "data", len = "len");
+    same_layout!(out, IntSlice, "KeyfoldInts", data = "data", len = "len");
+    same_layout!(
+        out,
+        Descriptor,
+        "KeyfoldDescriptor",
+        magic = "magic",
+        abi_major = "abi_major",
+        abi_minor = "abi_minor",
+        name = "name",
+        version = "version",
+        register = "register_plugin"
+    );
+    same_layout!(
+        out,
+        Requirements,
+        "KeyfoldRequirements",
+        size = "size",
+        minor_min = "minor_min",
+        minor_max = "minor_max",
+        reserved = "reserved",
+        features = "features"
+    );
+    same_layout!(
+        out,
+        CallFrame,
+        "KeyfoldCall",
+        size = "size",
+        inputs = "inputs",
+        host = "host",
+        data = "data",
+        keyset = "keyset",
+        key = "key",
+        flags = "flags",
+        operator = "op"
+    );
+    same_layout!(
+        out,
+        KernelSpec,
+        "KeyfoldKernel",
+        size = "size",
+        returns = "returns",
+        operator = "op",
+        key = "key",
+        name = "name",
+        function = "function",
+        data = "data",
+        drop = "drop"
+    );
+    same_layout!(
+        out,
+        Operation,
+        "KeyfoldOperation",
+        size = "size",
+        inputs = "inputs",
+        group = "group",
+        name = "name",
+        input_dtypes = "input_dtypes",
+        output = "output",
+        reserved = "reserved"
+    );
+    same_layout!(
+        out,
+        Execution,
+        "KeyfoldExecution",
+        size = "size",
+        inputs = "inputs",
+        outputs = "outputs",
+        stream = "stream",
+        group = "group",
+        name = "name",
+        operator = "op",
+        params = "params",
+        tensors = "tensors"
+    );
+    same_layout!(out, PointwiseParams, "KeyfoldPointwiseParams", size = "size", fault = "fault");
+    same_layout!(
+        out,
+        ReduceParams,
+        "KeyfoldReduceParams",
+        size = "size",
+        keepdim = "keepdim",
+        dims = "dims"
+    );
+    same_layout!(out, RowParams, "KeyfoldRowParams", size = "size", axis = "axis");
+    same_layout!(out, IndexParams, "KeyfoldIndexParams", size = "size", at = "at", dims = "dims");
+    same_layout!(
+        out,
+        RandomParams,
+        "KeyfoldRandomParams",
+        size = "size",
+        reserved = "reserved",
+        seed = "seed",
+        offset = "offset"
+    );
+    same_layout!(
+        out,
+        DeviceStatistics,
+        "KeyfoldStatistics",
+        size = "size",
+        reserved = "reserved",
+        in_use = "in_use",
+        cached = "cached",
+        peak = "peak",
+        allocations = "allocations",
+        limit = "limit"
+    );
+    same_layout!(
+        out,
+        DeviceSpec,
+        "KeyfoldDevice",
+        size = "size",
+        flags = "flags",
+        name = "name",
+        data = "data",
+        drop = "drop",
+        device_count = "device_count",
+        stream_count = "stream_count",
+        groups = "groups",
+        allocate = "allocate",
+        release = "release",
+        upload = "upload",
+        upload_pinned = "upload_pinned",
+        download = "download",
+        copy = "copy",
+        fill = "fill",
+        synchronize = "synchronize",
+        record = "record",
+        event_release = "event_release",
+        wait = "wait",
+        is_done = "is_done",
+        elapsed = "elapsed",
+        statistics = "statistics",
+        set_limit = "set_limit",
+        support = "support",
+        execute = "execute",
+        count_true = "count_true"
+    );
+    same_layout!(
+        out,
+        HostTable1,
+        "KeyfoldHost",
+        base.size = "size",
+        base.abi_major = "abi_major",
+        base.abi_minor = "abi_minor",
+        base.reserved = "reserved",
+        base.define = "define",
+        base.kernel = "kernel",
+        base.fallthrough = "fallthrough",
+        base.call = "call",
+        base.redispatch = "redispatch",
+        base.empty = "empty",
+        base.keys = "keys",
+        base.give = "give",
+        base.fail = "fail",
+        base.value_get = "value_get",
+        base.value_len = "value_len",
+        base.value_item = "value_item",
+        base.value_release = "value_release",
+        base.error_new = "error_new",
+        base.error_kind = "error_kind",
+        base.error_message = "error_message",
+        base.error_release = "error_release",
+        features = "features",
+        device = "device",
+        fault = "fault",
+        late = "late",
+        stream = "stream"
+    );
+    for (name, value) in [
+        ("KEYFOLD_PLUGIN_MAGIC", abi::MAGIC),
+        ("KEYFOLD_PLUGIN_MAJOR", abi::ABI_MAJOR.into()),
+        ("KEYFOLD_PLUGIN_MINOR", abi::ABI_MINOR.into()),
+        ("KEYFOLD_FEATURE_DEVICES", abi::FEATURE_DEVICES),
+        ("kDLExtDev", abi::DEVICE_USER as u64),
+        ("kKeyfoldInts", abi::INTS as u64),
+        ("kKeyfoldReturnsNothing", abi::RETURNS_NOTHING as u64),
+        ("kKeyfoldReturnsInt", abi::RETURNS_INT as u64),
+        ("kKeyfoldReturnsBool", abi::RETURNS_BOOL as u64),
+        ("kKeyfoldReturnsFloat", abi::RETURNS_FLOAT as u64),
+        ("kKeyfoldReturnsValues", abi::RETURNS_VALUES as u64),
+        ("KEYFOLD_DEVICE_ASYNCHRONOUS", device::DEVICE_ASYNCHRONOUS.into()),
+        ("KEYFOLD_GROUP_POINTWISE", device::GROUP_POINTWISE),
+        ("KEYFOLD_GROUP_REDUCE", device::GROUP_REDUCE),
+        ("KEYFOLD_GROUP_ROWS", device::GROUP_ROWS),
+        ("KEYFOLD_GROUP_LINALG", device::GROUP_LINALG),
+        ("KEYFOLD_GROUP_INDEX", device::GROUP_INDEX),
+        ("KEYFOLD_GROUP_RANDOM", device::GROUP_RANDOM),
+        ("kKeyfoldContentArbitrary", device::CONTENT_ARBITRARY.into()),
+        ("kKeyfoldContentZeros", device::CONTENT_ZEROS.into()),
+        ("KEYFOLD_LIMIT_DEFAULT", device::LIMIT_DEFAULT),
+    ] {
+        let _ = writeln!(out, "_Static_assert({name} == UINT64_C({value}), \"{name}\");");
+    }
+    out
+}
+
+#[test]
+fn the_header_has_the_layouts_of_the_sdk() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = folder.join("plugin_layouts.c");
+    std::fs::write(&source, layouts()).unwrap();
+    compile(&source, &folder.join("libplugin_layouts.so"), &["-std=c11"]);
+}
+
+#[test]
+fn the_layouts_of_the_first_version_are_frozen() {
+    let pointer = size_of::<usize>();
+    assert_eq!(size_of::<HostTable>(), 16 + 17 * pointer);
+    assert_eq!(std::mem::offset_of!(HostTable1, features), size_of::<HostTable>());
+    assert_eq!((size_of::<Descriptor>(), size_of::<KernelSpec>()), (56, 80));
+    assert_eq!(size_of::<CallFrame>(), 64);
+    assert_eq!((size_of::<Requirements>(), size_of::<DeviceSpec>()), (24, 200));
+}

@@ -1,0 +1,342 @@
+//! Unit tests of devices on the plugin's side, over small hosts defined here: one of today, and ones
+//! without devices.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use super::{Backend, Content, DeviceTensor, Execution, Groups, Operation, Params, Statistics};
+use crate::abi::device::{self as abi, DeviceSpec, DeviceStatistics};
+use crate::abi::{
+    Any, CallFrame, DEVICE_USER, DLDataType, DLDevice, DLTensor, FEATURE_DEVICES, HostError,
+    HostRegistrar, HostTable, HostTable1, HostValue, KernelSpec, NONE, Text,
+};
+use crate::{DType, Error, ErrorKind, Registrar, Result};
+
+thread_local! {
+    /// The errors made through the table: kind and message, with " (late)" for marked ones.
+    static ERRORS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static SPEC: RefCell<Option<DeviceSpec>> = const { RefCell::new(None) };
+}
+
+fn noted(text: String) -> *mut HostError {
+    ERRORS.with_borrow_mut(|errors| errors.push(text));
+    std::ptr::dangling_mut()
+}
+
+fn last_error() -> String {
+    ERRORS.with_borrow_mut(|errors| errors.pop()).expect("no error was made")
+}
+
+unsafe extern "C" fn define(_: *mut HostRegistrar, _: Text) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn kernel(_: *mut HostRegistrar, _: *const KernelSpec) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn fallthrough(_: *mut HostRegistrar, _: Text, _: Text) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn call(
+    _: *const CallFrame,
+    _: Text,
+    _: *const Any,
+    _: i32,
+    _: *mut *mut HostValue,
+) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn redispatch(
+    _: *const CallFrame,
+    _: Text,
+    _: u64,
+    _: *const Any,
+    _: i32,
+    _: *mut *mut HostValue,
+) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn empty(
+    _: *const i64,
+    _: i32,
+    _: DLDataType,
+    _: DLDevice,
+    _: *mut *mut HostValue,
+) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn keys(_: Text, _: *mut u64) -> *mut HostError {
+    null_mut()
+}
+unsafe extern "C" fn give(_: *const CallFrame, _: *mut HostValue) {}
+unsafe extern "C" fn fail(_: *const CallFrame, _: *mut HostError) {}
+unsafe extern "C" fn value_get(_: *const HostValue) -> Any {
+    Any::new(NONE, 0)
+}
+unsafe extern "C" fn value_len(_: *const HostValue) -> i64 {
+    -1
+}
+unsafe extern "C" fn value_item(_: *const HostValue, _: i64) -> *mut HostValue {
+    null_mut()
+}
+unsafe extern "C" fn value_release(_: *mut HostValue) {}
+unsafe extern "C" fn error_new(kind: Text, message: Text) -> *mut HostError {
+    // SAFETY: text of the SDK, valid for the call.
+    noted(unsafe { format!("{}: {}", kind.get(), message.get()) })
+}
+unsafe extern "C" fn error_kind(_: *const HostError) -> Text {
+    Text::new("Value")
+}
+unsafe extern "C" fn error_message(_: *const HostError) -> Text {
+    Text::new("")
+}
+unsafe extern "C" fn error_release(_: *mut HostError) {}
+unsafe extern "C" fn device(_: *mut HostRegistrar, spec: *const DeviceSpec) -> *mut HostError {
+    // SAFETY: the SDK's spec.
+    SPEC.set(Some(unsafe { spec.read() }));
+    null_mut()
+}
+unsafe extern "C" fn fault(code: u32) -> *mut HostError {
+    noted(format!("fault {code}"))
+}
+unsafe extern "C" fn late(error: *mut HostError) -> *mut HostError {
+    ERRORS.with_borrow_mut(|errors| errors.last_mut().unwrap().push_str(" (late)"));
+    error
+}
+unsafe extern "C" fn stream(_: DLDevice) -> u32 {
+    0
+}
+
+/// The table of a host of 1.0.
+const OLD: HostTable = HostTable {
+    size: size_of::<HostTable>() as u32,
+    abi_major: 1,
+    abi_minor: 0,
+    reserved: 0,
+    define,
+    kernel,
+    fallthrough,
+    call,
+    redispatch,
+    empty,
+    keys,
+    give,
+    fail,
+    value_get,
+    value_len,
+    value_item,
+    value_release,
+    error_new,
+    error_kind,
+    error_message,
+    error_release,
+};
+static HOST_OLD: HostTable = OLD;
+
+const fn host_1(features: u64) -> HostTable1 {
+    let base = HostTable { size: size_of::<HostTable1>() as u32, abi_minor: 1, ..OLD };
+    HostTable1 { base, features, device, fault, late, stream }
+}
+static HOST: HostTable1 = host_1(FEATURE_DEVICES);
+static HOST_WITHOUT_DEVICES: HostTable1 = host_1(0);
+
+/// A backend whose calls depend on a number: the size that is allocated, or the stream.
+struct Odd;
+
+impl Backend for Odd {
+    type Buffer = String;
+    type Event = ();
+
+    fn groups(&self) -> Groups {
+        Groups::REDUCE | Groups::RANDOM
+    }
+    fn allocate(&self, device: u32, bytes: usize, content: Content) -> Result<String> {
+        match bytes {
+            13 => panic!("thirteen"),
+            14 => Err(Error::new(ErrorKind::Memory, "no more")),
+            _ => Ok(format!("{device} {bytes} {content:?}")),
+        }
+    }
+    fn upload(&self, bytes: &[u8], to: &DeviceTensor<'_, String>, stream: u32) -> Result<()> {
+        Err(Error::value(format!("{} bytes to {to:?} of {}, {stream}", bytes.len(), to.buffer())))
+    }
+    fn download(&self, _: &DeviceTensor<'_, String>, bytes: &mut [u8], _: u32) -> Result<()> {
+        bytes.fill(7);
+        Ok(())
+    }
+    fn copy(
+        &self,
+        _: &DeviceTensor<'_, String>,
+        _: &DeviceTensor<'_, String>,
+        _: u32,
+    ) -> Result<()> {
+        Err(Error::fault(2))
+    }
+    fn fill(&self, to: &DeviceTensor<'_, String>, element: &[u8], _: u32) -> Result<()> {
+        Err(Error::value(format!("{:?}, {element:?}", to.byte_offsets().collect::<Vec<_>>())))
+    }
+    fn synchronize(&self, _: u32) -> Result<()> {
+        Err(Error::new(ErrorKind::KernelFailed, "my::op: hot").late())
+    }
+    fn support(&self, operation: &Operation<'_>) -> Result<()> {
+        Err(Error::not_supported(format!("{} {operation:?}", operation.group())))
+    }
+    fn execute(&self, call: &Execution<'_, String>) -> Result<()> {
+        let (inputs, outputs) = (call.inputs().count(), call.output_count());
+        let beyond = call.input(inputs).unwrap_err();
+        Err(Error::value(format!("{:?} {inputs} {outputs}: {beyond}", call.params())))
+    }
+}
+
+fn register(host: &mut Registrar<'_>) -> Result<()> {
+    host.device("odd", Odd)
+}
+
+/// Registers the backend with a host; returns whether it succeeded.
+fn enter(table: *const HostTable) -> bool {
+    // SAFETY: a table of this module, whose functions ignore the registrar.
+    unsafe { crate::__enter(table, std::ptr::dangling_mut(), register) }.is_null()
+}
+
+fn spec() -> DeviceSpec {
+    assert!(enter((&raw const HOST).cast()));
+    SPEC.take().expect("no device was registered")
+}
+
+/// A tensor of a buffer, with sizes of the test's own.
+fn tensor(buffer: &String, shape: &mut [i64], strides: &mut [i64], byte_offset: u64) -> DLTensor {
+    DLTensor {
+        data: std::ptr::from_ref(buffer).cast_mut().cast(),
+        device: DLDevice { device_type: DEVICE_USER, device_id: 5 * 256 + 3 },
+        ndim: shape.len() as i32,
+        dtype: DType::U16.0,
+        shape: shape.as_mut_ptr(),
+        strides: strides.as_mut_ptr(),
+        byte_offset,
+    }
+}
+
+#[test]
+fn a_host_without_devices_is_an_error_of_the_registration() {
+    assert!(!enter(&raw const HOST_OLD));
+    let error = last_error();
+    assert!(
+        error.starts_with("NotSupported: the device odd needs a host with the feature devices")
+    );
+    assert!(error.contains("this host has 1.0"), "{error}");
+    assert!(!enter((&raw const HOST_WITHOUT_DEVICES).cast()));
+    assert!(last_error().contains("this host has 1.1 without it"));
+    assert!(SPEC.take().is_none());
+}
+
+#[test]
+fn slots_pass_results_errors_and_panics() {
+    let spec = spec();
+    assert_eq!((spec.device_count, spec.stream_count, spec.flags), (1, 1, 0));
+    assert_eq!(spec.groups, abi::GROUP_REDUCE | abi::GROUP_RANDOM);
+    assert!(spec.record.is_none() && spec.event_release.is_none() && spec.execute.is_some());
+    let mut handle: *mut c_void = null_mut();
+    // SAFETY: the slots of the spec with its data, called as the ABI says.
+    unsafe {
+        let allocate = spec.allocate.unwrap();
+        assert!(allocate(spec.data, 1, 8, abi::CONTENT_ZEROS, &raw mut handle).is_null());
+        assert_eq!(*handle.cast::<String>(), "1 8 Zeros");
+        assert!(!allocate(spec.data, 0, 13, 0, &raw mut handle).is_null());
+        assert_eq!(last_error(), "KernelPanic: panicked: thirteen");
+        assert!(!allocate(spec.data, 0, 14, 0, &raw mut handle).is_null());
+        assert_eq!(last_error(), "Memory: no more");
+        assert!(!(spec.synchronize.unwrap())(spec.data, 0).is_null());
+        assert_eq!(last_error(), "KernelFailed: my::op: hot (late)");
+        assert!(!(spec.set_limit.unwrap())(spec.data, 0, abi::LIMIT_DEFAULT).is_null());
+        assert!(last_error().contains("doesn't implement set_limit"));
+        let mut known = DeviceStatistics { in_use: 3, ..DeviceStatistics::default() };
+        assert!((spec.statistics.unwrap())(spec.data, 0, &raw mut known).is_null());
+        assert_eq!(known.in_use, Statistics { in_use: 3, ..Statistics::default() }.in_use);
+        (spec.release.unwrap())(spec.data, handle);
+        (spec.drop.unwrap())(spec.data);
+    }
+}
+
+#[test]
+fn tensors_are_views_of_the_hosts_structs() {
+    let (spec, buffer) = (spec(), "its buffer".to_owned());
+    let (mut shape, mut strides) = ([2, 3], [-1, 2]);
+    let dl = tensor(&buffer, &mut shape, &mut strides, 2);
+    // SAFETY: as above; the tensor's buffer is a `String`.
+    unsafe {
+        assert!(
+            !(spec.upload.unwrap())(spec.data, [1_u8; 12].as_ptr().cast(), &raw const dl, 4)
+                .is_null()
+        );
+        assert_eq!(last_error(), "Value: 12 bytes to uint16 [2, 3] on device 3 of its buffer, 4");
+        assert!(
+            !(spec.fill.unwrap())(spec.data, &raw const dl, [1_u8, 2].as_ptr().cast(), 0).is_null()
+        );
+        assert_eq!(last_error(), "Value: [2, 6, 10, 0, 4, 8], [1, 2]");
+        let mut bytes = [0_u8; 12];
+        let to = bytes.as_mut_ptr().cast();
+        assert!((spec.download.unwrap())(spec.data, &raw const dl, to, 0).is_null());
+        assert_eq!(bytes, [7; 12]);
+        assert!(!(spec.copy.unwrap())(spec.data, &raw const dl, &raw const dl, 0).is_null());
+        assert_eq!(last_error(), "fault 2");
+        let view = DeviceTensor::<String>::new(&dl);
+        assert_eq!((view.numel(), view.is_contiguous(), view.byte_offset()), (6, false, 2));
+        (spec.drop.unwrap())(spec.data);
+    }
+}
+
+#[test]
+fn operations_have_names_dtypes_and_parameters() {
+    let (spec, buffer) = (spec(), String::new());
+    let tensors = [tensor(&buffer, &mut [], &mut [], 0); 3];
+    let dtypes = [DType::F32.0, DType::I64.0];
+    let operation = abi::Operation {
+        size: size_of::<abi::Operation>() as u32,
+        inputs: 2,
+        group: Text::new("reduce"),
+        name: Text::new("sum"),
+        input_dtypes: dtypes.as_ptr(),
+        output: DType::BOOL.0,
+        reserved: 0,
+    };
+    let reduce = abi::ReduceParams { size: 16, keepdim: 1, dims: 0b101 };
+    let random = abi::RandomParams { size: 24, reserved: 0, seed: 9, offset: 4 };
+    let index = abi::IndexParams { size: 16, at: 2, dims: 0b10 };
+    let rows = abi::RowParams { size: 8, axis: 1 };
+    let pointwise = abi::PointwiseParams { size: 8, fault: 3 };
+    // SAFETY: as above.
+    unsafe {
+        assert!(!(spec.support.unwrap())(spec.data, &raw const operation).is_null());
+        assert_eq!(last_error(), "NotSupported: reduce sum(float32, int64) -> bool");
+        let said = |group: &str, params: *const c_void| {
+            let call = abi::Execution {
+                size: size_of::<abi::Execution>() as u32,
+                inputs: 2,
+                outputs: 1,
+                stream: 0,
+                group: Text::new(group),
+                name: Text::new("op"),
+                operator: Text::new(""),
+                params,
+                tensors: tensors.as_ptr(),
+            };
+            assert!(!(spec.execute.unwrap())(spec.data, &raw const call).is_null());
+            let error = last_error();
+            let error = error.strip_prefix("Value: ").unwrap();
+            error.strip_suffix(" 2 1: op has 2 inputs; there is no 2").unwrap().to_owned()
+        };
+        let parameters = [
+            ("reduce", (&raw const reduce).cast(), Params::Reduce { dims: 0b101, keepdim: true }),
+            ("random", (&raw const random).cast(), Params::Random { seed: 9, offset: 4 }),
+            ("index", (&raw const index).cast(), Params::Index { dims: 0b10, at: 2 }),
+            ("rows", (&raw const rows).cast(), Params::Rows { axis: 1 }),
+            ("pointwise", (&raw const pointwise).cast(), Params::Pointwise { fault: 3 }),
+            ("linalg", std::ptr::null(), Params::None),
+        ];
+        for (group, params, meant) in parameters {
+            assert_eq!(said(group, params), format!("{meant:?}"));
+        }
+        (spec.drop.unwrap())(spec.data);
+    }
+    assert_eq!(super::dims(0b1101).collect::<Vec<_>>(), [0, 2, 3]);
+}
