@@ -47,7 +47,7 @@ const VARIANTS: [Variant; 16] = [
     variant(TAIL, Layout::Contiguous, Values::Plain, Way::Fresh),
     variant(CUBE, Layout::Transposed, Values::Plain, Way::Fresh),
     variant(VECTOR, Layout::Sliced, Values::Special, Way::Fresh),
-    variant(LARGE, Layout::Contiguous, Values::Plain, Way::Fresh),
+    variant(LARGE, Layout::Contiguous, Values::Smooth, Way::Fresh),
     variant(&[0, 3], Layout::Contiguous, Values::Plain, Way::Fresh),
     variant(&[], Layout::Contiguous, Values::Special, Way::Fresh),
     variant(&[1, 1], Layout::Offset, Values::Special, Way::Out(Layout::Offset)),
@@ -61,6 +61,9 @@ const VARIANTS: [Variant; 16] = [
     variant(VECTOR, Layout::Negative, Values::Special, Way::InPlace),
     variant(LARGE, Layout::Transposed, Values::Special, Way::Out(Layout::Negative)),
 ];
+
+/// The variant whose sums show the dtype that accumulates: many positive numbers.
+pub(crate) const LONG_SUM: usize = 3;
 
 /// The number of cases of each operator and dtype.
 pub const CASES: usize = VARIANTS.len();

@@ -28,6 +28,7 @@ mod checks;
 mod diagnose;
 pub mod elements;
 mod errors;
+mod forced;
 mod memory;
 pub mod model;
 pub mod number;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use keyfold_backend::GpuBackend;
 use keyfold_core::{Device, Error, ErrorKind, Result};
-use keyfold_dispatch::Value as _;
+use keyfold_dispatch::{Dispatcher, Value as _};
 use keyfold_ops::Row;
 use keyfold_tensor::device::{MemoryRef, memory_of, random};
 use keyfold_tensor::{Tensor, Value, ValueRef, dispatcher};
@@ -23,6 +23,8 @@ pub(crate) struct Target {
     pub(crate) memory: MemoryRef<'static>,
     /// Its backend.
     pub(crate) backend: Arc<dyn GpuBackend>,
+    /// The dispatcher that calls go to, if it isn't the process's.
+    pub(crate) dispatcher: Option<Dispatcher<Value>>,
 }
 
 impl Target {
@@ -34,7 +36,7 @@ impl Target {
             let message = format!("{device} has no backend to test; register one first");
             Error::new(ErrorKind::Device, message)
         })?;
-        Ok(Target { device, memory, backend })
+        Ok(Target { device, memory, backend, dispatcher: None })
     }
 }
 
@@ -220,7 +222,8 @@ pub(crate) fn execute(
     let before = random::state(target.device)?;
     random::set_state(plan.state)?;
     let args: Vec<ValueRef<'_>> = placed.values.iter().map(Value::as_ref).collect();
-    let result = dispatcher().call(&name, &args);
+    let calls = target.dispatcher.as_ref().unwrap_or_else(|| dispatcher());
+    let result = calls.call(&name, &args);
     random::set_state(before)?;
     let result = result?.into_tensor()?;
     if let Some(fault) = wrong_form(target, plan, &result) {

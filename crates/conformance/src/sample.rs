@@ -48,11 +48,16 @@ const SUMS: [&str; 11] = [
     "aten::index_put_",
 ];
 
+/// Returns whether an operator adds elements up.
+pub(crate) fn adds_up(row: &Row) -> bool {
+    SUMS.contains(&&*row.schema().name.to_string())
+}
+
 impl Sampler {
     /// Returns the arguments of a call of a row; `None` if the operator takes no such shape.
     pub fn arguments(&mut self, row: &Row) -> Option<Vec<Arg>> {
         let name = row.schema().name.to_string();
-        self.sums = SUMS.contains(&&*name);
+        self.sums = adds_up(row);
         self.fit_shape(&name)?;
         let writes = |argument: &Argument| argument.alias.as_ref().is_some_and(|a| a.write);
         if self.layout == Layout::Broadcast && row.schema().arguments.iter().any(writes) {

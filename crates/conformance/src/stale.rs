@@ -24,54 +24,56 @@ pub(crate) fn check(checks: &mut Checks<'_>, seed: u64) {
             choice,
             ..Change::default()
         };
-        let pairs = [
-            ("numbers", change(0, &[5, 5]), change(1, &[5, 5])),
-            ("dimensions", change(1, &[5, 5]), change(2, &[5, 5])),
-            ("sizes", change(0, &[3, 8]), change(0, &[8, 3])),
+        // Six in turn have each dimension with and without `keepdim`.
+        let chains: [(&str, Vec<Change>); 2] = [
+            ("numbers and dimensions", (0..6).map(|choice| change(choice, &[5, 5])).collect()),
+            ("sizes", vec![change(0, &[3, 8]), change(0, &[8, 3])]),
         ];
-        for (kind, first, second) in pairs {
-            checks.verdict(&operation, kind, &mut || pair(target, row, &case, (&first, &second)));
+        for (kind, changes) in chains {
+            checks.verdict(&operation, kind, &mut || chain(target, row, &case, &changes));
         }
     }
 }
 
-/// Calls an operator with two sets of arguments in turn.
-fn pair(
+/// Calls an operator with one set of arguments after the other, and with the first again.
+fn chain(
     target: &Target,
     row: &Row,
     case: &Case,
-    (first, second): (&Change, &Change),
+    changes: &[Change],
 ) -> Result<Verdict, (Verdict, Option<Fault>)> {
     let failed = |fault: Fault| (Verdict::Failed, Some(fault));
-    let plan = |change| case.plan(target.device, change).map_err(|error| failed(error.into()));
-    let (Some(first), Some(second)) = (plan(first)?, plan(second)?) else {
-        return Ok(Verdict::Passed);
-    };
-    let done = |plan: &Plan| match execute(target, row, plan, 0) {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(fault)) => Err(failed(fault)),
-        Err(error) => Err(match refusal(&error, &*target.backend) {
-            Some(reason) => (Verdict::Lacking, Some(Fault::new(Symptom::Unclaimed, reason))),
-            None => failed(error.into()),
-        }),
-    };
-    let results = [(&first, done(&first)?), (&second, done(&second)?), (&first, done(&first)?)];
-    for (at, (plan, result)) in results.iter().enumerate() {
-        let Some(fault) = compare(plan, result) else { continue };
-        let (other, before) = &results[if at == 1 { 0 } else { 1 }];
-        return Err(failed(explained(fault, result, before, plan, other)));
+    let mut known: Vec<(Plan, Done)> = Vec::new();
+    for change in changes.iter().chain(changes.first()) {
+        let plan = case.plan(target.device, change).map_err(|error| failed(error.into()))?;
+        let Some(plan) = plan else { continue };
+        let done = match execute(target, row, &plan, 0) {
+            Ok(Ok(done)) => done,
+            Ok(Err(fault)) => return Err(failed(fault)),
+            Err(error) => {
+                return Err(match refusal(&error, &*target.backend) {
+                    Some(reason) => {
+                        (Verdict::Lacking, Some(Fault::new(Symptom::Unclaimed, reason)))
+                    }
+                    None => failed(error.into()),
+                });
+            }
+        };
+        if let Some(fault) = compare(&plan, &done) {
+            return Err(failed(explained(fault, (&plan, &done), &known)));
+        }
+        known.push((plan, done));
     }
     Ok(Verdict::Passed)
 }
 
-/// Returns a fault as that of a stale cache if a result is another call's.
-fn explained(fault: Fault, result: &Done, other: &Done, plan: &Plan, with: &Plan) -> Fault {
-    let differ = plan.expected.array.items != with.expected.array.items;
-    if !differ || result.got != other.got {
+/// Returns a fault as that of a stale cache if the result is an earlier call's.
+fn explained(fault: Fault, (plan, done): (&Plan, &Done), known: &[(Plan, Done)]) -> Fault {
+    let Some((with, _)) = known.iter().find(|(_, other)| other.got == done.got) else {
         return fault;
-    }
+    };
     let message = format!(
-        "A call with {:?} returned the result of a call with {:?}. {}",
+        "A call with {:?} returned the result of an earlier call with {:?}. {}",
         plain(plan),
         plain(with),
         fault.message

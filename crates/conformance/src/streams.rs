@@ -115,12 +115,16 @@ fn freed_early(target: &Target, stream: StreamId, size: usize, seed: u64) -> Res
     let data = bytes(size, seed);
     let a = new(target, &data, stream)?;
     let b = memory.allocate(target.device, size, Content::Zeros)?;
+    // The upload has run before the copy is queued.
+    expect(Symptom::WrongBytes, "the source", &read(memory, &*a, stream)?, &data)?;
     copy(memory, &*a, &*b, stream)?;
     drop(a);
     let others: Vec<_> = (0..3)
         .map(|_| {
             let other = memory.allocate(target.device, size, Content::Zeros)?;
             fill(memory, &*other, 0xee, StreamId::DEFAULT)?;
+            // The fill of another stream has run before the copy must.
+            read(memory, &*other, StreamId::DEFAULT)?;
             Ok(other)
         })
         .collect::<Result<_>>()?;

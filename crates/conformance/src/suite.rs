@@ -6,12 +6,13 @@ use std::time::Instant;
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
 use keyfold_ops::families;
 
-use crate::case::{CASES, Case, Change, hash};
+use crate::case::{CASES, Case, Change, LONG_SUM, hash};
 use crate::checks::Checks;
 use crate::diagnose::diagnose;
 use crate::report::{Finding, Group, Report, Symptom, Verdict};
 use crate::run::{Outcome, Target, described, run as run_case};
-use crate::{errors, memory, stale, streams};
+use crate::sample::adds_up;
+use crate::{errors, forced, memory, stale, streams};
 
 /// What is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,15 +168,20 @@ impl Tally {
 }
 
 /// Returns the numbers of the cases of an operation that run: spread over all operations so that
-/// each variant has its share.
-fn chosen(options: &Options, operation: &str) -> Vec<usize> {
+/// each variant has its share. Sums have a long one among them.
+fn chosen(options: &Options, case: &Case, operation: &str) -> Vec<usize> {
     if let Some(case) = options.case {
         return vec![case % CASES];
     }
     let count = ((CASES as f64 * options.fraction).round() as usize).clamp(1, CASES);
     let first = hash(&format!("{operation}{}", options.seed)) as usize;
     // An odd step visits all variants.
-    (0..count).map(|i| (first + i * 7) % CASES).collect()
+    let mut numbers: Vec<usize> = (0..count).map(|i| (first + i * 7) % CASES).collect();
+    let is_inexact = case.dtype.is_floating() || case.dtype.is_complex();
+    if is_inexact && adds_up(case.row) && !numbers.contains(&LONG_SUM) {
+        numbers.push(LONG_SUM);
+    }
+    numbers
 }
 
 /// Runs the cases of one family of operators.
@@ -200,7 +206,7 @@ fn operators(checks: &mut Checks<'_>, options: &Options) -> Result<()> {
 /// Runs the chosen cases of an operator with a dtype; where none of them exists, one that does.
 fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<()> {
     let operation = format!("{}/{}", case.row.schema().name, case.dtype);
-    let numbers = chosen(options, &operation);
+    let numbers = chosen(options, case, &operation);
     let others = (0..CASES).filter(|at| options.case.is_none() && !numbers.contains(at));
     let mut ran = false;
     for (at, number) in numbers.iter().copied().chain(others).enumerate() {
@@ -216,7 +222,13 @@ fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<
                 checks.tally.note(&operation, Verdict::Passed);
                 continue;
             }
-            Outcome::Lacking(reason) => (Verdict::Lacking, None, reason),
+            Outcome::Lacking(reason) => match works(checks.target, &case)? {
+                true => {
+                    let message = format!("The backend says: {reason}. {}", described(&plan));
+                    (Verdict::Unclaimed, Some(Symptom::Unclaimed), message)
+                }
+                false => (Verdict::Lacking, None, reason),
+            },
             Outcome::Failed(fault) => {
                 let fault = diagnose(checks.target, &case, fault);
                 let message = format!("{}. {}", described(&plan), fault.message);
@@ -228,6 +240,21 @@ fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<
         checks.report.add(finding);
     }
     Ok(())
+}
+
+/// Returns whether a kernel of the group computes a case that the backend doesn't claim. It must be
+/// right in two variants, of which no result is trivial.
+fn works(target: &Target, case: &Case) -> Result<bool> {
+    let mut forced = Target::new(target.device)?;
+    forced.dispatcher = Some(forced::dispatcher(target)?);
+    for number in [0, 11] {
+        let case = Case { number, ..*case };
+        let Some(plan) = case.plan(target.device, &Change::default())? else { return Ok(false) };
+        if !matches!(run_case(&forced, case.row, &plan), Outcome::Passed) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn finding_of(

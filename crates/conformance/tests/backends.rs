@@ -22,7 +22,7 @@ const FEWEST: [(&str, u64); 13] = [
     ("in_place", 50),
     ("random", 8),
     ("device", 25),
-    ("cache", 300),
+    ("cache", 250),
     ("memory", 150),
     ("streams", 50),
     ("errors", 20),

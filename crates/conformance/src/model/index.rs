@@ -3,9 +3,9 @@
 use keyfold_core::{DType, layout};
 
 use super::reduce::total;
-use super::{Expected, Given, accumulator};
+use super::{Expected, Given, accumulator, sum_error};
 use crate::array::{Array, for_each_index};
-use crate::number::{Number, unit};
+use crate::number::Number;
 
 pub(super) fn expected(name: &str, given: &Given<'_>) -> Option<Expected> {
     Some(match name {
@@ -91,21 +91,20 @@ fn written(x: &Array, writes: &[(usize, Number)], adds: bool) -> Expected {
         }
         return expected;
     }
-    let u = unit(accumulator(x.dtype));
     for (place, item) in x.items.iter().enumerate() {
         let added = writes.iter().filter(|(at, _)| *at == place).map(|(_, value)| *value);
         let all: Vec<Number> = [*item].into_iter().chain(added).collect();
         if all.len() == 1 {
             continue;
         }
-        let count = all.len() as f64;
+        let u = sum_error(all.len(), x.dtype);
         let (sum, sizes) = match x.dtype {
             // Bools add by "or".
             DType::Bool => (Number::Whole(all.iter().any(|item| item.truth()).into()), 0.0),
             dtype => total(all.into_iter().map(|item| item.cast(accumulator(dtype))), dtype),
         };
         expected.array.items[place] = sum;
-        expected.errors[place] = count * u * sizes;
+        expected.errors[place] = u * sizes;
     }
     expected
 }

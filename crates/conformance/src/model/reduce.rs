@@ -2,7 +2,7 @@
 
 use keyfold_core::{Complex, DType, DTypeKind};
 
-use super::{Expected, Given, accumulator, axis};
+use super::{Expected, Given, accumulator, axis, sum_error};
 use crate::array::{Array, for_each_index};
 use crate::number::{Number, unit, wrap};
 
@@ -121,9 +121,9 @@ fn sum(
     let (shape, lanes) = lanes(x, dims, keepdim);
     let mut expected = Expected::empty(dtype, &shape);
     for lane in lanes {
-        let count = lane.len() as f64;
+        let (count, u) = (lane.len() as f64, sum_error(lane.len(), dtype));
         let (sum, sizes) = total(lane.into_iter().map(|item| item.cast(dtype)), dtype);
-        let error = count * unit(accumulator(dtype)) * sizes;
+        let error = u * sizes;
         match (sum, is_mean) {
             (Number::Float(sum), true) => {
                 expected.push(
@@ -212,29 +212,35 @@ fn softmax(x: &Array, dim: usize, log: bool) -> Expected {
     let u = unit(accumulator(dtype));
     let size = x.shape.get(dim).copied().unwrap_or(1);
     let inner: usize = x.shape.iter().skip(dim + 1).product();
+    let lanes = if size == 0 { 0 } else { x.items.len() / size };
     let mut expected = Expected::empty(dtype, &x.shape);
-    for at in 0..x.items.len() {
-        let first = at / (size * inner) * size * inner + at % inner;
-        let lane = (0..size).map(|i| x.items[first + i * inner].float());
-        let most =
-            lane.clone().fold(f64::NEG_INFINITY, |a, b| if b > a || b.is_nan() { b } else { a });
-        let least = lane.clone().filter(|x| x.is_finite()).fold(most, f64::min);
+    expected.array.items = vec![Number::Float(0.0); x.items.len()];
+    expected.errors = vec![0.0; x.items.len()];
+    for lane in 0..lanes {
+        let first = lane / inner * size * inner + lane % inner;
+        let items = (0..size).map(|i| x.items[first + i * inner].float());
+        let greater = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
+        let most = items.clone().fold(f64::NEG_INFINITY, greater);
+        let least = items.clone().filter(|x| x.is_finite()).fold(most, f64::min);
         let mut sum = Sum::default();
-        lane.for_each(|x| sum.add((x - most).exp()));
-        let from = x.items[at].float() - most;
+        items.clone().for_each(|x| sum.add((x - most).exp()));
         let range = if (most - least).is_finite() { most - least } else { 0.0 };
         let steps = size as f64 + 16.0 + range;
-        let (value, error) = match log {
-            false => {
-                let value = from.exp() / sum.total();
-                (value, u * steps * value.abs())
-            }
-            true => {
-                let value = from - sum.total().ln();
-                (value, u * (steps + from.abs() + most.abs()))
-            }
-        };
-        expected.push(Number::Float(value), if error.is_finite() { error } else { 0.0 });
+        for (i, item) in items.enumerate() {
+            let from = item - most;
+            let (value, error) = match log {
+                false => {
+                    let value = from.exp() / sum.total();
+                    (value, u * steps * value.abs())
+                }
+                true => {
+                    let value = from - sum.total().ln();
+                    (value, u * (steps + from.abs() + most.abs()))
+                }
+            };
+            expected.array.items[first + i * inner] = Number::Float(value);
+            expected.errors[first + i * inner] = if error.is_finite() { error } else { 0.0 };
+        }
     }
     expected
 }
@@ -255,7 +261,6 @@ fn matmul(a: &Array, b: &Array) -> Expected {
     shape.extend((!vector_a).then_some(m));
     shape.extend((!vector_b).then_some(n));
     let mut expected = Expected::empty(dtype, &shape);
-    let u = unit(accumulator(dtype));
     let is_bool = dtype == DType::Bool;
     for_each_index(&full, |index| {
         let (outer, (i, j)) = (&index[..batch.len()], (index[batch.len()], index[batch.len() + 1]));
@@ -274,7 +279,7 @@ fn matmul(a: &Array, b: &Array) -> Expected {
         };
         // Complex products are two each.
         let count = if dtype.is_complex() { 4 * k } else { k + 1 };
-        expected.push(sum, count as f64 * u * sizes);
+        expected.push(sum, sum_error(count, dtype) * sizes);
     });
     expected
 }

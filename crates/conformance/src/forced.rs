@@ -1,0 +1,146 @@
+//! Finds operations that a backend computes but doesn't claim.
+//!
+//! A kernel's parameters name the operation, and tensors have their dtypes, so that one object can
+//! be the kernel of a whole group. Where the backend offers no kernel, the one of another operation
+//! of the group, on the same dtypes, is launched in its place: if the result is right, the backend
+//! does what it doesn't claim. Other dtypes are tried only if their elements have the same size, so
+//! that the kernel stays inside its tensors.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use keyfold_backend::{
+    GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise, Positions, Random,
+    RandomOp, RandomParams, Reduce, ReduceOp, ReduceParams, RowOp, RowParams, Rows,
+};
+use keyfold_core::{DType, Result};
+use keyfold_dispatch::Dispatcher;
+use keyfold_tensor::Value;
+use keyfold_tensor::device::Memory;
+
+use crate::run::Target;
+
+/// A backend that offers other kernels in the place of those that it lacks.
+#[derive(Debug)]
+struct Forced(Arc<dyn GpuBackend>);
+
+/// Returns a dispatcher with the operators on the target's device, where no kernel is refused if
+/// its group has another one.
+///
+/// # Errors
+/// If the operators can't be registered.
+pub(crate) fn dispatcher(target: &Target) -> Result<Dispatcher<Value>> {
+    let dispatcher = Dispatcher::new();
+    keyfold_ops::register(&dispatcher)?;
+    let forced: Arc<dyn GpuBackend> = Arc::new(Forced(Arc::clone(&target.backend)));
+    keyfold_ops::install(&dispatcher, target.device.kind(), &forced)?.keep();
+    Ok(dispatcher)
+}
+
+/// Returns the first offer with a kernel, or the one asked for.
+fn first<K>(asked: Offer<K>, others: impl IntoIterator<Item = Offer<K>>) -> Offer<K> {
+    match asked {
+        Offer::No(reason) => {
+            let found = others.into_iter().find(|offer| !matches!(offer, Offer::No(_)));
+            found.unwrap_or(Offer::No(reason))
+        }
+        offer => offer,
+    }
+}
+
+fn same_size(dtype: DType) -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(move |other| other.size() == dtype.size())
+}
+
+impl GpuBackend for Forced {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn memory(&self) -> Arc<dyn Memory> {
+        self.0.memory()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn pointwise(&self) -> Option<Pointwise<'_>> {
+        self.0.pointwise()
+    }
+
+    fn reduce(&self) -> Option<&dyn Reduce> {
+        self.0.reduce().map(|_| self as _)
+    }
+
+    fn rows(&self) -> Option<&dyn Rows> {
+        self.0.rows().map(|_| self as _)
+    }
+
+    fn linalg(&self) -> Option<&dyn Linalg> {
+        self.0.linalg().map(|_| self as _)
+    }
+
+    fn index(&self) -> Option<&dyn Index> {
+        self.0.index().map(|_| self as _)
+    }
+
+    fn random(&self) -> Option<&dyn Random> {
+        self.0.random().map(|_| self as _)
+    }
+}
+
+/// The reason of a group that isn't there, which `Forced` never returns.
+fn no_group<K>() -> Offer<K> {
+    Offer::No("it doesn't have this group of operations".into())
+}
+
+impl Reduce for Forced {
+    fn reduce(
+        &self,
+        op: ReduceOp,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ReduceParams>> {
+        let Some(group) = self.0.reduce() else { return no_group() };
+        let others = ReduceOp::ALL.into_iter().map(|op| group.reduce(op, input, output));
+        first(group.reduce(op, input, output), others)
+    }
+}
+
+impl Rows for Forced {
+    fn rows(&self, op: RowOp, input: DType, output: DType) -> Offer<&dyn Launch<RowParams>> {
+        let Some(group) = self.0.rows() else { return no_group() };
+        let others = RowOp::ALL.into_iter().map(|op| group.rows(op, input, output));
+        first(group.rows(op, input, output), others)
+    }
+}
+
+impl Linalg for Forced {
+    fn matmul(&self, input: DType, output: DType) -> Offer<&dyn Launch<()>> {
+        let Some(group) = self.0.linalg() else { return no_group() };
+        let others = same_size(input).map(|dtype| group.matmul(dtype, dtype));
+        first(group.matmul(input, output), others.filter(|_| input == output))
+    }
+}
+
+impl Index for Forced {
+    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        let Some(group) = self.0.index() else { return no_group() };
+        let others = IndexOp::ALL.into_iter().map(|op| group.index(op, elements));
+        let sizes = same_size(elements).map(|dtype| group.index(op, dtype));
+        first(group.index(op, elements), others.chain(sizes))
+    }
+
+    fn positions(&self) -> Offer<&dyn Positions> {
+        self.0.index().map_or_else(no_group, Index::positions)
+    }
+}
+
+impl Random for Forced {
+    fn random(&self, op: RandomOp, output: DType) -> Offer<&dyn Launch<RandomParams>> {
+        let Some(group) = self.0.random() else { return no_group() };
+        let others = RandomOp::ALL.into_iter().map(|op| group.random(op, output));
+        first(group.random(op, output), others)
+    }
+}

@@ -1,0 +1,256 @@
+//! A copy of the host's backend with one defect in its kernels.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_backend::{
+    Expressions, GpuBackend, Index, IndexOp, IndexParams, Launch, Linalg, Offer, Pointwise,
+    PointwiseKernel, Positions, Random, Reduce, ReduceOp, ReduceParams, Rows,
+};
+use keyfold_core::{DType, Error, ErrorKind, Result, Scalar, f16, layout};
+use keyfold_cpu::HostBackend;
+use keyfold_expr::Lowered;
+use keyfold_tensor::Tensor;
+use keyfold_tensor::device::Memory;
+
+/// A defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// Expressions read strided inputs as if they were contiguous.
+    WrongStride,
+    /// Expressions leave the last element of a tail to the first one's value.
+    WrongTail,
+    /// Reductions don't write the last element.
+    Unwritten,
+    /// Reductions write one byte behind their output.
+    OutOfBounds,
+    /// Sums of float16 accumulate in float16.
+    NarrowSum,
+    /// Reductions of equal shapes have the dimensions of the first one.
+    StaleCache,
+    /// The greatest number ignores NaN.
+    NanDropped,
+    /// Sums of float16 are claimed, and there is no kernel.
+    ClaimsTooMuch,
+    /// An error of indexing is told by the next kernel.
+    LateError,
+}
+
+/// The dimensions of the first reduction of each operation and shapes.
+type FirstDims = HashMap<(ReduceOp, Vec<usize>, Vec<usize>, DType), u64>;
+
+#[derive(Debug)]
+pub(crate) struct Planted {
+    defect: Defect,
+    cache: Mutex<FirstDims>,
+    late: Arc<Mutex<Option<Error>>>,
+}
+
+impl Planted {
+    pub(crate) fn new(defect: Defect) -> Planted {
+        Planted { defect, cache: Mutex::default(), late: Arc::default() }
+    }
+
+    /// Returns the error that an earlier kernel kept for itself.
+    fn take_late(&self) -> Result<()> {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take();
+        late.map_or(Ok(()), Err)
+    }
+}
+
+impl GpuBackend for Planted {
+    fn name(&self) -> &str {
+        "planted"
+    }
+
+    fn memory(&self) -> Arc<dyn Memory> {
+        HostBackend.memory()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn pointwise(&self) -> Option<Pointwise<'_>> {
+        Some(Pointwise::Expressions(self))
+    }
+
+    fn reduce(&self) -> Option<&dyn Reduce> {
+        Some(self)
+    }
+
+    fn rows(&self) -> Option<&dyn Rows> {
+        Some(&HostBackend)
+    }
+
+    fn linalg(&self) -> Option<&dyn Linalg> {
+        Some(&HostBackend)
+    }
+
+    fn index(&self) -> Option<&dyn Index> {
+        Some(self)
+    }
+
+    fn random(&self) -> Option<&dyn Random> {
+        Some(&HostBackend)
+    }
+}
+
+/// Returns the bytes of an element, counted from the view's first one.
+fn element(tensor: &Tensor, offset: isize) -> *mut u8 {
+    let size = tensor.dtype().size() as isize;
+    tensor.raw_data_ptr().unwrap().wrapping_offset(offset * size)
+}
+
+/// Returns the offsets of the first and the last element, in row-major order.
+fn ends(tensor: &Tensor) -> (isize, isize) {
+    let along = tensor.shape().iter().zip(tensor.strides());
+    (0, along.map(|(size, stride)| (*size as isize - 1) * stride).sum())
+}
+
+struct PlantedExpression {
+    below: Arc<dyn PointwiseKernel>,
+    defect: Defect,
+    late: Arc<Mutex<Option<Error>>>,
+}
+
+impl PointwiseKernel for PlantedExpression {
+    unsafe fn run(&self, inputs: &[&Tensor], params: &[Scalar], out: &Tensor) -> Result<()> {
+        if let Some(error) = self.late.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(error);
+        }
+        let flattened: Vec<Tensor> = inputs
+            .iter()
+            .map(|input| {
+                let strides = layout::contiguous_strides(input.shape());
+                let (buffer, shape) = (input.buffer().clone(), input.shape().clone());
+                let read = Tensor::from_parts(buffer, shape, strides, input.offset());
+                read.unwrap_or_else(|_| input.detach())
+            })
+            .collect();
+        let flattened: Vec<&Tensor> = flattened.iter().collect();
+        let inputs = if self.defect == Defect::WrongStride { &flattened } else { inputs };
+        // SAFETY: the caller's contract.
+        unsafe { self.below.run(inputs, params, out)? };
+        if self.defect == Defect::WrongTail && out.numel() > 8 && !out.numel().is_multiple_of(8) {
+            let ((first, last), size) = (ends(out), out.dtype().size());
+            // SAFETY: two elements of the output, which nothing else accesses.
+            unsafe { element(out, last).copy_from(element(out, first), size) };
+        }
+        Ok(())
+    }
+}
+
+impl Expressions for Planted {
+    fn prepare(&self, lowered: &Lowered) -> Offer<Arc<dyn PointwiseKernel>> {
+        let Some(Pointwise::Expressions(host)) = HostBackend.pointwise() else {
+            return Offer::No("the host has expressions".into());
+        };
+        let (defect, late) = (self.defect, Arc::clone(&self.late));
+        host.prepare(lowered).map(|below| Arc::new(PlantedExpression { below, defect, late }) as _)
+    }
+}
+
+impl Reduce for Planted {
+    fn reduce(
+        &self,
+        op: ReduceOp,
+        input: DType,
+        output: DType,
+    ) -> Offer<&dyn Launch<ReduceParams>> {
+        Reduce::reduce(&HostBackend, op, input, output).map(|_| self as _)
+    }
+}
+
+impl Launch<ReduceParams> for Planted {
+    unsafe fn launch(&self, params: &ReduceParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.take_late()?;
+        let (x, mut params) = (inputs[0], *params);
+        let is_half_sum = params.op == ReduceOp::Sum && x.dtype() == DType::F16;
+        match self.defect {
+            Defect::ClaimsTooMuch if is_half_sum => {
+                return Err(Error::new(ErrorKind::NotSupported, "there is no such kernel"));
+            }
+            Defect::NarrowSum
+                if is_half_sum
+                    && out.dtype() == DType::F16
+                    && out.numel() == 1
+                    && x.numel() > 0 =>
+            {
+                let mut sum = f16::from_f32(0.0);
+                for item in x.contiguous()?.to_vec::<f16>()? {
+                    sum = f16::from_f32(sum.to_f32() + item.to_f32());
+                }
+                // SAFETY: the output's only element.
+                unsafe { element(out, 0).cast::<f16>().write(sum) };
+                return Ok(());
+            }
+            Defect::StaleCache => {
+                let key = (params.op, x.shape().to_vec(), out.shape().to_vec(), x.dtype());
+                let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+                params.dims = *cache.entry(key).or_insert(params.dims);
+            }
+            _ => {}
+        }
+        let kernel = Reduce::reduce(&HostBackend, params.op, x.dtype(), out.dtype()).kernel();
+        let kernel =
+            kernel.map_err(|reason| Error::new(ErrorKind::NotSupported, reason.to_string()))?;
+        let size = out.dtype().size();
+        let (_, last) = if out.numel() > 0 { ends(out) } else { (0, 0) };
+        let mut before = [0; 16];
+        if out.numel() > 0 {
+            // SAFETY: the bytes of the output's last element.
+            unsafe { element(out, last).copy_to(before.as_mut_ptr(), size) };
+        }
+        // SAFETY: the caller's contract.
+        unsafe { kernel.launch(&params, inputs, out)? };
+        let room = out.buffer().len() > out.offset() + last.unsigned_abs() + 1;
+        match self.defect {
+            Defect::Unwritten if out.numel() > 1 => {
+                // SAFETY: as above.
+                unsafe { element(out, last).copy_from(before.as_ptr(), size) };
+            }
+            Defect::OutOfBounds if room && out.numel() > 0 && last >= 0 => {
+                // SAFETY: the byte behind the last element is inside the buffer.
+                unsafe { *element(out, last + 1) ^= 1 };
+            }
+            Defect::NanDropped if params.op == ReduceOp::Max && out.numel() == 1 => {
+                if out.get_scalar(&vec![0; out.ndim()])?.as_f64().is_nan() {
+                    // SAFETY: the output's only element, which becomes zero.
+                    unsafe { element(out, 0).write_bytes(0, size) };
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Index for Planted {
+    fn index(&self, op: IndexOp, elements: DType) -> Offer<&dyn Launch<IndexParams>> {
+        Index::index(&HostBackend, op, elements).map(|_| self as _)
+    }
+
+    fn positions(&self) -> Offer<&dyn Positions> {
+        Index::positions(&HostBackend).map(|_| &HostBackend as _)
+    }
+}
+
+impl Launch<IndexParams> for Planted {
+    unsafe fn launch(&self, params: &IndexParams, inputs: &[&Tensor], out: &Tensor) -> Result<()> {
+        self.take_late()?;
+        let kernel = Index::index(&HostBackend, params.op, out.dtype()).kernel();
+        let kernel =
+            kernel.map_err(|reason| Error::new(ErrorKind::NotSupported, reason.to_string()))?;
+        // SAFETY: the caller's contract.
+        let done = unsafe { kernel.launch(params, inputs, out) };
+        match done {
+            Err(error) if self.defect == Defect::LateError => {
+                *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Defects planted in a copy of a backend: the kit finds each, and names it.
+
+mod device;
+mod host;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use keyfold_backend::delayed::{Delayed, DelayedMemory, Mistake};
+use keyfold_backend::{GpuBackend, register};
+use keyfold_conformance::{Options, Report, Symptom, Verdict, run};
+use keyfold_core::DeviceType;
+use keyfold_cpu::HostBackend;
+
+use device::Wrapped;
+use host::{Defect, Planted};
+
+/// Runs groups of the kit on a backend; one run at a time, since runs set the state of random
+/// numbers.
+fn found(
+    groups: &[&str],
+    only: Option<&str>,
+    backend: impl FnOnce(DeviceType) -> Arc<dyn GpuBackend>,
+) -> Report {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    keyfold::init();
+    let kind = DeviceType::register("planted").unwrap();
+    let registration = register(kind, backend(kind)).unwrap();
+    let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+    let only = only.map(str::to_owned);
+    let report = run(kind, &Options { groups: Some(groups), only, ..Options::default() });
+    registration.remove();
+    report.unwrap()
+}
+
+fn memory(kind: DeviceType) -> DelayedMemory {
+    DelayedMemory::new(kind, 1, 3)
+}
+
+/// Runs the kit on kernels with a defect, on a device that works late.
+fn found_in_kernels(defect: Defect, groups: &[&str], only: Option<&str>) -> Report {
+    found(groups, only, |kind| {
+        Arc::new(Delayed::over(Arc::new(Planted::new(defect)), memory(kind)))
+    })
+}
+
+/// Runs the kit on a memory with a mistake.
+fn found_in_memory(mistake: Mistake) -> Report {
+    found(&["memory", "streams"], None, |kind| {
+        let memory = memory(kind);
+        memory.plant(mistake);
+        Arc::new(Delayed::over(Arc::new(HostBackend), memory))
+    })
+}
+
+#[track_caller]
+fn assert_named(report: &Report, symptom: Symptom, operator: &str) {
+    let named = |finding: &&keyfold_conformance::Finding| {
+        finding.symptom == Some(symptom) && finding.operator == operator
+    };
+    let finding = report.findings.iter().find(named);
+    assert!(finding.is_some_and(|finding| !finding.message.is_empty()), "{report}");
+    assert!(!report.conforms(), "{report}");
+    assert!(report.to_string().contains(&format!("{}: {operator}", symptom.name())), "{report}");
+}
+
+#[test]
+fn a_wrong_stride() {
+    let report = found_in_kernels(Defect::WrongStride, &["pointwise"], Some("aten::add"));
+    assert_named(&report, Symptom::WrongStride, "aten::add");
+}
+
+#[test]
+fn a_wrong_tail() {
+    let report = found_in_kernels(Defect::WrongTail, &["pointwise"], Some("aten::mul"));
+    assert_named(&report, Symptom::WrongTail, "aten::mul");
+}
+
+#[test]
+fn an_unwritten_element() {
+    let report = found_in_kernels(Defect::Unwritten, &["reduce"], Some("aten::sum.dim"));
+    assert_named(&report, Symptom::Unwritten, "aten::sum.dim");
+}
+
+#[test]
+fn a_write_out_of_bounds() {
+    let report = found_in_kernels(Defect::OutOfBounds, &["reduce"], Some("aten::amax"));
+    assert_named(&report, Symptom::OutOfBounds, "aten::amax");
+}
+
+#[test]
+fn a_sum_in_a_narrow_dtype() {
+    let report = found_in_kernels(Defect::NarrowSum, &["reduce"], Some("aten::sum"));
+    assert_named(&report, Symptom::Accumulation, "aten::sum");
+    let finding = report.with(Verdict::Failed).next().unwrap();
+    assert_eq!(finding.dtype, "float16", "{report}");
+}
+
+#[test]
+fn a_stale_cache() {
+    let report = found_in_kernels(Defect::StaleCache, &["cache"], Some("aten::sum.dim"));
+    assert_named(&report, Symptom::StaleCache, "aten::sum.dim");
+}
+
+#[test]
+fn a_race_between_streams() {
+    let report = found_in_memory(Mistake::WaitsTooLittle);
+    assert_named(&report, Symptom::Race, "order by an event");
+}
+
+#[test]
+fn nan_dropped() {
+    let report = found_in_kernels(Defect::NanDropped, &["reduce"], Some("aten::max"));
+    assert_named(&report, Symptom::NanDropped, "aten::max");
+}
+
+#[test]
+fn an_overlapping_copy() {
+    let report = found(&["memory"], None, |kind| {
+        let inner = Delayed::over(Arc::new(HostBackend), memory(kind));
+        Arc::new(Wrapped { inner, hides_any: false, copies_spans: true })
+    });
+    assert_named(&report, Symptom::Overlap, "copy within a buffer");
+}
+
+#[test]
+fn a_claim_without_a_kernel() {
+    let report = found_in_kernels(Defect::ClaimsTooMuch, &["reduce"], Some("aten::sum"));
+    assert_named(&report, Symptom::CallFailed, "aten::sum");
+    assert_eq!(report.with(Verdict::Failed).next().unwrap().dtype, "float16", "{report}");
+}
+
+#[test]
+fn a_kernel_without_a_claim() {
+    let report = found(&["reduce"], Some("aten::any"), |kind| {
+        let inner = Delayed::over(Arc::new(HostBackend), memory(kind));
+        Arc::new(Wrapped { inner, hides_any: true, copies_spans: false })
+    });
+    assert_named(&report, Symptom::Unclaimed, "aten::any");
+    let finding = report.with(Verdict::Unclaimed).next().unwrap();
+    assert!(finding.message.contains("it never heard of any"), "{report}");
+}
+
+#[test]
+fn a_late_error() {
+    let report = found_in_kernels(Defect::LateError, &["errors"], None);
+    assert_named(&report, Symptom::LateError, "aten::index_select");
+}
+
+#[test]
+fn mistakes_of_a_memory() {
+    for (mistake, symptom, operator) in [
+        (Mistake::ReadsEarly, Symptom::WrongBytes, "upload and download"),
+        (Mistake::FreesEarly, Symptom::Race, "memory of queued work"),
+        (Mistake::GivesHostMemory, Symptom::WrongForm, "allocate"),
+        (Mistake::GivesTooLittle, Symptom::WrongForm, "allocate"),
+    ] {
+        assert_named(&found_in_memory(mistake), symptom, operator);
+    }
+}
+
+/// What is lacking is no failure, and is told with the backend's reason.
+#[test]
+fn a_group_that_is_lacking() {
+    let report = found(&["linalg"], None, |kind| {
+        let toy = Delayed::over(Arc::new(HostBackend), memory(kind));
+        Arc::new(toy.without(keyfold_backend::delayed::Group::Linalg))
+    });
+    assert!(report.conforms(), "{report}");
+    assert_eq!(report.operations(Verdict::Lacking), 15, "{report}");
+    let reason = &report.with(Verdict::Lacking).next().unwrap().message;
+    assert_eq!(reason, "it doesn't have the operations of group linalg");
+}
