@@ -4,7 +4,7 @@ use keyfold_core::Error;
 
 use crate::report::{Finding, Report, Symptom, Verdict};
 use crate::run::{Fault, Target};
-use crate::suite::Tally;
+use crate::suite::{Options, Tally};
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Fault {
@@ -25,9 +25,17 @@ pub(crate) struct Checks<'a> {
     pub(crate) before: &'a mut dyn FnMut(&str),
     /// The only operation.
     pub(crate) only: Option<&'a str>,
+    /// The run's options.
+    pub(crate) options: &'a Options,
 }
 
 impl Checks<'_> {
+    /// Returns the fault of a case that aborted an earlier process.
+    pub(crate) fn abort_of(&self, case: &str) -> Option<Fault> {
+        let (_, how) = self.options.aborted.iter().find(|(known, _)| known == case)?;
+        Some(Fault::new(Symptom::Aborted, how.clone()))
+    }
+
     /// Runs one case of an operation, whose name is part of the case's.
     pub(crate) fn case(
         &mut self,
@@ -52,10 +60,12 @@ impl Checks<'_> {
             return;
         }
         let id = format!("{operation}/{case}");
-        (self.before)(&id);
-        let (verdict, fault) = match check() {
-            Ok(verdict) => (verdict, None),
-            Err((verdict, fault)) => (verdict, fault),
+        let (verdict, fault) = match self.abort_of(&id) {
+            Some(fault) => (Verdict::Failed, Some(fault)),
+            None => {
+                (self.before)(&id);
+                check().map_or_else(|failed| failed, |verdict| (verdict, None))
+            }
         };
         self.tally.note(operation, verdict);
         let Some(fault) = fault else { return };

@@ -106,6 +106,15 @@ pub struct Finding {
     pub count: u64,
 }
 
+impl Finding {
+    /// Returns whether another finding says the same of the same operator.
+    fn is_like(&self, other: &Finding) -> bool {
+        (self.symptom, &self.operator, &self.group)
+            == (other.symptom, &other.operator, &other.group)
+            && (self.verdict != Verdict::Lacking || self.message == other.message)
+    }
+}
+
 /// The cases of one group, counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
@@ -163,14 +172,14 @@ impl Report {
             && self.findings.iter().all(|finding| finding.verdict == Verdict::Lacking)
     }
 
+    /// Returns whether an equal finding is known.
+    pub(crate) fn knows(&self, finding: &Finding) -> bool {
+        self.findings.iter().any(|known| known.is_like(finding))
+    }
+
     /// Adds a finding, or counts it if an equal one is known.
     pub(crate) fn add(&mut self, finding: Finding) {
-        let known = self.findings.iter_mut().find(|known| {
-            (known.symptom, &known.operator, &known.group)
-                == (finding.symptom, &finding.operator, &finding.group)
-                && (known.verdict != Verdict::Lacking || known.message == finding.message)
-        });
-        match known {
+        match self.findings.iter_mut().find(|known| known.is_like(&finding)) {
             Some(known) => {
                 known.count += 1;
                 if !known.dtype.is_empty() && !known.dtype.split(", ").any(|d| d == finding.dtype) {

@@ -1,6 +1,7 @@
 //! Runs the groups of cases.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Instant;
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
@@ -12,6 +13,7 @@ use crate::diagnose::diagnose;
 use crate::report::{Finding, Group, Report, Symptom, Verdict};
 use crate::run::{Outcome, Target, described, run as run_case};
 use crate::sample::adds_up;
+use crate::shrink::reproducer;
 use crate::{errors, forced, memory, stale, streams};
 
 /// What is run.
@@ -23,11 +25,29 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// All modes.
+    pub const ALL: [Mode; 1] = [Mode::Test];
+
     /// Returns the name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Test => "test",
         }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Mode> {
+        let found = Mode::ALL.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| {
+            let known = Mode::ALL.map(Mode::name).join(", ");
+            Error::new(
+                ErrorKind::Value,
+                format!("there is no mode '{text}'; the modes are {known}"),
+            )
+        })
     }
 }
 
@@ -48,6 +68,10 @@ pub struct Options {
     pub fraction: f64,
     /// The seed of the elements.
     pub seed: u64,
+    /// Whether a failing case is reduced to a small one, with a Python program that shows it.
+    pub shrink: bool,
+    /// The cases that aborted an earlier process, and how: they count as failed and aren't run.
+    pub aborted: Vec<(String, String)>,
 }
 
 impl Default for Options {
@@ -60,6 +84,8 @@ impl Default for Options {
             case: None,
             fraction: 0.1,
             seed: 0,
+            shrink: false,
+            aborted: Vec::new(),
         }
     }
 }
@@ -112,8 +138,14 @@ pub fn run_with(
         let start = Instant::now();
         let mut tally = Tally::new(&name);
         let only = options.only.as_deref();
-        let mut checks =
-            Checks { target: &target, tally: &mut tally, report: &mut report, before, only };
+        let mut checks = Checks {
+            target: &target,
+            tally: &mut tally,
+            report: &mut report,
+            before,
+            only,
+            options,
+        };
         match &*name {
             "cache" => stale::check(&mut checks, options.seed),
             "memory" => memory::check(&mut checks),
@@ -196,7 +228,7 @@ fn operators(checks: &mut Checks<'_>, options: &Options) -> Result<()> {
         for dtype in DType::ALL {
             let case = Case { row, dtype, number: 0, seed: options.seed };
             if options.dtype.is_none_or(|only| only == dtype) && case.is_taken() {
-                operation(checks, options, &case)?;
+                operation(checks, &case)?;
             }
         }
     }
@@ -204,7 +236,8 @@ fn operators(checks: &mut Checks<'_>, options: &Options) -> Result<()> {
 }
 
 /// Runs the chosen cases of an operator with a dtype; where none of them exists, one that does.
-fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<()> {
+fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
+    let options = checks.options;
     let operation = format!("{}/{}", case.row.schema().name, case.dtype);
     let numbers = chosen(options, case, &operation);
     let others = (0..CASES).filter(|at| options.case.is_none() && !numbers.contains(at));
@@ -216,8 +249,14 @@ fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<
         let case = Case { number, ..*case };
         let Some(plan) = case.plan(checks.target.device, &Change::default())? else { continue };
         ran = true;
-        (checks.before)(&case.id());
-        let (verdict, symptom, message) = match run_case(checks.target, case.row, &plan) {
+        let outcome = match checks.abort_of(&case.id()) {
+            Some(fault) => Outcome::Failed(fault),
+            None => {
+                (checks.before)(&case.id());
+                run_case(checks.target, case.row, &plan)
+            }
+        };
+        let (verdict, symptom, message) = match outcome {
             Outcome::Passed => {
                 checks.tally.note(&operation, Verdict::Passed);
                 continue;
@@ -236,7 +275,15 @@ fn operation(checks: &mut Checks<'_>, options: &Options, case: &Case) -> Result<
             }
         };
         checks.tally.note(&operation, verdict);
-        let finding = finding_of(checks, &case, verdict, symptom, message);
+        let mut finding = finding_of(checks, &case, verdict, symptom, message);
+        if options.shrink
+            && verdict == Verdict::Failed
+            && !checks.report.knows(&finding)
+            && let Some(program) =
+                symptom.and_then(|symptom| reproducer(checks.target, &case, symptom))
+        {
+            finding.reproducer = program;
+        }
         checks.report.add(finding);
     }
     Ok(())

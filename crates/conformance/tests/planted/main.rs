@@ -21,6 +21,16 @@ fn found(
     only: Option<&str>,
     backend: impl FnOnce(DeviceType) -> Arc<dyn GpuBackend>,
 ) -> Report {
+    found_with(Options::default(), groups, only, backend)
+}
+
+/// As [`found`], with options.
+fn found_with(
+    options: Options,
+    groups: &[&str],
+    only: Option<&str>,
+    backend: impl FnOnce(DeviceType) -> Arc<dyn GpuBackend>,
+) -> Report {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     keyfold::init();
@@ -28,7 +38,7 @@ fn found(
     let registration = register(kind, backend(kind)).unwrap();
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
     let only = only.map(str::to_owned);
-    let report = run(kind, &Options { groups: Some(groups), only, ..Options::default() });
+    let report = run(kind, &Options { groups: Some(groups), only, ..options });
     registration.remove();
     report.unwrap()
 }
@@ -170,4 +180,21 @@ fn a_group_that_is_lacking() {
     assert_eq!(report.operations(Verdict::Lacking), 15, "{report}");
     let reason = &report.with(Verdict::Lacking).next().unwrap().message;
     assert_eq!(reason, "it doesn't have the operations of group linalg");
+}
+
+/// A failing case becomes a small one, as a program that one can paste.
+#[test]
+fn a_failing_case_is_shrunk_to_a_program() {
+    let options = Options { shrink: true, ..Options::default() };
+    let report = found_with(options, &["reduce"], Some("aten::sum.dim"), |kind| {
+        let planted = Arc::new(Planted::new(Defect::Unwritten));
+        Arc::new(Delayed::over(planted, memory(kind)))
+    });
+    let program = &report.with(Verdict::Failed).next().unwrap().reproducer;
+    let lines: Vec<&str> = program.lines().collect();
+    assert_eq!(lines[0], "import keyfold as kf", "{program}");
+    assert!(lines[2].starts_with("x0 = kf.asarray(["), "{program}");
+    assert!(lines[2].matches(',').count() < 12, "{program}");
+    assert!(lines.iter().any(|line| line.contains("kf.get_op(\"aten::sum.dim")), "{program}");
+    assert!(lines.last().unwrap().starts_with("# ["), "{program}");
 }
