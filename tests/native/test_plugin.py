@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import threading
 from pathlib import Path
 
@@ -16,9 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 import keyfold as kf
 from tests.helpers.compiler import compile_c
 from tests.helpers.paths import ROOT
-
-# keyfold itself was built with it.
-CARGO = os.environ.get("CARGO") or shutil.which("cargo") or "cargo"
+from tests.helpers.plugins import build, mapped
 
 PANICS = """
 #![deny(unsafe_code)]
@@ -32,26 +28,6 @@ fn register(host: &mut keyfold_plugin::Registrar<'_>) -> keyfold_plugin::Result<
     Ok(())
 }
 """
-
-
-def build(manifest: Path, target: Path) -> Path:
-    """Builds a plugin and gives its library."""
-    command = [CARGO, "build", "--offline", "--release", "--manifest-path", str(manifest)]
-    # Flags for the host's own build (a sanitizer's, say) aren't the plugin's.
-    kept = {name: value for name, value in os.environ.items() if "RUSTFLAGS" not in name}
-    environment = kept | {"CARGO_TARGET_DIR": str(target), "CARGO_BUILD_JOBS": "2"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    (library,) = (target / "release").glob("*.so")
-    return library
-
-
-@pytest.fixture(scope="session")
-def example(tmp_path_factory):
-    """The library of examples/plugin."""
-    target = tmp_path_factory.mktemp("plugin")
-    return build(ROOT / "examples" / "plugin" / "Cargo.toml", target)
 
 
 @pytest.fixture
@@ -74,10 +50,6 @@ def in_c(folder, case):
     """A plugin in C with one thing wrong."""
     source = ROOT / "crates" / "ffi" / "tests" / "plugin.c"
     return compile_c(source, folder / "libin_c.so", f"-DCASE={case}")
-
-
-def mapped(path) -> bool:
-    return str(path) in Path("/proc/self/maps").read_text()
 
 
 def softplus(x, beta=1.0):
@@ -463,7 +435,9 @@ def test_an_unknown_key(d, tmp_path, raises_saying):
     refused(d, in_c(tmp_path, "KEY"), raises_saying, "NoSuchKey")
 
 
-def test_a_registration_that_panics_leaves_nothing_behind(d, tmp_path, raises_saying):
+def test_a_registration_that_panics_leaves_nothing_behind(
+    d, tmp_path, plugin_target, raises_saying
+):
     sdk = ROOT / "crates" / "plugin"
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "lib.rs").write_text(PANICS)
@@ -472,5 +446,5 @@ def test_a_registration_that_panics_leaves_nothing_behind(d, tmp_path, raises_sa
         '[workspace]\n[lib]\ncrate-type = ["cdylib"]\n'
         f"[dependencies]\nkeyfold-plugin = {{ path = '{sdk}' }}\n"
     )
-    path = build(tmp_path / "Cargo.toml", tmp_path / "target")
+    path = build(tmp_path / "Cargo.toml", plugin_target)
     refused(d, path, raises_saying, "register function panicked: no table of units")

@@ -5,6 +5,11 @@
 
 #include "keyfold_plugin.h"
 
+#ifndef NAME
+#define NAME "board"
+#define KEY "BOARD"
+#endif
+
 #define GOOD 1
 #define NULL_SPEC 2
 #define SHORT_SPEC 3
@@ -163,7 +168,7 @@ static KeyfoldError *execute(void *data, const KeyfoldExecution *call) {
         const KeyfoldPointwiseParams *params = call->params;
         for (int64_t at = 0; at < numel(a); ++at)
             if (!*element(a, at))
-                return host->fault(params->fault);
+                return host->fault(params->fault, (KeyfoldText){"", 0});
         return NULL;
     }
     if (is(call->name, "sum")) { /* of all dimensions, or of the last */
@@ -217,7 +222,7 @@ static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar 
     d->size = CASE == SHORT_SPEC  ? sizeof *d - 8
               : CASE == LONG_SPEC ? sizeof spec
                                   : sizeof *d;
-    d->name = (KeyfoldText)KEYFOLD_TEXT("board");
+    d->name = (KeyfoldText)KEYFOLD_TEXT(NAME);
     d->data = &dropped, d->drop = drop;
     d->device_count = 2, d->stream_count = 1;
     d->groups = KEYFOLD_GROUP_POINTWISE | KEYFOLD_GROUP_REDUCE | KEYFOLD_GROUP_ROWS |
@@ -247,7 +252,7 @@ static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar 
         return host->device(registrar, d);
     KeyfoldText schema = KEYFOLD_TEXT("board::block(Tensor x) -> int");
     KeyfoldKernel kernel = {.size = sizeof kernel, .returns = kKeyfoldReturnsInt,
-                            .op = KEYFOLD_TEXT("board::block"), .key = KEYFOLD_TEXT("BOARD"),
+                            .op = KEYFOLD_TEXT("board::block"), .key = KEYFOLD_TEXT(KEY),
                             .name = KEYFOLD_TEXT("block_bytes"), .function = block_bytes};
     if ((failed = host->define(registrar, schema)) || (failed = host->kernel(registrar, &kernel)))
         return failed;

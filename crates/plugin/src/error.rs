@@ -36,8 +36,8 @@ pub enum ErrorKind {
 /// through unchanged, a Python exception as that exception.
 pub struct Error {
     repr: Repr,
-    /// Whether an operation failed that an earlier call queued.
-    late: bool,
+    /// The operator whose queued operation failed.
+    late: Option<String>,
 }
 
 enum Repr {
@@ -57,21 +57,26 @@ impl Error {
     /// Returns an error of that kind.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { repr: Repr::Own { kind, message: message.into() }, late: false }
+        Error { repr: Repr::Own { kind, message: message.into() }, late: None }
     }
 
     /// Returns the error of a false element of the primitive `check` of a
     /// [`Backend`](crate::Backend), with the call's fault code
     /// ([`Params::Pointwise`](crate::Params::Pointwise)). The host has the message.
     pub fn fault(code: u32) -> Self {
-        Error { repr: Repr::Fault(code), late: false }
+        Error { repr: Repr::Fault(code), late: None }
     }
 
     /// Marks the error of an operation that an earlier call of a [`Backend`](crate::Backend)
-    /// queued. The message should begin with that call's operator.
+    /// queued, with that call's [operator](crate::Execution::operator), which begins the message.
     #[must_use]
-    pub fn late(mut self) -> Self {
-        self.late = true;
+    pub fn late(mut self, operator: &str) -> Self {
+        if let Repr::Own { message, .. } = &mut self.repr
+            && !operator.is_empty()
+        {
+            *message = format!("{operator}: {message}");
+        }
+        self.late = Some(operator.to_owned());
         self
     }
 
@@ -145,7 +150,7 @@ impl Error {
         if error.is_null() {
             return Ok(());
         }
-        Err(Error { repr: Repr::Host(OwnedError { table, error }), late: false })
+        Err(Error { repr: Repr::Host(OwnedError { table, error }), late: None })
     }
 
     /// Converts to an error of the host, which takes ownership.
@@ -162,14 +167,14 @@ impl Error {
 
     /// As [`into_host`](Self::into_host), for a host that knows faults and late errors.
     pub(crate) fn into_host1(self, table: &'static HostTable1) -> *mut abi::HostError {
-        let late = self.late;
+        let (is_late, operator) = (self.late.is_some(), self.late.clone().unwrap_or_default());
         let error = match self.repr {
-            // SAFETY: the table's function.
-            Repr::Fault(code) => unsafe { (table.fault)(code) },
+            // SAFETY: the table's function, with text that is valid for the call.
+            Repr::Fault(code) => unsafe { (table.fault)(code, Text::new(&operator)) },
             _ => self.into_host(&table.base),
         };
         // SAFETY: the table's function; the host takes ownership of the error and returns it.
-        if late { unsafe { (table.late)(error) } } else { error }
+        if is_late { unsafe { (table.late)(error) } } else { error }
     }
 }
 

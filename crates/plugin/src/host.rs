@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use crate::abi::{CallFrame, HostTable, HostValue, Text};
+use crate::abi::{CallFrame, HostTable, HostTable1, HostValue, Text};
 use crate::error::{Error, Result};
 use crate::keyset::KeySet;
 use crate::owned::{OwnedTensor, OwnedValue};
@@ -126,6 +126,13 @@ impl<'a> Host<'a> {
         let value =
             self.value(|value| unsafe { (self.table.empty)(data, len, dtype.0, device.0, value) })?;
         Ok(OwnedTensor::fresh(value))
+    }
+
+    /// Returns the number of the thread's current stream on a device, for kernels registered at the
+    /// key of a plugin's device: they queue their work there. 0 on hosts without devices.
+    pub fn stream(&self, device: Device) -> u32 {
+        // SAFETY: the host's table, and its function.
+        unsafe { HostTable1::of(self.frame.host).map_or(0, |host| (host.stream)(device.0)) }
     }
 
     pub(crate) fn give(&self, value: OwnedValue) {

@@ -238,9 +238,8 @@ pub unsafe fn enter(
 ) -> *mut abi::HostError {
     // SAFETY: the table lives as long as the process.
     let table: &'static HostTable = unsafe { &*at };
-    let is_1 = table.abi_minor >= 1 && table.size as usize >= size_of::<HostTable1>();
-    // SAFETY: a table of that size; it begins with `HostTable`.
-    let table1 = is_1.then(|| unsafe { &*at.cast::<HostTable1>() });
+    // SAFETY: as above.
+    let table1 = unsafe { HostTable1::of(at) };
     let mut registrar = Registrar { table, table1, registrar, life: PhantomData };
     let outcome = if (table.size as usize) < size_of::<HostTable>() {
         let (given, needed) = (table.size, size_of::<HostTable>());

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::abi::{Any, DLTensor, FLAG_WRITABLE, TENSOR};
+use crate::abi::{Any, DEVICE_USER, DLTensor, FLAG_WRITABLE, TENSOR};
+use crate::backend::{Backend, DeviceTensor};
 use crate::element::{Element, Plain};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{DType, Device};
@@ -338,6 +339,24 @@ impl<'a> TensorView<'a> {
         // SAFETY: `numel` aligned elements without gaps, of any bits. They live as long as the
         // tensor, and no argument that the call writes overlaps them.
         Ok(unsafe { std::slice::from_raw_parts(pointer, self.0.numel()) })
+    }
+}
+
+impl<'a> TensorView<'a> {
+    /// Returns the tensor on a device of this plugin, for kernels registered at the device's key.
+    ///
+    /// # Errors
+    /// A tensor without elements, which has no buffer, or on a device that has none.
+    ///
+    /// # Safety
+    /// The tensor is on a device that this plugin registered with backend `B`.
+    pub unsafe fn on_backend<B: Backend>(&self) -> Result<DeviceTensor<'a, B::Buffer>> {
+        if self.0.dl.device.device_type != DEVICE_USER || self.0.dl.data.is_null() {
+            let message = format!("{self:?} has no buffer of a plugin's device");
+            return Err(Error::new(ErrorKind::Device, message));
+        }
+        // SAFETY: the caller's contract; the data is a handle of the backend.
+        Ok(unsafe { DeviceTensor::new(self.0.dl) })
     }
 }
 

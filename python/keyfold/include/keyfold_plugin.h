@@ -275,9 +275,10 @@ struct KeyfoldHost {
     /* From here on 1.1: only if abi_minor is 1 or more. */
     uint64_t features;
     KeyfoldError *(*device)(KeyfoldRegistrar *registrar, const KeyfoldDevice *device);
-    KeyfoldError *(*fault)(uint32_t code);        /* a false element of the primitive "check" */
-    KeyfoldError *(*late)(KeyfoldError *error);   /* marks it as an earlier call's; returns it */
-    uint32_t (*stream)(DLDevice device);          /* the thread's current stream */
+    /* A false element of the primitive "check". The operator may be empty: it begins late errors. */
+    KeyfoldError *(*fault)(uint32_t code, KeyfoldText op);
+    KeyfoldError *(*late)(KeyfoldError *error); /* marks it as an earlier call's; returns it */
+    uint32_t (*stream)(DLDevice device);        /* the thread's current stream */
 };
 
 #ifdef __cplusplus

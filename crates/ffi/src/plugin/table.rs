@@ -281,8 +281,14 @@ unsafe extern "C" fn error_release(error: *mut HostError) {
     drop(unsafe { Box::from_raw(error.cast::<HeldError>()) });
 }
 
-unsafe extern "C" fn fault(code: u32) -> *mut HostError {
-    HeldError::boxed(keyfold_backend::primitives::fault(code), true)
+unsafe extern "C" fn fault(code: u32, operator: Text) -> *mut HostError {
+    let error = keyfold_backend::primitives::fault(code);
+    // SAFETY: text valid for the call.
+    let error = match unsafe { operator.get() } {
+        "" => error,
+        operator => error.at(operator),
+    };
+    HeldError::boxed(error, true)
 }
 
 unsafe extern "C" fn late(error: *mut HostError) -> *mut HostError {

@@ -400,14 +400,29 @@ pub struct HostTable1 {
     pub features: u64,
     /// Stages a device and takes ownership of its data, also if it fails.
     pub device: unsafe extern "C" fn(*mut HostRegistrar, *const DeviceSpec) -> *mut HostError,
-    /// Creates the error of a false element of the primitive `check`, of that fault code.
-    pub fault: unsafe extern "C" fn(u32) -> *mut HostError,
+    /// Creates the error of a false element of the primitive `check`, of that fault code. Its
+    /// message begins with the operator, unless that is empty.
+    pub fault: unsafe extern "C" fn(u32, Text) -> *mut HostError,
     /// Marks an error as that of an operation that was queued by an earlier call. Its message
     /// should begin with that call's operator. Takes ownership of the error and returns it.
     pub late: unsafe extern "C" fn(*mut HostError) -> *mut HostError,
     /// Returns the number of the thread's current stream on a device, for kernels that are
     /// registered at the device's key; 0 for an unknown device.
     pub stream: unsafe extern "C" fn(DLDevice) -> u32,
+}
+
+impl HostTable1 {
+    /// Returns the table of 1.1 that begins with this one, if the host has it.
+    ///
+    /// # Safety
+    /// `table` is the host's, alive as long as the process.
+    pub(crate) unsafe fn of(table: *const HostTable) -> Option<&'static HostTable1> {
+        // SAFETY: the contract.
+        let base = unsafe { &*table };
+        let has_1 = base.abi_minor >= 1 && base.size as usize >= size_of::<HostTable1>();
+        // SAFETY: a table of that size.
+        has_1.then(|| unsafe { &*table.cast::<HostTable1>() })
+    }
 }
 
 const _: () = assert!(size_of::<Any>() == 16 && size_of::<DLDataType>() == 4);

@@ -173,7 +173,7 @@ fn missing(method: &str) -> Error {
 /// [`Backend::Buffer`] is dropped with the last tensor that uses it, so the buffer can be an `Arc`
 /// of which the operation has a clone. The error of a queued operation is returned by the next
 /// [`download`](Backend::download) or [`synchronize`](Backend::synchronize) that waits for it, as a
-/// [late](Error::late) one, and begins with [`Execution::operator`].
+/// [late](Error::late) one.
 pub trait Backend: Send + Sync + 'static {
     /// The memory of one buffer. The host holds it and never looks inside. Its drop releases it.
     type Buffer: Send + Sync + 'static;

@@ -25,7 +25,7 @@ impl<B> Copy for DeviceTensor<'_, B> {}
 impl<'a, B> DeviceTensor<'a, B> {
     /// # Safety
     /// `dl` is the host's, alive for `'a`, and its data is a live handle of a `B`.
-    pub(super) unsafe fn new(dl: &'a DLTensor) -> Self {
+    pub(crate) unsafe fn new(dl: &'a DLTensor) -> Self {
         DeviceTensor { dl, buffer: PhantomData }
     }
 

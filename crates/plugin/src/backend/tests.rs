@@ -96,8 +96,9 @@ unsafe extern "C" fn device(_: *mut HostRegistrar, spec: *const DeviceSpec) -> *
     SPEC.set(Some(unsafe { spec.read() }));
     null_mut()
 }
-unsafe extern "C" fn fault(code: u32) -> *mut HostError {
-    noted(format!("fault {code}"))
+unsafe extern "C" fn fault(code: u32, operator: Text) -> *mut HostError {
+    // SAFETY: text of the SDK, valid for the call.
+    noted(format!("fault {code} of '{}'", unsafe { operator.get() }))
 }
 unsafe extern "C" fn late(error: *mut HostError) -> *mut HostError {
     ERRORS.with_borrow_mut(|errors| errors.last_mut().unwrap().push_str(" (late)"));
@@ -168,15 +169,15 @@ impl Backend for Odd {
         &self,
         _: &DeviceTensor<'_, String>,
         _: &DeviceTensor<'_, String>,
-        _: u32,
+        stream: u32,
     ) -> Result<()> {
-        Err(Error::fault(2))
+        if stream == 1 { Err(Error::fault(2).late("my::op")) } else { Err(Error::fault(2)) }
     }
     fn fill(&self, to: &DeviceTensor<'_, String>, element: &[u8], _: u32) -> Result<()> {
         Err(Error::value(format!("{:?}, {element:?}", to.byte_offsets().collect::<Vec<_>>())))
     }
     fn synchronize(&self, _: u32) -> Result<()> {
-        Err(Error::new(ErrorKind::KernelFailed, "my::op: hot").late())
+        Err(Error::new(ErrorKind::KernelFailed, "hot").late("my::op"))
     }
     fn support(&self, operation: &Operation<'_>) -> Result<()> {
         Err(Error::not_supported(format!("{} {operation:?}", operation.group())))
@@ -278,7 +279,9 @@ fn tensors_are_views_of_the_hosts_structs() {
         assert!((spec.download.unwrap())(spec.data, &raw const dl, to, 0).is_null());
         assert_eq!(bytes, [7; 12]);
         assert!(!(spec.copy.unwrap())(spec.data, &raw const dl, &raw const dl, 0).is_null());
-        assert_eq!(last_error(), "fault 2");
+        assert_eq!(last_error(), "fault 2 of ''");
+        assert!(!(spec.copy.unwrap())(spec.data, &raw const dl, &raw const dl, 1).is_null());
+        assert_eq!(last_error(), "fault 2 of 'my::op' (late)");
         let view = DeviceTensor::<String>::new(&dl);
         assert_eq!((view.numel(), view.is_contiguous(), view.byte_offset()), (6, false, 2));
         (spec.drop.unwrap())(spec.data);

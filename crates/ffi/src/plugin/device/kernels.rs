@@ -24,6 +24,7 @@ use smallvec::SmallVec;
 use super::PluginDevice;
 use super::memory::{PluginBuffer, PluginMemory};
 use super::names::{drawing, indexing, reduction, row};
+use crate::plugin::table;
 use crate::plugin::values::dtype_to;
 
 /// A plugin's device type as a backend. It is its own kernel of every operation, since parameters
@@ -60,9 +61,18 @@ impl PluginBackend {
     }
 
     /// Asks the plugin whether it has an operation.
-    fn supported(&self, (group, name): Named, inputs: &[DType], output: DType) -> Result<()> {
+    ///
+    /// # Errors
+    /// The plugin's reason why it hasn't.
+    fn supported(
+        &self,
+        (group, name): Named,
+        inputs: &[DType],
+        output: DType,
+    ) -> Result<(), Reason> {
         let device = self.device();
-        let slot = device.slot("support", device.spec.support)?;
+        let reason = |error: Error| Reason(error.message().to_owned().into());
+        let slot = device.slot("support", device.spec.support).map_err(reason)?;
         let dtypes: SmallVec<[DLDataType; 4]> = inputs.iter().map(|d| dtype_to(*d)).collect();
         let operation = abi::Operation {
             size: size_of::<abi::Operation>() as u32,
@@ -74,9 +84,12 @@ impl PluginBackend {
             reserved: 0,
         };
         // SAFETY: a slot of the plugin with its data, and an operation that lives until it returns.
-        unsafe {
-            let error = slot(device.spec.data, &raw const operation);
-            device.outcome(error, || format!("support of {name}"))
+        let held = unsafe { table::take_held(slot(device.spec.data, &raw const operation)) };
+        match held {
+            None => Ok(()),
+            // A refusal. Whoever reports it names the backend.
+            Some(held) if held.error.kind() == ErrorKind::NotSupported => Err(reason(held.error)),
+            Some(held) => Err(reason(device.failed(held, &format!("support of {name}")))),
         }
     }
 
@@ -84,7 +97,7 @@ impl PluginBackend {
     fn offer<T>(&self, operation: Named, inputs: &[DType], output: DType, kernel: T) -> Offer<T> {
         match self.supported(operation, inputs, output) {
             Ok(()) => Offer::Native(kernel),
-            Err(error) => Offer::No(Reason(error.message().to_owned().into())),
+            Err(reason) => Offer::No(reason),
         }
     }
 

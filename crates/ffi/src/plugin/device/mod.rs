@@ -188,16 +188,21 @@ impl PluginDevice {
     /// `error` is null or an error of the host's table that the slot gave up.
     unsafe fn outcome(&self, error: *mut HostError, call: impl FnOnce() -> String) -> Result<()> {
         // SAFETY: the contract.
-        let Some(held) = (unsafe { table::take_held(error) }) else { return Ok(()) };
+        unsafe { table::take_held(error) }.map_or(Ok(()), |held| Err(self.failed(held, &call())))
+    }
+
+    /// Returns an error of a slot with its place.
+    #[cold]
+    fn failed(&self, held: HeldError, call: &str) -> Error {
         let HeldError { error, late, .. } = held;
-        let (kind, place) = (error.kind(), format!("{}, {}", self.label(), call()));
+        let (kind, place) = (error.kind(), format!("{}, {call}", self.label()));
         let error = match error.message().strip_prefix(table::PANICKED) {
             Some(text) if kind == ErrorKind::KernelPanic => {
                 Error::new(kind, format!("{place} panicked: {text}"))
             }
             _ => Error::new(kind, format!("{} ({place})", error.message())),
         };
-        Err(if late { error.late() } else { error })
+        if late { error.late() } else { error }
     }
 
     /// Returns a pointer that a slot has set.
