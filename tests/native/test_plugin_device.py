@@ -168,8 +168,6 @@ def test_what_it_lacks_is_an_error_that_names_the_plugin(late, raises_saying):
     reason = "it has no cast(float32) -> float16"
     with raises_saying(kf.NotSupported, "aten::to", f"'{NAME}'", f"{reason}; copy"):
         x.to("float16")
-    with raises_saying(kf.NotSupported, "device late", NAME, "set_limit"):
-        kf.set_cache_limit(1, device="late")
     with raises_saying(kf.DeviceError, "late has 2 devices: late:0, late:1"):
         kf.ones(2, device="late:2")
     with raises_saying(MemoryError, "there are no", NAME, "allocate of"):

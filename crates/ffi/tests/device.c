@@ -37,6 +37,7 @@
 #define LATE 25
 #define LONG_SPEC 26
 #define KERNEL_TWICE 27
+#define NO_COUNT 28
 
 /* How often the device's data was dropped, and how many handles there are. */
 int dropped, handles;
@@ -243,6 +244,7 @@ static KeyfoldError *register_plugin(const KeyfoldHost *table, KeyfoldRegistrar 
     case NO_EXECUTE: d->execute = NULL; break;
     case NO_EVENTS: d->flags = KEYFOLD_DEVICE_ASYNCHRONOUS; break;
     case HALF_EVENTS: d->record = record; break;
+    case NO_COUNT: d->count_true = NULL; break;
     }
     if (CASE == NULL_SPEC)
         return host->device(registrar, NULL);

@@ -228,7 +228,7 @@ typedef struct KeyfoldDevice {
 
     /* May be NULL: the host's counts. It is given them, and changes what it knows better. */
     KeyfoldError *(*statistics)(void *data, uint32_t device, KeyfoldStatistics *statistics);
-    /* May be NULL: not supported. */
+    /* May be NULL: the device keeps no free memory. */
     KeyfoldError *(*set_limit)(void *data, uint32_t device, uint64_t limit);
 
     /* Both are needed if `groups` isn't 0. `support` returns NULL if `execute` runs the operation, else

@@ -1,4 +1,4 @@
-//! Plugins in C, compiled by tests.
+//! The plugins of the tests: in C, compiled here, and in Rust, built with the examples.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,6 +29,16 @@ pub(crate) fn compiled(source: &str, case: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     compile(&source, &library, &[&format!("-DCASE={case}")]);
     library
+}
+
+/// Returns the path of an example of this crate, which `cargo test` builds.
+pub(crate) fn example(name: &str) -> PathBuf {
+    use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
+    let tests = std::env::current_exe().unwrap();
+    let name = format!("{DLL_PREFIX}{name}{DLL_SUFFIX}");
+    let path = tests.parent().unwrap().with_file_name("examples").join(name);
+    assert!(path.exists(), "{path:?} is missing: run `cargo test`, or `cargo build --examples`");
+    path
 }
 
 /// Returns the error of loading a file; nothing may be registered afterwards.

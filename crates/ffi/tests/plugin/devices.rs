@@ -13,7 +13,7 @@ use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::device::{StreamId, memory_of};
 use keyfold_tensor::{Tensor, Value};
 
-use crate::c_plugins::{compiled, refused, says};
+use crate::c_plugins::{compiled, example, refused, says};
 
 /// Devices are the process's: one test at a time has them.
 fn alone() -> MutexGuard<'static, ()> {
@@ -144,9 +144,9 @@ fn a_device_without_events_has_the_hosts() {
     assert_eq!((known.in_use, known.peak, known.allocations), (16, 16, 1));
     drop(x);
     assert_eq!(memory.statistics(board(0)).unwrap().in_use, 0);
-    let error = memory.set_limit(board(0), None).unwrap_err();
-    let parts = ["device board of the plugin board-in-c 2.1", "set_limit", "left that slot null"];
-    says(&error, ErrorKind::NotSupported, &parts);
+    // It keeps no free memory, so it is within every limit.
+    memory.set_limit(board(0), Some(5)).unwrap();
+    assert_eq!(memory.statistics(board(0)).unwrap().limit, 5);
 }
 
 #[test]
@@ -267,6 +267,16 @@ fn a_claim_that_doesnt_hold_is_an_error_that_names_the_claim() {
 }
 
 #[test]
+fn a_slot_that_may_be_null_is_named_where_it_is_needed() {
+    let _loaded = loaded("NO_COUNT");
+    let mask = Tensor::from_slice(&[true], &[1]).unwrap().to_device(board(1)).unwrap();
+    let found = backend(board(1)).unwrap();
+    let error = found.index().unwrap().positions().kernel().unwrap().positions(&mask).unwrap_err();
+    let parts = ["device board of the plugin board-in-c 2.1", "count_true", "left that slot null"];
+    says(&error, ErrorKind::NotSupported, &parts);
+}
+
+#[test]
 fn a_wrong_count_writes_nowhere() {
     let _loaded = loaded("COUNTS_TOO_MUCH");
     let mask = Tensor::from_slice(&[true], &[1]).unwrap().to_device(board(1)).unwrap();
@@ -284,4 +294,26 @@ fn tensors_of_another_memory_are_refused() {
     let error = pointwise(Primitive::Add, &[&x, &x], &empty(&[1], DType::F32)).unwrap_err();
     again.close();
     says(&error, ErrorKind::Device, &["board", "can't reach", "board:1"]);
+}
+
+#[test]
+fn panics_of_a_backend_are_errors_that_name_plugin_and_slot() {
+    let (_alone, dispatcher) = (alone(), Dispatcher::new());
+    let plugin = plugin::load(&example("probe_device"), &dispatcher).unwrap();
+    let device = Device::new(plugin.device_types()[0], 0);
+    let of = "device probe of the plugin keyfold-ffi";
+    let error = Tensor::zeros(&[13], DType::U8, device).unwrap_err();
+    says(&error, ErrorKind::KernelPanic, &[of, "allocate of 13 bytes panicked: unlucky"]);
+    let x = on(device, &[1.0], &[1]);
+    let found = backend(device).unwrap();
+    let offer = |op| found.rows().unwrap().rows(op, DType::F32, DType::F32);
+    let Offer::No(Reason(reason)) = offer(RowOp::LogSoftmax) else { panic!("it was offered") };
+    assert!(reason.contains("support of log_softmax panicked: asked"), "{reason}");
+    let params = RowParams { op: RowOp::Softmax, axis: 0 };
+    let out = Tensor::zeros(&[1], DType::F32, device).unwrap();
+    let error = launch(offer(RowOp::Softmax), &params, &[&x], &out).unwrap_err();
+    says(&error, ErrorKind::KernelPanic, &[of, "execute of softmax panicked: called"]);
+    // The buffers' drop panics, too, which nothing can report.
+    drop((x, out));
+    assert!(plugin.close());
 }

@@ -8,21 +8,11 @@ use keyfold_dispatch::{DispatchKey, Dispatcher, Kernel, Override, exclude_keys};
 use keyfold_ffi::plugin::{self, Plugin};
 use keyfold_tensor::{Tensor, Value, ValueRef};
 
-use crate::c_plugins::{compiled, refused, says};
-
-/// Returns the path of the probe, which `cargo test` builds with the examples.
-fn probe() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let name =
-        format!("{}probe_plugin{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-    let path = tests.parent().unwrap().with_file_name("examples").join(name);
-    assert!(path.exists(), "{path:?} is missing: run `cargo test`, or `cargo build --examples`");
-    path
-}
+use crate::c_plugins::{compiled, example, refused, says};
 
 fn loaded() -> (Dispatcher<Value>, Plugin) {
     let dispatcher = Dispatcher::new();
-    let plugin = plugin::load(&probe(), &dispatcher).unwrap();
+    let plugin = plugin::load(&example("probe_plugin"), &dispatcher).unwrap();
     (dispatcher, plugin)
 }
 
@@ -234,14 +224,14 @@ fn a_plugin_loaded_twice_is_refused_and_closing_makes_room() {
     let (dispatcher, plugin) = loaded();
     let (operators, kernels) = (plugin.operators().len(), plugin.kernels().len());
     assert_eq!((dispatcher.operators().len(), dispatcher.kernel_count()), (operators, kernels));
-    let error = plugin::load(&probe(), &dispatcher).unwrap_err();
+    let error = plugin::load(&example("probe_plugin"), &dispatcher).unwrap_err();
     let parts = ["probe::double", "already has a kernel at CPU", "probe_plugin", "the plugin "];
     says(&error, ErrorKind::Registration, &parts);
     assert_eq!(dispatcher.kernel_count(), kernels);
     assert!(plugin.is_open() && plugin.close() && !plugin.is_open() && !plugin.close());
     assert_eq!((dispatcher.operators().len(), dispatcher.kernel_count()), (0, 0));
     drop(plugin);
-    let again = plugin::load(&probe(), &dispatcher).unwrap();
+    let again = plugin::load(&example("probe_plugin"), &dispatcher).unwrap();
     assert_eq!(again.kernels().len(), kernels);
     // Dropping it changes nothing.
     drop(again);

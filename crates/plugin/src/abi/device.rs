@@ -29,8 +29,8 @@
 //! `allocate`, `release`, `upload`, `download`, `copy`, `fill` and `synchronize` are required;
 //! `support` and `execute` too if [`DeviceSpec::groups`] isn't 0; the five slots of events too if
 //! the device is asynchronous or has several streams. The host refuses a spec without them. Events
-//! of other devices are the host's, and have the times of its clock. Any other slot may be null;
-//! then the operation is `NotSupported` unless its documentation says otherwise.
+//! of other devices are the host's, and have the times of its clock. Of the others, `count_true` is
+//! `NotSupported` if it is null; the rest document what the host does then.
 //!
 //! [`HostTable1::device`]: super::HostTable1::device
 //! [`HostTable1::fault`]: super::HostTable1::fault
@@ -150,7 +150,8 @@ pub struct DeviceSpec {
     pub statistics:
         Option<unsafe extern "C" fn(*mut c_void, u32, *mut DeviceStatistics) -> *mut HostError>,
     /// Sets the limit in bytes of a device's free memory kept for later allocations, and frees the
-    /// excess; [`LIMIT_DEFAULT`] for its default.
+    /// excess; [`LIMIT_DEFAULT`] for its default. If it is null, the device keeps none, and is
+    /// within every limit.
     pub set_limit: Option<unsafe extern "C" fn(*mut c_void, u32, u64) -> *mut HostError>,
 
     /// Returns null if [`execute`](Self::execute) runs the operation, else an error whose message

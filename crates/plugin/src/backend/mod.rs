@@ -312,12 +312,13 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Sets the limit in bytes of a device's free memory kept for later allocations, and frees the
-    /// excess; `None` for the default.
+    /// excess; `None` for the default. The default implementation is for a backend that keeps none
+    /// and so is within every limit; `counted` of [`statistics`](Backend::statistics) has the limit.
     ///
     /// # Errors
-    /// The device's errors; the default implementation refuses.
+    /// The device's errors.
     fn set_limit(&self, _device: u32, _limit: Option<u64>) -> Result<()> {
-        Err(missing("set_limit, so that it keeps no free memory"))
+        Ok(())
     }
 
     /// Returns `Ok` if [`execute`](Backend::execute) runs an operation, else the reason why it

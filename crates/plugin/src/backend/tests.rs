@@ -248,8 +248,12 @@ fn slots_pass_results_errors_and_panics() {
         assert_eq!(last_error(), "Memory: no more");
         assert!(!(spec.synchronize.unwrap())(spec.data, 0).is_null());
         assert_eq!(last_error(), "KernelFailed: my::op: hot (late)");
-        assert!(!(spec.set_limit.unwrap())(spec.data, 0, abi::LIMIT_DEFAULT).is_null());
-        assert!(last_error().contains("doesn't implement set_limit"));
+        assert!((spec.set_limit.unwrap())(spec.data, 0, abi::LIMIT_DEFAULT).is_null());
+        let (mask, mut count) = (tensor(&String::new(), &mut [], &mut [], 0), 0);
+        assert!(
+            !(spec.count_true.unwrap())(spec.data, &raw const mask, 0, &raw mut count).is_null()
+        );
+        assert!(last_error().contains("doesn't implement count_true"));
         let mut known = DeviceStatistics { in_use: 3, ..DeviceStatistics::default() };
         assert!((spec.statistics.unwrap())(spec.data, 0, &raw mut known).is_null());
         assert_eq!(known.in_use, Statistics { in_use: 3, ..Statistics::default() }.in_use);

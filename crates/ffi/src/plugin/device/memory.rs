@@ -376,6 +376,7 @@ impl Memory for PluginMemory {
             in_use: counts.in_use.load(Ordering::Relaxed),
             peak: counts.peak.load(Ordering::Relaxed),
             allocations: counts.allocations.load(Ordering::Relaxed),
+            limit: counts.limit.load(Ordering::Relaxed),
             ..DeviceStatistics::default()
         };
         if let Some(slot) = self.0.spec.statistics {
@@ -391,11 +392,14 @@ impl Memory for PluginMemory {
 
     fn set_limit(&self, device: Device, limit: Option<u64>) -> Result<()> {
         let index = self.0.index(device)?;
-        let slot = self.0.slot("set_limit", self.0.spec.set_limit)?;
-        // SAFETY: a slot of the plugin with its data.
-        unsafe {
-            let error = slot(self.0.spec.data, index, limit.unwrap_or(LIMIT_DEFAULT));
-            self.0.outcome(error, || "set_limit".to_owned())
+        if let Some(slot) = self.0.spec.set_limit {
+            // SAFETY: a slot of the plugin with its data.
+            unsafe {
+                let error = slot(self.0.spec.data, index, limit.unwrap_or(LIMIT_DEFAULT));
+                self.0.outcome(error, || "set_limit".to_owned())?;
+            }
         }
+        self.0.counts[index as usize].limit.store(limit.unwrap_or(0), Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -31,6 +31,8 @@ struct Counts {
     in_use: AtomicU64,
     peak: AtomicU64,
     allocations: AtomicU64,
+    /// The limit that was set last.
+    limit: AtomicU64,
 }
 
 /// The plugin's data of a device, released when the last user of it is dropped. Keeps the library
