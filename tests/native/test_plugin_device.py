@@ -52,14 +52,14 @@ def row():
 
 def test_the_device_is_listed_with_its_plugin(late):
     devices = (kf.Device("late:0"), kf.Device("late:1"))
-    groups = ("pointwise", "reduce", "rows", "linalg")
+    groups = ("pointwise", "reduce", "rows", "linalg", "index", "random")
     number = row().dlpack_number
     assert row() == kf.Backend(NAME, "late", devices, 1, groups, number)
     assert (late.device_types, late.abi_version) == (["late"], (1, 1))
     assert repr(late) == f"<Plugin({NAME}: 1 operators, 2 kernels, device late)>"
     x = there([1.0, 2.0])
     rows = list(_doctor._backends())
-    assert ("late", f"{NAME}: offers pointwise, reduce, rows, linalg") in rows
+    assert ("late", f"{NAME}: offers {', '.join(row().groups)}") in rows
     assert ("", f"late:1: {x.nbytes} bytes in use, 0 kept, 1 stream") in rows
     assert NAME in [backend["name"] for backend in _json.backends()]
     stats = kf.memory_stats("late:1")
@@ -95,6 +95,8 @@ def test_a_device_may_be_named_wherever_a_device_is_taken(late):
         lambda x, i: i.argmax(1) + i.argmin(1),
         lambda x, i: kf.all(x != 0) & kf.any(i > 100),
         lambda x, i: i.to("uint8").to("float64") + x.to("int16"),
+        lambda x, i: x[i % 4, [0, -1, 2, 1]] + x[x > 0].sum() + kf.ops.aten.gather(x, 0, i % 4),
+        lambda x, i: kf.exp(x.to("float16") / 4).to("bfloat16") @ x.to("bfloat16"),
     ],
 )
 def test_results_are_those_of_the_cpu(late, f):
@@ -103,7 +105,8 @@ def test_results_are_those_of_the_cpu(late, f):
     expected = f(*(kf.asarray(v).to(dtype) for v, dtype in args))
     result = f(*(kf.asarray(v).to(dtype).to("late") for v, dtype in args))
     assert (result.device, result.dtype) == ("late:0", expected.dtype)
-    np.testing.assert_allclose(result.cpu().numpy(), expected.numpy(), rtol=2e-5, atol=1e-6)
+    tolerance = 1e-2 if expected.dtype == "bfloat16" else 2e-5
+    np.testing.assert_allclose(result.tolist(), expected.tolist(), rtol=tolerance, atol=1e-6)
 
 
 def test_layers_work_over_it(late):
@@ -125,6 +128,16 @@ def test_layers_work_over_it(late):
     (event,) = profile.events
     assert (event["name"], event["device_time"] is None) == ("aten::matmul", False)
     assert kf.infer_meta(kf.ops.aten.matmul, x, x).shape == (2, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_random_numbers_are_those_of_the_cpu(late, dtype):
+    def made(f, device):
+        kf.manual_seed(7)
+        return f(5, 3, dtype=dtype, device=device).cpu().tolist()
+
+    assert made(kf.rand, "late:1") == made(kf.rand, "cpu")
+    np.testing.assert_allclose(made(kf.randn, "late"), made(kf.randn, "cpu"), rtol=1e-2, atol=1e-6)
 
 
 def test_its_own_operator_gets_the_devices_handles(late, raises_saying):
@@ -160,14 +173,13 @@ def test_calls_from_many_threads(late):
 
 
 def test_what_it_lacks_is_an_error_that_names_the_plugin(late, raises_saying):
-    x = there([1.0, 2.0])
-    with raises_saying(kf.NotSupported, "aten::rand", f"'{NAME}'", "random"):
-        kf.rand(3, device="late")
-    with raises_saying(kf.NotSupported, "aten::index", f"'{NAME}'", "index"):
-        _ = x[kf.asarray([0], device="late:1")]
-    reason = "it has no cast(float32) -> float16"
-    with raises_saying(kf.NotSupported, "aten::to", f"'{NAME}'", f"{reason}; copy"):
-        x.to("float16")
+    z = there([1j, 2.0], "complex64")
+    assert (z * z).tolist() == [-1, 4]
+    reason = "it has no sum(complex64) -> complex64; copy"
+    with raises_saying(kf.NotSupported, "aten::sum", f"'{NAME}'", reason):
+        z.sum()
+    with raises_saying(kf.NotSupported, "aten::matmul", f"'{NAME}'", "complex64"):
+        _ = z @ z
     with raises_saying(kf.DeviceError, "late has 2 devices: late:0, late:1"):
         kf.ones(2, device="late:2")
     with raises_saying(MemoryError, "there are no", NAME, "allocate of"):

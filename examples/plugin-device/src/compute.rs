@@ -1,9 +1,10 @@
-//! The operations, on all real dtypes but halves. They are written to be read, not to be fast.
+//! The operations, on all real dtypes. They are written to be read, not to be fast.
 
 use keyfold_plugin::{DType, Error, Params, Result};
 
 use crate::memory::Number::{self, Float, Int};
 use crate::memory::{View, is_number};
+use crate::{index, random};
 
 /// Returns whether [`run`] has an operation for these dtypes: the same predicate for both.
 pub(crate) fn has(group: &str, name: &str, mut dtypes: impl Iterator<Item = DType>) -> bool {
@@ -12,9 +13,21 @@ pub(crate) fn has(group: &str, name: &str, mut dtypes: impl Iterator<Item = DTyp
         "reduce" => REDUCTIONS.contains(&name),
         "rows" => matches!(name, "softmax" | "log_softmax"),
         "linalg" => name == "matmul",
+        "index" => index::OPERATIONS.contains(&name),
+        "random" => matches!(name, "uniform" | "normal"),
         _ => false,
     };
-    known && dtypes.all(is_number)
+    let is_float = |dtype| matches!(dtype, DType::F32 | DType::F64);
+    let is_half = |dtype| matches!(dtype, DType::F16 | DType::BF16);
+    known
+        && dtypes.all(|dtype| match name {
+            "neg" | "abs" | "sqrt" | "exp" | "log" | "sin" | "cos" | "floor" => is_float(dtype),
+            "uniform" | "normal" => is_float(dtype) || is_half(dtype),
+            "and" | "or" | "xor" | "shift_left" | "shift_right" => {
+                is_number(dtype) && !is_float(dtype) && !is_half(dtype)
+            }
+            _ => is_number(dtype),
+        })
 }
 
 /// Runs an operation.
@@ -25,8 +38,9 @@ pub(crate) fn run(
     (group, name): (&str, &str),
     params: Params,
     inputs: &[View],
-    out: &View,
+    outs: &[View],
 ) -> Result<()> {
+    let out = &outs[0];
     match (group, params) {
         ("pointwise", Params::Pointwise { fault }) => pointwise(name, fault, inputs, out),
         ("reduce", Params::Reduce { dims, .. }) => {
@@ -39,6 +53,15 @@ pub(crate) fn run(
         }
         ("linalg", _) => {
             out.set(matmul(&inputs[0], &inputs[1]));
+            Ok(())
+        }
+        ("index", Params::Index { dims, at }) => index::run(name, inputs, out, dims, at),
+        ("index", _) => {
+            index::positions(&inputs[0], outs);
+            Ok(())
+        }
+        ("random", Params::Random { seed, offset }) => {
+            out.set(random::numbers(name, out.dtype, (seed, offset), out.numel()));
             Ok(())
         }
         _ => Err(Error::not_supported(format!("there is no {name} of the group {group}"))),
@@ -149,7 +172,7 @@ fn lanes(x: &View, reduced: u64) -> Vec<Vec<Number>> {
 fn sum(lane: &[Number]) -> Number {
     match lane.first() {
         Some(Float(_)) => Float(lane.iter().map(|n| n.float()).sum()),
-        _ => lane.iter().fold(Int(0), |sum, n| binary("add", sum, *n)),
+        _ => lane.iter().fold(Int(0), |sum, n| sum.plus(*n)),
     }
 }
 

@@ -2,13 +2,16 @@
 //! a thread of its own, after their calls have returned.
 //!
 //! - `queue`: a device's stream and its events
-//! - `memory`: buffers and their elements
-//! - `compute`: the operations
+//! - `memory`: buffers and their elements; `half`: those of 16 bits
+//! - `compute`, `index`, `random`: the operations
 //! - `late_demo::square`: an operator with a kernel for this device's tensors
 
 mod compute;
+mod half;
+mod index;
 mod memory;
 mod queue;
+mod random;
 
 use std::sync::Arc;
 
@@ -62,7 +65,12 @@ impl Backend for Late {
     }
 
     fn groups(&self) -> Groups {
-        Groups::POINTWISE | Groups::REDUCE | Groups::ROWS | Groups::LINALG
+        Groups::POINTWISE
+            | Groups::REDUCE
+            | Groups::ROWS
+            | Groups::LINALG
+            | Groups::INDEX
+            | Groups::RANDOM
     }
 
     // New memory is all zeros, so both kinds of content are the same.
@@ -146,14 +154,19 @@ impl Backend for Late {
 
     fn execute(&self, call: &Execution<'_, Buffer>) -> Result<()> {
         let inputs: Vec<View> = call.inputs().map(|input| View::new(&input)).collect();
-        let output = call.output(0)?;
-        let (out, params) = (View::new(&output), call.params());
+        let outs = (0..call.output_count()).map(|at| Ok(View::new(&call.output(at)?)));
+        let (outs, params) = (outs.collect::<Result<Vec<View>>>()?, call.params());
         let [group, name, operator] =
             [call.group(), call.name(), call.operator()].map(str::to_owned);
-        self.queue(output.device()).push(move || {
-            compute::run((&group, &name), params, &inputs, &out)
+        self.queue(call.output(0)?.device()).push(move || {
+            compute::run((&group, &name), params, &inputs, &outs)
                 .map_err(|error| error.late(&operator))
         })
+    }
+
+    fn count_true(&self, mask: &DeviceTensor<'_, Buffer>, _stream: u32) -> Result<u64> {
+        self.queue(mask.device()).finish()?;
+        Ok(View::new(mask).numbers().iter().filter(|number| number.is_true()).count() as u64)
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use keyfold_plugin::{ByteOffsets, DType, DeviceTensor, Error, ErrorKind, Result};
 
+use crate::half::{BFLOAT16, FLOAT16};
+
 /// A buffer. Queued operations have clones, so that it lives until they have run.
 pub(crate) type Buffer = Arc<Mutex<Vec<u8>>>;
 
@@ -37,6 +39,13 @@ impl Number {
     pub(crate) fn is_true(self) -> bool {
         self.float() != 0.0
     }
+
+    pub(crate) fn plus(self, other: Number) -> Number {
+        match (self, other) {
+            (Number::Int(a), Number::Int(b)) => Number::Int(a.wrapping_add(b)),
+            _ => Number::Float(self.float() + other.float()),
+        }
+    }
 }
 
 impl From<bool> for Number {
@@ -50,7 +59,7 @@ macro_rules! elements {
     ($($dtype:ident $type:ty: $kind:ident($as:ty);)*) => {
         /// Returns whether elements of a dtype can be computed with.
         pub(crate) fn is_number(dtype: DType) -> bool {
-            [DType::BOOL, $(DType::$dtype),*].contains(&dtype)
+            [DType::BOOL, DType::F16, DType::BF16, $(DType::$dtype),*].contains(&dtype)
         }
 
         fn get(dtype: DType, bytes: &[u8]) -> Number {
@@ -59,6 +68,8 @@ macro_rules! elements {
                     let bytes = bytes.try_into().expect("an element's bytes");
                     Number::$kind(<$type>::from_ne_bytes(bytes) as $as)
                 })*
+                DType::F16 => Number::Float(FLOAT16.widen(u16::from_ne_bytes([bytes[0], bytes[1]]))),
+                DType::BF16 => Number::Float(BFLOAT16.widen(u16::from_ne_bytes([bytes[0], bytes[1]]))),
                 _ => Number::from(bytes[0] != 0),
             }
         }
@@ -72,6 +83,12 @@ macro_rules! elements {
                 (DType::$dtype, Number::Float(value)) => {
                     bytes.copy_from_slice(&(value as $type).to_ne_bytes());
                 })*
+                (DType::F16, _) => {
+                    bytes.copy_from_slice(&FLOAT16.narrow(number.float()).to_ne_bytes());
+                }
+                (DType::BF16, _) => {
+                    bytes.copy_from_slice(&BFLOAT16.narrow(number.float()).to_ne_bytes());
+                }
                 _ => bytes[0] = u8::from(number.is_true()),
             }
         }
@@ -132,6 +149,13 @@ impl View {
         for (at, element) in self.offsets.clone().zip(bytes.chunks_exact(self.size)) {
             memory[at..at + self.size].copy_from_slice(element);
         }
+    }
+
+    /// Returns a number as an element of the dtype would keep it.
+    pub(crate) fn rounded(&self, number: Number) -> Number {
+        let mut bytes = [0; 8];
+        put(self.dtype, number, &mut bytes[..self.size]);
+        get(self.dtype, &bytes[..self.size])
     }
 
     pub(crate) fn numel(&self) -> usize {
