@@ -21,6 +21,7 @@ arrays you already have:
 - random numbers: `rand`, `randn`, `dropout`, `manual_seed`, `get_rng_state`, `set_rng_state`;
   `random.get_state` and `random.set_state` of a device
 - devices: `backends`, `register_backend`, `allow_fallback`, `fallbacks`, `Device`
+- the proof of a backend: `conformance`
 - threads and memory: `get_num_threads`, `set_num_threads`, `memory_stats`, `trim_memory`,
   `set_cache_limit`, `synchronize`
 - PyTorch: `keyfold.torch`, which is imported when it is first used
@@ -46,6 +47,7 @@ from keyfold._autograd import (
     register_jvp,
     value_and_grad,
 )
+from keyfold._conformance import ConformanceReport, conformance
 from keyfold._core import (
     BackendHandle,
     Device,
@@ -214,7 +216,8 @@ from keyfold._trace import Graph, trace
 
 # fmt: off
 __all__ = [
-    "BY_KIND", "Backend", "BackendHandle", "BindingError", "Choice", "CudnnError", "CustomOp",
+    "BY_KIND", "Backend", "BackendHandle", "BindingError", "Choice", "ConformanceReport",
+    "CudnnError", "CustomOp",
     "DType", "DTypeError", "Device", "DeviceError", "DispatchError", "DispatchKey",
     "DispatchKeySet", "DispatchTable", "Dispatcher", "ElementwiseOperator", "EmptyKeySetError",
     "Error", "ExchangeError", "Explanation", "Expression", "ExpressionError", "Fallback",
@@ -229,13 +232,13 @@ __all__ = [
     "UnknownKey", "UnknownOperator", "VmapInfo", "__version__", "allow_fallback", "arange",
     "asarray", "astype", "autocast", "autocast_dtype", "backends", "bfloat16", "bool",
     "broadcast_arrays", "broadcast_shapes", "broadcast_to", "call_direct", "checkpoint", "clip",
-    "complex64", "complex128", "concat", "custom_op", "define", "elementwise", "empty",
-    "empty_like", "exclude_keys", "explain", "fallback", "fallbacks", "fallthrough", "flip",
-    "float16", "float32", "float64", "from_dlpack", "from_numpy", "full", "full_like", "gelu",
-    "get_include", "get_kernel", "get_num_threads", "get_op", "get_rng_state", "grad", "gradcheck",
-    "gradgradcheck", "hessian", "impl", "include_keys", "infer_meta", "infer_schema", "int8",
-    "int16", "int32", "int64", "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev", "jvp",
-    "load_kernels", "load_plugin", "logical_and", "logical_or", "logical_xor", "manual_seed",
+    "complex64", "complex128", "concat", "conformance", "custom_op", "define", "elementwise",
+    "empty", "empty_like", "exclude_keys", "explain", "fallback", "fallbacks", "fallthrough",
+    "flip", "float16", "float32", "float64", "from_dlpack", "from_numpy", "full", "full_like",
+    "gelu", "get_include", "get_kernel", "get_num_threads", "get_op", "get_rng_state", "grad",
+    "gradcheck", "gradgradcheck", "hessian", "impl", "include_keys", "infer_meta", "infer_schema",
+    "int8", "int16", "int32", "int64", "is_autocast_enabled", "is_grad_enabled", "jacfwd", "jacrev",
+    "jvp", "load_kernels", "load_plugin", "logical_and", "logical_or", "logical_xor", "manual_seed",
     "matrix_transpose", "memory_stats", "no_grad", "ones", "ones_like", "opcheck", "ops", "profile",
     "profile_range", "rand", "randn", "random", "redispatch", "register_array_type",
     "register_autocast", "register_autograd", "register_backend", "register_fake", "register_jvp",

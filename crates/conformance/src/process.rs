@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use keyfold_core::{DeviceType, Error, ErrorKind, Result};
 
 use crate::report::Report;
-use crate::suite::{Options, groups, run_with};
+use crate::suite::{Options, run_with, selected};
 
 /// The environment variable with the directory of a child's options and report.
 pub const CHILD: &str = "KEYFOLD_CONFORMANCE_CHILD";
@@ -79,9 +79,8 @@ pub fn run_isolated(
     command: &dyn Fn() -> Command,
     poll: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Report> {
-    let all = || groups(options.mode).into_iter().map(str::to_owned).collect();
     let mut report: Option<Report> = None;
-    for group in options.groups.clone().unwrap_or_else(all) {
+    for group in selected(options) {
         let options = Options { groups: Some(vec![group]), ..options.clone() };
         let found = run_group(device, options, command, poll)?;
         match &mut report {

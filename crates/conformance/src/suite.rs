@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use keyfold_core::{DType, Device, DeviceType, Error, ErrorKind, Result};
-use keyfold_ops::families;
+use keyfold_ops::{Row, families};
 
 use crate::case::{CASES, Case, Change, LONG_SUM, hash};
 use crate::checks::Checks;
@@ -100,6 +100,24 @@ pub fn groups(mode: Mode) -> Vec<&'static str> {
     }
 }
 
+/// Returns whether an operator, with or without its overload, is the only one asked for.
+fn is_only(row: &Row, only: &str) -> bool {
+    row.schema().name.to_string() == only || row.schema().name.qualified() == only
+}
+
+/// Returns the groups that options select: without a list all, or the family of the only operator.
+pub(crate) fn selected(options: &Options) -> Vec<String> {
+    let family = options.only.as_ref().and_then(|only| {
+        let has = |(_, rows): &(_, &[Row])| rows.iter().any(|row| is_only(row, only));
+        families().into_iter().find(has)
+    });
+    match (&options.groups, family) {
+        (Some(groups), _) => groups.clone(),
+        (None, Some((family, _))) => vec![family.to_owned()],
+        (None, None) => groups(options.mode).into_iter().map(str::to_owned).collect(),
+    }
+}
+
 /// Runs the cases on the first device of a type.
 ///
 /// # Errors
@@ -128,8 +146,7 @@ pub fn run_with(
         ..Report::default()
     };
     let known = groups(options.mode);
-    let wanted =
-        options.groups.clone().unwrap_or_else(|| known.iter().map(|&g| g.into()).collect());
+    let wanted = selected(options);
     if let Some(unknown) = wanted.iter().find(|group| !known.contains(&&***group)) {
         let message = format!("there is no group '{unknown}'; the groups are {}", known.join(", "));
         return Err(Error::new(ErrorKind::Value, message));
@@ -220,9 +237,7 @@ fn chosen(options: &Options, case: &Case, operation: &str) -> Vec<usize> {
 fn operators(checks: &mut Checks<'_>, options: &Options) -> Result<()> {
     let family = families().into_iter().find(|(name, _)| *name == checks.tally.name);
     for row in family.map(|(_, rows)| rows).unwrap_or_default() {
-        let name = row.schema().name.to_string();
-        let is_wanted = |only: &String| *only == name || *only == row.schema().name.qualified();
-        if !options.only.as_ref().is_none_or(is_wanted) {
+        if !options.only.as_ref().is_none_or(|only| is_only(row, only)) {
             continue;
         }
         for dtype in DType::ALL {

@@ -33,6 +33,10 @@ mod _core {
                 register_backend,
             },
             block::PyBlock,
+            conformance::{
+                _conformance, _conformance_child, _conformance_groups, _conformance_is_child,
+                _conformance_text,
+            },
             delayed::PyDelayedDevice,
             derivative::_register_autograd,
             devices::{_devices, synchronize},

@@ -3,8 +3,8 @@
 `main` is the entry function of the console script `keyfold`, too.
 
 Exit codes: 0 for success; 1 where the command ran and its outcome is bad (a demo below its goal, a
-call that `explain` says would fail); 2 for a wrong command line, an unknown operator or argument, a
-file that can't be written; 130 for Ctrl-C.
+call that `explain` says would fail, a backend that doesn't conform); 2 for a wrong command line, an
+unknown operator or argument, a file that can't be written; 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import keyfold as kf
-from keyfold._cli import _files, _operators
+from keyfold._cli import _conformance, _files, _operators
 from keyfold._cli._terminal import paint
 
 __all__ = ["main"]
@@ -31,6 +31,7 @@ _JSON_HELP = {
     "ops": "the list",
     "table": "the table",
     "explain": "the answer",
+    "conformance": "the report",
 }
 
 _ARGUMENT_HELP = """\
@@ -210,6 +211,17 @@ def _parser() -> argparse.ArgumentParser:
             help=f"a key that the call is to {what}, such as Profiler (repeatable)",
         )
     explain.set_defaults(run=_operators.explain)
+
+    proof = commands.add_parser(
+        "conformance",
+        parents=[importing],
+        help="prove a device's backend: every operator against a naive reference",
+        description="Prove a device's backend: cases of every operator against a naive reference, "
+        "and checks of its memory, streams, errors and caches. Each group runs in a process of its "
+        "own. Exits with 1 where the backend doesn't conform.",
+    )
+    _conformance.add(proof)
+    proof.set_defaults(run=_conformance.run)
     for name, command in commands.choices.items():
         what = f"print {_JSON_HELP[name]} as JSON"
         command.add_argument("--json", action="store_true", help=what)

@@ -9,7 +9,7 @@
 //!   `tracer`, `vmap`: the layers
 //! - `devices`, `backend` (those that are written in Python), `memory`, `random`, `threads`
 //! - `method_defs`, `vectorcall`: functions that CPython calls without PyO3's packing
-//! - `delayed`, `testing`: for tests
+//! - `conformance`, `delayed`, `testing`: for tests
 
 pub(crate) mod array_kind;
 pub(crate) mod aten;
@@ -17,6 +17,7 @@ pub(crate) mod autocast;
 pub(crate) mod autograd;
 pub(crate) mod backend;
 pub(crate) mod block;
+pub(crate) mod conformance;
 pub(crate) mod delayed;
 pub(crate) mod derivative;
 pub(crate) mod devices;
