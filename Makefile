@@ -6,7 +6,8 @@ SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build demo test test-rust test-python lint format bench bench-rust wheel test-wheel \
-	coverage sanitize sanitize-address sanitize-thread loom soak fuzz explore clean
+	coverage sanitize sanitize-address sanitize-thread loom soak fuzz explore conformance \
+	clean
 
 help: ## this list
 	@printf 'keyfold: make COMMAND\n\n'
@@ -73,6 +74,10 @@ fuzz: ## the fuzz targets, FUZZ_SECONDS=60 each or FUZZ_RUNS inputs (FUZZ=schema
 
 explore: ## the tests of random inputs with new ones, in Rust EXPLORE_ROUNDS=5 times
 	@scripts/explore.sh
+
+conformance: ## all cases of the conformance kit on the backend of DEVICE=cpu
+	@scripts/build.sh
+	@scripts/run.sh -m keyfold conformance $${DEVICE:-cpu} --all
 
 clean: ## remove what the commands above made, the virtual environment too
 	@rm -rf .venv build .pytest_cache .hypothesis .ruff_cache .mypy_cache

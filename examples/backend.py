@@ -55,9 +55,13 @@ class Npu:
 
     def rows(self, name: str, x: Array, out: Array, axis: int) -> None:
         """Compute softmax or its logarithm."""
-        out[...] = x - x.max(axis, keepdims=True)
-        total = np.exp(out).sum(axis, keepdims=True)
-        out[...] = np.exp(out) / total if name == "softmax" else out - np.log(total)
+        if not out.size:
+            return
+        # Not in the dtype of x: unsigned numbers would wrap, and halves round every step.
+        x = x.astype(np.result_type(out, np.float32))
+        x -= x.max(axis, keepdims=True)
+        total = np.exp(x).sum(axis, keepdims=True)
+        out[...] = np.exp(x) / total if name == "softmax" else x - np.log(total)
 
     def matmul(self, a: Array, b: Array, out: Array) -> None:
         """Multiply stacks of matrices."""

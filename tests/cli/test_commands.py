@@ -44,7 +44,7 @@ def test_a_closed_pipe_ends_the_output_without_a_traceback():
 def test_every_command_has_help(capsys):
     code, out, _ = keyfold(capsys, "--help")
     assert code == 0
-    for command in ("demo", "doctor", "ops", "table", "explain"):
+    for command in ("demo", "doctor", "ops", "table", "explain", "conformance"):
         assert re.search(rf"^    {command}  ", out, re.MULTILINE)
         code, help_text, _ = keyfold(capsys, command, "--help")
         assert code == 0

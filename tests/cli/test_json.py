@@ -55,6 +55,7 @@ def fields(value):
         ("ops",),
         ("table", "aten::add", "--fallbacks"),
         ("explain", "aten::add", "3:float32", "3:float32", "--include", "Profiler"),
+        ("conformance", "cpu", "--only", "aten::matmul", "--dtype", "float16", "--in-process"),
     ],
     ids=lambda words: words[0],
 )

@@ -29,6 +29,7 @@ mod diagnose;
 pub mod elements;
 mod errors;
 mod forced;
+mod grad;
 mod json;
 mod memory;
 pub mod model;

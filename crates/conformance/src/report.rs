@@ -224,6 +224,34 @@ fn wrapped(f: &mut fmt::Formatter<'_>, text: &str, indent: usize) -> fmt::Result
     Ok(())
 }
 
+impl Report {
+    /// Formats what is lacking, by reason.
+    fn fmt_lacking(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 6;
+        let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+        for Finding { operator, dtype, message, .. } in self.with(Verdict::Lacking) {
+            let alike =
+                |(reason, of, _): &&mut (&str, &str, Vec<&str>)| reason == message && of == dtype;
+            match reasons.iter_mut().find(alike) {
+                Some((_, _, operators)) => operators.push(operator),
+                None => reasons.push((message, dtype, vec![operator])),
+            }
+        }
+        for (reason, dtype, operators) in reasons {
+            writeln!(f)?;
+            wrapped(f, &format!("lacking: {reason}"), 0)?;
+            let named = &operators[..operators.len().min(MOST)];
+            let more = match operators.len() - named.len() {
+                0 => String::new(),
+                more => format!(", and {more} more"),
+            };
+            let of = if dtype.is_empty() { String::new() } else { format!(" of {dtype}") };
+            wrapped(f, &format!("{}{more}{of}", named.join(", ")), 4)?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = match self.fraction {
@@ -257,20 +285,21 @@ impl fmt::Display for Report {
             count(Verdict::Unclaimed),
             count(Verdict::Lacking)
         )?;
-        for finding in &self.findings {
+        for finding in self.findings.iter().filter(|finding| finding.verdict != Verdict::Lacking) {
             let Finding { verdict, symptom, operator, dtype, case, message, count, .. } = finding;
             let title = symptom.map_or(verdict.name(), Symptom::name);
             let times = if *count > 1 { format!(", {count} cases") } else { String::new() };
             writeln!(f)?;
             wrapped(f, &format!("{title}: {operator} {dtype}{times}"), 0)?;
             wrapped(f, message, 4)?;
-            if !case.is_empty() && *verdict != Verdict::Lacking {
+            if !case.is_empty() {
                 wrapped(f, &format!("case {case}"), 4)?;
             }
             for line in finding.reproducer.lines() {
                 writeln!(f, "    | {line}")?;
             }
         }
+        self.fmt_lacking(f)?;
         let verdict = match (self.conforms(), self.cases()) {
             (true, _) => "The backend conforms.",
             (false, 0) => "Nothing ran: that is no proof.",

@@ -14,7 +14,7 @@ use crate::report::{Finding, Group, Report, Symptom, Verdict};
 use crate::run::{Outcome, Target, described, run as run_case};
 use crate::sample::adds_up;
 use crate::shrink::reproducer;
-use crate::{errors, forced, memory, stale, streams};
+use crate::{errors, forced, grad, memory, stale, streams};
 
 /// What is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,16 +22,22 @@ pub enum Mode {
     /// Every operator against the reference, and the device's memory.
     #[default]
     Test,
+    /// The gradients of every operator, against central differences of the reference.
+    Grad,
+    /// Every operator once with each dtype: what the backend offers, and why not the rest.
+    Support,
 }
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 1] = [Mode::Test];
+    pub const ALL: [Mode; 3] = [Mode::Test, Mode::Grad, Mode::Support];
 
     /// Returns the name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Test => "test",
+            Mode::Grad => "grad",
+            Mode::Support => "support",
         }
     }
 }
@@ -92,11 +98,10 @@ impl Default for Options {
 
 /// Returns the names of the groups of a mode.
 pub fn groups(mode: Mode) -> Vec<&'static str> {
+    let families = families().into_iter().map(|(name, _)| name);
     match mode {
-        Mode::Test => {
-            let families = families().into_iter().map(|(name, _)| name);
-            families.chain(["cache", "memory", "streams", "errors"]).collect()
-        }
+        Mode::Test => families.chain(["cache", "memory", "streams", "errors"]).collect(),
+        Mode::Grad | Mode::Support => families.collect(),
     }
 }
 
@@ -154,7 +159,7 @@ pub fn run_with(
     for name in wanted {
         let start = Instant::now();
         let mut tally = Tally::new(&name);
-        let only = options.only.as_deref();
+        let only = options.only.as_deref().filter(|_| options.mode == Mode::Test);
         let mut checks = Checks {
             target: &target,
             tally: &mut tally,
@@ -164,6 +169,7 @@ pub fn run_with(
             options,
         };
         match &*name {
+            _ if options.mode == Mode::Grad => grad::check(&mut checks, &rows_of(options, &name)),
             "cache" => stale::check(&mut checks, options.seed),
             "memory" => memory::check(&mut checks),
             "streams" => streams::check(&mut checks),
@@ -222,6 +228,9 @@ fn chosen(options: &Options, case: &Case, operation: &str) -> Vec<usize> {
     if let Some(case) = options.case {
         return vec![case % CASES];
     }
+    if options.mode == Mode::Support {
+        return vec![0];
+    }
     let count = ((CASES as f64 * options.fraction).round() as usize).clamp(1, CASES);
     let first = hash(&format!("{operation}{}", options.seed)) as usize;
     // An odd step visits all variants.
@@ -233,13 +242,17 @@ fn chosen(options: &Options, case: &Case, operation: &str) -> Vec<usize> {
     numbers
 }
 
+/// Returns the rows of a family that were asked for: all, or those of one operator.
+fn rows_of(options: &Options, family: &str) -> Vec<&'static Row> {
+    let family = families().into_iter().find(|(name, _)| *name == family);
+    let rows = family.map(|(_, rows)| rows).unwrap_or_default().iter();
+    let is_wanted = |row: &&Row| options.only.as_ref().is_none_or(|only| is_only(row, only));
+    rows.filter(is_wanted).collect()
+}
+
 /// Runs the cases of one family of operators.
 fn operators(checks: &mut Checks<'_>, options: &Options) -> Result<()> {
-    let family = families().into_iter().find(|(name, _)| *name == checks.tally.name);
-    for row in family.map(|(_, rows)| rows).unwrap_or_default() {
-        if !options.only.as_ref().is_none_or(|only| is_only(row, only)) {
-            continue;
-        }
+    for row in rows_of(options, &checks.tally.name) {
         for dtype in DType::ALL {
             let case = Case { row, dtype, number: 0, seed: options.seed };
             if options.dtype.is_none_or(|only| only == dtype) && case.is_taken() {
@@ -305,12 +318,12 @@ fn operation(checks: &mut Checks<'_>, case: &Case) -> Result<()> {
 }
 
 /// Returns whether a kernel of the group computes a case that the backend doesn't claim. It must be
-/// right in two variants, of which no result is trivial.
+/// right for two sets of elements, so that no result is right by chance.
 fn works(target: &Target, case: &Case) -> Result<bool> {
     let mut forced = Target::new(target.device)?;
     forced.dispatcher = Some(forced::dispatcher(target)?);
-    for number in [0, 11] {
-        let case = Case { number, ..*case };
+    for more in [0, 1] {
+        let case = Case { seed: case.seed.wrapping_add(more), ..*case };
         let Some(plan) = case.plan(target.device, &Change::default())? else { return Ok(false) };
         if !matches!(run_case(&forced, case.row, &plan), Outcome::Passed) {
             return Ok(false);

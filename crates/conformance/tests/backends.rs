@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use keyfold_backend::delayed::{Delayed, DelayedMemory};
 use keyfold_backend::{GpuBackend, register};
-use keyfold_conformance::{Options, Report, Verdict, groups, run};
+use keyfold_conformance::{Mode, Options, Report, Verdict, groups, run};
 use keyfold_core::DeviceType;
 use keyfold_cpu::HostBackend;
 
@@ -51,6 +51,17 @@ fn the_cpu_conforms_and_lacks_nothing() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     keyfold::init();
     assert_complete(&run(DeviceType::CPU, &options()).unwrap());
+}
+
+#[test]
+fn the_cpus_gradients_are_right_and_all_is_supported() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    keyfold::init();
+    for (mode, fewest) in [(Mode::Grad, 200), (Mode::Support, 1800)] {
+        let report = run(DeviceType::CPU, &Options { mode, ..options() }).unwrap();
+        assert!(report.conforms() && report.cases() >= fewest, "{report}");
+        assert_eq!(report.operations(Verdict::Lacking), 0, "{report}");
+    }
 }
 
 #[test]

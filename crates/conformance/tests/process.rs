@@ -183,7 +183,10 @@ fn wrong_options_say_what_there_is() {
     let error = keyfold_conformance::run(DeviceType::CPU, &of_group("linear")).unwrap_err();
     assert!(error.message().contains("there is no group 'linear'; the groups are"), "{error}");
     let error = "speed".parse::<keyfold_conformance::Mode>().unwrap_err();
-    assert!(error.message().contains("there is no mode 'speed'; the modes are test"), "{error}");
+    assert!(
+        error.message().contains("there is no mode 'speed'; the modes are test, grad"),
+        "{error}"
+    );
     // Nothing that runs is no proof.
     let options = Options { only: Some("aten::nothing".into()), ..Options::default() };
     let report = keyfold_conformance::run(DeviceType::CPU, &options).unwrap();

@@ -1,0 +1,148 @@
+"""The conformance kit from Python and from the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import keyfold as kf
+from keyfold.testing import delayed_device
+from tests.helpers.notebook import Reader
+from tests.helpers.paths import ROOT
+
+LOADER = """\
+import keyfold as kf
+{body}
+"""
+
+
+def run(*words, code=0, timeout=300):
+    """What the command line prints; errors are on standard error."""
+    command = [sys.executable, "-m", "keyfold", "conformance", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+    assert done.returncode == code, done.stderr or done.stdout
+    return done.stdout if code < 2 else done.stderr
+
+
+@pytest.fixture
+def loader(tmp_path):
+    """Writes a program that registers a backend, and returns its path."""
+
+    def write(body):
+        path = tmp_path / "backend_to_load.py"
+        path.write_text(LOADER.format(body=body))
+        return str(path)
+
+    return write
+
+
+def test_a_group_in_this_process():
+    with delayed_device("proven"):
+        report = kf.conformance("proven", groups=["linalg", "streams"])
+    assert report.conforms
+    assert [group["name"] for group in report.groups] == ["linalg", "streams"]
+    assert report["cases"] == sum(group["cases"] for group in report.groups) > 80
+    assert report.findings == []
+    text = str(report)
+    assert text.startswith("test of proven (backend 'delayed'): 10% of the cases, seed 0\n")
+    assert text.endswith("\nThe backend conforms.")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_report_is_json_and_another_version_is_refused(raises_saying):
+    report = kf.conformance("cpu", only="aten::matmul", dtype="float16", processes=False)
+    assert kf.ConformanceReport.from_json(report.to_json()) == report
+    fields = json.loads(report.to_json())
+    assert (fields["version"], fields["device"], fields["mode"]) == (1, "cpu", "test")
+    fields["version"] = 99
+    with raises_saying(kf.InvalidValue, "a report of version 99", "reads version 1"):
+        kf.ConformanceReport.from_json(json.dumps(fields))
+    with raises_saying(kf.InvalidValue, "no format 'keyfold conformance report'"):
+        kf.ConformanceReport.from_json("{}")
+
+
+def test_a_failure_is_shown_in_text_and_html():
+    with delayed_device("proven") as device:
+        device.plant("waits_too_little")
+        report = kf.conformance("proven", groups="streams")
+    assert not report.conforms
+    (finding,) = report.findings
+    assert finding["symptom"] == "race between streams"
+    assert finding["operator"] == "order by an event"
+    assert "race between streams: order by an event" in str(report)
+    text = Reader(report._repr_html_()).text
+    assert "race between streams" in text
+    assert "fails" in text
+
+
+def test_mistakes(raises_saying):
+    with raises_saying(kf.DeviceError, "unknown device type"):
+        kf.conformance("nowhere")
+    with raises_saying(kf.DeviceError, "meta", "has no backend to test"):
+        kf.conformance("meta")
+    with raises_saying(kf.InvalidValue, "there is no group 'linear'", "pointwise"):
+        kf.conformance("cpu", groups=["linear"], processes=False)
+    with raises_saying(kf.InvalidValue, "there is no mode 'speed'", "test"):
+        kf.conformance("cpu", mode="speed")
+
+
+def test_the_command_line_runs_groups_in_processes(loader):
+    path = loader("from keyfold.testing import delayed_device\nkept = delayed_device('late')")
+    out = run("late", "--load", path, "--group", "linalg", "--group", "errors")
+    assert "test of late (backend 'delayed')" in out
+    assert out.endswith("The backend conforms.\n")
+    fields = json.loads(run("late", "--load", path, "--only", "aten::matmul", "--json"))
+    assert (fields["command"], fields["form"], fields["conforms"]) == ("conformance", 1, True)
+    assert [group["name"] for group in fields["groups"]] == ["linalg"]
+
+
+def test_an_abort_hides_nothing(loader):
+    path = loader(
+        "import os\n"
+        "class Npu:\n"
+        "    def matmul(self, a, b, out):\n"
+        "        if a.dtype == 'int32':\n"
+        "            os.abort()\n"
+        "        out[...] = a @ b\n"
+        "handle = kf.register_backend('npu', Npu())"
+    )
+    out = run("npu", "--load", path, "--group", "linalg", code=1)
+    assert "aborted: aten::matmul int32" in out
+    assert "the process was aborted (signal 6)" in out
+    # The other dtypes were run: `linalg, cases, passed, failed, unclaimed, lacking, time`.
+    row = next(line.split() for line in out.splitlines() if line.startswith("linalg"))
+    assert (int(row[2]) >= 10, row[3]) == (True, "1"), out
+    assert "lacking: " in out
+    assert "The backend doesn't conform." in out
+
+
+def test_a_shrunk_case_is_a_program_that_shows_it(loader, tmp_path):
+    body = (
+        "class Npu:\n"
+        "    def matmul(self, a, b, out):\n"
+        "        out[...] = a @ b\n"
+        "        out.reshape(-1)[-1:] += 1\n"
+        "handle = kf.register_backend('npu', Npu())"
+    )
+    words = ("--only", "aten::matmul", "--dtype", "float32", "--shrink", "--json")
+    found = json.loads(run("npu", "--load", loader(body), *words, code=1))
+    program = found["findings"][0]["reproducer"]
+    whole = tmp_path / "shown.py"
+    whole.write_text(LOADER.format(body=body) + program)
+    done = subprocess.run(
+        [sys.executable, whole], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert program.startswith("import keyfold as kf\n")
+    expected = program.rpartition("# ")[2]
+    assert done.stdout.strip() != expected
+    assert done.stdout.count(",") == expected.count(",") < 8
+
+
+def test_wrong_command_lines(loader):
+    assert "unknown device type" in run("nowhere", code=2)
+    assert "--load /no/such.py" in run("npu", "--load", "/no/such.py", code=2)
+    assert "a number above 0, at most 1" in run("cpu", "--fraction", "2", code=2)
+    path = loader("raise SystemExit('no accelerator here')")
+    assert "no accelerator here" in run("npu", "--load", path, "--group", "linalg", code=2)
